@@ -1,1 +1,4 @@
-//! Placeholder until the first landing.
+//! One folder for each outside system; each implements the ports of `anabranch_pipeline`.
+
+pub mod mysql;
+pub mod nats;

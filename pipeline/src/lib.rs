@@ -1,1 +1,13 @@
-//! Placeholder until the first landing.
+//! The flow: source → capture → log → deliver → projection → lane → target.
+//!
+//! Knows no MySQL, no NATS. What it needs of the outside stands in [`ports`]; `connectors` has the real ones.
+
+pub mod capture;
+pub mod config;
+pub mod deliver;
+pub mod error;
+pub mod failpoints;
+pub mod metrics;
+pub mod ports;
+pub mod projections;
+pub mod supervise;

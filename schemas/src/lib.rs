@@ -1,1 +1,10 @@
-//! Placeholder until the first landing.
+//! The vocabulary of Anabranch: what a change, a position, a shard and a birthday are, and how they are written.
+//!
+//! No I/O, no async, no clock. Every other package speaks in these types; none of them is specific to a server.
+
+pub mod birthday;
+pub mod change;
+pub mod codec;
+pub mod envelope;
+pub mod lsn;
+pub mod shard;

@@ -1,0 +1,77 @@
+//! How this product connects to a MySQL or MariaDB server, through either client library.
+//!
+//! With a CA file the connection is TLS and verified against that CA and the host name, else it is plain:
+//! there is no unverified TLS. `mysql_async` serves binlog, scans and bulk apply; `sqlx` serves checks, control
+//! tables and small queries.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anabranch_pipeline::config::ServerUrl;
+use mysql_async::{OptsBuilder, SslOpts};
+use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
+
+/// Options for `mysql_async`. Statements are text: the statement cache is off.
+pub fn async_options(url: &ServerUrl, ca_file: Option<&Path>) -> OptsBuilder {
+    let tls = ca_file.map(|file| {
+        SslOpts::default().with_root_certs(vec![file.to_owned().into()]).with_disable_built_in_roots(true)
+    });
+    OptsBuilder::default()
+        .ip_or_hostname(url.host())
+        .tcp_port(url.port())
+        .user(Some(url.user()))
+        .pass(Some(url.password().expose()))
+        .prefer_socket(false)
+        .stmt_cache_size(0)
+        .ssl_opts(tls)
+}
+
+/// Options for `sqlx`.
+pub fn sqlx_options(url: &ServerUrl, ca_file: Option<&Path>) -> MySqlConnectOptions {
+    let options = MySqlConnectOptions::new()
+        .host(url.host())
+        .port(url.port())
+        .username(url.user())
+        .password(url.password().expose());
+    match ca_file {
+        Some(file) => options.ssl_mode(MySqlSslMode::VerifyIdentity).ssl_ca(file),
+        None => options.ssl_mode(MySqlSslMode::Disabled),
+    }
+}
+
+/// Quotes an identifier: backticks around it, backticks in it doubled.
+pub fn quote_identifier(name: &str) -> String {
+    format!("`{}`", name.replace('`', "``"))
+}
+
+/// `database`.`table`, quoted.
+pub fn quote_table(database: &str, table: &str) -> String {
+    format!("{}.{}", quote_identifier(database), quote_identifier(table))
+}
+
+/// Appends a string literal that means these bytes in any SQL mode and character set: `x'…'`.
+pub fn push_bytes(sql: &mut String, bytes: &[u8]) {
+    sql.push_str("x'");
+    for byte in bytes {
+        write!(sql, "{byte:02x}").expect("writing to a String cannot fail");
+    }
+    sql.push('\'');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_cannot_break_out_of_their_quotes() {
+        assert_eq!(quote_identifier("a`; DROP TABLE b"), "`a``; DROP TABLE b`");
+        assert_eq!(quote_table("d", "t"), "`d`.`t`");
+    }
+
+    #[test]
+    fn bytes_are_written_as_hexadecimal() {
+        let mut sql = String::new();
+        push_bytes(&mut sql, b"a'\0\xff");
+        assert_eq!(sql, "x'612700ff'");
+    }
+}

@@ -1,0 +1,115 @@
+//! From a client library's error to a [`Fault`]: one table of server error numbers for both libraries and sides.
+
+use std::error::Error as StdError;
+
+use anabranch_pipeline::error::{Code, Fault};
+
+/// Which side of the flow a server is on; the same number means different things to an operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Source,
+    Target,
+}
+
+/// The fault for an error of `mysql_async`.
+pub fn from_async(side: Side, subject: &str, error: mysql_async::Error) -> Fault {
+    let number = match &error {
+        mysql_async::Error::Server(server) => Some(server.code),
+        _ => None,
+    };
+    fault(side, subject, number, error)
+}
+
+/// The fault for an error of `sqlx`.
+pub fn from_sqlx(side: Side, subject: &str, error: sqlx::Error) -> Fault {
+    let number = match &error {
+        sqlx::Error::Database(database) => database
+            .try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
+            .map(sqlx::mysql::MySqlDatabaseError::number),
+        _ => None,
+    };
+    fault(side, subject, number, error)
+}
+
+fn fault(
+    side: Side,
+    subject: &str,
+    number: Option<u16>,
+    error: impl StdError + Send + Sync + 'static,
+) -> Fault {
+    let Some(number) = number else {
+        let code = match side {
+            Side::Source => Code::SourceUnreachable,
+            Side::Target => Code::TargetUnreachable,
+        };
+        return Fault::new(code, subject, "the connection failed").caused_by(error);
+    };
+    let code = code(side, number);
+    let fault =
+        Fault::new(code, subject, format!("the server answered error {number} ({})", meaning(number)));
+    // The server's text of these holds names and settings, never row values; of others (1062, 1366, …) it may.
+    if shows_no_values(number) { fault.caused_by(error) } else { fault }
+}
+
+/// The code for a server error number.
+pub fn code(side: Side, number: u16) -> Code {
+    match (side, number) {
+        (Side::Source, 1045 | 1698 | 3159 | 4151) => Code::SourceAccessDenied,
+        (Side::Target, 1045 | 1698 | 3159 | 4151) => Code::TargetAccessDenied,
+        (Side::Source, 1044 | 1142 | 1143 | 1227 | 1370) => Code::SourceGrantMissing,
+        (Side::Target, 1044 | 1142 | 1143 | 1227 | 1370) => Code::TargetGrantMissing,
+        (Side::Source, 1236 | 1373 | 1789) => Code::BinlogPurged,
+        (Side::Source, 1146 | 1049) => Code::SourceTableMissing,
+        (Side::Target, 1146 | 1049) => Code::TargetTableMissing,
+        (Side::Source, 1054) => Code::SourceColumnMissing,
+        (Side::Target, 1054 | 1136) => Code::TargetTableShape,
+        (Side::Source, _) => Code::SourceUnreachable,
+        (Side::Target, number) if passes_by_itself(number) => Code::TargetUnreachable,
+        (Side::Target, _) => Code::TargetRejected,
+    }
+}
+
+/// Numbers after which the same statement may succeed: lock wait, deadlock, shutdown, read-only while failing over,
+/// too many connections, disk full, killed.
+fn passes_by_itself(number: u16) -> bool {
+    matches!(number, 1021 | 1028 | 1040 | 1041 | 1053 | 1114 | 1152..=1161 | 1184 | 1203 | 1205 | 1213 | 1290 | 1317 | 1836 | 1927 | 3024 | 3100..=3105)
+}
+
+fn shows_no_values(number: u16) -> bool {
+    matches!(
+        number,
+        1044 | 1045
+            | 1049
+            | 1054
+            | 1064
+            | 1142
+            | 1143
+            | 1146
+            | 1205
+            | 1213
+            | 1227
+            | 1236
+            | 1290
+            | 1370
+            | 1698
+            | 3159
+    )
+}
+
+fn meaning(number: u16) -> &'static str {
+    match number {
+        1044 | 1142 | 1143 | 1227 | 1370 => "a privilege is missing",
+        1045 | 1698 => "user or password refused",
+        3159 | 4151 => "the account requires TLS",
+        1040 | 1203 => "too many connections",
+        1021 | 1114 => "storage is full",
+        1049 => "no such database",
+        1054 | 1136 => "other columns than expected",
+        1146 => "no such table",
+        1205 => "lock wait time-out",
+        1213 => "deadlock",
+        1236 => "the binlog cannot be read from there",
+        1290 | 1836 => "the server is read-only",
+        _ => "see the server's error list",
+    }
+}

@@ -1,0 +1,6 @@
+//! MySQL and MariaDB: source of changes (`source/`) and store of derived rows (`target/`).
+
+pub mod connection;
+pub mod error;
+pub mod source;
+pub mod target;

@@ -1,0 +1,1 @@
+//! A MySQL/MariaDB server as a store of derived rows.

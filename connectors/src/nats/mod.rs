@@ -1,0 +1,1 @@
+//! NATS JetStream: the replayable log and the leases.

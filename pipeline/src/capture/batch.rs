@@ -1,0 +1,100 @@
+//! Collects changes of consecutive binlog events into one log message.
+//!
+//! The message's position is that of the last event that is *complete* in it: an event larger than the limit spreads
+//! over several messages that all carry the position before it, and is sent again from its first part after a crash.
+
+use anabranch_schemas::change::{TableIdentity, Value};
+use anabranch_schemas::codec::v1::Encoder;
+use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use bytes::Bytes;
+
+/// A finished message: payload and where it stands in the binlog.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    pub payload: Bytes,
+    pub changes: u32,
+    /// Last event complete in the batch.
+    pub position: Lsn,
+    pub resume: ResumePoint,
+    pub committed_at_us: u64,
+}
+
+/// A batch being filled. Positions outlive [`BatchBuilder::take`]: they describe the reading, not one message.
+#[derive(Debug)]
+pub struct BatchBuilder {
+    encoder: Encoder,
+    limit_bytes: usize,
+    position: Lsn,
+    resume: ResumePoint,
+    committed_at_us: u64,
+}
+
+impl BatchBuilder {
+    pub fn new(limit_bytes: usize, position: Lsn, resume: ResumePoint) -> Self {
+        Self { encoder: Encoder::default(), limit_bytes, position, resume, committed_at_us: 0 }
+    }
+
+    pub fn insert(&mut self, lsn: Lsn, table: &TableIdentity<'static>, after: &[Value<'_>]) {
+        self.encoder.insert(lsn, table, after);
+    }
+
+    pub fn update(
+        &mut self,
+        lsn: Lsn,
+        table: &TableIdentity<'static>,
+        before: &[Value<'_>],
+        after: &[Value<'_>],
+    ) {
+        self.encoder.update(lsn, table, before, after);
+    }
+
+    pub fn delete(&mut self, lsn: Lsn, table: &TableIdentity<'static>, before: &[Value<'_>]) {
+        self.encoder.delete(lsn, table, before);
+    }
+
+    pub fn withdraw(&mut self, lsn: Lsn, table: &TableIdentity<'static>) {
+        self.encoder.withdraw(lsn, table);
+    }
+
+    /// All of the event at `lsn` is in this batch or an earlier one. A position not above the present one is ignored
+    /// (events that are read again after a resume).
+    pub fn event_complete(&mut self, lsn: Lsn) {
+        self.position = self.position.max(lsn);
+    }
+
+    /// A group has ended: reading may start again at `resume`. `committed_at_us` is 0 when the time is unknown.
+    pub fn group_complete(&mut self, resume: ResumePoint, committed_at_us: u64) {
+        self.resume = resume;
+        if committed_at_us > 0 {
+            self.committed_at_us = committed_at_us;
+        }
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.encoder.bytes() >= self.limit_bytes
+    }
+
+    /// Whether there is no change in it; its position may have moved all the same.
+    pub fn is_empty(&self) -> bool {
+        self.encoder.is_empty()
+    }
+
+    pub fn position(&self) -> Lsn {
+        self.position
+    }
+
+    pub fn resume(&self) -> &ResumePoint {
+        &self.resume
+    }
+
+    /// The batch so far, also an empty one (a mark); the builder goes on from there.
+    pub fn take(&mut self) -> Batch {
+        Batch {
+            changes: self.encoder.changes(),
+            payload: self.encoder.finish(),
+            position: self.position,
+            resume: self.resume.clone(),
+            committed_at_us: self.committed_at_us,
+        }
+    }
+}

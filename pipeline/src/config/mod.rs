@@ -1,0 +1,310 @@
+//! The configuration: parsed once into types that cannot hold nonsense.
+//!
+//! `raw.rs` is the file as written (unknown keys refused), `values.rs` its scalar types (secrets, server URLs). This
+//! file turns one into the other and checks what concerns several parts at once. Each problem is a
+//! [`Fault`] that names the key; all are reported together. Nothing here touches the network.
+
+mod raw;
+mod values;
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anabranch_schemas::birthday::Layout;
+use anabranch_schemas::change::Entity;
+use anabranch_schemas::shard::{ShardingRule, TablePattern};
+
+pub use self::values::{Secret, ServerUrl};
+use crate::error::{Code, Fault};
+use crate::ports::Entry;
+
+/// Everything that `anabranch` needs to know.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Prefix of streams and buckets: two installations may share one NATS.
+    pub name: String,
+    pub log: LogConfig,
+    pub http: HttpConfig,
+    pub entities: Vec<EntityConfig>,
+    pub sources: Vec<SourceConfig>,
+    pub targets: Vec<TargetConfig>,
+    pub projections: Vec<ProjectionConfig>,
+    pub limits: Limits,
+}
+
+#[derive(Debug, Clone)]
+pub struct LogConfig {
+    pub url: ServerUrl,
+    pub ca_file: Option<PathBuf>,
+    pub replicas: NonZeroUsize,
+    pub max_age: Duration,
+    pub max_bytes: NonZeroU64,
+}
+
+#[derive(Debug, Clone)]
+pub struct HttpConfig {
+    /// Metrics, health and readiness; `None` = no listener.
+    pub listen: Option<SocketAddr>,
+}
+
+/// A captured entity: which physical tables, and what its fields are called there.
+#[derive(Debug, Clone)]
+pub struct EntityConfig {
+    pub entity: Entity,
+    pub tables: TablePattern,
+    /// Physical column names in the order of [`Entity::fields`].
+    pub columns: Vec<String>,
+    /// Where the application puts a row; capture does not depend on it.
+    pub rule: Option<ShardingRule>,
+}
+
+#[derive(Debug, Clone)]
+pub struct SourceConfig {
+    pub name: String,
+    pub url: ServerUrl,
+    pub ca_file: Option<PathBuf>,
+    /// Replication server id of the reader; must differ from every server and replica of that source.
+    pub replica_server_id: NonZeroU32,
+    /// Where a source without any log begins.
+    pub start: Entry,
+    /// Owner generation of its tables (part of the shard id).
+    pub generation: u32,
+    pub entities: Vec<Entity>,
+    /// Binlogs must be kept at least this long, else the pre-flight warns.
+    pub retention_min: Duration,
+}
+
+#[derive(Debug, Clone)]
+pub struct TargetConfig {
+    pub name: String,
+    pub url: ServerUrl,
+    pub ca_file: Option<PathBuf>,
+    /// Database of the progress table.
+    pub control_database: String,
+}
+
+#[derive(Debug, Clone)]
+pub struct ProjectionConfig {
+    pub name: String,
+    /// Lanes a target and source.
+    pub lanes: NonZeroU32,
+    /// Target names; database i of the layout lies on target i modulo their number.
+    pub targets: Vec<String>,
+    pub kind: ProjectionKind,
+}
+
+#[derive(Debug, Clone)]
+pub enum ProjectionKind {
+    Birthday(BirthdayTables),
+}
+
+/// The birthday layer's tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BirthdayTables {
+    pub layout: Layout,
+    pub databases: NonZeroU32,
+    /// Pattern with `{db}`, such as `birthday_{db:02}`.
+    pub database: String,
+    /// Pattern with `{mmdd}`, such as `birthday_{mmdd}`.
+    pub table: String,
+}
+
+/// Bounds of everything that could grow. Each default has its reason in `raw.rs`.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub batch_bytes: NonZeroUsize,
+    pub in_flight_messages: NonZeroUsize,
+    pub in_flight_bytes: NonZeroUsize,
+    pub flush_rows: NonZeroUsize,
+    pub statement_rows: NonZeroUsize,
+    pub mark_interval: Duration,
+    pub heartbeat: Duration,
+    pub retry_budget: Duration,
+    pub shutdown: Duration,
+}
+
+impl Config {
+    /// Reads the text of a configuration file. All problems are reported, not just the first.
+    pub fn parse(text: &str) -> Result<Self, Vec<Fault>> {
+        // The error's own Display quotes the line, which may hold a password: only its message and place are shown.
+        let raw: raw::Config = toml::from_str(text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start.min(text.len()));
+            let line = 1 + text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count();
+            vec![Fault::new(
+                Code::ConfigInvalid,
+                format!("configuration line {line}"),
+                error.message().to_owned(),
+            )]
+        })?;
+        let mut problems = Problems::default();
+        let config = raw.resolve(&mut problems);
+        if let Some(config) = &config {
+            config.check_names(&mut problems);
+            config.check_patterns(&mut problems);
+            config.check_references(&mut problems);
+        }
+        match config {
+            Some(config) if problems.0.is_empty() => Ok(config),
+            _ => Err(problems.0),
+        }
+    }
+
+    pub fn entity(&self, entity: Entity) -> Option<&EntityConfig> {
+        self.entities.iter().find(|config| config.entity == entity)
+    }
+
+    pub fn target(&self, name: &str) -> Option<&TargetConfig> {
+        self.targets.iter().find(|target| target.name == name)
+    }
+
+    fn check_names(&self, problems: &mut Problems) {
+        problems.unique("sources", self.sources.iter().map(|source| source.name.as_str()));
+        problems.unique("targets", self.targets.iter().map(|target| target.name.as_str()));
+        problems.unique("projections", self.projections.iter().map(|projection| projection.name.as_str()));
+        problems.unique("entities", self.entities.iter().map(|entity| entity.entity.name()));
+        let named = std::iter::once(("name".to_owned(), &self.name))
+            .chain(self.sources.iter().map(|source| ("sources.name".to_owned(), &source.name)))
+            .chain(self.targets.iter().map(|target| ("targets.name".to_owned(), &target.name)))
+            .chain(
+                self.projections.iter().map(|projection| ("projections.name".to_owned(), &projection.name)),
+            );
+        for (key, name) in named {
+            let valid = !name.is_empty()
+                && name.len() <= raw::NAME_MAX_BYTES
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+            if !valid {
+                problems.add(
+                    &key,
+                    format!("`{name}`"),
+                    "1 to 32 letters, digits, `-` and `_` (it names streams and lanes)",
+                );
+            }
+        }
+        for (key, number) in [("sources", self.sources.len()), ("entities", self.entities.len())] {
+            if number == 0 {
+                problems.add(key, "none".to_owned(), "at least one");
+            }
+        }
+        let mut server_ids = BTreeMap::new();
+        for source in &self.sources {
+            if let Some(other) =
+                server_ids.insert((source.url.address(), source.replica_server_id), &source.name)
+            {
+                problems.add(
+                    "sources.replica_server_id",
+                    format!("{} for both {other} and {}", source.replica_server_id, source.name),
+                    "a number of its own for each reader of a server",
+                );
+            }
+        }
+    }
+
+    fn check_patterns(&self, problems: &mut Problems) {
+        for (index, entity) in self.entities.iter().enumerate() {
+            for other in &self.entities[..index] {
+                if entity.tables.overlaps(&other.tables) {
+                    problems.add(
+                        "entities.tables",
+                        format!("`{}` and `{}` can name the same table", other.tables, entity.tables),
+                        "patterns that share no table",
+                    );
+                }
+            }
+        }
+    }
+
+    fn check_references(&self, problems: &mut Problems) {
+        for projection in &self.projections {
+            if projection.targets.is_empty() {
+                problems.add("projections.targets", "none".to_owned(), "at least one target name");
+            }
+            problems.unique("projections.targets", projection.targets.iter().map(String::as_str));
+            for name in &projection.targets {
+                if self.target(name).is_none() {
+                    problems.add(
+                        "projections.targets",
+                        format!("`{name}`"),
+                        "the name of a [[targets]] entry",
+                    );
+                }
+            }
+            let ProjectionKind::Birthday(_) = &projection.kind;
+            if self.entity(Entity::User).is_none() {
+                problems.add(
+                    "projections",
+                    format!("`{}` needs entity `user`", projection.name),
+                    "an [[entities]] entry for it",
+                );
+            }
+        }
+        for source in &self.sources {
+            for target in &self.targets {
+                if source.url.address() == target.url.address() && self.captures_derived_tables(target) {
+                    problems.0.push(
+                        Fault::new(
+                            Code::TargetIsSource,
+                            format!("target {}", target.name),
+                            format!(
+                                "its databases are captured by source {} on the same server",
+                                source.name
+                            ),
+                        )
+                        .needs("derived tables outside every captured pattern"),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Whether some derived or control table of the target lies inside a captured pattern.
+    fn captures_derived_tables(&self, target: &TargetConfig) -> bool {
+        let derived = self.projections.iter().filter(|projection| projection.targets.contains(&target.name));
+        derived.into_iter().any(|projection| {
+            let ProjectionKind::Birthday(tables) = &projection.kind;
+            (0..tables.databases.get()).any(|number| {
+                let database = tables.database_name(number);
+                anabranch_schemas::birthday::MonthDay::all().any(|day| {
+                    let table = tables.table_name(day);
+                    self.entities.iter().any(|entity| entity.tables.matches(&database, &table).is_some())
+                })
+            })
+        })
+    }
+}
+
+impl BirthdayTables {
+    /// The physical name of database `number`.
+    pub fn database_name(&self, number: u32) -> String {
+        values::fill(&self.database, "db", number)
+    }
+
+    /// The physical name of a day's table.
+    pub fn table_name(&self, day: anabranch_schemas::birthday::MonthDay) -> String {
+        self.table.replace("{mmdd}", &day.compact())
+    }
+}
+
+/// Collects every problem of a configuration.
+#[derive(Debug, Default)]
+struct Problems(Vec<Fault>);
+
+impl Problems {
+    fn add(&mut self, key: &str, found: String, needed: &str) {
+        self.0.push(Fault::new(Code::ConfigInvalid, format!("configuration key {key}"), found).needs(needed));
+    }
+
+    fn unique<'n>(&mut self, key: &str, names: impl Iterator<Item = &'n str>) {
+        let mut seen = HashSet::new();
+        for name in names {
+            if !seen.insert(name) {
+                self.add(key, format!("`{name}` twice"), "each name once");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

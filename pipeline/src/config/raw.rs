@@ -1,0 +1,352 @@
+//! The configuration file as written: names, defaults and their reasons.
+//!
+//! `deploy/anabranch.example.toml` explains each key for people; a test parses it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anabranch_schemas::birthday::Layout;
+use anabranch_schemas::change::Entity;
+use anabranch_schemas::shard::{ShardingRule, TablePattern};
+use serde::Deserialize;
+
+use super::values::{Expanded, ServerUrl, placeholder};
+use super::{BirthdayTables, Problems, ProjectionKind};
+use crate::ports::Entry;
+
+/// Names become parts of NATS subjects and of a VARCHAR(128) lane key.
+pub const NAME_MAX_BYTES: usize = 32;
+/// From 16 KB on a message costs what its bytes cost; above 256 KB nothing is gained, and 64 KB keeps latency low.
+const BATCH_BYTES: NonZeroUsize = NonZeroUsize::new(64 * 1024).expect("not zero");
+/// More in flight does not raise throughput; at 32 MB the server is far from disconnecting (64 MB pending).
+const IN_FLIGHT_MESSAGES: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
+const IN_FLIGHT_BYTES: NonZeroUsize = NonZeroUsize::new(32 * 1024 * 1024).expect("not zero");
+/// 5 to 20 thousand rows a flush make 366 tables nearly as cheap as one.
+const FLUSH_ROWS: NonZeroUsize = NonZeroUsize::new(20_000).expect("not zero");
+/// Flat from 500 rows a statement on; 1000 stays far below `max_allowed_packet`.
+const STATEMENT_ROWS: NonZeroUsize = NonZeroUsize::new(1_000).expect("not zero");
+const MARK_INTERVAL_MS: NonZeroU64 = NonZeroU64::new(5_000).expect("not zero");
+/// The server sends a heartbeat after this silence; twice of it without anything is a stall.
+const HEARTBEAT_MS: NonZeroU64 = NonZeroU64::new(5_000).expect("not zero");
+/// After this long without success a transient fault is shown as lasting; retries go on.
+const RETRY_BUDGET_SECONDS: NonZeroU64 = NonZeroU64::new(300).expect("not zero");
+const SHUTDOWN_SECONDS: NonZeroU64 = NonZeroU64::new(10).expect("not zero");
+/// A week: longer than any week-end without an operator.
+const LOG_MAX_AGE_SECONDS: NonZeroU64 = NonZeroU64::new(7 * 24 * 3600).expect("not zero");
+const LOG_MAX_BYTES: NonZeroU64 = NonZeroU64::new(10 * 1024 * 1024 * 1024).expect("not zero");
+/// Three days of binlog: a week-end and a night.
+const RETENTION_MIN_SECONDS: u64 = 3 * 24 * 3600;
+const LANES: NonZeroU32 = NonZeroU32::new(2).expect("not zero");
+/// Rather unlikely to be taken: 0xA7A0 and the source's place in the file.
+const REPLICA_SERVER_ID_BASE: u32 = 0xA7A0_0000;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    name: String,
+    log: Log,
+    #[serde(default)]
+    http: Http,
+    #[serde(default)]
+    limits: Limits,
+    #[serde(default)]
+    entities: Vec<EntityTables>,
+    #[serde(default)]
+    sources: Vec<Source>,
+    #[serde(default)]
+    targets: Vec<Target>,
+    #[serde(default)]
+    projections: Vec<Projection>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Log {
+    url: ServerUrl,
+    ca_file: Option<Expanded>,
+    #[serde(default = "one")]
+    replicas: NonZeroUsize,
+    max_age_seconds: Option<NonZeroU64>,
+    max_bytes: Option<NonZeroU64>,
+}
+
+fn one() -> NonZeroUsize {
+    NonZeroUsize::MIN
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Http {
+    listen: Option<SocketAddr>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Limits {
+    batch_bytes: Option<NonZeroUsize>,
+    in_flight_messages: Option<NonZeroUsize>,
+    in_flight_bytes: Option<NonZeroUsize>,
+    flush_rows: Option<NonZeroUsize>,
+    statement_rows: Option<NonZeroUsize>,
+    mark_interval_ms: Option<NonZeroU64>,
+    heartbeat_ms: Option<NonZeroU64>,
+    retry_budget_seconds: Option<NonZeroU64>,
+    shutdown_seconds: Option<NonZeroU64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EntityTables {
+    entity: Entity,
+    tables: String,
+    #[serde(default)]
+    columns: BTreeMap<String, String>,
+    rule: Option<ShardingRule>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Source {
+    name: String,
+    url: ServerUrl,
+    ca_file: Option<Expanded>,
+    replica_server_id: Option<NonZeroU32>,
+    start: Option<String>,
+    #[serde(default)]
+    generation: u32,
+    entities: Option<Vec<Entity>>,
+    retention_min_seconds: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Target {
+    name: String,
+    url: ServerUrl,
+    ca_file: Option<Expanded>,
+    control_database: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    Birthday,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Projection {
+    name: String,
+    kind: Kind,
+    targets: Vec<String>,
+    lanes: Option<NonZeroU32>,
+    layout: Layout,
+    databases: NonZeroU32,
+    database: String,
+    table: String,
+}
+
+impl Config {
+    /// Fills in defaults; what cannot be resolved is a problem and yields `None`.
+    pub(super) fn resolve(self, problems: &mut Problems) -> Option<super::Config> {
+        let entities: Vec<_> =
+            self.entities.into_iter().filter_map(|entity| entity.resolve(problems)).collect();
+        let names: Vec<Entity> = entities.iter().map(|entity| entity.entity).collect();
+        let sources = self
+            .sources
+            .into_iter()
+            .enumerate()
+            .filter_map(|(i, s)| s.resolve(i, &names, problems))
+            .collect();
+        let projections = self.projections.into_iter().filter_map(|p| p.resolve(problems)).collect();
+        let log = self.log.resolve(problems);
+        let targets = self.targets.into_iter().filter_map(|target| target.resolve(problems)).collect();
+        let limits = self.limits.resolve(problems)?;
+        let http = super::HttpConfig { listen: self.http.listen };
+        Some(super::Config {
+            name: self.name,
+            log: log?,
+            http,
+            entities,
+            sources,
+            targets,
+            projections,
+            limits,
+        })
+    }
+}
+
+fn path(text: Option<Expanded>) -> Option<PathBuf> {
+    text.map(|text| PathBuf::from(text.0))
+}
+
+impl Log {
+    fn resolve(self, problems: &mut Problems) -> Option<super::LogConfig> {
+        if !matches!(self.url.scheme(), "nats" | "tls") {
+            problems.add("log.url", format!("scheme `{}`", self.url.scheme()), "nats:// or tls://");
+            return None;
+        }
+        Some(super::LogConfig {
+            url: self.url,
+            ca_file: path(self.ca_file),
+            replicas: self.replicas,
+            max_age: Duration::from_secs(self.max_age_seconds.unwrap_or(LOG_MAX_AGE_SECONDS).get()),
+            max_bytes: self.max_bytes.unwrap_or(LOG_MAX_BYTES),
+        })
+    }
+}
+
+impl Limits {
+    fn resolve(self, problems: &mut Problems) -> Option<super::Limits> {
+        let millis = |value: Option<NonZeroU64>, default: NonZeroU64| {
+            Duration::from_millis(value.unwrap_or(default).get())
+        };
+        let seconds = |value: Option<NonZeroU64>, default: NonZeroU64| {
+            Duration::from_secs(value.unwrap_or(default).get())
+        };
+        let limits = super::Limits {
+            batch_bytes: self.batch_bytes.unwrap_or(BATCH_BYTES),
+            in_flight_messages: self.in_flight_messages.unwrap_or(IN_FLIGHT_MESSAGES),
+            in_flight_bytes: self.in_flight_bytes.unwrap_or(IN_FLIGHT_BYTES),
+            flush_rows: self.flush_rows.unwrap_or(FLUSH_ROWS),
+            statement_rows: self.statement_rows.unwrap_or(STATEMENT_ROWS),
+            mark_interval: millis(self.mark_interval_ms, MARK_INTERVAL_MS),
+            heartbeat: millis(self.heartbeat_ms, HEARTBEAT_MS),
+            retry_budget: seconds(self.retry_budget_seconds, RETRY_BUDGET_SECONDS),
+            shutdown: seconds(self.shutdown_seconds, SHUTDOWN_SECONDS),
+        };
+        // NATS' own max_payload is 1 MB by default; an event's rows may overshoot the limit by one row.
+        const BATCH_BYTES_MAX: usize = 512 * 1024;
+        if limits.batch_bytes.get() > BATCH_BYTES_MAX {
+            problems.add(
+                "limits.batch_bytes",
+                limits.batch_bytes.to_string(),
+                "at most 524288 (NATS' max_payload is 1 MB)",
+            );
+            return None;
+        }
+        if limits.in_flight_bytes < limits.batch_bytes {
+            problems.add(
+                "limits.in_flight_bytes",
+                limits.in_flight_bytes.to_string(),
+                "at least limits.batch_bytes",
+            );
+            return None;
+        }
+        Some(limits)
+    }
+}
+
+impl EntityTables {
+    fn resolve(mut self, problems: &mut Problems) -> Option<super::EntityConfig> {
+        let tables = TablePattern::parse(&self.tables)
+            .map_err(|error| problems.add("entities.tables", error.to_string(), "a pattern"))
+            .ok()?;
+        let columns = self
+            .entity
+            .fields()
+            .iter()
+            .map(|field| self.columns.remove(*field).unwrap_or((*field).to_owned()))
+            .collect();
+        for unknown in self.columns.keys() {
+            let needed = format!("one of {}", self.entity.fields().join(", "));
+            problems.add(&format!("entities.columns.{unknown}"), "an unknown field".to_owned(), &needed);
+        }
+        if let Some(rule) = self.rule
+            && (rule.databases == 0 || rule.tables == 0)
+        {
+            problems.add(
+                "entities.rule",
+                format!("{} databases × {} tables", rule.databases, rule.tables),
+                "both at least 1",
+            );
+        }
+        Some(super::EntityConfig { entity: self.entity, tables, columns, rule: self.rule })
+    }
+}
+
+impl Source {
+    fn resolve(self, index: usize, all: &[Entity], problems: &mut Problems) -> Option<super::SourceConfig> {
+        if self.url.scheme() != "mysql" {
+            problems.add("sources.url", format!("scheme `{}`", self.url.scheme()), "mysql://");
+            return None;
+        }
+        let start = match self.start.as_deref() {
+            None | Some("earliest") => Entry::Earliest,
+            Some("latest") => Entry::Latest,
+            Some(set) if set.contains('-') => Entry::Gtid(set.to_owned()),
+            Some(other) => {
+                problems.add("sources.start", format!("`{other}`"), "earliest, latest or a GTID set");
+                return None;
+            }
+        };
+        let entities = self.entities.unwrap_or_else(|| all.to_vec());
+        for entity in entities.iter().filter(|entity| !all.contains(entity)) {
+            problems.add(
+                "sources.entities",
+                format!("`{}`", entity.name()),
+                "the name of an [[entities]] entry",
+            );
+        }
+        let base = NonZeroU32::new(REPLICA_SERVER_ID_BASE + index as u32).expect("the base is not zero");
+        Some(super::SourceConfig {
+            name: self.name,
+            url: self.url,
+            ca_file: path(self.ca_file),
+            replica_server_id: self.replica_server_id.unwrap_or(base),
+            start,
+            generation: self.generation,
+            entities,
+            retention_min: Duration::from_secs(self.retention_min_seconds.unwrap_or(RETENTION_MIN_SECONDS)),
+        })
+    }
+}
+
+impl Target {
+    fn resolve(self, problems: &mut Problems) -> Option<super::TargetConfig> {
+        if self.url.scheme() != "mysql" {
+            problems.add("targets.url", format!("scheme `{}`", self.url.scheme()), "mysql://");
+            return None;
+        }
+        Some(super::TargetConfig {
+            name: self.name,
+            url: self.url,
+            ca_file: path(self.ca_file),
+            control_database: self.control_database.unwrap_or_else(|| "anabranch".to_owned()),
+        })
+    }
+}
+
+impl Projection {
+    fn resolve(self, problems: &mut Problems) -> Option<super::ProjectionConfig> {
+        let Kind::Birthday = self.kind;
+        if placeholder(&self.database, "db").is_none() && self.databases.get() > 1 {
+            problems.add(
+                "projections.database",
+                format!("`{}`", self.database),
+                "a name with {db}, such as birthday_{db:02}",
+            );
+        }
+        if !self.table.contains("{mmdd}") {
+            problems.add(
+                "projections.table",
+                format!("`{}`", self.table),
+                "a name with {mmdd}, such as birthday_{mmdd}",
+            );
+        }
+        Some(super::ProjectionConfig {
+            name: self.name,
+            lanes: self.lanes.unwrap_or(LANES),
+            targets: self.targets,
+            kind: ProjectionKind::Birthday(BirthdayTables {
+                layout: self.layout,
+                databases: self.databases,
+                database: self.database,
+                table: self.table,
+            }),
+        })
+    }
+}

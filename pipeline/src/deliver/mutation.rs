@@ -1,0 +1,100 @@
+//! What a projection asks of a target: versioned mutations of claims, and their compaction.
+//!
+//! A claim is one row of one derived table, said by one shard. Within a flush only the last mutation of each
+//! (table, claim) is kept, *after* projecting: 0101 → 0102 → 0103 in one window must delete in two tables.
+
+use std::collections::HashMap;
+
+use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
+
+use super::Progress;
+
+/// A derived table: where it lies, and its columns beside `shard_id` and `lsn`.
+///
+/// Its primary key is (`shard_id`, `key_columns`…) in the order of `primary_key`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DerivedTable {
+    pub database: String,
+    pub table: String,
+    pub key_columns: &'static [&'static str],
+    pub value_columns: &'static [&'static str],
+}
+
+/// A column value of a derived row.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Cell {
+    Int(i64),
+    UInt(u64),
+    Bytes(Box<[u8]>),
+}
+
+/// What happens to one claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MutationAction {
+    /// Write the row with these value columns, unless a newer version stands.
+    Upsert(Box<[Cell]>),
+    /// Remove the row, unless a newer version stands.
+    Delete,
+}
+
+/// One versioned mutation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mutation {
+    /// Index into the projection's list of derived tables.
+    pub table: u32,
+    pub shard: ShardId,
+    /// Key columns beside the shard.
+    pub key: Box<[Cell]>,
+    pub lsn: Lsn,
+    pub action: MutationAction,
+}
+
+/// The work of one transaction: withdrawals first, then mutations, then progress.
+#[derive(Debug, Default)]
+pub struct Flush {
+    /// Shards of which every claim not above the Lsn goes, in all tables of the lane.
+    pub withdrawals: Vec<(ShardId, Lsn)>,
+    mutations: HashMap<(u32, ShardId, Box<[Cell]>), (Lsn, MutationAction)>,
+    /// What the progress row will be; `revision` is one above the stored one.
+    pub progress: Progress,
+}
+
+impl Flush {
+    /// Adds a mutation; it replaces an earlier one of the same table and claim.
+    pub fn push(&mut self, mutation: Mutation) {
+        self.mutations
+            .insert((mutation.table, mutation.shard, mutation.key), (mutation.lsn, mutation.action));
+    }
+
+    /// Withdraws all claims of a shard: what was to be written for it before is dropped.
+    pub fn withdraw(&mut self, shard: ShardId, lsn: Lsn) {
+        self.mutations.retain(|(_, owner, _), _| *owner != shard);
+        self.withdrawals.push((shard, lsn));
+    }
+
+    pub fn rows(&self) -> usize {
+        self.mutations.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.mutations.is_empty() && self.withdrawals.is_empty()
+    }
+
+    /// The mutations ordered by table, shard and key: every flush locks in one order.
+    pub fn ordered(&self) -> Vec<Mutation> {
+        let mut ordered: Vec<Mutation> = self
+            .mutations
+            .iter()
+            .map(|((table, shard, key), (lsn, action))| Mutation {
+                table: *table,
+                shard: *shard,
+                key: key.clone(),
+                lsn: *lsn,
+                action: action.clone(),
+            })
+            .collect();
+        ordered.sort_unstable_by(|a, b| (a.table, a.shard, &a.key).cmp(&(b.table, b.shard, &b.key)));
+        ordered
+    }
+}

@@ -1,0 +1,44 @@
+//! How far a lane is: what its progress row holds.
+
+use std::fmt;
+
+use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::lsn::{Lsn, ResumePoint};
+
+/// (projection, target, source, lane): the owner of a set of claims.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LaneId {
+    pub projection: String,
+    pub target: String,
+    pub source: String,
+    /// From 0, below the projection's number of lanes.
+    pub lane: u32,
+}
+
+/// `birthday/target/source-a/0`.
+impl fmt::Display for LaneId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}/{}", self.projection, self.target, self.source, self.lane)
+    }
+}
+
+/// The progress row. A new lane has revision 0 and everything else empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Rises by one with each commit; the fence.
+    pub revision: u64,
+    /// Everything up to here is in the derived tables. A lane applies only what lies above.
+    pub position: Lsn,
+    /// The highest position ever; while `position` is below, the lane is replaying.
+    pub highest_position: Lsn,
+    pub resume: ResumePoint,
+    pub server: ServerIdentity,
+    /// The stream message that was applied last: its sequence and id. `None` before the first.
+    pub message: Option<(u64, String)>,
+    /// Commit time of the newest applied change, microseconds since the Unix epoch; 0 = unknown.
+    pub committed_at_us: u64,
+    /// Rows applied since the lane was made.
+    pub rows: u64,
+    /// Birthdays that are in no table, by reason: seen in changes so far (a count of changes, not of users).
+    pub defects: u64,
+}

@@ -1,0 +1,266 @@
+//! One kind of error for everything an operator can meet: a [`Fault`] with a stable [`Code`].
+//!
+//! A fault names the thing, what was found, what is needed and what repairs it. It never holds row values or
+//! secrets. [`Code::class`] says what the supervisor does with it; `deploy/RUNBOOK.md` has one heading for each code.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// What the supervisor does with a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// May pass by itself: retried with back-off, within a budget.
+    Transient,
+    /// The same input fails every time: this source or lane stops and shows the code; others go on.
+    Definite,
+    /// A broken assumption of ours: the task stops and starts again from its progress.
+    Bug,
+}
+
+macro_rules! codes {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $text:literal, $class:ident;)+) => {
+        /// Stable error codes; the text is what logs, `status` and the runbook show.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Code {
+            $($(#[doc = $doc])+ $variant,)+
+        }
+
+        impl Code {
+            pub const ALL: &[Code] = &[$(Code::$variant),+];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Code::$variant => $text),+ }
+            }
+
+            pub fn class(self) -> Class {
+                match self { $(Code::$variant => Class::$class),+ }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The configuration file cannot be read.
+    ConfigUnreadable = "config-unreadable", Definite;
+    /// The configuration is not TOML, has unknown keys or values that make no sense.
+    ConfigInvalid = "config-invalid", Definite;
+
+    /// No connection to a source, or it broke.
+    SourceUnreachable = "source-unreachable", Transient;
+    /// Nothing, not even a heartbeat, came from the source in time.
+    SourceStalled = "source-stalled", Transient;
+    /// User, password or TLS refused by the source.
+    SourceAccessDenied = "source-access-denied", Definite;
+    /// A privilege is missing on the source.
+    SourceGrantMissing = "source-grant-missing", Definite;
+    /// The binary log is off.
+    SourceBinlogOff = "source-binlog-off", Definite;
+    /// `binlog_format` is not ROW.
+    SourceFormatNotRow = "source-format-not-row", Definite;
+    /// `binlog_row_image` is not FULL.
+    SourceImageNotFull = "source-image-not-full", Definite;
+    /// `binlog_row_metadata` is not FULL, so events carry no column names.
+    SourceMetadataNotFull = "source-metadata-not-full", Definite;
+    /// GTIDs are off.
+    SourceGtidOff = "source-gtid-off", Definite;
+    /// No table matches a configured pattern.
+    SourceTableMissing = "source-table-missing", Definite;
+    /// A captured column is not in a captured table.
+    SourceColumnMissing = "source-column-missing", Definite;
+    /// A captured column has a type that cannot be captured.
+    SourceColumnUnsupported = "source-column-unsupported", Definite;
+    /// A captured table has an engine without transactions.
+    SourceTableNotTransactional = "source-table-not-transactional", Definite;
+    /// The server is not the one that wrote the log so far.
+    SourceServerChanged = "source-server-changed", Definite;
+    /// The binlog that is needed next was purged.
+    BinlogPurged = "binlog-purged", Definite;
+    /// The configured or stored GTID set is not one that this server can start from.
+    BinlogGtidUnknown = "binlog-gtid-unknown", Definite;
+    /// An event of a type that this build does not know.
+    BinlogEventUnknown = "binlog-event-unknown", Definite;
+    /// An event's checksum or structure is wrong.
+    BinlogEventCorrupt = "binlog-event-corrupt", Definite;
+    /// A data change on a captured table was logged as a statement.
+    BinlogStatement = "binlog-statement", Definite;
+    /// A group with captured rows ended in ROLLBACK.
+    BinlogRolledBackRows = "binlog-rolled-back-rows", Definite;
+    /// Captured rows in a prepared XA branch, which this build does not withhold.
+    BinlogXaUnsupported = "binlog-xa-unsupported", Definite;
+    /// A captured column was dropped, renamed or retyped while running.
+    SourceSchemaChanged = "source-schema-changed", Definite;
+
+    /// No connection to NATS, or it broke.
+    LogUnreachable = "log-unreachable", Transient;
+    /// User, password or TLS refused by NATS.
+    LogAccessDenied = "log-access-denied", Definite;
+    /// The NATS server is older than the oldest that works.
+    LogServerTooOld = "log-server-too-old", Definite;
+    /// JetStream is not enabled for this account.
+    LogWithoutJetStream = "log-without-jetstream", Definite;
+    /// The stream or bucket does not exist.
+    LogStreamMissing = "log-stream-missing", Definite;
+    /// The stream's settings are not the ones that correctness needs.
+    LogSettingsDiffer = "log-settings-differ", Definite;
+    /// The stream holds messages that this product did not write.
+    LogForeign = "log-foreign", Definite;
+    /// The stream's storage is full.
+    LogFull = "log-full", Transient;
+    /// Another writer appended: this attempt is over.
+    LogFenced = "log-fenced", Transient;
+    /// A message's checksum, version or form is wrong.
+    LogMessageCorrupt = "log-message-corrupt", Definite;
+    /// The stream does not continue where the lane stopped: messages are gone.
+    LogHole = "log-hole", Definite;
+    /// Another process holds, or took, the lease.
+    LeaseLost = "lease-lost", Transient;
+
+    /// No connection to a target, or it broke; also deadlocks and lock time-outs that outlast the retries.
+    TargetUnreachable = "target-unreachable", Transient;
+    /// User, password or TLS refused by the target.
+    TargetAccessDenied = "target-access-denied", Definite;
+    /// A privilege is missing on the target.
+    TargetGrantMissing = "target-grant-missing", Definite;
+    /// A derived or control table does not exist.
+    TargetTableMissing = "target-table-missing", Definite;
+    /// A derived or control table has other columns or keys than needed.
+    TargetTableShape = "target-table-shape", Definite;
+    /// The target is also a captured source: changes would loop.
+    TargetIsSource = "target-is-source", Definite;
+    /// Another projector moved this lane's progress: this one is stale.
+    TargetFenced = "target-fenced", Transient;
+    /// The progress row of a lane is gone or was made for another number of lanes.
+    TargetProgressLost = "target-progress-lost", Definite;
+    /// The target refuses a statement for a reason that will not pass.
+    TargetRejected = "target-rejected", Definite;
+
+    /// A port could not be bound.
+    ListenFailed = "listen-failed", Definite;
+    /// A defect of Anabranch itself.
+    Internal = "internal", Bug;
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One failure: code, the thing's name, what was found, what is needed, what repairs it.
+#[derive(Debug)]
+pub struct Fault {
+    code: Code,
+    subject: String,
+    found: String,
+    needed: Option<String>,
+    remedy: Option<String>,
+    cause: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Fault {
+    /// `subject` is the thing's name as the operator knows it (`source source-a`, `table user_00.user_001`), `found`
+    /// its state or value.
+    pub fn new(code: Code, subject: impl Into<String>, found: impl Into<String>) -> Self {
+        Self { code, subject: subject.into(), found: found.into(), needed: None, remedy: None, cause: None }
+    }
+
+    /// What is needed instead.
+    #[must_use]
+    pub fn needs(mut self, needed: impl Into<String>) -> Self {
+        self.needed = Some(needed.into());
+        self
+    }
+
+    /// The statement or command that repairs it.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// The error beneath. It is printed, so it must hold no row values.
+    #[must_use]
+    pub fn caused_by(mut self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.cause = Some(cause.into());
+        self
+    }
+
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    pub fn class(&self) -> Class {
+        self.code.class()
+    }
+
+    pub fn subject(&self) -> &str {
+        &self.subject
+    }
+
+    pub fn remedy_text(&self) -> Option<&str> {
+        self.remedy.as_deref()
+    }
+}
+
+/// One line: `[code] subject: found; needed: …; remedy: …: cause`.
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}] {}: {}", self.code, self.subject, self.found)?;
+        if let Some(needed) = &self.needed {
+            write!(f, "; needed: {needed}")?;
+        }
+        if let Some(remedy) = &self.remedy {
+            write!(f, "; remedy: {remedy}")?;
+        }
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            write!(f, "; cause: {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl StdError for Fault {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.cause.as_deref().map(|cause| cause as &(dyn StdError + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn codes_are_unique_and_in_kebab_case() {
+        let texts: HashSet<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
+        assert_eq!(texts.len(), Code::ALL.len());
+        assert!(texts.iter().all(|text| text.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')));
+    }
+
+    #[test]
+    fn each_code_has_a_heading_in_the_runbook() {
+        let runbook = include_str!("../../deploy/RUNBOOK.md");
+        for code in Code::ALL {
+            assert!(
+                runbook.contains(&format!("\n### {code}\n")),
+                "deploy/RUNBOOK.md has no heading for {code}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_fault_reads_as_one_line() {
+        let fault = Fault::new(Code::SourceFormatNotRow, "source source-a", "binlog_format is STATEMENT")
+            .needs("ROW")
+            .remedy("SET GLOBAL binlog_format = ROW")
+            .caused_by("because");
+        assert_eq!(
+            fault.to_string(),
+            "[source-format-not-row] source source-a: binlog_format is STATEMENT; needed: ROW; \
+             remedy: SET GLOBAL binlog_format = ROW; cause: because"
+        );
+    }
+}

@@ -1,0 +1,67 @@
+//! Every metric: name, labels, unit, help. Nothing else in the code spells a metric's name.
+//!
+//! Label values are few: sources, projections, targets, lanes, codes, reasons. Never keys or row values.
+
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+
+pub const SOURCE_CHANGES: &str = "anabranch_source_changes_total";
+pub const SOURCE_HEAD_POSITION: &str = "anabranch_source_head_position";
+pub const CAPTURE_POSITION: &str = "anabranch_capture_position";
+pub const CAPTURE_LAG: &str = "anabranch_capture_lag_seconds";
+pub const LOG_MESSAGES: &str = "anabranch_log_messages_total";
+pub const LOG_BYTES: &str = "anabranch_log_bytes_total";
+pub const LOG_IN_FLIGHT: &str = "anabranch_log_in_flight_messages";
+pub const LANE_POSITION: &str = "anabranch_lane_position";
+pub const LANE_LAG: &str = "anabranch_lane_lag_seconds";
+pub const LANE_ROWS: &str = "anabranch_lane_rows_total";
+pub const LANE_FLUSHES: &str = "anabranch_lane_flushes_total";
+pub const LANE_FLUSH_SECONDS: &str = "anabranch_lane_flush_seconds";
+pub const BIRTHDAY_DEFECTS: &str = "anabranch_birthday_defects_total";
+pub const TASK_STATE: &str = "anabranch_task_state";
+pub const FAULTS: &str = "anabranch_faults_total";
+
+/// Registers help texts and units; called once, when the recorder is installed.
+pub fn describe() {
+    describe_counter!(SOURCE_CHANGES, "Captured row changes read from the binlog, by source");
+    describe_gauge!(
+        SOURCE_HEAD_POSITION,
+        "Newest known position of the source's binlog (Lsn as a number), by source"
+    );
+    describe_gauge!(CAPTURE_POSITION, "Position acknowledged by the log (Lsn as a number), by source");
+    describe_gauge!(
+        CAPTURE_LAG,
+        Unit::Seconds,
+        "Age of the oldest known source position that the log does not hold yet; 0 = none, by source"
+    );
+    describe_counter!(LOG_MESSAGES, "Messages acknowledged by the log, by source");
+    describe_counter!(LOG_BYTES, Unit::Bytes, "Payload bytes acknowledged by the log, by source");
+    describe_gauge!(LOG_IN_FLIGHT, "Messages sent and not yet acknowledged, by source");
+    describe_gauge!(
+        LANE_POSITION,
+        "Position in the target (Lsn as a number), by projection, target, source, lane"
+    );
+    describe_gauge!(
+        LANE_LAG,
+        Unit::Seconds,
+        "Age of the oldest known source position that the target does not hold yet; 0 = none, by projection, target, source, lane"
+    );
+    describe_counter!(
+        LANE_ROWS,
+        "Row mutations committed to the target, by projection, target, source, lane"
+    );
+    describe_counter!(
+        LANE_FLUSHES,
+        "Transactions committed to the target, by projection, target, source, lane"
+    );
+    describe_histogram!(
+        LANE_FLUSH_SECONDS,
+        Unit::Seconds,
+        "Duration of a target transaction, by projection, target"
+    );
+    describe_counter!(BIRTHDAY_DEFECTS, "Changes whose birthday is in no table, by source and reason");
+    describe_gauge!(
+        TASK_STATE,
+        "0 waiting for its lease, 1 running, 2 retrying, 3 stopped by a definite fault, by task"
+    );
+    describe_counter!(FAULTS, "Faults met, by task and code");
+}

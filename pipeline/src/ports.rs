@@ -1,0 +1,168 @@
+//! What the flow needs of the outside, and nothing more.
+//!
+//! The traits stand here, and not beside their implementations, because dependencies run `pipeline ← connectors`.
+//! Contracts that types cannot say are written at each method; the conformance tests check them.
+
+use std::future::Future;
+use std::time::Duration;
+
+use anabranch_schemas::envelope::{Envelope, ServerIdentity};
+use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use bytes::Bytes;
+
+use crate::capture::BatchBuilder;
+use crate::deliver::{Flush, Progress};
+use crate::error::Fault;
+
+/// Where a reading of a source begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry {
+    /// The oldest binlog that the server still has.
+    Earliest,
+    /// The server's present end.
+    Latest,
+    /// Behind every transaction of a GTID set, in the server's notation.
+    Gtid(String),
+    /// At a resume point, dropping what lies not above `position`; the server must still be `server`.
+    Resume { resume: ResumePoint, position: Lsn, server: ServerIdentity },
+}
+
+/// Why [`ChangeSource::fill`] returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Filled {
+    /// The batch has reached its limit.
+    Full,
+    /// Nothing more has arrived for now.
+    Drained,
+}
+
+/// An open reading of one source.
+pub trait ChangeSource: Send {
+    /// Waits for the next event, then adds events until the batch is full or no more have arrived.
+    ///
+    /// Order is commit order; nothing is skipped; positions in the batch never go back. Cancel safe: a dropped call
+    /// loses nothing, what it read is in the batch or still unread.
+    fn fill(&mut self, batch: &mut BatchBuilder) -> impl Future<Output = Result<Filled, Fault>> + Send;
+
+    /// The server that is being read.
+    fn server(&self) -> &ServerIdentity;
+}
+
+/// A source that can be opened for reading.
+pub trait SourceConnector: Send + Sync {
+    type Source: ChangeSource;
+
+    /// Checks everything that capture depends on; each failed check is one fault. An unreachable server is one too.
+    fn check(&self) -> impl Future<Output = Vec<Fault>> + Send;
+
+    fn open(&self, entry: Entry) -> impl Future<Output = Result<Self::Source, Fault>> + Send;
+
+    /// The server's present end of the binlog.
+    fn head(&self) -> impl Future<Output = Result<Lsn, Fault>> + Send;
+}
+
+/// A stored message of a source's stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogEntry {
+    pub sequence: u64,
+    /// Unique for ever: `<attempt>-<k>`.
+    pub id: String,
+    pub envelope: Envelope,
+}
+
+/// A message as read back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogMessage {
+    pub entry: LogEntry,
+    pub payload: Bytes,
+}
+
+/// Where reading the log begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReadFrom {
+    /// The oldest message that is kept.
+    First,
+    /// Behind this message, which must still be there with this id; else [`crate::error::Code::LogHole`].
+    After { sequence: u64, id: String },
+}
+
+/// The replayable log: one stream a source.
+pub trait Log: Send + Sync {
+    type Writer: LogWriter;
+    type Reader: LogReader;
+
+    /// The last message of the stream, if it has any.
+    fn end(&self, source: &str) -> impl Future<Output = Result<Option<LogEntry>, Fault>> + Send;
+
+    /// Begins an attempt to append behind `end`. Whoever appended since makes the first append fail with
+    /// [`crate::error::Code::LogFenced`].
+    fn writer(
+        &self,
+        source: &str,
+        end: Option<&LogEntry>,
+    ) -> impl Future<Output = Result<Self::Writer, Fault>> + Send;
+
+    fn reader(
+        &self,
+        source: &str,
+        from: ReadFrom,
+    ) -> impl Future<Output = Result<Self::Reader, Fault>> + Send;
+}
+
+/// One attempt to append. The first error ends it: nothing after the failed message is stored.
+pub trait LogWriter: Send {
+    /// Whether another message may be sent before an acknowledgement has come.
+    fn has_room(&self) -> bool;
+
+    /// Messages sent and not yet acknowledged.
+    fn in_flight(&self) -> usize;
+
+    /// Sends one message; only to be called while [`Self::has_room`].
+    fn append(
+        &mut self,
+        envelope: Envelope,
+        payload: Bytes,
+    ) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Waits for the next acknowledgement, in the order of appends; durable according to the server's setting.
+    /// Cancel safe. Only to be called while something is in flight.
+    fn acknowledged(&mut self) -> impl Future<Output = Result<LogEntry, Fault>> + Send;
+}
+
+/// An open reading of one stream.
+pub trait LogReader: Send {
+    /// The next message; waits for it. Sequences follow one another without a gap, else
+    /// [`crate::error::Code::LogHole`]. Cancel safe.
+    fn next(&mut self) -> impl Future<Output = Result<LogMessage, Fault>> + Send;
+}
+
+/// The store of one lane: its derived tables and its progress in one server.
+pub trait LaneStore: Send {
+    /// Reads the lane's progress.
+    fn load(&mut self) -> impl Future<Output = Result<Progress, Fault>> + Send;
+
+    /// Applies the mutations and stores `flush.progress` in one transaction, if the stored revision is still the one
+    /// before `flush.progress.revision`; else [`crate::error::Code::TargetFenced`] and nothing is changed.
+    ///
+    /// After any other error the outcome is unknown: load before going on.
+    fn commit(&mut self, flush: &Flush) -> impl Future<Output = Result<(), Fault>> + Send;
+}
+
+/// Names that at most one process holds at a time. A lease saves work; it fences nothing.
+pub trait Leases: Send + Sync {
+    type Lease: Lease;
+
+    /// Waits until the lease is free and takes it.
+    fn acquire(&self, key: &str) -> impl Future<Output = Result<Self::Lease, Fault>> + Send;
+}
+
+/// A held lease. Dropping it stops the renewal; [`Lease::release`] frees it at once.
+pub trait Lease: Send {
+    /// Resolves when the lease is lost or could not be renewed in time. Cancel safe.
+    fn lost(&mut self) -> impl Future<Output = Fault> + Send;
+
+    fn release(self) -> impl Future<Output = ()> + Send;
+}
+
+/// After this time without renewal a lease is free.
+pub const LEASE_TIME_TO_LIVE: Duration = Duration::from_secs(4);

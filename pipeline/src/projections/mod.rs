@@ -1,0 +1,3 @@
+//! Pure functions from changes to mutations, one file each.
+
+pub mod birthday;

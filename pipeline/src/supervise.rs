@@ -1,0 +1,1 @@
+//! Placeholder: supervision of tasks.

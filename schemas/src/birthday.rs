@@ -1,0 +1,273 @@
+//! Birthdays: from a captured column to a month and day, and from there to a derived table.
+//!
+//! A birthday that is NULL or not a calendar date goes into no table; the reason is counted. February 29 has its own
+//! table; on which day it is celebrated in a common year is the dispatcher's question, not this module's.
+
+use std::fmt;
+
+use jiff::civil::Date;
+use serde::{Deserialize, Serialize};
+
+use crate::change::Value;
+
+/// A month and day that exist in some year (so 02-29 too).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MonthDay {
+    month: u8,
+    day: u8,
+}
+
+/// Why a birthday is in no table. The value itself is personal and is not part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BirthdayDefect {
+    /// NULL, or empty text.
+    Null,
+    /// `0000-00-00`, or a month or day of zero.
+    Zero,
+    /// Year 0: MySQL's "year unknown", not a calendar year.
+    YearZero,
+    /// A date that no calendar has: `02-30`, `2023-02-29`, month 13.
+    NotADate,
+    /// Text that is not `YYYY-MM-DD` (a time of day may follow).
+    Malformed,
+    /// A column type that holds no date.
+    WrongType,
+}
+
+impl BirthdayDefect {
+    pub const ALL: [BirthdayDefect; 6] =
+        [Self::Null, Self::Zero, Self::YearZero, Self::NotADate, Self::Malformed, Self::WrongType];
+
+    /// The `reason` label of the metric.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Zero => "zero",
+            Self::YearZero => "year_zero",
+            Self::NotADate => "not_a_date",
+            Self::Malformed => "malformed",
+            Self::WrongType => "wrong_type",
+        }
+    }
+}
+
+/// Days of the year with a table: 366.
+pub const TABLES: u32 = 366;
+/// A leap year: its days are the tables, in order.
+const LEAP_YEAR: i16 = 2000;
+
+impl MonthDay {
+    pub fn new(month: u8, day: u8) -> Option<Self> {
+        Date::new(LEAP_YEAR, i8::try_from(month).ok()?, i8::try_from(day).ok()?).ok()?;
+        Some(Self { month, day })
+    }
+
+    /// From a captured column: DATE, DATETIME (its time is ignored) or text `YYYY-MM-DD`.
+    pub fn from_value(value: &Value<'_>) -> Result<Self, BirthdayDefect> {
+        match value {
+            Value::Null => Err(BirthdayDefect::Null),
+            Value::Date { year, month, day } | Value::DateTime { year, month, day, .. } => {
+                Self::from_parts(*year, *month, *day)
+            }
+            Value::Bytes(text) => Self::from_text(text),
+            _ => Err(BirthdayDefect::WrongType),
+        }
+    }
+
+    fn from_parts(year: u16, month: u8, day: u8) -> Result<Self, BirthdayDefect> {
+        if month == 0 || day == 0 {
+            return Err(BirthdayDefect::Zero);
+        }
+        if year == 0 {
+            return Err(BirthdayDefect::YearZero);
+        }
+        let parts = (i16::try_from(year), i8::try_from(month), i8::try_from(day));
+        let (Ok(year), Ok(m), Ok(d)) = parts else { return Err(BirthdayDefect::NotADate) };
+        Date::new(year, m, d).map_err(|_| BirthdayDefect::NotADate)?;
+        Ok(Self { month, day })
+    }
+
+    /// `YYYY-MM-DD`, also followed by a blank or `T` and a time. Trailing blanks of a CHAR column are ignored.
+    fn from_text(text: &[u8]) -> Result<Self, BirthdayDefect> {
+        let text = text.trim_ascii();
+        if text.is_empty() {
+            return Err(BirthdayDefect::Null);
+        }
+        let date = match text.get(10) {
+            None => text,
+            Some(b' ' | b'T') => &text[..10],
+            Some(_) => return Err(BirthdayDefect::Malformed),
+        };
+        let [y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2] = date else {
+            return Err(BirthdayDefect::Malformed);
+        };
+        let number = |digits: &[u8]| {
+            digits
+                .iter()
+                .try_fold(0u16, |n, digit| digit.is_ascii_digit().then(|| n * 10 + u16::from(digit - b'0')))
+        };
+        match (number(&[*y1, *y2, *y3, *y4]), number(&[*m1, *m2]), number(&[*d1, *d2])) {
+            (Some(year), Some(month), Some(day)) => Self::from_parts(year, month as u8, day as u8),
+            _ => Err(BirthdayDefect::Malformed),
+        }
+    }
+
+    /// 0 for 01-01 to 365 for 12-31; 59 is 02-29.
+    pub fn ordinal(self) -> u32 {
+        let date = Date::new(LEAP_YEAR, self.month as i8, self.day as i8).expect("checked when it was made");
+        u32::from(date.day_of_year().unsigned_abs()) - 1
+    }
+
+    /// All 366, in calendar order.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (1..=12).flat_map(|month| (1..=31).filter_map(move |day| Self::new(month, day)))
+    }
+
+    /// `0229`: the ending of a derived table's name.
+    pub fn compact(self) -> String {
+        format!("{:02}{:02}", self.month, self.day)
+    }
+}
+
+/// `02-29`: the `birthday` column of a derived row.
+impl fmt::Display for MonthDay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02}-{:02}", self.month, self.day)
+    }
+}
+
+/// How the 366 tables are spread over the databases of the birthday layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layout {
+    /// Each table once, the tables shared out over the databases: as the source document writes it. One day lies in
+    /// one database.
+    ByDay,
+    /// All 366 tables in each database; a user's database is `user_id % databases`. One day is spread over all.
+    ByUser,
+}
+
+impl Layout {
+    /// The database number of a user's row for that day.
+    pub fn database(self, databases: u32, user_id: u64, day: MonthDay) -> u32 {
+        let databases = databases.max(1);
+        match self {
+            Layout::ByDay => day.ordinal() % databases,
+            Layout::ByUser => (user_id % u64::from(databases)) as u32,
+        }
+    }
+
+    /// Whether that database holds a table of that day.
+    pub fn has_table(self, databases: u32, database: u32, day: MonthDay) -> bool {
+        match self {
+            Layout::ByDay => self.database(databases, 0, day) == database,
+            Layout::ByUser => database < databases.max(1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn text(text: &str) -> Result<String, BirthdayDefect> {
+        MonthDay::from_value(&Value::Bytes(Cow::Borrowed(text.as_bytes()))).map(|day| day.to_string())
+    }
+
+    #[test]
+    fn there_are_366_days_and_their_ordinals_count_them() {
+        let all: Vec<_> = MonthDay::all().collect();
+        assert_eq!(all.len() as u32, TABLES);
+        for (index, day) in all.iter().enumerate() {
+            assert_eq!(day.ordinal() as usize, index, "{day}");
+        }
+        assert_eq!(all[59].to_string(), "02-29");
+    }
+
+    #[test]
+    fn february_29_and_30_differ() {
+        assert_eq!(text("2000-02-29"), Ok("02-29".into()));
+        assert_eq!(text("2000-02-30"), Err(BirthdayDefect::NotADate));
+        assert_eq!(text("2023-02-29"), Err(BirthdayDefect::NotADate));
+        assert_eq!(text("1900-02-29"), Err(BirthdayDefect::NotADate));
+    }
+
+    #[test]
+    fn each_defect_is_told_apart() {
+        for (input, defect) in [
+            ("", BirthdayDefect::Null),
+            ("   ", BirthdayDefect::Null),
+            ("0000-00-00", BirthdayDefect::Zero),
+            ("1990-00-10", BirthdayDefect::Zero),
+            ("0000-05-04", BirthdayDefect::YearZero),
+            ("1990-13-01", BirthdayDefect::NotADate),
+            ("1990-1-1", BirthdayDefect::Malformed),
+            ("1990-01-011", BirthdayDefect::Malformed),
+            ("١٩٩٠-٠١-٠١", BirthdayDefect::Malformed),
+            ("19x0-01-01", BirthdayDefect::Malformed),
+        ] {
+            assert_eq!(text(input), Err(defect), "{input}");
+        }
+        assert_eq!(MonthDay::from_value(&Value::Null), Err(BirthdayDefect::Null));
+        assert_eq!(MonthDay::from_value(&Value::Int(19_900_101)), Err(BirthdayDefect::WrongType));
+    }
+
+    #[test]
+    fn date_datetime_and_text_mean_the_same_day() {
+        let date = Value::Date { year: 1990, month: 12, day: 31 };
+        let datetime = Value::DateTime {
+            year: 1990,
+            month: 12,
+            day: 31,
+            hour: 23,
+            minute: 59,
+            second: 59,
+            microsecond: 1,
+        };
+        for value in [date, datetime] {
+            assert_eq!(MonthDay::from_value(&value).map(|day| day.compact()), Ok("1231".into()));
+        }
+        for input in ["1990-12-31", "1990-12-31 23:59:59", "1990-12-31T00:00:00Z", "1990-12-31   "] {
+            assert_eq!(text(input), Ok("12-31".into()), "{input}");
+        }
+    }
+
+    #[test]
+    fn by_day_gives_each_database_3_or_4_tables_of_100_and_by_user_gives_all() {
+        for database in 0..100 {
+            let tables = MonthDay::all().filter(|day| Layout::ByDay.has_table(100, database, *day)).count();
+            assert!((3..=4).contains(&tables), "{tables}");
+            assert_eq!(
+                MonthDay::all().filter(|day| Layout::ByUser.has_table(100, database, *day)).count(),
+                366
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_row_lies_where_its_table_is(user_id: u64, ordinal in 0..366usize, databases in 1..120u32) {
+            let day = MonthDay::all().nth(ordinal).unwrap();
+            for layout in [Layout::ByDay, Layout::ByUser] {
+                let database = layout.database(databases, user_id, day);
+                prop_assert!(database < databases && layout.has_table(databases, database, day));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_a_day_or_a_defect(bytes: Vec<u8>) {
+            let _ = MonthDay::from_value(&Value::Bytes(Cow::Owned(bytes)));
+        }
+
+        #[test]
+        fn every_calendar_date_is_accepted(year in 1..=9999i16, month in 1..=12i8, day in 1..=31i8) {
+            let real = jiff::civil::Date::new(year, month, day).is_ok();
+            prop_assert_eq!(text(&format!("{year:04}-{month:02}-{day:02}")).is_ok(), real);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What happened to one row of one source table, reduced to the captured columns.
+//!
+//! Values keep the exact bytes of the source: text is not decoded, so any character set passes. Columns that no
+//! entity captures never become a [`Value`].
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::lsn::Lsn;
+use crate::shard::ShardId;
+
+/// One captured column. Text and binary columns are [`Value::Bytes`] in the column's own character set.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Value<'a> {
+    Null,
+    Int(i64),
+    UInt(u64),
+    Double(f64),
+    #[serde(borrow)]
+    Bytes(#[serde(with = "serde_bytes")] Cow<'a, [u8]>),
+    /// As stored: month and day may be zero (`0000-00-00`), and the day may not exist (`02-30`).
+    Date {
+        year: u16,
+        month: u8,
+        day: u8,
+    },
+    /// DATETIME: a wall clock without a zone; date parts as in [`Value::Date`].
+    DateTime {
+        year: u16,
+        month: u8,
+        day: u8,
+        hour: u8,
+        minute: u8,
+        second: u8,
+        microsecond: u32,
+    },
+    /// TIMESTAMP: microseconds since 1970-01-01T00:00:00Z; 0 is MySQL's zero timestamp.
+    Timestamp {
+        microseconds: i64,
+    },
+    /// TIME: signed microseconds, −838:59:59 to 838:59:59.
+    Time {
+        microseconds: i64,
+    },
+}
+
+impl Value<'_> {
+    /// The same value without a borrow of the packet that it came from.
+    pub fn into_owned(self) -> Value<'static> {
+        match self {
+            Value::Bytes(bytes) => Value::Bytes(Cow::Owned(bytes.into_owned())),
+            Value::Null => Value::Null,
+            Value::Int(value) => Value::Int(value),
+            Value::UInt(value) => Value::UInt(value),
+            Value::Double(value) => Value::Double(value),
+            Value::Date { year, month, day } => Value::Date { year, month, day },
+            Value::DateTime { year, month, day, hour, minute, second, microsecond } => {
+                Value::DateTime { year, month, day, hour, minute, second, microsecond }
+            }
+            Value::Timestamp { microseconds } => Value::Timestamp { microseconds },
+            Value::Time { microseconds } => Value::Time { microseconds },
+        }
+    }
+}
+
+/// The captured columns of one row image, in the order of [`Entity::fields`].
+pub type Row<'a> = Vec<Value<'a>>;
+
+/// What a captured table holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Entity {
+    /// A user with a birthday (the birthday system's main layer).
+    User,
+}
+
+impl Entity {
+    pub const ALL: [Entity; 1] = [Entity::User];
+
+    /// Captured fields, in the order in which a [`Row`] holds them. New fields are only ever added at the end.
+    pub fn fields(self) -> &'static [&'static str] {
+        match self {
+            Entity::User => &["user_id", "birthday"],
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Entity::User => "user",
+        }
+    }
+}
+
+/// One physical source table and the shard id under which its rows claim derived rows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TableIdentity<'a> {
+    pub entity: Entity,
+    pub shard: ShardId,
+    #[serde(borrow)]
+    pub database: Cow<'a, str>,
+    #[serde(borrow)]
+    pub table: Cow<'a, str>,
+}
+
+impl TableIdentity<'_> {
+    pub fn into_owned(self) -> TableIdentity<'static> {
+        TableIdentity {
+            entity: self.entity,
+            shard: self.shard,
+            database: Cow::Owned(self.database.into_owned()),
+            table: Cow::Owned(self.table.into_owned()),
+        }
+    }
+}
+
+/// What was done; row images are full (`binlog_row_image=FULL`).
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action<'a> {
+    Insert {
+        after: Row<'a>,
+    },
+    Update {
+        before: Row<'a>,
+        after: Row<'a>,
+    },
+    Delete {
+        before: Row<'a>,
+    },
+    /// TRUNCATE or DROP of the whole table: all that it claimed is withdrawn.
+    Withdraw,
+}
+
+/// One change of one captured table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change<'t, 'a> {
+    pub lsn: Lsn,
+    pub table: &'t TableIdentity<'a>,
+    pub action: Action<'a>,
+}

@@ -1,0 +1,158 @@
+//! What a log message says about itself, beside its payload: the reader's checkpoint and the projectors' link check.
+//!
+//! The envelope travels as message headers, so that the end of a stream can be read without its payload and a person
+//! can read it with any NATS tool. While the log is whole, the last message's envelope alone decides where capture
+//! goes on.
+
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::lsn::{Lsn, ResumePoint};
+
+/// Who wrote the binlog: a server is known by this after a restart, a restore or a fail-over.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerIdentity {
+    /// `mariadb` or `mysql`.
+    pub flavor: String,
+    /// MySQL: `server_uuid`. MariaDB, which has none: `server_id`.
+    pub id: String,
+}
+
+/// The envelope of one message.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Envelope {
+    /// Position of the message before this one; [`Lsn::ZERO`] for the first message of a source.
+    pub previous: Lsn,
+    /// Position of the last event that is complete in this message.
+    pub position: Lsn,
+    /// Where to enter the binlog to continue behind this message; its `gtid_set` holds the whole transactions so far.
+    pub resume: ResumePoint,
+    pub server: ServerIdentity,
+    /// Rises by one with each writer attempt.
+    pub term: u64,
+    /// Commit time of the newest change, microseconds since the Unix epoch (MariaDB: whole seconds); 0 = unknown.
+    pub committed_at_us: u64,
+    /// Number of changes in the payload; 0 = a mark, a message with a position only.
+    pub changes: u32,
+}
+
+/// A header is missing or not of its form.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("message header {name} is {found}; expected {expected}")]
+pub struct InvalidEnvelope {
+    pub name: &'static str,
+    pub found: String,
+    pub expected: &'static str,
+}
+
+const PREVIOUS: &str = "Anabranch-Previous";
+const POSITION: &str = "Anabranch-Position";
+const RESUME_FILE: &str = "Anabranch-Resume-File";
+const RESUME_POSITION: &str = "Anabranch-Resume-Position";
+const RESUME_GTID: &str = "Anabranch-Resume-Gtid";
+const SERVER: &str = "Anabranch-Server";
+const TERM: &str = "Anabranch-Term";
+const COMMITTED: &str = "Anabranch-Committed-Us";
+const CHANGES: &str = "Anabranch-Changes";
+
+impl Envelope {
+    /// Header names and values. An empty GTID set is written as `-`, since a header needs a value.
+    pub fn to_headers(&self) -> [(&'static str, String); 9] {
+        let gtid_set =
+            if self.resume.gtid_set.is_empty() { "-".to_owned() } else { self.resume.gtid_set.clone() };
+        [
+            (PREVIOUS, self.previous.to_string()),
+            (POSITION, self.position.to_string()),
+            (RESUME_FILE, self.resume.file.clone()),
+            (RESUME_POSITION, self.resume.position.to_string()),
+            (RESUME_GTID, gtid_set.replace('\n', "")),
+            (SERVER, format!("{}:{}", self.server.flavor, self.server.id)),
+            (TERM, self.term.to_string()),
+            (COMMITTED, self.committed_at_us.to_string()),
+            (CHANGES, self.changes.to_string()),
+        ]
+    }
+
+    /// Reads the headers back; unknown ones are ignored, a missing or malformed one is named.
+    pub fn from_headers<'h>(
+        header: impl Fn(&'static str) -> Option<&'h str>,
+    ) -> Result<Self, InvalidEnvelope> {
+        let text = |name| {
+            header(name).ok_or(InvalidEnvelope { name, found: "missing".to_owned(), expected: "a value" })
+        };
+        let server = text(SERVER)?;
+        let (flavor, id) = server.split_once(':').ok_or_else(|| InvalidEnvelope {
+            name: SERVER,
+            found: server.to_owned(),
+            expected: "flavor:id",
+        })?;
+        let gtid_set = match text(RESUME_GTID)? {
+            "-" => String::new(),
+            set => set.to_owned(),
+        };
+        Ok(Self {
+            previous: parse(PREVIOUS, text(PREVIOUS)?, "epoch:file:position")?,
+            position: parse(POSITION, text(POSITION)?, "epoch:file:position")?,
+            resume: ResumePoint {
+                file: text(RESUME_FILE)?.to_owned(),
+                position: parse(RESUME_POSITION, text(RESUME_POSITION)?, "a number of bytes")?,
+                gtid_set,
+            },
+            server: ServerIdentity { flavor: flavor.to_owned(), id: id.to_owned() },
+            term: parse(TERM, text(TERM)?, "a number")?,
+            committed_at_us: parse(COMMITTED, text(COMMITTED)?, "microseconds")?,
+            changes: parse(CHANGES, text(CHANGES)?, "a number")?,
+        })
+    }
+}
+
+fn parse<T: FromStr>(name: &'static str, text: &str, expected: &'static str) -> Result<T, InvalidEnvelope> {
+    text.parse().map_err(|_| InvalidEnvelope { name, found: text.to_owned(), expected })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Envelope {
+        Envelope {
+            previous: Lsn::new(1, 7, 160).unwrap(),
+            position: Lsn::new(1, 7, 3200).unwrap(),
+            resume: ResumePoint { file: "binlog.000007".into(), position: 3200, gtid_set: "1-1-9".into() },
+            server: ServerIdentity { flavor: "mariadb".into(), id: "1".into() },
+            term: 3,
+            committed_at_us: 1_700_000_000_000_000,
+            changes: 12,
+        }
+    }
+
+    #[test]
+    fn headers_round_trip() {
+        for gtid_set in ["1-1-9", "", "3E11FA47-71CA-11E1-9E33-C80AA9429562:1-5:tag:1"] {
+            let mut envelope = sample();
+            envelope.resume.gtid_set = gtid_set.to_owned();
+            let headers = envelope.to_headers();
+            let find = |name| headers.iter().find(|(n, _)| *n == name).map(|(_, value)| value.as_str());
+            assert_eq!(Envelope::from_headers(find), Ok(envelope));
+        }
+    }
+
+    #[test]
+    fn each_missing_or_malformed_header_is_named() {
+        let headers = sample().to_headers();
+        for (missing, _) in &headers {
+            let find =
+                |name| headers.iter().find(|(n, _)| *n == name && n != missing).map(|(_, v)| v.as_str());
+            assert_eq!(Envelope::from_headers(find).unwrap_err().name, *missing);
+        }
+        for broken in [PREVIOUS, POSITION, RESUME_POSITION, SERVER, TERM, COMMITTED, CHANGES] {
+            let find = |name| {
+                let value = headers.iter().find(|(n, _)| *n == name).map(|(_, v)| v.as_str());
+                if name == broken { Some("x") } else { value }
+            };
+            assert_eq!(Envelope::from_headers(find).unwrap_err().name, broken);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Positions in a source's binlog, and the only place where they are compared.
+//!
+//! An [`Lsn`] orders the events of *one* source; nothing ever compares the Lsn of two sources. It is also the version
+//! of every derived row that a source claims. A [`ResumePoint`] says where reading starts again: at the start of a
+//! group (transaction), which may lie below the position up to which changes were already sent.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+const EPOCH_BITS: u32 = 11;
+const FILE_BITS: u32 = 20;
+const SLOT_BITS: u32 = 32;
+/// Bytes a slot: an event is at least 19 bytes long, so no two events end in the same slot.
+const SLOT_BYTES: u64 = 16;
+
+/// Log sequence number: epoch (11 bits), binlog file number (20), end position of the outer event ÷ 16 (32).
+///
+/// 63 bits, so it fits a signed BIGINT. All rows of one event, and all inner events of a compressed transaction,
+/// share one Lsn; among them the order in the log decides.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Lsn(u64);
+
+/// A part of an Lsn does not fit its bits.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("{part} {value} does not fit an Lsn (at most {limit})")]
+pub struct LsnOutOfRange {
+    pub part: &'static str,
+    pub value: u64,
+    pub limit: u64,
+}
+
+impl Lsn {
+    /// Below every position of every source.
+    pub const ZERO: Lsn = Lsn(0);
+
+    /// `end_position` is where the event ends in its file, unwrapped beyond 4 GiB.
+    pub fn new(epoch: u16, file_number: u32, end_position: u64) -> Result<Self, LsnOutOfRange> {
+        let epoch = bounded("epoch", u64::from(epoch), EPOCH_BITS)?;
+        let file = bounded("binlog file number", u64::from(file_number), FILE_BITS)?;
+        let slot = bounded("binlog position / 16", end_position / SLOT_BYTES, SLOT_BITS)?;
+        Ok(Self(epoch << (FILE_BITS + SLOT_BITS) | file << SLOT_BITS | slot))
+    }
+
+    pub fn epoch(self) -> u16 {
+        (self.0 >> (FILE_BITS + SLOT_BITS)) as u16
+    }
+
+    pub fn file_number(self) -> u32 {
+        ((self.0 >> SLOT_BITS) & ((1 << FILE_BITS) - 1)) as u32
+    }
+
+    /// The end position of the event, rounded down to a multiple of 16 bytes.
+    pub fn position(self) -> u64 {
+        (self.0 & ((1 << SLOT_BITS) - 1)) * SLOT_BYTES
+    }
+
+    /// The number as stored in a version column.
+    pub fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// From a version column; a value beyond 63 bits is refused.
+    pub fn from_u64(value: u64) -> Result<Self, LsnOutOfRange> {
+        bounded("lsn", value, EPOCH_BITS + FILE_BITS + SLOT_BITS).map(Self)
+    }
+}
+
+fn bounded(part: &'static str, value: u64, bits: u32) -> Result<u64, LsnOutOfRange> {
+    let limit = (1 << bits) - 1;
+    if value > limit { Err(LsnOutOfRange { part, value, limit }) } else { Ok(value) }
+}
+
+/// `epoch:file:position`, for example `1:42:8192`.
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.epoch(), self.file_number(), self.position())
+    }
+}
+
+/// The text is not an Lsn.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("`{0}` is not an Lsn; expected epoch:file:position, such as 1:42:8192")]
+pub struct InvalidLsn(pub String);
+
+impl FromStr for Lsn {
+    type Err = InvalidLsn;
+
+    fn from_str(text: &str) -> Result<Self, InvalidLsn> {
+        let invalid = || InvalidLsn(text.to_owned());
+        let mut parts = text.split(':');
+        let mut next = || parts.next().and_then(|part| part.parse::<u64>().ok()).ok_or_else(invalid);
+        let (epoch, file, position) = (next()?, next()?, next()?);
+        if parts.next().is_some() {
+            return Err(invalid());
+        }
+        let epoch = u16::try_from(epoch).map_err(|_| invalid())?;
+        let file = u32::try_from(file).map_err(|_| invalid())?;
+        Lsn::new(epoch, file, position).map_err(|_| invalid())
+    }
+}
+
+/// Where a binlog reading starts again: always the start of a group.
+///
+/// `gtid_set` holds every transaction before it and none after it, in the server's own notation
+/// (MariaDB `0-1-42,1-2-7`, MySQL `uuid:1-9`).
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ResumePoint {
+    pub file: String,
+    pub position: u64,
+    pub gtid_set: String,
+}
+
+/// The binlog file name has no number behind its last dot.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("`{0}` is not a binlog file name; expected a number behind the last dot, such as binlog.000042")]
+pub struct InvalidBinlogName(pub String);
+
+/// The number behind the last dot of a binlog file name: 42 of `binlog.000042`.
+pub fn binlog_file_number(file: &str) -> Result<u32, InvalidBinlogName> {
+    file.rsplit_once('.')
+        .and_then(|(_, number)| number.parse().ok())
+        .ok_or_else(|| InvalidBinlogName(file.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_lsn_at_each_limit_fits_63_bits() {
+        let top = Lsn::new(2047, 1_048_575, u64::from(u32::MAX) * 16 + 15).unwrap();
+        assert_eq!(top.as_u64(), (1 << 63) - 1);
+        assert_eq!(Lsn::new(2048, 0, 0).unwrap_err().part, "epoch");
+        assert_eq!(Lsn::new(0, 1_048_576, 0).unwrap_err().part, "binlog file number");
+        assert_eq!(Lsn::new(0, 0, (u64::from(u32::MAX) + 1) * 16).unwrap_err().part, "binlog position / 16");
+        assert!(Lsn::from_u64(1 << 63).is_err());
+    }
+
+    #[test]
+    fn file_numbers_come_from_behind_the_last_dot() {
+        assert_eq!(binlog_file_number("binlog.000042"), Ok(42));
+        assert_eq!(binlog_file_number("db-1.bin.1234567"), Ok(1_234_567));
+        assert!(binlog_file_number("binlog").is_err());
+        assert!(binlog_file_number("binlog.index").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn order_is_epoch_then_file_then_position(a in parts(), b in parts()) {
+            let (x, y) = (Lsn::new(a.0, a.1, a.2).unwrap(), Lsn::new(b.0, b.1, b.2).unwrap());
+            prop_assert_eq!(x.cmp(&y), (a.0, a.1, a.2 / 16).cmp(&(b.0, b.1, b.2 / 16)));
+        }
+
+        #[test]
+        fn text_and_number_round_trip((epoch, file, position) in parts()) {
+            let lsn = Lsn::new(epoch, file, position).unwrap();
+            prop_assert_eq!(lsn.to_string().parse::<Lsn>(), Ok(lsn));
+            prop_assert_eq!(Lsn::from_u64(lsn.as_u64()), Ok(lsn));
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused_without_panic(text in ".*") {
+            let _ = text.parse::<Lsn>();
+            let _ = binlog_file_number(&text);
+        }
+    }
+
+    fn parts() -> impl Strategy<Value = (u16, u32, u64)> {
+        (0..2048u16, 0..1_048_576u32, 0..(u64::from(u32::MAX) * 16))
+    }
+}

@@ -1,0 +1,369 @@
+//! Which physical tables belong to an entity, and which of them a name belongs into.
+//!
+//! [`TablePattern`] maps physical names to an entity (capture depends on it alone); [`ShardingRule`] says where an
+//! application puts a name (workload and placement audit depend on it; capture never does). A [`ShardId`] is the
+//! identity under which a physical table claims derived rows.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+/// 63-bit identity of a physical source table: the first 8 bytes of
+/// SHA-256(source ␀ database ␀ table ␀ generation), big endian, top bit cleared.
+///
+/// The owner generation rises when a table is given to another server. Collisions are refused at set-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ShardId(u64);
+
+impl ShardId {
+    pub fn of(source: &str, database: &str, table: &str, generation: u32) -> Self {
+        let mut hash = Sha256::new();
+        for part in [source, database, table] {
+            hash.update(part.as_bytes());
+            hash.update([0]);
+        }
+        hash.update(generation.to_string().as_bytes());
+        let digest = hash.finalize();
+        let head: [u8; 8] = digest[..8].try_into().expect("SHA-256 has 32 bytes");
+        Self(u64::from_be_bytes(head) & (u64::MAX >> 1))
+    }
+
+    pub fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for ShardId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// How a user name becomes a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NameHash {
+    /// CRC-32 (IEEE) of the UTF-8 bytes; equal to SQL `CRC32()`.
+    Crc32,
+    /// `abs(String.hashCode())` over UTF-16 units, widened to 64 bits before `abs`.
+    JavaString,
+}
+
+impl NameHash {
+    pub fn of(self, name: &str) -> u64 {
+        match self {
+            NameHash::Crc32 => u64::from(crc32fast::hash(name.as_bytes())),
+            NameHash::JavaString => {
+                let hash = name
+                    .encode_utf16()
+                    .fold(0i32, |h, unit| h.wrapping_mul(31).wrapping_add(i32::from(unit)));
+                i64::from(hash).unsigned_abs()
+            }
+        }
+    }
+}
+
+/// How the hash becomes a database and a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spread {
+    /// `hash % databases`, `hash % tables`: as the source documents write it.
+    Literal,
+    /// `hash % databases`, `hash / databases % tables`: reaches every table.
+    Spread,
+}
+
+/// A sharding rule by name: where an application puts a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShardingRule {
+    pub hash: NameHash,
+    pub spread: Spread,
+    pub databases: u32,
+    pub tables: u32,
+}
+
+impl ShardingRule {
+    /// Database and table number of a name.
+    pub fn place(&self, name: &str) -> (u32, u32) {
+        let hash = self.hash.of(name);
+        let (databases, tables) = (u64::from(self.databases.max(1)), u64::from(self.tables.max(1)));
+        let table = match self.spread {
+            Spread::Literal => hash % tables,
+            Spread::Spread => hash / databases % tables,
+        };
+        ((hash % databases) as u32, table as u32)
+    }
+
+    /// How many of the `databases × tables` tables any name can reach.
+    ///
+    /// `literal` uses one hash twice, so the pair is fixed by `hash % lcm(databases, tables)`: with 100 and 1000 only
+    /// 1,000 of 100,000 tables are ever used.
+    pub fn reachable_tables(&self) -> u64 {
+        let (databases, tables) = (u64::from(self.databases), u64::from(self.tables));
+        match self.spread {
+            Spread::Spread => databases * tables,
+            Spread::Literal => databases * tables / greatest_common_divisor(databases, tables).max(1),
+        }
+    }
+}
+
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+/// The text is not a table pattern.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error(
+    "`{pattern}` is not a table pattern: {reason}; expected for example user_{{db:02}}.user_{{table:03}}"
+)]
+pub struct InvalidPattern {
+    pub pattern: String,
+    pub reason: &'static str,
+}
+
+/// A pattern such as `user_{db:02}.user_{table:03}`; `{db}` and `{table}` stand for numbers, `:02` pads with zeros.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TablePattern {
+    text: String,
+    database: NamePattern,
+    table: NamePattern,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct NamePattern {
+    prefix: String,
+    /// Zero-padded width of the number; `None` = a fixed name.
+    width: Option<usize>,
+    suffix: String,
+}
+
+impl TablePattern {
+    pub fn parse(pattern: &str) -> Result<Self, InvalidPattern> {
+        let invalid = |reason| InvalidPattern { pattern: pattern.to_owned(), reason };
+        let (database, table) =
+            pattern.split_once('.').ok_or_else(|| invalid("no dot between database and table"))?;
+        Ok(Self {
+            text: pattern.to_owned(),
+            database: NamePattern::parse(database, "db").map_err(invalid)?,
+            table: NamePattern::parse(table, "table").map_err(invalid)?,
+        })
+    }
+
+    /// The numbers (database, table) of a physical table, or `None` when the pattern does not name it.
+    pub fn matches(&self, database: &str, table: &str) -> Option<(u32, u32)> {
+        Some((self.database.number(database)?, self.table.number(table)?))
+    }
+
+    /// The physical names for a pair of numbers.
+    pub fn names(&self, database: u32, table: u32) -> (String, String) {
+        (self.database.name(database), self.table.name(table))
+    }
+
+    /// The database part as a SQL `LIKE` pattern, metacharacters escaped with `\`.
+    pub fn database_like(&self) -> String {
+        self.database.like()
+    }
+
+    /// The table part as a SQL `LIKE` pattern, metacharacters escaped with `\`.
+    pub fn table_like(&self) -> String {
+        self.table.like()
+    }
+
+    /// Whether some physical table is named by both patterns.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.database.overlaps(&other.database) && self.table.overlaps(&other.table)
+    }
+}
+
+impl fmt::Display for TablePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl NamePattern {
+    fn parse(text: &str, placeholder: &str) -> Result<Self, &'static str> {
+        if text.is_empty() {
+            return Err("an empty name");
+        }
+        let Some((prefix, rest)) = text.split_once('{') else {
+            if text.contains('}') {
+                return Err("a `}` without a `{`");
+            }
+            return Ok(Self { prefix: text.to_owned(), width: None, suffix: String::new() });
+        };
+        let (inner, suffix) = rest.split_once('}').ok_or("a `{` without a `}`")?;
+        if suffix.contains(['{', '}']) {
+            return Err("more than one placeholder in a name");
+        }
+        let width = match inner.split_once(':') {
+            None if inner == placeholder => 1,
+            Some((name, width)) if name == placeholder => {
+                width.parse().ok().filter(|w| (1..=10).contains(w)).ok_or("a width that is not 1 to 10")?
+            }
+            _ => return Err("a placeholder other than {db} before the dot and {table} behind it"),
+        };
+        Ok(Self { prefix: prefix.to_owned(), width: Some(width), suffix: suffix.to_owned() })
+    }
+
+    fn number(&self, name: &str) -> Option<u32> {
+        let Some(width) = self.width else {
+            return (name == self.prefix).then_some(0);
+        };
+        let digits = name.strip_prefix(self.prefix.as_str())?.strip_suffix(self.suffix.as_str())?;
+        let canonical = digits.len() == width || (digits.len() > width && !digits.starts_with('0'));
+        if !canonical || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        digits.parse().ok()
+    }
+
+    fn name(&self, number: u32) -> String {
+        match self.width {
+            None => self.prefix.clone(),
+            Some(width) => format!("{}{number:0width$}{}", self.prefix, self.suffix),
+        }
+    }
+
+    fn like(&self) -> String {
+        let escape = |text: &str| text.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
+        match self.width {
+            None => escape(&self.prefix),
+            Some(_) => format!("{}%{}", escape(&self.prefix), escape(&self.suffix)),
+        }
+    }
+
+    /// Exact for fixed names; for two numbered names, whether some digits make them equal, judged by prefix and suffix.
+    fn overlaps(&self, other: &Self) -> bool {
+        match (self.width, other.width) {
+            (None, _) => other.number(&self.prefix).is_some(),
+            (_, None) => self.number(&other.prefix).is_some(),
+            (Some(_), Some(_)) => {
+                let digits_between = |long: &str, short: &str| {
+                    long.strip_prefix(short).is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit()))
+                };
+                let prefix = digits_between(&self.prefix, &other.prefix)
+                    || digits_between(&other.prefix, &self.prefix);
+                let reverse = |text: &str| text.chars().rev().collect::<String>();
+                let (a, b) = (reverse(&self.suffix), reverse(&other.suffix));
+                prefix && (digits_between(&a, &b) || digits_between(&b, &a))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn hashes_equal_their_originals() {
+        // SELECT CRC32('alice') = 264217312; new String("alice").hashCode() = 92903040.
+        assert_eq!(NameHash::Crc32.of("alice"), 264_217_312);
+        assert_eq!(NameHash::JavaString.of("alice"), 92_903_040);
+        // The one value whose abs() overflows 32 bits: Integer.MIN_VALUE.
+        assert_eq!(NameHash::JavaString.of("polygenelubricants"), 2_147_483_648);
+        assert_eq!(NameHash::JavaString.of("😀"), NameHash::JavaString.of("\u{1F600}"));
+    }
+
+    #[test]
+    fn one_hundred_divides_one_thousand_so_the_literal_rule_reaches_one_table_in_a_hundred() {
+        let mut rule =
+            ShardingRule { hash: NameHash::Crc32, spread: Spread::Literal, databases: 100, tables: 1000 };
+        assert_eq!(rule.reachable_tables(), 1_000);
+        rule.spread = Spread::Spread;
+        assert_eq!(rule.reachable_tables(), 100_000);
+        let coprime = ShardingRule { databases: 5, tables: 64, spread: Spread::Literal, ..rule };
+        assert_eq!(coprime.reachable_tables(), 320);
+    }
+
+    #[test]
+    fn a_shard_id_is_stable_and_each_part_counts() {
+        let id = ShardId::of("a", "user_00", "user_000", 0);
+        assert_eq!(id.as_u64(), 4_195_835_135_963_421_133);
+        for other in [
+            ShardId::of("b", "user_00", "user_000", 0),
+            ShardId::of("a", "user_01", "user_000", 0),
+            ShardId::of("a", "user_00", "user_001", 0),
+            ShardId::of("a", "user_00", "user_000", 1),
+        ] {
+            assert_ne!(id, other);
+        }
+    }
+
+    #[test]
+    fn a_pattern_names_its_tables_and_no_others() {
+        let pattern = TablePattern::parse("user_{db:02}.user_{table:03}").unwrap();
+        assert_eq!(pattern.matches("user_07", "user_042"), Some((7, 42)));
+        assert_eq!(pattern.matches("user_107", "user_1042"), Some((107, 1042)));
+        for (database, table) in [
+            ("user_7", "user_042"),
+            ("user_07", "user_42"),
+            ("user_007", "user_042"),
+            ("user_07x", "user_042"),
+            ("user_+7", "user_042"),
+        ] {
+            assert_eq!(pattern.matches(database, table), None, "{database}.{table}");
+        }
+        assert_eq!((pattern.database_like(), pattern.table_like()), ("user\\_%".into(), "user\\_%".into()));
+    }
+
+    #[test]
+    fn a_malformed_pattern_says_why() {
+        for (text, reason) in [
+            ("user", "no dot"),
+            (".user", "an empty name"),
+            ("user_{db.t", "without a `}`"),
+            ("user_{table}.t", "a placeholder other than"),
+            ("u_{db:99}.t", "a width"),
+            ("u_{db}{db}.t", "more than one"),
+        ] {
+            let error = TablePattern::parse(text).unwrap_err().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn overlapping_patterns_are_seen() {
+        let overlap =
+            |a: &str, b: &str| TablePattern::parse(a).unwrap().overlaps(&TablePattern::parse(b).unwrap());
+        assert!(overlap("user_{db:02}.user_{table:03}", "user_{db:02}.user_{table:03}"));
+        assert!(overlap("user_{db:02}.user_{table:03}", "user_03.user_004"));
+        assert!(overlap("user_{db}.t", "user_1{db}.t"));
+        assert!(!overlap("user_{db:02}.user_{table:03}", "user_{db:02}.account_{table:03}"));
+        assert!(!overlap("user_a.t", "user_b.t"));
+    }
+
+    proptest! {
+        #[test]
+        fn names_and_numbers_round_trip(db in 0..100_000u32, table in 0..100_000u32) {
+            let pattern = TablePattern::parse("user_{db:02}.user_{table:03}_x").unwrap();
+            let (database, name) = pattern.names(db, table);
+            prop_assert_eq!(pattern.matches(&database, &name), Some((db, table)));
+        }
+
+        #[test]
+        fn the_literal_rule_reaches_exactly_the_tables_it_says(databases in 1..30u32, tables in 1..30u32) {
+            let rule = ShardingRule { hash: NameHash::Crc32, spread: Spread::Literal, databases, tables };
+            let reached: std::collections::HashSet<_> =
+                (0..u64::from(databases * tables)).map(|h| (h % u64::from(databases), h % u64::from(tables))).collect();
+            prop_assert_eq!(reached.len() as u64, rule.reachable_tables());
+        }
+
+        #[test]
+        fn every_name_has_a_place(name in ".*", databases in 1..200u32, tables in 1..2000u32) {
+            for hash in [NameHash::Crc32, NameHash::JavaString] {
+                for spread in [Spread::Literal, Spread::Spread] {
+                    let (db, table) = ShardingRule { hash, spread, databases, tables }.place(&name);
+                    prop_assert!(db < databases && table < tables);
+                }
+            }
+        }
+    }
+}
