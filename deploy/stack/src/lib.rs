@@ -1,1 +1,38 @@
-//! Placeholder until the first landing.
+//! The development stack: real MariaDB and NATS servers on private ports of 127.0.0.1.
+//!
+//! The demo, the tests and people (`cargo stack up`) use the same servers, started the same way: with TLS, random
+//! passwords and the documented least-privilege accounts. Nothing is installed system-wide, nothing lies outside of
+//! the workspace's target folder, and nothing is left running when the owner of a stack ends, however it ends.
+//!
+//! ```no_run
+//! use anabranch_stack::{Options, Stack};
+//!
+//! let stack = Stack::start(Options::standard())?;
+//! let source = stack.server("source-a")?;
+//! source.kill()?;
+//! source.restart()?;
+//! # Ok::<(), anabranch_stack::StackError>(())
+//! ```
+//!
+//! All calls block; use them from a blocking thread in asynchronous code.
+
+mod error;
+mod instance;
+mod layout;
+mod mariadb;
+mod nats;
+mod place;
+mod ports;
+mod process;
+mod programs;
+mod secrets;
+mod server;
+mod spec;
+mod stack;
+
+pub use error::{Result, StackError};
+pub use layout::Layout;
+pub use programs::PROGRAMS_VARIABLE;
+pub use server::{Server, ServerStatus};
+pub use spec::{Kind, MariaDb, MariaDbAccount, Nats, NatsVersion, Options, ServerSpec};
+pub use stack::{KEEP_VARIABLE, Stack, instance_names};

@@ -1,0 +1,199 @@
+//! Instances on disk: their folder, lock and state file, and what earlier crashed ones left behind.
+//!
+//! An owned instance lives as long as its owner holds `owner.lock` exclusively. Once nobody does, its servers are dead
+//! or dying (`process.rs` says why) and the next stack that starts in this checkout removes its folder. A detached
+//! instance, made by `cargo stack up`, lives until `cargo stack down`.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{FileContext, Result, StackError};
+use crate::layout::{Layout, make_folder, remove_folder, write_private};
+use crate::place::ServerRecord;
+use crate::process::Guard;
+use crate::server::{end_process, recorded_process, server_folders};
+use crate::spec::check_name;
+
+/// The watchers of a dead owner hold the lock for the moment that they need to kill their servers.
+const STALE_LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Who ends an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Mode {
+    /// The process that holds the lock, by ending.
+    Owned,
+    /// `cargo stack down`.
+    Detached,
+}
+
+/// The state file of an instance.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct State {
+    pub(crate) mode: Mode,
+    pub(crate) servers: Vec<ServerRecord>,
+}
+
+/// One instance's folder.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub(crate) name: String,
+    pub(crate) folder: PathBuf,
+    /// Held exclusively by the owner, and by `up` and `down` of a detached instance while they work.
+    lock: Option<File>,
+}
+
+impl Instance {
+    /// Makes a new instance and takes its lock. What a crashed one of the same name left is removed.
+    pub(crate) fn create(layout: &Layout, name: Option<String>, mode: Mode) -> Result<Self> {
+        let name = name.unwrap_or_else(unique_name);
+        check_name(&name)?;
+        let _registry = lock_registry(layout)?;
+        sweep(layout)?;
+        let mut instance = Self::at(layout, &name);
+        make_folder(&instance.folder)?;
+        instance.take_lock()?;
+        if let Some(state) = instance.read_state()? {
+            if state.mode == Mode::Detached {
+                return Err(StackError::InstanceInUse { instance: name });
+            }
+            clean(&instance.folder)?;
+            make_folder(&instance.folder)?;
+            instance.take_lock()?;
+        }
+        instance.write_state(&State { mode, servers: Vec::new() })?;
+        Ok(instance)
+    }
+
+    /// An instance that is up, without taking its lock.
+    pub(crate) fn open(layout: &Layout, name: &str) -> Result<(Self, State)> {
+        check_name(name)?;
+        let instance = Self::at(layout, name);
+        let state =
+            instance.read_state()?.ok_or_else(|| StackError::InstanceNotUp { instance: name.to_owned() })?;
+        Ok((instance, state))
+    }
+
+    fn at(layout: &Layout, name: &str) -> Self {
+        Self { name: name.to_owned(), folder: layout.instances().join(name), lock: None }
+    }
+
+    /// Takes the lock, or says that somebody else has it.
+    pub(crate) fn take_lock(&mut self) -> Result<()> {
+        let file = open_lock(&self.lock_file())?;
+        let deadline = Instant::now() + STALE_LOCK_TIMEOUT;
+        while file.try_lock().is_err() {
+            if Instant::now() >= deadline {
+                return Err(StackError::InstanceInUse { instance: self.name.clone() });
+            }
+            thread::sleep(LOCK_POLL_INTERVAL);
+        }
+        self.lock = Some(file);
+        Ok(())
+    }
+
+    pub(crate) fn release_lock(&mut self) {
+        self.lock = None;
+    }
+
+    pub(crate) fn guard(&self, mode: Mode) -> Guard {
+        match mode {
+            Mode::Owned => Guard::Lock(self.lock_file()),
+            Mode::Detached => Guard::Detached,
+        }
+    }
+
+    fn lock_file(&self) -> PathBuf {
+        self.folder.join("owner.lock")
+    }
+
+    fn state_file(&self) -> PathBuf {
+        self.folder.join("state.json")
+    }
+
+    fn read_state(&self) -> Result<Option<State>> {
+        let path = self.state_file();
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            text => text.file("read", &path)?,
+        };
+        serde_json::from_str(&text).map(Some).map_err(|source| StackError::StateUnreadable {
+            instance: self.name.clone(),
+            path,
+            source,
+        })
+    }
+
+    pub(crate) fn write_state(&self, state: &State) -> Result<()> {
+        let text = serde_json::to_string_pretty(state).expect("strings and numbers are always JSON");
+        write_private(&self.state_file(), &text)
+    }
+
+    /// Removes the folder of an instance whose servers are stopped.
+    pub(crate) fn remove(&self) -> Result<()> {
+        remove_folder(&self.folder)
+    }
+}
+
+/// Names of the instances that have a folder in this checkout.
+pub(crate) fn names(layout: &Layout) -> Result<Vec<String>> {
+    let folder = layout.instances();
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let folders = server_folders(&folder)?;
+    let mut names: Vec<String> =
+        folders.iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Removes what owners that died left behind. Detached instances and those in use stay.
+fn sweep(layout: &Layout) -> Result<()> {
+    for folder in server_folders(&layout.instances())? {
+        let lock = open_lock(&folder.join("owner.lock"))?;
+        let detached = fs::read_to_string(folder.join("state.json"))
+            .ok()
+            .and_then(|text| serde_json::from_str::<State>(&text).ok())
+            .is_some_and(|state| state.mode == Mode::Detached);
+        if !detached && lock.try_lock().is_ok() {
+            clean(&folder)?;
+        }
+    }
+    Ok(())
+}
+
+/// Ends what still runs of a dead instance and removes it.
+fn clean(folder: &Path) -> Result<()> {
+    for server in server_folders(folder)? {
+        if let Some(identity) = recorded_process(&server) {
+            end_process(&server.display().to_string(), identity, Signal::SIGKILL)?;
+        }
+    }
+    remove_folder(folder)
+}
+
+/// Serialises making and sweeping instances among all processes of the checkout.
+fn lock_registry(layout: &Layout) -> Result<File> {
+    let folder = layout.instances();
+    make_folder(&folder)?;
+    let path = folder.join(".lock");
+    let file = open_lock(&path)?;
+    file.lock().file("lock", &path)?;
+    Ok(file)
+}
+
+fn open_lock(path: &Path) -> Result<File> {
+    OpenOptions::new().create(true).truncate(false).write(true).open(path).file("open", path)
+}
+
+fn unique_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    format!("run-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}

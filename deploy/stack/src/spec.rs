@@ -1,0 +1,151 @@
+//! What a stack consists of: names, kinds and settings of servers, as data.
+//!
+//! A new kind of server is one more variant of [`Kind`] and one file with the same functions as `mariadb.rs`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Result, StackError};
+
+const NAME_CHARACTERS_MAXIMUM: usize = 40;
+
+/// What to start.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Name of the instance; without one the library makes a unique name.
+    pub instance: Option<String>,
+    /// Servers to start together. More can be added to a running stack.
+    pub servers: Vec<ServerSpec>,
+}
+
+impl Options {
+    /// Two captured MariaDB servers, one target and one NATS node with JetStream.
+    pub fn standard() -> Self {
+        Self {
+            instance: None,
+            servers: vec![
+                ServerSpec::mariadb_source("source-a"),
+                ServerSpec::mariadb_source("source-b"),
+                ServerSpec::mariadb_target("target"),
+                ServerSpec::nats("nats"),
+            ],
+        }
+    }
+
+    /// A stack without servers; add what is needed.
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// Names the instance, so that `cargo stack --instance NAME` can look at it.
+    #[must_use]
+    pub fn named(mut self, instance: impl Into<String>) -> Self {
+        self.instance = Some(instance.into());
+        self
+    }
+
+    /// Adds a server.
+    #[must_use]
+    pub fn with(mut self, server: ServerSpec) -> Self {
+        self.servers.push(server);
+        self
+    }
+}
+
+/// One server of a stack.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerSpec {
+    /// Unique within the stack; lower case letters, digits and `-`.
+    pub name: String,
+    pub kind: Kind,
+    /// Command line flags appended to the standard ones at every start; a later flag wins.
+    pub flags: Vec<String>,
+}
+
+/// The closed list of what the stack can start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    MariaDb(MariaDb),
+    Nats(Nats),
+}
+
+/// Settings of a MariaDB server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MariaDb {
+    pub account: MariaDbAccount,
+    pub buffer_pool_mib: u32,
+}
+
+/// The product's account on a MariaDB server; its grants are the files in `deploy/grants`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MariaDbAccount {
+    /// `anabranch_capture`, as on a captured source.
+    Capture,
+    /// `anabranch_apply`, as on a server that holds derived tables.
+    Apply,
+}
+
+/// Settings of a NATS server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nats {
+    pub version: NatsVersion,
+    pub jetstream: bool,
+    /// Lines appended to the configuration file.
+    pub configuration: Vec<String>,
+}
+
+/// Which NATS program to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NatsVersion {
+    /// 2.15 or newer from PATH, else the pinned 2.15.
+    Current,
+    /// The pinned 2.11: too old for Anabranch, for tests of the refusal.
+    Old,
+}
+
+impl ServerSpec {
+    /// A captured MariaDB server: row binlog with full metadata, account `anabranch_capture`.
+    pub fn mariadb_source(name: impl Into<String>) -> Self {
+        let kind = MariaDb { account: MariaDbAccount::Capture, buffer_pool_mib: 64 };
+        Self { name: name.into(), kind: Kind::MariaDb(kind), flags: Vec::new() }
+    }
+
+    /// A MariaDB server for derived tables, account `anabranch_apply`.
+    pub fn mariadb_target(name: impl Into<String>) -> Self {
+        let kind = MariaDb { account: MariaDbAccount::Apply, buffer_pool_mib: 256 };
+        Self { name: name.into(), kind: Kind::MariaDb(kind), flags: Vec::new() }
+    }
+
+    /// A NATS node with JetStream that syncs every write.
+    pub fn nats(name: impl Into<String>) -> Self {
+        let kind = Nats { version: NatsVersion::Current, jetstream: true, configuration: Vec::new() };
+        Self { name: name.into(), kind: Kind::Nats(kind), flags: Vec::new() }
+    }
+
+    /// A NATS node without JetStream.
+    pub fn nats_without_jetstream(name: impl Into<String>) -> Self {
+        let kind = Nats { version: NatsVersion::Current, jetstream: false, configuration: Vec::new() };
+        Self { name: name.into(), kind: Kind::Nats(kind), flags: Vec::new() }
+    }
+
+    /// A NATS node of a version that Anabranch refuses.
+    pub fn nats_old(name: impl Into<String>) -> Self {
+        let kind = Nats { version: NatsVersion::Old, jetstream: true, configuration: Vec::new() };
+        Self { name: name.into(), kind: Kind::Nats(kind), flags: Vec::new() }
+    }
+
+    /// Appends a command line flag, such as `--binlog-format=STATEMENT`.
+    #[must_use]
+    pub fn flag(mut self, flag: impl Into<String>) -> Self {
+        self.flags.push(flag.into());
+        self
+    }
+}
+
+/// Names become folders, environment variables and identifiers in configuration files.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if name.is_empty() || name.len() > NAME_CHARACTERS_MAXIMUM || !name.bytes().all(allowed) {
+        return Err(StackError::NameInvalid { name: name.to_owned() });
+    }
+    Ok(())
+}

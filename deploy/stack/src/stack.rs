@@ -1,0 +1,243 @@
+//! A stack: the servers of one instance, started together.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use crate::error::{Result, StackError};
+use crate::instance::{self, Instance, Mode, State};
+use crate::layout::Layout;
+use crate::place::{Place, ServerRecord};
+use crate::ports::ReservedPort;
+use crate::programs::Programs;
+use crate::secrets::{Certificates, random_password};
+use crate::server::Server;
+use crate::spec::{Options, ServerSpec, check_name};
+
+/// Keeps the data of an owned stack when it is set to `1`, until the next stack starts.
+pub const KEEP_VARIABLE: &str = "ANABRANCH_STACK_KEEP";
+
+/// Running servers of one instance.
+///
+/// A stack from [`Stack::start`] is owned: dropping it stops the servers and removes their data, and the servers also
+/// end when the owner is killed. Stacks from [`Stack::up`] and [`Stack::open`] are only looked at: dropping them
+/// changes nothing.
+#[derive(Debug)]
+pub struct Stack {
+    instance: Instance,
+    mode: Mode,
+    owner: bool,
+    certificates: Certificates,
+    programs: Programs,
+    servers: Mutex<Vec<Arc<Server>>>,
+}
+
+impl Stack {
+    /// Starts an owned stack in this checkout; returns when all servers are ready.
+    pub fn start(options: Options) -> Result<Self> {
+        Self::start_in(&Layout::find()?, options)
+    }
+
+    /// As [`Stack::start`], below another target folder.
+    pub fn start_in(layout: &Layout, options: Options) -> Result<Self> {
+        let instance = Instance::create(layout, options.instance, Mode::Owned)?;
+        let stack = Self::new(layout, instance, State { mode: Mode::Owned, servers: Vec::new() }, true);
+        stack.certificates.make()?;
+        stack.add_all(options.servers)?;
+        Ok(stack)
+    }
+
+    /// Starts a detached stack, or what does not run of one: it stays up until [`Stack::down`].
+    pub fn up(layout: &Layout, instance: &str, servers: Vec<ServerSpec>) -> Result<Self> {
+        let (instance, state) = match Instance::open(layout, instance) {
+            Ok((mut instance, state)) if state.mode == Mode::Detached => {
+                instance.take_lock()?;
+                (instance, state)
+            }
+            Ok(_) | Err(StackError::InstanceNotUp { .. }) => {
+                let state = State { mode: Mode::Detached, servers: Vec::new() };
+                (Instance::create(layout, Some(instance.to_owned()), Mode::Detached)?, state)
+            }
+            Err(error) => return Err(error),
+        };
+        let mut stack = Self::new(layout, instance, state, false);
+        stack.certificates.make()?;
+        let known = stack.servers();
+        in_parallel(&known, |server| server.start(Vec::new()))?;
+        let is_missing = |spec: &ServerSpec| known.iter().all(|server| server.name() != spec.name);
+        stack.add_all(servers.into_iter().filter(is_missing).collect())?;
+        stack.instance.release_lock();
+        Ok(stack)
+    }
+
+    /// Looks at an instance that is up, whoever owns it.
+    pub fn open(layout: &Layout, instance: &str) -> Result<Self> {
+        let (instance, state) = Instance::open(layout, instance)?;
+        Ok(Self::new(layout, instance, state, false))
+    }
+
+    /// Stops a detached stack, or what a dead owner left, and removes its data.
+    pub fn down(mut self) -> Result<()> {
+        if !self.owner {
+            self.instance.take_lock()?;
+        }
+        self.end()
+    }
+
+    fn new(layout: &Layout, instance: Instance, state: State, owner: bool) -> Self {
+        let certificates = Certificates::at(&instance.folder.join("tls"));
+        let stack = Self {
+            instance,
+            mode: state.mode,
+            owner,
+            certificates,
+            programs: Programs::of(layout),
+            servers: Mutex::new(Vec::new()),
+        };
+        let servers = state.servers.into_iter().map(|record| stack.server_of(record)).collect();
+        *stack.lock() = servers;
+        stack
+    }
+
+    /// Starts one more server; returns when it is ready.
+    pub fn add(&self, server: ServerSpec) -> Result<Arc<Server>> {
+        let name = server.name.clone();
+        self.add_all(vec![server])?;
+        self.server(&name)
+    }
+
+    /// Starts more servers, all at once. The first failure is returned after all have ended their attempt.
+    pub fn add_all(&self, specs: Vec<ServerSpec>) -> Result<()> {
+        let mut reserved = Vec::new();
+        let mut added = Vec::new();
+        {
+            let mut servers = self.lock();
+            for spec in specs {
+                check_name(&spec.name)?;
+                if servers.iter().any(|server| server.name() == spec.name) {
+                    return Err(StackError::ServerNameTaken {
+                        instance: self.name().to_owned(),
+                        name: spec.name,
+                    });
+                }
+                let ports = [ReservedPort::choose()?, ReservedPort::choose()?];
+                let number = servers.iter().map(|server| server.place().record.number).max().unwrap_or(0) + 1;
+                let server = self.server_of(ServerRecord {
+                    spec,
+                    number,
+                    port: ports[0].number(),
+                    monitor_port: ports[1].number(),
+                    password: random_password(),
+                    admin_password: random_password(),
+                });
+                servers.push(Arc::clone(&server));
+                added.push(server);
+                reserved.push(Mutex::new(Vec::from(ports)));
+            }
+            let records = servers.iter().map(|server| server.place().record.clone()).collect();
+            self.instance.write_state(&State { mode: self.mode, servers: records })?;
+        }
+        let starts: Vec<_> = added.into_iter().zip(reserved).collect();
+        in_parallel(&starts, |(server, ports)| {
+            server.start(std::mem::take(&mut *ports.lock().unwrap_or_else(PoisonError::into_inner)))
+        })
+    }
+
+    fn server_of(&self, record: ServerRecord) -> Arc<Server> {
+        Arc::new(Server::new(Place {
+            folder: self.instance.folder.join(&record.spec.name),
+            record,
+            certificates: self.certificates.clone(),
+            guard: self.instance.guard(self.mode),
+            programs: self.programs.clone(),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Server>>> {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Name of the instance.
+    pub fn name(&self) -> &str {
+        &self.instance.name
+    }
+
+    /// Folder of the instance, with one folder for each server.
+    pub fn folder(&self) -> &std::path::Path {
+        &self.instance.folder
+    }
+
+    /// The certificate authority that signed the certificates of all servers (PEM).
+    pub fn ca_file(&self) -> PathBuf {
+        self.certificates.ca()
+    }
+
+    /// A server by its name.
+    pub fn server(&self, name: &str) -> Result<Arc<Server>> {
+        let servers = self.lock();
+        servers.iter().find(|server| server.name() == name).cloned().ok_or_else(|| {
+            StackError::ServerUnknown {
+                instance: self.name().to_owned(),
+                name: name.to_owned(),
+                known: servers.iter().map(|server| server.name()).collect::<Vec<_>>().join(", "),
+            }
+        })
+    }
+
+    /// All servers, in the order in which they were added.
+    pub fn servers(&self) -> Vec<Arc<Server>> {
+        self.lock().clone()
+    }
+
+    /// Variables for configuration files with `${NAME}`: `ANABRANCH_<SERVER>_URL` and more, `ANABRANCH_CA_FILE`.
+    pub fn env(&self) -> BTreeMap<String, String> {
+        let mut variables = BTreeMap::from([
+            ("ANABRANCH_CA_FILE".to_owned(), self.ca_file().display().to_string()),
+            ("ANABRANCH_STACK_INSTANCE".to_owned(), self.name().to_owned()),
+        ]);
+        for server in self.servers() {
+            let name = server.name().to_ascii_uppercase().replace('-', "_");
+            for (variable, value) in server.place().environment() {
+                variables.insert(format!("ANABRANCH_{name}_{variable}"), value);
+            }
+        }
+        variables
+    }
+
+    fn end(&self) -> Result<()> {
+        in_parallel(&self.servers(), |server| server.stop())?;
+        self.instance.remove()
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        if !self.owner {
+            return;
+        }
+        let keep = std::env::var(KEEP_VARIABLE).is_ok_and(|value| value == "1");
+        let ended = if keep { in_parallel(&self.servers(), |server| server.stop()) } else { self.end() };
+        if let Err(error) = ended {
+            eprintln!("stack {} was not removed: {error}", self.name());
+        }
+    }
+}
+
+/// Names of the instances in this checkout.
+pub fn instance_names(layout: &Layout) -> Result<Vec<String>> {
+    instance::names(layout)
+}
+
+/// Does the same with each item at once; the first error in the items' order.
+fn in_parallel<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
+    let work = &work;
+    let results: Vec<Result<()>> = thread::scope(|scope| {
+        let running: Vec<_> = items.iter().map(|item| scope.spawn(move || work(item))).collect();
+        running
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    });
+    results.into_iter().collect()
+}
