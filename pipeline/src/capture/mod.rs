@@ -1,7 +1,11 @@
 //! From a source's binlog to its stream: batches in commit order, appended under a fence.
 //!
-//! `batch.rs` collects changes, `writer.rs` runs one attempt. The stream's last message is the only checkpoint.
+//! `batch.rs` collects changes, `pace.rs` decides when a batch leaves, `run.rs` is one attempt. The stream's last
+//! message is the only checkpoint: whoever reads on starts where it says.
 
 mod batch;
+mod pace;
+mod run;
 
 pub use batch::{Batch, BatchBuilder};
+pub use run::{Capture, run};

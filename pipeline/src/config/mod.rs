@@ -129,16 +129,7 @@ pub struct Limits {
 impl Config {
     /// Reads the text of a configuration file. All problems are reported, not just the first.
     pub fn parse(text: &str) -> Result<Self, Vec<Fault>> {
-        // The error's own Display quotes the line, which may hold a password: only its message and place are shown.
-        let raw: raw::Config = toml::from_str(text).map_err(|error| {
-            let start = error.span().map_or(0, |span| span.start.min(text.len()));
-            let line = 1 + text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count();
-            vec![Fault::new(
-                Code::ConfigInvalid,
-                format!("configuration line {line}"),
-                error.message().to_owned(),
-            )]
-        })?;
+        let raw: raw::Config = toml::from_str(text).map_err(|error| vec![unreadable(text, &error)])?;
         let mut problems = Problems::default();
         let config = raw.resolve(&mut problems);
         if let Some(config) = &config {
@@ -285,6 +276,19 @@ impl BirthdayTables {
     pub fn table_name(&self, day: anabranch_schemas::birthday::MonthDay) -> String {
         self.table.replace("{mmdd}", &day.compact())
     }
+}
+
+/// What TOML or serde refused: line and key. The error's own Display quotes the line, which may hold a password.
+fn unreadable(text: &str, error: &toml::de::Error) -> Fault {
+    let start = error.span().map_or(0, |span| span.start.min(text.len()));
+    let before = &text[..text.floor_char_boundary(start)];
+    let line = text[before.rfind('\n').map_or(0, |at| at + 1)..].lines().next().unwrap_or_default();
+    let number = 1 + before.bytes().filter(|byte| *byte == b'\n').count();
+    let subject = match line.split_once('=') {
+        Some((key, _)) => format!("configuration line {number}, key {}", key.trim()),
+        None => format!("configuration line {number}"),
+    };
+    Fault::new(Code::ConfigInvalid, subject, error.message().to_owned())
 }
 
 /// Collects every problem of a configuration.

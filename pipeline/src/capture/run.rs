@@ -1,0 +1,250 @@
+//! One attempt of a source's reader: lease, end of the stream, binlog from there, append until something fails.
+//!
+//! Every error ends the attempt; the supervisor starts the next one, which reads the end of the stream again. So
+//! there is one path for the first start, a restart, a lost connection and a lost fence.
+
+use anabranch_schemas::envelope::{Envelope, ServerIdentity};
+use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use metrics::{Counter, Gauge, counter, gauge};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::batch::BatchBuilder;
+use super::pace::{self, Step, View};
+use crate::config::Limits;
+use crate::deliver::Progress;
+use crate::error::Fault;
+use crate::failpoints;
+use crate::metrics as names;
+use crate::ports::{ChangeSource, Entry, Filled, Log, LogEntry, LogWriter, SourceConnector};
+
+/// What one reader works on.
+#[derive(Debug)]
+pub struct Capture<'a, S, L> {
+    pub source: &'a str,
+    pub connector: &'a S,
+    pub log: &'a L,
+    /// Where to begin when neither the stream nor a lane knows anything.
+    pub start: &'a Entry,
+    pub limits: &'a Limits,
+}
+
+/// What woke the loop.
+enum Event {
+    Acknowledged(LogEntry),
+    Filled(Filled),
+    MarkDue,
+    Cancelled,
+}
+
+/// Captures until `cancel` or the first error. `lanes` yields the progress of every lane of this source and is
+/// asked only when the stream is empty. `acknowledged` follows the position that the log holds.
+///
+/// On `cancel` nothing more is read, and what was sent is waited for.
+pub async fn run<S: SourceConnector, L: Log>(
+    capture: Capture<'_, S, L>,
+    lanes: impl AsyncFnOnce() -> Result<Vec<Progress>, Fault>,
+    acknowledged: &watch::Sender<Lsn>,
+    cancel: &CancellationToken,
+) -> Result<(), Fault> {
+    let end = capture.log.end(capture.source).await?;
+    let entry = match &end {
+        Some(end) => resume_at(&end.envelope.resume, end.envelope.position, &end.envelope.server),
+        None => entry_without_log(lanes().await?, capture.start),
+    };
+    let (position, resume) = match &entry {
+        Entry::Resume { resume, position, .. } => (*position, resume.clone()),
+        _ => (Lsn::ZERO, ResumePoint::default()),
+    };
+    tracing::info!(source = capture.source, %position, entry = entry_name(&entry), "capture begins");
+    let source = capture.connector.open(entry).await?;
+    let writer = capture.log.writer(capture.source, end.as_ref()).await?;
+    acknowledged.send_replace(position);
+    let term = end.map_or(1, |end| end.envelope.term + 1);
+    let attempt = Attempt {
+        batch: BatchBuilder::new(capture.limits.batch_bytes.get(), position, resume),
+        previous: position,
+        drained: false,
+        mark_at: Instant::now() + capture.limits.mark_interval,
+        term,
+        meters: Meters::of(capture.source),
+        source,
+        writer,
+        limits: capture.limits,
+    };
+    attempt.run(acknowledged, cancel).await
+}
+
+fn resume_at(resume: &ResumePoint, position: Lsn, server: &ServerIdentity) -> Entry {
+    Entry::Resume { resume: resume.clone(), position, server: server.clone() }
+}
+
+/// An empty stream is a first start only when no lane has progress. Else the log was lost: reading starts again at
+/// the lane that is furthest behind, so that the new stream links to every lane.
+fn entry_without_log(lanes: Vec<Progress>, start: &Entry) -> Entry {
+    let begun = lanes.into_iter().filter(|progress| progress.position > Lsn::ZERO);
+    match begun.min_by_key(|progress| progress.position) {
+        None => start.clone(),
+        Some(progress) => {
+            tracing::warn!(position = %progress.position, "the stream is empty but a lane has progress: the log was lost and is rebuilt from the binlog");
+            resume_at(&progress.resume, progress.position, &progress.server)
+        }
+    }
+}
+
+fn entry_name(entry: &Entry) -> &'static str {
+    match entry {
+        Entry::Earliest => "earliest",
+        Entry::Latest => "latest",
+        Entry::Gtid(_) => "gtid",
+        Entry::Resume { .. } => "resume",
+    }
+}
+
+struct Meters {
+    changes: Counter,
+    messages: Counter,
+    bytes: Counter,
+    in_flight: Gauge,
+    position: Gauge,
+}
+
+impl Meters {
+    fn of(source: &str) -> Self {
+        let source = source.to_owned();
+        Self {
+            changes: counter!(names::SOURCE_CHANGES, "source" => source.clone()),
+            messages: counter!(names::LOG_MESSAGES, "source" => source.clone()),
+            bytes: counter!(names::LOG_BYTES, "source" => source.clone()),
+            in_flight: gauge!(names::LOG_IN_FLIGHT, "source" => source.clone()),
+            position: gauge!(names::CAPTURE_POSITION, "source" => source),
+        }
+    }
+}
+
+struct Attempt<'a, C, W> {
+    source: C,
+    writer: W,
+    batch: BatchBuilder,
+    /// Position of the message sent last.
+    previous: Lsn,
+    drained: bool,
+    mark_at: Instant,
+    term: u64,
+    meters: Meters,
+    limits: &'a Limits,
+}
+
+impl<C: ChangeSource, W: LogWriter> Attempt<'_, C, W> {
+    async fn run(
+        mut self,
+        acknowledged: &watch::Sender<Lsn>,
+        cancel: &CancellationToken,
+    ) -> Result<(), Fault> {
+        loop {
+            let step = pace::next_step(self.view());
+            if step == Step::Append {
+                self.append().await?;
+                continue;
+            }
+            match self.event(step, cancel).await? {
+                Event::Filled(filled) => self.drained = filled == Filled::Drained,
+                Event::Acknowledged(entry) => self.acknowledge(&entry, acknowledged).await,
+                Event::MarkDue => {}
+                Event::Cancelled => return self.drain(acknowledged).await,
+            }
+        }
+    }
+
+    fn view(&self) -> View {
+        View {
+            full: self.batch.is_full(),
+            empty: self.batch.is_empty(),
+            drained: self.drained,
+            moved: self.batch.position() > self.previous,
+            mark_due: Instant::now() >= self.mark_at,
+            in_flight: self.writer.in_flight(),
+            has_room: self.writer.has_room(),
+        }
+    }
+
+    /// Waits for whatever comes first. Each branch is cancel safe.
+    async fn event(&mut self, step: Step, cancel: &CancellationToken) -> Result<Event, Fault> {
+        let mark_waits = self.batch.is_empty() && self.batch.position() > self.previous;
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => Ok(Event::Cancelled),
+            entry = self.writer.acknowledged(), if self.writer.in_flight() > 0 => entry.map(Event::Acknowledged),
+            filled = self.source.fill(&mut self.batch), if step == Step::Fill => filled.map(Event::Filled),
+            () = tokio::time::sleep_until(self.mark_at), if mark_waits => Ok(Event::MarkDue),
+        }
+    }
+
+    async fn append(&mut self) -> Result<(), Fault> {
+        let batch = self.batch.take();
+        let envelope = Envelope {
+            previous: self.previous,
+            position: batch.position,
+            resume: batch.resume,
+            server: self.source.server().clone(),
+            term: self.term,
+            committed_at_us: batch.committed_at_us,
+            changes: batch.changes,
+        };
+        self.previous = batch.position;
+        self.mark_at = Instant::now() + self.limits.mark_interval;
+        self.meters.changes.increment(u64::from(batch.changes));
+        self.meters.bytes.increment(batch.payload.len() as u64);
+        failpoints::reach("capture-before-append").await;
+        self.writer.append(envelope, batch.payload).await?;
+        failpoints::reach("capture-after-append").await;
+        self.meters.in_flight.set(self.writer.in_flight() as f64);
+        Ok(())
+    }
+
+    async fn acknowledge(&mut self, entry: &LogEntry, acknowledged: &watch::Sender<Lsn>) {
+        failpoints::reach("capture-after-ack").await;
+        self.meters.messages.increment(1);
+        self.meters.in_flight.set(self.writer.in_flight() as f64);
+        self.meters.position.set(entry.envelope.position.as_u64() as f64);
+        acknowledged.send_replace(entry.envelope.position);
+    }
+
+    /// Orderly stop: what was read leaves, and everything sent is acknowledged.
+    async fn drain(mut self, acknowledged: &watch::Sender<Lsn>) -> Result<(), Fault> {
+        while self.writer.in_flight() > 0 || !self.batch.is_empty() {
+            if !self.batch.is_empty() && self.writer.has_room() {
+                self.append().await?;
+            } else {
+                let entry = self.writer.acknowledged().await?;
+                self.acknowledge(&entry, acknowledged).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn progress(position: u64) -> Progress {
+        Progress { position: Lsn::new(1, 1, position).unwrap(), ..Progress::default() }
+    }
+
+    #[test]
+    fn an_empty_stream_without_progress_is_a_first_start() {
+        assert_eq!(entry_without_log(vec![Progress::default()], &Entry::Latest), Entry::Latest);
+        assert_eq!(entry_without_log(vec![], &Entry::Earliest), Entry::Earliest);
+    }
+
+    #[test]
+    fn an_empty_stream_with_progress_is_a_lost_log_and_starts_at_the_lane_furthest_behind() {
+        let lanes = vec![progress(320), progress(160), Progress::default()];
+        let Entry::Resume { position, .. } = entry_without_log(lanes, &Entry::Latest) else {
+            panic!("must resume")
+        };
+        assert_eq!(position, Lsn::new(1, 1, 160).unwrap());
+    }
+}
