@@ -140,6 +140,13 @@ codes! {
     Internal = "internal", Bug;
 }
 
+impl Code {
+    /// The code of a text such as `binlog-purged`.
+    pub fn from_text(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|code| code.as_str() == text)
+    }
+}
+
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -195,6 +202,14 @@ impl Fault {
 
     pub fn subject(&self) -> &str {
         &self.subject
+    }
+
+    pub fn found(&self) -> &str {
+        &self.found
+    }
+
+    pub fn needed(&self) -> Option<&str> {
+        self.needed.as_deref()
     }
 
     pub fn remedy_text(&self) -> Option<&str> {
