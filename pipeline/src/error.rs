@@ -153,6 +153,9 @@ impl fmt::Display for Code {
     }
 }
 
+/// The error beneath a fault.
+pub type Cause = Box<dyn StdError + Send + Sync>;
+
 /// One failure: code, the thing's name, what was found, what is needed, what repairs it.
 #[derive(Debug)]
 pub struct Fault {
@@ -161,7 +164,7 @@ pub struct Fault {
     found: String,
     needed: Option<String>,
     remedy: Option<String>,
-    cause: Option<Box<dyn StdError + Send + Sync>>,
+    cause: Option<Cause>,
 }
 
 impl Fault {
@@ -187,7 +190,7 @@ impl Fault {
 
     /// The error beneath. It is printed, so it must hold no row values.
     #[must_use]
-    pub fn caused_by(mut self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+    pub fn caused_by<C: Into<Cause>>(mut self, cause: C) -> Self {
         self.cause = Some(cause.into());
         self
     }

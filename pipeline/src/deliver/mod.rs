@@ -1,10 +1,14 @@
 //! From a source's stream to the derived stores: lanes.
 //!
 //! A lane owns some derived tables of one target for one source. It is their only writer, and its progress row,
-//! written in the same transaction as the rows, is the only truth about how far it is.
+//! written in the same transaction as the rows, is the only truth about how far it is. `window.rs` collects what one
+//! transaction will do (pure), `run.rs` is one attempt of a lane.
 
 mod mutation;
 mod progress;
+mod run;
+mod window;
 
 pub use mutation::{Cell, DerivedTable, Flush, Mutation, MutationAction};
 pub use progress::{LaneId, Progress};
+pub use run::{Lane, run};

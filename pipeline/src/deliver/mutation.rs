@@ -50,17 +50,25 @@ pub struct Mutation {
     pub action: MutationAction,
 }
 
+/// Which row of which table: table, shard, key columns.
+type Claim = (u32, ShardId, Box<[Cell]>);
+
 /// The work of one transaction: withdrawals first, then mutations, then progress.
 #[derive(Debug, Default)]
 pub struct Flush {
     /// Shards of which every claim not above the Lsn goes, in all tables of the lane.
     pub withdrawals: Vec<(ShardId, Lsn)>,
-    mutations: HashMap<(u32, ShardId, Box<[Cell]>), (Lsn, MutationAction)>,
+    mutations: HashMap<Claim, (Lsn, MutationAction)>,
     /// What the progress row will be; `revision` is one above the stored one.
     pub progress: Progress,
 }
 
 impl Flush {
+    /// Nothing to do yet; `progress` is where the lane stands.
+    pub fn new(progress: Progress) -> Self {
+        Self { progress, ..Self::default() }
+    }
+
     /// Adds a mutation; it replaces an earlier one of the same table and claim.
     pub fn push(&mut self, mutation: Mutation) {
         self.mutations

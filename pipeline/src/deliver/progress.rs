@@ -39,6 +39,4 @@ pub struct Progress {
     pub committed_at_us: u64,
     /// Rows applied since the lane was made.
     pub rows: u64,
-    /// Birthdays that are in no table, by reason: seen in changes so far (a count of changes, not of users).
-    pub defects: u64,
 }

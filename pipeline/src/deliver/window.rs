@@ -1,0 +1,204 @@
+//! The messages between two commits of a lane, already projected.
+//!
+//! Two rules make replay harmless. *Link*: a message is taken only when the one before it is not above the lane's
+//! position; else messages are missing. *Above*: of a message only the changes above the lane's position are
+//! applied, so a log that is rebuilt or rolled back never brings old rows back.
+
+use anabranch_schemas::change::Change;
+use anabranch_schemas::codec::v1;
+
+use super::{Flush, LaneId, Progress};
+use crate::error::{Code, Fault};
+use crate::ports::LogMessage;
+
+/// What one transaction will do, and the progress that it will store.
+#[derive(Debug)]
+pub(super) struct Window {
+    /// As stored in the target.
+    stored: Progress,
+    flush: Flush,
+}
+
+impl Window {
+    pub(super) fn new(stored: Progress) -> Self {
+        let flush = Flush::new(stored.clone());
+        Self { stored, flush }
+    }
+
+    /// Where the lane is, uncommitted work included.
+    pub(super) fn progress(&self) -> &Progress {
+        &self.flush.progress
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.flush.rows()
+    }
+
+    /// Whether there are rows to write.
+    pub(super) fn has_rows(&self) -> bool {
+        !self.flush.is_empty()
+    }
+
+    /// Whether progress differs from what is stored.
+    pub(super) fn has_moved(&self) -> bool {
+        self.flush.progress.message != self.stored.message
+    }
+
+    /// Takes one message: checks its link, projects what lies above the lane's position.
+    pub(super) fn take(
+        &mut self,
+        lane: &LaneId,
+        message: &LogMessage,
+        mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
+    ) -> Result<(), Fault> {
+        let entry = &message.entry;
+        let position = self.flush.progress.position;
+        if entry.envelope.previous > position {
+            let found = format!(
+                "message {} follows position {}, but the lane is at {position}",
+                entry.sequence, entry.envelope.previous
+            );
+            return Err(Fault::new(Code::LogHole, format!("lane {lane}"), found)
+                .needs("a stream that holds every message since the lane's position")
+                .remedy(
+                    "see the runbook: the binlog still holds the changes, or the tables must be loaded again",
+                ));
+        }
+        if entry.envelope.changes > 0 {
+            let corrupt = |error: anabranch_schemas::codec::CodecError| {
+                Fault::new(
+                    Code::LogMessageCorrupt,
+                    format!("lane {lane}"),
+                    format!("message {} cannot be read", entry.sequence),
+                )
+                .caused_by(error)
+            };
+            let mut changes = v1::decode(&message.payload).map_err(corrupt)?;
+            while let Some(change) = changes.next().map_err(corrupt)? {
+                if change.lsn > position {
+                    project(&change, &mut self.flush);
+                }
+            }
+        }
+        let progress = &mut self.flush.progress;
+        if entry.envelope.position >= progress.position {
+            progress.position = entry.envelope.position;
+            progress.resume = entry.envelope.resume.clone();
+            progress.server = entry.envelope.server.clone();
+            progress.committed_at_us = entry.envelope.committed_at_us;
+        }
+        progress.highest_position = progress.highest_position.max(progress.position);
+        progress.message = Some((entry.sequence, entry.id.clone()));
+        Ok(())
+    }
+
+    /// The finished flush, with the next revision.
+    pub(super) fn flush(&mut self) -> &Flush {
+        self.flush.progress.revision = self.stored.revision + 1;
+        self.flush.progress.rows = self.stored.rows + self.flush.rows() as u64;
+        &self.flush
+    }
+
+    /// The flush was committed: the window is empty again.
+    pub(super) fn committed(&mut self) {
+        *self = Self::new(std::mem::take(&mut self.flush.progress));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use anabranch_schemas::change::{Entity, TableIdentity, Value};
+    use anabranch_schemas::envelope::Envelope;
+    use anabranch_schemas::lsn::Lsn;
+    use anabranch_schemas::shard::ShardId;
+
+    use super::*;
+    use crate::ports::LogEntry;
+
+    fn lsn(position: u64) -> Lsn {
+        Lsn::new(1, 1, position * 16).unwrap()
+    }
+
+    fn lane() -> LaneId {
+        LaneId { projection: "p".into(), target: "t".into(), source: "s".into(), lane: 0 }
+    }
+
+    /// A message behind `previous` with one insert at each of `changes`, complete up to `position`.
+    fn message(sequence: u64, previous: u64, changes: &[u64], position: u64) -> LogMessage {
+        let table = TableIdentity {
+            entity: Entity::User,
+            shard: ShardId::of("s", "d", "t", 0),
+            database: Cow::Borrowed("d"),
+            table: Cow::Borrowed("t"),
+        };
+        let mut encoder = v1::Encoder::default();
+        for at in changes {
+            encoder.insert(lsn(*at), &table, &[Value::UInt(*at)]);
+        }
+        let envelope = Envelope {
+            previous: lsn(previous),
+            position: lsn(position),
+            changes: encoder.changes(),
+            ..Envelope::default()
+        };
+        LogMessage {
+            entry: LogEntry { sequence, id: format!("a-{sequence}"), envelope },
+            payload: encoder.finish(),
+        }
+    }
+
+    fn taken(window: &mut Window, message: &LogMessage) -> Result<Vec<u64>, Code> {
+        let mut seen = Vec::new();
+        window
+            .take(&lane(), message, |change, _| seen.push(change.lsn.position() / 16))
+            .map_err(|fault| fault.code())?;
+        Ok(seen)
+    }
+
+    #[test]
+    fn a_message_that_does_not_link_is_a_hole() {
+        let mut window = Window::new(Progress { position: lsn(10), ..Progress::default() });
+        assert_eq!(taken(&mut window, &message(1, 11, &[12], 12)), Err(Code::LogHole));
+        assert_eq!(taken(&mut window, &message(1, 10, &[12], 12)), Ok(vec![12]));
+    }
+
+    #[test]
+    fn only_what_lies_above_the_position_is_applied() {
+        let mut window = Window::new(Progress { position: lsn(10), ..Progress::default() });
+        assert_eq!(taken(&mut window, &message(1, 0, &[8, 9, 10], 10)), Ok(vec![]));
+        assert_eq!(taken(&mut window, &message(2, 10, &[11, 12], 12)), Ok(vec![11, 12]));
+        assert_eq!(taken(&mut window, &message(3, 5, &[6, 7], 7)), Ok(vec![]));
+        assert_eq!(window.progress().position, lsn(12), "a position never goes back");
+    }
+
+    #[test]
+    fn the_parts_of_a_split_event_are_all_applied_also_when_sent_again() {
+        let mut window = Window::new(Progress { position: lsn(10), ..Progress::default() });
+        assert_eq!(taken(&mut window, &message(1, 10, &[20], 10)), Ok(vec![20]));
+        assert_eq!(taken(&mut window, &message(2, 10, &[20, 20], 10)), Ok(vec![20, 20]));
+        assert_eq!(taken(&mut window, &message(3, 10, &[20], 20)), Ok(vec![20]));
+    }
+
+    #[test]
+    fn a_damaged_payload_stops_the_lane() {
+        let mut window = Window::new(Progress { position: lsn(0), ..Progress::default() });
+        let mut damaged = message(1, 0, &[1], 1);
+        let mut bytes = damaged.payload.to_vec();
+        bytes[3] ^= 1;
+        damaged.payload = bytes.into();
+        assert_eq!(taken(&mut window, &damaged), Err(Code::LogMessageCorrupt));
+    }
+
+    #[test]
+    fn a_commit_raises_the_revision_by_one_and_empties_the_window() {
+        let mut window = Window::new(Progress { revision: 4, position: lsn(0), ..Progress::default() });
+        taken(&mut window, &message(9, 0, &[], 3)).unwrap();
+        assert!(window.has_moved() && !window.has_rows());
+        assert_eq!(window.flush().progress.revision, 5);
+        window.committed();
+        assert!(!window.has_moved());
+        assert_eq!(window.flush().progress.revision, 6);
+    }
+}
