@@ -187,3 +187,167 @@ impl<'a> Decoder<'a> {
         Ok(None)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::change::Entity;
+    use crate::shard::ShardId;
+
+    /// Never edited: these bytes are in people's streams. A change of the format is a new version beside this one.
+    const GOLDEN: &[u8] = include_bytes!("golden/v1.bin");
+
+    fn table(name: &str) -> TableIdentity<'static> {
+        TableIdentity {
+            entity: Entity::User,
+            shard: ShardId::of("source-a", "user_00", name, 0),
+            database: Cow::Borrowed("user_00"),
+            table: Cow::Owned(name.to_owned()),
+        }
+    }
+
+    fn every_value() -> Row<'static> {
+        vec![
+            Value::Null,
+            Value::Int(-1),
+            Value::UInt(u64::MAX),
+            Value::Double(0.5),
+            Value::Bytes(Cow::Borrowed(b"\xff\0text")),
+            Value::Date { year: 2000, month: 2, day: 29 },
+            Value::DateTime {
+                year: 1999,
+                month: 12,
+                day: 31,
+                hour: 23,
+                minute: 59,
+                second: 59,
+                microsecond: 999_999,
+            },
+            Value::Timestamp { microseconds: 1_700_000_000_000_000 },
+            Value::Time { microseconds: -1 },
+        ]
+    }
+
+    fn sample() -> Bytes {
+        let mut encoder = Encoder::default();
+        let (first, second) = (table("user_000"), table("user_001"));
+        let at = |position| Lsn::new(1, 42, position).unwrap();
+        encoder.insert(at(160), &first, &every_value());
+        encoder.update(at(320), &first, &[Value::UInt(7)], &[Value::UInt(8)]);
+        encoder.delete(at(320), &second, &[Value::UInt(9)]);
+        encoder.withdraw(at(480), &first);
+        encoder.finish()
+    }
+
+    fn read(payload: &[u8]) -> Result<Vec<String>, CodecError> {
+        let mut changes = Vec::new();
+        let mut decoder = decode(payload)?;
+        while let Some(change) = decoder.next()? {
+            changes.push(format!("{change:?}"));
+        }
+        Ok(changes)
+    }
+
+    #[test]
+    fn the_golden_bytes_are_still_written() {
+        let payload = sample();
+        assert_eq!(&payload[..], GOLDEN, "the encoding changed: make a new version instead");
+    }
+
+    #[test]
+    fn the_golden_bytes_are_still_read() {
+        let changes = read(GOLDEN).unwrap();
+        assert_eq!(changes.len(), 4);
+        assert!(
+            changes[0].contains("UInt(18446744073709551615)") && changes[0].contains("user_000"),
+            "{}",
+            changes[0]
+        );
+        assert!(changes[2].contains("Delete") && changes[2].contains("user_001"), "{}", changes[2]);
+        assert!(changes[3].contains("Withdraw"), "{}", changes[3]);
+    }
+
+    #[test]
+    fn a_newer_version_is_named() {
+        let mut payload = GOLDEN[..GOLDEN.len() - CHECKSUM_BYTES].to_vec();
+        payload[0] = 2;
+        payload.extend_from_slice(&crc32fast::hash(&payload).to_le_bytes());
+        assert_eq!(read(&payload), Err(CodecError::UnknownVersion { found: 2, newest: 1 }));
+    }
+
+    #[test]
+    fn a_table_is_written_once_a_batch_and_again_in_the_next() {
+        let mut encoder = Encoder::default();
+        let one = |encoder: &mut Encoder| {
+            encoder.insert(Lsn::ZERO, &table("t"), &[Value::Null]);
+            encoder.bytes()
+        };
+        let first = one(&mut encoder);
+        let second = one(&mut encoder) - first;
+        assert!(second < 8, "{second} bytes for a second change");
+        encoder.finish();
+        assert_eq!(one(&mut encoder), first);
+    }
+
+    #[test]
+    fn a_change_without_table_or_position_is_malformed() {
+        for records in [vec![4u8, 0], vec![1, 5, 5, 0]] {
+            let mut payload = vec![VERSION];
+            payload.extend_from_slice(&records);
+            payload.extend_from_slice(&crc32fast::hash(&payload).to_le_bytes());
+            assert!(matches!(read(&payload), Err(CodecError::Malformed { .. })), "{records:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_change_round_trips(rows in prop::collection::vec((any::<bool>(), row(), row()), 0..20)) {
+            let mut encoder = Encoder::default();
+            let table = table("t");
+            let mut expected = Vec::new();
+            for (number, (insert, before, after)) in rows.into_iter().enumerate() {
+                let lsn = Lsn::new(1, 1, number as u64 * 16).unwrap();
+                let action = if insert {
+                    encoder.insert(lsn, &table, &after);
+                    Action::Insert { after }
+                } else {
+                    encoder.update(lsn, &table, &before, &after);
+                    Action::Update { before, after }
+                };
+                expected.push(format!("{:?}", Change { lsn, table: &table, action }));
+            }
+            prop_assert_eq!(read(&encoder.finish()), Ok(expected));
+        }
+
+        #[test]
+        fn damaged_payloads_are_refused(at in 0..GOLDEN.len(), bit in 0..8u8) {
+            let mut payload = GOLDEN.to_vec();
+            payload[at] ^= 1 << bit;
+            prop_assert!(read(&payload).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_refused_or_read_without_panic(bytes: Vec<u8>) {
+            let _ = read(&bytes);
+            let mut payload = vec![VERSION];
+            payload.extend_from_slice(&bytes);
+            payload.extend_from_slice(&crc32fast::hash(&payload).to_le_bytes());
+            let _ = read(&payload);
+        }
+    }
+
+    fn row() -> impl Strategy<Value = Row<'static>> {
+        let value = prop_oneof![
+            Just(Value::Null),
+            any::<i64>().prop_map(Value::Int),
+            any::<u64>().prop_map(Value::UInt),
+            any::<Vec<u8>>().prop_map(|bytes| Value::Bytes(Cow::Owned(bytes))),
+            any::<i64>().prop_map(|microseconds| Value::Time { microseconds }),
+        ];
+        prop::collection::vec(value, 0..6)
+    }
+}
