@@ -1,1 +1,207 @@
-//! Users to birthday tables.
+//! Users to birthday tables: a row claims (shard, user id) in the table of its month and day.
+//!
+//! The union over all physical tables of a pure function of each row, so it reads nothing but the change. A user id
+//! is an integer that is not negative, or text of decimal digits without leading zeros: `7` and `07` would be two
+//! source rows with one claim. What has no claim is in no table and is counted by reason; how a day is celebrated is
+//! not this module's question.
+
+use anabranch_schemas::birthday::{Layout, MonthDay, TABLES};
+use anabranch_schemas::change::{Action, Change, Value};
+use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
+
+use super::{Defect, Defects, LaneScope, ProjectedTable};
+use crate::config::BirthdayTables;
+use crate::deliver::{Cell, DerivedTable, Flush, Mutation, MutationAction};
+
+const KEY_COLUMNS: &[&str] = &["user_id"];
+const VALUE_COLUMNS: &[&str] = &["birthday"];
+/// Place in [`anabranch_schemas::change::Entity::fields`] of a user.
+const USER_ID: usize = 0;
+const BIRTHDAY: usize = 1;
+
+/// Why a user id names no claim. The value itself is not part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum UserIdDefect {
+    Null,
+    Negative,
+    /// Text that is not a decimal number of 64 bits without sign, blanks or leading zeros.
+    Malformed,
+    /// A column type that holds neither integers nor text.
+    WrongType,
+}
+
+impl UserIdDefect {
+    /// The `reason` label of the metric.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Null => "user_id_null",
+            Self::Negative => "user_id_negative",
+            Self::Malformed => "user_id_malformed",
+            Self::WrongType => "user_id_wrong_type",
+        }
+    }
+}
+
+/// What one source row says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Claim {
+    user_id: u64,
+    day: MonthDay,
+}
+
+/// The birthday projection: its layout and tables.
+#[derive(Debug, Clone)]
+pub struct Birthday {
+    config: BirthdayTables,
+    targets: u32,
+    lanes: u32,
+    tables: Vec<ProjectedTable>,
+}
+
+impl Birthday {
+    /// Tables in the order of database and day (`by_user`), or of the day (`by_day`).
+    pub fn new(config: BirthdayTables, targets: u32, lanes: u32) -> Self {
+        let databases = config.databases.get();
+        let places: Vec<(u32, MonthDay)> = match config.layout {
+            Layout::ByDay => {
+                MonthDay::all().map(|day| (config.layout.database(databases, 0, day), day)).collect()
+            }
+            Layout::ByUser => {
+                (0..databases).flat_map(|database| MonthDay::all().map(move |day| (database, day))).collect()
+            }
+        };
+        // Tables of one target go to its lanes in turn, so that no lane has two more than another.
+        let mut next = vec![0; targets as usize];
+        let tables = places
+            .into_iter()
+            .map(|(database, day)| {
+                let target = database % targets;
+                let lane = next[target as usize];
+                next[target as usize] = (lane + 1) % lanes;
+                let derived = DerivedTable {
+                    database: config.database_name(database),
+                    table: config.table_name(day),
+                    key_columns: KEY_COLUMNS,
+                    value_columns: VALUE_COLUMNS,
+                };
+                ProjectedTable { derived, target, lane }
+            })
+            .collect();
+        Self { config, targets, lanes, tables }
+    }
+
+    pub fn tables(&self) -> &[ProjectedTable] {
+        &self.tables
+    }
+
+    pub fn fingerprint(&self, target: u32) -> String {
+        let layout = match self.config.layout {
+            Layout::ByDay => "by_day",
+            Layout::ByUser => "by_user",
+        };
+        format!(
+            "birthday {layout}, {} databases {}, tables {}, target {} of {}, {} lanes",
+            self.config.databases,
+            self.config.database,
+            self.config.table,
+            target + 1,
+            self.targets,
+            self.lanes
+        )
+    }
+
+    fn table_of(&self, claim: Claim) -> u32 {
+        let day = claim.day.ordinal();
+        match self.config.layout {
+            Layout::ByDay => day,
+            Layout::ByUser => {
+                let databases = self.config.databases.get();
+                self.config.layout.database(databases, claim.user_id, claim.day) * TABLES + day
+            }
+        }
+    }
+
+    pub(super) fn project(
+        &self,
+        change: &Change<'_, '_>,
+        scope: LaneScope,
+        flush: &mut Flush,
+        defects: &mut Defects,
+    ) {
+        let (before, after) = match &change.action {
+            Action::Insert { after } => (None, Some(after)),
+            Action::Update { before, after } => (Some(before), Some(after)),
+            Action::Delete { before } => (Some(before), None),
+            Action::Withdraw => {
+                flush.withdraw(change.table.shard, change.lsn);
+                return;
+            }
+        };
+        // What the old image claimed, if anything, was counted when it came.
+        let old = before.and_then(|row| claim(row).ok());
+        let new = match after.map(|row| claim(row)) {
+            Some(Ok(claim)) => Some(claim),
+            Some(Err(defect)) => {
+                if scope == LaneScope::COUNTS_DEFECTS {
+                    defects.count(defect);
+                }
+                None
+            }
+            None => None,
+        };
+        let mut push = |claim: Claim, action| {
+            let mutation = self.mutation(claim, change.table.shard, change.lsn, action);
+            let owner = &self.tables[mutation.table as usize];
+            if owner.target == scope.target && owner.lane == scope.lane {
+                flush.push(mutation);
+            }
+        };
+        if let Some(old) = old
+            && new != Some(old)
+        {
+            push(old, MutationAction::Delete);
+        }
+        if let Some(new) = new {
+            // An unchanged claim is written too: its version rises, so an older change can no longer touch it.
+            let day = new.day.to_string().into_bytes().into_boxed_slice();
+            push(new, MutationAction::Upsert(Box::new([Cell::Bytes(day)])));
+        }
+    }
+
+    fn mutation(&self, claim: Claim, shard: ShardId, lsn: Lsn, action: MutationAction) -> Mutation {
+        let key = Box::new([Cell::UInt(claim.user_id)]);
+        Mutation { table: self.table_of(claim), shard, key, lsn, action }
+    }
+}
+
+fn claim(row: &[Value<'_>]) -> Result<Claim, Defect> {
+    let user_id = user_id(row.get(USER_ID).unwrap_or(&Value::Null)).map_err(Defect::UserId)?;
+    let day = MonthDay::from_value(row.get(BIRTHDAY).unwrap_or(&Value::Null)).map_err(Defect::Birthday)?;
+    Ok(Claim { user_id, day })
+}
+
+fn user_id(value: &Value<'_>) -> Result<u64, UserIdDefect> {
+    match value {
+        Value::UInt(id) => Ok(*id),
+        Value::Int(id) => u64::try_from(*id).map_err(|_| UserIdDefect::Negative),
+        Value::Bytes(text) => decimal(text).ok_or(UserIdDefect::Malformed),
+        Value::Null => Err(UserIdDefect::Null),
+        _ => Err(UserIdDefect::WrongType),
+    }
+}
+
+fn decimal(text: &[u8]) -> Option<u64> {
+    match text {
+        [] => None,
+        [b'0'] => Some(0),
+        [b'0', ..] => None,
+        digits => digits.iter().try_fold(0u64, |number, digit| {
+            let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+            number.checked_mul(10)?.checked_add(digit)
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,3 +1,149 @@
 //! Pure functions from changes to mutations, one file each.
+//!
+//! A [`Projection`] knows its derived tables, on which target each lies and which lane owns it. It projects each
+//! change by itself; only [`Flush::push`] drops earlier mutations, after projecting: a row that moves twice within
+//! one flush leaves both tables.
 
 pub mod birthday;
+
+use std::collections::BTreeMap;
+
+use anabranch_schemas::birthday::BirthdayDefect;
+use anabranch_schemas::change::{Change, Entity};
+
+use self::birthday::{Birthday, UserIdDefect};
+use crate::config::{ProjectionConfig, ProjectionKind};
+use crate::deliver::{DerivedTable, Flush};
+
+/// A derived table and who owns it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProjectedTable {
+    pub derived: DerivedTable,
+    /// Index into the projection's targets.
+    pub target: u32,
+    /// The lane of that target which owns it; one for each source.
+    pub lane: u32,
+}
+
+/// Whose tables mutations are wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneScope {
+    /// Index into the projection's targets.
+    pub target: u32,
+    pub lane: u32,
+}
+
+impl LaneScope {
+    /// Every lane sees every change; only this one counts defects, so that sums over lanes are right.
+    pub const COUNTS_DEFECTS: LaneScope = LaneScope { target: 0, lane: 0 };
+}
+
+/// Why a row is in no derived table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Defect {
+    Birthday(BirthdayDefect),
+    UserId(UserIdDefect),
+}
+
+impl Defect {
+    /// The `reason` label of the metric.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Birthday(defect) => defect.reason(),
+            Self::UserId(defect) => defect.reason(),
+        }
+    }
+}
+
+/// Inserts and updates whose row is in no derived table, by reason: a count of changes, not of rows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Defects(BTreeMap<Defect, u64>);
+
+impl Defects {
+    pub fn count(&mut self, defect: Defect) {
+        *self.0.entry(defect).or_default() += 1;
+    }
+
+    pub fn total(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Defect, u64)> + '_ {
+        self.0.iter().map(|(defect, count)| (*defect, *count))
+    }
+
+    /// What was counted so far; counting starts again at nothing.
+    pub fn take(&mut self) -> Self {
+        std::mem::take(self)
+    }
+}
+
+/// A configured projection.
+#[derive(Debug, Clone)]
+pub enum Projection {
+    Birthday(Birthday),
+}
+
+impl Projection {
+    pub fn new(config: &ProjectionConfig) -> Self {
+        let targets = u32::try_from(config.targets.len()).unwrap_or(u32::MAX).max(1);
+        match &config.kind {
+            ProjectionKind::Birthday(tables) => {
+                Self::Birthday(Birthday::new(tables.clone(), targets, config.lanes.get()))
+            }
+        }
+    }
+
+    /// The entity whose changes it reads; changes of others are ignored.
+    pub fn entity(&self) -> Entity {
+        match self {
+            Self::Birthday(_) => Entity::User,
+        }
+    }
+
+    /// All derived tables on all targets; [`crate::deliver::Mutation::table`] is an index into them.
+    pub fn tables(&self) -> &[ProjectedTable] {
+        match self {
+            Self::Birthday(birthday) => birthday.tables(),
+        }
+    }
+
+    /// The lane that owns a table. Panics when there is no such table.
+    pub fn lane_of(&self, table: u32) -> u32 {
+        self.tables()[table as usize].lane
+    }
+
+    /// The tables on one target, with their indexes.
+    pub fn target_tables(&self, target: u32) -> impl Iterator<Item = (u32, &ProjectedTable)> {
+        (0u32..).zip(self.tables()).filter(move |(_, table)| table.target == target)
+    }
+
+    /// What a progress row on that target was made for: it is void when this text changes.
+    pub fn fingerprint(&self, target: u32) -> String {
+        match self {
+            Self::Birthday(birthday) => birthday.fingerprint(target),
+        }
+    }
+
+    /// Adds to `flush` what the change asks of the tables in `scope`.
+    ///
+    /// Changes must come in the order of their log. Progress is not touched.
+    pub fn project(
+        &self,
+        change: &Change<'_, '_>,
+        scope: LaneScope,
+        flush: &mut Flush,
+        defects: &mut Defects,
+    ) {
+        if change.table.entity != self.entity() {
+            return;
+        }
+        match self {
+            Self::Birthday(birthday) => birthday.project(change, scope, flush, defects),
+        }
+    }
+}
