@@ -1,1 +1,184 @@
-//! NATS JetStream: the replayable log and the leases.
+//! NATS JetStream: the replayable log, one stream a source, and the leases.
+//!
+//! Names, for the configured name `demo` and the source `source-a`: stream `demo_source-a` with the one subject
+//! `demo.source-a.changes`; bucket `demo_leases`. Case stays as configured. Two installations whose stream names
+//! coincide (`a_b` + `c` and `a` + `b_c`) differ in the subject, so the second one's `setup` is refused by name.
+//!
+//! `client.rs` connects and checks the server, `setup.rs` makes and compares streams, `writer.rs` appends under the
+//! fence, `reader.rs` reads and finds holes, `lease.rs` holds leases, `error.rs` turns answers into faults.
+
+mod client;
+mod error;
+mod lease;
+mod reader;
+mod setup;
+mod writer;
+
+use std::sync::Arc;
+
+use anabranch_pipeline::config::{Limits, LogConfig};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{Log, LogEntry, ReadFrom};
+use tokio::sync::Mutex;
+
+use self::client::Connection;
+use self::reader::Place;
+use self::writer::Destination;
+
+pub use self::lease::NatsLease;
+pub use self::reader::{NatsLogReader, TailFrom};
+pub use self::setup::{SetupOutcome, SetupStep};
+pub use self::writer::NatsLogWriter;
+
+/// The server disconnects a client that has 64 MiB on the way; each reader may have 3 MiB of pulls open (measured:
+/// beyond the limit it is disconnected again and again).
+const READERS_PER_CONNECTION: usize = 16;
+/// Readings of the end, when retention removes the last message between two questions.
+const END_ATTEMPTS: usize = 3;
+
+/// The log and the leases in one NATS. Clones share the connections.
+#[derive(Debug, Clone)]
+pub struct NatsLog {
+    prefix: String,
+    config: LogConfig,
+    limits: Limits,
+    /// For everything but readers: an answer never waits behind their bulk.
+    connection: Arc<Connection>,
+    /// Shared by up to [`READERS_PER_CONNECTION`] readers each; closed with the last of them.
+    readers: Arc<Mutex<Vec<Arc<Connection>>>>,
+}
+
+/// State of a source's stream, for `status`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamState {
+    pub messages: u64,
+    pub bytes: u64,
+    /// Of the oldest message kept; behind `last_sequence` when the stream is empty.
+    pub first_sequence: u64,
+    /// Of the last message ever.
+    pub last_sequence: u64,
+    /// When the oldest message was stored, microseconds since the Unix epoch; `None` when the stream is empty.
+    pub first_at_us: Option<u64>,
+}
+
+/// A stream by its name and subject.
+#[derive(Debug, Clone)]
+struct StreamName {
+    name: String,
+    subject: String,
+}
+
+impl StreamName {
+    /// What an operator knows it by.
+    fn title(&self) -> String {
+        format!("stream {}", self.name)
+    }
+}
+
+impl NatsLog {
+    /// Connects, and checks version, limits and JetStream of the server. `prefix` is the configuration's `name`.
+    pub async fn connect(config: &LogConfig, prefix: &str, limits: &Limits) -> Result<Self, Fault> {
+        Ok(Self {
+            prefix: prefix.to_owned(),
+            config: config.clone(),
+            limits: *limits,
+            connection: Connection::open(config, prefix).await?,
+            readers: Arc::default(),
+        })
+    }
+
+    /// State of the source's stream.
+    pub async fn stream_state(&self, source: &str) -> Result<StreamState, Fault> {
+        let stream = self.stream(source);
+        let Some(info) = setup::info(self.connection.context(), &stream.name, &stream.title()).await? else {
+            return Err(error::stream_missing(&stream.title()));
+        };
+        let first_at = u64::try_from(info.state.first_timestamp.unix_timestamp_nanos() / 1_000).ok();
+        Ok(StreamState {
+            messages: info.state.messages,
+            bytes: info.state.bytes,
+            first_sequence: info.state.first_sequence,
+            last_sequence: info.state.last_sequence,
+            first_at_us: first_at.filter(|_| info.state.messages > 0),
+        })
+    }
+
+    /// A reader from anywhere, for people. Contiguous from its first message on, as any reader.
+    pub async fn tail(&self, source: &str, from: TailFrom) -> Result<NatsLogReader, Fault> {
+        let place = match from {
+            TailFrom::First => Place::First,
+            TailFrom::Sequence(sequence) => Place::Sequence(sequence),
+            TailFrom::Time { at_us } => Place::Time { at_us },
+            TailFrom::Latest => Place::Sequence(self.stream_state(source).await?.last_sequence + 1),
+        };
+        NatsLogReader::open(self.reader_connection().await?, self.stream(source), place).await
+    }
+
+    fn stream(&self, source: &str) -> StreamName {
+        StreamName { name: self.stream_name(source), subject: self.subject_name(source) }
+    }
+
+    fn stream_name(&self, source: &str) -> String {
+        format!("{}_{source}", self.prefix)
+    }
+
+    fn subject_name(&self, source: &str) -> String {
+        format!("{}.{source}.changes", self.prefix)
+    }
+
+    fn bucket_name(&self) -> String {
+        format!("{}_leases", self.prefix)
+    }
+
+    async fn reader_connection(&self) -> Result<Arc<Connection>, Fault> {
+        let mut readers = self.readers.lock().await;
+        readers.retain(|connection| Arc::strong_count(connection) > 1);
+        if let Some(free) = readers.iter().find(|c| Arc::strong_count(c) <= READERS_PER_CONNECTION) {
+            return Ok(Arc::clone(free));
+        }
+        let connection = Connection::open(&self.config, &self.prefix).await?;
+        readers.push(Arc::clone(&connection));
+        Ok(connection)
+    }
+}
+
+impl Log for NatsLog {
+    type Writer = NatsLogWriter;
+    type Reader = NatsLogReader;
+
+    async fn end(&self, source: &str) -> Result<Option<LogEntry>, Fault> {
+        let stream = self.stream(source);
+        for _ in 0..END_ATTEMPTS {
+            let state = self.stream_state(source).await?;
+            if state.messages == 0 {
+                return Ok(None);
+            }
+            let last = state.last_sequence;
+            if let Some(message) = reader::raw_message(self.connection.context(), &stream, last).await? {
+                return reader::entry(&stream, last, Some(&message.headers)).map(Some);
+            }
+        }
+        Err(Fault::new(Code::LogHole, stream.title(), "its last message was deleted")
+            .needs("the message that holds the position to resume from")
+            .remedy(format!("`nats stream rm {}`, then {}", stream.name, error::SETUP)))
+    }
+
+    /// Without an end the stream is asked again: one that retention or a purge emptied goes on counting.
+    async fn writer(&self, source: &str, end: Option<&LogEntry>) -> Result<NatsLogWriter, Fault> {
+        let last_sequence = match end {
+            Some(end) => end.sequence,
+            None => {
+                let state = self.stream_state(source).await?;
+                // Whoever appended since is found out by the first append, as with an end.
+                if state.messages == 0 { state.last_sequence } else { state.first_sequence.saturating_sub(1) }
+            }
+        };
+        let connection = Arc::clone(&self.connection);
+        let destination = Destination { connection, stream: self.stream(source), last_sequence };
+        NatsLogWriter::begin(destination, &self.limits).await
+    }
+
+    async fn reader(&self, source: &str, from: ReadFrom) -> Result<NatsLogReader, Fault> {
+        NatsLogReader::open(self.reader_connection().await?, self.stream(source), from.into()).await
+    }
+}

@@ -1,0 +1,197 @@
+//! One connection to NATS: account, TLS, what the server must be able to do, and noticing that it broke.
+//!
+//! The client library reconnects by itself and silently drops what was sent and not yet answered. So whoever depends
+//! on an unbroken connection remembers its [`Connection::generation`] and ends when it changes. A list of further
+//! servers is not configured: the client learns the other members of a cluster from the first.
+
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anabranch_pipeline::config::LogConfig;
+use anabranch_pipeline::error::{Code, Fault};
+use async_nats::connection::State;
+use async_nats::jetstream::context::ContextBuilder;
+use async_nats::jetstream::{self, account::Account};
+use async_nats::{Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerInfo, rustls};
+use tokio::sync::watch;
+
+use super::error;
+use super::setup::MESSAGE_BYTES_MAX;
+
+/// Wait for one answer. A request that a reconnect lost is never answered.
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A silent server is noticed after two of these; writers and readers notice earlier by their own deadlines.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+/// The oldest server with everything that is used: earlier ones ignore settings and headers without an error.
+const OLDEST_VERSION: (u64, u64) = (2, 10);
+
+/// A connection that its users share. It is never closed before the last of them is gone.
+#[derive(Debug)]
+pub(super) struct Connection {
+    client: Client,
+    context: jetstream::Context,
+    /// Changes with each event of the connection.
+    events: watch::Receiver<()>,
+}
+
+impl Connection {
+    /// Connects, and checks the server's version, limits and JetStream.
+    pub(super) async fn open(config: &LogConfig, name: &str) -> Result<Arc<Self>, Fault> {
+        let subject = server_name(config);
+        let (notify, events) = watch::channel(());
+        let mut options = ConnectOptions::new()
+            .name(format!("anabranch {name}"))
+            .user_and_password(config.url.user().to_owned(), config.url.password().expose().to_owned())
+            .require_tls(config.url.scheme() == "tls")
+            .connection_timeout(CONNECT_TIMEOUT)
+            .request_timeout(Some(REQUEST_TIMEOUT))
+            .ping_interval(PING_INTERVAL)
+            .event_callback(move |event| {
+                report(&event);
+                notify.send_replace(());
+                std::future::ready(())
+            });
+        if let Some(file) = &config.ca_file {
+            options = options.add_root_certificates(file.clone());
+        }
+        let client = options
+            .connect(format!("{}://{}", config.url.scheme(), config.url.address()))
+            .await
+            .map_err(|error| connect_fault(&subject, error))?;
+        check_server(&subject, &client.server_info())?;
+        let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
+        check_jetstream(&subject, &context).await?;
+        Ok(Arc::new(Self { client, context, events }))
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) fn context(&self) -> &jetstream::Context {
+        &self.context
+    }
+
+    /// Number of the present connection: rises with each reconnect, before anything can arrive on the new one.
+    pub(super) fn generation(&self) -> u64 {
+        self.client.statistics().connects.load(Ordering::Relaxed)
+    }
+
+    /// Whether the connection of this generation still stands, as far as is known.
+    pub(super) fn stands(&self, generation: u64) -> bool {
+        self.generation() == generation && self.client.connection_state() == State::Connected
+    }
+
+    /// Resolves when the connection of this generation is broken. Cancel safe.
+    pub(super) async fn broken(&self, generation: u64) {
+        let mut events = self.events.clone();
+        while self.stands(generation) {
+            if events.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// What an operator knows the server by.
+pub(super) fn server_name(config: &LogConfig) -> String {
+    format!("NATS server {}", config.url.address())
+}
+
+fn report(event: &Event) {
+    match event {
+        Event::Connected | Event::Draining | Event::Closed => tracing::debug!(%event, "NATS connection"),
+        _ => tracing::warn!(%event, "NATS connection"),
+    }
+}
+
+/// Refuses servers that would accept our settings and ignore them.
+fn check_server(subject: &str, info: &ServerInfo) -> Result<(), Fault> {
+    if version(&info.version).is_none_or(|version| version < OLDEST_VERSION) {
+        let found = format!("version {}", info.version);
+        return Err(Fault::new(Code::LogServerTooOld, subject, found)
+            .needs(format!("{}.{} or newer", OLDEST_VERSION.0, OLDEST_VERSION.1))
+            .remedy("install a newer nats-server, 2.15 is recommended"));
+    }
+    if info.max_payload < MESSAGE_BYTES_MAX {
+        let found = format!("max_payload is {} bytes", info.max_payload);
+        return Err(Fault::new(Code::LogSettingsDiffer, subject, found)
+            .needs(format!("at least {MESSAGE_BYTES_MAX}"))
+            .remedy("set max_payload: 1MB in the server's configuration"));
+    }
+    Ok(())
+}
+
+/// Major and minor number of `2.15.1` or `2.11.0-RC.1`.
+fn version(text: &str) -> Option<(u64, u64)> {
+    let mut parts = text.trim_start_matches('v').split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+async fn check_jetstream(subject: &str, context: &jetstream::Context) -> Result<(), Fault> {
+    match error::ask::<_, Account>(context, subject, "INFO".to_owned(), &()).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(refusal)) => Err(error::refused(subject, refusal)),
+        Err(error::Unanswered::NoResponders) => Err(error::without_jetstream(subject)),
+        Err(unanswered) => Err(unanswered.into_fault(subject)),
+    }
+}
+
+fn connect_fault(subject: &str, error: ConnectError) -> Fault {
+    let denied = |found: &str| Fault::new(Code::LogAccessDenied, subject, found);
+    match error.kind() {
+        ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
+            denied("user or password refused").needs("an account of this server in log.url").caused_by(error)
+        }
+        ConnectErrorKind::Tls => denied("TLS cannot be set up; is log.ca_file readable?").caused_by(error),
+        _ if is_tls(&error) => denied("the TLS handshake failed")
+            .needs("a certificate for this host from the authority in log.ca_file")
+            .caused_by(error),
+        _ => Fault::new(Code::LogUnreachable, subject, "no connection").caused_by(error),
+    }
+}
+
+/// Whether TLS itself failed. The client library hides it in an I/O error, whose `source` skips it.
+fn is_tls(error: &ConnectError) -> bool {
+    let mut next: Option<&(dyn StdError + 'static)> = error.source();
+    while let Some(error) = next {
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        if error.is::<rustls::Error>() || inner.is_some_and(|inner| inner.is::<rustls::Error>()) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(version: &str, max_payload: usize) -> Result<(), Fault> {
+        let info = ServerInfo { version: version.to_owned(), max_payload, ..ServerInfo::default() };
+        check_server("NATS server x", &info)
+    }
+
+    #[test]
+    fn servers_before_2_10_are_refused_with_the_version_found_and_needed() {
+        for old in ["2.9.10", "2.9.25", "1.4.1", "2", "", "unknown"] {
+            let fault = server(old, MESSAGE_BYTES_MAX).unwrap_err();
+            assert_eq!(fault.code(), Code::LogServerTooOld);
+            assert!(fault.to_string().contains(&format!("version {old}; needed: 2.10 or newer")), "{fault}");
+        }
+        for new in ["2.10.0", "2.10.27", "2.11.0-RC.1", "2.15.1", "3.0.0", "v2.12.1"] {
+            server(new, MESSAGE_BYTES_MAX).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_server_with_a_small_payload_limit_is_refused() {
+        let fault = server("2.15.1", MESSAGE_BYTES_MAX - 1).unwrap_err();
+        assert_eq!(fault.code(), Code::LogSettingsDiffer);
+    }
+}

@@ -1,0 +1,263 @@
+//! Leases: a key of a bucket whose entries grow old, held by writing it again with the revision known.
+//!
+//! Every step is decided by the server's revision, so at most one process holds a key by the server's clock. The
+//! holder gives up earlier, by its own monotonic clock and counted from before each renewal was sent, so two never
+//! hold it. A paused process finds out when it wakes; that is why a lease only saves work and fences nothing.
+//! Per-key time to live is deliberately not used: the client library loses it with the first update.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, Lease, Leases};
+use async_nats::jetstream::kv::{CreateErrorKind, Operation, Store, UpdateErrorKind};
+use bytes::Bytes;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::client::Connection;
+use super::{NatsLog, error, setup};
+
+/// Four renewals fit into a life, so one or two lost answers do no harm.
+const RENEWAL_INTERVAL: Duration = LEASE_TIME_TO_LIVE.checked_div(4).expect("four is not zero");
+/// The holder stops this long before the server's end of the lease.
+const MARGIN: Duration = LEASE_TIME_TO_LIVE.checked_div(8).expect("eight is not zero");
+/// Wait for the answer to one renewal.
+const RENEWAL_TIMEOUT: Duration = RENEWAL_INTERVAL;
+/// Wait between two attempts to take a lease, plus up to half as much again.
+const ACQUIRE_INTERVAL_MS: u64 = 800;
+
+impl Leases for NatsLog {
+    type Lease = NatsLease;
+
+    async fn acquire(&self, key: &str) -> Result<NatsLease, Fault> {
+        let claim = Claim::new(Arc::clone(&self.connection), &self.bucket_name(), key).await?;
+        loop {
+            let asked = Instant::now();
+            if let Some(revision) = claim.take().await? {
+                return Ok(NatsLease::hold(claim, revision, asked));
+            }
+            let jitter = rand::random_range(0..ACQUIRE_INTERVAL_MS / 2);
+            sleep(Duration::from_millis(ACQUIRE_INTERVAL_MS + jitter)).await;
+        }
+    }
+}
+
+/// One process' wish for one key.
+struct Claim {
+    bucket: Store,
+    key: String,
+    /// Host, process id and 64 random bits: unique for ever.
+    holder: Bytes,
+    title: String,
+    /// Keeps the connection.
+    _connection: Arc<Connection>,
+}
+
+/// How a renewal ended.
+enum Renewal {
+    Renewed(u64),
+    /// Another one holds the key, or nobody.
+    Refused,
+    Unanswered,
+}
+
+impl Claim {
+    async fn new(connection: Arc<Connection>, bucket: &str, key: &str) -> Result<Self, Fault> {
+        let title = format!("lease {key}");
+        // Asked for first, because the client's own error does not tell what is missing.
+        if setup::info(connection.context(), &format!("KV_{bucket}"), &title).await?.is_none() {
+            return Err(error::stream_missing(&format!("bucket {bucket}")));
+        }
+        let store = connection.context().get_key_value(bucket).await.map_err(|error| {
+            Fault::new(Code::LogUnreachable, format!("bucket {bucket}"), "no answer").caused_by(error)
+        })?;
+        let holder = format!("{} {} {:016x}", host(), std::process::id(), rand::random::<u64>());
+        Ok(Self { bucket: store, key: valid_key(key), holder: holder.into(), title, _connection: connection })
+    }
+
+    /// Takes the key if it is free: its revision.
+    async fn take(&self) -> Result<Option<u64>, Fault> {
+        match self.bucket.create(&self.key, self.holder.clone()).await {
+            Ok(revision) => Ok(Some(revision)),
+            Err(error) if error.kind() == CreateErrorKind::AlreadyExists => Ok(None),
+            // Lost a race, or no answer: a server that is gone shows in the entry's error.
+            Err(error) => match self.bucket.entry(&self.key).await {
+                // Created, and only the answer was lost.
+                Ok(Some(entry)) if entry.value == self.holder => Ok(Some(entry.revision)),
+                Ok(_) => {
+                    tracing::debug!(lease = self.title, %error, "not taken");
+                    Ok(None)
+                }
+                Err(error) => {
+                    Err(Fault::new(Code::LogUnreachable, self.title.clone(), "no answer").caused_by(error))
+                }
+            },
+        }
+    }
+
+    async fn renew(&self, revision: u64) -> Renewal {
+        let update = self.bucket.update(&self.key, self.holder.clone(), revision);
+        match timeout(RENEWAL_TIMEOUT, update).await {
+            Ok(Ok(revision)) => Renewal::Renewed(revision),
+            Ok(Err(error)) if error.kind() == UpdateErrorKind::WrongLastRevision => {
+                self.after_refusal().await
+            }
+            Ok(Err(_)) | Err(_) => Renewal::Unanswered,
+        }
+    }
+
+    /// An earlier renewal may have been stored though its answer was lost: then the key still holds our value.
+    async fn after_refusal(&self) -> Renewal {
+        let entry = match timeout(RENEWAL_TIMEOUT, self.bucket.entry(&self.key)).await {
+            Ok(Ok(entry)) => entry,
+            Ok(Err(_)) | Err(_) => return Renewal::Unanswered,
+        };
+        let ours = entry.filter(|entry| entry.operation == Operation::Put && entry.value == self.holder);
+        let Some(entry) = ours else { return Renewal::Refused };
+        match timeout(RENEWAL_TIMEOUT, self.bucket.update(&self.key, self.holder.clone(), entry.revision))
+            .await
+        {
+            Ok(Ok(revision)) => Renewal::Renewed(revision),
+            Ok(Err(error)) if error.kind() == UpdateErrorKind::WrongLastRevision => Renewal::Refused,
+            Ok(Err(_)) | Err(_) => Renewal::Unanswered,
+        }
+    }
+
+    /// Frees the key if it is still ours.
+    async fn free(&self, revision: u64) {
+        let delete = self.bucket.delete_expect_revision(&self.key, Some(revision));
+        match timeout(RENEWAL_TIMEOUT, delete).await {
+            Ok(Ok(())) => {}
+            // It ends by itself after its time to live.
+            Ok(Err(error)) => tracing::debug!(lease = self.title, %error, "not released"),
+            Err(_) => tracing::debug!(lease = self.title, "not released in time"),
+        }
+    }
+}
+
+/// A held key; a task of its own renews it.
+#[derive(Debug)]
+pub struct NatsLease {
+    title: String,
+    lost: watch::Receiver<Option<&'static str>>,
+    release: oneshot::Sender<()>,
+    renewal: Renewing,
+}
+
+/// Stops the task when dropped.
+#[derive(Debug)]
+struct Renewing(JoinHandle<()>);
+
+impl Drop for Renewing {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl NatsLease {
+    fn hold(claim: Claim, revision: u64, asked: Instant) -> Self {
+        let (tell, lost) = watch::channel(None);
+        let (release, released) = oneshot::channel();
+        let title = claim.title.clone();
+        let renewal = Renewing(tokio::spawn(renew(claim, revision, asked, released, tell)));
+        Self { title, lost, release, renewal }
+    }
+}
+
+impl Lease for NatsLease {
+    async fn lost(&mut self) -> Fault {
+        let found = match self.lost.wait_for(Option::is_some).await {
+            Ok(reason) => reason.unwrap_or("lost"),
+            Err(_) => "its renewal ended",
+        };
+        Fault::new(Code::LeaseLost, self.title.clone(), found)
+    }
+
+    async fn release(mut self) {
+        // Fails only when the lease was lost before.
+        if self.release.send(()).is_ok() {
+            (&mut self.renewal.0).await.ok();
+        }
+    }
+}
+
+/// Renews until the lease is lost or released. `asked` is when the last successful write was sent.
+async fn renew(
+    claim: Claim,
+    mut revision: u64,
+    mut asked: Instant,
+    mut released: oneshot::Receiver<()>,
+    lost: watch::Sender<Option<&'static str>>,
+) {
+    let late = "could not be renewed in time";
+    loop {
+        let deadline = asked + LEASE_TIME_TO_LIVE - MARGIN;
+        tokio::select! {
+            biased;
+            request = &mut released => {
+                // Without a request the lease was dropped: it ends by itself.
+                if request.is_ok() {
+                    claim.free(revision).await;
+                }
+                return;
+            }
+            () = sleep_until(deadline) => {
+                lost.send_replace(Some(late));
+                return;
+            }
+            () = sleep(RENEWAL_INTERVAL) => {}
+        }
+        let sent = Instant::now();
+        let renewal = tokio::select! {
+            biased;
+            () = sleep_until(deadline) => {
+                lost.send_replace(Some(late));
+                return;
+            }
+            renewal = claim.renew(revision) => renewal,
+        };
+        match renewal {
+            Renewal::Renewed(new) => (revision, asked) = (new, sent),
+            Renewal::Unanswered => {}
+            Renewal::Refused => {
+                lost.send_replace(Some("another process took it"));
+                return;
+            }
+        }
+    }
+}
+
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "unknown".to_owned() } else { name.trim().to_owned() }
+}
+
+/// A key of letters, digits, `-`, `_` and `/`; every other byte is written as `=XX`.
+fn valid_key(key: &str) -> String {
+    key.bytes()
+        .map(|byte| match byte {
+            b'-' | b'_' | b'/' => char::from(byte).to_string(),
+            _ if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+            _ => format!("={byte:02x}"),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_valid_and_stay_different() {
+        assert_eq!(valid_key("lane/birthday/target-a/source_b/0"), "lane/birthday/target-a/source_b/0");
+        assert_eq!(valid_key("a.b c=é"), "a=2eb=20c=3d=c3=a9");
+        assert_ne!(valid_key("a b"), valid_key("a=20b"));
+    }
+
+    #[test]
+    fn a_lost_answer_leaves_time_for_two_more_renewals() {
+        assert!(RENEWAL_TIMEOUT + 2 * RENEWAL_INTERVAL < LEASE_TIME_TO_LIVE - MARGIN);
+    }
+}

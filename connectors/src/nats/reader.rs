@@ -1,0 +1,308 @@
+//! Reading a stream in order: a pull consumer that leaves nothing behind, opened anew whenever it breaks.
+//!
+//! The consumer's own state is never trusted: a server that lost its newest messages keeps consumers that are ahead
+//! of the stream, and skips. So each opening first asks whether the stream still holds the last message delivered,
+//! with its id; and each message must follow the one before it. Whatever does not is a hole, which the caller
+//! handles. After a reconnect everything on the way is dropped and fetched again behind that check.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{LogEntry, LogMessage, LogReader, ReadFrom};
+use anabranch_schemas::envelope::Envelope;
+use async_nats::HeaderMap;
+use async_nats::header::NATS_MESSAGE_ID;
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
+use async_nats::jetstream::stream::{ConsumerErrorKind, RawMessageErrorKind};
+use async_nats::jetstream::{self, Message};
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use tokio::time::Instant;
+
+use super::client::Connection;
+use super::{StreamName, error, setup};
+
+/// Also what a crashed reader's consumer outlives it by. A reader that is slower than this opens anew.
+const INACTIVE_THRESHOLD: Duration = Duration::from_secs(60);
+/// A silent server is noticed after two of these.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+const PULL_MESSAGES: usize = 256;
+/// Twice the largest message, else a pull could never be served. The client holds up to one and a half of these.
+pub(super) const PULL_BYTES: usize = 2 * setup::MESSAGE_BYTES_MAX;
+/// A consumer that breaks sooner, without a message, is a fault instead of the next attempt.
+const LIFE_MIN: Duration = Duration::from_secs(1);
+
+/// Where `tail` begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TailFrom {
+    /// The oldest message that is kept.
+    First,
+    /// This sequence, or the next one that is kept.
+    Sequence(u64),
+    /// The first message stored at this time or later, microseconds since the Unix epoch.
+    Time { at_us: u64 },
+    /// Behind the present end.
+    Latest,
+}
+
+/// The last message delivered, or where the first is to come from.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    First,
+    Sequence(u64),
+    Time { at_us: u64 },
+    After { sequence: u64, id: String },
+}
+
+impl From<ReadFrom> for Place {
+    fn from(from: ReadFrom) -> Self {
+        match from {
+            ReadFrom::First => Self::First,
+            ReadFrom::After { sequence, id } => Self::After { sequence, id },
+        }
+    }
+}
+
+/// See the module's text. Dropping it leaves a consumer that the server removes by itself.
+pub struct NatsLogReader {
+    connection: Arc<Connection>,
+    stream: StreamName,
+    place: Place,
+    state: State,
+}
+
+enum State {
+    Closed,
+    /// Kept here, so that a dropped `next` does not start it over.
+    Opening(BoxFuture<'static, Result<Open, Fault>>),
+    Open(Open),
+}
+
+struct Open {
+    generation: u64,
+    messages: Box<pull::Stream>,
+    since: Instant,
+    delivered: bool,
+}
+
+impl NatsLogReader {
+    /// Opens at once, so that a hole shows before anything is read.
+    pub(super) async fn open(
+        connection: Arc<Connection>,
+        stream: StreamName,
+        place: Place,
+    ) -> Result<Self, Fault> {
+        let open = open(Arc::clone(&connection), stream.clone(), place.clone()).await?;
+        Ok(Self { connection, stream, place, state: State::Open(open) })
+    }
+
+    /// Checks that the message follows the last one.
+    fn accept(&mut self, message: &Message) -> Result<LogMessage, Fault> {
+        let title = self.stream.title();
+        let sequence = message
+            .info()
+            .map_err(|error| {
+                Fault::new(Code::LogUnreachable, &title, "a delivery without a sequence").caused_by(error)
+            })?
+            .stream_sequence;
+        if let Place::After { sequence: last, .. } = self.place
+            && sequence != last + 1
+        {
+            return Err(Fault::new(Code::LogHole, title, format!("message {sequence} follows {last}"))
+                .needs(format!("message {}", last + 1)));
+        }
+        let entry = entry(&self.stream, sequence, message.headers.as_ref())?;
+        self.place = Place::After { sequence, id: entry.id.clone() };
+        Ok(LogMessage { entry, payload: message.payload.clone() })
+    }
+}
+
+impl LogReader for NatsLogReader {
+    async fn next(&mut self) -> Result<LogMessage, Fault> {
+        loop {
+            match &mut self.state {
+                State::Closed => {
+                    let connection = Arc::clone(&self.connection);
+                    let opening = open(connection, self.stream.clone(), self.place.clone());
+                    self.state = State::Opening(Box::pin(opening));
+                }
+                State::Opening(opening) => {
+                    let opened = opening.await;
+                    self.state = State::Closed;
+                    self.state = State::Open(opened?);
+                }
+                State::Open(open) => {
+                    let item = tokio::select! {
+                        biased;
+                        item = open.messages.next() => item,
+                        () = self.connection.broken(open.generation) => None,
+                    };
+                    match item {
+                        // What came on a later connection may follow messages that were lost with the earlier one.
+                        Some(Ok(message)) if self.connection.generation() == open.generation => {
+                            open.delivered = true;
+                            let accepted = self.accept(&message);
+                            if accepted.is_err() {
+                                self.state = State::Closed;
+                            }
+                            return accepted;
+                        }
+                        item => {
+                            let hopeless = !open.delivered && open.since.elapsed() < LIFE_MIN;
+                            let hopeless = hopeless && self.connection.stands(open.generation);
+                            self.state = State::Closed;
+                            if let Some(Err(error)) = item {
+                                tracing::debug!(stream = self.stream.name, %error, "consumer ended");
+                                if hopeless {
+                                    let found = "its consumer ends at once";
+                                    return Err(Fault::new(Code::LogUnreachable, self.stream.title(), found)
+                                        .caused_by(error));
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Checks the place, then makes a consumer behind it, both on one connection.
+async fn open(connection: Arc<Connection>, stream: StreamName, place: Place) -> Result<Open, Fault> {
+    let generation = connection.generation();
+    let deliver_policy = match &place {
+        Place::First => DeliverPolicy::All,
+        Place::Sequence(sequence) => DeliverPolicy::ByStartSequence { start_sequence: (*sequence).max(1) },
+        Place::Time { at_us } => DeliverPolicy::ByStartTime { start_time: time(&stream, *at_us)? },
+        Place::After { sequence, id } => {
+            check_link(connection.context(), &stream, *sequence, id).await?;
+            DeliverPolicy::ByStartSequence { start_sequence: sequence + 1 }
+        }
+    };
+    let consumer = make_consumer(connection.context(), &stream, deliver_policy).await?;
+    let unavailable = |found: &str| Fault::new(Code::LogUnreachable, stream.title(), found);
+    let messages = consumer
+        .stream()
+        .max_messages_per_batch(PULL_MESSAGES)
+        .max_bytes_per_batch(PULL_BYTES)
+        .heartbeat(HEARTBEAT)
+        .messages()
+        .await
+        .map_err(|error| unavailable("cannot be read").caused_by(error))?;
+    if !connection.stands(generation) {
+        return Err(unavailable("the connection broke"));
+    }
+    Ok(Open { generation, messages: Box::new(messages), since: Instant::now(), delivered: false })
+}
+
+async fn make_consumer(
+    context: &jetstream::Context,
+    stream: &StreamName,
+    deliver_policy: DeliverPolicy,
+) -> Result<PullConsumer, Fault> {
+    let config = pull::Config {
+        description: Some("Anabranch reader".to_owned()),
+        deliver_policy,
+        ack_policy: AckPolicy::None,
+        inactive_threshold: INACTIVE_THRESHOLD,
+        memory_storage: true,
+        num_replicas: 1,
+        ..pull::Config::default()
+    };
+    context.create_consumer_on_stream(config, stream.name.as_str()).await.map_err(|error| {
+        let title = stream.title();
+        match error.kind() {
+            ConsumerErrorKind::JetStream(refusal) => error::refused(&title, refusal),
+            _ => Fault::new(Code::LogUnreachable, title, "no consumer could be made").caused_by(error),
+        }
+    })
+}
+
+/// The stream must still hold this message with this id.
+async fn check_link(
+    context: &jetstream::Context,
+    stream: &StreamName,
+    sequence: u64,
+    id: &str,
+) -> Result<(), Fault> {
+    let title = stream.title();
+    let hole = |found: String| {
+        Fault::new(Code::LogHole, title.clone(), found).needs(format!("message {sequence} with id {id}"))
+    };
+    if let Some(message) = raw_message(context, stream, sequence).await? {
+        let found = message.headers.get_last(NATS_MESSAGE_ID).map_or("none", |value| value.as_str());
+        if found == id {
+            return Ok(());
+        }
+        return Err(hole(format!("message {sequence} was written anew: its id is {found}")));
+    }
+    let Some(info) = setup::info(context, &stream.name, &title).await? else {
+        return Err(error::stream_missing(&title));
+    };
+    let (first, last) = (info.state.first_sequence, info.state.last_sequence);
+    Err(hole(if sequence > last {
+        format!("its last message is {last}: newer ones were lost or it was made anew")
+    } else if sequence < first {
+        format!("its first message is {first}: retention has passed {sequence}")
+    } else {
+        format!("message {sequence} was deleted")
+    }))
+}
+
+/// A message by its sequence, from the stream's leader; `None` when the stream does not hold it.
+pub(super) async fn raw_message(
+    context: &jetstream::Context,
+    stream: &StreamName,
+    sequence: u64,
+) -> Result<Option<jetstream::message::StreamMessage>, Fault> {
+    let title = stream.title();
+    let handle = context
+        .get_stream_no_info(stream.name.as_str())
+        .await
+        .map_err(|error| Fault::new(Code::Internal, title.clone(), "not a stream's name").caused_by(error))?;
+    match handle.get_raw_message(sequence).await {
+        Ok(message) => Ok(Some(message)),
+        Err(error) => match error.kind() {
+            RawMessageErrorKind::NoMessageFound => Ok(None),
+            RawMessageErrorKind::JetStream(refusal) => Err(error::refused(&title, refusal)),
+            _ => Err(Fault::new(Code::LogUnreachable, title, "no answer").caused_by(error)),
+        },
+    }
+}
+
+/// Id and envelope of a stored message.
+pub(super) fn entry(
+    stream: &StreamName,
+    sequence: u64,
+    headers: Option<&HeaderMap>,
+) -> Result<LogEntry, Fault> {
+    let header = |name: &str| headers.and_then(|headers| headers.get_last(name)).map(|value| value.as_str());
+    let subject = || format!("message {sequence} of {}", stream.title());
+    let foreign = |found: String| {
+        Fault::new(Code::LogForeign, subject(), found)
+            .needs(format!("that only Anabranch publishes to {}", stream.subject))
+            .remedy(format!(
+                "stop the other publisher, `nats stream rm {}`, then {}",
+                stream.name,
+                error::SETUP
+            ))
+    };
+    let Some(id) = headers.and_then(|headers| headers.get_last(NATS_MESSAGE_ID)) else {
+        return Err(foreign("it has no message id".to_owned()));
+    };
+    let envelope = Envelope::from_headers(header).map_err(|invalid| {
+        if header(invalid.name).is_none() {
+            foreign(format!("it has no header {}", invalid.name))
+        } else {
+            Fault::new(Code::LogMessageCorrupt, subject(), "a header is malformed").caused_by(invalid)
+        }
+    })?;
+    Ok(LogEntry { sequence, id: id.as_str().to_owned(), envelope })
+}
+
+fn time(stream: &StreamName, at_us: u64) -> Result<async_nats::datetime::DateTime, Fault> {
+    async_nats::datetime::from_nanos(i128::from(at_us) * 1_000).map_err(|error| {
+        Fault::new(Code::ConfigInvalid, stream.title(), format!("no time: {at_us} µs")).caused_by(error)
+    })
+}

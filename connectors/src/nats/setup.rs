@@ -1,0 +1,312 @@
+//! Streams and the lease bucket: made, adjusted, and compared with what correctness needs.
+//!
+//! What counts is the configuration that the server echoes, since old servers accept and ignore what they do not
+//! know. A setting without which the log would be wrong is never changed behind the operator's back: it is a fault.
+//! Limits of the configuration file and the protections against deletion are adjusted. Nothing is ever deleted here.
+
+use std::fmt;
+use std::time::Duration;
+
+use anabranch_pipeline::config::LogConfig;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::LEASE_TIME_TO_LIVE;
+use async_nats::jetstream::stream::{
+    Config, DiscardPolicy, Info, PersistenceMode, RetentionPolicy, StorageType,
+};
+use async_nats::jetstream::{self, ErrorCode};
+
+use super::NatsLog;
+use super::error::{self, SETUP};
+
+/// Payload and headers together. NATS' own default of `max_payload`; a reader's pull must always have room for one.
+pub(super) const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
+/// The chain needs ids, not a window. Shorter is cheaper: about 200 bytes of the server's memory an id (measured).
+const DUPLICATE_WINDOW: Duration = Duration::from_secs(2);
+
+/// What [`NatsLog::setup`] did with one stream or bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetupStep {
+    pub subject: String,
+    pub outcome: SetupOutcome,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SetupOutcome {
+    Created,
+    /// Names of the settings that were changed to those of the configuration file.
+    Adjusted(Vec<&'static str>),
+    Unchanged,
+}
+
+/// `stream demo_source-a: created`
+impl fmt::Display for SetupStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.outcome {
+            SetupOutcome::Created => write!(f, "{}: created", self.subject),
+            SetupOutcome::Adjusted(settings) => {
+                write!(f, "{}: adjusted {}", self.subject, settings.join(", "))
+            }
+            SetupOutcome::Unchanged => write!(f, "{}: as needed", self.subject),
+        }
+    }
+}
+
+impl NatsLog {
+    /// Creates what is missing, adjusts limits to the configuration file, checks the rest. Safe to repeat.
+    pub async fn setup(&self, sources: &[String]) -> Result<Vec<SetupStep>, Vec<Fault>> {
+        let mut steps = Vec::new();
+        let mut faults = Vec::new();
+        for needed in self.needed(sources) {
+            match set_up(self.connection.context(), &needed).await {
+                Ok(step) => steps.push(step),
+                Err(found) => faults.extend(found),
+            }
+        }
+        if faults.is_empty() { Ok(steps) } else { Err(faults) }
+    }
+
+    /// The same checks without changing anything; each failed check is one fault.
+    pub async fn check(&self, sources: &[String]) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        for needed in self.needed(sources) {
+            let subject = subject(&needed);
+            match info(self.connection.context(), &needed.name, &subject).await {
+                Ok(Some(info)) => faults.extend(
+                    differences(&info.config, &needed).iter().map(|difference| difference.fault(&subject)),
+                ),
+                Ok(None) => faults.push(error::stream_missing(&subject)),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        faults
+    }
+
+    fn needed(&self, sources: &[String]) -> Vec<Config> {
+        let streams = sources
+            .iter()
+            .map(|source| stream_config(&self.config, self.stream_name(source), self.subject_name(source)));
+        streams.chain([bucket_config(&self.config, &self.bucket_name())]).collect()
+    }
+}
+
+/// The stream of one source. Nothing but age and size removes a message, so a purge or a deleted message cannot tear
+/// a hole: to start over, delete the stream and set up again.
+fn stream_config(log: &LogConfig, name: String, subject: String) -> Config {
+    Config {
+        name,
+        subjects: vec![subject],
+        description: Some("Anabranch: the changes of one source".to_owned()),
+        retention: RetentionPolicy::Limits,
+        discard: DiscardPolicy::Old,
+        storage: StorageType::File,
+        num_replicas: log.replicas.get(),
+        max_age: log.max_age,
+        max_bytes: i64::try_from(log.max_bytes.get()).unwrap_or(i64::MAX),
+        max_messages: -1,
+        max_messages_per_subject: -1,
+        max_consumers: -1,
+        max_message_size: MESSAGE_BYTES_MAX as i32,
+        duplicate_window: DUPLICATE_WINDOW,
+        allow_direct: true,
+        deny_delete: true,
+        deny_purge: true,
+        ..Config::default()
+    }
+}
+
+/// A key-value bucket is a stream of this form. A lease is free when its key has grown too old.
+fn bucket_config(log: &LogConfig, bucket: &str) -> Config {
+    Config {
+        name: format!("KV_{bucket}"),
+        subjects: vec![format!("$KV.{bucket}.>")],
+        description: Some("Anabranch: leases".to_owned()),
+        retention: RetentionPolicy::Limits,
+        discard: DiscardPolicy::New,
+        storage: StorageType::File,
+        num_replicas: log.replicas.get(),
+        max_age: LEASE_TIME_TO_LIVE,
+        max_bytes: -1,
+        max_messages: -1,
+        max_messages_per_subject: 1,
+        max_consumers: -1,
+        max_message_size: -1,
+        duplicate_window: DUPLICATE_WINDOW,
+        allow_direct: true,
+        allow_rollup: true,
+        deny_delete: true,
+        deny_purge: false,
+        ..Config::default()
+    }
+}
+
+/// What an operator knows it by.
+fn subject(config: &Config) -> String {
+    match config.name.strip_prefix("KV_") {
+        Some(bucket) if config.allow_rollup => format!("bucket {bucket}"),
+        _ => format!("stream {}", config.name),
+    }
+}
+
+async fn set_up(context: &jetstream::Context, needed: &Config) -> Result<SetupStep, Vec<Fault>> {
+    let subject = subject(needed);
+    let one = |fault| vec![fault];
+    let found = info(context, &needed.name, &subject).await.map_err(one)?;
+    let (echoed, outcome) = match found {
+        None => {
+            let api = format!("STREAM.CREATE.{}", needed.name);
+            let info: Info = error::demand(context, &subject, api, needed).await.map_err(one)?;
+            (info.config, SetupOutcome::Created)
+        }
+        Some(info) => {
+            let differences = differences(&info.config, needed);
+            let fixed: Vec<Fault> =
+                differences.iter().filter(|d| d.fixed).map(|d| d.fault(&subject)).collect();
+            if !fixed.is_empty() {
+                return Err(fixed);
+            }
+            if differences.is_empty() {
+                (info.config, SetupOutcome::Unchanged)
+            } else {
+                let api = format!("STREAM.UPDATE.{}", needed.name);
+                let adjusted = adjust(info.config, needed);
+                let info: Info = error::demand(context, &subject, api, &adjusted).await.map_err(one)?;
+                (info.config, SetupOutcome::Adjusted(differences.iter().map(|d| d.setting).collect()))
+            }
+        }
+    };
+    let ignored: Vec<Fault> = differences(&echoed, needed).iter().map(|d| d.fault(&subject)).collect();
+    if ignored.is_empty() { Ok(SetupStep { subject, outcome }) } else { Err(ignored) }
+}
+
+/// The found configuration with our limits: placement, compression and the like stay the operator's.
+fn adjust(found: Config, needed: &Config) -> Config {
+    Config {
+        num_replicas: needed.num_replicas,
+        max_age: needed.max_age,
+        max_bytes: needed.max_bytes,
+        max_messages: needed.max_messages,
+        max_message_size: needed.max_message_size,
+        duplicate_window: needed.duplicate_window,
+        allow_direct: needed.allow_direct,
+        deny_delete: needed.deny_delete,
+        deny_purge: needed.deny_purge,
+        ..found
+    }
+}
+
+/// The stream's information; `None` when there is no such stream.
+pub(super) async fn info(
+    context: &jetstream::Context,
+    stream: &str,
+    subject: &str,
+) -> Result<Option<Info>, Fault> {
+    match error::ask(context, subject, format!("STREAM.INFO.{stream}"), &()).await {
+        Ok(Ok(info)) => Ok(Some(info)),
+        Ok(Err(refusal)) if refusal.error_code() == ErrorCode::STREAM_NOT_FOUND => Ok(None),
+        Ok(Err(refusal)) => Err(error::refused(subject, refusal)),
+        Err(unanswered) => Err(unanswered.into_fault(subject)),
+    }
+}
+
+/// A setting that is not the needed one.
+struct Difference {
+    setting: &'static str,
+    /// Never changed by `setup`.
+    fixed: bool,
+    found: String,
+    needed: String,
+}
+
+impl Difference {
+    fn fault(&self, subject: &str) -> Fault {
+        let remedy = if self.fixed {
+            format!("delete the stream if nothing else uses it (`nats stream rm`), then {SETUP}")
+        } else {
+            SETUP.to_owned()
+        };
+        Fault::new(Code::LogSettingsDiffer, subject, format!("{} is {}", self.setting, self.found))
+            .needs(self.needed.clone())
+            .remedy(remedy)
+    }
+}
+
+fn differences(found: &Config, needed: &Config) -> Vec<Difference> {
+    let pairs = settings(found).into_iter().zip(settings(needed));
+    pairs
+        .filter(|(found, needed)| found.2 != needed.2)
+        .map(|((setting, fixed, found), (_, _, needed))| Difference { setting, fixed, found, needed })
+        .collect()
+}
+
+/// Name, whether it is fixed, value: every setting that matters, in one form for found and needed.
+fn settings(config: &Config) -> [(&'static str, bool, String); 23] {
+    const FIXED: bool = true;
+    const ADJUSTED: bool = false;
+    let limit = |number: i64| if number <= 0 { "unlimited".to_owned() } else { number.to_string() };
+    let number = |present: bool| if present { "set" } else { "not set" }.to_owned();
+    let sources = config.sources.as_ref().is_some_and(|sources| !sources.is_empty());
+    let persistence = config.persist_mode.unwrap_or(PersistenceMode::Default);
+    [
+        ("subjects", FIXED, config.subjects.join(", ")),
+        ("storage", FIXED, format!("{:?}", config.storage)),
+        ("retention", FIXED, format!("{:?}", config.retention)),
+        ("discard", FIXED, format!("{:?}", config.discard)),
+        ("max_msgs_per_subject", FIXED, limit(config.max_messages_per_subject)),
+        ("max_consumers", FIXED, limit(config.max_consumers.into())),
+        ("no_ack", FIXED, config.no_ack.to_string()),
+        ("sealed", FIXED, config.sealed.to_string()),
+        ("mirror", FIXED, number(config.mirror.is_some())),
+        ("sources", FIXED, number(sources)),
+        ("subject_transform", FIXED, number(config.subject_transform.is_some())),
+        ("allow_rollup_hdrs", FIXED, config.allow_rollup.to_string()),
+        ("allow_msg_ttl", FIXED, config.allow_message_ttl.to_string()),
+        ("persist_mode", FIXED, format!("{persistence:?}")),
+        ("num_replicas", ADJUSTED, config.num_replicas.max(1).to_string()),
+        ("max_age", ADJUSTED, format!("{} s", config.max_age.as_secs_f64())),
+        ("max_bytes", ADJUSTED, limit(config.max_bytes)),
+        ("max_msgs", ADJUSTED, limit(config.max_messages)),
+        ("max_msg_size", ADJUSTED, limit(config.max_message_size.into())),
+        ("duplicate_window", ADJUSTED, format!("{} s", config.duplicate_window.as_secs_f64())),
+        ("allow_direct", ADJUSTED, config.allow_direct.to_string()),
+        ("deny_delete", ADJUSTED, config.deny_delete.to_string()),
+        ("deny_purge", ADJUSTED, config.deny_purge.to_string()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_correctness_needs_are_fixed_and_limits_are_adjusted() {
+        let needed = Config { subjects: vec!["demo.a.changes".to_owned()], ..Config::default() };
+        let found = Config {
+            subjects: vec!["other.*".to_owned()],
+            storage: StorageType::Memory,
+            persist_mode: Some(PersistenceMode::Async),
+            max_age: Duration::from_secs(7),
+            ..Config::default()
+        };
+        let found: Vec<_> = differences(&found, &needed)
+            .iter()
+            .map(|difference| (difference.setting, difference.fixed))
+            .collect();
+        assert_eq!(
+            found,
+            [("subjects", true), ("storage", true), ("persist_mode", true), ("max_age", false)]
+        );
+    }
+
+    #[test]
+    fn a_fault_names_setting_found_and_needed() {
+        let needed = Config::default();
+        let found = Config { storage: StorageType::Memory, ..Config::default() };
+        let fault = differences(&found, &needed)[0].fault("stream demo_a");
+        assert!(
+            fault
+                .to_string()
+                .starts_with("[log-settings-differ] stream demo_a: storage is Memory; needed: File;"),
+            "{fault}"
+        );
+    }
+}
