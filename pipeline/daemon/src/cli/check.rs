@@ -1,0 +1,133 @@
+//! `check`: the pre-flight of everything, without changing anything.
+//!
+//! Every fault is reported, not just the first; one thing that cannot be reached does not hinder the others.
+
+use anabranch_pipeline::config::{Config, EntityConfig};
+use anabranch_pipeline::error::Fault;
+use clap::Args;
+use serde::Serialize;
+
+use super::{Cli, Outcome};
+use crate::exit::Exit;
+use crate::logging::LogFormat;
+use crate::output::{self, FaultView};
+
+/// Check the configuration, every source, the log and every target; changes nothing
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Check the configuration file alone, without any network
+    #[arg(long)]
+    offline: bool,
+    /// Print one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was checked, and what is wrong with it.
+#[derive(Debug)]
+pub struct Checked {
+    /// `source source-a`, `log`, `target main`.
+    pub thing: String,
+    pub faults: Vec<Fault>,
+}
+
+/// How many of its tables an entity's rule can put a row into.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Reach {
+    entity: &'static str,
+    tables: u64,
+    reachable: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct ReportView<'r> {
+    exit_code: u8,
+    offline: bool,
+    checked: Vec<&'r str>,
+    faults: Vec<FaultView<'r>>,
+    warnings: &'r [String],
+    rules: &'r [Reach],
+}
+
+pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
+    let mut report = Report { offline: arguments.offline, ..Report::default() };
+    match cli.configuration() {
+        Ok(config) => {
+            report.checked.push(Checked { thing: "configuration".to_owned(), faults: Vec::new() });
+            report.add_rules(&config);
+        }
+        Err(faults) => report.checked.push(Checked { thing: "configuration".to_owned(), faults }),
+    }
+    let exit = Exit::worst(report.faults());
+    if arguments.json {
+        report.print_json(exit)
+    } else {
+        report.print_text(cli.log_format)
+    }
+    Ok(exit)
+}
+
+#[derive(Debug, Default)]
+struct Report {
+    offline: bool,
+    checked: Vec<Checked>,
+    warnings: Vec<String>,
+    rules: Vec<Reach>,
+}
+
+impl Report {
+    fn faults(&self) -> impl Iterator<Item = &Fault> {
+        self.checked.iter().flat_map(|checked| &checked.faults)
+    }
+
+    fn add_rules(&mut self, config: &Config) {
+        for reach in config.entities.iter().filter_map(reach) {
+            if reach.reachable < reach.tables {
+                self.warnings.push(format!(
+                    "entity {}: its rule reaches only {} of {} tables, because the numbers of databases and tables have \
+                     a common divisor; needed: spread = \"spread\", or two numbers without a common divisor (or an \
+                     application that really works so)",
+                    reach.entity, reach.reachable, reach.tables
+                ));
+            }
+            self.rules.push(reach);
+        }
+    }
+
+    fn print_text(&self, format: LogFormat) {
+        for checked in &self.checked {
+            match checked.faults.as_slice() {
+                [] => _ = output::line(&format!("ok {}", checked.thing)),
+                faults => output::faults(format, faults),
+            }
+        }
+        for reach in &self.rules {
+            let Reach { entity, tables, reachable } = reach;
+            _ = output::line(&format!("entity {entity}: the rule reaches {reachable} of {tables} tables"));
+        }
+        for warning in &self.warnings {
+            output::warning(format, warning);
+        }
+    }
+
+    fn print_json(&self, exit: Exit) {
+        let view = ReportView {
+            exit_code: exit.number(),
+            offline: self.offline,
+            checked: self.checked.iter().map(|checked| checked.thing.as_str()).collect(),
+            faults: self.faults().map(FaultView::from).collect(),
+            warnings: &self.warnings,
+            rules: &self.rules,
+        };
+        _ = output::line(&output::json(&view));
+    }
+}
+
+fn reach(entity: &EntityConfig) -> Option<Reach> {
+    let rule = entity.rule?;
+    Some(Reach {
+        entity: entity.entity.name(),
+        tables: u64::from(rule.databases) * u64::from(rule.tables),
+        reachable: rule.reachable_tables(),
+    })
+}

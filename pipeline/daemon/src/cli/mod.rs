@@ -1,0 +1,107 @@
+//! The command line: one file a command.
+//!
+//! A command returns its exit code, or the faults that ended it; printing them and choosing the code from them is
+//! done here once. A panic ends the process with 70.
+
+mod check;
+mod completions;
+mod explain;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anabranch_pipeline::config::Config;
+use anabranch_pipeline::error::Fault;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::exit::{self, Exit};
+use crate::logging::{self, LogFormat};
+use crate::{output, settings};
+
+/// Keeps stores derived from sharded MySQL or MariaDB current from the binlog.
+#[derive(Debug, Parser)]
+#[command(name = "anabranch", version, after_help = exit::HELP, max_term_width = 110)]
+pub struct Cli {
+    /// Configuration file (deploy/anabranch.example.toml explains every key)
+    #[arg(long, global = true, value_name = "FILE", env = "ANABRANCH_CONFIG")]
+    config: Option<PathBuf>,
+    /// How logs and errors are written to standard error
+    #[arg(long, global = true, value_enum, default_value = "text", env = "ANABRANCH_LOG_FORMAT")]
+    log_format: LogFormat,
+    /// off, error, warn, info, debug, trace; or directives such as anabranch=debug,hyper=info
+    #[arg(long, global = true, value_name = "LEVEL", default_value = "info", env = "ANABRANCH_LOG")]
+    log_level: String,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Check(check::Arguments),
+    Completions(completions::Arguments),
+    Explain(explain::Arguments),
+}
+
+/// What a command ends with: its exit code, or the faults that ended it.
+type Outcome = Result<Exit, Vec<Fault>>;
+
+/// Runs the command of this process's arguments.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // The panic hook has already written what happened to standard error.
+    catch_unwind(AssertUnwindSafe(|| cli.run())).unwrap_or(Exit::Internal).into()
+}
+
+impl Cli {
+    fn run(self) -> Exit {
+        let outcome = match logging::install(self.log_format, &self.log_level) {
+            Ok(()) => self.dispatch(),
+            Err(fault) => Err(vec![fault]),
+        };
+        outcome.unwrap_or_else(|faults| {
+            output::faults(self.log_format, &faults);
+            Exit::worst(&faults)
+        })
+    }
+
+    fn dispatch(&self) -> Outcome {
+        match &self.command {
+            Command::Check(arguments) => check::run(self, arguments),
+            Command::Completions(arguments) => Ok(completions::run(arguments)),
+            Command::Explain(arguments) => explain::run(arguments),
+        }
+    }
+
+    /// The parsed configuration; without `--config` the process ends as clap ends it for a missing argument.
+    fn configuration(&self) -> Result<Config, Vec<Fault>> {
+        match &self.config {
+            Some(file) => settings::load(file),
+            None => Cli::command()
+                .error(
+                    ErrorKind::MissingRequiredArgument,
+                    "this command needs --config FILE (or the environment variable ANABRANCH_CONFIG)",
+                )
+                .exit(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_lists_every_exit_code() {
+        let help = Cli::command().render_long_help().to_string();
+        for exit in [Exit::Success, Exit::Definite, Exit::Usage, Exit::Transient, Exit::Internal] {
+            assert!(help.contains(&format!("\n  {} ", exit.number())), "{exit:?} is not in:\n{help}");
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The daemon `anabranch`: command line, wiring of connectors to the flow, HTTP.
+//!
+//! `cli/` has one file a command, `wiring.rs` alone names concrete connectors, `api/` is the HTTP listener.
+//! How changes flow is not decided here: that is `anabranch_pipeline`.
+
+pub mod api;
+pub mod cli;
+pub mod exit;
+pub mod logging;
+pub mod observe;
+pub mod output;
+pub mod settings;
+pub mod telemetry;

@@ -1,0 +1,221 @@
+//! What is known about every source and lane: heads, ends of streams, progress, and when each was seen.
+//!
+//! Filled by polling the servers themselves (`poll.rs`), not by the tasks: so `status` needs no running daemon, and a
+//! daemon sees a task of another process, or one that is dead, as it sees its own. `view.rs` shows it; this file and
+//! `view.rs` read no clock and do no I/O.
+
+mod rate;
+mod view;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anabranch_pipeline::config::Config;
+use anabranch_pipeline::deliver::{LaneId, Progress};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::lag::HeadSamples;
+use anabranch_pipeline::metrics as names;
+use anabranch_pipeline::ports::LogEntry;
+use anabranch_schemas::lsn::Lsn;
+use metrics::gauge;
+
+use self::rate::Rate;
+pub use self::view::{LaneView, Reason, SourceView, StatusView, TaskView};
+
+/// An answer older than this is no longer the present state: lag is counted up to now instead of up to the answer.
+const ANSWER_AGE_MAX: Duration = Duration::from_secs(3);
+
+/// The last answer of a server about one thing.
+#[derive(Debug, Clone, Default)]
+struct Answer {
+    at: Option<Instant>,
+    /// Code and text of the last failure to ask; `None` while answers come.
+    fault: Option<(Code, String)>,
+}
+
+impl Answer {
+    fn good(&mut self, now: Instant) {
+        *self = Self { at: Some(now), fault: None };
+    }
+
+    fn bad(&mut self, fault: &Fault) {
+        self.fault = Some((fault.code(), fault.to_string()));
+    }
+
+    /// The moment that a position is true for: that of the answer while answers come, else now, so that lag grows.
+    fn true_at(&self, now: Instant) -> Instant {
+        match (self.at, &self.fault) {
+            (Some(at), None) if now.saturating_duration_since(at) < ANSWER_AGE_MAX => at,
+            _ => now,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct SourceObservation {
+    head: HeadSamples,
+    head_answer: Answer,
+    head_bytes: Rate,
+    /// `None` until the stream's end was read; [`Lsn::ZERO`] when the stream is empty.
+    position: Option<Lsn>,
+    sequence: u64,
+    committed_at_us: u64,
+    log_answer: Answer,
+    messages: Rate,
+    moved_at: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct LaneObservation {
+    /// `None` until the target has answered.
+    progress: Option<Progress>,
+    answer: Answer,
+    rows: Rate,
+    moved_at: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Observations {
+    sources: BTreeMap<String, SourceObservation>,
+    lanes: BTreeMap<LaneId, LaneObservation>,
+}
+
+/// The shared place of all observations. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Observatory(Arc<Mutex<Observations>>);
+
+impl Observatory {
+    /// Every source and lane of the configuration, nothing known yet.
+    pub fn new(config: &Config) -> Self {
+        let sources = config.sources.iter().map(|source| (source.name.clone(), SourceObservation::default()));
+        let lanes = lanes(config).into_iter().map(|lane| (lane, LaneObservation::default()));
+        Self(Arc::new(Mutex::new(Observations { sources: sources.collect(), lanes: lanes.collect() })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Observations> {
+        // No code under this lock leaves it half changed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The source said where its binlog ends, or could not.
+    pub fn head_seen(&self, source: &str, head: &Result<Lsn, Fault>, now: Instant) {
+        let mut all = self.lock();
+        let Some(seen) = all.sources.get_mut(source) else { return };
+        match head {
+            Ok(head) => {
+                seen.head.observe(*head, now);
+                seen.head_answer.good(now);
+                // Bytes are only comparable within one file; another file begins a new measurement.
+                seen.head_bytes.observe(u64::from(head.file_number()), head.position(), now);
+                gauge!(names::SOURCE_HEAD_POSITION, "source" => source.to_owned()).set(head.as_u64() as f64);
+            }
+            Err(fault) => seen.head_answer.bad(fault),
+        }
+    }
+
+    /// The log said where the source's stream ends, or could not.
+    pub fn log_end_seen(&self, source: &str, end: &Result<Option<LogEntry>, Fault>, now: Instant) {
+        let mut all = self.lock();
+        let Some(seen) = all.sources.get_mut(source) else { return };
+        match end {
+            Ok(end) => {
+                let position = end.as_ref().map_or(Lsn::ZERO, |end| end.envelope.position);
+                if seen.position.is_none_or(|before| before != position) {
+                    seen.moved_at = Some(now);
+                }
+                seen.position = Some(position);
+                seen.sequence = end.as_ref().map_or(0, |end| end.sequence);
+                seen.committed_at_us = end.as_ref().map_or(0, |end| end.envelope.committed_at_us);
+                seen.messages.observe(0, seen.sequence, now);
+                seen.log_answer.good(now);
+            }
+            Err(fault) => seen.log_answer.bad(fault),
+        }
+        if let Some(lag) = seen.lag(now) {
+            gauge!(names::CAPTURE_LAG, "source" => source.to_owned()).set(lag.as_secs_f64());
+        }
+    }
+
+    /// A target told the progress of its lanes, or could not. Lanes without a row have not begun.
+    pub fn progress_seen(
+        &self,
+        target: &str,
+        progress: &Result<BTreeMap<LaneId, Progress>, Fault>,
+        now: Instant,
+    ) {
+        let mut all = self.lock();
+        let Observations { sources, lanes } = &mut *all;
+        for (id, seen) in lanes.iter_mut().filter(|(id, _)| id.target == target) {
+            match progress {
+                Ok(progress) => {
+                    let progress = progress.get(id).cloned().unwrap_or_default();
+                    if seen.progress.as_ref().is_none_or(|before| before.position != progress.position) {
+                        seen.moved_at = Some(now);
+                    }
+                    seen.rows.observe(0, progress.rows, now);
+                    seen.progress = Some(progress);
+                    seen.answer.good(now);
+                }
+                Err(fault) => seen.answer.bad(fault),
+            }
+            if let Some(lag) = sources.get(&id.source).and_then(|source| seen.lag(source, now)) {
+                gauge!(
+                    names::LANE_LAG, "projection" => id.projection.clone(), "target" => id.target.clone(),
+                    "source" => id.source.clone(), "lane" => id.lane.to_string()
+                )
+                .set(lag.as_secs_f64());
+            }
+        }
+    }
+
+    /// Drops head observations that the stream and every lane have passed.
+    pub fn forget_passed(&self) {
+        let mut all = self.lock();
+        let Observations { sources, lanes } = &mut *all;
+        for (name, source) in sources.iter_mut() {
+            let lanes = lanes.iter().filter(|(id, _)| id.source == *name);
+            let positions = lanes.map(|(_, lane)| lane.progress.as_ref().map(|progress| progress.position));
+            // `None` (not known yet) is below everything.
+            if let Some(slowest) = positions.chain([source.position]).min().flatten() {
+                source.head.forget(slowest);
+            }
+        }
+    }
+}
+
+impl SourceObservation {
+    /// `None` while head or end of stream are not known.
+    fn lag(&self, now: Instant) -> Option<Duration> {
+        self.head.newest()?;
+        Some(self.head.lag(self.position?, self.log_answer.true_at(now)))
+    }
+}
+
+impl LaneObservation {
+    fn lag(&self, source: &SourceObservation, now: Instant) -> Option<Duration> {
+        source.head.newest()?;
+        Some(source.head.lag(self.progress.as_ref()?.position, self.answer.true_at(now)))
+    }
+}
+
+/// Every lane of a configuration.
+pub fn lanes(config: &Config) -> Vec<LaneId> {
+    let mut lanes = Vec::new();
+    for projection in &config.projections {
+        for target in &projection.targets {
+            for source in &config.sources {
+                lanes.extend((0..projection.lanes.get()).map(|lane| LaneId {
+                    projection: projection.name.clone(),
+                    target: target.clone(),
+                    source: source.name.clone(),
+                    lane,
+                }));
+            }
+        }
+    }
+    lanes
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! How fast a counter rises, from what was seen of it within the last seconds.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Long enough to be steady, short enough to be "now".
+const WINDOW: Duration = Duration::from_secs(5);
+/// One sample a second: more than the window ever holds.
+const SAMPLES_MAX: usize = 16;
+
+/// The samples of one counter.
+#[derive(Debug, Clone, Default)]
+pub struct Rate {
+    series: u64,
+    samples: VecDeque<(Instant, u64)>,
+}
+
+impl Rate {
+    /// A counter that went back, or another `series`, begins anew.
+    pub fn observe(&mut self, series: u64, value: u64, now: Instant) {
+        let restarted = self.samples.back().is_some_and(|(_, before)| value < *before);
+        if restarted || series != self.series {
+            self.samples.clear();
+            self.series = series;
+        }
+        self.samples.push_back((now, value));
+        while self.samples.len() > SAMPLES_MAX
+            || (self.samples.len() > 2 && now.saturating_duration_since(self.samples[0].0) > WINDOW)
+        {
+            self.samples.pop_front();
+        }
+    }
+
+    /// `None` until two samples at different times are there.
+    pub fn per_second(&self) -> Option<f64> {
+        let (first, last) = (self.samples.front()?, self.samples.back()?);
+        let seconds = last.0.saturating_duration_since(first.0).as_secs_f64();
+        (seconds > 0.0).then(|| (last.1 - first.1) as f64 / seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_needs_two_samples_and_forgets_old_ones() {
+        let start = Instant::now();
+        let mut rate = Rate::default();
+        rate.observe(0, 100, start);
+        assert_eq!(rate.per_second(), None);
+        rate.observe(0, 300, start + Duration::from_secs(2));
+        assert_eq!(rate.per_second(), Some(100.0));
+        for second in 3..60 {
+            rate.observe(0, 300, start + Duration::from_secs(second));
+        }
+        assert_eq!(rate.per_second(), Some(0.0));
+    }
+
+    #[test]
+    fn a_counter_that_went_back_begins_anew() {
+        let start = Instant::now();
+        let mut rate = Rate::default();
+        rate.observe(1, 1_000_000, start);
+        rate.observe(1, 10, start + Duration::from_secs(1));
+        assert_eq!(rate.per_second(), None);
+        rate.observe(2, 4_000, start + Duration::from_secs(2));
+        assert_eq!(rate.per_second(), None);
+    }
+}

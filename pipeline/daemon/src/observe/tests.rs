@@ -1,0 +1,190 @@
+use anabranch_pipeline::supervise::{TaskState, TaskStatus};
+use anabranch_schemas::envelope::Envelope;
+
+use super::view::{lane_task, reader_task};
+use super::*;
+
+const CONFIG: &str = r#"
+name = "test"
+[log]
+url = "nats://u:p@127.0.0.1:4222"
+[[entities]]
+entity = "user"
+tables = "user.user"
+[[sources]]
+name = "a"
+url = "mysql://u:p@127.0.0.1:3306"
+[[targets]]
+name = "t"
+url = "mysql://u:p@127.0.0.1:3307"
+[[projections]]
+name = "birthday"
+kind = "birthday"
+targets = ["t"]
+lanes = 1
+layout = "by_day"
+databases = 1
+database = "birthday"
+table = "birthday_{mmdd}"
+"#;
+
+struct World {
+    observatory: Observatory,
+    lane: LaneId,
+    tasks: BTreeMap<String, TaskStatus>,
+    start: Instant,
+}
+
+fn world() -> World {
+    let config = Config::parse(CONFIG).unwrap();
+    let lane = lanes(&config).remove(0);
+    let running = TaskStatus { state: TaskState::Running, fault: None, down_since: None, lasting: false };
+    let tasks = [(reader_task("a"), running.clone()), (lane_task(&lane), running)].into();
+    World { observatory: Observatory::new(&config), lane, tasks, start: Instant::now() }
+}
+
+fn at(position: u64) -> Lsn {
+    Lsn::new(1, 7, position * 16).unwrap()
+}
+
+impl World {
+    fn second(&self, number: u64) -> Instant {
+        self.start + Duration::from_secs(number)
+    }
+
+    fn poll(&self, second: u64, head: u64, log: u64, lane: u64) {
+        let now = self.second(second);
+        self.observatory.head_seen("a", &Ok(at(head)), now);
+        self.log_end(log, now);
+        self.applied(lane, now);
+    }
+
+    fn log_end(&self, log: u64, now: Instant) {
+        let envelope = Envelope { position: at(log), ..Envelope::default() };
+        let end = LogEntry { sequence: log, id: String::new(), envelope };
+        self.observatory.log_end_seen("a", &Ok(Some(end)), now);
+    }
+
+    fn applied(&self, lane: u64, now: Instant) {
+        let progress = Progress {
+            revision: 1,
+            position: at(lane),
+            highest_position: at(lane),
+            rows: lane,
+            ..Progress::default()
+        };
+        self.observatory.progress_seen("t", &Ok([(self.lane.clone(), progress)].into()), now);
+    }
+
+    fn view(&self, second: u64) -> StatusView {
+        self.observatory.status(&self.tasks, self.second(second))
+    }
+
+    fn reasons(&self, second: u64) -> Vec<Reason> {
+        self.observatory.reasons_against_ready(&self.tasks, self.second(second))
+    }
+}
+
+#[test]
+fn everything_current_is_ready_and_without_lag() {
+    let world = world();
+    assert_eq!(world.reasons(0).len(), 2, "nothing is known before the first answers");
+    world.poll(0, 10, 10, 10);
+    world.poll(1, 20, 20, 20);
+    let view = world.view(1);
+    assert_eq!((view.sources[0].state.as_str(), view.lanes[0].state.as_str()), ("current", "current"));
+    assert_eq!((view.sources[0].lag_seconds, view.lanes[0].lag_seconds), (Some(0.0), Some(0.0)));
+    assert_eq!(view.lanes[0].rows_per_second, Some(10.0));
+    assert_eq!(view.sources[0].binlog_bytes_per_second, Some(160.0));
+    assert_eq!(view.sources[0].head.as_deref(), Some("1:7:320"));
+    assert!(world.reasons(1).is_empty());
+}
+
+#[test]
+fn a_lane_that_stands_still_is_not_ready_and_its_source_is() {
+    let world = world();
+    for second in 0..60 {
+        world.poll(second, 10 + second, 10 + second, 10);
+    }
+    let reasons = world.reasons(59);
+    assert_eq!(reasons.len(), 1, "{reasons:?}");
+    assert_eq!(reasons[0].thing, "lane/birthday/t/a/0");
+    assert_eq!(reasons[0].reason, "no progress, 58 s behind");
+    assert_eq!(world.view(59).lanes[0].lag_seconds, Some(58.0));
+}
+
+#[test]
+fn a_lane_that_catches_up_is_ready_however_far_behind() {
+    let world = world();
+    world.poll(0, 1000, 1000, 1);
+    for second in 1..100 {
+        world.poll(second, 1000 + second, 1000 + second, 1 + second);
+    }
+    assert_eq!(world.view(99).lanes[0].lag_seconds, Some(99.0));
+    assert!(world.reasons(99).is_empty());
+}
+
+#[test]
+fn lag_grows_when_nobody_answers_any_more() {
+    let world = world();
+    world.poll(0, 10, 10, 9);
+    let fault = || Fault::new(Code::TargetUnreachable, "target t", "gone");
+    world.observatory.progress_seen("t", &Err(fault()), world.second(50));
+    world.observatory.head_seen("a", &Err(fault()), world.second(50));
+    let view = world.view(100);
+    assert_eq!(view.lanes[0].lag_seconds, Some(100.0));
+    assert_eq!(
+        (view.lanes[0].state.as_str(), view.sources[0].state.as_str()),
+        ("unreachable", "unreachable")
+    );
+    assert_eq!(view.lanes[0].code.as_deref(), Some("target-unreachable"));
+}
+
+#[test]
+fn a_stopped_task_is_a_reason_with_its_code() {
+    let mut world = world();
+    world.poll(0, 10, 10, 10);
+    let stopped = TaskStatus {
+        state: TaskState::Stopped,
+        fault: Some((Code::BinlogPurged, "[binlog-purged] source a: gone".to_owned())),
+        down_since: Some(world.start),
+        lasting: true,
+    };
+    world.tasks.insert(reader_task("a"), stopped);
+    let reasons = world.reasons(1);
+    assert_eq!(reasons[0].code.as_deref(), Some("binlog-purged"));
+    let view = world.view(1);
+    assert_eq!(
+        (view.sources[0].state.as_str(), view.sources[0].code.as_deref()),
+        ("stopped", Some("binlog-purged"))
+    );
+    assert_eq!(view.lanes[0].state, "current");
+}
+
+#[test]
+fn only_own_tasks_count_for_readiness() {
+    let mut world = world();
+    world.tasks.remove(&reader_task("a"));
+    world.observatory.head_seen("a", &Ok(at(10)), world.start);
+    world.applied(10, world.start);
+    assert!(world.reasons(1).is_empty());
+}
+
+#[test]
+fn a_lane_below_its_highest_position_is_replaying() {
+    let world = world();
+    world.poll(0, 10, 10, 10);
+    let progress = Progress { revision: 5, position: at(3), highest_position: at(10), ..Progress::default() };
+    world.observatory.progress_seen("t", &Ok([(world.lane.clone(), progress)].into()), world.second(1));
+    assert_eq!(world.view(1).lanes[0].state, "replaying");
+}
+
+#[test]
+fn what_all_have_passed_is_forgotten_and_nothing_else() {
+    let world = world();
+    for second in 0..10 {
+        world.poll(second, 10 + second, 10 + second, 12);
+    }
+    world.observatory.forget_passed();
+    assert_eq!(world.view(9).lanes[0].lag_seconds, Some(6.0));
+}

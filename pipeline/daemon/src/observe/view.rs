@@ -1,0 +1,264 @@
+//! The observations and task states as shown: `/v1/status`, `status`, readiness.
+//!
+//! Positions are text (`epoch:file:position`), because as a number they do not fit a JSON number of most readers.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anabranch_pipeline::supervise::{TaskState, TaskStatus};
+use anabranch_schemas::lsn::Lsn;
+use serde::{Deserialize, Serialize};
+
+use super::{Answer, LaneObservation, Observatory, SourceObservation};
+
+/// Lag up to here is fine even without visible progress: a position that moves only by marks stands still for a while.
+const LAG_READY: Duration = Duration::from_secs(30);
+/// Above it, the position must have moved within this time.
+const PROGRESS_WITHIN: Duration = Duration::from_secs(15);
+
+/// Everything that `status` shows.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct StatusView {
+    pub sources: Vec<SourceView>,
+    pub lanes: Vec<LaneView>,
+    pub tasks: Vec<TaskView>,
+}
+
+/// One source and its stream.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SourceView {
+    pub source: String,
+    /// `unknown`, `unreachable`, `behind` or `current`; with a running daemon the state of its task when it does not run.
+    pub state: String,
+    pub code: Option<String>,
+    pub fault: Option<String>,
+    /// Newest known end of the binlog.
+    pub head: Option<String>,
+    /// Position of the end of the stream.
+    pub position: Option<String>,
+    /// Stream sequence of the last message.
+    pub sequence: u64,
+    pub lag_seconds: Option<f64>,
+    /// Commit time of the newest change in the stream, microseconds since the Unix epoch.
+    pub committed_at_us: Option<u64>,
+    pub binlog_bytes_per_second: Option<f64>,
+    pub messages_per_second: Option<f64>,
+}
+
+/// One lane.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LaneView {
+    pub projection: String,
+    pub target: String,
+    pub source: String,
+    pub lane: u32,
+    /// As for a source; also `replaying` (below its highest position) and `new` (no progress yet).
+    pub state: String,
+    pub code: Option<String>,
+    pub fault: Option<String>,
+    pub position: Option<String>,
+    pub lag_seconds: Option<f64>,
+    /// Commit time of the newest applied change, microseconds since the Unix epoch.
+    pub committed_at_us: Option<u64>,
+    pub rows: u64,
+    pub rows_per_second: Option<f64>,
+}
+
+/// One task of the daemon that answers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TaskView {
+    pub task: String,
+    /// `waiting`, `running`, `retrying` or `stopped`.
+    pub state: String,
+    pub code: Option<String>,
+    pub fault: Option<String>,
+    /// How long it has not run.
+    pub down_seconds: Option<f64>,
+    /// It has been retrying for longer than the retry budget.
+    pub lasting: bool,
+}
+
+/// Why a process is not ready.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reason {
+    pub thing: String,
+    pub reason: String,
+    pub code: Option<String>,
+}
+
+/// The name of the task that captures a source.
+pub fn reader_task(source: &str) -> String {
+    format!("reader/{source}")
+}
+
+/// The name of the task that runs a lane.
+pub fn lane_task(lane: impl std::fmt::Display) -> String {
+    format!("lane/{lane}")
+}
+
+impl Observatory {
+    /// The present state. `tasks` are those of this process; there may be none.
+    pub fn status(&self, tasks: &BTreeMap<String, TaskStatus>, now: Instant) -> StatusView {
+        let all = self.lock();
+        let mut sources: Vec<_> = all.sources.iter().map(|(name, source)| source.view(name, now)).collect();
+        let mut lanes: Vec<LaneView> = Vec::new();
+        for (id, lane) in &all.lanes {
+            let mut view = lane.view(all.sources.get(&id.source), now);
+            view.projection = id.projection.clone();
+            view.target = id.target.clone();
+            view.source = id.source.clone();
+            view.lane = id.lane;
+            if let Some(status) = tasks.get(&lane_task(id)) {
+                overlay(status, &mut view.state, &mut view.code, &mut view.fault);
+            }
+            lanes.push(view);
+        }
+        for view in &mut sources {
+            if let Some(status) = tasks.get(&reader_task(&view.source)) {
+                overlay(status, &mut view.state, &mut view.code, &mut view.fault);
+            }
+        }
+        let tasks = tasks.iter().map(|(name, status)| TaskView::of(name, status, now)).collect();
+        StatusView { sources, lanes, tasks }
+    }
+
+    /// Why this process is not ready; empty = ready. Only what its own tasks work on counts.
+    pub fn reasons_against_ready(&self, tasks: &BTreeMap<String, TaskStatus>, now: Instant) -> Vec<Reason> {
+        let mut reasons: Vec<Reason> = tasks
+            .iter()
+            .filter(|(_, status)| status.state != TaskState::Running)
+            .map(|(name, status)| Reason {
+                thing: name.clone(),
+                reason: status
+                    .fault
+                    .as_ref()
+                    .map_or(status.state.name().to_owned(), |(_, text)| text.clone()),
+                code: status.fault.as_ref().map(|(code, _)| code.as_str().to_owned()),
+            })
+            .collect();
+        let all = self.lock();
+        for (name, source) in &all.sources {
+            let task = reader_task(name);
+            if tasks.contains_key(&task) {
+                reasons.extend(without_progress(task, source.lag(now), source.moved_at, now));
+            }
+        }
+        for (id, lane) in &all.lanes {
+            let task = lane_task(id);
+            if tasks.contains_key(&task) {
+                let lag = all.sources.get(&id.source).and_then(|source| lane.lag(source, now));
+                reasons.extend(without_progress(task, lag, lane.moved_at, now));
+            }
+        }
+        reasons
+    }
+}
+
+/// Whether a thing lags and stands still.
+fn without_progress(
+    thing: String,
+    lag: Option<Duration>,
+    moved_at: Option<Instant>,
+    now: Instant,
+) -> Option<Reason> {
+    let reason = match lag {
+        None => "head or position are not known yet".to_owned(),
+        Some(lag) if lag <= LAG_READY => return None,
+        Some(_) if moved_at.is_some_and(|at| now.saturating_duration_since(at) <= PROGRESS_WITHIN) => {
+            return None;
+        }
+        Some(lag) => format!("no progress, {} s behind", lag.as_secs()),
+    };
+    Some(Reason { thing, reason, code: None })
+}
+
+/// What the task says outranks what was observed, unless it runs.
+fn overlay(status: &TaskStatus, state: &mut String, code: &mut Option<String>, fault: &mut Option<String>) {
+    if status.state == TaskState::Running {
+        return;
+    }
+    status.state.name().clone_into(state);
+    if let Some((found, text)) = &status.fault {
+        *code = Some(found.as_str().to_owned());
+        *fault = Some(text.clone());
+    }
+}
+
+impl TaskView {
+    fn of(name: &str, status: &TaskStatus, now: Instant) -> Self {
+        Self {
+            task: name.to_owned(),
+            state: status.state.name().to_owned(),
+            code: status.fault.as_ref().map(|(code, _)| code.as_str().to_owned()),
+            fault: status.fault.as_ref().map(|(_, text)| text.clone()),
+            down_seconds: status.down_since.map(|since| now.saturating_duration_since(since).as_secs_f64()),
+            lasting: status.lasting,
+        }
+    }
+}
+
+/// The first failure to ask, as (code, text).
+fn first_fault(answers: &[&Answer]) -> (Option<String>, Option<String>) {
+    let fault = answers.iter().find_map(|answer| answer.fault.as_ref());
+    (fault.map(|(code, _)| code.as_str().to_owned()), fault.map(|(_, text)| text.clone()))
+}
+
+/// `unreachable` when somebody could not be asked, else by position.
+fn state_of(faulty: bool, head: Option<Lsn>, position: Option<Lsn>) -> &'static str {
+    match (head, position) {
+        _ if faulty => "unreachable",
+        (Some(head), Some(position)) if position >= head => "current",
+        (Some(_), Some(_)) => "behind",
+        _ => "unknown",
+    }
+}
+
+/// 0 stands for an unknown time.
+fn known(committed_at_us: u64) -> Option<u64> {
+    (committed_at_us > 0).then_some(committed_at_us)
+}
+
+impl SourceObservation {
+    fn view(&self, name: &str, now: Instant) -> SourceView {
+        let (code, fault) = first_fault(&[&self.head_answer, &self.log_answer]);
+        SourceView {
+            source: name.to_owned(),
+            state: state_of(code.is_some(), self.head.newest(), self.position).to_owned(),
+            code,
+            fault,
+            head: self.head.newest().map(|head| head.to_string()),
+            position: self.position.map(|position| position.to_string()),
+            sequence: self.sequence,
+            lag_seconds: self.lag(now).map(|lag| lag.as_secs_f64()),
+            committed_at_us: known(self.committed_at_us),
+            binlog_bytes_per_second: self.head_bytes.per_second(),
+            messages_per_second: self.messages.per_second(),
+        }
+    }
+}
+
+impl LaneObservation {
+    /// Without the lane's names, which the observation does not know.
+    fn view(&self, source: Option<&SourceObservation>, now: Instant) -> LaneView {
+        let (code, fault) = first_fault(&[&self.answer]);
+        let head = source.and_then(|source| source.head.newest());
+        let position = self.progress.as_ref().map(|progress| progress.position);
+        let state = match &self.progress {
+            _ if code.is_some() => "unreachable",
+            Some(progress) if progress.revision == 0 => "new",
+            Some(progress) if progress.position < progress.highest_position => "replaying",
+            _ => state_of(false, head, position),
+        };
+        LaneView {
+            state: state.to_owned(),
+            code,
+            fault,
+            position: position.map(|position| position.to_string()),
+            lag_seconds: source.and_then(|source| self.lag(source, now)).map(|lag| lag.as_secs_f64()),
+            committed_at_us: self.progress.as_ref().and_then(|progress| known(progress.committed_at_us)),
+            rows: self.progress.as_ref().map_or(0, |progress| progress.rows),
+            rows_per_second: self.rows.per_second(),
+            ..LaneView::default()
+        }
+    }
+}

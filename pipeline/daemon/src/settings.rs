@@ -1,0 +1,19 @@
+//! Finds and reads the configuration file.
+
+use std::path::Path;
+
+use anabranch_pipeline::config::Config;
+use anabranch_pipeline::error::{Code, Fault};
+
+/// Reads and parses the file; every problem of it is in the error.
+pub fn load(file: &Path) -> Result<Config, Vec<Fault>> {
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        let fault = Fault::new(
+            Code::ConfigUnreadable,
+            format!("configuration file {}", file.display()),
+            "it cannot be read",
+        );
+        vec![fault.needs("a readable TOML file").remedy("see deploy/anabranch.example.toml").caused_by(error)]
+    })?;
+    Config::parse(&text)
+}

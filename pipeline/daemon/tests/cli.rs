@@ -1,0 +1,225 @@
+//! The command line as a script sees it: exit codes, standard output, standard error. No network.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "clippy.toml allows it in tests; helpers of a test file are not seen as such"
+)]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use anabranch_pipeline::config::Config;
+use anabranch_pipeline::error::Code;
+
+const EXAMPLE: &str = include_str!("../../../deploy/anabranch.example.toml");
+
+/// Runs `anabranch` without the caller's `ANABRANCH_*` variables.
+fn anabranch(arguments: &[&str]) -> Output {
+    command(arguments).output().expect("the binary is built by cargo before this test")
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch"));
+    command.args(arguments);
+    for variable in ["ANABRANCH_CONFIG", "ANABRANCH_LOG", "ANABRANCH_LOG_FORMAT"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The example with one replacement, in a file.
+fn example_with(folder: &Path, from: &str, to: &str) -> String {
+    let text = EXAMPLE.replacen(from, to, 1);
+    assert!(from == to || text != EXAMPLE, "{from} is not in the example");
+    let file = folder.join("anabranch.toml");
+    fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+fn check_offline(from: &str, to: &str) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let file = example_with(folder.path(), from, to);
+    anabranch(&["--config", &file, "check", "--offline"])
+}
+
+#[test]
+fn the_example_configuration_passes_the_offline_check() {
+    let output = check_offline("", "");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("ok configuration"), "{}", stdout(&output));
+    assert!(stdout(&output).contains("the rule reaches 100 of 100 tables"), "{}", stdout(&output));
+}
+
+#[test]
+fn the_example_shows_every_default_as_it_is() {
+    // Each commented key, taken literally, must parse and change nothing.
+    let active: String = EXAMPLE
+        .lines()
+        .map(|line| match line.strip_prefix("# ") {
+            Some(key) if is_key(key) && !key.starts_with("ca_file") => format!("{key}\n"),
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    assert_ne!(active, EXAMPLE);
+    let (written, defaults) = (Config::parse(&active).unwrap(), Config::parse(EXAMPLE).unwrap());
+    assert_eq!(format!("{written:?}"), format!("{defaults:?}"));
+}
+
+/// `key = value` with a key of lower-case letters and underscores.
+fn is_key(line: &str) -> bool {
+    line.split_once(" = ")
+        .is_some_and(|(key, _)| key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'))
+}
+
+#[test]
+fn a_wrong_configuration_exits_2_and_names_key_value_and_need() {
+    for (from, to, expected) in [
+        ("name = \"anabranch\"", "name = \"anabranch\"\ncolour = 1", "unknown field `colour`"),
+        (
+            "name = \"anabranch\"",
+            "name = \"an abranch\"",
+            "configuration key name: `an abranch`; needed: 1 to 32",
+        ),
+        ("# batch_bytes = 65536", "batch_bytes = 0", "nonzero"),
+        ("# flush_rows = 20000", "flush_rows = -1", "flush_rows"),
+        (
+            "mysql://capture:change-me@127.0.0.1:3306",
+            "mysql://c:${ANABRANCH_TEST_NONE}@h",
+            "ANABRANCH_TEST_NONE is not set",
+        ),
+        ("databases = 4", "databases = 4\n[[projections]]\nname = \"x\"", "missing field"),
+        ("name = \"anabranch\"", "name = ", "line"),
+    ] {
+        let output = check_offline(from, to);
+        assert_eq!(output.status.code(), Some(2), "{to}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{to}: {}", stderr(&output));
+        assert!(stderr(&output).starts_with("error: [config-invalid] configuration"), "{}", stderr(&output));
+        assert!(!stderr(&output).contains("change-me"), "a secret in {}", stderr(&output));
+    }
+}
+
+#[test]
+fn every_mistake_is_shown_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = EXAMPLE.replace("name = \"source-b\"", "name = \"source-a\"").replace("{mmdd}", "{day}");
+    let file = folder.path().join("anabranch.toml");
+    fs::write(&file, text).unwrap();
+    let output = anabranch(&["--config", file.to_str().unwrap(), "check", "--offline"]);
+    let text = stderr(&output);
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(text.contains("sources: `source-a` twice") && text.contains("projections.table"), "{text}");
+}
+
+#[test]
+fn a_missing_file_exits_2_with_its_name() {
+    let output = anabranch(&["--config", "/nowhere/anabranch.toml", "check", "--offline"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        stderr(&output).starts_with("error: [config-unreadable] configuration file /nowhere/anabranch.toml"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn a_missing_config_option_is_wrong_usage_and_the_environment_serves_too() {
+    let output = anabranch(&["check", "--offline"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("ANABRANCH_CONFIG"), "{}", stderr(&output));
+    let folder = tempfile::tempdir().unwrap();
+    let file = example_with(folder.path(), "", "");
+    let output = command(&["check", "--offline"]).env("ANABRANCH_CONFIG", file).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
+#[test]
+fn a_rule_that_cannot_reach_all_tables_is_a_warning_with_both_numbers() {
+    let output = check_offline(
+        "spread = \"spread\", databases = 10, tables = 10",
+        "spread = \"literal\", databases = 100, tables = 1000",
+    );
+    assert_eq!(output.status.code(), Some(0));
+    let warning = stderr(&output);
+    assert!(
+        warning.starts_with("warning: entity user: its rule reaches only 1000 of 100000 tables"),
+        "{warning}"
+    );
+}
+
+#[test]
+fn check_prints_one_json_object() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = example_with(folder.path(), "name = \"source-b\"", "name = \"source-a\"");
+    let output = anabranch(&["--config", &file, "check", "--offline", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(report["exit_code"], 2);
+    assert_eq!(report["faults"][0]["code"], "config-invalid");
+    assert_eq!(report["faults"][0]["needed"], "each name once");
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn errors_are_json_objects_when_asked() {
+    let output = anabranch(&["--config", "/nowhere", "--log-format", "json", "check", "--offline"]);
+    let fault: serde_json::Value = serde_json::from_str(&stderr(&output)).unwrap();
+    assert_eq!(fault["code"], "config-unreadable");
+    for key in ["class", "subject", "found", "needed", "remedy", "causes"] {
+        assert!(!fault[key].is_null(), "{key} is not in {fault}");
+    }
+}
+
+#[test]
+fn wrong_usage_exits_2() {
+    for arguments in [&["colour"][..], &[], &["check", "--colour"], &["explain", "no-such-code"]] {
+        assert_eq!(anabranch(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+    let output = anabranch(&["--log-level", "anabranch=loudly", "explain", "internal"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+}
+
+#[test]
+fn help_and_version_exit_0_and_help_documents_exit_codes() {
+    let output = anabranch(&["--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stdout(&output).contains("Exit codes:"), "{}", stdout(&output));
+    assert!(stdout(&anabranch(&["--version"])).starts_with("anabranch "));
+}
+
+#[test]
+fn completions_are_printed_for_each_shell() {
+    for (shell, expected) in
+        [("bash", "complete -F"), ("zsh", "#compdef anabranch"), ("fish", "complete -c anabranch")]
+    {
+        let output = anabranch(&["completions", shell]);
+        assert_eq!(output.status.code(), Some(0), "{shell}");
+        assert!(stdout(&output).contains(expected), "{shell}");
+    }
+}
+
+#[test]
+fn every_code_is_explained_from_the_runbook() {
+    let list = stdout(&anabranch(&["explain"]));
+    assert_eq!(list.lines().count(), Code::ALL.len());
+    let output = anabranch(&["explain", "[binlog-purged]"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).starts_with("### binlog-purged\n"), "{}", stdout(&output));
+    assert_eq!(stdout(&output).matches("### ").count(), 1);
+}
+
+#[test]
+fn the_service_stops_later_than_the_daemon_does() {
+    let unit = include_str!("../../../deploy/systemd/anabranch.service");
+    let stop: u64 =
+        unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).unwrap().parse().unwrap();
+    assert!(stop > Config::parse(EXAMPLE).unwrap().limits.shutdown.as_secs());
+}
