@@ -31,6 +31,8 @@ pub(crate) enum Mode {
     Owned,
     /// `cargo stack down`.
     Detached,
+    /// Nobody: stopped, its data kept to be looked at until `cargo stack down`.
+    Kept,
 }
 
 /// The state file of an instance.
@@ -105,7 +107,7 @@ impl Instance {
     pub(crate) fn guard(&self, mode: Mode) -> Guard {
         match mode {
             Mode::Owned => Guard::Lock(self.lock_file()),
-            Mode::Detached => Guard::Detached,
+            Mode::Detached | Mode::Kept => Guard::Detached,
         }
     }
 
@@ -154,15 +156,15 @@ pub(crate) fn names(layout: &Layout) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Removes what owners that died left behind. Detached instances and those in use stay.
+/// Removes what owners that died left behind. Instances of other modes and those in use stay.
 fn sweep(layout: &Layout) -> Result<()> {
     for folder in server_folders(&layout.instances())? {
         let lock = open_lock(&folder.join("owner.lock"))?;
-        let detached = fs::read_to_string(folder.join("state.json"))
+        let stays = fs::read_to_string(folder.join("state.json"))
             .ok()
             .and_then(|text| serde_json::from_str::<State>(&text).ok())
-            .is_some_and(|state| state.mode == Mode::Detached);
-        if !detached && lock.try_lock().is_ok() {
+            .is_some_and(|state| state.mode != Mode::Owned);
+        if !stays && lock.try_lock().is_ok() {
             clean(&folder)?;
         }
     }
@@ -196,4 +198,75 @@ fn open_lock(path: &Path) -> Result<File> {
 fn unique_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     format!("run-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::process::{ProcessIdentity, ProcessState};
+
+    /// An owned instance whose owner is gone, with one server process recorded.
+    fn dead_instance(layout: &Layout, identity: &str) -> PathBuf {
+        let instance = Instance::create(layout, Some("dead".to_owned()), Mode::Owned).unwrap();
+        let server = instance.folder.join("source-a");
+        make_folder(&server).unwrap();
+        write_private(&server.join("process.json"), identity).unwrap();
+        instance.folder.clone()
+    }
+
+    #[test]
+    fn next_stack_kills_and_removes_what_a_dead_owner_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let layout = Layout::below(folder.path());
+        let mut left = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
+        let identity = ProcessIdentity::of(left.id()).unwrap();
+        let dead = dead_instance(&layout, &serde_json::to_string(&identity).unwrap());
+
+        let next = Instance::create(&layout, None, Mode::Owned).unwrap();
+
+        assert_eq!(identity.state(), ProcessState::Gone);
+        assert!(!dead.exists());
+        assert!(next.folder.is_dir());
+        left.wait().unwrap();
+    }
+
+    #[test]
+    fn process_that_reuses_a_recorded_id_is_not_touched() {
+        let folder = tempfile::tempdir().unwrap();
+        let layout = Layout::below(folder.path());
+        let mut innocent = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
+        let dead = dead_instance(&layout, &format!(r#"{{"pid":{},"start_ticks":1}}"#, innocent.id()));
+
+        let _next = Instance::create(&layout, None, Mode::Owned).unwrap();
+
+        assert!(!dead.exists());
+        let alive = innocent.try_wait().unwrap().is_none();
+        innocent.kill().unwrap();
+        innocent.wait().unwrap();
+        assert!(alive, "a process of somebody else was killed");
+    }
+
+    #[test]
+    fn instance_in_use_is_neither_taken_nor_swept() {
+        let folder = tempfile::tempdir().unwrap();
+        let layout = Layout::below(folder.path());
+        let used = Instance::create(&layout, Some("used".to_owned()), Mode::Owned).unwrap();
+
+        let second = Instance::create(&layout, Some("used".to_owned()), Mode::Owned);
+
+        assert!(matches!(second, Err(StackError::InstanceInUse { .. })), "{second:?}");
+        assert!(used.folder.join("state.json").is_file());
+    }
+
+    #[test]
+    fn names_that_leave_the_folder_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let layout = Layout::below(folder.path());
+        for name in ["", "..", "a/b", "Ä", "a b", &"a".repeat(41)] {
+            let made = Instance::create(&layout, Some(name.to_owned()), Mode::Owned);
+            assert!(matches!(made, Err(StackError::NameInvalid { .. })), "{name:?}");
+        }
+    }
 }

@@ -11,6 +11,8 @@
 //! test or an async runtime ends early. A pipe was rejected because only the owner could then start guarded servers;
 //! with a lock, `cargo stack restart` can restart a server of a running demo, and it still ends with the demo.
 //!
+//! The watcher ignores SIGHUP, because the kernel sends it to the whole group when the owner of a paused server dies.
+//!
 //! `flock`, `setsid` (util-linux) and `sh` are essential packages of Debian.
 
 use std::fs::{self, OpenOptions};
@@ -30,7 +32,7 @@ use crate::layout::tail;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 const GUARD_SCRIPT: &str = r#"lock=$1; shift
-(flock --shared "$lock" true; kill -KILL 0) </dev/null >/dev/null 2>&1 &
+(trap "" HUP INT TERM; flock --shared "$lock" true; kill -KILL 0) </dev/null >/dev/null 2>&1 &
 exec "$@""#;
 
 /// A process that cannot be confused with a later one of the same id.

@@ -1,7 +1,7 @@
 //! A stack: the servers of one instance, started together.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -15,7 +15,7 @@ use crate::secrets::{Certificates, random_password};
 use crate::server::Server;
 use crate::spec::{Options, ServerSpec, check_name};
 
-/// Keeps the data of an owned stack when it is set to `1`, until the next stack starts.
+/// Keeps the data of an owned stack when it is set to `1`, until `cargo stack --instance NAME down`.
 pub const KEEP_VARIABLE: &str = "ANABRANCH_STACK_KEEP";
 
 /// Running servers of one instance.
@@ -164,7 +164,7 @@ impl Stack {
     }
 
     /// Folder of the instance, with one folder for each server.
-    pub fn folder(&self) -> &std::path::Path {
+    pub fn folder(&self) -> &Path {
         &self.instance.folder
     }
 
@@ -205,6 +205,14 @@ impl Stack {
         variables
     }
 
+    fn keep(&self) -> Result<()> {
+        in_parallel(&self.servers(), |server| server.stop())?;
+        let records = self.servers().iter().map(|server| server.place().record.clone()).collect();
+        self.instance.write_state(&State { mode: Mode::Kept, servers: records })?;
+        eprintln!("stack {} is stopped, its data kept in {}", self.name(), self.folder().display());
+        Ok(())
+    }
+
     fn end(&self) -> Result<()> {
         in_parallel(&self.servers(), |server| server.stop())?;
         self.instance.remove()
@@ -217,7 +225,7 @@ impl Drop for Stack {
             return;
         }
         let keep = std::env::var(KEEP_VARIABLE).is_ok_and(|value| value == "1");
-        let ended = if keep { in_parallel(&self.servers(), |server| server.stop()) } else { self.end() };
+        let ended = if keep { self.keep() } else { self.end() };
         if let Err(error) = ended {
             eprintln!("stack {} was not removed: {error}", self.name());
         }
