@@ -181,7 +181,8 @@ impl Server {
     fn freeze(&self, signal: Signal, wanted: ProcessState) -> Result<()> {
         let _serialised = self.lock();
         let gone = || StackError::ServerNotRunning { name: self.name().to_owned() };
-        let identity = self.identity().ok_or_else(gone)?;
+        let identity =
+            self.identity().filter(|identity| identity.state() != ProcessState::Gone).ok_or_else(gone)?;
         identity.signal(signal);
         if identity.wait_for(wanted, KILL_TIMEOUT) { Ok(()) } else { Err(gone()) }
     }
