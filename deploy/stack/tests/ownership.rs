@@ -1,5 +1,7 @@
 //! Who ends a stack: its owner, however the owner ends, or `cargo stack down`.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too, fail by panicking")]
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;

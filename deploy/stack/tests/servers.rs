@@ -1,5 +1,7 @@
 //! Real servers with the product's own clients: TLS, accounts, kill, restart, pause, flags.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too, fail by panicking")]
+
 use std::time::Duration;
 
 use anabranch_stack::{Options, Server, ServerSpec, ServerStatus, Stack, StackError};
