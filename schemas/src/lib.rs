@@ -8,3 +8,4 @@ pub mod codec;
 pub mod envelope;
 pub mod lsn;
 pub mod shard;
+pub mod sql;

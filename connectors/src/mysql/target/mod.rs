@@ -1,1 +1,189 @@
 //! A MySQL/MariaDB server as a store of derived rows.
+//!
+//! [`MysqlTarget`] is one configured target with the projections that have tables on it: `setup.rs` makes the tables,
+//! `check.rs` is the pre-flight (both through `session.rs`, what exists is read by `catalog.rs`), [`MysqlLane`] in
+//! `lane.rs` applies flushes. The SQL of a flush is built in `statements.rs` and `progress.rs`; `ddl.rs` knows the
+//! needed shape of each table. Rows are only ever deleted by a lane.
+
+mod catalog;
+mod check;
+mod ddl;
+mod lane;
+mod progress;
+mod session;
+mod setup;
+mod statements;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anabranch_pipeline::config::{Config, ServerUrl};
+use anabranch_pipeline::deliver::LaneId;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::projections::{LaneScope, ProjectedTable, Projection};
+
+pub use self::lane::MysqlLane;
+pub use self::progress::StoredProgress;
+pub use self::setup::SetupReport;
+use super::connection::quote_table;
+
+/// What makes every missing table and row that may be made.
+const SETUP_COMMAND: &str = "anabranch --config FILE setup";
+
+/// One configured target server. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct MysqlTarget(Arc<Settings>);
+
+#[derive(Debug)]
+struct Settings {
+    name: String,
+    url: ServerUrl,
+    ca_file: Option<PathBuf>,
+    control_database: String,
+    statement_rows: usize,
+    assignments: Vec<Arc<Assignment>>,
+}
+
+/// A projection that has tables on this target.
+#[derive(Debug)]
+struct Assignment {
+    name: String,
+    projection: Projection,
+    /// Place of this target among the projection's targets.
+    target: u32,
+    lanes: u32,
+    /// Sources that capture the projection's entity.
+    sources: Vec<String>,
+}
+
+impl Assignment {
+    fn tables(&self) -> impl Iterator<Item = &ProjectedTable> {
+        self.projection.target_tables(self.target).map(|(_, table)| table)
+    }
+
+    fn fingerprint(&self) -> String {
+        self.projection.fingerprint(self.target)
+    }
+}
+
+impl MysqlTarget {
+    /// The target of that name, if the configuration has it.
+    pub fn new(config: &Config, name: &str) -> Option<Self> {
+        let target = config.target(name)?;
+        let assignments = config
+            .projections
+            .iter()
+            .filter_map(|projection| {
+                let place = projection.targets.iter().position(|target| target == name)?;
+                let kind = Projection::new(projection);
+                let captures = |entities: &[_]| entities.contains(&kind.entity());
+                let sources = config.sources.iter().filter(|source| captures(&source.entities));
+                Some(Arc::new(Assignment {
+                    name: projection.name.clone(),
+                    target: place as u32,
+                    lanes: projection.lanes.get(),
+                    sources: sources.map(|source| source.name.clone()).collect(),
+                    projection: kind,
+                }))
+            })
+            .collect();
+        Some(Self(Arc::new(Settings {
+            name: target.name.clone(),
+            url: target.url.clone(),
+            ca_file: target.ca_file.clone(),
+            control_database: target.control_database.clone(),
+            statement_rows: config.limits.statement_rows.get(),
+            assignments,
+        })))
+    }
+
+    /// All targets of a configuration.
+    pub fn all(config: &Config) -> Vec<Self> {
+        config.targets.iter().filter_map(|target| Self::new(config, &target.name)).collect()
+    }
+
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Every lane of this target: projections × sources × lanes.
+    pub fn lane_ids(&self) -> Vec<LaneId> {
+        let mut ids = Vec::new();
+        for assignment in &self.0.assignments {
+            for source in &assignment.sources {
+                for lane in 0..assignment.lanes {
+                    ids.push(LaneId {
+                        projection: assignment.name.clone(),
+                        target: self.0.name.clone(),
+                        source: source.clone(),
+                        lane,
+                    });
+                }
+            }
+        }
+        ids
+    }
+
+    /// The store of one lane; `None` when this target has no such lane. Nothing is connected yet.
+    pub fn lane(&self, id: &LaneId) -> Option<MysqlLane> {
+        let assignment = self.0.assignments.iter().find(|assignment| assignment.name == id.projection)?;
+        let known =
+            id.target == self.0.name && id.lane < assignment.lanes && assignment.sources.contains(&id.source);
+        known.then(|| MysqlLane::new(self.clone(), Arc::clone(assignment), id.clone()))
+    }
+
+    /// Creates what is missing: control tables, derived databases and tables, first progress rows. Safe to repeat.
+    ///
+    /// Stops before it creates anything when progress was lost or belongs to another layout or number of lanes.
+    pub async fn setup(&self) -> Result<SetupReport, Fault> {
+        setup::setup(self).await
+    }
+
+    /// Checks everything that applying depends on; each failed check is one fault. Changes nothing.
+    pub async fn check(&self) -> Vec<Fault> {
+        check::check(self).await
+    }
+
+    /// All progress rows that this target holds, also of lanes that are not configured any more. Waits for no lock.
+    pub async fn progress(&self) -> Result<Vec<StoredProgress>, Fault> {
+        let mut session = session::Session::open(self).await?;
+        session.progress(self).await
+    }
+
+    /// `target NAME`, as faults name it.
+    fn subject(&self) -> String {
+        format!("target {}", self.0.name)
+    }
+
+    fn progress_table(&self) -> String {
+        quote_table(&self.0.control_database, ddl::PROGRESS_TABLE)
+    }
+
+    fn enrolled_table(&self) -> String {
+        quote_table(&self.0.control_database, ddl::ENROLLED_TABLE)
+    }
+}
+
+impl MysqlLane {
+    /// The tables that this lane owns, as the projection wants them named.
+    pub fn scope(&self) -> LaneScope {
+        LaneScope { target: self.assignment().target, lane: self.id().lane }
+    }
+
+    /// The lane's projection.
+    pub fn projection(&self) -> &Projection {
+        &self.assignment().projection
+    }
+}
+
+/// Adds what repairs it to a fault that an error number made.
+fn with_remedy(fault: Fault) -> Fault {
+    match fault.code() {
+        Code::TargetTableMissing => fault.remedy(SETUP_COMMAND),
+        Code::TargetTableShape => fault.remedy("anabranch --config FILE check"),
+        Code::TargetGrantMissing => {
+            fault.remedy("GRANT what deploy/grants/mariadb-target.sql or mysql-target.sql lists")
+        }
+        _ => fault,
+    }
+}

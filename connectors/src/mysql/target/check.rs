@@ -1,0 +1,309 @@
+//! Pre-flight of a target: everything that applying depends on, each failure with what repairs it.
+//!
+//! Nothing is changed: privileges are tried out with statements that touch no row. What a lane would otherwise meet
+//! in the middle of a flush is said before the first one.
+
+use anabranch_pipeline::error::{Code, Fault};
+
+use super::catalog::{Catalog, FoundTable};
+use super::ddl::{self, Shape};
+use super::session::Session;
+use super::setup::{Enrolment, gone};
+use super::{Assignment, MysqlTarget, SETUP_COMMAND};
+use crate::mysql::connection::{quote_identifier, quote_table};
+
+/// Oldest servers that the SQL of set-up and flushes is known to work on.
+const MARIADB_MIN: (u32, u32) = (10, 6);
+const MYSQL_MIN: (u32, u32) = (8, 0);
+/// 366 tables of the same wrong shape are one mistake: so many faults show it.
+const SHAPE_FAULTS_MAX: usize = 20;
+
+pub(super) async fn check(target: &MysqlTarget) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if let Err(fault) = look(target, &mut faults).await {
+        faults.push(fault);
+    }
+    faults
+}
+
+async fn look(target: &MysqlTarget, faults: &mut Vec<Fault>) -> Result<(), Fault> {
+    let mut session = Session::open(target).await?;
+    check_server(&mut session, target, faults).await?;
+    let catalog = Catalog::read(&mut session, target).await?;
+    let control = target.0.control_database.as_str();
+    let mut shapes = Vec::new();
+    let mut missing_control = Vec::new();
+    for (table, shape) in [(ddl::PROGRESS_TABLE, &*ddl::PROGRESS), (ddl::ENROLLED_TABLE, &*ddl::ENROLLED)] {
+        match catalog.table(control, table) {
+            Some(found) => shapes.extend(differences(target, &quote_table(control, table), found, shape)),
+            None => missing_control.push(quote_table(control, table)),
+        }
+    }
+    faults.extend(missing(target, &missing_control, 2));
+    let control_is_usable = missing_control.is_empty() && shapes.is_empty();
+    let mut probed = vec![];
+    if control_is_usable {
+        probed.push((control.to_owned(), probe(&target.progress_table(), &ddl::PROGRESS, "`revision` < 0")));
+    }
+    let enrolment = match control_is_usable {
+        true => Enrolment::read(&mut session, target, &catalog).await?,
+        false => Enrolment::default(),
+    };
+    for assignment in &target.0.assignments {
+        check_tables(target, assignment, &catalog, &enrolment, &mut shapes, &mut probed, faults);
+        if control_is_usable {
+            check_progress(target, assignment, &enrolment, faults);
+        }
+    }
+    limit(&mut shapes, target);
+    faults.extend(shapes);
+    check_privileges(&mut session, target, probed, faults).await;
+    Ok(())
+}
+
+/// Version and strict mode.
+async fn check_server(
+    session: &mut Session,
+    target: &MysqlTarget,
+    faults: &mut Vec<Fault>,
+) -> Result<(), Fault> {
+    let sql = "SET SESSION sql_mode = 'STRICT_ALL_TABLES'; SELECT VERSION(), @@SESSION.sql_mode";
+    let rows = session.rows(sql.to_owned()).await?;
+    let mut cells = rows.into_iter().flatten().map(Option::unwrap_or_default);
+    let (version, sql_mode) = (cells.next().unwrap_or_default(), cells.next().unwrap_or_default());
+    let needed = if version.contains("MariaDB") { MARIADB_MIN } else { MYSQL_MIN };
+    if version_number(&version) < needed {
+        faults.push(
+            Fault::new(Code::TargetRejected, target.subject(), format!("the server is {version}"))
+                .needs("MariaDB 10.6 or MySQL 8.0 at least")
+                .remedy("upgrade the server"),
+        );
+    }
+    if !sql_mode.contains("STRICT_ALL_TABLES") {
+        faults.push(
+            Fault::new(
+                Code::TargetRejected,
+                target.subject(),
+                "sql_mode cannot be made strict in the session",
+            )
+            .needs("STRICT_ALL_TABLES: the fence depends on it")
+            .remedy("connect to the server itself, not through a proxy that hides session settings"),
+        );
+    }
+    Ok(())
+}
+
+/// `10.11.19-MariaDB-log` is (10, 11).
+fn version_number(version: &str) -> (u32, u32) {
+    let mut parts = version.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+fn check_tables(
+    target: &MysqlTarget,
+    assignment: &Assignment,
+    catalog: &Catalog,
+    enrolment: &Enrolment,
+    shapes: &mut Vec<Fault>,
+    probed: &mut Vec<(String, String)>,
+    faults: &mut Vec<Fault>,
+) {
+    let (mut absent, mut tables) = (Vec::new(), 0);
+    for table in assignment.tables() {
+        let (database, name) = (&table.derived.database, &table.derived.table);
+        let quoted = quote_table(database, name);
+        tables += 1;
+        match catalog.table(database, name) {
+            None => absent.push(quoted),
+            Some(found) => {
+                let before = shapes.len();
+                shapes.extend(differences(target, &quoted, found, &ddl::BIRTHDAY));
+                if shapes.len() == before {
+                    probed.push((database.clone(), probe(&quoted, &ddl::BIRTHDAY, "`lsn` < 0")));
+                }
+            }
+        }
+    }
+    match absent.first() {
+        Some(table) if enrolment.has_moved(&assignment.name) => faults.push(gone(target, table)),
+        _ => faults.extend(missing(target, &absent, tables)),
+    }
+}
+
+fn missing(target: &MysqlTarget, absent: &[String], tables: usize) -> Option<Fault> {
+    let first = absent.first()?;
+    let found = match absent.len() {
+        1 => "it does not exist, or the account has no privilege on it".to_owned(),
+        count => format!("it and {} more of {tables} tables do not exist", count - 1),
+    };
+    Some(
+        Fault::new(Code::TargetTableMissing, format!("{}, table {first}", target.subject()), found)
+            .needs("every derived and control table")
+            .remedy(SETUP_COMMAND),
+    )
+}
+
+fn check_progress(
+    target: &MysqlTarget,
+    assignment: &Assignment,
+    enrolment: &Enrolment,
+    faults: &mut Vec<Fault>,
+) {
+    for lane in target.lane_ids().into_iter().filter(|lane| lane.projection == assignment.name) {
+        if let Some(fault) = enrolment.loss(target, assignment, &lane) {
+            // The same mistake for each lane of a projection: one fault shows it.
+            faults.push(fault);
+            return;
+        }
+        if enrolment.row(&lane).is_none() {
+            let found = "no progress row was made for it yet";
+            faults.push(
+                Fault::new(Code::TargetProgressLost, format!("lane {lane}"), found)
+                    .needs("a progress row")
+                    .remedy(SETUP_COMMAND),
+            );
+            return;
+        }
+    }
+}
+
+/// What differs between a table and its needed shape.
+fn differences(target: &MysqlTarget, quoted: &str, found: &FoundTable, needed: &Shape) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut add = |what: String, needs: &str, alter: String| {
+        faults.push(
+            Fault::new(Code::TargetTableShape, format!("{}, table {quoted}", target.subject()), what)
+                .needs(needs)
+                .remedy(format!("ALTER TABLE {quoted} {alter}")),
+        );
+    };
+    for column in &needed.columns {
+        let name = quote_identifier(column.name);
+        match found.columns.iter().find(|found| found.name == column.name) {
+            None => add(
+                format!("column {name} is missing"),
+                column.column_type,
+                format!("ADD COLUMN {name} {}", column.definition),
+            ),
+            Some(other) if other.column_type != column.column_type || other.nullable != column.nullable => {
+                let null = |nullable| if nullable { "NULL" } else { "NOT NULL" };
+                add(
+                    format!("column {name} is {} {}", other.column_type, null(other.nullable)),
+                    &format!("{} {}", column.column_type, null(column.nullable)),
+                    format!("MODIFY COLUMN {name} {}", column.definition),
+                );
+            }
+            Some(_) => {}
+        }
+    }
+    for extra in found.columns.iter().filter(|c| needed.columns.iter().all(|n| n.name != c.name)) {
+        if !extra.fills_itself {
+            let name = quote_identifier(&extra.name);
+            let what = format!("a further column {name} is {} NOT NULL without a default", extra.column_type);
+            add(what, "a column that may be left out of an INSERT", {
+                format!("MODIFY COLUMN {name} {} NULL", extra.column_type)
+            });
+        }
+    }
+    key_differences(found, needed, &mut add);
+    if !found.engine.eq_ignore_ascii_case("InnoDB") {
+        add(format!("its engine is {}", found.engine), "InnoDB: rows and progress in one transaction", {
+            "ENGINE = InnoDB".to_owned()
+        });
+    }
+    faults
+}
+
+fn key_differences(found: &FoundTable, needed: &Shape, add: &mut impl FnMut(String, &str, String)) {
+    let needed_key: Vec<String> = needed.primary_key.iter().map(|name| quote_identifier(name)).collect();
+    let needed_key = needed_key.join(", ");
+    match found.unique_keys.get("PRIMARY") {
+        Some(key) if key.iter().map(String::as_str).eq(needed.primary_key.iter().copied()) => {}
+        Some(key) => add(
+            format!("its primary key is ({})", key.join(", ")),
+            &format!("PRIMARY KEY ({needed_key})"),
+            format!("DROP PRIMARY KEY, ADD PRIMARY KEY ({needed_key})"),
+        ),
+        None => add(
+            "it has no primary key".to_owned(),
+            &format!("PRIMARY KEY ({needed_key})"),
+            format!("ADD PRIMARY KEY ({needed_key})"),
+        ),
+    }
+    for (name, columns) in found.unique_keys.iter().filter(|(name, _)| *name != "PRIMARY") {
+        // ON DUPLICATE KEY UPDATE would change the row that this key finds: another shard's claim.
+        add(
+            format!("a second unique key {} ({})", quote_identifier(name), columns.join(", ")),
+            "no unique key beside the primary key: several shards may claim one user",
+            format!("DROP INDEX {}", quote_identifier(name)),
+        );
+    }
+}
+
+fn limit(shapes: &mut Vec<Fault>, target: &MysqlTarget) {
+    if shapes.len() > SHAPE_FAULTS_MAX {
+        let more = shapes.len() - SHAPE_FAULTS_MAX;
+        shapes.truncate(SHAPE_FAULTS_MAX);
+        shapes.push(Fault::new(
+            Code::TargetTableShape,
+            target.subject(),
+            format!("{more} more differences like these"),
+        ));
+    }
+}
+
+/// Statements that need the privileges of a lane and touch no row.
+fn probe(quoted: &str, shape: &Shape, nothing: &str) -> String {
+    let columns: Vec<String> = shape.columns.iter().map(|column| quote_identifier(column.name)).collect();
+    let (columns, first) = (columns.join(", "), &columns[0]);
+    format!(
+        "INSERT INTO {quoted} ({columns}) SELECT {columns} FROM {quoted} AS none WHERE {nothing} \
+         ON DUPLICATE KEY UPDATE {quoted}.{first} = {quoted}.{first}; DELETE FROM {quoted} WHERE {nothing}"
+    )
+}
+
+/// Tries the privileges out, database by database: a missing one is usually missing for all of it.
+async fn check_privileges(
+    session: &mut Session,
+    target: &MysqlTarget,
+    mut probed: Vec<(String, String)>,
+    faults: &mut Vec<Fault>,
+) {
+    probed.sort();
+    for of_database in probed.chunk_by(|a, b| a.0 == b.0) {
+        let statements: Vec<&str> = of_database.iter().map(|(_, statement)| statement.as_str()).collect();
+        let tried = session.run(format!("START TRANSACTION; {}; ROLLBACK", statements.join("; "))).await;
+        let Err(fault) = tried else { continue };
+        match fault.code() {
+            Code::TargetGrantMissing => {
+                let database = quote_identifier(&of_database[0].0);
+                let user = target.0.url.user();
+                faults.push(fault.needs("SELECT, INSERT, UPDATE, DELETE").remedy(format!(
+                    "GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO '{user}'@'<host of Anabranch>'"
+                )));
+            }
+            Code::TargetUnreachable => {
+                faults.push(fault.needs("a server that accepts writes").remedy(
+                    "SET GLOBAL read_only = OFF (MySQL: super_read_only too), or configure the primary",
+                ));
+            }
+            _ => faults.push(fault),
+        }
+        // An error leaves the transaction open, and a lost connection has nothing more to say.
+        if session.run("ROLLBACK".to_owned()).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_both_flavors() {
+        assert_eq!(version_number("10.11.19-MariaDB-log"), (10, 11));
+        assert_eq!(version_number("8.4.3"), (8, 4));
+        assert_eq!(version_number("weird"), (0, 0));
+    }
+}

@@ -1,0 +1,124 @@
+//! The needed shape of each table, read from its CREATE TABLE statement.
+//!
+//! The statements stand in `schemas/src/sql`, one column a line. So there is no second list of columns that could
+//! differ from what set-up creates.
+
+use std::sync::LazyLock;
+
+use anabranch_schemas::sql;
+
+pub(super) const PROGRESS_TABLE: &str = "progress";
+pub(super) const ENROLLED_TABLE: &str = "enrolled";
+
+/// A table as it must be.
+#[derive(Debug)]
+pub(super) struct Shape {
+    statement: &'static str,
+    pub(super) columns: Vec<Column>,
+    pub(super) primary_key: Vec<&'static str>,
+}
+
+/// A column as it must be.
+#[derive(Debug)]
+pub(super) struct Column {
+    pub(super) name: &'static str,
+    /// As the catalog says it, without display width: `bigint unsigned`.
+    pub(super) column_type: &'static str,
+    pub(super) nullable: bool,
+    /// What stands behind the name in CREATE and ALTER TABLE.
+    pub(super) definition: &'static str,
+}
+
+pub(super) static BIRTHDAY: LazyLock<Shape> = LazyLock::new(|| Shape::of(sql::BIRTHDAY));
+pub(super) static PROGRESS: LazyLock<Shape> = LazyLock::new(|| Shape::of(sql::PROGRESS));
+pub(super) static ENROLLED: LazyLock<Shape> = LazyLock::new(|| Shape::of(sql::ENROLLED));
+
+impl Shape {
+    fn of(statement: &'static str) -> Self {
+        let lines = || statement.lines().map(|line| line.trim().trim_end_matches(','));
+        let columns = lines().filter_map(Column::of).collect();
+        let primary_key = lines()
+            .find_map(|line| line.strip_prefix("PRIMARY KEY (")?.strip_suffix(')'))
+            .map(|names| names.split(", ").map(|name| name.trim_matches('`')).collect())
+            .unwrap_or_default();
+        Self { statement, columns, primary_key }
+    }
+
+    /// The statement that creates it under that (quoted) name unless it exists.
+    pub(super) fn create(&self, quoted_table: &str) -> String {
+        let lines: Vec<&str> = self.statement.lines().filter(|line| !line.starts_with("--")).collect();
+        lines.join("\n").replace("{table}", quoted_table)
+    }
+}
+
+impl Column {
+    /// From a line such as `` `user_id` bigint unsigned NOT NULL COMMENT '…' ``.
+    fn of(line: &'static str) -> Option<Self> {
+        let (name, definition) = line.strip_prefix('`')?.split_once("` ")?;
+        let end = [" CHARACTER SET", " NOT NULL", " NULL", " COMMENT"]
+            .iter()
+            .filter_map(|word| definition.find(word))
+            .min()
+            .unwrap_or(definition.len());
+        let (column_type, rest) = definition.split_at(end);
+        Some(Self { name, column_type, nullable: !rest.contains("NOT NULL"), definition })
+    }
+}
+
+/// A column type of the catalog without the display width of integers, which means nothing: `bigint(20) unsigned`
+/// is `bigint unsigned`.
+pub(super) fn plain_type(column_type: &str) -> String {
+    let lower = column_type.to_ascii_lowercase();
+    match (lower.find("int("), lower.find(')')) {
+        (Some(at), Some(end)) if end > at => format!("{}{}", &lower[..at + 3], &lower[end + 1..]),
+        _ => lower,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_read_from_the_statement() {
+        let columns: Vec<_> = BIRTHDAY.columns.iter().map(|c| (c.name, c.column_type, c.nullable)).collect();
+        assert_eq!(
+            columns,
+            [
+                ("shard_id", "bigint unsigned", false),
+                ("user_id", "bigint unsigned", false),
+                ("birthday", "char(5)", false),
+                ("is_sent", "tinyint", false),
+                ("send_time", "datetime(6)", true),
+                ("sent_occurrence", "smallint", true),
+                ("lsn", "bigint unsigned", false),
+            ]
+        );
+        assert_eq!(BIRTHDAY.primary_key, ["shard_id", "user_id"]);
+        assert_eq!(PROGRESS.primary_key, ["projection", "source", "lane"]);
+        assert_eq!(ENROLLED.primary_key, ["projection", "source"]);
+    }
+
+    #[test]
+    fn every_column_is_commented_and_every_statement_has_its_placeholder() {
+        for shape in [&*BIRTHDAY, &*PROGRESS, &*ENROLLED] {
+            assert!(shape.columns.iter().all(|column| column.definition.contains(" COMMENT '")));
+            assert!(shape.create("`d`.`t`").starts_with("CREATE TABLE IF NOT EXISTS `d`.`t` ("));
+            assert!(!shape.create("`d`.`t`").contains(['{', ';']), "one statement, all filled in");
+        }
+    }
+
+    #[test]
+    fn display_widths_mean_nothing_and_other_lengths_do() {
+        for (found, plain) in [
+            ("bigint(20) unsigned", "bigint unsigned"),
+            ("BIGINT UNSIGNED", "bigint unsigned"),
+            ("tinyint(1)", "tinyint"),
+            ("char(5)", "char(5)"),
+            ("datetime(6)", "datetime(6)"),
+            ("point", "point"),
+        ] {
+            assert_eq!(plain_type(found), plain);
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The store of one lane: its own connection, one fenced transaction a flush.
+//!
+//! A flush is packets `START TRANSACTION; <fence and progress>; <rows>` and then `COMMIT` alone. Before COMMIT is
+//! sent nothing can have happened, so a deadlock, a lock time-out or a lost connection repeats the whole flush: the
+//! fence still holds. When the connection is lost at COMMIT the outcome is unknown; [`LaneStore::load`] waits for the
+//! server to settle it and then shows whether the revision moved. A paused lane loses its transaction before its
+//! lease ends. A dropped call drops the connection: it is in an unknown state.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Row};
+
+use super::progress::{self, StoredProgress};
+use super::session::TextRow;
+use super::statements::{self, TextLimits};
+use super::{Assignment, MysqlTarget, SETUP_COMMAND, with_remedy};
+use crate::mysql::connection::async_options;
+use crate::mysql::error::{Side, from_async};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A withdrawal of a shard with millions of users takes so long; a server that answers nothing is given up then.
+const PACKET_TIMEOUT: Duration = Duration::from_secs(120);
+/// Deadlocks are rare with one order of locks; a flush that fails this often is better begun from progress.
+const ATTEMPTS: u32 = 5;
+/// Few packets, bounded memory. Below the server's `max_allowed_packet` (16 MB by default) in any case.
+const PACKET_BYTES: usize = 4 * 1024 * 1024;
+/// Room for the protocol's header.
+const PACKET_SLACK_BYTES: usize = 1024;
+
+/// Each statement on its own, at every connect. Strict mode is what makes the fence an error.
+const SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00'; \
+     SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+const SESSION_FACTS: &str = "SELECT CAST(@@max_allowed_packet AS CHAR), @@SESSION.sql_mode";
+/// Place of the fence in the first packet.
+const FENCE: usize = 2;
+/// Server error: a column cannot be null. Only the fence sets a NULL into such a column.
+const NOT_NULL_VIOLATED: u16 = 1048;
+const LOCK_WAIT_TIMEOUT: u16 = 1205;
+const DEADLOCK: u16 = 1213;
+
+/// One lane's store.
+#[derive(Debug)]
+pub struct MysqlLane {
+    target: MysqlTarget,
+    assignment: Arc<Assignment>,
+    id: LaneId,
+    /// Indexes of its tables in the projection's list.
+    owned: Vec<u32>,
+    /// Taken out while it is used, so a dropped call leaves none.
+    connection: Option<Connected>,
+}
+
+#[derive(Debug)]
+struct Connected {
+    connection: Conn,
+    packet_bytes: usize,
+}
+
+/// Why one attempt of a flush failed.
+struct Failed {
+    fault: Fault,
+    /// The transaction is known not to have happened, and doing it again may succeed.
+    again: bool,
+}
+
+impl MysqlLane {
+    pub(super) fn new(target: MysqlTarget, assignment: Arc<Assignment>, id: LaneId) -> Self {
+        let owned = assignment
+            .projection
+            .target_tables(assignment.target)
+            .filter(|(_, table)| table.lane == id.lane)
+            .map(|(index, _)| index)
+            .collect();
+        Self { target, assignment, id, owned, connection: None }
+    }
+
+    pub fn id(&self) -> &LaneId {
+        &self.id
+    }
+
+    pub(super) fn assignment(&self) -> &Assignment {
+        &self.assignment
+    }
+
+    fn subject(&self) -> String {
+        format!("lane {}", self.id)
+    }
+
+    /// The open connection, or a new one.
+    async fn connected(&mut self) -> Result<Connected, Fault> {
+        match self.connection.take() {
+            Some(connected) => Ok(connected),
+            None => match tokio::time::timeout(CONNECT_TIMEOUT, self.connect()).await {
+                Ok(result) => result,
+                Err(_) => Err(self.silent(CONNECT_TIMEOUT)),
+            },
+        }
+    }
+
+    async fn connect(&self) -> Result<Connected, Fault> {
+        let settings = &self.target.0;
+        let options = async_options(&settings.url, settings.ca_file.as_deref());
+        let mut connection = Conn::new(options).await.map_err(|error| self.fault(error))?;
+        connection.query_drop(session_statements()).await.map_err(|error| self.fault(error))?;
+        let facts: Option<(u64, String)> =
+            connection.query_first(SESSION_FACTS).await.map_err(|error| self.fault(error))?;
+        let (max_allowed_packet, sql_mode) = facts.unwrap_or_default();
+        if !sql_mode.contains("STRICT_ALL_TABLES") {
+            let found = "sql_mode cannot be made strict in the session";
+            return Err(Fault::new(Code::TargetRejected, self.subject(), found)
+                .needs("STRICT_ALL_TABLES: the fence depends on it")
+                .remedy("connect to the server itself, not through a proxy that hides session settings"));
+        }
+        let packet_bytes = usize::try_from(max_allowed_packet).unwrap_or(usize::MAX);
+        let packet_bytes = packet_bytes.saturating_sub(PACKET_SLACK_BYTES).min(PACKET_BYTES);
+        Ok(Connected { connection, packet_bytes })
+    }
+
+    /// One attempt: everything up to and with COMMIT.
+    async fn attempt(&mut self, flush: &Flush) -> Result<(), Failed> {
+        let mut connected = self.connected().await.map_err(|fault| Failed { fault, again: false })?;
+        let limits =
+            TextLimits { statement_rows: self.target.0.statement_rows, packet_bytes: connected.packet_bytes };
+        let table = self.target.progress_table();
+        let head = [
+            pause_limit(),
+            "START TRANSACTION".to_owned(),
+            progress::update(&table, &self.id, &flush.progress),
+        ];
+        let tables = self.assignment.projection.tables();
+        let packets = statements::packets(&head, flush, tables, &self.owned, limits);
+        let last = packets.len();
+        for (number, packet) in packets.into_iter().chain([commit_statement()]).enumerate() {
+            let is_commit = number == last;
+            match tokio::time::timeout(PACKET_TIMEOUT, send(&mut connected.connection, packet)).await {
+                Ok(Ok(affected)) if number == 0 && affected.get(FENCE) != Some(&1) => {
+                    self.roll_back(connected).await;
+                    return Err(Failed { fault: self.progress_missing(), again: false });
+                }
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => {
+                    let failed = self.classify(error, is_commit);
+                    if let Rollback::Possible = failed.1 {
+                        self.roll_back(connected).await;
+                    }
+                    return Err(failed.0);
+                }
+                Err(_) => return Err(Failed { fault: self.silent(PACKET_TIMEOUT), again: false }),
+            }
+        }
+        self.connection = Some(connected);
+        Ok(())
+    }
+
+    fn classify(&self, error: mysql_async::Error, is_commit: bool) -> (Failed, Rollback) {
+        let mysql_async::Error::Server(server) = &error else {
+            let fault = match is_commit {
+                false => self.fault(error),
+                true => self.fault(error).needs("progress, which says whether the transaction happened"),
+            };
+            return (Failed { fault, again: !is_commit }, Rollback::Done);
+        };
+        let (again, fenced) =
+            (matches!(server.code, DEADLOCK | LOCK_WAIT_TIMEOUT), server.code == NOT_NULL_VIOLATED);
+        let fault = if fenced { self.fenced() } else { self.fault(error) };
+        (Failed { fault, again }, Rollback::Possible)
+    }
+
+    /// Ends a failed transaction and keeps the connection, if it still works.
+    async fn roll_back(&mut self, mut connected: Connected) {
+        let statement = format!("ROLLBACK; {}", no_pause_limit());
+        let ended = tokio::time::timeout(CONNECT_TIMEOUT, connected.connection.query_drop(statement)).await;
+        if matches!(ended, Ok(Ok(()))) {
+            self.connection = Some(connected);
+        }
+    }
+
+    fn fault(&self, error: mysql_async::Error) -> Fault {
+        with_remedy(from_async(Side::Target, &self.subject(), error))
+    }
+
+    fn silent(&self, waited: Duration) -> Fault {
+        let found = format!("no answer within {} s", waited.as_secs());
+        Fault::new(Code::TargetUnreachable, self.subject(), found)
+    }
+
+    fn fenced(&self) -> Fault {
+        Fault::new(Code::TargetFenced, self.subject(), "another writer moved its progress")
+            .needs("progress as this writer read it")
+    }
+
+    fn progress_missing(&self) -> Fault {
+        Fault::new(
+            Code::TargetProgressLost,
+            self.subject(),
+            format!("no row in {}", self.target.progress_table()),
+        )
+        .needs("the row that set-up made")
+        .remedy(format!("`{SETUP_COMMAND}` makes it for a new source, or says how to begin anew"))
+    }
+}
+
+impl LaneStore for MysqlLane {
+    async fn load(&mut self) -> Result<Progress, Fault> {
+        let mut connected = self.connected().await?;
+        let sql = progress::select(&self.target.progress_table(), Some(&self.id));
+        let rows = match tokio::time::timeout(PACKET_TIMEOUT, connected.connection.query::<Row, _>(sql)).await
+        {
+            Ok(Ok(rows)) => rows,
+            Ok(Err(error)) => {
+                if let mysql_async::Error::Server(_) = &error {
+                    self.connection = Some(connected);
+                }
+                return Err(self.fault(error));
+            }
+            Err(_) => return Err(self.silent(PACKET_TIMEOUT)),
+        };
+        self.connection = Some(connected);
+        let Some(row) = rows.first() else { return Err(self.progress_missing()) };
+        let row: TextRow =
+            (0..row.len()).map(|index| row.get::<Option<String>, _>(index).flatten()).collect();
+        let stored = StoredProgress::from_row(&self.subject(), &row)?;
+        let subject = self.target.subject();
+        match stored.mismatch(&subject, self.assignment.lanes, &self.assignment.fingerprint()) {
+            Some(fault) => Err(fault),
+            None => Ok(stored.progress),
+        }
+    }
+
+    async fn commit(&mut self, flush: &Flush) -> Result<(), Fault> {
+        let mut attempt = 1;
+        loop {
+            match self.attempt(flush).await {
+                Ok(()) => return Ok(()),
+                Err(failed) if failed.again && attempt < ATTEMPTS => {
+                    tracing::debug!(lane = %self.id, attempt, fault = %failed.fault, "the flush is repeated");
+                    attempt += 1;
+                }
+                Err(failed) => return Err(failed.fault),
+            }
+        }
+    }
+}
+
+/// Whether the connection lives and its transaction must be ended.
+enum Rollback {
+    Possible,
+    Done,
+}
+
+/// Sends a packet of statements; how many rows each has changed.
+async fn send(connection: &mut Conn, packet: String) -> Result<Vec<u64>, mysql_async::Error> {
+    let mut result = connection.query_iter(packet).await?;
+    let mut affected = Vec::new();
+    while !result.is_empty() {
+        affected.push(result.affected_rows());
+        result.next().await?;
+    }
+    Ok(affected)
+}
+
+fn session_statements() -> String {
+    let lock_wait_seconds = (LEASE_TIME_TO_LIVE / 2).as_secs().max(1);
+    let network_seconds = pause_limit_seconds();
+    format!(
+        "{SESSION}; SET SESSION innodb_lock_wait_timeout = {lock_wait_seconds}, \
+         net_read_timeout = {network_seconds}, net_write_timeout = {network_seconds}"
+    )
+}
+
+fn pause_limit_seconds() -> u64 {
+    LEASE_TIME_TO_LIVE.as_secs().saturating_sub(1).max(1)
+}
+
+/// From here on a client that sends nothing for so long loses its connection, and with it its transaction and locks.
+fn pause_limit() -> String {
+    format!("SET SESSION wait_timeout = {}", pause_limit_seconds())
+}
+
+/// An idle lane may keep its connection.
+fn no_pause_limit() -> &'static str {
+    "SET SESSION wait_timeout = @@GLOBAL.wait_timeout"
+}
+
+fn commit_statement() -> String {
+    format!("COMMIT; {}", no_pause_limit())
+}

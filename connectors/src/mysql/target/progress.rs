@@ -1,0 +1,260 @@
+//! The progress row as SQL: reading, first writing, and the fenced update that begins each flush.
+//!
+//! The fence is `revision = IF(revision = old, new, NULL)` on a NOT NULL column: in strict mode a stale writer's
+//! statement fails with error 1048, and nothing of its transaction happens.
+
+use std::str::FromStr;
+
+use anabranch_pipeline::deliver::{LaneId, Progress};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::lsn::{Lsn, ResumePoint};
+
+use super::session::TextRow;
+use crate::mysql::connection::push_bytes;
+
+/// Columns in the order in which rows are read.
+const COLUMNS: &[&str] = &[
+    "projection",
+    "source",
+    "lane",
+    "lanes",
+    "layout",
+    "revision",
+    "position",
+    "highest_position",
+    "resume_file",
+    "resume_position",
+    "resume_gtid_set",
+    "server_flavor",
+    "server_id",
+    "message_sequence",
+    "message_id",
+    "committed_at_us",
+    "rows_applied",
+];
+
+/// A progress row as it stands in a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredProgress {
+    pub projection: String,
+    pub source: String,
+    pub lane: u32,
+    /// Number of lanes that it was made for.
+    pub lanes: u32,
+    /// Layout that it was made for.
+    pub layout: String,
+    pub progress: Progress,
+}
+
+/// A string literal that means this text whatever the connection's character set.
+pub(super) fn literal(text: &str) -> String {
+    let mut sql = String::from("_utf8mb4 ");
+    push_bytes(&mut sql, text.as_bytes());
+    sql
+}
+
+fn key(lane: &LaneId) -> String {
+    format!(
+        "`projection` = {} AND `source` = {} AND `lane` = {}",
+        literal(&lane.projection),
+        literal(&lane.source),
+        lane.lane
+    )
+}
+
+/// Reads all rows, or one lane's.
+///
+/// One lane's row is read with a lock: a commit of unknown outcome that is still under way is waited for, so what is
+/// read is settled.
+pub(super) fn select(table: &str, lane: Option<&LaneId>) -> String {
+    let columns: Vec<String> = COLUMNS.iter().map(|column| format!("CAST(`{column}` AS CHAR)")).collect();
+    let columns = columns.join(", ");
+    match lane {
+        Some(lane) => format!("SELECT {columns} FROM {table} WHERE {} LOCK IN SHARE MODE", key(lane)),
+        None => format!("SELECT {columns} FROM {table} ORDER BY `projection`, `source`, `lane`"),
+    }
+}
+
+/// Makes the row of a new lane, unless it is there.
+pub(super) fn insert(table: &str, lane: &LaneId, lanes: u32, layout: &str) -> String {
+    format!(
+        "INSERT INTO {table} (`projection`, `source`, `lane`, `lanes`, `layout`, `revision`, `position`, \
+         `highest_position`, `resume_file`, `resume_position`, `resume_gtid_set`, `server_flavor`, `server_id`, \
+         `committed_at_us`, `rows_applied`, `updated_at`) \
+         VALUES ({}, {}, {}, {lanes}, {}, 0, 0, 0, '', 0, '', '', '', 0, 0, UTC_TIMESTAMP(6)) \
+         ON DUPLICATE KEY UPDATE `lane` = `lane`",
+        literal(&lane.projection),
+        literal(&lane.source),
+        lane.lane,
+        literal(layout)
+    )
+}
+
+/// The fence and the new progress in one statement: fails with error 1048 when the stored revision is not the one
+/// before, changes no row when the row is gone.
+pub(super) fn update(table: &str, lane: &LaneId, progress: &Progress) -> String {
+    let (sequence, id) = match &progress.message {
+        Some((sequence, id)) => (sequence.to_string(), literal(id)),
+        None => ("NULL".to_owned(), "NULL".to_owned()),
+    };
+    format!(
+        "UPDATE {table} SET `revision` = IF(`revision` = {}, {}, NULL), `position` = {}, `highest_position` = {}, \
+         `resume_file` = {}, `resume_position` = {}, `resume_gtid_set` = {}, `server_flavor` = {}, `server_id` = {}, \
+         `message_sequence` = {sequence}, `message_id` = {id}, `committed_at_us` = {}, `rows_applied` = {}, \
+         `updated_at` = UTC_TIMESTAMP(6) WHERE {}",
+        progress.revision.saturating_sub(1),
+        progress.revision,
+        progress.position.as_u64(),
+        progress.highest_position.as_u64(),
+        literal(&progress.resume.file),
+        progress.resume.position,
+        literal(&progress.resume.gtid_set),
+        literal(&progress.server.flavor),
+        literal(&progress.server.id),
+        progress.committed_at_us,
+        progress.rows,
+        key(lane)
+    )
+}
+
+impl StoredProgress {
+    /// From a row of [`select`].
+    pub(super) fn from_row(subject: &str, row: &TextRow) -> Result<Self, Fault> {
+        let mut cells = Cells { subject, row };
+        let message = match (cells.optional("message_sequence"), cells.optional("message_id")) {
+            (Some(_), Some(id)) => Some((cells.number("message_sequence")?, id.to_owned())),
+            _ => None,
+        };
+        Ok(Self {
+            projection: cells.text("projection"),
+            source: cells.text("source"),
+            lane: cells.number("lane")?,
+            lanes: cells.number("lanes")?,
+            layout: cells.text("layout"),
+            progress: Progress {
+                revision: cells.number("revision")?,
+                position: cells.lsn("position")?,
+                highest_position: cells.lsn("highest_position")?,
+                resume: ResumePoint {
+                    file: cells.text("resume_file"),
+                    position: cells.number("resume_position")?,
+                    gtid_set: cells.text("resume_gtid_set"),
+                },
+                server: ServerIdentity { flavor: cells.text("server_flavor"), id: cells.text("server_id") },
+                message,
+                committed_at_us: cells.number("committed_at_us")?,
+                rows: cells.number("rows_applied")?,
+            },
+        })
+    }
+
+    /// Why the row does not belong to these lanes and this layout, if it does not.
+    pub(super) fn mismatch(&self, subject: &str, lanes: u32, layout: &str) -> Option<Fault> {
+        let row = format!("{subject}, progress of {}/{}/{}", self.projection, self.source, self.lane);
+        if self.lanes != lanes {
+            let found = format!("it was made for {} lanes", self.lanes);
+            return Some(
+                Fault::new(Code::TargetProgressLost, row, found).needs(format!("{lanes} lanes")).remedy(
+                    format!(
+                        "set `lanes = {}` for projection {}, or {}",
+                        self.lanes, self.projection, START_ANEW
+                    ),
+                ),
+            );
+        }
+        (self.layout != layout).then(|| {
+            Fault::new(Code::TargetProgressLost, row, format!("it was made for the layout `{}`", self.layout))
+                .needs(format!("the configured layout `{layout}`"))
+                .remedy(format!("set the projection's layout back, or {START_ANEW}"))
+        })
+    }
+}
+
+/// How a projection begins again on a target, when nothing else helps.
+pub(super) const START_ANEW: &str = "start the projection anew on this target: empty its derived tables, delete its \
+     rows from the tables `progress` and `enrolled`, run `anabranch --config FILE setup`";
+
+/// Named access to a row.
+struct Cells<'r> {
+    subject: &'r str,
+    row: &'r TextRow,
+}
+
+impl<'r> Cells<'r> {
+    fn optional(&self, name: &'static str) -> Option<&'r str> {
+        let index = COLUMNS.iter().position(|column| *column == name).expect("a name of the list above");
+        self.row.get(index)?.as_deref()
+    }
+
+    fn text(&self, name: &'static str) -> String {
+        self.optional(name).unwrap_or_default().to_owned()
+    }
+
+    fn number<T: FromStr>(&mut self, name: &'static str) -> Result<T, Fault> {
+        self.optional(name).and_then(|text| text.parse().ok()).ok_or_else(|| self.unreadable(name))
+    }
+
+    fn lsn(&mut self, name: &'static str) -> Result<Lsn, Fault> {
+        Lsn::from_u64(self.number(name)?).map_err(|error| self.unreadable(name).caused_by(error))
+    }
+
+    fn unreadable(&self, name: &str) -> Fault {
+        Fault::new(
+            Code::TargetProgressLost,
+            format!("{}, progress row", self.subject),
+            format!("column `{name}` holds no valid value"),
+        )
+        .needs("the row as Anabranch wrote it")
+        .remedy("restore the control database together with the derived tables")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored() -> StoredProgress {
+        StoredProgress {
+            projection: "birthday".into(),
+            source: "source-a".into(),
+            lane: 1,
+            lanes: 2,
+            layout: "by_day".into(),
+            progress: Progress::default(),
+        }
+    }
+
+    #[test]
+    fn a_row_of_a_new_lane_reads_as_a_new_lane() {
+        let text = "birthday,source-a,1,2,by_day,0,0,0,,0,,,,NULL,NULL,0,0";
+        let row: TextRow = text.split(',').map(|cell| (cell != "NULL").then(|| cell.to_owned())).collect();
+        assert_eq!(StoredProgress::from_row("target t", &row).unwrap(), stored());
+    }
+
+    #[test]
+    fn a_damaged_row_is_named() {
+        let row: TextRow = vec![Some("x".to_owned()); COLUMNS.len()];
+        let fault = StoredProgress::from_row("target t", &row).unwrap_err();
+        assert_eq!(fault.code(), Code::TargetProgressLost);
+    }
+
+    #[test]
+    fn another_number_of_lanes_or_layout_does_not_fit() {
+        assert!(stored().mismatch("target t", 2, "by_day").is_none());
+        assert!(stored().mismatch("target t", 3, "by_day").unwrap().to_string().contains("`lanes = 2`"));
+        assert!(stored().mismatch("target t", 2, "by_user").unwrap().to_string().contains("by_user"));
+    }
+
+    #[test]
+    fn statements_are_ascii_whatever_the_texts_are() {
+        let lane = LaneId { projection: "p".into(), target: "t".into(), source: "s'".into(), lane: 0 };
+        let mut progress = Progress::default();
+        progress.resume.file = "büch;.000001".into();
+        progress.message = Some((7, "ä-7".into()));
+        for sql in [update("`c`.`progress`", &lane, &progress), insert("`c`.`progress`", &lane, 2, "lä'yout")]
+        {
+            assert!(sql.is_ascii() && !sql.contains("s'\"") && !sql.contains(';'), "{sql}");
+        }
+    }
+}

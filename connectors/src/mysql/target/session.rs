@@ -1,0 +1,79 @@
+//! A short connection for set-up, checks and status: text in, rows of text out.
+//!
+//! Lanes do not use it: they apply through `mysql_async`.
+
+use std::time::Duration;
+
+use anabranch_pipeline::error::{Code, Fault};
+use sqlx::mysql::{MySqlConnection, MySqlRow};
+use sqlx::{AssertSqlSafe, Connection, Row};
+
+use super::progress::{self, StoredProgress};
+use super::{MysqlTarget, with_remedy};
+use crate::mysql::connection::sqlx_options;
+use crate::mysql::error::{Side, from_sqlx};
+
+/// Well above a TLS handshake on a slow link.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Hundreds of CREATE TABLE on a slow disk are the longest thing that a session does in one call.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// A row as text; `None` = NULL.
+pub(super) type TextRow = Vec<Option<String>>;
+
+/// An open session on a target.
+pub(super) struct Session {
+    connection: MySqlConnection,
+    subject: String,
+}
+
+impl Session {
+    pub(super) async fn open(target: &MysqlTarget) -> Result<Self, Fault> {
+        let subject = target.subject();
+        let options = sqlx_options(&target.0.url, target.0.ca_file.as_deref());
+        let connection = within(&subject, CONNECT_TIMEOUT, MySqlConnection::connect_with(&options)).await?;
+        Ok(Self { connection, subject })
+    }
+
+    /// Executes statements separated by semicolons; rows of all of them.
+    pub(super) async fn rows(&mut self, sql: String) -> Result<Vec<TextRow>, Fault> {
+        // Text of ours: identifiers are quoted and values are hexadecimal literals.
+        let query = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut self.connection);
+        let rows = within(&self.subject, STATEMENT_TIMEOUT, query).await?;
+        rows.iter().map(text).collect::<Result<_, _>>().map_err(|error| self.fault(error))
+    }
+
+    /// Executes statements separated by semicolons.
+    pub(super) async fn run(&mut self, sql: String) -> Result<(), Fault> {
+        self.rows(sql).await.map(drop)
+    }
+
+    /// All progress rows of a target.
+    pub(super) async fn progress(&mut self, target: &MysqlTarget) -> Result<Vec<StoredProgress>, Fault> {
+        let rows = self.rows(progress::select(&target.progress_table(), None)).await?;
+        rows.iter().map(|row| StoredProgress::from_row(&self.subject, row)).collect()
+    }
+
+    fn fault(&self, error: sqlx::Error) -> Fault {
+        with_remedy(from_sqlx(Side::Target, &self.subject, error))
+    }
+}
+
+async fn within<T>(
+    subject: &str,
+    limit: Duration,
+    work: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, Fault> {
+    match tokio::time::timeout(limit, work).await {
+        Ok(result) => result.map_err(|error| with_remedy(from_sqlx(Side::Target, subject, error))),
+        Err(_) => {
+            let found = format!("no answer within {} s", limit.as_secs());
+            Err(Fault::new(Code::TargetUnreachable, subject, found))
+        }
+    }
+}
+
+/// The protocol is text, so each value is text whatever its column's type.
+fn text(row: &MySqlRow) -> Result<TextRow, sqlx::Error> {
+    (0..row.len()).map(|index| row.try_get_unchecked::<Option<String>, _>(index)).collect()
+}

@@ -1,0 +1,245 @@
+//! Set-up of a target: control tables, derived databases and tables, first progress rows.
+//!
+//! Safe to repeat and to run twice at once: it only ever adds what is missing. It never guesses: a progress row that
+//! is gone beside filled tables, or a table that is gone beside moved progress, is a loss that a person must decide
+//! on. So everything is looked at before anything is created.
+
+use std::collections::HashSet;
+
+use anabranch_pipeline::deliver::LaneId;
+use anabranch_pipeline::error::{Code, Fault};
+
+use super::catalog::Catalog;
+use super::progress::{self, START_ANEW, StoredProgress, literal};
+use super::session::Session;
+use super::{Assignment, MysqlTarget, ddl};
+use crate::mysql::connection::{quote_identifier, quote_table};
+
+/// Statements a packet: hundreds of tables in a few round trips, each far below every packet limit.
+const STATEMENTS_PER_PACKET: usize = 100;
+
+/// What set-up created; all zero when nothing was missing.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct SetupReport {
+    pub databases: usize,
+    /// Control tables included.
+    pub tables: usize,
+    pub progress_rows: usize,
+}
+
+/// Progress rows and the pairs (projection, source) that once got theirs.
+#[derive(Debug, Default)]
+pub(super) struct Enrolment {
+    pub(super) rows: Vec<StoredProgress>,
+    pub(super) enrolled: HashSet<(String, String)>,
+}
+
+impl Enrolment {
+    pub(super) async fn read(
+        session: &mut Session,
+        target: &MysqlTarget,
+        catalog: &Catalog,
+    ) -> Result<Self, Fault> {
+        let mut enrolment = Self::default();
+        if catalog.has_progress_table(target) {
+            enrolment.rows = session.progress(target).await?;
+        }
+        if catalog.table(&target.0.control_database, ddl::ENROLLED_TABLE).is_some() {
+            let sql = format!("SELECT `projection`, `source` FROM {}", target.enrolled_table());
+            for row in session.rows(sql).await? {
+                let mut cells = row.into_iter().map(Option::unwrap_or_default);
+                if let (Some(projection), Some(source)) = (cells.next(), cells.next()) {
+                    enrolment.enrolled.insert((projection, source));
+                }
+            }
+        }
+        Ok(enrolment)
+    }
+
+    pub(super) fn row(&self, lane: &LaneId) -> Option<&StoredProgress> {
+        self.rows.iter().find(|row| {
+            row.projection == lane.projection && row.source == lane.source && row.lane == lane.lane
+        })
+    }
+
+    /// Whether progress rows of that source were made here at some time.
+    pub(super) fn knows(&self, projection: &str, source: &str) -> bool {
+        self.enrolled.contains(&(projection.to_owned(), source.to_owned()))
+            || self.rows.iter().any(|row| row.projection == projection && row.source == source)
+    }
+
+    fn knows_projection(&self, projection: &str) -> bool {
+        self.enrolled.iter().any(|(name, _)| name == projection)
+            || self.rows.iter().any(|row| row.projection == projection)
+    }
+
+    /// Whether some lane of the projection has applied anything.
+    pub(super) fn has_moved(&self, projection: &str) -> bool {
+        self.rows.iter().any(|row| row.projection == projection && row.progress.revision > 0)
+    }
+
+    /// What a person must decide about one lane, if anything: a row that is lost or made for something else.
+    pub(super) fn loss(&self, target: &MysqlTarget, assignment: &Assignment, lane: &LaneId) -> Option<Fault> {
+        match self.row(lane) {
+            Some(row) => row.mismatch(&target.subject(), assignment.lanes, &assignment.fingerprint()),
+            None if self.knows(&lane.projection, &lane.source) => {
+                // Other lanes' rows say more than "gone" when the number of lanes was raised.
+                let other =
+                    self.rows.iter().find(|r| r.projection == lane.projection && r.source == lane.source);
+                let mismatch = other.and_then(|row| {
+                    row.mismatch(&target.subject(), assignment.lanes, &assignment.fingerprint())
+                });
+                Some(mismatch.unwrap_or_else(|| lost(target, lane)))
+            }
+            None => None,
+        }
+    }
+}
+
+fn lost(target: &MysqlTarget, lane: &LaneId) -> Fault {
+    let found = format!("its row in {} is gone", target.progress_table());
+    Fault::new(Code::TargetProgressLost, format!("lane {lane}"), found)
+        .needs("the row: without it nobody knows which rows of the derived tables are out of date")
+        .remedy(format!("restore the control database together with the derived tables, or {START_ANEW}"))
+}
+
+pub(super) async fn setup(target: &MysqlTarget) -> Result<SetupReport, Fault> {
+    let mut session = Session::open(target).await?;
+    let catalog = Catalog::read(&mut session, target).await?;
+    let enrolment = Enrolment::read(&mut session, target, &catalog).await?;
+    for assignment in &target.0.assignments {
+        look(&mut session, target, &catalog, &enrolment, assignment).await?;
+    }
+    let mut report = SetupReport::default();
+    create(&mut session, target, &catalog, &mut report).await?;
+    enrol(&mut session, target, &enrolment, &mut report).await?;
+    Ok(report)
+}
+
+/// Stops on everything that set-up must not paper over.
+async fn look(
+    session: &mut Session,
+    target: &MysqlTarget,
+    catalog: &Catalog,
+    enrolment: &Enrolment,
+    assignment: &Assignment,
+) -> Result<(), Fault> {
+    let lanes = target.lane_ids().into_iter().filter(|lane| lane.projection == assignment.name);
+    for lane in lanes {
+        if let Some(fault) = enrolment.loss(target, assignment, &lane) {
+            return Err(fault);
+        }
+    }
+    if enrolment.has_moved(&assignment.name) {
+        let missing = assignment
+            .tables()
+            .find(|table| catalog.table(&table.derived.database, &table.derived.table).is_none());
+        if let Some(table) = missing {
+            return Err(gone(target, &quote_table(&table.derived.database, &table.derived.table)));
+        }
+    }
+    if !enrolment.knows_projection(&assignment.name) {
+        let existing = assignment
+            .tables()
+            .filter(|table| catalog.table(&table.derived.database, &table.derived.table).is_some())
+            .map(|table| quote_table(&table.derived.database, &table.derived.table))
+            .collect::<Vec<_>>();
+        if let Some(table) = first_filled(session, &existing).await? {
+            let subject = format!("{}, projection {}", target.subject(), assignment.name);
+            return Err(Fault::new(
+                Code::TargetProgressLost,
+                subject,
+                format!("table {table} holds rows, and no progress of any lane is stored"),
+            )
+            .needs("empty tables for a first set-up")
+            .remedy(
+                "restore the control database together with the derived tables, or empty the derived tables",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A table that vanished after rows were applied to it: set-up would bring it back without them.
+pub(super) fn gone(target: &MysqlTarget, table: &str) -> Fault {
+    let found = "it does not exist, although lanes have applied rows before";
+    Fault::new(Code::TargetTableMissing, format!("{}, table {table}", target.subject()), found)
+        .needs("the table with its rows")
+        .remedy(format!("restore the derived tables together with the control database, or {START_ANEW}"))
+}
+
+/// The first of the tables that holds a row.
+async fn first_filled(session: &mut Session, tables: &[String]) -> Result<Option<String>, Fault> {
+    for some in tables.chunks(STATEMENTS_PER_PACKET) {
+        let parts: Vec<String> = some
+            .iter()
+            .map(|table| format!("SELECT {} FROM DUAL WHERE EXISTS (SELECT 1 FROM {table})", literal(table)))
+            .collect();
+        let filled = session.rows(parts.join(" UNION ALL ")).await?;
+        if let Some(name) = filled.into_iter().flatten().next().flatten() {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
+async fn create(
+    session: &mut Session,
+    target: &MysqlTarget,
+    catalog: &Catalog,
+    report: &mut SetupReport,
+) -> Result<(), Fault> {
+    let control = target.0.control_database.as_str();
+    let mut databases = HashSet::new();
+    let mut statements = Vec::new();
+    let mut add = |database: &str, table: &str, shape: &ddl::Shape| {
+        if databases.insert(database.to_owned()) && !catalog.has_database(database) {
+            report.databases += 1;
+            statements.push(format!("CREATE DATABASE IF NOT EXISTS {}", quote_identifier(database)));
+        }
+        if catalog.table(database, table).is_none() {
+            report.tables += 1;
+            statements.push(shape.create(&quote_table(database, table)));
+        }
+    };
+    add(control, ddl::PROGRESS_TABLE, &ddl::PROGRESS);
+    add(control, ddl::ENROLLED_TABLE, &ddl::ENROLLED);
+    for assignment in &target.0.assignments {
+        for table in assignment.tables() {
+            add(&table.derived.database, &table.derived.table, &ddl::BIRTHDAY);
+        }
+    }
+    for packet in statements.chunks(STATEMENTS_PER_PACKET) {
+        session.run(packet.join(";")).await?;
+    }
+    Ok(())
+}
+
+/// Makes the progress rows of sources that never had any, and notes that they were made: one transaction.
+async fn enrol(
+    session: &mut Session,
+    target: &MysqlTarget,
+    enrolment: &Enrolment,
+    report: &mut SetupReport,
+) -> Result<(), Fault> {
+    let mut statements = vec!["START TRANSACTION".to_owned()];
+    for assignment in &target.0.assignments {
+        for source in &assignment.sources {
+            statements.push(format!(
+                "INSERT INTO {} (`projection`, `source`, `enrolled_at`) VALUES ({}, {}, UTC_TIMESTAMP(6)) \
+                 ON DUPLICATE KEY UPDATE `source` = `source`",
+                target.enrolled_table(),
+                literal(&assignment.name),
+                literal(source)
+            ));
+        }
+        let lanes = target.lane_ids().into_iter().filter(|lane| lane.projection == assignment.name);
+        for lane in lanes.filter(|lane| enrolment.row(lane).is_none()) {
+            report.progress_rows += 1;
+            let layout = assignment.fingerprint();
+            statements.push(progress::insert(&target.progress_table(), &lane, assignment.lanes, &layout));
+        }
+    }
+    statements.push("COMMIT".to_owned());
+    session.run(statements.join(";")).await
+}

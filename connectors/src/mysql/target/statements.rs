@@ -1,0 +1,296 @@
+//! The text of a flush: multi-row statements, cut into packets that the server accepts.
+//!
+//! Text only, numbers and `x'…'` literals: it means the same in any SQL mode and character set, and statements of
+//! varying shape cost nothing to prepare. Order is fixed (withdrawals, then table by table its deletes and upserts,
+//! keys rising), so that two lanes lock in one order.
+
+use std::fmt::Write as _;
+
+use anabranch_pipeline::deliver::{Cell, DerivedTable, Flush, Mutation, MutationAction};
+use anabranch_pipeline::projections::ProjectedTable;
+
+use crate::mysql::connection::{push_bytes, quote_identifier, quote_table};
+
+/// Bounds of the text.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TextLimits {
+    pub(super) statement_rows: usize,
+    /// A packet exceeds it only by a single row that is longer.
+    pub(super) packet_bytes: usize,
+}
+
+/// The statements of a flush behind `head`, as packets of statements separated by semicolons.
+///
+/// `owned` are the indexes of the lane's tables in `tables`. A withdrawal is one DELETE for each of them, all in the
+/// flush's transaction: a shard of a million users keeps it open for some ten seconds, and progress only moves after.
+pub(super) fn packets(
+    head: &[String],
+    flush: &Flush,
+    tables: &[ProjectedTable],
+    owned: &[u32],
+    limits: TextLimits,
+) -> Vec<String> {
+    let mut packets = Packets { limit_bytes: limits.packet_bytes, ..Packets::default() };
+    for statement in head {
+        packets.push(statement);
+    }
+    for (shard, lsn) in &flush.withdrawals {
+        for index in owned {
+            let table = &tables[*index as usize].derived;
+            packets.push(&format!(
+                "DELETE FROM {} WHERE `shard_id` = {shard} AND `lsn` <= {}",
+                quote_table(&table.database, &table.table),
+                lsn.as_u64()
+            ));
+        }
+    }
+    let ordered = flush.ordered();
+    for of_table in ordered.chunk_by(|a, b| a.table == b.table) {
+        let table = &tables[of_table[0].table as usize].derived;
+        let is_delete = |mutation: &&Mutation| mutation.action == MutationAction::Delete;
+        let deletes = DeleteText { table };
+        multi_row(&mut packets, of_table.iter().filter(is_delete), limits, &deletes);
+        let upserts = UpsertText { table };
+        multi_row(&mut packets, of_table.iter().filter(|mutation| !is_delete(mutation)), limits, &upserts);
+    }
+    packets.finish()
+}
+
+/// A statement that takes any number of rows.
+trait RowsText {
+    const SEPARATOR: &'static str;
+    fn head(&self) -> String;
+    fn push_row(&self, sql: &mut String, mutation: &Mutation);
+    fn tail(&self) -> String;
+}
+
+fn multi_row<'m>(
+    packets: &mut Packets,
+    mutations: impl Iterator<Item = &'m Mutation>,
+    limits: TextLimits,
+    text: &impl RowsText,
+) {
+    let mut mutations = mutations.peekable();
+    if mutations.peek().is_none() {
+        return;
+    }
+    let (head, tail) = (text.head(), text.tail());
+    let (mut statement, mut row, mut rows) = (head.clone(), String::new(), 0);
+    for mutation in mutations {
+        row.clear();
+        text.push_row(&mut row, mutation);
+        let is_full = rows == limits.statement_rows
+            || statement.len() + row.len() + tail.len() >= limits.packet_bytes && rows > 0;
+        if is_full {
+            statement.push_str(&tail);
+            packets.push(&statement);
+            statement.clone_from(&head);
+            rows = 0;
+        }
+        if rows > 0 {
+            statement.push_str(text_separator(text));
+        }
+        statement.push_str(&row);
+        rows += 1;
+    }
+    statement.push_str(&tail);
+    packets.push(&statement);
+}
+
+fn text_separator<T: RowsText>(_: &T) -> &'static str {
+    T::SEPARATOR
+}
+
+/// Deletes rows by their whole key, each only up to its own version.
+struct DeleteText<'t> {
+    table: &'t DerivedTable,
+}
+
+impl RowsText for DeleteText<'_> {
+    const SEPARATOR: &'static str = " OR ";
+
+    fn head(&self) -> String {
+        format!("DELETE FROM {} WHERE ", quote_table(&self.table.database, &self.table.table))
+    }
+
+    fn push_row(&self, sql: &mut String, mutation: &Mutation) {
+        write!(sql, "(`shard_id` = {}", mutation.shard).expect("writing to a String cannot fail");
+        for (column, cell) in self.table.key_columns.iter().zip(&mutation.key) {
+            write!(sql, " AND {} = ", quote_identifier(column)).expect("writing to a String cannot fail");
+            push_cell(sql, cell);
+        }
+        write!(sql, " AND `lsn` <= {})", mutation.lsn.as_u64()).expect("writing to a String cannot fail");
+    }
+
+    fn tail(&self) -> String {
+        String::new()
+    }
+}
+
+/// Inserts rows, or updates those that are not newer. Only the projection's columns and the version are ever set,
+/// the version last: MySQL evaluates assignments from left to right.
+struct UpsertText<'t> {
+    table: &'t DerivedTable,
+}
+
+impl RowsText for UpsertText<'_> {
+    const SEPARATOR: &'static str = ",";
+
+    fn head(&self) -> String {
+        let table = quote_table(&self.table.database, &self.table.table);
+        let columns: String = (self.table.key_columns.iter().chain(self.table.value_columns))
+            .map(|column| format!("{},", quote_identifier(column)))
+            .collect();
+        format!("INSERT INTO {table} (`shard_id`,{columns}`lsn`) VALUES ")
+    }
+
+    fn push_row(&self, sql: &mut String, mutation: &Mutation) {
+        write!(sql, "({},", mutation.shard).expect("writing to a String cannot fail");
+        let MutationAction::Upsert(values) = &mutation.action else {
+            unreachable!("deletes were filtered out");
+        };
+        for cell in mutation.key.iter().chain(values) {
+            push_cell(sql, cell);
+            sql.push(',');
+        }
+        write!(sql, "{})", mutation.lsn.as_u64()).expect("writing to a String cannot fail");
+    }
+
+    fn tail(&self) -> String {
+        let values: String = (self.table.value_columns.iter())
+            .map(|column| {
+                let column = quote_identifier(column);
+                format!("{column}=IF(VALUES(`lsn`)>=`lsn`,VALUES({column}),{column}),")
+            })
+            .collect();
+        format!(" ON DUPLICATE KEY UPDATE {values}`lsn`=GREATEST(`lsn`,VALUES(`lsn`))")
+    }
+}
+
+fn push_cell(sql: &mut String, cell: &Cell) {
+    match cell {
+        Cell::Int(number) => write!(sql, "{number}").expect("writing to a String cannot fail"),
+        Cell::UInt(number) => write!(sql, "{number}").expect("writing to a String cannot fail"),
+        Cell::Bytes(bytes) => push_bytes(sql, bytes),
+    }
+}
+
+/// Statements collected into packets.
+#[derive(Debug, Default)]
+struct Packets {
+    limit_bytes: usize,
+    done: Vec<String>,
+    current: String,
+}
+
+impl Packets {
+    fn push(&mut self, statement: &str) {
+        if !self.current.is_empty() {
+            if self.current.len() + 1 + statement.len() > self.limit_bytes {
+                self.done.push(std::mem::take(&mut self.current));
+            } else {
+                self.current.push(';');
+            }
+        }
+        self.current.push_str(statement);
+    }
+
+    fn finish(mut self) -> Vec<String> {
+        if !self.current.is_empty() {
+            self.done.push(self.current);
+        }
+        self.done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_schemas::lsn::Lsn;
+    use anabranch_schemas::shard::ShardId;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn table() -> ProjectedTable {
+        let derived = DerivedTable {
+            database: "d`b".into(),
+            table: "birthday_0101".into(),
+            key_columns: &["user_id"],
+            value_columns: &["birthday"],
+        };
+        ProjectedTable { derived, target: 0, lane: 0 }
+    }
+
+    fn shard() -> ShardId {
+        ShardId::of("s", "d", "t", 0)
+    }
+
+    fn mutation(user_id: u64, lsn: u64, value: Option<&[u8]>) -> Mutation {
+        let action = match value {
+            Some(bytes) => MutationAction::Upsert(Box::new([Cell::Bytes(bytes.into())])),
+            None => MutationAction::Delete,
+        };
+        let lsn = Lsn::from_u64(lsn).unwrap();
+        Mutation { table: 0, shard: shard(), key: Box::new([Cell::UInt(user_id)]), lsn, action }
+    }
+
+    fn text(flush: &Flush, statement_rows: usize, packet_bytes: usize) -> Vec<String> {
+        let head = ["START TRANSACTION".to_owned()];
+        packets(&head, flush, &[table()], &[0], TextLimits { statement_rows, packet_bytes })
+    }
+
+    #[test]
+    fn a_flush_reads_withdrawals_deletes_upserts() {
+        let mut flush = Flush::default();
+        flush.withdraw(shard(), Lsn::from_u64(3).unwrap());
+        flush.push(mutation(2, 6, Some(b"01-01")));
+        flush.push(mutation(1, 5, None));
+        let shard = shard();
+        assert_eq!(
+            text(&flush, 1000, 1 << 20),
+            [format!(
+                "START TRANSACTION;\
+                 DELETE FROM `d``b`.`birthday_0101` WHERE `shard_id` = {shard} AND `lsn` <= 3;\
+                 DELETE FROM `d``b`.`birthday_0101` WHERE (`shard_id` = {shard} AND `user_id` = 1 AND `lsn` <= 5);\
+                 INSERT INTO `d``b`.`birthday_0101` (`shard_id`,`user_id`,`birthday`,`lsn`) VALUES \
+                 ({shard},2,x'30312d3031',6) ON DUPLICATE KEY UPDATE \
+                 `birthday`=IF(VALUES(`lsn`)>=`lsn`,VALUES(`birthday`),`birthday`),`lsn`=GREATEST(`lsn`,VALUES(`lsn`))"
+            )]
+        );
+    }
+
+    #[test]
+    fn a_statement_has_at_most_so_many_rows() {
+        let mut flush = Flush::default();
+        for user_id in 0..25 {
+            flush.push(mutation(user_id, 1, Some(b"01-01")));
+            flush.push(mutation(100 + user_id, 1, None));
+        }
+        let sql = text(&flush, 10, 1 << 20).join(";");
+        assert_eq!(sql.matches("INSERT INTO").count(), 3);
+        assert_eq!(sql.matches("DELETE FROM").count(), 3);
+        assert_eq!(sql.matches("x'30312d3031'").count(), 25);
+        assert_eq!(sql.matches("`user_id` = ").count(), 25);
+    }
+
+    proptest! {
+        #[test]
+        fn text_is_ascii_within_the_packet_and_holds_every_row_once(
+            rows in prop::collection::btree_map(any::<u64>(), prop::option::of(any::<[u8; 5]>()), 1..60),
+            statement_rows in 1..20usize,
+            packet_bytes in 500..4000usize,
+        ) {
+            let mut flush = Flush::default();
+            for (user_id, value) in &rows {
+                flush.push(mutation(*user_id, 1, value.as_ref().map(|bytes| &bytes[..])));
+            }
+            let packets = text(&flush, statement_rows, packet_bytes);
+            let all = packets.join(";");
+            prop_assert!(all.is_ascii());
+            prop_assert!(packets.iter().all(|packet| packet.len() <= packet_bytes), "{packet_bytes}");
+            let deletes = rows.values().filter(|value| value.is_none()).count();
+            prop_assert_eq!(all.matches("`user_id` = ").count(), deletes);
+            prop_assert_eq!(all.matches("x'").count(), rows.len() - deletes);
+        }
+    }
+}
