@@ -1,0 +1,9 @@
+//! One suite a port, on real servers: what `pipeline/src/ports.rs` promises is checked here.
+
+#![expect(clippy::unwrap_used, reason = "the whole target is tests")]
+
+mod lease;
+mod log;
+mod log_damage;
+mod log_server;
+mod nats;

@@ -1,0 +1,196 @@
+//! A NATS server of its own for each test, and small ways to write, read and damage a stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_connectors::nats::{NatsLog, NatsLogReader, NatsLogWriter};
+use anabranch_pipeline::config::{Config, Limits, LogConfig};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{Log, LogEntry, LogMessage, LogReader, LogWriter};
+use anabranch_schemas::envelope::{Envelope, ServerIdentity};
+use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_stack::{Options, Server, ServerSpec, Stack};
+use async_nats::jetstream;
+use bytes::Bytes;
+use tokio::time::{Instant, sleep, timeout};
+
+pub const SOURCE: &str = "source-a";
+pub const STREAM: &str = "demo_source-a";
+pub const SUBJECT: &str = "demo.source-a.changes";
+/// Far above what a step takes on a busy machine; a wait that reaches it has failed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Nats {
+    stack: Stack,
+    pub server: Arc<Server>,
+}
+
+impl Nats {
+    pub fn start() -> Self {
+        Self::start_with(ServerSpec::nats("nats"))
+    }
+
+    pub fn start_with(spec: ServerSpec) -> Self {
+        blocking(|| {
+            let stack = Stack::start(Options::empty().with(spec)).unwrap();
+            let server = stack.server("nats").unwrap();
+            Self { stack, server }
+        })
+    }
+
+    pub fn config(&self) -> LogConfig {
+        parse(&self.server.url(), &self.stack.ca_file().display().to_string()).log
+    }
+
+    pub async fn connect(&self) -> NatsLog {
+        NatsLog::connect(&self.config(), "demo", &limits()).await.unwrap()
+    }
+
+    /// A log with its streams and bucket.
+    pub async fn log(&self) -> NatsLog {
+        let log = self.connect().await;
+        log.setup(&sources()).await.unwrap();
+        log
+    }
+
+    /// JetStream itself, to look and to damage.
+    pub async fn admin(&self) -> jetstream::Context {
+        let client = async_nats::ConnectOptions::new()
+            .user_and_password(self.server.user().to_owned(), self.server.password().to_owned())
+            .add_root_certificates(self.stack.ca_file())
+            .require_tls(true)
+            .connect(format!("tls://127.0.0.1:{}", self.server.port()))
+            .await
+            .unwrap();
+        jetstream::new(client)
+    }
+}
+
+/// Runs what blocks beside the test's runtime.
+pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
+    tokio::task::block_in_place(work)
+}
+
+/// A configuration of this log; the rest is only there to be valid.
+pub fn parse(url: &str, ca_file: &str) -> Config {
+    Config::parse(&format!(
+        r#"
+        name = "demo"
+        [log]
+        url = "{url}"
+        ca_file = "{ca_file}"
+        max_bytes = 1000000000
+        [[entities]]
+        entity = "user"
+        tables = "user_{{db:02}}.user_{{table:03}}"
+        [[sources]]
+        name = "{SOURCE}"
+        url = "mysql://capture:x@127.0.0.1:3306"
+        [[targets]]
+        name = "target"
+        url = "mysql://apply:x@127.0.0.1:3307"
+        [[projections]]
+        name = "birthday"
+        kind = "birthday"
+        targets = ["target"]
+        layout = "by_day"
+        databases = 1
+        database = "birthday_{{db:02}}"
+        table = "birthday_{{mmdd}}"
+        "#
+    ))
+    .unwrap()
+}
+
+pub fn limits() -> Limits {
+    parse("nats://x:x@127.0.0.1:1", "/none").limits
+}
+
+pub fn sources() -> Vec<String> {
+    vec![SOURCE.to_owned()]
+}
+
+/// The envelope of message `number` of a source that counts.
+pub fn envelope(number: u64) -> Envelope {
+    let position = |number: u64| Lsn::new(1, 7, number * 16).unwrap();
+    Envelope {
+        previous: position(number - 1),
+        position: position(number),
+        resume: ResumePoint {
+            file: "binlog.000007".to_owned(),
+            position: number * 16,
+            gtid_set: format!("1-1-{number}"),
+        },
+        server: ServerIdentity { flavor: "mariadb".to_owned(), id: "1".to_owned() },
+        term: 1,
+        committed_at_us: 1_700_000_000_000_000 + number,
+        changes: 1,
+    }
+}
+
+/// The number of a message made by [`envelope`].
+pub fn number(envelope: &Envelope) -> u64 {
+    envelope.position.position() / 16
+}
+
+pub fn payload(number: u64) -> Bytes {
+    Bytes::from(format!("payload {number} {}", "x".repeat((number % 7) as usize * 1000)))
+}
+
+/// Appends the messages of these numbers, all on the way at once.
+pub async fn send(writer: &mut NatsLogWriter, numbers: impl IntoIterator<Item = u64>) {
+    for number in numbers {
+        writer.append(envelope(number), payload(number)).await.unwrap();
+    }
+}
+
+pub async fn acknowledge_all(writer: &mut NatsLogWriter) -> Vec<LogEntry> {
+    let mut entries = Vec::new();
+    while writer.in_flight() > 0 {
+        entries.push(within(writer.acknowledged()).await.unwrap());
+    }
+    entries
+}
+
+/// A new attempt behind the present end that appends these messages.
+pub async fn append(log: &NatsLog, numbers: impl IntoIterator<Item = u64>) -> Vec<LogEntry> {
+    let end = log.end(SOURCE).await.unwrap();
+    let mut writer = log.writer(SOURCE, end.as_ref()).await.unwrap();
+    send(&mut writer, numbers).await;
+    acknowledge_all(&mut writer).await
+}
+
+pub async fn read(reader: &mut NatsLogReader, messages: usize) -> Vec<LogMessage> {
+    let mut read = Vec::new();
+    while read.len() < messages {
+        read.push(within(reader.next()).await.unwrap());
+    }
+    read
+}
+
+/// Numbers of all messages of the stream, from the first to the present end.
+pub async fn numbers(log: &NatsLog) -> Vec<u64> {
+    let state = log.stream_state(SOURCE).await.unwrap();
+    let mut reader = log.reader(SOURCE, anabranch_pipeline::ports::ReadFrom::First).await.unwrap();
+    let messages = read(&mut reader, state.messages as usize).await;
+    messages.iter().map(|message| number(&message.entry.envelope)).collect()
+}
+
+pub async fn within<T>(work: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, work).await.expect("nothing happened in time")
+}
+
+/// Polls until the condition holds.
+pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds().await {
+        assert!(Instant::now() < deadline, "{what}: not in time");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The fault's text, after its code was compared.
+pub fn text(fault: &Fault, code: Code) -> String {
+    assert_eq!(fault.code(), code, "{fault}");
+    fault.to_string()
+}
