@@ -56,7 +56,7 @@ impl Instance {
     pub(crate) fn create(layout: &Layout, name: Option<String>, mode: Mode) -> Result<Self> {
         let name = name.unwrap_or_else(unique_name);
         check_name(&name)?;
-        let _registry = lock_registry(layout)?;
+        let _registry = lock_registry(&layout.instances())?;
         sweep(layout)?;
         let mut instance = Self::at(layout, &name);
         make_folder(&instance.folder)?;
@@ -138,7 +138,10 @@ impl Instance {
     }
 
     /// Removes the folder of an instance whose servers are stopped.
+    ///
+    /// The registry's lock keeps a sweep of another process from looking into a folder that is half removed.
     pub(crate) fn remove(&self) -> Result<()> {
+        let _registry = self.folder.parent().map(lock_registry).transpose()?;
         remove_folder(&self.folder)
     }
 }
@@ -182,10 +185,9 @@ fn clean(folder: &Path) -> Result<()> {
 }
 
 /// Serialises making and sweeping instances among all processes of the checkout.
-fn lock_registry(layout: &Layout) -> Result<File> {
-    let folder = layout.instances();
-    make_folder(&folder)?;
-    let path = folder.join(".lock");
+fn lock_registry(instances: &Path) -> Result<File> {
+    make_folder(instances)?;
+    let path = instances.join(".lock");
     let file = open_lock(&path)?;
     file.lock().file("lock", &path)?;
     Ok(file)

@@ -6,6 +6,8 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
@@ -17,6 +19,9 @@ const ATTEMPTS: u32 = 1_000;
 const EPHEMERAL_START_DEFAULT: u16 = 32_768;
 /// Fewer ports than this below the ephemeral range: take any port instead.
 const RANGE_MINIMUM: u16 = 1_000;
+
+/// A forked child needs microseconds until it executes its program; a busy machine some milliseconds.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A port that nobody else can bind until this is dropped.
 #[derive(Debug)]
@@ -48,9 +53,30 @@ impl ReservedPort {
     }
 
     /// Frees the port for its server, which must bind it at once.
+    ///
+    /// A child that another thread has forked, but which has not executed its program yet, still holds a copy of the
+    /// listener for some microseconds: this waits until the kernel knows of no listener.
     pub(crate) fn release(self) {
         drop(self.listener);
+        let deadline = Instant::now() + RELEASE_TIMEOUT;
+        while is_listened_to(self.port) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
+}
+
+/// Whether the kernel lists a listener of the port. Trying to bind it instead would make a listener that a fork can
+/// copy in turn.
+fn is_listened_to(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    table.lines().skip(1).any(|line| {
+        // Number, local address, remote address, state; addresses as hexadecimal address:port.
+        let mut fields = line.split_whitespace().skip(1);
+        let local = fields.next().and_then(|address| address.rsplit(':').next());
+        let found = local.and_then(|text| u16::from_str_radix(text, 16).ok());
+        found == Some(port) && fields.nth(1) == Some(LISTEN)
+    })
 }
 
 fn ephemeral_start() -> u16 {
@@ -58,4 +84,18 @@ fn ephemeral_start() -> u16 {
         .ok()
         .and_then(|range| range.split_whitespace().next()?.parse().ok())
         .unwrap_or(EPHEMERAL_START_DEFAULT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listener_is_seen_while_the_port_is_reserved() {
+        let reserved = ReservedPort::choose().unwrap();
+        let port = reserved.number();
+        assert!(is_listened_to(port));
+        reserved.release();
+        assert!(!is_listened_to(port));
+    }
 }

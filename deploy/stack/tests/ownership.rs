@@ -70,6 +70,17 @@ fn owner_killed_leaves_nothing_running() {
     assert!(!folder.exists(), "the next stack removes what the dead owner left");
 }
 
+/// Takes a detached stack down when a failed assertion would leave it running.
+struct DownAtLast<'a>(&'a str);
+
+impl Drop for DownAtLast<'_> {
+    fn drop(&mut self) {
+        if let Ok(stack) = Layout::find().and_then(|layout| Stack::open(&layout, self.0)) {
+            stack.down().unwrap();
+        }
+    }
+}
+
 #[test]
 fn detached_stack_outlives_its_starter_until_down() {
     let instance = format!("cli-{}", std::process::id());
@@ -87,6 +98,7 @@ fn detached_stack_outlives_its_starter_until_down() {
         after.lines().find(|line| line.trim_start().starts_with(name)).unwrap().to_owned()
     };
 
+    let _down = DownAtLast(&instance);
     let (up, servers) = run(&["up"]);
     assert!(up, "{servers}");
     let (_, env) = run(&["env"]);
