@@ -1,7 +1,8 @@
-//! DDL of the derived and control tables, as text with placeholders.
+//! DDL of source, derived and control tables, as text with placeholders.
 //!
 //! Each file holds one statement with one column a line: set-up executes it, and checks read the needed columns from
-//! it, so that both mean the same table. `{table}` stands for the quoted name.
+//! it, so that both mean the same table. `{table}` stands for the quoted name; the source table has placeholders of its
+//! own, which its file explains.
 
 /// One table of the birthday layer.
 pub const BIRTHDAY: &str = include_str!("sql/birthday.sql");
@@ -9,3 +10,24 @@ pub const BIRTHDAY: &str = include_str!("sql/birthday.sql");
 pub const PROGRESS: &str = include_str!("sql/progress.sql");
 /// Which progress rows were made once.
 pub const ENROLLED: &str = include_str!("sql/enrolled.sql");
+
+/// One source table of the main layer: `{database}`, `{table}` and `{birthday_type}` are to be filled in.
+pub const USER: &str = include_str!("sql/user.sql");
+
+/// `CREATE TABLE IF NOT EXISTS` of one shard of the main layer. The names must not hold a backtick.
+pub fn user_table(database: &str, table: &str, birthday_type: &str) -> String {
+    USER.replace("{database}", database).replace("{table}", table).replace("{birthday_type}", birthday_type)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_placeholder_of_the_user_table_is_filled() {
+        let sql = user_table("user_07", "user_042", "DATETIME(6)");
+        let statement = &sql[sql.find("CREATE").unwrap()..];
+        assert!(statement.starts_with("CREATE TABLE IF NOT EXISTS `user_07`.`user_042`"), "{statement}");
+        assert!(statement.contains("DATETIME(6) NULL") && !statement.contains('{'), "{statement}");
+    }
+}

@@ -1,0 +1,60 @@
+//! Everything that can go wrong in the demo, with what would help.
+
+use std::path::PathBuf;
+
+use anabranch_stack::StackError;
+
+/// Result of every fallible call of this package.
+pub type Result<T, E = DemoError> = std::result::Result<T, E>;
+
+/// What happened, and to which server, file or program.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    #[error("the development stack: {0}")]
+    Stack(#[from] StackError),
+
+    #[error("server {server}, while trying to {action}: {source}")]
+    Server { server: String, action: &'static str, source: mysql_async::Error },
+
+    #[error("server {server} gave no answer within {seconds} s, while trying to {action}")]
+    ServerSilent { server: String, action: &'static str, seconds: u64 },
+
+    #[error("cannot {action} {}: {source}", path.display())]
+    File { action: &'static str, path: PathBuf, source: std::io::Error },
+
+    #[error("{program} ended with {status}; see {}", log.display())]
+    Program { program: String, status: String, log: PathBuf },
+
+    #[error("cannot run {program}: {source}")]
+    ProgramNotRun { program: String, source: std::io::Error },
+
+    #[error("a task of the demo ended by itself: {0}")]
+    Task(#[from] tokio::task::JoinError),
+
+    #[error("a table {table} exists that no rule names; only one demo may use a server")]
+    TableForeign { table: String },
+}
+
+impl DemoError {
+    /// Whether the connection is gone or the server went away, so that the outcome of the last statement is unknown.
+    pub fn is_lost_connection(&self) -> bool {
+        match self {
+            DemoError::ServerSilent { .. } => true,
+            DemoError::Server { source, .. } => match source {
+                mysql_async::Error::Io(_) | mysql_async::Error::Driver(_) => true,
+                // Too many connections, shutdown, killed, read-only while it goes down.
+                mysql_async::Error::Server(error) => {
+                    matches!(error.code, 1040 | 1053 | 1077 | 1152..=1161 | 1290 | 1317 | 1927 | 3169)
+                }
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// Deadlock or lock wait time-out: the server rolled back, the same may succeed.
+    pub fn is_lock_conflict(&self) -> bool {
+        matches!(self, DemoError::Server { source: mysql_async::Error::Server(error), .. }
+            if matches!(error.code, 1205 | 1213))
+    }
+}

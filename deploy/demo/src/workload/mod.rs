@@ -1,0 +1,184 @@
+//! The application of the demo: a seeded workload on sharded user tables of several servers.
+//!
+//! Each worker has a connection to each server and users of its own. It inserts, changes, moves and deletes them, rolls
+//! back, and writes every kind of birthday. It never looks at derived tables; `verify` compares those with the sources
+//! themselves, so the workload's own idea of its users need not be exact.
+
+mod model;
+mod pace;
+mod plan;
+mod report;
+mod transaction;
+mod values;
+mod worker;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::future::join_all;
+use tokio_util::sync::CancellationToken;
+
+use self::pace::Schedule;
+use self::plan::Planner;
+use self::worker::{Live, Worker};
+use crate::error::Result;
+use crate::topology::Topology;
+
+pub use self::pace::Pace;
+pub use self::plan::GIANT_ROWS;
+pub use self::report::WorkloadReport;
+
+/// How a workload behaves.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkloadOptions {
+    /// The same seed draws the same plans in each worker; how workers interleave is up to the servers.
+    pub seed: u64,
+    /// Workers, each with one connection to each source.
+    pub workers: u32,
+    /// Servers may be killed and restarted: reconnect, read back what is unknown, go on. Otherwise an error ends a run.
+    pub tolerates_crashes: bool,
+}
+
+impl WorkloadOptions {
+    pub fn new(seed: u64) -> Self {
+        Self { seed, workers: 4, tolerates_crashes: false }
+    }
+
+    #[must_use]
+    pub fn tolerating_crashes(mut self) -> Self {
+        self.tolerates_crashes = true;
+        self
+    }
+}
+
+/// A workload on the sources of a topology. It owns all users there: one workload at a time.
+#[derive(Debug)]
+pub struct Workload {
+    topology: Topology,
+    options: WorkloadOptions,
+    workers: Vec<Worker>,
+    live: Live,
+}
+
+/// Counts of a running workload, since it was made.
+#[derive(Debug, Clone)]
+pub struct LiveReport(Live);
+
+impl LiveReport {
+    pub fn snapshot(&self) -> WorkloadReport {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Workload {
+    /// Prints the seed on stderr, so that a failed run can be repeated.
+    pub fn new(topology: Topology, options: WorkloadOptions) -> Self {
+        eprintln!("workload seed {}", options.seed);
+        let live = Arc::new(Mutex::new(WorkloadReport::default()));
+        let workers = (0..u64::from(options.workers.max(1)))
+            .map(|number| {
+                let planner =
+                    Planner::new(topology.clone(), options.seed, number, u64::from(options.workers.max(1)));
+                Worker::new(topology.clone(), planner, options.tolerates_crashes, Arc::clone(&live))
+            })
+            .collect();
+        Self { topology, options, workers, live }
+    }
+
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    pub fn seed(&self) -> u64 {
+        self.options.seed
+    }
+
+    pub fn live(&self) -> LiveReport {
+        LiveReport(Arc::clone(&self.live))
+    }
+
+    /// Makes databases and tables; safe to repeat.
+    pub async fn create_schema(&self) -> Result<()> {
+        self.topology.create_schema().await
+    }
+
+    /// Inserts at least `users` users, in transactions of up to [`GIANT_ROWS`] rows.
+    pub async fn seed_users(&mut self, users: u64) -> Result<WorkloadReport> {
+        let shares = self.workers.len() * self.topology.sources.len();
+        let share = users.div_ceil(shares as u64) as usize;
+        let sources = self.topology.sources.len();
+        let seeding = self.workers.iter_mut().map(|worker| async move {
+            for source in 0..sources {
+                let mut left = share;
+                while left > 0 {
+                    let rows = left.min(GIANT_ROWS);
+                    let transaction = worker.planner.inserts(source, rows);
+                    worker.run_transaction(transaction).await?;
+                    left -= rows;
+                }
+            }
+            Ok(())
+        });
+        let results = join_all(seeding).await;
+        self.collect(results)
+    }
+
+    /// On each source one transaction of exactly [`GIANT_ROWS`] rows: inserts, or birthday changes once there are as
+    /// many users. They are kept apart from [`Workload::run`] with a pace, whose schedule they would stop for seconds.
+    pub async fn giant_transactions(&mut self) -> Result<WorkloadReport> {
+        let sources = self.topology.sources.len();
+        let Some(worker) = self.workers.first_mut() else { return Ok(WorkloadReport::default()) };
+        let mut result = Ok(());
+        for source in 0..sources {
+            let transaction = match worker.planner.model.count(source) >= GIANT_ROWS {
+                true => worker.planner.birthday_updates(source, GIANT_ROWS),
+                false => worker.planner.inserts(source, GIANT_ROWS),
+            };
+            if let Err(error) = worker.run_transaction(transaction).await {
+                result = Err(error);
+                break;
+            }
+        }
+        self.collect(vec![result])
+    }
+
+    /// Runs until `cancel`; the report is of this run alone. Dropping the future may leave transactions open, which
+    /// their servers roll back. [`Pace::Unlimited`] also makes transactions of [`GIANT_ROWS`] rows now and then.
+    pub async fn run(&mut self, pace: Pace, cancel: CancellationToken) -> Result<WorkloadReport> {
+        // The first error ends all workers.
+        let cancel = cancel.child_token();
+        let schedule = Schedule::new(pace);
+        let running = self.workers.iter_mut().map(|worker| {
+            worker.planner.giants = pace == Pace::Unlimited;
+            let (schedule, cancel) = (&schedule, &cancel);
+            async move {
+                let result = worker.run(schedule, cancel).await;
+                if result.is_err() {
+                    cancel.cancel();
+                }
+                result
+            }
+        });
+        let results = join_all(running).await;
+        self.collect(results)
+    }
+
+    /// Runs for a time.
+    pub async fn run_for(&mut self, pace: Pace, time: std::time::Duration) -> Result<WorkloadReport> {
+        let cancel = CancellationToken::new();
+        let end = cancel.clone();
+        let timer = async move {
+            tokio::time::sleep(time).await;
+            end.cancel();
+        };
+        let (report, ()) = tokio::join!(self.run(pace, cancel), timer);
+        report
+    }
+
+    fn collect(&mut self, results: Vec<Result<()>>) -> Result<WorkloadReport> {
+        let mut report = WorkloadReport::default();
+        for worker in &mut self.workers {
+            report.merge(&worker.take_report());
+        }
+        results.into_iter().collect::<Result<()>>().map(|()| report)
+    }
+}

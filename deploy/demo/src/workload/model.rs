@@ -1,0 +1,162 @@
+//! What one worker believes about its own users: which exist, and where.
+//!
+//! Changes are made while a transaction is planned and undone when it does not commit. It need not be exact: after a
+//! lost connection it is read back from the servers, and the verification never looks at it.
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+use crate::topology::Place;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct User {
+    pub id: u64,
+    pub place: Place,
+}
+
+#[derive(Debug)]
+enum Undo {
+    Remove { source: usize, id: u64 },
+    Restore { source: usize, user: User },
+}
+
+/// Users by source server, and how to undo what the open transaction did.
+#[derive(Debug)]
+pub(super) struct Model {
+    users: Vec<Vec<User>>,
+    undo: Vec<Undo>,
+    /// Users that the open transaction touches.
+    touched: Vec<u64>,
+}
+
+impl Model {
+    pub fn new(sources: usize) -> Self {
+        Self { users: vec![Vec::new(); sources], undo: Vec::new(), touched: Vec::new() }
+    }
+
+    pub fn count(&self, source: usize) -> usize {
+        self.users[source].len()
+    }
+
+    pub fn pick(&mut self, random: &mut StdRng, source: usize) -> Option<User> {
+        let users = &self.users[source];
+        let user = *users.get(random.random_range(0..users.len().max(1)))?;
+        self.touched.push(user.id);
+        Some(user)
+    }
+
+    pub fn take(&mut self, random: &mut StdRng, source: usize) -> Option<User> {
+        if self.users[source].is_empty() {
+            return None;
+        }
+        let index = random.random_range(0..self.users[source].len());
+        let user = self.users[source].swap_remove(index);
+        self.undo.push(Undo::Restore { source, user });
+        self.touched.push(user.id);
+        Some(user)
+    }
+
+    /// Up to `count` different users, spread over the whole list.
+    pub fn pick_many(&mut self, random: &mut StdRng, source: usize, count: usize) -> Vec<User> {
+        let users = &self.users[source];
+        let start = random.random_range(0..users.len().max(1));
+        let picked: Vec<User> =
+            users.iter().cycle().skip(start).take(count.min(users.len())).copied().collect();
+        self.touched.extend(picked.iter().map(|user| user.id));
+        picked
+    }
+
+    pub fn take_many(&mut self, random: &mut StdRng, source: usize, count: usize) -> Vec<User> {
+        (0..count).map_while(|_| self.take(random, source)).collect()
+    }
+
+    pub fn add(&mut self, source: usize, user: User) {
+        self.users[source].push(user);
+        self.undo.push(Undo::Remove { source, id: user.id });
+        self.touched.push(user.id);
+    }
+
+    /// Marks a place in the open transaction, for [`Model::roll_back_to`].
+    pub fn savepoint(&self) -> usize {
+        self.undo.len()
+    }
+
+    pub fn roll_back_to(&mut self, savepoint: usize) {
+        for undo in self.undo.drain(savepoint..).rev() {
+            match undo {
+                Undo::Remove { source, id } => {
+                    let users = &mut self.users[source];
+                    if let Some(index) = users.iter().rposition(|user| user.id == id) {
+                        users.swap_remove(index);
+                    }
+                }
+                Undo::Restore { source, user } => self.users[source].push(user),
+            }
+        }
+    }
+
+    pub fn commit(&mut self) {
+        self.undo.clear();
+        self.touched.clear();
+    }
+
+    pub fn roll_back(&mut self) {
+        self.roll_back_to(0);
+        self.touched.clear();
+    }
+
+    /// Forgets all users of the open transaction, whose outcome is unknown, and returns their ids.
+    pub fn forget_touched(&mut self) -> Vec<u64> {
+        self.undo.clear();
+        let mut ids = std::mem::take(&mut self.touched);
+        ids.sort_unstable();
+        ids.dedup();
+        for users in &mut self.users {
+            users.retain(|user| ids.binary_search(&user.id).is_err());
+        }
+        ids
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+
+    use super::*;
+
+    fn model() -> (Model, StdRng) {
+        let mut model = Model::new(2);
+        for id in 0..10 {
+            model.add(0, User { id, place: Place { database: 0, table: 0 } });
+        }
+        model.commit();
+        (model, StdRng::seed_from_u64(3))
+    }
+
+    fn ids(model: &Model, source: usize) -> Vec<u64> {
+        let mut ids: Vec<u64> = model.users[source].iter().map(|user| user.id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    #[test]
+    fn a_rolled_back_move_leaves_the_user_where_it_was() {
+        let (mut model, mut random) = model();
+        let user = model.take(&mut random, 0).unwrap();
+        model.add(1, user);
+        model.roll_back();
+        assert_eq!((ids(&model, 0), ids(&model, 1)), ((0..10).collect(), vec![]));
+    }
+
+    #[test]
+    fn what_a_transaction_of_unknown_outcome_touched_is_forgotten() {
+        let (mut model, mut random) = model();
+        let taken = model.take(&mut random, 0).unwrap();
+        model.add(1, taken);
+        let picked = model.pick(&mut random, 0).unwrap();
+        let mut expected = vec![taken.id, picked.id];
+        expected.sort_unstable();
+        assert_eq!(model.forget_touched(), expected);
+        assert_eq!((model.count(0), model.count(1)), (8, 0));
+    }
+}

@@ -1,0 +1,280 @@
+//! One connection to each source, one set of users: runs plans and keeps the model true.
+//!
+//! When a connection is lost the outcome of the transaction is unknown: its users are forgotten and, once all servers
+//! answer again, read back from them. A user that a broken move left in two shards is deleted from one, as an
+//! application would do on its next try; one that it left in none is gone.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::model::User;
+use super::pace::Schedule;
+use super::plan::Planner;
+use super::report::WorkloadReport;
+use super::transaction::{CrossMove, Plan, Transaction};
+use super::values;
+use crate::endpoint::Connection;
+use crate::error::Result;
+use crate::topology::{Place, Topology};
+
+/// Zero and impossible dates are stored as they are; everything else is checked as applications have it.
+const SESSION: [&str; 3] = [
+    "SET SESSION sql_mode = 'STRICT_TRANS_TABLES,ALLOW_INVALID_DATES,ERROR_FOR_DIVISION_BY_ZERO'",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET SESSION innodb_lock_wait_timeout = 5",
+];
+/// Between attempts to reach a server that is down.
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
+/// How long the end of a run waits for servers to come back, to read back what is unknown.
+const SETTLE_MAX: Duration = Duration::from_secs(60);
+/// Users looked for in one statement.
+const SETTLE_USERS: usize = 500;
+
+/// Counts that a screen can read while the workload runs.
+pub(super) type Live = Arc<Mutex<WorkloadReport>>;
+
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub planner: Planner,
+    topology: Topology,
+    connections: Vec<Option<Connection>>,
+    tolerates_crashes: bool,
+    unsettled: Vec<u64>,
+    /// Since the last [`Worker::take_report`].
+    report: WorkloadReport,
+    live: Live,
+}
+
+impl Worker {
+    pub fn new(topology: Topology, planner: Planner, tolerates_crashes: bool, live: Live) -> Self {
+        let connections = topology.sources.iter().map(|_| None).collect();
+        let report = WorkloadReport::default();
+        Self { planner, topology, connections, tolerates_crashes, unsettled: Vec::new(), report, live }
+    }
+
+    pub fn take_report(&mut self) -> WorkloadReport {
+        std::mem::take(&mut self.report)
+    }
+
+    /// Runs plans until cancelled, then settles what is unknown.
+    pub async fn run(&mut self, schedule: &Schedule, cancel: &CancellationToken) -> Result<()> {
+        while !cancel.is_cancelled() {
+            if !self.unsettled.is_empty() {
+                self.settle().await?;
+            }
+            let Some(plan) = self.planner.next() else { continue };
+            if !schedule.wait(plan.rows(), cancel).await {
+                self.planner.model.roll_back();
+                break;
+            }
+            let was_reachable = match plan {
+                Plan::One(transaction) => self.run_transaction(transaction).await?,
+                Plan::Move(plan) => self.run_move(plan).await?,
+            };
+            if !was_reachable {
+                tokio::time::sleep(RECONNECT_INTERVAL).await;
+            }
+        }
+        self.settle_at_the_end().await
+    }
+
+    /// Runs one transaction; false when its server cannot be reached and nothing was done.
+    pub async fn run_transaction(&mut self, mut transaction: Transaction) -> Result<bool> {
+        if !self.is_reachable(transaction.source).await? {
+            self.planner.model.roll_back();
+            return Ok(false);
+        }
+        if self.execute(transaction.source, "run a transaction", &transaction.sql).await? {
+            if transaction.rolls_back {
+                self.planner.model.roll_back();
+                self.count(WorkloadReport { rollbacks: 1, ..Default::default() });
+            } else {
+                self.planner.model.commit();
+                self.planner.remember_deleted(&mut transaction);
+                transaction.report.count_transaction(transaction.rows);
+                self.count(transaction.report);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Runs the two transactions of a move; false when a server cannot be reached and nothing was done.
+    async fn run_move(&mut self, plan: CrossMove) -> Result<bool> {
+        let sources =
+            (self.topology.source_of(plan.from.place.database), self.topology.source_of(plan.to.database));
+        if !self.is_reachable(sources.0).await? || !self.is_reachable(sources.1).await? {
+            self.planner.model.roll_back();
+            return Ok(false);
+        }
+        let birthday = match &plan.birthday {
+            Some(literal) => literal.clone(),
+            None => match self.birthday_of(plan.from).await? {
+                Some(literal) => literal,
+                None => return Ok(true),
+            },
+        };
+        let (insert, delete) = self.planner.move_statements(&plan, &birthday);
+        let mut steps = [(sources.1, insert), (sources.0, delete)];
+        if !plan.insert_first {
+            steps.reverse();
+        }
+        for (source, sql) in steps {
+            // A failed first step leaves the user where it was, a failed second one is settled later.
+            if !self.execute(source, "move a user", &sql).await? {
+                return Ok(true);
+            }
+        }
+        self.planner.model.commit();
+        let mut report = plan.report;
+        report.count_transaction(1);
+        report.count_transaction(1);
+        self.count(report);
+        Ok(true)
+    }
+
+    /// The stored birthday as a SQL literal; `None` when the user cannot be read.
+    async fn birthday_of(&mut self, user: User) -> Result<Option<String>> {
+        let sql =
+            format!("SELECT CAST(birthday AS CHAR) FROM {} WHERE user_id = {}", user.place.quoted(), user.id);
+        let source = self.topology.source_of(user.place.database);
+        let connection = self.connections[source].as_mut().expect("just made reachable");
+        match connection.first::<Option<String>>("read a user", sql).await {
+            Ok(Some(text)) => Ok(Some(text.map_or("NULL".to_owned(), |text| values::literal(&text)))),
+            Ok(None) => {
+                self.doubt();
+                Ok(None)
+            }
+            Err(error) => self.after_error(source, error).await.map(|()| None),
+        }
+    }
+
+    /// True when the statements ran; false when they did not or nobody knows, and the model was put right.
+    async fn execute(&mut self, source: usize, action: &'static str, sql: &str) -> Result<bool> {
+        let connection = self.connections[source].as_mut().expect("made reachable by every caller");
+        match connection.execute(action, sql).await {
+            Ok(()) => Ok(true),
+            Err(error) => self.after_error(source, error).await.map(|()| false),
+        }
+    }
+
+    async fn after_error(&mut self, source: usize, error: crate::error::DemoError) -> Result<()> {
+        if error.is_lock_conflict() {
+            self.count(WorkloadReport { lock_conflicts: 1, ..Default::default() });
+            if let Some(connection) = &mut self.connections[source] {
+                connection.execute("roll back", "ROLLBACK").await?;
+            }
+            // Of a move, the other step may have been done.
+            self.doubt();
+            return Ok(());
+        }
+        if !self.tolerates_crashes {
+            return Err(error);
+        }
+        // Any other error means that the model was wrong, which a crash explains: begin again on a new connection.
+        self.connections[source] = None;
+        self.count(WorkloadReport { lost_connections: 1, ..Default::default() });
+        self.doubt();
+        Ok(())
+    }
+
+    fn doubt(&mut self) {
+        let ids = self.planner.model.forget_touched();
+        self.unsettled.extend(ids);
+    }
+
+    async fn is_reachable(&mut self, source: usize) -> Result<bool> {
+        if self.connections[source].is_some() {
+            return Ok(true);
+        }
+        match self.topology.sources[source].connect(&SESSION).await {
+            Ok(connection) => self.connections[source] = Some(connection),
+            Err(error) if !self.tolerates_crashes => return Err(error),
+            Err(_) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    async fn settle_at_the_end(&mut self) -> Result<()> {
+        let deadline = Instant::now() + SETTLE_MAX;
+        while !self.unsettled.is_empty() && Instant::now() < deadline {
+            if !self.settle().await? {
+                tokio::time::sleep(RECONNECT_INTERVAL).await;
+            }
+        }
+        let unsettled_users = self.unsettled.len() as u64;
+        self.count(WorkloadReport { unsettled_users, ..Default::default() });
+        Ok(())
+    }
+
+    /// Reads unsettled users back from all servers; false when one of them does not answer.
+    async fn settle(&mut self) -> Result<bool> {
+        for source in 0..self.connections.len() {
+            if !self.is_reachable(source).await? {
+                return Ok(false);
+            }
+        }
+        self.unsettled.sort_unstable();
+        self.unsettled.dedup();
+        while !self.unsettled.is_empty() {
+            let count = self.unsettled.len().min(SETTLE_USERS);
+            let ids: Vec<u64> = self.unsettled[..count].to_vec();
+            let Some(mut found) = self.find(&ids).await? else { return Ok(false) };
+            found.sort_unstable_by_key(|user| user.id);
+            for same in found.chunk_by(|a, b| a.id == b.id) {
+                let (kept, extra) = same.split_first().expect("chunks are not empty");
+                for user in extra {
+                    let source = self.topology.source_of(user.place.database);
+                    let sql = super::transaction::delete_statement(*user);
+                    if !self.execute(source, "delete a doubled user", &sql).await? {
+                        return Ok(false);
+                    }
+                    self.count(WorkloadReport { deletes: 1, changes: 1, ..Default::default() });
+                }
+                self.planner.model.add(self.topology.source_of(kept.place.database), *kept);
+            }
+            self.planner.model.commit();
+            self.unsettled.drain(..count);
+        }
+        Ok(true)
+    }
+
+    /// Where users lie now, on all servers; `None` when a server went away meanwhile.
+    async fn find(&mut self, ids: &[u64]) -> Result<Option<Vec<User>>> {
+        let list = ids.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+        let mut found = Vec::new();
+        for source in 0..self.connections.len() {
+            let parts: Vec<String> = self
+                .topology
+                .places_of(source)
+                .map(|place| {
+                    let (database, table) = (place.database, place.table);
+                    format!(
+                        "SELECT {database}, {table}, user_id FROM {} WHERE user_id IN ({list})",
+                        place.quoted()
+                    )
+                })
+                .collect();
+            let connection = self.connections[source].as_mut().expect("just made reachable");
+            let sql = parts.join(" UNION ALL ");
+            match connection.rows::<(u32, u32, u64)>("find users", sql).await {
+                Ok(rows) => found.extend(
+                    rows.into_iter()
+                        .map(|(database, table, id)| User { id, place: Place { database, table } }),
+                ),
+                Err(error) => {
+                    self.after_error(source, error).await?;
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(found))
+    }
+
+    fn count(&mut self, report: WorkloadReport) {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).merge(&report);
+        self.report.merge(&report);
+    }
+}

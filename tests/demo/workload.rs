@@ -1,0 +1,113 @@
+//! The workload makes each kind of change that it counts, and survives killed servers when told to.
+
+use std::time::Duration;
+
+use anabranch_demo::{Endpoint, Pace, Topology, Workload, WorkloadOptions};
+use anabranch_schemas::shard::{NameHash, Spread};
+use anabranch_stack::{Options, ServerSpec, Stack};
+use tokio_util::sync::CancellationToken;
+
+pub fn start_sources() -> (Stack, Vec<Endpoint>) {
+    let stack = Stack::start(
+        Options::empty()
+            .with(ServerSpec::mariadb_source("source-a"))
+            .with(ServerSpec::mariadb_source("source-b"))
+            .with(ServerSpec::mariadb_target("target")),
+    )
+    .unwrap();
+    let sources = ["source-a", "source-b"].map(|name| Endpoint::admin(&stack, name).unwrap()).to_vec();
+    (stack, sources)
+}
+
+async fn count_users(topology: &Topology) -> (u64, u64) {
+    let (mut users, mut ids) = (0, Vec::new());
+    for (index, source) in topology.sources.iter().enumerate() {
+        let mut connection = source.connect(&[]).await.unwrap();
+        for place in topology.places_of(index) {
+            let sql = format!("SELECT user_id FROM {}", place.quoted());
+            let rows: Vec<u64> = connection.rows("read users", sql).await.unwrap();
+            users += rows.len() as u64;
+            ids.extend(rows);
+        }
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    (users, ids.len() as u64)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workload_makes_each_kind_of_change_and_counts_rows_rightly() {
+    let (_stack, sources) = start_sources();
+    for spread in [Spread::Literal, Spread::Spread] {
+        let topology = Topology::standard(sources.clone(), spread, NameHash::JavaString);
+        for (index, source) in sources.iter().enumerate() {
+            let mut connection = source.connect(&[]).await.unwrap();
+            for place in topology.places_of(index).filter(|place| place.table == 0) {
+                let sql = format!("DROP DATABASE IF EXISTS `{}`", place.database_name());
+                connection.execute("drop an old database", sql).await.unwrap();
+            }
+        }
+        let mut workload = Workload::new(topology.clone(), WorkloadOptions::new(11));
+        workload.create_schema().await.unwrap();
+        workload.create_schema().await.unwrap();
+        let mut report = workload.seed_users(4_000).await.unwrap();
+        report.merge(&workload.giant_transactions().await.unwrap());
+        report.merge(&workload.run_for(Pace::Unlimited, Duration::from_secs(4)).await.unwrap());
+        assert_eq!(report.absent_kinds(), Vec::<&str>::new(), "{report:?}");
+        assert_eq!(report.largest_transaction_rows, 10_000);
+        assert_eq!(report, workload.live().snapshot());
+        let (users, different) = count_users(&topology).await;
+        assert_eq!((users, different), (report.inserts - report.deletes, users), "{report:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pace_is_kept() {
+    let (_stack, sources) = start_sources();
+    let topology = Topology::standard(sources, Spread::Spread, NameHash::Crc32);
+    let mut workload = Workload::new(topology, WorkloadOptions::new(5));
+    workload.create_schema().await.unwrap();
+    workload.seed_users(1_000).await.unwrap();
+    let report = workload.run_for(Pace::of(500), Duration::from_secs(4)).await.unwrap();
+    // A transaction takes its place in the schedule by its first row, and rolled back ones are not counted.
+    assert!((1_200..3_500).contains(&report.changes), "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_sources_lose_nothing_that_the_workload_cannot_read_back() {
+    let (stack, sources) = start_sources();
+    let topology = Topology::standard(sources, Spread::Spread, NameHash::Crc32);
+    let mut workload = Workload::new(topology.clone(), WorkloadOptions::new(12).tolerating_crashes());
+    workload.create_schema().await.unwrap();
+    workload.seed_users(2_000).await.unwrap();
+    let live = workload.live();
+    let cancel = CancellationToken::new();
+    let end = cancel.clone();
+    let running = tokio::spawn(async move { workload.run(Pace::Unlimited, cancel).await });
+    let crashes = tokio::task::spawn_blocking(move || {
+        for name in ["source-a", "source-b", "source-a"] {
+            let before = live.snapshot().changes;
+            wait_for_changes(&live, before + 500);
+            let server = stack.server(name).unwrap();
+            server.kill().unwrap();
+            server.restart().unwrap();
+        }
+        let before = live.snapshot().changes;
+        wait_for_changes(&live, before + 500);
+        end.cancel();
+        stack
+    });
+    let _stack = crashes.await.unwrap();
+    let report = running.await.unwrap().unwrap();
+    assert!(report.lost_connections >= 3 && report.unsettled_users == 0, "{report:?}");
+    let (users, different) = count_users(&topology).await;
+    assert_eq!(users, different, "a user in two shards was not settled");
+}
+
+fn wait_for_changes(live: &anabranch_demo::LiveReport, changes: u64) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while live.snapshot().changes < changes {
+        assert!(std::time::Instant::now() < deadline, "the workload stands still: {:?}", live.snapshot());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
