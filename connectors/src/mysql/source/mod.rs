@@ -1,1 +1,212 @@
 //! A MySQL/MariaDB server as a source of changes.
+//!
+//! `transport.rs` brings events, `stream.rs` turns them into changes with the help of `table_map.rs`, `rows.rs`,
+//! `query.rs` and `gtid.rs`; `session.rs` asks the server small questions, `preflight.rs` many at once. What happens to
+//! changes afterwards is not known here.
+
+mod column;
+mod compressed;
+mod decimal;
+mod events;
+mod group;
+mod gtid;
+mod maps;
+mod pending;
+mod position;
+mod preflight;
+mod query;
+mod rows;
+mod session;
+mod statement;
+mod stream;
+mod table_map;
+mod tables;
+mod tokens;
+mod transport;
+mod wire;
+
+use std::time::Duration;
+
+use anabranch_pipeline::config::{EntityConfig, SourceConfig};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{Entry, SourceConnector};
+use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use tokio::sync::Mutex;
+
+use self::gtid::Gtids;
+use self::position::{FILE_START, Position};
+use self::session::{Address, Session};
+use self::stream::Beginning;
+pub use self::stream::MysqlStream;
+use self::tables::CapturedTables;
+use self::transport::{Start, Transport};
+use super::connection::async_options;
+
+/// A source as configured; connections are made when they are needed.
+pub struct MysqlSource {
+    config: SourceConfig,
+    entities: Vec<EntityConfig>,
+    heartbeat: Duration,
+    address: Address,
+    /// Kept open between calls of `head`.
+    head: Mutex<Option<Session>>,
+}
+
+impl MysqlSource {
+    /// `entities` are all configured ones; `config` says which of them this source has. The server sends a heartbeat
+    /// after `heartbeat` of silence, and is stalled after two.
+    pub fn new(config: &SourceConfig, entities: &[EntityConfig], heartbeat: Duration) -> Self {
+        Self {
+            config: config.clone(),
+            entities: entities.to_vec(),
+            heartbeat,
+            address: Address::of(config),
+            head: Mutex::new(None),
+        }
+    }
+
+    fn fault(&self, code: Code, found: impl Into<String>) -> Fault {
+        Fault::new(code, self.address.subject.as_str(), found)
+    }
+
+    fn position(&self, file: &str, position: u64) -> Result<Position, Fault> {
+        Position::new(file.to_owned(), position)
+            .map_err(|error| self.fault(Code::BinlogEventCorrupt, error.to_string()))
+    }
+
+    fn gtids(&self, session: &Session, text: &str) -> Result<Gtids, Fault> {
+        Gtids::parse(session.flavor, text).ok_or_else(|| {
+            self.fault(Code::BinlogGtidUnknown, format!("`{text}` is not a GTID set of this server"))
+                .needs("domain-server-sequence,… (MariaDB) or uuid:first-last,… (MySQL)")
+        })
+    }
+
+    /// What to ask the server for, and where that is.
+    async fn begin(&self, session: &mut Session, entry: Entry) -> Result<(Start, Beginning), Fault> {
+        let fresh = |position, gtids| Beginning {
+            position,
+            gtids,
+            sent: Lsn::ZERO,
+            is_by_gtid: false,
+            entered_at: None,
+        };
+        match entry {
+            Entry::Earliest => {
+                let file = self.oldest(session).await?;
+                let position = self.position(&file, FILE_START)?;
+                Ok((Start::Position { file, position: FILE_START }, fresh(position, None)))
+            }
+            Entry::Latest => {
+                let end = session.end().await?;
+                let gtids = self.gtids(session, &end.gtid_set)?;
+                let position = self.position(&end.file, end.position)?;
+                Ok((Start::Position { file: end.file, position: end.position }, fresh(position, Some(gtids))))
+            }
+            Entry::Gtid(text) => {
+                let gtids = self.gtids(session, &text)?;
+                let file = self.oldest(session).await?;
+                let beginning = Beginning {
+                    is_by_gtid: true,
+                    ..fresh(self.position(&file, FILE_START)?, Some(self.gtids(session, &text)?))
+                };
+                Ok((Start::Gtids(gtids), beginning))
+            }
+            Entry::Resume { resume, position, server } => {
+                self.resume(session, resume, position, &server).await
+            }
+        }
+    }
+
+    async fn resume(
+        &self,
+        session: &mut Session,
+        resume: ResumePoint,
+        sent: Lsn,
+        server: &ServerIdentity,
+    ) -> Result<(Start, Beginning), Fault> {
+        let present = session.identity().await?;
+        if present != *server {
+            return Err(self
+                .fault(Code::SourceServerChanged, format!("the server is {}:{}", present.flavor, present.id))
+                .needs(format!("{}:{}, whose binlog the log continues", server.flavor, server.id)));
+        }
+        let gtids = self.gtids(session, &resume.gtid_set)?;
+        let start = session::resume_start(session, &resume, &gtids).await?;
+        let is_by_gtid = matches!(start, Start::Gtids(_));
+        let (position, entered_at) = if is_by_gtid {
+            let oldest = self.oldest(session).await?;
+            (self.position(&oldest, FILE_START)?, Some((resume.file.clone(), resume.position)))
+        } else {
+            (self.position(&resume.file, resume.position)?, None)
+        };
+        Ok((start, Beginning { position, gtids: Some(gtids), sent, is_by_gtid, entered_at }))
+    }
+
+    async fn oldest(&self, session: &mut Session) -> Result<String, Fault> {
+        let logs = session.binlogs().await?;
+        logs.into_iter()
+            .next()
+            .map(|(name, _)| name)
+            .ok_or_else(|| session::binlog_off(&self.address.subject))
+    }
+
+    /// The captured tables, those that exist now already known.
+    async fn tables(&self, session: &mut Session) -> Result<CapturedTables, Fault> {
+        let mut tables = CapturedTables::new(&self.config, &self.entities);
+        let patterns: Vec<_> = tables
+            .entities()
+            .map(|entity| (entity.tables.database_like(), entity.tables.table_like()))
+            .collect();
+        for (database, table) in patterns {
+            for (database, table) in session.tables_like(&database, &table).await? {
+                tables.resolve(&database, &table)?;
+            }
+        }
+        Ok(tables)
+    }
+}
+
+impl SourceConnector for MysqlSource {
+    type Source = MysqlStream;
+
+    async fn check(&self) -> Vec<Fault> {
+        preflight::check(&self.config, &self.entities).await
+    }
+
+    async fn open(&self, entry: Entry) -> Result<MysqlStream, Fault> {
+        let mut session = Session::open(&self.address).await?;
+        let server = session.identity().await?;
+        let flavor = session.flavor;
+        let has_lower_case_names = session.has_lower_case_names().await?;
+        let (start, beginning) = self.begin(&mut session, entry).await?;
+        let tables = self.tables(&mut session).await?;
+        session.close().await;
+        let options = async_options(&self.config.url, self.config.ca_file.as_deref());
+        let replica = self.config.replica_server_id.get();
+        let subject = self.address.subject.as_str();
+        let transport = Transport::open(options, subject, flavor, replica, &start, self.heartbeat).await?;
+        Ok(MysqlStream::new(
+            transport,
+            &self.config.name,
+            server,
+            flavor,
+            has_lower_case_names,
+            tables,
+            beginning,
+        ))
+    }
+
+    async fn head(&self) -> Result<Lsn, Fault> {
+        let mut kept = self.head.lock().await;
+        // Taken out, so that a cancelled or failed question never leaves a half-used connection behind.
+        let mut session = match kept.take() {
+            Some(session) => session,
+            None => Session::open(&self.address).await?,
+        };
+        let (file, position) = session.end_position().await?;
+        *kept = Some(session);
+        position::lsn(&file, position)
+            .map_err(|error| self.fault(Code::BinlogEventCorrupt, error.to_string()))
+    }
+}

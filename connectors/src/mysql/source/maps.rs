@@ -1,0 +1,149 @@
+//! Table maps by table id: the plan of each captured table, and which ids belong to other tables.
+//!
+//! Servers send a table's map again in every transaction; an equal body is recognised and not read again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use anabranch_pipeline::error::{Code, Fault};
+
+use super::rows::{Plan, PlanProblem};
+use super::table_map::TableMap;
+use super::tables::{CapturedTable, CapturedTables, accepted_types, accepts};
+use super::wire::Malformed;
+
+/// Maps kept between groups; some hundred bytes each.
+const MAPS_MAX: usize = 16_384;
+
+/// A captured table with the shape that the binlog gives it now.
+#[derive(Debug)]
+pub struct MappedTable {
+    pub table: Arc<CapturedTable>,
+    plan: Result<Plan, Mismatch>,
+}
+
+/// Why a captured table cannot be captured in its present shape.
+#[derive(Debug)]
+enum Mismatch {
+    Plan(PlanProblem),
+    Type { column: String, needed: &'static str },
+}
+
+#[derive(Debug)]
+struct Entry {
+    body: Box<[u8]>,
+    table: Option<Arc<MappedTable>>,
+}
+
+/// All maps that rows events can refer to.
+#[derive(Debug, Default)]
+pub struct TableMaps {
+    entries: HashMap<u64, Entry>,
+}
+
+/// A map or rows event that stops the source.
+#[derive(Debug)]
+pub enum Problem {
+    Malformed(Malformed),
+    Stop(Fault),
+}
+
+impl Problem {
+    pub fn into_fault(self, corrupt: impl FnOnce(&'static str) -> Fault) -> Fault {
+        match self {
+            Problem::Malformed(error) => corrupt(error.0),
+            Problem::Stop(fault) => fault,
+        }
+    }
+}
+
+impl From<Malformed> for Problem {
+    fn from(error: Malformed) -> Self {
+        Problem::Malformed(error)
+    }
+}
+
+impl TableMaps {
+    /// Takes in the body of a TABLE_MAP event.
+    pub fn read(&mut self, body: &[u8], tables: &mut CapturedTables) -> Result<(), Problem> {
+        let map = TableMap::read(body)?;
+        if self.entries.get(&map.table_id).is_some_and(|entry| *entry.body == *body) {
+            return Ok(());
+        }
+        let names = (std::str::from_utf8(map.database), std::str::from_utf8(map.table));
+        let captured = match names {
+            (Ok(database), Ok(table)) => tables.resolve(database, table).map_err(Problem::Stop)?,
+            // Captured names are text.
+            _ => None,
+        };
+        let table = match captured {
+            None => None,
+            Some(table) => Some(Arc::new(MappedTable { plan: plan(&map, &table)?, table })),
+        };
+        self.entries.insert(map.table_id, Entry { body: body.into(), table });
+        Ok(())
+    }
+
+    /// `None`: no such map. `Some(None)`: a table that is not captured.
+    pub fn get(&self, table_id: u64) -> Option<&Option<Arc<MappedTable>>> {
+        self.entries.get(&table_id).map(|entry| &entry.table)
+    }
+
+    pub fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    /// Between groups no map is needed: forgets them when they have become many.
+    pub fn trim(&mut self) {
+        if self.entries.len() > MAPS_MAX {
+            self.clear();
+        }
+    }
+}
+
+fn plan(map: &TableMap<'_>, table: &CapturedTable) -> Result<Result<Plan, Mismatch>, Malformed> {
+    let plan = match Plan::new(&map.columns()?, &table.columns) {
+        Ok(plan) => plan,
+        Err(problem) => return Ok(Err(Mismatch::Plan(problem))),
+    };
+    let entity = table.identity.entity;
+    for (field, column) in table.columns.iter().enumerate() {
+        if plan.format(field).is_none_or(|format| !accepts(entity, field, format)) {
+            let needed = accepted_types(entity, field);
+            return Ok(Err(Mismatch::Type { column: column.clone(), needed }));
+        }
+    }
+    Ok(Ok(plan))
+}
+
+impl MappedTable {
+    pub fn name(&self) -> String {
+        format!("table {}.{}", self.table.identity.database, self.table.identity.table)
+    }
+
+    /// The plan, or why there is none.
+    pub fn plan(&self) -> Result<&Plan, Fault> {
+        let mismatch = match &self.plan {
+            Ok(plan) => return Ok(plan),
+            Err(mismatch) => mismatch,
+        };
+        let fault = |code, found: String| Fault::new(code, self.name(), found);
+        Err(match mismatch {
+            Mismatch::Plan(problem @ (PlanProblem::NoNames | PlanProblem::NoSigns(_))) => {
+                fault(Code::SourceMetadataNotFull, problem.to_string())
+                    .needs("binlog_row_metadata = FULL when the rows were written")
+                    .remedy(
+                        "SET GLOBAL binlog_row_metadata = FULL; then start behind it (start = \"latest\" or a GTID set)",
+                    )
+            }
+            Mismatch::Plan(problem) => fault(Code::SourceSchemaChanged, problem.to_string())
+                .needs("every column that is captured")
+                .remedy("name the column's new name in [entities.columns], or add the column again"),
+            Mismatch::Type { column, needed } => {
+                fault(Code::SourceSchemaChanged, format!("column {column} has another type"))
+                    .needs(*needed)
+                    .remedy("ALTER TABLE … MODIFY the column to such a type, then refresh the table")
+            }
+        })
+    }
+}

@@ -1,0 +1,115 @@
+//! A rows event of a captured table on its way into batches: it may need more than one.
+
+use std::sync::Arc;
+
+use anabranch_pipeline::capture::BatchBuilder;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::lsn::Lsn;
+use mysql_async::binlog::events::Event;
+
+use super::maps::{MappedTable, Problem};
+use super::rows::{Kind, Plan, RowsEvent};
+use super::wire::{Malformed, Reader};
+
+/// The bytes of a rows event: its own, or inflated ones.
+#[derive(Debug)]
+pub enum RowsBody {
+    Event(Box<Event>),
+    Inflated(Vec<u8>),
+}
+
+impl RowsBody {
+    /// Puts the inflated rows behind the uncompressed frame of a compressed event.
+    pub fn inflated(
+        body: &[u8],
+        kind: Kind,
+        inflate: impl FnOnce(&[u8]) -> Result<Vec<u8>, Malformed>,
+    ) -> Result<Self, Malformed> {
+        let images = RowsEvent::read(body, kind, false)?.images;
+        let mut whole = body[..body.len() - images.len()].to_vec();
+        whole.append(&mut inflate(images)?);
+        Ok(Self::Inflated(whole))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Event(event) => event.data(),
+            Self::Inflated(bytes) => bytes,
+        }
+    }
+}
+
+/// A rows event with rows left.
+#[derive(Debug)]
+pub struct PendingRows {
+    table: Arc<MappedTable>,
+    plan: Plan,
+    kind: Kind,
+    has_extra_data: bool,
+    body: RowsBody,
+    /// Bytes of row images already read.
+    consumed: usize,
+    lsn: Lsn,
+    /// The event is complete with its last row (and not part of a compressed transaction).
+    completes_event: bool,
+}
+
+impl PendingRows {
+    /// Checks the frame: as many columns as the table map has, and every captured one in the row images.
+    pub fn new(
+        table: Arc<MappedTable>,
+        kind: Kind,
+        has_extra_data: bool,
+        body: RowsBody,
+        lsn: Lsn,
+        completes_event: bool,
+    ) -> Result<Self, Problem> {
+        let plan = table.plan().map_err(Problem::Stop)?.clone();
+        let event = RowsEvent::read(body.bytes(), kind, has_extra_data)?;
+        if event.columns != plan.columns() {
+            return Err(Malformed("rows with another number of columns than their table").into());
+        }
+        if [event.before, event.after].into_iter().flatten().any(|present| !plan.is_covered_by(present)) {
+            return Err(Problem::Stop(
+                Fault::new(Code::SourceImageNotFull, table.name(), "rows without a captured column")
+                    .needs("binlog_row_image = FULL in every session")
+                    .remedy("SET GLOBAL binlog_row_image = FULL; then refresh this source"),
+            ));
+        }
+        Ok(Self { table, plan, kind, has_extra_data, body, consumed: 0, lsn, completes_event })
+    }
+
+    /// Adds rows until the batch is full; whether none is left.
+    pub fn drain(&mut self, batch: &mut BatchBuilder) -> Result<bool, Malformed> {
+        let event = RowsEvent::read(self.body.bytes(), self.kind, self.has_extra_data)?;
+        let mut reader = Reader::new(event.images);
+        reader.take(self.consumed)?;
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        let identity = &self.table.table.identity;
+        while !reader.is_empty() && !batch.is_full() {
+            let length = reader.rest().len();
+            if let Some(present) = event.before {
+                self.plan.read_row(&mut reader, present, &mut before)?;
+            }
+            if let Some(present) = event.after {
+                self.plan.read_row(&mut reader, present, &mut after)?;
+            }
+            if reader.rest().len() == length {
+                return Err(Malformed("a row without bytes"));
+            }
+            match self.kind {
+                Kind::Insert => batch.insert(self.lsn, identity, &after),
+                Kind::Update => batch.update(self.lsn, identity, &before, &after),
+                Kind::Delete => batch.delete(self.lsn, identity, &before),
+            }
+        }
+        self.consumed = event.images.len() - reader.rest().len();
+        if !reader.is_empty() {
+            return Ok(false);
+        }
+        if self.completes_event {
+            batch.event_complete(self.lsn);
+        }
+        Ok(true)
+    }
+}

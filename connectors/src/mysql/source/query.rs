@@ -1,0 +1,510 @@
+//! Query events: what a logged statement means for captured tables.
+//!
+//! The closed list of verbs below is known to be harmless or to mean something; every other verb is
+//! [`Statement::Unknown`], which stops the source. The event is read here and not by `mysql_cdc`, whose parser refuses
+//! text that is not UTF-8. Whether a name is captured is decided by the caller.
+
+use super::tokens::{Quoting, Token, Tokens};
+use super::wire::{Malformed, Reader};
+
+/// A Query event, borrowed.
+#[derive(Debug, Clone, Copy)]
+pub struct Query<'a> {
+    pub database: &'a [u8],
+    pub sql: &'a [u8],
+    pub quoting: Quoting,
+}
+
+impl<'a> Query<'a> {
+    /// `extra_bytes` stand between the fixed header and the status variables (13 for EXECUTE_LOAD_QUERY).
+    pub fn read(body: &'a [u8], extra_bytes: usize) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(body);
+        // Thread id and duration.
+        reader.take(8)?;
+        let database_length = usize::from(reader.u8()?);
+        // Error code.
+        reader.take(2)?;
+        let status_length = reader.little(2)? as usize;
+        reader.take(extra_bytes)?;
+        let status = reader.take(status_length)?;
+        let database = reader.take(database_length)?;
+        reader.u8()?;
+        Ok(Self { database, sql: reader.rest(), quoting: quoting(status) })
+    }
+}
+
+/// The SQL mode among the status variables. The server writes flags first and the mode second.
+fn quoting(status: &[u8]) -> Quoting {
+    const FLAGS2: u8 = 0;
+    const SQL_MODE: u8 = 1;
+    const MODE_ANSI_QUOTES: u64 = 1 << 2;
+    const MODE_NO_BACKSLASH_ESCAPES: u64 = 1 << 20;
+    let mut reader = Reader::new(status);
+    let mut mode = || -> Result<u64, Malformed> {
+        let mut code = reader.u8()?;
+        if code == FLAGS2 {
+            reader.take(4)?;
+            code = reader.u8()?;
+        }
+        if code == SQL_MODE { reader.little(8) } else { Ok(0) }
+    };
+    let mode = mode().unwrap_or(0);
+    Quoting {
+        ansi_quotes: mode & MODE_ANSI_QUOTES != 0,
+        no_backslash_escapes: mode & MODE_NO_BACKSLASH_ESCAPES != 0,
+    }
+}
+
+/// A table as a statement names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableName {
+    pub database: String,
+    pub table: String,
+}
+
+/// What a statement means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Statement {
+    Begin,
+    Commit,
+    Rollback,
+    /// Part of the group is undone.
+    RollbackToSavepoint,
+    /// The group becomes, or is, a branch that is decided later.
+    XaBranch,
+    /// `XA COMMIT` or `XA ROLLBACK`.
+    XaDecided,
+    /// Changes no row of any table.
+    Harmless,
+    /// All rows of these tables are gone, without row events.
+    Remove(Vec<TableName>),
+    DropDatabase(String),
+    /// These tables get or lose rows without row events, by a way that cannot be followed.
+    Move {
+        tables: Vec<TableName>,
+        how: &'static str,
+    },
+    /// Changes rows by text; every name that could be a table.
+    Change(Vec<TableName>),
+    /// The effect is not known; it can concern any table.
+    Unknown(String),
+}
+
+/// Classifies a statement. `database` is the session's default database.
+pub fn classify(query: &Query<'_>) -> Statement {
+    match query.sql {
+        b"BEGIN" => return Statement::Begin,
+        b"COMMIT" => return Statement::Commit,
+        // MariaDB sends it in place of an event that a replica of our capability does not get.
+        sql if sql.starts_with(b"# Dummy ev") => return Statement::Unknown("a replaced event".to_owned()),
+        _ => {}
+    }
+    let database = String::from_utf8_lossy(query.database).into_owned();
+    Classifier { tokens: Tokens::new(query.sql, query.quoting), database }.statement()
+}
+
+struct Classifier<'a> {
+    tokens: Tokens<'a>,
+    database: String,
+}
+
+/// Verbs that change no row, whatever follows.
+const HARMLESS: &[&str] = &[
+    "GRANT",
+    "REVOKE",
+    "FLUSH",
+    "OPTIMIZE",
+    "REPAIR",
+    "CHECK",
+    "CHECKSUM",
+    "INSTALL",
+    "UNINSTALL",
+    "SAVEPOINT",
+    "RELEASE",
+    "LOCK",
+    "UNLOCK",
+    "CACHE",
+    "RESET",
+    "PURGE",
+    "KILL",
+    "SHOW",
+    "USE",
+    "BACKUP",
+    "HELP",
+];
+
+impl Classifier<'_> {
+    fn statement(mut self) -> Statement {
+        let Some(first) = self.tokens.next() else { return Statement::Harmless };
+        let Token::Word(verb) = first else {
+            return Statement::Unknown("a statement without a verb".to_owned());
+        };
+        let verb = verb.to_ascii_uppercase();
+        match verb.as_str() {
+            "BEGIN" => match self.tokens.next() {
+                None => Statement::Begin,
+                Some(token) if token.is("WORK") => Statement::Begin,
+                Some(_) => Statement::Unknown("BEGIN NOT ATOMIC".to_owned()),
+            },
+            "START" => match self.tokens.next() {
+                Some(token) if token.is("TRANSACTION") => Statement::Begin,
+                _ => Statement::Unknown(verb),
+            },
+            "COMMIT" => Statement::Commit,
+            "ROLLBACK" => {
+                if self.tokens.any(|token| token.is("TO")) {
+                    Statement::RollbackToSavepoint
+                } else {
+                    Statement::Rollback
+                }
+            }
+            "XA" => match self.tokens.next() {
+                Some(token) if token.is("COMMIT") || token.is("ROLLBACK") => Statement::XaDecided,
+                _ => Statement::XaBranch,
+            },
+            "DROP" => self.drop_statement(),
+            "TRUNCATE" => {
+                let table = self.name_behind(&["TABLE"]);
+                table.map_or_else(|| Statement::Unknown(verb), |table| Statement::Remove(vec![table]))
+            }
+            "CREATE" => self.create(),
+            "ALTER" => self.alter(),
+            "RENAME" => self.rename(),
+            "SET" => self.set(),
+            "ANALYZE" => self.analyze(),
+            "INSERT" | "REPLACE" | "UPDATE" | "DELETE" | "LOAD" => self.change(),
+            other if HARMLESS.contains(&other) => Statement::Harmless,
+            _ => Statement::Unknown(verb),
+        }
+    }
+
+    /// `name` or `database.name`, after any of these keywords.
+    fn name_behind(&mut self, keywords: &[&str]) -> Option<TableName> {
+        let mut token = self.tokens.next()?;
+        while keywords.iter().any(|keyword| token.is(keyword)) {
+            token = self.tokens.next()?;
+        }
+        self.name_from(token)
+    }
+
+    fn name_from(&mut self, token: Token) -> Option<TableName> {
+        let first = token.name()?.to_owned();
+        let mut ahead = self.tokens.clone();
+        if ahead.next() == Some(Token::Symbol(b'.'))
+            && let Some(second) = ahead.next()
+            && let Some(table) = second.name()
+        {
+            self.tokens = ahead;
+            return Some(TableName { database: first, table: table.to_owned() });
+        }
+        Some(TableName { database: self.database.clone(), table: first })
+    }
+
+    fn drop_statement(&mut self) -> Statement {
+        const IF_EXISTS: &[&str] = &["IF", "EXISTS"];
+        let Some(kind) = self.tokens.next() else { return Statement::Harmless };
+        if kind.is("DATABASE") || kind.is("SCHEMA") {
+            return match self.name_behind(IF_EXISTS) {
+                Some(name) => Statement::DropDatabase(name.table),
+                None => Statement::Unknown("DROP DATABASE".to_owned()),
+            };
+        }
+        // A temporary table of the same name hides the captured one; dropping it removes no captured row.
+        if !(kind.is("TABLE") || kind.is("TABLES")) {
+            return Statement::Harmless;
+        }
+        let mut tables = Vec::new();
+        loop {
+            match self.name_behind(IF_EXISTS) {
+                Some(table) => tables.push(table),
+                None => return Statement::Unknown("DROP TABLE".to_owned()),
+            }
+            if self.tokens.next() != Some(Token::Symbol(b',')) {
+                return Statement::Remove(tables);
+            }
+        }
+    }
+
+    /// `CREATE OR REPLACE TABLE` (MariaDB) drops the table that was there.
+    fn create(&mut self) -> Statement {
+        let replaces = self.tokens.clone().next().is_some_and(|token| token.is("OR"));
+        if !replaces {
+            return Statement::Harmless;
+        }
+        let kind = self.tokens.nth(2);
+        if !kind.is_some_and(|kind| kind.is("TABLE")) {
+            return Statement::Harmless;
+        }
+        let table = self.name_behind(&["IF", "NOT", "EXISTS"]);
+        table.map_or_else(
+            || Statement::Unknown("CREATE OR REPLACE TABLE".to_owned()),
+            |table| Statement::Remove(vec![table]),
+        )
+    }
+
+    /// Changes of columns pass (the next table map is checked); what moves rows without row events does not.
+    fn alter(&mut self) -> Statement {
+        let mut kind = self.tokens.next();
+        while kind
+            .as_ref()
+            .is_some_and(|kind| ["ONLINE", "OFFLINE", "IGNORE"].iter().any(|keyword| kind.is(keyword)))
+        {
+            kind = self.tokens.next();
+        }
+        if !kind.is_some_and(|kind| kind.is("TABLE")) {
+            return Statement::Harmless;
+        }
+        let Some(altered) = self.name_behind(&["IF", "EXISTS"]) else {
+            return Statement::Unknown("ALTER TABLE".to_owned());
+        };
+        let mut tables = vec![altered];
+        let mut found = None;
+        while let Some(token) = self.tokens.next() {
+            let Token::Word(word) = token else { continue };
+            let mut ahead = self.tokens.clone();
+            let Some(next) = ahead.next() else { break };
+            match word.to_ascii_uppercase().as_str() {
+                "RENAME" if !["COLUMN", "INDEX", "KEY"].iter().any(|keyword| next.is(keyword)) => {
+                    found = Some("ALTER TABLE … RENAME");
+                    while self.tokens.clone().next() == Some(Token::Symbol(b'=')) {
+                        self.tokens.next();
+                    }
+                    tables.extend(self.name_behind(&["TO", "AS"]));
+                }
+                "TRUNCATE" | "DROP" | "EXCHANGE" | "CONVERT" | "DISCARD" | "IMPORT"
+                    if next.is("PARTITION") =>
+                {
+                    found = Some("ALTER TABLE … PARTITION");
+                }
+                "DISCARD" | "IMPORT" if next.is("TABLESPACE") => found = Some("ALTER TABLE … TABLESPACE"),
+                "WITH" | "CONVERT" if next.is("TABLE") => {
+                    found = Some("ALTER TABLE … PARTITION");
+                    tables.extend(self.name_behind(&["TABLE"]));
+                }
+                _ => {}
+            }
+        }
+        found.map_or(Statement::Harmless, |how| Statement::Move { tables, how })
+    }
+
+    fn rename(&mut self) -> Statement {
+        match self.tokens.next() {
+            Some(kind) if kind.is("USER") => return Statement::Harmless,
+            Some(kind) if kind.is("TABLE") || kind.is("TABLES") => {}
+            _ => return Statement::Unknown("RENAME".to_owned()),
+        }
+        let mut tables = Vec::new();
+        while let Some(table) = self.name_behind(&["IF", "EXISTS", "TO", "WAIT", "NOWAIT"]) {
+            tables.push(table);
+            // Either `TO` or a comma; both lead to the next name, anything else ends the list or is a wait time.
+            if self.tokens.clone().next() == Some(Token::Symbol(b',')) {
+                self.tokens.next();
+            }
+        }
+        Statement::Move { tables, how: "RENAME TABLE" }
+    }
+
+    /// `SET STATEMENT variable = value FOR statement` (MariaDB) carries another statement.
+    fn set(mut self) -> Statement {
+        if !self.tokens.clone().next().is_some_and(|token| token.is("STATEMENT")) {
+            return Statement::Harmless;
+        }
+        if self.tokens.any(|token| token.is("FOR")) {
+            self.statement()
+        } else {
+            Statement::Unknown("SET STATEMENT".to_owned())
+        }
+    }
+
+    /// `ANALYZE TABLE` is harmless; MariaDB's `ANALYZE statement` executes it.
+    fn analyze(mut self) -> Statement {
+        let mut ahead = self.tokens.clone();
+        let is_table = ahead
+            .by_ref()
+            .take(2)
+            .any(|token| ["TABLE", "TABLES", "PERSISTENT"].iter().any(|keyword| token.is(keyword)));
+        if is_table {
+            return Statement::Harmless;
+        }
+        while self.tokens.clone().next().is_some_and(|token| token.is("FORMAT")) {
+            self.tokens.nth(2);
+        }
+        self.statement()
+    }
+
+    /// Every identifier could be a table, alone or behind a database.
+    fn change(&mut self) -> Statement {
+        let mut tables: Vec<TableName> = Vec::new();
+        let mut add = |name: TableName| {
+            if !tables.contains(&name) {
+                tables.push(name);
+            }
+        };
+        while let Some(token) = self.tokens.next() {
+            let Some(first) = token.name().map(str::to_owned) else { continue };
+            add(TableName { database: self.database.clone(), table: first });
+            if let Some(name) = self.name_from(token) {
+                add(name);
+            }
+        }
+        Statement::Change(tables)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn meaning(sql: &str) -> Statement {
+        classify(&Query { database: b"d", sql: sql.as_bytes(), quoting: Quoting::default() })
+    }
+
+    fn table(name: &str) -> TableName {
+        let (database, table) = name.split_once('.').unwrap_or(("d", name));
+        TableName { database: database.to_owned(), table: table.to_owned() }
+    }
+
+    fn tables(names: &[&str]) -> Vec<TableName> {
+        names.iter().map(|name| table(name)).collect()
+    }
+
+    #[test]
+    fn removed_tables_are_named_in_every_notation() {
+        for (sql, names) in [
+            ("TRUNCATE t", &["t"][..]),
+            ("truncate table `user_00`.`user_001`", &["user_00.user_001"]),
+            ("DROP TABLE IF EXISTS a.b, c /* generated by server */", &["a.b", "c"]),
+            ("DROP TABLE `a`.`b` , `c` CASCADE", &["a.b", "c"]),
+            ("/* x */ DROP /*!40000 TABLE */ t", &["t"]),
+            ("DROP TABLE user_00.001", &["user_00.001"]),
+            ("CREATE OR REPLACE TABLE t (a INT)", &["t"]),
+            ("SET STATEMENT max_statement_time=1 FOR TRUNCATE TABLE x.t", &["x.t"]),
+        ] {
+            assert_eq!(meaning(sql), Statement::Remove(tables(names)), "{sql}");
+        }
+        assert_eq!(meaning("drop database if exists `user_00`"), Statement::DropDatabase("user_00".into()));
+    }
+
+    #[test]
+    fn harmless_statements_pass() {
+        for sql in [
+            "",
+            "-- nothing",
+            "CREATE TABLE t (a INT)",
+            "CREATE TABLE d.t SELECT * FROM x",
+            "CREATE DEFINER=`root`@`%` TRIGGER x AFTER INSERT ON t FOR EACH ROW DELETE FROM y",
+            "CREATE OR REPLACE VIEW v AS SELECT 1",
+            "CREATE OR REPLACE TEMPORARY TABLE t (a INT)",
+            "DROP TEMPORARY TABLE IF EXISTS `t` /* generated by server */",
+            "DROP INDEX i ON t",
+            "DROP USER x",
+            "DROP VIEW t",
+            "ALTER TABLE t ADD COLUMN `rename` INT, DROP COLUMN c, RENAME COLUMN a TO b, RENAME INDEX i TO j",
+            "ALTER TABLE t CONVERT TO CHARACTER SET utf8mb4",
+            "ALTER ONLINE TABLE t ADD PARTITION (PARTITION p1 VALUES LESS THAN (9))",
+            "ALTER USER x IDENTIFIED BY 'DROP TABLE t'",
+            "GRANT ALL ON *.* TO x",
+            "RENAME USER a TO b",
+            "SET PASSWORD FOR x = 'y'",
+            "SAVEPOINT `a`",
+            "ANALYZE NO_WRITE_TO_BINLOG TABLE t",
+            "FLUSH TABLES",
+        ] {
+            assert_eq!(meaning(sql), Statement::Harmless, "{sql}");
+        }
+    }
+
+    #[test]
+    fn whatever_moves_rows_without_row_events_is_named() {
+        for (sql, names) in [
+            ("ALTER TABLE t RENAME TO x.u", &["t", "x.u"][..]),
+            ("ALTER TABLE t ADD COLUMN c INT, RENAME u", &["t", "u"]),
+            ("ALTER TABLE IF EXISTS t RENAME = u", &["t", "u"]),
+            ("ALTER TABLE t DROP PARTITION p0", &["t"]),
+            ("ALTER TABLE t TRUNCATE PARTITION ALL", &["t"]),
+            ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u", &["t", "u"]),
+            ("ALTER TABLE t CONVERT TABLE u TO PARTITION p", &["t", "u"]),
+            ("ALTER TABLE t IMPORT TABLESPACE", &["t"]),
+            ("RENAME TABLE a.b TO c, d.e TO a.b", &["a.b", "c", "d.e", "a.b"]),
+        ] {
+            match meaning(sql) {
+                Statement::Move { tables: found, .. } => assert_eq!(found, tables(names), "{sql}"),
+                other => panic!("{sql}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn changes_by_text_name_every_candidate() {
+        for (sql, name) in [
+            ("INSERT INTO x.t VALUES (1, 'y')", "x.t"),
+            ("UPDATE LOW_PRIORITY `t` SET a=1", "t"),
+            ("DELETE a FROM a JOIN x.b ON a.i=b.i", "x.b"),
+            ("REPLACE t VALUES (1)", "t"),
+            ("LOAD DATA INFILE '/x' INTO TABLE `x`.`t`", "x.t"),
+            ("SET STATEMENT a=1 FOR INSERT INTO t VALUES (1)", "t"),
+            ("ANALYZE FORMAT=JSON DELETE FROM t", "t"),
+        ] {
+            match meaning(sql) {
+                Statement::Change(found) => assert!(found.contains(&table(name)), "{sql}: {found:?}"),
+                other => panic!("{sql}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_verbs_are_not_harmless() {
+        for sql in [
+            "CALL p()",
+            "SELECT f()",
+            "DO f()",
+            "BEGIN NOT ATOMIC SELECT 1; END",
+            "FROBNICATE t",
+            "(SELECT 1)",
+            "# Dummy event replacing event type 160 that slave cannot handle.",
+        ] {
+            assert!(matches!(meaning(sql), Statement::Unknown(_)), "{sql}: {:?}", meaning(sql));
+        }
+    }
+
+    #[test]
+    fn transaction_control_is_told_apart() {
+        for (sql, expected) in [
+            ("BEGIN", Statement::Begin),
+            ("START TRANSACTION", Statement::Begin),
+            ("COMMIT", Statement::Commit),
+            ("ROLLBACK", Statement::Rollback),
+            ("ROLLBACK TO `s`", Statement::RollbackToSavepoint),
+            ("ROLLBACK TO SAVEPOINT s", Statement::RollbackToSavepoint),
+            ("XA START X'61',X'',1", Statement::XaBranch),
+            ("XA END X'61',X'',1", Statement::XaBranch),
+            ("XA COMMIT X'61',X'',1", Statement::XaDecided),
+            ("XA ROLLBACK X'61',X'',1", Statement::XaDecided),
+        ] {
+            assert_eq!(meaning(sql), expected, "{sql}");
+        }
+    }
+
+    #[test]
+    fn the_sql_mode_of_the_event_is_used() {
+        let mut body = vec![0; 8];
+        body.extend([1, 0, 0, 14, 0]);
+        body.extend([0, 0, 0, 0, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0]);
+        body.extend(b"d\0TRUNCATE \"t\"");
+        let query = Query::read(&body, 0).unwrap();
+        assert!(query.quoting.ansi_quotes);
+        assert_eq!(classify(&query), Statement::Remove(tables(&["t"])));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_classified(body: Vec<u8>, sql in "(DROP|ALTER|RENAME|CREATE|SET|INSERT|XA)[ -~]{0,40}") {
+            if let Ok(query) = Query::read(&body, 0) {
+                classify(&query);
+            }
+            meaning(&sql);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Rows events, read selectively: captured columns become values that borrow from the event, every other cell is
+//! stepped over and never looked at.
+//!
+//! A [`Plan`] is made once for a table map; a [`RowsEvent`] is the frame of one event; [`Plan::read_row`] yields
+//! one row image. Which tables are captured, and what is done with rows, is not decided here.
+
+use anabranch_schemas::change::Value;
+use thiserror::Error;
+
+use super::column::{Format, Step};
+use super::table_map::Column;
+use super::wire::{Malformed, Reader, little};
+
+const TABLE_ID_BYTES: usize = 6;
+const FLAGS_BYTES: usize = 2;
+
+/// Which row images an event holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Insert,
+    Update,
+    Delete,
+}
+
+/// Why rows of a table cannot be read as configured.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum PlanProblem {
+    #[error("its row events carry no column names")]
+    NoNames,
+    #[error("its row events do not say whether column {0} is signed")]
+    NoSigns(String),
+    #[error("it has no column {0}")]
+    ColumnMissing(String),
+    #[error("column {0} has a type that cannot be captured")]
+    Undecodable(String),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Cell {
+    step: Step,
+    format: Format,
+    unsigned: bool,
+    /// Index in the captured row.
+    field: Option<u16>,
+}
+
+/// How to walk through the rows of one table map.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    cells: Vec<Cell>,
+    fields: usize,
+}
+
+impl Plan {
+    /// `names` are the captured columns in the order of the row that is wanted; names are compared as the server does
+    /// it for ASCII, without case.
+    pub fn new(columns: &[Column<'_>], names: &[impl AsRef<str>]) -> Result<Self, PlanProblem> {
+        if columns.iter().any(|column| column.name.is_none()) {
+            return Err(PlanProblem::NoNames);
+        }
+        let mut cells: Vec<Cell> = columns
+            .iter()
+            .map(|column| Cell {
+                step: column.format.step(),
+                format: column.format,
+                unsigned: column.unsigned.unwrap_or(false),
+                field: None,
+            })
+            .collect();
+        for (field, name) in names.iter().enumerate() {
+            let name = name.as_ref();
+            let index = columns
+                .iter()
+                .position(|column| column.name.is_some_and(|n| n.eq_ignore_ascii_case(name.as_bytes())))
+                .ok_or_else(|| PlanProblem::ColumnMissing(name.to_owned()))?;
+            let column = &columns[index];
+            if !column.format.is_decodable() {
+                return Err(PlanProblem::Undecodable(name.to_owned()));
+            }
+            if matches!(column.format, Format::Integer { .. }) && column.unsigned.is_none() {
+                return Err(PlanProblem::NoSigns(name.to_owned()));
+            }
+            cells[index].field = u16::try_from(field).ok();
+        }
+        Ok(Self { cells, fields: names.len() })
+    }
+
+    /// The format of the captured column at `field`.
+    pub fn format(&self, field: usize) -> Option<Format> {
+        self.cells.iter().find(|cell| cell.field.map(usize::from) == Some(field)).map(|cell| cell.format)
+    }
+
+    /// Number of columns of the table.
+    pub fn columns(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// Whether every captured column is in a row image with these columns.
+    pub fn is_covered_by(&self, present: &[u8]) -> bool {
+        self.cells.iter().enumerate().all(|(index, cell)| cell.field.is_none() || bit(present, index))
+    }
+
+    /// Reads one row image; `row` is emptied first and then holds one value for each captured column.
+    pub fn read_row<'b>(
+        &self,
+        reader: &mut Reader<'b>,
+        present: &[u8],
+        row: &mut Vec<Value<'b>>,
+    ) -> Result<(), Malformed> {
+        row.clear();
+        row.resize(self.fields, Value::Null);
+        let nulls = reader.take(bits_set(present, self.cells.len()).div_ceil(8))?;
+        let mut position = 0;
+        for (index, cell) in self.cells.iter().enumerate() {
+            if !bit(present, index) {
+                continue;
+            }
+            let is_null = bit(nulls, position);
+            position += 1;
+            if is_null {
+                continue;
+            }
+            let length = match cell.step {
+                Step::Fixed(bytes) => usize::from(bytes),
+                Step::Prefixed(bytes) => little(reader.take(usize::from(bytes))?) as usize,
+            };
+            let content = reader.take(length)?;
+            if let Some(field) = cell.field {
+                row[usize::from(field)] = cell.format.decode(content, cell.unsigned)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The frame of a rows event.
+#[derive(Debug, Clone, Copy)]
+pub struct RowsEvent<'a> {
+    pub table_id: u64,
+    /// Columns of the table.
+    pub columns: usize,
+    /// Bit maps of the columns in the row images; an update has both.
+    pub before: Option<&'a [u8]>,
+    pub after: Option<&'a [u8]>,
+    /// The row images; compressed in MariaDB's compressed events.
+    pub images: &'a [u8],
+}
+
+/// The table id of a rows event, without reading anything else.
+pub fn table_id(body: &[u8]) -> Result<u64, Malformed> {
+    Reader::new(body).little(TABLE_ID_BYTES)
+}
+
+impl<'a> RowsEvent<'a> {
+    /// `has_extra_data`: version 2 of the rows events (MySQL from 5.6).
+    pub fn read(body: &'a [u8], kind: Kind, has_extra_data: bool) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(body);
+        let table_id = reader.little(TABLE_ID_BYTES)?;
+        reader.take(FLAGS_BYTES)?;
+        if has_extra_data {
+            // The length counts itself.
+            let length = reader.little(2)? as usize;
+            reader.take(length.checked_sub(2).ok_or(Malformed("extra data shorter than its length"))?)?;
+        }
+        let columns = reader.length()?;
+        let bitmap_bytes = columns.div_ceil(8);
+        let before = match kind {
+            Kind::Insert => None,
+            Kind::Update | Kind::Delete => Some(reader.take(bitmap_bytes)?),
+        };
+        let after = match kind {
+            Kind::Insert | Kind::Update => Some(reader.take(bitmap_bytes)?),
+            Kind::Delete => None,
+        };
+        Ok(Self { table_id, columns, before, after, images: reader.rest() })
+    }
+}
+
+fn bit(bits: &[u8], index: usize) -> bool {
+    bits.get(index / 8).is_some_and(|byte| byte & (1 << (index % 8)) != 0)
+}
+
+fn bits_set(bits: &[u8], count: usize) -> usize {
+    let whole: u32 = bits.iter().take(count / 8).map(|byte| byte.count_ones()).sum();
+    let rest = count % 8;
+    let last = bits.get(count / 8).map_or(0, |byte| (byte & ((1 << rest) - 1)).count_ones());
+    (whole + last) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mysql::source::table_map::{TableMap, tests::sample};
+
+    fn plan(names: &[&str]) -> Result<Plan, PlanProblem> {
+        Plan::new(&TableMap::read(&sample()).unwrap().columns().unwrap(), names)
+    }
+
+    #[test]
+    fn only_captured_columns_are_read_in_the_wanted_order() {
+        let plan = plan(&["BIRTHDAY", "id"]).unwrap();
+        let images = [0b00, 5, 0, 0, 0, 0x5d, 0xd0, 0x0f, 0b10, 6, 0, 0, 0];
+        let mut reader = Reader::new(&images);
+        let mut row = Vec::new();
+        plan.read_row(&mut reader, &[0b11], &mut row).unwrap();
+        assert_eq!(row, [Value::Date { year: 2024, month: 2, day: 29 }, Value::UInt(5)]);
+        plan.read_row(&mut reader, &[0b11], &mut row).unwrap();
+        assert_eq!(row, [Value::Null, Value::UInt(6)]);
+        assert!(reader.is_empty());
+    }
+
+    #[test]
+    fn a_partial_image_is_seen() {
+        let plan = plan(&["id"]).unwrap();
+        assert!(plan.is_covered_by(&[0b01]));
+        assert!(!plan.is_covered_by(&[0b10]));
+        let mut row = Vec::new();
+        plan.read_row(&mut Reader::new(&[0, 5, 0, 0, 0]), &[0b01], &mut row).unwrap();
+        assert_eq!(row, [Value::UInt(5)]);
+    }
+
+    #[test]
+    fn problems_name_the_column() {
+        assert_eq!(plan(&["name"]).unwrap_err(), PlanProblem::ColumnMissing("name".into()));
+        let body = sample();
+        let mut columns = TableMap::read(&body).unwrap().columns().unwrap();
+        columns[0].unsigned = None;
+        assert_eq!(Plan::new(&columns, &["id"]).unwrap_err(), PlanProblem::NoSigns("id".into()));
+        columns[0].name = None;
+        assert_eq!(Plan::new(&columns, &["birthday"]).unwrap_err(), PlanProblem::NoNames);
+    }
+}

@@ -1,0 +1,136 @@
+//! What the reading does with a logged statement: end a group, withdraw tables, or stop.
+
+use std::sync::Arc;
+
+use anabranch_pipeline::capture::BatchBuilder;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::lsn::Lsn;
+use mysql_async::binlog::events::Event;
+
+use super::compressed;
+use super::events::Class;
+use super::query::{self, Query, Statement, TableName};
+use super::stream::MysqlStream;
+use super::tables::CapturedTable;
+
+/// EXECUTE_LOAD_QUERY: file id, two offsets, how duplicates are handled.
+const LOAD_HEADER_BYTES: usize = 13;
+
+impl MysqlStream {
+    pub(super) fn query(
+        &mut self,
+        class: Class,
+        event: &Event,
+        lsn: Lsn,
+        batch: &mut BatchBuilder,
+    ) -> Result<(), Fault> {
+        let extra_bytes = if class == Class::LoadQuery { LOAD_HEADER_BYTES } else { 0 };
+        let query = Query::read(event.data(), extra_bytes).map_err(|error| self.malformed(error))?;
+        let statement = if class == Class::CompressedQuery {
+            let sql = compressed::inflate(query.sql).map_err(|error| self.malformed(error))?;
+            query::classify(&Query { sql: &sql, ..query })
+        } else {
+            query::classify(&query)
+        };
+        let timestamp = event.header().timestamp();
+        match statement {
+            Statement::Begin => {
+                self.group.begin_transaction();
+                return Ok(());
+            }
+            Statement::XaBranch => {
+                // `XA END` comes behind the rows, in a branch already.
+                self.group.begin_xa_branch();
+                return Ok(());
+            }
+            Statement::Commit | Statement::XaDecided => return self.end_group(lsn, timestamp, batch),
+            Statement::Rollback | Statement::RollbackToSavepoint if self.group.has_captured_rows() => {
+                return Err(self.rolled_back("a transaction with captured rows was rolled back"));
+            }
+            Statement::Rollback => return self.end_group(lsn, timestamp, batch),
+            Statement::RollbackToSavepoint | Statement::Harmless => {}
+            Statement::Remove(names) => self.remove(names, lsn, batch)?,
+            Statement::DropDatabase(name) => self.drop_database(&name, lsn, batch)?,
+            Statement::Move { tables, how } => self.stop_if_captured(&tables, lsn, how)?,
+            Statement::Change(names) => self.stop_if_changed(&names, lsn)?,
+            Statement::Unknown(verb) if lsn > self.sent => {
+                return Err(self
+                    .fault(Code::BinlogStatement, format!("a statement of unknown effect ({verb})"))
+                    .needs("row events (binlog_format = ROW in every session)")
+                    .remedy("SET GLOBAL binlog_format = ROW; then refresh this source"));
+            }
+            Statement::Unknown(_) => {}
+        }
+        if self.group.is_transaction() { Ok(()) } else { self.end_group(lsn, timestamp, batch) }
+    }
+
+    /// The captured table of a name, as the server would find it.
+    fn find(&mut self, name: &TableName) -> Result<Option<Arc<CapturedTable>>, Fault> {
+        if self.has_lower_case_names {
+            return self.tables.resolve(&name.database.to_lowercase(), &name.table.to_lowercase());
+        }
+        self.tables.resolve(&name.database, &name.table)
+    }
+
+    fn remove(&mut self, names: Vec<TableName>, lsn: Lsn, batch: &mut BatchBuilder) -> Result<(), Fault> {
+        for name in names {
+            if let Some(table) = self.find(&name)?
+                && lsn > self.sent
+            {
+                batch.withdraw(lsn, &table.identity);
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_database(&mut self, name: &str, lsn: Lsn, batch: &mut BatchBuilder) -> Result<(), Fault> {
+        if lsn <= self.sent {
+            return Ok(());
+        }
+        let database = if self.has_lower_case_names { name.to_lowercase() } else { name.to_owned() };
+        let Some(tables) = self.tables.in_database(&database)? else {
+            return Err(self
+                .fault(Code::SourceSchemaChanged, format!("captured database {database} was dropped"))
+                .needs("to know which tables were in it: `rule` in [[entities]] says so")
+                .remedy("refresh this source"));
+        };
+        for table in tables {
+            batch.withdraw(lsn, &table.identity);
+        }
+        Ok(())
+    }
+
+    fn stop_if_captured(&mut self, names: &[TableName], lsn: Lsn, how: &str) -> Result<(), Fault> {
+        for name in names {
+            if self.find(name)?.is_some() && lsn > self.sent {
+                let found = format!("{how} of captured table {}.{}", name.database, name.table);
+                return Err(self
+                    .fault(Code::SourceSchemaChanged, found)
+                    .needs("changes that row events show")
+                    .remedy("refresh this source from behind the statement"));
+            }
+        }
+        Ok(())
+    }
+
+    fn stop_if_changed(&mut self, names: &[TableName], lsn: Lsn) -> Result<(), Fault> {
+        for name in names {
+            if self.is_captured(name) && lsn > self.sent {
+                let found = format!("a change of captured table {}.{} by text", name.database, name.table);
+                return Err(self
+                    .fault(Code::BinlogStatement, found)
+                    .needs("row events (binlog_format = ROW in every session)")
+                    .remedy("SET GLOBAL binlog_format = ROW; then refresh this source"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Without keeping the name: candidates from the text of a statement are mostly columns.
+    fn is_captured(&self, name: &TableName) -> bool {
+        if self.has_lower_case_names {
+            return self.tables.is_captured(&name.database.to_lowercase(), &name.table.to_lowercase());
+        }
+        self.tables.is_captured(&name.database, &name.table)
+    }
+}

@@ -1,0 +1,424 @@
+//! An open reading of one binlog: events become changes in a batch, in commit order.
+//!
+//! The only places that wait are those of the transport, and an event that was taken from it is kept in the reading
+//! until its last row is in a batch, so a cancelled call loses nothing. Rows of an event larger than a batch go on in
+//! the next. What a group of events does is followed in `group.rs`, statements in `statement.rs`.
+
+use anabranch_pipeline::capture::BatchBuilder;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{ChangeSource, Filled};
+use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use mysql_async::binlog::events::{BinlogEventHeader, Event, GtidEvent};
+
+use super::compressed;
+use super::events::{self, Class};
+use super::group::Group;
+use super::gtid::{self, Flavor, GroupStart, Gtid, Gtids};
+use super::maps::{MappedTable, TableMaps};
+use super::pending::{PendingRows, RowsBody};
+use super::position::{FILE_START, Position, PositionError};
+use super::rows::{self, Kind};
+use super::tables::CapturedTables;
+use super::transport::{self, Transport};
+use super::wire::Malformed;
+
+/// Events of other tables can arrive faster than anybody waits: after so many the caller gets its turn.
+const EVENTS_PER_FILL_MAX: usize = 16_384;
+
+/// Where a new reading stands before its first event.
+#[derive(Debug)]
+pub struct Beginning {
+    pub position: Position,
+    /// Groups before the position; `None` = as the file's first events say.
+    pub gtids: Option<Gtids>,
+    /// Events not above it were sent before.
+    pub sent: Lsn,
+    /// The server skips groups of a GTID set, so the first group says where the reading begins.
+    pub is_by_gtid: bool,
+    /// This file is entered here and not at its start (a start by GTID set behind 4 GiB).
+    pub entered_at: Option<(String, u64)>,
+}
+
+/// A compressed transaction of MySQL whose events are being read.
+#[derive(Debug)]
+struct Payload {
+    events: u64,
+}
+
+/// An open reading of a MySQL or MariaDB binlog.
+pub struct MysqlStream {
+    pub(super) transport: Transport,
+    pub(super) source: String,
+    pub(super) server: ServerIdentity,
+    pub(super) flavor: Flavor,
+    pub(super) has_lower_case_names: bool,
+    pub(super) tables: CapturedTables,
+    maps: TableMaps,
+    pub(super) position: Position,
+    gtids: Option<Gtids>,
+    pub(super) sent: Lsn,
+    entered_at: Option<(String, u64)>,
+    is_by_gtid: bool,
+    /// A resume point was given to the batch: only then may positions be.
+    has_entry: bool,
+    pub(super) group: Group,
+    payload: Option<Payload>,
+    pending: Option<PendingRows>,
+}
+
+impl MysqlStream {
+    pub(super) fn new(
+        transport: Transport,
+        source: &str,
+        server: ServerIdentity,
+        flavor: Flavor,
+        has_lower_case_names: bool,
+        tables: CapturedTables,
+        beginning: Beginning,
+    ) -> Self {
+        Self {
+            transport,
+            source: source.to_owned(),
+            server,
+            flavor,
+            has_lower_case_names,
+            tables,
+            maps: TableMaps::default(),
+            position: beginning.position,
+            gtids: beginning.gtids,
+            sent: beginning.sent,
+            entered_at: beginning.entered_at,
+            is_by_gtid: beginning.is_by_gtid,
+            has_entry: false,
+            group: Group::default(),
+            payload: None,
+            pending: None,
+        }
+    }
+
+    /// Takes one event in. Its rows, if any, stay pending.
+    fn take(&mut self, event: Event, batch: &mut BatchBuilder) -> Result<(), Fault> {
+        let header = event.header();
+        let class = events::classify(header.event_type_raw());
+        if transport::is_inner(&event) {
+            let Some(payload) = &mut self.payload else {
+                return Err(self.corrupt("an event of a compressed transaction outside of one"));
+            };
+            payload.events += 1;
+        } else {
+            if let Some(payload) = &self.payload {
+                let found = match payload.events {
+                    0 => "a compressed transaction is empty",
+                    _ => "a compressed transaction has no end",
+                };
+                return Err(self.corrupt(found));
+            }
+            self.advance(class, &header);
+        }
+        let lsn = self.lsn()?;
+        self.apply(class, event, lsn, batch)?;
+        // Rows that are pending complete their event themselves; a compressed transaction is complete at its end.
+        let is_complete = self.pending.is_none() && self.payload.is_none();
+        if is_complete && self.has_entry && header.log_pos() != 0 {
+            batch.event_complete(lsn);
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, class: Class, header: &BinlogEventHeader) {
+        let log_pos = header.log_pos();
+        match class {
+            // Sent again, with their own old position, when a reading starts in the middle of a file.
+            Class::FormatDescription | Class::MariaDbGtidList | Class::MySqlPreviousGtids => {
+                self.position.end = self.position.end.max(u64::from(log_pos));
+            }
+            _ if is_artificial(header) || HEARTBEATS.contains(&header.event_type_raw()) => {}
+            _ => self.position.advance(log_pos, header.event_size()),
+        }
+    }
+
+    fn apply(&mut self, class: Class, event: Event, lsn: Lsn, batch: &mut BatchBuilder) -> Result<(), Fault> {
+        let header = event.header();
+        match class {
+            Class::Harmless => Ok(()),
+            Class::FormatDescription => {
+                self.maps.clear();
+                Ok(())
+            }
+            Class::Rotate => self.rotate(&event, batch),
+            Class::MariaDbGtid => {
+                let start = gtid::read_mariadb_gtid(header.server_id(), event.data());
+                let start = start.map_err(|error| self.malformed(error))?;
+                self.begin_group(start, header.event_size(), batch)
+            }
+            Class::MySqlGtid => {
+                let start = gtid::read_mysql_gtid(event.data()).map_err(|error| self.malformed(error))?;
+                self.begin_group(start, header.event_size(), batch)
+            }
+            Class::MySqlTaggedGtid => {
+                let start = read_tagged_gtid(&event).map_err(|error| self.malformed(error))?;
+                self.begin_group(start, header.event_size(), batch)
+            }
+            Class::AnonymousGtid => Err(self
+                .fault(Code::SourceGtidOff, "a transaction without GTID")
+                .needs("gtid_mode = ON")
+                .remedy("SET GLOBAL gtid_mode = ON")),
+            Class::MariaDbGtidList if self.gtids.is_none() => {
+                self.gtids =
+                    gtid::read_mariadb_gtid_list(event.data()).map_err(|error| self.malformed(error))?;
+                self.enter(batch)
+            }
+            Class::MySqlPreviousGtids if self.gtids.is_none() => {
+                let gtids = gtid::read_mysql_previous(event.data()).map_err(|error| self.malformed(error))?;
+                self.gtids = Some(gtids);
+                self.enter(batch)
+            }
+            Class::MariaDbGtidList | Class::MySqlPreviousGtids => Ok(()),
+            Class::TransactionPayload => {
+                self.payload = Some(Payload { events: 0 });
+                Ok(())
+            }
+            Class::Xid | Class::XaPrepare => self.end_group(lsn, header.timestamp(), batch),
+            Class::Query | Class::LoadQuery | Class::CompressedQuery => self.query(class, &event, lsn, batch),
+            Class::TableMap => {
+                let result = self.maps.read(event.data(), &mut self.tables);
+                result.map_err(|problem| {
+                    problem.into_fault(|found| self.fault(Code::BinlogEventCorrupt, found))
+                })
+            }
+            Class::Rows { kind, has_extra_data, is_compressed } => {
+                self.rows(kind, has_extra_data, is_compressed, event, lsn)
+            }
+            Class::PartialRows => match self.captured(event.data())? {
+                None => Ok(()),
+                Some(table) => Err(self
+                    .fault(Code::BinlogEventUnknown, format!("an update of {} in parts", table.name()))
+                    .needs("whole rows")
+                    .remedy("SET GLOBAL binlog_row_value_options = ''")),
+            },
+            Class::Incident => Err(self
+                .fault(Code::BinlogEventUnknown, "the server wrote that events are missing here (INCIDENT)")
+                .needs("a refresh of this source")),
+            Class::Unknown => Err(self
+                .fault(Code::BinlogEventUnknown, format!("an event of type {}", header.event_type_raw()))
+                .needs("a type that this build knows")),
+        }
+    }
+
+    /// A new file. What was open in the old one was cut off by a crash of the server and never happened.
+    fn rotate(&mut self, event: &Event, batch: &mut BatchBuilder) -> Result<(), Fault> {
+        let (file, end) =
+            transport::rotation(event).ok_or_else(|| self.corrupt("a Rotate event cannot be read"))?;
+        if file == self.position.file && is_artificial(&event.header()) {
+            // The first event of a reading says where it begins.
+            self.position.end = end.max(self.position.end);
+            return self.enter(batch);
+        }
+        if self.group.has_captured_rows() {
+            return Err(self.rolled_back("the binlog file ended in the middle of the transaction"));
+        }
+        if !is_artificial(&event.header()) {
+            batch.event_complete(self.lsn()?);
+        }
+        let entered_at = self.entered_at.take_if(|(name, _)| *name == file).map(|(_, position)| position);
+        let end = entered_at.unwrap_or(end).max(FILE_START);
+        self.position = Position::new(file, end).map_err(|error| self.no_lsn(&error))?;
+        self.group = Group::default();
+        self.maps.clear();
+        // So that a quiet source does not resume from a file that is purged meanwhile.
+        self.enter(batch)
+    }
+
+    /// Gives the place between two groups as a resume point, when the groups before it are known.
+    fn enter(&mut self, batch: &mut BatchBuilder) -> Result<(), Fault> {
+        let Some(gtids) = &self.gtids else { return Ok(()) };
+        if self.is_by_gtid && !self.has_entry {
+            return Ok(());
+        }
+        self.has_entry = true;
+        batch.group_complete(self.resume_point(gtids, self.position.end), 0);
+        batch.event_complete(self.lsn()?);
+        Ok(())
+    }
+
+    fn begin_group(
+        &mut self,
+        start: GroupStart,
+        event_bytes: u32,
+        batch: &mut BatchBuilder,
+    ) -> Result<(), Fault> {
+        if self.group.is_open() {
+            return Err(self.corrupt("a group begins before the one before it has ended"));
+        }
+        self.maps.trim();
+        self.group = Group::begin(self.flavor, start);
+        if !self.has_entry {
+            let flavor = self.flavor;
+            self.gtids.get_or_insert_with(|| Gtids::empty(flavor));
+            if let Some(gtids) = &self.gtids {
+                let start = self.position.end.saturating_sub(u64::from(event_bytes));
+                batch.group_complete(self.resume_point(gtids, start), 0);
+            }
+            self.has_entry = true;
+        }
+        Ok(())
+    }
+
+    pub(super) fn end_group(
+        &mut self,
+        lsn: Lsn,
+        timestamp_seconds: u32,
+        batch: &mut BatchBuilder,
+    ) -> Result<(), Fault> {
+        let group = std::mem::take(&mut self.group);
+        self.payload = None;
+        let committed_at_us = group.committed_at_us(timestamp_seconds);
+        let flavor = self.flavor;
+        let gtids = self.gtids.get_or_insert_with(|| Gtids::empty(flavor));
+        if let Some(gtid) = group.into_gtid() {
+            gtids.append(gtid);
+        }
+        let text = gtids.to_string();
+        let resume =
+            ResumePoint { file: self.position.file.clone(), position: self.position.end, gtid_set: text };
+        self.has_entry = true;
+        batch.event_complete(lsn);
+        batch.group_complete(resume, committed_at_us);
+        Ok(())
+    }
+
+    fn resume_point(&self, gtids: &Gtids, position: u64) -> ResumePoint {
+        ResumePoint { file: self.position.file.clone(), position, gtid_set: gtids.to_string() }
+    }
+
+    /// The captured table of a rows event; `None` for other tables.
+    fn captured(&self, body: &[u8]) -> Result<Option<std::sync::Arc<MappedTable>>, Fault> {
+        let table_id = rows::table_id(body).map_err(|error| self.malformed(error))?;
+        match self.maps.get(table_id) {
+            Some(table) => Ok(table.clone()),
+            // A server closes a statement without rows by an event for no table.
+            None if body.len() <= ROWS_WITHOUT_TABLE_BYTES => Ok(None),
+            None => Err(self.corrupt("rows of a table that was not introduced")),
+        }
+    }
+
+    fn rows(
+        &mut self,
+        kind: Kind,
+        has_extra_data: bool,
+        is_compressed: bool,
+        event: Event,
+        lsn: Lsn,
+    ) -> Result<(), Fault> {
+        let Some(table) = self.captured(event.data())? else { return Ok(()) };
+        if self.group.is_xa_branch() {
+            return Err(self
+                .fault(Code::BinlogXaUnsupported, format!("rows of {} in an XA branch", table.name()))
+                .needs("transactions without XA on captured tables"));
+        }
+        self.group.add_captured_rows();
+        if lsn <= self.sent {
+            return Ok(());
+        }
+        let body = if is_compressed {
+            RowsBody::inflated(event.data(), kind, compressed::inflate)
+        } else {
+            Ok(RowsBody::Event(Box::new(event)))
+        };
+        let body = body.map_err(|error| self.malformed(error))?;
+        let is_last_of_event = self.payload.is_none();
+        let pending = PendingRows::new(table, kind, has_extra_data, body, lsn, is_last_of_event);
+        let pending = pending
+            .map_err(|problem| problem.into_fault(|found| self.fault(Code::BinlogEventCorrupt, found)))?;
+        self.pending = Some(pending);
+        Ok(())
+    }
+
+    /// Adds pending rows until there are none or the batch is full.
+    fn drain(&mut self, batch: &mut BatchBuilder) -> Result<(), Fault> {
+        let Some(mut pending) = self.pending.take() else { return Ok(()) };
+        let is_done = pending.drain(batch).map_err(|error| self.malformed(error))?;
+        if !is_done {
+            self.pending = Some(pending);
+        }
+        Ok(())
+    }
+
+    pub(super) fn lsn(&self) -> Result<Lsn, Fault> {
+        self.position.lsn().map_err(|error| self.no_lsn(&error))
+    }
+
+    fn no_lsn(&self, error: &PositionError) -> Fault {
+        self.fault(Code::BinlogEventCorrupt, error.to_string())
+            .needs("binlog files with numbers up to 1048575 and positions up to 64 GiB")
+    }
+
+    /// A fault at the present position.
+    pub(super) fn fault(&self, code: Code, found: impl Into<String>) -> Fault {
+        let subject = format!("source {} at {}:{}", self.source, self.position.file, self.position.end);
+        Fault::new(code, subject, found)
+    }
+
+    pub(super) fn corrupt(&self, found: &str) -> Fault {
+        self.fault(Code::BinlogEventCorrupt, found)
+    }
+
+    pub(super) fn malformed(&self, error: Malformed) -> Fault {
+        self.corrupt(error.0)
+    }
+
+    pub(super) fn rolled_back(&self, found: &str) -> Fault {
+        self.fault(Code::BinlogRolledBackRows, found)
+            .needs("a refresh of this source: rows of the transaction may have been sent")
+    }
+}
+
+impl ChangeSource for MysqlStream {
+    async fn fill(&mut self, batch: &mut BatchBuilder) -> Result<Filled, Fault> {
+        if self.pending.is_none() {
+            let event = self.transport.next().await?;
+            self.take(event, batch)?;
+        }
+        for _ in 0..EVENTS_PER_FILL_MAX {
+            self.drain(batch)?;
+            if batch.is_full() {
+                return Ok(Filled::Full);
+            }
+            match self.transport.next_now() {
+                None => return Ok(Filled::Drained),
+                Some(event) => self.take(event?, batch)?,
+            }
+        }
+        Ok(Filled::Drained)
+    }
+
+    fn server(&self) -> &ServerIdentity {
+        &self.server
+    }
+}
+
+const HEARTBEATS: [u8; 2] = [27, 41];
+/// Table id, flags, and at most an empty frame.
+const ROWS_WITHOUT_TABLE_BYTES: usize = 12;
+
+/// Made by the dump thread, not read from the file.
+fn is_artificial(header: &BinlogEventHeader) -> bool {
+    const ARTIFICIAL: u16 = 0x20;
+    header.log_pos() == 0 || header.flags_raw() & ARTIFICIAL != 0
+}
+
+fn read_tagged_gtid(event: &Event) -> Result<GroupStart, Malformed> {
+    let read = std::panic::catch_unwind(|| event.read_event::<GtidEvent>());
+    let Ok(Ok(read)) = read else { return Err(Malformed("a tagged GTID event cannot be read")) };
+    Ok(GroupStart {
+        gtid: Gtid::MySql {
+            uuid: read.sid(),
+            tag: read.tag().map(ToString::to_string).unwrap_or_default(),
+            number: read.gno(),
+        },
+        is_standalone: false,
+        is_prepared_xa: false,
+        committed_at_us: read.immediate_commit_timestamp(),
+    })
+}

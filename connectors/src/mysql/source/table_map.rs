@@ -1,0 +1,139 @@
+//! TABLE_MAP events: which table the following rows events mean, and the shape of its rows.
+//!
+//! A map is read in two steps: the names decide whether the table is captured; only then its columns are read. Names
+//! of columns and signs of numbers come from the event itself (`binlog_row_metadata=FULL`), so no schema history is
+//! kept. Character sets, keys, ENUM values and the rest of the metadata are stepped over.
+
+use super::column::Format;
+use super::wire::{Malformed, Reader};
+
+/// More columns than any server allows (4096) would only be an attempt to exhaust memory.
+const COLUMNS_MAX: usize = 4096;
+const TABLE_ID_BYTES: usize = 6;
+const FLAGS_BYTES: usize = 2;
+
+const METADATA_SIGNEDNESS: u8 = 1;
+const METADATA_COLUMN_NAME: u8 = 4;
+
+/// The table a map names, and its columns still unread.
+#[derive(Debug, Clone, Copy)]
+pub struct TableMap<'a> {
+    pub table_id: u64,
+    pub database: &'a [u8],
+    pub table: &'a [u8],
+    columns: &'a [u8],
+}
+
+/// A column of a table map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Column<'a> {
+    pub format: Format,
+    /// `None` unless `binlog_row_metadata=FULL`.
+    pub name: Option<&'a [u8]>,
+    /// `None` for columns without a sign and for events without any metadata.
+    pub unsigned: Option<bool>,
+}
+
+impl<'a> TableMap<'a> {
+    /// Reads table id and names.
+    pub fn read(body: &'a [u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(body);
+        let table_id = reader.little(TABLE_ID_BYTES)?;
+        reader.take(FLAGS_BYTES)?;
+        let mut name = || -> Result<&'a [u8], Malformed> {
+            let length = usize::from(reader.u8()?);
+            let name = reader.take(length)?;
+            if reader.u8()? != 0 { Err(Malformed("a name without its end")) } else { Ok(name) }
+        };
+        let (database, table) = (name()?, name()?);
+        Ok(Self { table_id, database, table, columns: reader.rest() })
+    }
+
+    /// Reads the columns.
+    pub fn columns(&self) -> Result<Vec<Column<'a>>, Malformed> {
+        let mut reader = Reader::new(self.columns);
+        let count = reader.length()?;
+        if count > COLUMNS_MAX {
+            return Err(Malformed("more columns than a table can have"));
+        }
+        let types = reader.take(count)?;
+        let metadata_length = reader.length()?;
+        let mut metadata = Reader::new(reader.take(metadata_length)?);
+        let mut columns = Vec::with_capacity(count);
+        for type_code in types {
+            let format = Format::read(*type_code, &mut metadata)?;
+            columns.push(Column { format, name: None, unsigned: None });
+        }
+        if !metadata.is_empty() {
+            return Err(Malformed("column metadata that belongs to no column"));
+        }
+        reader.take(count.div_ceil(8))?;
+        while !reader.is_empty() {
+            let kind = reader.u8()?;
+            let length = reader.length()?;
+            let field = reader.take(length)?;
+            match kind {
+                METADATA_SIGNEDNESS => read_signs(types, field, &mut columns)?,
+                METADATA_COLUMN_NAME => read_names(field, &mut columns)?,
+                _ => {}
+            }
+        }
+        Ok(columns)
+    }
+}
+
+/// One bit a numeric column, most significant bit first.
+fn read_signs(types: &[u8], bits: &[u8], columns: &mut [Column<'_>]) -> Result<(), Malformed> {
+    let signed = types.iter().zip(columns).filter(|(type_code, _)| Format::has_sign(**type_code));
+    for (index, (_, column)) in signed.enumerate() {
+        let byte = bits.get(index / 8).ok_or(Malformed("too few sign bits"))?;
+        column.unsigned = Some(byte & (0x80 >> (index % 8)) != 0);
+    }
+    Ok(())
+}
+
+fn read_names<'a>(field: &'a [u8], columns: &mut [Column<'a>]) -> Result<(), Malformed> {
+    let mut reader = Reader::new(field);
+    for column in columns {
+        let length = reader.length()?;
+        column.name = Some(reader.take(length)?);
+    }
+    if reader.is_empty() { Ok(()) } else { Err(Malformed("more column names than columns")) }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// `d`.`t`: id INT UNSIGNED, birthday DATE, with names and signs.
+    pub fn sample() -> Vec<u8> {
+        let mut body = vec![7, 0, 0, 0, 0, 0, 1, 0, 1, b'd', 0, 1, b't', 0];
+        body.extend([2, 3, 10, 0, 0b10]);
+        body.extend([METADATA_SIGNEDNESS, 1, 0x80]);
+        body.extend([METADATA_COLUMN_NAME, 12, 2, b'i', b'd', 8]);
+        body.extend(b"birthday");
+        body
+    }
+
+    #[test]
+    fn names_and_signs_come_with_the_event() {
+        let body = sample();
+        let map = TableMap::read(&body).unwrap();
+        assert_eq!((map.table_id, map.database, map.table), (7, &b"d"[..], &b"t"[..]));
+        let columns = map.columns().unwrap();
+        assert_eq!(columns[0].name, Some(&b"id"[..]));
+        assert_eq!(columns[0].unsigned, Some(true));
+        assert_eq!(columns[1].format, Format::Date);
+        assert_eq!(columns[1].unsigned, None);
+    }
+
+    #[test]
+    fn every_cut_of_a_map_is_refused_or_lacks_metadata() {
+        let body = sample();
+        for length in 0..body.len() {
+            if let Ok(columns) = TableMap::read(&body[..length]).and_then(|map| map.columns()) {
+                assert!(columns.iter().all(|column| column.name.is_none()), "cut at {length}");
+            }
+        }
+    }
+}
