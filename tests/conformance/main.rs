@@ -7,3 +7,5 @@ mod log;
 mod log_damage;
 mod log_server;
 mod nats;
+mod source;
+mod source_flow;

@@ -136,7 +136,6 @@ impl Plan {
 /// The frame of a rows event.
 #[derive(Debug, Clone, Copy)]
 pub struct RowsEvent<'a> {
-    pub table_id: u64,
     /// Columns of the table.
     pub columns: usize,
     /// Bit maps of the columns in the row images; an update has both.
@@ -155,8 +154,7 @@ impl<'a> RowsEvent<'a> {
     /// `has_extra_data`: version 2 of the rows events (MySQL from 5.6).
     pub fn read(body: &'a [u8], kind: Kind, has_extra_data: bool) -> Result<Self, Malformed> {
         let mut reader = Reader::new(body);
-        let table_id = reader.little(TABLE_ID_BYTES)?;
-        reader.take(FLAGS_BYTES)?;
+        reader.take(TABLE_ID_BYTES + FLAGS_BYTES)?;
         if has_extra_data {
             // The length counts itself.
             let length = reader.little(2)? as usize;
@@ -172,7 +170,7 @@ impl<'a> RowsEvent<'a> {
             Kind::Insert | Kind::Update => Some(reader.take(bitmap_bytes)?),
             Kind::Delete => None,
         };
-        Ok(Self { table_id, columns, before, after, images: reader.rest() })
+        Ok(Self { columns, before, after, images: reader.rest() })
     }
 }
 

@@ -1,0 +1,258 @@
+//! A MariaDB server to capture, and readings of its binlog whose changes are kept as short text.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use anabranch_connectors::mysql::connection::async_options;
+use anabranch_connectors::mysql::source::{MysqlSource, MysqlStream};
+use anabranch_pipeline::capture::{Batch, BatchBuilder};
+use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{ChangeSource, Entry, SourceConnector};
+use anabranch_schemas::change::{Action, Entity, Value};
+use anabranch_schemas::codec::v1;
+use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::shard::TablePattern;
+use anabranch_stack::{Options, Server, ServerSpec, Stack};
+use mysql_async::prelude::Queryable;
+
+use crate::nats::blocking;
+
+/// Far above what a step takes on a busy machine; a wait that reaches it has failed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+const BATCH_BYTES: usize = 64 * 1024;
+
+/// A captured MariaDB server.
+pub struct Database {
+    stack: Arc<Stack>,
+    pub server: Arc<Server>,
+    /// Prefix of this test's databases, inside the account's grants.
+    pub prefix: String,
+}
+
+impl Database {
+    /// The server that tests share while at least one of them runs. They must not change its settings.
+    pub fn shared() -> Self {
+        static SHARED: Mutex<Weak<Stack>> = Mutex::new(Weak::new());
+        blocking(|| {
+            let mut shared = SHARED.lock().unwrap();
+            let stack = shared.upgrade().unwrap_or_else(|| start(&[]));
+            *shared = Arc::downgrade(&stack);
+            Self::of(stack)
+        })
+    }
+
+    /// A server of its own, with these flags.
+    pub fn with_flags(flags: &[&str]) -> Self {
+        blocking(|| Self::of(start(flags)))
+    }
+
+    fn of(stack: Arc<Stack>) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let server = stack.server("source").unwrap();
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { stack, server, prefix: format!("user_test{number}x") }
+    }
+
+    pub fn ca_file(&self) -> std::path::PathBuf {
+        self.stack.ca_file()
+    }
+
+    pub async fn admin(&self) -> mysql_async::Conn {
+        let url = ServerUrl::try_from(self.server.admin_url()).unwrap();
+        let options = async_options(&url, Some(&self.ca_file())).max_allowed_packet(Some(1 << 30));
+        mysql_async::Conn::new(options).await.unwrap()
+    }
+
+    /// Runs statements as administrator on one connection; `$` stands for the test's database prefix.
+    pub async fn run(&self, statements: &[&str]) {
+        let mut admin = self.admin().await;
+        for statement in statements {
+            let statement = statement.replace('$', &self.prefix);
+            admin.query_drop(&statement).await.unwrap_or_else(|error| panic!("{statement:.200}: {error}"));
+        }
+    }
+
+    /// One value as text.
+    pub async fn ask(&self, query: &str) -> String {
+        self.admin().await.query_first(query).await.unwrap().unwrap()
+    }
+
+    /// Makes database 0 with tables 0 and 1, and an `other` table that is not captured.
+    pub async fn with_tables(self) -> Self {
+        self.run(&[
+            "CREATE DATABASE $0",
+            "CREATE TABLE $0.t0 (user_id BIGINT UNSIGNED PRIMARY KEY, name VARCHAR(90), birthday DATE)",
+            "CREATE TABLE $0.t1 LIKE $0.t0",
+            "CREATE TABLE $0.other (id INT PRIMARY KEY, pad LONGTEXT)",
+        ])
+        .await;
+        self
+    }
+
+    pub fn entity(&self) -> EntityConfig {
+        EntityConfig {
+            entity: Entity::User,
+            tables: TablePattern::parse(&format!("{}{{db}}.t{{table}}", self.prefix)).unwrap(),
+            columns: vec!["user_id".to_owned(), "birthday".to_owned()],
+            rule: None,
+        }
+    }
+
+    pub fn config(&self) -> SourceConfig {
+        static NEXT: AtomicU32 = AtomicU32::new(4_000_000);
+        SourceConfig {
+            name: "source-a".to_owned(),
+            url: ServerUrl::try_from(self.server.url()).unwrap(),
+            ca_file: Some(self.ca_file()),
+            replica_server_id: NonZeroU32::new(NEXT.fetch_add(1, Ordering::Relaxed)).unwrap(),
+            start: Entry::Earliest,
+            generation: 0,
+            entities: vec![Entity::User],
+            retention_min: Duration::ZERO,
+        }
+    }
+
+    pub fn source(&self) -> MysqlSource {
+        MysqlSource::new(&self.config(), &[self.entity()], Duration::from_secs(2))
+    }
+
+    pub async fn read(&self, entry: Entry) -> Reading {
+        Reading::open(&self.source(), entry).await.unwrap()
+    }
+
+    pub async fn read_latest(&self) -> Reading {
+        self.read(Entry::Latest).await
+    }
+}
+
+fn start(flags: &[&str]) -> Arc<Stack> {
+    let spec = flags.iter().fold(ServerSpec::mariadb_source("source"), |spec, flag| spec.flag(*flag));
+    Arc::new(Stack::start(Options::empty().with(spec)).unwrap())
+}
+
+/// A change as the log would hold it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Seen {
+    pub lsn: Lsn,
+    /// `t0 + 1 2000-02-29`: table, what was done, the row after it (an update has both rows).
+    pub text: String,
+}
+
+/// An open reading and everything it has yielded.
+pub struct Reading {
+    pub stream: MysqlStream,
+    builder: BatchBuilder,
+    pub batches: Vec<Batch>,
+    pub seen: Vec<Seen>,
+}
+
+impl Reading {
+    pub async fn open(source: &MysqlSource, entry: Entry) -> Result<Self, Fault> {
+        let position = match &entry {
+            Entry::Resume { position, .. } => *position,
+            _ => Lsn::ZERO,
+        };
+        let builder = BatchBuilder::new(BATCH_BYTES, position, ResumePoint::default());
+        Ok(Self { stream: source.open(entry).await?, builder, batches: Vec::new(), seen: Vec::new() })
+    }
+
+    /// One call of `fill`; its batch is kept.
+    pub async fn step(&mut self) -> Result<(), Fault> {
+        let filled = self.stream.fill(&mut self.builder).await;
+        let batch = self.builder.take();
+        let mut decoder = v1::decode(&batch.payload).unwrap();
+        while let Some(change) = decoder.next().unwrap() {
+            let text = format!("{} {}", change.table.table, action_text(&change.action));
+            self.seen.push(Seen { lsn: change.lsn, text });
+        }
+        self.batches.push(batch);
+        filled.map(|_| ())
+    }
+
+    /// Reads until the condition holds; fails after [`PATIENCE`].
+    pub async fn until(&mut self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
+        let reading = async {
+            while !condition(self) {
+                self.step().await.unwrap();
+            }
+        };
+        if tokio::time::timeout(PATIENCE, reading).await.is_err() {
+            let last: Vec<_> = self.seen.iter().rev().take(5).collect();
+            panic!("never came: {what}; {} changes, last {last:?}", self.seen.len());
+        }
+    }
+
+    pub async fn until_seen(&mut self, count: usize) {
+        self.until(&format!("{count} changes"), |reading| reading.seen.len() >= count).await;
+        assert_eq!(self.seen.len(), count, "{:?}", self.seen.iter().rev().take(5).collect::<Vec<_>>());
+    }
+
+    /// Reads to the server's present end.
+    pub async fn to_end(&mut self, database: &Database) {
+        let head = database.source().head().await.unwrap();
+        self.until(&format!("position {head}"), |reading| reading.position() >= head).await;
+    }
+
+    /// Reads until a fault of this code comes.
+    pub async fn until_fault(&mut self, code: Code) -> Fault {
+        let reading = async {
+            loop {
+                if let Err(fault) = self.step().await {
+                    return fault;
+                }
+            }
+        };
+        let fault = tokio::time::timeout(PATIENCE, reading).await.expect("no fault came");
+        assert_eq!(fault.code(), code, "{fault}");
+        fault
+    }
+
+    pub fn position(&self) -> Lsn {
+        self.builder.position()
+    }
+
+    pub fn resume(&self) -> ResumePoint {
+        self.builder.resume().clone()
+    }
+
+    /// How a crash right after batch `index` would go on.
+    pub fn entry_after(&self, index: usize) -> Entry {
+        let batch = &self.batches[index];
+        Entry::Resume {
+            resume: batch.resume.clone(),
+            position: batch.position,
+            server: self.stream.server().clone(),
+        }
+    }
+
+    pub fn texts(&self) -> Vec<&str> {
+        self.seen.iter().map(|seen| seen.text.as_str()).collect()
+    }
+}
+
+fn action_text(action: &Action<'_>) -> String {
+    match action {
+        Action::Insert { after } => format!("+ {}", row_text(after)),
+        Action::Update { before, after } => format!("{} ~ {}", row_text(before), row_text(after)),
+        Action::Delete { before } => format!("- {}", row_text(before)),
+        Action::Withdraw => "withdrawn".to_owned(),
+    }
+}
+
+fn row_text(row: &[Value<'_>]) -> String {
+    row.iter().map(value_text).collect::<Vec<_>>().join(" ")
+}
+
+fn value_text(value: &Value<'_>) -> String {
+    match value {
+        Value::Null => "NULL".to_owned(),
+        Value::Int(number) => number.to_string(),
+        Value::UInt(number) => number.to_string(),
+        Value::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::Date { year, month, day } => format!("{year:04}-{month:02}-{day:02}"),
+        other => format!("{other:?}"),
+    }
+}
