@@ -16,6 +16,7 @@
 //!
 //! All calls block; use them from a blocking thread in asynchronous code.
 
+mod companion;
 mod error;
 mod instance;
 mod layout;
@@ -30,6 +31,7 @@ mod server;
 mod spec;
 mod stack;
 
+pub use companion::Companion;
 pub use error::{Result, StackError};
 pub use layout::Layout;
 pub use programs::PROGRAMS_VARIABLE;

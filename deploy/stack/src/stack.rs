@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use crate::companion::Companion;
 use crate::error::{Result, StackError};
 use crate::instance::{self, Instance, Mode, State};
 use crate::layout::Layout;
@@ -188,6 +189,11 @@ impl Stack {
     /// All servers, in the order in which they were added.
     pub fn servers(&self) -> Vec<Arc<Server>> {
         self.lock().clone()
+    }
+
+    /// Starts a program that ends with this stack, however its owner ends. Its output is appended to a file.
+    pub fn companion(&self, program: &Path, arguments: &[String], output: &Path) -> Result<Companion> {
+        Companion::start(program, arguments, &self.instance.guard(self.mode), output)
     }
 
     /// Variables for configuration files with `${NAME}`: `ANABRANCH_<SERVER>_URL` and more, `ANABRANCH_CA_FILE`.

@@ -38,6 +38,10 @@ fn owner_that_waits() {
         Options::empty().with(ServerSpec::mariadb_source("source-a")).with(ServerSpec::nats("nats"));
     // Started in a thread that ends: servers follow the process, not the thread.
     let stack = thread::spawn(|| Stack::start(options).unwrap()).join().unwrap();
+    let script = format!("sleep 119; exit 0 # {}", stack.folder().display());
+    let arguments = ["-c".to_owned(), script];
+    let _companion =
+        stack.companion(Path::new("sh"), &arguments, &stack.folder().join("companion.log")).unwrap();
     println!("\nowns {}", stack.name());
     thread::sleep(Duration::from_secs(120));
 }
@@ -117,4 +121,25 @@ fn detached_stack_outlives_its_starter_until_down() {
     assert!(!folder.exists());
     assert_eq!(processes_of(&folder), Vec::<String>::new());
     assert!(!run(&["down"]).0, "a stack that is not up is an error");
+}
+
+#[test]
+fn a_companion_tells_how_it_ended() {
+    let stack = Stack::start(Options::empty()).unwrap();
+    let output = stack.folder().join("companion.log");
+    let start = |script: &str| {
+        let script = format!("echo started; {script}");
+        stack.companion(Path::new("sh"), &["-c".to_owned(), script], &output).unwrap()
+    };
+    let second = Duration::from_secs(1);
+    let mut ended = start("exit 7");
+    assert_eq!(ended.wait(10 * second).and_then(|status| status.code()), Some(7));
+    let mut orderly = start("trap 'exit 0' TERM; while :; do sleep 0.05; done");
+    assert!(orderly.is_running());
+    wait_until("the trap is set", || fs::read_to_string(&output).unwrap().lines().count() >= 2);
+    assert!(orderly.terminate(10 * second).unwrap().is_some());
+    let mut deaf = start("trap '' TERM; sleep 60; sleep 60");
+    wait_until("it runs", || fs::read_to_string(&output).unwrap().lines().count() >= 3);
+    deaf.pause();
+    assert!(deaf.terminate(second / 10).unwrap().is_none() && !deaf.is_running());
 }
