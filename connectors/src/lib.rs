@@ -1,4 +1,5 @@
 //! One folder for each outside system; each implements the ports of `anabranch_pipeline`.
 
+pub mod memory;
 pub mod mysql;
 pub mod nats;

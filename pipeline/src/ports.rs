@@ -44,6 +44,9 @@ pub trait ChangeSource: Send {
     /// loses nothing, what it read is in the batch or still unread.
     fn fill(&mut self, batch: &mut BatchBuilder) -> impl Future<Output = Result<Filled, Fault>> + Send;
 
+    /// Where the reading entered: what lies above comes, what does not never will. [`Lsn::ZERO`] = not known.
+    fn entered_at(&self) -> Lsn;
+
     /// The server that is being read.
     fn server(&self) -> &ServerIdentity;
 }

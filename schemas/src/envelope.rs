@@ -23,8 +23,10 @@ pub struct ServerIdentity {
 /// The envelope of one message.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Envelope {
-    /// Position of the message before this one; [`Lsn::ZERO`] for the first message of a source.
+    /// Position of the message before this one; of the first message: where the reading entered the binlog.
     pub previous: Lsn,
+    /// The source's history begins here, as configured: a lane without any progress may begin with this message.
+    pub origin: bool,
     /// Position of the last event that is complete in this message.
     pub position: Lsn,
     /// Where to enter the binlog to continue behind this message; its `gtid_set` holds the whole transactions so far.
@@ -48,6 +50,7 @@ pub struct InvalidEnvelope {
 }
 
 const PREVIOUS: &str = "Anabranch-Previous";
+const ORIGIN: &str = "Anabranch-Origin";
 const POSITION: &str = "Anabranch-Position";
 const RESUME_FILE: &str = "Anabranch-Resume-File";
 const RESUME_POSITION: &str = "Anabranch-Resume-Position";
@@ -59,11 +62,12 @@ const CHANGES: &str = "Anabranch-Changes";
 
 impl Envelope {
     /// Header names and values. An empty GTID set is written as `-`, since a header needs a value.
-    pub fn to_headers(&self) -> [(&'static str, String); 9] {
+    pub fn to_headers(&self) -> [(&'static str, String); 10] {
         let gtid_set =
             if self.resume.gtid_set.is_empty() { "-".to_owned() } else { self.resume.gtid_set.clone() };
         [
             (PREVIOUS, self.previous.to_string()),
+            (ORIGIN, self.origin.to_string()),
             (POSITION, self.position.to_string()),
             (RESUME_FILE, self.resume.file.clone()),
             (RESUME_POSITION, self.resume.position.to_string()),
@@ -94,6 +98,7 @@ impl Envelope {
         };
         Ok(Self {
             previous: parse(PREVIOUS, text(PREVIOUS)?, "epoch:file:position")?,
+            origin: parse(ORIGIN, text(ORIGIN)?, "true or false")?,
             position: parse(POSITION, text(POSITION)?, "epoch:file:position")?,
             resume: ResumePoint {
                 file: text(RESUME_FILE)?.to_owned(),
@@ -119,6 +124,7 @@ mod tests {
     fn sample() -> Envelope {
         Envelope {
             previous: Lsn::new(1, 7, 160).unwrap(),
+            origin: true,
             position: Lsn::new(1, 7, 3200).unwrap(),
             resume: ResumePoint { file: "binlog.000007".into(), position: 3200, gtid_set: "1-1-9".into() },
             server: ServerIdentity { flavor: "mariadb".into(), id: "1".into() },
@@ -147,7 +153,7 @@ mod tests {
                 |name| headers.iter().find(|(n, _)| *n == name && n != missing).map(|(_, v)| v.as_str());
             assert_eq!(Envelope::from_headers(find).unwrap_err().name, *missing);
         }
-        for broken in [PREVIOUS, POSITION, RESUME_POSITION, SERVER, TERM, COMMITTED, CHANGES] {
+        for broken in [PREVIOUS, ORIGIN, POSITION, RESUME_POSITION, SERVER, TERM, COMMITTED, CHANGES] {
             let find = |name| {
                 let value = headers.iter().find(|(n, _)| *n == name).map(|(_, v)| v.as_str());
                 if name == broken { Some("x") } else { value }

@@ -114,6 +114,7 @@ pub fn sources() -> Vec<String> {
 pub fn envelope(number: u64) -> Envelope {
     let position = |number: u64| Lsn::new(1, 7, number * 16).unwrap();
     Envelope {
+        origin: false,
         previous: position(number - 1),
         position: position(number),
         resume: ResumePoint {

@@ -14,7 +14,7 @@ use super::batch::BatchBuilder;
 use super::pace::{self, Step, View};
 use crate::config::Limits;
 use crate::deliver::Progress;
-use crate::error::Fault;
+use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
 use crate::ports::{ChangeSource, Entry, Filled, Log, LogEntry, LogWriter, SourceConnector};
@@ -49,25 +49,30 @@ pub async fn run<S: SourceConnector, L: Log>(
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     let end = capture.log.end(capture.source).await?;
-    let entry = match &end {
-        Some(end) => resume_at(&end.envelope.resume, end.envelope.position, &end.envelope.server),
+    let (entry, origin) = match &end {
+        Some(end) => (resume_at(&end.envelope.resume, end.envelope.position, &end.envelope.server), false),
         None => entry_without_log(lanes().await?, capture.start),
     };
-    let (position, resume) = match &entry {
-        Entry::Resume { resume, position, .. } => (*position, resume.clone()),
-        _ => (Lsn::ZERO, ResumePoint::default()),
+    let resume = match &entry {
+        Entry::Resume { resume, .. } => resume.clone(),
+        _ => ResumePoint::default(),
     };
-    tracing::info!(source = capture.source, %position, entry = entry_name(&entry), "capture begins");
+    let name = entry_name(&entry);
     let source = capture.connector.open(entry).await?;
+    let position = source.entered_at();
+    tracing::info!(source = capture.source, %position, entry = name, "capture begins");
     let writer = capture.log.writer(capture.source, end.as_ref()).await?;
     acknowledged.send_replace(position);
-    let term = end.map_or(1, |end| end.envelope.term + 1);
     let attempt = Attempt {
+        name: capture.source,
+        log: capture.log,
+        term: end.as_ref().map_or(1, |end| end.envelope.term + 1),
+        last_id: end.map(|end| end.id),
         batch: BatchBuilder::new(capture.limits.batch_bytes.get(), position, resume),
         previous: position,
+        origin,
         drained: false,
         mark_at: Instant::now() + capture.limits.mark_interval,
-        term,
         meters: Meters::of(capture.source),
         source,
         writer,
@@ -80,15 +85,21 @@ fn resume_at(resume: &ResumePoint, position: Lsn, server: &ServerIdentity) -> En
     Entry::Resume { resume: resume.clone(), position, server: server.clone() }
 }
 
-/// An empty stream is a first start only when no lane has progress. Else the log was lost: reading starts again at
-/// the lane that is furthest behind, so that the new stream links to every lane.
-fn entry_without_log(lanes: Vec<Progress>, start: &Entry) -> Entry {
-    let begun = lanes.into_iter().filter(|progress| progress.position > Lsn::ZERO);
-    match begun.min_by_key(|progress| progress.position) {
-        None => start.clone(),
+/// Where to begin when the stream is empty, and whether the source's history begins there.
+///
+/// No lane has progress: a first start. Else the log was lost, and reading starts again at the lane that is furthest
+/// behind, so that the new stream links to every lane. A lane that has not begun needs the history from its origin,
+/// which is at hand when that is the oldest binlog; the link check finds out whether the others still link.
+fn entry_without_log(lanes: Vec<Progress>, start: &Entry) -> (Entry, bool) {
+    let total = lanes.len();
+    let begun: Vec<Progress> = lanes.into_iter().filter(|progress| progress.position > Lsn::ZERO).collect();
+    let some_are_new = begun.len() < total;
+    match begun.into_iter().min_by_key(|progress| progress.position) {
+        None => (start.clone(), true),
+        Some(_) if some_are_new && *start == Entry::Earliest => (Entry::Earliest, true),
         Some(progress) => {
             tracing::warn!(position = %progress.position, "the stream is empty but a lane has progress: the log was lost and is rebuilt from the binlog");
-            resume_at(&progress.resume, progress.position, &progress.server)
+            (resume_at(&progress.resume, progress.position, &progress.server), false)
         }
     }
 }
@@ -123,12 +134,18 @@ impl Meters {
     }
 }
 
-struct Attempt<'a, C, W> {
+struct Attempt<'a, C, L: Log> {
+    name: &'a str,
+    log: &'a L,
     source: C,
-    writer: W,
+    writer: L::Writer,
+    /// Id of the newest message that is known to be stored.
+    last_id: Option<String>,
     batch: BatchBuilder,
     /// Position of the message sent last.
     previous: Lsn,
+    /// The next message begins the source's history.
+    origin: bool,
     drained: bool,
     mark_at: Instant,
     term: u64,
@@ -136,7 +153,7 @@ struct Attempt<'a, C, W> {
     limits: &'a Limits,
 }
 
-impl<C: ChangeSource, W: LogWriter> Attempt<'_, C, W> {
+impl<C: ChangeSource, L: Log> Attempt<'_, C, L> {
     async fn run(
         mut self,
         acknowledged: &watch::Sender<Lsn>,
@@ -151,7 +168,7 @@ impl<C: ChangeSource, W: LogWriter> Attempt<'_, C, W> {
             match self.event(step, cancel).await? {
                 Event::Filled(filled) => self.drained = filled == Filled::Drained,
                 Event::Acknowledged(entry) => self.acknowledge(&entry, acknowledged).await,
-                Event::MarkDue => {}
+                Event::MarkDue => self.look_at_the_end().await?,
                 Event::Cancelled => return self.drain(acknowledged).await,
             }
         }
@@ -171,20 +188,35 @@ impl<C: ChangeSource, W: LogWriter> Attempt<'_, C, W> {
 
     /// Waits for whatever comes first. Each branch is cancel safe.
     async fn event(&mut self, step: Step, cancel: &CancellationToken) -> Result<Event, Fault> {
-        let mark_waits = self.batch.is_empty() && self.batch.position() > self.previous;
         tokio::select! {
             biased;
             () = cancel.cancelled() => Ok(Event::Cancelled),
             entry = self.writer.acknowledged(), if self.writer.in_flight() > 0 => entry.map(Event::Acknowledged),
             filled = self.source.fill(&mut self.batch), if step == Step::Fill => filled.map(Event::Filled),
-            () = tokio::time::sleep_until(self.mark_at), if mark_waits => Ok(Event::MarkDue),
+            () = tokio::time::sleep_until(self.mark_at), if self.batch.is_empty() => Ok(Event::MarkDue),
         }
+    }
+
+    /// A quiet reader appends nothing, so the chain cannot tell it that the stream was wiped or rolled back, or that
+    /// another writer took over: it looks. When the position moved, the mark that follows tells as well.
+    async fn look_at_the_end(&mut self) -> Result<(), Fault> {
+        if self.batch.position() > self.previous || self.writer.in_flight() > 0 {
+            return Ok(());
+        }
+        self.mark_at = Instant::now() + self.limits.mark_interval;
+        let end = self.log.end(self.name).await?.map(|end| end.id);
+        if end == self.last_id {
+            return Ok(());
+        }
+        let found = "the last message is not the one that this reader wrote or found last";
+        Err(Fault::new(Code::LogFenced, format!("stream of source {}", self.name), found))
     }
 
     async fn append(&mut self) -> Result<(), Fault> {
         let batch = self.batch.take();
         let envelope = Envelope {
             previous: self.previous,
+            origin: std::mem::take(&mut self.origin),
             position: batch.position,
             resume: batch.resume,
             server: self.source.server().clone(),
@@ -209,6 +241,7 @@ impl<C: ChangeSource, W: LogWriter> Attempt<'_, C, W> {
         self.meters.in_flight.set(self.writer.in_flight() as f64);
         self.meters.position.set(entry.envelope.position.as_u64() as f64);
         acknowledged.send_replace(entry.envelope.position);
+        self.last_id = Some(entry.id.clone());
     }
 
     /// Orderly stop: what was read leaves, and everything sent is acknowledged.
@@ -235,16 +268,22 @@ mod tests {
 
     #[test]
     fn an_empty_stream_without_progress_is_a_first_start() {
-        assert_eq!(entry_without_log(vec![Progress::default()], &Entry::Latest), Entry::Latest);
-        assert_eq!(entry_without_log(vec![], &Entry::Earliest), Entry::Earliest);
+        assert_eq!(entry_without_log(vec![Progress::default()], &Entry::Latest), (Entry::Latest, true));
+        assert_eq!(entry_without_log(vec![], &Entry::Earliest), (Entry::Earliest, true));
     }
 
     #[test]
     fn an_empty_stream_with_progress_is_a_lost_log_and_starts_at_the_lane_furthest_behind() {
-        let lanes = vec![progress(320), progress(160), Progress::default()];
-        let Entry::Resume { position, .. } = entry_without_log(lanes, &Entry::Latest) else {
-            panic!("must resume")
-        };
-        assert_eq!(position, Lsn::new(1, 1, 160).unwrap());
+        let (entry, origin) = entry_without_log(vec![progress(320), progress(160)], &Entry::Earliest);
+        let Entry::Resume { position, .. } = entry else { panic!("must resume") };
+        assert_eq!((position, origin), (Lsn::new(1, 1, 160).unwrap(), false));
+    }
+
+    #[test]
+    fn a_lost_log_with_a_lane_that_has_not_begun_starts_at_the_origin() {
+        let lanes = || vec![progress(320), Progress::default()];
+        assert_eq!(entry_without_log(lanes(), &Entry::Earliest), (Entry::Earliest, true));
+        let (entry, origin) = entry_without_log(lanes(), &Entry::Latest);
+        assert!(matches!(entry, Entry::Resume { .. }) && !origin);
     }
 }

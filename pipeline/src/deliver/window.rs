@@ -6,6 +6,7 @@
 
 use anabranch_schemas::change::Change;
 use anabranch_schemas::codec::v1;
+use anabranch_schemas::lsn::Lsn;
 
 use super::{Flush, LaneId, Progress};
 use crate::error::{Code, Fault};
@@ -53,7 +54,8 @@ impl Window {
     ) -> Result<(), Fault> {
         let entry = &message.entry;
         let position = self.flush.progress.position;
-        if entry.envelope.previous > position {
+        let begins = entry.envelope.origin && position == Lsn::ZERO;
+        if entry.envelope.previous > position && !begins {
             let found = format!(
                 "message {} follows position {}, but the lane is at {position}",
                 entry.sequence, entry.envelope.previous
@@ -111,7 +113,6 @@ mod tests {
 
     use anabranch_schemas::change::{Entity, TableIdentity, Value};
     use anabranch_schemas::envelope::Envelope;
-    use anabranch_schemas::lsn::Lsn;
     use anabranch_schemas::shard::ShardId;
 
     use super::*;
@@ -162,6 +163,16 @@ mod tests {
         let mut window = Window::new(Progress { position: lsn(10), ..Progress::default() });
         assert_eq!(taken(&mut window, &message(1, 11, &[12], 12)), Err(Code::LogHole));
         assert_eq!(taken(&mut window, &message(1, 10, &[12], 12)), Ok(vec![12]));
+    }
+
+    #[test]
+    fn a_lane_without_progress_begins_only_where_the_history_begins() {
+        let mut window = Window::new(Progress::default());
+        let mut first = message(1, 5, &[6], 6);
+        assert_eq!(taken(&mut window, &first), Err(Code::LogHole));
+        first.entry.envelope.origin = true;
+        assert_eq!(taken(&mut window, &first), Ok(vec![6]));
+        assert_eq!(taken(&mut window, &message(2, 7, &[8], 8)), Err(Code::LogHole));
     }
 
     #[test]

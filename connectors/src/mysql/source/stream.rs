@@ -59,6 +59,7 @@ pub struct MysqlStream {
     gtids: Option<Gtids>,
     pub(super) sent: Lsn,
     entered_at: Option<(String, u64)>,
+    entered_lsn: Lsn,
     is_by_gtid: bool,
     /// A resume point was given to the batch: only then may positions be.
     has_entry: bool,
@@ -77,6 +78,11 @@ impl MysqlStream {
         tables: CapturedTables,
         beginning: Beginning,
     ) -> Self {
+        // A start by GTID set learns its place from the first group only.
+        let entered_lsn = match beginning.position.lsn() {
+            Ok(lsn) if !beginning.is_by_gtid => lsn.max(beginning.sent),
+            _ => beginning.sent,
+        };
         Self {
             transport,
             source: source.to_owned(),
@@ -89,6 +95,7 @@ impl MysqlStream {
             gtids: beginning.gtids,
             sent: beginning.sent,
             entered_at: beginning.entered_at,
+            entered_lsn,
             is_by_gtid: beginning.is_by_gtid,
             has_entry: false,
             group: Group::default(),
@@ -391,6 +398,10 @@ impl ChangeSource for MysqlStream {
             }
         }
         Ok(Filled::Drained)
+    }
+
+    fn entered_at(&self) -> Lsn {
+        self.entered_lsn
     }
 
     fn server(&self) -> &ServerIdentity {
