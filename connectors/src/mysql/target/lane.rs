@@ -256,10 +256,11 @@ enum Rollback {
 /// Sends a packet of statements; how many rows each has changed.
 async fn send(connection: &mut Conn, packet: String) -> Result<Vec<u64>, mysql_async::Error> {
     let mut result = connection.query_iter(packet).await?;
-    let mut affected = Vec::new();
+    // The result is "empty" as soon as the last statement's answer is there, not after it.
+    let mut affected = vec![result.affected_rows()];
     while !result.is_empty() {
-        affected.push(result.affected_rows());
         result.next().await?;
+        affected.push(result.affected_rows());
     }
     Ok(affected)
 }
