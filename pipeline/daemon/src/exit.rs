@@ -13,6 +13,7 @@ Exit codes:
   2   wrong usage or configuration
   3   something is unreachable or failed in a way that may pass; trying again may help
   70  a defect of anabranch itself
+  130, 143  ended by a second Ctrl-C or SIGTERM, without an orderly stop
 With several faults the worst decides, in the order 70, 2, 1, 3.";
 
 /// From harmless to worst; the order is the order of `worst`.

@@ -4,10 +4,13 @@
 //! How changes flow is not decided here: that is `anabranch_pipeline`.
 
 pub mod api;
+pub mod change_view;
 pub mod cli;
 pub mod exit;
 pub mod logging;
 pub mod observe;
 pub mod output;
 pub mod settings;
+pub mod tasks;
 pub mod telemetry;
+pub mod wiring;

@@ -4,7 +4,7 @@
 
 use std::io::{self, Write};
 
-use anabranch_pipeline::error::{Class, Fault};
+use anabranch_pipeline::error::{Class, Code, Fault};
 use serde::Serialize;
 
 use crate::logging::LogFormat;
@@ -63,6 +63,15 @@ pub fn faults(format: LogFormat, faults: &[Fault]) {
     }
 }
 
+/// Prints why a task has stopped. `text` is the fault's own line, its parts are gone.
+pub fn stopped_task(format: LogFormat, task: &str, code: Code, text: &str) {
+    let line = match format {
+        LogFormat::Text => format!("error: {} (task {task})", one_line(text)),
+        LogFormat::Json => json(&serde_json::json!({ "code": code.as_str(), "task": task, "text": text })),
+    };
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
 /// Prints one warning line on standard error.
 pub fn warning(format: LogFormat, text: &str) {
     let line = match format {
@@ -101,8 +110,6 @@ fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_pipeline::error::Code;
-
     use super::*;
 
     #[test]

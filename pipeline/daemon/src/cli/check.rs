@@ -5,12 +5,14 @@
 use anabranch_pipeline::config::{Config, EntityConfig};
 use anabranch_pipeline::error::Fault;
 use clap::Args;
+use futures::future::join_all;
 use serde::Serialize;
 
-use super::{Cli, Outcome};
+use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
 use crate::logging::LogFormat;
 use crate::output::{self, FaultView};
+use crate::wiring::Wiring;
 
 /// Check the configuration, every source, the log and every target; changes nothing
 #[derive(Debug, Args)]
@@ -25,10 +27,10 @@ pub struct Arguments {
 
 /// What was checked, and what is wrong with it.
 #[derive(Debug)]
-pub struct Checked {
+struct Checked {
     /// `source source-a`, `log`, `target main`.
-    pub thing: String,
-    pub faults: Vec<Fault>,
+    thing: String,
+    faults: Vec<Fault>,
 }
 
 /// How many of its tables an entity's rule can put a row into.
@@ -55,6 +57,10 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         Ok(config) => {
             report.checked.push(Checked { thing: "configuration".to_owned(), faults: Vec::new() });
             report.add_rules(&config);
+            if !arguments.offline {
+                let wiring = Wiring::new(config);
+                report.checked.extend(block_on(check_servers(&wiring))?);
+            }
         }
         Err(faults) => report.checked.push(Checked { thing: "configuration".to_owned(), faults }),
     }
@@ -65,6 +71,23 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         report.print_text(cli.log_format)
     }
     Ok(exit)
+}
+
+/// Every server, all at once: one that does not answer costs its own time-out only.
+async fn check_servers(wiring: &Wiring) -> Vec<Checked> {
+    let sources = wiring.config().sources.iter().map(async |source| Checked {
+        thing: format!("source {}", source.name),
+        faults: wiring.check_source(&source.name).await,
+    });
+    let log = async { Checked { thing: "log".to_owned(), faults: wiring.check_log().await } };
+    let targets = wiring.targets().map(async |target| Checked {
+        thing: format!("target {target}"),
+        faults: wiring.check_target(target).await,
+    });
+    let (mut checked, log, targets) = tokio::join!(join_all(sources), log, join_all(targets));
+    checked.push(log);
+    checked.extend(targets);
+    checked
 }
 
 #[derive(Debug, Default)]

@@ -6,13 +6,17 @@
 mod check;
 mod completions;
 mod explain;
+mod run;
+mod setup;
+mod status;
+mod tail;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anabranch_pipeline::config::Config;
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::error::{Code, Fault};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -39,7 +43,11 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Setup(setup::Arguments),
     Check(check::Arguments),
+    Run(run::Arguments),
+    Status(status::Arguments),
+    Tail(tail::Arguments),
     Completions(completions::Arguments),
     Explain(explain::Arguments),
 }
@@ -68,7 +76,11 @@ impl Cli {
 
     fn dispatch(&self) -> Outcome {
         match &self.command {
+            Command::Setup(arguments) => setup::run(self, arguments),
             Command::Check(arguments) => check::run(self, arguments),
+            Command::Run(arguments) => run::run(self, arguments),
+            Command::Status(arguments) => status::run(self, arguments),
+            Command::Tail(arguments) => tail::run(self, arguments),
             Command::Completions(arguments) => Ok(completions::run(arguments)),
             Command::Explain(arguments) => explain::run(arguments),
         }
@@ -86,6 +98,18 @@ impl Cli {
                 .exit(),
         }
     }
+}
+
+/// Runs a command's work on a runtime of its own.
+fn block_on<T>(work: impl Future<Output = T>) -> Result<T, Vec<Fault>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| vec![Fault::new(Code::Internal, "runtime", "it cannot start").caused_by(error)])?;
+    let result = runtime.block_on(work);
+    // Tasks that do not end by themselves (a resolver's thread) must not hold the process.
+    runtime.shutdown_background();
+    Ok(result)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! daemon sees a task of another process, or one that is dead, as it sees its own. `view.rs` shows it; this file and
 //! `view.rs` read no clock and do no I/O.
 
+pub mod poll;
 mod rate;
 mod view;
 
@@ -17,11 +18,12 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lag::HeadSamples;
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::LogEntry;
+use anabranch_pipeline::projections::Projection;
 use anabranch_schemas::lsn::Lsn;
 use metrics::gauge;
 
 use self::rate::Rate;
-pub use self::view::{LaneView, Reason, SourceView, StatusView, TaskView};
+pub use self::view::{LaneView, Reason, SourceView, StatusView, TaskView, lane_task, reader_task};
 
 /// An answer older than this is no longer the present state: lag is counted up to now instead of up to the answer.
 const ANSWER_AGE_MAX: Duration = Duration::from_secs(3);
@@ -203,8 +205,9 @@ impl LaneObservation {
 pub fn lanes(config: &Config) -> Vec<LaneId> {
     let mut lanes = Vec::new();
     for projection in &config.projections {
+        let entity = Projection::new(projection).entity();
         for target in &projection.targets {
-            for source in &config.sources {
+            for source in config.sources.iter().filter(|source| source.entities.contains(&entity)) {
                 lanes.extend((0..projection.lanes.get()).map(|lane| LaneId {
                     projection: projection.name.clone(),
                     target: target.clone(),

@@ -184,6 +184,13 @@ fn overlay(status: &TaskStatus, state: &mut String, code: &mut Option<String>, f
     }
 }
 
+impl LaneView {
+    /// `birthday/target/source-a/0`, as a lane's id is written everywhere.
+    pub fn id(&self) -> String {
+        format!("{}/{}/{}/{}", self.projection, self.target, self.source, self.lane)
+    }
+}
+
 impl TaskView {
     fn of(name: &str, status: &TaskStatus, now: Instant) -> Self {
         Self {

@@ -1,0 +1,133 @@
+//! A change as JSON: what `anabranch tail` prints. `schemas/src/events/change.schema.json` describes it.
+//!
+//! Lossless: positions and shard ids are text because they outgrow the numbers of many JSON readers, and bytes that
+//! are not UTF-8 are Base64. Integers are JSON integers of up to 64 bits.
+
+use anabranch_pipeline::ports::LogEntry;
+use anabranch_schemas::change::{Action, Change, Entity, Value};
+use serde_json::{Map, Value as Json, json};
+
+/// Which changes are wanted; `None` = all.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Physical `database.table`.
+    pub table: Option<(String, String)>,
+    pub user_id: Option<u64>,
+    /// Only changes at this position or later.
+    pub from: Option<anabranch_schemas::lsn::Lsn>,
+}
+
+impl Filter {
+    pub fn passes(&self, change: &Change<'_, '_>) -> bool {
+        let table = self.table.as_ref().is_none_or(|(database, table)| {
+            *database == change.table.database && *table == change.table.table
+        });
+        table
+            && self.from.is_none_or(|from| change.lsn >= from)
+            && self.user_id.is_none_or(|user_id| images(&change.action).any(|row| is_user(row, user_id)))
+    }
+}
+
+fn images<'c>(action: &'c Action<'_>) -> impl Iterator<Item = &'c [Value<'c>]> {
+    let (before, after) = match action {
+        Action::Insert { after } => (None, Some(after)),
+        Action::Update { before, after } => (Some(before), Some(after)),
+        Action::Delete { before } => (Some(before), None),
+        Action::Withdraw => (None, None),
+    };
+    before.into_iter().chain(after).map(Vec::as_slice)
+}
+
+fn is_user(row: &[Value<'_>], user_id: u64) -> bool {
+    // The first field of a user is its id; other entities will have their own filters.
+    match row.first() {
+        Some(Value::Int(found)) => u64::try_from(*found) == Ok(user_id),
+        Some(Value::UInt(found)) => *found == user_id,
+        Some(Value::Bytes(text)) => std::str::from_utf8(text).is_ok_and(|text| text == user_id.to_string()),
+        _ => false,
+    }
+}
+
+/// One change of the message `entry`. `index` is its place in the message, from 0.
+pub fn json_of(source: &str, entry: &LogEntry, index: u64, change: &Change<'_, '_>) -> Json {
+    let mut out = json!({
+        "source": source,
+        "sequence": entry.sequence,
+        "index": index,
+        "lsn": change.lsn.to_string(),
+        "entity": change.table.entity.name(),
+        "database": change.table.database,
+        "table": change.table.table,
+        "shard": change.table.shard.to_string(),
+        "action": action_name(&change.action),
+    });
+    let entity = change.table.entity;
+    match &change.action {
+        Action::Insert { after } => out["after"] = row(entity, after),
+        Action::Update { before, after } => {
+            out["before"] = row(entity, before);
+            out["after"] = row(entity, after);
+        }
+        Action::Delete { before } => out["before"] = row(entity, before),
+        Action::Withdraw => {}
+    }
+    out
+}
+
+fn action_name(action: &Action<'_>) -> &'static str {
+    match action {
+        Action::Insert { .. } => "insert",
+        Action::Update { .. } => "update",
+        Action::Delete { .. } => "delete",
+        Action::Withdraw => "withdraw",
+    }
+}
+
+/// By the entity's field names. A row of a newer build may have more values than this one has names: `field_7`.
+fn row(entity: Entity, values: &[Value<'_>]) -> Json {
+    let names = entity.fields();
+    let named = values.iter().enumerate().map(|(index, value)| {
+        let name = names.get(index).map_or_else(|| format!("field_{index}"), |name| (*name).to_owned());
+        (name, value_json(value))
+    });
+    Json::Object(named.collect::<Map<_, _>>())
+}
+
+fn value_json(value: &Value<'_>) -> Json {
+    match value {
+        Value::Null => Json::Null,
+        Value::Int(number) => json!(number),
+        Value::UInt(number) => json!(number),
+        // JSON has no NaN and no infinities; MySQL stores none either.
+        Value::Double(number) => json!(number),
+        Value::Bytes(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) => json!(text),
+            Err(_) => json!({ "base64": base64(bytes) }),
+        },
+        Value::Date { year, month, day } => json!({ "date": format!("{year:04}-{month:02}-{day:02}") }),
+        Value::DateTime { year, month, day, hour, minute, second, microsecond } => {
+            let date = format!("{year:04}-{month:02}-{day:02}");
+            json!({ "datetime": format!("{date} {hour:02}:{minute:02}:{second:02}.{microsecond:06}") })
+        }
+        Value::Timestamp { microseconds } => json!({ "timestamp_us": microseconds }),
+        Value::Time { microseconds } => json!({ "time_us": microseconds }),
+    }
+}
+
+/// Standard alphabet, padded.
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let group =
+            chunk.iter().fold(0u32, |group, byte| group << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        for place in 0..4 {
+            let digit = (group >> (18 - 6 * place)) as usize & 63;
+            out.push(if place <= chunk.len() { char::from(ALPHABET[digit]) } else { '=' });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

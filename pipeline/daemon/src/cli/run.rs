@@ -1,0 +1,235 @@
+//! `run`: the daemon. Starts the tasks of its roles, serves HTTP, and stops in order.
+//!
+//! The stop in one sitting: a signal stops the readers, which append what they have read and wait until the log holds
+//! it; then the lanes, which commit what they have with their progress; then polling and HTTP. All of it within
+//! `limits.shutdown`; what has not ended then is cut off and loses nothing. A second signal ends the process at once.
+
+use std::time::Duration;
+
+use anabranch_pipeline::config::Config;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::supervise::{Supervisor, TaskState, TaskStates};
+use clap::{Args, ValueEnum};
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Cli, Outcome, block_on};
+use crate::api::{Listener, Shown};
+use crate::exit::Exit;
+use crate::observe::{Observatory, lanes, poll};
+use crate::wiring::Wiring;
+use crate::{output, tasks, telemetry};
+
+/// Run the daemon: readers and lanes, until SIGTERM or Ctrl-C
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// What this process does; may be repeated. Default: everything
+    #[arg(long = "role", value_enum)]
+    roles: Vec<Role>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Role {
+    /// From the sources to the log
+    Reader,
+    /// From the log to the targets
+    Projector,
+}
+
+pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
+    let config = cli.configuration()?;
+    let roles = match arguments.roles.as_slice() {
+        [] => &[Role::Reader, Role::Projector],
+        roles => roles,
+    };
+    let (exit, states) = block_on(daemon(config, roles))?.map_err(|fault| vec![fault])?;
+    if exit == Exit::Definite {
+        for (task, status) in states.snapshot() {
+            if let Some((code, text)) = status.fault {
+                output::stopped_task(cli.log_format, &task, code, &text);
+            }
+        }
+    }
+    Ok(exit)
+}
+
+/// What woke the daemon.
+enum Event {
+    Signal(&'static str),
+    AllEnded,
+}
+
+async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fault> {
+    let mut signals = Signals::new()?;
+    let metrics = telemetry::install()?;
+    let listener = match config.http.listen {
+        Some(address) => Some(Listener::bind(address).await?),
+        None => None,
+    };
+    announce(&config, roles, listener.as_ref());
+
+    let root = CancellationToken::new();
+    let states = TaskStates::default();
+    let group = || Supervisor::new(states.clone(), root.child_token(), config.limits.retry_budget);
+    let (mut readers, mut projectors) = (group(), group());
+    let observatory = Observatory::new(&config);
+    let wiring = Wiring::new(config.clone());
+    if roles.contains(&Role::Reader) {
+        config.sources.iter().for_each(|source| tasks::spawn_reader(&mut readers, &wiring, source));
+    }
+    if roles.contains(&Role::Projector) {
+        lanes(&config).iter().for_each(|lane| tasks::spawn_lane(&mut projectors, &wiring, lane));
+    }
+    let mut servants = JoinSet::new();
+    servants.spawn(poll::run(wiring, observatory.clone(), root.child_token()));
+    servants.spawn(upkeep(metrics.clone(), root.child_token()));
+    if let Some(listener) = listener {
+        let shown = Shown { name: config.name.clone(), observatory, tasks: states.clone(), metrics };
+        servants.spawn(listener.serve(shown, root.child_token()));
+    }
+
+    let ended = async {
+        readers.finished().await;
+        projectors.finished().await;
+    };
+    let event = tokio::select! {
+        name = signals.next() => Event::Signal(name),
+        () = ended => Event::AllEnded,
+    };
+    let stop = async {
+        let exit = stop(event, &mut readers, &mut projectors, &states, config.limits.shutdown).await;
+        root.cancel();
+        // Requests that never end must not hold the process: HTTP gets what a scrape needs.
+        if tokio::time::timeout(SERVANTS_GRACE, async { while servants.join_next().await.is_some() {} })
+            .await
+            .is_err()
+        {
+            servants.abort_all();
+        }
+        exit
+    };
+    let exit = tokio::select! {
+        exit = stop => exit,
+        name = signals.next() => {
+            tracing::warn!(signal = name, "second signal: ending at once");
+            std::process::exit(signals.exit_number(name));
+        }
+    };
+    Ok((exit, states))
+}
+
+const SERVANTS_GRACE: Duration = Duration::from_secs(1);
+
+async fn stop(
+    event: Event,
+    readers: &mut Supervisor,
+    projectors: &mut Supervisor,
+    states: &TaskStates,
+    limit: Duration,
+) -> Exit {
+    match event {
+        Event::Signal(name) => tracing::info!(signal = name, "stopping: readers, then lanes"),
+        Event::AllEnded => tracing::error!("no task is left"),
+    }
+    let deadline = Instant::now() + limit;
+    let readers_ended = readers.stop(deadline).await;
+    let projectors_ended = projectors.stop(deadline).await;
+    match event {
+        Event::AllEnded => {
+            if states.snapshot().values().all(|status| status.state == TaskState::Stopped) {
+                Exit::Definite
+            } else {
+                Exit::Internal
+            }
+        }
+        Event::Signal(_) if readers_ended && projectors_ended => {
+            tracing::info!("stopped in order");
+            Exit::Success
+        }
+        Event::Signal(_) => {
+            tracing::warn!(
+                limit_seconds = limit.as_secs(),
+                "not everything ended within limits.shutdown_seconds: cut off; nothing is lost, the next start goes on from what was committed"
+            );
+            Exit::Transient
+        }
+    }
+}
+
+fn announce(config: &Config, roles: &[Role], listener: Option<&Listener>) {
+    let names = |names: Vec<&str>| names.join(",");
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        name = config.name,
+        roles = names(roles.iter().map(|role| role.name()).collect()),
+        log = %config.log.url,
+        sources = names(config.sources.iter().map(|source| source.name.as_str()).collect()),
+        targets = names(config.targets.iter().map(|target| target.name.as_str()).collect()),
+        projections = names(config.projections.iter().map(|projection| projection.name.as_str()).collect()),
+        "anabranch starts"
+    );
+    if let Some(listener) = listener {
+        tracing::info!(address = %listener.address, "HTTP listens");
+    }
+}
+
+/// Folds the samples of histograms, also when nobody scrapes.
+async fn upkeep(metrics: PrometheusHandle, cancel: CancellationToken) {
+    let mut ticks = tokio::time::interval(telemetry::UPKEEP_INTERVAL);
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            _ = ticks.tick() => metrics.run_upkeep(),
+        }
+    }
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Role::Reader => "reader",
+            Role::Projector => "projector",
+        }
+    }
+}
+
+/// The signals that end the daemon. SIGHUP is taken and ignored: a closed terminal is no reason to stop.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    _hang_up: Signal,
+}
+
+const TERMINATE: &str = "SIGTERM";
+const INTERRUPT: &str = "SIGINT";
+
+impl Signals {
+    fn new() -> Result<Self, Fault> {
+        let take = |kind| {
+            signal(kind)
+                .map_err(|error| Fault::new(Code::Internal, "signals", "cannot be taken").caused_by(error))
+        };
+        Ok(Self {
+            terminate: take(SignalKind::terminate())?,
+            interrupt: take(SignalKind::interrupt())?,
+            _hang_up: take(SignalKind::hangup())?,
+        })
+    }
+
+    /// The next one's name. Cancel safe.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => TERMINATE,
+            _ = self.interrupt.recv() => INTERRUPT,
+        }
+    }
+
+    /// 128 + the signal's number, as a shell shows it.
+    fn exit_number(&self, name: &str) -> i32 {
+        let kind = if name == TERMINATE { SignalKind::terminate() } else { SignalKind::interrupt() };
+        128 + kind.as_raw_value()
+    }
+}

@@ -1,0 +1,270 @@
+//! `status`: every source and lane with position, lag, rate and state.
+//!
+//! It asks the servers themselves, twice, so it needs no running daemon. When the daemon of this configuration
+//! answers on `http.listen`, its task states are shown too, and its lag, which knows the past.
+
+use std::fmt::Write as _;
+use std::time::{Instant, SystemTime};
+
+use anabranch_pipeline::error::Code;
+use clap::Args;
+use serde::Serialize;
+
+use super::{Cli, Outcome, block_on};
+use crate::api::client;
+use crate::exit::Exit;
+use crate::observe::{LaneView, Observatory, SourceView, StatusView, lane_task, poll, reader_task};
+use crate::output::{self, Reader};
+use crate::wiring::Wiring;
+
+/// Show position, lag, rate and state of every source and lane; needs no running daemon
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Show it again every few seconds, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Shown<'s> {
+    name: &'s str,
+    /// Whether a daemon answered on `http.listen`.
+    daemon: bool,
+    #[serde(flatten)]
+    status: &'s StatusView,
+}
+
+pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
+    let wiring = Wiring::new(cli.configuration()?);
+    block_on(async {
+        loop {
+            let (status, daemon) = look(&wiring).await;
+            let name = &wiring.config().name;
+            let text = if arguments.json {
+                output::json(&Shown { name, daemon, status: &status })
+            } else {
+                text(&status, daemon, now_us())
+            };
+            if output::line(&text) == Reader::Gone || !arguments.watch {
+                return Ok(exit(&status));
+            }
+            tokio::time::sleep(poll::POLL_INTERVAL).await;
+        }
+    })?
+}
+
+/// Two looks at every server, a second apart: two make a rate.
+async fn look(wiring: &Wiring) -> (StatusView, bool) {
+    let observatory = Observatory::new(wiring.config());
+    poll::once(wiring, &observatory).await;
+    tokio::time::sleep(poll::POLL_INTERVAL).await;
+    poll::once(wiring, &observatory).await;
+    let mut status = observatory.status(&Default::default(), Instant::now());
+    let answer = match wiring.config().http.listen {
+        Some(listen) => client::status(listen).await,
+        None => None,
+    };
+    let answer = answer.filter(|answer| answer.name == wiring.config().name);
+    let daemon = answer.is_some();
+    if let Some(answer) = answer {
+        merge(&mut status, answer.status);
+    }
+    (status, daemon)
+}
+
+/// Adds what only the daemon knows: tasks, and lag from before this command began.
+fn merge(status: &mut StatusView, daemon: StatusView) {
+    for source in &mut status.sources {
+        if let Some(known) = daemon.sources.iter().find(|known| known.source == source.source) {
+            source.lag_seconds = known.lag_seconds.or(source.lag_seconds);
+        }
+        let task = reader_task(&source.source);
+        if let Some(task) = daemon.tasks.iter().find(|known| known.task == task && known.state != "running") {
+            source.state.clone_from(&task.state);
+            source.code = task.code.clone().or(source.code.take());
+            source.fault = task.fault.clone().or(source.fault.take());
+        }
+    }
+    for lane in &mut status.lanes {
+        if let Some(known) = daemon.lanes.iter().find(|known| known.id() == lane.id()) {
+            lane.lag_seconds = known.lag_seconds.or(lane.lag_seconds);
+        }
+        let task = lane_task(lane.id());
+        if let Some(task) = daemon.tasks.iter().find(|known| known.task == task && known.state != "running") {
+            lane.state.clone_from(&task.state);
+            lane.code = task.code.clone().or(lane.code.take());
+            lane.fault = task.fault.clone().or(lane.fault.take());
+        }
+    }
+    status.tasks = daemon.tasks;
+}
+
+/// The worst fault shown decides.
+fn exit(status: &StatusView) -> Exit {
+    let sources = status.sources.iter().filter_map(|source| source.code.as_deref());
+    let lanes = status.lanes.iter().filter_map(|lane| lane.code.as_deref());
+    sources.chain(lanes).filter_map(Code::from_text).map(Exit::of).max().unwrap_or(Exit::Success)
+}
+
+fn now_us() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// For people: one table of sources, one of lanes, then the faults.
+fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
+    let mut out = String::new();
+    let heads =
+        ["SOURCE", "STATE", "LAG", "BINLOG HEAD", "STREAM END", "NEWEST CHANGE", "BINLOG/S", "MESSAGES/S"];
+    table(&mut out, heads, status.sources.iter().map(|source| source_row(source, now_us)));
+    out.push('\n');
+    let heads = ["LANE", "STATE", "LAG", "POSITION", "NEWEST CHANGE", "ROWS", "ROWS/S"];
+    table(&mut out, heads, status.lanes.iter().map(|lane| lane_row(lane, now_us)));
+    let sources = status.sources.iter().map(|source| (source.source.clone(), &source.fault));
+    let lanes = status.lanes.iter().map(|lane| (lane.id(), &lane.fault));
+    for (thing, fault) in sources.chain(lanes) {
+        if let Some(fault) = fault {
+            _ = write!(out, "\n{thing}: {}", fault.replace('\n', " "));
+        }
+    }
+    if !daemon {
+        out.push_str("\nno daemon answered on http.listen: lag is what this command saw within a second");
+    }
+    out
+}
+
+fn source_row(source: &SourceView, now_us: u64) -> [String; 8] {
+    [
+        source.source.clone(),
+        source.state.clone(),
+        seconds(source.lag_seconds),
+        or_dash(source.head.as_deref()),
+        or_dash(source.position.as_deref()),
+        age(source.committed_at_us, now_us),
+        source.binlog_bytes_per_second.map_or("-".to_owned(), bytes),
+        source.messages_per_second.map_or("-".to_owned(), |rate| format!("{rate:.0}")),
+    ]
+}
+
+fn lane_row(lane: &LaneView, now_us: u64) -> [String; 7] {
+    [
+        lane.id(),
+        lane.state.clone(),
+        seconds(lane.lag_seconds),
+        or_dash(lane.position.as_deref()),
+        age(lane.committed_at_us, now_us),
+        lane.rows.to_string(),
+        lane.rows_per_second.map_or("-".to_owned(), |rate| format!("{rate:.0}")),
+    ]
+}
+
+/// Columns as wide as their widest cell, two blanks between.
+fn table<const N: usize>(out: &mut String, heads: [&str; N], rows: impl Iterator<Item = [String; N]>) {
+    let mut lines = vec![heads.map(str::to_owned)];
+    lines.extend(rows);
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0)
+    });
+    for line in &lines {
+        let cells: Vec<String> =
+            line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        out.push_str(cells.join("  ").trim_end());
+        out.push('\n');
+    }
+}
+
+fn or_dash(text: Option<&str>) -> String {
+    text.unwrap_or("-").to_owned()
+}
+
+fn seconds(lag: Option<f64>) -> String {
+    lag.map_or("-".to_owned(), |lag| format!("{lag:.1} s"))
+}
+
+/// How long ago the newest change was committed at its source.
+fn age(committed_at_us: Option<u64>, now_us: u64) -> String {
+    let Some(at) = committed_at_us else { return "-".to_owned() };
+    let seconds = now_us.saturating_sub(at) / 1_000_000;
+    match seconds {
+        0..120 => format!("{seconds} s ago"),
+        120..7_200 => format!("{} min ago", seconds / 60),
+        7_200..172_800 => format!("{} h ago", seconds / 3_600),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+fn bytes(rate: f64) -> String {
+    match rate {
+        rate if rate >= 1e6 => format!("{:.1} MB", rate / 1e6),
+        rate if rate >= 1e3 => format!("{:.1} kB", rate / 1e3),
+        rate => format!("{rate:.0} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::TaskView;
+
+    fn status() -> StatusView {
+        StatusView {
+            sources: vec![SourceView {
+                source: "a".to_owned(),
+                state: "current".to_owned(),
+                head: Some("1:7:320".to_owned()),
+                lag_seconds: Some(0.25),
+                committed_at_us: Some(1_000_000),
+                binlog_bytes_per_second: Some(1_500_000.0),
+                ..SourceView::default()
+            }],
+            lanes: vec![LaneView {
+                projection: "birthday".to_owned(),
+                target: "t".to_owned(),
+                source: "a".to_owned(),
+                lane: 1,
+                state: "current".to_owned(),
+                rows: 12,
+                ..LaneView::default()
+            }],
+            tasks: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_text_shows_each_source_and_lane() {
+        let text = text(&status(), true, 61_000_000);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[0],
+            "SOURCE  STATE    LAG    BINLOG HEAD  STREAM END  NEWEST CHANGE  BINLOG/S  MESSAGES/S"
+        );
+        assert_eq!(lines[1], "a       current  0.2 s  1:7:320      -           60 s ago       1.5 MB    -");
+        assert!(lines[4].starts_with("birthday/t/a/1  current  -"), "{text}");
+    }
+
+    #[test]
+    fn a_stopped_task_of_the_daemon_outranks_what_was_seen_and_decides_the_exit_code() {
+        let mut shown = status();
+        assert_eq!(exit(&shown), Exit::Success);
+        let mut daemon = status();
+        daemon.lanes[0].lag_seconds = Some(77.0);
+        daemon.tasks = vec![
+            TaskView { task: "reader/a".to_owned(), state: "running".to_owned(), ..TaskView::default() },
+            TaskView {
+                task: "lane/birthday/t/a/1".to_owned(),
+                state: "stopped".to_owned(),
+                code: Some("target-table-shape".to_owned()),
+                fault: Some("[target-table-shape] x".to_owned()),
+                ..TaskView::default()
+            },
+        ];
+        merge(&mut shown, daemon);
+        assert_eq!(shown.sources[0].state, "current");
+        assert_eq!((shown.lanes[0].state.as_str(), shown.lanes[0].lag_seconds), ("stopped", Some(77.0)));
+        assert_eq!(exit(&shown), Exit::Definite);
+        assert!(text(&shown, true, 0).contains("birthday/t/a/1: [target-table-shape] x"));
+    }
+}

@@ -1,0 +1,88 @@
+//! Asks every source, the log and every target about once a second and notes the answers.
+//!
+//! A server that does not answer holds up nothing but its own questions.
+
+use std::time::{Duration, Instant};
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{Log, SourceConnector};
+use futures::future::join_all;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::Observatory;
+use crate::wiring::Wiring;
+
+/// The resolution of lag.
+pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Wait for one answer; longer than a TLS connection over a slow line, short enough for `status`.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Polls until `cancel`; one loop for each server.
+pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationToken) {
+    let mut loops = JoinSet::new();
+    for source in &wiring.config().sources {
+        let (wiring, observatory, name) = (wiring.clone(), observatory.clone(), source.name.clone());
+        loops.spawn(every_interval(cancel.clone(), async move || {
+            ask_source(&wiring, &observatory, &name).await;
+            observatory.forget_passed();
+        }));
+    }
+    for target in wiring.targets() {
+        let (wiring, observatory, name) = (wiring.clone(), observatory.clone(), target.to_owned());
+        loops.spawn(every_interval(cancel.clone(), async move || {
+            ask_target(&wiring, &observatory, &name).await;
+        }));
+    }
+    while loops.join_next().await.is_some() {}
+}
+
+/// Asks everybody once.
+pub async fn once(wiring: &Wiring, observatory: &Observatory) {
+    let sources = wiring.config().sources.iter().map(|source| ask_source(wiring, observatory, &source.name));
+    let targets = wiring.targets().map(|target| ask_target(wiring, observatory, target));
+    tokio::join!(join_all(sources), join_all(targets));
+}
+
+async fn every_interval(cancel: CancellationToken, work: impl AsyncFn()) {
+    let mut ticks = tokio::time::interval(POLL_INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = work() => {}
+        }
+    }
+}
+
+/// The head first, then the end of the stream: so a pipeline that keeps up is seen as current.
+async fn ask_source(wiring: &Wiring, observatory: &Observatory, name: &str) {
+    let head = async { wiring.source(name)?.head().await };
+    let head = answer(Code::SourceUnreachable, || format!("source {name}"), head).await;
+    observatory.head_seen(name, &head, Instant::now());
+    let end = async { wiring.log().await?.end(name).await };
+    let end = answer(Code::LogUnreachable, || "log".to_owned(), end).await;
+    observatory.log_end_seen(name, &end, Instant::now());
+}
+
+async fn ask_target(wiring: &Wiring, observatory: &Observatory, name: &str) {
+    let progress = answer(Code::TargetUnreachable, || format!("target {name}"), wiring.progress(name)).await;
+    observatory.progress_seen(name, &progress, Instant::now());
+}
+
+async fn answer<T>(
+    code: Code,
+    subject: impl Fn() -> String,
+    question: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    match tokio::time::timeout(ANSWER_TIMEOUT, question).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            Err(Fault::new(code, subject(), format!("no answer within {} s", ANSWER_TIMEOUT.as_secs())))
+        }
+    }
+}

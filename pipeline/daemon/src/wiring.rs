@@ -1,0 +1,191 @@
+//! Which connector stands behind each port: the one file of the daemon that names concrete ones.
+//!
+//! Making a [`Wiring`] connects nothing, so a server that is down hinders only the tasks that need it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anabranch_connectors::mysql::source::MysqlSource;
+use anabranch_connectors::mysql::target::{MysqlTarget, SetupReport};
+use anabranch_connectors::nats::NatsLog;
+use anabranch_pipeline::config::Config;
+use anabranch_pipeline::deliver::{LaneId, Progress};
+use anabranch_pipeline::error::{Class, Code, Fault};
+use anabranch_pipeline::ports::SourceConnector;
+use anabranch_pipeline::projections::Projection;
+use tokio::sync::OnceCell;
+
+pub use anabranch_connectors::mysql::target::MysqlLane as LaneStore;
+pub use anabranch_connectors::nats::{NatsLog as Log, NatsLogReader as LogReader, TailFrom};
+
+/// Every connector of one configuration. Cheap to clone.
+#[derive(Clone)]
+pub struct Wiring(Arc<Connectors>);
+
+struct Connectors {
+    config: Config,
+    /// Connected by the first who needs it; the client reconnects by itself.
+    log: OnceCell<NatsLog>,
+    sources: BTreeMap<String, MysqlSource>,
+    targets: BTreeMap<String, Target>,
+    projections: BTreeMap<String, Projection>,
+}
+
+struct Target {
+    target: MysqlTarget,
+    /// Filled by the first pre-flight of this process that passed.
+    checked: OnceCell<()>,
+}
+
+impl Wiring {
+    pub fn new(config: Config) -> Self {
+        let sources = config
+            .sources
+            .iter()
+            .map(|source| {
+                let connector = MysqlSource::new(source, &config.entities, config.limits.heartbeat);
+                (source.name.clone(), connector)
+            })
+            .collect();
+        let targets = MysqlTarget::all(&config)
+            .into_iter()
+            .map(|target| (target.name().to_owned(), Target { target, checked: OnceCell::new() }))
+            .collect();
+        let projections = config
+            .projections
+            .iter()
+            .map(|projection| (projection.name.clone(), Projection::new(projection)))
+            .collect();
+        Self(Arc::new(Connectors { sources, targets, projections, log: OnceCell::new(), config }))
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    /// The log, connected at the first call that succeeds.
+    pub async fn log(&self) -> Result<&NatsLog, Fault> {
+        let config = &self.0.config;
+        self.0.log.get_or_try_init(|| NatsLog::connect(&config.log, &config.name, &config.limits)).await
+    }
+
+    pub fn source(&self, name: &str) -> Result<&MysqlSource, Fault> {
+        self.0.sources.get(name).ok_or_else(|| unknown("source", name))
+    }
+
+    pub fn projection(&self, name: &str) -> Result<&Projection, Fault> {
+        self.0.projections.get(name).ok_or_else(|| unknown("projection", name))
+    }
+
+    /// The store of a lane, not connected yet.
+    pub fn lane(&self, id: &LaneId) -> Result<LaneStore, Fault> {
+        self.target(&id.target)?.target.lane(id).ok_or_else(|| unknown("lane", &id.to_string()))
+    }
+
+    fn target(&self, name: &str) -> Result<&Target, Fault> {
+        self.0.targets.get(name).ok_or_else(|| unknown("target", name))
+    }
+
+    /// Names of all targets.
+    pub fn targets(&self) -> impl Iterator<Item = &str> {
+        self.0.targets.keys().map(String::as_str)
+    }
+
+    /// Progress of every configured lane of a target; a lane without a row has not begun and is left out.
+    pub async fn progress(&self, target: &str) -> Result<BTreeMap<LaneId, Progress>, Fault> {
+        let target = &self.target(target)?.target;
+        let configured = target.lane_ids();
+        let stored = target.progress().await?.into_iter().map(|row| {
+            let target = target.name().to_owned();
+            let id = LaneId { projection: row.projection, target, source: row.source, lane: row.lane };
+            (id, row.progress)
+        });
+        Ok(stored.filter(|(id, _)| configured.contains(id)).collect())
+    }
+
+    /// Progress of every lane of a source, on all targets. All targets must answer: one that cannot be asked may be
+    /// the one that is furthest.
+    pub async fn progress_of_source(&self, source: &str) -> Result<Vec<Progress>, Fault> {
+        let mut all = Vec::new();
+        for target in self.targets() {
+            let progress = self.progress(target).await?;
+            all.extend(
+                progress.into_iter().filter(|(id, _)| id.source == source).map(|(_, progress)| progress),
+            );
+        }
+        Ok(all)
+    }
+
+    /// Pre-flight of one source.
+    pub async fn check_source(&self, name: &str) -> Vec<Fault> {
+        match self.source(name) {
+            Ok(source) => source.check().await,
+            Err(fault) => vec![fault],
+        }
+    }
+
+    /// Pre-flight of one target.
+    pub async fn check_target(&self, name: &str) -> Vec<Fault> {
+        match self.target(name) {
+            Ok(target) => target.target.check().await,
+            Err(fault) => vec![fault],
+        }
+    }
+
+    /// Pre-flight of the log: server, streams, bucket.
+    pub async fn check_log(&self) -> Vec<Fault> {
+        match self.log().await {
+            Ok(log) => log.check(&self.source_names()).await,
+            Err(fault) => vec![fault],
+        }
+    }
+
+    /// The source's pre-flight as one result.
+    pub async fn require_source(&self, name: &str) -> Result<(), Fault> {
+        worst(self.check_source(name).await)
+    }
+
+    /// The target's pre-flight as one result; once it has passed it is not repeated: later faults show themselves.
+    pub async fn require_target(&self, name: &str) -> Result<(), Fault> {
+        let target = self.target(name)?;
+        let check = || async { worst(target.target.check().await) };
+        target.checked.get_or_try_init(check).await.copied()
+    }
+
+    /// Streams and bucket: what was made or found.
+    pub async fn set_up_log(&self) -> Result<Vec<String>, Vec<Fault>> {
+        let log = self.log().await.map_err(|fault| vec![fault])?;
+        let steps = log.setup(&self.source_names()).await?;
+        Ok(steps.iter().map(ToString::to_string).collect())
+    }
+
+    /// Control and derived tables of a target: what was made or found.
+    pub async fn set_up_target(&self, name: &str) -> Result<Vec<String>, Vec<Fault>> {
+        let one = |fault| vec![fault];
+        let report = self.target(name).map_err(one)?.target.setup().await.map_err(one)?;
+        Ok(vec![match report {
+            SetupReport { databases: 0, tables: 0, progress_rows: 0 } => format!("target {name}: as needed"),
+            SetupReport { databases, tables, progress_rows } => format!(
+                "target {name}: created {databases} databases, {tables} tables, {progress_rows} progress rows"
+            ),
+        }])
+    }
+
+    fn source_names(&self) -> Vec<String> {
+        self.0.config.sources.iter().map(|source| source.name.clone()).collect()
+    }
+}
+
+fn unknown(kind: &str, name: &str) -> Fault {
+    Fault::new(Code::ConfigInvalid, format!("{kind} {name}"), "it is not in the configuration")
+}
+
+/// Logs every fault, and returns one that will not pass before one that may.
+fn worst(faults: Vec<Fault>) -> Result<(), Fault> {
+    if faults.len() > 1 {
+        for fault in &faults {
+            tracing::warn!(%fault, "pre-flight");
+        }
+    }
+    faults.into_iter().min_by_key(|fault| fault.class() == Class::Transient).map_or(Ok(()), Err)
+}
