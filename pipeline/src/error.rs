@@ -98,8 +98,8 @@ codes! {
     LogServerTooOld = "log-server-too-old", Definite;
     /// JetStream is not enabled for this account.
     LogWithoutJetStream = "log-without-jetstream", Definite;
-    /// The stream or bucket does not exist.
-    LogStreamMissing = "log-stream-missing", Definite;
+    /// The stream or bucket does not exist (yet): it is looked for again, so that set-up needs no restart.
+    LogStreamMissing = "log-stream-missing", Transient;
     /// The stream's settings are not the ones that correctness needs.
     LogSettingsDiffer = "log-settings-differ", Definite;
     /// The stream holds messages that this product did not write.
