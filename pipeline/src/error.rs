@@ -218,6 +218,21 @@ impl Fault {
     pub fn remedy_text(&self) -> Option<&str> {
         self.remedy.as_deref()
     }
+
+    /// The texts of the errors beneath, outermost first. Some libraries repeat the inner error in the outer one's
+    /// text: what was said already is left out.
+    pub fn causes(&self) -> Vec<String> {
+        let mut causes: Vec<String> = Vec::new();
+        let mut next = StdError::source(self);
+        while let Some(error) = next {
+            let text = error.to_string();
+            if !causes.iter().any(|said| said.contains(&text)) {
+                causes.push(text);
+            }
+            next = error.source();
+        }
+        causes
+    }
 }
 
 /// One line: `[code] subject: found; needed: …; remedy: …: cause`.
@@ -230,12 +245,7 @@ impl fmt::Display for Fault {
         if let Some(remedy) = &self.remedy {
             write!(f, "; remedy: {remedy}")?;
         }
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            write!(f, "; cause: {error}")?;
-            cause = error.source();
-        }
-        Ok(())
+        self.causes().iter().try_for_each(|cause| write!(f, "; cause: {cause}"))
     }
 }
 
@@ -267,6 +277,25 @@ mod tests {
                 "deploy/RUNBOOK.md has no heading for {code}"
             );
         }
+    }
+
+    #[test]
+    fn a_cause_that_repeats_what_was_said_is_shown_once() {
+        #[derive(Debug)]
+        struct Repeats(std::io::Error);
+        impl fmt::Display for Repeats {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "outer: {}", self.0)
+            }
+        }
+        impl StdError for Repeats {
+            fn source(&self) -> Option<&(dyn StdError + 'static)> {
+                Some(&self.0)
+            }
+        }
+        let fault =
+            Fault::new(Code::Internal, "thing", "found").caused_by(Repeats(std::io::Error::other("inner")));
+        assert_eq!(fault.to_string(), "[internal] thing: found; cause: outer: inner");
     }
 
     #[test]

@@ -24,12 +24,6 @@ pub struct FaultView<'f> {
 
 impl<'f> From<&'f Fault> for FaultView<'f> {
     fn from(fault: &'f Fault) -> Self {
-        let mut causes = Vec::new();
-        let mut cause = std::error::Error::source(fault);
-        while let Some(error) = cause {
-            causes.push(error.to_string());
-            cause = error.source();
-        }
         Self {
             code: fault.code().as_str(),
             class: class_name(fault.class()),
@@ -37,7 +31,7 @@ impl<'f> From<&'f Fault> for FaultView<'f> {
             found: fault.found(),
             needed: fault.needed(),
             remedy: fault.remedy_text(),
-            causes,
+            causes: fault.causes(),
         }
     }
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::{Cli, Outcome, block_on};
 use crate::api::client;
 use crate::exit::Exit;
-use crate::observe::{LaneView, Observatory, SourceView, StatusView, lane_task, poll, reader_task};
+use crate::observe::{LaneView, Observatory, SourceView, StatusView, TaskView, lane_task, poll, reader_task};
 use crate::output::{self, Reader};
 use crate::wiring::Wiring;
 
@@ -82,7 +82,7 @@ fn merge(status: &mut StatusView, daemon: StatusView) {
             source.lag_seconds = known.lag_seconds.or(source.lag_seconds);
         }
         let task = reader_task(&source.source);
-        if let Some(task) = daemon.tasks.iter().find(|known| known.task == task && known.state != "running") {
+        if let Some(task) = failed(&daemon.tasks, &task) {
             source.state.clone_from(&task.state);
             source.code = task.code.clone().or(source.code.take());
             source.fault = task.fault.clone().or(source.fault.take());
@@ -91,15 +91,26 @@ fn merge(status: &mut StatusView, daemon: StatusView) {
     for lane in &mut status.lanes {
         if let Some(known) = daemon.lanes.iter().find(|known| known.id() == lane.id()) {
             lane.lag_seconds = known.lag_seconds.or(lane.lag_seconds);
+            if lane.position.is_none() {
+                // The target does not answer now; the daemon remembers its last answer.
+                lane.position.clone_from(&known.position);
+                lane.committed_at_us = known.committed_at_us;
+                lane.rows = known.rows;
+            }
         }
         let task = lane_task(lane.id());
-        if let Some(task) = daemon.tasks.iter().find(|known| known.task == task && known.state != "running") {
+        if let Some(task) = failed(&daemon.tasks, &task) {
             lane.state.clone_from(&task.state);
             lane.code = task.code.clone().or(lane.code.take());
             lane.fault = task.fault.clone().or(lane.fault.take());
         }
     }
     status.tasks = daemon.tasks;
+}
+
+/// The task of that name, if it has failed. One that waits may have its lease elsewhere.
+fn failed<'t>(tasks: &'t [TaskView], name: &str) -> Option<&'t TaskView> {
+    tasks.iter().find(|task| task.task == name && task.state != "running" && task.state != "waiting")
 }
 
 /// The worst fault shown decides.
@@ -207,7 +218,6 @@ fn bytes(rate: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::TaskView;
 
     fn status() -> StatusView {
         StatusView {

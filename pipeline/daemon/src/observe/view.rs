@@ -28,7 +28,8 @@ pub struct StatusView {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SourceView {
     pub source: String,
-    /// `unknown`, `unreachable`, `behind` or `current`; with a running daemon the state of its task when it does not run.
+    /// `unknown`, `unreachable`, `behind` or `current`; or the state of the daemon's task when it has failed: `retrying`,
+    /// `stopped`.
     pub state: String,
     pub code: Option<String>,
     pub fault: Option<String>,
@@ -85,6 +86,9 @@ pub struct Reason {
     pub reason: String,
     pub code: Option<String>,
 }
+
+/// Why a task does not run, when it has met no fault.
+const WITHOUT_FAULT: &str = "getting ready, or waiting for its lease, which another process holds";
 
 /// The name of the task that captures a source.
 pub fn reader_task(source: &str) -> String {
@@ -172,9 +176,9 @@ fn without_progress(
     Some(Reason { thing, reason, code: None })
 }
 
-/// What the task says outranks what was observed, unless it runs.
+/// A task that failed outranks what was observed. One that waits does not: another process may hold its lease.
 fn overlay(status: &TaskStatus, state: &mut String, code: &mut Option<String>, fault: &mut Option<String>) {
-    if status.state == TaskState::Running {
+    if matches!(status.state, TaskState::Running | TaskState::Waiting) {
         return;
     }
     status.state.name().clone_into(state);
