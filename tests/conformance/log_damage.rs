@@ -181,6 +181,12 @@ async fn messages_of_others_are_named() {
     text(&within(reader.next()).await.unwrap_err(), Code::LogForeign);
 
     let mut headers = HeaderMap::new();
+    headers.insert("Nats-Msg-Id", "order-17");
+    admin.publish_with_headers(SUBJECT, headers, "".into()).await.unwrap().await.unwrap();
+    let found = text(&log.end(SOURCE).await.unwrap_err(), Code::LogForeign);
+    assert!(found.contains("it has no header Anabranch-"), "{found}");
+
+    let mut headers = HeaderMap::new();
     for (name, value) in envelope(4).to_headers() {
         headers.insert(name, if name == "Anabranch-Term" { "x" } else { &value });
     }
