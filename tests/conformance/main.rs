@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "the whole target is tests")]
 
+mod derived;
 mod lease;
 mod log;
 mod log_damage;
@@ -9,3 +10,5 @@ mod log_server;
 mod nats;
 mod source;
 mod source_flow;
+mod store;
+mod store_setup;

@@ -43,16 +43,18 @@ async fn look(target: &MysqlTarget, faults: &mut Vec<Fault>) -> Result<(), Fault
     let control_is_usable = missing_control.is_empty() && shapes.is_empty();
     let mut probed = vec![];
     if control_is_usable {
-        probed.push((control.to_owned(), probe(&target.progress_table(), &ddl::PROGRESS, "`revision` < 0")));
+        probed.push((control.to_owned(), probe(&target.progress_table(), &ddl::PROGRESS)));
     }
     let enrolment = match control_is_usable {
         true => Enrolment::read(&mut session, target, &catalog).await?,
         false => Enrolment::default(),
     };
     for assignment in &target.0.assignments {
-        check_tables(target, assignment, &catalog, &enrolment, &mut shapes, &mut probed, faults);
-        if control_is_usable {
-            check_progress(target, assignment, &enrolment, faults);
+        // Progress of another layout means other tables: what is missing then is no mistake of its own.
+        if control_is_usable && let Some(fault) = progress_fault(target, assignment, &enrolment) {
+            faults.push(fault);
+        } else {
+            check_tables(target, assignment, &catalog, &enrolment, &mut shapes, &mut probed, faults);
         }
     }
     limit(&mut shapes, target);
@@ -119,7 +121,7 @@ fn check_tables(
                 let before = shapes.len();
                 shapes.extend(differences(target, &quoted, found, &ddl::BIRTHDAY));
                 if shapes.len() == before {
-                    probed.push((database.clone(), probe(&quoted, &ddl::BIRTHDAY, "`lsn` < 0")));
+                    probed.push((database.clone(), probe(&quoted, &ddl::BIRTHDAY)));
                 }
             }
         }
@@ -143,28 +145,18 @@ fn missing(target: &MysqlTarget, absent: &[String], tables: usize) -> Option<Fau
     )
 }
 
-fn check_progress(
-    target: &MysqlTarget,
-    assignment: &Assignment,
-    enrolment: &Enrolment,
-    faults: &mut Vec<Fault>,
-) {
-    for lane in target.lane_ids().into_iter().filter(|lane| lane.projection == assignment.name) {
-        if let Some(fault) = enrolment.loss(target, assignment, &lane) {
-            // The same mistake for each lane of a projection: one fault shows it.
-            faults.push(fault);
-            return;
-        }
-        if enrolment.row(&lane).is_none() {
+/// The first lane of the projection without a progress row that fits: the others share its mistake.
+fn progress_fault(target: &MysqlTarget, assignment: &Assignment, enrolment: &Enrolment) -> Option<Fault> {
+    let lanes = target.lane_ids().into_iter().filter(|lane| lane.projection == assignment.name);
+    lanes.into_iter().find_map(|lane| {
+        let new = || {
             let found = "no progress row was made for it yet";
-            faults.push(
-                Fault::new(Code::TargetProgressLost, format!("lane {lane}"), found)
-                    .needs("a progress row")
-                    .remedy(SETUP_COMMAND),
-            );
-            return;
-        }
-    }
+            Fault::new(Code::TargetProgressLost, format!("lane {lane}"), found)
+                .needs("a progress row")
+                .remedy(SETUP_COMMAND)
+        };
+        enrolment.loss(target, assignment, &lane).or_else(|| enrolment.row(&lane).is_none().then(new))
+    })
 }
 
 /// What differs between a table and its needed shape.
@@ -253,12 +245,12 @@ fn limit(shapes: &mut Vec<Fault>, target: &MysqlTarget) {
 }
 
 /// Statements that need the privileges of a lane and touch no row.
-fn probe(quoted: &str, shape: &Shape, nothing: &str) -> String {
+fn probe(quoted: &str, shape: &Shape) -> String {
     let columns: Vec<String> = shape.columns.iter().map(|column| quote_identifier(column.name)).collect();
     let (columns, first) = (columns.join(", "), &columns[0]);
     format!(
-        "INSERT INTO {quoted} ({columns}) SELECT {columns} FROM {quoted} AS none WHERE {nothing} \
-         ON DUPLICATE KEY UPDATE {quoted}.{first} = {quoted}.{first}; DELETE FROM {quoted} WHERE {nothing}"
+        "INSERT INTO {quoted} ({columns}) SELECT {columns} FROM {quoted} AS `nothing` WHERE FALSE \
+         ON DUPLICATE KEY UPDATE {quoted}.{first} = {quoted}.{first}; DELETE FROM {quoted} WHERE FALSE"
     )
 }
 

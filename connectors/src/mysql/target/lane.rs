@@ -262,6 +262,8 @@ async fn send(connection: &mut Conn, packet: String) -> Result<Vec<u64>, mysql_a
         result.next().await?;
         affected.push(result.affected_rows());
     }
+    // The client library keeps an error of a later statement until it is asked once more.
+    result.next().await?;
     Ok(affected)
 }
 

@@ -1,0 +1,495 @@
+//! The store of a lane on MariaDB: fence, versions, order, crashes at each step, locks.
+
+use std::time::{Duration, Instant};
+
+use anabranch_pipeline::error::{Class, Code};
+use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
+use anabranch_schemas::change::{Action, Value};
+use mysql_async::Conn;
+use mysql_async::prelude::Queryable;
+
+use crate::derived::{Place, flush_of, insert, lsn, table, update, user};
+
+const WAIT: Duration = Duration::from_secs(30);
+
+/// A place with one lane a source, set up.
+async fn ready() -> Place {
+    ready_at(Place::new().await).await
+}
+
+/// The same on a server of its own, for tests that look at all transactions of a server.
+async fn ready_alone() -> Place {
+    ready_at(Place::alone().await).await
+}
+
+async fn ready_at(place: Place) -> Place {
+    let place = Place { lanes: 1, ..place };
+    place.target("target-a").setup().await.unwrap();
+    place
+}
+
+/// Open transactions that have written something and whose client sends nothing.
+const PAUSED_WRITERS: &str = "SELECT COUNT(*) FROM information_schema.innodb_trx AS t \
+     JOIN information_schema.processlist AS p ON p.id = t.trx_mysql_thread_id \
+     WHERE p.command = 'Sleep' AND t.trx_rows_modified > 0";
+const LOCK_WAITS: &str = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
+const OPEN_TRANSACTIONS: &str = "SELECT COUNT(*) FROM information_schema.innodb_trx";
+
+/// Polls until the query answers a number above zero.
+async fn until(admin: &mut Conn, sql: &str) {
+    let deadline = Instant::now() + WAIT;
+    while admin.query_first::<u64, _>(sql).await.unwrap().unwrap_or_default() == 0 {
+        assert!(Instant::now() < deadline, "not in time: {sql}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Brings a commit to where its rows are written and COMMIT is not sent, and leaves it there.
+async fn pause_behind_the_rows(place: &Place, commit: &mut (impl Future + Unpin)) {
+    // Its first packet waits for this lock, so one poll sends the packet and cannot read the answer too.
+    let (mut holder, mut admin) = (place.admin().await, place.admin().await);
+    let lock = format!("START TRANSACTION; SELECT * FROM `{}`.progress FOR UPDATE", place.control());
+    holder.query_drop(lock).await.unwrap();
+    assert!(futures::poll!(commit).is_pending());
+    until(&mut admin, LOCK_WAITS).await;
+    holder.query_drop("ROLLBACK").await.unwrap();
+    until(&mut admin, PAUSED_WRITERS).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_committed_is_read_back_whole() {
+    let place = ready().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    assert_eq!(progress, anabranch_pipeline::deliver::Progress::default());
+    let mut flush = flush_of(&lane, &progress, vec![(5, 0, insert(user(7, 2, 29)))]);
+    flush.progress.resume.file = "binlog'ü;.000007".into();
+    flush.progress.resume.position = 1 << 40;
+    flush.progress.resume.gtid_set = "0-1-42,1-2-7".into();
+    flush.progress.server.flavor = "mariadb".into();
+    flush.progress.server.id = "1".into();
+    flush.progress.message = Some((u64::MAX / 2, "attempt-1".into()));
+    flush.progress.committed_at_us = 1_700_000_000_000_001;
+    flush.progress.rows = 1;
+    lane.commit(&flush).await.unwrap();
+    assert_eq!(lane.load().await.unwrap(), flush.progress);
+    assert_eq!(place.rows_of(7).await, [("birthday_0229".into(), "02-29".into(), 5)]);
+    let stored = place.target("target-a").progress().await.unwrap();
+    assert_eq!(stored.len(), 2, "one lane for each of two sources");
+    assert_eq!(stored[0].progress, flush.progress);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_without_rows_is_stored_too() {
+    let place = ready().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let mut flush = flush_of(&lane, &progress, vec![]);
+    flush.progress.position = lsn(77);
+    lane.commit(&flush).await.unwrap();
+    assert_eq!(lane.load().await.unwrap().position, lsn(77));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_writer_is_fenced_and_changes_nothing() {
+    let place = ready().await;
+    let (mut stale, old) = place.lane("source-a", 0).await;
+    let (mut current, progress) = place.lane("source-a", 0).await;
+    let flush = flush_of(&current, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    current.commit(&flush).await.unwrap();
+    let before = place.rows().await;
+
+    let zombie = flush_of(
+        &stale,
+        &old,
+        vec![(9, 0, insert(user(2, 1, 1))), (9, 0, Action::Delete { before: user(1, 1, 1) })],
+    );
+    let fault = stale.commit(&zombie).await.unwrap_err();
+    assert_eq!((fault.code(), fault.class()), (Code::TargetFenced, Class::Transient));
+    assert_eq!(place.rows().await, before);
+    assert_eq!(stale.load().await.unwrap(), flush.progress, "the connection still works");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_between_the_rows_and_commit_leaves_nothing() {
+    let place = ready_alone().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let flush = flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    {
+        let mut commit = Box::pin(lane.commit(&flush));
+        pause_behind_the_rows(&place, &mut commit).await;
+    }
+    assert_eq!(lane.load().await.unwrap(), progress, "waits until the server has settled it");
+    assert!(place.rows().await.is_empty());
+    lane.commit(&flush).await.unwrap();
+    assert_eq!(place.rows().await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_writer_loses_its_locks_before_its_lease_ends_and_can_do_no_harm_later() {
+    let place = ready_alone().await;
+    let (mut paused, progress) = place.lane("source-a", 0).await;
+    let (mut next, _) = place.lane("source-a", 0).await;
+    let late = flush_of(&paused, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    let mut commit = Box::pin(paused.commit(&late));
+    pause_behind_the_rows(&place, &mut commit).await;
+    let paused_at = Instant::now();
+
+    // Its successor waits for the lock, repeats the flush, and gets through.
+    let flush = flush_of(&next, &progress, vec![(2, 0, insert(user(2, 1, 1)))]);
+    next.commit(&flush).await.unwrap();
+    assert!(paused_at.elapsed() < LEASE_TIME_TO_LIVE + Duration::from_secs(2), "{:?}", paused_at.elapsed());
+
+    // It wakes up: its connection is gone, and with the stored progress moved on it is fenced for good.
+    let fault = commit.await.unwrap_err();
+    assert_eq!(fault.class(), Class::Transient, "{fault}");
+    assert_eq!(paused.commit(&late).await.unwrap_err().code(), Code::TargetFenced);
+    assert_eq!(place.rows_of(1).await, []);
+    assert_eq!(place.rows_of(2).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_lost_at_commit_is_settled_by_loading_progress() {
+    let place = ready_alone().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let flush = flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    let mut admin = place.admin().await;
+    admin.query_drop("BACKUP STAGE START; BACKUP STAGE BLOCK_COMMIT").await.unwrap();
+    let writer = tokio::spawn(async move {
+        let outcome = lane.commit(&flush).await;
+        (lane, flush, outcome)
+    });
+    let committing =
+        "SELECT id FROM information_schema.processlist WHERE info LIKE 'COMMIT%' AND command = 'Query'";
+    let mut watcher = place.admin().await;
+    until(&mut watcher, committing).await;
+    let id: u64 = watcher.query_first(committing).await.unwrap().unwrap();
+    watcher.query_drop(format!("KILL CONNECTION {id}")).await.unwrap();
+    let (mut lane, flush, outcome) = writer.await.unwrap();
+    let fault = outcome.unwrap_err();
+    assert_eq!(fault.class(), Class::Transient, "{fault}");
+    admin.query_drop("BACKUP STAGE END").await.unwrap();
+
+    let settled = lane.load().await.unwrap();
+    let rows = place.rows_of(1).await.len();
+    assert!(
+        (settled == progress && rows == 0) || (settled == flush.progress && rows == 1),
+        "{settled:?}, {rows} rows"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_lost_before_commit_is_made_anew_and_the_flush_repeated() {
+    let place = ready_alone().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let mut admin = place.admin().await;
+    let lanes = "SELECT id FROM information_schema.processlist WHERE user = 'anabranch_apply'";
+    for id in admin.query::<u64, _>(lanes).await.unwrap() {
+        admin.query_drop(format!("KILL CONNECTION {id}")).await.unwrap();
+    }
+    let flush = flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    lane.commit(&flush).await.unwrap();
+    assert_eq!(place.rows_of(1).await.len(), 1);
+    until(&mut admin, &format!("SELECT ({OPEN_TRANSACTIONS}) = 0")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_time_out_repeats_the_whole_flush() {
+    let place = ready().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let flush = flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    lane.commit(&flush).await.unwrap();
+    let progress = flush.progress;
+
+    let mut holder = place.admin().await;
+    holder
+        .query_drop(format!("START TRANSACTION; SELECT * FROM {} FOR UPDATE", place.table(0, "0101")))
+        .await
+        .unwrap();
+    let flush = flush_of(&lane, &progress, vec![(2, 0, update(user(1, 1, 1), user(1, 1, 2)))]);
+    let writer = tokio::spawn(async move { lane.commit(&flush).await });
+    // Longer than one lock wait of the lane, so that its first attempt fails.
+    let mut admin = place.admin().await;
+    let waited = LEASE_TIME_TO_LIVE / 2 + Duration::from_secs(1);
+    admin.query_drop(format!("DO SLEEP({})", waited.as_secs())).await.unwrap();
+    assert!(!writer.is_finished());
+    holder.query_drop("ROLLBACK").await.unwrap();
+    writer.await.unwrap().unwrap();
+    assert_eq!(place.rows_of(1).await, [("birthday_0102".into(), "01-02".into(), 2)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_mutation_neither_overwrites_nor_deletes_a_newer_row() {
+    let place = ready().await;
+    let (mut lane, mut progress) = place.lane("source-a", 0).await;
+    for (number, action) in [
+        (10, insert(user(1, 1, 1))),
+        (5, update(user(1, 1, 1), user(1, 1, 1))),
+        (9, Action::Delete { before: user(1, 1, 1) }),
+    ] {
+        let flush = flush_of(&lane, &progress, vec![(number, 0, action)]);
+        lane.commit(&flush).await.unwrap();
+        progress = flush.progress;
+        assert_eq!(place.rows_of(1).await, [("birthday_0101".into(), "01-01".into(), 10)], "after {number}");
+    }
+    // The same version is the same event: within it the log's order decides.
+    for (number, action, expected) in [
+        (10, Action::Delete { before: user(1, 1, 1) }, 0),
+        (10, insert(user(1, 1, 1)), 1),
+        (11, Action::Delete { before: user(1, 1, 1) }, 0),
+    ] {
+        let flush = flush_of(&lane, &progress, vec![(number, 0, action)]);
+        lane.commit(&flush).await.unwrap();
+        progress = flush.progress;
+        assert_eq!(place.rows_of(1).await.len(), expected, "after {number}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_row_of_a_multi_row_delete_has_its_own_version() {
+    let place = ready().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let first =
+        flush_of(&lane, &progress, vec![(4, 0, insert(user(1, 1, 1))), (8, 0, insert(user(2, 1, 1)))]);
+    lane.commit(&first).await.unwrap();
+    let deletes = [1, 2, 3].map(|id| (6, 0, Action::Delete { before: user(id, 1, 1) }));
+    let second = flush_of(&lane, &first.progress, deletes.into());
+    lane.commit(&second).await.unwrap();
+    assert_eq!((place.rows_of(1).await.len(), place.rows_of(2).await.len()), (0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_mutation_of_a_claim_wins_and_a_move_over_three_days_leaves_one_row() {
+    let place = ready().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let flush = flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    lane.commit(&flush).await.unwrap();
+    let moves = vec![
+        (2, 0, update(user(1, 1, 1), user(1, 1, 2))),
+        (3, 0, update(user(1, 1, 2), user(1, 1, 3))),
+        (4, 0, insert(user(2, 5, 5))),
+        (5, 0, Action::Delete { before: user(2, 5, 5) }),
+        (6, 0, insert(user(2, 5, 6))),
+    ];
+    let flush = flush_of(&lane, &flush.progress, moves);
+    lane.commit(&flush).await.unwrap();
+    assert_eq!(place.rows_of(1).await, [("birthday_0103".into(), "01-03".into(), 3)]);
+    assert_eq!(place.rows_of(2).await, [("birthday_0506".into(), "05-06".into(), 6)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_belongs_to_the_dispatcher_survives_every_upsert() {
+    let place = ready().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let first = flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    lane.commit(&first).await.unwrap();
+    let sent = "is_sent = 1, send_time = '2026-01-01 00:00:00.5', sent_occurrence = 2026";
+    place.sql(format!("UPDATE {} SET {sent}", place.table(0, "0101"))).await;
+    let second = flush_of(&lane, &first.progress, vec![(2, 0, update(user(1, 1, 1), user(1, 1, 1)))]);
+    lane.commit(&second).await.unwrap();
+    let kept = format!(
+        "SELECT COUNT(*) FROM {} WHERE lsn = 2 AND is_sent = 1 AND send_time = '2026-01-01 00:00:00.5' \
+         AND sent_occurrence = 2026",
+        place.table(0, "0101")
+    );
+    assert_eq!(place.number(&kept).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_withdrawal_takes_one_shards_older_claims_out_of_every_table_of_the_lane() {
+    let place = ready().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let mut changes: Vec<_> = (1..=12u8)
+        .flat_map(|month| [0, 1].map(|shard| (3, shard, insert(user(u64::from(month), month, 1)))))
+        .collect();
+    changes.push((7, 0, insert(user(99, 6, 6))));
+    let first = flush_of(&lane, &progress, changes);
+    lane.commit(&first).await.unwrap();
+    // TRUNCATE at 5, and one row that came after it in the same flush.
+    let second =
+        flush_of(&lane, &first.progress, vec![(5, 0, Action::Withdraw), (6, 0, insert(user(50, 2, 2)))]);
+    lane.commit(&second).await.unwrap();
+    let rows = place.rows().await;
+    let of_shard = |number| {
+        let shard = table(number).shard.as_u64();
+        rows.keys().filter(|(_, owner, _)| *owner == shard).map(|(_, _, user)| *user).collect::<Vec<_>>()
+    };
+    assert_eq!(of_shard(0), [50, 99], "the newer claims only");
+    assert_eq!(of_shard(1).len(), 12, "the other shard's all");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flush_larger_than_a_packet_is_still_one_transaction() {
+    let place = Place { limits: "statement_rows = 100", ..ready_alone().await };
+    place.sql("SET GLOBAL max_allowed_packet = 262144").await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let rows = 12_000u64;
+    let changes =
+        (0..rows).map(|id| (1 + id, 0, insert(user(id, 1 + (id % 12) as u8, 1 + (id % 28) as u8)))).collect();
+    let flush = flush_of(&lane, &progress, changes);
+    lane.commit(&flush).await.unwrap();
+    assert_eq!(place.rows().await.len() as u64, rows);
+
+    // The second packet fails (a table is gone): the first one leaves nothing either.
+    place.sql(format!("DROP TABLE {}", place.table(342, "1208"))).await;
+    let changes = (0..rows)
+        .map(|id| {
+            (rows + id, 0, Action::Delete { before: user(id, 1 + (id % 12) as u8, 1 + (id % 28) as u8) })
+        })
+        .collect();
+    let flush = flush_of(&lane, &flush.progress, changes);
+    let fault = lane.commit(&flush).await.unwrap_err();
+    assert_eq!(fault.code(), Code::TargetTableMissing, "{fault}");
+    assert_eq!(place.number(&format!("SELECT COUNT(*) FROM {}", place.table(0, "0101"))).await, 143);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_lanes_that_lock_each_other_out_both_get_through() {
+    let place = ready().await;
+    let (mut a, progress_a) = place.lane("source-a", 0).await;
+    let (mut b, progress_b) = place.lane("source-b", 0).await;
+    // Lanes of two sources share tables, never claims.
+    let many = |shard: u32| {
+        (0..3000u64).map(move |id| (1 + id, shard, insert(user(id, 1 + (id % 12) as u8, 1)))).collect()
+    };
+    for _ in 0..3 {
+        let flush_a = flush_of(&a, &progress_a, many(0));
+        let flush_b = flush_of(&b, &progress_b, many(1));
+        let (done_a, done_b) = tokio::join!(a.commit(&flush_a), b.commit(&flush_b));
+        if let (Err(one), _) | (_, Err(one)) = (done_a, done_b) {
+            // From the second round on both are stale; they must say so and nothing else.
+            assert_eq!(one.code(), Code::TargetFenced, "{one}");
+        }
+    }
+    assert_eq!(place.rows().await.len(), 6000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn layouts_on_two_targets_hold_the_pure_function_of_the_rows() {
+    for (layout, databases) in [("by_day", 5), ("by_user", 3)] {
+        let place = Place {
+            layout,
+            databases,
+            lanes: 3,
+            targets: vec!["target-a", "target-b"],
+            ..Place::new().await
+        };
+        let users = 2_000u64;
+        let month_day = |id: u64, step: u64| (1 + ((id + step) % 12) as u8, 1 + ((id * 7 + step) % 28) as u8);
+        let changes = || {
+            (0..users).flat_map(|id| {
+                let at = |step| {
+                    let (month, day) = month_day(id, step);
+                    user(id, month, day)
+                };
+                let last = if id % 10 == 0 { vec![Value::UInt(id), Value::Null] } else { at(2) };
+                [insert(at(0)), update(at(0), at(1)), update(at(1), last)]
+            })
+        };
+        for target in place.targets.clone() {
+            let target = place.target(target);
+            target.setup().await.unwrap();
+            for id in target.lane_ids().into_iter().filter(|id| id.source == "source-a") {
+                let mut lane = target.lane(&id).unwrap();
+                let mut progress = lane.load().await.unwrap();
+                let numbered: Vec<_> =
+                    (1..).zip(changes()).map(|(number, action)| (number, 0, action)).collect();
+                for window in numbered.chunks(1_700) {
+                    let flush = flush_of(&lane, &progress, window.to_vec());
+                    lane.commit(&flush).await.unwrap();
+                    progress = flush.progress;
+                }
+            }
+        }
+        let rows = place.rows().await;
+        assert_eq!(rows.len() as u64, users - users / 10, "{layout}");
+        for ((table, _, id), (birthday, _, _)) in rows {
+            let (month, day) = month_day(id, 2);
+            assert_eq!(birthday, format!("{month:02}-{day:02}"));
+            assert!(table.ends_with(&format!(".birthday_{month:02}{day:02}")), "{table}");
+            if layout == "by_user" {
+                assert!(table.contains(&format!("_{:02}.", id % 3)), "{table} {id}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_progress_row_deleted_by_hand_is_lost_and_nothing_starts_anew() {
+    let place = ready().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let first = flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    lane.commit(&first).await.unwrap();
+    place.sql(format!("DELETE FROM `{}`.progress WHERE source = 'source-a'", place.control())).await;
+    let second = flush_of(&lane, &first.progress, vec![(2, 0, insert(user(2, 1, 1)))]);
+    for fault in [
+        lane.commit(&second).await.unwrap_err(),
+        lane.load().await.unwrap_err(),
+        place.target("target-a").setup().await.unwrap_err(),
+        place.target("target-a").check().await.remove(0),
+    ] {
+        assert_eq!(fault.code(), Code::TargetProgressLost, "{fault}");
+        assert!(fault.remedy_text().is_some());
+    }
+    assert_eq!(place.rows_of(2).await, []);
+    assert_eq!(place.number(&format!("SELECT COUNT(*) FROM `{}`.progress", place.control())).await, 1);
+    // The remedy: empty tables, no rows, set up again.
+    place.sql(format!("TRUNCATE {}", place.table(0, "0101"))).await;
+    for table in ["progress", "enrolled"] {
+        place.sql(format!("DELETE FROM `{}`.{table}", place.control())).await;
+    }
+    place.target("target-a").setup().await.unwrap();
+    assert_eq!(lane.load().await.unwrap().position, lsn(0));
+}
+
+/// Run with `cargo test --release -p anabranch-tests --test conformance -- --ignored --nocapture rate`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "measures; prints rows a second of wide upserts and deletes"]
+async fn rate_of_wide_flushes() {
+    let place = ready_alone().await;
+    let (mut lane, mut progress) = place.lane("source-a", 0).await;
+    for flush_rows in [1_000u64, 5_000, 20_000] {
+        let mut rates = Vec::new();
+        for round in 0..6u64 {
+            let day = |id: u64| {
+                let ordinal = (id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % 336;
+                (1 + (ordinal / 28) as u8, 1 + (ordinal % 28) as u8)
+            };
+            let changes: Vec<_> = (0..flush_rows)
+                .map(|n| {
+                    let id = (round * flush_rows + n).wrapping_mul(48271) % 200_000;
+                    let (month, day) = day(id);
+                    (progress.revision + 1, (id % 10) as u32, insert(user(id, month, day)))
+                })
+                .collect();
+            let flush = flush_of(&lane, &progress, changes);
+            let began = Instant::now();
+            lane.commit(&flush).await.unwrap();
+            rates.push(flush.rows() as f64 / began.elapsed().as_secs_f64());
+            progress = flush.progress;
+        }
+        rates.sort_by(f64::total_cmp);
+        println!("upserts, {flush_rows} rows a flush over 336 tables: {:.0} rows/s (median of 6)", rates[3]);
+    }
+    let all: Vec<_> = place.rows().await.into_iter().collect();
+    let projection = place.projection();
+    let shards: std::collections::HashMap<u64, u32> = (0..10).map(|n| (table(n).shard.as_u64(), n)).collect();
+    drop(projection);
+    for some in all.chunks(20_000).take(3) {
+        let changes = some
+            .iter()
+            .map(|((_, shard, id), (birthday, _, _))| {
+                let (month, day) = birthday.split_once('-').unwrap();
+                let before = user(*id, month.parse().unwrap(), day.parse().unwrap());
+                (progress.revision + 1, shards[shard], Action::Delete { before })
+            })
+            .collect();
+        let flush = flush_of(&lane, &progress, changes);
+        let began = Instant::now();
+        lane.commit(&flush).await.unwrap();
+        println!(
+            "deletes, {} rows: {:.0} rows/s",
+            some.len(),
+            some.len() as f64 / began.elapsed().as_secs_f64()
+        );
+        progress = flush.progress;
+    }
+}
