@@ -22,8 +22,18 @@ pub enum DemoError {
     #[error("cannot {action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: std::io::Error },
 
-    #[error("{program} ended with {status}; see {}", log.display())]
-    Program { program: String, status: String, log: PathBuf },
+    /// With the end of its log: the file goes with the stack.
+    #[error("{program} ended with {status}; its log:\n{log}")]
+    Program { program: String, status: String, log: String },
+
+    #[error("the daemon could not be built ({status}); see above")]
+    BuildFailed { status: String },
+
+    #[error("no free port of 127.0.0.1: {source}")]
+    PortNotFound { source: std::io::Error },
+
+    #[error("signals cannot be taken: {source}")]
+    SignalNotTaken { source: std::io::Error },
 
     #[error("cannot run {program}: {source}")]
     ProgramNotRun { program: String, source: std::io::Error },

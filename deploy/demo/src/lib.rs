@@ -3,13 +3,16 @@
 //! It stands for an application on one side of the product and for an auditor on the other. It knows the product's
 //! configuration file, its derived tables and its progress table, and shares no code with the projector.
 
+pub mod daemon;
 mod endpoint;
 mod error;
+mod probe;
 mod topology;
 pub mod verify;
 mod workload;
 
 pub use endpoint::{Connection, Endpoint, SILENCE_MAX};
 pub use error::{DemoError, Result};
+pub use probe::{LagProbe, LagReport, LagSummary, LiveLag};
 pub use topology::{BirthdayType, Place, TABLE_PATTERN, Topology};
 pub use workload::{GIANT_ROWS, LiveReport, Pace, Workload, WorkloadOptions, WorkloadReport};

@@ -5,16 +5,20 @@
 //! them into scratch tables on one server, and joins name what differs. Both sides must stand still meanwhile.
 
 mod comparison;
+mod drain;
 mod layer;
 mod scratch;
 mod source_side;
+mod spot;
 
 use std::collections::{BTreeMap, HashMap};
 
 pub use self::comparison::{Comparison, Differences, Example};
+pub use self::drain::{Drained, drain, drain_and_compare};
 pub use self::layer::{DerivedLayer, DerivedLayout};
 use self::scratch::Scratch;
 use self::source_side::{claims_sql, count_sql, shard_id_sql};
+pub use self::spot::{SpotCheck, spot_check};
 use crate::error::Result;
 use crate::topology::{Place, Topology};
 
@@ -136,6 +140,28 @@ async fn load_derived(
     let days = "SELECT COUNT(DISTINCT p.table_name) FROM {actual} a JOIN {place} p USING (number)";
     comparison.days_filled = scratch.rows(days).await?.first().copied().unwrap_or(0);
     Ok(())
+}
+
+/// Rows of each derived database, counted now.
+pub async fn count_rows(layer: &DerivedLayer) -> Result<BTreeMap<String, u64>> {
+    let mut counts = BTreeMap::new();
+    for (target, endpoint) in layer.targets.iter().enumerate() {
+        let mut connection = endpoint.connect(&[]).await?;
+        let own = layer.tables().into_iter().filter(|(database, _)| layer.target_of(*database) == target);
+        let selects: Vec<String> = own
+            .map(|(database, table)| {
+                let database = DerivedLayer::database_name(database);
+                format!("SELECT '{database}', COUNT(*) FROM {database}.{table}")
+            })
+            .collect();
+        for part in selects.chunks(UNION_TABLES) {
+            let sql = part.join(" UNION ALL ");
+            for (database, rows) in connection.rows::<(String, u64)>("count derived rows", sql).await? {
+                *counts.entry(database).or_default() += rows;
+            }
+        }
+    }
+    Ok(counts)
 }
 
 async fn rows_by_database(scratch: &mut Scratch, layer: &DerivedLayer) -> Result<BTreeMap<String, u64>> {

@@ -1,0 +1,110 @@
+//! The demo's command line.
+
+use std::time::Duration;
+
+use anabranch_demo::verify::DerivedLayout;
+use anabranch_schemas::shard::{NameHash, Spread};
+use clap::{Parser, ValueEnum};
+
+/// The whole of Anabranch on this machine: real servers, a workload, the daemon, and a live screen
+///
+/// Without --seconds it runs until Ctrl-C. Nothing is left running, however it ends.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "demo", bin_name = "cargo demo --", max_term_width = 110)]
+pub struct Arguments {
+    /// End after this many seconds of workload
+    #[arg(long)]
+    pub seconds: Option<u64>,
+    /// Then compare every derived row with the sources; exit 1 on any difference. Prints one JSON line on stdout
+    #[arg(long)]
+    pub verify: bool,
+    /// Row changes a second; 0 = as fast as possible
+    #[arg(long, default_value_t = 1_000)]
+    pub rate: u32,
+    /// Users to begin with; 20,000 more come in two transactions of 10,000 rows
+    #[arg(long, default_value_t = 20_000)]
+    pub users: u64,
+    /// Seed of the workload, to repeat a run
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// How a hash becomes a database and a table: `literal` reaches only 10 of the 100 tables
+    #[arg(long, value_enum, default_value_t = Rule::Spread)]
+    pub rule: Rule,
+    /// How a user name becomes a number
+    #[arg(long, value_enum, default_value_t = Hash::Crc32)]
+    pub hash: Hash,
+    /// How the 366 derived tables lie in the derived databases
+    #[arg(long, value_enum, default_value_t = Layout::ByDay)]
+    pub layout: Layout,
+    /// Derived databases
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub databases: u32,
+    /// Lanes for each source
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub lanes: u32,
+    /// Print the JSON line also without --verify
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Rule {
+    Literal,
+    Spread,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Hash {
+    Crc32,
+    JavaString,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Layout {
+    ByDay,
+    ByUser,
+}
+
+impl Arguments {
+    pub fn spread(&self) -> Spread {
+        match self.rule {
+            Rule::Literal => Spread::Literal,
+            Rule::Spread => Spread::Spread,
+        }
+    }
+
+    pub fn name_hash(&self) -> NameHash {
+        match self.hash {
+            Hash::Crc32 => NameHash::Crc32,
+            Hash::JavaString => NameHash::JavaString,
+        }
+    }
+
+    pub fn derived_layout(&self) -> DerivedLayout {
+        match self.layout {
+            Layout::ByDay => DerivedLayout::ByDay,
+            Layout::ByUser => DerivedLayout::ByUser,
+        }
+    }
+
+    pub fn time(&self) -> Option<Duration> {
+        self.seconds.map(Duration::from_secs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+        let arguments = Arguments::parse_from(["demo", "--hash", "java_string", "--layout", "by_user"]);
+        assert_eq!((arguments.hash, arguments.layout), (Hash::JavaString, Layout::ByUser));
+    }
+}

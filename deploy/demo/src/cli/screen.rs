@@ -1,0 +1,234 @@
+//! The live screen: redrawn in place on a terminal, a line every few seconds elsewhere. All of it goes to stderr.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use anabranch_demo::daemon::Status;
+use anabranch_demo::verify::SpotCheck;
+use anabranch_demo::{LagSummary, WorkloadReport};
+
+/// Without a terminal a line is enough this often.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// What is known at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct View {
+    pub elapsed: Duration,
+    pub changes: WorkloadReport,
+    pub changes_per_second: f64,
+    pub lag: LagSummary,
+    pub recent_lag: LagSummary,
+    pub waiting_probes: usize,
+    pub oldest_probe: Duration,
+    pub rows_by_database: BTreeMap<String, u64>,
+    pub check: Option<SpotCheck>,
+    pub checks: u64,
+    /// `None` when the daemon does not answer.
+    pub status: Option<Status>,
+}
+
+/// Where the views go.
+#[derive(Debug)]
+pub struct Screen {
+    is_terminal: bool,
+    heading: String,
+    footer: Vec<String>,
+    last_line: Option<Duration>,
+}
+
+impl Screen {
+    pub fn new(heading: String, footer: Vec<String>) -> Self {
+        let is_terminal = io::stderr().is_terminal();
+        if !is_terminal {
+            say(&heading);
+            footer.iter().for_each(|line| say(line));
+        }
+        Self { is_terminal, heading, footer, last_line: None }
+    }
+
+    pub fn show(&mut self, view: &View) {
+        if self.is_terminal {
+            let text = self.page(view);
+            // Home, each line cleared behind its text, the rest of the screen cleared: no flicker.
+            let page = text.replace('\n', "\x1b[K\n");
+            say_raw(&format!("\x1b[H{page}\x1b[J"));
+        } else if self.last_line.is_none_or(|last| view.elapsed >= last + LINE_EVERY) {
+            self.last_line = Some(view.elapsed);
+            say(&line(view));
+        }
+    }
+
+    /// Clears a terminal before the first page.
+    pub fn open(&self) {
+        if self.is_terminal {
+            say_raw("\x1b[2J");
+        }
+    }
+
+    fn page(&self, view: &View) -> String {
+        let seconds = view.elapsed.as_secs();
+        let mut page = format!("{}    {:02}:{:02}\n\n", self.heading, seconds / 60, seconds % 60);
+        let row = |page: &mut String, name: &str, text: String| {
+            writeln!(page, "  {name:<12} {text}").expect("writing to a String cannot fail");
+        };
+        let changes = &view.changes;
+        row(
+            &mut page,
+            "workload",
+            format!("{} changes, {:.0}/s", grouped(changes.changes), view.changes_per_second),
+        );
+        row(
+            &mut page,
+            "",
+            format!(
+                "{} moved to another server, {} inside one, {} deleted, {} rolled back",
+                grouped(
+                    changes.moves_to_other_server_delete_first + changes.moves_to_other_server_insert_first
+                ),
+                grouped(changes.moves_inside_server_delete_first + changes.moves_inside_server_insert_first),
+                grouped(changes.deletes),
+                grouped(changes.rollbacks)
+            ),
+        );
+        row(&mut page, "lag", format!("{}    last second {}", lag(&view.lag), lag(&view.recent_lag)));
+        if view.oldest_probe > Duration::from_secs(1) {
+            let (count, oldest) = (view.waiting_probes, view.oldest_probe.as_secs_f64());
+            row(&mut page, "", format!("{count} probes are on their way, the oldest for {oldest:.1} s"));
+        }
+        let stores: Vec<String> = view
+            .rows_by_database
+            .iter()
+            .map(|(database, rows)| format!("{database} {}", grouped(*rows)))
+            .collect();
+        row(&mut page, "rows", stores.join("   "));
+        row(&mut page, "check", check(view));
+        page.push('\n');
+        match &view.status {
+            None => row(&mut page, "daemon", "does not answer".to_owned()),
+            Some(status) => {
+                for source in &status.sources {
+                    let rate = source.messages_per_second.unwrap_or(0.0);
+                    let position = source.position.as_deref().unwrap_or("-");
+                    let text = format!(
+                        "{:<12} lag {:>6}  position {position}, {rate:.0} messages/s {}",
+                        source.state,
+                        seconds_text(source.lag_seconds),
+                        source.fault.as_deref().unwrap_or("")
+                    );
+                    row(&mut page, &source.source, text);
+                }
+                for lane in &status.lanes {
+                    let text = format!(
+                        "{:<12} lag {:>6}  {} lane {}, {:.0} rows/s {}",
+                        lane.state,
+                        seconds_text(lane.lag_seconds),
+                        lane.source,
+                        lane.lane,
+                        lane.rows_per_second.unwrap_or(0.0),
+                        lane.fault.as_deref().unwrap_or("")
+                    );
+                    row(&mut page, &lane.target, text);
+                }
+            }
+        }
+        page.push('\n');
+        for text in &self.footer {
+            writeln!(page, "  {text}").expect("writing to a String cannot fail");
+        }
+        page
+    }
+}
+
+fn line(view: &View) -> String {
+    let rows: u64 = view.rows_by_database.values().sum();
+    let states: Vec<String> = match &view.status {
+        None => vec!["daemon does not answer".to_owned()],
+        Some(status) => {
+            let sources = status.sources.iter().map(|source| format!("{} {}", source.source, source.state));
+            let stopped = status.lanes.iter().filter(|lane| lane.fault.is_some());
+            let lanes = stopped.map(|lane| format!("{} lane {} {}", lane.source, lane.lane, lane.state));
+            sources.chain(lanes).collect()
+        }
+    };
+    format!(
+        "{:>4} s  {} changes, {:.0}/s  lag {}  {} rows  {}  {}",
+        view.elapsed.as_secs(),
+        grouped(view.changes.changes),
+        view.changes_per_second,
+        lag(&view.lag),
+        grouped(rows),
+        check(view),
+        states.join(", ")
+    )
+}
+
+fn lag(lag: &LagSummary) -> String {
+    match lag.probes {
+        0 => "-".to_owned(),
+        _ => format!("p50 {:.1} ms, p99 {:.1} ms", lag.p50_ms, lag.p99_ms),
+    }
+}
+
+fn check(view: &View) -> String {
+    match &view.check {
+        None => "not yet".to_owned(),
+        Some(check) => format!(
+            "{} differences in {} ({} rows, {} tables checked so far)",
+            check.differences, check.table, check.rows, view.checks
+        ),
+    }
+}
+
+fn seconds_text(seconds: Option<f64>) -> String {
+    seconds.map_or("-".to_owned(), |seconds| format!("{seconds:.1} s"))
+}
+
+/// `1234567` as `1,234,567`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A line for people. A closed terminal is no reason to stop in the middle.
+pub fn say(line: &str) {
+    say_raw(&format!("{line}\n"));
+}
+
+fn say_raw(text: &str) {
+    let mut stderr = io::stderr().lock();
+    let _closed = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_shows_what_is_known_and_that_the_daemon_is_silent() {
+        let screen = Screen {
+            is_terminal: true,
+            heading: "Anabranch".to_owned(),
+            footer: vec!["see".to_owned()],
+            last_line: None,
+        };
+        let page = screen.page(&View { changes_per_second: 1234.0, ..View::default() });
+        assert!(
+            page.contains("1234/s") && page.contains("does not answer") && page.contains("see"),
+            "{page}"
+        );
+    }
+
+    #[test]
+    fn large_numbers_are_grouped() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+}

@@ -1,0 +1,223 @@
+//! One run of the demo from the first server to the last signal.
+//!
+//! The order of the end: workload and probes stop, both sides are drained and compared, the daemon ends in order, then
+//! the servers. A signal cuts the first part short; servers and daemon end the same way, and also when this process is
+//! killed (the stack sees to that).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anabranch_demo::daemon::{self, Daemon, DaemonConfiguration};
+use anabranch_demo::verify::{DerivedLayer, drain, drain_and_compare};
+use anabranch_demo::{DemoError, Endpoint, LagProbe, Pace, Result, Topology, Workload, WorkloadOptions};
+use anabranch_stack::{Options, Stack};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::arguments::Arguments;
+use super::live::{Watched, show};
+use super::screen::{Screen, say};
+use super::summary::{Measured, Summary};
+
+/// Probes of the lag a second, over all sources.
+const PROBES_PER_SECOND: u32 = 50;
+/// From the daemon's start to the first derived row, also on a busy machine.
+const FIRST_ROW_MAX: Duration = Duration::from_secs(60);
+/// For what is in the binlogs when the workload ends.
+const DRAIN_MAX: Duration = Duration::from_secs(120);
+
+/// How a run ended.
+#[derive(Debug)]
+pub enum Ended {
+    Interrupted,
+    Finished(Box<Summary>),
+}
+
+/// Everything that runs, in the order of its end.
+struct Running {
+    daemon: Daemon,
+    probe: LagProbe,
+    workload: Workload,
+    layer: DerivedLayer,
+    configuration_file: PathBuf,
+    measured: Measured,
+    _stack: Stack,
+}
+
+pub async fn run(arguments: &Arguments, stop: &CancellationToken) -> Result<Ended> {
+    let started = Instant::now();
+    let running = start(arguments, started, stop).await;
+    // What failed because of the signal is no failure.
+    let Some(mut running) = (match running {
+        Err(_) if stop.is_cancelled() => None,
+        running => running?,
+    }) else {
+        return Ok(Ended::Interrupted);
+    };
+    let result = measure(arguments, &mut running, stop).await;
+    running.measured.daemon_resident_bytes = running.daemon.resident_bytes_max().unwrap_or(0);
+    if !running.daemon.is_running() {
+        running.measured.problems.push("the daemon ended by itself".to_owned());
+    }
+    let compared = match result {
+        Ok(()) if stop.is_cancelled() && arguments.verify => Ok(None),
+        Ok(()) if arguments.verify => {
+            say("draining and comparing every derived row with the sources ...");
+            drain_and_compare(running.workload.topology(), &running.layer, DRAIN_MAX).await.map(Some)
+        }
+        Ok(()) => Ok(None),
+        Err(error) => Err(error),
+    };
+    let mut measured = std::mem::take(&mut running.measured);
+    match end(running).await {
+        Ok(None) => {}
+        Ok(Some(problem)) => measured.problems.push(problem),
+        Err(error) => measured.problems.push(error.to_string()),
+    }
+    let compared = compared?;
+    if stop.is_cancelled() && arguments.verify && compared.is_none() {
+        return Ok(Ended::Interrupted);
+    }
+    Ok(Ended::Finished(Box::new(Summary::new(arguments, measured, compared))))
+}
+
+/// Starts all and makes the first users; `None` when a signal came first.
+async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken) -> Result<Option<Running>> {
+    say("starting servers, building the daemon ...");
+    let stack = tokio::task::spawn_blocking(|| Stack::start(Options::standard()));
+    let binary = tokio::task::spawn_blocking(daemon::build);
+    let (stack, binary) = tokio::join!(stack, binary);
+    let (stack, binary) = (stack??, binary??);
+    let mut measured =
+        Measured { stack_ready_seconds: started.elapsed().as_secs_f64(), ..Measured::default() };
+    if stop.is_cancelled() {
+        return Ok(None);
+    }
+    let sources = vec![Endpoint::admin(&stack, "source-a")?, Endpoint::admin(&stack, "source-b")?];
+    let topology = Topology::standard(sources, arguments.spread(), arguments.name_hash());
+    let layer = DerivedLayer {
+        layout: arguments.derived_layout(),
+        databases: arguments.databases,
+        targets: vec![Endpoint::admin(&stack, "target")?],
+    };
+    let mut configuration = DaemonConfiguration::standard(layer.layout);
+    configuration.databases = arguments.databases;
+    configuration.lanes = arguments.lanes;
+    configuration.rule = Some(topology.rule);
+    configuration.http_port = daemon::free_port()?;
+    let configuration_file = configuration.write(&stack)?;
+    let seed = arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
+    measured.seed = seed;
+    // Servers may be killed and restarted while it runs: `cargo stack --instance NAME kill source-a`.
+    let mut workload = Workload::new(topology.clone(), WorkloadOptions::new(seed).tolerating_crashes());
+    workload.create_schema().await?;
+    say("setting up streams and derived tables ...");
+    let (program, file) = (binary.clone(), configuration_file.clone());
+    tokio::task::spawn_blocking(move || Daemon::set_up(&program, &file)).await??;
+    let probe = LagProbe::create(&topology, &layer).await?;
+    let daemon = Daemon::start(&stack, &binary, &configuration_file, configuration.http_port)?;
+    let first_row = tokio::select! {
+        () = stop.cancelled() => return Ok(None),
+        seen = probe.first_row(FIRST_ROW_MAX) => seen?,
+    };
+    if !first_row {
+        let status = "nothing in the derived tables, while it ran".to_owned();
+        let log = daemon.log_tail();
+        return Err(DemoError::Program { program: "the wait for the first row".to_owned(), status, log });
+    }
+    measured.first_row_seconds = started.elapsed().as_secs_f64();
+    say(&format!("first row after {:.1} s; making users ...", measured.first_row_seconds));
+    measured.total = workload.seed_users(arguments.users).await?;
+    measured.total.merge(&workload.giant_transactions().await?);
+    Ok(Some(Running { daemon, probe, workload, layer, configuration_file, measured, _stack: stack }))
+}
+
+/// The part with a pace, during which lag is measured, between two drained states.
+async fn measure(arguments: &Arguments, running: &mut Running, stop: &CancellationToken) -> Result<()> {
+    let topology = running.workload.topology().clone();
+    tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        drained = drain(&topology, &running.layer, DRAIN_MAX) => drop(drained?),
+    }
+    let cancel = stop.child_token();
+    let mut screen = screen(arguments, running);
+    screen.open();
+    let watched = Watched {
+        topology: &topology,
+        layer: &running.layer,
+        daemon: &running.daemon,
+        changes: running.workload.live(),
+        lag: running.probe.live(),
+    };
+    let start = Instant::now();
+    let timer = async {
+        match arguments.time() {
+            Some(time) => tokio::time::sleep(time).await,
+            None => cancel.cancelled().await,
+        }
+        cancel.cancel();
+    };
+    let work = async {
+        let report = running.workload.run(Pace::of(arguments.rate), cancel.clone()).await;
+        // Also when it failed: nothing goes on alone.
+        cancel.cancel();
+        (report, start.elapsed())
+    };
+    let probes = running.probe.run(PROBES_PER_SECOND, cancel.clone());
+    let (worked, lag, (), ()) = tokio::join!(work, probes, show(&watched, &mut screen, &cancel), timer);
+    let (report, time) = worked;
+    running.measured.paced = report?;
+    running.measured.paced_seconds = time.as_secs_f64();
+    running.measured.lag = lag?;
+    running.measured.total.merge(&running.measured.paced);
+    if !stop.is_cancelled() {
+        // Once more with as many users as there are now: 10,000 changed birthdays in one transaction of each source.
+        running.measured.total.merge(&running.workload.giant_transactions().await?);
+    }
+    Ok(())
+}
+
+fn screen(arguments: &Arguments, running: &Running) -> Screen {
+    let stack = running._stack.name();
+    let file = running.configuration_file.display();
+    let rule = running.workload.topology().rule;
+    let heading = format!(
+        "Anabranch demo: rule {} by {}, {:?} in {} databases, seed {}",
+        daemon::spread_name(rule.spread),
+        daemon::hash_name(rule.hash),
+        arguments.layout,
+        arguments.databases,
+        running.measured.seed
+    );
+    let footer = vec![
+        format!("metrics      http://{}/metrics  (also /v1/status, /readyz)", running.daemon.http()),
+        format!("status       cargo anabranch --config {file} status --watch"),
+        format!("the log      cargo anabranch --config {file} tail"),
+        format!("break it     cargo stack --instance {stack} kill source-a   (then: restart source-a)"),
+        format!("             kill -9 {}   (ends the demo with an error)", running.daemon.pid()),
+        format!("servers      cargo stack --instance {stack} env"),
+        format!("daemon log   {}", running.daemon.log_file().display()),
+        "Ctrl-C ends all of it.".to_owned(),
+    ];
+    Screen::new(heading, footer)
+}
+
+/// Ends the daemon in order, then the servers; a daemon that did not end well is a problem.
+async fn end(mut running: Running) -> Result<Option<String>> {
+    let ended = tokio::task::spawn_blocking(move || {
+        let was_running = running.daemon.is_running();
+        let status = running.daemon.terminate();
+        let tail = running.daemon.log_tail();
+        drop(running);
+        (was_running, status, tail)
+    });
+    let (was_running, status, tail) = ended.await?;
+    Ok(match status? {
+        Some(status) if status.success() => None,
+        Some(status) if was_running => {
+            Some(format!("the daemon ended with {status} instead of 0; its log:\n{tail}"))
+        }
+        Some(status) => Some(format!("the daemon had ended with {status}; its log:\n{tail}")),
+        None => Some(format!("the daemon did not end in time; its log:\n{tail}")),
+    })
+}

@@ -1,0 +1,179 @@
+//! The result of a run as one JSON line for scripts and a few lines for people.
+
+use std::collections::BTreeMap;
+
+use anabranch_demo::verify::{Comparison, Differences, Drained, Example};
+use anabranch_demo::{LagReport, WorkloadReport};
+use serde::Serialize;
+
+use super::arguments::Arguments;
+
+/// What a run measured before anything is compared.
+#[derive(Debug, Clone, Default)]
+pub struct Measured {
+    pub seed: u64,
+    /// The whole workload, with the users to begin with and the giant transactions.
+    pub total: WorkloadReport,
+    /// The part at the given rate, during which lag was measured.
+    pub paced: WorkloadReport,
+    pub paced_seconds: f64,
+    pub lag: LagReport,
+    pub stack_ready_seconds: f64,
+    pub first_row_seconds: f64,
+    pub daemon_resident_bytes: u64,
+    pub problems: Vec<String>,
+}
+
+/// The JSON line. Fields are only ever added.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    pub ok: bool,
+    /// Derived rows; `null` when nothing was compared, like the next fields.
+    pub rows: Option<u64>,
+    /// Committed row changes of the whole run.
+    pub changes: u64,
+    pub differences: Option<u64>,
+    pub difference_kinds: Option<Differences>,
+    /// From the answer to COMMIT until the row was seen in the derived table.
+    pub lag_ms_p50: f64,
+    pub lag_ms_p99: f64,
+    pub lag_ms_max: f64,
+    /// The same from the moment at which the probe's schedule wanted the change.
+    pub lag_from_schedule_ms_p99: f64,
+    pub probes: u64,
+    pub probes_unseen: u64,
+    /// Seconds of workload at the given rate.
+    pub seconds: f64,
+    pub seed: u64,
+    /// Row changes a second: asked for (0 = as fast as possible), and committed.
+    pub rate: u32,
+    pub changes_per_second: f64,
+    pub rule: String,
+    pub hash: String,
+    pub layout: String,
+    pub source_users: Option<u64>,
+    pub doubled_source_users: Option<u64>,
+    pub days_filled: Option<u64>,
+    pub rows_by_database: BTreeMap<String, u64>,
+    pub drain_seconds: Option<f64>,
+    /// From the start of this program.
+    pub stack_ready_seconds: f64,
+    pub first_row_seconds: f64,
+    /// The most memory that the daemon has had in RAM.
+    pub daemon_resident_bytes: u64,
+    pub kinds: WorkloadReport,
+    pub problems: Vec<String>,
+    pub examples: Vec<Example>,
+}
+
+impl Summary {
+    pub fn new(arguments: &Arguments, measured: Measured, compared: Option<(Drained, Comparison)>) -> Self {
+        let mut problems = measured.problems;
+        let lag = measured.lag;
+        if arguments.verify {
+            let absent = measured.total.absent_kinds();
+            if !absent.is_empty() {
+                problems.push(format!("the workload made no {}", absent.join(", no ")));
+            }
+            if lag.from_commit.probes == 0 || lag.unseen > 0 {
+                problems.push(format!("{} of {} probes were never seen", lag.unseen, lag.from_commit.probes));
+            }
+            match &compared {
+                None => problems.push("nothing was compared".to_owned()),
+                Some((drained, comparison)) => {
+                    if !drained.is_complete() {
+                        problems.push(format!("not drained: {}", drained.behind.join("; ")));
+                    }
+                    problems.extend(comparison.problems());
+                }
+            }
+        }
+        let (drained, comparison) = compared.unzip();
+        let comparison = comparison.as_ref();
+        let name = |text: String| text.to_lowercase();
+        Self {
+            ok: problems.is_empty(),
+            rows: comparison.map(|comparison| comparison.derived_rows),
+            changes: measured.total.changes,
+            differences: comparison.map(|comparison| comparison.differences.total()),
+            difference_kinds: comparison.map(|comparison| comparison.differences),
+            lag_ms_p50: lag.from_commit.p50_ms,
+            lag_ms_p99: lag.from_commit.p99_ms,
+            lag_ms_max: lag.from_commit.max_ms,
+            lag_from_schedule_ms_p99: lag.from_schedule.p99_ms,
+            probes: lag.from_commit.probes,
+            probes_unseen: lag.unseen,
+            seconds: round(measured.paced_seconds),
+            seed: measured.seed,
+            rate: arguments.rate,
+            changes_per_second: round(measured.paced.changes as f64 / measured.paced_seconds.max(0.001)),
+            rule: name(format!("{:?}", arguments.rule)),
+            hash: anabranch_demo::daemon::hash_name(arguments.name_hash()).to_owned(),
+            layout: serde_json::to_value(arguments.derived_layout())
+                .ok()
+                .and_then(|value| value.as_str().map(str::to_owned))
+                .unwrap_or_default(),
+            source_users: comparison.map(|comparison| comparison.source_users),
+            doubled_source_users: comparison.map(|comparison| comparison.doubled_source_users),
+            days_filled: comparison.map(|comparison| comparison.days_filled),
+            rows_by_database: comparison.map(|c| c.rows_by_database.clone()).unwrap_or_default(),
+            drain_seconds: drained.map(|drained| round(drained.seconds)),
+            stack_ready_seconds: round(measured.stack_ready_seconds),
+            first_row_seconds: round(measured.first_row_seconds),
+            daemon_resident_bytes: measured.daemon_resident_bytes,
+            kinds: measured.total,
+            problems,
+            examples: comparison.map(|comparison| comparison.examples.clone()).unwrap_or_default(),
+        }
+    }
+
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).expect("numbers and strings are always JSON")
+    }
+
+    /// For people, on stderr.
+    pub fn text(&self) -> String {
+        let mut lines = vec![format!(
+            "{} changes committed, {:.0} a second during {:.0} s; lag p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms",
+            self.changes,
+            self.changes_per_second,
+            self.seconds,
+            self.lag_ms_p50,
+            self.lag_ms_p99,
+            self.lag_ms_max
+        )];
+        if let (Some(rows), Some(differences)) = (self.rows, self.differences) {
+            let users = self.source_users.unwrap_or(0);
+            lines.push(format!("{users} users, {rows} derived rows, {differences} differences"));
+        }
+        let megabytes = self.daemon_resident_bytes as f64 / 1e6;
+        lines.push(format!(
+            "daemon: {megabytes:.0} MB at most, first row after {:.1} s",
+            self.first_row_seconds
+        ));
+        lines.extend(self.problems.iter().map(|problem| format!("FAILED: {problem}")));
+        lines.join("\n")
+    }
+}
+
+fn round(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[test]
+    fn a_verification_that_saw_nothing_fails() {
+        let arguments = Arguments::parse_from(["demo", "--verify"]);
+        let nothing = Summary::new(&arguments, Measured::default(), None);
+        assert!(!nothing.ok);
+        let empty = (Drained::default(), Comparison::default());
+        let empty = Summary::new(&arguments, Measured::default(), Some(empty));
+        assert!(!empty.ok && empty.problems.len() >= 3, "{:?}", empty.problems);
+        assert!(!empty.json().contains('\n'));
+    }
+}

@@ -1,0 +1,140 @@
+//! The daemon's configuration file for a stack: as a user would write it.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
+use anabranch_stack::Stack;
+
+use crate::error::{DemoError, Result};
+use crate::topology::TABLE_PATTERN;
+use crate::verify::DerivedLayout;
+
+/// What the file says beside addresses and passwords, which come from the stack.
+#[derive(Debug, Clone)]
+pub struct DaemonConfiguration {
+    /// Prefix of streams and buckets.
+    pub name: String,
+    /// Names of servers in the stack.
+    pub sources: Vec<String>,
+    pub targets: Vec<String>,
+    pub log: String,
+    pub layout: DerivedLayout,
+    pub databases: u32,
+    pub lanes: u32,
+    /// 0 = any free port.
+    pub http_port: u16,
+    pub rule: Option<ShardingRule>,
+    /// Lines of the `[limits]` table, such as `mark_interval_ms = 500`.
+    pub limits: Vec<String>,
+}
+
+impl DaemonConfiguration {
+    /// For the standard stack: two sources, one target, two lanes.
+    pub fn standard(layout: DerivedLayout) -> Self {
+        Self {
+            name: "demo".to_owned(),
+            sources: vec!["source-a".to_owned(), "source-b".to_owned()],
+            targets: vec!["target".to_owned()],
+            log: "nats".to_owned(),
+            layout,
+            databases: 4,
+            lanes: 2,
+            http_port: 0,
+            rule: None,
+            // A quiet source passes its head soon, so that draining is quick.
+            limits: vec!["mark_interval_ms = 500".to_owned()],
+        }
+    }
+
+    /// The text of the file. It holds passwords.
+    pub fn text(&self, stack: &Stack) -> Result<String> {
+        let ca_file = stack.ca_file();
+        let ca_file = ca_file.display();
+        let mut text = format!(
+            "# Made by the demo. Passwords stand here in clear text; the file is readable by its owner only.\n\
+             name = \"{}\"\n\n[log]\nurl = \"{}\"\nca_file = \"{ca_file}\"\n\
+             # All streams together must fit the 10 GB that the stack's NATS may use.\nmax_bytes = 1073741824\n\n[http]\nlisten = \"127.0.0.1:{}\"\n\n\
+             [limits]\n{}\n\n[[entities]]\nentity = \"user\"\ntables = \"{TABLE_PATTERN}\"\n",
+            self.name,
+            stack.server(&self.log)?.url(),
+            self.http_port,
+            self.limits.join("\n"),
+        );
+        if let Some(rule) = &self.rule {
+            let (hash, spread) = (hash_name(rule.hash), spread_name(rule.spread));
+            let (databases, tables) = (rule.databases, rule.tables);
+            writeln!(
+                text,
+                "rule = {{ hash = \"{hash}\", spread = \"{spread}\", databases = {databases}, tables = {tables} }}"
+            )
+            .expect("writing to a String cannot fail");
+        }
+        for (heading, names) in [("sources", &self.sources), ("targets", &self.targets)] {
+            for name in names {
+                let url = stack.server(name)?.url();
+                write!(
+                    text,
+                    "\n[[{heading}]]\nname = \"{name}\"\nurl = \"{url}\"\nca_file = \"{ca_file}\"\n"
+                )
+                .expect("writing to a String cannot fail");
+                if heading == "sources" {
+                    // The stack keeps its binlogs until it ends.
+                    text.push_str("retention_min_seconds = 0\n");
+                }
+            }
+        }
+        let targets: Vec<String> = self.targets.iter().map(|name| format!("\"{name}\"")).collect();
+        let layout = match self.layout {
+            DerivedLayout::ByDay => "by_day",
+            DerivedLayout::ByUser => "by_user",
+        };
+        write!(
+            text,
+            "\n[[projections]]\nname = \"birthday\"\nkind = \"birthday\"\ntargets = [{}]\nlanes = {}\n\
+             layout = \"{layout}\"\ndatabases = {}\ndatabase = \"birthday_{{db:02}}\"\n\
+             table = \"birthday_{{mmdd}}\"\n",
+            targets.join(", "),
+            self.lanes,
+            self.databases
+        )
+        .expect("writing to a String cannot fail");
+        Ok(text)
+    }
+
+    /// Writes the file into the stack's folder, readable by its owner only.
+    pub fn write(&self, stack: &Stack) -> Result<PathBuf> {
+        let path = stack.folder().join(format!("{}.toml", self.name));
+        let text = self.text(stack)?;
+        write_private(&path, &text)?;
+        Ok(path)
+    }
+}
+
+fn write_private(path: &Path, text: &str) -> Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options
+        .open(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(|source| DemoError::File { action: "write", path: path.to_path_buf(), source })
+}
+
+/// As the configuration and the command line spell it.
+pub fn hash_name(hash: NameHash) -> &'static str {
+    match hash {
+        NameHash::Crc32 => "crc32",
+        NameHash::JavaString => "java_string",
+    }
+}
+
+/// As the configuration and the command line spell it.
+pub fn spread_name(spread: Spread) -> &'static str {
+    match spread {
+        Spread::Literal => "literal",
+        Spread::Spread => "spread",
+    }
+}

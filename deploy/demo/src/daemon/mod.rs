@@ -1,0 +1,157 @@
+//! The product as its user meets it: the binary `anabranch`, a configuration file, its HTTP port. Nothing is linked in.
+
+mod configuration;
+mod http;
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anabranch_stack::{Companion, Stack};
+
+pub use self::configuration::{DaemonConfiguration, hash_name, spread_name};
+pub use self::http::Status;
+use crate::error::{DemoError, Result};
+
+/// Longer than the daemon's own deadline for an orderly stop.
+const STOP_MAX: Duration = Duration::from_secs(20);
+const LOG_LINES_IN_ERRORS: usize = 20;
+
+/// Builds the binary `anabranch` with the profile of the running program, and returns where it lies.
+///
+/// Cargo's messages go to stderr. Without the variable `CARGO`, which cargo sets for what it runs, `cargo` is taken
+/// from PATH.
+pub fn build() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let program = cargo.to_string_lossy().into_owned();
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet", "--package", "anabranch", "--bin", "anabranch"]);
+    command.args(["--message-format", "json-render-diagnostics"]);
+    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|source| DemoError::ProgramNotRun { program: program.clone(), source })?;
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let executable = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter_map(|message| Some(message.get("executable")?.as_str()?.to_owned()))
+        .next_back();
+    match executable {
+        Some(path) if output.status.success() => Ok(PathBuf::from(path)),
+        _ => Err(DemoError::BuildFailed { status: output.status.to_string() }),
+    }
+}
+
+/// A port of 127.0.0.1 that was free a moment ago.
+pub fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    listener.map(|address| address.port()).map_err(|source| DemoError::PortNotFound { source })
+}
+
+/// A running daemon. It ends with its stack; dropping it kills it.
+#[derive(Debug)]
+pub struct Daemon {
+    companion: Companion,
+    log_file: PathBuf,
+    http: SocketAddr,
+}
+
+impl Daemon {
+    /// `anabranch --config FILE setup`, to its end.
+    pub fn set_up(binary: &Path, configuration_file: &Path) -> Result<()> {
+        let log = configuration_file.with_extension("setup.log");
+        let failed = |source| DemoError::File { action: "write", path: log.clone(), source };
+        let output = fs::File::create(&log).map_err(failed)?;
+        let errors = output.try_clone().map_err(failed)?;
+        let program = binary.display().to_string();
+        let status = Command::new(binary)
+            .arg("--config")
+            .arg(configuration_file)
+            .arg("setup")
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors)
+            .status()
+            .map_err(|source| DemoError::ProgramNotRun { program: program.clone(), source })?;
+        if status.success() {
+            return Ok(());
+        }
+        let (program, log) = (format!("{program} setup"), tail(&log));
+        Err(DemoError::Program { program, status: status.to_string(), log })
+    }
+
+    /// `anabranch --config FILE run`; its log is appended to `FILE` with the ending `log`.
+    ///
+    /// `http_port` is the one in the file. Returns at once: ask [`Daemon::status`] whether it answers.
+    pub fn start(stack: &Stack, binary: &Path, configuration_file: &Path, http_port: u16) -> Result<Self> {
+        let log_file = configuration_file.with_extension("log");
+        let arguments = ["--config".to_owned(), configuration_file.display().to_string(), "run".to_owned()];
+        let companion = stack.companion(binary, &arguments, &log_file)?;
+        Ok(Self { companion, log_file, http: SocketAddr::from((Ipv4Addr::LOCALHOST, http_port)) })
+    }
+
+    /// The last lines of its log.
+    pub fn log_tail(&self) -> String {
+        tail(&self.log_file)
+    }
+
+    pub fn log_file(&self) -> &Path {
+        &self.log_file
+    }
+
+    pub fn http(&self) -> SocketAddr {
+        self.http
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.companion.pid()
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.companion.is_running()
+    }
+
+    /// What it says about itself; `None` when it does not answer.
+    pub async fn status(&self) -> Option<Status> {
+        http::status(self.http).await
+    }
+
+    /// The most memory it has ever had in RAM, in bytes; `None` when it is gone.
+    pub fn resident_bytes_max(&self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
+    }
+
+    /// SIGKILL, as a crash would be.
+    pub fn kill(&mut self) -> Result<()> {
+        Ok(self.companion.kill()?)
+    }
+
+    /// SIGTERM and an orderly end; `None` when it did not end in time and was killed.
+    pub fn terminate(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.companion.terminate(STOP_MAX)?)
+    }
+
+    /// Freezes the process; [`Daemon::resume`] lets it go on.
+    pub fn pause(&self) {
+        self.companion.pause();
+    }
+
+    pub fn resume(&self) {
+        self.companion.resume();
+    }
+}
+
+fn tail(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(LOG_LINES_IN_ERRORS)..].join("\n")
+}
