@@ -121,7 +121,8 @@ fn a_lane_that_catches_up_is_ready_however_far_behind() {
         world.poll(second, 1000 + second, 1000 + second, 1 + second);
     }
     assert_eq!(world.view(99).lanes[0].lag_seconds, Some(99.0));
-    assert!(world.reasons(99).is_empty());
+    assert!(world.reasons(99 + 14).is_empty());
+    assert_eq!(world.reasons(99 + 16)[0].thing, "lane/birthday/t/a/0");
 }
 
 #[test]
