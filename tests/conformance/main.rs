@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "the whole target is tests")]
 
+mod decoder;
 mod derived;
 mod lease;
 mod log;
@@ -10,5 +11,7 @@ mod log_server;
 mod nats;
 mod source;
 mod source_flow;
+mod source_preflight;
+mod source_statements;
 mod store;
 mod store_setup;

@@ -191,7 +191,7 @@ impl Reading {
     }
 
     /// Reads to the server's present end.
-    pub async fn to_end(&mut self, database: &Database) {
+    pub async fn until_end(&mut self, database: &Database) {
         let head = database.source().head().await.unwrap();
         self.until(&format!("position {head}"), |reading| reading.position() >= head).await;
     }

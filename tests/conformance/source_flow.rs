@@ -1,8 +1,13 @@
 //! What a reading yields: order, batches, resumption, positions, files.
 
+use std::time::Duration;
+
+use anabranch_connectors::mysql::source::MysqlSource;
+use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::{ChangeSource, Entry, SourceConnector};
 
-use crate::source::Database;
+use crate::nats::blocking;
+use crate::source::{Database, Reading, Seen};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_come_in_commit_order_with_their_positions() {
@@ -22,7 +27,7 @@ async fn changes_come_in_commit_order_with_their_positions() {
             "ROLLBACK",
         ])
         .await;
-    reading.to_end(&database).await;
+    reading.until_end(&database).await;
     assert_eq!(
         reading.texts(),
         [
@@ -53,18 +58,18 @@ async fn every_entry_begins_where_it_says() {
     database.run(&["INSERT INTO $0.t0 VALUES (2, '', NULL)", "INSERT INTO $0.t0 VALUES (3, '', NULL)"]).await;
 
     let mut earliest = database.read(Entry::Earliest).await;
-    earliest.to_end(&database).await;
+    earliest.until_end(&database).await;
     assert_eq!(earliest.texts(), ["t0 + 1 NULL", "t0 + 2 NULL", "t0 + 3 NULL"]);
     assert_eq!(earliest.resume().gtid_set, database.ask("SELECT @@gtid_binlog_pos").await);
 
     let mut by_gtid = database.read(Entry::Gtid(middle)).await;
-    by_gtid.to_end(&database).await;
+    by_gtid.until_end(&database).await;
     assert_eq!(by_gtid.texts(), ["t0 + 2 NULL", "t0 + 3 NULL"]);
     assert_eq!(by_gtid.resume(), earliest.resume());
     assert_eq!(by_gtid.seen[..], earliest.seen[1..], "the same change has the same position");
 
     let mut latest = database.read_latest().await;
-    latest.to_end(&database).await;
+    latest.until_end(&database).await;
     assert_eq!(latest.resume(), earliest.resume(), "an entry is a resume point before the first group");
     database.run(&["INSERT INTO $0.t0 VALUES (4, '', NULL)"]).await;
     latest.until_seen(1).await;
@@ -72,8 +77,203 @@ async fn every_entry_begins_where_it_says() {
     assert_eq!(latest.source_head(&database).await, latest.position());
 }
 
-impl crate::source::Reading {
+impl Reading {
     async fn source_head(&self, database: &Database) -> anabranch_schemas::lsn::Lsn {
         database.source().head().await.unwrap()
     }
+}
+
+/// Changes after a crash behind each batch: what was sent before plus what comes again, without what is read twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_transaction_is_streamed_in_parts_and_resumed_from_each() {
+    let database = Database::shared().with_tables().await;
+    let mut reading = database.read_latest().await;
+    let values: Vec<_> = (0..12_000).map(|id| format!("({id}, REPEAT('x', 40), '2001-01-01')")).collect();
+    database
+        .run(&[
+            "BEGIN",
+            &format!("INSERT INTO $0.t0 VALUES {}", values.join(",")),
+            "UPDATE $0.t0 SET birthday = '2002-02-02' WHERE user_id < 6000",
+            "COMMIT",
+            "INSERT INTO $0.t1 VALUES (1, 'behind', NULL)",
+        ])
+        .await;
+    reading.until_seen(18_001).await;
+    let parts = reading.batches.len();
+    assert!(parts >= 4, "{parts} batches");
+    assert!(reading.batches.iter().all(|batch| batch.payload.len() < 80 * 1024));
+    let mut middle = 0;
+    for index in 0..parts {
+        let sent = reading.batches[index].position;
+        // A part of an event that is not complete in the batch comes again, from its first row.
+        let kept = reading.seen.iter().filter(|seen| seen.lsn <= sent);
+        let mut again = database.read(reading.entry_after(index)).await;
+        let missing = reading.seen.iter().filter(|seen| seen.lsn > sent).count();
+        if missing == 0 {
+            continue;
+        }
+        again.until_seen(missing).await;
+        middle += usize::from(missing < 18_001);
+        let whole: Vec<&Seen> = kept.chain(&again.seen).collect();
+        assert!(whole.iter().copied().eq(&reading.seen), "after batch {index} at {sent}");
+        assert_eq!(again.resume(), reading.resume());
+    }
+    assert!(middle >= 2, "no batch ended in the middle");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_beyond_16_mebibytes_and_beside_them_arrive() {
+    let database = Database::shared().with_tables().await;
+    let mut reading = database.read_latest().await;
+    database
+        .run(&[
+            "ALTER TABLE $0.t0 ADD COLUMN pad LONGTEXT FIRST",
+            "INSERT INTO $0.t0 VALUES ('', 1, 'before', NULL)",
+            &format!("INSERT INTO $0.t0 VALUES (REPEAT('x', {}), 2, 'large', '2000-01-01')", 20 << 20),
+            &format!("INSERT INTO $0.other VALUES (1, REPEAT('x', {}))", 17 << 20),
+            "INSERT INTO $0.t0 VALUES ('', 3, 'after', NULL)",
+        ])
+        .await;
+    reading.until_end(&database).await;
+    assert_eq!(reading.texts(), ["t0 + 1 NULL", "t0 + 2 2000-01-01", "t0 + 3 NULL"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compressed_events_lose_nothing() {
+    let flags = ["--log-bin-compress=ON", "--log-bin-compress-min-len=10"];
+    let database = Database::with_flags(&flags).with_tables().await;
+    let mut reading = database.read_latest().await;
+    let values: Vec<_> = (0..3_000).map(|id| format!("({id}, REPEAT('x', 40), '2001-01-01')")).collect();
+    database
+        .run(&[
+            &format!("INSERT INTO $0.t0 VALUES {}", values.join(",")),
+            "UPDATE $0.t0 SET birthday = NULL WHERE user_id < 1000",
+            "DELETE FROM $0.t0 WHERE user_id >= 2000",
+            "TRUNCATE TABLE $0.t0 /* a statement long enough to be compressed */",
+        ])
+        .await;
+    reading.until_seen(5_001).await;
+    assert_eq!(reading.texts()[5_000], "t0 withdrawn");
+    let mut again = database.read(reading.entry_after(0)).await;
+    let sent = reading.batches[0].position;
+    let missing: Vec<_> = reading.seen.iter().filter(|seen| seen.lsn > sent).collect();
+    again.until_seen(missing.len()).await;
+    assert!(again.seen.iter().eq(missing));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_binlog_file_is_followed_and_moves_the_resume_point() {
+    let database = Database::with_flags(&[]).with_tables().await;
+    let mut reading = database.read_latest().await;
+    database.run(&["INSERT INTO $0.t1 VALUES (0, '', NULL)"]).await;
+    reading.until_seen(1).await;
+    let old = reading.entry_after(reading.batches.len() - 1);
+    for id in 1..=3 {
+        let insert = format!("INSERT INTO $0.t0 VALUES ({id}, '', NULL)");
+        database.run(&[&insert, "FLUSH BINARY LOGS"]).await;
+    }
+    reading.until_end(&database).await;
+    assert_eq!(reading.texts(), ["t1 + 0 NULL", "t0 + 1 NULL", "t0 + 2 NULL", "t0 + 3 NULL"]);
+    let file = database.source().head().await.unwrap().file_number();
+    let file = format!("binlog.{file:06}");
+    assert_eq!(reading.resume().file, file, "a quiet source would resume from a purged file");
+
+    let mut resumed = database.read(reading.entry_after(reading.batches.len() - 1)).await;
+    database.run(&["INSERT INTO $0.t0 VALUES (4, '', NULL)"]).await;
+    resumed.until_seen(1).await;
+
+    let purge = format!("PURGE BINARY LOGS TO '{file}'");
+    database.run(&[&purge]).await;
+    let fault = Reading::open(&database.source(), old).await.err().unwrap();
+    assert_eq!(fault.code(), Code::BinlogPurged, "{fault}");
+    assert!(fault.to_string().contains(&file), "{fault}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gtid_set_that_the_server_does_not_know_is_named() {
+    let database = Database::shared().with_tables().await;
+    let (domain, server) =
+        (database.ask("SELECT @@gtid_domain_id").await, database.ask("SELECT @@server_id").await);
+    let mut reading = database.read(Entry::Gtid(format!("{domain}-{server}-999999999"))).await;
+    reading.until_fault(Code::BinlogGtidUnknown).await;
+    let fault = Reading::open(&database.source(), Entry::Gtid("nonsense".to_owned())).await.err().unwrap();
+    assert_eq!(fault.code(), Code::BinlogGtidUnknown, "{fault}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_or_a_reset_server_is_not_read_on() {
+    let database = Database::with_flags(&[]).with_tables().await;
+    let mut reading = database.read_latest().await;
+    database.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
+    reading.until_seen(1).await;
+    let Entry::Resume { resume, position, server } = reading.entry_after(reading.batches.len() - 1) else {
+        panic!("not a resume")
+    };
+    let mut other = server.clone();
+    other.id = "4711".to_owned();
+    let entry = Entry::Resume { resume: resume.clone(), position, server: other };
+    let fault = Reading::open(&database.source(), entry).await.err().unwrap();
+    assert_eq!(fault.code(), Code::SourceServerChanged, "{fault}");
+
+    // The same server id and file name, and as many bytes, but other transactions.
+    database.run(&["RESET MASTER"]).await;
+    database.run(&["CREATE DATABASE $9", "DROP DATABASE $9"]).await;
+    let statements: Vec<_> = (2..60).map(|id| format!("INSERT INTO $0.t0 VALUES ({id}, '', NULL)")).collect();
+    database.run(&statements.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let entry = Entry::Resume { resume, position, server };
+    let fault = Reading::open(&database.source(), entry).await.err().unwrap();
+    assert_eq!(fault.code(), Code::SourceServerChanged, "{fault}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_server_stalls_and_a_stopped_one_is_unreachable() {
+    let database = Database::with_flags(&[]).with_tables().await;
+    let source = MysqlSource::new(&database.config(), &[database.entity()], Duration::from_millis(500));
+    let mut reading = Reading::open(&source, Entry::Latest).await.unwrap();
+    database.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
+    reading.until_seen(1).await;
+    // Heartbeats keep a quiet stream alive for longer than the limit.
+    let quiet = tokio::time::timeout(Duration::from_secs(3), async {
+        loop {
+            reading.step().await.unwrap();
+        }
+    });
+    assert!(quiet.await.is_err());
+    blocking(|| database.server.pause()).unwrap();
+    reading.until_fault(Code::SourceStalled).await;
+    blocking(|| database.server.resume()).unwrap();
+    let mut reading = Reading::open(&source, Entry::Latest).await.unwrap();
+    blocking(|| database.server.kill()).unwrap();
+    reading.until_fault(Code::SourceUnreachable).await;
+    reading.until_fault(Code::SourceUnreachable).await;
+    assert_eq!(source.head().await.unwrap_err().code(), Code::SourceUnreachable);
+    blocking(|| database.server.restart()).unwrap();
+    assert!(source.head().await.is_ok());
+}
+
+/// A caller that waits for something else too drops the call again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn dropped_calls_lose_nothing() {
+    let database = Database::shared().with_tables().await;
+    let mut reading = database.read_latest().await;
+    let writer = async {
+        for part in 0..40 {
+            let values: Vec<_> =
+                (0..250).map(|id| format!("({}, 'x', '2001-01-01')", part * 250 + id)).collect();
+            let insert = format!("INSERT INTO $0.t0 VALUES {}", values.join(","));
+            database.run(&[&insert]).await;
+        }
+    };
+    let reader = async {
+        while reading.seen.len() < 10_000 {
+            // A polled-once call is cancelled at its first wait.
+            if let Ok(step) = tokio::time::timeout(Duration::ZERO, reading.step()).await {
+                step.unwrap();
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(crate::source::PATIENCE, async { tokio::join!(writer, reader) }).await.unwrap();
+    let expected: Vec<_> = (0..10_000).map(|id| format!("t0 + {id} 2001-01-01")).collect();
+    assert_eq!(reading.texts(), expected);
 }

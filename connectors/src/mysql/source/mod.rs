@@ -10,10 +10,12 @@ mod decimal;
 mod events;
 mod group;
 mod gtid;
+pub mod inspect;
 mod maps;
 mod pending;
 mod position;
 mod preflight;
+mod preflight_tables;
 mod query;
 mod rows;
 mod session;
@@ -23,7 +25,7 @@ mod table_map;
 mod tables;
 mod tokens;
 mod transport;
-mod wire;
+pub mod wire;
 
 use std::time::Duration;
 
@@ -159,6 +161,10 @@ impl MysqlSource {
             .map(|entity| (entity.tables.database_like(), entity.tables.table_like()))
             .collect();
         for (database, table) in patterns {
+            // Before the tables: a database that is new between the two answers counts as not listed.
+            for name in session.databases_like(&database).await? {
+                tables.add_database(name);
+            }
             for (database, table) in session.tables_like(&database, &table).await? {
                 tables.resolve(&database, &table)?;
             }

@@ -76,6 +76,9 @@ pub enum Statement {
     XaDecided,
     /// Changes no row of any table.
     Harmless,
+    /// A table that is new, and empty unless row events follow.
+    CreateTable(TableName),
+    CreateDatabase(String),
     /// All rows of these tables are gone, without row events.
     Remove(Vec<TableName>),
     DropDatabase(String),
@@ -227,19 +230,24 @@ impl Classifier<'_> {
 
     /// `CREATE OR REPLACE TABLE` (MariaDB) drops the table that was there.
     fn create(&mut self) -> Statement {
-        let replaces = self.tokens.clone().next().is_some_and(|token| token.is("OR"));
-        if !replaces {
+        const IF_NOT_EXISTS: &[&str] = &["IF", "NOT", "EXISTS"];
+        let mut kind = self.tokens.next();
+        let replaces = kind.as_ref().is_some_and(|kind| kind.is("OR"));
+        if replaces {
+            kind = self.tokens.nth(1);
+        }
+        let Some(kind) = kind else { return Statement::Harmless };
+        let is_database = kind.is("DATABASE") || kind.is("SCHEMA");
+        if !is_database && !kind.is("TABLE") {
             return Statement::Harmless;
         }
-        let kind = self.tokens.nth(2);
-        if !kind.is_some_and(|kind| kind.is("TABLE")) {
-            return Statement::Harmless;
+        match (self.name_behind(IF_NOT_EXISTS), is_database, replaces) {
+            (None, ..) => Statement::Unknown("CREATE".to_owned()),
+            (Some(name), true, false) => Statement::CreateDatabase(name.table),
+            (Some(name), true, true) => Statement::DropDatabase(name.table),
+            (Some(table), false, false) => Statement::CreateTable(table),
+            (Some(table), false, true) => Statement::Remove(vec![table]),
         }
-        let table = self.name_behind(&["IF", "NOT", "EXISTS"]);
-        table.map_or_else(
-            || Statement::Unknown("CREATE OR REPLACE TABLE".to_owned()),
-            |table| Statement::Remove(vec![table]),
-        )
     }
 
     /// Changes of columns pass (the next table map is checked); what moves rows without row events does not.
@@ -392,8 +400,6 @@ mod tests {
         for sql in [
             "",
             "-- nothing",
-            "CREATE TABLE t (a INT)",
-            "CREATE TABLE d.t SELECT * FROM x",
             "CREATE DEFINER=`root`@`%` TRIGGER x AFTER INSERT ON t FOR EACH ROW DELETE FROM y",
             "CREATE OR REPLACE VIEW v AS SELECT 1",
             "CREATE OR REPLACE TEMPORARY TABLE t (a INT)",
@@ -414,6 +420,15 @@ mod tests {
         ] {
             assert_eq!(meaning(sql), Statement::Harmless, "{sql}");
         }
+    }
+
+    #[test]
+    fn new_tables_and_databases_are_named() {
+        assert_eq!(meaning("CREATE TABLE t (a INT)"), Statement::CreateTable(table("t")));
+        let sql = "CREATE TABLE IF NOT EXISTS `x`.`t` SELECT * FROM y";
+        assert_eq!(meaning(sql), Statement::CreateTable(table("x.t")));
+        assert_eq!(meaning("CREATE DATABASE IF NOT EXISTS x"), Statement::CreateDatabase("x".into()));
+        assert_eq!(meaning("CREATE OR REPLACE SCHEMA x"), Statement::DropDatabase("x".into()));
     }
 
     #[test]

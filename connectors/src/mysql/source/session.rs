@@ -58,6 +58,14 @@ pub struct End {
 impl Session {
     pub async fn open(address: &Address) -> Result<Self, Fault> {
         let subject = address.subject.as_str();
+        if let Some(file) = &address.ca_file
+            && let Err(error) = std::fs::File::open(file)
+        {
+            let found = format!("ca_file {} cannot be read", file.display());
+            return Err(Fault::new(Code::SourceAccessDenied, subject, found)
+                .needs("a PEM file with the certificate of the CA")
+                .caused_by(error));
+        }
         let options = sqlx_options(&address.url, address.ca_file.as_deref());
         let connecting = MySqlConnection::connect_with(&options);
         let connection = tokio::time::timeout(CONNECT_TIMEOUT, connecting)
@@ -166,15 +174,24 @@ impl Session {
         self.optional_text(&format!("SELECT BINLOG_GTID_POS('{file}', {position})")).await
     }
 
-    /// Names of the tables of databases and names like these, as the account sees them.
+    /// Databases with names like this, as the account sees them.
+    pub async fn databases_like(&mut self, database: &str) -> Result<Vec<String>, Fault> {
+        let sql = format!(
+            "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME LIKE {}",
+            literal(database)
+        );
+        Ok(self.rows(sql).await?.iter().filter_map(|row| column_text(row, 0)).collect())
+    }
+
+    /// Databases and names of tables with names like these, as the account sees them.
     pub async fn tables_like(&mut self, database: &str, table: &str) -> Result<Vec<(String, String)>, Fault> {
-        let (database, table) = (literal(database), literal(table));
-        let rows = self
-            .rows(format!(
-                "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES \
-                 WHERE TABLE_SCHEMA LIKE {database} AND TABLE_NAME LIKE {table}"
-            ))
-            .await?;
+        let sql = format!(
+            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES \
+             WHERE TABLE_SCHEMA LIKE {} AND TABLE_NAME LIKE {}",
+            literal(database),
+            literal(table)
+        );
+        let rows = self.rows(sql).await?;
         Ok(rows.iter().filter_map(|row| Some((column_text(row, 0)?, column_text(row, 1)?))).collect())
     }
 
@@ -256,21 +273,23 @@ pub fn binlog_off(subject: &str) -> Fault {
 /// Connection errors with what an operator needs to hear about TLS.
 fn connect_fault(address: &Address, error: sqlx::Error) -> Fault {
     let subject = address.subject.as_str();
-    match &error {
-        sqlx::Error::Tls(_) | sqlx::Error::Configuration(_) => {
-            Fault::new(Code::SourceAccessDenied, subject, "no verified TLS connection")
-                .needs("a server with TLS whose certificate names the host and is signed by `ca_file`")
-                .caused_by(error)
+    let is_tls = match &error {
+        sqlx::Error::Tls(_) | sqlx::Error::Configuration(_) => true,
+        // rustls refuses a certificate with an error of this kind.
+        sqlx::Error::Io(error) => error.kind() == std::io::ErrorKind::InvalidData,
+        _ => false,
+    };
+    if is_tls {
+        return Fault::new(Code::SourceAccessDenied, subject, "no verified TLS connection")
+            .needs("a server with TLS whose certificate names the host and is signed by `ca_file`")
+            .caused_by(error);
+    }
+    let fault = from_sqlx(Side::Source, subject, error);
+    match fault.code() {
+        Code::SourceAccessDenied if address.ca_file.is_none() => {
+            fault.needs("the right user and password; with `ca_file` if the account requires TLS")
         }
-        _ => {
-            let fault = from_sqlx(Side::Source, subject, error);
-            match fault.code() {
-                Code::SourceAccessDenied if address.ca_file.is_none() => {
-                    fault.needs("the right user and password; with `ca_file` if the account requires TLS")
-                }
-                Code::SourceAccessDenied => fault.needs("the right user and password"),
-                _ => fault,
-            }
-        }
+        Code::SourceAccessDenied => fault.needs("the right user and password"),
+        _ => fault,
     }
 }

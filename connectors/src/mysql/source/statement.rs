@@ -1,5 +1,6 @@
 //! What the reading does with a logged statement: end a group, withdraw tables, or stop.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use anabranch_pipeline::capture::BatchBuilder;
@@ -49,6 +50,11 @@ impl MysqlStream {
             }
             Statement::Rollback => return self.end_group(lsn, timestamp, batch),
             Statement::RollbackToSavepoint | Statement::Harmless => {}
+            Statement::CreateTable(name) => drop(self.find(&name)?),
+            Statement::CreateDatabase(name) => {
+                let database = self.stored(&name).into_owned();
+                self.tables.add_database(database);
+            }
             Statement::Remove(names) => self.remove(names, lsn, batch)?,
             Statement::DropDatabase(name) => self.drop_database(&name, lsn, batch)?,
             Statement::Move { tables, how } => self.stop_if_captured(&tables, lsn, how)?,
@@ -66,10 +72,13 @@ impl MysqlStream {
 
     /// The captured table of a name, as the server would find it.
     fn find(&mut self, name: &TableName) -> Result<Option<Arc<CapturedTable>>, Fault> {
-        if self.has_lower_case_names {
-            return self.tables.resolve(&name.database.to_lowercase(), &name.table.to_lowercase());
-        }
-        self.tables.resolve(&name.database, &name.table)
+        let (database, table) = (self.stored(&name.database), self.stored(&name.table));
+        self.tables.resolve(&database, &table)
+    }
+
+    /// A name as the server stores it.
+    fn stored<'n>(&self, name: &'n str) -> Cow<'n, str> {
+        if self.has_lower_case_names { name.to_lowercase().into() } else { name.into() }
     }
 
     fn remove(&mut self, names: Vec<TableName>, lsn: Lsn, batch: &mut BatchBuilder) -> Result<(), Fault> {
@@ -87,7 +96,7 @@ impl MysqlStream {
         if lsn <= self.sent {
             return Ok(());
         }
-        let database = if self.has_lower_case_names { name.to_lowercase() } else { name.to_owned() };
+        let database = self.stored(name);
         let Some(tables) = self.tables.in_database(&database)? else {
             return Err(self
                 .fault(Code::SourceSchemaChanged, format!("captured database {database} was dropped"))
@@ -128,9 +137,6 @@ impl MysqlStream {
 
     /// Without keeping the name: candidates from the text of a statement are mostly columns.
     fn is_captured(&self, name: &TableName) -> bool {
-        if self.has_lower_case_names {
-            return self.tables.is_captured(&name.database.to_lowercase(), &name.table.to_lowercase());
-        }
-        self.tables.is_captured(&name.database, &name.table)
+        self.tables.is_captured(&self.stored(&name.database), &self.stored(&name.table))
     }
 }

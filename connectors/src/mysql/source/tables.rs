@@ -1,6 +1,6 @@
 //! Which tables of a source are captured, under which shard id, and what their captured columns may be.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use anabranch_pipeline::config::{EntityConfig, SourceConfig};
@@ -25,6 +25,8 @@ pub struct CapturedTables {
     generation: u32,
     entities: Vec<(EntityConfig, Arc<[String]>)>,
     known: HashMap<ShardId, Arc<CapturedTable>>,
+    /// Databases whose tables are all known: listed when the reading began, or created since.
+    databases: HashSet<String>,
 }
 
 impl CapturedTables {
@@ -34,7 +36,13 @@ impl CapturedTables {
             .filter(|entity| config.entities.contains(&entity.entity))
             .map(|entity| (entity.clone(), entity.columns.clone().into()))
             .collect();
-        Self { source: config.name.clone(), generation: config.generation, entities, known: HashMap::new() }
+        Self {
+            source: config.name.clone(),
+            generation: config.generation,
+            entities,
+            known: HashMap::new(),
+            databases: HashSet::new(),
+        }
     }
 
     pub fn entities(&self) -> impl Iterator<Item = &EntityConfig> {
@@ -80,26 +88,31 @@ impl CapturedTables {
         Ok(Some(Arc::clone(known)))
     }
 
+    /// Every table of this database is known, or will be when it is created.
+    pub fn add_database(&mut self, database: String) {
+        if self.entities.iter().any(|(entity, _)| is_of(entity, &database)) {
+            self.databases.insert(database);
+        }
+    }
+
     /// Every captured table that `DROP DATABASE` removes: those seen, and those the sharding rule puts there (a table
     /// dropped before this reading began was never seen). `None` when they cannot be listed.
     pub fn in_database(&mut self, database: &str) -> Result<Option<Vec<Arc<CapturedTable>>>, Fault> {
         let mut names: Vec<String> = Vec::new();
         for (entity, _) in &self.entities {
             let pattern = &entity.tables;
-            let (_, first) = pattern.names(0, 0);
-            if pattern.matches(database, &first).is_none() {
+            if !is_of(entity, database) {
                 continue;
             }
+            let (_, first) = pattern.names(0, 0);
             if pattern.names(0, 1).1 == first {
                 names.push(first);
                 continue;
             }
             match entity.rule {
                 Some(rule) => names.extend((0..rule.tables).map(|number| pattern.names(0, number).1)),
-                None if !self.known.values().any(|known| known.identity.database == database) => {
-                    return Ok(None);
-                }
-                None => {}
+                None if self.databases.contains(database) => {}
+                None => return Ok(None),
             }
         }
         let seen = self.known.values().filter(|known| known.identity.database == database);
@@ -108,6 +121,11 @@ impl CapturedTables {
         names.dedup();
         names.iter().map(|table| self.resolve(database, table)).collect::<Result<Option<Vec<_>>, _>>()
     }
+}
+
+/// Whether captured tables of the entity can lie in this database.
+fn is_of(entity: &EntityConfig, database: &str) -> bool {
+    entity.tables.matches(database, &entity.tables.names(0, 0).1).is_some()
 }
 
 /// Whether a field of an entity can be read from a column of this format.

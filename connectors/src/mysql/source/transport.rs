@@ -156,7 +156,7 @@ async fn request(
     if flavor == Flavor::MariaDb {
         connection
             .query_drop(format!(
-                "SET @mariadb_slave_capability = {MARIADB_CAPABILITY_GTID}, @slave_gtid_strict_mode = 0, \
+                "SET @mariadb_slave_capability = {MARIADB_CAPABILITY_GTID}, @slave_gtid_strict_mode = 1, \
                  @slave_gtid_ignore_duplicates = 0"
             ))
             .await?;

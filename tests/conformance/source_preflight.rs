@@ -1,0 +1,161 @@
+//! Each pre-flight failure on a real server: found, named, and gone after its own remedy.
+
+use anabranch_connectors::mysql::source::MysqlSource;
+use anabranch_pipeline::config::{EntityConfig, SourceConfig};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::SourceConnector;
+use std::time::Duration;
+
+use crate::source::Database;
+
+async fn check(config: &SourceConfig, entity: &EntityConfig) -> Vec<Fault> {
+    let source = MysqlSource::new(config, std::slice::from_ref(entity), Duration::from_secs(5));
+    let faults = source.check().await;
+    for fault in &faults {
+        println!("{fault}");
+    }
+    faults
+}
+
+async fn codes(database: &Database) -> Vec<Code> {
+    check(&database.config(), &database.entity()).await.iter().map(Fault::code).collect()
+}
+
+/// Breaks something, expects exactly one fault, runs its remedy, expects none.
+async fn is_repaired(database: &Database, breaking: &[&str], code: Code, expected: &[&str]) {
+    database.run(breaking).await;
+    let faults = check(&database.config(), &database.entity()).await;
+    assert_eq!(faults.iter().map(Fault::code).collect::<Vec<_>>(), [code], "{breaking:?}");
+    for text in expected {
+        let text = text.replace('$', &database.prefix);
+        assert!(faults[0].to_string().contains(&text), "{text}: {}", faults[0]);
+    }
+    let remedy = faults[0].remedy_text().unwrap_or_else(|| panic!("no remedy: {}", faults[0]));
+    let statements: Vec<_> = remedy.split("; ").collect();
+    database.run(&statements).await;
+    assert_eq!(codes(database).await, [], "after {remedy}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_wrong_setting_is_named_and_repaired_by_its_remedy() {
+    let database = Database::with_flags(&[]).with_tables().await;
+    assert_eq!(codes(&database).await, []);
+    for (setting, value, code) in [
+        ("binlog_format", "STATEMENT", Code::SourceFormatNotRow),
+        ("binlog_format", "MIXED", Code::SourceFormatNotRow),
+        ("binlog_row_image", "MINIMAL", Code::SourceImageNotFull),
+        ("binlog_row_metadata", "NO_LOG", Code::SourceMetadataNotFull),
+        ("binlog_row_metadata", "MINIMAL", Code::SourceMetadataNotFull),
+    ] {
+        let breaking = format!("SET GLOBAL {setting} = {value}");
+        is_repaired(&database, &[&breaking], code, &[setting, value, "needed: "]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_unfit_table_is_named_and_repaired_by_its_remedy() {
+    let database = Database::shared().with_tables().await;
+    for (breaking, code, expected) in [
+        (
+            "ALTER TABLE $0.t1 ENGINE = MyISAM",
+            Code::SourceTableNotTransactional,
+            &["table $0.t1", "MyISAM"][..],
+        ),
+        ("ALTER TABLE $0.t1 DROP COLUMN birthday", Code::SourceColumnMissing, &["table $0.t1", "birthday"]),
+        (
+            "ALTER TABLE $0.t1 MODIFY birthday INT",
+            Code::SourceColumnUnsupported,
+            &["table $0.t1", "type int", "DATE, DATETIME"],
+        ),
+        ("ALTER TABLE $0.t1 MODIFY user_id DOUBLE", Code::SourceColumnUnsupported, &["type double"]),
+        (
+            "ALTER TABLE $0.t1 MODIFY birthday VARCHAR(20) CHARACTER SET utf16",
+            Code::SourceColumnUnsupported,
+            &["character set utf16"],
+        ),
+    ] {
+        is_repaired(&database, &[breaking], code, expected).await;
+    }
+    // Many tables with one problem are one fault.
+    database.run(&["ALTER TABLE $0.t0 DROP COLUMN birthday", "ALTER TABLE $0.t1 DROP COLUMN birthday"]).await;
+    let faults = check(&database.config(), &database.entity()).await;
+    assert_eq!(faults.len(), 1);
+    assert!(faults[0].to_string().contains("0.t0 and 1 more"), "{}", faults[0]);
+    database.run(&["DROP DATABASE $0"]).await;
+    assert_eq!(codes(&database).await, [Code::SourceTableMissing]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_missing_privilege_is_named_and_repaired_by_its_remedy() {
+    let database = Database::with_flags(&[]).with_tables().await;
+    let account = database
+        .ask("SELECT CONCAT(User, '@\\'', Host, '\\'') FROM mysql.user WHERE User = 'anabranch_capture'")
+        .await;
+    let revoke = |privilege: &str| format!("REVOKE {privilege} ON *.* FROM {account}");
+    let code = Code::SourceGrantMissing;
+    is_repaired(
+        &database,
+        &[&revoke("REPLICATION SLAVE")],
+        code,
+        &["may not read the binlog", "REPLICATION SLAVE"],
+    )
+    .await;
+    is_repaired(&database, &[&revoke("BINLOG MONITOR")], code, &["may not list binlogs", "BINLOG MONITOR"])
+        .await;
+    let revoke = format!("REVOKE SELECT ON `user\\_%`.* FROM {account}");
+    is_repaired(&database, &[&revoke], Code::SourceTableMissing, &["no table matches", "SELECT"]).await;
+    // Another privilege shows the table, but not its rows.
+    let insert = format!("GRANT INSERT ON `user\\_%`.* TO {account}");
+    let grant = format!("REVOKE SELECT ON `{}%`.* FROM {account}", database.prefix.replace('_', "\\_"));
+    is_repaired(&database, &[&insert, &grant], code, &["may not read its captured columns"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_binlog_is_refused() {
+    let database = Database::with_flags(&["--skip-log-bin"]).with_tables().await;
+    assert_eq!(codes(&database).await, [Code::SourceBinlogOff]);
+    assert_eq!(database.source().head().await.unwrap_err().code(), Code::SourceBinlogOff);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_credentials_and_missing_tls_are_told_apart() {
+    let database = Database::shared().with_tables().await;
+    let entity = database.entity();
+    let with_url = |url: String| {
+        let url = anabranch_pipeline::config::ServerUrl::try_from(url).unwrap();
+        SourceConfig { url, ..database.config() }
+    };
+    let port = database.server.port();
+    let user = database.server.user();
+    let wrong = check(&with_url(format!("mysql://{user}:wrong-secret@127.0.0.1:{port}")), &entity).await;
+    assert_eq!(wrong[0].code(), Code::SourceAccessDenied);
+    assert!(!wrong[0].to_string().contains("wrong-secret"), "{}", wrong[0]);
+
+    // The account requires TLS.
+    let plain = check(&SourceConfig { ca_file: None, ..database.config() }, &entity).await;
+    assert_eq!(plain[0].code(), Code::SourceAccessDenied);
+    assert!(plain[0].to_string().contains("ca_file"), "{}", plain[0]);
+
+    // Nobody listens there.
+    let nobody = check(&with_url("mysql://a:b@127.0.0.1:1".to_owned()), &entity).await;
+    assert_eq!(nobody[0].code(), Code::SourceUnreachable);
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("missing.pem");
+    let other = check(&SourceConfig { ca_file: Some(file), ..database.config() }, &entity).await;
+    assert_eq!(other[0].code(), Code::SourceAccessDenied);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_tls_is_refused_when_tls_is_configured() {
+    let database = Database::shared();
+    let plain = Database::with_flags(&["--skip-ssl"]);
+    // A CA that did not sign the server's certificate.
+    let foreign = SourceConfig { ca_file: Some(plain.ca_file()), ..database.config() };
+    assert_eq!(check(&foreign, &database.entity()).await[0].code(), Code::SourceAccessDenied);
+
+    let config = SourceConfig { ca_file: Some(plain.ca_file()), ..plain.config() };
+    let faults = check(&config, &plain.entity()).await;
+    assert_eq!(faults[0].code(), Code::SourceAccessDenied);
+    assert!(faults[0].to_string().contains("TLS"), "{}", faults[0]);
+}

@@ -1,0 +1,226 @@
+//! What statements in the binlog do: withdraw, pass, or stop by name.
+
+use anabranch_pipeline::error::Code;
+
+use crate::source::Database;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn removed_tables_are_withdrawn_at_their_statement() {
+    let database = Database::shared().with_tables().await;
+    let mut reading = database.read_latest().await;
+    database
+        .run(&[
+            "CREATE DATABASE $1",
+            "CREATE TABLE $1.t5 LIKE $0.t0",
+            "INSERT INTO $0.t0 VALUES (1, '', NULL)",
+            "TRUNCATE $0.t0",
+            "INSERT INTO $0.t0 VALUES (2, '', NULL)",
+            "USE $0",
+            "CREATE TEMPORARY TABLE t1 (a INT)",
+            "DROP TABLE t1",
+            "CREATE OR REPLACE TABLE t1 LIKE t0",
+            "DROP TABLE IF EXISTS t0, `t1`, other",
+            "DROP DATABASE $1",
+            "DROP DATABASE $0",
+        ])
+        .await;
+    reading.until_end(&database).await;
+    assert_eq!(
+        reading.texts(),
+        [
+            "t0 + 1 NULL",
+            "t0 withdrawn",
+            "t0 + 2 NULL",
+            "t1 withdrawn",
+            "t0 withdrawn",
+            "t1 withdrawn",
+            // A database drops what it ever held.
+            "t5 withdrawn",
+            "t0 withdrawn",
+            "t1 withdrawn",
+        ]
+    );
+    assert!(reading.seen.is_sorted_by_key(|seen| seen.lsn));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_by_text_stops_when_its_table_is_captured() {
+    let database = Database::with_flags(&[]).with_tables().await;
+    let mut reading = database.read_latest().await;
+    database
+        .run(&[
+            "SET SESSION binlog_format = STATEMENT",
+            "INSERT INTO $0.other VALUES (1, 'passes')",
+            "DELETE FROM $0.other",
+            "INSERT INTO $0.t0 VALUES (1, '', NULL)",
+        ])
+        .await;
+    let fault = reading.until_fault(Code::BinlogStatement).await;
+    assert!(fault.to_string().contains("0.t0"), "{fault}");
+    assert_eq!(reading.texts(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn altered_tables_pass_while_the_captured_columns_remain() {
+    let database = Database::shared().with_tables().await;
+    let mut reading = database.read_latest().await;
+    database
+        .run(&[
+            "INSERT INTO $0.t0 VALUES (1, '', NULL)",
+            "ALTER TABLE $0.t0 ADD COLUMN first BLOB FIRST, DROP COLUMN name, MODIFY birthday VARCHAR(20)",
+            "INSERT INTO $0.t0 VALUES ('x', 2, '02-30')",
+            "SET SESSION sql_mode = ''",
+            "ALTER TABLE $0.t0 MODIFY user_id INT NOT NULL, MODIFY birthday DATETIME",
+        ])
+        .await;
+    reading.until_end(&database).await;
+    assert_eq!(reading.texts(), ["t0 + 1 NULL", "t0 + 2 02-30"]);
+    database
+        .run(&["ALTER TABLE $0.t0 CHANGE birthday born DATE", "INSERT INTO $0.t1 VALUES (3, '', NULL)"])
+        .await;
+    reading.until_seen(3).await;
+    database.run(&["INSERT INTO $0.t0 VALUES ('x', 4, NULL)"]).await;
+    let fault = reading.until_fault(Code::SourceSchemaChanged).await;
+    assert!(fault.to_string().contains("no column birthday"), "{fault}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retyped_column_and_moved_tables_stop() {
+    let moves = [
+        ("ALTER TABLE $0.t0 MODIFY birthday INT, ADD COLUMN x INT", "column birthday has another type"),
+        ("RENAME TABLE $0.t0 TO $0.u", "RENAME TABLE"),
+        ("ALTER TABLE $0.other RENAME $0.t9", "RENAME"),
+    ];
+    for (statement, expected) in moves {
+        let database = Database::shared().with_tables().await;
+        let mut reading = database.read_latest().await;
+        database.run(&[statement]).await;
+        if statement.contains("MODIFY") {
+            database.run(&["INSERT INTO $0.t0 (user_id, birthday) VALUES (1, 1)"]).await;
+        }
+        let fault = reading.until_fault(Code::SourceSchemaChanged).await;
+        assert!(fault.to_string().contains(expected), "{fault}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn xa_branches_stop_only_with_captured_rows() {
+    let database = Database::with_flags(&[]).with_tables().await;
+    let mut reading = database.read_latest().await;
+    database
+        .run(&[
+            "XA START 'a'",
+            "INSERT INTO $0.other VALUES (1, '')",
+            "XA END 'a'",
+            "XA PREPARE 'a'",
+            "XA COMMIT 'a'",
+            "INSERT INTO $0.t0 VALUES (1, '', NULL)",
+        ])
+        .await;
+    reading.until_end(&database).await;
+    assert_eq!(reading.texts(), ["t0 + 1 NULL"]);
+    assert_eq!(reading.resume().gtid_set, database.ask("SELECT @@gtid_binlog_pos").await);
+    database
+        .run(&["XA START 'b'", "INSERT INTO $0.t0 VALUES (2, '', NULL)", "XA END 'b'", "XA PREPARE 'b'"])
+        .await;
+    reading.until_fault(Code::BinlogXaUnsupported).await;
+    database.run(&["XA ROLLBACK 'b'"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_a_rollback_leaves_behind_stop() {
+    let database = Database::with_flags(&[]).with_tables().await;
+    let mut reading = database.read_latest().await;
+    database
+        .run(&[
+            "CREATE TABLE $0.t7 (user_id INT, birthday DATE) ENGINE = MyISAM",
+            "CREATE TABLE $0.mine (a INT) ENGINE = MyISAM",
+            "BEGIN",
+            "INSERT INTO $0.t0 VALUES (1, '', NULL)",
+            "SAVEPOINT s",
+            "INSERT INTO $0.t0 VALUES (2, '', NULL)",
+            "ROLLBACK TO s",
+            "COMMIT",
+        ])
+        .await;
+    reading.until_end(&database).await;
+    assert_eq!(reading.texts(), ["t0 + 1 NULL"]);
+    // The server logs a transaction that cannot be undone wholly, with its end.
+    database
+        .run(&[
+            "BEGIN",
+            "INSERT INTO $0.t0 VALUES (3, '', NULL)",
+            "INSERT INTO $0.mine SELECT user_id FROM $0.t0",
+            "ROLLBACK",
+            "INSERT INTO $0.t0 VALUES (4, '', NULL)",
+        ])
+        .await;
+    let outcome = tokio::time::timeout(crate::source::PATIENCE, async {
+        loop {
+            if let Err(fault) = reading.step().await {
+                return Some(fault);
+            }
+            if reading.texts().contains(&"t0 + 4 NULL") {
+                return None;
+            }
+        }
+    });
+    match outcome.await.unwrap() {
+        Some(fault) => assert_eq!(fault.code(), Code::BinlogRolledBackRows, "{fault}"),
+        None => assert!(!reading.texts().contains(&"t0 + 3 NULL"), "{:?}", reading.texts()),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_log_less_than_needed_stop() {
+    let database = Database::with_flags(&[]).with_tables().await;
+    let mut reading = database.read_latest().await;
+    database
+        .run(&[
+            "INSERT INTO $0.t0 VALUES (1, '', '2000-01-01')",
+            "SET SESSION binlog_row_image = MINIMAL",
+            "UPDATE $0.t0 SET name = 'x'",
+        ])
+        .await;
+    reading.until_fault(Code::SourceImageNotFull).await;
+
+    let mut reading = database.read_latest().await;
+    database
+        .run(&["SET GLOBAL binlog_row_metadata = NO_LOG", "INSERT INTO $0.t1 VALUES (1, '', '2000-01-01')"])
+        .await;
+    reading.until_fault(Code::SourceMetadataNotFull).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_captured_may_be_anything() {
+    let database = Database::with_flags(&[]).with_tables().await;
+    let mut reading = database.read_latest().await;
+    database
+        .run(&[
+            "CREATE TABLE $0.`täb le` (a VARBINARY(9), b VARCHAR(9) CHARACTER SET gbk, c UUID, `d``e` GEOMETRY)",
+            "INSERT INTO $0.`täb le` VALUES (x'ff', '生', UUID(), POINT(1, 2))",
+            "ALTER TABLE $0.t0 ADD COLUMN (secret VARBINARY(9), tongue VARCHAR(9) CHARACTER SET gbk, place POINT)",
+            "INSERT INTO $0.t0 VALUES (1, 'x', '2000-01-01', x'fffe', '生', POINT(1, 2))",
+            "SET NAMES latin1",
+            "CREATE USER 'ÄÖ'@'localhost' IDENTIFIED BY 'x'",
+            "GRANT SELECT ON *.* TO 'ÄÖ'@'localhost'",
+            "SET NAMES utf8mb4",
+            "CREATE SEQUENCE $0.s",
+            "SELECT NEXTVAL($0.s)",
+            "CREATE TABLE $0.copy SELECT * FROM $0.t0",
+            "CREATE PROCEDURE $0.p() DELETE FROM $0.t0",
+            "CALL $0.p()",
+            "CREATE TRIGGER $0.g AFTER INSERT ON $0.other FOR EACH ROW INSERT INTO $0.t1 VALUES (NEW.id, '', NULL)",
+            "INSERT INTO $0.other VALUES (7, '')",
+            "ANALYZE TABLE $0.t0",
+            "OPTIMIZE TABLE $0.t1",
+            "FLUSH TABLES",
+            "CREATE VIEW $0.t8 AS SELECT 1",
+            "DROP VIEW $0.t8",
+            "SET STATEMENT max_statement_time = 9 FOR INSERT INTO $0.t1 VALUES (8, '', NULL)",
+        ])
+        .await;
+    reading.until_end(&database).await;
+    assert_eq!(reading.texts(), ["t0 + 1 2000-01-01", "t0 - 1 2000-01-01", "t1 + 7 NULL", "t1 + 8 NULL"]);
+    assert_eq!(reading.resume().gtid_set, database.ask("SELECT @@gtid_binlog_pos").await);
+}
