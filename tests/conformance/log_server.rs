@@ -52,6 +52,13 @@ async fn an_old_server_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_old_server_of_the_distribution_is_refused() {
+    let nats = Nats::start_with(ServerSpec::nats_old("nats"));
+    let found = text(&refusal(&nats.config()).await, Code::LogServerTooOld);
+    assert!(found.contains("version 2.9."), "{found}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_jetstream_is_refused() {
     let nats = Nats::start_with(ServerSpec::nats_without_jetstream("nats"));
     let found = text(&refusal(&nats.config()).await, Code::LogWithoutJetStream);

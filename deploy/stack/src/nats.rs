@@ -1,6 +1,7 @@
 //! NATS servers: configuration, readiness.
 //!
-//! `sync_interval: always` makes JetStream answer a publish only after fsync, which Anabranch needs and checks.
+//! `sync_interval: always` makes JetStream answer a publish only after fsync: a power cut takes nothing back. No client
+//! can see that setting, so nothing but this file asks for it; servers before 2.10 do not know it.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -10,7 +11,7 @@ use crate::error::Result;
 use crate::layout::{remove_folder, write_private};
 use crate::place::Place;
 use crate::process::Launch;
-use crate::spec::Nats;
+use crate::spec::{Nats, NatsVersion};
 
 pub(crate) const USER: &str = "anabranch";
 
@@ -47,8 +48,12 @@ fn configuration(place: &Place, settings: &Nats) -> String {
         ),
     ];
     if settings.jetstream {
+        let sync = match settings.version {
+            NatsVersion::Current => "sync_interval: always, ",
+            NatsVersion::Old => "",
+        };
         lines.push(format!(
-            "jetstream {{ store_dir: \"{}\", sync_interval: always, max_memory_store: 256MB, max_file_store: 10GB }}",
+            "jetstream {{ store_dir: \"{}\", {sync}max_memory_store: 256MB, max_file_store: 10GB }}",
             place.folder.join("jetstream").display()
         ));
     }

