@@ -1,5 +1,6 @@
 //! The store of a lane on MariaDB: fence, versions, order, crashes at each step, locks.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use anabranch_pipeline::error::{Class, Code};
@@ -11,13 +12,14 @@ use mysql_async::prelude::Queryable;
 use crate::derived::{Place, flush_of, insert, lsn, table, update, user};
 
 const WAIT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A place with one lane a source, set up.
 async fn ready() -> Place {
     ready_at(Place::new().await).await
 }
 
-/// The same on a server of its own, for tests that look at all transactions of a server.
+/// The same on a server of its own, for tests that look at all sessions of a server.
 async fn ready_alone() -> Place {
     ready_at(Place::alone().await).await
 }
@@ -28,19 +30,19 @@ async fn ready_at(place: Place) -> Place {
     place
 }
 
-/// Open transactions that have written something and whose client sends nothing.
-const PAUSED_WRITERS: &str = "SELECT COUNT(*) FROM information_schema.innodb_trx AS t \
-     JOIN information_schema.processlist AS p ON p.id = t.trx_mysql_thread_id \
-     WHERE p.command = 'Sleep' AND t.trx_rows_modified > 0";
-const LOCK_WAITS: &str = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
-const OPEN_TRANSACTIONS: &str = "SELECT COUNT(*) FROM information_schema.innodb_trx";
+/// The session of a lane that is executing its fence.
+const FENCING: &str = "SELECT id FROM information_schema.processlist \
+     WHERE user = 'anabranch_apply' AND command = 'Query' AND info LIKE 'UPDATE %'";
 
-/// Polls until the query answers a number above zero.
-async fn until(admin: &mut Conn, sql: &str) {
+/// Polls until the query answers a number above zero, and returns it.
+async fn until(admin: &mut Conn, sql: &str) -> u64 {
     let deadline = Instant::now() + WAIT;
-    while admin.query_first::<u64, _>(sql).await.unwrap().unwrap_or_default() == 0 {
-        assert!(Instant::now() < deadline, "not in time: {sql}");
-        tokio::task::yield_now().await;
+    loop {
+        match admin.query_first::<u64, _>(sql).await.unwrap() {
+            Some(number) if number > 0 => return number,
+            _ => assert!(Instant::now() < deadline, "not in time: {sql}"),
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -51,9 +53,10 @@ async fn pause_behind_the_rows(place: &Place, commit: &mut (impl Future + Unpin)
     let lock = format!("START TRANSACTION; SELECT * FROM `{}`.progress FOR UPDATE", place.control());
     holder.query_drop(lock).await.unwrap();
     assert!(futures::poll!(commit).is_pending());
-    until(&mut admin, LOCK_WAITS).await;
+    let id = until(&mut admin, FENCING).await;
     holder.query_drop("ROLLBACK").await.unwrap();
-    until(&mut admin, PAUSED_WRITERS).await;
+    let idle = format!("SELECT 1 FROM information_schema.processlist WHERE id = {id} AND command = 'Sleep'");
+    until(&mut admin, &idle).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -160,8 +163,7 @@ async fn a_connection_lost_at_commit_is_settled_by_loading_progress() {
     let committing =
         "SELECT id FROM information_schema.processlist WHERE info LIKE 'COMMIT%' AND command = 'Query'";
     let mut watcher = place.admin().await;
-    until(&mut watcher, committing).await;
-    let id: u64 = watcher.query_first(committing).await.unwrap().unwrap();
+    let id = until(&mut watcher, committing).await;
     watcher.query_drop(format!("KILL CONNECTION {id}")).await.unwrap();
     let (mut lane, flush, outcome) = writer.await.unwrap();
     let fault = outcome.unwrap_err();
@@ -188,7 +190,6 @@ async fn a_connection_lost_before_commit_is_made_anew_and_the_flush_repeated() {
     let flush = flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
     lane.commit(&flush).await.unwrap();
     assert_eq!(place.rows_of(1).await.len(), 1);
-    until(&mut admin, &format!("SELECT ({OPEN_TRANSACTIONS}) = 0")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -444,7 +445,13 @@ async fn a_progress_row_deleted_by_hand_is_lost_and_nothing_starts_anew() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "measures; prints rows a second of wide upserts and deletes"]
 async fn rate_of_wide_flushes() {
-    let place = ready_alone().await;
+    let place = Place { lanes: 1, ..Place::alone().await };
+    let began = Instant::now();
+    let report = place.target("target-a").setup().await.unwrap();
+    println!("set-up: {report:?} in {:?}", began.elapsed());
+    let began = Instant::now();
+    assert!(place.target("target-a").check().await.is_empty());
+    println!("check: {:?}", began.elapsed());
     let (mut lane, mut progress) = place.lane("source-a", 0).await;
     for flush_rows in [1_000u64, 5_000, 20_000] {
         let mut rates = Vec::new();
@@ -470,9 +477,7 @@ async fn rate_of_wide_flushes() {
         println!("upserts, {flush_rows} rows a flush over 336 tables: {:.0} rows/s (median of 6)", rates[3]);
     }
     let all: Vec<_> = place.rows().await.into_iter().collect();
-    let projection = place.projection();
-    let shards: std::collections::HashMap<u64, u32> = (0..10).map(|n| (table(n).shard.as_u64(), n)).collect();
-    drop(projection);
+    let shards: HashMap<u64, u32> = (0..10).map(|number| (table(number).shard.as_u64(), number)).collect();
     for some in all.chunks(20_000).take(3) {
         let changes = some
             .iter()
