@@ -27,7 +27,8 @@ pub fn build() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let program = cargo.to_string_lossy().into_owned();
     let mut command = Command::new(cargo);
-    command.args(["build", "--quiet", "--package", "anabranch", "--bin", "anabranch"]);
+    // With the features of the whole workspace, as the aliases and the tests have it: no dependency is built twice.
+    command.args(["build", "--quiet", "--workspace", "--bin", "anabranch"]);
     command.args(["--message-format", "json-render-diagnostics"]);
     command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
     if !cfg!(debug_assertions) {

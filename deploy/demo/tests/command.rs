@@ -1,0 +1,104 @@
+//! The command itself: it verifies, it ends in order on a signal, and nothing outlives it when it is killed.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too, fail by panicking")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anabranch_stack::{Layout, instance_names};
+
+/// Everything, also the build of the daemon on a machine that never built it.
+const DEMO_MAX: Duration = Duration::from_secs(900);
+
+fn demo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch-demo"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Processes whose command line names the folder, zombies excepted.
+fn processes_of(folder: &str) -> Vec<String> {
+    fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| fs::read(entry.ok()?.path().join("cmdline")).ok())
+        .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
+        .filter(|line| line.contains(folder))
+        .collect()
+}
+
+fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !reached() {
+        assert!(Instant::now() < deadline, "not reached: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A demo without an end that shows its first line of figures, with the folder of its stack.
+fn running_demo() -> (Child, PathBuf) {
+    let mut child = demo(&["--users", "500", "--rate", "300"]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let start = Instant::now();
+    let mut seen = String::new();
+    let log = loop {
+        assert!(start.elapsed() < DEMO_MAX, "the demo does not start:\n{seen}");
+        let line = lines.next().unwrap_or_else(|| panic!("the demo ended:\n{seen}")).unwrap();
+        if let Some(log) = line.strip_prefix("daemon log") {
+            break PathBuf::from(log.trim());
+        }
+        seen.push_str(&line);
+        seen.push('\n');
+    };
+    // Read on, so that it never waits for us.
+    std::thread::spawn(move || lines.for_each(drop));
+    let folder = log.parent().unwrap().to_path_buf();
+    assert!(processes_of(&folder.display().to_string()).iter().any(|line| line.contains("anabranch")));
+    (child, folder)
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+#[test]
+fn a_short_run_verifies_and_prints_one_json_line() {
+    let output =
+        demo(&["--seconds", "6", "--verify", "--users", "4000", "--layout", "by_user", "--seed", "3"])
+            .output()
+            .unwrap();
+    let (text, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{errors}\n{text}");
+    assert_eq!(text.trim_end().lines().count(), 1, "{text}");
+    let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (line["ok"].as_bool(), line["differences"].as_u64(), line["seed"].as_u64()),
+        (Some(true), Some(0), Some(3))
+    );
+    for field in ["rows", "changes", "lag_ms_p50", "lag_ms_p99", "daemon_resident_bytes", "first_row_seconds"]
+    {
+        assert!(line[field].as_f64().is_some_and(|value| value > 0.0), "{field}: {text}");
+    }
+}
+
+#[test]
+fn an_interrupted_demo_ends_in_order_and_removes_its_stack() {
+    let (mut child, folder) = running_demo();
+    signal(&child, "-INT");
+    assert!(child.wait().unwrap().success());
+    let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+    assert!(!folder.exists() && !instance_names(&Layout::find().unwrap()).unwrap().contains(&name));
+    assert_eq!(processes_of(&folder.display().to_string()), Vec::<String>::new());
+}
+
+#[test]
+fn a_killed_demo_leaves_nothing_running() {
+    let (mut child, folder) = running_demo();
+    signal(&child, "-KILL");
+    child.wait().unwrap();
+    let folder = folder.display().to_string();
+    wait_until("servers and daemon are gone", || processes_of(&folder).is_empty());
+}
