@@ -25,9 +25,18 @@ pub struct Companion {
 }
 
 impl Companion {
-    pub(crate) fn start(program: &Path, arguments: &[String], guard: &Guard, output: &Path) -> Result<Self> {
-        let launch =
-            Launch { program: program.to_path_buf(), arguments: arguments.to_vec(), environment: Vec::new() };
+    pub(crate) fn start(
+        program: &Path,
+        arguments: &[String],
+        environment: &[(String, String)],
+        guard: &Guard,
+        output: &Path,
+    ) -> Result<Self> {
+        let launch = Launch {
+            program: program.to_path_buf(),
+            arguments: arguments.to_vec(),
+            environment: environment.to_vec(),
+        };
         let child = launch.spawn(guard, output)?;
         let identity = ProcessIdentity::of(child.id());
         Ok(Self { program: program.to_path_buf(), pid: child.id(), child: Some(child), identity })

@@ -193,7 +193,18 @@ impl Stack {
 
     /// Starts a program that ends with this stack, however its owner ends. Its output is appended to a file.
     pub fn companion(&self, program: &Path, arguments: &[String], output: &Path) -> Result<Companion> {
-        Companion::start(program, arguments, &self.instance.guard(self.mode), output)
+        self.companion_with(program, arguments, &[], output)
+    }
+
+    /// As [`Stack::companion`], with variables added to the environment: the place for its secrets.
+    pub fn companion_with(
+        &self,
+        program: &Path,
+        arguments: &[String],
+        environment: &[(String, String)],
+        output: &Path,
+    ) -> Result<Companion> {
+        Companion::start(program, arguments, environment, &self.instance.guard(self.mode), output)
     }
 
     /// Variables for configuration files with `${NAME}`: `ANABRANCH_<SERVER>_URL` and more, `ANABRANCH_CA_FILE`.
