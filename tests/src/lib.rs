@@ -1,1 +1,17 @@
-//! Placeholder until the first landing.
+//! What the tests on real servers share: a whole installation of the product, and patience.
+//!
+//! An [`Installation`] is what a user has: captured servers with sharded tables, NATS, targets, a configuration file
+//! and the binary `anabranch`, which is met through its command line, its HTTP port and its tables alone. Servers are
+//! costly to start, so the tests of one target take turns on one stack, and each begins on a clean slate.
+
+mod binary;
+mod daemon;
+mod ground;
+mod http;
+mod installation;
+mod patience;
+
+pub use daemon::{Daemon, Finished};
+pub use ground::{Ground, Turn};
+pub use installation::{Installation, Plan};
+pub use patience::{PATIENCE, blocking, seed, until, until_some};

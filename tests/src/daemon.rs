@@ -1,0 +1,217 @@
+//! The binary `anabranch` as a process: commands that end, and the daemon that runs.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anabranch_stack::{Companion, Stack};
+use serde_json::Value as Json;
+use tokio::process::Command;
+
+use crate::http;
+use crate::patience::{PATIENCE, blocking, until, until_some};
+
+/// Longer than the daemon's own deadline for an orderly stop.
+const STOP_MAX: Duration = Duration::from_secs(20);
+const LOG_LINES_SHOWN: usize = 40;
+
+/// A command that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// -1 when a signal ended it.
+    pub exit_code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Finished {
+    /// # Panics
+    /// When the command failed.
+    #[track_caller]
+    pub fn expect_success(self) -> Self {
+        assert_eq!(self.exit_code, 0, "the command failed: {self:?}");
+        self
+    }
+
+    /// Standard output as one JSON value.
+    ///
+    /// # Panics
+    /// When it is none.
+    #[track_caller]
+    pub fn json(&self) -> Json {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
+    }
+
+    /// Standard output as one JSON value a line.
+    ///
+    /// # Panics
+    /// When a line is none.
+    #[track_caller]
+    pub fn json_lines(&self) -> Vec<Json> {
+        let parse = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        self.stdout.lines().map(parse).collect()
+    }
+}
+
+/// How the binary is called: with which file and which variables.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    pub binary: PathBuf,
+    pub file: PathBuf,
+    pub environment: Vec<(String, String)>,
+}
+
+impl Call {
+    pub(crate) async fn finish(&self, arguments: &[&str]) -> Finished {
+        let mut command = Command::new(&self.binary);
+        command.arg("--config").arg(&self.file).args(arguments).kill_on_drop(true);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let ended = tokio::time::timeout(PATIENCE, command.output()).await;
+        let output = ended.unwrap_or_else(|_| panic!("{arguments:?} did not end")).expect("the binary runs");
+        Finished {
+            exit_code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    pub(crate) fn start(&self, stack: &Stack, run: &Run) -> Daemon {
+        let log_file = self.file.with_extension(format!("{}.log", run.http.port()));
+        let mut arguments = vec!["--config".to_owned(), self.file.display().to_string(), "run".to_owned()];
+        arguments.extend(run.arguments.iter().cloned());
+        let mut environment = self.environment.clone();
+        environment.extend(run.environment.iter().cloned());
+        let companion = blocking(|| stack.companion_with(&self.binary, &arguments, &environment, &log_file));
+        Daemon { companion: companion.expect("the daemon starts"), log_file, http: run.http }
+    }
+}
+
+/// What is special about one run of the daemon.
+#[derive(Debug, Clone)]
+pub(crate) struct Run {
+    pub http: SocketAddr,
+    pub arguments: Vec<String>,
+    pub environment: Vec<(String, String)>,
+}
+
+/// A running daemon; dropping it kills it. When the test fails, the end of its log is shown.
+#[derive(Debug)]
+pub struct Daemon {
+    companion: Companion,
+    log_file: PathBuf,
+    http: SocketAddr,
+}
+
+impl Daemon {
+    /// What it wrote to standard output and standard error, of earlier runs on the same port too.
+    pub fn log(&self) -> String {
+        fs::read(&self.log_file)
+            .map_or_else(|_| String::new(), |log| String::from_utf8_lossy(&log).into_owned())
+    }
+
+    pub fn log_file(&self) -> &Path {
+        &self.log_file
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.companion.pid()
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.companion.is_running()
+    }
+
+    /// `/v1/status`; `None` when it does not answer.
+    pub async fn status(&self) -> Option<Json> {
+        let (code, body) = http::get(self.http, "/v1/status").await?;
+        (code == 200).then(|| serde_json::from_str(&body).ok()).flatten()
+    }
+
+    /// `/metrics`; empty when it does not answer.
+    pub async fn metrics(&self) -> String {
+        http::get(self.http, "/metrics").await.map_or_else(String::new, |(_, body)| body)
+    }
+
+    /// The sum of a metric's samples whose labels hold all the texts.
+    pub async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+        let is_wanted = |line: &&str| {
+            line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
+                && labels.iter().all(|label| line.contains(label))
+        };
+        let metrics = self.metrics().await;
+        let samples = metrics.lines().filter(is_wanted);
+        samples.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
+    }
+
+    /// `/readyz`: status code and body.
+    pub async fn readiness(&self) -> Option<(u16, String)> {
+        http::get(self.http, "/readyz").await
+    }
+
+    /// Waits until `/readyz` says yes.
+    pub async fn until_ready(&self) {
+        until("the daemon is ready", async || {
+            assert!(self.is_running(), "the daemon ended");
+            self.readiness().await.is_some_and(|(code, _)| code == 200)
+        })
+        .await;
+    }
+
+    /// Waits until the view of `list` (`sources`, `lanes` or `tasks`) that `key` names satisfies the condition.
+    pub async fn until_view(&self, list: &str, key: (&str, &str), condition: impl Fn(&Json) -> bool) -> Json {
+        until_some(&format!("{list} {key:?} as wanted"), async || {
+            let status = self.status().await?;
+            let views = status.get(list)?.as_array()?.iter();
+            let named = views.filter(|view| view[key.0].as_str() == Some(key.1));
+            named.cloned().find(|view| condition(view))
+        })
+        .await
+    }
+
+    /// The most memory it has ever had in RAM, in bytes.
+    pub fn resident_bytes_max(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
+        let kibibytes = status.lines().find_map(|line| {
+            line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+        });
+        kibibytes.expect("the daemon runs") * 1024
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        blocking(|| self.companion.kill()).expect("it ends");
+    }
+
+    /// SIGTERM and an orderly end; `None` when it did not end in time.
+    pub fn terminate(&mut self) -> Option<ExitStatus> {
+        blocking(|| self.companion.terminate(STOP_MAX)).expect("it ends")
+    }
+
+    /// Waits until it has ended by itself.
+    pub fn wait(&mut self) -> Option<ExitStatus> {
+        blocking(|| self.companion.wait(PATIENCE))
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&self) {
+        self.companion.pause();
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        self.companion.resume();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let tail = &lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..];
+            eprintln!("--- end of {}\n{}", self.log_file.display(), tail.join("\n"));
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! A stack that the tests of one target share: they take turns, each on a clean slate.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anabranch_demo::Endpoint;
+use anabranch_stack::{Kind, MariaDbAccount, Options, ServerSpec, ServerStatus, Stack};
+use async_nats::jetstream;
+use futures::TryStreamExt;
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::patience::blocking;
+
+/// Servers, started at the first turn. Put it into a `static`: its servers end with the process.
+#[derive(Debug)]
+pub struct Ground {
+    specs: fn() -> Vec<ServerSpec>,
+    stack: OnceLock<Stack>,
+    turn: Mutex<()>,
+    turns: AtomicU32,
+}
+
+/// The right to use the servers, until it is dropped.
+#[derive(Debug)]
+pub struct Turn<'g> {
+    pub stack: &'g Stack,
+    /// A prefix of streams and buckets that no other turn has.
+    pub name: String,
+    specs: Vec<ServerSpec>,
+    _turn: MutexGuard<'g, ()>,
+}
+
+impl Ground {
+    /// The standard servers: two sources, a target, NATS.
+    pub const fn standard() -> Self {
+        Self::of(|| Options::standard().servers)
+    }
+
+    pub const fn of(specs: fn() -> Vec<ServerSpec>) -> Self {
+        Self { specs, stack: OnceLock::new(), turn: Mutex::const_new(()), turns: AtomicU32::new(0) }
+    }
+
+    /// Waits for the turn and cleans the servers: no user tables, no derived tables, no binlog history.
+    pub async fn turn(&self) -> Turn<'_> {
+        let turn = self.turn.lock().await;
+        let specs = (self.specs)();
+        let stack = blocking(|| {
+            self.stack.get_or_init(|| {
+                let options = Options { instance: None, servers: specs.clone() };
+                Stack::start(options).expect("the servers start")
+            })
+        });
+        let number = self.turns.fetch_add(1, Ordering::Relaxed);
+        let turn = Turn { stack, name: format!("turn-{number}"), specs, _turn: turn };
+        if number > 0 {
+            turn.clean().await;
+        }
+        turn
+    }
+}
+
+impl Turn<'_> {
+    /// Names of servers with this account.
+    pub fn servers(&self, account: MariaDbAccount) -> Vec<String> {
+        let is_wanted =
+            |spec: &&ServerSpec| matches!(&spec.kind, Kind::MariaDb(server) if server.account == account);
+        self.specs.iter().filter(is_wanted).map(|spec| spec.name.clone()).collect()
+    }
+
+    /// JetStream, to look and to damage.
+    pub async fn jetstream(&self) -> jetstream::Context {
+        let server = self.stack.server("nats").expect("a server of the stack");
+        let client = async_nats::ConnectOptions::new()
+            .user_and_password(server.user().to_owned(), server.password().to_owned())
+            .add_root_certificates(self.stack.ca_file())
+            .require_tls(true)
+            .connect(format!("tls://127.0.0.1:{}", server.port()));
+        jetstream::new(client.await.expect("NATS answers"))
+    }
+
+    /// A test that failed may have left servers dead or paused.
+    async fn clean(&self) {
+        for server in self.stack.servers() {
+            match server.status() {
+                ServerStatus::Running => {}
+                ServerStatus::Paused => server.resume().expect("it runs"),
+                ServerStatus::Stopped => blocking(|| server.restart()).expect("it starts"),
+            }
+        }
+        let jetstream = self.jetstream().await;
+        let streams: Vec<String> = jetstream.stream_names().try_collect().await.expect("NATS answers");
+        for stream in streams {
+            jetstream.delete_stream(&stream).await.expect("NATS answers");
+        }
+        for account in [MariaDbAccount::Capture, MariaDbAccount::Apply] {
+            for name in self.servers(account) {
+                let endpoint = Endpoint::admin(self.stack, &name).expect("a server of the stack");
+                let mut connection = endpoint.connect(&[]).await.expect("it answers");
+                let databases = "SELECT schema_name FROM information_schema.schemata WHERE schema_name NOT IN \
+                                 ('mysql', 'information_schema', 'performance_schema', 'sys')";
+                let databases: Vec<String> =
+                    connection.rows("list databases", databases).await.expect("it answers");
+                let mut sql: String =
+                    databases.iter().map(|database| format!("DROP DATABASE `{database}`;")).collect();
+                sql.push_str("RESET MASTER");
+                connection.execute("clean up", sql).await.expect("an administrator may");
+            }
+        }
+    }
+}
