@@ -8,6 +8,7 @@ use std::collections::HashSet;
 
 use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::{Code, Fault};
+use futures::future::try_join_all;
 
 use super::catalog::Catalog;
 use super::progress::{self, START_ANEW, StoredProgress, literal};
@@ -17,6 +18,9 @@ use crate::mysql::connection::{quote_identifier, quote_table};
 
 /// Statements a packet: hundreds of tables in a few round trips, each far below every packet limit.
 const STATEMENTS_PER_PACKET: usize = 100;
+/// Sessions that create tables at the same time. One table after the other waits some 30 ms each for the server's
+/// own housekeeping; four at once take a fifth of the time, eight no less (MariaDB 10.11).
+const CREATING_SESSIONS: usize = 4;
 
 /// What set-up created; all zero when nothing was missing.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -190,16 +194,13 @@ async fn create(
     report: &mut SetupReport,
 ) -> Result<(), Fault> {
     let control = target.0.control_database.as_str();
-    let mut databases = HashSet::new();
-    let mut statements = Vec::new();
+    let (mut seen, mut databases, mut tables) = (HashSet::new(), Vec::new(), Vec::new());
     let mut add = |database: &str, table: &str, shape: &ddl::Shape| {
-        if databases.insert(database.to_owned()) && !catalog.has_database(database) {
-            report.databases += 1;
-            statements.push(format!("CREATE DATABASE IF NOT EXISTS {}", quote_identifier(database)));
+        if seen.insert(database.to_owned()) && !catalog.has_database(database) {
+            databases.push(format!("CREATE DATABASE IF NOT EXISTS {}", quote_identifier(database)));
         }
         if catalog.table(database, table).is_none() {
-            report.tables += 1;
-            statements.push(shape.create(&quote_table(database, table)));
+            tables.push(shape.create(&quote_table(database, table)));
         }
     };
     add(control, ddl::PROGRESS_TABLE, &ddl::PROGRESS);
@@ -209,6 +210,17 @@ async fn create(
             add(&table.derived.database, &table.derived.table, &ddl::BIRTHDAY);
         }
     }
+    report.databases = databases.len();
+    report.tables = tables.len();
+    for packet in databases.chunks(STATEMENTS_PER_PACKET) {
+        session.run(packet.join(";")).await?;
+    }
+    let share = tables.len().div_ceil(CREATING_SESSIONS).max(1);
+    try_join_all(tables.chunks(share).map(|share| create_tables(target, share))).await.map(drop)
+}
+
+async fn create_tables(target: &MysqlTarget, statements: &[String]) -> Result<(), Fault> {
+    let mut session = Session::open(target).await?;
     for packet in statements.chunks(STATEMENTS_PER_PACKET) {
         session.run(packet.join(";")).await?;
     }
