@@ -11,6 +11,7 @@ mod log_server;
 mod nats;
 mod source;
 mod source_flow;
+mod source_mysql;
 mod source_preflight;
 mod source_statements;
 mod store;

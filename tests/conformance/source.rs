@@ -1,6 +1,7 @@
 //! A MariaDB server to capture, and readings of its binlog whose changes are kept as short text.
 
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -23,11 +24,14 @@ use crate::nats::blocking;
 /// Far above what a step takes on a busy machine; a wait that reaches it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 const BATCH_BYTES: usize = 64 * 1024;
+const BATCHES_MAX: usize = 100_000;
 
-/// A captured MariaDB server.
+/// A captured server: MariaDB of the stack, or a MySQL that the environment names.
 pub struct Database {
-    stack: Arc<Stack>,
-    pub server: Arc<Server>,
+    url: String,
+    admin_url: String,
+    ca_file: PathBuf,
+    running: Option<(Arc<Stack>, Arc<Server>)>,
     /// Prefix of this test's databases, inside the account's grants.
     pub prefix: String,
 }
@@ -49,19 +53,41 @@ impl Database {
         blocking(|| Self::of(start(flags)))
     }
 
-    fn of(stack: Arc<Stack>) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let server = stack.server("source").unwrap();
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { stack, server, prefix: format!("user_test{number}x") }
+    /// A MySQL server, which the stack does not have; `None` when the environment names none.
+    pub fn mysql() -> Option<Self> {
+        let variable = |name: &str| std::env::var(format!("ANABRANCH_TEST_MYSQL_{name}")).ok();
+        let (Some(url), Some(admin_url), Some(ca_file)) =
+            (variable("URL"), variable("ADMIN_URL"), variable("CA_FILE"))
+        else {
+            eprintln!("skipped: ANABRANCH_TEST_MYSQL_URL, _ADMIN_URL and _CA_FILE name no MySQL");
+            return None;
+        };
+        // That server outlives the test.
+        let prefix = format!("{}p{}x", next_prefix(), std::process::id());
+        Some(Self { url, admin_url, ca_file: ca_file.into(), running: None, prefix })
     }
 
-    pub fn ca_file(&self) -> std::path::PathBuf {
-        self.stack.ca_file()
+    fn of(stack: Arc<Stack>) -> Self {
+        let server = stack.server("source").unwrap();
+        Self {
+            url: server.url(),
+            admin_url: server.admin_url(),
+            ca_file: stack.ca_file(),
+            running: Some((stack, server)),
+            prefix: next_prefix(),
+        }
+    }
+
+    pub fn server(&self) -> &Server {
+        &self.running.as_ref().expect("a server of the stack").1
+    }
+
+    pub fn ca_file(&self) -> PathBuf {
+        self.ca_file.clone()
     }
 
     pub async fn admin(&self) -> mysql_async::Conn {
-        let url = ServerUrl::try_from(self.server.admin_url()).unwrap();
+        let url = ServerUrl::try_from(self.admin_url.clone()).unwrap();
         let options = async_options(&url, Some(&self.ca_file())).max_allowed_packet(Some(1 << 30));
         mysql_async::Conn::new(options).await.unwrap()
     }
@@ -105,7 +131,7 @@ impl Database {
         static NEXT: AtomicU32 = AtomicU32::new(4_000_000);
         SourceConfig {
             name: "source-a".to_owned(),
-            url: ServerUrl::try_from(self.server.url()).unwrap(),
+            url: ServerUrl::try_from(self.url.clone()).unwrap(),
             ca_file: Some(self.ca_file()),
             replica_server_id: NonZeroU32::new(NEXT.fetch_add(1, Ordering::Relaxed)).unwrap(),
             start: Entry::Earliest,
@@ -128,6 +154,11 @@ impl Database {
     }
 }
 
+fn next_prefix() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("user_test{}x", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 fn start(flags: &[&str]) -> Arc<Stack> {
     let spec = flags.iter().fold(ServerSpec::mariadb_source("source"), |spec, flag| spec.flag(*flag));
     Arc::new(Stack::start(Options::empty().with(spec)).unwrap())
@@ -147,6 +178,8 @@ pub struct Reading {
     builder: BatchBuilder,
     pub batches: Vec<Batch>,
     pub seen: Vec<Seen>,
+    /// How many changes had been seen with each batch.
+    pub seen_with: Vec<usize>,
 }
 
 impl Reading {
@@ -156,19 +189,28 @@ impl Reading {
             _ => Lsn::ZERO,
         };
         let builder = BatchBuilder::new(BATCH_BYTES, position, ResumePoint::default());
-        Ok(Self { stream: source.open(entry).await?, builder, batches: Vec::new(), seen: Vec::new() })
+        Ok(Self {
+            stream: source.open(entry).await?,
+            builder,
+            batches: Vec::new(),
+            seen: Vec::new(),
+            seen_with: Vec::new(),
+        })
     }
 
     /// One call of `fill`; its batch is kept.
     pub async fn step(&mut self) -> Result<(), Fault> {
         let filled = self.stream.fill(&mut self.builder).await;
         let batch = self.builder.take();
+        // A reading that yields without end would fill the memory of the machine.
+        assert!(self.batches.len() < BATCHES_MAX, "{} batches", self.batches.len());
         let mut decoder = v1::decode(&batch.payload).unwrap();
         while let Some(change) = decoder.next().unwrap() {
             let text = format!("{} {}", change.table.table, action_text(&change.action));
             self.seen.push(Seen { lsn: change.lsn, text });
         }
         self.batches.push(batch);
+        self.seen_with.push(self.seen.len());
         filled.map(|_| ())
     }
 

@@ -106,7 +106,7 @@ async fn a_large_transaction_is_streamed_in_parts_and_resumed_from_each() {
     for index in 0..parts {
         let sent = reading.batches[index].position;
         // A part of an event that is not complete in the batch comes again, from its first row.
-        let kept = reading.seen.iter().filter(|seen| seen.lsn <= sent);
+        let kept = reading.seen[..reading.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
         let mut again = database.read(reading.entry_after(index)).await;
         let missing = reading.seen.iter().filter(|seen| seen.lsn > sent).count();
         if missing == 0 {
@@ -239,15 +239,15 @@ async fn a_frozen_server_stalls_and_a_stopped_one_is_unreachable() {
         }
     });
     assert!(quiet.await.is_err());
-    blocking(|| database.server.pause()).unwrap();
+    blocking(|| database.server().pause()).unwrap();
     reading.until_fault(Code::SourceStalled).await;
-    blocking(|| database.server.resume()).unwrap();
+    blocking(|| database.server().resume()).unwrap();
     let mut reading = Reading::open(&source, Entry::Latest).await.unwrap();
-    blocking(|| database.server.kill()).unwrap();
+    blocking(|| database.server().kill()).unwrap();
     reading.until_fault(Code::SourceUnreachable).await;
     reading.until_fault(Code::SourceUnreachable).await;
     assert_eq!(source.head().await.unwrap_err().code(), Code::SourceUnreachable);
-    blocking(|| database.server.restart()).unwrap();
+    blocking(|| database.server().restart()).unwrap();
     assert!(source.head().await.is_ok());
 }
 

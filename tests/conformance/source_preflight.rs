@@ -125,8 +125,8 @@ async fn wrong_credentials_and_missing_tls_are_told_apart() {
         let url = anabranch_pipeline::config::ServerUrl::try_from(url).unwrap();
         SourceConfig { url, ..database.config() }
     };
-    let port = database.server.port();
-    let user = database.server.user();
+    let port = database.server().port();
+    let user = database.server().user();
     let wrong = check(&with_url(format!("mysql://{user}:wrong-secret@127.0.0.1:{port}")), &entity).await;
     assert_eq!(wrong[0].code(), Code::SourceAccessDenied);
     assert!(!wrong[0].to_string().contains("wrong-secret"), "{}", wrong[0]);

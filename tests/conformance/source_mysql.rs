@@ -1,0 +1,159 @@
+//! The same on MySQL, which the stack does not have: these run when `ANABRANCH_TEST_MYSQL_URL` (the capture account),
+//! `_ADMIN_URL` and `_CA_FILE` name a server with `gtid_mode = ON` and full row metadata, and are skipped otherwise.
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{ChangeSource, Entry, SourceConnector};
+
+use crate::source::{Database, Reading, Seen};
+
+const EXECUTED: &str = "SELECT REPLACE(@@GLOBAL.gtid_executed, '\n', '')";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mysql_changes_come_in_commit_order_with_their_positions() {
+    let Some(database) = Database::mysql() else { return };
+    let database = database.with_tables().await;
+    let faults = database.source().check().await;
+    assert!(faults.is_empty(), "{:?}", faults.iter().map(Fault::to_string).collect::<Vec<_>>());
+    let mut reading = database.read_latest().await;
+    let before = reading_set(&database).await;
+    database
+        .run(&[
+            "SET SESSION sql_mode = ''",
+            "INSERT INTO $0.t0 VALUES (1, 'a', '2000-02-29'), (18446744073709551615, NULL, NULL)",
+            "BEGIN",
+            "UPDATE $0.t0 SET birthday = '0000-00-00' WHERE user_id = 1",
+            "INSERT INTO $0.other VALUES (1, 'x')",
+            "DELETE FROM $0.t0 WHERE user_id > 1",
+            "COMMIT",
+            "TRUNCATE $0.t0",
+            "CREATE TABLE $0.t5 SELECT 7 AS user_id, DATE('2001-01-01') AS birthday",
+            "DROP TABLE $0.t5, $0.t1",
+        ])
+        .await;
+    let expected = [
+        "t0 + 1 2000-02-29",
+        "t0 + 18446744073709551615 NULL",
+        "t0 1 2000-02-29 ~ 1 0000-00-00",
+        "t0 - 18446744073709551615 NULL",
+        "t0 withdrawn",
+        "t5 + 7 2001-01-01",
+        "t5 withdrawn",
+        "t1 withdrawn",
+    ];
+    reading.until_end(&database).await;
+    assert_eq!(reading.texts(), expected);
+    assert!(reading.batches.iter().any(|batch| batch.committed_at_us % 1_000_000 != 0), "whole seconds only");
+    assert_eq!(reading.stream.server().flavor, "mysql");
+
+    let mut by_gtid = database.read(Entry::Gtid(before)).await;
+    by_gtid.until_seen(expected.len()).await;
+    assert_eq!(by_gtid.seen, reading.seen);
+    let mut earliest = database.read(Entry::Earliest).await;
+    earliest.until_end(&database).await;
+    let own: Vec<_> = earliest.seen.iter().filter(|seen| seen.lsn >= reading.seen[0].lsn).collect();
+    assert!(own.into_iter().eq(&reading.seen));
+    for (index, _) in reading.batches.iter().enumerate() {
+        let sent = reading.batches[index].position;
+        let missing = reading.seen.iter().filter(|seen| seen.lsn > sent).count();
+        let mut again = database.read(reading.entry_after(index)).await;
+        if missing > 0 {
+            again.until_seen(missing).await;
+        }
+    }
+}
+
+async fn reading_set(database: &Database) -> String {
+    database.ask(EXECUTED).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mysql_compressed_transactions_are_streamed_in_parts_and_resumed_from_each() {
+    let Some(database) = Database::mysql() else { return };
+    let database = database.with_tables().await;
+    let mut reading = database.read_latest().await;
+    let values: Vec<_> = (0..9_000).map(|id| format!("({id}, REPEAT('x', 40), '2001-01-01')")).collect();
+    database
+        .run(&[
+            "INSERT INTO $0.t1 VALUES (0, 'before', NULL)",
+            "SET SESSION binlog_transaction_compression = ON",
+            "BEGIN",
+            &format!("INSERT INTO $0.t0 VALUES {}", values.join(",")),
+            "UPDATE $0.t0 SET birthday = NULL WHERE user_id < 3000",
+            "COMMIT",
+            "INSERT INTO $0.t1 VALUES (1, 'behind', NULL)",
+        ])
+        .await;
+    reading.until_seen(12_002).await;
+    let inner = reading.seen[1].lsn;
+    assert!(reading.seen[1..12_001].iter().all(|seen| seen.lsn == inner), "one position for the whole");
+    assert!(reading.batches.len() >= 3);
+    for index in 0..reading.batches.len() {
+        let sent = reading.batches[index].position;
+        let kept = reading.seen[..reading.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
+        let missing = reading.seen.iter().filter(|seen| seen.lsn > sent).count();
+        let mut again = database.read(reading.entry_after(index)).await;
+        if missing > 0 {
+            again.until_seen(missing).await;
+        }
+        assert!(kept.chain(&again.seen).collect::<Vec<&Seen>>().into_iter().eq(&reading.seen));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mysql_tagged_gtids_are_kept_and_started_from() {
+    let Some(database) = Database::mysql() else { return };
+    let database = database.with_tables().await;
+    let mut reading = database.read_latest().await;
+    database
+        .run(&[
+            "SET SESSION gtid_next = 'AUTOMATIC:anabranch'",
+            "INSERT INTO $0.t0 VALUES (1, '', NULL)",
+            "INSERT INTO $0.t0 VALUES (2, '', NULL)",
+        ])
+        .await;
+    reading.until_seen(2).await;
+    reading.until_end(&database).await;
+    let set = reading.resume().gtid_set;
+    assert!(set.contains(":anabranch:"), "{set}");
+    let same = format!("SELECT CAST(GTID_SUBSET('{set}', @@GLOBAL.gtid_executed) AS CHAR)");
+    assert_eq!(database.ask(&same).await, "1");
+    database.run(&["INSERT INTO $0.t0 VALUES (3, '', NULL)", "FLUSH BINARY LOGS"]).await;
+    let mut by_gtid = database.read(Entry::Gtid(set)).await;
+    by_gtid.until("the change behind the set", |reading| reading.texts().contains(&"t0 + 3 NULL")).await;
+    assert!(!by_gtid.texts().contains(&"t0 + 2 NULL"));
+    let mut earliest = database.read(Entry::Earliest).await;
+    earliest.until_end(&database).await;
+    let known = earliest.resume().gtid_set;
+    let all = format!("SELECT CAST(GTID_SUBSET(@@GLOBAL.gtid_executed, '{known}') AS CHAR)");
+    assert_eq!(database.ask(&all).await, "1", "{known}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mysql_stops_are_named() {
+    let Some(database) = Database::mysql() else { return };
+    let database = database.with_tables().await;
+    let mut reading = database.read_latest().await;
+    database
+        .run(&[
+            "XA START 'a'",
+            "INSERT INTO $0.other VALUES (1, '')",
+            "XA END 'a'",
+            "XA PREPARE 'a'",
+            "XA COMMIT 'a'",
+        ])
+        .await;
+    database.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
+    reading.until_seen(1).await;
+    database
+        .run(&["XA START 'b'", "INSERT INTO $0.t0 VALUES (2, '', NULL)", "XA END 'b'", "XA PREPARE 'b'"])
+        .await;
+    reading.until_fault(Code::BinlogXaUnsupported).await;
+    database.run(&["XA ROLLBACK 'b'"]).await;
+
+    let mut reading = database.read_latest().await;
+    database.run(&["SET SESSION binlog_format = STATEMENT", "INSERT INTO $0.t0 VALUES (3, '', NULL)"]).await;
+    reading.until_fault(Code::BinlogStatement).await;
+
+    let fault = Reading::open(&database.source(), Entry::Gtid("x".to_owned())).await.err().unwrap();
+    assert_eq!(fault.code(), Code::BinlogGtidUnknown);
+}
