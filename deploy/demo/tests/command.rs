@@ -85,6 +85,38 @@ fn a_short_run_verifies_and_prints_one_json_line() {
 }
 
 #[test]
+fn a_killed_daemon_is_started_again_and_a_stopped_one_ends_the_demo() {
+    let (mut child, folder) = running_demo();
+    let daemon = || {
+        let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let line = fs::read(path.join("cmdline")).ok()?;
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            // Not its guard, which names the same file.
+            let is_daemon =
+                line.ends_with("demo.toml run ") && !line.contains("flock") && !line.starts_with("sh ");
+            (is_daemon && line.contains(&folder.display().to_string()))
+                .then(|| path.file_name().unwrap().to_string_lossy().into_owned())
+        });
+        processes.last()
+    };
+    let first = daemon().unwrap();
+    assert!(Command::new("kill").args(["-KILL", &first]).status().unwrap().success());
+    wait_until("it was started again", || daemon().is_some_and(|pid| pid != first));
+    let second = daemon().unwrap();
+    wait_until("it takes signals", || {
+        let status = fs::read_to_string(format!("/proc/{second}/status")).unwrap_or_default();
+        // SIGTERM is bit 14 of the caught signals.
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        caught
+            .and_then(|caught| u64::from_str_radix(caught.trim(), 16).ok())
+            .is_some_and(|set| set & (1 << 14) != 0)
+    });
+    assert!(Command::new("kill").args(["-TERM", &second]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+}
+
+#[test]
 fn an_interrupted_demo_ends_in_order_and_removes_its_stack() {
     let (mut child, folder) = running_demo();
     signal(&child, "-INT");

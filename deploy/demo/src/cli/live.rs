@@ -1,10 +1,11 @@
 //! Collects what the screen shows while workload and probes run.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anabranch_demo::daemon::Daemon;
+use anabranch_demo::daemon;
 use anabranch_demo::verify::{DerivedLayer, SpotCheck, count_rows, spot_check};
 use anabranch_demo::{LiveLag, LiveReport, Topology};
 use tokio::time::Instant;
@@ -21,7 +22,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(3);
 pub struct Watched<'w> {
     pub topology: &'w Topology,
     pub layer: &'w DerivedLayer,
-    pub daemon: &'w Daemon,
+    pub http: SocketAddr,
     pub changes: LiveReport,
     pub lag: LiveLag,
 }
@@ -47,7 +48,7 @@ pub async fn show(watched: &Watched<'_>, screen: &mut Screen, cancel: &Cancellat
                 () = cancel.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            let status = watched.daemon.status().await;
+            let status = daemon::status(watched.http).await;
             let now = Instant::now();
             let changes = watched.changes.snapshot();
             let seconds = (now - before.0).as_secs_f64();

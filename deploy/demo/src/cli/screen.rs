@@ -70,9 +70,6 @@ impl Screen {
     fn page(&self, view: &View) -> String {
         let seconds = view.elapsed.as_secs();
         let mut page = format!("{}    {:02}:{:02}\n\n", self.heading, seconds / 60, seconds % 60);
-        let row = |page: &mut String, name: &str, text: String| {
-            writeln!(page, "  {name:<12} {text}").expect("writing to a String cannot fail");
-        };
         let changes = &view.changes;
         row(
             &mut page,
@@ -105,39 +102,44 @@ impl Screen {
         row(&mut page, "rows", stores.join("   "));
         row(&mut page, "check", check(view));
         page.push('\n');
-        match &view.status {
-            None => row(&mut page, "daemon", "does not answer".to_owned()),
-            Some(status) => {
-                for source in &status.sources {
-                    let rate = source.messages_per_second.unwrap_or(0.0);
-                    let position = source.position.as_deref().unwrap_or("-");
-                    let text = format!(
-                        "{:<12} lag {:>6}  position {position}, {rate:.0} messages/s {}",
-                        source.state,
-                        seconds_text(source.lag_seconds),
-                        source.fault.as_deref().unwrap_or("")
-                    );
-                    row(&mut page, &source.source, text);
-                }
-                for lane in &status.lanes {
-                    let text = format!(
-                        "{:<12} lag {:>6}  {} lane {}, {:.0} rows/s {}",
-                        lane.state,
-                        seconds_text(lane.lag_seconds),
-                        lane.source,
-                        lane.lane,
-                        lane.rows_per_second.unwrap_or(0.0),
-                        lane.fault.as_deref().unwrap_or("")
-                    );
-                    row(&mut page, &lane.target, text);
-                }
-            }
-        }
+        daemon_rows(&mut page, view.status.as_ref());
         page.push('\n');
         for text in &self.footer {
             writeln!(page, "  {text}").expect("writing to a String cannot fail");
         }
         page
+    }
+}
+
+fn row(page: &mut String, name: &str, text: String) {
+    writeln!(page, "  {name:<12} {text}").expect("writing to a String cannot fail");
+}
+
+/// What the daemon says of its sources and lanes.
+fn daemon_rows(page: &mut String, status: Option<&Status>) {
+    let Some(status) = status else { return row(page, "daemon", "does not answer".to_owned()) };
+    for source in &status.sources {
+        let text = format!(
+            "{:<12} lag {:>6}  position {}, {:.0} messages/s {}",
+            source.state,
+            seconds_text(source.lag_seconds),
+            source.position.as_deref().unwrap_or("-"),
+            source.messages_per_second.unwrap_or(0.0),
+            source.fault.as_deref().unwrap_or("")
+        );
+        row(page, &source.source, text);
+    }
+    for lane in &status.lanes {
+        let text = format!(
+            "{:<12} lag {:>6}  {} lane {}, {:.0} rows/s {}",
+            lane.state,
+            seconds_text(lane.lag_seconds),
+            lane.source,
+            lane.lane,
+            lane.rows_per_second.unwrap_or(0.0),
+            lane.fault.as_deref().unwrap_or("")
+        );
+        row(page, &lane.target, text);
     }
 }
 

@@ -21,6 +21,7 @@ pub struct Measured {
     pub stack_ready_seconds: f64,
     pub first_row_seconds: f64,
     pub daemon_resident_bytes: u64,
+    pub daemon_restarts: u64,
     pub problems: Vec<String>,
 }
 
@@ -61,6 +62,8 @@ pub struct Summary {
     pub first_row_seconds: f64,
     /// The most memory that the daemon has had in RAM.
     pub daemon_resident_bytes: u64,
+    /// How often somebody killed the daemon and the demo started it again.
+    pub daemon_restarts: u64,
     pub kinds: WorkloadReport,
     pub problems: Vec<String>,
     pub examples: Vec<Example>,
@@ -121,6 +124,7 @@ impl Summary {
             stack_ready_seconds: round(measured.stack_ready_seconds),
             first_row_seconds: round(measured.first_row_seconds),
             daemon_resident_bytes: measured.daemon_resident_bytes,
+            daemon_restarts: measured.daemon_restarts,
             kinds: measured.total,
             problems,
             examples: comparison.map(|comparison| comparison.examples.clone()).unwrap_or_default(),

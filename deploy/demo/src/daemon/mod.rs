@@ -60,8 +60,12 @@ pub fn free_port() -> Result<u16> {
 #[derive(Debug)]
 pub struct Daemon {
     companion: Companion,
+    binary: PathBuf,
+    configuration_file: PathBuf,
     log_file: PathBuf,
     http: SocketAddr,
+    /// Of earlier incarnations.
+    resident_bytes_max: u64,
 }
 
 impl Daemon {
@@ -93,9 +97,26 @@ impl Daemon {
     /// `http_port` is the one in the file. Returns at once: ask [`Daemon::status`] whether it answers.
     pub fn start(stack: &Stack, binary: &Path, configuration_file: &Path, http_port: u16) -> Result<Self> {
         let log_file = configuration_file.with_extension("log");
-        let arguments = ["--config".to_owned(), configuration_file.display().to_string(), "run".to_owned()];
-        let companion = stack.companion(binary, &arguments, &log_file)?;
-        Ok(Self { companion, log_file, http: SocketAddr::from((Ipv4Addr::LOCALHOST, http_port)) })
+        let companion = launch(stack, binary, configuration_file, &log_file)?;
+        Ok(Self {
+            companion,
+            binary: binary.to_path_buf(),
+            configuration_file: configuration_file.to_path_buf(),
+            log_file,
+            http: SocketAddr::from((Ipv4Addr::LOCALHOST, http_port)),
+            resident_bytes_max: 0,
+        })
+    }
+
+    /// Starts it again after it ended or was killed, with the same file and log.
+    pub fn start_again(&mut self, stack: &Stack) -> Result<()> {
+        self.companion = launch(stack, &self.binary, &self.configuration_file, &self.log_file)?;
+        Ok(())
+    }
+
+    /// How it ended, once, if it did.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.companion.wait(Duration::ZERO)
     }
 
     /// The last lines of its log.
@@ -121,14 +142,13 @@ impl Daemon {
 
     /// What it says about itself; `None` when it does not answer.
     pub async fn status(&self) -> Option<Status> {
-        http::status(self.http).await
+        status(self.http).await
     }
 
-    /// The most memory it has ever had in RAM, in bytes; `None` when it is gone.
-    pub fn resident_bytes_max(&self) -> Option<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
+    /// The most memory that any of its incarnations was seen to have in RAM, in bytes. To be asked while it runs.
+    pub fn resident_bytes_max(&mut self) -> u64 {
+        self.resident_bytes_max = self.resident_bytes_max.max(resident_bytes_max(self.pid()).unwrap_or(0));
+        self.resident_bytes_max
     }
 
     /// SIGKILL, as a crash would be.
@@ -149,6 +169,22 @@ impl Daemon {
     pub fn resume(&self) {
         self.companion.resume();
     }
+}
+
+/// What the daemon at this address says about itself; `None` when it does not answer.
+pub async fn status(http: SocketAddr) -> Option<Status> {
+    http::status(http).await
+}
+
+fn launch(stack: &Stack, binary: &Path, configuration_file: &Path, log_file: &Path) -> Result<Companion> {
+    let arguments = ["--config".to_owned(), configuration_file.display().to_string(), "run".to_owned()];
+    Ok(stack.companion(binary, &arguments, log_file)?)
+}
+
+fn resident_bytes_max(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
 }
 
 fn tail(log: &Path) -> String {
