@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "the whole target is tests")]
 
+mod commands;
 mod flow;
 
 use anabranch_tests::Ground;

@@ -107,6 +107,10 @@ impl<'g> Installation<'g> {
         self.write_configuration_text(&text);
     }
 
+    pub fn configuration_file(&self) -> &std::path::Path {
+        &self.call.file
+    }
+
     /// Writes any text as the configuration file.
     pub fn write_configuration_text(&mut self, text: &str) {
         // Made by the demo first, for its permissions.

@@ -136,7 +136,7 @@ impl Observatory {
                 reason: status
                     .fault
                     .as_ref()
-                    .map_or(status.state.name().to_owned(), |(_, text)| text.clone()),
+                    .map_or(WITHOUT_FAULT.to_owned(), |(_, text)| text.clone()),
                 code: status.fault.as_ref().map(|(code, _)| code.as_str().to_owned()),
             })
             .collect();

@@ -1,0 +1,212 @@
+//! The commands as an operator uses them: what each prints and exits with, and that they tell one story.
+//!
+//! A few rows are enough here. What needs no server stands with the binary.
+
+use std::ops::RangeInclusive;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anabranch_tests::{Daemon, Finished, Installation, Plan, until};
+use serde_json::Value as Json;
+
+use crate::STANDARD;
+
+/// One transaction a user, born on 1990-01-01 plus so many days as its id says, into the source's first table.
+async fn insert(installation: &Installation<'_>, source: usize, ids: RangeInclusive<u64>) {
+    let place = installation.topology.places_of(source).next().unwrap();
+    let table = place.quoted();
+    let user = |id: u64| {
+        format!(
+            "INSERT INTO {table} (user_id, user_name, birthday) \
+             VALUES ({id}, 'user{id}', DATE_ADD('1990-01-01', INTERVAL {id} DAY))"
+        )
+    };
+    let sql: Vec<String> = ids.map(user).collect();
+    installation.execute(["source-a", "source-b"][source], sql.join(";")).await;
+}
+
+fn rows(status: &Json) -> u64 {
+    status["lanes"].as_array().unwrap().iter().filter_map(|lane| lane["rows"].as_u64()).sum()
+}
+
+async fn until_applied(daemon: &Daemon, count: u64) {
+    until(&format!("{count} rows are applied"), async || {
+        daemon.status().await.is_some_and(|status| rows(&status) == count)
+    })
+    .await;
+}
+
+async fn status(installation: &Installation<'_>) -> Json {
+    installation.command(&["status", "--json"]).await.json()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_tell_one_story_from_set_up_to_an_orderly_stop() {
+    let installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
+    let missing = installation.command(&["check"]).await;
+    assert_eq!(missing.exit_code, 1, "{missing:?}");
+    for expected in [
+        "[log-stream-missing] stream",
+        "[target-table-missing] target target",
+        "anabranch --config FILE setup",
+    ] {
+        assert!(missing.stderr.contains(expected), "{expected}: {missing:?}");
+    }
+    let first = installation.command(&["setup"]).await.expect_success();
+    assert!(first.stdout.contains("source-a: created"), "{first:?}");
+    assert!(first.stdout.contains("target target: created 3 databases"), "{first:?}");
+    let second = installation.command(&["setup"]).await.expect_success();
+    assert!(!second.stdout.contains("created"), "{second:?}");
+    installation.command(&["check"]).await.expect_success();
+
+    // Without any daemon: nothing is applied, and that is said.
+    let idle = status(&installation).await;
+    let shown = (idle["daemon"].as_bool(), idle["lanes"][0]["state"].as_str());
+    assert_eq!(shown, (Some(false), Some("new")), "{idle}");
+
+    let mut daemon = installation.run();
+    insert(&installation, 0, 1..=300).await;
+    insert(&installation, 1, 301..=400).await;
+    until_applied(&daemon, 400).await;
+    daemon.until_ready().await;
+    let busy = status(&installation).await;
+    assert_eq!(busy["daemon"], true, "{busy}");
+    assert!(busy["tasks"].as_array().unwrap().iter().all(|task| task["state"] == "running"), "{busy}");
+    assert!(daemon.metrics().await.contains("anabranch_lane_lag_seconds{projection=\"birthday\""));
+    tail_agrees(&installation).await;
+
+    let taken = installation.command(&["run"]).await;
+    assert_eq!(taken.exit_code, 1, "{taken:?}");
+    let port = installation.configuration.http_port.to_string();
+    assert!(taken.stderr.contains("error: [listen-failed]") && taken.stderr.contains(&port), "{taken:?}");
+
+    assert_eq!(daemon.terminate().and_then(|status| status.code()), Some(0));
+    let after = status(&installation).await;
+    assert_eq!((after["daemon"].as_bool(), rows(&after)), (Some(false), 400), "{after}");
+}
+
+/// `tail` shows every change once, finds a position, and filters.
+async fn tail_agrees(installation: &Installation<'_>) {
+    let tail = async |arguments: &[&str]| {
+        let arguments = [&["tail", "--no-follow"], arguments].concat();
+        installation.command(&arguments).await.expect_success().json_lines()
+    };
+    assert_eq!(tail(&[]).await.len(), 400);
+    let source = tail(&["--source", "source-a"]).await;
+    let positions: Vec<_> = source.iter().map(position).collect();
+    assert_eq!(positions.len(), 300);
+    assert!(positions.is_sorted());
+    for place in [0, 1, 150, 299] {
+        let from = tail(&["--source", "source-a", "--from", source[place]["lsn"].as_str().unwrap()]).await;
+        let expected = positions.iter().filter(|position| **position >= positions[place]).count();
+        assert_eq!(from.len(), expected, "from {}", source[place]["lsn"]);
+    }
+    let one = tail(&["--user-id", "7"]).await;
+    assert_eq!((one.len(), &one[0]["action"]), (1, &Json::from("insert")));
+    assert_eq!(one[0]["after"]["birthday"]["date"], "1990-01-08");
+    assert_eq!(tail(&["--limit", "3"]).await.len(), 3);
+    assert_eq!(tail(&["--from", "latest"]).await.len(), 0);
+    assert_eq!(tail(&["--table", "user_00.user_999"]).await.len(), 0);
+}
+
+/// The parts of an Lsn, which are compared as numbers.
+fn position(change: &Json) -> [u64; 3] {
+    let mut parts = change["lsn"].as_str().unwrap().split(':').map(|part| part.parse().unwrap());
+    std::array::from_fn(|_| parts.next().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_refuses_the_password_stops_alone_and_is_seen() {
+    let plan = Plan { has_passwords_in_file: true, ..Plan::small() };
+    let mut installation = Installation::set_up(STANDARD.turn().await, &plan).await;
+    spoil_password(&mut installation, "source-b");
+    let checked = installation.command(&["check"]).await;
+    assert_eq!(checked.exit_code, 1, "{checked:?}");
+    assert!(checked.stderr.contains("error: [source-access-denied] source source-b"), "{checked:?}");
+    assert!(checked.stdout.contains("ok source source-a"), "{checked:?}");
+
+    let mut daemon = installation.run();
+    insert(&installation, 0, 1..=50).await;
+    until_applied(&daemon, 50).await;
+    let (code, reasons) = daemon.readiness().await.unwrap();
+    assert!(code == 503 && reasons.contains("\"code\":\"source-access-denied\""), "{code} {reasons}");
+    let shown = installation.command(&["status"]).await;
+    assert_eq!(shown.exit_code, 1, "{shown:?}");
+    assert!(shown.stdout.contains("source-b  stopped"), "{shown:?}");
+    assert_eq!(daemon.terminate().and_then(|status| status.code()), Some(0));
+
+    spoil_password(&mut installation, "source-a");
+    let ended = installation.command(&["run", "--role", "reader"]).await;
+    assert_eq!(ended.exit_code, 1, "every task has stopped: {ended:?}");
+    assert!(ended.stderr.contains("(task reader/source-a)"), "{ended:?}");
+    let json = installation.command(&["--log-format", "json", "check"]).await;
+    assert!(json.stderr.contains(r#"{"code":"source-access-denied","class":"definite""#), "{json:?}");
+    no_secret_in(&installation, &[checked, shown, ended, json]);
+}
+
+const WRONG_PASSWORD: &str = "certainly-not-this-one";
+
+fn spoil_password(installation: &mut Installation<'_>, server: &str) {
+    let file = installation.configuration_file();
+    let text = std::fs::read_to_string(file).unwrap();
+    let spoiled = text.replace(installation.server(server).password(), WRONG_PASSWORD);
+    assert_ne!(spoiled, text);
+    installation.write_configuration_text(&spoiled);
+}
+
+fn no_secret_in(installation: &Installation<'_>, answers: &[Finished]) {
+    let servers = installation.stack().servers();
+    let secrets = servers.iter().map(|server| server.password()).chain([WRONG_PASSWORD]);
+    for secret in secrets {
+        for answer in answers {
+            let found = answer.stdout.contains(secret) || answer.stderr.contains(secret);
+            assert!(!found, "a secret in {answer:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lag_grows_while_a_target_is_frozen_and_a_second_signal_ends_at_once() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let mut daemon = installation.run();
+    insert(&installation, 0, 1..=10).await;
+    until_applied(&daemon, 10).await;
+    let target = installation.server("target");
+    target.pause().unwrap();
+    insert(&installation, 0, 11..=20).await;
+    for seconds in [2.0, 4.0] {
+        daemon
+            .until_view("lanes", ("source", "source-a"), |lane| {
+                lane["lag_seconds"].as_f64().is_some_and(|lag| lag > seconds)
+            })
+            .await;
+    }
+    let ended = Command::new("kill").args(["-TERM", &daemon.pid().to_string()]).status().unwrap();
+    assert!(ended.success());
+    until("the daemon stops in order", async || daemon.log().contains("stopping: readers, then lanes")).await;
+    assert!(daemon.is_running(), "it waits for the frozen target");
+    let asked_again = Instant::now();
+    assert_eq!(daemon.terminate().and_then(|status| status.code()), Some(143));
+    assert!(asked_again.elapsed() < Duration::from_secs(3), "an orderly stop would take 10 s");
+    target.resume().unwrap();
+    let daemon = installation.run();
+    until_applied(&daemon, 20).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_daemon_waits_and_takes_over() {
+    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let mut first = installation.run();
+    first.until_ready().await;
+    installation.configuration.http_port = anabranch_demo::daemon::free_port().unwrap();
+    installation.write_configuration();
+    let second = installation.run();
+    second.until_view("tasks", ("task", "reader/source-a"), |task| task["state"] == "waiting").await;
+    assert_eq!(second.readiness().await.unwrap().0, 503, "it does not work yet");
+    insert(&installation, 0, 1..=10).await;
+    until_applied(&first, 10).await;
+    first.kill();
+    insert(&installation, 0, 11..=20).await;
+    until_applied(&second, 20).await;
+    second.until_ready().await;
+}
