@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use anabranch_pipeline::deliver::{Cell, Mutation, MutationAction};
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
 use anabranch_schemas::change::{Action, Value};
@@ -241,6 +242,26 @@ async fn an_older_mutation_neither_overwrites_nor_deletes_a_newer_row() {
         lane.commit(&flush).await.unwrap();
         progress = flush.progress;
         assert_eq!(place.rows_of(1).await.len(), expected, "after {number}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_value_of_an_older_version_is_not_taken() {
+    let place = ready().await;
+    let (mut lane, mut progress) = place.lane("source-a", 0).await;
+    // A birthday table has one value for all rows, so other values are made up here.
+    for (version, value, expected) in [(5, "aa-aa", "aa-aa"), (4, "bb-bb", "aa-aa"), (6, "cc-cc", "cc-cc")] {
+        let mut flush = flush_of(&lane, &progress, vec![]);
+        flush.push(Mutation {
+            table: 0,
+            shard: table(0).shard,
+            key: Box::new([Cell::UInt(1)]),
+            lsn: lsn(version),
+            action: MutationAction::Upsert(Box::new([Cell::Bytes(value.as_bytes().into())])),
+        });
+        lane.commit(&flush).await.unwrap();
+        progress = flush.progress;
+        assert_eq!(place.rows_of(1).await[0].1, expected, "after version {version}");
     }
 }
 
