@@ -100,6 +100,14 @@ fn kinds() -> Vec<Kind> {
         kind("DECIMAL(10,2)", |r| {
             format!("{}.{:02}", r.random_range(-9_999_999..10_000_000), r.random_range(0..100))
         }),
+        // Together with the others: a group of each number of digits.
+        kind("DECIMAL(5,4)", |r| format!("{}.{:04}", r.random_range(-9..10), r.random_range(0..10_000))),
+        kind("DECIMAL(11,6)", |r| {
+            format!("{}.{:06}", r.random_range(-99_999..100_000), r.random_range(0..1_000_000))
+        }),
+        kind("DECIMAL(14,7)", |r| {
+            format!("{}.{:07}", r.random_range(-9_999_999..10_000_000), r.random_range(0..10_000_000))
+        }),
         kind("DECIMAL(65,30)", |r| format!("{}.{}", r.random::<i64>(), r.random::<u64>())),
         kind("DECIMAL(9,9)", |r| format!("0.{:09}", r.random_range(0..1_000_000_000))),
         kind("BIT(1)", |r| r.random_range(0..2).to_string()),

@@ -16,8 +16,11 @@ async fn removed_tables_are_withdrawn_at_their_statement() {
             "TRUNCATE $0.t0",
             "INSERT INTO $0.t0 VALUES (2, '', NULL)",
             "USE $0",
+            // Only then are temporary tables in the binlog.
+            "SET SESSION binlog_format = MIXED",
             "CREATE TEMPORARY TABLE t1 (a INT)",
             "DROP TABLE t1",
+            "SET SESSION binlog_format = ROW",
             "CREATE OR REPLACE TABLE t1 LIKE t0",
             "DROP TABLE IF EXISTS t0, `t1`, other",
             "DROP DATABASE $1",
