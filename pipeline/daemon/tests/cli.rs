@@ -108,6 +108,15 @@ fn a_wrong_configuration_exits_2_and_names_key_value_and_need() {
 }
 
 #[test]
+fn a_certificate_file_that_cannot_be_read_is_named() {
+    let output = check_offline("# ca_file = \"/etc/anabranch/ca.pem\"", "ca_file = \"/nowhere/ca.pem\"");
+    assert_eq!(output.status.code(), Some(2));
+    let expected =
+        "error: [config-invalid] configuration key log.ca_file: /nowhere/ca.pem cannot be read; needed:";
+    assert!(stderr(&output).starts_with(expected), "{}", stderr(&output));
+}
+
+#[test]
 fn every_mistake_is_shown_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let text = EXAMPLE.replace("name = \"source-b\"", "name = \"source-a\"").replace("{mmdd}", "{day}");

@@ -3,7 +3,7 @@
 //! Every fault is reported, not just the first; one thing that cannot be reached does not hinder the others.
 
 use anabranch_pipeline::config::{Config, EntityConfig};
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::error::{Code, Fault};
 use clap::Args;
 use futures::future::join_all;
 use serde::Serialize;
@@ -55,7 +55,8 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let mut report = Report { offline: arguments.offline, ..Report::default() };
     match cli.configuration() {
         Ok(config) => {
-            report.checked.push(Checked { thing: "configuration".to_owned(), faults: Vec::new() });
+            let faults = unreadable_files(&config);
+            report.checked.push(Checked { thing: "configuration".to_owned(), faults });
             report.add_rules(&config);
             if !arguments.offline {
                 let wiring = Wiring::new(config);
@@ -71,6 +72,24 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         report.print_text(cli.log_format)
     }
     Ok(exit)
+}
+
+/// Files that the configuration names and that cannot be opened.
+fn unreadable_files(config: &Config) -> Vec<Fault> {
+    let log = ("log.ca_file".to_owned(), &config.log.ca_file);
+    let sources =
+        config.sources.iter().map(|source| (format!("ca_file of source {}", source.name), &source.ca_file));
+    let targets =
+        config.targets.iter().map(|target| (format!("ca_file of target {}", target.name), &target.ca_file));
+    let named = [log].into_iter().chain(sources).chain(targets);
+    let unreadable = named.filter_map(|(key, file)| {
+        let file = file.as_ref()?;
+        let error = std::fs::File::open(file).err()?;
+        let found = format!("{} cannot be read", file.display());
+        let fault = Fault::new(Code::ConfigInvalid, format!("configuration key {key}"), found);
+        Some(fault.needs("a readable PEM file with the CA certificate").caused_by(error))
+    });
+    unreadable.collect()
 }
 
 /// Every server, all at once: one that does not answer costs its own time-out only.

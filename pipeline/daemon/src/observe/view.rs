@@ -133,10 +133,7 @@ impl Observatory {
             .filter(|(_, status)| status.state != TaskState::Running)
             .map(|(name, status)| Reason {
                 thing: name.clone(),
-                reason: status
-                    .fault
-                    .as_ref()
-                    .map_or(WITHOUT_FAULT.to_owned(), |(_, text)| text.clone()),
+                reason: status.fault.as_ref().map_or(WITHOUT_FAULT.to_owned(), |(_, text)| text.clone()),
                 code: status.fault.as_ref().map(|(code, _)| code.as_str().to_owned()),
             })
             .collect();
