@@ -74,6 +74,9 @@ async fn the_commands_tell_one_story_from_set_up_to_an_orderly_stop() {
     assert!(busy["tasks"].as_array().unwrap().iter().all(|task| task["state"] == "running"), "{busy}");
     assert!(daemon.metrics().await.contains("anabranch_lane_lag_seconds{projection=\"birthday\""));
     tail_agrees(&installation).await;
+    for server in ["source-a", "target"] {
+        keeps_its_connections(&installation, server).await;
+    }
 
     let taken = installation.command(&["run"]).await;
     assert_eq!(taken.exit_code, 1, "{taken:?}");
@@ -83,6 +86,21 @@ async fn the_commands_tell_one_story_from_set_up_to_an_orderly_stop() {
     assert_eq!(daemon.terminate().and_then(|status| status.code()), Some(0));
     let after = status(&installation).await;
     assert_eq!((after["daemon"].as_bool(), rows(&after)), (Some(false), 400), "{after}");
+}
+
+/// The daemon asks each server once a second; a new connection each time would fill the server's log.
+async fn keeps_its_connections(installation: &Installation<'_>, server: &str) {
+    let mut admin = installation.admin(server).await;
+    let mut counter = async |name: &str| -> u64 {
+        let sql = format!(
+            "SELECT CAST(variable_value AS UNSIGNED) FROM information_schema.global_status \
+             WHERE variable_name = '{name}'"
+        );
+        admin.first("read a counter", sql).await.unwrap().unwrap()
+    };
+    let (connections, uptime_seconds) = (counter("CONNECTIONS").await, counter("UPTIME").await);
+    until("three seconds pass", async || counter("UPTIME").await >= uptime_seconds + 3).await;
+    assert_eq!(counter("CONNECTIONS").await, connections, "{server}");
 }
 
 /// `tail` shows every change once, finds a position, and filters.

@@ -60,6 +60,7 @@ async fn look(target: &MysqlTarget, faults: &mut Vec<Fault>) -> Result<(), Fault
     limit(&mut shapes, target);
     faults.extend(shapes);
     check_privileges(&mut session, target, probed, faults).await;
+    session.close().await;
     Ok(())
 }
 

@@ -21,9 +21,11 @@ use anabranch_pipeline::config::{Config, ServerUrl};
 use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::{LaneScope, ProjectedTable, Projection};
+use tokio::sync::Mutex;
 
 pub use self::lane::MysqlLane;
 pub use self::progress::StoredProgress;
+use self::session::Session;
 pub use self::setup::SetupReport;
 use super::connection::quote_table;
 
@@ -42,6 +44,8 @@ struct Settings {
     control_database: String,
     statement_rows: usize,
     assignments: Vec<Arc<Assignment>>,
+    /// Kept open between readings of progress, which come once a second.
+    progress_session: Mutex<Option<Session>>,
 }
 
 /// A projection that has tables on this target.
@@ -94,6 +98,7 @@ impl MysqlTarget {
             control_database: target.control_database.clone(),
             statement_rows: config.limits.statement_rows.get(),
             assignments,
+            progress_session: Mutex::default(),
         })))
     }
 
@@ -146,8 +151,22 @@ impl MysqlTarget {
 
     /// All progress rows that this target holds, also of lanes that are not configured any more. Waits for no lock.
     pub async fn progress(&self) -> Result<Vec<StoredProgress>, Fault> {
-        let mut session = session::Session::open(self).await?;
-        session.progress(self).await
+        let mut kept = self.0.progress_session.lock().await;
+        // Taken out, so that a cancelled or failed question never leaves a half-used session behind. A session that
+        // was kept may be dead: only a new one's failure counts.
+        if let Some(mut session) = kept.take()
+            && let Ok(rows) = session.progress(self).await
+        {
+            *kept = Some(session);
+            return Ok(rows);
+        }
+        let mut session = Session::open(self).await?;
+        let rows = session.progress(self).await;
+        match rows {
+            Ok(_) => *kept = Some(session),
+            Err(_) => session.close().await,
+        }
+        rows
     }
 
     /// `target NAME`, as faults name it.

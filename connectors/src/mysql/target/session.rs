@@ -21,7 +21,8 @@ const STATEMENT_TIMEOUT: Duration = Duration::from_secs(120);
 /// A row as text; `None` = NULL.
 pub(super) type TextRow = Vec<Option<String>>;
 
-/// An open session on a target.
+/// An open session on a target. One that is dropped without [`Session::close`] leaves a warning in the server's log.
+#[derive(Debug)]
 pub(super) struct Session {
     connection: MySqlConnection,
     subject: String,
@@ -52,6 +53,11 @@ impl Session {
     pub(super) async fn progress(&mut self, target: &MysqlTarget) -> Result<Vec<StoredProgress>, Fault> {
         let rows = self.rows(progress::select(&target.progress_table(), None)).await?;
         rows.iter().map(|row| StoredProgress::from_row(&self.subject, row)).collect()
+    }
+
+    pub(super) async fn close(self) {
+        // The answers are in; a failed good-bye changes nothing.
+        let _ = tokio::time::timeout(CONNECT_TIMEOUT, self.connection.close()).await;
     }
 
     fn fault(&self, error: sqlx::Error) -> Fault {

@@ -117,6 +117,7 @@ pub(super) async fn setup(target: &MysqlTarget) -> Result<SetupReport, Fault> {
     let mut report = SetupReport::default();
     create(&mut session, target, &catalog, &mut report).await?;
     enrol(&mut session, target, &enrolment, &mut report).await?;
+    session.close().await;
     Ok(report)
 }
 
@@ -224,6 +225,7 @@ async fn create_tables(target: &MysqlTarget, statements: &[String]) -> Result<()
     for packet in statements.chunks(STATEMENTS_PER_PACKET) {
         session.run(packet.join(";")).await?;
     }
+    session.close().await;
     Ok(())
 }
 
