@@ -219,8 +219,12 @@ async fn a_second_daemon_waits_and_takes_over() {
     installation.configuration.http_port = anabranch_demo::daemon::free_port().unwrap();
     installation.write_configuration();
     let second = installation.run();
-    second.until_view("tasks", ("task", "reader/source-a"), |task| task["state"] == "waiting").await;
-    assert_eq!(second.readiness().await.unwrap().0, 503, "it does not work yet");
+    // It sees what is going on, and does not work.
+    second.until_view("lanes", ("source", "source-a"), |lane| lane["state"] == "current").await;
+    second.until_view("lanes", ("source", "source-b"), |lane| lane["state"] == "current").await;
+    let (code, reasons) = second.readiness().await.unwrap();
+    let waiting = reasons.matches("waiting for its lease").count();
+    assert_eq!((code, waiting), (503, 6), "two readers and four lanes: {reasons}");
     insert(&installation, 0, 1..=10).await;
     until_applied(&first, 10).await;
     first.kill();
