@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use anabranch_demo::daemon::{self, DaemonConfiguration};
 use anabranch_demo::verify::{Comparison, DerivedLayer, DerivedLayout, drain, drain_and_compare};
@@ -9,10 +10,9 @@ use anabranch_demo::{Connection, Endpoint, Topology, Workload, WorkloadOptions};
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
 use anabranch_stack::{MariaDbAccount, Server, Stack};
 
-use crate::binary;
 use crate::daemon::{Call, Daemon, Finished, Run};
 use crate::ground::Turn;
-use crate::patience::PATIENCE;
+use crate::patience::{PATIENCE, blocking};
 
 /// What an installation is like.
 #[derive(Debug, Clone)]
@@ -21,6 +21,8 @@ pub struct Plan {
     /// Derived databases.
     pub databases: u32,
     pub lanes: u32,
+    /// How many of the targets are used.
+    pub targets: usize,
     /// Where the application puts its users.
     pub rule: ShardingRule,
     /// Passwords stand in the file, and not in environment variables.
@@ -31,7 +33,14 @@ impl Plan {
     /// All users of a day in one table; 10 source databases with one table each, so all types of birthday column.
     pub fn small() -> Self {
         let rule = ShardingRule { hash: NameHash::Crc32, spread: Spread::Spread, databases: 10, tables: 1 };
-        Self { layout: DerivedLayout::ByDay, databases: 2, lanes: 2, rule, has_passwords_in_file: false }
+        Self {
+            layout: DerivedLayout::ByDay,
+            databases: 2,
+            lanes: 2,
+            targets: 1,
+            rule,
+            has_passwords_in_file: false,
+        }
     }
 }
 
@@ -45,11 +54,18 @@ pub struct Installation<'g> {
     call: Call,
 }
 
+/// The binary under test, built once a process.
+fn binary() -> PathBuf {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| blocking(daemon::build).expect("the daemon builds")).clone()
+}
+
 impl<'g> Installation<'g> {
     /// Makes the source tables and the configuration file; `setup` was not called yet.
     pub async fn prepare(turn: Turn<'g>, plan: &Plan) -> Self {
         let sources = turn.servers(MariaDbAccount::Capture);
-        let targets = turn.servers(MariaDbAccount::Apply);
+        let mut targets = turn.servers(MariaDbAccount::Apply);
+        targets.truncate(plan.targets);
         let endpoints = |names: &[String]| -> Vec<Endpoint> {
             names
                 .iter()
@@ -74,7 +90,7 @@ impl<'g> Installation<'g> {
         if !plan.has_passwords_in_file {
             environment.extend(turn.stack.env());
         }
-        let call = Call { binary: binary::anabranch(), file: PathBuf::new(), environment };
+        let call = Call { binary: binary(), file: PathBuf::new(), environment };
         let mut installation = Self { turn, configuration, topology, layer, call };
         installation.write_configuration();
         installation

@@ -4,7 +4,6 @@
 //! and the binary `anabranch`, which is met through its command line, its HTTP port and its tables alone. Servers are
 //! costly to start, so the tests of one target take turns on one stack, and each begins on a clean slate.
 
-mod binary;
 mod daemon;
 mod ground;
 mod http;

@@ -34,6 +34,14 @@ pub fn build() -> Result<PathBuf> {
     if !cfg!(debug_assertions) {
         command.arg("--release");
     }
+    // What cargo tells the program that it runs is for that program. Build scripts that look at it (ring's) would see
+    // a change, and everything behind them would be built again, now and at the next start.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"].iter().any(|own| text.starts_with(own)) {
+            command.env_remove(&name);
+        }
+    }
     let output = command
         .stderr(Stdio::inherit())
         .output()
