@@ -91,6 +91,7 @@ fn router(shown: Shown) -> Router {
 }
 
 async fn metrics(State(shown): State<Shown>) -> impl IntoResponse {
+    shown.observatory.measure_lag(Instant::now());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], shown.metrics.render())
 }
 

@@ -134,9 +134,6 @@ impl Observatory {
             }
             Err(fault) => seen.log_answer.bad(fault),
         }
-        if let Some(lag) = seen.lag(now) {
-            gauge!(names::CAPTURE_LAG, "source" => source.to_owned()).set(lag.as_secs_f64());
-        }
     }
 
     /// A target told the progress of its lanes, or could not. Lanes without a row have not begun.
@@ -147,8 +144,7 @@ impl Observatory {
         now: Instant,
     ) {
         let mut all = self.lock();
-        let Observations { sources, lanes } = &mut *all;
-        for (id, seen) in lanes.iter_mut().filter(|(id, _)| id.target == target) {
+        for (id, seen) in all.lanes.iter_mut().filter(|(id, _)| id.target == target) {
             match progress {
                 Ok(progress) => {
                     let progress = progress.get(id).cloned().unwrap_or_default();
@@ -161,7 +157,20 @@ impl Observatory {
                 }
                 Err(fault) => seen.answer.bad(fault),
             }
-            if let Some(lag) = sources.get(&id.source).and_then(|source| seen.lag(source, now)) {
+        }
+    }
+
+    /// Sets the gauges of lag as of now. To be called before they are shown: lag grows between two answers, and a
+    /// server that answers nothing gives none.
+    pub fn measure_lag(&self, now: Instant) {
+        let all = self.lock();
+        for (name, source) in &all.sources {
+            if let Some(lag) = source.lag(now) {
+                gauge!(names::CAPTURE_LAG, "source" => name.clone()).set(lag.as_secs_f64());
+            }
+        }
+        for (id, lane) in &all.lanes {
+            if let Some(lag) = all.sources.get(&id.source).and_then(|source| lane.lag(source, now)) {
                 gauge!(
                     names::LANE_LAG, "projection" => id.projection.clone(), "target" => id.target.clone(),
                     "source" => id.source.clone(), "lane" => id.lane.to_string()
