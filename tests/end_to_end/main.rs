@@ -3,10 +3,26 @@
 
 #![expect(clippy::unwrap_used, reason = "the whole target is tests")]
 
+mod check;
 mod commands;
+mod faults;
 mod flow;
+mod large;
+mod operator;
+mod renames;
+mod secrets;
+mod values;
 
+use anabranch_stack::ServerSpec;
 use anabranch_tests::Ground;
 
-/// Two sources, a target, NATS.
-static STANDARD: Ground = Ground::standard();
+/// Two sources, of which the second one compresses its binlog, two targets (a plan takes the first one), NATS.
+static STANDARD: Ground = Ground::of(|| {
+    vec![
+        ServerSpec::mariadb_source("source-a"),
+        ServerSpec::mariadb_source("source-b").flag("--log-bin-compress=ON"),
+        ServerSpec::mariadb_target("target"),
+        ServerSpec::mariadb_target("target-2"),
+        ServerSpec::nats("nats"),
+    ]
+});

@@ -164,8 +164,8 @@ impl Daemon {
         until_some(&format!("{list} {key:?} as wanted"), async || {
             let status = self.status().await?;
             let views = status.get(list)?.as_array()?.iter();
-            let named = views.filter(|view| view[key.0].as_str() == Some(key.1));
-            named.cloned().find(|view| condition(view))
+            let mut named = views.filter(|view| view[key.0].as_str() == Some(key.1));
+            named.find(|view| condition(view)).cloned()
         })
         .await
     }

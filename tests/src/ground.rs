@@ -102,7 +102,10 @@ impl Turn<'_> {
                     connection.rows("list databases", databases).await.expect("it answers");
                 let mut sql: String =
                     databases.iter().map(|database| format!("DROP DATABASE `{database}`;")).collect();
-                sql.push_str("RESET MASTER");
+                sql.push_str(
+                    "SET GLOBAL binlog_format = ROW; SET GLOBAL binlog_row_image = FULL;
+                     SET GLOBAL binlog_row_metadata = FULL; RESET MASTER",
+                );
                 connection.execute("clean up", sql).await.expect("an administrator may");
             }
         }

@@ -1,0 +1,122 @@
+//! `check` on a set-up in which everything is wrong at once: each thing is named, with its code and what repairs it.
+//!
+//! Each failure by itself is the conformance tests' business.
+
+use anabranch_stack::ServerSpec;
+use anabranch_tests::{Installation, Plan, until};
+use serde_json::Value as Json;
+
+use crate::STANDARD;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_names_everything_that_is_wrong_with_its_remedy_and_is_ok_when_repaired() {
+    let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
+    let fresh = installation.command(&["check", "--json"]).await;
+    let codes = codes(&fresh.json());
+    assert!(codes.contains(&("log-stream-missing".to_owned(), "setup".to_owned())), "{fresh:?}");
+    assert!(codes.iter().any(|(code, _)| code == "target-table-missing"), "{fresh:?}");
+    installation.command(&["setup"]).await.expect_success();
+    installation.command(&["check"]).await.expect_success();
+
+    installation
+        .execute(
+            "source-b",
+            "SET GLOBAL binlog_format = STATEMENT; SET GLOBAL binlog_row_image = MINIMAL; \
+             SET GLOBAL binlog_row_metadata = MINIMAL",
+        )
+        .await;
+    installation
+        .execute(
+            "target",
+            "DROP TABLE birthday_00.birthday_0101; ALTER TABLE birthday_01.birthday_0102 DROP COLUMN lsn",
+        )
+        .await;
+    let right = installation.environment_mut().clone();
+    for (name, value) in installation.environment_mut() {
+        if name == "ANABRANCH_SOURCE_A_URL" {
+            *value = value.replace('@', "wrong@");
+        }
+    }
+    let check = installation.command(&["check"]).await;
+    assert_eq!(check.exit_code, 1, "{check:?}");
+    for (code, words) in [
+        ("source-access-denied", ["source source-a", ""]),
+        ("source-format-not-row", ["STATEMENT", "SET GLOBAL binlog_format = ROW"]),
+        ("source-image-not-full", ["MINIMAL", "SET GLOBAL binlog_row_image = FULL"]),
+        ("source-metadata-not-full", ["MINIMAL", "SET GLOBAL binlog_row_metadata = FULL"]),
+        ("target-table-missing", ["`birthday_00`.`birthday_0101`", "setup"]),
+        ("target-table-shape", ["`birthday_01`.`birthday_0102`", "ADD COLUMN `lsn`"]),
+    ] {
+        let line = check.stderr.lines().find(|line| line.contains(&format!("[{code}]"))).unwrap_or_default();
+        assert!(words.iter().all(|word| line.contains(word)), "{code}: {check:?}");
+    }
+    assert!(check.stdout.contains("ok log"), "{check:?}");
+
+    *installation.environment_mut() = right;
+    installation
+        .execute(
+            "source-b",
+            "SET GLOBAL binlog_format = ROW; SET GLOBAL binlog_row_image = FULL; SET GLOBAL binlog_row_metadata = FULL",
+        )
+        .await;
+    installation.execute("target", "DROP TABLE birthday_01.birthday_0102").await;
+    installation.command(&["setup"]).await.expect_success();
+    installation.command(&["check"]).await.expect_success();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_with_one_source_is_shown_by_run_and_the_other_source_is_captured() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    installation.execute("source-a", "SET GLOBAL binlog_row_image = MINIMAL").await;
+    let daemon = installation.run();
+    let view = daemon.until_view("sources", ("source", "source-a"), |view| view["state"] == "stopped").await;
+    let sql = "INSERT INTO user_05.user_000 (user_id, user_name, birthday) VALUES (1, 'n', '1990-01-01')";
+    installation.execute("source-b", sql).await;
+    until("the other source is derived", async || {
+        let mut target = installation.admin("target").await;
+        let rows = target.first::<u64>("count", "SELECT COUNT(*) FROM birthday_00.birthday_0101").await;
+        rows.unwrap() == Some(1)
+    })
+    .await;
+    installation.execute("source-a", "SET GLOBAL binlog_row_image = FULL").await;
+    assert_eq!(view["code"], "source-image-not-full", "{view}");
+    assert!(view["fault"].as_str().unwrap().contains("remedy"), "{view}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_cannot_serve_is_refused_by_set_up_check_and_run() {
+    let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
+    for (spec, code) in [
+        (ServerSpec::nats_without_jetstream("nats-plain"), "log-without-jetstream"),
+        (ServerSpec::nats_old("nats-old"), "log-server-too-old"),
+    ] {
+        let name = spec.name.clone();
+        anabranch_tests::blocking(|| installation.stack().add(spec)).unwrap();
+        installation.configuration.log = name.clone();
+        installation.write_configuration();
+        let url = installation.server(&name).url();
+        installation
+            .environment_mut()
+            .push((format!("ANABRANCH_{}_URL", name.to_ascii_uppercase().replace('-', "_")), url));
+        for command in ["setup", "check"] {
+            let finished = installation.command(&[command]).await;
+            assert_eq!(finished.exit_code, 1, "{command}: {finished:?}");
+            assert!(finished.stderr.contains(&format!("[{code}]")), "{command}: {finished:?}");
+        }
+        let mut daemon = installation.run();
+        assert_eq!(daemon.wait().and_then(|status| status.code()), Some(1), "{}", daemon.log());
+        installation.server(&name).stop().unwrap();
+    }
+}
+
+/// Code and last word of the remedy of each fault.
+fn codes(report: &Json) -> Vec<(String, String)> {
+    let faults = report["faults"].as_array().unwrap().iter();
+    let text = |value: &Json| value.as_str().unwrap_or_default().to_owned();
+    faults
+        .map(|fault| {
+            let remedy = text(&fault["remedy"]);
+            (text(&fault["code"]), remedy.split_whitespace().last().unwrap_or_default().to_owned())
+        })
+        .collect()
+}

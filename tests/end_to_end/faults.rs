@@ -1,0 +1,138 @@
+//! A definite fault stops the one thing that has it, is shown by name everywhere, and leaves the others going.
+
+use anabranch_tests::{Daemon, Installation, Plan, until};
+
+use crate::STANDARD;
+
+async fn insert(installation: &Installation<'_>, server: &str, table: &str, user: u64) {
+    let sql =
+        format!("INSERT INTO {table} (user_id, user_name, birthday) VALUES ({user}, 'n', '1990-01-01')");
+    installation.execute(server, sql).await;
+}
+
+/// Waits for a user in a derived table; other sources may be stopped, so nothing is drained.
+async fn until_derived(installation: &Installation<'_>, user: u64) {
+    until(&format!("user {user} is derived"), async || {
+        let sql = format!(
+            "SELECT COUNT(*) FROM (SELECT user_id FROM birthday_00.birthday_0101) AS t WHERE user_id = {user}"
+        );
+        let mut target = installation.admin("target").await;
+        target.first::<u64>("look for a user", sql).await.unwrap() == Some(1)
+    })
+    .await;
+}
+
+async fn expect_stopped(installation: &Installation<'_>, daemon: &Daemon, code: &str, subject: &str) {
+    let source =
+        daemon.until_view("sources", ("source", "source-a"), |view| view["state"] == "stopped").await;
+    assert_eq!(source["code"], code, "{source}");
+    assert!(source["fault"].as_str().unwrap().contains(subject), "{source}");
+    let (ready, reasons) = daemon.readiness().await.unwrap();
+    assert!(ready == 503 && reasons.contains(code), "{reasons}");
+    assert_eq!(daemon.metric("anabranch_task_state", &["task=\"reader/source-a\""]).await, 3.0);
+    let labels = ["task=\"reader/source-a\"", &format!("code=\"{code}\"")];
+    assert_eq!(daemon.metric("anabranch_faults_total", &labels).await, 1.0);
+    let status = installation.command(&["status"]).await;
+    assert_eq!(status.exit_code, 1, "{status:?}");
+    assert!(status.stdout.contains(&format!("[{code}]")), "{status:?}");
+    assert!(daemon.log().contains(code), "{}", daemon.log());
+
+    // The other source goes on, and so do the lanes.
+    insert(installation, "source-b", "user_05.user_000", 100).await;
+    until_derived(installation, 100).await;
+    let status = daemon.status().await.unwrap();
+    let running = status["tasks"].as_array().unwrap().iter().filter(|task| task["state"] == "running");
+    assert_eq!(running.count(), 5, "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_logged_as_a_statement_stops_its_source_only() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let daemon = installation.run();
+    insert(&installation, "source-a", "user_00.user_000", 1).await;
+    until_derived(&installation, 1).await;
+    let sql = "SET SESSION binlog_format = STATEMENT; UPDATE user_00.user_000 SET birthday = '1990-03-04'";
+    installation.execute("source-a", sql).await;
+    expect_stopped(&installation, &daemon, "binlog-statement", "source source-a").await;
+    assert!(!daemon.log().contains("1990-03-04"), "a row value of the statement is in the log");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_captured_column_stops_its_source_only() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let mut daemon = installation.run();
+    insert(&installation, "source-a", "user_00.user_000", 1).await;
+    until_derived(&installation, 1).await;
+    installation.execute("source-a", "ALTER TABLE user_03.user_000 DROP COLUMN birthday").await;
+    installation
+        .execute("source-a", "INSERT INTO user_03.user_000 (user_id, user_name) VALUES (5, 'x')")
+        .await;
+    expect_stopped(&installation, &daemon, "source-schema-changed", "user_03.user_000").await;
+    // With every task of a role stopped the daemon says so and ends; here others run, so SIGTERM ends it in order.
+    assert_eq!(daemon.terminate().and_then(|status| status.code()), Some(0), "{}", daemon.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_whose_tasks_have_all_stopped_ends_with_their_faults() {
+    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    for (name, value) in installation.environment_mut() {
+        if name == "ANABRANCH_SOURCE_A_URL" || name == "ANABRANCH_SOURCE_B_URL" {
+            *value = value.replace('@', "wrong@");
+        }
+    }
+    let mut daemon = installation.run_with(&["--role", "reader"], &[]);
+    let status = daemon.wait().unwrap();
+    assert_eq!(status.code(), Some(1), "{}", daemon.log());
+    let log = daemon.log();
+    for source in ["source-a", "source-b"] {
+        assert!(log.contains(&format!("error: [source-access-denied] source {source}")), "{log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_revoked_privilege_is_missed_by_name_and_the_rest_goes_on() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    for (server, thing, code, names, revoke, grant) in [
+        (
+            "source-a",
+            "source source-a",
+            "source-grant-missing",
+            "REPLICATION SLAVE",
+            "REVOKE REPLICATION SLAVE ON *.* FROM",
+            "GRANT REPLICATION SLAVE ON *.* TO",
+        ),
+        (
+            "source-a",
+            "source source-a",
+            "source-grant-missing",
+            "BINLOG MONITOR",
+            "REVOKE BINLOG MONITOR ON *.* FROM",
+            "GRANT BINLOG MONITOR ON *.* TO",
+        ),
+        (
+            "target",
+            "target target",
+            "target-grant-missing",
+            "DELETE",
+            "REVOKE DELETE ON `birthday\\_%`.* FROM",
+            "GRANT DELETE ON `birthday\\_%`.* TO",
+        ),
+    ] {
+        let users = format!(
+            "SELECT CONCAT('`', user, '`@`', host, '`') FROM mysql.user WHERE user = '{}'",
+            installation.server(server).user()
+        );
+        let mut admin = installation.admin(server).await;
+        let user: String = admin.first("find the account", users).await.unwrap().unwrap();
+        installation.execute(server, format!("{revoke} {user}")).await;
+        let check = installation.command(&["check"]).await;
+        installation.execute(server, format!("{grant} {user}")).await;
+        assert_eq!(check.exit_code, 1, "{check:?}");
+        let line = check.stderr.lines().find(|line| line.contains(&format!("[{code}]"))).unwrap_or_default();
+        assert!(line.contains(names) && line.contains("GRANT "), "{revoke}: {check:?}");
+        assert!(!check.stdout.contains(&format!("ok {thing}\n")), "{check:?}");
+        let others = check.stdout.lines().filter(|line| line.starts_with("ok ")).count();
+        assert_eq!(others, 4, "configuration, log and the two other servers: {check:?}");
+    }
+    installation.command(&["check"]).await.expect_success();
+}

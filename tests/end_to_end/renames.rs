@@ -1,0 +1,156 @@
+//! A user that moves between shards ends in exactly one derived table, whatever the order in which the two logs arrive.
+
+use anabranch_tests::{Daemon, Installation, Plan};
+
+use crate::STANDARD;
+
+/// On source-a; columns of type DATE, DATETIME and text.
+const A_DATE: &str = "user_00.user_000";
+const A_DATETIME: &str = "user_01.user_000";
+const A_TEXT: &str = "user_02.user_000";
+/// On source-b.
+const B_TEXT: &str = "user_07.user_000";
+const B_DATE: &str = "user_05.user_000";
+
+fn insert(table: &str, user: u64, birthday: &str) -> String {
+    format!(
+        "INSERT INTO {table} (user_id, user_name, birthday) VALUES ({user}, 'name-{user}', '{birthday}');"
+    )
+}
+
+fn delete(table: &str, user: u64) -> String {
+    format!("DELETE FROM {table} WHERE user_id = {user};")
+}
+
+async fn prepare<'g>() -> Installation<'g> {
+    Installation::set_up(STANDARD.turn().await, &Plan::small()).await
+}
+
+async fn is_only_in(installation: &Installation<'_>, user: u64, month_day: &str) {
+    let rows = installation.derived(user).await;
+    let days: Vec<&str> = rows.iter().map(|(_, day)| day.as_str()).collect();
+    assert_eq!(days, [month_day], "user {user}: {rows:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_that_moves_to_another_server_is_in_one_table_in_either_order() {
+    let installation = prepare().await;
+    let _daemon = installation.run();
+    let on = async |server: &str, sql: &str| installation.execute(server, sql).await;
+
+    // With the same birthday, with another one, and back again.
+    for (user, new) in [(1, "1990-01-31"), (2, "1990-02-28")] {
+        let [first, second] = ["01-31", &new[5..]];
+        on("source-a", &insert(A_DATE, user, "1990-01-31")).await;
+        is_only_in(&installation, user, first).await;
+        on("source-b", &insert(B_TEXT, user, new)).await;
+        on("source-a", &delete(A_DATE, user)).await;
+        is_only_in(&installation, user, second).await;
+        on("source-b", &delete(B_TEXT, user)).await;
+        on("source-a", &insert(A_TEXT, user, "1990-01-31")).await;
+        is_only_in(&installation, user, first).await;
+    }
+    installation.expect_equal().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_that_moves_inside_a_server_is_in_one_table_in_either_order() {
+    let installation = prepare().await;
+    let _daemon = installation.run();
+    let on_a = async |sql: &str| installation.execute("source-a", sql).await;
+
+    on_a(&(insert(A_DATE, 1, "2000-02-29") + &insert(A_DATE, 2, "2000-02-29"))).await;
+    on_a(&format!("BEGIN; {} {} COMMIT", insert(A_DATETIME, 1, "2000-02-29"), delete(A_DATE, 1))).await;
+    on_a(&format!("BEGIN; {} {} COMMIT", delete(A_DATE, 2), insert(A_TEXT, 2, "2000-12-31"))).await;
+    is_only_in(&installation, 1, "02-29").await;
+    is_only_in(&installation, 2, "12-31").await;
+
+    // There and back within one transaction, each time with the insert first.
+    let [there, back] = [insert(A_TEXT, 1, "2000-03-01"), insert(A_DATETIME, 1, "2000-02-28")];
+    on_a(&format!("BEGIN; {there} {} {back} {} COMMIT", delete(A_DATETIME, 1), delete(A_TEXT, 1))).await;
+    is_only_in(&installation, 1, "02-28").await;
+
+    // A new name in the same table; a new id is another user.
+    on_a("UPDATE user_02.user_000 SET user_name = 'else' WHERE user_id = 2").await;
+    is_only_in(&installation, 2, "12-31").await;
+    on_a("UPDATE user_02.user_000 SET user_id = 3 WHERE user_id = 2").await;
+    is_only_in(&installation, 3, "12-31").await;
+    assert_eq!(installation.derived(2).await, []);
+    installation.expect_equal().await;
+}
+
+/// Puts the lanes of a source back to the progress of an earlier copy, as `replay` would.
+async fn rewind(installation: &Installation<'_>, source: &str) {
+    let sql = format!(
+        "UPDATE anabranch.progress p JOIN kept.progress k USING (projection, source, lane)
+         SET p.position = k.position, p.resume_file = k.resume_file, p.resume_position = k.resume_position,
+             p.resume_gtid_set = k.resume_gtid_set, p.message_sequence = k.message_sequence,
+             p.message_id = k.message_id, p.revision = p.revision + 1
+         WHERE p.source = '{source}'"
+    );
+    installation.execute("target", sql).await;
+}
+
+async fn replay(installation: &Installation<'_>, mut daemon: Daemon, source: &str) -> Daemon {
+    daemon.kill();
+    rewind(installation, source).await;
+    let daemon = installation.run();
+    daemon.until_ready().await;
+    daemon
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_is_replayed_later_puts_nobody_back() {
+    let installation = prepare().await;
+    let daemon = installation.run();
+    let on = async |server: &str, sql: &str| installation.execute(server, sql).await;
+    on("source-a", &insert(A_DATE, 9, "1999-09-09")).await;
+    on("source-b", &insert(B_DATE, 9, "1999-09-09")).await;
+    installation.drained().await;
+    on("target", "CREATE DATABASE kept; CREATE TABLE kept.progress AS SELECT * FROM anabranch.progress")
+        .await;
+
+    // 1 moves from a to b, 2 from b to a, 3 there and back; a change of birthday on the way.
+    on("source-a", &(insert(A_DATE, 1, "1990-01-01") + &insert(A_TEXT, 3, "1990-03-03"))).await;
+    on("source-b", &insert(B_TEXT, 2, "1990-02-02")).await;
+    on("source-b", &(insert(B_DATE, 1, "1990-11-01") + &insert(B_DATE, 3, "1990-03-03"))).await;
+    on("source-a", &(delete(A_DATE, 1) + &delete(A_TEXT, 3) + &insert(A_DATE, 2, "1990-02-02"))).await;
+    on("source-b", &(delete(B_TEXT, 2) + &delete(B_DATE, 3))).await;
+    on("source-a", &insert(A_DATETIME, 3, "1990-03-04")).await;
+    installation.expect_equal().await;
+
+    let daemon = replay(&installation, daemon, "source-a").await;
+    installation.expect_equal().await;
+    let replayed = daemon.metric("anabranch_lane_rows_total", &["source=\"source-a\""]).await;
+    assert!(replayed > 0.0, "nothing was replayed");
+    let _daemon = replay(&installation, daemon, "source-b").await;
+    installation.expect_equal().await;
+    for (user, day) in [(1, "11-01"), (2, "02-02"), (3, "03-04")] {
+        is_only_in(&installation, user, day).await;
+    }
+    installation.execute("target", "DROP DATABASE kept").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn truncate_and_drop_withdraw_the_claims_of_one_shard_only() {
+    let installation = prepare().await;
+    let _daemon = installation.run();
+    let on = async |server: &str, sql: &str| installation.execute(server, sql).await;
+    // User 1 stands in two shards, as in the middle of a move.
+    on("source-a", &(insert(A_DATE, 1, "1990-05-05") + &insert(A_DATE, 2, "1990-05-05"))).await;
+    on("source-a", &(insert(A_DATETIME, 1, "1990-05-05") + &insert(A_TEXT, 3, "1990-05-05"))).await;
+    on("source-b", &insert(B_DATE, 4, "1990-05-05")).await;
+    assert_eq!(installation.derived(1).await.len(), 2);
+
+    on("source-a", &format!("TRUNCATE TABLE {A_DATE}")).await;
+    assert_eq!(installation.derived(1).await.len(), 1);
+    assert_eq!(installation.derived(2).await, []);
+    on("source-a", &insert(A_DATE, 2, "1990-06-06")).await;
+    is_only_in(&installation, 2, "06-06").await;
+
+    on("source-a", &format!("DROP TABLE {A_DATETIME}")).await;
+    assert_eq!(installation.derived(1).await, []);
+    for (user, day) in [(2, "06-06"), (3, "05-05"), (4, "05-05")] {
+        is_only_in(&installation, user, day).await;
+    }
+}
