@@ -134,6 +134,12 @@ impl<'g> Installation<'g> {
         std::fs::write(&self.call.file, text).expect("the file is written");
     }
 
+    /// For a second daemon beside the first.
+    pub fn use_another_http_port(&mut self) {
+        self.configuration.http_port = daemon::free_port().expect("a port is free");
+        self.write_configuration();
+    }
+
     /// Variables that hold the passwords; empty when they stand in the file.
     pub fn environment_mut(&mut self) -> &mut Vec<(String, String)> {
         &mut self.call.environment
@@ -150,6 +156,11 @@ impl<'g> Installation<'g> {
 
     pub fn server(&self, name: &str) -> std::sync::Arc<Server> {
         self.turn.stack.server(name).expect("a server of the stack")
+    }
+
+    /// JetStream, to look and to damage.
+    pub async fn jetstream(&self) -> async_nats::jetstream::Context {
+        self.turn.jetstream().await
     }
 
     /// `anabranch --config FILE …`, to its end.
