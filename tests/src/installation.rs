@@ -149,11 +149,6 @@ impl<'g> Installation<'g> {
         self.turn.stack
     }
 
-    /// JetStream, to look and to damage.
-    pub async fn jetstream(&self) -> async_nats::jetstream::Context {
-        self.turn.jetstream().await
-    }
-
     pub fn server(&self, name: &str) -> std::sync::Arc<Server> {
         self.turn.stack.server(name).expect("a server of the stack")
     }
