@@ -38,7 +38,10 @@ pub fn build() -> Result<PathBuf> {
     // a change, and everything behind them would be built again, now and at the next start.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"].iter().any(|own| text.starts_with(own)) {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
+            .iter()
+            .any(|own| text.starts_with(own))
+        {
             command.env_remove(&name);
         }
     }
