@@ -158,6 +158,13 @@ impl<'g> Installation<'g> {
         self.turn.jetstream().await
     }
 
+    /// Frees the leases of a daemon that was killed; otherwise the next one waits until they have run out.
+    pub async fn free_leases(&self) {
+        let bucket = format!("KV_{}_leases", self.configuration.name);
+        let bucket = self.jetstream().await.get_stream(bucket).await.expect("set-up has made it");
+        bucket.purge().await.expect("NATS answers");
+    }
+
     /// `anabranch --config FILE …`, to its end.
     pub async fn command(&self, arguments: &[&str]) -> Finished {
         self.call.finish(arguments).await
