@@ -90,6 +90,14 @@ impl Arguments {
         }
     }
 
+    /// As the command line and the configuration spell it.
+    pub fn layout_name(&self) -> &'static str {
+        match self.layout {
+            Layout::ByDay => "by_day",
+            Layout::ByUser => "by_user",
+        }
+    }
+
     pub fn time(&self) -> Option<Duration> {
         self.seconds.map(Duration::from_secs)
     }

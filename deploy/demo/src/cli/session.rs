@@ -207,10 +207,10 @@ fn screen(arguments: &Arguments, running: &Running) -> Screen {
     let file = running.configuration_file.display();
     let rule = running.workload.topology().rule;
     let heading = format!(
-        "Anabranch demo: rule {} by {}, {:?} in {} databases, seed {}",
+        "Anabranch demo: rule {} by {}, {} in {} databases, seed {}",
         daemon::spread_name(rule.spread),
         daemon::hash_name(rule.hash),
-        arguments.layout,
+        arguments.layout_name(),
         arguments.databases,
         running.measured.seed
     );

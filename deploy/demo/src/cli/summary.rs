@@ -93,7 +93,6 @@ impl Summary {
         }
         let (drained, comparison) = compared.unzip();
         let comparison = comparison.as_ref();
-        let name = |text: String| text.to_lowercase();
         Self {
             ok: problems.is_empty(),
             rows: comparison.map(|comparison| comparison.derived_rows),
@@ -110,12 +109,9 @@ impl Summary {
             seed: measured.seed,
             rate: arguments.rate,
             changes_per_second: round(measured.paced.changes as f64 / measured.paced_seconds.max(0.001)),
-            rule: name(format!("{:?}", arguments.rule)),
+            rule: anabranch_demo::daemon::spread_name(arguments.spread()).to_owned(),
             hash: anabranch_demo::daemon::hash_name(arguments.name_hash()).to_owned(),
-            layout: serde_json::to_value(arguments.derived_layout())
-                .ok()
-                .and_then(|value| value.as_str().map(str::to_owned))
-                .unwrap_or_default(),
+            layout: arguments.layout_name().to_owned(),
             source_users: comparison.map(|comparison| comparison.source_users),
             doubled_source_users: comparison.map(|comparison| comparison.doubled_source_users),
             days_filled: comparison.map(|comparison| comparison.days_filled),
