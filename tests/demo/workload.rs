@@ -104,6 +104,32 @@ async fn killed_sources_lose_nothing_that_the_workload_cannot_read_back() {
     assert_eq!(users, different, "a user in two shards was not settled");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_that_a_broken_move_left_in_two_shards_is_deleted_from_one() {
+    let (_stack, sources) = start_sources();
+    let topology = Topology::standard(sources, Spread::Spread, NameHash::Crc32);
+    let mut workload = Workload::new(topology.clone(), WorkloadOptions::new(13));
+    workload.create_schema().await.unwrap();
+    let seeded = workload.seed_users(400).await.unwrap();
+    let mut connections = Vec::new();
+    for source in &topology.sources {
+        connections.push(source.connect(&[]).await.unwrap());
+    }
+    let place = |source| topology.places_of(source).next().unwrap().quoted();
+    let sql = format!("SELECT user_id FROM {} ORDER BY user_id LIMIT 2", place(0));
+    let ids: Vec<u64> = connections[0].rows("read users", sql).await.unwrap();
+    let [doubled, gone] = ids.try_into().unwrap();
+    let sql = format!("INSERT INTO {} (user_id, user_name) VALUES ({doubled}, 'other')", place(1));
+    connections[1].execute("double a user", sql).await.unwrap();
+    let sql = format!("DELETE FROM {} WHERE user_id = {gone}", place(0));
+    connections[0].execute("delete a user", sql).await.unwrap();
+    assert_eq!(count_users(&topology).await, (seeded.inserts, seeded.inserts - 1));
+
+    let report = workload.read_back(&[doubled, gone]).await.unwrap();
+    assert_eq!((report.deletes, report.unsettled_users), (1, 0));
+    assert_eq!(count_users(&topology).await, (seeded.inserts - 1, seeded.inserts - 1));
+}
+
 fn wait_for_changes(live: &anabranch_demo::LiveReport, changes: u64) {
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     while live.snapshot().changes < changes {

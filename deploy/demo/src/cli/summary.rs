@@ -166,14 +166,72 @@ mod tests {
 
     use super::*;
 
+    /// A run in which every needed kind was counted once.
+    fn every_kind() -> WorkloadReport {
+        let absent = WorkloadReport::default().absent_kinds();
+        let counts: BTreeMap<&str, u64> = absent.into_iter().map(|kind| (kind, 1)).collect();
+        let mut all = serde_json::to_value(WorkloadReport::default()).unwrap();
+        for (kind, count) in counts {
+            all[kind] = count.into();
+        }
+        serde_json::from_value(all).unwrap()
+    }
+
+    fn equal_and_filled() -> Comparison {
+        Comparison {
+            claims: 9,
+            derived_rows: 9,
+            days_filled: 366,
+            rows_by_database: BTreeMap::from([("birthday_00".to_owned(), 9)]),
+            ..Comparison::default()
+        }
+    }
+
+    fn problems(measured: Measured, drained: Drained, comparison: Comparison) -> Vec<String> {
+        let arguments = Arguments::parse_from(["demo", "--verify"]);
+        let summary = Summary::new(&arguments, measured, Some((drained, comparison)));
+        assert_eq!(summary.ok, summary.problems.is_empty());
+        assert!(!summary.json().contains('\n'));
+        summary.problems
+    }
+
+    fn good() -> Measured {
+        let mut measured = Measured { total: every_kind(), ..Measured::default() };
+        measured.lag.from_commit.probes = 1;
+        measured
+    }
+
+    #[test]
+    fn a_run_with_everything_passes_and_each_lack_fails_it() {
+        assert_eq!(problems(good(), Drained::default(), equal_and_filled()), Vec::<String>::new());
+
+        for kind in WorkloadReport::default().absent_kinds() {
+            let mut total = serde_json::to_value(every_kind()).unwrap();
+            total[kind] = 0.into();
+            let measured = Measured { total: serde_json::from_value(total).unwrap(), ..good() };
+            let found = problems(measured, Drained::default(), equal_and_filled());
+            assert!(found.len() == 1 && found[0].contains(kind), "{kind}: {found:?}");
+        }
+
+        let mut unseen = good();
+        unseen.lag.unseen = 1;
+        assert_eq!(problems(unseen, Drained::default(), equal_and_filled()).len(), 1);
+        let behind = Drained { behind: vec!["source-a".to_owned()], seconds: 1.0 };
+        assert_eq!(problems(good(), behind, equal_and_filled()).len(), 1);
+        let mut different = equal_and_filled();
+        different.differences.orphan = 1;
+        assert_eq!(problems(good(), Drained::default(), different).len(), 1);
+        let mut empty = equal_and_filled();
+        empty.rows_by_database.insert("birthday_01".to_owned(), 0);
+        assert_eq!(problems(good(), Drained::default(), empty).len(), 1);
+        let ended = Measured { problems: vec!["the daemon ended".to_owned()], ..good() };
+        assert_eq!(problems(ended, Drained::default(), equal_and_filled()).len(), 1);
+    }
+
     #[test]
     fn a_verification_that_saw_nothing_fails() {
         let arguments = Arguments::parse_from(["demo", "--verify"]);
-        let nothing = Summary::new(&arguments, Measured::default(), None);
-        assert!(!nothing.ok);
-        let empty = (Drained::default(), Comparison::default());
-        let empty = Summary::new(&arguments, Measured::default(), Some(empty));
-        assert!(!empty.ok && empty.problems.len() >= 3, "{:?}", empty.problems);
-        assert!(!empty.json().contains('\n'));
+        assert!(!Summary::new(&arguments, Measured::default(), None).ok);
+        assert!(problems(Measured::default(), Drained::default(), Comparison::default()).len() >= 3);
     }
 }

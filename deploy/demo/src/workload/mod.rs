@@ -174,6 +174,17 @@ impl Workload {
         report
     }
 
+    /// Reads users back from the servers, as after a lost connection: one that lies in two shards is deleted from one
+    /// of them, one that is gone is forgotten.
+    pub async fn read_back(&mut self, ids: &[u64]) -> Result<WorkloadReport> {
+        let reading = self.workers.iter_mut().map(|worker| {
+            let own: Vec<u64> = ids.iter().copied().filter(|id| worker.planner.owns(*id)).collect();
+            async move { worker.read_back(&own).await }
+        });
+        let results = join_all(reading).await;
+        self.collect(results)
+    }
+
     fn collect(&mut self, results: Vec<Result<()>>) -> Result<WorkloadReport> {
         let mut report = WorkloadReport::default();
         for worker in &mut self.workers {

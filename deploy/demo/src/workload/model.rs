@@ -3,6 +3,8 @@
 //! Changes are made while a transaction is planned and undone when it does not commit. It need not be exact: after a
 //! lost connection it is read back from the servers, and the verification never looks at it.
 
+use std::collections::HashSet;
+
 use rand::RngExt;
 use rand::rngs::StdRng;
 
@@ -111,10 +113,15 @@ impl Model {
         let mut ids = std::mem::take(&mut self.touched);
         ids.sort_unstable();
         ids.dedup();
-        for users in &mut self.users {
-            users.retain(|user| ids.binary_search(&user.id).is_err());
-        }
+        self.forget(&ids);
         ids
+    }
+
+    pub fn forget(&mut self, ids: &[u64]) {
+        let ids: HashSet<u64> = ids.iter().copied().collect();
+        for users in &mut self.users {
+            users.retain(|user| !ids.contains(&user.id));
+        }
     }
 }
 

@@ -323,6 +323,11 @@ impl Planner {
         if self.next_user.is_multiple_of(1000) { TOP_IDS - id } else { id }
     }
 
+    /// Whether this worker made the user.
+    pub fn owns(&self, id: u64) -> bool {
+        id.min(TOP_IDS - id) % self.workers == self.worker
+    }
+
     /// A name whose shard lies on that server.
     fn name_on(&mut self, source: usize, report: &mut WorkloadReport) -> (String, Place) {
         loop {

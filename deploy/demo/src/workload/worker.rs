@@ -197,6 +197,13 @@ impl Worker {
         Ok(true)
     }
 
+    /// Reads users back that something else may have changed.
+    pub async fn read_back(&mut self, ids: &[u64]) -> Result<()> {
+        self.planner.model.forget(ids);
+        self.unsettled.extend(ids);
+        self.settle_at_the_end().await
+    }
+
     async fn settle_at_the_end(&mut self) -> Result<()> {
         let deadline = Instant::now() + SETTLE_MAX;
         while !self.unsettled.is_empty() && Instant::now() < deadline {
