@@ -1,33 +1,28 @@
-//! Killed exactly before and after each durable step.
+//! The daemon is stopped before and after each durable step, and killed there.
 
+use anabranch_demo::{Pace, WorkloadOptions};
 use anabranch_pipeline::failpoints;
-use anabranch_tests::until;
+use anabranch_tests::{Installation, Plan, seed, until};
 
-use crate::{survives, under_load};
+use crate::GROUND;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_at_each_failpoint_the_daemon_goes_on_without_loss_or_doubling() {
-    let (installation, load) = under_load("failpoints").await;
+async fn a_daemon_killed_before_or_after_any_durable_step_loses_nothing() {
+    let installation = Installation::set_up(GROUND.turn().await, &Plan::small()).await;
+    let mut workload = installation.workload(WorkloadOptions::new(seed("failpoints")));
+    workload.seed_users(300).await.unwrap();
     for name in failpoints::ALL {
-        let said = format!("failpoint {name}");
-        for _ in 0..2 {
-            let mut daemon = installation.run_with(&[], &[("ANABRANCH_FAILPOINT", name)]);
-            until(&said, async || {
-                assert!(daemon.is_running(), "the daemon ended by itself");
-                daemon.log().contains(&said)
-            })
-            .await;
-            daemon.kill();
-            installation.free_leases().await;
-            std::fs::rename(daemon.log_file(), daemon.log_file().with_extension("earlier.log")).unwrap();
-        }
-        // In between one that works, or the next one would find nothing to do.
-        let daemon = installation.run();
-        load.more(50).await;
-        daemon.until_ready().await;
-        drop(daemon);
-        installation.free_leases().await;
+        let mut daemon = installation.run_with(&[], &[("ANABRANCH_FAILPOINT", name)]);
+        let reached = format!("failpoint {name}");
+        workload.run_for(Pace::of(200), std::time::Duration::from_millis(300)).await.unwrap();
+        until(&format!("{reached} is reached"), async || {
+            assert!(daemon.is_running(), "the daemon ended by itself");
+            daemon.log().contains(&reached)
+        })
+        .await;
+        daemon.kill();
+        let mut after = installation.run();
+        installation.expect_equal().await;
+        after.kill();
     }
-    let _daemon = installation.run();
-    survives(&installation, load).await;
 }
