@@ -23,8 +23,12 @@ pub enum Entry {
     Latest,
     /// Behind every transaction of a GTID set, in the server's notation.
     Gtid(String),
-    /// At a resume point, dropping what lies not above `position`; the server must still be `server`.
-    Resume { resume: ResumePoint, position: Lsn, server: ServerIdentity },
+    /// At a resume point, dropping what lies not above `position`.
+    ///
+    /// `server` is the one that was read up to there; another one is followed only if it holds all that was read, and
+    /// then its positions lie in a higher epoch. `epoch`: the one in which the present server is read; `None` = this
+    /// reading decides (the position's own, or the next one for another server).
+    Resume { resume: ResumePoint, position: Lsn, server: ServerIdentity, epoch: Option<u16> },
 }
 
 /// Why [`ChangeSource::fill`] returned.
@@ -58,7 +62,9 @@ pub trait SourceConnector: Send + Sync {
     /// Checks everything that capture depends on; each failed check is one fault. An unreachable server is one too.
     fn check(&self) -> impl Future<Output = Vec<Fault>> + Send;
 
-    fn open(&self, entry: Entry) -> impl Future<Output = Result<Self::Source, Fault>> + Send;
+    /// Opens a reading. `seat` tells readings of one source apart, which the server takes for replicas: 0 is the
+    /// reader's, each lane has its own. A second reading of the same seat ends the first.
+    fn open(&self, entry: Entry, seat: u32) -> impl Future<Output = Result<Self::Source, Fault>> + Send;
 
     /// The server's present end of the binlog.
     fn head(&self) -> impl Future<Output = Result<Lsn, Fault>> + Send;
@@ -83,8 +89,8 @@ pub struct LogMessage {
 /// Where reading the log begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadFrom {
-    /// The oldest message that is kept.
-    First,
+    /// The first kept message whose position is not below this one; [`Lsn::ZERO`] = the oldest kept message.
+    At(Lsn),
     /// Behind this message, which must still be there with this id; else [`crate::error::Code::LogHole`].
     After { sequence: u64, id: String },
 }
@@ -166,6 +172,9 @@ pub trait Lease: Send {
 
     fn release(self) -> impl Future<Output = ()> + Send;
 }
+
+/// The seat of a source's reader; lanes have the ones behind it.
+pub const READER_SEAT: u32 = 0;
 
 /// After this time without renewal a lease is free.
 pub const LEASE_TIME_TO_LIVE: Duration = Duration::from_secs(4);

@@ -7,6 +7,7 @@ use anabranch_pipeline::config::Limits;
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::{Log, LogReader, LogWriter, ReadFrom};
 use anabranch_schemas::envelope::Envelope;
+use anabranch_schemas::lsn::Lsn;
 use bytes::Bytes;
 use futures::FutureExt;
 use tokio::time::{Instant, sleep, timeout};
@@ -25,7 +26,7 @@ async fn messages_are_read_back_as_they_were_appended() {
     let entries = append(&log, 1..=250).await;
 
     assert_eq!(log.end(SOURCE).await.unwrap().as_ref(), entries.last());
-    let mut reader = log.reader(SOURCE, ReadFrom::First).await.unwrap();
+    let mut reader = log.reader(SOURCE, ReadFrom::At(Lsn::ZERO)).await.unwrap();
     for (message, (entry, number)) in read(&mut reader, 250).await.iter().zip(entries.iter().zip(1u64..)) {
         assert_eq!(message.entry, *entry);
         assert_eq!(message.entry.sequence, number);
@@ -36,6 +37,12 @@ async fn messages_are_read_back_as_they_were_appended() {
     let from = ReadFrom::After { sequence: middle.sequence, id: middle.id.clone() };
     let mut reader = log.reader(SOURCE, from).await.unwrap();
     assert_eq!(number(&read(&mut reader, 1).await[0].entry.envelope), 151);
+    // At a position: the message that reaches it; at one that no message reaches yet: the next to come.
+    let mut reader = log.reader(SOURCE, ReadFrom::At(middle.envelope.position)).await.unwrap();
+    assert_eq!(read(&mut reader, 1).await[0].entry, *middle);
+    let mut reader = log.reader(SOURCE, ReadFrom::At(envelope(252).position)).await.unwrap();
+    append(&log, 251..=252).await;
+    assert_eq!(number(&read(&mut reader, 1).await[0].entry.envelope), 251);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,7 +59,7 @@ async fn an_empty_payload_and_empty_or_long_texts_survive() {
         writer.append(envelope.clone(), Bytes::new()).await.unwrap();
     }
     acknowledge_all(&mut writer).await;
-    let mut reader = log.reader(SOURCE, ReadFrom::First).await.unwrap();
+    let mut reader = log.reader(SOURCE, ReadFrom::At(Lsn::ZERO)).await.unwrap();
     for (message, envelope) in read(&mut reader, 2).await.iter().zip(&envelopes) {
         assert_eq!(message.entry.envelope, *envelope);
         assert!(message.payload.is_empty());
@@ -192,7 +199,7 @@ async fn a_server_killed_again_and_again_leaves_no_gap_and_no_overlap() {
     let reading = tokio::spawn({
         let log = log.clone();
         async move {
-            let mut reader = log.reader(SOURCE, ReadFrom::First).await.unwrap();
+            let mut reader = log.reader(SOURCE, ReadFrom::At(Lsn::ZERO)).await.unwrap();
             for expected in 1..=LAST {
                 let message = loop {
                     match reader.next().await {
@@ -310,7 +317,7 @@ async fn many_readers_share_connections_and_their_consumers_end_by_themselves() 
     append(&log, 1..=3).await;
     let mut readers = Vec::new();
     for _ in 0..20 {
-        readers.push(log.reader(SOURCE, ReadFrom::First).await.unwrap());
+        readers.push(log.reader(SOURCE, ReadFrom::At(Lsn::ZERO)).await.unwrap());
     }
     for reader in &mut readers {
         assert_eq!(read(reader, 3).await.len(), 3);

@@ -5,6 +5,7 @@ use std::path::Path;
 use anabranch_connectors::nats::{NatsLog, NatsLogReader};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Log, LogEntry, LogReader, ReadFrom};
+use anabranch_schemas::lsn::Lsn;
 use async_nats::HeaderMap;
 
 use crate::nats::{
@@ -86,7 +87,7 @@ async fn a_reader_notices_a_stream_that_was_made_anew_while_it_waited() {
     let nats = Nats::start();
     let log = nats.log().await;
     append(&log, 1..=3).await;
-    let mut reader = log.reader(SOURCE, ReadFrom::First).await.unwrap();
+    let mut reader = log.reader(SOURCE, ReadFrom::At(Lsn::ZERO)).await.unwrap();
     read(&mut reader, 3).await;
     let reading = tokio::spawn(async move { next_definite_fault(&mut reader).await });
     let admin = nats.admin().await;
@@ -101,7 +102,7 @@ async fn a_reader_notices_that_its_messages_were_replaced_by_others() {
     let nats = Nats::start();
     let log = nats.log().await;
     append(&log, 1..=3).await;
-    let mut reader = log.reader(SOURCE, ReadFrom::First).await.unwrap();
+    let mut reader = log.reader(SOURCE, ReadFrom::At(Lsn::ZERO)).await.unwrap();
     read(&mut reader, 3).await;
     nats.admin().await.delete_stream(STREAM).await.unwrap();
     log.setup(&sources()).await.unwrap();
@@ -126,9 +127,9 @@ async fn a_reader_notices_a_rollback_during_an_outage() {
     });
     until("the client is back", async || log.stream_state(SOURCE).await.is_ok()).await;
     append(&log, 6..=8).await;
-    let mut ahead = log.reader(SOURCE, ReadFrom::First).await.unwrap();
+    let mut ahead = log.reader(SOURCE, ReadFrom::At(Lsn::ZERO)).await.unwrap();
     read(&mut ahead, 8).await;
-    let mut behind = log.reader(SOURCE, ReadFrom::First).await.unwrap();
+    let mut behind = log.reader(SOURCE, ReadFrom::At(Lsn::ZERO)).await.unwrap();
     read(&mut behind, 4).await;
     blocking(|| {
         nats.server.kill().unwrap();
@@ -176,7 +177,7 @@ async fn messages_of_others_are_named() {
 
     let found = text(&log.end(SOURCE).await.unwrap_err(), Code::LogForeign);
     assert!(found.contains("message 3 of stream demo_source-a"), "{found}");
-    let mut reader = log.reader(SOURCE, ReadFrom::First).await.unwrap();
+    let mut reader = log.reader(SOURCE, ReadFrom::At(Lsn::ZERO)).await.unwrap();
     read(&mut reader, 2).await;
     text(&within(reader.next()).await.unwrap_err(), Code::LogForeign);
 

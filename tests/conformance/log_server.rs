@@ -6,6 +6,7 @@ use anabranch_connectors::nats::{NatsLog, SetupOutcome};
 use anabranch_pipeline::config::LogConfig;
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::{Log, LogWriter, ReadFrom};
+use anabranch_schemas::lsn::Lsn;
 use anabranch_stack::ServerSpec;
 use async_nats::jetstream::stream::{Config, StorageType};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -170,7 +171,9 @@ async fn a_missing_stream_is_named_wherever_it_is_needed() {
     let end = append(&log, [1]).await.pop();
     nats.admin().await.delete_stream(STREAM).await.unwrap();
     text(&log.end(SOURCE).await.unwrap_err(), Code::LogStreamMissing);
-    let Err(fault) = log.reader(SOURCE, ReadFrom::First).await else { panic!("a missing stream is read") };
+    let Err(fault) = log.reader(SOURCE, ReadFrom::At(Lsn::ZERO)).await else {
+        panic!("a missing stream is read")
+    };
     text(&fault, Code::LogStreamMissing);
     let Err(fault) = log.writer(SOURCE, None).await else { panic!("a missing stream has an end") };
     text(&fault, Code::LogStreamMissing);

@@ -172,7 +172,7 @@ pub async fn read(reader: &mut NatsLogReader, messages: usize) -> Vec<LogMessage
 /// Numbers of all messages of the stream, from the first to the present end.
 pub async fn numbers(log: &NatsLog) -> Vec<u64> {
     let state = log.stream_state(SOURCE).await.unwrap();
-    let mut reader = log.reader(SOURCE, anabranch_pipeline::ports::ReadFrom::First).await.unwrap();
+    let mut reader = log.reader(SOURCE, anabranch_pipeline::ports::ReadFrom::At(Lsn::ZERO)).await.unwrap();
     let messages = read(&mut reader, state.messages as usize).await;
     messages.iter().map(|message| number(&message.entry.envelope)).collect()
 }

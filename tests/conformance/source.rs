@@ -11,7 +11,7 @@ use anabranch_connectors::mysql::source::{MysqlSource, MysqlStream};
 use anabranch_pipeline::capture::{Batch, BatchBuilder};
 use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{ChangeSource, Entry, SourceConnector};
+use anabranch_pipeline::ports::{ChangeSource, Entry, READER_SEAT, SourceConnector};
 use anabranch_schemas::change::{Action, Entity, Value};
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
@@ -190,7 +190,7 @@ impl Reading {
         };
         let builder = BatchBuilder::new(BATCH_BYTES, position, ResumePoint::default());
         Ok(Self {
-            stream: source.open(entry).await?,
+            stream: source.open(entry, READER_SEAT).await?,
             builder,
             batches: Vec::new(),
             seen: Vec::new(),
@@ -267,6 +267,7 @@ impl Reading {
             resume: batch.resume.clone(),
             position: batch.position,
             server: self.stream.server().clone(),
+            epoch: None,
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Log, LogEntry, LogMessage, LogReader, LogWriter, ReadFrom};
 use anabranch_schemas::envelope::Envelope;
+use anabranch_schemas::lsn::Lsn;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
@@ -125,7 +126,12 @@ impl Log for MemoryLog {
         let mut state = lock(&self.state);
         let stream = state.streams.entry(source.to_owned()).or_default();
         let next = match from {
-            ReadFrom::First => None,
+            ReadFrom::At(Lsn::ZERO) => None,
+            ReadFrom::At(lsn) => {
+                let reaches = |message: &&LogMessage| message.entry.envelope.position >= lsn;
+                let found = stream.messages.iter().find(reaches).map(|message| message.entry.sequence);
+                Some(found.unwrap_or(stream.last_sequence + 1))
+            }
             ReadFrom::After { sequence, id } => {
                 let there = stream.at(sequence).is_some_and(|message| message.entry.id == id);
                 if !there {

@@ -74,7 +74,7 @@ impl SourceConnector for MemorySource {
         Vec::new()
     }
 
-    async fn open(&self, entry: Entry) -> Result<MemoryReading, Fault> {
+    async fn open(&self, entry: Entry, _seat: u32) -> Result<MemoryReading, Fault> {
         self.delays.pause().await;
         let (next, above) = match entry {
             Entry::Resume { resume, position, .. } => (resume.position as usize, position),

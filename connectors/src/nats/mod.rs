@@ -11,6 +11,7 @@ mod client;
 mod error;
 mod lease;
 mod reader;
+mod search;
 mod setup;
 mod writer;
 
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use anabranch_pipeline::config::{Limits, LogConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Log, LogEntry, ReadFrom};
+use anabranch_schemas::lsn::Lsn;
 use tokio::sync::Mutex;
 
 use self::client::Connection;
@@ -59,6 +61,14 @@ pub struct StreamState {
     pub last_sequence: u64,
     /// When the oldest message was stored, microseconds since the Unix epoch; `None` when the stream is empty.
     pub first_at_us: Option<u64>,
+}
+
+/// What a search by position looks for.
+enum Search {
+    /// The first message that reaches the position.
+    At,
+    /// The first message that can hold a change of that position.
+    With,
 }
 
 /// A stream by its name and subject.
@@ -112,6 +122,22 @@ impl NatsLog {
             TailFrom::Latest => Place::Sequence(self.stream_state(source).await?.last_sequence + 1),
         };
         NatsLogReader::open(self.reader_connection().await?, self.stream(source), place).await
+    }
+
+    /// The first message that can hold a change of this position or a later one, kept or still to come.
+    pub async fn sequence_of(&self, source: &str, lsn: Lsn) -> Result<u64, Fault> {
+        self.search(source, lsn, Search::With).await
+    }
+
+    async fn search(&self, source: &str, lsn: Lsn, what: Search) -> Result<u64, Fault> {
+        let state = self.stream_state(source).await?;
+        let (first, last) = (state.first_sequence, state.last_sequence);
+        let stream = self.stream(source);
+        let probe = |sequence| reader::first_kept(self.connection.context(), &stream, sequence);
+        match what {
+            Search::At => search::first_at(lsn, first, last, &probe).await,
+            Search::With => search::first_with(lsn, first, last, &probe).await,
+        }
     }
 
     fn stream(&self, source: &str) -> StreamName {
@@ -179,6 +205,11 @@ impl Log for NatsLog {
     }
 
     async fn reader(&self, source: &str, from: ReadFrom) -> Result<NatsLogReader, Fault> {
-        NatsLogReader::open(self.reader_connection().await?, self.stream(source), from.into()).await
+        let place = match from {
+            ReadFrom::At(Lsn::ZERO) => Place::First,
+            ReadFrom::At(lsn) => Place::Sequence(self.search(source, lsn, Search::At).await?),
+            ReadFrom::After { sequence, id } => Place::After { sequence, id },
+        };
+        NatsLogReader::open(self.reader_connection().await?, self.stream(source), place).await
     }
 }

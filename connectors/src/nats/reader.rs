@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{LogEntry, LogMessage, LogReader, ReadFrom};
+use anabranch_pipeline::ports::{LogEntry, LogMessage, LogReader};
 use anabranch_schemas::envelope::Envelope;
 use async_nats::HeaderMap;
 use async_nats::header::NATS_MESSAGE_ID;
@@ -53,15 +53,6 @@ pub(super) enum Place {
     Sequence(u64),
     Time { at_us: u64 },
     After { sequence: u64, id: String },
-}
-
-impl From<ReadFrom> for Place {
-    fn from(from: ReadFrom) -> Self {
-        match from {
-            ReadFrom::First => Self::First,
-            ReadFrom::After { sequence, id } => Self::After { sequence, id },
-        }
-    }
 }
 
 /// See the module's text. Dropping it leaves a consumer that the server removes by itself.
@@ -263,6 +254,27 @@ pub(super) async fn raw_message(
         .map_err(|error| Fault::new(Code::Internal, title.clone(), "not a stream's name").caused_by(error))?;
     match handle.get_raw_message(sequence).await {
         Ok(message) => Ok(Some(message)),
+        Err(error) => match error.kind() {
+            RawMessageErrorKind::NoMessageFound => Ok(None),
+            RawMessageErrorKind::JetStream(refusal) => Err(error::refused(&title, refusal)),
+            _ => Err(Fault::new(Code::LogUnreachable, title, "no answer").caused_by(error)),
+        },
+    }
+}
+
+/// The first message from `sequence` on that the stream still holds.
+pub(super) async fn first_kept(
+    context: &jetstream::Context,
+    stream: &StreamName,
+    sequence: u64,
+) -> Result<Option<LogEntry>, Fault> {
+    let title = stream.title();
+    let handle = context
+        .get_stream_no_info(stream.name.as_str())
+        .await
+        .map_err(|error| Fault::new(Code::Internal, title.clone(), "not a stream's name").caused_by(error))?;
+    match handle.get_first_raw_message_by_subject(stream.subject.as_str(), sequence).await {
+        Ok(message) => entry(stream, message.sequence, Some(&message.headers)).map(Some),
         Err(error) => match error.kind() {
             RawMessageErrorKind::NoMessageFound => Ok(None),
             RawMessageErrorKind::JetStream(refusal) => Err(error::refused(&title, refusal)),

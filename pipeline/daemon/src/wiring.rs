@@ -16,7 +16,7 @@ use anabranch_pipeline::projections::Projection;
 use tokio::sync::OnceCell;
 
 pub use anabranch_connectors::mysql::target::MysqlLane as LaneStore;
-pub use anabranch_connectors::nats::{NatsLog as Log, NatsLogReader as LogReader, TailFrom};
+pub use anabranch_connectors::nats::{NatsLog as Log, TailFrom};
 
 /// Every connector of one configuration. Cheap to clone.
 #[derive(Clone)]

@@ -17,7 +17,7 @@ use crate::deliver::Progress;
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
-use crate::ports::{ChangeSource, Entry, Filled, Log, LogEntry, LogWriter, SourceConnector};
+use crate::ports::{ChangeSource, Entry, Filled, Log, LogEntry, LogWriter, READER_SEAT, SourceConnector};
 
 /// What one reader works on.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub async fn run<S: SourceConnector, L: Log>(
         _ => ResumePoint::default(),
     };
     let name = entry_name(&entry);
-    let source = capture.connector.open(entry).await?;
+    let source = capture.connector.open(entry, READER_SEAT).await?;
     let position = source.entered_at();
     tracing::info!(source = capture.source, %position, entry = name, "capture begins");
     let writer = capture.log.writer(capture.source, end.as_ref()).await?;
@@ -82,7 +82,7 @@ pub async fn run<S: SourceConnector, L: Log>(
 }
 
 fn resume_at(resume: &ResumePoint, position: Lsn, server: &ServerIdentity) -> Entry {
-    Entry::Resume { resume: resume.clone(), position, server: server.clone() }
+    Entry::Resume { resume: resume.clone(), position, server: server.clone(), epoch: None }
 }
 
 /// Where to begin when the stream is empty, and whether the source's history begins there.

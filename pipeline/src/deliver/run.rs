@@ -100,12 +100,12 @@ impl<L: Log> Lane<'_, L> {
     async fn open(&self, progress: &Progress) -> Result<L::Reader, Fault> {
         let source = &self.id.source;
         let Some((sequence, id)) = progress.message.clone() else {
-            return self.log.reader(source, ReadFrom::First).await;
+            return self.log.reader(source, ReadFrom::At(progress.position)).await;
         };
         match self.log.reader(source, ReadFrom::After { sequence, id }).await {
             Err(fault) if fault.code() == Code::LogHole => {
                 tracing::warn!(lane = %self.id, %fault, "the last applied message is gone; reading from the oldest one");
-                self.log.reader(source, ReadFrom::First).await
+                self.log.reader(source, ReadFrom::At(progress.position)).await
             }
             other => other,
         }

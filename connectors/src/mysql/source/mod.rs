@@ -114,7 +114,7 @@ impl MysqlSource {
                 };
                 Ok((Start::Gtids(gtids), beginning))
             }
-            Entry::Resume { resume, position, server } => {
+            Entry::Resume { resume, position, server, .. } => {
                 self.resume(session, resume, position, &server).await
             }
         }
@@ -180,7 +180,7 @@ impl SourceConnector for MysqlSource {
         preflight::check(&self.config, &self.entities).await
     }
 
-    async fn open(&self, entry: Entry) -> Result<MysqlStream, Fault> {
+    async fn open(&self, entry: Entry, seat: u32) -> Result<MysqlStream, Fault> {
         let mut session = Session::open(&self.address).await?;
         let server = session.identity().await?;
         let flavor = session.flavor;
@@ -189,7 +189,7 @@ impl SourceConnector for MysqlSource {
         let tables = self.tables(&mut session).await?;
         session.close().await;
         let options = async_options(&self.config.url, self.config.ca_file.as_deref());
-        let replica = self.config.replica_server_id.get();
+        let replica = self.config.replica_server_id.get().saturating_add(seat);
         let subject = self.address.subject.as_str();
         let transport = Transport::open(options, subject, flavor, replica, &start, self.heartbeat).await?;
         Ok(MysqlStream::new(

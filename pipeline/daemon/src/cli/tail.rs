@@ -7,7 +7,6 @@ use std::str::FromStr;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{LogMessage, LogReader as _};
 use anabranch_schemas::codec::v1;
-use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
 use clap::Args;
 use tokio::sync::mpsc;
@@ -17,7 +16,7 @@ use super::{Cli, Outcome, block_on};
 use crate::change_view::{Filter, json_of};
 use crate::exit::Exit;
 use crate::output::{self, Reader};
-use crate::wiring::{Log, LogReader, TailFrom, Wiring};
+use crate::wiring::{Log, TailFrom, Wiring};
 
 /// Messages rendered ahead of a slow reader of standard output.
 const AHEAD_MESSAGES: usize = 4;
@@ -165,15 +164,12 @@ struct Follower {
 impl Follower {
     async fn run(self) -> Result<(), Fault> {
         let state = self.log.stream_state(&self.source).await?;
-        let (first, last) = (state.first_sequence, state.last_sequence);
+        let last = state.last_sequence;
         let from = match self.from {
             From::Earliest => TailFrom::First,
             From::Latest => TailFrom::Latest,
             From::Sequence(sequence) => TailFrom::Sequence(sequence),
-            From::Position(lsn) => {
-                let found = sequence_of(lsn, first, last, |sequence| self.envelope(sequence)).await?;
-                TailFrom::Sequence(found)
-            }
+            From::Position(lsn) => TailFrom::Sequence(self.log.sequence_of(&self.source, lsn).await?),
         };
         let nothing_there = state.messages == 0
             || matches!(from, TailFrom::Latest)
@@ -213,61 +209,11 @@ impl Follower {
         }
         Ok(lines)
     }
-
-    async fn envelope(&self, sequence: u64) -> Result<Envelope, Fault> {
-        let mut reader: LogReader = self.log.tail(&self.source, TailFrom::Sequence(sequence)).await?;
-        Ok(reader.next().await?.entry.envelope)
-    }
-}
-
-/// The first message that can hold a change at `lsn` or later; `last + 1` when there is none. Parts of an event that
-/// spreads over several messages carry the position before it, so the search goes on to the first message of that
-/// position.
-async fn sequence_of<E>(lsn: Lsn, first: u64, last: u64, envelope: impl Fn(u64) -> E) -> Result<u64, Fault>
-where
-    E: Future<Output = Result<Envelope, Fault>>,
-{
-    let sequence = first_at(lsn, first, last, &envelope).await?;
-    if sequence > last {
-        return Ok(sequence);
-    }
-    let before = envelope(sequence).await?.previous;
-    first_at(before, first, sequence, &envelope).await
-}
-
-/// The first message whose position is not below `lsn`; `last + 1` when there is none. Positions never go back.
-async fn first_at<E>(lsn: Lsn, first: u64, last: u64, envelope: &impl Fn(u64) -> E) -> Result<u64, Fault>
-where
-    E: Future<Output = Result<Envelope, Fault>>,
-{
-    let (mut low, mut high) = (first, last + 1);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if envelope(middle).await?.position < lsn { low = middle + 1 } else { high = middle }
-    }
-    Ok(low)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn a_position_is_found_in_the_first_message_that_can_hold_it() {
-        let at = |position: u64| Lsn::new(1, 1, position * 16).unwrap();
-        // Sequences 5 to 10. The event at 40 spreads over 7, 8 and 9: the first two parts carry the position before it.
-        let positions = [10, 20, 30, 30, 40, 50];
-        let envelope = async |sequence: u64| {
-            let place = (sequence - 5) as usize;
-            let previous = if place == 0 { Lsn::ZERO } else { at(positions[place - 1]) };
-            Ok(Envelope { previous, position: at(positions[place]), ..Envelope::default() })
-        };
-        // A message may hold changes above the one before it, up to its position; parts belong to the next position.
-        for (position, expected) in [(1, 5), (10, 5), (11, 5), (20, 5), (40, 7), (35, 7), (50, 9), (51, 11)] {
-            let found = sequence_of(at(position), 5, 10, envelope).await.unwrap();
-            assert_eq!(found, expected, "from {position}");
-        }
-    }
 
     #[test]
     fn each_way_to_say_where_to_begin_is_understood() {
