@@ -1,0 +1,78 @@
+//! Time and CPU: of this process, and of a server by its process id.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+
+/// Linux counts a process's time in these, whatever its kernel's own ticks are (`USER_HZ`).
+const TICKS_A_SECOND: f64 = 100.0;
+
+/// What was measured in one go.
+#[derive(Debug, Clone, Copy)]
+pub struct Measured {
+    pub seconds: f64,
+    pub own_cpu_seconds: f64,
+    pub server_cpu_seconds: f64,
+}
+
+/// A running measurement.
+#[derive(Debug)]
+pub struct Meter {
+    server: Option<u32>,
+    began: Instant,
+    own_cpu_seconds: f64,
+    server_cpu_seconds: f64,
+}
+
+impl Meter {
+    /// Measures this process and, by its id, a server.
+    pub fn start(server: Option<u32>) -> Self {
+        Self {
+            server,
+            own_cpu_seconds: own_cpu_seconds(),
+            server_cpu_seconds: server.map_or(0.0, cpu_seconds),
+            began: Instant::now(),
+        }
+    }
+
+    pub fn stop(self) -> Measured {
+        let seconds = self.began.elapsed().as_secs_f64();
+        Measured {
+            seconds,
+            own_cpu_seconds: own_cpu_seconds() - self.own_cpu_seconds,
+            server_cpu_seconds: self.server.map_or(0.0, cpu_seconds) - self.server_cpu_seconds,
+        }
+    }
+}
+
+fn own_cpu_seconds() -> f64 {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("a process may ask for its own usage");
+    [usage.user_time(), usage.system_time()]
+        .iter()
+        .map(|time| {
+            let seconds = Duration::from_secs(time.tv_sec() as u64);
+            (seconds + Duration::from_micros(time.tv_usec() as u64)).as_secs_f64()
+        })
+        .sum()
+}
+
+/// CPU time of all threads of a process, those that have ended included.
+pub fn cpu_seconds(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the server runs");
+    // The program's name, in parentheses, may hold blanks; user and system time are the 12th and 13th field behind.
+    let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
+    (ticks(11) + ticks(12)) / TICKS_A_SECOND
+}
+
+/// The value in the middle; the mean of both when their number is even.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        length if length % 2 == 1 => values[middle],
+        _ => (values[middle - 1] + values[middle]) / 2.0,
+    }
+}
