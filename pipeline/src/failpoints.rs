@@ -12,6 +12,8 @@ pub const ALL: &[&str] = &[
     "capture-after-ack",
     "lane-before-commit",
     "lane-after-commit",
+    "lane-direct-opened",
+    "lane-direct-joined",
 ];
 
 /// The point that the environment asks for.

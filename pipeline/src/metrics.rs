@@ -12,6 +12,7 @@ pub const LOG_MESSAGES: &str = "anabranch_log_messages_total";
 pub const LOG_BYTES: &str = "anabranch_log_bytes_total";
 pub const LOG_IN_FLIGHT: &str = "anabranch_log_in_flight_messages";
 pub const LANE_POSITION: &str = "anabranch_lane_position";
+pub const LANE_DIRECT: &str = "anabranch_lane_direct";
 pub const LANE_LAG: &str = "anabranch_lane_lag_seconds";
 pub const LANE_ROWS: &str = "anabranch_lane_rows_total";
 pub const LANE_FLUSHES: &str = "anabranch_lane_flushes_total";
@@ -39,6 +40,10 @@ pub fn describe() {
     describe_gauge!(
         LANE_POSITION,
         "Position in the target (Lsn as a number), by projection, target, source, lane"
+    );
+    describe_gauge!(
+        LANE_DIRECT,
+        "1 while the lane is fed from the binlog because the stream does not link, by projection, target, source, lane"
     );
     describe_gauge!(
         LANE_LAG,

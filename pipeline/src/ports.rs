@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::shard::ShardId;
 use bytes::Bytes;
 
 use crate::capture::BatchBuilder;
@@ -29,6 +30,28 @@ pub enum Entry {
     /// then its positions lie in a higher epoch. `epoch`: the one in which the present server is read; `None` = this
     /// reading decides (the position's own, or the next one for another server).
     Resume { resume: ResumePoint, position: Lsn, server: ServerIdentity, epoch: Option<u16> },
+}
+
+/// A place in the past of a source, as people say it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// The oldest binlog that the server still has.
+    Earliest,
+    /// This position: its own changes are above the place.
+    Lsn(Lsn),
+    /// Behind every transaction of a GTID set, in the server's notation.
+    Gtid(String),
+    /// Microseconds since the Unix epoch.
+    Time { at_us: u64 },
+}
+
+/// A place that can be resumed from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Located {
+    /// Everything of the place lies above.
+    pub position: Lsn,
+    pub resume: ResumePoint,
+    pub server: ServerIdentity,
 }
 
 /// Why [`ChangeSource::fill`] returned.
@@ -57,7 +80,8 @@ pub trait ChangeSource: Send {
 
 /// A source that can be opened for reading.
 pub trait SourceConnector: Send + Sync {
-    type Source: ChangeSource;
+    /// Owns what it needs, so that a direct feed can be read in a task of its own.
+    type Source: ChangeSource + 'static;
 
     /// Checks everything that capture depends on; each failed check is one fault. An unreachable server is one too.
     fn check(&self) -> impl Future<Output = Vec<Fault>> + Send;
@@ -65,6 +89,13 @@ pub trait SourceConnector: Send + Sync {
     /// Opens a reading. `seat` tells readings of one source apart, which the server takes for replicas: 0 is the
     /// reader's, each lane has its own. A second reading of the same seat ends the first.
     fn open(&self, entry: Entry, seat: u32) -> impl Future<Output = Result<Self::Source, Fault>> + Send;
+
+    /// Where in the binlog a place lies, as a position of `epoch`. A time leads to a place before its first change, with
+    /// at most a file between.
+    fn locate(&self, place: Place, epoch: u16) -> impl Future<Output = Result<Located, Fault>> + Send;
+
+    /// The shards that the source has now: one for each captured table.
+    fn shards(&self) -> impl Future<Output = Result<Vec<ShardId>, Fault>> + Send;
 
     /// The server's present end of the binlog.
     fn head(&self) -> impl Future<Output = Result<Lsn, Fault>> + Send;

@@ -4,6 +4,7 @@
 //! can read it with any NATS tool. While the log is whole, the last message's envelope alone decides where capture
 //! goes on.
 
+use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,13 @@ pub struct ServerIdentity {
     pub flavor: String,
     /// MySQL: `server_uuid`. MariaDB, which has none: `server_id`.
     pub id: String,
+}
+
+/// `mariadb:7`.
+impl fmt::Display for ServerIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.flavor, self.id)
+    }
 }
 
 /// The envelope of one message.

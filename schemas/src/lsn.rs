@@ -16,6 +16,9 @@ const SLOT_BITS: u32 = 32;
 /// Bytes a slot: an event is at least 19 bytes long, so no two events end in the same slot.
 const SLOT_BYTES: u64 = 16;
 
+/// The epoch of a source's first server; each fail-over begins the next one.
+pub const FIRST_EPOCH: u16 = 1;
+
 /// Log sequence number: epoch (11 bits), binlog file number (20), end position of the outer event ÷ 16 (32).
 ///
 /// 63 bits, so it fits a signed BIGINT. All rows of one event, and all inner events of a compressed transaction,
@@ -36,6 +39,8 @@ pub struct LsnOutOfRange {
 impl Lsn {
     /// Below every position of every source.
     pub const ZERO: Lsn = Lsn(0);
+    /// Above every position of every source.
+    pub const MAX: Lsn = Lsn(i64::MAX as u64);
 
     /// `end_position` is where the event ends in its file, unwrapped beyond 4 GiB.
     pub fn new(epoch: u16, file_number: u32, end_position: u64) -> Result<Self, LsnOutOfRange> {

@@ -4,15 +4,17 @@
 
 use std::sync::Arc;
 
+use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_connectors::mysql::target::MysqlTarget;
 use anabranch_connectors::nats::NatsLog;
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::deliver::{self, Flush, Lane};
+use anabranch_pipeline::ports::READER_SEAT;
 use anabranch_pipeline::projections::Defects;
 use anabranch_schemas::change::Change;
 use anabranch_schemas::lsn::Lsn;
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -75,7 +77,16 @@ async fn product(site: &Site<'_>, config: &Arc<Config>, log: &NatsLog, end: Lsn)
             let project = |change: &Change<'_, '_>, flush: &mut Flush| {
                 projection.project(change, scope, flush, &mut defects);
             };
-            let lane = Lane { id: &id, log: &log, limits: &config.limits };
+            let source = &config.sources[0];
+            let lane = Lane {
+                id: &id,
+                log: &log,
+                source: &MysqlSource::new(source, &config.entities, config.limits.heartbeat),
+                seat: READER_SEAT + 1 + id.lane,
+                start: &source.start,
+                feeds: &Arc::new(Semaphore::new(1)),
+                limits: &config.limits,
+            };
             deliver::run(lane, &mut store, project, &sender, &cancel).await
         });
     }

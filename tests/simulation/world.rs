@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Delays, MemoryLog, MemorySource, MemoryTarget};
@@ -15,7 +16,7 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -281,7 +282,15 @@ async fn deliver(stage: &Stage, source: usize, number: u32) -> Result<(), anabra
     let mut store = stage.target.lane(id.clone());
     let scope = LaneScope { target: 0, lane: number };
     let mut defects = Defects::default();
-    let lane = Lane { id: &id, log: &stage.log, limits: &stage.limits };
+    let lane = Lane {
+        id: &id,
+        log: &stage.log,
+        source: &stage.sources[source],
+        seat: 1 + number,
+        start: &Entry::Earliest,
+        feeds: &Arc::new(Semaphore::new(1)),
+        limits: &stage.limits,
+    };
     let project = |change: &anabranch_schemas::change::Change<'_, '_>, flush: &mut deliver::Flush| {
         stage.projection.project(change, scope, flush, &mut defects);
     };
@@ -321,5 +330,6 @@ fn limits(batch_bytes: usize) -> Limits {
         heartbeat: Duration::from_secs(1),
         retry_budget: Duration::from_secs(1),
         shutdown: Duration::from_secs(1),
+        direct_feeds: number(1),
     }
 }

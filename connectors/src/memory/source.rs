@@ -1,17 +1,20 @@
 //! A source in memory: a script of transactions that grows while it is read.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::{ChangeSource, Entry, Filled, SourceConnector};
+use anabranch_pipeline::ports::{ChangeSource, Entry, Filled, Located, Place, SourceConnector};
 use anabranch_schemas::change::{Row, TableIdentity};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::shard::ShardId;
 use tokio::sync::Notify;
 
 use super::{Delays, lock};
 
+const FILE: &str = "memory.000001";
 /// Bytes between two events of the script.
 const EVENT_BYTES: u64 = 160;
 
@@ -84,6 +87,23 @@ impl SourceConnector for MemorySource {
         Ok(MemoryReading { source: self.clone(), next, row: 0, above })
     }
 
+    async fn locate(&self, place: Place, _epoch: u16) -> Result<Located, Fault> {
+        // One file, read from its start: whatever lies not above the position is dropped.
+        let position = match place {
+            Place::Lsn(lsn) => Lsn::from_u64(lsn.as_u64().saturating_sub(1)).unwrap_or(Lsn::ZERO),
+            Place::Earliest | Place::Gtid(_) | Place::Time { .. } => Lsn::new(1, 1, 0).unwrap_or(Lsn::ZERO),
+        };
+        let resume = ResumePoint { file: FILE.to_owned(), ..ResumePoint::default() };
+        Ok(Located { position, resume, server: self.server.clone() })
+    }
+
+    async fn shards(&self) -> Result<Vec<ShardId>, Fault> {
+        let script = lock(&self.script);
+        let shards: BTreeSet<ShardId> =
+            script.events.iter().flat_map(|(_, rows, _)| rows).map(|row| row.table.shard).collect();
+        Ok(shards.into_iter().collect())
+    }
+
     async fn head(&self) -> Result<Lsn, Fault> {
         Ok(self.end())
     }
@@ -125,7 +145,7 @@ impl MemoryReading {
             self.row = 0;
             if *last {
                 let resume = ResumePoint {
-                    file: "memory.000001".to_owned(),
+                    file: FILE.to_owned(),
                     position: self.next as u64,
                     gtid_set: String::new(),
                 };

@@ -4,11 +4,11 @@
 //! ends the attempt, and the supervisor decides whether there is a next one.
 
 use anabranch_pipeline::capture::{self, Capture};
-use anabranch_pipeline::config::SourceConfig;
+use anabranch_pipeline::config::{Config, SourceConfig};
 use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::metrics as names;
-use anabranch_pipeline::ports::{Lease, Leases};
+use anabranch_pipeline::ports::{Lease, Leases, READER_SEAT};
 use anabranch_pipeline::projections::Defects;
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
 use anabranch_schemas::change::Change;
@@ -17,7 +17,7 @@ use metrics::counter;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::observe::{lane_task, reader_task};
+use crate::observe::{lane_task, lanes, reader_task};
 use crate::wiring::Wiring;
 
 /// Starts the reader of one source.
@@ -77,10 +77,26 @@ async fn apply(
             projection.project(change, scope, flush, &mut defects);
             count_defects(&id.source, &mut defects);
         };
-        let lane = Lane { id, log, limits: &wiring.config().limits };
+        let config = wiring.config();
+        let lane = Lane {
+            id,
+            log,
+            source: wiring.source(&id.source)?,
+            seat: seat(config, id),
+            start: &wiring.source_config(&id.source)?.start,
+            feeds: wiring.direct_feeds(&id.source)?,
+            limits: &config.limits,
+        };
         deliver::run(lane, &mut store, project, &applied, cancel).await
     };
     under_lease(log, handle, cancel, work).await
+}
+
+/// A lane's place among the readings of its source: the same in every process.
+fn seat(config: &Config, id: &LaneId) -> u32 {
+    let of_source = lanes(config).into_iter().filter(|lane| lane.source == id.source);
+    let place = of_source.take_while(|lane| lane != id).count();
+    READER_SEAT + 1 + place as u32
 }
 
 /// Defects are rare: the counter is looked up only when there are some.

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_connectors::mysql::target::{MysqlTarget, SetupReport};
 use anabranch_connectors::nats::NatsLog;
-use anabranch_pipeline::config::Config;
+use anabranch_pipeline::config::{Config, SourceConfig};
 use anabranch_pipeline::deliver::{LaneId, Progress};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::SourceConnector;
 use anabranch_pipeline::projections::Projection;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 
 pub use anabranch_connectors::mysql::target::MysqlLane as LaneStore;
 pub use anabranch_connectors::nats::{NatsLog as Log, TailFrom};
@@ -26,9 +26,15 @@ struct Connectors {
     config: Config,
     /// Connected by the first who needs it; the client reconnects by itself.
     log: OnceCell<NatsLog>,
-    sources: BTreeMap<String, MysqlSource>,
+    sources: BTreeMap<String, Source>,
     targets: BTreeMap<String, Target>,
     projections: BTreeMap<String, Projection>,
+}
+
+struct Source {
+    config: SourceConfig,
+    connector: MysqlSource,
+    direct_feeds: Arc<Semaphore>,
 }
 
 struct Target {
@@ -44,7 +50,8 @@ impl Wiring {
             .iter()
             .map(|source| {
                 let connector = MysqlSource::new(source, &config.entities, config.limits.heartbeat);
-                (source.name.clone(), connector)
+                let direct_feeds = Arc::new(Semaphore::new(config.limits.direct_feeds.get()));
+                (source.name.clone(), Source { config: source.clone(), connector, direct_feeds })
             })
             .collect();
         let targets = MysqlTarget::all(&config)
@@ -70,6 +77,19 @@ impl Wiring {
     }
 
     pub fn source(&self, name: &str) -> Result<&MysqlSource, Fault> {
+        Ok(&self.wired_source(name)?.connector)
+    }
+
+    pub fn source_config(&self, name: &str) -> Result<&SourceConfig, Fault> {
+        Ok(&self.wired_source(name)?.config)
+    }
+
+    /// Bounds the direct feeds of a source in this process.
+    pub fn direct_feeds(&self, source: &str) -> Result<&Arc<Semaphore>, Fault> {
+        Ok(&self.wired_source(source)?.direct_feeds)
+    }
+
+    fn wired_source(&self, name: &str) -> Result<&Source, Fault> {
         self.0.sources.get(name).ok_or_else(|| unknown("source", name))
     }
 

@@ -51,7 +51,7 @@ pub async fn run<S: SourceConnector, L: Log>(
     let end = capture.log.end(capture.source).await?;
     let (entry, origin) = match &end {
         Some(end) => (resume_at(&end.envelope.resume, end.envelope.position, &end.envelope.server), false),
-        None => entry_without_log(lanes().await?, capture.start),
+        None => entry_without_log(&lanes().await?, capture.start),
     };
     let resume = match &entry {
         Entry::Resume { resume, .. } => resume.clone(),
@@ -67,6 +67,7 @@ pub async fn run<S: SourceConnector, L: Log>(
         name: capture.source,
         log: capture.log,
         term: end.as_ref().map_or(1, |end| end.envelope.term + 1),
+        is_announced: end.is_some(),
         last_id: end.map(|end| end.id),
         batch: BatchBuilder::new(capture.limits.batch_bytes.get(), position, resume),
         previous: position,
@@ -87,20 +88,15 @@ fn resume_at(resume: &ResumePoint, position: Lsn, server: &ServerIdentity) -> En
 
 /// Where to begin when the stream is empty, and whether the source's history begins there.
 ///
-/// No lane has progress: a first start. Else the log was lost, and reading starts again at the lane that is furthest
-/// behind, so that the new stream links to every lane. A lane that has not begun needs the history from its origin,
-/// which is at hand when that is the oldest binlog; the link check finds out whether the others still link.
-fn entry_without_log(lanes: Vec<Progress>, start: &Entry) -> (Entry, bool) {
-    let total = lanes.len();
-    let begun: Vec<Progress> = lanes.into_iter().filter(|progress| progress.position > Lsn::ZERO).collect();
-    let some_are_new = begun.len() < total;
-    match begun.into_iter().min_by_key(|progress| progress.position) {
-        None => (start.clone(), true),
-        Some(_) if some_are_new && *start == Entry::Earliest => (Entry::Earliest, true),
-        Some(progress) => {
-            tracing::warn!(position = %progress.position, "the stream is empty but a lane has progress: the log was lost and is rebuilt from the binlog");
+/// No lane has progress: a first start. Else the log was lost, and the stream goes on from the lane that is furthest:
+/// the others are fed from the binlog until they are there.
+fn entry_without_log(lanes: &[Progress], start: &Entry) -> (Entry, bool) {
+    match lanes.iter().max_by_key(|progress| progress.position) {
+        Some(progress) if progress.position > Lsn::ZERO => {
+            tracing::warn!(position = %progress.position, "the stream is empty but a lane has progress: the log was lost and goes on from there");
             (resume_at(&progress.resume, progress.position, &progress.server), false)
         }
+        _ => (start.clone(), true),
     }
 }
 
@@ -146,6 +142,8 @@ struct Attempt<'a, C, L: Log> {
     previous: Lsn,
     /// The next message begins the source's history.
     origin: bool,
+    /// The stream has a message, so lanes can see where it goes on.
+    is_announced: bool,
     drained: bool,
     mark_at: Instant,
     term: u64,
@@ -179,11 +177,18 @@ impl<C: ChangeSource, L: Log> Attempt<'_, C, L> {
             full: self.batch.is_full(),
             empty: self.batch.is_empty(),
             drained: self.drained,
-            moved: self.batch.position() > self.previous,
-            mark_due: Instant::now() >= self.mark_at,
+            moved: self.has_moved(),
+            // Lanes wait for the first message of an empty stream, also when the source is quiet.
+            mark_due: Instant::now() >= self.mark_at || !self.is_announced,
             in_flight: self.writer.in_flight(),
             has_room: self.writer.has_room(),
         }
+    }
+
+    /// There is a position to tell of, and a resume point with it.
+    fn has_moved(&self) -> bool {
+        let is_new = self.batch.position() > self.previous || !self.is_announced;
+        is_new && !self.batch.resume().file.is_empty()
     }
 
     /// Waits for whatever comes first. Each branch is cancel safe.
@@ -200,7 +205,7 @@ impl<C: ChangeSource, L: Log> Attempt<'_, C, L> {
     /// A quiet reader appends nothing, so the chain cannot tell it that the stream was wiped or rolled back, or that
     /// another writer took over: it looks. When the position moved, the mark that follows tells as well.
     async fn look_at_the_end(&mut self) -> Result<(), Fault> {
-        if self.batch.position() > self.previous || self.writer.in_flight() > 0 {
+        if self.has_moved() || self.writer.in_flight() > 0 {
             return Ok(());
         }
         self.mark_at = Instant::now() + self.limits.mark_interval;
@@ -225,6 +230,7 @@ impl<C: ChangeSource, L: Log> Attempt<'_, C, L> {
             changes: batch.changes,
         };
         self.previous = batch.position;
+        self.is_announced = true;
         self.mark_at = Instant::now() + self.limits.mark_interval;
         self.meters.changes.increment(u64::from(batch.changes));
         self.meters.bytes.increment(batch.payload.len() as u64);
@@ -268,22 +274,15 @@ mod tests {
 
     #[test]
     fn an_empty_stream_without_progress_is_a_first_start() {
-        assert_eq!(entry_without_log(vec![Progress::default()], &Entry::Latest), (Entry::Latest, true));
-        assert_eq!(entry_without_log(vec![], &Entry::Earliest), (Entry::Earliest, true));
+        assert_eq!(entry_without_log(&[Progress::default()], &Entry::Latest), (Entry::Latest, true));
+        assert_eq!(entry_without_log(&[], &Entry::Earliest), (Entry::Earliest, true));
     }
 
     #[test]
-    fn an_empty_stream_with_progress_is_a_lost_log_and_starts_at_the_lane_furthest_behind() {
-        let (entry, origin) = entry_without_log(vec![progress(320), progress(160)], &Entry::Earliest);
+    fn an_empty_stream_with_progress_is_a_lost_log_and_goes_on_from_the_lane_that_is_furthest() {
+        let lanes = [progress(320), progress(160), Progress::default()];
+        let (entry, origin) = entry_without_log(&lanes, &Entry::Earliest);
         let Entry::Resume { position, .. } = entry else { panic!("must resume") };
-        assert_eq!((position, origin), (Lsn::new(1, 1, 160).unwrap(), false));
-    }
-
-    #[test]
-    fn a_lost_log_with_a_lane_that_has_not_begun_starts_at_the_origin() {
-        let lanes = || vec![progress(320), Progress::default()];
-        assert_eq!(entry_without_log(lanes(), &Entry::Earliest), (Entry::Earliest, true));
-        let (entry, origin) = entry_without_log(lanes(), &Entry::Latest);
-        assert!(matches!(entry, Entry::Resume { .. }) && !origin);
+        assert_eq!((position, origin), (Lsn::new(1, 1, 320).unwrap(), false));
     }
 }

@@ -7,7 +7,7 @@
 mod raw;
 mod values;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
@@ -61,12 +61,16 @@ pub struct EntityConfig {
     pub rule: Option<ShardingRule>,
 }
 
+/// Replication server ids of one source: its reader's and those of direct feeds.
+const REPLICA_SERVER_IDS: u32 = 256;
+
 #[derive(Debug, Clone)]
 pub struct SourceConfig {
     pub name: String,
     pub url: ServerUrl,
     pub ca_file: Option<PathBuf>,
-    /// Replication server id of the reader; must differ from every server and replica of that source.
+    /// Replication server id of the reader; must differ from every server and replica of that source. The ones behind
+    /// it, one for each lane, are those of direct feeds.
     pub replica_server_id: NonZeroU32,
     /// Where a source without any log begins.
     pub start: Entry,
@@ -120,6 +124,8 @@ pub struct Limits {
     pub in_flight_bytes: NonZeroUsize,
     pub flush_rows: NonZeroUsize,
     pub statement_rows: NonZeroUsize,
+    /// Direct feeds of one source in one process.
+    pub direct_feeds: NonZeroUsize,
     pub mark_interval: Duration,
     pub heartbeat: Duration,
     pub retry_budget: Duration,
@@ -179,15 +185,19 @@ impl Config {
                 problems.add(key, "none".to_owned(), "at least one");
             }
         }
-        let mut server_ids = BTreeMap::new();
-        for source in &self.sources {
-            if let Some(other) =
-                server_ids.insert((source.url.address(), source.replica_server_id), &source.name)
-            {
+        for (index, source) in self.sources.iter().enumerate() {
+            let is_too_close = |other: &&SourceConfig| {
+                let distance = other.replica_server_id.get().abs_diff(source.replica_server_id.get());
+                other.url.address() == source.url.address() && distance < REPLICA_SERVER_IDS
+            };
+            if let Some(other) = self.sources[..index].iter().find(is_too_close) {
                 problems.add(
                     "sources.replica_server_id",
-                    format!("{} for both {other} and {}", source.replica_server_id, source.name),
-                    "a number of its own for each reader of a server",
+                    format!(
+                        "{} for {} and {} for {}",
+                        other.replica_server_id, other.name, source.replica_server_id, source.name
+                    ),
+                    "numbers at least 256 apart on one server: the reader's, and behind it one for each lane",
                 );
             }
         }

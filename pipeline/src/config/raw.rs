@@ -14,7 +14,7 @@ use anabranch_schemas::shard::{ShardingRule, TablePattern};
 use serde::Deserialize;
 
 use super::values::{Expanded, ServerUrl, placeholder};
-use super::{BirthdayTables, Problems, ProjectionKind};
+use super::{BirthdayTables, Problems, ProjectionKind, REPLICA_SERVER_IDS};
 use crate::ports::Entry;
 
 /// Names become parts of NATS subjects and of a VARCHAR(128) lane key.
@@ -40,7 +40,9 @@ const LOG_MAX_BYTES: NonZeroU64 = NonZeroU64::new(10 * 1024 * 1024 * 1024).expec
 /// Three days of binlog: a week-end and a night.
 const RETENTION_MIN_SECONDS: u64 = 3 * 24 * 3600;
 const LANES: NonZeroU32 = NonZeroU32::new(2).expect("not zero");
-/// Rather unlikely to be taken: 0xA7A0 and the source's place in the file.
+/// The lanes of two projections at once; each is one more replica to the source.
+const DIRECT_FEEDS: NonZeroUsize = NonZeroUsize::new(4).expect("not zero");
+/// Rather unlikely to be taken: 0xA7A0 and the source's place in the file, each with room for its lanes.
 const REPLICA_SERVER_ID_BASE: u32 = 0xA7A0_0000;
 
 #[derive(Debug, Deserialize)]
@@ -91,6 +93,7 @@ struct Limits {
     in_flight_bytes: Option<NonZeroUsize>,
     flush_rows: Option<NonZeroUsize>,
     statement_rows: Option<NonZeroUsize>,
+    direct_feeds: Option<NonZeroUsize>,
     mark_interval_ms: Option<NonZeroU64>,
     heartbeat_ms: Option<NonZeroU64>,
     retry_budget_seconds: Option<NonZeroU64>,
@@ -213,6 +216,7 @@ impl Limits {
             in_flight_bytes: self.in_flight_bytes.unwrap_or(IN_FLIGHT_BYTES),
             flush_rows: self.flush_rows.unwrap_or(FLUSH_ROWS),
             statement_rows: self.statement_rows.unwrap_or(STATEMENT_ROWS),
+            direct_feeds: self.direct_feeds.unwrap_or(DIRECT_FEEDS),
             mark_interval: millis(self.mark_interval_ms, MARK_INTERVAL_MS),
             heartbeat: millis(self.heartbeat_ms, HEARTBEAT_MS),
             retry_budget: seconds(self.retry_budget_seconds, RETRY_BUDGET_SECONDS),
@@ -291,7 +295,8 @@ impl Source {
                 "the name of an [[entities]] entry",
             );
         }
-        let base = NonZeroU32::new(REPLICA_SERVER_ID_BASE + index as u32).expect("the base is not zero");
+        let base = NonZeroU32::new(REPLICA_SERVER_ID_BASE + index as u32 * REPLICA_SERVER_IDS)
+            .expect("the base is not zero");
         Some(super::SourceConfig {
             name: self.name,
             url: self.url,

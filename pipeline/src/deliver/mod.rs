@@ -1,9 +1,10 @@
 //! From a source's stream to the derived stores: lanes.
 //!
 //! A lane owns some derived tables of one target for one source. It is their only writer, and its progress row,
-//! written in the same transaction as the rows, is the only truth about how far it is. `window.rs` collects what one
-//! transaction will do (pure), `run.rs` is one attempt of a lane.
+//! written in the same transaction as the rows, is the only truth about how far it is. `feed.rs` says where a
+//! lane's messages come from, `window.rs` collects what one transaction will do (pure), `run.rs` is one attempt.
 
+mod feed;
 mod mutation;
 mod progress;
 mod run;

@@ -40,3 +40,28 @@ pub struct Progress {
     /// Rows applied since the lane was made.
     pub rows: u64,
 }
+
+impl Progress {
+    /// What was applied once is being applied again.
+    pub fn is_replaying(&self) -> bool {
+        self.position < self.highest_position
+    }
+
+    /// Rewound to nothing: the lane's rows are to be removed before it begins anew.
+    pub fn is_emptied(&self) -> bool {
+        self.position == Lsn::ZERO && self.is_replaying()
+    }
+
+    /// Where the lane goes on after it was rewound. Its rows keep their versions, so the replay is harmless.
+    pub fn rewound(&self, position: Lsn, resume: ResumePoint, server: ServerIdentity) -> Self {
+        Self {
+            revision: self.revision + 1,
+            position,
+            resume,
+            server,
+            message: None,
+            committed_at_us: 0,
+            ..self.clone()
+        }
+    }
+}

@@ -1,25 +1,27 @@
 //! One attempt of a lane: progress from the target, messages from behind it, commits until something fails.
 //!
 //! Every error ends the attempt; the next one reads progress again. So a commit of unknown outcome needs no special
-//! path: the progress row says whether it happened.
+//! path: the progress row says whether it happened. Where the messages come from is decided in `feed.rs`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_schemas::change::Change;
 use anabranch_schemas::lsn::Lsn;
 use futures::FutureExt;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::window::Window;
+use super::feed::{Feed, Hole, JOIN_INTERVAL};
+use super::window::{Delivery, Window};
 use super::{Flush, LaneId, Progress};
 use crate::config::Limits;
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
-use crate::ports::{LaneStore, Log, LogMessage, LogReader, ReadFrom};
+use crate::ports::{Entry, LaneStore, Log, LogReader, SourceConnector};
 
 /// Progress without rows (messages that hold nothing for this lane) is stored at most this often: a transaction for
 /// each would cost more than it tells.
@@ -27,93 +29,190 @@ const IDLE_PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What one lane works on.
 #[derive(Debug)]
-pub struct Lane<'a, L> {
+pub struct Lane<'a, S, L> {
     pub id: &'a LaneId,
     pub log: &'a L,
+    /// Feeds the lane when the log cannot.
+    pub source: &'a S,
+    /// Its own among the readings of the source.
+    pub seat: u32,
+    /// Where a lane without progress begins when the stream does not begin there.
+    pub start: &'a Entry,
+    /// Bounds the direct feeds of the source.
+    pub feeds: &'a Arc<Semaphore>,
     pub limits: &'a Limits,
 }
 
 /// What woke the loop.
 enum Event {
-    Message(Box<LogMessage>),
+    Delivery(Box<Delivery>),
+    Hole(Fault),
+    JoinDue,
     ProgressDue,
     Cancelled,
 }
 
-/// Applies the stream to `store` until `cancel` or the first error. `project` turns a change into mutations of the
-/// lane's tables. `applied` follows the position up to which the target holds everything.
-pub async fn run<L: Log>(
-    lane: Lane<'_, L>,
+/// Applies the source's changes to `store` until `cancel` or the first error. `project` turns a change into mutations
+/// of the lane's tables. `applied` follows the position up to which the target holds everything.
+pub async fn run<S: SourceConnector, L: Log>(
+    lane: Lane<'_, S, L>,
     store: &mut impl LaneStore,
     mut project: impl FnMut(&Change<'_, '_>, &mut Flush) + Send,
     applied: &watch::Sender<Lsn>,
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     let meters = Meters::of(lane.id);
-    let progress = store.load().await?;
+    let mut progress = store.load().await?;
+    if progress.is_emptied() {
+        progress = empty(&lane, store, progress, cancel).await?;
+    }
     applied.send_replace(progress.position);
     tracing::info!(lane = %lane.id, position = %progress.position, revision = progress.revision, "lane begins");
-    let mut reader = lane.open(&progress).await?;
     let mut window = Window::new(progress);
-    let mut progress_at = Instant::now();
+    let mut hole = None;
+    let (mut progress_at, mut join_at) = (Instant::now(), Instant::now());
+    let Some(mut feed) = lane.feed_until(window.progress(), hole, cancel).await? else { return Ok(()) };
     loop {
-        let event = tokio::select! {
-            biased;
-            () = cancel.cancelled() => Event::Cancelled,
-            message = reader.next() => match message {
-                Ok(message) => Event::Message(Box::new(message)),
-                // The stream changed under us (wiped, rolled back): look again where it links.
-                Err(fault) if fault.code() == Code::LogHole => {
-                    tracing::warn!(lane = %lane.id, %fault, "the stream no longer continues here");
-                    commit(&lane, &mut window, store, applied, &meters).await?;
-                    reader = lane.open(window.progress()).await?;
+        meters.direct.set(f64::from(u8::from(feed.is_direct())));
+        match next_event(&mut feed, &window, progress_at, join_at, cancel).await? {
+            Event::Delivery(delivery) => {
+                let taken = take(&lane, &mut window, &mut feed, *delivery, &mut project);
+                if let Some(fault) = taken? {
+                    hole = Some(found_hole(&lane, &window, &feed, fault)?);
+                } else if !window.has_rows() && Instant::now() < progress_at {
                     continue;
                 }
-                Err(fault) => return Err(fault),
-            },
-            () = tokio::time::sleep_until(progress_at), if window.has_moved() => Event::ProgressDue,
-        };
-        match event {
-            Event::Message(message) => {
-                window.take(lane.id, &message, &mut project)?;
-                while window.rows() < lane.limits.flush_rows.get()
-                    && let Some(next) = reader.next().now_or_never()
-                {
-                    window.take(lane.id, &next?, &mut project)?;
+            }
+            // The stream changed under us (wiped, rolled back) or lacks messages.
+            Event::Hole(fault) => hole = Some(found_hole(&lane, &window, &feed, fault)?),
+            Event::JoinDue => {
+                join_at = Instant::now() + JOIN_INTERVAL;
+                if let Some(joined) = lane.join(window.progress().position, hole).await? {
+                    tracing::info!(lane = %lane.id, position = %window.progress().position, "back to the stream");
+                    failpoints::reach("lane-direct-joined").await;
+                    (feed, hole) = (joined, None);
                 }
-                if !window.has_rows() && Instant::now() < progress_at {
-                    continue;
-                }
+                continue;
             }
             Event::ProgressDue => {}
             Event::Cancelled => return commit(&lane, &mut window, store, applied, &meters).await,
         }
         commit(&lane, &mut window, store, applied, &meters).await?;
         progress_at = Instant::now() + IDLE_PROGRESS_INTERVAL;
-    }
-}
-
-impl<L: Log> Lane<'_, L> {
-    /// Opens the stream behind the last applied message. When that message is not there any more (retention, loss,
-    /// rollback), reading starts at the oldest one: what is not above the position is passed over, and the link
-    /// check finds out whether anything is missing.
-    async fn open(&self, progress: &Progress) -> Result<L::Reader, Fault> {
-        let source = &self.id.source;
-        let Some((sequence, id)) = progress.message.clone() else {
-            return self.log.reader(source, ReadFrom::At(progress.position)).await;
-        };
-        match self.log.reader(source, ReadFrom::After { sequence, id }).await {
-            Err(fault) if fault.code() == Code::LogHole => {
-                tracing::warn!(lane = %self.id, %fault, "the last applied message is gone; reading from the oldest one");
-                self.log.reader(source, ReadFrom::At(progress.position)).await
+        // A direct feed keeps the hole in mind until it is behind.
+        if hole.is_some() && !feed.is_direct() {
+            drop(feed);
+            match lane.feed_until(window.progress(), hole, cancel).await? {
+                Some(other) => feed = other,
+                None => return Ok(()),
             }
-            other => other,
+            join_at = Instant::now() + JOIN_INTERVAL;
         }
     }
 }
 
-async fn commit<L>(
-    lane: &Lane<'_, L>,
+/// Waits for whatever comes first. Each branch is cancel safe.
+async fn next_event<R: LogReader>(
+    feed: &mut Feed<R>,
+    window: &Window,
+    progress_at: Instant,
+    join_at: Instant,
+    cancel: &CancellationToken,
+) -> Result<Event, Fault> {
+    let is_direct = feed.is_direct();
+    tokio::select! {
+        biased;
+        () = cancel.cancelled() => Ok(Event::Cancelled),
+        () = tokio::time::sleep_until(join_at), if is_direct => Ok(Event::JoinDue),
+        delivery = feed.next() => match delivery {
+            Ok(delivery) => Ok(Event::Delivery(Box::new(delivery))),
+            Err(fault) if fault.code() == Code::LogHole => Ok(Event::Hole(fault)),
+            Err(fault) => Err(fault),
+        },
+        () = tokio::time::sleep_until(progress_at), if window.has_moved() => Ok(Event::ProgressDue),
+    }
+}
+
+/// Takes a message, and those that are there already, until the window is full. `Some`: what does not link was left.
+fn take<S, L: Log>(
+    lane: &Lane<'_, S, L>,
+    window: &mut Window,
+    feed: &mut Feed<L::Reader>,
+    delivery: Delivery,
+    mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
+) -> Result<Option<Fault>, Fault> {
+    let mut next = Ok(delivery);
+    loop {
+        let taken = next.and_then(|delivery| window.take(lane.id, &delivery, &mut project));
+        match taken {
+            Err(fault) if fault.code() == Code::LogHole => return Ok(Some(fault)),
+            Err(fault) => return Err(fault),
+            Ok(()) if window.rows() >= lane.limits.flush_rows.get() => return Ok(None),
+            Ok(()) => {}
+        }
+        match feed.next().now_or_never() {
+            Some(delivery) => next = delivery,
+            None => return Ok(None),
+        }
+    }
+}
+
+/// A stream may have holes; a reading of the binlog that has one is at fault.
+fn found_hole<S, L: Log>(
+    lane: &Lane<'_, S, L>,
+    window: &Window,
+    feed: &Feed<L::Reader>,
+    fault: Fault,
+) -> Result<Hole, Fault> {
+    if feed.is_direct() {
+        return Err(Fault::new(Code::Internal, format!("lane {}", lane.id), "its direct feed does not link")
+            .caused_by(fault));
+    }
+    tracing::warn!(lane = %lane.id, %fault, "the stream does not continue here");
+    Ok(Hole::at(window.progress().position))
+}
+
+/// A lane that was rewound to nothing owns nothing: its claims go before the first change comes, a shard at a time.
+/// The position stays at nothing meanwhile, so whoever is cut off begins again.
+async fn empty<S: SourceConnector, L: Log>(
+    lane: &Lane<'_, S, L>,
+    store: &mut impl LaneStore,
+    mut progress: Progress,
+    cancel: &CancellationToken,
+) -> Result<Progress, Fault> {
+    let shards = lane.source.shards().await?;
+    tracing::info!(lane = %lane.id, shards = shards.len(), "rewound to nothing: its derived rows are removed");
+    for shard in shards {
+        if cancel.is_cancelled() {
+            break;
+        }
+        let mut flush = Flush::new(progress);
+        flush.progress.revision += 1;
+        flush.withdraw(shard, Lsn::MAX);
+        store.commit(&flush).await?;
+        progress = flush.progress;
+    }
+    Ok(progress)
+}
+
+impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
+    /// Opens a feed, which may wait; `None` when cancelled meanwhile.
+    async fn feed_until(
+        &self,
+        progress: &Progress,
+        hole: Option<Hole>,
+        cancel: &CancellationToken,
+    ) -> Result<Option<Feed<L::Reader>>, Fault> {
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => Ok(None),
+            feed = self.feed(progress, hole) => feed.map(Some),
+        }
+    }
+}
+
+async fn commit<S, L>(
+    lane: &Lane<'_, S, L>,
     window: &mut Window,
     store: &mut impl LaneStore,
     applied: &watch::Sender<Lsn>,
@@ -143,6 +242,7 @@ struct Meters {
     flushes: Counter,
     seconds: Histogram,
     position: Gauge,
+    direct: Gauge,
 }
 
 impl Meters {
@@ -158,6 +258,7 @@ impl Meters {
             flushes: counter!(names::LANE_FLUSHES, &labels),
             seconds: histogram!(names::LANE_FLUSH_SECONDS, &labels[..2]),
             position: gauge!(names::LANE_POSITION, &labels),
+            direct: gauge!(names::LANE_DIRECT, &labels),
         }
     }
 }

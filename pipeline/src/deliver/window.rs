@@ -4,13 +4,42 @@
 //! position; else messages are missing. *Above*: of a message only the changes above the lane's position are
 //! applied, so a log that is rebuilt or rolled back never brings old rows back.
 
+use std::fmt;
+
 use anabranch_schemas::change::Change;
 use anabranch_schemas::codec::v1;
-use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::envelope::Envelope;
+use bytes::Bytes;
 
+use super::feed::links;
 use super::{Flush, LaneId, Progress};
 use crate::error::{Code, Fault};
 use crate::ports::LogMessage;
+
+/// A message of the stream or of a direct feed.
+#[derive(Debug)]
+pub(super) struct Delivery {
+    pub(super) envelope: Envelope,
+    pub(super) payload: Bytes,
+    /// Sequence and id in the stream; `None` when it did not come from there.
+    pub(super) stored: Option<(u64, String)>,
+}
+
+impl From<LogMessage> for Delivery {
+    fn from(message: LogMessage) -> Self {
+        let LogMessage { entry, payload } = message;
+        Self { envelope: entry.envelope, payload, stored: Some((entry.sequence, entry.id)) }
+    }
+}
+
+impl fmt::Display for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.stored {
+            Some((sequence, _)) => write!(f, "message {sequence}"),
+            None => f.write_str("a batch of the direct feed"),
+        }
+    }
+}
 
 /// What one transaction will do, and the progress that it will store.
 #[derive(Debug)]
@@ -18,12 +47,14 @@ pub(super) struct Window {
     /// As stored in the target.
     stored: Progress,
     flush: Flush,
+    /// Something was taken since.
+    has_moved: bool,
 }
 
 impl Window {
     pub(super) fn new(stored: Progress) -> Self {
         let flush = Flush::new(stored.clone());
-        Self { stored, flush }
+        Self { stored, flush, has_moved: false }
     }
 
     /// Where the lane is, uncommitted work included.
@@ -42,36 +73,30 @@ impl Window {
 
     /// Whether progress differs from what is stored.
     pub(super) fn has_moved(&self) -> bool {
-        self.flush.progress.message != self.stored.message
+        self.has_moved
     }
 
     /// Takes one message: checks its link, projects what lies above the lane's position.
     pub(super) fn take(
         &mut self,
         lane: &LaneId,
-        message: &LogMessage,
+        message: &Delivery,
         mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
     ) -> Result<(), Fault> {
-        let entry = &message.entry;
+        let envelope = &message.envelope;
         let position = self.flush.progress.position;
-        let begins = entry.envelope.origin && position == Lsn::ZERO;
-        if entry.envelope.previous > position && !begins {
-            let found = format!(
-                "message {} follows position {}, but the lane is at {position}",
-                entry.sequence, entry.envelope.previous
-            );
+        if !links(envelope, position) {
+            let found =
+                format!("{message} follows position {}, but the lane is at {position}", envelope.previous);
             return Err(Fault::new(Code::LogHole, format!("lane {lane}"), found)
-                .needs("a stream that holds every message since the lane's position")
-                .remedy(
-                    "see the runbook: the binlog still holds the changes, or the tables must be loaded again",
-                ));
+                .needs("every message since the lane's position"));
         }
-        if entry.envelope.changes > 0 {
+        if envelope.changes > 0 {
             let corrupt = |error: anabranch_schemas::codec::CodecError| {
                 Fault::new(
                     Code::LogMessageCorrupt,
                     format!("lane {lane}"),
-                    format!("message {} cannot be read", entry.sequence),
+                    format!("{message} cannot be read"),
                 )
                 .caused_by(error)
             };
@@ -83,14 +108,15 @@ impl Window {
             }
         }
         let progress = &mut self.flush.progress;
-        if entry.envelope.position >= progress.position {
-            progress.position = entry.envelope.position;
-            progress.resume = entry.envelope.resume.clone();
-            progress.server = entry.envelope.server.clone();
-            progress.committed_at_us = entry.envelope.committed_at_us;
+        if envelope.position >= progress.position {
+            progress.position = envelope.position;
+            progress.resume = envelope.resume.clone();
+            progress.server = envelope.server.clone();
+            progress.committed_at_us = envelope.committed_at_us;
         }
         progress.highest_position = progress.highest_position.max(progress.position);
-        progress.message = Some((entry.sequence, entry.id.clone()));
+        progress.message = message.stored.clone();
+        self.has_moved = true;
         Ok(())
     }
 
@@ -112,11 +138,11 @@ mod tests {
     use std::borrow::Cow;
 
     use anabranch_schemas::change::{Entity, TableIdentity, Value};
-    use anabranch_schemas::envelope::Envelope;
     use anabranch_schemas::shard::ShardId;
 
+    use anabranch_schemas::lsn::Lsn;
+
     use super::*;
-    use crate::ports::LogEntry;
 
     fn lsn(position: u64) -> Lsn {
         Lsn::new(1, 1, position * 16).unwrap()
@@ -127,7 +153,7 @@ mod tests {
     }
 
     /// A message behind `previous` with one insert at each of `changes`, complete up to `position`.
-    fn message(sequence: u64, previous: u64, changes: &[u64], position: u64) -> LogMessage {
+    fn message(sequence: u64, previous: u64, changes: &[u64], position: u64) -> Delivery {
         let table = TableIdentity {
             entity: Entity::User,
             shard: ShardId::of("s", "d", "t", 0),
@@ -144,13 +170,10 @@ mod tests {
             changes: encoder.changes(),
             ..Envelope::default()
         };
-        LogMessage {
-            entry: LogEntry { sequence, id: format!("a-{sequence}"), envelope },
-            payload: encoder.finish(),
-        }
+        Delivery { envelope, payload: encoder.finish(), stored: Some((sequence, format!("a-{sequence}"))) }
     }
 
-    fn taken(window: &mut Window, message: &LogMessage) -> Result<Vec<u64>, Code> {
+    fn taken(window: &mut Window, message: &Delivery) -> Result<Vec<u64>, Code> {
         let mut seen = Vec::new();
         window
             .take(&lane(), message, |change, _| seen.push(change.lsn.position() / 16))
@@ -170,7 +193,7 @@ mod tests {
         let mut window = Window::new(Progress::default());
         let mut first = message(1, 5, &[6], 6);
         assert_eq!(taken(&mut window, &first), Err(Code::LogHole));
-        first.entry.envelope.origin = true;
+        first.envelope.origin = true;
         assert_eq!(taken(&mut window, &first), Ok(vec![6]));
         assert_eq!(taken(&mut window, &message(2, 7, &[8], 8)), Err(Code::LogHole));
     }

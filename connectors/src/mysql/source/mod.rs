@@ -11,6 +11,7 @@ mod events;
 mod group;
 mod gtid;
 pub mod inspect;
+mod locate;
 mod maps;
 mod pending;
 mod position;
@@ -31,9 +32,10 @@ use std::time::Duration;
 
 use anabranch_pipeline::config::{EntityConfig, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Entry, SourceConnector};
+use anabranch_pipeline::ports::{Entry, Located, Place, SourceConnector};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::shard::ShardId;
 use tokio::sync::Mutex;
 
 use self::gtid::Gtids;
@@ -70,6 +72,15 @@ impl MysqlSource {
 
     fn fault(&self, code: Code, found: impl Into<String>) -> Fault {
         Fault::new(code, self.address.subject.as_str(), found)
+    }
+
+    /// What the server knows a reading by.
+    fn replica_server_id(&self, seat: u32) -> u32 {
+        self.config.replica_server_id.get().saturating_add(seat)
+    }
+
+    fn lsn(&self, _epoch: u16, file: &str, position: u64) -> Result<Lsn, Fault> {
+        position::lsn(file, position).map_err(|error| self.fault(Code::BinlogEventCorrupt, error.to_string()))
     }
 
     fn position(&self, file: &str, position: u64) -> Result<Position, Fault> {
@@ -134,6 +145,7 @@ impl MysqlSource {
                 .needs(format!("{}:{}, whose binlog the log continues", server.flavor, server.id)));
         }
         let gtids = self.gtids(session, &resume.gtid_set)?;
+        let is_file_start = resume.position == FILE_START && resume.gtid_set.is_empty();
         let start = session::resume_start(session, &resume, &gtids).await?;
         let is_by_gtid = matches!(start, Start::Gtids(_));
         let (position, entered_at) = if is_by_gtid {
@@ -142,7 +154,9 @@ impl MysqlSource {
         } else {
             (self.position(&resume.file, resume.position)?, None)
         };
-        Ok((start, Beginning { position, gtids: Some(gtids), sent, is_by_gtid, entered_at }))
+        // The start of a file: its first events say which groups come before.
+        let gtids = (!is_file_start).then_some(gtids);
+        Ok((start, Beginning { position, gtids, sent, is_by_gtid, entered_at }))
     }
 
     async fn oldest(&self, session: &mut Session) -> Result<String, Fault> {
@@ -189,7 +203,7 @@ impl SourceConnector for MysqlSource {
         let tables = self.tables(&mut session).await?;
         session.close().await;
         let options = async_options(&self.config.url, self.config.ca_file.as_deref());
-        let replica = self.config.replica_server_id.get().saturating_add(seat);
+        let replica = self.replica_server_id(seat);
         let subject = self.address.subject.as_str();
         let transport = Transport::open(options, subject, flavor, replica, &start, self.heartbeat).await?;
         Ok(MysqlStream::new(
@@ -201,6 +215,17 @@ impl SourceConnector for MysqlSource {
             tables,
             beginning,
         ))
+    }
+
+    async fn locate(&self, place: Place, epoch: u16) -> Result<Located, Fault> {
+        self.locate_place(place, epoch).await
+    }
+
+    async fn shards(&self) -> Result<Vec<ShardId>, Fault> {
+        let mut session = Session::open(&self.address).await?;
+        let tables = self.tables(&mut session).await?;
+        session.close().await;
+        Ok(tables.shards().collect())
     }
 
     async fn head(&self) -> Result<Lsn, Fault> {

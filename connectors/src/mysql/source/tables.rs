@@ -95,6 +95,11 @@ impl CapturedTables {
         }
     }
 
+    /// The shards of all tables seen so far.
+    pub fn shards(&self) -> impl Iterator<Item = ShardId> {
+        self.known.keys().copied()
+    }
+
     /// Every captured table that `DROP DATABASE` removes: those seen, and those the sharding rule puts there (a table
     /// dropped before this reading began was never seen). `None` when they cannot be listed.
     pub fn in_database(&mut self, database: &str) -> Result<Option<Vec<Arc<CapturedTable>>>, Fault> {

@@ -1,0 +1,137 @@
+//! Where in the binlog a place of the past lies: for a lane that is to begin again there.
+//!
+//! A position and a time lead to the start of a binlog file: what lies between is read and passed over. Only a GTID
+//! set leads into the middle, to the start of the first group behind it.
+
+use std::time::Duration;
+
+use anabranch_pipeline::capture::BatchBuilder;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{ChangeSource, Entry, Located, Place, SourceConnector};
+use anabranch_schemas::lsn::{Lsn, ResumePoint, binlog_file_number};
+
+use super::MysqlSource;
+use super::events::{self, Class};
+use super::position::FILE_START;
+use super::session::Session;
+use super::transport::{Start, Transport};
+use crate::mysql::connection::async_options;
+
+/// A GTID set with nothing behind it is at the end of the binlog: nothing comes within this time.
+const FIRST_GROUP_TIMEOUT: Duration = Duration::from_secs(3);
+/// Apart from readers and lanes, whose readings a question must not end.
+const SEAT: u32 = 1 << 16;
+
+impl MysqlSource {
+    pub(super) async fn locate_place(&self, place: Place, epoch: u16) -> Result<Located, Fault> {
+        let mut session = Session::open(&self.address).await?;
+        let server = session.identity().await?;
+        let (resume, position) = match place {
+            Place::Earliest => self.file_start(self.oldest(&mut session).await?, epoch)?,
+            Place::Lsn(lsn) => self.before(&mut session, lsn, epoch).await?,
+            Place::Gtid(set) => self.behind(&mut session, set, epoch).await?,
+            Place::Time { at_us } => {
+                let file = self.file_at(&mut session, at_us).await?;
+                self.file_start(file, epoch)?
+            }
+        };
+        session.close().await;
+        Ok(Located { position, resume, server })
+    }
+
+    /// The start of a file; its first events say which GTIDs come before.
+    fn file_start(&self, file: String, epoch: u16) -> Result<(ResumePoint, Lsn), Fault> {
+        let position = self.lsn(epoch, &file, FILE_START)?;
+        Ok((ResumePoint { file, position: FILE_START, gtid_set: String::new() }, position))
+    }
+
+    async fn before(&self, session: &mut Session, lsn: Lsn, epoch: u16) -> Result<(ResumePoint, Lsn), Fault> {
+        let logs = session.binlogs().await?;
+        let is_named = |(name, _): &&(String, u64)| {
+            binlog_file_number(name).is_ok_and(|number| number == lsn.file_number())
+        };
+        if lsn.epoch() != epoch {
+            let found = format!("position {lsn} lies in epoch {}", lsn.epoch());
+            return Err(self
+                .fault(Code::BinlogPurged, found)
+                .needs(format!("a position of epoch {epoch}: the server was another one before"))
+                .remedy("say the place as a GTID set or as a time"));
+        }
+        let Some((file, _)) = logs.iter().find(is_named) else {
+            let oldest = logs.first().map_or("none", |(name, _)| name.as_str());
+            let found = format!("binlog file {} of position {lsn} is not there", lsn.file_number());
+            return Err(self
+                .fault(Code::BinlogPurged, found)
+                .needs(format!("a position in the kept binlog; its oldest file is {oldest}")));
+        };
+        let (resume, start) = self.file_start(file.clone(), epoch)?;
+        // Its own changes are wanted too.
+        let below = Lsn::from_u64(lsn.as_u64() - 1).unwrap_or(start);
+        Ok((resume, below.max(start)))
+    }
+
+    /// Reads until the first group behind the set says where it begins.
+    async fn behind(
+        &self,
+        session: &mut Session,
+        set: String,
+        epoch: u16,
+    ) -> Result<(ResumePoint, Lsn), Fault> {
+        let end = session.end().await?;
+        let mut reading = self.open(Entry::Gtid(set), SEAT).await?;
+        let mut batch = BatchBuilder::new(1, Lsn::ZERO, ResumePoint::default());
+        let first_group = async {
+            while batch.resume().file.is_empty() {
+                batch.take();
+                reading.fill(&mut batch).await?;
+            }
+            Ok::<_, Fault>(())
+        };
+        let resume = match tokio::time::timeout(FIRST_GROUP_TIMEOUT, first_group).await {
+            Ok(read) => read.map(|()| batch.resume().clone())?,
+            Err(_) => ResumePoint { file: end.file, position: end.position, gtid_set: end.gtid_set },
+        };
+        let position = self.lsn(epoch, &resume.file, resume.position)?;
+        Ok((resume, position))
+    }
+
+    /// The newest file that was begun before the time.
+    async fn file_at(&self, session: &mut Session, at_us: u64) -> Result<String, Fault> {
+        let logs = session.binlogs().await?;
+        let (mut low, mut high) = (0, logs.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.begun_at_us(session, &logs[middle].0).await? {
+                begun if begun <= at_us => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        match low.checked_sub(1).and_then(|index| logs.get(index)) {
+            Some((file, _)) => Ok(file.clone()),
+            None => {
+                let oldest = logs.first().map_or("none", |(name, _)| name.as_str());
+                let found = format!("the oldest binlog file, {oldest}, was begun later");
+                Err(self
+                    .fault(Code::BinlogPurged, found)
+                    .needs("a time that the kept binlog covers")
+                    .remedy("`earliest` begins with the oldest file"))
+            }
+        }
+    }
+
+    /// When a file was begun: the time of its first event, in whole seconds.
+    async fn begun_at_us(&self, session: &Session, file: &str) -> Result<u64, Fault> {
+        let options = async_options(&self.config.url, self.config.ca_file.as_deref());
+        let start = Start::Position { file: file.to_owned(), position: FILE_START };
+        let (subject, replica) = (self.address.subject.as_str(), self.replica_server_id(SEAT));
+        let mut transport =
+            Transport::open(options, subject, session.flavor, replica, &start, self.heartbeat).await?;
+        loop {
+            let event = transport.next().await?;
+            let header = event.header();
+            if events::classify(header.event_type_raw()) == Class::FormatDescription {
+                return Ok(u64::from(header.timestamp()) * 1_000_000);
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Where a lane's messages come from: the source's stream, or the binlog itself.
+//!
+//! The log is a cache of the binlog. A lane whose position does not link to what the stream offers (a hole, a lost or
+//! rolled back stream, retention, a rewind) is fed *directly*: by a reading of the source of its own, with the same
+//! code as the reader's, through a bounded channel. It goes back to the stream as soon as that links. So one lane's
+//! past never delays the others' present.
+//!
+//! The stream's end says which epoch the present server has: positions of a direct feed and of the stream agree.
+
+use std::time::Duration;
+
+use anabranch_schemas::envelope::{Envelope, ServerIdentity};
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::window::Delivery;
+use super::{Lane, Progress};
+use crate::capture::BatchBuilder;
+use crate::error::{Code, Fault};
+use crate::failpoints;
+use crate::ports::{ChangeSource, Entry, Filled, Log, LogEntry, LogReader, ReadFrom, SourceConnector};
+
+/// How often a directly fed lane looks whether the stream links.
+pub(super) const JOIN_INTERVAL: Duration = Duration::from_millis(500);
+/// A stream that was found to be broken at a position is tried again there after this time, else only further on.
+const DOUBT: Duration = Duration::from_secs(30);
+/// The message that a lane would begin with must come within this time.
+const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Batches read ahead of the target. Each has at most `limits.batch_bytes`.
+const BATCHES_AHEAD: usize = 4;
+
+/// An open feed of a lane.
+pub(super) enum Feed<R> {
+    Stream { reader: R, first: Option<Box<Delivery>> },
+    Direct(DirectFeed),
+}
+
+/// A reading of the source in a task of its own; it ends with the feed.
+pub(super) struct DirectFeed {
+    batches: mpsc::Receiver<Result<Delivery, Fault>>,
+    _reading: AbortOnDropHandle<()>,
+}
+
+/// Where, and when, the stream was found not to continue.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hole {
+    position: Lsn,
+    found_at: Instant,
+}
+
+impl Hole {
+    pub(super) fn at(position: Lsn) -> Self {
+        Self { position, found_at: Instant::now() }
+    }
+
+    /// Whether the stream is to be trusted again at a position.
+    fn is_behind(&self, position: Lsn) -> bool {
+        position > self.position || self.found_at.elapsed() > DOUBT
+    }
+}
+
+impl<R: LogReader> Feed<R> {
+    fn stream(reader: R, first: Option<Delivery>) -> Self {
+        Self::Stream { reader, first: first.map(Box::new) }
+    }
+
+    pub(super) fn is_direct(&self) -> bool {
+        matches!(self, Self::Direct(_))
+    }
+
+    /// The next message; waits for it. Cancel safe.
+    pub(super) async fn next(&mut self) -> Result<Delivery, Fault> {
+        match self {
+            Self::Stream { first: first @ Some(_), .. } => Ok(*first.take().expect("it was matched")),
+            Self::Stream { reader, .. } => reader.next().await.map(Delivery::from),
+            Self::Direct(feed) => match feed.batches.recv().await {
+                Some(batch) => batch,
+                None => Err(Fault::new(Code::Internal, "direct feed", "its reading ended without an error")),
+            },
+        }
+    }
+}
+
+/// Whether a message continues, or begins, what a lane at `position` holds.
+pub(super) fn links(envelope: &Envelope, position: Lsn) -> bool {
+    envelope.previous <= position || (envelope.origin && position == Lsn::ZERO)
+}
+
+impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
+    /// Opens the stream where it continues the lane's progress; where it does not, the source.
+    ///
+    /// An empty stream is waited for: the reader begins it with a mark, which shows whether it links.
+    pub(super) async fn feed(
+        &self,
+        progress: &Progress,
+        hole: Option<Hole>,
+    ) -> Result<Feed<L::Reader>, Fault> {
+        let source = &self.id.source;
+        if let (None, Some((sequence, id))) = (hole, progress.message.clone()) {
+            match self.log.reader(source, ReadFrom::After { sequence, id }).await {
+                Err(fault) if fault.code() == Code::LogHole => {
+                    tracing::warn!(lane = %self.id, %fault, "the last applied message is gone");
+                }
+                opened => return Ok(Feed::stream(opened?, None)),
+            }
+        }
+        let Some(end) = self.log.end(source).await? else {
+            return Ok(Feed::stream(self.log.reader(source, ReadFrom::At(Lsn::ZERO)).await?, None));
+        };
+        match self.join(progress.position, hole).await? {
+            Some(feed) => Ok(feed),
+            None => self.open_direct(progress, &end).await.map(Feed::Direct),
+        }
+    }
+
+    /// The stream, if it links at this position.
+    pub(super) async fn join(
+        &self,
+        position: Lsn,
+        hole: Option<Hole>,
+    ) -> Result<Option<Feed<L::Reader>>, Fault> {
+        if hole.is_some_and(|hole| !hole.is_behind(position)) {
+            return Ok(None);
+        }
+        let source = &self.id.source;
+        let Some(end) = self.log.end(source).await? else { return Ok(None) };
+        let mut reader = self.log.reader(source, ReadFrom::At(position)).await?;
+        if end.envelope.position < position {
+            // What is appended next follows a message that is not above the position.
+            return Ok(Some(Feed::stream(reader, None)));
+        }
+        match tokio::time::timeout(FIRST_MESSAGE_TIMEOUT, reader.next()).await {
+            Ok(Ok(message)) if links(&message.entry.envelope, position) => {
+                Ok(Some(Feed::stream(reader, Some(message.into()))))
+            }
+            Ok(Err(fault)) if fault.code() != Code::LogHole => Err(fault),
+            _ => Ok(None),
+        }
+    }
+
+    async fn open_direct(&self, progress: &Progress, end: &LogEntry) -> Result<DirectFeed, Fault> {
+        let entry = self.direct_entry(progress, end)?;
+        let permit = match self.feeds.clone().try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => {
+                tracing::info!(lane = %self.id, "waits until another lane needs its direct feed no more");
+                let closed = |_| Fault::new(Code::Internal, "direct feeds", "they are closed");
+                self.feeds.clone().acquire_owned().await.map_err(closed)?
+            }
+        };
+        let resume = match &entry {
+            Entry::Resume { resume, .. } => resume.clone(),
+            _ => ResumePoint::default(),
+        };
+        let source = self.source.open(entry, self.seat).await?;
+        if *source.server() != end.envelope.server {
+            let (found, needed) = (source.server().to_string(), end.envelope.server.to_string());
+            return Err(Fault::new(Code::SourceUnreachable, format!("source {}", self.id.source), found)
+                .needs(format!(
+                    "{needed}, which the stream was read from, or a stream that follows the new server"
+                )));
+        }
+        tracing::info!(
+            lane = %self.id, position = %progress.position, entered_at = %source.entered_at(),
+            "fed from the binlog: the stream does not link"
+        );
+        failpoints::reach("lane-direct-opened").await;
+        let batch = BatchBuilder::new(self.limits.batch_bytes.get(), source.entered_at(), resume);
+        let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
+        let is_origin = progress.position == Lsn::ZERO;
+        let reading = tokio::spawn(async move {
+            let _permit = permit;
+            if let Err(fault) = read(source, batch, is_origin, &sender).await {
+                // A receiver that is gone needs no reason.
+                let _ = sender.send(Err(fault)).await;
+            }
+        });
+        Ok(DirectFeed { batches, _reading: AbortOnDropHandle::new(reading) })
+    }
+
+    /// Where a direct feed enters the binlog. A lane that has not begun begins where the configuration says.
+    fn direct_entry(&self, progress: &Progress, end: &LogEntry) -> Result<Entry, Fault> {
+        let epoch = end.envelope.position.epoch();
+        if progress.position > Lsn::ZERO {
+            return Ok(Entry::Resume {
+                resume: progress.resume.clone(),
+                position: progress.position,
+                server: progress.server.clone(),
+                epoch: Some(epoch),
+            });
+        }
+        let found = match self.start {
+            Entry::Latest => "the lane has not begun, and the source's `start` is `latest`",
+            _ if epoch > FIRST_EPOCH => {
+                "the lane has not begun, and the source has failed over since its beginning"
+            }
+            start => return Ok(start.clone()),
+        };
+        Err(Fault::new(Code::LogHole, format!("lane {}", self.id), found)
+            .needs("the whole history, in the stream or in the binlog")
+            .remedy(format!(
+                "`anabranch replay --projection {} --source {} --from …` says where it begins",
+                self.id.projection, self.id.source
+            )))
+    }
+}
+
+/// Reads the source and sends batches as soon as there is nothing more to read, or a batch is full.
+async fn read<C: ChangeSource>(
+    mut source: C,
+    mut batch: BatchBuilder,
+    is_origin: bool,
+    batches: &mpsc::Sender<Result<Delivery, Fault>>,
+) -> Result<(), Fault> {
+    let server: ServerIdentity = source.server().clone();
+    let (mut previous, mut origin) = (batch.position(), is_origin);
+    loop {
+        let filled = source.fill(&mut batch).await?;
+        let is_ready = batch.is_full() || filled == Filled::Drained && !batch.is_empty();
+        if !is_ready && batch.position() == previous {
+            continue;
+        }
+        let taken = batch.take();
+        let envelope = Envelope {
+            previous,
+            origin: std::mem::take(&mut origin),
+            position: taken.position,
+            resume: taken.resume,
+            server: server.clone(),
+            term: 0,
+            committed_at_us: taken.committed_at_us,
+            changes: taken.changes,
+        };
+        previous = taken.position;
+        if batches.send(Ok(Delivery { envelope, payload: taken.payload, stored: None })).await.is_err() {
+            return Ok(());
+        }
+    }
+}
