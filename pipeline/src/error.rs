@@ -83,10 +83,12 @@ codes! {
     BinlogEventCorrupt = "binlog-event-corrupt", Definite;
     /// A data change on a captured table was logged as a statement.
     BinlogStatement = "binlog-statement", Definite;
-    /// A group with captured rows ended in ROLLBACK.
+    /// Captured rows were undone to a savepoint that is not in the log.
     BinlogRolledBackRows = "binlog-rolled-back-rows", Definite;
-    /// Captured rows in a prepared XA branch, which this build does not withhold.
-    BinlogXaUnsupported = "binlog-xa-unsupported", Definite;
+    /// An XA branch was committed whose rows were not read.
+    BinlogXaUnread = "binlog-xa-unread", Definite;
+    /// Rows that wait for the outcome of their transaction cannot be kept in a temporary file.
+    SourceSpillFailed = "source-spill-failed", Transient;
     /// A captured column was dropped, renamed or retyped while running.
     SourceSchemaChanged = "source-schema-changed", Definite;
 

@@ -12,6 +12,7 @@ mod nats;
 mod source;
 mod source_flow;
 mod source_mysql;
+mod source_outcome;
 mod source_preflight;
 mod source_statements;
 mod store;

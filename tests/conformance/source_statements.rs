@@ -107,58 +107,6 @@ async fn a_retyped_column_and_moved_tables_stop() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn xa_branches_stop_only_with_captured_rows() {
-    let database = Database::with_flags(&[]).with_tables().await;
-    let mut reading = database.read_latest().await;
-    database
-        .run(&[
-            "XA START 'a'",
-            "INSERT INTO $0.other VALUES (1, '')",
-            "XA END 'a'",
-            "XA PREPARE 'a'",
-            "XA COMMIT 'a'",
-            "INSERT INTO $0.t0 VALUES (1, '', NULL)",
-        ])
-        .await;
-    reading.until_end(&database).await;
-    assert_eq!(reading.texts(), ["t0 + 1 NULL"]);
-    assert_eq!(reading.resume().gtid_set, database.ask("SELECT @@gtid_binlog_pos").await);
-    database
-        .run(&["XA START 'b'", "INSERT INTO $0.t0 VALUES (2, '', NULL)", "XA END 'b'", "XA PREPARE 'b'"])
-        .await;
-    reading.until_fault(Code::BinlogXaUnsupported).await;
-    database.run(&["XA ROLLBACK 'b'"]).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn rows_that_a_rollback_leaves_behind_stop() {
-    let database = Database::with_flags(&[]).with_tables().await;
-    let mut reading = database.read_latest().await;
-    database
-        .run(&[
-            "BEGIN",
-            "INSERT INTO $0.t0 VALUES (1, '', NULL)",
-            "SAVEPOINT s",
-            "INSERT INTO $0.t0 VALUES (2, '', NULL)",
-            "ROLLBACK TO s",
-            "COMMIT",
-        ])
-        .await;
-    reading.until_end(&database).await;
-    assert_eq!(reading.texts(), ["t0 + 1 NULL"]);
-    // A temporary table is not undone, so the server logs the transaction with its end.
-    database
-        .run(&[
-            "BEGIN",
-            "INSERT INTO $0.t0 VALUES (3, '', NULL)",
-            "CREATE TEMPORARY TABLE $0.temporary (a INT)",
-            "ROLLBACK",
-        ])
-        .await;
-    reading.until_fault(Code::BinlogRolledBackRows).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn sessions_that_log_less_than_needed_stop() {
     let database = Database::with_flags(&[]).with_tables().await;
     let mut reading = database.read_latest().await;

@@ -10,20 +10,21 @@ pub struct Group {
     /// It ends with a commit, not with its first statement.
     is_transaction: bool,
     is_xa_branch: bool,
-    has_captured_rows: bool,
+    /// Where its first event begins in the file.
+    start: u64,
     committed_at_us: u64,
 }
 
 impl Group {
-    pub fn begin(flavor: Flavor, start: GroupStart) -> Self {
+    pub fn begin(flavor: Flavor, group: GroupStart, start: u64) -> Self {
         Self {
-            gtid: Some(start.gtid),
+            gtid: Some(group.gtid),
             is_open: true,
             // MariaDB sends no BEGIN; MySQL always does.
-            is_transaction: flavor == Flavor::MariaDb && !start.is_standalone,
-            is_xa_branch: start.is_prepared_xa,
-            has_captured_rows: false,
-            committed_at_us: start.committed_at_us,
+            is_transaction: flavor == Flavor::MariaDb && !group.is_standalone,
+            is_xa_branch: group.is_prepared_xa,
+            start,
+            committed_at_us: group.committed_at_us,
         }
     }
 
@@ -38,10 +39,6 @@ impl Group {
         self.is_xa_branch = true;
     }
 
-    pub fn add_captured_rows(&mut self) {
-        self.has_captured_rows = true;
-    }
-
     pub fn is_open(&self) -> bool {
         self.is_open
     }
@@ -54,8 +51,8 @@ impl Group {
         self.is_xa_branch
     }
 
-    pub fn has_captured_rows(&self) -> bool {
-        self.has_captured_rows
+    pub fn start(&self) -> u64 {
+        self.start
     }
 
     /// The time that the group's GTID event gave, else that of its last event.

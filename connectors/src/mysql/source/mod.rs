@@ -13,6 +13,7 @@ mod gtid;
 pub mod inspect;
 mod locate;
 mod maps;
+mod outcome;
 mod pending;
 mod position;
 mod preflight;
@@ -27,6 +28,8 @@ mod tables;
 mod tokens;
 mod transport;
 pub mod wire;
+mod withheld;
+mod xa;
 
 use std::time::Duration;
 
@@ -201,6 +204,15 @@ impl SourceConnector for MysqlSource {
         let has_lower_case_names = session.has_lower_case_names().await?;
         let (start, beginning) = self.begin(&mut session, entry).await?;
         let tables = self.tables(&mut session).await?;
+        match session.undecided_branches().await? {
+            Some(0) => {}
+            Some(branches) => tracing::warn!(
+                source = self.config.name,
+                branches,
+                "XA branches wait for their decision (XA RECOVER lists them); reading resumes before the oldest"
+            ),
+            None => tracing::debug!(source = self.config.name, "the account may not list XA branches"),
+        }
         session.close().await;
         let options = async_options(&self.config.url, self.config.ca_file.as_deref());
         let replica = self.replica_server_id(seat);

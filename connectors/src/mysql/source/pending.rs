@@ -1,4 +1,4 @@
-//! A rows event of a captured table on its way into batches: it may need more than one.
+//! A rows event of a captured table on its way into batches, or chunks: it may need more than one.
 
 use std::sync::Arc;
 
@@ -8,8 +8,11 @@ use anabranch_schemas::lsn::Lsn;
 use mysql_async::binlog::events::Event;
 
 use super::maps::{MappedTable, Problem};
-use super::rows::{Kind, Plan, RowsEvent};
+use super::rows::{Kind, RowsEvent};
 use super::wire::{Malformed, Reader};
+
+/// An event beside its body: a generous guess.
+const OVERHEAD_BYTES: usize = 256;
 
 /// The bytes of a rows event: its own, or inflated ones.
 #[derive(Debug)]
@@ -43,7 +46,6 @@ impl RowsBody {
 #[derive(Debug)]
 pub struct PendingRows {
     table: Arc<MappedTable>,
-    plan: Plan,
     kind: Kind,
     has_extra_data: bool,
     body: RowsBody,
@@ -64,7 +66,7 @@ impl PendingRows {
         lsn: Lsn,
         completes_event: bool,
     ) -> Result<Self, Problem> {
-        let plan = table.plan().map_err(Problem::Stop)?.clone();
+        let plan = table.plan().map_err(Problem::Stop)?;
         let event = RowsEvent::read(body.bytes(), kind, has_extra_data)?;
         if event.columns != plan.columns() {
             return Err(Malformed("rows with another number of columns than their table").into());
@@ -76,11 +78,21 @@ impl PendingRows {
                     .remedy("SET GLOBAL binlog_row_image = FULL; then refresh this source"),
             ));
         }
-        Ok(Self { table, plan, kind, has_extra_data, body, consumed: 0, lsn, completes_event })
+        Ok(Self { table, kind, has_extra_data, body, consumed: 0, lsn, completes_event })
+    }
+
+    /// What it holds in memory.
+    pub fn bytes(&self) -> usize {
+        OVERHEAD_BYTES + self.body.bytes().len()
+    }
+
+    pub fn lsn(&self) -> Lsn {
+        self.lsn
     }
 
     /// Adds rows until the batch is full; whether none is left.
-    pub fn drain(&mut self, batch: &mut BatchBuilder) -> Result<bool, Malformed> {
+    pub fn drain(&mut self, batch: &mut BatchBuilder) -> Result<bool, Problem> {
+        let plan = self.table.plan().map_err(Problem::Stop)?;
         let event = RowsEvent::read(self.body.bytes(), self.kind, self.has_extra_data)?;
         let mut reader = Reader::new(event.images);
         reader.take(self.consumed)?;
@@ -89,13 +101,13 @@ impl PendingRows {
         while !reader.is_empty() && !batch.is_full() {
             let length = reader.rest().len();
             if let Some(present) = event.before {
-                self.plan.read_row(&mut reader, present, &mut before)?;
+                plan.read_row(&mut reader, present, &mut before)?;
             }
             if let Some(present) = event.after {
-                self.plan.read_row(&mut reader, present, &mut after)?;
+                plan.read_row(&mut reader, present, &mut after)?;
             }
             if reader.rest().len() == length {
-                return Err(Malformed("a row without bytes"));
+                return Err(Malformed("a row without bytes").into());
             }
             match self.kind {
                 Kind::Insert => batch.insert(self.lsn, identity, &after),

@@ -6,6 +6,7 @@
 
 use super::tokens::{Quoting, Token, Tokens};
 use super::wire::{Malformed, Reader};
+use super::xa::Xid;
 
 /// A Query event, borrowed.
 #[derive(Debug, Clone, Copy)]
@@ -68,12 +69,13 @@ pub enum Statement {
     Begin,
     Commit,
     Rollback,
-    /// Part of the group is undone.
-    RollbackToSavepoint,
+    Savepoint(String),
+    /// What the group did since this savepoint is undone.
+    RollbackTo(String),
     /// The group becomes, or is, a branch that is decided later.
     XaBranch,
-    /// `XA COMMIT` or `XA ROLLBACK`.
-    XaDecided,
+    XaCommit(Xid),
+    XaRollback(Xid),
     /// Changes no row of any table.
     Harmless,
     /// A table that is new, and empty unless row events follow.
@@ -122,7 +124,6 @@ const HARMLESS: &[&str] = &[
     "CHECKSUM",
     "INSTALL",
     "UNINSTALL",
-    "SAVEPOINT",
     "RELEASE",
     "LOCK",
     "UNLOCK",
@@ -155,16 +156,17 @@ impl Classifier<'_> {
             },
             "COMMIT" => Statement::Commit,
             "ROLLBACK" => {
-                if self.tokens.any(|token| token.is("TO")) {
-                    Statement::RollbackToSavepoint
-                } else {
-                    Statement::Rollback
+                if !self.tokens.any(|token| token.is("TO")) {
+                    return Statement::Rollback;
                 }
+                let name = self.name_behind(&["SAVEPOINT"]);
+                name.map_or_else(|| Statement::Unknown(verb), |name| Statement::RollbackTo(name.table))
             }
-            "XA" => match self.tokens.next() {
-                Some(token) if token.is("COMMIT") || token.is("ROLLBACK") => Statement::XaDecided,
-                _ => Statement::XaBranch,
-            },
+            "SAVEPOINT" => {
+                let name = self.name_behind(&[]);
+                name.map_or_else(|| Statement::Unknown(verb), |name| Statement::Savepoint(name.table))
+            }
+            "XA" => self.xa(),
             "DROP" => self.drop_statement(),
             "TRUNCATE" => {
                 let table = self.name_behind(&["TABLE"]);
@@ -178,6 +180,18 @@ impl Classifier<'_> {
             "INSERT" | "REPLACE" | "UPDATE" | "DELETE" | "LOAD" => self.change(),
             other if HARMLESS.contains(&other) => Statement::Harmless,
             _ => Statement::Unknown(verb),
+        }
+    }
+
+    fn xa(&mut self) -> Statement {
+        let Some(word) = self.tokens.next() else { return Statement::Unknown("XA".to_owned()) };
+        if !(word.is("COMMIT") || word.is("ROLLBACK")) {
+            return Statement::XaBranch;
+        }
+        match Xid::from_sql(self.tokens.rest()) {
+            Some(xid) if word.is("COMMIT") => Statement::XaCommit(xid),
+            Some(xid) => Statement::XaRollback(xid),
+            None => Statement::Unknown("a decision about an XA branch of unknown form".to_owned()),
         }
     }
 
@@ -414,7 +428,7 @@ mod tests {
             "GRANT ALL ON *.* TO x",
             "RENAME USER a TO b",
             "SET PASSWORD FOR x = 'y'",
-            "SAVEPOINT `a`",
+            "RELEASE SAVEPOINT `a`",
             "ANALYZE NO_WRITE_TO_BINLOG TABLE t",
             "FLUSH TABLES",
         ] {
@@ -478,6 +492,9 @@ mod tests {
             "BEGIN NOT ATOMIC SELECT 1; END",
             "FROBNICATE t",
             "(SELECT 1)",
+            "XA COMMIT 'a' ONE PHASE",
+            "SAVEPOINT",
+            "ROLLBACK TO",
             "# Dummy event replacing event type 160 that slave cannot handle.",
         ] {
             assert!(matches!(meaning(sql), Statement::Unknown(_)), "{sql}: {:?}", meaning(sql));
@@ -486,17 +503,19 @@ mod tests {
 
     #[test]
     fn transaction_control_is_told_apart() {
+        let xid = Xid::from_sql(b"X'61',X'',1").unwrap();
         for (sql, expected) in [
             ("BEGIN", Statement::Begin),
             ("START TRANSACTION", Statement::Begin),
             ("COMMIT", Statement::Commit),
             ("ROLLBACK", Statement::Rollback),
-            ("ROLLBACK TO `s`", Statement::RollbackToSavepoint),
-            ("ROLLBACK TO SAVEPOINT s", Statement::RollbackToSavepoint),
+            ("SAVEPOINT `a b`", Statement::Savepoint("a b".into())),
+            ("ROLLBACK TO `s`", Statement::RollbackTo("s".into())),
+            ("ROLLBACK WORK TO SAVEPOINT s", Statement::RollbackTo("s".into())),
             ("XA START X'61',X'',1", Statement::XaBranch),
             ("XA END X'61',X'',1", Statement::XaBranch),
-            ("XA COMMIT X'61',X'',1", Statement::XaDecided),
-            ("XA ROLLBACK X'61',X'',1", Statement::XaDecided),
+            ("XA COMMIT X'61',X'',1", Statement::XaCommit(xid.clone())),
+            ("XA ROLLBACK X'61',X'',1", Statement::XaRollback(xid)),
         ] {
             assert_eq!(meaning(sql), expected, "{sql}");
         }

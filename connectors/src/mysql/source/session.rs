@@ -174,6 +174,15 @@ impl Session {
         self.optional_text(&format!("SELECT BINLOG_GTID_POS('{file}', {position})")).await
     }
 
+    /// How many XA branches are prepared and wait for their decision; `None` when the account may not ask.
+    pub async fn undecided_branches(&mut self) -> Result<Option<usize>, Fault> {
+        match self.rows("XA RECOVER".to_owned()).await {
+            Ok(rows) => Ok(Some(rows.len())),
+            Err(fault) if fault.code() == Code::SourceGrantMissing => Ok(None),
+            Err(fault) => Err(fault),
+        }
+    }
+
     /// Databases with names like this, as the account sees them.
     pub async fn databases_like(&mut self, database: &str) -> Result<Vec<String>, Fault> {
         let sql = format!(

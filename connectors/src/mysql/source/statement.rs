@@ -44,19 +44,20 @@ impl MysqlStream {
                 self.group.begin_xa_branch();
                 return Ok(());
             }
-            Statement::Commit | Statement::XaDecided => return self.end_group(lsn, timestamp, batch),
-            Statement::Rollback | Statement::RollbackToSavepoint if self.group.has_captured_rows() => {
-                return Err(self.rolled_back("a transaction with captured rows was rolled back"));
-            }
-            Statement::Rollback => return self.end_group(lsn, timestamp, batch),
-            Statement::RollbackToSavepoint | Statement::Harmless => {}
+            Statement::Commit => return self.commit_group(lsn, timestamp, batch),
+            Statement::Rollback => return self.roll_group_back(lsn, timestamp, batch),
+            Statement::XaCommit(xid) => return self.decide_branch(&xid, true, lsn, timestamp, batch),
+            Statement::XaRollback(xid) => return self.decide_branch(&xid, false, lsn, timestamp, batch),
+            Statement::Savepoint(name) => self.withheld.set_savepoint(&name),
+            Statement::RollbackTo(name) => self.roll_back_to(&name)?,
+            Statement::Harmless => {}
             Statement::CreateTable(name) => drop(self.find(&name)?),
             Statement::CreateDatabase(name) => {
                 let database = self.stored(&name).into_owned();
                 self.tables.add_database(database);
             }
-            Statement::Remove(names) => self.remove(names, lsn, batch)?,
-            Statement::DropDatabase(name) => self.drop_database(&name, lsn, batch)?,
+            Statement::Remove(names) => self.remove(names, lsn)?,
+            Statement::DropDatabase(name) => self.drop_database(&name, lsn)?,
             Statement::Move { tables, how } => self.stop_if_captured(&tables, lsn, how)?,
             Statement::Change(names) => self.stop_if_changed(&names, lsn)?,
             Statement::Unknown(verb) if lsn > self.sent => {
@@ -67,7 +68,7 @@ impl MysqlStream {
             }
             Statement::Unknown(_) => {}
         }
-        if self.group.is_transaction() { Ok(()) } else { self.end_group(lsn, timestamp, batch) }
+        if self.group.is_transaction() { Ok(()) } else { self.commit_group(lsn, timestamp, batch) }
     }
 
     /// The captured table of a name, as the server would find it.
@@ -81,18 +82,24 @@ impl MysqlStream {
         if self.has_lower_case_names { name.to_lowercase().into() } else { name.into() }
     }
 
-    fn remove(&mut self, names: Vec<TableName>, lsn: Lsn, batch: &mut BatchBuilder) -> Result<(), Fault> {
+    fn remove(&mut self, names: Vec<TableName>, lsn: Lsn) -> Result<(), Fault> {
         for name in names {
             if let Some(table) = self.find(&name)?
                 && lsn > self.sent
             {
-                batch.withdraw(lsn, &table.identity);
+                self.withdraw(lsn, &table)?;
             }
         }
         Ok(())
     }
 
-    fn drop_database(&mut self, name: &str, lsn: Lsn, batch: &mut BatchBuilder) -> Result<(), Fault> {
+    fn withdraw(&mut self, lsn: Lsn, table: &CapturedTable) -> Result<(), Fault> {
+        let left = self.withheld_memory_left();
+        let result = self.withheld.withdraw(lsn, &table.identity, left);
+        result.map_err(|error| self.cannot_withhold(error))
+    }
+
+    fn drop_database(&mut self, name: &str, lsn: Lsn) -> Result<(), Fault> {
         if lsn <= self.sent {
             return Ok(());
         }
@@ -104,7 +111,7 @@ impl MysqlStream {
                 .remedy("refresh this source"));
         };
         for table in tables {
-            batch.withdraw(lsn, &table.identity);
+            self.withdraw(lsn, &table)?;
         }
         Ok(())
     }

@@ -1,14 +1,15 @@
 //! An open reading of one binlog: events become changes in a batch, in commit order.
 //!
-//! The only places that wait are those of the transport, and an event that was taken from it is kept in the reading
-//! until its last row is in a batch, so a cancelled call loses nothing. Rows of an event larger than a batch go on in
-//! the next. What a group of events does is followed in `group.rs`, statements in `statement.rs`.
+//! The only places that wait are those of the transport, and what was taken from it is kept in the reading until its
+//! last row is in a batch, so a cancelled call loses nothing. Captured rows are withheld until their group has ended
+//! (`withheld.rs`); then they are released, and go on in the next batch when one is full. Where groups begin and end is
+//! in `outcome.rs`, what statements do in `statement.rs`.
 
 use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Filled};
 use anabranch_schemas::envelope::ServerIdentity;
-use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::lsn::Lsn;
 use mysql_async::binlog::events::{BinlogEventHeader, Event, GtidEvent};
 
 use super::compressed;
@@ -16,12 +17,15 @@ use super::events::{self, Class};
 use super::group::Group;
 use super::gtid::{self, Flavor, GroupStart, Gtid, Gtids};
 use super::maps::{MappedTable, TableMaps};
+use super::outcome::Release;
 use super::pending::{PendingRows, RowsBody};
 use super::position::{FILE_START, Position, PositionError};
 use super::rows::{self, Kind};
 use super::tables::CapturedTables;
 use super::transport::{self, Transport};
 use super::wire::Malformed;
+use super::withheld::{MEMORY_BYTES_MAX, Withheld, WithholdError};
+use super::xa::Branches;
 
 /// Events of other tables can arrive faster than anybody waits: after so many the caller gets its turn.
 const EVENTS_PER_FILL_MAX: usize = 16_384;
@@ -42,7 +46,7 @@ pub struct Beginning {
 
 /// A compressed transaction of MySQL whose events are being read.
 #[derive(Debug)]
-struct Payload {
+pub(super) struct Payload {
     events: u64,
 }
 
@@ -54,18 +58,22 @@ pub struct MysqlStream {
     pub(super) flavor: Flavor,
     pub(super) has_lower_case_names: bool,
     pub(super) tables: CapturedTables,
-    maps: TableMaps,
+    pub(super) maps: TableMaps,
     pub(super) position: Position,
-    gtids: Option<Gtids>,
+    pub(super) gtids: Option<Gtids>,
     pub(super) sent: Lsn,
     entered_at: Option<(String, u64)>,
     entered_lsn: Lsn,
-    is_by_gtid: bool,
+    pub(super) is_by_gtid: bool,
     /// A resume point was given to the batch: only then may positions be.
-    has_entry: bool,
+    pub(super) has_entry: bool,
     pub(super) group: Group,
-    payload: Option<Payload>,
-    pending: Option<PendingRows>,
+    pub(super) payload: Option<Payload>,
+    /// Rows of the open group.
+    pub(super) withheld: Withheld,
+    pub(super) branches: Branches,
+    /// The last group has ended, and not all of its rows are in a batch.
+    pub(super) releasing: Option<Release>,
 }
 
 impl MysqlStream {
@@ -100,11 +108,13 @@ impl MysqlStream {
             has_entry: false,
             group: Group::default(),
             payload: None,
-            pending: None,
+            withheld: Withheld::default(),
+            branches: Branches::default(),
+            releasing: None,
         }
     }
 
-    /// Takes one event in. Its rows, if any, stay pending.
+    /// Takes one event in. Its rows, if any, are withheld.
     fn take(&mut self, event: Event, batch: &mut BatchBuilder) -> Result<(), Fault> {
         let header = event.header();
         let class = events::classify(header.event_type_raw());
@@ -125,9 +135,10 @@ impl MysqlStream {
         }
         let lsn = self.lsn()?;
         self.apply(class, event, lsn, batch)?;
-        // Rows that are pending complete their event themselves; a compressed transaction is complete at its end.
-        let is_complete = self.pending.is_none() && self.payload.is_none();
-        if is_complete && self.has_entry && header.log_pos() != 0 {
+        // Within a group the position moves with its captured rows only, and those leave when it has ended: a position
+        // above the resume point says that rows behind it were sent.
+        let is_between_groups = !self.group.is_open() && self.releasing.is_none();
+        if is_between_groups && self.has_entry && header.log_pos() != 0 {
             batch.event_complete(lsn);
         }
         Ok(())
@@ -186,7 +197,8 @@ impl MysqlStream {
                 self.payload = Some(Payload { events: 0 });
                 Ok(())
             }
-            Class::Xid | Class::XaPrepare => self.end_group(lsn, header.timestamp(), batch),
+            Class::Xid => self.commit_group(lsn, header.timestamp(), batch),
+            Class::XaPrepare => self.prepare_branch(event.data(), lsn, header.timestamp(), batch),
             Class::Query | Class::LoadQuery | Class::CompressedQuery => self.query(class, &event, lsn, batch),
             Class::TableMap => {
                 let result = self.maps.read(event.data(), &mut self.tables);
@@ -222,9 +234,6 @@ impl MysqlStream {
             self.position.end = end.max(self.position.end);
             return self.enter(batch);
         }
-        if self.group.has_captured_rows() {
-            return Err(self.rolled_back("the binlog file ended in the middle of the transaction"));
-        }
         if !is_artificial(&event.header()) {
             batch.event_complete(self.lsn()?);
         }
@@ -232,71 +241,10 @@ impl MysqlStream {
         let end = entered_at.unwrap_or(end).max(FILE_START);
         self.position = Position::new(file, end).map_err(|error| self.no_lsn(&error))?;
         self.group = Group::default();
+        self.withheld = Withheld::default();
         self.maps.clear();
         // So that a quiet source does not resume from a file that is purged meanwhile.
         self.enter(batch)
-    }
-
-    /// Gives the place between two groups as a resume point, when the groups before it are known.
-    fn enter(&mut self, batch: &mut BatchBuilder) -> Result<(), Fault> {
-        let Some(gtids) = &self.gtids else { return Ok(()) };
-        if self.is_by_gtid && !self.has_entry {
-            return Ok(());
-        }
-        self.has_entry = true;
-        batch.group_complete(self.resume_point(gtids, self.position.end), 0);
-        batch.event_complete(self.lsn()?);
-        Ok(())
-    }
-
-    fn begin_group(
-        &mut self,
-        start: GroupStart,
-        event_bytes: u32,
-        batch: &mut BatchBuilder,
-    ) -> Result<(), Fault> {
-        if self.group.is_open() {
-            return Err(self.corrupt("a group begins before the one before it has ended"));
-        }
-        self.maps.trim();
-        self.group = Group::begin(self.flavor, start);
-        if !self.has_entry {
-            let flavor = self.flavor;
-            self.gtids.get_or_insert_with(|| Gtids::empty(flavor));
-            if let Some(gtids) = &self.gtids {
-                let start = self.position.end.saturating_sub(u64::from(event_bytes));
-                batch.group_complete(self.resume_point(gtids, start), 0);
-            }
-            self.has_entry = true;
-        }
-        Ok(())
-    }
-
-    pub(super) fn end_group(
-        &mut self,
-        lsn: Lsn,
-        timestamp_seconds: u32,
-        batch: &mut BatchBuilder,
-    ) -> Result<(), Fault> {
-        let group = std::mem::take(&mut self.group);
-        self.payload = None;
-        let committed_at_us = group.committed_at_us(timestamp_seconds);
-        let flavor = self.flavor;
-        let gtids = self.gtids.get_or_insert_with(|| Gtids::empty(flavor));
-        if let Some(gtid) = group.into_gtid() {
-            gtids.append(gtid);
-        }
-        let text = gtids.to_string();
-        let resume =
-            ResumePoint { file: self.position.file.clone(), position: self.position.end, gtid_set: text };
-        self.has_entry = true;
-        batch.event_complete(lsn);
-        batch.group_complete(resume, committed_at_us);
-        Ok(())
-    }
-
-    fn resume_point(&self, gtids: &Gtids, position: u64) -> ResumePoint {
-        ResumePoint { file: self.position.file.clone(), position, gtid_set: gtids.to_string() }
     }
 
     /// The captured table of a rows event; `None` for other tables.
@@ -319,13 +267,8 @@ impl MysqlStream {
         lsn: Lsn,
     ) -> Result<(), Fault> {
         let Some(table) = self.captured(event.data())? else { return Ok(()) };
-        if self.group.is_xa_branch() {
-            return Err(self
-                .fault(Code::BinlogXaUnsupported, format!("rows of {} in an XA branch", table.name()))
-                .needs("transactions without XA on captured tables"));
-        }
-        self.group.add_captured_rows();
-        if lsn <= self.sent {
+        // A branch may be decided above what was sent, wherever its rows stand.
+        if lsn <= self.sent && !self.group.is_xa_branch() {
             return Ok(());
         }
         let body = if is_compressed {
@@ -338,18 +281,21 @@ impl MysqlStream {
         let pending = PendingRows::new(table, kind, has_extra_data, body, lsn, is_last_of_event);
         let pending = pending
             .map_err(|problem| problem.into_fault(|found| self.fault(Code::BinlogEventCorrupt, found)))?;
-        self.pending = Some(pending);
-        Ok(())
+        if self.withheld.push(pending) { self.encode_withheld() } else { Ok(()) }
     }
 
-    /// Adds pending rows until there are none or the batch is full.
-    fn drain(&mut self, batch: &mut BatchBuilder) -> Result<(), Fault> {
-        let Some(mut pending) = self.pending.take() else { return Ok(()) };
-        let is_done = pending.drain(batch).map_err(|error| self.malformed(error))?;
-        if !is_done {
-            self.pending = Some(pending);
-        }
-        Ok(())
+    pub(super) fn encode_withheld(&mut self) -> Result<(), Fault> {
+        let left = self.withheld_memory_left();
+        self.withheld.encode(left).map_err(|error| self.cannot_withhold(error))
+    }
+
+    /// What encoded rows of the open group may take in memory.
+    pub(super) fn withheld_memory_left(&self) -> usize {
+        MEMORY_BYTES_MAX.saturating_sub(self.branches.memory_bytes())
+    }
+
+    pub(super) fn cannot_withhold(&self, error: WithholdError) -> Fault {
+        error.into_fault(|code, found| self.fault(code, found))
     }
 
     pub(super) fn lsn(&self) -> Result<Lsn, Fault> {
@@ -374,21 +320,16 @@ impl MysqlStream {
     pub(super) fn malformed(&self, error: Malformed) -> Fault {
         self.corrupt(error.0)
     }
-
-    pub(super) fn rolled_back(&self, found: &str) -> Fault {
-        self.fault(Code::BinlogRolledBackRows, found)
-            .needs("a refresh of this source: rows of the transaction may have been sent")
-    }
 }
 
 impl ChangeSource for MysqlStream {
     async fn fill(&mut self, batch: &mut BatchBuilder) -> Result<Filled, Fault> {
-        if self.pending.is_none() {
+        if self.releasing.is_none() {
             let event = self.transport.next().await?;
             self.take(event, batch)?;
         }
         for _ in 0..EVENTS_PER_FILL_MAX {
-            self.drain(batch)?;
+            self.release(batch)?;
             if batch.is_full() {
                 return Ok(Filled::Full);
             }

@@ -88,6 +88,11 @@ impl CapturedTables {
         Ok(Some(Arc::clone(known)))
     }
 
+    /// A table that was resolved before.
+    pub fn by_shard(&self, shard: ShardId) -> Option<&CapturedTable> {
+        self.known.get(&shard).map(Arc::as_ref)
+    }
+
     /// Every table of this database is known, or will be when it is created.
     pub fn add_database(&mut self, database: String) {
         if self.entities.iter().any(|(entity, _)| is_of(entity, &database)) {

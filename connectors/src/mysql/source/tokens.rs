@@ -51,6 +51,11 @@ impl<'a> Tokens<'a> {
         Self { rest: sql, quoting, in_conditional: false }
     }
 
+    /// The text behind the last token.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     fn skip(&mut self, bytes: usize) {
         self.rest = self.rest.get(bytes..).unwrap_or_default();
     }

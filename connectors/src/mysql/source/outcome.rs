@@ -1,0 +1,181 @@
+//! Where groups begin, end and are decided; only then their rows are released into batches.
+//!
+//! An ordinary group's rows leave at their own positions, so that a large one is sent, and resumed, in parts. Those of
+//! an XA branch leave at the position of `XA COMMIT`; until then reading resumes before the branch.
+
+use anabranch_pipeline::capture::BatchBuilder;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::lsn::{Lsn, ResumePoint};
+
+use super::group::Group;
+use super::gtid::{GroupStart, Gtids};
+use super::stream::MysqlStream;
+use super::withheld::Withheld;
+use super::xa::Xid;
+
+/// A group that has ended and whose rows are on their way into batches.
+#[derive(Debug)]
+pub struct Release {
+    rows: Withheld,
+    /// The position that all rows get; `None` = their own.
+    at: Option<Lsn>,
+    /// The group's last event.
+    end: Lsn,
+    resume: ResumePoint,
+    committed_at_us: u64,
+}
+
+impl MysqlStream {
+    /// Gives the place between two groups as a resume point, when the groups before it are known.
+    pub(super) fn enter(&mut self, batch: &mut BatchBuilder) -> Result<(), Fault> {
+        if self.gtids.is_none() || self.is_by_gtid && !self.has_entry {
+            return Ok(());
+        }
+        self.has_entry = true;
+        batch.group_complete(self.resume_point(), 0);
+        batch.event_complete(self.lsn()?);
+        Ok(())
+    }
+
+    pub(super) fn begin_group(
+        &mut self,
+        start: GroupStart,
+        event_bytes: u32,
+        batch: &mut BatchBuilder,
+    ) -> Result<(), Fault> {
+        if self.group.is_open() {
+            return Err(self.corrupt("a group begins before the one before it has ended"));
+        }
+        self.maps.trim();
+        let position = self.position.end.saturating_sub(u64::from(event_bytes));
+        self.group = Group::begin(self.flavor, start, position);
+        if !self.has_entry {
+            let flavor = self.flavor;
+            self.gtids.get_or_insert_with(|| Gtids::empty(flavor));
+            batch.group_complete(self.place(position), 0);
+            self.has_entry = true;
+        }
+        Ok(())
+    }
+
+    pub(super) fn commit_group(
+        &mut self,
+        lsn: Lsn,
+        timestamp_seconds: u32,
+        batch: &mut BatchBuilder,
+    ) -> Result<(), Fault> {
+        let rows = std::mem::take(&mut self.withheld);
+        self.end_group(rows, None, lsn, timestamp_seconds, batch)
+    }
+
+    pub(super) fn roll_group_back(
+        &mut self,
+        lsn: Lsn,
+        timestamp_seconds: u32,
+        batch: &mut BatchBuilder,
+    ) -> Result<(), Fault> {
+        self.withheld = Withheld::default();
+        self.commit_group(lsn, timestamp_seconds, batch)
+    }
+
+    pub(super) fn roll_back_to(&mut self, savepoint: &str) -> Result<(), Fault> {
+        if self.withheld.rollback_to(savepoint) || self.withheld.is_empty() {
+            return Ok(());
+        }
+        Err(self
+            .fault(
+                Code::BinlogRolledBackRows,
+                "captured rows are undone to a savepoint that is not in the log",
+            )
+            .needs("a refresh of this source"))
+    }
+
+    /// The event that ends an XA branch's group: it waits for its decision, unless it was committed in one phase.
+    pub(super) fn prepare_branch(
+        &mut self,
+        body: &[u8],
+        lsn: Lsn,
+        timestamp_seconds: u32,
+        batch: &mut BatchBuilder,
+    ) -> Result<(), Fault> {
+        let (xid, is_one_phase) = Xid::from_prepare(body).map_err(|error| self.malformed(error))?;
+        if !is_one_phase {
+            self.encode_withheld()?;
+            let rows = std::mem::take(&mut self.withheld);
+            self.branches.prepare(xid, self.place(self.group.start()), rows);
+        }
+        self.commit_group(lsn, timestamp_seconds, batch)
+    }
+
+    /// `XA COMMIT` and `XA ROLLBACK`.
+    pub(super) fn decide_branch(
+        &mut self,
+        xid: &Xid,
+        is_commit: bool,
+        lsn: Lsn,
+        timestamp_seconds: u32,
+        batch: &mut BatchBuilder,
+    ) -> Result<(), Fault> {
+        let counts = is_commit && lsn > self.sent;
+        let rows = match self.branches.decide(xid) {
+            Some(rows) if counts => rows,
+            None if counts => {
+                return Err(self
+                    .fault(Code::BinlogXaUnread, format!("XA COMMIT {xid}, whose rows stand before the place where the source's history begins"))
+                    .needs("a history that begins before the branch was prepared, or without undecided branches (XA RECOVER)")
+                    .remedy("refresh this source"));
+            }
+            _ => Withheld::default(),
+        };
+        self.end_group(rows, Some(lsn), lsn, timestamp_seconds, batch)
+    }
+
+    fn end_group(
+        &mut self,
+        rows: Withheld,
+        at: Option<Lsn>,
+        end: Lsn,
+        timestamp_seconds: u32,
+        batch: &mut BatchBuilder,
+    ) -> Result<(), Fault> {
+        let group = std::mem::take(&mut self.group);
+        self.payload = None;
+        let committed_at_us = group.committed_at_us(timestamp_seconds);
+        let flavor = self.flavor;
+        let gtids = self.gtids.get_or_insert_with(|| Gtids::empty(flavor));
+        if let Some(gtid) = group.into_gtid() {
+            gtids.append(gtid);
+        }
+        self.has_entry = true;
+        let resume = self.resume_point();
+        self.releasing = Some(Release { rows, at, end, resume, committed_at_us });
+        self.release(batch)
+    }
+
+    /// Adds rows of the group that ended last, until all are in a batch or the batch is full.
+    pub(super) fn release(&mut self, batch: &mut BatchBuilder) -> Result<(), Fault> {
+        let Some(mut release) = self.releasing.take() else { return Ok(()) };
+        let is_done = release
+            .rows
+            .release(release.at, self.sent, &self.tables, batch)
+            .map_err(|error| self.cannot_withhold(error))?;
+        if is_done {
+            batch.event_complete(release.end);
+            batch.group_complete(release.resume, release.committed_at_us);
+        } else {
+            self.releasing = Some(release);
+        }
+        Ok(())
+    }
+
+    /// Where reading starts again between two groups: here, or before the oldest undecided branch.
+    fn resume_point(&self) -> ResumePoint {
+        self.branches.oldest().cloned().unwrap_or_else(|| self.place(self.position.end))
+    }
+
+    /// A place in the present file behind the groups read so far.
+    fn place(&self, position: u64) -> ResumePoint {
+        let gtid_set = self.gtids.as_ref().map(ToString::to_string).unwrap_or_default();
+        ResumePoint { file: self.position.file.clone(), position, gtid_set }
+    }
+}

@@ -1,0 +1,182 @@
+//! Rows whose transaction is decided later, or undone in the log: nothing of them is sent before, and all of it after.
+
+use anabranch_pipeline::error::Code;
+use anabranch_pipeline::ports::Entry;
+
+use crate::source::{Database, Reading, Seen};
+
+/// Reads again from behind each batch: what was sent before and what comes again are the whole, in order.
+async fn assert_resumes_behind_each_batch(database: &Database, reading: &Reading) {
+    for index in 0..reading.batches.len() {
+        let sent = reading.batches[index].position;
+        let kept = reading.seen[..reading.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
+        let missing = reading.seen.iter().filter(|seen| seen.lsn > sent).count();
+        let mut again = database.read(reading.entry_after(index)).await;
+        if missing > 0 {
+            again.until_seen(missing).await;
+        }
+        let whole: Vec<&Seen> = kept.chain(&again.seen).collect();
+        assert!(whole.into_iter().eq(&reading.seen), "behind batch {index} at {sent}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_an_xa_branch_are_withheld_until_it_is_decided() {
+    let database = Database::with_flags(&[]).with_tables().await;
+    database.run(&["ALTER TABLE $0.t0 MODIFY name VARCHAR(900)"]).await;
+    let mut reading = database.read_latest().await;
+    reading.until_end(&database).await;
+    let before = reading.resume();
+    let values: Vec<_> = (100..3_100).map(|id| format!("({id}, REPEAT('x', 400), NULL)")).collect();
+    database
+        .run(&[
+            "XA START 'first'",
+            "INSERT INTO $0.t1 VALUES (90, '', NULL)",
+            "XA END 'first'",
+            "XA PREPARE 'first'",
+        ])
+        .await;
+    database
+        .run(&[
+            "XA START 'a', 'b', 7",
+            "INSERT INTO $0.t0 VALUES (1, '', NULL)",
+            // Beyond what is kept as events.
+            &format!("INSERT INTO $0.t0 VALUES {}", values.join(",")),
+            "XA END 'a', 'b', 7",
+            "XA PREPARE 'a', 'b', 7",
+        ])
+        .await;
+    database
+        .run(&[
+            "INSERT INTO $0.t1 VALUES (1, '', NULL)",
+            "XA START 'never'",
+            "INSERT INTO $0.t1 VALUES (2, '', NULL)",
+            "XA END 'never'",
+            "XA PREPARE 'never'",
+        ])
+        .await;
+    database
+        .run(&[
+            "XA START 'at once'",
+            "INSERT INTO $0.t1 VALUES (3, '', NULL)",
+            "XA END 'at once'",
+            "XA COMMIT 'at once' ONE PHASE",
+            "FLUSH BINARY LOGS",
+        ])
+        .await;
+    reading.until_end(&database).await;
+    assert_eq!(reading.texts(), ["t1 + 1 NULL", "t1 + 3 NULL"]);
+    assert_eq!(reading.resume(), before, "reading resumes before the undecided branch");
+    database
+        .run(&[
+            "XA ROLLBACK 'never'",
+            "INSERT INTO $0.t1 VALUES (4, '', NULL)",
+            "XA COMMIT 'a', 'b', 7",
+            "INSERT INTO $0.t1 VALUES (5, '', NULL)",
+        ])
+        .await;
+    reading.until_end(&database).await;
+    assert_eq!(reading.seen.len(), 3_005);
+    assert_eq!(reading.texts()[2..4], ["t1 + 4 NULL", "t0 + 1 NULL"]);
+    assert_eq!(reading.texts()[3_004], "t1 + 5 NULL");
+    let decided = reading.seen[3].lsn;
+    assert!(reading.seen[2].lsn < decided && decided < reading.seen[3_004].lsn);
+    assert!(reading.seen[3..3_004].iter().all(|seen| seen.lsn == decided), "the position of XA COMMIT");
+    assert_eq!(reading.resume(), before, "a branch is decided, an older one is not");
+    database.run(&["XA COMMIT 'first'"]).await;
+    reading.until_seen(3_006).await;
+    reading.until_end(&database).await;
+    assert_eq!(reading.texts()[3_005], "t1 + 90 NULL");
+    assert_eq!(reading.resume().gtid_set, database.ask("SELECT @@gtid_binlog_pos").await);
+    assert!(reading.batches.iter().any(|batch| batch.position < decided && batch.changes > 1), "in parts");
+    assert_resumes_behind_each_batch(&database, &reading).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_that_was_not_read_stops_only_when_it_is_committed() {
+    let database = Database::with_flags(&[]).with_tables().await;
+    let prepare = |name: &str, id: u32| {
+        [
+            format!("XA START '{name}'"),
+            format!("INSERT INTO $0.t0 VALUES ({id}, '', NULL)"),
+            format!("XA END '{name}'"),
+            format!("XA PREPARE '{name}'"),
+        ]
+    };
+    for (name, id) in [("a", 1), ("b", 2)] {
+        let statements = prepare(name, id);
+        database.run(&statements.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    }
+    let mut reading = database.read_latest().await;
+    database.run(&["XA ROLLBACK 'a'", "INSERT INTO $0.t1 VALUES (1, '', NULL)"]).await;
+    reading.until_seen(1).await;
+    reading.until_end(&database).await;
+    database.run(&["XA COMMIT 'b'", "INSERT INTO $0.t1 VALUES (2, '', NULL)"]).await;
+    let fault = reading.until_fault(Code::BinlogXaUnread).await;
+    assert!(fault.to_string().contains("X'62',X'',1"), "{fault}");
+    assert_eq!(reading.texts(), ["t1 + 1 NULL"]);
+    let mut earliest = database.read(Entry::Earliest).await;
+    earliest.until_end(&database).await;
+    assert_eq!(earliest.texts(), ["t1 + 1 NULL", "t0 + 2 NULL", "t1 + 2 NULL"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_log_undoes_is_never_sent() {
+    let database = Database::with_flags(&[]).with_tables().await;
+    database
+        .run(&[
+            "CREATE TABLE $0.plain (id INT PRIMARY KEY) ENGINE = MyISAM",
+            "ALTER TABLE $0.t0 MODIFY name VARCHAR(900)",
+        ])
+        .await;
+    let mut reading = database.read_latest().await;
+    let values: Vec<_> = (100..6_100).map(|id| format!("({id}, REPEAT('x', 400), NULL)")).collect();
+    let large = format!("INSERT INTO $0.t0 VALUES {}", values.join(","));
+    database
+        .run(&[
+            "BEGIN",
+            "INSERT INTO $0.t0 VALUES (1, '', NULL)",
+            "SAVEPOINT s",
+            "INSERT INTO $0.t0 VALUES (2, '', NULL)",
+            "ROLLBACK TO s",
+            "COMMIT",
+            // A temporary table is not undone, so the server logs the transaction with its end.
+            "BEGIN",
+            "INSERT INTO $0.t0 VALUES (3, '', NULL)",
+            "CREATE TEMPORARY TABLE $0.temporary (a INT)",
+            "ROLLBACK",
+            "BEGIN",
+            &large,
+            "DROP TEMPORARY TABLE $0.temporary",
+            "ROLLBACK",
+            "BEGIN",
+            "INSERT INTO $0.t0 VALUES (4, '', NULL)",
+            "CREATE TEMPORARY TABLE $0.temporary (a INT)",
+            "COMMIT",
+            // A table without transactions: what is undone to a savepoint stands in the log too.
+            "BEGIN",
+            "INSERT INTO $0.t0 VALUES (5, '', NULL)",
+            "INSERT INTO $0.plain VALUES (1)",
+            "SAVEPOINT `S 1`",
+            "INSERT INTO $0.t1 VALUES (1, '', NULL)",
+            &large,
+            "ROLLBACK TO `s 1`",
+            "INSERT INTO $0.t1 VALUES (2, '', NULL)",
+            "SAVEPOINT two",
+            "INSERT INTO $0.t1 VALUES (3, '', NULL)",
+            "COMMIT",
+            "BEGIN",
+            "SAVEPOINT first",
+            "INSERT INTO $0.t1 VALUES (4, '', NULL)",
+            "INSERT INTO $0.plain VALUES (2)",
+            "ROLLBACK TO first",
+            "INSERT INTO $0.t1 VALUES (5, '', NULL)",
+            "COMMIT",
+        ])
+        .await;
+    reading.until_end(&database).await;
+    let expected = ["t0 + 1 NULL", "t0 + 4 NULL", "t0 + 5 NULL", "t1 + 2 NULL", "t1 + 3 NULL", "t1 + 5 NULL"];
+    assert_eq!(reading.texts(), expected);
+    assert!(reading.seen.is_sorted_by_key(|seen| seen.lsn));
+    assert_resumes_behind_each_batch(&database, &reading).await;
+}
