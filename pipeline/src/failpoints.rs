@@ -1,32 +1,89 @@
-//! Named places before and after each durable step, where a test stops the process to kill it.
+//! Named places before and after each durable step, where a test stops a task to kill or freeze the process.
 //!
-//! A point does nothing unless the environment variable `ANABRANCH_FAILPOINT` names it. Then the process writes
-//! `failpoint <name>` to standard error when it gets there and waits for ever; the test kills it from outside.
+//! A point does nothing unless the environment variable `ANABRANCH_FAILPOINT` names it. Then the task that gets there
+//! writes `failpoint <name>` to standard error and waits: to be killed from outside, or for SIGCONT. So a process that
+//! is frozen there and wakes later does next what it was about to do when others took its work over. From then on
+//! nothing stops there.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
-/// Every point, in the order in which one batch meets them.
-pub const ALL: &[&str] = &[
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Met by a daemon at work, in the order in which one batch meets them.
+pub const WORKING: &[&str] = &[
+    "lease-before-take",
+    "lease-after-take",
+    "lease-before-renewal",
+    "lease-after-renewal",
     "capture-before-append",
     "capture-after-append",
     "capture-after-ack",
     "lane-before-commit",
+    "lane-withdrawal-sent",
+    "lane-rows-sent",
+    "lane-commit-sent",
     "lane-after-commit",
     "lane-direct-opened",
     "lane-direct-joined",
 ];
 
-/// The point that the environment asks for.
-fn armed() -> Option<&'static str> {
+/// Met by a daemon that stops in order.
+pub const STOPPING: &[&str] = &["lease-before-release", "lease-after-release"];
+
+/// Met by the command `setup`.
+pub const SETTING_UP: &[&str] = &[
+    "setup-before-stream",
+    "setup-after-stream",
+    "setup-after-databases",
+    "setup-after-tables",
+    "setup-progress-sent",
+    "setup-after-progress",
+];
+
+/// Linux' number of SIGCONT, which the signals that the library names do not have.
+const CONTINUE: i32 = 18;
+
+/// Whether the environment asks for this point and no task has gone on from it.
+fn is_armed(name: &str) -> bool {
     static ARMED: OnceLock<Option<String>> = OnceLock::new();
-    ARMED.get_or_init(|| std::env::var("ANABRANCH_FAILPOINT").ok()).as_deref()
+    debug_assert!([WORKING, STOPPING, SETTING_UP].concat().contains(&name), "{name} is not listed");
+    let armed = ARMED.get_or_init(|| std::env::var("ANABRANCH_FAILPOINT").ok());
+    armed.as_deref() == Some(name) && !PASSED.load(Ordering::Relaxed)
 }
 
-/// Stops here for ever when this point is armed.
+static PASSED: AtomicBool = AtomicBool::new(false);
+
+/// Stops here when this point is armed.
 pub async fn reach(name: &'static str) {
-    debug_assert!(ALL.contains(&name), "{name} is not listed");
-    if armed() == Some(name) {
-        eprintln!("failpoint {name}");
-        std::future::pending::<()>().await;
+    if is_armed(name) {
+        stop(name).await;
     }
+}
+
+/// Does the work; when this point is armed, stops once its request has left and before its answer is looked at.
+pub async fn reach_unanswered<T>(name: &'static str, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    if is_armed(name) {
+        // The first poll writes the request and finds no answer yet.
+        if let Poll::Ready(output) = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
+            return output;
+        }
+        stop(name).await;
+    }
+    work.await
+}
+
+async fn stop(name: &'static str) {
+    // Taken before the test is told, so that its signal cannot come too early.
+    let awake = signal(SignalKind::from_raw(CONTINUE));
+    eprintln!("failpoint {name}");
+    match awake {
+        Ok(mut awake) => _ = awake.recv().await,
+        Err(_) => std::future::pending().await,
+    }
+    PASSED.store(true, Ordering::Relaxed);
 }

@@ -1,74 +1,68 @@
-//! The daemon dies, stands still, wakes up, and has a double.
+//! The daemon killed, and several daemons that share the work.
 
-use anabranch_tests::{Daemon, Installation, Plan, seed, until};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
-use crate::{GROUND, Moments, under_load};
+use anabranch_tests::{Daemon, Installation, Plan, until};
 
-/// Readers of two sources, and two lanes each.
-const TASKS: usize = 6;
+use crate::load::Load;
+use crate::{GROUND, TASKS, running_tasks, survives, under_load};
 
-async fn running_tasks(daemon: &Daemon) -> usize {
-    let Some(status) = daemon.status().await else { return 0 };
-    status["tasks"]
-        .as_array()
-        .map_or(0, |tasks| tasks.iter().filter(|task| task["state"] == "running").count())
-}
+/// What the work of a daemon that is gone may take until others do it.
+const TAKE_OVER_MAX: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_killed_again_and_again_loses_nothing() {
-    let seed = seed("daemon");
-    let installation = Installation::set_up(GROUND.turn().await, &Plan::small()).await;
-    let mut moments = Moments::new(seed);
-    under_load(&installation, seed, async || {
-        for _ in 0..5 {
-            let mut daemon = installation.run();
-            moments.pass(200..1_500).await;
-            daemon.kill();
-        }
-    })
-    .await;
+    let (installation, mut load) = under_load("daemon killed").await;
+    for _ in 0..8 {
+        let mut daemon = installation.run();
+        load.random_moment(Duration::from_millis(1_500)).await;
+        daemon.kill();
+        installation.free_leases().await;
+    }
     let _daemon = installation.run();
-    installation.expect_equal().await;
+    survives(&installation, load).await;
+}
+
+/// The tasks of each daemon. No two of them may work on the same.
+async fn shares(daemons: &[Daemon]) -> Vec<Vec<String>> {
+    let mut shares = Vec::new();
+    for daemon in daemons {
+        shares.push(running_tasks(daemon).await);
+    }
+    let all = shares.concat();
+    let different: BTreeSet<&String> = all.iter().collect();
+    assert_eq!(different.len(), all.len(), "two daemons work on the same: {shares:?}");
+    shares
+}
+
+async fn until_shared(daemons: &[Daemon]) -> Vec<Vec<String>> {
+    until("every task runs", async || shares(daemons).await.concat().len() == TASKS).await;
+    shares(daemons).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_daemon_takes_over_and_a_zombie_that_wakes_does_no_harm() {
-    let seed = seed("zombie");
+async fn three_daemons_share_the_work_and_take_over_from_a_killed_one_within_five_seconds() {
     let mut installation = Installation::set_up(GROUND.turn().await, &Plan::small()).await;
-    let first = installation.run();
-    until("the first daemon works", async || running_tasks(&first).await == TASKS).await;
-    installation.use_another_http_port();
-    let second = installation.run();
-    let mut moments = Moments::new(seed);
-    under_load(&installation, seed, async || {
-        moments.pass(200..800).await;
-        first.pause();
-        until("the second daemon takes everything over", async || running_tasks(&second).await == TASKS)
-            .await;
-        moments.pass(200..800).await;
-        first.resume();
-        moments.pass(500..1_500).await;
-    })
-    .await;
-    installation.expect_equal().await;
-    assert!(first.is_running() && second.is_running());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn another_daemon_takes_over_from_a_killed_one() {
-    let seed = seed("takeover");
-    let mut installation = Installation::set_up(GROUND.turn().await, &Plan::small()).await;
-    let mut first = installation.run();
-    until("the first daemon works", async || running_tasks(&first).await == TASKS).await;
-    installation.use_another_http_port();
-    let second = installation.run();
-    until("the second daemon waits", async || second.status().await.is_some()).await;
-    assert_eq!(running_tasks(&second).await, 0, "two work on the same");
-    under_load(&installation, seed, async || {
-        first.kill();
-        until("the second daemon takes everything over", async || running_tasks(&second).await == TASKS)
-            .await;
-    })
-    .await;
-    installation.expect_equal().await;
+    let mut daemons = Vec::new();
+    for _ in 0..3 {
+        daemons.push(installation.run());
+        installation.use_another_http_port();
+    }
+    let load = Load::start(&installation, "three daemons").await;
+    let mut shared = until_shared(&daemons).await;
+    eprintln!("shared: {:?}", shared.iter().map(Vec::len).collect::<Vec<_>>());
+    assert!(shared.iter().all(|share| share.len() < TASKS), "one does everything: {shared:?}");
+    while daemons.len() > 1 {
+        let busiest = (0..daemons.len()).max_by_key(|index| shared[*index].len()).unwrap();
+        let mut victim = daemons.swap_remove(busiest);
+        let killed = Instant::now();
+        victim.kill();
+        shared = until_shared(&daemons).await;
+        let took = killed.elapsed();
+        eprintln!("taken over after {took:?}: {:?}", shared.iter().map(Vec::len).collect::<Vec<_>>());
+        assert!(took < TAKE_OVER_MAX, "{took:?}");
+        load.more(100).await;
+    }
+    survives(&installation, load).await;
 }

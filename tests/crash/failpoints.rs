@@ -1,28 +1,113 @@
-//! The daemon is stopped before and after each durable step, and killed there.
+//! Killed exactly before and after each durable step: of the daemon at work, of one that stops, and of set-up.
 
-use anabranch_demo::{Pace, WorkloadOptions};
+use std::time::Duration;
+
+use anabranch_demo::{Pace, Workload, WorkloadOptions};
 use anabranch_pipeline::failpoints;
-use anabranch_tests::{Installation, Plan, seed, until};
+use anabranch_tests::{Daemon, Installation, Plan, seed};
+use futures::TryStreamExt;
 
 use crate::GROUND;
+
+const VARIABLE: &str = "ANABRANCH_FAILPOINT";
+
+/// A captured table that the workload leaves alone.
+const TRUNCATED: &str = "user_00.user_900";
+
+fn run_armed(installation: &Installation<'_>, name: &str) -> Daemon {
+    installation.run_with(&[], &[(VARIABLE, name)])
+}
+
+async fn change(workload: &mut Workload) {
+    workload.run_for(Pace::of(300), Duration::from_millis(250)).await.unwrap();
+}
+
+/// A daemon that works brings everything over.
+async fn goes_on(installation: &Installation<'_>) {
+    installation.free_leases().await;
+    let mut after = installation.run();
+    installation.expect_equal().await;
+    after.kill();
+    installation.free_leases().await;
+}
+
+/// Rows that are in the derived tables, and a TRUNCATE that is not.
+async fn truncate(installation: &Installation<'_>) {
+    let mut sql = format!("CREATE TABLE IF NOT EXISTS {TRUNCATED} LIKE user_00.user_000;");
+    for user in 1..=40 {
+        sql.push_str(&format!(
+            "INSERT INTO {TRUNCATED} (user_id, user_name, birthday) VALUES ({user}, 'n', '1990-01-{:02}');",
+            1 + user % 28
+        ));
+    }
+    installation.execute("source-a", sql).await;
+    let mut daemon = installation.run();
+    installation.drained().await;
+    daemon.kill();
+    let comparison = installation.compare().await;
+    assert_eq!(comparison.differences.total(), 40, "the rows that will be withdrawn: {comparison:?}");
+    installation.execute("source-a", format!("TRUNCATE {TRUNCATED}")).await;
+    installation.free_leases().await;
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_killed_before_or_after_any_durable_step_loses_nothing() {
     let installation = Installation::set_up(GROUND.turn().await, &Plan::small()).await;
     let mut workload = installation.workload(WorkloadOptions::new(seed("failpoints")));
     workload.seed_users(300).await.unwrap();
-    for name in failpoints::ALL {
-        let mut daemon = installation.run_with(&[], &[("ANABRANCH_FAILPOINT", name)]);
-        let reached = format!("failpoint {name}");
-        workload.run_for(Pace::of(200), std::time::Duration::from_millis(300)).await.unwrap();
-        until(&format!("{reached} is reached"), async || {
-            assert!(daemon.is_running(), "the daemon ended by itself");
-            daemon.log().contains(&reached)
-        })
-        .await;
+    for name in failpoints::WORKING {
+        if *name == "lane-withdrawal-sent" {
+            truncate(&installation).await;
+        }
+        let mut daemon = run_armed(&installation, name);
+        change(&mut workload).await;
+        daemon.until_failpoint(name).await;
         daemon.kill();
-        let mut after = installation.run();
-        installation.expect_equal().await;
-        after.kill();
+        goes_on(&installation).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_killed_while_it_stops_loses_nothing() {
+    let installation = Installation::set_up(GROUND.turn().await, &Plan::small()).await;
+    let mut workload = installation.workload(WorkloadOptions::new(seed("stopping")));
+    workload.seed_users(300).await.unwrap();
+    for name in failpoints::STOPPING {
+        let mut daemon = run_armed(&installation, name);
+        daemon.until_ready().await;
+        daemon.ask_to_end();
+        change(&mut workload).await;
+        daemon.until_failpoint(name).await;
+        daemon.kill();
+        goes_on(&installation).await;
+    }
+}
+
+/// Nothing that set-up makes is there.
+async fn forget(installation: &Installation<'_>) {
+    let jetstream = installation.jetstream().await;
+    let streams: Vec<String> = jetstream.stream_names().try_collect().await.unwrap();
+    for stream in streams {
+        jetstream.delete_stream(&stream).await.unwrap();
+    }
+    let databases = ["anabranch", "birthday_00", "birthday_01"];
+    let drop = databases.map(|database| format!("DROP DATABASE IF EXISTS {database};")).concat();
+    installation.execute("target", drop).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn set_up_killed_before_or_after_any_step_is_finished_by_the_next() {
+    let installation = Installation::prepare(GROUND.turn().await, &Plan::small()).await;
+    let mut workload = installation.workload(WorkloadOptions::new(seed("set-up")));
+    workload.seed_users(300).await.unwrap();
+    for name in failpoints::SETTING_UP {
+        forget(&installation).await;
+        let mut set_up = installation.start(&["setup"], &[(VARIABLE, name)]);
+        set_up.until_failpoint(name).await;
+        set_up.kill();
+        installation.command(&["setup"]).await.expect_success();
+        installation.command(&["check"]).await.expect_success();
+    }
+    let _daemon = installation.run();
+    installation.expect_equal().await;
 }

@@ -1,54 +1,46 @@
-//! Processes die at awkward moments, under load, on real servers: afterwards the store equals its sources.
+//! Processes die, freeze and wake at awkward moments, under load, on real servers: afterwards the store equals its
+//! sources.
 //!
-//! The daemon is killed at random moments and at each failpoint, each server is killed and frozen, leases change
-//! hands, a zombie wakes, the log is lost. What each test asks for is the same: everything arrives, and every derived
-//! row is right, by the comparison that shares no code with the projector.
+//! The daemon is killed at random moments and at each failpoint, each server is killed and frozen, daemons share
+//! leases and take them over, zombies wake in the middle of a step, the log is lost. What each test asks for is the
+//! same: everything arrives, and every derived row is right, by the comparison that shares no code with the projector.
 
 #![expect(clippy::unwrap_used, reason = "the whole target is tests")]
 
 mod daemons;
 mod failpoints;
+mod load;
 mod log_lost;
 mod servers;
+mod zombies;
 
-use std::time::Duration;
+use anabranch_tests::{Daemon, Ground, Installation, Plan};
 
-use anabranch_demo::{Pace, WorkloadOptions};
-use anabranch_tests::{Ground, Installation};
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
-use tokio_util::sync::CancellationToken;
+use crate::load::Load;
 
 static GROUND: Ground = Ground::standard();
 
-/// Changes a second while things die: enough that every moment is in the middle of something.
-const CHANGES_PER_SECOND: u32 = 300;
+/// Readers of two sources, and two lanes each.
+const TASKS: usize = 6;
 
-/// Random moments from a seed.
-struct Moments(StdRng);
-
-impl Moments {
-    fn new(seed: u64) -> Self {
-        Self(StdRng::seed_from_u64(seed))
-    }
-
-    /// Lets things go on for a random while, so that what comes next hits any moment.
-    async fn pass(&mut self, millis: std::ops::Range<u64>) {
-        tokio::time::sleep(Duration::from_millis(self.0.random_range(millis))).await;
-    }
+/// An installation that was set up, with its load. Start the daemon, break something, then [`survives`].
+async fn under_load(test: &str) -> (Installation<'static>, Load) {
+    let installation = Installation::set_up(GROUND.turn().await, &Plan::small()).await;
+    let load = Load::start(&installation, test).await;
+    (installation, load)
 }
 
-/// Runs `disaster` beside a workload that outlives lost connections.
-async fn under_load(installation: &Installation<'_>, seed: u64, disaster: impl AsyncFnOnce()) {
-    let mut workload = installation.workload(WorkloadOptions::new(seed).tolerating_crashes());
-    workload.seed_users(500).await.unwrap();
-    let over = CancellationToken::new();
-    let end = over.clone();
-    let disaster = async move {
-        disaster().await;
-        end.cancel();
-    };
-    let (report, ()) = tokio::join!(workload.run(Pace::of(CHANGES_PER_SECOND), over), disaster);
-    let report = report.unwrap();
-    assert!(report.changes > 0, "nothing happened meanwhile: {report:?}");
+/// Ends the load, waits for the lanes and compares everything.
+async fn survives(installation: &Installation<'_>, load: Load) {
+    let report = load.stop().await;
+    assert_eq!(report.unsettled_users, 0, "{report:?}");
+    let comparison = installation.expect_equal().await;
+    eprintln!("{} changes, {} claims, equal", report.changes, comparison.claims);
+}
+
+/// Names of the tasks that a daemon works on; empty when it does not answer.
+async fn running_tasks(daemon: &Daemon) -> Vec<String> {
+    let Some(status) = daemon.status().await else { return Vec::new() };
+    let tasks = status["tasks"].as_array().unwrap().iter().filter(|task| task["state"] == "running");
+    tasks.map(|task| task["task"].as_str().unwrap().to_owned()).collect()
 }

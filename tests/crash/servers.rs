@@ -1,49 +1,78 @@
-//! Each server dies or stands still under load, and comes back; the daemon goes on by itself.
+//! Each server killed, and frozen, under load; the daemon runs on.
 
-use anabranch_tests::{Installation, Plan, blocking, seed};
+use std::time::Duration;
 
-use crate::{GROUND, Moments, under_load};
+use anabranch_tests::blocking;
+
+use crate::{survives, under_load};
 
 const SERVERS: [&str; 4] = ["source-a", "source-b", "nats", "target"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_server_killed_under_load_loses_nothing() {
-    let seed = seed("servers killed");
-    let installation = Installation::set_up(GROUND.turn().await, &Plan::small()).await;
-    let daemon = installation.run();
+    let (installation, mut load) = under_load("servers killed").await;
+    let mut daemon = installation.run();
     daemon.until_ready().await;
-    let mut moments = Moments::new(seed);
-    under_load(&installation, seed, async || {
-        for name in SERVERS {
-            moments.pass(200..1_000).await;
+    for round in 0..2 {
+        for name in load.shuffled(SERVERS.to_vec()) {
+            load.more(60).await;
+            load.random_moment(Duration::from_millis(200)).await;
             let server = installation.server(name);
             blocking(|| server.kill()).unwrap();
-            moments.pass(0..1_000).await;
+            if round == 1 {
+                load.random_moment(Duration::from_millis(700)).await;
+            }
             blocking(|| server.restart()).unwrap();
         }
-    })
-    .await;
-    installation.expect_equal().await;
-    assert!(daemon.is_running(), "the daemon ended");
+    }
+    load.more(60).await;
+    daemon.until_ready().await;
+    survives(&installation, load).await;
+    assert_eq!(daemon.terminate().and_then(|status| status.code()), Some(0), "{}", daemon.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_server_frozen_under_load_loses_nothing() {
-    let seed = seed("servers frozen");
-    let installation = Installation::set_up(GROUND.turn().await, &Plan::small()).await;
+async fn each_server_and_the_daemon_frozen_under_load_lose_nothing() {
+    let (installation, mut load) = under_load("servers frozen").await;
     let daemon = installation.run();
     daemon.until_ready().await;
-    let mut moments = Moments::new(seed);
-    under_load(&installation, seed, async || {
-        for name in SERVERS {
-            moments.pass(200..800).await;
-            let server = installation.server(name);
-            blocking(|| server.pause()).unwrap();
-            moments.pass(500..3_000).await;
-            blocking(|| server.resume()).unwrap();
+    let names: Vec<&str> = SERVERS.into_iter().chain(["daemon"]).collect();
+    for name in load.shuffled(names) {
+        let server = (name != "daemon").then(|| installation.server(name));
+        match &server {
+            Some(server) => blocking(|| server.pause()).unwrap(),
+            None => daemon.pause(),
         }
-    })
-    .await;
-    installation.expect_equal().await;
-    assert!(daemon.is_running(), "the daemon ended");
+        load.random_moment(Duration::from_millis(2_500)).await;
+        match &server {
+            Some(server) => blocking(|| server.resume()).unwrap(),
+            None => daemon.resume(),
+        }
+        load.more(30).await;
+    }
+    daemon.until_ready().await;
+    survives(&installation, load).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_killed_at_once_comes_back_equal() {
+    let (installation, mut load) = under_load("everything killed").await;
+    let mut daemon = installation.run();
+    for _ in 0..2 {
+        daemon.until_ready().await;
+        load.random_moment(Duration::from_millis(500)).await;
+        daemon.kill();
+        blocking(|| {
+            for name in SERVERS {
+                installation.server(name).kill().unwrap();
+            }
+            for name in SERVERS {
+                installation.server(name).restart().unwrap();
+            }
+        });
+        installation.free_leases().await;
+        daemon = installation.run();
+        load.more(60).await;
+    }
+    survives(&installation, load).await;
 }

@@ -79,19 +79,21 @@ impl Call {
 
     pub(crate) fn start(&self, stack: &Stack, run: &Run) -> Daemon {
         let log_file = self.file.with_extension(format!("{}.log", run.http.port()));
-        let mut arguments = vec!["--config".to_owned(), self.file.display().to_string(), "run".to_owned()];
+        let log_begins = fs::metadata(&log_file).map_or(0, |file| file.len() as usize);
+        let mut arguments = vec!["--config".to_owned(), self.file.display().to_string()];
         arguments.extend(run.arguments.iter().cloned());
         let mut environment = self.environment.clone();
         environment.extend(run.environment.iter().cloned());
         let companion = blocking(|| stack.companion_with(&self.binary, &arguments, &environment, &log_file));
-        Daemon { companion: companion.expect("the daemon starts"), log_file, http: run.http }
+        Daemon { companion: companion.expect("the daemon starts"), log_file, log_begins, http: run.http }
     }
 }
 
-/// What is special about one run of the daemon.
+/// What is special about one run of the binary.
 #[derive(Debug, Clone)]
 pub(crate) struct Run {
     pub http: SocketAddr,
+    /// The subcommand and what follows it.
     pub arguments: Vec<String>,
     pub environment: Vec<(String, String)>,
 }
@@ -101,6 +103,8 @@ pub(crate) struct Run {
 pub struct Daemon {
     companion: Companion,
     log_file: PathBuf,
+    /// Bytes that earlier runs on the same port left in the file.
+    log_begins: usize,
     http: SocketAddr,
 }
 
@@ -109,6 +113,22 @@ impl Daemon {
     pub fn log(&self) -> String {
         fs::read(&self.log_file)
             .map_or_else(|_| String::new(), |log| String::from_utf8_lossy(&log).into_owned())
+    }
+
+    /// What this run wrote.
+    pub fn log_of_this_run(&self) -> String {
+        let log = fs::read(&self.log_file).unwrap_or_default();
+        String::from_utf8_lossy(log.get(self.log_begins..).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits until a task stands at the failpoint that this run was started with.
+    pub async fn until_failpoint(&self, name: &str) {
+        let said = format!("failpoint {name}");
+        until(&format!("{said} is reached"), async || {
+            assert!(self.is_running(), "it ended before {said}");
+            self.log_of_this_run().contains(&said)
+        })
+        .await;
     }
 
     pub fn log_file(&self) -> &Path {
@@ -182,6 +202,11 @@ impl Daemon {
     /// SIGKILL.
     pub fn kill(&mut self) {
         blocking(|| self.companion.kill()).expect("it ends");
+    }
+
+    /// SIGTERM, without waiting for what comes of it.
+    pub fn ask_to_end(&self) {
+        self.companion.ask_to_end();
     }
 
     /// SIGTERM and an orderly end; `None` when it did not end in time.

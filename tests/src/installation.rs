@@ -129,9 +129,12 @@ impl<'g> Installation<'g> {
 
     /// Writes any text as the configuration file.
     pub fn write_configuration_text(&mut self, text: &str) {
-        // Made by the demo first, for its permissions.
-        self.call.file = self.configuration.write(self.turn.stack).expect("the file is written");
-        std::fs::write(&self.call.file, text).expect("the file is written");
+        // Made by the demo first, for its permissions; each daemon has its own, which appears whole.
+        let draft = self.configuration.write(self.turn.stack).expect("the file is written");
+        std::fs::write(&draft, text).expect("the file is written");
+        let name = format!("{}-{}.toml", self.configuration.name, self.configuration.http_port);
+        self.call.file = draft.with_file_name(name);
+        std::fs::rename(draft, &self.call.file).expect("the file is renamed");
     }
 
     /// For a second daemon beside the first.
@@ -177,6 +180,11 @@ impl<'g> Installation<'g> {
 
     /// As [`Installation::run`] with more arguments and variables.
     pub fn run_with(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Daemon {
+        self.start(&[&["run"], arguments].concat(), environment)
+    }
+
+    /// Starts any command and does not wait for its end.
+    pub fn start(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Daemon {
         let run = Run {
             http: SocketAddr::from((Ipv4Addr::LOCALHOST, self.configuration.http_port)),
             arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),

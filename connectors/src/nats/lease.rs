@@ -4,11 +4,16 @@
 //! holder gives up earlier, by its own monotonic clock and counted from before each renewal was sent, so two never
 //! hold it. A paused process finds out when it wakes; that is why a lease only saves work and fences nothing.
 //! Per-key time to live is deliberately not used: the client library loses it with the first update.
+//!
+//! Processes that start together share the work: each begins at a random moment, and the more leases it holds the
+//! longer it waits. A lease that is held is never given away for that.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, Lease, Leases};
 use async_nats::jetstream::kv::{CreateErrorKind, Operation, Store, UpdateErrorKind};
 use bytes::Bytes;
@@ -25,22 +30,58 @@ const RENEWAL_INTERVAL: Duration = LEASE_TIME_TO_LIVE.checked_div(4).expect("fou
 const MARGIN: Duration = LEASE_TIME_TO_LIVE.checked_div(8).expect("eight is not zero");
 /// Wait for the answer to one renewal.
 const RENEWAL_TIMEOUT: Duration = RENEWAL_INTERVAL;
-/// Wait between two attempts to take a lease, plus up to half as much again.
-const ACQUIRE_INTERVAL_MS: u64 = 800;
+/// Wait between two attempts to take a lease, plus up to half as much again, plus [`COURTESY_MS`]: a lease whose
+/// holder is gone has a new one within 5 s.
+const ACQUIRE_INTERVAL_MS: u64 = 250;
+/// The first attempt comes at a random moment within this time.
+const FIRST_ATTEMPT_MS: u64 = 250;
+/// Further wait for each lease that this process holds, up to five of them.
+const COURTESY_MS: u64 = 40;
+const COURTESY_LEASES_MAX: usize = 5;
 
 impl Leases for NatsLog {
     type Lease = NatsLease;
 
     async fn acquire(&self, key: &str) -> Result<NatsLease, Fault> {
         let claim = Claim::new(Arc::clone(&self.connection), &self.bucket_name(), key).await?;
+        sleep(Duration::from_millis(rand::random_range(0..FIRST_ATTEMPT_MS))).await;
         loop {
+            sleep(self.held_leases.courtesy()).await;
             let asked = Instant::now();
+            failpoints::reach("lease-before-take").await;
             if let Some(revision) = claim.take().await? {
-                return Ok(NatsLease::hold(claim, revision, asked));
+                failpoints::reach("lease-after-take").await;
+                return Ok(NatsLease::hold(claim, revision, asked, self.held_leases.one_more()));
             }
             let jitter = rand::random_range(0..ACQUIRE_INTERVAL_MS / 2);
             sleep(Duration::from_millis(ACQUIRE_INTERVAL_MS + jitter)).await;
         }
+    }
+}
+
+/// How many leases this process holds.
+#[derive(Debug, Clone, Default)]
+pub(super) struct HeldLeases(Arc<AtomicUsize>);
+
+impl HeldLeases {
+    fn one_more(&self) -> Held {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Held(self.clone())
+    }
+
+    fn courtesy(&self) -> Duration {
+        let leases = self.0.load(Ordering::Relaxed).min(COURTESY_LEASES_MAX);
+        Duration::from_millis(COURTESY_MS * leases as u64)
+    }
+}
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+struct Held(HeldLeases);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -127,6 +168,7 @@ impl Claim {
 
     /// Frees the key if it is still ours.
     async fn free(&self, revision: u64) {
+        failpoints::reach("lease-before-release").await;
         let delete = self.bucket.delete_expect_revision(&self.key, Some(revision));
         match timeout(RENEWAL_TIMEOUT, delete).await {
             Ok(Ok(())) => {}
@@ -134,6 +176,7 @@ impl Claim {
             Ok(Err(error)) => tracing::debug!(lease = self.title, %error, "not released"),
             Err(_) => tracing::debug!(lease = self.title, "not released in time"),
         }
+        failpoints::reach("lease-after-release").await;
     }
 }
 
@@ -144,6 +187,7 @@ pub struct NatsLease {
     lost: watch::Receiver<Option<&'static str>>,
     release: oneshot::Sender<()>,
     renewal: Renewing,
+    _held: Held,
 }
 
 /// Stops the task when dropped.
@@ -157,12 +201,12 @@ impl Drop for Renewing {
 }
 
 impl NatsLease {
-    fn hold(claim: Claim, revision: u64, asked: Instant) -> Self {
+    fn hold(claim: Claim, revision: u64, asked: Instant, held: Held) -> Self {
         let (tell, lost) = watch::channel(None);
         let (release, released) = oneshot::channel();
         let title = claim.title.clone();
         let renewal = Renewing(tokio::spawn(renew(claim, revision, asked, released, tell)));
-        Self { title, lost, release, renewal }
+        Self { title, lost, release, renewal, _held: held }
     }
 }
 
@@ -209,6 +253,7 @@ async fn renew(
             }
             () = sleep(RENEWAL_INTERVAL) => {}
         }
+        failpoints::reach("lease-before-renewal").await;
         let sent = Instant::now();
         let renewal = tokio::select! {
             biased;
@@ -219,7 +264,10 @@ async fn renew(
             renewal = claim.renew(revision) => renewal,
         };
         match renewal {
-            Renewal::Renewed(new) => (revision, asked) = (new, sent),
+            Renewal::Renewed(new) => {
+                (revision, asked) = (new, sent);
+                failpoints::reach("lease-after-renewal").await;
+            }
             Renewal::Unanswered => {}
             Renewal::Refused => {
                 lost.send_replace(Some("another process took it"));
@@ -254,6 +302,13 @@ mod tests {
         assert_eq!(valid_key("lane/birthday/target-a/source_b/0"), "lane/birthday/target-a/source_b/0");
         assert_eq!(valid_key("a.b c=é"), "a=2eb=20c=3d=c3=a9");
         assert_ne!(valid_key("a b"), valid_key("a=20b"));
+    }
+
+    #[test]
+    fn a_lease_has_a_new_holder_within_five_seconds() {
+        let pause_ms =
+            ACQUIRE_INTERVAL_MS * 3 / 2 + FIRST_ATTEMPT_MS.max(COURTESY_MS * COURTESY_LEASES_MAX as u64);
+        assert!(LEASE_TIME_TO_LIVE + Duration::from_millis(pause_ms) < Duration::from_secs(5));
     }
 
     #[test]

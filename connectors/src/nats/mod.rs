@@ -24,6 +24,7 @@ use anabranch_schemas::lsn::Lsn;
 use tokio::sync::Mutex;
 
 use self::client::Connection;
+use self::lease::HeldLeases;
 use self::reader::Place;
 use self::writer::Destination;
 
@@ -48,6 +49,7 @@ pub struct NatsLog {
     connection: Arc<Connection>,
     /// Shared by up to [`READERS_PER_CONNECTION`] readers each; closed with the last of them.
     readers: Arc<Mutex<Vec<Arc<Connection>>>>,
+    held_leases: HeldLeases,
 }
 
 /// State of a source's stream, for `status`.
@@ -94,6 +96,7 @@ impl NatsLog {
             limits: *limits,
             connection: Connection::open(config, prefix).await?,
             readers: Arc::default(),
+            held_leases: HeldLeases::default(),
         })
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::config::LogConfig;
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::LEASE_TIME_TO_LIVE;
 use async_nats::jetstream::stream::{
     Config, DiscardPolicy, Info, PersistenceMode, RetentionPolicy, StorageType,
@@ -154,7 +155,9 @@ async fn set_up(context: &jetstream::Context, needed: &Config) -> Result<SetupSt
     let (echoed, outcome) = match found {
         None => {
             let api = format!("STREAM.CREATE.{}", needed.name);
+            failpoints::reach("setup-before-stream").await;
             let info: Info = error::demand(context, &subject, api, needed).await.map_err(one)?;
+            failpoints::reach("setup-after-stream").await;
             (info.config, SetupOutcome::Created)
         }
         Some(info) => {

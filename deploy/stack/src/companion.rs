@@ -59,6 +59,11 @@ impl Companion {
         self.child.take().and_then(|mut child| end_group(&mut child))
     }
 
+    /// SIGTERM, without waiting for what comes of it.
+    pub fn ask_to_end(&self) {
+        self.signal(Signal::SIGTERM);
+    }
+
     /// Asks it to end (SIGTERM); `None` when it did not end in time and was killed.
     pub fn terminate(&mut self, timeout: Duration) -> Result<Option<ExitStatus>> {
         self.signal(Signal::SIGTERM);

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
@@ -137,11 +138,20 @@ impl MysqlLane {
         let last = packets.len();
         for (number, packet) in packets.into_iter().chain([commit_statement()]).enumerate() {
             let is_commit = number == last;
-            match tokio::time::timeout(PACKET_TIMEOUT, send(&mut connected.connection, packet)).await {
+            let sent = send(&mut connected.connection, packet);
+            let answer = async {
+                if is_commit {
+                    failpoints::reach_unanswered("lane-commit-sent", sent).await
+                } else {
+                    sent.await
+                }
+            };
+            match tokio::time::timeout(PACKET_TIMEOUT, answer).await {
                 Ok(Ok(affected)) if number == 0 && affected.get(FENCE) != Some(&1) => {
                     self.roll_back(connected).await;
                     return Err(Failed { fault: self.progress_missing(), again: false });
                 }
+                Ok(Ok(_)) if number + 1 == last => reach_before_commit(flush).await,
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => {
                     let failed = self.classify(error, is_commit);
@@ -251,6 +261,14 @@ impl LaneStore for MysqlLane {
 enum Rollback {
     Possible,
     Done,
+}
+
+/// All rows are sent, and COMMIT is not.
+async fn reach_before_commit(flush: &Flush) {
+    if !flush.withdrawals.is_empty() {
+        failpoints::reach("lane-withdrawal-sent").await;
+    }
+    failpoints::reach("lane-rows-sent").await;
 }
 
 /// Sends a packet of statements; how many rows each has changed.

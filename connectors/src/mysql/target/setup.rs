@@ -8,6 +8,7 @@ use std::collections::HashSet;
 
 use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::failpoints;
 use futures::future::try_join_all;
 
 use super::catalog::Catalog;
@@ -116,7 +117,9 @@ pub(super) async fn setup(target: &MysqlTarget) -> Result<SetupReport, Fault> {
     }
     let mut report = SetupReport::default();
     create(&mut session, target, &catalog, &mut report).await?;
+    failpoints::reach("setup-after-tables").await;
     enrol(&mut session, target, &enrolment, &mut report).await?;
+    failpoints::reach("setup-after-progress").await;
     session.close().await;
     Ok(report)
 }
@@ -216,6 +219,7 @@ async fn create(
     for packet in databases.chunks(STATEMENTS_PER_PACKET) {
         session.run(packet.join(";")).await?;
     }
+    failpoints::reach("setup-after-databases").await;
     let share = tables.len().div_ceil(CREATING_SESSIONS).max(1);
     try_join_all(tables.chunks(share).map(|share| create_tables(target, share))).await.map(drop)
 }
@@ -254,6 +258,7 @@ async fn enrol(
             statements.push(progress::insert(&target.progress_table(), &lane, assignment.lanes, &layout));
         }
     }
-    statements.push("COMMIT".to_owned());
-    session.run(statements.join(";")).await
+    session.run(statements.join(";")).await?;
+    failpoints::reach("setup-progress-sent").await;
+    session.run("COMMIT".to_owned()).await
 }

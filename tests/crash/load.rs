@@ -1,0 +1,70 @@
+//! Changes of every kind at a few hundred a second, which go on while processes die.
+
+use std::time::Duration;
+
+use anabranch_demo::{LiveReport, Pace, WorkloadOptions, WorkloadReport};
+use anabranch_tests::{Installation, seed, until};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Enough that every moment is in the middle of something.
+const CHANGES_PER_SECOND: u32 = 300;
+const USERS_AT_FIRST: u64 = 500;
+
+/// A running workload, and the random moments at which a test breaks something.
+pub struct Load {
+    running: JoinHandle<anabranch_demo::Result<WorkloadReport>>,
+    cancel: CancellationToken,
+    live: LiveReport,
+    random: StdRng,
+}
+
+impl Load {
+    /// Makes users, then begins to change them.
+    pub async fn start(installation: &Installation<'_>, test: &str) -> Self {
+        let seed = seed(test);
+        let mut workload = installation.workload(WorkloadOptions::new(seed).tolerating_crashes());
+        workload.seed_users(USERS_AT_FIRST).await.unwrap();
+        let (live, cancel) = (workload.live(), CancellationToken::new());
+        let end = cancel.clone();
+        let running = tokio::spawn(async move { workload.run(Pace::of(CHANGES_PER_SECOND), end).await });
+        Self { running, cancel, live, random: StdRng::seed_from_u64(seed) }
+    }
+
+    pub fn changes(&self) -> u64 {
+        self.live.snapshot().changes
+    }
+
+    /// Waits for so many more changes.
+    pub async fn more(&self, changes: u64) {
+        let wanted = self.changes() + changes;
+        until("the workload makes changes", async || {
+            assert!(!self.running.is_finished(), "the workload ended");
+            self.changes() >= wanted
+        })
+        .await;
+    }
+
+    /// Lets a random time go by, so that what comes next hits any moment.
+    pub async fn random_moment(&mut self, most: Duration) {
+        let micros = self.random.random_range(0..most.as_micros() as u64);
+        tokio::time::sleep(Duration::from_micros(micros)).await;
+    }
+
+    /// A random order of things.
+    pub fn shuffled<T>(&mut self, mut things: Vec<T>) -> Vec<T> {
+        for last in (1..things.len()).rev() {
+            let chosen = self.random.random_range(0..=last);
+            things.swap(last, chosen);
+        }
+        things
+    }
+
+    /// Ends it, once every outcome that a crash hid was read back from the servers.
+    pub async fn stop(self) -> WorkloadReport {
+        self.cancel.cancel();
+        self.running.await.unwrap().unwrap()
+    }
+}

@@ -1,0 +1,77 @@
+//! A daemon that froze in the middle of a step wakes after others took its work over: it changes nothing.
+//!
+//! The task stands at a failpoint when the process is frozen. When the process wakes, the task does at once what it
+//! was about to do: append a batch, write rows, commit them. The log and the target must refuse it.
+
+use std::time::{Duration, Instant};
+
+use anabranch_tests::{Daemon, until};
+
+use crate::{TASKS, running_tasks, survives, under_load};
+
+const TAKE_OVER_MAX: Duration = Duration::from_secs(5);
+
+/// What a process meets that is not the one any more: its lease is over, or the fence refuses it, or the target has
+/// cut its connection off.
+const STALE: [&str; 4] = ["lease-lost", "log-fenced", "target-fenced", "target-unreachable"];
+
+async fn stale_faults(daemon: &Daemon, task: &str) -> f64 {
+    let mut faults = 0.0;
+    for code in STALE {
+        let labels = [format!("code=\"{code}\""), format!("task=\"{task}/")];
+        faults += daemon.metric("anabranch_faults_total", &[&labels[0], &labels[1]]).await;
+    }
+    faults
+}
+
+/// `task` is `reader` or `lane`; `failpoint` is where one of these is frozen, at any moment without one.
+async fn a_zombie_does_no_harm(test: &str, task: &str, failpoint: Option<&str>) {
+    let (mut installation, mut load) = under_load(test).await;
+    let armed: Vec<_> = failpoint.map(|name| ("ANABRANCH_FAILPOINT", name)).into_iter().collect();
+    let zombie = installation.run_with(&[], &armed);
+    match failpoint {
+        Some(name) => zombie.until_failpoint(name).await,
+        None => until("the first works", async || running_tasks(&zombie).await.len() == TASKS).await,
+    }
+    installation.use_another_http_port();
+    let successor = installation.run();
+    until("the second is up", async || successor.status().await.is_some()).await;
+    load.random_moment(Duration::from_millis(500)).await;
+    let frozen = Instant::now();
+    zombie.pause();
+    until("the second works on all", async || running_tasks(&successor).await.len() == TASKS).await;
+    eprintln!("{test}: taken over after {:?}", frozen.elapsed());
+    assert!(frozen.elapsed() < TAKE_OVER_MAX, "{:?}", frozen.elapsed());
+    load.more(200).await;
+    assert_eq!(successor.metric("anabranch_faults_total", &[]).await, 0.0, "{}", successor.log());
+
+    zombie.resume();
+    until("it notices that it is stale", async || stale_faults(&zombie, task).await > 0.0).await;
+    until("it works on nothing", async || running_tasks(&zombie).await.is_empty()).await;
+    load.more(100).await;
+    assert_eq!(running_tasks(&successor).await.len(), TASKS, "{}", successor.log());
+    let faults = successor.metric("anabranch_faults_total", &[]).await;
+    assert_eq!(faults, 0.0, "the zombie disturbed its successor: {}", successor.log());
+    survives(&installation, load).await;
+    assert!(zombie.is_running());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_frozen_at_any_moment_changes_nothing_when_it_wakes() {
+    a_zombie_does_no_harm("zombie", "lane", None).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_frozen_before_it_appends_changes_nothing_when_it_wakes() {
+    a_zombie_does_no_harm("zombie reader", "reader", Some("capture-before-append")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_frozen_before_its_transaction_changes_nothing_when_it_wakes() {
+    a_zombie_does_no_harm("zombie lane", "lane", Some("lane-before-commit")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_frozen_between_its_rows_and_commit_changes_nothing_when_it_wakes() {
+    a_zombie_does_no_harm("zombie at commit", "lane", Some("lane-rows-sent")).await;
+}
