@@ -133,6 +133,10 @@ codes! {
     TargetFenced = "target-fenced", Transient;
     /// The progress row of a lane is gone or was made for another number of lanes.
     TargetProgressLost = "target-progress-lost", Definite;
+    /// The progress row of a lane was changed by hand, or is damaged.
+    TargetProgressCorrupt = "target-progress-corrupt", Definite;
+    /// A lane cannot be set to where a replay was asked to begin.
+    ReplayRefused = "replay-refused", Definite;
     /// The target refuses a statement for a reason that will not pass.
     TargetRejected = "target-rejected", Definite;
 

@@ -9,6 +9,7 @@ mod faults;
 mod flow;
 mod large;
 mod operator;
+mod past;
 mod renames;
 mod secrets;
 mod values;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anabranch_connectors::mysql::source::MysqlSource;
-use anabranch_connectors::mysql::target::{MysqlTarget, SetupReport};
+use anabranch_connectors::mysql::target::{MysqlTarget, SetupReport, StoredProgress};
 use anabranch_connectors::nats::NatsLog;
 use anabranch_pipeline::config::{Config, SourceConfig};
 use anabranch_pipeline::deliver::{LaneId, Progress};
@@ -111,29 +111,38 @@ impl Wiring {
         self.0.targets.keys().map(String::as_str)
     }
 
-    /// Progress of every configured lane of a target; a lane without a row has not begun and is left out.
+    /// Progress of every configured lane of a target. A lane without a row has not begun and is left out, as is one
+    /// whose row is damaged: its own task says so.
     pub async fn progress(&self, target: &str) -> Result<BTreeMap<LaneId, Progress>, Fault> {
-        let target = &self.target(target)?.target;
-        let configured = target.lane_ids();
-        let stored = target.progress().await?.into_iter().map(|row| {
-            let target = target.name().to_owned();
-            let id = LaneId { projection: row.projection, target, source: row.source, lane: row.lane };
-            (id, row.progress)
-        });
-        Ok(stored.filter(|(id, _)| configured.contains(id)).collect())
+        let stored = self.stored_progress(target).await?;
+        Ok(stored.into_iter().filter(|(_, row)| row.is_trusted).map(|(id, row)| (id, row.progress)).collect())
     }
 
-    /// Progress of every lane of a source, on all targets. All targets must answer: one that cannot be asked may be
-    /// the one that is furthest.
+    /// Progress of every lane of a source, on all targets. All must answer and be whole: one that cannot be asked may
+    /// be the one that is furthest.
     pub async fn progress_of_source(&self, source: &str) -> Result<Vec<Progress>, Fault> {
         let mut all = Vec::new();
         for target in self.targets() {
-            let progress = self.progress(target).await?;
-            all.extend(
-                progress.into_iter().filter(|(id, _)| id.source == source).map(|(_, progress)| progress),
-            );
+            for (id, row) in self.stored_progress(target).await? {
+                match id.source == source {
+                    true if !row.is_trusted => return Err(row.damaged(&format!("target {target}"))),
+                    true => all.push(row.progress),
+                    false => {}
+                }
+            }
         }
         Ok(all)
+    }
+
+    /// The progress rows of a target that belong to configured lanes.
+    async fn stored_progress(&self, target: &str) -> Result<BTreeMap<LaneId, StoredProgress>, Fault> {
+        let target = &self.target(target)?.target;
+        let configured = target.lane_ids();
+        let stored = target.progress().await?.into_iter().map(|row| {
+            let (projection, source) = (row.projection.clone(), row.source.clone());
+            (LaneId { projection, target: target.name().to_owned(), source, lane: row.lane }, row)
+        });
+        Ok(stored.filter(|(id, _)| configured.contains(id)).collect())
     }
 
     /// Pre-flight of one source.

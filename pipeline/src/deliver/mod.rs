@@ -2,14 +2,17 @@
 //!
 //! A lane owns some derived tables of one target for one source. It is their only writer, and its progress row,
 //! written in the same transaction as the rows, is the only truth about how far it is. `feed.rs` says where a
-//! lane's messages come from, `window.rs` collects what one transaction will do (pure), `run.rs` is one attempt.
+//! lane's messages come from, `window.rs` collects what one transaction will do (pure), `run.rs` is one attempt,
+//! `rewind.rs` sets a lane back.
 
 mod feed;
 mod mutation;
 mod progress;
+mod rewind;
 mod run;
 mod window;
 
 pub use mutation::{Cell, DerivedTable, Flush, Mutation, MutationAction};
 pub use progress::{LaneId, Progress};
+pub use rewind::{Rewind, rewind};
 pub use run::{Lane, run};

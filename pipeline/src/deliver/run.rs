@@ -43,12 +43,35 @@ pub struct Lane<'a, S, L> {
     pub limits: &'a Limits,
 }
 
+/// When what is done from time to time is done next.
+struct Due {
+    /// Storing progress without rows.
+    progress_at: Instant,
+    /// Looking whether the stream links, while fed directly.
+    join_at: Instant,
+    /// Looking whether the stored progress is still this lane's.
+    look_at: Instant,
+}
+
+impl Due {
+    fn now(limits: &Limits) -> Self {
+        let now = Instant::now();
+        Self { progress_at: now, join_at: now, look_at: now + limits.mark_interval }
+    }
+
+    fn committed(&mut self, limits: &Limits) {
+        self.progress_at = Instant::now() + IDLE_PROGRESS_INTERVAL;
+        self.look_at = Instant::now() + limits.mark_interval;
+    }
+}
+
 /// What woke the loop.
 enum Event {
     Delivery(Box<Delivery>),
     Hole(Fault),
     JoinDue,
     ProgressDue,
+    LookDue,
     Cancelled,
 }
 
@@ -70,23 +93,23 @@ pub async fn run<S: SourceConnector, L: Log>(
     tracing::info!(lane = %lane.id, position = %progress.position, revision = progress.revision, "lane begins");
     let mut window = Window::new(progress);
     let mut hole = None;
-    let (mut progress_at, mut join_at) = (Instant::now(), Instant::now());
+    let mut due = Due::now(lane.limits);
     let Some(mut feed) = lane.feed_until(window.progress(), hole, cancel).await? else { return Ok(()) };
     loop {
         meters.direct.set(f64::from(u8::from(feed.is_direct())));
-        match next_event(&mut feed, &window, progress_at, join_at, cancel).await? {
+        match next_event(&mut feed, &window, &due, cancel).await? {
             Event::Delivery(delivery) => {
                 let taken = take(&lane, &mut window, &mut feed, *delivery, &mut project);
                 if let Some(fault) = taken? {
                     hole = Some(found_hole(&lane, &window, &feed, fault)?);
-                } else if !window.has_rows() && Instant::now() < progress_at {
+                } else if !window.has_rows() && Instant::now() < due.progress_at {
                     continue;
                 }
             }
             // The stream changed under us (wiped, rolled back) or lacks messages.
             Event::Hole(fault) => hole = Some(found_hole(&lane, &window, &feed, fault)?),
             Event::JoinDue => {
-                join_at = Instant::now() + JOIN_INTERVAL;
+                due.join_at = Instant::now() + JOIN_INTERVAL;
                 if let Some(joined) = lane.join(window.progress().position, hole).await? {
                     tracing::info!(lane = %lane.id, position = %window.progress().position, "back to the stream");
                     failpoints::reach("lane-direct-joined").await;
@@ -95,10 +118,15 @@ pub async fn run<S: SourceConnector, L: Log>(
                 continue;
             }
             Event::ProgressDue => {}
+            Event::LookDue => {
+                look(&lane, store, &window).await?;
+                due.look_at = Instant::now() + lane.limits.mark_interval;
+                continue;
+            }
             Event::Cancelled => return commit(&lane, &mut window, store, applied, &meters).await,
         }
         commit(&lane, &mut window, store, applied, &meters).await?;
-        progress_at = Instant::now() + IDLE_PROGRESS_INTERVAL;
+        due.committed(lane.limits);
         // A direct feed keeps the hole in mind until it is behind.
         if hole.is_some() && !feed.is_direct() {
             drop(feed);
@@ -106,7 +134,7 @@ pub async fn run<S: SourceConnector, L: Log>(
                 Some(other) => feed = other,
                 None => return Ok(()),
             }
-            join_at = Instant::now() + JOIN_INTERVAL;
+            due.join_at = Instant::now() + JOIN_INTERVAL;
         }
     }
 }
@@ -115,22 +143,32 @@ pub async fn run<S: SourceConnector, L: Log>(
 async fn next_event<R: LogReader>(
     feed: &mut Feed<R>,
     window: &Window,
-    progress_at: Instant,
-    join_at: Instant,
+    due: &Due,
     cancel: &CancellationToken,
 ) -> Result<Event, Fault> {
     let is_direct = feed.is_direct();
     tokio::select! {
         biased;
         () = cancel.cancelled() => Ok(Event::Cancelled),
-        () = tokio::time::sleep_until(join_at), if is_direct => Ok(Event::JoinDue),
+        () = tokio::time::sleep_until(due.join_at), if is_direct => Ok(Event::JoinDue),
         delivery = feed.next() => match delivery {
             Ok(delivery) => Ok(Event::Delivery(Box::new(delivery))),
             Err(fault) if fault.code() == Code::LogHole => Ok(Event::Hole(fault)),
             Err(fault) => Err(fault),
         },
-        () = tokio::time::sleep_until(progress_at), if window.has_moved() => Ok(Event::ProgressDue),
+        () = tokio::time::sleep_until(due.progress_at), if window.has_moved() => Ok(Event::ProgressDue),
+        () = tokio::time::sleep_until(due.look_at), if !window.has_moved() => Ok(Event::LookDue),
     }
+}
+
+/// A quiet lane commits nothing, so the fence cannot tell it that it was set back: it looks.
+async fn look<S, L>(lane: &Lane<'_, S, L>, store: &mut impl LaneStore, window: &Window) -> Result<(), Fault> {
+    let (stored, own) = (store.load().await?.revision, window.progress().revision);
+    if stored == own {
+        return Ok(());
+    }
+    let found = format!("its stored progress has revision {stored}, not {own}");
+    Err(Fault::new(Code::TargetFenced, format!("lane {}", lane.id), found))
 }
 
 /// Takes a message, and those that are there already, until the window is full. `Some`: what does not link was left.

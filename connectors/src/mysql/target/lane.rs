@@ -236,6 +236,9 @@ impl LaneStore for MysqlLane {
             (0..row.len()).map(|index| row.get::<Option<String>, _>(index).flatten()).collect();
         let stored = StoredProgress::from_row(&self.subject(), &row)?;
         let subject = self.target.subject();
+        if !stored.is_trusted {
+            return Err(stored.damaged(&subject));
+        }
         match stored.mismatch(&subject, self.assignment.lanes, &self.assignment.fingerprint()) {
             Some(fault) => Err(fault),
             None => Ok(stored.progress),

@@ -32,6 +32,7 @@ const COLUMNS: &[&str] = &[
     "message_id",
     "committed_at_us",
     "rows_applied",
+    "checksum",
 ];
 
 /// A progress row as it stands in a target.
@@ -45,6 +46,8 @@ pub struct StoredProgress {
     /// Layout that it was made for.
     pub layout: String,
     pub progress: Progress,
+    /// Its checksum is right, or an operator has taken it out.
+    pub is_trusted: bool,
 }
 
 /// A string literal that means this text whatever the connection's character set.
@@ -81,13 +84,14 @@ pub(super) fn insert(table: &str, lane: &LaneId, lanes: u32, layout: &str) -> St
     format!(
         "INSERT INTO {table} (`projection`, `source`, `lane`, `lanes`, `layout`, `revision`, `position`, \
          `highest_position`, `resume_file`, `resume_position`, `resume_gtid_set`, `server_flavor`, `server_id`, \
-         `committed_at_us`, `rows_applied`, `updated_at`) \
-         VALUES ({}, {}, {}, {lanes}, {}, 0, 0, 0, '', 0, '', '', '', 0, 0, UTC_TIMESTAMP(6)) \
+         `committed_at_us`, `rows_applied`, `checksum`, `updated_at`) \
+         VALUES ({}, {}, {}, {lanes}, {}, 0, 0, 0, '', 0, '', '', '', 0, 0, {}, UTC_TIMESTAMP(6)) \
          ON DUPLICATE KEY UPDATE `lane` = `lane`",
         literal(&lane.projection),
         literal(&lane.source),
         lane.lane,
-        literal(layout)
+        literal(layout),
+        checksum(&lane.projection, &lane.source, lane.lane, &Progress::default())
     )
 }
 
@@ -102,7 +106,7 @@ pub(super) fn update(table: &str, lane: &LaneId, progress: &Progress) -> String 
         "UPDATE {table} SET `revision` = IF(`revision` = {}, {}, NULL), `position` = {}, `highest_position` = {}, \
          `resume_file` = {}, `resume_position` = {}, `resume_gtid_set` = {}, `server_flavor` = {}, `server_id` = {}, \
          `message_sequence` = {sequence}, `message_id` = {id}, `committed_at_us` = {}, `rows_applied` = {}, \
-         `updated_at` = UTC_TIMESTAMP(6) WHERE {}",
+         `checksum` = {}, `updated_at` = UTC_TIMESTAMP(6) WHERE {}",
         progress.revision.saturating_sub(1),
         progress.revision,
         progress.position.as_u64(),
@@ -114,19 +118,55 @@ pub(super) fn update(table: &str, lane: &LaneId, progress: &Progress) -> String 
         literal(&progress.server.id),
         progress.committed_at_us,
         progress.rows,
+        checksum(&lane.projection, &lane.source, lane.lane, progress),
         key(lane)
     )
 }
 
+/// Over everything that a commit writes: a row that was changed by hand is found out. CRC-32 (IEEE) of the fields, each
+/// with its length.
+fn checksum(projection: &str, source: &str, lane: u32, progress: &Progress) -> u32 {
+    let (sequence, id) = progress.message.clone().unwrap_or_default();
+    let numbers = [
+        u64::from(lane),
+        progress.revision,
+        progress.position.as_u64(),
+        progress.highest_position.as_u64(),
+        progress.resume.position,
+        sequence,
+        u64::from(progress.message.is_some()),
+        progress.committed_at_us,
+        progress.rows,
+    ];
+    let texts = [
+        projection,
+        source,
+        &progress.resume.file,
+        &progress.resume.gtid_set,
+        &progress.server.flavor,
+        &progress.server.id,
+        &id,
+    ];
+    let mut hasher = crc32fast::Hasher::new();
+    numbers.iter().for_each(|number| hasher.update(&number.to_le_bytes()));
+    for text in texts {
+        hasher.update(&(text.len() as u64).to_le_bytes());
+        hasher.update(text.as_bytes());
+    }
+    hasher.finalize()
+}
+
 impl StoredProgress {
-    /// From a row of [`select`].
+    /// From a row of [`select`]. A checksum of NULL is an operator's word that the row is right.
     pub(super) fn from_row(subject: &str, row: &TextRow) -> Result<Self, Fault> {
         let mut cells = Cells { subject, row };
         let message = match (cells.optional("message_sequence"), cells.optional("message_id")) {
             (Some(_), Some(id)) => Some((cells.number("message_sequence")?, id.to_owned())),
             _ => None,
         };
-        Ok(Self {
+        let stored_checksum: Option<u32> =
+            cells.optional("checksum").is_some().then(|| cells.number("checksum")).transpose()?;
+        let mut stored = Self {
             projection: cells.text("projection"),
             source: cells.text("source"),
             lane: cells.number("lane")?,
@@ -146,7 +186,23 @@ impl StoredProgress {
                 committed_at_us: cells.number("committed_at_us")?,
                 rows: cells.number("rows_applied")?,
             },
-        })
+            is_trusted: false,
+        };
+        let expected = checksum(&stored.projection, &stored.source, stored.lane, &stored.progress);
+        stored.is_trusted = stored_checksum.is_none_or(|found| found == expected);
+        Ok(stored)
+    }
+
+    /// Why a row that is not trusted must not be gone on from.
+    pub fn damaged(&self, subject: &str) -> Fault {
+        let row = format!("{subject}, progress of {}/{}/{}", self.projection, self.source, self.lane);
+        Fault::new(Code::TargetProgressCorrupt, row, "its checksum is wrong: it was changed by hand or damaged")
+            .needs("the row as Anabranch wrote it")
+            .remedy(format!(
+                "restore it; or set its `checksum` to NULL, and at once `anabranch --config FILE replay --projection {} \
+                 --source {} --from earliest`",
+                self.projection, self.source
+            ))
     }
 
     /// Why the row does not belong to these lanes and this layout, if it does not.
@@ -222,14 +278,30 @@ mod tests {
             lanes: 2,
             layout: "by_day".into(),
             progress: Progress::default(),
+            is_trusted: true,
         }
     }
 
     #[test]
     fn a_row_of_a_new_lane_reads_as_a_new_lane() {
-        let text = "birthday,source-a,1,2,by_day,0,0,0,,0,,,,NULL,NULL,0,0";
+        let checksum = checksum("birthday", "source-a", 1, &Progress::default());
+        let text = format!("birthday,source-a,1,2,by_day,0,0,0,,0,,,,NULL,NULL,0,0,{checksum}");
         let row: TextRow = text.split(',').map(|cell| (cell != "NULL").then(|| cell.to_owned())).collect();
         assert_eq!(StoredProgress::from_row("target t", &row).unwrap(), stored());
+    }
+
+    #[test]
+    fn a_row_that_was_changed_by_hand_is_not_trusted_unless_its_checksum_was_taken_out() {
+        let checksum = checksum("birthday", "source-a", 1, &Progress::default());
+        let read = |position: u32, checksum: &str| {
+            let text = format!("birthday,source-a,1,2,by_day,0,{position},0,,0,,,,NULL,NULL,0,0,{checksum}");
+            let row: TextRow =
+                text.split(',').map(|cell| (cell != "NULL").then(|| cell.to_owned())).collect();
+            StoredProgress::from_row("target t", &row).unwrap().is_trusted
+        };
+        assert!(read(0, &checksum.to_string()));
+        assert!(!read(4711, &checksum.to_string()));
+        assert!(read(4711, "NULL"));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod check;
 mod completions;
 mod explain;
+mod replay;
 mod run;
 mod setup;
 mod status;
@@ -48,6 +49,7 @@ enum Command {
     Run(run::Arguments),
     Status(status::Arguments),
     Tail(tail::Arguments),
+    Replay(replay::Arguments),
     Completions(completions::Arguments),
     Explain(explain::Arguments),
 }
@@ -81,6 +83,7 @@ impl Cli {
             Command::Run(arguments) => run::run(self, arguments),
             Command::Status(arguments) => status::run(self, arguments),
             Command::Tail(arguments) => tail::run(self, arguments),
+            Command::Replay(arguments) => replay::run(self, arguments),
             Command::Completions(arguments) => Ok(completions::run(arguments)),
             Command::Explain(arguments) => explain::run(arguments),
         }

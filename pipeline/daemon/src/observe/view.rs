@@ -254,7 +254,7 @@ impl LaneObservation {
         let state = match &self.progress {
             _ if code.is_some() => "unreachable",
             Some(progress) if progress.revision == 0 => "new",
-            Some(progress) if progress.position < progress.highest_position => "replaying",
+            Some(progress) if progress.is_replaying() => "replaying",
             _ => state_of(false, head, position),
         };
         LaneView {

@@ -1,0 +1,210 @@
+//! `replay`: sets the lanes of a projection back, without touching the others.
+//!
+//! Only progress rows are written. The daemon that runs the lanes notices and goes on from there by itself, from the
+//! stream where that still holds the past, else from the binlog.
+
+use anabranch_pipeline::deliver::{LaneId, Progress, Rewind, rewind};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{Entry, Log as _, Place, SourceConnector as _};
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, binlog_file_number};
+use clap::Args;
+use serde::Serialize;
+
+use super::{Cli, Outcome, block_on};
+use crate::exit::Exit;
+use crate::observe::lanes;
+use crate::output;
+use crate::wiring::Wiring;
+
+/// Apply a part of the past once more, for one projection; others are not touched or delayed
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Projection whose lanes are set back
+    #[arg(long)]
+    projection: String,
+    /// Only lanes of this source; needed for a position and for a GTID set. May be repeated
+    #[arg(long = "source", value_name = "NAME")]
+    sources: Vec<String>,
+    /// Only lanes of this target. May be repeated
+    #[arg(long = "target", value_name = "NAME")]
+    targets: Vec<String>,
+    /// `nothing` (remove the derived rows, begin anew), `earliest` (the oldest binlog), a position (1:42:8192), a GTID set
+    /// behind which to begin, or a time (2026-11-21T03:00:00Z), of which the binlog file's start is taken
+    #[arg(long, value_name = "PLACE", value_parser = From::parse)]
+    from: From,
+    /// With `nothing`: go on although the oldest binlog is not the first, so that rows not changed since will be missing
+    #[arg(long)]
+    accept_missing_history: bool,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print one JSON object a lane
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum From {
+    Nothing,
+    Place(Place),
+}
+
+impl From {
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "nothing" => Self::Nothing,
+            "earliest" => Self::Place(Place::Earliest),
+            _ => {
+                if let Ok(lsn) = text.parse::<Lsn>() {
+                    Self::Place(Place::Lsn(lsn))
+                } else if let Ok(time) = text.parse::<jiff::Timestamp>() {
+                    let at_us = u64::try_from(time.as_microsecond()).map_err(|_| "a time before 1970")?;
+                    Self::Place(Place::Time { at_us })
+                } else if text.contains('-') && !text.contains('T') {
+                    Self::Place(Place::Gtid(text.to_owned()))
+                } else {
+                    let expected =
+                        "nothing, earliest, a position (1:42:8192), a GTID set, or a time with zone";
+                    return Err(format!("expected {expected}"));
+                }
+            }
+        })
+    }
+
+    fn is_of_one_source(&self) -> bool {
+        matches!(self, Self::Place(Place::Lsn(_) | Place::Gtid(_)))
+    }
+}
+
+/// What was, or would be, done to one lane.
+#[derive(Debug, Serialize)]
+struct Done {
+    lane: String,
+    /// Position before; `0:0:0` = it had not begun.
+    before: String,
+    /// Position now; `0:0:0` = it begins anew.
+    after: String,
+    dry_run: bool,
+}
+
+pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
+    let wiring = Wiring::new(cli.configuration()?);
+    let one = |fault| vec![fault];
+    let lanes = chosen(&wiring, arguments).map_err(one)?;
+    block_on(async {
+        let mut faults = Vec::new();
+        for id in &lanes {
+            match set_back(&wiring, id, arguments).await {
+                Ok(done) => _ = output::line(&text(&done, arguments.json)),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if faults.is_empty() { Ok(Exit::Success) } else { Err(faults) }
+    })?
+}
+
+fn chosen(wiring: &Wiring, arguments: &Arguments) -> Result<Vec<LaneId>, Fault> {
+    wiring.projection(&arguments.projection)?;
+    for source in &arguments.sources {
+        wiring.source(source)?;
+    }
+    let is_wanted = |names: &[String], name: &String| names.is_empty() || names.contains(name);
+    let mut lanes = lanes(wiring.config());
+    lanes.retain(|id| {
+        id.projection == arguments.projection
+            && is_wanted(&arguments.sources, &id.source)
+            && is_wanted(&arguments.targets, &id.target)
+    });
+    let refused = |found: &str| Fault::new(Code::ReplayRefused, "replay", found);
+    if lanes.is_empty() {
+        return Err(refused("no lane of the configuration is meant")
+            .needs("a projection, source and target that belong together"));
+    }
+    if arguments.from.is_of_one_source() && lanes.iter().any(|id| id.source != lanes[0].source) {
+        return Err(refused("positions and GTID sets belong to one source").needs("--source NAME, once"));
+    }
+    Ok(lanes)
+}
+
+async fn set_back(wiring: &Wiring, id: &LaneId, arguments: &Arguments) -> Result<Done, Fault> {
+    let mut store = wiring.lane(id)?;
+    let to = match &arguments.from {
+        From::Nothing => {
+            require_history(wiring, id, arguments.accept_missing_history).await?;
+            Rewind::ToNothing
+        }
+        From::Place(place) => {
+            let epoch = epoch(wiring, id).await?;
+            Rewind::To(wiring.source(&id.source)?.locate(place.clone(), epoch).await?)
+        }
+    };
+    let before: Progress = rewind(id, &mut store, &to, arguments.dry_run).await?;
+    let after = match &to {
+        Rewind::To(place) => place.position,
+        Rewind::ToNothing => Lsn::ZERO,
+    };
+    Ok(Done {
+        lane: id.to_string(),
+        before: before.position.to_string(),
+        after: after.to_string(),
+        dry_run: arguments.dry_run,
+    })
+}
+
+/// The epoch of the present server: as the stream says.
+async fn epoch(wiring: &Wiring, id: &LaneId) -> Result<u16, Fault> {
+    let end = wiring.log().await?.end(&id.source).await?;
+    Ok(end.map_or(FIRST_EPOCH, |end| end.envelope.position.epoch()))
+}
+
+/// To begin anew, a lane needs the source's history from its beginning.
+async fn require_history(wiring: &Wiring, id: &LaneId, is_accepted: bool) -> Result<(), Fault> {
+    let refused = |found: String| Fault::new(Code::ReplayRefused, format!("lane {id}"), found);
+    if wiring.source_config(&id.source)?.start == Entry::Latest {
+        return Err(refused("the source's `start` is `latest`, so a new lane has no beginning".to_owned())
+            .needs("`start = \"earliest\"` or a GTID set"));
+    }
+    let epoch = epoch(wiring, id).await?;
+    if epoch > FIRST_EPOCH {
+        return Err(refused("the source has failed over since its beginning".to_owned())
+            .needs("`--from earliest`, which keeps the derived rows"));
+    }
+    let oldest = wiring.source(&id.source)?.locate(Place::Earliest, epoch).await?.resume.file;
+    if !is_accepted && binlog_file_number(&oldest).is_ok_and(|number| number > 1) {
+        return Err(refused(format!("the oldest binlog file is {oldest}"))
+            .needs("the whole history: rows that were not changed since would be missing")
+            .remedy("`--from earliest` keeps the rows; or --accept-missing-history"));
+    }
+    Ok(())
+}
+
+fn text(done: &Done, is_json: bool) -> String {
+    if is_json {
+        return output::json(done);
+    }
+    let verb = if done.dry_run { "would go" } else { "goes" };
+    format!("lane {} {verb} back from {} to {}", done.lane, done.before, done.after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_to_say_a_place_is_understood() {
+        assert_eq!(From::parse("nothing"), Ok(From::Nothing));
+        assert_eq!(From::parse("earliest"), Ok(From::Place(Place::Earliest)));
+        let position = Lsn::new(1, 42, 8192).unwrap();
+        assert_eq!(From::parse("1:42:8192"), Ok(From::Place(Place::Lsn(position))));
+        for set in ["0-1-42", "0-1-42,3-1-7", "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5"] {
+            assert_eq!(From::parse(set), Ok(From::Place(Place::Gtid(set.to_owned()))));
+        }
+        let time = From::Place(Place::Time { at_us: 1_795_230_000_000_000 });
+        for text in ["2026-11-21T03:00:00Z", "2026-11-21T04:00:00+01:00"] {
+            assert_eq!(From::parse(text), Ok(time.clone()), "{text}");
+        }
+        for wrong in ["", "latest", "now", "2026-11-21T03:00:00", "42"] {
+            assert!(From::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}
