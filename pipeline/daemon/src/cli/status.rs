@@ -94,6 +94,7 @@ fn merge(status: &mut StatusView, daemon: StatusView) {
             if lane.position.is_none() {
                 // The target does not answer now; the daemon remembers its last answer.
                 lane.position.clone_from(&known.position);
+                lane.feed.clone_from(&known.feed);
                 lane.committed_at_us = known.committed_at_us;
                 lane.rows = known.rows;
             }
@@ -132,7 +133,7 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
         ["SOURCE", "STATE", "LAG", "BINLOG HEAD", "STREAM END", "NEWEST CHANGE", "BINLOG/S", "MESSAGES/S"];
     table(&mut out, heads, status.sources.iter().map(|source| source_row(source, now_us)));
     out.push('\n');
-    let heads = ["LANE", "STATE", "LAG", "POSITION", "NEWEST CHANGE", "ROWS", "ROWS/S"];
+    let heads = ["LANE", "STATE", "LAG", "POSITION", "FEED", "NEWEST CHANGE", "ROWS", "ROWS/S"];
     table(&mut out, heads, status.lanes.iter().map(|lane| lane_row(lane, now_us)));
     let sources = status.sources.iter().map(|source| (source.source.clone(), &source.fault));
     let lanes = status.lanes.iter().map(|lane| (lane.id(), &lane.fault));
@@ -160,12 +161,13 @@ fn source_row(source: &SourceView, now_us: u64) -> [String; 8] {
     ]
 }
 
-fn lane_row(lane: &LaneView, now_us: u64) -> [String; 7] {
+fn lane_row(lane: &LaneView, now_us: u64) -> [String; 8] {
     [
         lane.id(),
         lane.state.clone(),
         seconds(lane.lag_seconds),
         or_dash(lane.position.as_deref()),
+        or_dash(lane.feed.as_deref()),
         age(lane.committed_at_us, now_us),
         lane.rows.to_string(),
         lane.rows_per_second.map_or("-".to_owned(), |rate| format!("{rate:.0}")),

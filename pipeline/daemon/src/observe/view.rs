@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use anabranch_pipeline::deliver::Progress;
 use anabranch_pipeline::supervise::{TaskState, TaskStatus};
 use anabranch_schemas::lsn::Lsn;
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,8 @@ pub struct LaneView {
     pub code: Option<String>,
     pub fault: Option<String>,
     pub position: Option<String>,
+    /// Where its newest changes came from: `stream`, or `binlog` while the stream does not link.
+    pub feed: Option<String>,
     pub lag_seconds: Option<f64>,
     /// Commit time of the newest applied change, microseconds since the Unix epoch.
     pub committed_at_us: Option<u64>,
@@ -221,6 +224,12 @@ fn state_of(faulty: bool, head: Option<Lsn>, position: Option<Lsn>) -> &'static 
     }
 }
 
+/// Only messages of the stream are noted in progress; a lane that has not begun has no feed yet.
+fn feed(progress: &Progress) -> Option<&'static str> {
+    let is_from_stream = progress.message.is_some();
+    (progress.position > Lsn::ZERO).then_some(if is_from_stream { "stream" } else { "binlog" })
+}
+
 /// 0 stands for an unknown time.
 fn known(committed_at_us: u64) -> Option<u64> {
     (committed_at_us > 0).then_some(committed_at_us)
@@ -262,6 +271,7 @@ impl LaneObservation {
             code,
             fault,
             position: position.map(|position| position.to_string()),
+            feed: self.progress.as_ref().and_then(feed).map(str::to_owned),
             lag_seconds: source.and_then(|source| self.lag(source, now)).map(|lag| lag.as_secs_f64()),
             committed_at_us: self.progress.as_ref().and_then(|progress| known(progress.committed_at_us)),
             rows: self.progress.as_ref().map_or(0, |progress| progress.rows),
