@@ -11,6 +11,7 @@ mod log_server;
 mod nats;
 mod source;
 mod source_flow;
+mod source_locate;
 mod source_mysql;
 mod source_outcome;
 mod source_preflight;

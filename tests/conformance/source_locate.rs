@@ -1,0 +1,73 @@
+//! A place of the past is found, and a reading that resumes there yields everything since.
+
+use anabranch_pipeline::error::Code;
+use anabranch_pipeline::ports::{Entry, Located, Place, SourceConnector};
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
+
+use crate::source::Database;
+
+fn resume(place: Located) -> Entry {
+    let Located { position, resume, server } = place;
+    Entry::Resume { resume, position, server, epoch: None }
+}
+
+async fn wait_for_another_second(database: &Database) -> u64 {
+    let now =
+        async || -> u64 { database.ask("SELECT CAST(UNIX_TIMESTAMP() AS CHAR)").await.parse().unwrap() };
+    let before = now().await;
+    loop {
+        match now().await {
+            after if after > before => return after,
+            _ => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_way_to_say_a_place_leads_to_all_that_came_since() {
+    let database = Database::with_flags(&[]).with_tables().await;
+    database.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
+    let behind_first = database.ask("SELECT @@gtid_binlog_pos").await;
+    wait_for_another_second(&database).await;
+    database.run(&["FLUSH BINARY LOGS"]).await;
+    let second_file_at = wait_for_another_second(&database).await;
+    database.run(&["INSERT INTO $0.t0 VALUES (2, '', NULL)", "INSERT INTO $0.t0 VALUES (3, '', NULL)"]).await;
+    let end = database.ask("SELECT @@gtid_binlog_pos").await;
+
+    let source = database.source();
+    let mut all = database.read(Entry::Earliest).await;
+    all.until_end(&database).await;
+    let third = all.seen[2].lsn;
+    let places = [
+        (Place::Earliest, &["t0 + 1 NULL", "t0 + 2 NULL", "t0 + 3 NULL"][..]),
+        (Place::Gtid(behind_first), &["t0 + 2 NULL", "t0 + 3 NULL"]),
+        (Place::Time { at_us: second_file_at * 1_000_000 }, &["t0 + 2 NULL", "t0 + 3 NULL"]),
+        (Place::Lsn(third), &["t0 + 3 NULL"]),
+        (Place::Gtid(end), &[]),
+    ];
+    for (place, expected) in places {
+        let located = source.locate(place.clone(), FIRST_EPOCH).await.unwrap();
+        let mut reading = database.read(resume(located)).await;
+        reading.until_end(&database).await;
+        assert_eq!(reading.texts(), expected, "{place:?}");
+        if !expected.is_empty() {
+            assert_eq!(reading.resume(), all.resume(), "the GTIDs before {place:?} are known");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_that_is_not_there_is_named() {
+    let database = Database::shared().with_tables().await;
+    let source = database.source();
+    for (place, epoch, code) in [
+        (Place::Lsn(Lsn::new(1, 4711, 256).unwrap()), 1, Code::BinlogPurged),
+        (Place::Lsn(Lsn::new(1, 1, 256).unwrap()), 2, Code::BinlogPurged),
+        (Place::Time { at_us: 1_000_000 }, 1, Code::BinlogPurged),
+        (Place::Gtid("1-1-99999".to_owned()), 1, Code::BinlogGtidUnknown),
+        (Place::Gtid("nonsense".to_owned()), 1, Code::BinlogGtidUnknown),
+    ] {
+        let fault = source.locate(place.clone(), epoch).await.unwrap_err();
+        assert_eq!(fault.code(), code, "{place:?}: {fault}");
+    }
+}
