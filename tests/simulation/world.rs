@@ -327,6 +327,7 @@ fn limits(batch_bytes: usize) -> Limits {
         flush_rows: number(10),
         statement_rows: number(10),
         mark_interval: Duration::from_millis(100),
+        keep_interval: Duration::from_secs(2),
         heartbeat: Duration::from_secs(1),
         retry_budget: Duration::from_secs(1),
         shutdown: Duration::from_secs(1),

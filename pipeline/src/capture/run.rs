@@ -74,6 +74,8 @@ pub async fn run<S: SourceConnector, L: Log>(
         origin,
         drained: false,
         mark_at: Instant::now() + capture.limits.mark_interval,
+        // Nobody says how old the last message is.
+        keep_at: Instant::now() + capture.limits.mark_interval,
         meters: Meters::of(capture.source),
         source,
         writer,
@@ -146,6 +148,8 @@ struct Attempt<'a, C, L: Log> {
     is_announced: bool,
     drained: bool,
     mark_at: Instant,
+    /// Time for a mark even if the position has not moved.
+    keep_at: Instant,
     term: u64,
     meters: Meters,
     limits: &'a Limits,
@@ -177,7 +181,7 @@ impl<C: ChangeSource, L: Log> Attempt<'_, C, L> {
             full: self.batch.is_full(),
             empty: self.batch.is_empty(),
             drained: self.drained,
-            moved: self.has_moved(),
+            moved: self.wants_mark(),
             // Lanes wait for the first message of an empty stream, also when the source is quiet.
             mark_due: Instant::now() >= self.mark_at || !self.is_announced,
             in_flight: self.writer.in_flight(),
@@ -185,10 +189,10 @@ impl<C: ChangeSource, L: Log> Attempt<'_, C, L> {
         }
     }
 
-    /// There is a position to tell of, and a resume point with it.
-    fn has_moved(&self) -> bool {
-        let is_new = self.batch.position() > self.previous || !self.is_announced;
-        is_new && !self.batch.resume().file.is_empty()
+    /// There is a position to tell of, and a resume point with it: a new one, or one that `max_age` must not take.
+    fn wants_mark(&self) -> bool {
+        let has_moved = self.batch.position() > self.previous || !self.is_announced;
+        (has_moved || Instant::now() >= self.keep_at) && !self.batch.resume().file.is_empty()
     }
 
     /// Waits for whatever comes first. Each branch is cancel safe.
@@ -205,7 +209,7 @@ impl<C: ChangeSource, L: Log> Attempt<'_, C, L> {
     /// A quiet reader appends nothing, so the chain cannot tell it that the stream was wiped or rolled back, or that
     /// another writer took over: it looks. When the position moved, the mark that follows tells as well.
     async fn look_at_the_end(&mut self) -> Result<(), Fault> {
-        if self.has_moved() || self.writer.in_flight() > 0 {
+        if self.wants_mark() || self.writer.in_flight() > 0 {
             return Ok(());
         }
         self.mark_at = Instant::now() + self.limits.mark_interval;
@@ -232,6 +236,7 @@ impl<C: ChangeSource, L: Log> Attempt<'_, C, L> {
         self.previous = batch.position;
         self.is_announced = true;
         self.mark_at = Instant::now() + self.limits.mark_interval;
+        self.keep_at = Instant::now() + self.limits.keep_interval;
         self.meters.changes.increment(u64::from(batch.changes));
         self.meters.bytes.increment(batch.payload.len() as u64);
         failpoints::reach("capture-before-append").await;

@@ -127,6 +127,8 @@ pub struct Limits {
     /// Direct feeds of one source in one process.
     pub direct_feeds: NonZeroUsize,
     pub mark_interval: Duration,
+    /// A quiet stream gets a mark this often, so that `log.max_age` never empties it.
+    pub keep_interval: Duration,
     pub heartbeat: Duration,
     pub retry_budget: Duration,
     pub shutdown: Duration,

@@ -36,6 +36,10 @@ const RETRY_BUDGET_SECONDS: NonZeroU64 = NonZeroU64::new(300).expect("not zero")
 const SHUTDOWN_SECONDS: NonZeroU64 = NonZeroU64::new(10).expect("not zero");
 /// A week: longer than any week-end without an operator.
 const LOG_MAX_AGE_SECONDS: NonZeroU64 = NonZeroU64::new(7 * 24 * 3600).expect("not zero");
+/// Marks that a quiet stream gets within its `max_age`: one may come late and the stream still holds another.
+const MARKS_WITHIN_MAX_AGE: u32 = 4;
+/// NATS refuses streams that are younger than their duplicate window.
+const LOG_MAX_AGE_MIN: Duration = Duration::from_secs(2);
 const LOG_MAX_BYTES: NonZeroU64 = NonZeroU64::new(10 * 1024 * 1024 * 1024).expect("not zero");
 /// Three days of binlog: a week-end and a night.
 const RETENTION_MIN_SECONDS: u64 = 3 * 24 * 3600;
@@ -167,7 +171,8 @@ impl Config {
         let projections = self.projections.into_iter().filter_map(|p| p.resolve(problems)).collect();
         let log = self.log.resolve(problems);
         let targets = self.targets.into_iter().filter_map(|target| target.resolve(problems)).collect();
-        let limits = self.limits.resolve(problems)?;
+        let max_age = log.as_ref().map_or(Duration::MAX, |log| log.max_age);
+        let limits = self.limits.resolve(max_age, problems)?;
         let http = super::HttpConfig { listen: self.http.listen };
         Some(super::Config {
             name: self.name,
@@ -203,7 +208,7 @@ impl Log {
 }
 
 impl Limits {
-    fn resolve(self, problems: &mut Problems) -> Option<super::Limits> {
+    fn resolve(self, max_age: Duration, problems: &mut Problems) -> Option<super::Limits> {
         let millis = |value: Option<NonZeroU64>, default: NonZeroU64| {
             Duration::from_millis(value.unwrap_or(default).get())
         };
@@ -218,6 +223,7 @@ impl Limits {
             statement_rows: self.statement_rows.unwrap_or(STATEMENT_ROWS),
             direct_feeds: self.direct_feeds.unwrap_or(DIRECT_FEEDS),
             mark_interval: millis(self.mark_interval_ms, MARK_INTERVAL_MS),
+            keep_interval: max_age / MARKS_WITHIN_MAX_AGE,
             heartbeat: millis(self.heartbeat_ms, HEARTBEAT_MS),
             retry_budget: seconds(self.retry_budget_seconds, RETRY_BUDGET_SECONDS),
             shutdown: seconds(self.shutdown_seconds, SHUTDOWN_SECONDS),
@@ -229,6 +235,18 @@ impl Limits {
                 "limits.batch_bytes",
                 limits.batch_bytes.to_string(),
                 "at most 524288 (NATS' max_payload is 1 MB)",
+            );
+            return None;
+        }
+        let max_age_min = LOG_MAX_AGE_MIN.max(limits.mark_interval * MARKS_WITHIN_MAX_AGE);
+        if max_age < max_age_min {
+            problems.add(
+                "log.max_age_seconds",
+                max_age.as_secs().to_string(),
+                &format!(
+                    "at least {} (2, and {MARKS_WITHIN_MAX_AGE} × limits.mark_interval_ms)",
+                    max_age_min.as_secs_f64().ceil()
+                ),
             );
             return None;
         }
