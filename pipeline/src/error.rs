@@ -110,7 +110,9 @@ codes! {
     LogFull = "log-full", Transient;
     /// Another writer appended: this attempt is over.
     LogFenced = "log-fenced", Transient;
-    /// A message's checksum, version or form is wrong.
+    /// A message has a codec version that this build does not know.
+    LogVersionUnknown = "log-version-unknown", Definite;
+    /// A message's checksum or form is wrong.
     LogMessageCorrupt = "log-message-corrupt", Definite;
     /// The stream does not continue where the lane stopped: messages are gone.
     LogHole = "log-hole", Definite;

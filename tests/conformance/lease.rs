@@ -133,11 +133,24 @@ async fn a_holder_without_a_server_gives_up_before_its_time_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_bucket_a_lease_names_it() {
+async fn a_bucket_that_is_gone_is_made_anew_and_its_holder_lets_go() {
     let nats = Nats::start();
     let log = nats.connect().await;
+    let mut lease = within(log.acquire(KEY)).await.unwrap();
+    nats.admin().await.delete_key_value("demo_leases").await.unwrap();
+    text(&within(lease.lost()).await, Code::LeaseLost);
+    let _lease = within(log.acquire(KEY)).await.unwrap();
+    assert!(log.check(&[]).await.is_empty(), "the bucket is not as set-up makes it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_whose_keys_never_grow_old_is_refused() {
+    let nats = Nats::start();
+    let log = nats.connect().await;
+    let config = async_nats::jetstream::kv::Config { bucket: "demo_leases".to_owned(), ..Default::default() };
+    nats.admin().await.create_key_value(config).await.unwrap();
     let fault = within(log.acquire(KEY)).await.err().unwrap();
-    text(&fault, Code::LogStreamMissing);
+    text(&fault, Code::LogSettingsDiffer);
     assert_eq!(fault.subject(), "bucket demo_leases");
 }
 

@@ -165,6 +165,24 @@ async fn what_the_server_cannot_give_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_somebody_else_made_in_place_of_ours_is_refused_while_running() {
+    let nats = Nats::start();
+    let log = nats.log().await;
+    append(&log, [1]).await;
+    let admin = nats.admin().await;
+    admin.delete_stream(STREAM).await.unwrap();
+    let other = Config {
+        name: STREAM.to_owned(),
+        subjects: vec!["orders.>".to_owned()],
+        storage: StorageType::Memory,
+        ..Config::default()
+    };
+    admin.create_stream(other).await.unwrap();
+    let found = text(&log.end(SOURCE).await.unwrap_err(), Code::LogSettingsDiffer);
+    assert!(found.contains("subjects is orders.>; needed: demo.source-a.changes"), "{found}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_missing_stream_is_named_wherever_it_is_needed() {
     let nats = Nats::start();
     let log = nats.log().await;

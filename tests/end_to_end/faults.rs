@@ -4,14 +4,14 @@ use anabranch_tests::{Daemon, Installation, Plan, until};
 
 use crate::STANDARD;
 
-async fn insert(installation: &Installation<'_>, server: &str, table: &str, user: u64) {
+pub async fn insert(installation: &Installation<'_>, server: &str, table: &str, user: u64) {
     let sql =
         format!("INSERT INTO {table} (user_id, user_name, birthday) VALUES ({user}, 'n', '1990-01-01')");
     installation.execute(server, sql).await;
 }
 
 /// Waits for a user in a derived table; other sources may be stopped, so nothing is drained.
-async fn until_derived(installation: &Installation<'_>, user: u64) {
+pub async fn until_derived(installation: &Installation<'_>, user: u64) {
     until(&format!("user {user} is derived"), async || {
         let sql = format!(
             "SELECT COUNT(*) FROM (SELECT user_id FROM birthday_00.birthday_0101) AS t WHERE user_id = {user}"
@@ -70,6 +70,44 @@ async fn a_dropped_captured_column_stops_its_source_only() {
     expect_stopped(&installation, &daemon, "source-schema-changed", "user_03.user_000").await;
     // With every task of a role stopped the daemon says so and ends; here others run, so SIGTERM ends it in order.
     assert_eq!(daemon.terminate().and_then(|status| status.code()), Some(0), "{}", daemon.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purged_binlog_stops_its_source_only() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let mut daemon = installation.run();
+    insert(&installation, "source-a", "user_00.user_000", 1).await;
+    until_derived(&installation, 1).await;
+    daemon.kill();
+    insert(&installation, "source-a", "user_00.user_000", 2).await;
+    let mut admin = installation.admin("source-a").await;
+    admin.execute("begin a new binlog", "FLUSH BINARY LOGS").await.unwrap();
+    let newest = admin.first::<(String, u64, String, String)>("find the newest", "SHOW MASTER STATUS").await;
+    let newest = newest.unwrap().unwrap().0;
+    // The server keeps files that a reader still has; the killed one's connection may take a moment to go.
+    until("the old binlogs are purged", async || {
+        admin.execute("purge", format!("PURGE BINARY LOGS TO '{newest}'")).await.unwrap();
+        admin.rows::<(String, u64)>("list", "SHOW BINARY LOGS").await.unwrap().len() == 1
+    })
+    .await;
+    installation.free_leases().await;
+    let daemon = installation.run();
+    expect_stopped(&installation, &daemon, "binlog-purged", "source source-a").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_behind_gtids_that_the_server_does_not_have_stops_its_source_only() {
+    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let mut admin = installation.admin("source-a").await;
+    let ids = "SELECT CONCAT(@@gtid_domain_id, '-', @@server_id, '-987654321')";
+    let start: String = admin.first("make a GTID", ids).await.unwrap().unwrap();
+    let text = installation.configuration_text();
+    let of_a = "name = \"source-a\"\n";
+    let text = text.replacen(of_a, &format!("{of_a}start = \"{start}\"\n"), 1);
+    assert!(text.contains(&start));
+    installation.write_configuration_text(&text);
+    let daemon = installation.run();
+    expect_stopped(&installation, &daemon, "binlog-gtid-unknown", "source source-a").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

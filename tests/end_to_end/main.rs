@@ -8,9 +8,12 @@ mod commands;
 mod faults;
 mod flow;
 mod large;
+mod log_damage;
+mod log_full;
 mod operator;
 mod past;
 mod renames;
+mod retention;
 mod secrets;
 mod values;
 

@@ -1,5 +1,7 @@
 //! From an answer of JetStream, or none, to a [`Fault`]: one table of the server's error numbers.
 
+use std::error::Error as StdError;
+
 use anabranch_pipeline::error::{Code, Fault};
 use async_nats::jetstream;
 use async_nats::jetstream::context::{RequestError, RequestErrorKind};
@@ -66,6 +68,18 @@ pub(super) fn without_jetstream(subject: &str) -> Fault {
 
 pub(super) fn stream_missing(subject: &str) -> Fault {
     Fault::new(Code::LogStreamMissing, subject, "does not exist").remedy(SETUP)
+}
+
+/// JetStream's own refusal among the causes of a client library's error.
+pub(super) fn refusal_beneath(error: &(dyn StdError + 'static)) -> Option<jetstream::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(refusal) = error.downcast_ref::<jetstream::Error>() {
+            return Some(refusal.clone());
+        }
+        next = error.source();
+    }
+    None
 }
 
 /// The fault for JetStream's own refusal.

@@ -43,6 +43,7 @@ impl Leases for NatsLog {
     type Lease = NatsLease;
 
     async fn acquire(&self, key: &str) -> Result<NatsLease, Fault> {
+        setup::require_bucket(self.connection.context(), &self.config, &self.bucket_name()).await?;
         let claim = Claim::new(Arc::clone(&self.connection), &self.bucket_name(), key).await?;
         sleep(Duration::from_millis(rand::random_range(0..FIRST_ATTEMPT_MS))).await;
         loop {
@@ -107,10 +108,6 @@ enum Renewal {
 impl Claim {
     async fn new(connection: Arc<Connection>, bucket: &str, key: &str) -> Result<Self, Fault> {
         let title = format!("lease {key}");
-        // Asked for first, because the client's own error does not tell what is missing.
-        if setup::info(connection.context(), &format!("KV_{bucket}"), &title).await?.is_none() {
-            return Err(error::stream_missing(&format!("bucket {bucket}")));
-        }
         let store = connection.context().get_key_value(bucket).await.map_err(|error| {
             Fault::new(Code::LogUnreachable, format!("bucket {bucket}"), "no answer").caused_by(error)
         })?;
@@ -128,8 +125,13 @@ impl Claim {
                 // Created, and only the answer was lost.
                 Ok(Some(entry)) if entry.value == self.holder => Ok(Some(entry.revision)),
                 Ok(_) => {
-                    tracing::debug!(lease = self.title, %error, "not taken");
-                    Ok(None)
+                    match error::refusal_beneath(&error).map(|refusal| error::refused(&self.title, refusal)) {
+                        Some(fault) if fault.code() != Code::LogFenced => Err(fault),
+                        _ => {
+                            tracing::debug!(lease = self.title, %error, "not taken");
+                            Ok(None)
+                        }
+                    }
                 }
                 Err(error) => {
                     Err(Fault::new(Code::LogUnreachable, self.title.clone(), "no answer").caused_by(error))

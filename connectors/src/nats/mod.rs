@@ -178,11 +178,13 @@ impl Log for NatsLog {
     async fn end(&self, source: &str) -> Result<Option<LogEntry>, Fault> {
         let stream = self.stream(source);
         for _ in 0..END_ATTEMPTS {
-            let state = self.stream_state(source).await?;
-            if state.messages == 0 {
+            let info = setup::info(self.connection.context(), &stream.name, &stream.title()).await?;
+            let Some(info) = info else { return Err(error::stream_missing(&stream.title())) };
+            setup::require_fixed(&self.config, &stream, &info.config)?;
+            if info.state.messages == 0 {
                 return Ok(None);
             }
-            let last = state.last_sequence;
+            let last = info.state.last_sequence;
             if let Some(message) = reader::raw_message(self.connection.context(), &stream, last).await? {
                 return reader::entry(&stream, last, Some(&message.headers)).map(Some);
             }

@@ -16,8 +16,8 @@ use async_nats::jetstream::stream::{
 };
 use async_nats::jetstream::{self, ErrorCode};
 
-use super::NatsLog;
 use super::error::{self, SETUP};
+use super::{NatsLog, StreamName};
 
 /// Payload and headers together. NATS' own default of `max_payload`; a reader's pull must always have room for one.
 pub(super) const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
@@ -29,6 +29,9 @@ const DUPLICATE_WINDOW: Duration = Duration::from_secs(2);
 pub struct SetupStep {
     pub subject: String,
     pub outcome: SetupOutcome,
+    /// As the server echoes them.
+    pub max_age: Duration,
+    pub max_bytes: i64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,16 +42,20 @@ pub enum SetupOutcome {
     Unchanged,
 }
 
-/// `stream demo_source-a: created`
+/// `stream demo_source-a: created (keeps 604800 s, 1000000000 bytes)`
 impl fmt::Display for SetupStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.outcome {
-            SetupOutcome::Created => write!(f, "{}: created", self.subject),
+            SetupOutcome::Created => write!(f, "{}: created", self.subject)?,
             SetupOutcome::Adjusted(settings) => {
-                write!(f, "{}: adjusted {}", self.subject, settings.join(", "))
+                write!(f, "{}: adjusted {}", self.subject, settings.join(", "))?;
             }
-            SetupOutcome::Unchanged => write!(f, "{}: as needed", self.subject),
+            SetupOutcome::Unchanged => write!(f, "{}: as needed", self.subject)?,
         }
+        if self.max_bytes > 0 {
+            write!(f, " (keeps {} s, {} bytes)", self.max_age.as_secs_f64(), self.max_bytes)?;
+        }
+        Ok(())
     }
 }
 
@@ -178,7 +185,37 @@ async fn set_up(context: &jetstream::Context, needed: &Config) -> Result<SetupSt
         }
     };
     let ignored: Vec<Fault> = differences(&echoed, needed).iter().map(|d| d.fault(&subject)).collect();
-    if ignored.is_empty() { Ok(SetupStep { subject, outcome }) } else { Err(ignored) }
+    if !ignored.is_empty() {
+        return Err(ignored);
+    }
+    Ok(SetupStep { subject, outcome, max_age: echoed.max_age, max_bytes: echoed.max_bytes })
+}
+
+/// The lease bucket, made when it is not there: it holds nothing that could be lost. One whose keys do not grow old in
+/// time would keep leases of processes that are gone.
+pub(super) async fn require_bucket(
+    context: &jetstream::Context,
+    log: &LogConfig,
+    bucket: &str,
+) -> Result<(), Fault> {
+    let needed = bucket_config(log, bucket);
+    let subject = subject(&needed);
+    let Some(info) = info(context, &needed.name, &subject).await? else {
+        tracing::warn!(subject, "it does not exist: made anew");
+        let api = format!("STREAM.CREATE.{}", needed.name);
+        return error::demand::<_, Info>(context, &subject, api, &needed).await.map(drop);
+    };
+    let differences = differences(&info.config, &needed);
+    let matters = |difference: &&Difference| difference.fixed || difference.setting == "max_age";
+    differences.iter().find(matters).map_or(Ok(()), |difference| Err(difference.fault(&subject)))
+}
+
+/// Refuses a stream without what the log's correctness needs: one that somebody else made in place of ours.
+pub(super) fn require_fixed(log: &LogConfig, stream: &StreamName, found: &Config) -> Result<(), Fault> {
+    let needed = stream_config(log, stream.name.clone(), stream.subject.clone());
+    let differences = differences(found, &needed);
+    let fixed = differences.iter().find(|difference| difference.fixed);
+    fixed.map_or(Ok(()), |difference| Err(difference.fault(&stream.title())))
 }
 
 /// The found configuration with our limits: placement, compression and the like stay the operator's.

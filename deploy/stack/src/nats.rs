@@ -53,8 +53,9 @@ fn configuration(place: &Place, settings: &Nats) -> String {
             NatsVersion::Old => "",
         };
         lines.push(format!(
-            "jetstream {{ store_dir: \"{}\", {sync}max_memory_store: 256MB, max_file_store: 10GB }}",
-            place.folder.join("jetstream").display()
+            "jetstream {{ store_dir: \"{}\", {sync}max_memory_store: 256MB, max_file_store: {} }}",
+            place.folder.join("jetstream").display(),
+            settings.store_bytes
         ));
     }
     lines.extend(settings.configuration.iter().cloned());

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, StackError};
 
+const NATS_STORE_BYTES: u64 = 10 * 1024 * 1024 * 1024;
 const NAME_CHARACTERS_MAXIMUM: usize = 40;
 
 /// What to start.
@@ -89,6 +90,8 @@ pub enum MariaDbAccount {
 pub struct Nats {
     pub version: NatsVersion,
     pub jetstream: bool,
+    /// What all its streams together may take.
+    pub store_bytes: u64,
     /// Lines appended to the configuration file.
     pub configuration: Vec<String>,
 }
@@ -117,20 +120,36 @@ impl ServerSpec {
 
     /// A NATS node with JetStream that syncs every write.
     pub fn nats(name: impl Into<String>) -> Self {
-        let kind = Nats { version: NatsVersion::Current, jetstream: true, configuration: Vec::new() };
+        let kind = Nats {
+            version: NatsVersion::Current,
+            jetstream: true,
+            store_bytes: NATS_STORE_BYTES,
+            configuration: Vec::new(),
+        };
         Self { name: name.into(), kind: Kind::Nats(kind), flags: Vec::new() }
     }
 
     /// A NATS node without JetStream.
     pub fn nats_without_jetstream(name: impl Into<String>) -> Self {
-        let kind = Nats { version: NatsVersion::Current, jetstream: false, configuration: Vec::new() };
-        Self { name: name.into(), kind: Kind::Nats(kind), flags: Vec::new() }
+        Self::nats(name).with_nats(|nats| nats.jetstream = false)
     }
 
     /// A NATS node of a version that Anabranch refuses.
     pub fn nats_old(name: impl Into<String>) -> Self {
-        let kind = Nats { version: NatsVersion::Old, jetstream: true, configuration: Vec::new() };
-        Self { name: name.into(), kind: Kind::Nats(kind), flags: Vec::new() }
+        Self::nats(name).with_nats(|nats| nats.version = NatsVersion::Old)
+    }
+
+    /// Limits what the streams of a NATS node may take together.
+    #[must_use]
+    pub fn store_bytes(self, bytes: u64) -> Self {
+        self.with_nats(|nats| nats.store_bytes = bytes)
+    }
+
+    fn with_nats(mut self, change: impl FnOnce(&mut Nats)) -> Self {
+        if let Kind::Nats(nats) = &mut self.kind {
+            change(nats);
+        }
+        self
     }
 
     /// Appends a command line flag, such as `--binlog-format=STATEMENT`.

@@ -83,6 +83,11 @@ impl<R: LogReader> Feed<R> {
     }
 }
 
+/// Whether a fault of the stream means that the binlog has what the stream has not: a damaged message is a hole too.
+pub(super) fn is_hole(fault: &Fault) -> bool {
+    matches!(fault.code(), Code::LogHole | Code::LogMessageCorrupt)
+}
+
 /// Whether a message continues, or begins, what a lane at `position` holds.
 pub(super) fn links(envelope: &Envelope, position: Lsn) -> bool {
     envelope.previous <= position || (envelope.origin && position == Lsn::ZERO)
@@ -135,7 +140,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
             Ok(Ok(message)) if links(&message.entry.envelope, position) => {
                 Ok(Some(Feed::stream(reader, Some(message.into()))))
             }
-            Ok(Err(fault)) if fault.code() != Code::LogHole => Err(fault),
+            Ok(Err(fault)) if !is_hole(&fault) => Err(fault),
             _ => Ok(None),
         }
     }

@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::feed::{Feed, Hole, JOIN_INTERVAL};
+use super::feed::{Feed, Hole, JOIN_INTERVAL, is_hole};
 use super::window::{Delivery, Window};
 use super::{Flush, LaneId, Progress};
 use crate::config::Limits;
@@ -153,7 +153,7 @@ async fn next_event<R: LogReader>(
         () = tokio::time::sleep_until(due.join_at), if is_direct => Ok(Event::JoinDue),
         delivery = feed.next() => match delivery {
             Ok(delivery) => Ok(Event::Delivery(Box::new(delivery))),
-            Err(fault) if fault.code() == Code::LogHole => Ok(Event::Hole(fault)),
+            Err(fault) if is_hole(&fault) => Ok(Event::Hole(fault)),
             Err(fault) => Err(fault),
         },
         () = tokio::time::sleep_until(due.progress_at), if window.has_moved() => Ok(Event::ProgressDue),
@@ -183,7 +183,7 @@ fn take<S, L: Log>(
     loop {
         let taken = next.and_then(|delivery| window.take(lane.id, &delivery, &mut project));
         match taken {
-            Err(fault) if fault.code() == Code::LogHole => return Ok(Some(fault)),
+            Err(fault) if is_hole(&fault) => return Ok(Some(fault)),
             Err(fault) => return Err(fault),
             Ok(()) if window.rows() >= lane.limits.flush_rows.get() => return Ok(None),
             Ok(()) => {}

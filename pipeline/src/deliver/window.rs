@@ -7,7 +7,7 @@
 use std::fmt;
 
 use anabranch_schemas::change::Change;
-use anabranch_schemas::codec::v1;
+use anabranch_schemas::codec::{CodecError, v1};
 use anabranch_schemas::envelope::Envelope;
 use bytes::Bytes;
 
@@ -92,16 +92,19 @@ impl Window {
                 .needs("every message since the lane's position"));
         }
         if envelope.changes > 0 {
-            let corrupt = |error: anabranch_schemas::codec::CodecError| {
-                Fault::new(
-                    Code::LogMessageCorrupt,
-                    format!("lane {lane}"),
-                    format!("{message} cannot be read"),
-                )
-                .caused_by(error)
+            let unreadable = |error: CodecError| {
+                let code = match error {
+                    CodecError::UnknownVersion { .. } => Code::LogVersionUnknown,
+                    // With a right checksum somebody wrote it so.
+                    CodecError::Malformed { .. } => Code::LogForeign,
+                    CodecError::Truncated { .. } | CodecError::ChecksumMismatch { .. } => {
+                        Code::LogMessageCorrupt
+                    }
+                };
+                Fault::new(code, format!("lane {lane}"), format!("{message} cannot be read")).caused_by(error)
             };
-            let mut changes = v1::decode(&message.payload).map_err(corrupt)?;
-            while let Some(change) = changes.next().map_err(corrupt)? {
+            let mut changes = v1::decode(&message.payload).map_err(unreadable)?;
+            while let Some(change) = changes.next().map_err(unreadable)? {
                 if change.lsn > position {
                     project(&change, &mut self.flush);
                 }
