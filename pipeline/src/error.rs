@@ -71,8 +71,10 @@ codes! {
     SourceColumnUnsupported = "source-column-unsupported", Definite;
     /// A captured table has an engine without transactions.
     SourceTableNotTransactional = "source-table-not-transactional", Definite;
-    /// The server is not the one that wrote the log so far.
+    /// The server was reset or restored, or cannot be compared with the one that wrote the log so far.
     SourceServerChanged = "source-server-changed", Definite;
+    /// Another server lacks transactions that were read from the one before.
+    SourceDiverged = "source-diverged", Definite;
     /// The binlog that is needed next was purged.
     BinlogPurged = "binlog-purged", Definite;
     /// The configured or stored GTID set is not one that this server can start from.

@@ -97,7 +97,8 @@ pub trait SourceConnector: Send + Sync {
     /// The shards that the source has now: one for each captured table.
     fn shards(&self) -> impl Future<Output = Result<Vec<ShardId>, Fault>> + Send;
 
-    /// The server's present end of the binlog.
+    /// The server's present end of the binlog, in the first epoch: only who knows the stream knows the epoch
+    /// ([`Lsn::in_epoch`]).
     fn head(&self) -> impl Future<Output = Result<Lsn, Fault>> + Send;
 }
 

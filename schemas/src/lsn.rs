@@ -50,6 +50,11 @@ impl Lsn {
         Ok(Self(epoch << (FILE_BITS + SLOT_BITS) | file << SLOT_BITS | slot))
     }
 
+    /// The same file and place in another epoch: of a server whose epoch the asker knows.
+    pub fn in_epoch(self, epoch: u16) -> Result<Self, LsnOutOfRange> {
+        Self::new(epoch, self.file_number(), self.position())
+    }
+
     pub fn epoch(self) -> u16 {
         (self.0 >> (FILE_BITS + SLOT_BITS)) as u16
     }

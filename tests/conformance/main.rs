@@ -10,6 +10,7 @@ mod log_damage;
 mod log_server;
 mod nats;
 mod source;
+mod source_fail_over;
 mod source_flow;
 mod source_locate;
 mod source_mysql;

@@ -69,13 +69,21 @@ impl Database {
 
     fn of(stack: Arc<Stack>) -> Self {
         let server = stack.server("source").unwrap();
+        Self::of_server(stack, server, &next_prefix())
+    }
+
+    pub fn of_server(stack: Arc<Stack>, server: Arc<Server>, prefix: &str) -> Self {
         Self {
             url: server.url(),
             admin_url: server.admin_url(),
             ca_file: stack.ca_file(),
             running: Some((stack, server)),
-            prefix: next_prefix(),
+            prefix: prefix.to_owned(),
         }
+    }
+
+    pub fn stack(&self) -> &Arc<Stack> {
+        &self.running.as_ref().expect("a server of the stack").0
     }
 
     pub fn server(&self) -> &Server {
@@ -184,13 +192,17 @@ pub struct Reading {
 
 impl Reading {
     pub async fn open(source: &MysqlSource, entry: Entry) -> Result<Self, Fault> {
+        Self::open_seat(source, entry, READER_SEAT).await
+    }
+
+    pub async fn open_seat(source: &MysqlSource, entry: Entry, seat: u32) -> Result<Self, Fault> {
         let position = match &entry {
             Entry::Resume { position, .. } => *position,
             _ => Lsn::ZERO,
         };
         let builder = BatchBuilder::new(BATCH_BYTES, position, ResumePoint::default());
         Ok(Self {
-            stream: source.open(entry, READER_SEAT).await?,
+            stream: source.open(entry, seat).await?,
             builder,
             batches: Vec::new(),
             seen: Vec::new(),

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr as _;
 
+use anabranch_schemas::envelope::ServerIdentity;
 use mysql_async::Sid;
 use mysql_cdc::events::binlog_event::BinlogEvent;
 use mysql_cdc::events::event_header::EventHeader;
@@ -53,6 +54,16 @@ impl Flavor {
 pub enum Gtid {
     MariaDb(MariaDbGtid),
     MySql { uuid: [u8; UUID_BYTES], tag: String, number: u64 },
+}
+
+impl Gtid {
+    /// Whether this server was the first to write the group.
+    pub fn is_by(&self, server: &ServerIdentity) -> bool {
+        match self {
+            Self::MariaDb(gtid) => server.id == gtid.server_id.to_string(),
+            Self::MySql { uuid, .. } => server.id.eq_ignore_ascii_case(&Uuid::new(*uuid).uuid),
+        }
+    }
 }
 
 /// Every group so far.
@@ -110,6 +121,21 @@ impl Gtids {
         }
     }
 
+    /// Whether the group is the next one that the same server wrote behind the last one here.
+    pub fn are_continued_by(&self, next: &Gtid) -> bool {
+        match (self, next) {
+            (Self::MariaDb(_), Gtid::MariaDb(next)) => self
+                .domains()
+                .any(|last| last == (next.domain_id, next.server_id, next.sequence.saturating_sub(1))),
+            (Self::MySql(sets), Gtid::MySql { uuid, tag, number }) => sets
+                .get(tag)
+                .and_then(|set| set.uuid_sets.get(&Uuid::new(*uuid).uuid))
+                .and_then(|set| set.intervals.last())
+                .is_some_and(|interval| interval.end + 1 == *number),
+            _ => false,
+        }
+    }
+
     /// The set as MySQL's replication request wants it: one entry for each uuid and tag.
     pub fn sids(&self) -> Vec<Sid<'static>> {
         let Self::MySql(sets) = self else { return Vec::new() };
@@ -143,6 +169,15 @@ impl fmt::Display for Gtids {
             }
         }
     }
+}
+
+/// MariaDB's `domain-server-sequence,…`, in which a domain may stand several times; what has another form is left out.
+pub fn mariadb_state(text: &str) -> Vec<(u32, u32, u64)> {
+    let gtid = |part: &str| {
+        let mut numbers = part.trim().splitn(3, '-');
+        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    };
+    text.split(',').filter_map(gtid).collect()
 }
 
 fn mysql_part(tag: &str, set: &UuidSet) -> String {
@@ -336,6 +371,29 @@ mod tests {
         assert_eq!(gtids.sids().len(), 2);
         let again = Gtids::parse(Flavor::MySql, &gtids.to_string()).unwrap();
         assert_eq!(again.to_string(), gtids.to_string());
+    }
+
+    #[test]
+    fn a_set_is_continued_by_the_next_group_of_the_same_server() {
+        let gtids = Gtids::parse(Flavor::MariaDb, "0-1-42,1-2-7").unwrap();
+        let next = |domain, server, number| Gtid::MariaDb(MariaDbGtid::new(domain, server, number));
+        assert!(gtids.are_continued_by(&next(0, 1, 43)));
+        assert!(gtids.are_continued_by(&next(1, 2, 8)));
+        for other in [next(0, 1, 44), next(0, 2, 43), next(1, 2, 7), next(5, 1, 1)] {
+            assert!(!gtids.are_continued_by(&other), "{other:?}");
+        }
+        let gtids = Gtids::parse(Flavor::MySql, &format!("{UUID}:1-5:7-9,{UUID}:tag:1-2")).unwrap();
+        assert!(gtids.are_continued_by(&mysql(10, "")) && gtids.are_continued_by(&mysql(3, "tag")));
+        assert!(!gtids.are_continued_by(&mysql(6, "")) && !gtids.are_continued_by(&mysql(10, "tag")));
+        let server = |id: &str| ServerIdentity { flavor: String::new(), id: id.to_owned() };
+        assert!(mysql(1, "").is_by(&server(UUID)) && next(0, 3, 1).is_by(&server("3")));
+        assert!(!mysql(1, "").is_by(&server("x")) && !next(0, 3, 1).is_by(&server("1")));
+    }
+
+    #[test]
+    fn a_state_may_name_a_domain_twice() {
+        assert_eq!(mariadb_state("1-1-38,1-2-40, 7-1-1"), [(1, 1, 38), (1, 2, 40), (7, 1, 1)]);
+        assert_eq!(mariadb_state(""), []);
     }
 
     #[test]

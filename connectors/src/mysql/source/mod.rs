@@ -1,7 +1,7 @@
 //! A MySQL/MariaDB server as a source of changes.
 //!
 //! `transport.rs` brings events, `stream.rs` turns them into changes with the help of `table_map.rs`, `rows.rs`,
-//! `query.rs` and `gtid.rs`; `session.rs` asks the server small questions, `preflight.rs` many at once. What happens to
+//! `query.rs` and `gtid.rs`. `resume.rs` decides whether a server can be read on; `session.rs` asks the server small questions, `preflight.rs` many at once. What happens to
 //! changes afterwards is not known here.
 
 mod column;
@@ -19,6 +19,7 @@ mod position;
 mod preflight;
 mod preflight_tables;
 mod query;
+mod resume;
 mod rows;
 mod session;
 mod statement;
@@ -36,8 +37,7 @@ use std::time::Duration;
 use anabranch_pipeline::config::{EntityConfig, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Entry, Located, Place, SourceConnector};
-use anabranch_schemas::envelope::ServerIdentity;
-use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;
 use tokio::sync::Mutex;
 
@@ -82,12 +82,13 @@ impl MysqlSource {
         self.config.replica_server_id.get().saturating_add(seat)
     }
 
-    fn lsn(&self, _epoch: u16, file: &str, position: u64) -> Result<Lsn, Fault> {
-        position::lsn(file, position).map_err(|error| self.fault(Code::BinlogEventCorrupt, error.to_string()))
+    fn lsn(&self, epoch: u16, file: &str, position: u64) -> Result<Lsn, Fault> {
+        position::lsn(epoch, file, position)
+            .map_err(|error| self.fault(Code::BinlogEventCorrupt, error.to_string()))
     }
 
-    fn position(&self, file: &str, position: u64) -> Result<Position, Fault> {
-        Position::new(file.to_owned(), position)
+    fn position(&self, epoch: u16, file: &str, position: u64) -> Result<Position, Fault> {
+        Position::new(epoch, file.to_owned(), position)
             .map_err(|error| self.fault(Code::BinlogEventCorrupt, error.to_string()))
     }
 
@@ -106,17 +107,18 @@ impl MysqlSource {
             sent: Lsn::ZERO,
             is_by_gtid: false,
             entered_at: None,
+            follows: None,
         };
         match entry {
             Entry::Earliest => {
                 let file = self.oldest(session).await?;
-                let position = self.position(&file, FILE_START)?;
+                let position = self.position(FIRST_EPOCH, &file, FILE_START)?;
                 Ok((Start::Position { file, position: FILE_START }, fresh(position, None)))
             }
             Entry::Latest => {
                 let end = session.end().await?;
                 let gtids = self.gtids(session, &end.gtid_set)?;
-                let position = self.position(&end.file, end.position)?;
+                let position = self.position(FIRST_EPOCH, &end.file, end.position)?;
                 Ok((Start::Position { file: end.file, position: end.position }, fresh(position, Some(gtids))))
             }
             Entry::Gtid(text) => {
@@ -124,42 +126,14 @@ impl MysqlSource {
                 let file = self.oldest(session).await?;
                 let beginning = Beginning {
                     is_by_gtid: true,
-                    ..fresh(self.position(&file, FILE_START)?, Some(self.gtids(session, &text)?))
+                    ..fresh(self.position(FIRST_EPOCH, &file, FILE_START)?, Some(self.gtids(session, &text)?))
                 };
                 Ok((Start::Gtids(gtids), beginning))
             }
-            Entry::Resume { resume, position, server, .. } => {
-                self.resume(session, resume, position, &server).await
+            Entry::Resume { resume, position, server, epoch } => {
+                self.resume(session, resume, position, &server, epoch).await
             }
         }
-    }
-
-    async fn resume(
-        &self,
-        session: &mut Session,
-        resume: ResumePoint,
-        sent: Lsn,
-        server: &ServerIdentity,
-    ) -> Result<(Start, Beginning), Fault> {
-        let present = session.identity().await?;
-        if present != *server {
-            return Err(self
-                .fault(Code::SourceServerChanged, format!("the server is {}:{}", present.flavor, present.id))
-                .needs(format!("{}:{}, whose binlog the log continues", server.flavor, server.id)));
-        }
-        let gtids = self.gtids(session, &resume.gtid_set)?;
-        let is_file_start = resume.position == FILE_START && resume.gtid_set.is_empty();
-        let start = session::resume_start(session, &resume, &gtids).await?;
-        let is_by_gtid = matches!(start, Start::Gtids(_));
-        let (position, entered_at) = if is_by_gtid {
-            let oldest = self.oldest(session).await?;
-            (self.position(&oldest, FILE_START)?, Some((resume.file.clone(), resume.position)))
-        } else {
-            (self.position(&resume.file, resume.position)?, None)
-        };
-        // The start of a file: its first events say which groups come before.
-        let gtids = (!is_file_start).then_some(gtids);
-        Ok((start, Beginning { position, gtids, sent, is_by_gtid, entered_at }))
     }
 
     async fn oldest(&self, session: &mut Session) -> Result<String, Fault> {
@@ -249,7 +223,6 @@ impl SourceConnector for MysqlSource {
         };
         let (file, position) = session.end_position().await?;
         *kept = Some(session);
-        position::lsn(&file, position)
-            .map_err(|error| self.fault(Code::BinlogEventCorrupt, error.to_string()))
+        self.lsn(FIRST_EPOCH, &file, position)
     }
 }

@@ -46,6 +46,9 @@ impl MysqlStream {
         if self.group.is_open() {
             return Err(self.corrupt("a group begins before the one before it has ended"));
         }
+        if let Some(follows) = self.follows.take() {
+            self.check_follows(&follows, &start.gtid)?;
+        }
         self.maps.trim();
         let position = self.position.end.saturating_sub(u64::from(event_bytes));
         self.group = Group::begin(self.flavor, start, position);

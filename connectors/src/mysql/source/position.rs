@@ -1,12 +1,11 @@
 //! Where a reading stands in the binlog: file, unwrapped position, and the Lsn that follows from them.
 //!
 //! An event's header has four bytes for its end position, so it wraps in files beyond 4 GiB; the true position follows
-//! from the one before. The epoch is a constant until fail-over is supported; it is set here and nowhere else.
+//! from the one before. The epoch is that of the reading (`resume.rs`).
 
 use anabranch_schemas::lsn::{InvalidBinlogName, Lsn, LsnOutOfRange, binlog_file_number};
 use thiserror::Error;
 
-const EPOCH: u16 = 1;
 /// A binlog file begins with four magic bytes.
 pub const FILE_START: u64 = 4;
 
@@ -20,13 +19,14 @@ pub enum PositionError {
 }
 
 /// The Lsn of a place in a binlog file.
-pub fn lsn(file: &str, position: u64) -> Result<Lsn, PositionError> {
-    Ok(Lsn::new(EPOCH, binlog_file_number(file)?, position)?)
+pub fn lsn(epoch: u16, file: &str, position: u64) -> Result<Lsn, PositionError> {
+    Ok(Lsn::new(epoch, binlog_file_number(file)?, position)?)
 }
 
 /// A place in the binlog that moves forward.
 #[derive(Debug)]
 pub struct Position {
+    pub epoch: u16,
     pub file: String,
     file_number: u32,
     /// End of the last event.
@@ -34,9 +34,9 @@ pub struct Position {
 }
 
 impl Position {
-    pub fn new(file: String, end: u64) -> Result<Self, PositionError> {
+    pub fn new(epoch: u16, file: String, end: u64) -> Result<Self, PositionError> {
         let file_number = binlog_file_number(&file)?;
-        Ok(Self { file, file_number, end })
+        Ok(Self { epoch, file, file_number, end })
     }
 
     /// An event of `size` bytes ends at `log_pos`, of which only the lower four bytes are known.
@@ -51,7 +51,7 @@ impl Position {
     }
 
     pub fn lsn(&self) -> Result<Lsn, PositionError> {
-        Ok(Lsn::new(EPOCH, self.file_number, self.end)?)
+        Ok(Lsn::new(self.epoch, self.file_number, self.end)?)
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn positions_unwrap_beyond_four_gibibytes() {
-        let mut position = Position::new("binlog.000007".to_owned(), FILE_START).unwrap();
+        let mut position = Position::new(1, "binlog.000007".to_owned(), FILE_START).unwrap();
         position.advance(256, 252);
         assert_eq!(position.end, 256);
         // Events that are not sent leave gaps.

@@ -9,8 +9,8 @@ use anabranch_schemas::envelope::ServerIdentity;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{Connection as _, Row as _};
 
-use super::gtid::{Flavor, Gtids};
-use super::transport::Start;
+use super::gtid::{Flavor, Gtids, mariadb_state};
+use super::position::FILE_START;
 use crate::mysql::connection::sqlx_options;
 use crate::mysql::error::{Side, from_sqlx};
 
@@ -174,6 +174,53 @@ impl Session {
         self.optional_text(&format!("SELECT BINLOG_GTID_POS('{file}', {position})")).await
     }
 
+    /// Whether this server's binlog has had all these groups. MariaDB: the last one of each domain, by the server that
+    /// it says wrote it.
+    pub async fn has_groups(&mut self, gtids: &Gtids) -> Result<bool, Fault> {
+        match self.flavor {
+            Flavor::MariaDb => {
+                let state = mariadb_state(&self.text("SELECT @@GLOBAL.gtid_binlog_state").await?);
+                Ok(gtids.domains().all(|(domain, server, sequence)| {
+                    state.iter().any(|known| (known.0, known.1) == (domain, server) && known.2 >= sequence)
+                }))
+            }
+            Flavor::MySql => {
+                let subset = format!("SELECT GTID_SUBSET('{gtids}', @@GLOBAL.gtid_executed)");
+                Ok(self.text(&subset).await? != "0")
+            }
+        }
+    }
+
+    /// Whether there are groups beyond these, in any domain.
+    pub async fn has_more_than(&mut self, gtids: &Gtids) -> Result<bool, Fault> {
+        match self.flavor {
+            Flavor::MariaDb => {
+                let end = mariadb_state(&self.text("SELECT @@GLOBAL.gtid_binlog_pos").await?);
+                Ok(end.iter().any(|last| !gtids.domains().any(|known| known == *last)))
+            }
+            Flavor::MySql => {
+                let subset = format!("SELECT GTID_SUBSET(@@GLOBAL.gtid_executed, '{gtids}')");
+                Ok(self.text(&subset).await? == "0")
+            }
+        }
+    }
+
+    /// Whether the kept binlog files hold every group behind these. `oldest` is the oldest file.
+    pub async fn keeps_all_behind(&mut self, gtids: &Gtids, oldest: &str) -> Result<bool, Fault> {
+        match self.flavor {
+            Flavor::MariaDb => {
+                let purged = self.gtid_at(oldest, FILE_START).await?.unwrap_or_default();
+                Ok(mariadb_state(&purged)
+                    .iter()
+                    .all(|last| gtids.domains().any(|known| known.0 == last.0 && known.2 >= last.2)))
+            }
+            Flavor::MySql => {
+                let subset = format!("SELECT GTID_SUBSET(@@GLOBAL.gtid_purged, '{gtids}')");
+                Ok(self.text(&subset).await? != "0")
+            }
+        }
+    }
+
     /// How many XA branches are prepared and wait for their decision; `None` when the account may not ask.
     pub async fn undecided_branches(&mut self) -> Result<Option<usize>, Fault> {
         match self.rows("XA RECOVER".to_owned()).await {
@@ -208,56 +255,6 @@ impl Session {
         // The answers are in; a failed good-bye changes nothing.
         let _ = self.connection.close().await;
     }
-}
-
-/// Where a reading that goes on begins, after checking that this server still has what it needs.
-pub async fn resume_start(
-    session: &mut Session,
-    resume: &anabranch_schemas::lsn::ResumePoint,
-    gtids: &Gtids,
-) -> Result<Start, Fault> {
-    let logs = session.binlogs().await?;
-    let Some((_, size)) = logs.iter().find(|(name, _)| *name == resume.file) else {
-        let oldest = logs.first().map_or("none", |(name, _)| name.as_str());
-        return Err(Fault::new(
-            Code::BinlogPurged,
-            session.subject(),
-            format!("binlog file {} is gone; the oldest is {oldest}", resume.file),
-        )
-        .needs("the binlog from the last position on")
-        .remedy("refresh this source; keep binlogs longer (binlog_expire_logs_seconds)"));
-    };
-    let is_ours = match session.flavor {
-        _ if *size < resume.position => false,
-        Flavor::MariaDb => match session.gtid_at(&resume.file, resume.position).await? {
-            // A domain that we hold must stand where we left it; a start by GTID set may know fewer domains.
-            Some(there) => Gtids::parse(Flavor::MariaDb, &there)
-                .is_some_and(|there| gtids.domains().all(|gtid| there.domains().any(|other| other == gtid))),
-            None => false,
-        },
-        Flavor::MySql => {
-            session.text(&format!("SELECT GTID_SUBSET('{gtids}', @@GLOBAL.gtid_executed)")).await? != "0"
-        }
-    };
-    if !is_ours {
-        return Err(Fault::new(
-            Code::SourceServerChanged,
-            session.subject(),
-            format!(
-                "its binlog at {}:{} does not hold the transactions that the log was read from",
-                resume.file, resume.position
-            ),
-        )
-        .needs("the server whose binlog the log continues; this one was reset or restored"));
-    }
-    if session.flavor == Flavor::MariaDb && resume.position > u64::from(u32::MAX) {
-        // The request has 4 bytes for the position; the GTID set names the same place.
-        let text = gtids.to_string();
-        return Ok(Start::Gtids(
-            Gtids::parse(Flavor::MariaDb, &text).unwrap_or(Gtids::empty(Flavor::MariaDb)),
-        ));
-    }
-    Ok(Start::Position { file: resume.file.clone(), position: resume.position })
 }
 
 /// A column of a text-protocol answer, whatever its type.

@@ -20,6 +20,7 @@ use super::maps::{MappedTable, TableMaps};
 use super::outcome::Release;
 use super::pending::{PendingRows, RowsBody};
 use super::position::{FILE_START, Position, PositionError};
+use super::resume::Follows;
 use super::rows::{self, Kind};
 use super::tables::CapturedTables;
 use super::transport::{self, Transport};
@@ -42,6 +43,8 @@ pub struct Beginning {
     pub is_by_gtid: bool,
     /// This file is entered here and not at its start (a start by GTID set behind 4 GiB).
     pub entered_at: Option<(String, u64)>,
+    /// Another server was read up to here.
+    pub follows: Option<Follows>,
 }
 
 /// A compressed transaction of MySQL whose events are being read.
@@ -69,6 +72,7 @@ pub struct MysqlStream {
     pub(super) has_entry: bool,
     pub(super) group: Group,
     pub(super) payload: Option<Payload>,
+    pub(super) follows: Option<Follows>,
     /// Rows of the open group.
     pub(super) withheld: Withheld,
     pub(super) branches: Branches,
@@ -108,6 +112,7 @@ impl MysqlStream {
             has_entry: false,
             group: Group::default(),
             payload: None,
+            follows: beginning.follows,
             withheld: Withheld::default(),
             branches: Branches::default(),
             releasing: None,
@@ -239,7 +244,7 @@ impl MysqlStream {
         }
         let entered_at = self.entered_at.take_if(|(name, _)| *name == file).map(|(_, position)| position);
         let end = entered_at.unwrap_or(end).max(FILE_START);
-        self.position = Position::new(file, end).map_err(|error| self.no_lsn(&error))?;
+        self.position = Position::new(self.position.epoch, file, end).map_err(|error| self.no_lsn(&error))?;
         self.group = Group::default();
         self.withheld = Withheld::default();
         self.maps.clear();
@@ -325,7 +330,7 @@ impl MysqlStream {
 impl ChangeSource for MysqlStream {
     async fn fill(&mut self, batch: &mut BatchBuilder) -> Result<Filled, Fault> {
         if self.releasing.is_none() {
-            let event = self.transport.next().await?;
+            let event = self.transport.next().await.map_err(|fault| self.refused(fault))?;
             self.take(event, batch)?;
         }
         for _ in 0..EVENTS_PER_FILL_MAX {
@@ -335,7 +340,7 @@ impl ChangeSource for MysqlStream {
             }
             match self.transport.next_now() {
                 None => return Ok(Filled::Drained),
-                Some(event) => self.take(event?, batch)?,
+                Some(event) => self.take(event.map_err(|fault| self.refused(fault))?, batch)?,
             }
         }
         Ok(Filled::Drained)

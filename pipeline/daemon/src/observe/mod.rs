@@ -19,7 +19,7 @@ use anabranch_pipeline::lag::HeadSamples;
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::LogEntry;
 use anabranch_pipeline::projections::Projection;
-use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use metrics::gauge;
 
 use self::rate::Rate;
@@ -100,13 +100,16 @@ impl Observatory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The source said where its binlog ends, or could not.
+    /// The source said where its binlog ends, or could not. The head is of the epoch that the stream has reached.
     pub fn head_seen(&self, source: &str, head: &Result<Lsn, Fault>, now: Instant) {
         let mut all = self.lock();
         let Some(seen) = all.sources.get_mut(source) else { return };
+        let epoch = seen.position.map_or(FIRST_EPOCH, Lsn::epoch).max(FIRST_EPOCH);
         match head {
             Ok(head) => {
-                seen.head.observe(*head, now);
+                // An epoch of a known position fits.
+                let head = head.in_epoch(epoch).unwrap_or(*head);
+                seen.head.observe(head, now);
                 seen.head_answer.good(now);
                 // Bytes are only comparable within one file; another file begins a new measurement.
                 seen.head_bytes.observe(u64::from(head.file_number()), head.position(), now);

@@ -59,14 +59,16 @@ async fn every_interval(cancel: CancellationToken, work: impl AsyncFn()) {
     }
 }
 
-/// The head first, then the end of the stream: so a pipeline that keeps up is seen as current.
+/// The head first, then the end of the stream: so a pipeline that keeps up is seen as current. The end is noted first:
+/// it says in which epoch the head lies.
 async fn ask_source(wiring: &Wiring, observatory: &Observatory, name: &str) {
     let head = async { wiring.source(name)?.head().await };
     let head = answer(Code::SourceUnreachable, || format!("source {name}"), head).await;
-    observatory.head_seen(name, &head, Instant::now());
+    let head_at = Instant::now();
     let end = async { wiring.log().await?.end(name).await };
     let end = answer(Code::LogUnreachable, || "log".to_owned(), end).await;
     observatory.log_end_seen(name, &end, Instant::now());
+    observatory.head_seen(name, &head, head_at);
 }
 
 async fn ask_target(wiring: &Wiring, observatory: &Observatory, name: &str) {

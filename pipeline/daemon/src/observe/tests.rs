@@ -163,6 +163,20 @@ fn a_stopped_task_is_a_reason_with_its_code() {
 }
 
 #[test]
+fn the_head_lies_in_the_epoch_that_the_stream_has_reached() {
+    let world = world();
+    world.poll(0, 10, 10, 10);
+    let position = at(4).in_epoch(3).unwrap();
+    let envelope = Envelope { position, ..Envelope::default() };
+    let end = LogEntry { sequence: 11, id: String::new(), envelope };
+    world.observatory.log_end_seen("a", &Ok(Some(end)), world.second(1));
+    world.observatory.head_seen("a", &Ok(at(6)), world.second(1));
+    let view = world.view(2);
+    assert_eq!(view.sources[0].head.as_deref(), Some("3:7:96"));
+    assert_eq!((view.sources[0].state.as_str(), view.sources[0].lag_seconds), ("behind", Some(1.0)));
+}
+
+#[test]
 fn only_own_tasks_count_for_readiness() {
     let mut world = world();
     world.tasks.remove(&reader_task("a"));

@@ -1,0 +1,262 @@
+//! Whether a server can be read on where another reading stopped, and from where.
+//!
+//! The same server must hold our last groups at the place where we left them; a file that was purged is no harm while
+//! the groups behind ours are in others. Another server is followed when its binlog has all our groups: by GTID set, in
+//! the next epoch. What was sent of an open group is sent again whole, so that group must be there too. It cannot be
+//! named, since its end was not read; but it was the next one, so a first group that begins there tells that it is lost.
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::lsn::{Lsn, ResumePoint, binlog_file_number};
+
+use super::MysqlSource;
+use super::gtid::{Flavor, Gtid, Gtids};
+use super::position::{self, FILE_START};
+use super::session::Session;
+use super::stream::{Beginning, MysqlStream};
+use super::transport::Start;
+
+/// A reading that goes on from another server's.
+#[derive(Debug)]
+pub struct Follows {
+    before: ServerIdentity,
+    /// Part of a group behind the GTID set was sent.
+    has_open_group: bool,
+}
+
+impl MysqlSource {
+    /// `epoch`: the present server's, if somebody knows it.
+    pub(super) async fn resume(
+        &self,
+        session: &mut Session,
+        resume: ResumePoint,
+        sent: Lsn,
+        before: &ServerIdentity,
+        epoch: Option<u16>,
+    ) -> Result<(Start, Beginning), Fault> {
+        let present = session.identity().await?;
+        if present.flavor != before.flavor {
+            return Err(self.changed(format!("the server is {}", name(&present)), before));
+        }
+        let is_same = present == *before && epoch.is_none_or(|epoch| epoch == sent.epoch());
+        if is_same {
+            return self.go_on(session, resume, sent).await;
+        }
+        let epoch = epoch.unwrap_or(sent.epoch() + 1);
+        if epoch < sent.epoch() {
+            let found = format!("the server is read in epoch {epoch}, and position {sent} is above it");
+            return Err(self.changed(found, before));
+        }
+        self.follow(session, resume, sent, before, epoch).await
+    }
+
+    /// On the same server.
+    async fn go_on(
+        &self,
+        session: &mut Session,
+        resume: ResumePoint,
+        sent: Lsn,
+    ) -> Result<(Start, Beginning), Fault> {
+        let logs = session.binlogs().await?;
+        let gtids = self.gtids(session, &resume.gtid_set)?;
+        let is_file_start = is_file_start(&resume);
+        let Some((_, size)) = logs.iter().find(|(name, _)| *name == resume.file) else {
+            return self.go_on_in_another_file(session, resume, gtids, sent, &logs).await;
+        };
+        let is_ours = match session.flavor {
+            _ if *size < resume.position => false,
+            Flavor::MariaDb => match session.gtid_at(&resume.file, resume.position).await? {
+                // A domain that we hold must stand where we left it; a start by GTID set may know fewer domains.
+                Some(there) => Gtids::parse(Flavor::MariaDb, &there).is_some_and(|there| {
+                    gtids.domains().all(|gtid| there.domains().any(|other| other == gtid))
+                }),
+                None => false,
+            },
+            Flavor::MySql => session.has_groups(&gtids).await?,
+        };
+        if !is_ours {
+            return Err(self.reset(&resume));
+        }
+        if session.flavor == Flavor::MariaDb && resume.position > u64::from(u32::MAX) {
+            // The request has 4 bytes for the position; the GTID set names the same place.
+            let entered_at = Some((resume.file.clone(), resume.position));
+            let beginning = self.by_gtids(session, &resume, sent, sent.epoch()).await?;
+            return Ok((Start::Gtids(gtids), Beginning { entered_at, ..beginning }));
+        }
+        let beginning = Beginning {
+            position: self.position(sent.epoch(), &resume.file, resume.position)?,
+            // At the start of a file its first events say which groups come before.
+            gtids: (!is_file_start).then_some(gtids),
+            sent,
+            is_by_gtid: false,
+            entered_at: None,
+            follows: None,
+        };
+        Ok((Start::Position { file: resume.file, position: resume.position }, beginning))
+    }
+
+    async fn go_on_in_another_file(
+        &self,
+        session: &mut Session,
+        resume: ResumePoint,
+        gtids: Gtids,
+        sent: Lsn,
+        logs: &[(String, u64)],
+    ) -> Result<(Start, Beginning), Fault> {
+        let number = |file: &str| binlog_file_number(file).unwrap_or(0);
+        let newest = logs.last().map_or(0, |(file, _)| number(file));
+        // A file that is not there yet was not purged: the server began to count again.
+        if number(&resume.file) > newest || !session.has_groups(&gtids).await? {
+            return Err(self.reset(&resume));
+        }
+        self.check_kept(session, &resume, &gtids, logs).await?;
+        tracing::info!(
+            source = self.config.name,
+            file = resume.file,
+            "the binlog file was purged; reading goes on behind its groups in another"
+        );
+        let beginning = self.by_gtids(session, &resume, sent, sent.epoch()).await?;
+        Ok((Start::Gtids(gtids), beginning))
+    }
+
+    /// On another server, or on this one again after another was read.
+    async fn follow(
+        &self,
+        session: &mut Session,
+        resume: ResumePoint,
+        sent: Lsn,
+        before: &ServerIdentity,
+        epoch: u16,
+    ) -> Result<(Start, Beginning), Fault> {
+        let present = session.identity().await?;
+        let gtids = self.gtids(session, &resume.gtid_set)?;
+        if is_file_start(&resume) {
+            return Err(self.changed(
+                format!(
+                    "the server is {}, and the GTIDs before {} are not known",
+                    name(&present),
+                    resume.file
+                ),
+                before,
+            ));
+        }
+        if !session.has_groups(&gtids).await? {
+            return Err(self.diverged(&present, before, &format!("does not hold {gtids}")));
+        }
+        let resumed = position::lsn(sent.epoch(), &resume.file, resume.position);
+        let has_open_group = resumed.is_ok_and(|resumed| sent > resumed);
+        if has_open_group && !session.has_more_than(&gtids).await? {
+            return Err(self.diverged(&present, before, "lacks the transaction that was being read"));
+        }
+        let logs = session.binlogs().await?;
+        self.check_kept(session, &resume, &gtids, &logs).await?;
+        tracing::warn!(
+            source = self.config.name,
+            before = name(before),
+            now = name(&present),
+            epoch,
+            gtid_set = %gtids,
+            "another server holds all that was read: reading goes on there"
+        );
+        let beginning = self.by_gtids(session, &resume, sent, epoch).await?;
+        let follows = Some(Follows { before: before.clone(), has_open_group });
+        Ok((Start::Gtids(gtids), Beginning { follows, ..beginning }))
+    }
+
+    async fn by_gtids(
+        &self,
+        session: &mut Session,
+        resume: &ResumePoint,
+        sent: Lsn,
+        epoch: u16,
+    ) -> Result<Beginning, Fault> {
+        let oldest = self.oldest(session).await?;
+        Ok(Beginning {
+            position: self.position(epoch, &oldest, FILE_START)?,
+            gtids: Some(self.gtids(session, &resume.gtid_set)?),
+            sent,
+            is_by_gtid: true,
+            entered_at: None,
+            follows: None,
+        })
+    }
+
+    async fn check_kept(
+        &self,
+        session: &mut Session,
+        resume: &ResumePoint,
+        gtids: &Gtids,
+        logs: &[(String, u64)],
+    ) -> Result<(), Fault> {
+        let oldest = logs.first().map_or("", |(file, _)| file.as_str());
+        if !is_file_start(resume) && session.keeps_all_behind(gtids, oldest).await? {
+            return Ok(());
+        }
+        Err(self
+            .fault(
+                Code::BinlogPurged,
+                format!(
+                    "transactions behind binlog file {} are gone; the oldest file is {oldest}",
+                    resume.file
+                ),
+            )
+            .needs("the binlog from the last position on")
+            .remedy("refresh this source; keep binlogs longer (binlog_expire_logs_seconds)"))
+    }
+
+    fn changed(&self, found: String, before: &ServerIdentity) -> Fault {
+        self.fault(Code::SourceServerChanged, found)
+            .needs(format!("{}, whose binlog the log continues, or a replica of it", name(before)))
+    }
+
+    fn reset(&self, resume: &ResumePoint) -> Fault {
+        let (file, position) = (&resume.file, resume.position);
+        let found = format!(
+            "its binlog at {file}:{position} does not hold the transactions that the log was read from"
+        );
+        self.fault(Code::SourceServerChanged, found)
+            .needs("the server whose binlog the log continues; this one was reset or restored")
+    }
+
+    fn diverged(&self, present: &ServerIdentity, before: &ServerIdentity, how: &str) -> Fault {
+        diverged(self.fault(Code::SourceDiverged, format!("server {} {how}", name(present))), before)
+    }
+}
+
+impl MysqlStream {
+    /// The first group behind the set: it must not have begun here when an open group is to come again.
+    pub(super) fn check_follows(&self, follows: &Follows, first: &Gtid) -> Result<(), Fault> {
+        let is_continued = self.gtids.as_ref().is_some_and(|gtids| gtids.are_continued_by(first));
+        if !follows.has_open_group || !first.is_by(&self.server) || is_continued {
+            return Ok(());
+        }
+        let found = format!("server {} lacks the transaction that was being read", name(&self.server));
+        Err(diverged(self.fault(Code::SourceDiverged, found), &follows.before))
+    }
+
+    /// A server that refuses the set of another one has not its transactions.
+    pub(super) fn refused(&self, fault: Fault) -> Fault {
+        match &self.follows {
+            Some(follows) if fault.code() == Code::BinlogGtidUnknown => {
+                let found = format!("server {} has other transactions", name(&self.server));
+                diverged(self.fault(Code::SourceDiverged, found).caused_by(fault), &follows.before)
+            }
+            _ => fault,
+        }
+    }
+}
+
+fn diverged(fault: Fault, before: &ServerIdentity) -> Fault {
+    fault
+        .needs(format!("every transaction that was read from {}", name(before)))
+        .remedy("a server that has them; else refresh this source")
+}
+
+fn name(server: &ServerIdentity) -> String {
+    format!("{}:{}", server.flavor, server.id)
+}
+
+/// The start of a file, whose first events say which groups come before.
+fn is_file_start(resume: &ResumePoint) -> bool {
+    resume.position == FILE_START && resume.gtid_set.is_empty()
+}

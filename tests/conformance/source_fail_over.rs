@@ -1,0 +1,197 @@
+//! A source with a replica: it is promoted and read on, or has not all that was read and stops by name.
+
+use std::sync::Arc;
+
+use anabranch_pipeline::error::Code;
+use anabranch_pipeline::ports::{ChangeSource, Entry};
+use anabranch_stack::ServerSpec;
+
+use crate::nats::blocking;
+use crate::source::{Database, PATIENCE, Reading};
+
+impl Database {
+    /// A second server of the same stack that replicates this one, with everything since its first binlog.
+    async fn with_replica(&self) -> Database {
+        let stack = Arc::clone(self.stack());
+        let domain = self.ask("SELECT CAST(@@gtid_domain_id AS CHAR)").await;
+        let replica = blocking(|| {
+            let flag = format!("--gtid-domain-id={domain}");
+            let server = stack.add(ServerSpec::mariadb_source("replica").flag(flag)).unwrap();
+            Database::of_server(stack, server, &self.prefix)
+        });
+        let (user, password) = (self.server().user(), self.server().password());
+        let change = format!(
+            "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {}, MASTER_USER = '{user}', \
+             MASTER_PASSWORD = '{password}', MASTER_SSL = 1, MASTER_SSL_CA = '{}', MASTER_USE_GTID = slave_pos",
+            self.server().port(),
+            self.ca_file().display(),
+        );
+        replica.run(&[&change, "START SLAVE"]).await;
+        replica
+    }
+
+    /// Waits until this replica has all of the source.
+    async fn catch_up(&self, source: &Database) {
+        let end = source.ask("SELECT @@gtid_binlog_pos").await;
+        let wait = format!("SELECT CAST(MASTER_GTID_WAIT('{end}', {}) AS CHAR)", PATIENCE.as_secs());
+        assert_eq!(self.ask(&wait).await, "0", "the replica never had {end}");
+    }
+
+    async fn promote(&self) {
+        self.run(&["STOP SLAVE", "RESET SLAVE ALL"]).await;
+    }
+}
+
+fn end_of(reading: &Reading) -> Entry {
+    reading.entry_after(reading.batches.len() - 1)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_promoted_replica_is_read_on_without_loss_or_doubles() {
+    let old = Database::with_flags(&[]).with_tables().await;
+    let new = old.with_replica().await;
+    let mut reading = old.read_latest().await;
+    old.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)", "FLUSH BINARY LOGS"]).await;
+    old.run(&["INSERT INTO $0.t0 VALUES (2, '', NULL)"]).await;
+    reading.until_seen(2).await;
+    reading.until_end(&old).await;
+    let before = end_of(&reading);
+    old.run(&["INSERT INTO $0.t0 VALUES (3, '', NULL)"]).await;
+    new.catch_up(&old).await;
+    new.promote().await;
+    new.run(&["INSERT INTO $0.t0 VALUES (4, '', NULL)"]).await;
+
+    let mut followed = new.read(before.clone()).await;
+    assert_eq!(followed.stream.entered_at(), reading.position(), "messages link across the fail-over");
+    followed.until_seen(2).await;
+    assert_eq!(followed.texts(), ["t0 + 3 NULL", "t0 + 4 NULL"]);
+    assert!(followed.seen.iter().all(|seen| seen.lsn.epoch() == 2 && seen.lsn > reading.position()));
+    followed.until("the end of the group", |reading| reading.position().epoch() == 2).await;
+
+    // The new server goes on in its epoch, also for a lane that the old one fed last.
+    new.run(&["INSERT INTO $0.t0 VALUES (5, '', NULL)"]).await;
+    let mut again = new.read(end_of(&followed)).await;
+    again.until_seen(1).await;
+    assert_eq!((again.texts(), again.seen[0].lsn.epoch()), (vec!["t0 + 5 NULL"], 2));
+    let Entry::Resume { resume, position, server, .. } = before.clone() else { panic!("a resume") };
+    let entry = Entry::Resume { resume, position, server, epoch: Some(2) };
+    let mut fed = new.read(entry).await;
+    fed.until_seen(3).await;
+    let expected: Vec<_> = followed.seen.iter().chain(&again.seen).collect();
+    assert!(fed.seen.iter().eq(expected), "the same change has the same position");
+
+    // The old server comes back as a replica and is promoted in turn: its third life is a third epoch.
+    let set = end_of(&again);
+    old.run(&[
+        "SET GLOBAL gtid_slave_pos = @@gtid_current_pos",
+        &format!(
+            "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {}, MASTER_USER = '{}', MASTER_PASSWORD = '{}', \
+             MASTER_SSL = 1, MASTER_SSL_CA = '{}', MASTER_USE_GTID = slave_pos",
+            new.server().port(),
+            new.server().user(),
+            new.server().password(),
+            new.ca_file().display(),
+        ),
+        "START SLAVE",
+    ])
+    .await;
+    old.catch_up(&new).await;
+    old.promote().await;
+    old.run(&["INSERT INTO $0.t0 VALUES (6, '', NULL)"]).await;
+    let mut third = old.read(set).await;
+    third.until_seen(1).await;
+    assert_eq!((third.texts(), third.seen[0].lsn.epoch()), (vec!["t0 + 6 NULL"], 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_lacks_what_was_read_stops_as_diverged() {
+    let old = Database::with_flags(&[]).with_tables().await;
+    let new = old.with_replica().await;
+    let mut reading = old.read_latest().await;
+    old.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
+    reading.until_seen(1).await;
+    reading.until_end(&old).await;
+    new.catch_up(&old).await;
+    new.run(&["STOP SLAVE"]).await;
+    let whole = end_of(&reading);
+    let values: Vec<_> = (100..20_100).map(|id| format!("({id}, REPEAT('x', 40), NULL)")).collect();
+    old.run(&[&format!("INSERT INTO $0.t0 VALUES {}", values.join(","))]).await;
+    reading.until_seen(20_001).await;
+    reading.until_end(&old).await;
+    let part = (0..reading.batches.len())
+        .map(|index| reading.entry_after(index))
+        .find(|entry| {
+            let (Entry::Resume { resume, position, .. }, Entry::Resume { resume: before, .. }) =
+                (entry, &whole)
+            else {
+                panic!("a resume")
+            };
+            resume == before && position.position() > resume.position
+        })
+        .expect("a batch ends in the middle of the transaction");
+
+    // Nothing behind what it holds, so what was read of a transaction is not there; nor is what was read whole.
+    let diverged = async |entry: &Entry| {
+        let fault = Reading::open(&new.source(), entry.clone()).await.err().expect("it must not be read");
+        assert_eq!(fault.code(), Code::SourceDiverged, "{fault}");
+        fault
+    };
+    diverged(&part).await;
+    let fault = diverged(&end_of(&reading)).await;
+    assert!(fault.to_string().contains("mariadb:1"), "{fault}");
+    let mut holds = new.read(whole.clone()).await;
+    // A transaction of its own in the place of the lost one.
+    new.run(&["RESET SLAVE ALL", "INSERT INTO $0.t0 VALUES (2, '', NULL)"]).await;
+    holds.until_seen(1).await;
+    assert_eq!(holds.texts(), ["t0 + 2 NULL"]);
+    let mut reading = new.read(part).await;
+    reading.until_fault(Code::SourceDiverged).await;
+    assert_eq!(reading.texts(), [""; 0]);
+
+    // The old server has what the new one wrote as little.
+    let fault = Reading::open(&old.source(), end_of(&holds)).await.err().expect("it must not be read");
+    assert_eq!(fault.code(), Code::SourceDiverged, "{fault}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_was_read_in_part_comes_again_whole() {
+    let old = Database::with_flags(&[]).with_tables().await;
+    let new = old.with_replica().await;
+    let mut reading = old.read_latest().await;
+    let values: Vec<_> = (100..20_100).map(|id| format!("({id}, REPEAT('x', 40), NULL)")).collect();
+    old.run(&[&format!("INSERT INTO $0.t0 VALUES {}", values.join(","))]).await;
+    reading.until_seen(20_000).await;
+    new.catch_up(&old).await;
+    new.promote().await;
+    let first = reading.batches.iter().position(|batch| batch.changes > 0).expect("changes were seen");
+    assert!(reading.seen_with[first] < 20_000, "a batch ends in the middle");
+    let mut followed = new.read(reading.entry_after(first)).await;
+    followed.until_seen(20_000).await;
+    assert!(followed.texts() == reading.texts());
+    assert!(followed.seen.iter().all(|seen| seen.lsn.epoch() == 2));
+}
+
+/// A lane that is fed directly is a second replica of the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn readings_of_different_seats_do_not_end_each_other() {
+    let database = Database::shared().with_tables().await;
+    let source = database.source();
+    let mut seats = Vec::new();
+    for seat in 0..3 {
+        seats.push(Reading::open_seat(&source, Entry::Latest, seat).await.unwrap());
+    }
+    for id in 1..4 {
+        database.run(&[&format!("INSERT INTO $0.t0 VALUES ({id}, '', NULL)")]).await;
+        for reading in &mut seats {
+            reading.until_seen(id).await;
+        }
+    }
+    let mut same = Reading::open_seat(&source, Entry::Latest, 2).await.unwrap();
+    database.run(&["INSERT INTO $0.t0 VALUES (4, '', NULL)"]).await;
+    same.until_seen(1).await;
+    let mut last = seats.pop().unwrap();
+    last.until_fault(Code::SourceUnreachable).await;
+    for reading in &mut seats {
+        reading.until_seen(4).await;
+    }
+}
