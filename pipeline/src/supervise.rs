@@ -1,7 +1,8 @@
 //! Runs named tasks, each on its own: one that fails is retried or stopped, the others go on.
 //!
-//! A transient fault or a bug (also a panic) is retried with growing pauses; a definite fault stops the task and
-//! stays visible with its code. The states are what `status`, readiness and the metrics show.
+//! A transient fault or a bug (also a panic) is retried with growing pauses; a definite fault that comes twice in a row
+//! stops the task and stays visible with its code. (Once is not enough: a process that was frozen may find that a place
+//! which it had read from its progress is purged, while another one has long gone on.) The states are what `status`, readiness and the metrics show.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -177,6 +178,7 @@ async fn supervise(
     retry_budget: Duration,
 ) {
     let mut pauses = pauses();
+    let mut definite = None;
     loop {
         let fault = match one_attempt(&handle, &attempt, &cancel).await {
             Ok(()) => return,
@@ -189,7 +191,9 @@ async fn supervise(
         counter!(names::FAULTS, "task" => handle.name().to_owned(), "code" => fault.code().as_str())
             .increment(1);
         let shown = Some((fault.code(), fault.to_string()));
-        if fault.class() == Class::Definite {
+        let before =
+            std::mem::replace(&mut definite, (fault.class() == Class::Definite).then(|| fault.code()));
+        if definite.is_some() && definite == before {
             tracing::error!(task = handle.name(), %fault, "stopped by a definite fault");
             handle.states.set(handle.name(), TaskState::Stopped, shown, true);
             return;

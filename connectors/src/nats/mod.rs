@@ -65,14 +65,6 @@ pub struct StreamState {
     pub first_at_us: Option<u64>,
 }
 
-/// What a search by position looks for.
-enum Search {
-    /// The first message that reaches the position.
-    At,
-    /// The first message that can hold a change of that position.
-    With,
-}
-
 /// A stream by its name and subject.
 #[derive(Debug, Clone)]
 struct StreamName {
@@ -129,18 +121,9 @@ impl NatsLog {
 
     /// The first message that can hold a change of this position or a later one, kept or still to come.
     pub async fn sequence_of(&self, source: &str, lsn: Lsn) -> Result<u64, Fault> {
-        self.search(source, lsn, Search::With).await
-    }
-
-    async fn search(&self, source: &str, lsn: Lsn, what: Search) -> Result<u64, Fault> {
-        let state = self.stream_state(source).await?;
-        let (first, last) = (state.first_sequence, state.last_sequence);
-        let stream = self.stream(source);
-        let probe = |sequence| reader::first_kept(self.connection.context(), &stream, sequence);
-        match what {
-            Search::At => search::first_at(lsn, first, last, &probe).await,
-            Search::With => search::first_with(lsn, first, last, &probe).await,
-        }
+        let (context, stream) = (self.connection.context(), self.stream(source));
+        let (first, last) = reader::bounds(context, &stream).await?;
+        search::first_with(lsn, first, last, &|sequence| reader::first_kept(context, &stream, sequence)).await
     }
 
     fn stream(&self, source: &str) -> StreamName {
@@ -212,7 +195,7 @@ impl Log for NatsLog {
     async fn reader(&self, source: &str, from: ReadFrom) -> Result<NatsLogReader, Fault> {
         let place = match from {
             ReadFrom::At(Lsn::ZERO) => Place::First,
-            ReadFrom::At(lsn) => Place::Sequence(self.search(source, lsn, Search::At).await?),
+            ReadFrom::At(lsn) => Place::Position(lsn),
             ReadFrom::After { sequence, id } => Place::After { sequence, id },
         };
         NatsLogReader::open(self.reader_connection().await?, self.stream(source), place).await

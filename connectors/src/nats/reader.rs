@@ -11,6 +11,7 @@ use std::time::Duration;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{LogEntry, LogMessage, LogReader};
 use anabranch_schemas::envelope::Envelope;
+use anabranch_schemas::lsn::Lsn;
 use async_nats::HeaderMap;
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
@@ -21,7 +22,7 @@ use futures::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::client::Connection;
-use super::{StreamName, error, setup};
+use super::{StreamName, error, search, setup};
 
 /// Also what a crashed reader's consumer outlives it by. A reader that is slower than this opens anew.
 const INACTIVE_THRESHOLD: Duration = Duration::from_secs(60);
@@ -51,8 +52,15 @@ pub enum TailFrom {
 pub(super) enum Place {
     First,
     Sequence(u64),
-    Time { at_us: u64 },
-    After { sequence: u64, id: String },
+    Time {
+        at_us: u64,
+    },
+    /// Looked for at each opening: the stream may have been made anew meanwhile.
+    Position(Lsn),
+    After {
+        sequence: u64,
+        id: String,
+    },
 }
 
 /// See the module's text. Dropping it leaves a consumer that the server removes by itself.
@@ -166,6 +174,12 @@ async fn open(connection: Arc<Connection>, stream: StreamName, place: Place) -> 
         Place::First => DeliverPolicy::All,
         Place::Sequence(sequence) => DeliverPolicy::ByStartSequence { start_sequence: (*sequence).max(1) },
         Place::Time { at_us } => DeliverPolicy::ByStartTime { start_time: time(&stream, *at_us)? },
+        Place::Position(lsn) => {
+            let (first, last) = bounds(connection.context(), &stream).await?;
+            let probe = |sequence| first_kept(connection.context(), &stream, sequence);
+            let start_sequence = search::first_at(*lsn, first, last, &probe).await?.max(1);
+            DeliverPolicy::ByStartSequence { start_sequence }
+        }
         Place::After { sequence, id } => {
             check_link(connection.context(), &stream, *sequence, id).await?;
             DeliverPolicy::ByStartSequence { start_sequence: sequence + 1 }
@@ -259,6 +273,14 @@ pub(super) async fn raw_message(
             RawMessageErrorKind::JetStream(refusal) => Err(error::refused(&title, refusal)),
             _ => Err(Fault::new(Code::LogUnreachable, title, "no answer").caused_by(error)),
         },
+    }
+}
+
+/// The first sequence that is kept and the last ever.
+pub(super) async fn bounds(context: &jetstream::Context, stream: &StreamName) -> Result<(u64, u64), Fault> {
+    match setup::info(context, &stream.name, &stream.title()).await? {
+        Some(info) => Ok((info.state.first_sequence, info.state.last_sequence)),
+        None => Err(error::stream_missing(&stream.title())),
     }
 }
 

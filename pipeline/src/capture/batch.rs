@@ -5,6 +5,7 @@
 
 use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::codec::v1::Encoder;
+use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use bytes::Bytes;
 
@@ -17,6 +18,34 @@ pub struct Batch {
     pub position: Lsn,
     pub resume: ResumePoint,
     pub committed_at_us: u64,
+}
+
+/// Resume point and server of the last position that was told: the three belong together.
+///
+/// A part of an event leaves the position where it was, and that may be on the server that was read before a fail-over.
+#[derive(Debug)]
+pub struct Footing {
+    position: Lsn,
+    told: Option<(ResumePoint, ServerIdentity)>,
+}
+
+impl Footing {
+    /// `told`: what was told of `position` before, if anything was.
+    pub fn new(position: Lsn, told: Option<(ResumePoint, ServerIdentity)>) -> Self {
+        Self { position, told }
+    }
+
+    /// What to tell of a batch that was read from `server`.
+    pub fn of(&mut self, batch: &Batch, server: &ServerIdentity) -> (ResumePoint, ServerIdentity) {
+        if batch.position == self.position
+            && let Some(told) = &self.told
+        {
+            return told.clone();
+        }
+        let told = (batch.resume.clone(), server.clone());
+        (self.position, self.told) = (batch.position, Some(told.clone()));
+        told
+    }
 }
 
 /// A batch being filled. Positions outlive [`BatchBuilder::take`]: they describe the reading, not one message.
@@ -96,5 +125,26 @@ impl BatchBuilder {
             resume: self.resume.clone(),
             committed_at_us: self.committed_at_us,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else a restart would look for a place of one server in the binlog of another.
+    #[test]
+    fn a_position_keeps_its_resume_point_and_server_until_another_one_is_told() {
+        let server = |id: &str| ServerIdentity { flavor: "mariadb".into(), id: id.into() };
+        let resume = |file: &str| ResumePoint { file: file.into(), ..ResumePoint::default() };
+        let lsn = |epoch| Lsn::new(epoch, 1, 160).unwrap();
+        let mut builder = BatchBuilder::new(1, lsn(1), ResumePoint::default());
+        let mut footing = Footing::new(lsn(1), Some((resume("old"), server("1"))));
+        builder.group_complete(resume("new"), 0);
+        assert_eq!(footing.of(&builder.take(), &server("2")), (resume("old"), server("1")));
+        builder.event_complete(lsn(2));
+        assert_eq!(footing.of(&builder.take(), &server("2")), (resume("new"), server("2")));
+        let mut begun = Footing::new(lsn(2), None);
+        assert_eq!(begun.of(&builder.take(), &server("2")), (resume("new"), server("2")));
     }
 }

@@ -7,5 +7,5 @@ mod batch;
 mod pace;
 mod run;
 
-pub use batch::{Batch, BatchBuilder};
+pub use batch::{Batch, BatchBuilder, Footing};
 pub use run::{Capture, run};

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::batch::BatchBuilder;
+use super::batch::{BatchBuilder, Footing};
 use super::pace::{self, Step, View};
 use crate::config::Limits;
 use crate::deliver::Progress;
@@ -39,7 +39,7 @@ enum Event {
 }
 
 /// Captures until `cancel` or the first error. `lanes` yields the progress of every lane of this source and is
-/// asked only when the stream is empty. `acknowledged` follows the position that the log holds.
+/// asked only when the stream is empty or ends before the binlog begins. `acknowledged` follows the position that the log holds.
 ///
 /// On `cancel` nothing more is read, and what was sent is waited for.
 pub async fn run<S: SourceConnector, L: Log>(
@@ -49,18 +49,13 @@ pub async fn run<S: SourceConnector, L: Log>(
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     let end = capture.log.end(capture.source).await?;
-    let (entry, origin) = match &end {
-        Some(end) => (resume_at(&end.envelope.resume, end.envelope.position, &end.envelope.server), false),
-        None => entry_without_log(&lanes().await?, capture.start),
+    let (source, entry, origin) = enter(&capture, end.as_ref(), lanes).await?;
+    let (resume, told) = match &entry {
+        Entry::Resume { resume, server, .. } => (resume.clone(), Some((resume.clone(), server.clone()))),
+        _ => (ResumePoint::default(), None),
     };
-    let resume = match &entry {
-        Entry::Resume { resume, .. } => resume.clone(),
-        _ => ResumePoint::default(),
-    };
-    let name = entry_name(&entry);
-    let source = capture.connector.open(entry, READER_SEAT).await?;
     let position = source.entered_at();
-    tracing::info!(source = capture.source, %position, entry = name, "capture begins");
+    tracing::info!(source = capture.source, %position, entry = entry_name(&entry), "capture begins");
     let writer = capture.log.writer(capture.source, end.as_ref()).await?;
     acknowledged.send_replace(position);
     let attempt = Attempt {
@@ -71,6 +66,7 @@ pub async fn run<S: SourceConnector, L: Log>(
         last_id: end.map(|end| end.id),
         batch: BatchBuilder::new(capture.limits.batch_bytes.get(), position, resume),
         previous: position,
+        footing: Footing::new(position, told),
         origin,
         drained: false,
         mark_at: Instant::now() + capture.limits.mark_interval,
@@ -84,6 +80,42 @@ pub async fn run<S: SourceConnector, L: Log>(
     attempt.run(acknowledged, cancel).await
 }
 
+/// Opens the source behind the stream's end: the reading, where it entered, whether the history begins there.
+///
+/// A stream that lost its newest messages may end where the binlog is purged already. The lanes were further, and
+/// those that are not are fed from the binlog, so the stream goes on from the furthest as if it were lost.
+async fn enter<S: SourceConnector, L>(
+    capture: &Capture<'_, S, L>,
+    end: Option<&LogEntry>,
+    lanes: impl AsyncFnOnce() -> Result<Vec<Progress>, Fault>,
+) -> Result<(S::Source, Entry, bool), Fault> {
+    let open = async |entry: Entry, origin| {
+        let source = capture.connector.open(entry.clone(), READER_SEAT).await?;
+        Ok((source, entry, origin))
+    };
+    let Some(LogEntry { envelope, .. }) = end else {
+        let (entry, origin) = entry_without_log(&lanes().await?, capture.start);
+        return open(entry, origin).await;
+    };
+    match open(resume_at(&envelope.resume, envelope.position, &envelope.server), false).await {
+        Err(fault) if fault.code() == Code::BinlogPurged => {
+            match furthest(&lanes().await?).filter(|lane| lane.position > envelope.position) {
+                Some(lane) => {
+                    tracing::warn!(%fault, position = %lane.position, "the stream goes on from the lane that is furthest");
+                    open(resume_at(&lane.resume, lane.position, &lane.server), false).await
+                }
+                None => Err(fault),
+            }
+        }
+        other => other,
+    }
+}
+
+/// The lane that has the highest position, if any has begun.
+fn furthest(lanes: &[Progress]) -> Option<&Progress> {
+    lanes.iter().max_by_key(|progress| progress.position).filter(|progress| progress.position > Lsn::ZERO)
+}
+
 fn resume_at(resume: &ResumePoint, position: Lsn, server: &ServerIdentity) -> Entry {
     Entry::Resume { resume: resume.clone(), position, server: server.clone(), epoch: None }
 }
@@ -93,12 +125,12 @@ fn resume_at(resume: &ResumePoint, position: Lsn, server: &ServerIdentity) -> En
 /// No lane has progress: a first start. Else the log was lost, and the stream goes on from the lane that is furthest:
 /// the others are fed from the binlog until they are there.
 fn entry_without_log(lanes: &[Progress], start: &Entry) -> (Entry, bool) {
-    match lanes.iter().max_by_key(|progress| progress.position) {
-        Some(progress) if progress.position > Lsn::ZERO => {
+    match furthest(lanes) {
+        Some(progress) => {
             tracing::warn!(position = %progress.position, "the stream is empty but a lane has progress: the log was lost and goes on from there");
             (resume_at(&progress.resume, progress.position, &progress.server), false)
         }
-        _ => (start.clone(), true),
+        None => (start.clone(), true),
     }
 }
 
@@ -142,6 +174,7 @@ struct Attempt<'a, C, L: Log> {
     batch: BatchBuilder,
     /// Position of the message sent last.
     previous: Lsn,
+    footing: Footing,
     /// The next message begins the source's history.
     origin: bool,
     /// The stream has a message, so lanes can see where it goes on.
@@ -223,12 +256,13 @@ impl<C: ChangeSource, L: Log> Attempt<'_, C, L> {
 
     async fn append(&mut self) -> Result<(), Fault> {
         let batch = self.batch.take();
+        let (resume, server) = self.footing.of(&batch, self.source.server());
         let envelope = Envelope {
             previous: self.previous,
             origin: std::mem::take(&mut self.origin),
             position: batch.position,
-            resume: batch.resume,
-            server: self.source.server().clone(),
+            resume,
+            server,
             term: self.term,
             committed_at_us: batch.committed_at_us,
             changes: batch.changes,

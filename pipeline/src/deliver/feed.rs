@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use anabranch_schemas::envelope::{Envelope, ServerIdentity};
+use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::window::Delivery;
 use super::{Lane, Progress};
-use crate::capture::BatchBuilder;
+use crate::capture::{BatchBuilder, Footing};
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::ports::{ChangeSource, Entry, Filled, Log, LogEntry, LogReader, ReadFrom, SourceConnector};
@@ -89,8 +89,13 @@ pub(super) fn is_hole(fault: &Fault) -> bool {
 }
 
 /// Whether a message continues, or begins, what a lane at `position` holds.
+///
+/// Positions of two servers cannot be compared. A message that spans a fail-over follows what the old server had, so it
+/// continues a lane that was there; a lane that reads the new server already may be far before the message's changes.
 pub(super) fn links(envelope: &Envelope, position: Lsn) -> bool {
-    envelope.previous <= position || (envelope.origin && position == Lsn::ZERO)
+    let begins = envelope.origin && position == Lsn::ZERO;
+    let spans = envelope.previous.epoch() < position.epoch() && envelope.position > position;
+    begins || (envelope.previous <= position && (envelope.origin || !spans))
 }
 
 impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
@@ -155,9 +160,9 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
                 self.feeds.clone().acquire_owned().await.map_err(closed)?
             }
         };
-        let resume = match &entry {
-            Entry::Resume { resume, .. } => resume.clone(),
-            _ => ResumePoint::default(),
+        let (resume, told) = match &entry {
+            Entry::Resume { resume, server, .. } => (resume.clone(), Some((resume.clone(), server.clone()))),
+            _ => (ResumePoint::default(), None),
         };
         let source = self.source.open(entry, self.seat).await?;
         if *source.server() != end.envelope.server {
@@ -173,11 +178,12 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         );
         failpoints::reach("lane-direct-opened").await;
         let batch = BatchBuilder::new(self.limits.batch_bytes.get(), source.entered_at(), resume);
+        let footing = Footing::new(batch.position(), told);
         let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
         let is_origin = progress.position == Lsn::ZERO;
         let reading = tokio::spawn(async move {
             let _permit = permit;
-            if let Err(fault) = read(source, batch, is_origin, &sender).await {
+            if let Err(fault) = read(source, batch, footing, is_origin, &sender).await {
                 // A receiver that is gone needs no reason.
                 let _ = sender.send(Err(fault)).await;
             }
@@ -216,10 +222,10 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
 async fn read<C: ChangeSource>(
     mut source: C,
     mut batch: BatchBuilder,
+    mut footing: Footing,
     is_origin: bool,
     batches: &mpsc::Sender<Result<Delivery, Fault>>,
 ) -> Result<(), Fault> {
-    let server: ServerIdentity = source.server().clone();
     let (mut previous, mut origin) = (batch.position(), is_origin);
     loop {
         let filled = source.fill(&mut batch).await?;
@@ -228,12 +234,13 @@ async fn read<C: ChangeSource>(
             continue;
         }
         let taken = batch.take();
+        let (resume, server) = footing.of(&taken, source.server());
         let envelope = Envelope {
             previous,
             origin: std::mem::take(&mut origin),
             position: taken.position,
-            resume: taken.resume,
-            server: server.clone(),
+            resume,
+            server,
             term: 0,
             committed_at_us: taken.committed_at_us,
             changes: taken.changes,
@@ -242,5 +249,29 @@ async fn read<C: ChangeSource>(
         if batches.send(Ok(Delivery { envelope, payload: taken.payload, stored: None })).await.is_err() {
             return Ok(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(previous: (u16, u64), position: (u16, u64)) -> Envelope {
+        let lsn = |(epoch, number): (u16, u64)| Lsn::new(epoch, 1, number * 16).unwrap();
+        Envelope { previous: lsn(previous), position: lsn(position), ..Envelope::default() }
+    }
+
+    #[test]
+    fn a_message_that_spans_a_fail_over_continues_only_a_lane_of_the_old_server() {
+        let lane = |epoch, number: u64| Lsn::new(epoch, 1, number * 16).unwrap();
+        let spanning = message((1, 50), (2, 9));
+        assert!(links(&spanning, lane(1, 50)));
+        assert!(!links(&spanning, lane(1, 49)));
+        // It holds the changes behind 1:50, which may be 2:8 and 2:9; the lane lacks those from 2:4 on.
+        assert!(!links(&spanning, lane(2, 3)));
+        assert!(links(&spanning, lane(2, 9)), "there is nothing in it");
+        assert!(links(&message((2, 9), (2, 12)), lane(2, 9)));
+        let first = Envelope { origin: true, ..message((1, 0), (1, 5)) };
+        assert!(links(&Envelope { previous: Lsn::ZERO, ..first }, lane(1, 3)));
     }
 }
