@@ -1,25 +1,55 @@
 //! Random transactions over sharded users, and what they must lead to.
+//!
+//! The expectation is computed here from the rows alone, with days, databases and table names written out: nothing of
+//! it comes from the projector.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use anabranch_connectors::memory::{ScriptedRow, Transaction};
+use anabranch_connectors::memory::{Group, ScriptedRow, Transaction};
+use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::{Entity, Row, TableIdentity, Value};
 use anabranch_schemas::shard::ShardId;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 
 pub const SOURCES: usize = 2;
+pub const TARGETS: usize = 2;
 const SHARDS_A_SOURCE: usize = 2;
+const SHARDS: usize = SOURCES * SHARDS_A_SOURCE;
 const USERS: u64 = 6;
-/// Few days, so that users meet in tables and come back to them. The last is not a date.
-const DAYS: [(u8, u8); 4] = [(1, 1), (2, 29), (12, 31), (2, 30)];
+const BRANCHES_MAX: usize = 3;
 
-/// What the sources hold: (shard, user) → day.
-pub type Truth = BTreeMap<(usize, u64), (u8, u8)>;
+/// A day as stored, and the database that holds its table in the layout by day; `None` = it is not a date.
+///
+/// Few days, so that users meet in tables and come back to them; each lane of each target owns one.
+const DAYS: [((u8, u8), Option<usize>); 5] =
+    [((1, 1), Some(0)), ((1, 3), Some(0)), ((2, 29), Some(1)), ((12, 31), Some(1)), ((2, 30), None)];
 
-pub fn source_of(shard: usize) -> usize {
-    shard / SHARDS_A_SOURCE
+/// Index into [`DAYS`].
+type Day = usize;
+/// Shard number and user.
+type Key = (usize, u64);
+
+/// A derived row as it must be: target, `database.table`, shard number, user, birthday.
+pub type Claim = (usize, String, usize, u64, String);
+
+/// An XA branch that is prepared; its rows are locked until it is decided.
+#[derive(Debug)]
+struct Branch {
+    number: u64,
+    source: usize,
+    outcome: Vec<(Key, Option<Day>)>,
+}
+
+/// What the sources hold, and what is undecided.
+#[derive(Debug, Default)]
+pub struct Script {
+    rows: BTreeMap<Key, Day>,
+    branches: Vec<Branch>,
+    prepared: u64,
+    /// Whether branches of one source may be undecided at the same time.
+    overlapping: bool,
 }
 
 pub fn table(shard: usize) -> TableIdentity<'static> {
@@ -32,72 +62,166 @@ pub fn table(shard: usize) -> TableIdentity<'static> {
     }
 }
 
-fn row(user: u64, (month, day): (u8, u8)) -> Row<'static> {
+/// The number of each shard.
+pub fn shards() -> BTreeMap<ShardId, usize> {
+    (0..SHARDS).map(|shard| (table(shard).shard, shard)).collect()
+}
+
+fn source_of(shard: usize) -> usize {
+    shard / SHARDS_A_SOURCE
+}
+
+fn row(user: u64, day: Day) -> Row<'static> {
+    let (month, day) = DAYS[day].0;
     vec![Value::UInt(user), Value::Date { year: 1992, month, day }]
 }
 
-fn change(truth: &mut Truth, shard: usize, user: u64, after: Option<(u8, u8)>) -> ScriptedRow {
-    let before = match after {
-        Some(day) => truth.insert((shard, user), day),
-        None => truth.remove(&(shard, user)),
-    };
+impl Script {
+    pub fn new(overlapping: bool) -> Self {
+        Self { overlapping, ..Self::default() }
+    }
+
+    /// One logical change: groups for one or two sources, in the order in which they commit.
+    pub fn next(&mut self, random: &mut StdRng) -> Vec<(usize, Group)> {
+        match random.random_range(0..100) {
+            0..58 => {
+                let source = random.random_range(0..SOURCES);
+                let events = random.random_range(1..4);
+                let transaction = (0..events).map(|_| self.event(random, source)).collect();
+                vec![(source, Group::Rows(transaction))]
+            }
+            58..76 => self.rename(random),
+            76..79 => self.withdraw(random.random_range(0..SHARDS)),
+            79..86 => self.prepare(random),
+            86..95 => self.decide(random),
+            _ => vec![(random.random_range(0..SOURCES), Group::Rows(Vec::new()))],
+        }
+    }
+
+    /// The derived rows that the sources' rows call for.
+    pub fn claims(&self, layout: Layout) -> BTreeSet<Claim> {
+        let claim = |((shard, user), day): (&Key, &Day)| {
+            let ((month, day), by_day) = DAYS[*day];
+            let database = match layout {
+                Layout::ByDay => by_day?,
+                Layout::ByUser => by_day.and(Some((*user % 2) as usize))?,
+            };
+            let table = format!("birthday_{database:02}.birthday_{month:02}{day:02}");
+            Some((database % TARGETS, table, *shard, *user, format!("{month:02}-{day:02}")))
+        };
+        self.rows.iter().filter_map(claim).collect()
+    }
+
+    fn is_locked(&self, key: Key) -> bool {
+        self.branches.iter().any(|branch| branch.outcome.iter().any(|(locked, _)| *locked == key))
+    }
+
+    fn change(&mut self, key: Key, after: Option<Day>) -> ScriptedRow {
+        let before = match after {
+            Some(day) => self.rows.insert(key, day),
+            None => self.rows.remove(&key),
+        };
+        scripted(key, before, after)
+    }
+
+    fn event(&mut self, random: &mut StdRng, source: usize) -> Vec<ScriptedRow> {
+        let mut rows = Vec::new();
+        for _ in 0..random.random_range(1..5) {
+            let key = any_key(random, source);
+            if !self.is_locked(key) {
+                let after = self.any_day(random, key);
+                rows.push(self.change(key, after));
+            }
+        }
+        rows
+    }
+
+    /// `None` deletes the row.
+    fn any_day(&self, random: &mut StdRng, key: Key) -> Option<Day> {
+        let stays = !self.rows.contains_key(&key) || random.random_ratio(2, 3);
+        stays.then(|| random.random_range(0..DAYS.len()))
+    }
+
+    /// A user moves to another shard: in one transaction (insert before delete) or in two, in either order.
+    fn rename(&mut self, random: &mut StdRng) -> Vec<(usize, Group)> {
+        let place = random.random_range(0..self.rows.len().max(1));
+        let Some((&from, &day)) = self.rows.iter().nth(place) else { return Vec::new() };
+        let to = ((from.0 + random.random_range(1..SHARDS)) % SHARDS, from.1);
+        if self.is_locked(from) || self.is_locked(to) {
+            return Vec::new();
+        }
+        let (insert, delete) = (self.change(to, Some(day)), self.change(from, None));
+        let (source, other) = (source_of(from.0), source_of(to.0));
+        if source == other {
+            return vec![(source, Group::Rows(vec![vec![insert], vec![delete]]))];
+        }
+        let mut both =
+            vec![(other, Group::Rows(vec![vec![insert]])), (source, Group::Rows(vec![vec![delete]]))];
+        if random.next_u32() & 1 == 0 {
+            both.reverse();
+        }
+        both
+    }
+
+    /// TRUNCATE; it would wait for a branch that holds rows of the table.
+    fn withdraw(&mut self, shard: usize) -> Vec<(usize, Group)> {
+        let is_locked = |branch: &Branch| branch.outcome.iter().any(|((owner, _), _)| *owner == shard);
+        if self.branches.iter().any(is_locked) {
+            return Vec::new();
+        }
+        self.rows.retain(|(owner, _), _| *owner != shard);
+        let row = ScriptedRow { table: table(shard), before: None, after: None };
+        vec![(source_of(shard), Group::Rows(vec![vec![row]]))]
+    }
+
+    fn prepare(&mut self, random: &mut StdRng) -> Vec<(usize, Group)> {
+        let source = random.random_range(0..SOURCES);
+        let overlaps = self.branches.iter().any(|branch| branch.source == source);
+        if self.branches.len() == BRANCHES_MAX || (overlaps && !self.overlapping) {
+            return Vec::new();
+        }
+        let mut outcome: Vec<(Key, Option<Day>)> = Vec::new();
+        for _ in 0..random.random_range(1..4) {
+            let key = any_key(random, source);
+            if !self.is_locked(key) && outcome.iter().all(|(other, _)| *other != key) {
+                outcome.push((key, self.any_day(random, key)));
+            }
+        }
+        let of = |(key, after): &(Key, Option<Day>)| scripted(*key, self.rows.get(key).copied(), *after);
+        let rows: Transaction = outcome.iter().map(|change| vec![of(change)]).collect();
+        self.prepared += 1;
+        let number = self.prepared;
+        self.branches.push(Branch { number, source, outcome });
+        vec![(source, Group::Prepare { branch: number, rows })]
+    }
+
+    fn decide(&mut self, random: &mut StdRng) -> Vec<(usize, Group)> {
+        if self.branches.is_empty() {
+            return Vec::new();
+        }
+        let branch = self.branches.swap_remove(random.random_range(0..self.branches.len()));
+        if random.random_ratio(1, 3) {
+            return vec![(branch.source, Group::RollBackBranch(branch.number))];
+        }
+        for (key, after) in branch.outcome {
+            match after {
+                Some(day) => self.rows.insert(key, day),
+                None => self.rows.remove(&key),
+            };
+        }
+        vec![(branch.source, Group::CommitBranch(branch.number))]
+    }
+}
+
+fn any_key(random: &mut StdRng, source: usize) -> Key {
+    let shard = source * SHARDS_A_SOURCE + random.random_range(0..SHARDS_A_SOURCE);
+    (shard, random.random_range(0..USERS))
+}
+
+fn scripted((shard, user): Key, before: Option<Day>, after: Option<Day>) -> ScriptedRow {
     ScriptedRow {
         table: table(shard),
         before: before.map(|day| row(user, day)),
         after: after.map(|day| row(user, day)),
     }
-}
-
-/// One logical change: transactions for one or two sources, in the order in which they commit.
-pub fn next(random: &mut StdRng, truth: &mut Truth) -> Vec<(usize, Transaction)> {
-    let shards = SOURCES * SHARDS_A_SOURCE;
-    match random.random_range(0..100) {
-        0..70 => {
-            let source = random.random_range(0..SOURCES);
-            let events = random.random_range(1..4);
-            let transaction = (0..events).map(|_| event(random, truth, source)).collect();
-            vec![(source, transaction)]
-        }
-        70..92 => rename(random, truth, shards),
-        92..95 => {
-            let shard = random.random_range(0..shards);
-            truth.retain(|(owner, _), _| *owner != shard);
-            vec![(
-                source_of(shard),
-                vec![vec![ScriptedRow { table: table(shard), before: None, after: None }]],
-            )]
-        }
-        _ => vec![(random.random_range(0..SOURCES), Vec::new())],
-    }
-}
-
-fn event(random: &mut StdRng, truth: &mut Truth, source: usize) -> Vec<ScriptedRow> {
-    let mut rows = Vec::new();
-    for _ in 0..random.random_range(1..5) {
-        let shard = source * SHARDS_A_SOURCE + random.random_range(0..SHARDS_A_SOURCE);
-        let user = random.random_range(0..USERS);
-        let exists = truth.contains_key(&(shard, user));
-        let after = (!exists || random.random_ratio(2, 3)).then(|| DAYS[random.random_range(0..DAYS.len())]);
-        rows.push(change(truth, shard, user, after));
-    }
-    rows
-}
-
-/// A user moves to another shard: in one transaction (insert before delete) or in two, in either order.
-fn rename(random: &mut StdRng, truth: &mut Truth, shards: usize) -> Vec<(usize, Transaction)> {
-    let Some(&(from, user)) = truth.keys().nth(random.random_range(0..truth.len().max(1))) else {
-        return Vec::new();
-    };
-    let to = (from + random.random_range(1..shards)) % shards;
-    let day = truth[&(from, user)];
-    let insert = change(truth, to, user, Some(day));
-    let delete = change(truth, from, user, None);
-    if source_of(from) == source_of(to) {
-        return vec![(source_of(from), vec![vec![insert], vec![delete]])];
-    }
-    let mut both = vec![(source_of(to), vec![vec![insert]]), (source_of(from), vec![vec![delete]])];
-    if random.next_u32() & 1 == 0 {
-        both.reverse();
-    }
-    both
 }

@@ -1,6 +1,6 @@
-//! Streams in memory: sequences, the message-id chain, loss of a whole stream or of its tail.
+//! The log in memory: streams, attempts to append, readers.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use anabranch_pipeline::error::{Code, Fault};
@@ -8,29 +8,17 @@ use anabranch_pipeline::ports::{Log, LogEntry, LogMessage, LogReader, LogWriter,
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
 use bytes::Bytes;
-use tokio::sync::Notify;
+use tokio::time::Instant;
 
-use super::{Delays, lock};
+use super::stream::{Sent, Stream};
+use super::{Weather, lock};
 
-const IN_FLIGHT_MESSAGES: usize = 8;
-
-#[derive(Debug, Default)]
-struct Stream {
-    messages: VecDeque<LogMessage>,
-    last_sequence: u64,
-    /// Rises when the stream is wiped or rolled back: open readers notice.
-    cut: u64,
-}
-
-impl Stream {
-    fn last_id(&self) -> Option<&str> {
-        self.messages.back().map(|message| message.entry.id.as_str())
-    }
-
-    fn at(&self, sequence: u64) -> Option<&LogMessage> {
-        self.messages.iter().find(|message| message.entry.sequence == sequence)
-    }
-}
+/// In a thousand messages: lost on the way.
+const LOST: u32 = 4;
+/// In a thousand messages: stored, but the answer is lost.
+const UNHEARD: u32 = 8;
+/// In a thousand writers that go away: what they had sent does not arrive any more.
+const FORGOTTEN: u32 = 300;
 
 #[derive(Debug, Default)]
 struct State {
@@ -42,52 +30,63 @@ struct State {
 #[derive(Debug, Clone)]
 pub struct MemoryLog {
     state: Arc<Mutex<State>>,
-    changed: Arc<Notify>,
-    delays: Delays,
+    weather: Weather,
+    in_flight_messages: u64,
 }
 
 impl MemoryLog {
-    pub fn new(delays: Delays) -> Self {
-        Self { state: Arc::default(), changed: Arc::default(), delays }
+    pub fn new(weather: Weather, in_flight_messages: u64) -> Self {
+        Self { state: Arc::default(), weather, in_flight_messages }
+    }
+
+    /// Works on a stream after what has arrived was stored.
+    fn with<T>(&self, source: &str, work: impl FnOnce(&mut Stream) -> T) -> T {
+        let mut state = lock(&self.state);
+        if !state.streams.contains_key(source) {
+            state.streams.insert(source.to_owned(), Stream::default());
+        }
+        let stream = state.streams.get_mut(source).expect("just made");
+        stream.settle();
+        work(stream)
     }
 
     /// The stream and its sequences are gone, as after the loss of a disk.
     pub fn wipe(&self, source: &str) {
-        self.cut(source, |stream| {
-            stream.messages.clear();
-            stream.last_sequence = 0;
-        });
+        self.with(source, Stream::wipe);
     }
 
     /// The newest messages are gone and their sequences are used again, as after a power cut.
     pub fn roll_back(&self, source: &str, messages: usize) {
-        self.cut(source, |stream| {
-            for _ in 0..messages.min(stream.messages.len()) {
-                stream.messages.pop_back();
-                stream.last_sequence -= 1;
-            }
-        });
+        self.with(source, |stream| stream.roll_back(messages));
     }
 
     /// The oldest messages are gone, as by retention; their sequences are not used again.
     pub fn discard(&self, source: &str, messages: usize) {
-        let mut state = lock(&self.state);
-        let stream = state.streams.entry(source.to_owned()).or_default();
-        let kept = stream.messages.len().saturating_sub(messages);
-        stream.messages.drain(..stream.messages.len() - kept);
+        self.with(source, |stream| stream.discard(messages));
+    }
+
+    /// One message that is not the last is gone, as after damage to the stored files.
+    pub fn lose(&self, source: &str, index: usize) {
+        self.with(source, |stream| stream.lose(index));
+    }
+
+    /// The last message, at once.
+    pub fn last(&self, source: &str) -> Option<LogEntry> {
+        self.with(source, |stream| stream.end().cloned())
+    }
+
+    /// Positions of all kept messages.
+    pub fn positions(&self, source: &str) -> Vec<Lsn> {
+        self.with(source, |stream| stream.positions())
     }
 
     pub fn messages(&self, source: &str) -> usize {
-        lock(&self.state).streams.get(source).map_or(0, |stream| stream.messages.len())
+        self.with(source, |stream| stream.messages())
     }
 
-    fn cut(&self, source: &str, change: impl FnOnce(&mut Stream)) {
-        let mut state = lock(&self.state);
-        let stream = state.streams.entry(source.to_owned()).or_default();
-        change(stream);
-        stream.cut += 1;
-        drop(state);
-        self.changed.notify_waiters();
+    /// Messages that were stored without following the position of the one before them.
+    pub fn misplaced(&self, source: &str) -> Vec<String> {
+        self.with(source, |stream| stream.misplaced().to_vec())
     }
 }
 
@@ -96,52 +95,45 @@ impl Log for MemoryLog {
     type Reader = MemoryReader;
 
     async fn end(&self, source: &str) -> Result<Option<LogEntry>, Fault> {
-        self.delays.pause().await;
-        let state = lock(&self.state);
-        Ok(state
-            .streams
-            .get(source)
-            .and_then(|stream| stream.messages.back())
-            .map(|message| message.entry.clone()))
+        self.weather.pause().await;
+        Ok(self.with(source, |stream| stream.end().cloned()))
     }
 
     async fn writer(&self, source: &str, end: Option<&LogEntry>) -> Result<MemoryWriter, Fault> {
+        // Without an end only an empty stream can be appended to; it may have counted before.
+        let expected_sequence = self.with(source, |stream| match end {
+            Some(end) => end.sequence,
+            None if stream.messages() == 0 => stream.last_sequence(),
+            None => 0,
+        });
         let mut state = lock(&self.state);
         state.attempts += 1;
-        let attempt = state.attempts;
-        let stream = state.streams.entry(source.to_owned()).or_default();
-        let expected_sequence = end.map_or(stream.last_sequence, |end| end.sequence);
         Ok(MemoryWriter {
             log: self.clone(),
             source: source.to_owned(),
-            attempt,
-            next: 0,
+            attempt: state.attempts,
+            sent: 0,
+            acknowledged: 0,
             expected_sequence,
-            in_flight: VecDeque::new(),
+            arrival: Instant::now(),
+            answer: Instant::now(),
+            over: false,
         })
     }
 
     async fn reader(&self, source: &str, from: ReadFrom) -> Result<MemoryReader, Fault> {
-        self.delays.pause().await;
-        let mut state = lock(&self.state);
-        let stream = state.streams.entry(source.to_owned()).or_default();
-        let next = match from {
-            ReadFrom::At(Lsn::ZERO) => None,
-            ReadFrom::At(lsn) => {
-                let reaches = |message: &&LogMessage| message.entry.envelope.position >= lsn;
-                let found = stream.messages.iter().find(reaches).map(|message| message.entry.sequence);
-                Some(found.unwrap_or(stream.last_sequence + 1))
-            }
-            ReadFrom::After { sequence, id } => {
-                let there = stream.at(sequence).is_some_and(|message| message.entry.id == id);
-                if !there {
-                    return Err(hole(source, sequence));
+        self.weather.pause().await;
+        let (place, cut) = self.with(source, |stream| {
+            let place = match from {
+                ReadFrom::At(lsn) => Ok(Place::At { lsn, sequence: stream.sequence_at(lsn) }),
+                ReadFrom::After { sequence, id } if stream.holds(sequence, &id) => {
+                    Ok(Place::After { sequence, id })
                 }
-                Some(sequence + 1)
-            }
-        };
-        let cut = stream.cut;
-        Ok(MemoryReader { log: self.clone(), source: source.to_owned(), next, cut })
+                ReadFrom::After { sequence, .. } => Err(hole(source, sequence)),
+            };
+            place.map(|place| (place, stream.cut()))
+        })?;
+        Ok(MemoryReader { log: self.clone(), source: source.to_owned(), place, cut })
     }
 }
 
@@ -149,61 +141,99 @@ fn hole(source: &str, sequence: u64) -> Fault {
     Fault::new(Code::LogHole, format!("stream of {source}"), format!("message {sequence} is not there"))
 }
 
-/// One attempt. Messages are stored when they are sent; the acknowledgement comes later.
+/// One attempt. Dropped, it may leave messages on the way.
 #[derive(Debug)]
 pub struct MemoryWriter {
     log: MemoryLog,
     source: String,
     attempt: u64,
-    next: u64,
+    sent: u64,
+    acknowledged: u64,
     expected_sequence: u64,
-    in_flight: VecDeque<Result<LogEntry, Fault>>,
+    /// When the message sent last arrives.
+    arrival: Instant,
+    /// When the next answer is here, at the earliest.
+    answer: Instant,
+    over: bool,
+}
+
+impl MemoryWriter {
+    fn ended(&self) -> Fault {
+        Fault::new(Code::LogFenced, format!("stream of {}", self.source), "the attempt is over")
+    }
 }
 
 impl LogWriter for MemoryWriter {
     fn has_room(&self) -> bool {
-        self.in_flight.len() < IN_FLIGHT_MESSAGES
+        self.sent - self.acknowledged < self.log.in_flight_messages
     }
 
     fn in_flight(&self) -> usize {
-        self.in_flight.len()
+        (self.sent - self.acknowledged) as usize
     }
 
     async fn append(&mut self, envelope: Envelope, payload: Bytes) -> Result<(), Fault> {
-        self.log.delays.pause().await;
-        let mut state = lock(&self.log.state);
-        let stream = state.streams.entry(self.source.clone()).or_default();
-        let fits = match self.next {
-            0 => stream.last_sequence == self.expected_sequence,
-            k => stream.last_id() == Some(format!("{}-{}", self.attempt, k - 1).as_str()),
-        };
-        if fits {
-            stream.last_sequence += 1;
-            let id = format!("{}-{}", self.attempt, self.next);
-            let entry = LogEntry { sequence: stream.last_sequence, id, envelope };
-            stream.messages.push_back(LogMessage { entry: entry.clone(), payload });
-            self.in_flight.push_back(Ok(entry));
-        } else {
-            let fault = Fault::new(
-                Code::LogFenced,
-                format!("stream of {}", self.source),
-                "another message was appended",
-            );
-            self.in_flight.push_back(Err(fault));
+        if self.over {
+            return Err(self.ended());
         }
-        self.next += 1;
-        drop(state);
-        self.log.changed.notify_waiters();
+        let weather = &self.log.weather;
+        self.arrival = weather.due(self.arrival);
+        let sent = Sent {
+            envelope,
+            payload,
+            expected_sequence: self.expected_sequence,
+            lost: weather.strikes_in(LOST),
+            unheard: weather.strikes_in(UNHEARD),
+        };
+        let (due, place) = (self.arrival, (self.attempt, self.sent));
+        self.log.with(&self.source, |stream| stream.send(due, place, sent));
+        self.sent += 1;
         Ok(())
     }
 
     async fn acknowledged(&mut self) -> Result<LogEntry, Fault> {
-        self.log.delays.pause().await;
-        match self.in_flight.pop_front() {
-            Some(outcome) => outcome,
-            None => std::future::pending().await,
+        loop {
+            if self.over {
+                return Err(self.ended());
+            }
+            if self.acknowledged == self.sent {
+                return std::future::pending().await;
+            }
+            tokio::time::sleep_until(self.answer).await;
+            let place = (self.attempt, self.acknowledged);
+            let (outcome, next) = self
+                .log
+                .with(&self.source, |stream| (stream.outcome(&self.source, place), stream.next_arrival()));
+            if let Some(outcome) = outcome {
+                self.acknowledged += 1;
+                self.answer = self.log.weather.due(self.answer);
+                self.over = outcome.is_err();
+                return outcome;
+            }
+            tokio::time::sleep_until(next.expect("what has no outcome is on the way")).await;
         }
     }
+}
+
+impl Drop for MemoryWriter {
+    fn drop(&mut self) {
+        if self.sent > self.acknowledged && self.log.weather.strikes_in(FORGOTTEN) {
+            self.log.with(&self.source, |stream| stream.forget(self.attempt));
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Place {
+    /// At the first message that reaches a position, which has, or will have, this sequence or a later one.
+    At {
+        lsn: Lsn,
+        sequence: u64,
+    },
+    After {
+        sequence: u64,
+        id: String,
+    },
 }
 
 /// An open reading.
@@ -211,43 +241,53 @@ impl LogWriter for MemoryWriter {
 pub struct MemoryReader {
     log: MemoryLog,
     source: String,
-    /// `None` until the first message of a reading from the start.
-    next: Option<u64>,
+    place: Place,
     cut: u64,
 }
 
 impl MemoryReader {
     fn poll(&mut self) -> Result<Option<LogMessage>, Fault> {
-        let mut state = lock(&self.log.state);
-        let stream = state.streams.entry(self.source.clone()).or_default();
-        if stream.cut != self.cut {
-            return Err(hole(&self.source, self.next.unwrap_or_default()));
-        }
-        let Some(first) = stream.messages.front().map(|message| message.entry.sequence) else {
-            return Ok(None);
-        };
-        let next = *self.next.get_or_insert(first);
-        if next < first {
-            return Err(hole(&self.source, next));
-        }
-        let message = stream.at(next).cloned();
-        if message.is_some() {
-            self.next = Some(next + 1);
-        }
-        Ok(message)
+        let Self { log, source, place, cut } = self;
+        log.with(source, |stream| {
+            // A stream is cut while its server is away, so the reader connects again and looks.
+            if stream.cut() != *cut {
+                match place {
+                    Place::At { lsn, sequence } => *sequence = stream.sequence_at(*lsn),
+                    Place::After { sequence, id } if stream.holds(*sequence, id) => {}
+                    Place::After { sequence, .. } => return Err(hole(source, *sequence)),
+                }
+            }
+            *cut = stream.cut();
+            let next = match place {
+                Place::At { sequence, .. } => *sequence,
+                Place::After { sequence, .. } => *sequence + 1,
+            };
+            let Some(message) = stream.from(next).cloned() else { return Ok(None) };
+            if matches!(place, Place::After { .. }) && message.entry.sequence != next {
+                return Err(hole(source, next));
+            }
+            *place = Place::After { sequence: message.entry.sequence, id: message.entry.id.clone() };
+            Ok(Some(message))
+        })
     }
 }
 
 impl LogReader for MemoryReader {
     async fn next(&mut self) -> Result<LogMessage, Fault> {
         loop {
-            let changed = self.log.changed.clone();
+            let (changed, arrival) =
+                self.log.with(&self.source, |stream| (stream.changed.clone(), stream.next_arrival()));
             let mut notified = std::pin::pin!(changed.notified());
             notified.as_mut().enable();
             if let Some(message) = self.poll()? {
                 return Ok(message);
             }
-            notified.await;
+            match arrival {
+                Some(arrival) => {
+                    let _ = tokio::time::timeout_at(arrival, notified).await;
+                }
+                None => notified.await,
+            }
         }
     }
 }

@@ -1,37 +1,141 @@
-//! In-memory twins of the outside, for simulation only: a scripted source, a log and a lane's store.
+//! In-memory twins of the outside, for tests only: a source, a log, lane stores and leases on virtual time.
 //!
-//! They keep the contracts of the ports and nothing else, on virtual time: [`Delays`] puts a seeded pause before and
-//! behind each durable step, so that a cut-off lands on either side of it.
+//! They keep the contracts of the ports and nothing else; the conformance suites that the real connectors pass hold
+//! for them too. [`Weather`] is what the outside does to a run: seeded pauses before and behind each durable step, so
+//! that a cut-off lands on either side of it, and, when it is stormy, lost messages, lost answers and broken
+//! connections.
 
+mod binlog;
+mod lease;
 mod log;
 mod source;
 mod store;
+mod stream;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
-pub use log::MemoryLog;
-pub use source::{MemorySource, ScriptedRow, Transaction};
+pub use lease::{MemoryLease, MemoryLeases};
+pub use log::{MemoryLog, MemoryReader, MemoryWriter};
+pub use source::{Group, MemoryReading, MemorySource, ScriptedRow, Transaction};
 pub use store::{MemoryStore, MemoryTarget, StoredRow};
 
 /// Longest pause of one step, virtual milliseconds.
 const PAUSE_MAX_MS: u64 = 5;
 
-/// Seeded pauses; shared by all twins of one run.
-#[derive(Debug, Clone)]
-pub struct Delays(Arc<Mutex<StdRng>>);
+#[derive(Debug)]
+struct Sky {
+    random: StdRng,
+    pause_max_ms: u64,
+    stormy: bool,
+    /// Faults that have struck.
+    strikes: u64,
+}
 
-impl Delays {
-    pub fn seeded(seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(StdRng::seed_from_u64(seed))))
+/// Seeded pauses and faults; shared by all twins of one run.
+#[derive(Debug, Clone)]
+pub struct Weather(Arc<Mutex<Sky>>);
+
+impl Weather {
+    /// No pauses and no faults.
+    pub fn calm() -> Self {
+        Self::of(0, 0, false)
+    }
+
+    /// Pauses and faults from this seed, until [`Self::clear`].
+    pub fn stormy(seed: u64) -> Self {
+        Self::of(seed, PAUSE_MAX_MS, true)
+    }
+
+    fn of(seed: u64, pause_max_ms: u64, stormy: bool) -> Self {
+        let random = StdRng::seed_from_u64(seed);
+        Self(Arc::new(Mutex::new(Sky { random, pause_max_ms, stormy, strikes: 0 })))
+    }
+
+    /// The storm is over; pauses stay.
+    pub fn clear(&self) {
+        lock(&self.0).stormy = false;
+    }
+
+    /// Faults that have struck so far.
+    pub fn strikes(&self) -> u64 {
+        lock(&self.0).strikes
     }
 
     async fn pause(&self) {
-        let millis = lock(&self.0).random_range(0..=PAUSE_MAX_MS);
-        tokio::time::sleep(Duration::from_millis(millis)).await;
+        tokio::time::sleep(self.delay()).await;
+    }
+
+    fn delay(&self) -> Duration {
+        let mut sky = lock(&self.0);
+        let longest = sky.pause_max_ms;
+        Duration::from_millis(sky.random.random_range(0..=longest))
+    }
+
+    /// When something that begins now, and not before `earliest`, is done.
+    fn due(&self, earliest: Instant) -> Instant {
+        earliest.max(Instant::now()) + self.delay()
+    }
+
+    /// Whether a fault of this frequency strikes.
+    fn strikes_in(&self, thousand: u32) -> bool {
+        let mut sky = lock(&self.0);
+        let strikes = sky.stormy && sky.random.random_ratio(thousand, 1000);
+        sky.strikes += u64::from(strikes);
+        strikes
+    }
+}
+
+/// Stops the tasks of a process as SIGSTOP does. Those that wait are woken in the order in which they came, so a run
+/// stays the same every time.
+#[derive(Debug, Clone, Default)]
+pub struct Freezer(Arc<Frozen>);
+
+#[derive(Debug, Default)]
+struct Frozen {
+    frozen: AtomicBool,
+    changed: Notify,
+}
+
+impl Freezer {
+    pub fn set(&self, frozen: bool) {
+        self.0.frozen.store(frozen, Ordering::SeqCst);
+        self.0.changed.notify_waiters();
+    }
+
+    pub fn is_frozen(&self) -> bool {
+        self.0.frozen.load(Ordering::SeqCst)
+    }
+
+    /// Waits until it is frozen, or is not.
+    pub async fn until(&self, frozen: bool) {
+        loop {
+            let mut changed = std::pin::pin!(self.0.changed.notified());
+            changed.as_mut().enable();
+            if self.is_frozen() == frozen {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Polls `inner` only while it is not frozen.
+    pub async fn run(&self, inner: impl Future<Output = ()>) {
+        let mut inner = std::pin::pin!(inner);
+        loop {
+            self.until(false).await;
+            tokio::select! {
+                biased;
+                () = self.until(true) => {}
+                () = &mut inner => return,
+            }
+        }
     }
 }
 

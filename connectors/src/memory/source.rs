@@ -1,72 +1,142 @@
-//! A source in memory: a script of transactions that grows while it is read.
+//! A source in memory: servers of one history, of which one is read at a time.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use anabranch_pipeline::capture::BatchBuilder;
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::deliver::Progress;
+use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Entry, Filled, Located, Place, SourceConnector};
-use anabranch_schemas::change::{Row, TableIdentity};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::shard::ShardId;
 use tokio::sync::Notify;
 
-use super::{Delays, lock};
+use super::binlog::Server;
+pub use super::binlog::{Group, ScriptedRow, Transaction};
+use super::{Weather, lock};
 
-const FILE: &str = "memory.000001";
-/// Bytes between two events of the script.
-const EVENT_BYTES: u64 = 160;
+/// In a thousand calls: the connection breaks.
+const BROKEN: u32 = 4;
+/// In a thousand events: nothing more has arrived for now.
+const DELAYED: u32 = 80;
 
-/// One row change: `None` before is an insert, `None` after a delete.
-#[derive(Debug, Clone)]
-pub struct ScriptedRow {
-    pub table: TableIdentity<'static>,
-    pub before: Option<Row<'static>>,
-    pub after: Option<Row<'static>>,
+#[derive(Debug)]
+struct State {
+    /// The one that is read.
+    primary: Server,
+    /// The primary before it, still replicating.
+    former: Option<Server>,
+    /// Servers so far.
+    servers: u64,
+    /// Fail-overs so far.
+    switches: u16,
+    /// The reading of each seat; a later one ends it.
+    seats: BTreeMap<u32, u64>,
+    readings: u64,
 }
 
-/// One group: events, each with the rows that share its position.
-pub type Transaction = Vec<Vec<ScriptedRow>>;
-
-#[derive(Debug, Default)]
-struct Script {
-    /// Each event with its end position and whether it ends its group.
-    events: Vec<(Lsn, Vec<ScriptedRow>, bool)>,
-    end: u64,
-}
-
-/// A server with one binlog file that is never purged.
+/// A source whose binlog grows while it is read.
 #[derive(Debug, Clone)]
 pub struct MemorySource {
-    script: Arc<Mutex<Script>>,
+    state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
-    delays: Delays,
-    server: ServerIdentity,
+    weather: Weather,
 }
 
 impl MemorySource {
-    pub fn new(delays: Delays) -> Self {
-        let server = ServerIdentity { flavor: "memory".to_owned(), id: "1".to_owned() };
-        Self { script: Arc::default(), changed: Arc::default(), delays, server }
+    pub fn new(weather: Weather) -> Self {
+        let state = State {
+            primary: Server::first(),
+            former: None,
+            servers: 1,
+            switches: 0,
+            seats: BTreeMap::new(),
+            readings: 0,
+        };
+        Self { state: Arc::new(Mutex::new(state)), changed: Arc::default(), weather }
     }
 
-    /// Commits a transaction; an empty one moves the position only.
-    pub fn commit(&self, transaction: Transaction) {
-        let mut script = lock(&self.script);
-        let events = if transaction.is_empty() { vec![Vec::new()] } else { transaction };
-        let number = events.len();
-        for (index, rows) in events.into_iter().enumerate() {
-            script.end += EVENT_BYTES;
-            let lsn = Lsn::new(1, 1, script.end).expect("a script is short");
-            script.events.push((lsn, rows, index + 1 == number));
-        }
-        drop(script);
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let outcome = change(&mut lock(&self.state));
         self.changed.notify_waiters();
+        outcome
     }
 
+    pub fn commit(&self, group: Group) {
+        self.change(|state| state.primary.commit(group));
+    }
+
+    /// Begins a new binlog file.
+    pub fn rotate(&self) {
+        self.change(|state| state.primary.rotate());
+    }
+
+    /// Removes the files that a reading at none of these points needs.
+    pub fn purge<'p>(&self, needed: impl IntoIterator<Item = &'p ResumePoint>) {
+        self.change(|state| state.primary.purge(needed));
+    }
+
+    /// A replica that holds everything takes over.
+    pub fn fail_over(&self) {
+        self.replace(|primary, number| primary.successor(number, primary.groups()));
+    }
+
+    /// A replica that lacks the newest groups takes over.
+    pub fn fail_over_behind(&self, groups: usize) {
+        self.replace(|primary, number| primary.successor(number, primary.groups().saturating_sub(groups)));
+    }
+
+    /// The former primary, which replicated meanwhile, takes over again; `false` when there is none.
+    pub fn fail_back(&self) -> bool {
+        self.change(|state| {
+            let Some(mut former) = state.former.take() else { return false };
+            former.rejoin(&state.primary);
+            state.former = Some(std::mem::replace(&mut state.primary, former));
+            state.switched();
+            true
+        })
+    }
+
+    /// The binlog is gone and counts from the beginning.
+    pub fn reset(&self) {
+        self.change(|state| {
+            state.primary.reset();
+            state.seats.clear();
+        });
+    }
+
+    fn replace(&self, next: impl FnOnce(&Server, u64) -> Server) {
+        self.change(|state| {
+            state.servers += 1;
+            let next = next(&state.primary, state.servers);
+            state.former = Some(std::mem::replace(&mut state.primary, next));
+            state.switched();
+        });
+    }
+
+    /// Whether the binlog still holds everything behind this point.
+    pub fn holds(&self, resume: &ResumePoint) -> bool {
+        lock(&self.state).primary.holds(resume)
+    }
+
+    /// Whether the lane holds everything up to the present end.
+    pub fn is_reached(&self, progress: &Progress) -> bool {
+        let Progress { server, position, resume, .. } = progress;
+        lock(&self.state).primary.is_reached(server, *position, resume)
+    }
+
+    /// The present end, in the epoch that a reading has which saw every fail-over.
     pub fn end(&self) -> Lsn {
-        lock(&self.script).events.last().map_or(Lsn::ZERO, |(lsn, _, _)| *lsn)
+        let state = lock(&self.state);
+        state.primary.head(state.switches + 1)
+    }
+}
+
+impl State {
+    fn switched(&mut self) {
+        self.switches += 1;
+        self.seats.clear();
     }
 }
 
@@ -77,31 +147,35 @@ impl SourceConnector for MemorySource {
         Vec::new()
     }
 
-    async fn open(&self, entry: Entry, _seat: u32) -> Result<MemoryReading, Fault> {
-        self.delays.pause().await;
-        let (next, above) = match entry {
-            Entry::Resume { resume, position, .. } => (resume.position as usize, position),
-            Entry::Earliest => (0, Lsn::ZERO),
-            Entry::Latest | Entry::Gtid(_) => (lock(&self.script).events.len(), self.end()),
-        };
-        Ok(MemoryReading { source: self.clone(), next, row: 0, above })
+    async fn open(&self, entry: Entry, seat: u32) -> Result<MemoryReading, Fault> {
+        self.weather.pause().await;
+        self.change(|state| {
+            let (next, above, epoch) = state.primary.enter(entry)?;
+            state.readings += 1;
+            state.seats.insert(seat, state.readings);
+            Ok(MemoryReading {
+                source: self.clone(),
+                server: state.primary.identity(),
+                seat,
+                number: state.readings,
+                epoch,
+                next,
+                event: 0,
+                row: 0,
+                file: state.primary.file_before(next),
+                above,
+                begun: false,
+                branches: BTreeMap::new(),
+            })
+        })
     }
 
-    async fn locate(&self, place: Place, _epoch: u16) -> Result<Located, Fault> {
-        // One file, read from its start: whatever lies not above the position is dropped.
-        let position = match place {
-            Place::Lsn(lsn) => Lsn::from_u64(lsn.as_u64().saturating_sub(1)).unwrap_or(Lsn::ZERO),
-            Place::Earliest | Place::Gtid(_) | Place::Time { .. } => Lsn::new(1, 1, 0).unwrap_or(Lsn::ZERO),
-        };
-        let resume = ResumePoint { file: FILE.to_owned(), ..ResumePoint::default() };
-        Ok(Located { position, resume, server: self.server.clone() })
+    async fn locate(&self, place: Place, epoch: u16) -> Result<Located, Fault> {
+        lock(&self.state).primary.locate(&place, epoch)
     }
 
     async fn shards(&self) -> Result<Vec<ShardId>, Fault> {
-        let script = lock(&self.script);
-        let shards: BTreeSet<ShardId> =
-            script.events.iter().flat_map(|(_, rows, _)| rows).map(|row| row.table.shard).collect();
-        Ok(shards.into_iter().collect())
+        Ok(lock(&self.state).primary.shards())
     }
 
     async fn head(&self) -> Result<Lsn, Fault> {
@@ -109,50 +183,152 @@ impl SourceConnector for MemorySource {
     }
 }
 
-/// An open reading. A resume point is the index of the first event of a group.
+/// A prepared branch: the group that prepared it, and its rows.
+#[derive(Debug)]
+struct Branch {
+    prepared: usize,
+    rows: Vec<ScriptedRow>,
+}
+
+/// An open reading.
 #[derive(Debug)]
 pub struct MemoryReading {
     source: MemorySource,
+    server: ServerIdentity,
+    seat: u32,
+    number: u64,
+    epoch: u16,
+    /// Group, event of it and row of that which come next.
     next: usize,
-    /// Rows of the next event that are in a batch already.
+    event: usize,
     row: usize,
+    file: u32,
     above: Lsn,
+    /// The batch knows where this reading would be entered again.
+    begun: bool,
+    /// Undecided XA branches.
+    branches: BTreeMap<u64, Branch>,
 }
 
 impl MemoryReading {
     /// Adds events until the batch is full; `None` when there was none to add.
-    fn advance(&mut self, batch: &mut BatchBuilder) -> Option<Filled> {
-        let script = lock(&self.source.script);
-        let mut read = None;
-        while let Some((lsn, rows, last)) = script.events.get(self.next) {
-            read = Some(Filled::Drained);
-            if *lsn > self.above {
-                while let Some(row) = rows.get(self.row) {
-                    if batch.is_full() {
-                        return Some(Filled::Full);
-                    }
-                    match (&row.before, &row.after) {
-                        (None, Some(after)) => batch.insert(*lsn, &row.table, after),
-                        (Some(before), Some(after)) => batch.update(*lsn, &row.table, before, after),
-                        (Some(before), None) => batch.delete(*lsn, &row.table, before),
-                        (None, None) => batch.withdraw(*lsn, &row.table),
-                    }
-                    self.row += 1;
-                }
-                batch.event_complete(*lsn);
-            }
-            self.next += 1;
-            self.row = 0;
-            if *last {
-                let resume = ResumePoint {
-                    file: FILE.to_owned(),
-                    position: self.next as u64,
-                    gtid_set: String::new(),
-                };
-                batch.group_complete(resume, 0);
-            }
+    fn advance(&mut self, batch: &mut BatchBuilder) -> Result<Option<Filled>, Fault> {
+        let (source, weather) = (self.source.clone(), self.source.weather.clone());
+        let state = lock(&source.state);
+        if state.seats.get(&self.seat) != Some(&self.number) {
+            return Err(state.primary.fault(Code::SourceUnreachable, "the connection was ended"));
         }
-        read
+        let server = &state.primary;
+        if !std::mem::replace(&mut self.begun, true) {
+            batch.group_complete(self.resume_point(server), 0);
+        }
+        let mut read = None;
+        loop {
+            self.follow_rotation(server, batch);
+            let Some(group) = server.group(self.next).cloned() else { return Ok(read) };
+            read = Some(Filled::Drained);
+            let events = match &*group {
+                Group::Rows(events) => events.as_slice(),
+                _ => &[],
+            };
+            if self.event < events.len() {
+                let lsn = server.lsn(self.epoch, self.next, self.event);
+                if !self.emit(lsn, &events[self.event], batch) {
+                    return Ok(Some(Filled::Full));
+                }
+                self.event += 1;
+            }
+            if self.event < events.len() {
+                if weather.strikes_in(DELAYED) {
+                    return Ok(read);
+                }
+                continue;
+            }
+            if !self.decide(server, &group, batch)? {
+                return Ok(Some(Filled::Full));
+            }
+            self.end_group(server, batch);
+        }
+    }
+
+    /// Adds the rows of one event; `false` when the batch is full before the last.
+    fn emit(&mut self, lsn: Lsn, rows: &[ScriptedRow], batch: &mut BatchBuilder) -> bool {
+        if lsn > self.above {
+            for row in &rows[self.row..] {
+                if batch.is_full() {
+                    return false;
+                }
+                match (&row.before, &row.after) {
+                    (None, Some(after)) => batch.insert(lsn, &row.table, after),
+                    (Some(before), Some(after)) => batch.update(lsn, &row.table, before, after),
+                    (Some(before), None) => batch.delete(lsn, &row.table, before),
+                    (None, None) => batch.withdraw(lsn, &row.table),
+                }
+                self.row += 1;
+            }
+            batch.event_complete(lsn);
+        }
+        self.row = 0;
+        true
+    }
+
+    /// What the end of a group means for XA branches; `false` when the batch is full.
+    fn decide(&mut self, server: &Server, group: &Group, batch: &mut BatchBuilder) -> Result<bool, Fault> {
+        match group {
+            Group::Rows(events) if !events.is_empty() => return Ok(true),
+            Group::Prepare { branch, rows } => {
+                let rows = rows.iter().flatten().cloned().collect();
+                self.branches.insert(*branch, Branch { prepared: self.next, rows });
+            }
+            Group::CommitBranch(branch) => {
+                let lsn = server.lsn(self.epoch, self.next, 0);
+                let Some(Branch { prepared, rows }) = self.branches.remove(branch) else {
+                    // Decided below the position, while the branch that reading resumes before was open.
+                    return if lsn > self.above {
+                        Err(server.fault(Code::BinlogXaUnread, "XA COMMIT"))
+                    } else {
+                        Ok(true)
+                    };
+                };
+                let emitted = self.emit(lsn, &rows, batch);
+                if !emitted {
+                    self.branches.insert(*branch, Branch { prepared, rows });
+                }
+                return Ok(emitted);
+            }
+            Group::RollBackBranch(branch) => {
+                self.branches.remove(branch);
+            }
+            Group::Rows(_) => {}
+        }
+        let events = match group {
+            Group::Prepare { rows, .. } => rows.len().max(1),
+            _ => 1,
+        };
+        batch.event_complete(server.lsn(self.epoch, self.next, events - 1).max(self.above));
+        Ok(true)
+    }
+
+    fn end_group(&mut self, server: &Server, batch: &mut BatchBuilder) {
+        self.next += 1;
+        (self.event, self.row) = (0, 0);
+        batch.group_complete(self.resume_point(server), 0);
+    }
+
+    /// Before the oldest undecided branch, else here.
+    fn resume_point(&self, server: &Server) -> ResumePoint {
+        match self.branches.values().map(|branch| branch.prepared).min() {
+            Some(prepared) => server.resume_point(prepared, server.file_before(prepared)),
+            None => server.resume_point(self.next, self.file),
+        }
+    }
+
+    fn follow_rotation(&mut self, server: &Server, batch: &mut BatchBuilder) {
+        let file = server.file_before(self.next);
+        if file != self.file {
+            self.file = file;
+            batch.group_complete(self.resume_point(server), 0);
+        }
     }
 }
 
@@ -162,7 +338,10 @@ impl ChangeSource for MemoryReading {
             let changed = self.source.changed.clone();
             let mut notified = std::pin::pin!(changed.notified());
             notified.as_mut().enable();
-            if let Some(filled) = self.advance(batch) {
+            if self.source.weather.strikes_in(BROKEN) {
+                return Err(Fault::new(Code::SourceUnreachable, "server", "the connection broke"));
+            }
+            if let Some(filled) = self.advance(batch)? {
                 return Ok(filled);
             }
             notified.await;
@@ -174,6 +353,6 @@ impl ChangeSource for MemoryReading {
     }
 
     fn server(&self) -> &ServerIdentity {
-        &self.source.server
+        &self.server
     }
 }

@@ -1,15 +1,23 @@
 //! A target in memory: versioned rows and one progress row a lane, changed in one step.
+//!
+//! A flush reaches the server when it is due, whether or not the process that sent it is still there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use anabranch_pipeline::deliver::{Cell, Flush, LaneId, MutationAction, Progress};
+use anabranch_pipeline::deliver::{Cell, Flush, LaneId, Mutation, MutationAction, Progress};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
+use tokio::time::Instant;
 
-use super::{Delays, lock};
+use super::{Weather, lock};
+
+/// In a thousand commits: the connection breaks before it.
+const LOST: u32 = 10;
+/// In a thousand commits: done, but the answer is lost.
+const UNHEARD: u32 = 20;
 
 /// Table, shard, key columns.
 type Claim = (u32, ShardId, Box<[Cell]>);
@@ -17,42 +25,112 @@ type Claim = (u32, ShardId, Box<[Cell]>);
 /// A derived row: the version and the value columns.
 pub type StoredRow = (Lsn, Box<[Cell]>);
 
+/// A flush as sent: the server knows nothing of who sent it.
+#[derive(Debug)]
+struct Sent {
+    lane: LaneId,
+    tables: Arc<BTreeSet<u32>>,
+    withdrawals: Vec<(ShardId, Lsn)>,
+    mutations: Vec<Mutation>,
+    progress: Progress,
+}
+
 #[derive(Debug, Default)]
 struct State {
     rows: BTreeMap<Claim, StoredRow>,
     progress: BTreeMap<LaneId, Progress>,
+    on_the_way: BTreeMap<(Instant, u64), Sent>,
+    outcomes: BTreeMap<u64, Result<(), Fault>>,
+    sent: u64,
+    /// Commits that were refused because another process had moved the lane.
+    fenced: u64,
 }
 
 /// One server's derived tables.
 #[derive(Debug, Clone)]
 pub struct MemoryTarget {
     state: Arc<Mutex<State>>,
-    delays: Delays,
+    weather: Weather,
 }
 
 impl MemoryTarget {
-    pub fn new(delays: Delays) -> Self {
-        Self { state: Arc::default(), delays }
+    pub fn new(weather: Weather) -> Self {
+        Self { state: Arc::default(), weather }
     }
 
-    /// A lane's store; its progress row is made when it is first used.
-    pub fn lane(&self, id: LaneId) -> MemoryStore {
-        MemoryStore { target: self.clone(), id }
+    /// The store of a lane that owns these tables; its progress row is made when it is first used.
+    pub fn lane(&self, id: LaneId, tables: Arc<BTreeSet<u32>>) -> MemoryStore {
+        MemoryStore { target: self.clone(), id, tables }
     }
 
     /// Every row: (table, shard, key) → (version, values).
     pub fn rows(&self) -> BTreeMap<Claim, StoredRow> {
-        lock(&self.state).rows.clone()
+        self.with(|state| state.rows.clone())
     }
 
-    pub fn progress(&self, source: &str) -> Vec<Progress> {
-        let state = lock(&self.state);
-        state
-            .progress
-            .iter()
-            .filter(|(id, _)| id.source == source)
-            .map(|(_, progress)| progress.clone())
-            .collect()
+    /// Progress of the lanes of one source that have begun.
+    pub fn progress(&self, source: &str) -> BTreeMap<LaneId, Progress> {
+        self.with(|state| {
+            let of_source = state.progress.iter().filter(|(id, _)| id.source == source);
+            of_source.map(|(id, progress)| (id.clone(), progress.clone())).collect()
+        })
+    }
+
+    /// Stores progress by hand, as `replay` does: the next revision, so that a running lane is fenced.
+    pub fn set_progress(&self, id: &LaneId, change: impl FnOnce(&mut Progress)) {
+        self.with(|state| {
+            let progress = state.progress.entry(id.clone()).or_default();
+            change(progress);
+            progress.revision += 1;
+        });
+    }
+
+    /// Commits that were refused because another process had moved the lane.
+    pub fn fenced(&self) -> u64 {
+        self.with(|state| state.fenced)
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = lock(&self.state);
+        let now = Instant::now();
+        while let Some(next) = state.on_the_way.first_entry()
+            && next.key().0 <= now
+        {
+            let ((_, number), sent) = next.remove_entry();
+            let outcome = state.apply(sent);
+            state.fenced += u64::from(outcome.is_err());
+            state.outcomes.insert(number, outcome);
+        }
+        work(&mut state)
+    }
+}
+
+impl State {
+    fn apply(&mut self, sent: Sent) -> Result<(), Fault> {
+        let stored = self.progress.entry(sent.lane.clone()).or_default();
+        if stored.revision + 1 != sent.progress.revision {
+            let found =
+                format!("revision {} is stored, {} follows it", stored.revision, sent.progress.revision);
+            return Err(Fault::new(Code::TargetFenced, format!("lane {}", sent.lane), found));
+        }
+        *stored = sent.progress;
+        for (shard, lsn) in &sent.withdrawals {
+            let is_meant = |(table, owner, _): &Claim, version: Lsn| {
+                owner == shard && version <= *lsn && sent.tables.contains(table)
+            };
+            self.rows.retain(|claim, (version, _)| !is_meant(claim, *version));
+        }
+        for mutation in sent.mutations {
+            let claim = (mutation.table, mutation.shard, mutation.key);
+            if self.rows.get(&claim).is_some_and(|(version, _)| *version > mutation.lsn) {
+                continue;
+            }
+            match mutation.action {
+                MutationAction::Upsert(values) => self.rows.insert(claim, (mutation.lsn, values)),
+                MutationAction::Delete => self.rows.remove(&claim),
+            };
+        }
+        Ok(())
     }
 }
 
@@ -61,46 +139,44 @@ impl MemoryTarget {
 pub struct MemoryStore {
     target: MemoryTarget,
     id: LaneId,
+    tables: Arc<BTreeSet<u32>>,
+}
+
+impl MemoryStore {
+    fn broken(&self) -> Fault {
+        Fault::new(Code::TargetUnreachable, format!("lane {}", self.id), "the connection broke")
+    }
 }
 
 impl LaneStore for MemoryStore {
     async fn load(&mut self) -> Result<Progress, Fault> {
-        self.target.delays.pause().await;
-        Ok(lock(&self.target.state).progress.entry(self.id.clone()).or_default().clone())
+        self.target.weather.pause().await;
+        Ok(self.target.with(|state| state.progress.entry(self.id.clone()).or_default().clone()))
     }
 
     async fn commit(&mut self, flush: &Flush) -> Result<(), Fault> {
-        self.target.delays.pause().await;
-        self.apply(flush)?;
-        // Cut off here, the caller does not know that it was committed.
-        self.target.delays.pause().await;
-        Ok(())
-    }
-}
-
-impl MemoryStore {
-    fn apply(&self, flush: &Flush) -> Result<(), Fault> {
-        let mut state = lock(&self.target.state);
-        let stored = state.progress.entry(self.id.clone()).or_default();
-        if stored.revision + 1 != flush.progress.revision {
-            let found =
-                format!("revision {} is stored, {} follows it", stored.revision, flush.progress.revision);
-            return Err(Fault::new(Code::TargetFenced, format!("lane {}", self.id), found));
+        let weather = &self.target.weather;
+        let due = weather.due(Instant::now());
+        if weather.strikes_in(LOST) {
+            return Err(self.broken());
         }
-        *stored = flush.progress.clone();
-        for (shard, lsn) in &flush.withdrawals {
-            state.rows.retain(|(_, owner, _), (version, _)| owner != shard || *version > *lsn);
-        }
-        for mutation in flush.ordered() {
-            let claim = (mutation.table, mutation.shard, mutation.key);
-            if state.rows.get(&claim).is_some_and(|(version, _)| *version > mutation.lsn) {
-                continue;
-            }
-            match mutation.action {
-                MutationAction::Upsert(values) => state.rows.insert(claim, (mutation.lsn, values)),
-                MutationAction::Delete => state.rows.remove(&claim),
-            };
-        }
-        Ok(())
+        let sent = Sent {
+            lane: self.id.clone(),
+            tables: self.tables.clone(),
+            withdrawals: flush.withdrawals.clone(),
+            mutations: flush.ordered(),
+            progress: flush.progress.clone(),
+        };
+        let number = self.target.with(|state| {
+            state.sent += 1;
+            state.on_the_way.insert((due, state.sent), sent);
+            state.sent
+        });
+        // Cut off here, it is done all the same, later.
+        tokio::time::sleep_until(due).await;
+        let outcome = self.target.with(|state| state.outcomes.remove(&number)).expect("it was due");
+        // Cut off here, the caller does not know that it was done.
+        weather.pause().await;
+        if weather.strikes_in(UNHEARD) { Err(self.broken()) } else { outcome }
     }
 }

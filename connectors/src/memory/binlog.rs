@@ -1,0 +1,331 @@
+//! A server's binlog in memory: groups in commit order, laid out in files.
+//!
+//! Two servers of one history hold the same groups at different places. A GTID set is written as the last group that
+//! it holds, `<server>-<number>`, since there is one domain and numbers have no gaps; the empty set is empty text.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{Entry, Located, Place};
+use anabranch_schemas::change::{Row, TableIdentity};
+use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint, binlog_file_number};
+use anabranch_schemas::shard::ShardId;
+
+/// More servers than any test has.
+const RESET: u64 = 1000;
+/// Where the first group of a file begins.
+const FILE_HEADER_BYTES: u64 = 4;
+/// The event that begins a group and names its GTID.
+const GTID_BYTES: u64 = 42;
+const EVENT_BYTES_MIN: u64 = 40;
+
+/// One row change: `None` before is an insert, `None` after a delete, neither withdraws the table.
+#[derive(Debug, Clone)]
+pub struct ScriptedRow {
+    pub table: TableIdentity<'static>,
+    pub before: Option<Row<'static>>,
+    pub after: Option<Row<'static>>,
+}
+
+/// Events, each with the rows that share its position; an empty transaction moves the position only.
+pub type Transaction = Vec<Vec<ScriptedRow>>;
+
+/// What stands in the binlog under one GTID.
+#[derive(Debug, Clone)]
+pub enum Group {
+    Rows(Transaction),
+    /// The rows of an XA branch that is prepared and not decided.
+    Prepare {
+        branch: u64,
+        rows: Transaction,
+    },
+    CommitBranch(u64),
+    RollBackBranch(u64),
+}
+
+impl Group {
+    /// Number of events that hold something.
+    fn events(&self) -> usize {
+        match self {
+            Self::Rows(rows) | Self::Prepare { rows, .. } => rows.len().max(1),
+            Self::CommitBranch(_) | Self::RollBackBranch(_) => 1,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Committed {
+    /// The server that committed it first.
+    origin: u64,
+    group: Arc<Group>,
+}
+
+/// Where a group lies.
+#[derive(Debug)]
+struct Laid {
+    file: u32,
+    start: u64,
+    /// End position of each event.
+    ends: Vec<u64>,
+}
+
+/// One server with its history.
+#[derive(Debug)]
+pub(super) struct Server {
+    number: u64,
+    /// Differs from server to server, and after a reset.
+    origin: u64,
+    history: Vec<Committed>,
+    laid: Vec<Laid>,
+    /// Kept files: number → the first group in it.
+    files: BTreeMap<u32, usize>,
+    end: u64,
+}
+
+impl Server {
+    pub fn first() -> Self {
+        Self {
+            number: 1,
+            origin: 1,
+            history: Vec::new(),
+            laid: Vec::new(),
+            files: BTreeMap::from([(1, 0)]),
+            end: FILE_HEADER_BYTES,
+        }
+    }
+
+    /// A server with another identity and the first `groups` groups of this one, in files of its own.
+    pub fn successor(&self, number: u64, groups: usize) -> Self {
+        let mut server = Self { number, origin: number, ..Self::first() };
+        for (index, committed) in self.history[..groups].iter().enumerate() {
+            server.add(committed.clone());
+            if (index as u64 + number).is_multiple_of(9) {
+                server.rotate();
+            }
+        }
+        server
+    }
+
+    /// The server loses its binlog and counts from the beginning, as after RESET MASTER.
+    pub fn reset(&mut self) {
+        *self = Self { number: self.number, origin: self.origin + RESET, ..Self::first() };
+    }
+
+    /// This server takes over the history of another, having been its replica.
+    pub fn rejoin(&mut self, other: &Self) {
+        for committed in &other.history[self.history.len()..] {
+            self.add(committed.clone());
+        }
+    }
+
+    pub fn identity(&self) -> ServerIdentity {
+        ServerIdentity { flavor: "memory".to_owned(), id: self.number.to_string() }
+    }
+
+    pub fn commit(&mut self, group: Group) {
+        self.add(Committed { origin: self.origin, group: Arc::new(group) });
+    }
+
+    fn add(&mut self, committed: Committed) {
+        let (file, start) = (self.last_file(), self.end);
+        let mut end = start + GTID_BYTES;
+        let ends = (0..committed.group.events() as u64)
+            .map(|event| {
+                // Sizes differ from server to server, as checksums and versions do.
+                end += EVENT_BYTES_MIN + (event * 7 + self.number * 13 + start) % 50;
+                end
+            })
+            .collect();
+        self.laid.push(Laid { file, start, ends });
+        self.history.push(committed);
+        self.end = end;
+    }
+
+    pub fn rotate(&mut self) {
+        let next = self.last_file() + 1;
+        self.files.insert(next, self.history.len());
+        self.end = FILE_HEADER_BYTES;
+    }
+
+    /// Removes the files that a reading at none of these points needs; the last file stays.
+    pub fn purge<'p>(&mut self, needed: impl IntoIterator<Item = &'p ResumePoint>) {
+        let next = |point: &ResumePoint| self.behind(&point.gtid_set).unwrap_or(0);
+        let first = needed.into_iter().map(next).min().unwrap_or(self.history.len());
+        let file = self.laid.get(first).map_or(self.last_file(), |laid| laid.file);
+        self.files.retain(|number, _| *number >= file);
+    }
+
+    pub fn groups(&self) -> usize {
+        self.history.len()
+    }
+
+    pub fn group(&self, index: usize) -> Option<&Arc<Group>> {
+        self.history.get(index).map(|committed| &committed.group)
+    }
+
+    /// Position of one event of a group.
+    pub fn lsn(&self, epoch: u16, group: usize, event: usize) -> Lsn {
+        let laid = &self.laid[group];
+        Lsn::new(epoch, laid.file, laid.ends[event]).expect("a script is short")
+    }
+
+    /// The end of the last group.
+    pub fn head(&self, epoch: u16) -> Lsn {
+        match self.laid.last() {
+            Some(laid) => self.lsn(epoch, self.laid.len() - 1, laid.ends.len() - 1),
+            None => self.oldest(epoch),
+        }
+    }
+
+    /// Whether a reading that is so far has nothing more to read.
+    pub fn is_reached(&self, server: &ServerIdentity, position: Lsn, resume: &ResumePoint) -> bool {
+        let at_end = *server == self.identity() && position == self.head(position.epoch());
+        at_end || self.behind(&resume.gtid_set) == Some(self.history.len())
+    }
+
+    /// The beginning of the oldest file.
+    pub fn oldest(&self, epoch: u16) -> Lsn {
+        let first = self.files.keys().next().expect("there is always a file");
+        Lsn::new(epoch, *first, FILE_HEADER_BYTES).expect("a script is short")
+    }
+
+    pub fn first_group(&self) -> usize {
+        *self.files.values().next().expect("there is always a file")
+    }
+
+    pub fn first_file(&self) -> u32 {
+        *self.files.keys().next().expect("there is always a file")
+    }
+
+    fn last_file(&self) -> u32 {
+        *self.files.keys().next_back().expect("there is always a file")
+    }
+
+    /// The file in which a reading stands that has read up to this group.
+    pub fn file_before(&self, group: usize) -> u32 {
+        let begun = self.files.iter().rev().find(|(_, first)| **first <= group);
+        begun.map_or(self.first_file(), |(number, _)| *number)
+    }
+
+    /// The place to enter before this group, in the file that a reading has reached.
+    pub fn resume_point(&self, group: usize, file: u32) -> ResumePoint {
+        let before = group.checked_sub(1).map(|before| &self.laid[before]);
+        let position = match (self.laid.get(group), before) {
+            (Some(laid), _) if laid.file == file => laid.start,
+            (_, Some(before)) if before.file == file => *before.ends.last().expect("a group has an event"),
+            _ => FILE_HEADER_BYTES,
+        };
+        let gtid_set = match group.checked_sub(1) {
+            Some(last) => format!("{}-{group}", self.history[last].origin),
+            None => String::new(),
+        };
+        ResumePoint { file: format!("memory.{file:06}"), position, gtid_set }
+    }
+
+    /// The group behind a GTID set; `None` when this server does not hold the set.
+    fn behind(&self, gtid_set: &str) -> Option<usize> {
+        if gtid_set.is_empty() {
+            return Some(0);
+        }
+        let (origin, number) = gtid_set.split_once('-')?;
+        let (origin, number): (u64, usize) = (origin.parse().ok()?, number.parse().ok()?);
+        let last = self.history.get(number.checked_sub(1)?)?;
+        (last.origin == origin).then_some(number)
+    }
+
+    /// The first group to read, what lies not above is dropped, and the epoch of the reading.
+    pub fn enter(&self, entry: Entry) -> Result<(usize, Lsn, u16), Fault> {
+        let purged = |group: usize| {
+            if group < self.first_group() {
+                return Err(self.fault(Code::BinlogPurged, "the group is in a file that was purged"));
+            }
+            Ok(group)
+        };
+        match entry {
+            Entry::Earliest => Ok((self.first_group(), self.oldest(FIRST_EPOCH), FIRST_EPOCH)),
+            Entry::Latest => Ok((self.history.len(), self.head(FIRST_EPOCH), FIRST_EPOCH)),
+            Entry::Gtid(set) => {
+                let group = self.behind(&set).ok_or_else(|| {
+                    self.fault(Code::BinlogGtidUnknown, "the set is not one of this server")
+                })?;
+                Ok((purged(group)?, Lsn::ZERO, FIRST_EPOCH))
+            }
+            Entry::Resume { resume, position, server, epoch } => {
+                let same = server == self.identity();
+                let group = self.behind(&resume.gtid_set).ok_or_else(|| {
+                    self.fault(Code::SourceServerChanged, "this server does not hold what was read")
+                })?;
+                let known = if same { position.epoch() } else { position.epoch() + 1 };
+                let epoch = epoch.unwrap_or(known);
+                let file = binlog_file_number(&resume.file).unwrap_or_default();
+                if same && epoch == position.epoch() && file >= self.first_file() {
+                    return Ok((self.at(file, resume.position)?, position, epoch));
+                }
+                Ok((purged(group)?, position, epoch))
+            }
+        }
+    }
+
+    /// The group that begins at a place of a file.
+    fn at(&self, file: u32, position: u64) -> Result<usize, Fault> {
+        let begins = |laid: &Laid| (laid.file, laid.start) >= (file, position);
+        let group = self.laid.iter().position(begins).unwrap_or(self.laid.len());
+        let ends_before = match group.checked_sub(1).map(|before| &self.laid[before]) {
+            Some(before) if before.file == file => *before.ends.last().expect("a group has an event"),
+            _ => FILE_HEADER_BYTES,
+        };
+        if ends_before != position {
+            return Err(self.fault(Code::BinlogEventCorrupt, "no group begins there"));
+        }
+        Ok(group)
+    }
+
+    /// Whether the group behind the point, and all later ones, are kept.
+    pub fn holds(&self, resume: &ResumePoint) -> bool {
+        self.behind(&resume.gtid_set).is_some_and(|group| group >= self.first_group())
+    }
+
+    /// The start of the group of a position or behind a GTID set; for a time, the oldest: there are no clocks here.
+    pub fn locate(&self, place: &Place, epoch: u16) -> Result<Located, Fault> {
+        let group = match place {
+            Place::Earliest | Place::Time { .. } => self.first_group(),
+            Place::Gtid(set) => self
+                .behind(set)
+                .ok_or_else(|| self.fault(Code::BinlogGtidUnknown, "the set is not one of this server"))?,
+            Place::Lsn(lsn) => {
+                let ends_below =
+                    |group: &usize| self.lsn(epoch, *group, self.laid[*group].ends.len() - 1) < *lsn;
+                (0..self.laid.len()).take_while(ends_below).count()
+            }
+        };
+        if group < self.first_group() {
+            return Err(self.fault(Code::BinlogPurged, "the place is in a file that was purged"));
+        }
+        let resume = self.resume_point(group, self.file_before(group));
+        let start = Lsn::new(epoch, self.file_before(group), resume.position).expect("a script is short");
+        let position = match place {
+            Place::Lsn(lsn) => Lsn::from_u64(lsn.as_u64() - 1).unwrap_or(start).max(start),
+            _ => start,
+        };
+        Ok(Located { position, resume, server: self.identity() })
+    }
+
+    /// Every shard that the history names.
+    pub fn shards(&self) -> Vec<ShardId> {
+        let rows = |group: &Group| match group {
+            Group::Rows(rows) | Group::Prepare { rows, .. } => {
+                rows.iter().flatten().map(|row| row.table.shard).collect()
+            }
+            Group::CommitBranch(_) | Group::RollBackBranch(_) => Vec::new(),
+        };
+        let shards: BTreeSet<ShardId> =
+            self.history.iter().flat_map(|committed| rows(&committed.group)).collect();
+        shards.into_iter().collect()
+    }
+
+    pub fn fault(&self, code: Code, found: &str) -> Fault {
+        Fault::new(code, format!("server {}", self.number), found)
+    }
+}

@@ -1,0 +1,187 @@
+//! Leases in memory: keys that grow old by the server's clock, renewed by a task of their holder.
+//!
+//! A process that is frozen renews nothing and learns nothing until it goes on.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, Lease, Leases};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+use super::{Freezer, lock};
+
+const RENEWAL_INTERVAL: Duration = LEASE_TIME_TO_LIVE.checked_div(4).expect("four is not zero");
+/// The holder stops this long before the server's end of the lease.
+const MARGIN: Duration = LEASE_TIME_TO_LIVE.checked_div(8).expect("eight is not zero");
+const ACQUIRE_INTERVAL: Duration = Duration::from_millis(800);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Key → holder and when it ends.
+    held: BTreeMap<String, (u64, Instant)>,
+    holders: u64,
+    away: bool,
+}
+
+/// The bucket as one process sees it.
+#[derive(Debug, Clone)]
+pub struct MemoryLeases {
+    state: Arc<Mutex<State>>,
+    freezer: Freezer,
+}
+
+impl MemoryLeases {
+    pub fn new() -> Self {
+        Self { state: Arc::default(), freezer: Freezer::default() }
+    }
+
+    /// The same bucket, for a process that this freezer freezes.
+    pub fn of_process(&self, freezer: Freezer) -> Self {
+        Self { state: self.state.clone(), freezer }
+    }
+
+    /// The server goes away, or comes back. A call while it is away waits.
+    pub fn set_away(&self, away: bool) {
+        lock(&self.state).away = away;
+    }
+
+    /// Another process holds the key from now on, whoever held it.
+    pub fn steal(&self, key: &str) {
+        let mut state = lock(&self.state);
+        state.holders += 1;
+        let holder = state.holders;
+        state.held.insert(key.to_owned(), (holder, Instant::now() + LEASE_TIME_TO_LIVE));
+    }
+
+    /// All keys are gone, as when the bucket is made anew.
+    pub fn forget(&self) {
+        lock(&self.state).held.clear();
+    }
+
+    /// Whether another process than the one that asks would find the key held.
+    pub fn is_held(&self, key: &str) -> bool {
+        lock(&self.state).held.get(key).is_some_and(|(_, end)| *end > Instant::now())
+    }
+
+    async fn back(&self) {
+        while lock(&self.state).away {
+            sleep(RENEWAL_INTERVAL / 10).await;
+        }
+    }
+
+    fn take(&self, key: &str) -> Option<u64> {
+        let (mut state, now) = (lock(&self.state), Instant::now());
+        if state.held.get(key).is_some_and(|(_, end)| *end > now) {
+            return None;
+        }
+        state.holders += 1;
+        let holder = state.holders;
+        state.held.insert(key.to_owned(), (holder, now + LEASE_TIME_TO_LIVE));
+        Some(holder)
+    }
+
+    /// Whether the key is still this holder's, and then for another life.
+    fn renew(&self, key: &str, holder: u64) -> bool {
+        let (mut state, now) = (lock(&self.state), Instant::now());
+        match state.held.get_mut(key) {
+            Some((owner, end)) if *owner == holder && *end > now => {
+                *end = now + LEASE_TIME_TO_LIVE;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn free(&self, key: &str, holder: u64) {
+        let mut state = lock(&self.state);
+        if state.held.get(key).is_some_and(|(owner, _)| *owner == holder) {
+            state.held.remove(key);
+        }
+    }
+
+    /// Renews until it cannot; says why.
+    async fn keep(self, key: String, holder: u64, taken: Instant) -> &'static str {
+        let mut safe_until = taken + LEASE_TIME_TO_LIVE - MARGIN;
+        loop {
+            sleep_until((safe_until - LEASE_TIME_TO_LIVE + MARGIN + RENEWAL_INTERVAL).min(safe_until)).await;
+            self.freezer.until(false).await;
+            let asked = Instant::now();
+            if asked >= safe_until || timeout_at(safe_until, self.back()).await.is_err() {
+                return "it could not be renewed in time";
+            }
+            if !self.renew(&key, holder) {
+                return "another process took it";
+            }
+            safe_until = asked + LEASE_TIME_TO_LIVE - MARGIN;
+        }
+    }
+}
+
+impl Default for MemoryLeases {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Leases for MemoryLeases {
+    type Lease = MemoryLease;
+
+    async fn acquire(&self, key: &str) -> Result<MemoryLease, Fault> {
+        loop {
+            self.back().await;
+            let asked = Instant::now();
+            if let Some(holder) = self.take(key) {
+                let (sender, lost) = watch::channel(None);
+                let keeping = self.clone().keep(key.to_owned(), holder, asked);
+                let renewal = tokio::spawn(async move {
+                    let _ = sender.send(Some(keeping.await));
+                });
+                let (leases, key) = (self.clone(), key.to_owned());
+                return Ok(MemoryLease { leases, key, holder, lost, renewal: Renewal(renewal) });
+            }
+            sleep(ACQUIRE_INTERVAL).await;
+        }
+    }
+}
+
+/// Stops the task when dropped.
+#[derive(Debug)]
+struct Renewal(JoinHandle<()>);
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A held key.
+#[derive(Debug)]
+pub struct MemoryLease {
+    leases: MemoryLeases,
+    key: String,
+    holder: u64,
+    lost: watch::Receiver<Option<&'static str>>,
+    renewal: Renewal,
+}
+
+impl Lease for MemoryLease {
+    async fn lost(&mut self) -> Fault {
+        let why = match self.lost.wait_for(Option::is_some).await {
+            Ok(why) => why.expect("waited for"),
+            Err(_) => "its renewal ended",
+        };
+        Fault::new(Code::LeaseLost, format!("lease {}", self.key), why)
+    }
+
+    async fn release(self) {
+        drop(self.renewal);
+        let end = Instant::now() + RENEWAL_INTERVAL;
+        if timeout_at(end, self.leases.back()).await.is_ok() {
+            self.leases.free(&self.key, self.holder);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! One stream of the log in memory: what the server holds, and what is still on its way to it.
+//!
+//! A message is stored when it is due, whoever sent it and whether or not the sender is still there. The server
+//! refuses it unless it continues the chain of its attempt.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{LogEntry, LogMessage};
+use anabranch_schemas::envelope::Envelope;
+use anabranch_schemas::lsn::Lsn;
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// A message of an attempt: attempt, number within it.
+pub(super) type Place = (u64, u64);
+
+/// A message on its way.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub envelope: Envelope,
+    pub payload: Bytes,
+    /// For the first message of an attempt: the sequence that it must follow.
+    pub expected_sequence: u64,
+    /// It never arrives.
+    pub lost: bool,
+    /// Its answer never arrives.
+    pub unheard: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    messages: VecDeque<LogMessage>,
+    last_sequence: u64,
+    /// Rises when stored messages are gone: open readers look again.
+    cut: u64,
+    /// In the order of arrival; the place makes it unique.
+    on_the_way: BTreeMap<(Instant, Place), Sent>,
+    outcomes: BTreeMap<Place, Result<LogEntry, Code>>,
+    /// Messages that were stored and do not follow the position of the one before them.
+    misplaced: Vec<String>,
+    pub changed: Arc<Notify>,
+}
+
+impl Stream {
+    pub fn send(&mut self, due: Instant, place: Place, sent: Sent) {
+        self.on_the_way.insert((due, place), sent);
+        self.changed.notify_waiters();
+    }
+
+    /// Stores or refuses what has arrived by now.
+    pub fn settle(&mut self) {
+        let now = Instant::now();
+        while let Some(next) = self.on_the_way.first_entry()
+            && next.key().0 <= now
+        {
+            let ((_, place), sent) = next.remove_entry();
+            let outcome = self.arrive(place, sent);
+            self.outcomes.insert(place, outcome);
+        }
+    }
+
+    /// When the next message arrives.
+    pub fn next_arrival(&self) -> Option<Instant> {
+        self.on_the_way.keys().next().map(|(due, _)| *due)
+    }
+
+    fn arrive(&mut self, (attempt, number): Place, sent: Sent) -> Result<LogEntry, Code> {
+        if sent.lost {
+            return Err(Code::LogUnreachable);
+        }
+        let continues = match number.checked_sub(1) {
+            None => self.last_sequence == sent.expected_sequence,
+            Some(before) => self.last_id() == Some(id(attempt, before).as_str()),
+        };
+        if !continues {
+            return Err(Code::LogFenced);
+        }
+        // The first message of an attempt is fenced by its sequence alone.
+        if number > 0
+            && let Some(last) = self.messages.back()
+            && last.entry.envelope.position != sent.envelope.previous
+        {
+            let (before, previous) = (last.entry.envelope.position, sent.envelope.previous);
+            self.misplaced.push(format!("a message behind {previous} follows one at {before}"));
+        }
+        self.last_sequence += 1;
+        let entry =
+            LogEntry { sequence: self.last_sequence, id: id(attempt, number), envelope: sent.envelope };
+        self.messages.push_back(LogMessage { entry: entry.clone(), payload: sent.payload });
+        self.changed.notify_waiters();
+        if sent.unheard { Err(Code::LogUnreachable) } else { Ok(entry) }
+    }
+
+    /// How a message fared, once.
+    pub fn outcome(&mut self, source: &str, place: Place) -> Option<Result<LogEntry, Fault>> {
+        let fault = |code| {
+            let found = match code {
+                Code::LogFenced => "another message was appended",
+                _ => "the connection broke",
+            };
+            Fault::new(code, format!("stream of {source}"), found)
+        };
+        self.outcomes.remove(&place).map(|outcome| outcome.map_err(fault))
+    }
+
+    /// What is on the way of one attempt never arrives: its process died before it was sent.
+    pub fn forget(&mut self, attempt: u64) {
+        self.on_the_way.retain(|(_, (owner, _)), _| *owner != attempt);
+    }
+
+    fn last_id(&self) -> Option<&str> {
+        self.messages.back().map(|message| message.entry.id.as_str())
+    }
+
+    pub fn end(&self) -> Option<&LogEntry> {
+        self.messages.back().map(|message| &message.entry)
+    }
+
+    pub fn last_sequence(&self) -> u64 {
+        self.last_sequence
+    }
+
+    pub fn messages(&self) -> usize {
+        self.messages.len()
+    }
+
+    pub fn positions(&self) -> Vec<Lsn> {
+        self.messages.iter().map(|message| message.entry.envelope.position).collect()
+    }
+
+    pub fn cut(&self) -> u64 {
+        self.cut
+    }
+
+    pub fn misplaced(&self) -> &[String] {
+        &self.misplaced
+    }
+
+    /// The first message from this sequence on.
+    pub fn from(&self, sequence: u64) -> Option<&LogMessage> {
+        let index = self.messages.partition_point(|message| message.entry.sequence < sequence);
+        self.messages.get(index)
+    }
+
+    pub fn holds(&self, sequence: u64, id: &str) -> bool {
+        self.from(sequence)
+            .is_some_and(|message| message.entry.sequence == sequence && message.entry.id == id)
+    }
+
+    /// Sequence of the first message whose position is not below; the one after the last when there is none.
+    pub fn sequence_at(&self, lsn: Lsn) -> u64 {
+        let reaches = |message: &&LogMessage| message.entry.envelope.position >= lsn;
+        let found = self.messages.iter().find(reaches).map(|message| message.entry.sequence);
+        found.unwrap_or(self.last_sequence + 1)
+    }
+
+    /// The newest messages are gone, and their sequences are used again.
+    pub fn roll_back(&mut self, messages: usize) {
+        for _ in 0..messages.min(self.messages.len()) {
+            let gone =
+                self.messages.pop_back().map_or(self.last_sequence + 1, |message| message.entry.sequence);
+            self.last_sequence = self.messages.back().map_or(gone - 1, |message| message.entry.sequence);
+        }
+        self.was_cut();
+    }
+
+    /// All is gone, the counting too.
+    pub fn wipe(&mut self) {
+        self.messages.clear();
+        self.last_sequence = 0;
+        self.was_cut();
+    }
+
+    /// The oldest messages are gone; their sequences are not used again.
+    pub fn discard(&mut self, messages: usize) {
+        self.messages.drain(..messages.min(self.messages.len()));
+    }
+
+    /// One message in the middle is gone.
+    pub fn lose(&mut self, index: usize) {
+        if index + 1 < self.messages.len() {
+            self.messages.remove(index);
+            self.was_cut();
+        }
+    }
+
+    fn was_cut(&mut self) {
+        self.cut += 1;
+        self.changed.notify_waiters();
+    }
+}
+
+fn id(attempt: u64, number: u64) -> String {
+    format!("{attempt}-{number}")
+}

@@ -1,0 +1,149 @@
+//! A process: every reader and lane, each under its lease, supervised as the product does it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_connectors::memory::{Freezer, MemoryLeases};
+use anabranch_pipeline::error::{Class, Fault};
+use anabranch_pipeline::ports::{Lease, Leases};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::script::{SOURCES, TARGETS};
+use crate::stage::{DIRECT_FEEDS, LANES, Stage};
+
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+#[derive(Debug, Clone, Copy)]
+enum Work {
+    Reader(usize),
+    Lane(usize, usize, u32),
+}
+
+impl Work {
+    fn all() -> impl Iterator<Item = Work> {
+        let lanes = |source| {
+            (0..TARGETS).flat_map(move |target| (0..LANES).map(move |lane| Work::Lane(source, target, lane)))
+        };
+        (0..SOURCES).flat_map(move |source| std::iter::once(Work::Reader(source)).chain(lanes(source)))
+    }
+
+    fn name(self) -> String {
+        match self {
+            Work::Reader(source) => format!("reader {source}"),
+            Work::Lane(source, target, lane) => format!("lane {source}/{target}/{lane}"),
+        }
+    }
+
+    fn source(self) -> usize {
+        match self {
+            Work::Reader(source) | Work::Lane(source, ..) => source,
+        }
+    }
+}
+
+/// What a task needs of its process.
+struct Task {
+    stage: Arc<Stage>,
+    /// `None` = it believes that it holds its lease.
+    leases: Option<MemoryLeases>,
+    feeds: Arc<Semaphore>,
+    work: Work,
+    cancel: CancellationToken,
+}
+
+/// Dropped, it is killed.
+pub struct Daemon {
+    tasks: JoinSet<()>,
+    freezer: Freezer,
+    cancel: CancellationToken,
+}
+
+impl Daemon {
+    /// `leases`: `None` = every task believes that it holds its own.
+    pub fn start(stage: &Arc<Stage>, leases: Option<&MemoryLeases>) -> Self {
+        let freezer = Freezer::default();
+        let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
+        let feeds: Vec<_> = (0..SOURCES).map(|_| Arc::new(Semaphore::new(DIRECT_FEEDS))).collect();
+        for work in Work::all() {
+            let leases = leases.map(|leases| leases.of_process(freezer.clone()));
+            let feeds = feeds[work.source()].clone();
+            let task = Task { stage: stage.clone(), leases, feeds, work, cancel: cancel.clone() };
+            let freezer = freezer.clone();
+            tasks.spawn(async move { freezer.run(task.supervise()).await });
+        }
+        Self { tasks, freezer, cancel }
+    }
+
+    pub fn is_frozen(&self) -> bool {
+        self.freezer.is_frozen()
+    }
+
+    /// Stops it as SIGSTOP does, or lets it go on.
+    pub fn set_frozen(&self, frozen: bool) {
+        self.freezer.set(frozen);
+    }
+
+    /// An orderly end.
+    pub async fn stop(mut self) {
+        self.cancel.cancel();
+        self.set_frozen(false);
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+impl Task {
+    async fn supervise(self) {
+        let mut definite = None;
+        loop {
+            let outcome = match &self.leases {
+                Some(leases) => self.under_lease(leases).await,
+                None => self.attempt().await,
+            };
+            let Err(fault) = outcome else { return };
+            self.stage.tell(|| format!("{}: {fault}", self.work.name()));
+            if self.cancel.is_cancelled() {
+                return;
+            }
+            // As the supervisor does it: a process that was frozen may speak of a past.
+            let before =
+                std::mem::replace(&mut definite, (fault.class() == Class::Definite).then(|| fault.code()));
+            if definite.is_some() && definite == before {
+                let mut stopped = self.stage.stopped.lock().expect("nothing panics in here");
+                stopped.push(format!("{}: {fault}", self.work.name()));
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = self.cancel.cancelled() => return,
+                () = tokio::time::sleep(RETRY_PAUSE) => {}
+            }
+        }
+    }
+
+    async fn under_lease(&self, leases: &MemoryLeases) -> Result<(), Fault> {
+        let name = self.work.name();
+        let mut lease = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => return Ok(()),
+            lease = leases.acquire(&name) => lease?,
+        };
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.attempt() => outcome,
+            fault = lease.lost() => Err(fault),
+        };
+        lease.release().await;
+        outcome
+    }
+
+    async fn attempt(&self) -> Result<(), Fault> {
+        match self.work {
+            Work::Reader(source) => self.stage.read(source, &self.cancel).await,
+            Work::Lane(source, target, lane) => {
+                self.stage.deliver((source, target, lane), &self.feeds, &self.cancel).await
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The twins of one run, and one attempt of a reader or of a lane on them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use anabranch_connectors::memory::{MemoryLeases, MemoryLog, MemorySource, MemoryTarget, Weather};
+use anabranch_pipeline::capture::{self, Capture};
+use anabranch_pipeline::config::{BirthdayTables, Limits, ProjectionConfig, ProjectionKind};
+use anabranch_pipeline::deliver::{self, Cell, Lane, LaneId, Progress};
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::ports::Entry;
+use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
+use anabranch_schemas::birthday::Layout;
+use anabranch_schemas::lsn::Lsn;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::script::{self, Claim, SOURCES, TARGETS};
+
+pub const LANES: u32 = 2;
+/// Of a source, in each daemon: fewer than it has lanes.
+pub const DIRECT_FEEDS: usize = 2;
+
+/// What outlives every process.
+#[derive(Debug)]
+pub struct Stage {
+    pub weather: Weather,
+    pub sources: Vec<MemorySource>,
+    pub log: MemoryLog,
+    pub targets: Vec<MemoryTarget>,
+    pub leases: MemoryLeases,
+    pub layout: Layout,
+    pub limits: Limits,
+    /// Tasks that a definite fault has stopped, as the supervisor stops them.
+    pub stopped: Mutex<Vec<String>>,
+    /// Whether steps are printed.
+    told: bool,
+    began: Instant,
+}
+
+/// A projection and the tables of each (target, lane); the same in every run.
+struct Projected {
+    projection: Projection,
+    owned: BTreeMap<(u32, u32), Arc<BTreeSet<u32>>>,
+}
+
+fn projected(layout: Layout) -> &'static Projected {
+    static BY_DAY: OnceLock<Projected> = OnceLock::new();
+    static BY_USER: OnceLock<Projected> = OnceLock::new();
+    let cell = match layout {
+        Layout::ByDay => &BY_DAY,
+        Layout::ByUser => &BY_USER,
+    };
+    cell.get_or_init(|| {
+        let tables = BirthdayTables {
+            layout,
+            databases: NonZeroU32::new(2).expect("not zero"),
+            database: "birthday_{db:02}".to_owned(),
+            table: "birthday_{mmdd}".to_owned(),
+        };
+        let projection = Projection::new(&ProjectionConfig {
+            name: "birthday".to_owned(),
+            lanes: NonZeroU32::new(LANES).expect("not zero"),
+            targets: (0..TARGETS).map(target_name).collect(),
+            kind: ProjectionKind::Birthday(tables),
+        });
+        let mut owned: BTreeMap<(u32, u32), BTreeSet<u32>> = BTreeMap::new();
+        for (index, table) in (0..).zip(projection.tables()) {
+            owned.entry((table.target, table.lane)).or_default().insert(index);
+        }
+        let owned = owned.into_iter().map(|(lane, tables)| (lane, Arc::new(tables))).collect();
+        Projected { projection, owned }
+    })
+}
+
+impl Stage {
+    pub fn new(seed: u64, layout: Layout, batch_bytes: usize, told: bool) -> Self {
+        let weather = Weather::stormy(seed ^ 0x5eed);
+        Self {
+            sources: (0..SOURCES).map(|_| MemorySource::new(weather.clone())).collect(),
+            log: MemoryLog::new(weather.clone(), 8),
+            targets: (0..TARGETS).map(|_| MemoryTarget::new(weather.clone())).collect(),
+            leases: MemoryLeases::new(),
+            weather,
+            layout,
+            limits: limits(batch_bytes),
+            stopped: Mutex::default(),
+            told,
+            began: Instant::now(),
+        }
+    }
+
+    pub fn tell(&self, what: impl FnOnce() -> String) {
+        if self.told {
+            println!("{:>6} ms  {}", self.began.elapsed().as_millis(), what());
+        }
+    }
+
+    /// Progress of the lanes of a source that have a row, on all targets.
+    pub fn progress(&self, source: usize) -> Vec<(LaneId, Progress)> {
+        self.targets.iter().flat_map(|target| target.progress(&source_name(source))).collect()
+    }
+
+    /// Whether the log, without its newest messages, ends in an epoch that tells which one the next fail-over begins.
+    ///
+    /// A log that lost two fail-overs, or one before another came, uses epochs again that lanes know already. The reader
+    /// does not notice (`ARCHITECTURE.md`, known gaps), so runs leave these three faults in a row out.
+    pub fn knows_its_epoch(&self, source: usize, lost: usize, switches: u16) -> bool {
+        let positions = self.log.positions(&source_name(source));
+        let Some(last) = positions.len().checked_sub(lost + 1) else { return true };
+        let known = self.progress(source).iter().map(|(_, lane)| lane.position.epoch()).max();
+        let last = positions[last].epoch();
+        known.is_none_or(|known| known <= last + 1 - switches.min(1))
+            && self.sources[source].end().epoch() <= last + 1
+    }
+
+    /// What the derived tables hold.
+    pub fn found(&self) -> BTreeSet<Claim> {
+        let (shards, tables) = (script::shards(), projected(self.layout).projection.tables());
+        let mut found = BTreeSet::new();
+        for (target, server) in self.targets.iter().enumerate() {
+            for ((table, shard, key), (_, values)) in server.rows() {
+                let ([Cell::UInt(user)], [Cell::Bytes(day)]) = (&*key, &*values) else {
+                    panic!("a birthday row is a number and a text, not {key:?} and {values:?}")
+                };
+                let derived = &tables[table as usize].derived;
+                let name = format!("{}.{}", derived.database, derived.table);
+                let shard = shards.get(&shard).copied().unwrap_or(usize::MAX);
+                found.insert((target, name, shard, *user, String::from_utf8_lossy(day).into_owned()));
+            }
+        }
+        found
+    }
+
+    pub async fn read(&self, source: usize, cancel: &CancellationToken) -> Result<(), Fault> {
+        let (name, start) = (source_name(source), Entry::Earliest);
+        let capture = Capture {
+            source: &name,
+            connector: &self.sources[source],
+            log: &self.log,
+            start: &start,
+            limits: &self.limits,
+        };
+        // As a target answers that was set up: each lane has its row.
+        let lanes = async || {
+            let mut all: Vec<_> = self.progress(source).into_iter().map(|(_, progress)| progress).collect();
+            all.resize(TARGETS * LANES as usize, Progress::default());
+            Ok(all)
+        };
+        capture::run(capture, lanes, &watch::Sender::new(Lsn::ZERO), cancel).await
+    }
+
+    pub async fn deliver(
+        &self,
+        (source, target, number): (usize, usize, u32),
+        feeds: &Arc<Semaphore>,
+        cancel: &CancellationToken,
+    ) -> Result<(), Fault> {
+        let id = lane_id(source, target, number);
+        let Projected { projection, owned } = projected(self.layout);
+        let scope = LaneScope { target: target as u32, lane: number };
+        let mut store = self.targets[target].lane(id.clone(), owned[&(scope.target, scope.lane)].clone());
+        let mut defects = Defects::default();
+        let lane = Lane {
+            id: &id,
+            log: &self.log,
+            source: &self.sources[source],
+            seat: 1 + target as u32 * LANES + number,
+            start: &Entry::Earliest,
+            feeds,
+            limits: &self.limits,
+        };
+        let project = |change: &anabranch_schemas::change::Change<'_, '_>, flush: &mut deliver::Flush| {
+            projection.project(change, scope, flush, &mut defects);
+        };
+        deliver::run(lane, &mut store, project, &watch::Sender::new(Lsn::ZERO), cancel).await
+    }
+}
+
+pub fn lane_id(source: usize, target: usize, lane: u32) -> LaneId {
+    let (target, source) = (target_name(target), source_name(source));
+    LaneId { projection: "birthday".to_owned(), target, source, lane }
+}
+
+pub fn source_name(source: usize) -> String {
+    format!("source-{source}")
+}
+
+fn target_name(target: usize) -> String {
+    format!("target-{target}")
+}
+
+fn limits(batch_bytes: usize) -> Limits {
+    let number = |number| NonZeroUsize::new(number).expect("not zero");
+    Limits {
+        batch_bytes: number(batch_bytes),
+        in_flight_messages: number(8),
+        in_flight_bytes: number(1 << 20),
+        flush_rows: number(10),
+        statement_rows: number(10),
+        mark_interval: Duration::from_millis(200),
+        keep_interval: Duration::from_secs(2),
+        heartbeat: Duration::from_secs(1),
+        retry_budget: Duration::from_secs(1),
+        shutdown: Duration::from_secs(1),
+        direct_feeds: number(DIRECT_FEEDS),
+    }
+}
