@@ -9,7 +9,7 @@ use anabranch_connectors::mysql::target::{MysqlLane, MysqlTarget};
 use anabranch_pipeline::config::{Config, ServerUrl};
 use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
 use anabranch_pipeline::ports::LaneStore;
-use anabranch_pipeline::projections::{Defects, Projection};
+use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
 use anabranch_schemas::change::{Action, Change, Entity, TableIdentity, Value};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
@@ -141,6 +141,16 @@ impl Place {
         (store, progress)
     }
 
+    /// The lane's next flush, see [`flush_of`].
+    pub fn flush(
+        &self,
+        lane: &MysqlLane,
+        progress: &Progress,
+        changes: Vec<(u64, u32, Action<'static>)>,
+    ) -> Flush {
+        flush_of(lane.projection(), lane.scope(), progress, changes)
+    }
+
     /// An administrator's connection.
     pub async fn admin(&self) -> Conn {
         self.admin_of(self.targets[0]).await
@@ -224,13 +234,18 @@ pub fn update(before: Vec<Value<'static>>, after: Vec<Value<'static>>) -> Action
 }
 
 /// The flush that takes a lane from `progress` over these changes of one shard table to the Lsn of the last.
-pub fn flush_of(lane: &MysqlLane, progress: &Progress, changes: Vec<(u64, u32, Action<'static>)>) -> Flush {
+pub fn flush_of(
+    projection: &Projection,
+    scope: LaneScope,
+    progress: &Progress,
+    changes: Vec<(u64, u32, Action<'static>)>,
+) -> Flush {
     let mut flush = Flush::new(progress.clone());
     flush.progress.revision += 1;
     for (number, shard, action) in changes {
         let identity = table(shard);
         let change = Change { lsn: lsn(number), table: &identity, action };
-        lane.projection().project(&change, lane.scope(), &mut flush, &mut Defects::default());
+        projection.project(&change, scope, &mut flush, &mut Defects::default());
         flush.progress.position = lsn(number);
     }
     flush.progress.highest_position = flush.progress.highest_position.max(flush.progress.position);

@@ -9,6 +9,7 @@ mod log;
 mod log_damage;
 mod log_server;
 mod nats;
+mod ports;
 mod source;
 mod source_fail_over;
 mod source_flow;

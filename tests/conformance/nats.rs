@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_connectors::nats::{NatsLog, NatsLogReader, NatsLogWriter};
+use anabranch_connectors::nats::NatsLog;
 use anabranch_pipeline::config::{Config, Limits, LogConfig};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Log, LogEntry, LogMessage, LogReader, LogWriter};
+use anabranch_pipeline::ports::{Log, LogEntry, LogMessage, LogReader, LogWriter, ReadFrom};
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_stack::{Options, Server, ServerSpec, Stack};
@@ -139,13 +139,13 @@ pub fn payload(number: u64) -> Bytes {
 }
 
 /// Appends the messages of these numbers, all on the way at once.
-pub async fn send(writer: &mut NatsLogWriter, numbers: impl IntoIterator<Item = u64>) {
+pub async fn send(writer: &mut impl LogWriter, numbers: impl IntoIterator<Item = u64>) {
     for number in numbers {
         writer.append(envelope(number), payload(number)).await.unwrap();
     }
 }
 
-pub async fn acknowledge_all(writer: &mut NatsLogWriter) -> Vec<LogEntry> {
+pub async fn acknowledge_all(writer: &mut impl LogWriter) -> Vec<LogEntry> {
     let mut entries = Vec::new();
     while writer.in_flight() > 0 {
         entries.push(within(writer.acknowledged()).await.unwrap());
@@ -154,14 +154,14 @@ pub async fn acknowledge_all(writer: &mut NatsLogWriter) -> Vec<LogEntry> {
 }
 
 /// A new attempt behind the present end that appends these messages.
-pub async fn append(log: &NatsLog, numbers: impl IntoIterator<Item = u64>) -> Vec<LogEntry> {
+pub async fn append(log: &impl Log, numbers: impl IntoIterator<Item = u64>) -> Vec<LogEntry> {
     let end = log.end(SOURCE).await.unwrap();
     let mut writer = log.writer(SOURCE, end.as_ref()).await.unwrap();
     send(&mut writer, numbers).await;
     acknowledge_all(&mut writer).await
 }
 
-pub async fn read(reader: &mut NatsLogReader, messages: usize) -> Vec<LogMessage> {
+pub async fn read(reader: &mut impl LogReader, messages: usize) -> Vec<LogMessage> {
     let mut read = Vec::new();
     while read.len() < messages {
         read.push(within(reader.next()).await.unwrap());
@@ -170,11 +170,16 @@ pub async fn read(reader: &mut NatsLogReader, messages: usize) -> Vec<LogMessage
 }
 
 /// Numbers of all messages of the stream, from the first to the present end.
-pub async fn numbers(log: &NatsLog) -> Vec<u64> {
-    let state = log.stream_state(SOURCE).await.unwrap();
-    let mut reader = log.reader(SOURCE, anabranch_pipeline::ports::ReadFrom::At(Lsn::ZERO)).await.unwrap();
-    let messages = read(&mut reader, state.messages as usize).await;
-    messages.iter().map(|message| number(&message.entry.envelope)).collect()
+pub async fn numbers(log: &impl Log) -> Vec<u64> {
+    let end = log.end(SOURCE).await.unwrap().map(|end| end.id);
+    let mut reader = log.reader(SOURCE, ReadFrom::At(Lsn::ZERO)).await.unwrap();
+    let (mut numbers, mut last) = (Vec::new(), None);
+    while last != end {
+        let entry = within(reader.next()).await.unwrap().entry;
+        numbers.push(number(&entry.envelope));
+        last = Some(entry.id);
+    }
+    numbers
 }
 
 pub async fn within<T>(work: impl Future<Output = T>) -> T {

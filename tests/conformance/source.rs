@@ -181,8 +181,8 @@ pub struct Seen {
 }
 
 /// An open reading and everything it has yielded.
-pub struct Reading {
-    pub stream: MysqlStream,
+pub struct Reading<S = MysqlStream> {
+    pub stream: S,
     builder: BatchBuilder,
     pub batches: Vec<Batch>,
     pub seen: Vec<Seen>,
@@ -190,17 +190,38 @@ pub struct Reading {
     pub seen_with: Vec<usize>,
 }
 
-impl Reading {
-    pub async fn open(source: &MysqlSource, entry: Entry) -> Result<Self, Fault> {
-        Self::open_seat(source, entry, READER_SEAT).await
+impl<S: ChangeSource> Reading<S> {
+    pub async fn open(source: &impl SourceConnector<Source = S>, entry: Entry) -> Result<Self, Fault> {
+        Self::open_with(source, entry, BATCH_BYTES).await
     }
 
-    pub async fn open_seat(source: &MysqlSource, entry: Entry, seat: u32) -> Result<Self, Fault> {
+    pub async fn open_with(
+        source: &impl SourceConnector<Source = S>,
+        entry: Entry,
+        batch_bytes: usize,
+    ) -> Result<Self, Fault> {
+        Self::of(source, entry, batch_bytes, READER_SEAT).await
+    }
+
+    pub async fn open_seat(
+        source: &impl SourceConnector<Source = S>,
+        entry: Entry,
+        seat: u32,
+    ) -> Result<Self, Fault> {
+        Self::of(source, entry, BATCH_BYTES, seat).await
+    }
+
+    async fn of(
+        source: &impl SourceConnector<Source = S>,
+        entry: Entry,
+        batch_bytes: usize,
+        seat: u32,
+    ) -> Result<Self, Fault> {
         let position = match &entry {
             Entry::Resume { position, .. } => *position,
             _ => Lsn::ZERO,
         };
-        let builder = BatchBuilder::new(BATCH_BYTES, position, ResumePoint::default());
+        let builder = BatchBuilder::new(batch_bytes, position, ResumePoint::default());
         Ok(Self {
             stream: source.open(entry, seat).await?,
             builder,
@@ -245,8 +266,16 @@ impl Reading {
     }
 
     /// Reads to the server's present end.
-    pub async fn until_end(&mut self, database: &Database) {
-        let head = database.source().head().await.unwrap();
+    pub async fn until_end(&mut self, database: &Database)
+    where
+        MysqlSource: SourceConnector<Source = S>,
+    {
+        self.until_end_of(&database.source()).await;
+    }
+
+    /// The same, of a reading in the first epoch.
+    pub async fn until_end_of(&mut self, source: &impl SourceConnector<Source = S>) {
+        let head = source.head().await.unwrap();
         self.until(&format!("position {head}"), |reading| reading.position() >= head).await;
     }
 

@@ -1,16 +1,15 @@
-//! The store of a lane on MariaDB: fence, versions, order, crashes at each step, locks.
+//! The store of a lane on MariaDB: crashes at each step, locks, time-outs. What every store promises: `ports/store.rs`.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use anabranch_pipeline::deliver::{Cell, Mutation, MutationAction};
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
 use anabranch_schemas::change::{Action, Value};
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 
-use crate::derived::{Place, flush_of, insert, lsn, table, update, user};
+use crate::derived::{Place, insert, lsn, table, update, user};
 
 const WAIT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -61,62 +60,10 @@ async fn pause_behind_the_rows(place: &Place, commit: &mut (impl Future + Unpin)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_committed_is_read_back_whole() {
-    let place = ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    assert_eq!(progress, anabranch_pipeline::deliver::Progress::default());
-    let mut flush = flush_of(&lane, &progress, vec![(5, 0, insert(user(7, 2, 29)))]);
-    flush.progress.resume.file = "binlog'ü;.000007".into();
-    flush.progress.resume.position = 1 << 40;
-    flush.progress.resume.gtid_set = "0-1-42,1-2-7".into();
-    flush.progress.server.flavor = "mariadb".into();
-    flush.progress.server.id = "1".into();
-    flush.progress.message = Some((u64::MAX / 2, "attempt-1".into()));
-    flush.progress.committed_at_us = 1_700_000_000_000_001;
-    flush.progress.rows = 1;
-    lane.commit(&flush).await.unwrap();
-    assert_eq!(lane.load().await.unwrap(), flush.progress);
-    assert_eq!(place.rows_of(7).await, [("birthday_0229".into(), "02-29".into(), 5)]);
-    let stored = place.target("target-a").progress().await.unwrap();
-    assert_eq!(stored.len(), 2, "one lane for each of two sources");
-    assert_eq!(stored[0].progress, flush.progress);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn progress_without_rows_is_stored_too() {
-    let place = ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    let mut flush = flush_of(&lane, &progress, vec![]);
-    flush.progress.position = lsn(77);
-    lane.commit(&flush).await.unwrap();
-    assert_eq!(lane.load().await.unwrap().position, lsn(77));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stale_writer_is_fenced_and_changes_nothing() {
-    let place = ready().await;
-    let (mut stale, old) = place.lane("source-a", 0).await;
-    let (mut current, progress) = place.lane("source-a", 0).await;
-    let flush = flush_of(&current, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
-    current.commit(&flush).await.unwrap();
-    let before = place.rows().await;
-
-    let zombie = flush_of(
-        &stale,
-        &old,
-        vec![(9, 0, insert(user(2, 1, 1))), (9, 0, Action::Delete { before: user(1, 1, 1) })],
-    );
-    let fault = stale.commit(&zombie).await.unwrap_err();
-    assert_eq!((fault.code(), fault.class()), (Code::TargetFenced, Class::Transient));
-    assert_eq!(place.rows().await, before);
-    assert_eq!(stale.load().await.unwrap(), flush.progress, "the connection still works");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_crash_between_the_rows_and_commit_leaves_nothing() {
     let place = ready_alone().await;
     let (mut lane, progress) = place.lane("source-a", 0).await;
-    let flush = flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    let flush = place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
     {
         let mut commit = Box::pin(lane.commit(&flush));
         pause_behind_the_rows(&place, &mut commit).await;
@@ -132,13 +79,13 @@ async fn a_paused_writer_loses_its_locks_before_its_lease_ends_and_can_do_no_har
     let place = ready_alone().await;
     let (mut paused, progress) = place.lane("source-a", 0).await;
     let (mut next, _) = place.lane("source-a", 0).await;
-    let late = flush_of(&paused, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    let late = place.flush(&paused, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
     let mut commit = Box::pin(paused.commit(&late));
     pause_behind_the_rows(&place, &mut commit).await;
     let paused_at = Instant::now();
 
     // Its successor waits for the lock, repeats the flush, and gets through.
-    let flush = flush_of(&next, &progress, vec![(2, 0, insert(user(2, 1, 1)))]);
+    let flush = place.flush(&next, &progress, vec![(2, 0, insert(user(2, 1, 1)))]);
     next.commit(&flush).await.unwrap();
     assert!(paused_at.elapsed() < LEASE_TIME_TO_LIVE + Duration::from_secs(2), "{:?}", paused_at.elapsed());
 
@@ -154,7 +101,7 @@ async fn a_paused_writer_loses_its_locks_before_its_lease_ends_and_can_do_no_har
 async fn a_connection_lost_at_commit_is_settled_by_loading_progress() {
     let place = ready_alone().await;
     let (mut lane, progress) = place.lane("source-a", 0).await;
-    let flush = flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    let flush = place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
     let mut admin = place.admin().await;
     admin.query_drop("BACKUP STAGE START; BACKUP STAGE BLOCK_COMMIT").await.unwrap();
     let writer = tokio::spawn(async move {
@@ -188,7 +135,7 @@ async fn a_connection_lost_before_commit_is_made_anew_and_the_flush_repeated() {
     for id in admin.query::<u64, _>(lanes).await.unwrap() {
         admin.query_drop(format!("KILL CONNECTION {id}")).await.unwrap();
     }
-    let flush = flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    let flush = place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
     lane.commit(&flush).await.unwrap();
     assert_eq!(place.rows_of(1).await.len(), 1);
 }
@@ -197,7 +144,7 @@ async fn a_connection_lost_before_commit_is_made_anew_and_the_flush_repeated() {
 async fn a_lock_time_out_repeats_the_whole_flush() {
     let place = ready().await;
     let (mut lane, progress) = place.lane("source-a", 0).await;
-    let flush = flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    let flush = place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
     lane.commit(&flush).await.unwrap();
     let progress = flush.progress;
 
@@ -206,7 +153,7 @@ async fn a_lock_time_out_repeats_the_whole_flush() {
         .query_drop(format!("START TRANSACTION; SELECT * FROM {} FOR UPDATE", place.table(0, "0101")))
         .await
         .unwrap();
-    let flush = flush_of(&lane, &progress, vec![(2, 0, update(user(1, 1, 1), user(1, 1, 2)))]);
+    let flush = place.flush(&lane, &progress, vec![(2, 0, update(user(1, 1, 1), user(1, 1, 2)))]);
     let writer = tokio::spawn(async move { lane.commit(&flush).await });
     // Longer than one lock wait of the lane, so that its first attempt fails.
     let mut admin = place.admin().await;
@@ -219,93 +166,14 @@ async fn a_lock_time_out_repeats_the_whole_flush() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_older_mutation_neither_overwrites_nor_deletes_a_newer_row() {
-    let place = ready().await;
-    let (mut lane, mut progress) = place.lane("source-a", 0).await;
-    for (number, action) in [
-        (10, insert(user(1, 1, 1))),
-        (5, update(user(1, 1, 1), user(1, 1, 1))),
-        (9, Action::Delete { before: user(1, 1, 1) }),
-    ] {
-        let flush = flush_of(&lane, &progress, vec![(number, 0, action)]);
-        lane.commit(&flush).await.unwrap();
-        progress = flush.progress;
-        assert_eq!(place.rows_of(1).await, [("birthday_0101".into(), "01-01".into(), 10)], "after {number}");
-    }
-    // The same version is the same event: within it the log's order decides.
-    for (number, action, expected) in [
-        (10, Action::Delete { before: user(1, 1, 1) }, 0),
-        (10, insert(user(1, 1, 1)), 1),
-        (11, Action::Delete { before: user(1, 1, 1) }, 0),
-    ] {
-        let flush = flush_of(&lane, &progress, vec![(number, 0, action)]);
-        lane.commit(&flush).await.unwrap();
-        progress = flush.progress;
-        assert_eq!(place.rows_of(1).await.len(), expected, "after {number}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_value_of_an_older_version_is_not_taken() {
-    let place = ready().await;
-    let (mut lane, mut progress) = place.lane("source-a", 0).await;
-    // A birthday table has one value for all rows, so other values are made up here.
-    for (version, value, expected) in [(5, "aa-aa", "aa-aa"), (4, "bb-bb", "aa-aa"), (6, "cc-cc", "cc-cc")] {
-        let mut flush = flush_of(&lane, &progress, vec![]);
-        flush.push(Mutation {
-            table: 0,
-            shard: table(0).shard,
-            key: Box::new([Cell::UInt(1)]),
-            lsn: lsn(version),
-            action: MutationAction::Upsert(Box::new([Cell::Bytes(value.as_bytes().into())])),
-        });
-        lane.commit(&flush).await.unwrap();
-        progress = flush.progress;
-        assert_eq!(place.rows_of(1).await[0].1, expected, "after version {version}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn each_row_of_a_multi_row_delete_has_its_own_version() {
-    let place = ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    let first =
-        flush_of(&lane, &progress, vec![(4, 0, insert(user(1, 1, 1))), (8, 0, insert(user(2, 1, 1)))]);
-    lane.commit(&first).await.unwrap();
-    let deletes = [1, 2, 3].map(|id| (6, 0, Action::Delete { before: user(id, 1, 1) }));
-    let second = flush_of(&lane, &first.progress, deletes.into());
-    lane.commit(&second).await.unwrap();
-    assert_eq!((place.rows_of(1).await.len(), place.rows_of(2).await.len()), (0, 1));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_last_mutation_of_a_claim_wins_and_a_move_over_three_days_leaves_one_row() {
-    let place = ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    let flush = flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
-    lane.commit(&flush).await.unwrap();
-    let moves = vec![
-        (2, 0, update(user(1, 1, 1), user(1, 1, 2))),
-        (3, 0, update(user(1, 1, 2), user(1, 1, 3))),
-        (4, 0, insert(user(2, 5, 5))),
-        (5, 0, Action::Delete { before: user(2, 5, 5) }),
-        (6, 0, insert(user(2, 5, 6))),
-    ];
-    let flush = flush_of(&lane, &flush.progress, moves);
-    lane.commit(&flush).await.unwrap();
-    assert_eq!(place.rows_of(1).await, [("birthday_0103".into(), "01-03".into(), 3)]);
-    assert_eq!(place.rows_of(2).await, [("birthday_0506".into(), "05-06".into(), 6)]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn what_belongs_to_the_dispatcher_survives_every_upsert() {
     let place = ready().await;
     let (mut lane, progress) = place.lane("source-a", 0).await;
-    let first = flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    let first = place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
     lane.commit(&first).await.unwrap();
     let sent = "is_sent = 1, send_time = '2026-01-01 00:00:00.5', sent_occurrence = 2026";
     place.sql(format!("UPDATE {} SET {sent}", place.table(0, "0101"))).await;
-    let second = flush_of(&lane, &first.progress, vec![(2, 0, update(user(1, 1, 1), user(1, 1, 1)))]);
+    let second = place.flush(&lane, &first.progress, vec![(2, 0, update(user(1, 1, 1), user(1, 1, 1)))]);
     lane.commit(&second).await.unwrap();
     let kept = format!(
         "SELECT COUNT(*) FROM {} WHERE lsn = 2 AND is_sent = 1 AND send_time = '2026-01-01 00:00:00.5' \
@@ -316,29 +184,6 @@ async fn what_belongs_to_the_dispatcher_survives_every_upsert() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_withdrawal_takes_one_shards_older_claims_out_of_every_table_of_the_lane() {
-    let place = ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    let mut changes: Vec<_> = (1..=12u8)
-        .flat_map(|month| [0, 1].map(|shard| (3, shard, insert(user(u64::from(month), month, 1)))))
-        .collect();
-    changes.push((7, 0, insert(user(99, 6, 6))));
-    let first = flush_of(&lane, &progress, changes);
-    lane.commit(&first).await.unwrap();
-    // TRUNCATE at 5, and one row that came after it in the same flush.
-    let second =
-        flush_of(&lane, &first.progress, vec![(5, 0, Action::Withdraw), (6, 0, insert(user(50, 2, 2)))]);
-    lane.commit(&second).await.unwrap();
-    let rows = place.rows().await;
-    let of_shard = |number| {
-        let shard = table(number).shard.as_u64();
-        rows.keys().filter(|(_, owner, _)| *owner == shard).map(|(_, _, user)| *user).collect::<Vec<_>>()
-    };
-    assert_eq!(of_shard(0), [50, 99], "the newer claims only");
-    assert_eq!(of_shard(1).len(), 12, "the other shard's all");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_flush_larger_than_a_packet_is_still_one_transaction() {
     let place = Place { limits: "statement_rows = 100", ..ready_alone().await };
     place.sql("SET GLOBAL max_allowed_packet = 262144").await;
@@ -346,7 +191,7 @@ async fn a_flush_larger_than_a_packet_is_still_one_transaction() {
     let rows = 12_000u64;
     let changes =
         (0..rows).map(|id| (1 + id, 0, insert(user(id, 1 + (id % 12) as u8, 1 + (id % 28) as u8)))).collect();
-    let flush = flush_of(&lane, &progress, changes);
+    let flush = place.flush(&lane, &progress, changes);
     lane.commit(&flush).await.unwrap();
     assert_eq!(place.rows().await.len() as u64, rows);
 
@@ -357,7 +202,7 @@ async fn a_flush_larger_than_a_packet_is_still_one_transaction() {
             (rows + id, 0, Action::Delete { before: user(id, 1 + (id % 12) as u8, 1 + (id % 28) as u8) })
         })
         .collect();
-    let flush = flush_of(&lane, &flush.progress, changes);
+    let flush = place.flush(&lane, &flush.progress, changes);
     let fault = lane.commit(&flush).await.unwrap_err();
     assert_eq!(fault.code(), Code::TargetTableMissing, "{fault}");
     assert_eq!(place.number(&format!("SELECT COUNT(*) FROM {}", place.table(0, "0101"))).await, 143);
@@ -373,8 +218,8 @@ async fn two_lanes_that_lock_each_other_out_both_get_through() {
         (0..3000u64).map(move |id| (1 + id, shard, insert(user(id, 1 + (id % 12) as u8, 1)))).collect()
     };
     for _ in 0..3 {
-        let flush_a = flush_of(&a, &progress_a, many(0));
-        let flush_b = flush_of(&b, &progress_b, many(1));
+        let flush_a = place.flush(&a, &progress_a, many(0));
+        let flush_b = place.flush(&b, &progress_b, many(1));
         let (done_a, done_b) = tokio::join!(a.commit(&flush_a), b.commit(&flush_b));
         if let (Err(one), _) | (_, Err(one)) = (done_a, done_b) {
             // From the second round on both are stale; they must say so and nothing else.
@@ -415,7 +260,7 @@ async fn layouts_on_two_targets_hold_the_pure_function_of_the_rows() {
                 let numbered: Vec<_> =
                     (1..).zip(changes()).map(|(number, action)| (number, 0, action)).collect();
                 for window in numbered.chunks(1_700) {
-                    let flush = flush_of(&lane, &progress, window.to_vec());
+                    let flush = place.flush(&lane, &progress, window.to_vec());
                     lane.commit(&flush).await.unwrap();
                     progress = flush.progress;
                 }
@@ -438,10 +283,10 @@ async fn layouts_on_two_targets_hold_the_pure_function_of_the_rows() {
 async fn a_progress_row_deleted_by_hand_is_lost_and_nothing_starts_anew() {
     let place = ready().await;
     let (mut lane, progress) = place.lane("source-a", 0).await;
-    let first = flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    let first = place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
     lane.commit(&first).await.unwrap();
     place.sql(format!("DELETE FROM `{}`.progress WHERE source = 'source-a'", place.control())).await;
-    let second = flush_of(&lane, &first.progress, vec![(2, 0, insert(user(2, 1, 1)))]);
+    let second = place.flush(&lane, &first.progress, vec![(2, 0, insert(user(2, 1, 1)))]);
     for fault in [
         lane.commit(&second).await.unwrap_err(),
         lane.load().await.unwrap_err(),
@@ -488,7 +333,7 @@ async fn rate_of_wide_flushes() {
                     (progress.revision + 1, (id % 10) as u32, insert(user(id, month, day)))
                 })
                 .collect();
-            let flush = flush_of(&lane, &progress, changes);
+            let flush = place.flush(&lane, &progress, changes);
             let began = Instant::now();
             lane.commit(&flush).await.unwrap();
             rates.push(flush.rows() as f64 / began.elapsed().as_secs_f64());
@@ -508,7 +353,7 @@ async fn rate_of_wide_flushes() {
                 (progress.revision + 1, shards[shard], Action::Delete { before })
             })
             .collect();
-        let flush = flush_of(&lane, &progress, changes);
+        let flush = place.flush(&lane, &progress, changes);
         let began = Instant::now();
         lane.commit(&flush).await.unwrap();
         println!(

@@ -4,7 +4,7 @@ use anabranch_connectors::mysql::target::SetupReport;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::LaneStore;
 
-use crate::derived::{Place, flush_of, insert, user};
+use crate::derived::{Place, insert, user};
 
 /// The faults of the first target's pre-flight.
 async fn faults(place: &Place) -> Vec<Fault> {
@@ -55,7 +55,7 @@ async fn a_new_source_gets_its_progress_beside_tables_that_others_have_filled() 
     let place = Place { sources: vec!["source-a"], ..Place::new().await };
     place.target("target-a").setup().await.unwrap();
     let (mut lane, progress) = place.lane("source-a", 0).await;
-    lane.commit(&flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))])).await.unwrap();
+    lane.commit(&place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))])).await.unwrap();
     let place = Place { sources: vec!["source-a", "source-b"], ..place };
     let remedy =
         assert_one(&faults(&place).await, Code::TargetProgressLost, "no progress row was made for it yet");
@@ -69,7 +69,7 @@ async fn a_new_source_gets_its_progress_beside_tables_that_others_have_filled() 
 async fn filled_tables_without_any_progress_are_never_taken_for_new() {
     let place = ready().await;
     let (mut lane, progress) = place.lane("source-a", 0).await;
-    lane.commit(&flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))])).await.unwrap();
+    lane.commit(&place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))])).await.unwrap();
     place.sql(format!("DROP DATABASE `{}`", place.control())).await;
     let fault = place.target("target-a").setup().await.unwrap_err();
     assert_eq!(fault.code(), Code::TargetProgressLost, "{fault}");
@@ -89,7 +89,7 @@ async fn a_table_that_vanished_is_made_again_only_while_nothing_was_applied() {
     assert!(faults(&place).await.is_empty());
 
     let (mut lane, progress) = place.lane("source-a", 0).await;
-    lane.commit(&flush_of(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))])).await.unwrap();
+    lane.commit(&place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))])).await.unwrap();
     place.sql(format!("DROP TABLE {}", place.table(0, "0101"))).await;
     let remedy = assert_one(&faults(&place).await, Code::TargetTableMissing, "birthday_0101");
     assert!(remedy.contains("restore"), "{remedy}");

@@ -254,9 +254,9 @@ impl Server {
             }
             Entry::Resume { resume, position, server, epoch } => {
                 let same = server == self.identity();
-                let group = self.behind(&resume.gtid_set).ok_or_else(|| {
-                    self.fault(Code::SourceServerChanged, "this server does not hold what was read")
-                })?;
+                let code = if same { Code::SourceServerChanged } else { Code::SourceDiverged };
+                let lacks = || self.fault(code, "this server does not hold what was read");
+                let group = self.behind(&resume.gtid_set).ok_or_else(lacks)?;
                 let known = if same { position.epoch() } else { position.epoch() + 1 };
                 let epoch = epoch.unwrap_or(known);
                 let file = binlog_file_number(&resume.file).unwrap_or_default();

@@ -8,7 +8,7 @@ use anabranch_pipeline::deliver::Progress;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Entry, Filled, Located, Place, SourceConnector};
 use anabranch_schemas::envelope::ServerIdentity;
-use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
 use anabranch_schemas::shard::ShardId;
 use tokio::sync::Notify;
 
@@ -179,7 +179,7 @@ impl SourceConnector for MemorySource {
     }
 
     async fn head(&self) -> Result<Lsn, Fault> {
-        Ok(self.end())
+        Ok(lock(&self.state).primary.head(FIRST_EPOCH))
     }
 }
 

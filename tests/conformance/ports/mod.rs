@@ -1,0 +1,27 @@
+//! What each port promises, checked on the in-memory twin and on the real server by the same functions.
+//!
+//! So the simulation, which runs on the twins, says something about the servers. What only a real server can show
+//! stands beside this folder.
+
+/// Makes two tests of each function: on the twin, in virtual time, and on the server.
+macro_rules! on_twin_and_server {
+    ($twin:ident, $server:ident: $($test:ident),+ $(,)?) => {
+        mod twin {
+            $(#[tokio::test(start_paused = true)]
+            async fn $test() {
+                super::$test(<super::$twin as super::Ground>::start().await).await;
+            })+
+        }
+        mod server {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                super::$test(<super::$server as super::Ground>::start().await).await;
+            })+
+        }
+    };
+}
+
+pub mod lease;
+pub mod log;
+pub mod source;
+pub mod store;

@@ -1,0 +1,376 @@
+//! A source: order, positions, where a reading may begin, and what becomes of it when the server changes.
+
+use anabranch_connectors::memory::{Group, MemorySource, ScriptedRow, Weather};
+use anabranch_connectors::mysql::source::MysqlSource;
+use anabranch_pipeline::error::{Class, Code};
+use anabranch_pipeline::ports::{ChangeSource, Entry, READER_SEAT, SourceConnector};
+use anabranch_schemas::change::{Entity, TableIdentity, Value};
+use anabranch_schemas::shard::ShardId;
+
+use crate::source::{Database, Reading, Seen};
+
+/// A row change of table 0 or 1: what it was and becomes, as (user id, day of January 2000).
+#[derive(Debug, Clone, Copy)]
+pub struct Change {
+    table: u32,
+    user: u64,
+    before: Option<u8>,
+    after: Option<u8>,
+}
+
+fn insert(table: u32, user: u64, day: u8) -> Change {
+    Change { table, user, before: None, after: Some(day) }
+}
+
+fn update(table: u32, user: u64, before: u8, after: u8) -> Change {
+    Change { table, user, before: Some(before), after: Some(after) }
+}
+
+fn delete(table: u32, user: u64, before: u8) -> Change {
+    Change { table, user, before: Some(before), after: None }
+}
+
+/// A server with two captured tables, and what happens to it.
+pub trait Ground {
+    type Connector: SourceConnector;
+
+    async fn start() -> Self;
+    fn connector(&self) -> Self::Connector;
+    /// One transaction with one event for each change.
+    async fn commit(&self, changes: &[Change]);
+    async fn truncate(&self, table: u32);
+    async fn rotate(&self);
+    /// Removes all files but the present one.
+    async fn purge(&self);
+    /// The binlog is gone, and counts from the beginning; then as much happens as before.
+    async fn reset(&self);
+}
+
+pub struct Twin(MemorySource);
+
+fn identity(number: u32) -> TableIdentity<'static> {
+    let table = format!("t{number}");
+    TableIdentity {
+        entity: Entity::User,
+        shard: ShardId::of("source-a", "user_00", &table, 0),
+        database: "user_00".into(),
+        table: table.into(),
+    }
+}
+
+fn scripted(change: &Change) -> Vec<ScriptedRow> {
+    let row = |day| vec![Value::UInt(change.user), Value::Date { year: 2000, month: 1, day }];
+    vec![ScriptedRow {
+        table: identity(change.table),
+        before: change.before.map(row),
+        after: change.after.map(row),
+    }]
+}
+
+impl Twin {
+    fn prepare(&self, branch: u64, changes: &[Change]) {
+        self.0.commit(Group::Prepare { branch, rows: changes.iter().map(scripted).collect() });
+    }
+
+    async fn read(&self, entry: Entry) -> Reading<anabranch_connectors::memory::MemoryReading> {
+        Reading::open(&self.0, entry).await.unwrap()
+    }
+}
+
+impl Ground for Twin {
+    type Connector = MemorySource;
+
+    async fn start() -> Self {
+        Self(MemorySource::new(Weather::calm()))
+    }
+
+    fn connector(&self) -> MemorySource {
+        self.0.clone()
+    }
+
+    async fn commit(&self, changes: &[Change]) {
+        self.0.commit(Group::Rows(changes.iter().map(scripted).collect()));
+    }
+
+    async fn truncate(&self, table: u32) {
+        let row = ScriptedRow { table: identity(table), before: None, after: None };
+        self.0.commit(Group::Rows(vec![vec![row]]));
+    }
+
+    async fn rotate(&self) {
+        self.0.rotate();
+    }
+
+    async fn purge(&self) {
+        self.0.purge([]);
+    }
+
+    async fn reset(&self) {
+        self.0.reset();
+        for user in 0..60 {
+            self.commit(&[insert(0, 1000 + user, 1)]).await;
+        }
+    }
+}
+
+pub struct Server(Database);
+
+impl Ground for Server {
+    type Connector = MysqlSource;
+
+    async fn start() -> Self {
+        let database = Database::with_flags(&[]).with_tables().await;
+        // From here on, as the twin begins: with nothing before.
+        database.run(&["RESET MASTER"]).await;
+        Self(database)
+    }
+
+    fn connector(&self) -> MysqlSource {
+        self.0.source()
+    }
+
+    async fn commit(&self, changes: &[Change]) {
+        let date = |day: u8| format!("'2000-01-{day:02}'");
+        let statement = |change: &Change| {
+            let Change { table, user, .. } = *change;
+            match (change.before, change.after) {
+                (None, Some(day)) => format!("INSERT INTO $0.t{table} VALUES ({user}, '', {})", date(day)),
+                (Some(_), Some(day)) => {
+                    format!("UPDATE $0.t{table} SET birthday = {} WHERE user_id = {user}", date(day))
+                }
+                _ => format!("DELETE FROM $0.t{table} WHERE user_id = {user}"),
+            }
+        };
+        let statements: Vec<String> = changes.iter().map(statement).collect();
+        let mut all = vec!["BEGIN"];
+        all.extend(statements.iter().map(String::as_str));
+        all.push("COMMIT");
+        self.0.run(&all).await;
+    }
+
+    async fn truncate(&self, table: u32) {
+        self.0.run(&[&format!("TRUNCATE TABLE $0.t{table}")]).await;
+    }
+
+    async fn rotate(&self) {
+        self.0.run(&["FLUSH BINARY LOGS"]).await;
+    }
+
+    async fn purge(&self) {
+        let file = self.0.source().head().await.unwrap().file_number();
+        self.0.run(&[&format!("PURGE BINARY LOGS TO 'binlog.{file:06}'")]).await;
+    }
+
+    async fn reset(&self) {
+        self.0.run(&["RESET MASTER", "CREATE DATABASE $9", "DROP DATABASE $9"]).await;
+        for user in 0..60 {
+            self.commit(&[insert(0, 1000 + user, 1)]).await;
+        }
+    }
+}
+
+on_twin_and_server!(Twin, Server:
+    changes_come_in_commit_order_and_rows_of_one_event_share_a_position,
+    every_entry_begins_where_it_says,
+    a_reading_goes_on_behind_every_batch_without_loss_or_repetition,
+    a_new_file_moves_the_resume_point_and_a_purged_one_is_named,
+    a_reset_server_is_not_read_on,
+    a_second_reading_of_a_seat_ends_the_first_and_other_seats_go_on,
+);
+
+async fn changes_come_in_commit_order_and_rows_of_one_event_share_a_position(ground: impl Ground) {
+    let source = ground.connector();
+    let mut reading = Reading::open(&source, Entry::Latest).await.unwrap();
+    ground.commit(&[insert(0, 1, 1), update(0, 1, 1, 2), insert(1, 1, 3)]).await;
+    ground.truncate(0).await;
+    ground.commit(&[delete(1, 1, 3)]).await;
+    reading.until_seen(5).await;
+    assert_eq!(
+        reading.texts(),
+        [
+            "t0 + 1 2000-01-01",
+            "t0 1 2000-01-01 ~ 1 2000-01-02",
+            "t1 + 1 2000-01-03",
+            "t0 withdrawn",
+            "t1 - 1 2000-01-03"
+        ]
+    );
+    assert!(reading.seen.is_sorted_by(|one, next| one.lsn < next.lsn), "{:?}", reading.seen);
+    reading.until_end_of(&source).await;
+    assert!(reading.position() >= reading.seen[4].lsn);
+}
+
+async fn every_entry_begins_where_it_says(ground: impl Ground) {
+    let source = ground.connector();
+    ground.commit(&[insert(0, 1, 1)]).await;
+    let mut first = Reading::open(&source, Entry::Earliest).await.unwrap();
+    first.until_end_of(&source).await;
+    let middle = first.resume().gtid_set;
+    ground.commit(&[insert(0, 2, 1)]).await;
+    ground.commit(&[insert(0, 3, 1)]).await;
+
+    let mut earliest = Reading::open(&source, Entry::Earliest).await.unwrap();
+    earliest.until_end_of(&source).await;
+    assert_eq!(earliest.texts(), ["t0 + 1 2000-01-01", "t0 + 2 2000-01-01", "t0 + 3 2000-01-01"]);
+
+    let mut by_gtid = Reading::open(&source, Entry::Gtid(middle)).await.unwrap();
+    by_gtid.until_end_of(&source).await;
+    assert_eq!(by_gtid.resume(), earliest.resume());
+    assert_eq!(by_gtid.seen[..], earliest.seen[1..], "the same change has the same position");
+
+    let mut latest = Reading::open(&source, Entry::Latest).await.unwrap();
+    ground.commit(&[insert(0, 4, 1)]).await;
+    latest.until_seen(1).await;
+    assert_eq!(latest.texts(), ["t0 + 4 2000-01-01"]);
+}
+
+async fn a_reading_goes_on_behind_every_batch_without_loss_or_repetition(ground: impl Ground) {
+    let source = ground.connector();
+    for user in 0..6 {
+        let changes: Vec<_> = (0..4).map(|n| insert((n % 2) as u32, user * 10 + n, 1)).collect();
+        ground.commit(&changes).await;
+    }
+    let mut reading = Reading::open_with(&source, Entry::Earliest, 60).await.unwrap();
+    reading.until_end_of(&source).await;
+    assert!(reading.batches.len() > 6, "{} batches", reading.batches.len());
+    for index in 0..reading.batches.len() {
+        let sent = reading.batches[index].position;
+        if reading.batches[index].resume.file.is_empty() {
+            continue;
+        }
+        let kept = reading.seen[..reading.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
+        let mut again = Reading::open(&source, reading.entry_after(index)).await.unwrap();
+        again.until_end_of(&source).await;
+        let whole: Vec<&Seen> = kept.chain(&again.seen).collect();
+        assert!(whole.iter().copied().eq(&reading.seen), "after batch {index} at {sent}");
+        if !again.batches.is_empty() {
+            assert_eq!(again.resume(), reading.resume(), "after batch {index}");
+        }
+    }
+}
+
+async fn a_new_file_moves_the_resume_point_and_a_purged_one_is_named(ground: impl Ground) {
+    let source = ground.connector();
+    let mut reading = Reading::open(&source, Entry::Latest).await.unwrap();
+    ground.commit(&[insert(1, 0, 1)]).await;
+    reading.until_seen(1).await;
+    reading.until_end_of(&source).await;
+    let old = reading.entry_after(reading.batches.len() - 1);
+    let before = reading.resume().file;
+    for user in 1..=3 {
+        ground.commit(&[insert(0, user, 1)]).await;
+        ground.rotate().await;
+    }
+    reading.until("the last file", |reading| reading.resume().file[..] > before[..]).await;
+    reading.until_seen(4).await;
+    while reading.resume().file == before {
+        reading.step().await.unwrap();
+    }
+    let file = reading.resume().file;
+    assert!(file > before, "a quiet source would resume from a purged file");
+
+    let mut resumed = Reading::open(&source, reading.entry_after(reading.batches.len() - 1)).await.unwrap();
+    ground.commit(&[insert(0, 4, 1)]).await;
+    resumed.until_seen(1).await;
+
+    ground.purge().await;
+    let fault = Reading::open(&source, old).await.err().unwrap();
+    assert_eq!(fault.code(), Code::BinlogPurged, "{fault}");
+}
+
+async fn a_reset_server_is_not_read_on(ground: impl Ground) {
+    let source = ground.connector();
+    let mut reading = Reading::open(&source, Entry::Latest).await.unwrap();
+    ground.commit(&[insert(0, 1, 1)]).await;
+    reading.until_seen(1).await;
+    reading.until_end_of(&source).await;
+    let entry = reading.entry_after(reading.batches.len() - 1);
+    ground.reset().await;
+    let fault = Reading::open(&source, entry).await.err().unwrap();
+    assert_eq!(fault.code(), Code::SourceServerChanged, "{fault}");
+}
+
+async fn a_second_reading_of_a_seat_ends_the_first_and_other_seats_go_on(ground: impl Ground) {
+    let source = ground.connector();
+    let mut first = Reading::open(&source, Entry::Latest).await.unwrap();
+    let mut other = Reading::open_seat(&source, Entry::Latest, READER_SEAT + 1).await.unwrap();
+    let mut second = Reading::open(&source, Entry::Latest).await.unwrap();
+    ground.commit(&[insert(0, 1, 1)]).await;
+    second.until_seen(1).await;
+    other.until_seen(1).await;
+    let ended = async {
+        loop {
+            if let Err(fault) = first.step().await {
+                return fault;
+            }
+        }
+    };
+    let fault = crate::nats::within(ended).await;
+    assert_eq!(fault.class(), Class::Transient, "{fault}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_of_a_branch_come_where_it_is_committed_and_resuming_reads_it_again() {
+    let ground = Twin::start().await;
+    ground.prepare(1, &[insert(0, 1, 1), insert(0, 2, 1)]);
+    ground.commit(&[insert(1, 3, 1)]).await;
+    ground.prepare(2, &[insert(1, 4, 1)]);
+    ground.0.commit(Group::RollBackBranch(2));
+    let mut reading = ground.read(Entry::Earliest).await;
+    reading.until_end_of(&ground.0).await;
+    assert_eq!(reading.texts(), ["t1 + 3 2000-01-01"]);
+    assert_eq!(reading.resume().gtid_set, "", "before the oldest undecided branch");
+
+    let mut again = ground.read(reading.entry_after(reading.batches.len() - 1)).await;
+    ground.0.commit(Group::CommitBranch(1));
+    again.until_seen(2).await;
+    assert_eq!(again.texts(), ["t0 + 1 2000-01-01", "t0 + 2 2000-01-01"]);
+    assert_eq!(again.seen[0].lsn, again.seen[1].lsn, "the position of XA COMMIT");
+    assert!(again.seen[0].lsn > reading.position());
+    assert_eq!(again.resume().gtid_set, "1-5");
+    // The branch's commit is above the position, and its rows stand before the entry.
+    let mut late = ground.read(Entry::Gtid("1-2".to_owned())).await;
+    assert!(late.step().await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_server_that_holds_all_is_followed_in_a_new_epoch() {
+    let ground = Twin::start().await;
+    ground.commit(&[insert(0, 1, 1)]).await;
+    let mut reading = ground.read(Entry::Earliest).await;
+    reading.until_end_of(&ground.0).await;
+    let (old, old_server) = (reading.position(), reading.stream.server().clone());
+    let entry = reading.entry_after(reading.batches.len() - 1);
+    ground.commit(&[insert(0, 2, 1)]).await;
+    ground.0.fail_over();
+    assert!(reading.step().await.is_err(), "the old server is gone");
+    ground.commit(&[insert(0, 3, 1)]).await;
+
+    let mut next = ground.read(entry.clone()).await;
+    next.until_seen(2).await;
+    assert_eq!(next.texts(), ["t0 + 2 2000-01-01", "t0 + 3 2000-01-01"]);
+    assert!(next.seen[0].lsn > old && next.seen[0].lsn.epoch() == 2);
+    assert_ne!(*next.stream.server(), old_server);
+    // The resume point of every batch is one of the server that the batch names.
+    let mut again = ground.read(next.entry_after(0)).await;
+    ground.commit(&[insert(0, 4, 1)]).await;
+    again.until_seen(1).await;
+    assert_eq!(again.texts().last(), Some(&"t0 + 4 2000-01-01"));
+    // Back again: the same server as at first, and not its old positions.
+    assert!(ground.0.fail_back());
+    let mut back = ground.read(next.entry_after(next.batches.len() - 1)).await;
+    back.until_seen(1).await;
+    assert_eq!((back.texts(), back.seen[0].lsn.epoch()), (vec!["t0 + 4 2000-01-01"], 3));
+    // A direct feed is told the epoch.
+    let Entry::Resume { resume, position, server, .. } = entry else { panic!("not a resume") };
+    let told = Entry::Resume { resume, position, server, epoch: Some(3) };
+    let mut told = ground.read(told).await;
+    told.until_seen(3).await;
+    assert_eq!(told.seen.last(), back.seen.last());
+
+    let last = back.entry_after(back.batches.len() - 1);
+    ground.0.fail_over_behind(1);
+    ground.commit(&[insert(0, 9, 1)]).await;
+    let fault = Reading::open(&ground.0, last).await.err().unwrap();
+    assert_eq!(fault.code(), Code::SourceDiverged, "it lacks what was read");
+}

@@ -1,0 +1,267 @@
+//! The store of a lane: fence, versions, order.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use anabranch_connectors::memory::{MemoryStore, MemoryTarget, Weather};
+use anabranch_connectors::mysql::target::MysqlLane;
+use anabranch_pipeline::deliver::{Cell, Flush, Mutation, MutationAction, Progress};
+use anabranch_pipeline::error::{Class, Code};
+use anabranch_pipeline::ports::LaneStore;
+use anabranch_pipeline::projections::{LaneScope, Projection};
+use anabranch_schemas::change::Action;
+
+use crate::derived::{Place, Rows, flush_of, insert, lsn, table, update, user};
+
+/// One target with one lane for source-a, which owns all tables.
+pub trait Ground {
+    type Store: LaneStore;
+
+    async fn start() -> Self;
+    /// The lane as one process has it, and its progress.
+    async fn lane(&self) -> (Self::Store, Progress);
+    fn projection(&self) -> Projection;
+    /// `database.table`, shard, user id → birthday, version.
+    async fn rows(&self) -> Rows;
+}
+
+pub struct Twin {
+    projection: Projection,
+    target: MemoryTarget,
+}
+
+impl Ground for Twin {
+    type Store = MemoryStore;
+
+    async fn start() -> Self {
+        let config = crate::nats::parse("nats://x:x@127.0.0.1:1", "/none");
+        let mut birthday = config.projections[0].clone();
+        birthday.lanes = std::num::NonZeroU32::MIN;
+        Self { projection: Projection::new(&birthday), target: MemoryTarget::new(Weather::calm()) }
+    }
+
+    async fn lane(&self) -> (MemoryStore, Progress) {
+        let id = anabranch_pipeline::deliver::LaneId {
+            projection: "birthday".to_owned(),
+            target: "target".to_owned(),
+            source: "source-a".to_owned(),
+            lane: 0,
+        };
+        let tables: BTreeSet<u32> = self.projection.target_tables(0).map(|(index, _)| index).collect();
+        let mut store = self.target.lane(id, Arc::new(tables));
+        let progress = store.load().await.unwrap();
+        (store, progress)
+    }
+
+    fn projection(&self) -> Projection {
+        self.projection.clone()
+    }
+
+    async fn rows(&self) -> Rows {
+        let row =
+            |((table, shard, key), (version, values)): (_, (anabranch_schemas::lsn::Lsn, Box<[Cell]>))| {
+                let (table, key): (u32, Box<[Cell]>) = (table, key);
+                let ([Cell::UInt(user)], [Cell::Bytes(birthday)]) = (&*key, &*values) else {
+                    panic!("{key:?} {values:?}")
+                };
+                let derived = &self.projection.tables()[table as usize].derived;
+                let name = format!("{}.{}", derived.database, derived.table);
+                let shard: anabranch_schemas::shard::ShardId = shard;
+                let birthday = String::from_utf8(birthday.to_vec()).unwrap();
+                ((name, shard.as_u64(), *user), (birthday, version.as_u64(), 0))
+            };
+        self.target.rows().into_iter().map(row).collect()
+    }
+}
+
+pub struct Server(Place);
+
+impl Ground for Server {
+    type Store = MysqlLane;
+
+    async fn start() -> Self {
+        let place = Place { lanes: 1, ..Place::new().await };
+        place.target("target-a").setup().await.unwrap();
+        Self(place)
+    }
+
+    async fn lane(&self) -> (MysqlLane, Progress) {
+        self.0.lane("source-a", 0).await
+    }
+
+    fn projection(&self) -> Projection {
+        self.0.projection()
+    }
+
+    async fn rows(&self) -> Rows {
+        self.0.rows().await
+    }
+}
+
+/// `(table, birthday, lsn)` of one user's rows.
+async fn rows_of(ground: &impl Ground, user_id: u64) -> Vec<(String, String, u64)> {
+    let name = |table: &str| table.split_once('.').unwrap().1.to_owned();
+    let rows = ground.rows().await.into_iter().filter(|((_, _, user), _)| *user == user_id);
+    rows.map(|((table, ..), (birthday, lsn, _))| (name(&table), birthday, lsn)).collect()
+}
+
+/// One lane and the flushes that take it on.
+struct Writer<S> {
+    store: S,
+    progress: Progress,
+    projection: Projection,
+}
+
+impl<S: LaneStore> Writer<S> {
+    async fn open(ground: &impl Ground<Store = S>) -> Self {
+        let (store, progress) = ground.lane().await;
+        Self { store, progress, projection: ground.projection() }
+    }
+
+    fn flush(&self, changes: Vec<(u64, u32, Action<'static>)>) -> Flush {
+        flush_of(&self.projection, LaneScope { target: 0, lane: 0 }, &self.progress, changes)
+    }
+
+    async fn commit(&mut self, changes: Vec<(u64, u32, Action<'static>)>) {
+        let flush = self.flush(changes);
+        self.commit_flush(flush).await;
+    }
+
+    async fn commit_flush(&mut self, flush: Flush) {
+        self.store.commit(&flush).await.unwrap();
+        self.progress = flush.progress;
+    }
+}
+
+on_twin_and_server!(Twin, Server:
+    what_was_committed_is_read_back_whole,
+    progress_without_rows_is_stored_too,
+    a_stale_writer_is_fenced_and_changes_nothing,
+    an_older_mutation_neither_overwrites_nor_deletes_a_newer_row,
+    the_value_of_an_older_version_is_not_taken,
+    each_row_of_a_multi_row_delete_has_its_own_version,
+    the_last_mutation_of_a_claim_wins_and_a_move_over_three_days_leaves_one_row,
+    a_withdrawal_takes_one_shards_older_claims_out_of_every_table_of_the_lane,
+);
+
+async fn what_was_committed_is_read_back_whole(ground: impl Ground) {
+    let mut writer = Writer::open(&ground).await;
+    assert_eq!(writer.progress, Progress::default());
+    let mut flush = writer.flush(vec![(5, 0, insert(user(7, 2, 29)))]);
+    flush.progress.resume.file = "binlog'ü;.000007".into();
+    flush.progress.resume.position = 1 << 40;
+    flush.progress.resume.gtid_set = "0-1-42,1-2-7".into();
+    flush.progress.server.flavor = "mariadb".into();
+    flush.progress.server.id = "1".into();
+    flush.progress.message = Some((u64::MAX / 2, "attempt-1".into()));
+    flush.progress.committed_at_us = 1_700_000_000_000_001;
+    flush.progress.rows = 1;
+    writer.commit_flush(flush).await;
+    assert_eq!(writer.store.load().await.unwrap(), writer.progress);
+    assert_eq!(rows_of(&ground, 7).await, [("birthday_0229".into(), "02-29".into(), 5)]);
+}
+
+async fn progress_without_rows_is_stored_too(ground: impl Ground) {
+    let mut writer = Writer::open(&ground).await;
+    let mut flush = writer.flush(vec![]);
+    flush.progress.position = lsn(77);
+    writer.commit_flush(flush).await;
+    assert_eq!(writer.store.load().await.unwrap().position, lsn(77));
+}
+
+async fn a_stale_writer_is_fenced_and_changes_nothing(ground: impl Ground) {
+    let (mut stale, mut current) = (Writer::open(&ground).await, Writer::open(&ground).await);
+    current.commit(vec![(1, 0, insert(user(1, 1, 1)))]).await;
+    let before = ground.rows().await;
+
+    let zombie = stale.flush(vec![
+        (9, 0, insert(user(2, 1, 1))),
+        (9, 0, Action::Delete { before: user(1, 1, 1) }),
+        (9, 0, Action::Withdraw),
+    ]);
+    let fault = stale.store.commit(&zombie).await.unwrap_err();
+    assert_eq!((fault.code(), fault.class()), (Code::TargetFenced, Class::Transient));
+    assert_eq!(ground.rows().await, before);
+    assert_eq!(stale.store.load().await.unwrap(), current.progress, "the connection still works");
+}
+
+async fn an_older_mutation_neither_overwrites_nor_deletes_a_newer_row(ground: impl Ground) {
+    let mut writer = Writer::open(&ground).await;
+    for (number, action) in [
+        (10, insert(user(1, 1, 1))),
+        (5, update(user(1, 1, 1), user(1, 1, 1))),
+        (9, Action::Delete { before: user(1, 1, 1) }),
+    ] {
+        writer.commit(vec![(number, 0, action)]).await;
+        let found = rows_of(&ground, 1).await;
+        assert_eq!(found, [("birthday_0101".into(), "01-01".into(), 10)], "after {number}");
+    }
+    // The same version is the same event: within it the log's order decides.
+    for (number, action, expected) in [
+        (10, Action::Delete { before: user(1, 1, 1) }, 0),
+        (10, insert(user(1, 1, 1)), 1),
+        (11, Action::Delete { before: user(1, 1, 1) }, 0),
+    ] {
+        writer.commit(vec![(number, 0, action)]).await;
+        assert_eq!(rows_of(&ground, 1).await.len(), expected, "after {number}");
+    }
+}
+
+async fn the_value_of_an_older_version_is_not_taken(ground: impl Ground) {
+    let mut writer = Writer::open(&ground).await;
+    // A birthday table has one value for all rows, so other values are made up here.
+    for (version, value, expected) in [(5, "aa-aa", "aa-aa"), (4, "bb-bb", "aa-aa"), (6, "cc-cc", "cc-cc")] {
+        let mut flush = writer.flush(vec![]);
+        flush.push(Mutation {
+            table: 0,
+            shard: table(0).shard,
+            key: Box::new([Cell::UInt(1)]),
+            lsn: lsn(version),
+            action: MutationAction::Upsert(Box::new([Cell::Bytes(value.as_bytes().into())])),
+        });
+        writer.commit_flush(flush).await;
+        assert_eq!(rows_of(&ground, 1).await[0].1, expected, "after version {version}");
+    }
+}
+
+async fn each_row_of_a_multi_row_delete_has_its_own_version(ground: impl Ground) {
+    let mut writer = Writer::open(&ground).await;
+    writer.commit(vec![(4, 0, insert(user(1, 1, 1))), (8, 0, insert(user(2, 1, 1)))]).await;
+    let deletes = [1, 2, 3].map(|id| (6, 0, Action::Delete { before: user(id, 1, 1) }));
+    writer.commit(deletes.into()).await;
+    assert_eq!((rows_of(&ground, 1).await.len(), rows_of(&ground, 2).await.len()), (0, 1));
+}
+
+async fn the_last_mutation_of_a_claim_wins_and_a_move_over_three_days_leaves_one_row(ground: impl Ground) {
+    let mut writer = Writer::open(&ground).await;
+    writer.commit(vec![(1, 0, insert(user(1, 1, 1)))]).await;
+    writer
+        .commit(vec![
+            (2, 0, update(user(1, 1, 1), user(1, 1, 2))),
+            (3, 0, update(user(1, 1, 2), user(1, 1, 3))),
+            (4, 0, insert(user(2, 5, 5))),
+            (5, 0, Action::Delete { before: user(2, 5, 5) }),
+            (6, 0, insert(user(2, 5, 6))),
+        ])
+        .await;
+    assert_eq!(rows_of(&ground, 1).await, [("birthday_0103".into(), "01-03".into(), 3)]);
+    assert_eq!(rows_of(&ground, 2).await, [("birthday_0506".into(), "05-06".into(), 6)]);
+}
+
+async fn a_withdrawal_takes_one_shards_older_claims_out_of_every_table_of_the_lane(ground: impl Ground) {
+    let mut writer = Writer::open(&ground).await;
+    let mut changes: Vec<_> = (1..=12u8)
+        .flat_map(|month| [0, 1].map(|shard| (3, shard, insert(user(u64::from(month), month, 1)))))
+        .collect();
+    changes.push((7, 0, insert(user(99, 6, 6))));
+    writer.commit(changes).await;
+    // TRUNCATE at 5, and one row that came after it in the same flush.
+    writer.commit(vec![(5, 0, Action::Withdraw), (6, 0, insert(user(50, 2, 2)))]).await;
+    let rows = ground.rows().await;
+    let of_shard = |number| {
+        let shard = table(number).shard.as_u64();
+        rows.keys().filter(|(_, owner, _)| *owner == shard).map(|(_, _, user)| *user).collect::<Vec<_>>()
+    };
+    assert_eq!(of_shard(0), [50, 99], "the newer claims only");
+    assert_eq!(of_shard(1).len(), 12, "the other shard's all");
+}
