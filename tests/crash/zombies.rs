@@ -56,6 +56,27 @@ async fn a_zombie_does_no_harm(test: &str, task: &str, failpoint: Option<&str>) 
     assert!(zombie.is_running());
 }
 
+/// One daemon renews its leases no more and works on; another takes them. So two write at the same time, and only the
+/// fences tell them apart.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_daemons_that_both_believe_to_hold_the_leases_are_told_apart_by_the_fences() {
+    let (mut installation, load) = under_load("two believers").await;
+    let name = "lease-before-renewal";
+    let believer = installation.run_with(&[], &[("ANABRANCH_FAILPOINT", name)]);
+    believer.until_failpoint(name).await;
+    installation.use_another_http_port();
+    let holder = installation.run();
+    // In the words of the servers' own refusals: a lane may notice by looking, too.
+    for refusal in ["another writer appended", "another writer moved its progress"] {
+        until(&format!("one of two is told that {refusal}"), async || {
+            [&believer, &holder].iter().any(|daemon| daemon.log_of_this_run().contains(refusal))
+        })
+        .await;
+    }
+    load.more(200).await;
+    survives(&installation, load).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_frozen_at_any_moment_changes_nothing_when_it_wakes() {
     a_zombie_does_no_harm("zombie", "lane", None).await;

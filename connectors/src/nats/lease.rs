@@ -30,6 +30,8 @@ const RENEWAL_INTERVAL: Duration = LEASE_TIME_TO_LIVE.checked_div(4).expect("fou
 const MARGIN: Duration = LEASE_TIME_TO_LIVE.checked_div(8).expect("eight is not zero");
 /// Wait for the answer to one renewal.
 const RENEWAL_TIMEOUT: Duration = RENEWAL_INTERVAL;
+/// Wait for a renewal that is under way, and for the lease to be freed.
+const RELEASE_TIMEOUT: Duration = LEASE_TIME_TO_LIVE.checked_div(2).expect("two is not zero");
 /// Wait between two attempts to take a lease, plus up to half as much again, plus [`COURTESY_MS`]: a lease whose
 /// holder is gone has a new one within 5 s.
 const ACQUIRE_INTERVAL_MS: u64 = 250;
@@ -222,9 +224,9 @@ impl Lease for NatsLease {
     }
 
     async fn release(mut self) {
-        // Fails only when the lease was lost before.
+        // Fails only when the lease was lost before. A lease that is not free in time ends by itself.
         if self.release.send(()).is_ok() {
-            (&mut self.renewal.0).await.ok();
+            timeout(RELEASE_TIMEOUT, &mut self.renewal.0).await.ok();
         }
     }
 }
