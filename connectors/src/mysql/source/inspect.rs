@@ -1,12 +1,68 @@
-//! One rows event decoded outside of a reading: for tests of the decoder against others.
+//! Readings without a server, and one rows event decoded outside of a reading: for tests.
 
+use std::collections::VecDeque;
+
+use anabranch_pipeline::config::{EntityConfig, SourceConfig};
+use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::change::Row;
+use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
+use mysql_async::binlog::events::Event;
 
 use super::compressed;
 use super::events::{self, Class};
+use super::gtid::Flavor;
+use super::position::{FILE_START, Position};
 use super::rows::{Plan, RowsEvent};
+use super::stream::{Beginning, MysqlStream};
 use super::table_map::TableMap;
+use super::tables::CapturedTables;
+use super::transport::Events;
 use super::wire::{Malformed, Reader};
+
+/// Events that were recorded; behind the last one the connection breaks.
+#[derive(Debug)]
+pub struct Recording(VecDeque<Event>);
+
+impl Events for Recording {
+    async fn next(&mut self) -> Result<Event, Fault> {
+        let broken = || Fault::new(Code::SourceUnreachable, "recording", "it has ended");
+        self.0.pop_front().ok_or_else(broken)
+    }
+
+    fn next_now(&mut self) -> Option<Result<Event, Fault>> {
+        self.0.pop_front().map(Ok)
+    }
+}
+
+/// A reading of events as a MariaDB server sends them from the start of this file.
+pub fn recorded(
+    file: &str,
+    events: Vec<Event>,
+    config: &SourceConfig,
+    entities: &[EntityConfig],
+) -> MysqlStream<Recording> {
+    let position = Position::new(FIRST_EPOCH, file.to_owned(), FILE_START);
+    let beginning = Beginning {
+        position: position.expect("the name of a binlog file"),
+        gtids: None,
+        sent: Lsn::ZERO,
+        is_by_gtid: false,
+        entered_at: None,
+        follows: None,
+    };
+    let server = ServerIdentity { flavor: Flavor::MariaDb.as_str().to_owned(), id: "1".to_owned() };
+    let tables = CapturedTables::new(config, entities);
+    MysqlStream::new(
+        Recording(events.into()),
+        &config.name,
+        server,
+        Flavor::MariaDb,
+        false,
+        tables,
+        beginning,
+    )
+}
 
 /// The images of one changed row.
 #[derive(Debug, Clone, PartialEq)]

@@ -14,7 +14,7 @@ use super::MysqlSource;
 use super::events::{self, Class};
 use super::position::FILE_START;
 use super::session::Session;
-use super::transport::{Start, Transport};
+use super::transport::{Events as _, Start, Transport};
 use crate::mysql::connection::async_options;
 
 /// A GTID set with nothing behind it is at the end of the binlog: nothing comes within this time.

@@ -10,6 +10,7 @@ use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use super::group::Group;
 use super::gtid::{GroupStart, Gtids};
 use super::stream::MysqlStream;
+use super::transport::Events;
 use super::withheld::Withheld;
 use super::xa::Xid;
 
@@ -25,7 +26,7 @@ pub struct Release {
     committed_at_us: u64,
 }
 
-impl MysqlStream {
+impl<E: Events> MysqlStream<E> {
     /// Gives the place between two groups as a resume point, when the groups before it are known.
     pub(super) fn enter(&mut self, batch: &mut BatchBuilder) -> Result<(), Fault> {
         if self.gtids.is_none() || self.is_by_gtid && !self.has_entry {

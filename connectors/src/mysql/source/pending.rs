@@ -12,7 +12,7 @@ use super::rows::{Kind, RowsEvent};
 use super::wire::{Malformed, Reader};
 
 /// An event beside its body: a generous guess.
-const OVERHEAD_BYTES: usize = 256;
+const OVERHEAD_BYTES: usize = 512;
 
 /// The bytes of a rows event: its own, or inflated ones.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use super::gtid::{Flavor, Gtid, Gtids};
 use super::position::{self, FILE_START};
 use super::session::Session;
 use super::stream::{Beginning, MysqlStream};
-use super::transport::Start;
+use super::transport::{Events, Start};
 
 /// A reading that goes on from another server's.
 #[derive(Debug)]
@@ -223,7 +223,7 @@ impl MysqlSource {
     }
 }
 
-impl MysqlStream {
+impl<E: Events> MysqlStream<E> {
     /// The first group behind the set: it must not have begun here when an open group is to come again.
     pub(super) fn check_follows(&self, follows: &Follows, first: &Gtid) -> Result<(), Fault> {
         let is_continued = self.gtids.as_ref().is_some_and(|gtids| gtids.are_continued_by(first));

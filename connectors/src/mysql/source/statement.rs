@@ -13,11 +13,12 @@ use super::events::Class;
 use super::query::{self, Query, Statement, TableName};
 use super::stream::MysqlStream;
 use super::tables::CapturedTable;
+use super::transport::Events;
 
 /// EXECUTE_LOAD_QUERY: file id, two offsets, how duplicates are handled.
 const LOAD_HEADER_BYTES: usize = 13;
 
-impl MysqlStream {
+impl<E: Events> MysqlStream<E> {
     pub(super) fn query(
         &mut self,
         class: Class,

@@ -23,7 +23,7 @@ use super::position::{FILE_START, Position, PositionError};
 use super::resume::Follows;
 use super::rows::{self, Kind};
 use super::tables::CapturedTables;
-use super::transport::{self, Transport};
+use super::transport::{self, Events, Transport};
 use super::wire::Malformed;
 use super::withheld::{MEMORY_BYTES_MAX, Withheld, WithholdError};
 use super::xa::Branches;
@@ -54,8 +54,8 @@ pub(super) struct Payload {
 }
 
 /// An open reading of a MySQL or MariaDB binlog.
-pub struct MysqlStream {
-    pub(super) transport: Transport,
+pub struct MysqlStream<E = Transport> {
+    events: E,
     pub(super) source: String,
     pub(super) server: ServerIdentity,
     pub(super) flavor: Flavor,
@@ -80,9 +80,9 @@ pub struct MysqlStream {
     pub(super) releasing: Option<Release>,
 }
 
-impl MysqlStream {
+impl<E: Events> MysqlStream<E> {
     pub(super) fn new(
-        transport: Transport,
+        events: E,
         source: &str,
         server: ServerIdentity,
         flavor: Flavor,
@@ -96,7 +96,7 @@ impl MysqlStream {
             _ => beginning.sent,
         };
         Self {
-            transport,
+            events,
             source: source.to_owned(),
             server,
             flavor,
@@ -327,10 +327,10 @@ impl MysqlStream {
     }
 }
 
-impl ChangeSource for MysqlStream {
+impl<E: Events> ChangeSource for MysqlStream<E> {
     async fn fill(&mut self, batch: &mut BatchBuilder) -> Result<Filled, Fault> {
         if self.releasing.is_none() {
-            let event = self.transport.next().await.map_err(|fault| self.refused(fault))?;
+            let event = self.events.next().await.map_err(|fault| self.refused(fault))?;
             self.take(event, batch)?;
         }
         for _ in 0..EVENTS_PER_FILL_MAX {
@@ -338,7 +338,7 @@ impl ChangeSource for MysqlStream {
             if batch.is_full() {
                 return Ok(Filled::Full);
             }
-            match self.transport.next_now() {
+            match self.events.next_now() {
                 None => return Ok(Filled::Drained),
                 Some(event) => self.take(event.map_err(|fault| self.refused(fault))?, batch)?,
             }

@@ -38,6 +38,15 @@ pub enum Start {
     Gtids(Gtids),
 }
 
+/// Where a reading gets its events.
+pub trait Events: Send {
+    /// The next event. Cancel safe. After an error there is nothing more.
+    fn next(&mut self) -> impl Future<Output = Result<Event, Fault>> + Send;
+
+    /// The next event if it has arrived.
+    fn next_now(&mut self) -> Option<Result<Event, Fault>>;
+}
+
 /// An open binlog connection.
 pub struct Transport {
     stream: BinlogStream,
@@ -76,30 +85,6 @@ impl Transport {
         })
     }
 
-    /// The next event. Cancel safe. After an error there is nothing more.
-    pub async fn next(&mut self) -> Result<Event, Fault> {
-        if self.has_ended {
-            return Err(self.ended());
-        }
-        let now = Instant::now();
-        if self.silent_until <= now && !self.is_extended {
-            self.silent_until = now + self.silence_limit;
-            self.is_extended = true;
-        }
-        let next = AssertUnwindSafe(self.stream.next()).catch_unwind();
-        let result = tokio::time::timeout_at(self.silent_until, next).await;
-        self.receive(result.map_err(|_| ()))
-    }
-
-    /// The next event if it has arrived.
-    pub fn next_now(&mut self) -> Option<Result<Event, Fault>> {
-        if self.has_ended {
-            return Some(Err(self.ended()));
-        }
-        let next = AssertUnwindSafe(self.stream.next()).catch_unwind().now_or_never()?;
-        Some(self.receive(Ok(next)))
-    }
-
     #[allow(clippy::type_complexity)]
     fn receive(
         &mut self,
@@ -134,6 +119,30 @@ impl Transport {
 
     fn ended(&self) -> Fault {
         Fault::new(Code::SourceUnreachable, self.subject.as_str(), "the server ended the binlog stream")
+    }
+}
+
+impl Events for Transport {
+    async fn next(&mut self) -> Result<Event, Fault> {
+        if self.has_ended {
+            return Err(self.ended());
+        }
+        let now = Instant::now();
+        if self.silent_until <= now && !self.is_extended {
+            self.silent_until = now + self.silence_limit;
+            self.is_extended = true;
+        }
+        let next = AssertUnwindSafe(self.stream.next()).catch_unwind();
+        let result = tokio::time::timeout_at(self.silent_until, next).await;
+        self.receive(result.map_err(|_| ()))
+    }
+
+    fn next_now(&mut self) -> Option<Result<Event, Fault>> {
+        if self.has_ended {
+            return Some(Err(self.ended()));
+        }
+        let next = AssertUnwindSafe(self.stream.next()).catch_unwind().now_or_never()?;
+        Some(self.receive(Ok(next)))
     }
 }
 

@@ -1,0 +1,225 @@
+//! Damaged events, by the code that reads real ones: every one is read or refused by name, without a panic and without
+//! an allocation that its own length does not explain.
+//!
+//! The events were recorded from MariaDB 10.11: rows plain and compressed, XA branches, rollbacks, statements. Checksums
+//! are not looked at here, since they would refuse nearly everything. `ANABRANCH_FUZZ_SEED` and `ANABRANCH_FUZZ_ROUNDS`
+//! repeat or extend a run.
+
+// A counting allocator has no safe form.
+#![allow(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "the whole target is tests")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::num::NonZeroU32;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anabranch_connectors::mysql::source::inspect;
+use anabranch_pipeline::capture::BatchBuilder;
+use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{ChangeSource, Entry};
+use anabranch_schemas::change::Entity;
+use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::shard::TablePattern;
+use futures::FutureExt as _;
+use mysql_async::binlog::BinlogVersion;
+use mysql_async::binlog::events::{Event, FormatDescriptionEvent};
+use rand::rngs::StdRng;
+use rand::seq::IteratorRandom as _;
+use rand::{Rng, RngExt as _, SeedableRng as _};
+
+/// Remembers the largest single allocation, and how much is allocated.
+struct Counting;
+
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+static PRESENT: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator; only numbers are kept beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
+        let present = PRESENT.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(present, Ordering::Relaxed);
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        PRESENT.fetch_sub(layout.size(), Ordering::Relaxed);
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const RECORDED: &[u8] = include_bytes!("recorded/mariadb-10.11.binlog");
+const FILE: &str = "binlog.000004";
+const HEADER_BYTES: usize = 19;
+/// Length of a compressed event: nearly 1 GiB.
+const CLAIM: [u8; 5] = [0x84, 0x3f, 0xff, 0xff, 0xff];
+const ROUNDS: u64 = 10_000;
+/// A buffer for inflating, grown once, and lists of a few hundred small things.
+const ALLOCATION_BYTES_MAX: usize = 4 << 20;
+const GROWTH_BYTES_MAX: usize = 16 << 20;
+
+/// The raw events of the recording, without the magic bytes of the file.
+fn recorded() -> Vec<Vec<u8>> {
+    let mut rest = &RECORDED[4..];
+    let mut events = Vec::new();
+    while !rest.is_empty() {
+        let size = u32::from_le_bytes(rest[9..13].try_into().unwrap()) as usize;
+        let (event, behind) = rest.split_at(size);
+        events.push(event.to_vec());
+        rest = behind;
+    }
+    // The recording ends with a DROP DATABASE, which stops a source without a sharding rule.
+    let is_drop = |event: &Vec<u8>| event.windows(13).any(|window| window == b"DROP DATABASE");
+    let drop_group = events.iter().position(is_drop).expect("recorded") - 1;
+    events.truncate(drop_group);
+    events
+}
+
+/// As the client library makes them. One that it cannot make is left out: what it does then is not ours to bound.
+fn parsed(raw: &[Vec<u8>]) -> Vec<Event> {
+    let mut description = FormatDescriptionEvent::new(BinlogVersion::Version4);
+    let mut events = Vec::new();
+    for bytes in raw {
+        let Ok(Ok(event)) = catch_unwind(|| Event::read(&description, bytes.as_slice())) else { continue };
+        if let Ok(own) = event.read_event::<FormatDescriptionEvent<'_>>()
+            && event.header().event_type_raw() == 15
+        {
+            description = own.into_owned().with_footer(event.footer());
+        }
+        events.push(event);
+    }
+    events
+}
+
+fn damage(raw: &mut Vec<Vec<u8>>, random: &mut StdRng) {
+    for _ in 0..random.random_range(1..4) {
+        let index = random.random_range(1..raw.len());
+        match random.random_range(0..8) {
+            0 => drop(raw.remove(index)),
+            1 => {
+                let copy = raw[random.random_range(1..raw.len())].clone();
+                raw.insert(index, copy);
+            }
+            2 => {
+                let other = random.random_range(1..raw.len());
+                raw.swap(index, other);
+            }
+            3 => {
+                let event = &mut raw[index];
+                let length = random.random_range(HEADER_BYTES + 4..=event.len());
+                event.truncate(length);
+            }
+            4 => {
+                // A compressed event that claims to be huge.
+                let is_compressed = |event: &&mut Vec<u8>| (165..=168).contains(&event[4]);
+                let Some(event) = raw.iter_mut().filter(is_compressed).choose(random) else { continue };
+                let at = random.random_range(HEADER_BYTES..event.len() - CLAIM.len());
+                event[at..at + CLAIM.len()].copy_from_slice(&CLAIM);
+            }
+            _ => {
+                let event = &mut raw[index];
+                for _ in 0..random.random_range(1..6) {
+                    // Not the length: the packet has its own. Type, position and body may be anything.
+                    let at = random.random_range(0..event.len());
+                    if !(9..13).contains(&at) {
+                        event[at] = if random.random_bool(0.3) { 0xff } else { random.random() };
+                    }
+                }
+            }
+        }
+    }
+    for event in raw {
+        let size = event.len() as u32;
+        event[9..13].copy_from_slice(&size.to_le_bytes());
+    }
+}
+
+struct Ground {
+    config: SourceConfig,
+    entities: Vec<EntityConfig>,
+}
+
+impl Ground {
+    fn new() -> Self {
+        let entity = EntityConfig {
+            entity: Entity::User,
+            tables: TablePattern::parse("user_f{db}.t{table}").unwrap(),
+            columns: vec!["user_id".to_owned(), "birthday".to_owned()],
+            rule: None,
+        };
+        let config = SourceConfig {
+            name: "source-a".to_owned(),
+            url: ServerUrl::try_from("mysql://u:p@127.0.0.1:3306".to_owned()).unwrap(),
+            ca_file: None,
+            replica_server_id: NonZeroU32::MIN,
+            start: Entry::Earliest,
+            generation: 0,
+            entities: vec![Entity::User],
+            retention_min: Duration::ZERO,
+        };
+        Self { config, entities: vec![entity] }
+    }
+
+    /// Reads all; the number of changes and how it ended.
+    fn read(&self, events: Vec<Event>) -> (u32, Fault) {
+        let mut reading = inspect::recorded(FILE, events, &self.config, &self.entities);
+        let mut batch = BatchBuilder::new(4096, Lsn::ZERO, ResumePoint::default());
+        let mut changes = 0;
+        loop {
+            let filled = reading.fill(&mut batch).now_or_never().expect("a recording never waits");
+            changes += batch.take().changes;
+            if let Err(fault) = filled {
+                return (changes, fault);
+            }
+        }
+    }
+}
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn damaged_events_are_read_or_refused_within_bounds() {
+    let ground = Ground::new();
+    let whole = recorded();
+    let (changes, fault) = ground.read(parsed(&whole));
+    // Three rows, four, a branch, one beside a savepoint, seven compressed, two withdrawn tables.
+    assert_eq!((changes, fault.code()), (18, Code::SourceUnreachable), "{fault}");
+
+    let seed = number("ANABRANCH_FUZZ_SEED", rand::rng().next_u64());
+    let rounds = number("ANABRANCH_FUZZ_ROUNDS", ROUNDS);
+    println!("ANABRANCH_FUZZ_SEED={seed} ANABRANCH_FUZZ_ROUNDS={rounds}");
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut refused = 0;
+    for round in 0..rounds {
+        let mut random = StdRng::seed_from_u64(seed.wrapping_add(round));
+        let mut raw = whole.clone();
+        damage(&mut raw, &mut random);
+        let events = parsed(&raw);
+        LARGEST.store(0, Ordering::Relaxed);
+        let before = PRESENT.load(Ordering::Relaxed);
+        PEAK.store(before, Ordering::Relaxed);
+        let Ok((_, fault)) = catch_unwind(AssertUnwindSafe(|| ground.read(events))) else {
+            drop(std::panic::take_hook());
+            panic!("a panic with seed {}, which is round 0 of it", seed.wrapping_add(round));
+        };
+        refused += u64::from(fault.code() != Code::SourceUnreachable);
+        let (largest, grown) =
+            (LARGEST.load(Ordering::Relaxed), PEAK.load(Ordering::Relaxed).saturating_sub(before));
+        if largest > ALLOCATION_BYTES_MAX || grown > GROWTH_BYTES_MAX {
+            drop(std::panic::take_hook());
+            panic!("{largest} bytes at once, {grown} in all, with seed {}", seed.wrapping_add(round));
+        }
+    }
+    drop(std::panic::take_hook());
+    println!("{refused} of {rounds} refused by name");
+    assert!(refused > rounds / 10, "the damage does not reach the reader: {refused} of {rounds} refused");
+}
