@@ -5,6 +5,7 @@
 
 mod check;
 mod commands;
+mod fail_over;
 mod faults;
 mod flow;
 mod large;
