@@ -8,8 +8,6 @@ use bytes::Bytes;
 use crate::STANDARD;
 use crate::faults::{insert, until_derived};
 
-const LEASES: &str = "leases";
-
 /// A daemon at work on both sources.
 async fn at_work() -> (Installation<'static>, Daemon) {
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
@@ -135,7 +133,7 @@ async fn a_stream_that_somebody_else_made_in_its_place_stops_its_source_only() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deleted_lease_bucket_is_made_anew() {
     let (installation, daemon) = at_work().await;
-    let bucket = format!("{}_{LEASES}", installation.configuration.name);
+    let bucket = format!("{}_leases", installation.configuration.name);
     installation.jetstream().await.delete_key_value(&bucket).await.unwrap();
     until("the loss is told", async || daemon.log().contains("made anew")).await;
     insert(&installation, "source-a", "user_00.user_000", 3).await;
