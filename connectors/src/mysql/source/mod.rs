@@ -185,7 +185,7 @@ impl SourceConnector for MysqlSource {
         let has_lower_case_names = session.has_lower_case_names().await?;
         let (start, beginning) = self.begin(&mut session, entry).await?;
         let tables = self.tables(&mut session).await?;
-        match session.undecided_branches().await? {
+        match session.undecided_branches().await {
             Some(0) => {}
             Some(branches) => tracing::warn!(
                 source = self.config.name,
