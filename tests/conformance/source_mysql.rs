@@ -160,3 +160,61 @@ async fn mysql_stops_are_named() {
     let fault = Reading::open(&database.source(), Entry::Gtid("x".to_owned())).await.err().unwrap();
     assert_eq!(fault.code(), Code::BinlogGtidUnknown);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mysql_sends_what_is_decided_and_never_what_is_undone() {
+    let Some(database) = Database::mysql() else { return };
+    let database = database.with_tables().await;
+    database.run(&["CREATE TABLE $0.plain (id INT PRIMARY KEY) ENGINE = MyISAM"]).await;
+    let mut reading = database.read_latest().await;
+    database
+        .run(&[
+            "BEGIN",
+            "INSERT INTO $0.t0 VALUES (1, '', NULL)",
+            "CREATE TEMPORARY TABLE $0.temporary (a INT)",
+            "ROLLBACK",
+            "BEGIN",
+            "INSERT INTO $0.t0 VALUES (2, '', NULL)",
+            "SAVEPOINT s",
+            "INSERT INTO $0.t0 VALUES (3, '', NULL)",
+            "CREATE TEMPORARY TABLE $0.temporary2 (a INT)",
+            "ROLLBACK TO s",
+            "COMMIT",
+            "XA START 'one'",
+            "INSERT INTO $0.t0 VALUES (4, '', NULL)",
+            "XA END 'one'",
+            "XA COMMIT 'one' ONE PHASE",
+            "XA START 'two', 'b', 9",
+            "INSERT INTO $0.t0 VALUES (5, '', NULL)",
+            "XA END 'two', 'b', 9",
+            "XA PREPARE 'two', 'b', 9",
+        ])
+        .await;
+    database
+        .run(&[
+            "XA START 'three'",
+            "INSERT INTO $0.t0 VALUES (6, '', NULL)",
+            "XA END 'three'",
+            "XA PREPARE 'three'",
+        ])
+        .await;
+    let before = {
+        reading.until_seen(2).await;
+        reading.until_end(&database).await;
+        reading.resume()
+    };
+    database.run(&["XA ROLLBACK 'three'", "XA COMMIT 'two', 'b', 9"]).await;
+    reading.until_seen(3).await;
+    reading.until_end(&database).await;
+    assert_eq!(reading.texts(), ["t0 + 2 NULL", "t0 + 4 NULL", "t0 + 5 NULL"]);
+    assert!(before.position < reading.resume().position || before.file != reading.resume().file);
+    for index in 0..reading.batches.len() {
+        let sent = reading.batches[index].position;
+        let missing: Vec<_> = reading.seen.iter().filter(|seen| seen.lsn > sent).collect();
+        let mut again = database.read(reading.entry_after(index)).await;
+        if !missing.is_empty() {
+            again.until_seen(missing.len()).await;
+        }
+        assert!(again.seen.iter().eq(missing), "behind batch {index}");
+    }
+}
