@@ -61,6 +61,12 @@ fn each_mistake_is_named_with_its_key() {
         ("user_{db:02}.user", "user_{x}.user", "is not a table pattern"),
         ("[log]", "[limits]\nbatch_bytes = 0\n[log]", "batch_bytes"),
         ("[log]", "[limits]\nbatch_bytes = 10000000\n[log]", "at most 524288"),
+        (
+            "[log]",
+            "[log]\nmax_age_seconds = 19",
+            "configuration key log.max_age_seconds: 19; needed: at least 20",
+        ),
+        ("[log]", "[limits]\nmark_interval_ms = 1\n[log]\nmax_age_seconds = 1", "at least 2"),
     ] {
         let text = GOOD.replace(from, to);
         assert_ne!(text, GOOD, "{from} is not in the sample");
