@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_connectors::memory::Group;
 use anabranch_pipeline::deliver::Progress;
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
@@ -18,6 +19,8 @@ use crate::stage::{LANES, Stage, source_name};
 const DAEMONS: usize = 2;
 /// Virtual time after which a run that has not become equal is stuck. A take-over takes up to five seconds of it.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two empty transactions while lanes are not there yet.
+const CHANGE_INTERVAL: Duration = Duration::from_secs(3);
 /// Time in which whatever is still on its way arrives.
 const AFTERMATH: Duration = Duration::from_millis(200);
 
@@ -217,6 +220,7 @@ impl World {
             self.daemons.truncate(1);
         }
         let deadline = Instant::now() + PATIENCE;
+        let mut next_at = Instant::now() + CHANGE_INTERVAL;
         loop {
             tokio::time::sleep(AFTERMATH).await;
             let stopped = self.stage.stopped.lock().expect("nothing panics in there").join("; ");
@@ -226,6 +230,11 @@ impl World {
             let behind = self.behind();
             if behind.is_empty() {
                 break;
+            }
+            // A lane that was fed from the binlog is back on the stream when the next message comes from there.
+            if next_at < Instant::now() {
+                next_at += CHANGE_INTERVAL;
+                self.stage.sources.iter().for_each(|source| source.commit(Group::Rows(Vec::new())));
             }
             if Instant::now() > deadline {
                 for source in 0..SOURCES {
@@ -253,7 +262,7 @@ impl World {
         for (number, source) in self.stage.sources.iter().enumerate() {
             let lanes = self.stage.progress(number);
             let is_behind = |(_, progress): &&(_, Progress)| {
-                progress.position < progress.highest_position || !source.is_reached(progress)
+                progress.is_replaying() || !source.is_reached(progress) || progress.message.is_none()
             };
             let end = source.end();
             let late = lanes.iter().filter(is_behind);

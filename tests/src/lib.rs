@@ -9,6 +9,7 @@ mod ground;
 mod http;
 mod installation;
 mod patience;
+pub mod protections;
 
 pub use daemon::{Daemon, Finished};
 pub use ground::{Ground, Turn};

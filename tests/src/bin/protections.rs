@@ -1,0 +1,161 @@
+//! `cargo protections`: takes out each protection in turn and shows that the suite notices.
+//!
+//! Works on a copy of the sources under `target/protections/` with a target directory of its own, so nothing here
+//! changes. (In a shared one cargo would take the copy's packages for the checkout's.) The first run builds everything.
+//! Arguments: words of names (none = all), `--all` (also those that need real servers), `--seeds N`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anabranch_tests::protections::Protection;
+
+/// Enough for each protection of the list; the unprotected copy must pass them too.
+const SEEDS: u64 = 400;
+const COPIED: [&str; 6] = [".cargo", "schemas", "pipeline", "connectors", "deploy", "tests"];
+const COPIED_FILES: [&str; 4] = ["Cargo.toml", "Cargo.lock", "clippy.toml", "rust-toolchain.toml"];
+
+struct Arguments {
+    words: Vec<String>,
+    all: bool,
+    seeds: u64,
+}
+
+/// What a test command said.
+enum Outcome {
+    Noticed(String),
+    Unnoticed(String),
+    /// The copy does not compile: the entry of the list is wrong.
+    Broken(String),
+}
+
+fn main() -> ExitCode {
+    let arguments = arguments();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned();
+    let copy = root.join("target/protections/sources");
+    for folder in COPIED {
+        copy_changed(&root.join(folder), &copy.join(folder));
+    }
+    for file in COPIED_FILES {
+        copy_changed(&root.join(file), &copy.join(file));
+    }
+    let wanted = |protection: &Protection| {
+        let named = arguments.words.iter().any(|word| protection.name.contains(word.as_str()));
+        named || arguments.words.is_empty() && (arguments.all || !protection.slow)
+    };
+    let protections: Vec<Protection> = Protection::all(&root).into_iter().filter(wanted).collect();
+    println!("{:34} {:10} what went red", "without", "verdict");
+    if let Outcome::Noticed(what) | Outcome::Broken(what) = test(&root, &copy, &[], arguments.seeds) {
+        println!("{:34} {:10} {what}", "nothing", "RED");
+        return ExitCode::FAILURE;
+    }
+    println!("{:34} {:10}", "nothing", "green");
+    let mut unnoticed = 0;
+    for protection in &protections {
+        let (verdict, what) = match without(protection, &root, &copy, arguments.seeds) {
+            Outcome::Noticed(what) => ("noticed", what),
+            Outcome::Unnoticed(what) => ("UNNOTICED", what),
+            Outcome::Broken(what) => ("BROKEN", what),
+        };
+        unnoticed += usize::from(verdict != "noticed");
+        println!("{:34} {verdict:10} {what}", protection.name);
+    }
+    println!("{} of {} noticed", protections.len() - unnoticed, protections.len());
+    if unnoticed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn arguments() -> Arguments {
+    let mut arguments = Arguments { words: Vec::new(), all: false, seeds: SEEDS };
+    let mut given = std::env::args().skip(1);
+    while let Some(argument) = given.next() {
+        match argument.as_str() {
+            "--all" => arguments.all = true,
+            "--seeds" => {
+                let number = given.next().and_then(|number| number.parse().ok());
+                arguments.seeds = number.expect("--seeds is followed by a number");
+            }
+            _ => arguments.words.push(argument),
+        }
+    }
+    arguments
+}
+
+/// Takes the protection out, runs its test and puts it back.
+fn without(protection: &Protection, root: &Path, copy: &Path, seeds: u64) -> Outcome {
+    let files: Vec<PathBuf> = protection.edits.iter().map(|edit| edit.file.clone()).collect();
+    for edit in &protection.edits {
+        let file = copy.join(&edit.file);
+        let text = std::fs::read_to_string(&file).expect("it was copied");
+        let Some(changed) = edit.apply(&text) else {
+            return Outcome::Broken(format!("`{}` is not there exactly once", edit.before));
+        };
+        std::fs::write(&file, changed).expect("the copy can be written");
+    }
+    let outcome = test(root, copy, &protection.test, seeds);
+    for file in files {
+        std::fs::copy(root.join(&file), copy.join(&file)).expect("the copy can be written");
+        // Newer than what was built without the protection.
+        touch(&copy.join(&file));
+    }
+    outcome
+}
+
+fn test(root: &Path, copy: &Path, arguments: &[String], seeds: u64) -> Outcome {
+    let simulation = ["--test", "simulation", "whatever"].map(str::to_owned);
+    let arguments = if arguments.is_empty() { &simulation[..] } else { arguments };
+    let output = Command::new(env!("CARGO"))
+        .args(["test", "--package", "anabranch-tests"])
+        .args(arguments)
+        .args(["--", "--nocapture"])
+        .current_dir(copy)
+        .env("CARGO_TARGET_DIR", root.join("target/protections/target"))
+        .env("ANABRANCH_SIMULATION_SEEDS", seeds.to_string())
+        .env("RUST_BACKTRACE", "0")
+        .output()
+        .expect("cargo runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let said = |start: &str| text.lines().find(|line| line.trim_start().starts_with(start));
+    let red = || {
+        let failed = text.lines().filter(|line| line.starts_with("test ") && line.ends_with("FAILED"));
+        failed.map(|line| line.trim_end_matches(" ... FAILED").to_owned()).collect::<Vec<_>>().join(", ")
+    };
+    let what = said("simulation:").map_or_else(red, str::to_owned);
+    match (output.status.success(), said("running")) {
+        (true, _) => Outcome::Unnoticed(what),
+        (false, Some(_)) => Outcome::Noticed(what),
+        (false, None) => {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let error = errors.lines().find(|line| line.starts_with("error")).unwrap_or("cargo failed");
+            Outcome::Broken(error.to_owned())
+        }
+    }
+}
+
+/// Copies what differs, so that cargo builds only what must be built, and removes what is gone.
+fn copy_changed(from: &Path, to: &Path) {
+    if from.is_dir() {
+        std::fs::create_dir_all(to).expect("the target folder can be written");
+        let names = |folder: &Path| -> Vec<_> {
+            let entries = std::fs::read_dir(folder).expect("a folder can be read");
+            entries.map(|entry| entry.expect("a folder can be read").file_name()).collect()
+        };
+        let kept = names(from);
+        for name in names(to).into_iter().filter(|name| !kept.contains(name)) {
+            let gone = to.join(name);
+            let removed =
+                if gone.is_dir() { std::fs::remove_dir_all(gone) } else { std::fs::remove_file(gone) };
+            removed.expect("the copy can be written");
+        }
+        kept.iter().for_each(|name| copy_changed(&from.join(name), &to.join(name)));
+        return;
+    }
+    let content = std::fs::read(from).expect("a source file can be read");
+    if std::fs::read(to).is_ok_and(|present| present == content) {
+        return;
+    }
+    std::fs::write(to, content).expect("the copy can be written");
+}
+
+fn touch(file: &Path) {
+    let file = std::fs::File::options().append(true).open(file).expect("the copy can be written");
+    file.set_modified(std::time::SystemTime::now()).expect("the copy can be written");
+}

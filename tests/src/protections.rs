@@ -1,0 +1,81 @@
+//! Protections and the texts that take them out, as `protections.toml` lists them.
+//!
+//! The product has no switches: a protection is taken out of a copy of the sources by replacing text.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// What keeps something from going wrong, and how to do without it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Protection {
+    pub name: String,
+    pub guards: String,
+    pub edits: Vec<Edit>,
+    /// Arguments of `cargo test -p anabranch-tests`; the simulation when there are none.
+    #[serde(default)]
+    pub test: Vec<String>,
+    /// It needs real servers.
+    #[serde(default)]
+    pub slow: bool,
+}
+
+/// One text of one file, replaced by another.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Edit {
+    pub file: PathBuf,
+    pub before: String,
+    pub after: String,
+}
+
+#[derive(Deserialize)]
+struct List {
+    protection: Vec<Protection>,
+}
+
+impl Protection {
+    /// The list of a checkout.
+    ///
+    /// # Panics
+    /// When it cannot be read.
+    pub fn all(root: &Path) -> Vec<Self> {
+        let file = root.join("tests/protections.toml");
+        let text =
+            std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        toml::from_str::<List>(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display())).protection
+    }
+}
+
+impl Edit {
+    /// The file's text without the protection; `None` when the text to replace does not stand in it exactly once.
+    pub fn apply(&self, text: &str) -> Option<String> {
+        (text.matches(&self.before).count() == 1).then(|| text.replace(&self.before, &self.after))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else the command would one day take out nothing, and say that nothing was noticed.
+    #[test]
+    fn each_text_of_the_list_stands_exactly_once_in_its_file() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+        for protection in Protection::all(root) {
+            for edit in &protection.edits {
+                let text = std::fs::read_to_string(root.join(&edit.file))
+                    .unwrap_or_else(|error| panic!("{}: {error}", edit.file.display()));
+                let changed = edit.apply(&text);
+                assert!(
+                    changed.is_some_and(|changed| changed != text),
+                    "{}: `{}` does not stand exactly once in {}",
+                    protection.name,
+                    edit.before,
+                    edit.file.display()
+                );
+            }
+        }
+    }
+}
