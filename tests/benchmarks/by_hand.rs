@@ -11,7 +11,7 @@ use anabranch_connectors::mysql::target::MysqlTarget;
 use anabranch_connectors::nats::{NatsLog, TailFrom};
 use anabranch_demo::Endpoint;
 use anabranch_pipeline::config::Config;
-use anabranch_pipeline::deliver::{Cell, Flush, MutationAction, Progress};
+use anabranch_pipeline::deliver::{Cell, Flush, MutationAction, OrderedMutation, Progress};
 use anabranch_pipeline::ports::LogReader;
 use anabranch_pipeline::projections::Defects;
 use anabranch_schemas::codec::v1;
@@ -89,9 +89,9 @@ pub async fn prepare(config: &Config, log: &NatsLog, end: Lsn, flush_rows: usize
 }
 
 fn rows(flush: &Flush, days: &mut [String]) -> Vec<Row> {
-    let row = |mutation: &anabranch_pipeline::deliver::Mutation, days: &mut [String]| {
+    let row = |mutation: &OrderedMutation<'_>, days: &mut [String]| {
         let Some(Cell::UInt(user_id)) = mutation.key.first() else { panic!("a user id is a number") };
-        let is_delete = match &mutation.action {
+        let is_delete = match mutation.action {
             MutationAction::Delete => true,
             MutationAction::Upsert(values) => {
                 if let Some(Cell::Bytes(day)) = values.first() {

@@ -55,6 +55,15 @@ enum Figure {
     Memory,
 }
 
+/// The figures that were asked for; none means all.
+struct Wanted(Vec<Figure>);
+
+impl Wanted {
+    fn has(&self, figure: Figure) -> bool {
+        self.0.is_empty() || self.0.contains(&figure)
+    }
+}
+
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
 struct Scale {
@@ -89,24 +98,28 @@ static GROUND: Ground = Ground::of(|| {
 #[tokio::main]
 async fn main() {
     let arguments = Arguments::parse();
-    let wanted = |figure| arguments.figures.is_empty() || arguments.figures.contains(&figure);
+    let wanted = Wanted(arguments.figures.clone());
     let scale = Scale::of(&arguments);
     let mut report = Report::new(&scale);
-    if [Figure::Decode, Figure::Append, Figure::Apply, Figure::Memory].into_iter().any(wanted) {
+    if wanted.has(Figure::Decode)
+        || wanted.has(Figure::Append)
+        || wanted.has(Figure::Apply)
+        || wanted.has(Figure::Memory)
+    {
         let mut site = site::Site::open(GROUND.turn().await).await;
         let data = data::write(&site, &scale).await;
         report.note(&data.to_string());
-        if wanted(Figure::Decode) || wanted(Figure::Append) {
-            capture::measure(&mut site, &data, &scale, wanted, &mut report).await;
+        if wanted.has(Figure::Decode) || wanted.has(Figure::Append) {
+            capture::measure(&mut site, &data, &scale, &wanted, &mut report).await;
         }
-        if wanted(Figure::Apply) {
+        if wanted.has(Figure::Apply) {
             apply::measure(&mut site, &data, &scale, &mut report).await;
         }
-        if wanted(Figure::Memory) {
+        if wanted.has(Figure::Memory) {
             memory::measure(&mut site, &data, &scale, &mut report).await;
         }
     }
-    if wanted(Figure::Latency) {
+    if wanted.has(Figure::Latency) {
         latency::measure(site::Site::open(GROUND.turn().await).await, &scale, &mut report).await;
     }
     report.print();

@@ -126,7 +126,7 @@ impl State {
                 continue;
             }
             match mutation.action {
-                MutationAction::Upsert(values) => self.rows.insert(claim, (mutation.lsn, values)),
+                MutationAction::Upsert(values) => self.rows.insert(claim, (mutation.lsn, (*values).into())),
                 MutationAction::Delete => self.rows.remove(&claim),
             };
         }
@@ -164,7 +164,7 @@ impl LaneStore for MemoryStore {
             lane: self.id.clone(),
             tables: self.tables.clone(),
             withdrawals: flush.withdrawals.clone(),
-            mutations: flush.ordered(),
+            mutations: flush.ordered().iter().map(|mutation| mutation.to_owned()).collect(),
             progress: flush.progress.clone(),
         };
         let number = self.target.with(|state| {

@@ -4,7 +4,6 @@
 //! there is no unverified TLS. `mysql_async` serves binlog, scans and bulk apply; `sqlx` serves checks, control
 //! tables and small queries.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use anabranch_pipeline::config::ServerUrl;
@@ -51,11 +50,29 @@ pub fn quote_table(database: &str, table: &str) -> String {
 
 /// Appends a string literal that means these bytes in any SQL mode and character set: `x'…'`.
 pub fn push_bytes(sql: &mut String, bytes: &[u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     sql.push_str("x'");
     for byte in bytes {
-        write!(sql, "{byte:02x}").expect("writing to a String cannot fail");
+        sql.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        sql.push(char::from(DIGITS[usize::from(byte & 15)]));
     }
     sql.push('\'');
+}
+
+/// Appends a number in decimal: several times as fast as the general formatting, of which a flush would do much.
+pub fn push_number(sql: &mut String, mut number: u64) {
+    const DIGITS_MAX: usize = 20;
+    let mut digits = [0; DIGITS_MAX];
+    let mut start = DIGITS_MAX;
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    digits[start..].iter().for_each(|digit| sql.push(char::from(*digit)));
 }
 
 #[cfg(test)]
@@ -73,5 +90,14 @@ mod tests {
         let mut sql = String::new();
         push_bytes(&mut sql, b"a'\0\xff");
         assert_eq!(sql, "x'612700ff'");
+    }
+
+    #[test]
+    fn numbers_are_written_in_decimal() {
+        for number in [0, 7, 10, 1_234_567_890, u64::MAX] {
+            let mut sql = String::new();
+            push_number(&mut sql, number);
+            assert_eq!(sql, number.to_string());
+        }
     }
 }

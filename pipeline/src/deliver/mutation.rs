@@ -4,6 +4,7 @@
 //! (table, claim) is kept, *after* projecting: 0101 → 0102 → 0103 in one window must delete in two tables.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
@@ -33,7 +34,7 @@ pub enum Cell {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MutationAction {
     /// Write the row with these value columns, unless a newer version stands.
-    Upsert(Box<[Cell]>),
+    Upsert(Arc<[Cell]>),
     /// Remove the row, unless a newer version stands.
     Delete,
 }
@@ -50,6 +51,24 @@ pub struct Mutation {
     pub action: MutationAction,
 }
 
+/// One mutation of a finished flush.
+#[derive(Debug, Clone, Copy)]
+pub struct OrderedMutation<'f> {
+    pub table: u32,
+    pub shard: ShardId,
+    pub key: &'f [Cell],
+    pub lsn: Lsn,
+    pub action: &'f MutationAction,
+}
+
+impl OrderedMutation<'_> {
+    /// A copy that outlives the flush.
+    pub fn to_owned(&self) -> Mutation {
+        let Self { table, shard, lsn, .. } = *self;
+        Mutation { table, shard, key: self.key.into(), lsn, action: self.action.clone() }
+    }
+}
+
 /// Which row of which table: table, shard, key columns.
 type Claim = (u32, ShardId, Box<[Cell]>);
 
@@ -58,7 +77,7 @@ type Claim = (u32, ShardId, Box<[Cell]>);
 pub struct Flush {
     /// Shards of which every claim not above the Lsn goes, in all tables of the lane.
     pub withdrawals: Vec<(ShardId, Lsn)>,
-    mutations: HashMap<Claim, (Lsn, MutationAction)>,
+    mutations: HashMap<Claim, (Lsn, MutationAction), foldhash::quality::RandomState>,
     /// What the progress row will be; `revision` is one above the stored one.
     pub progress: Progress,
 }
@@ -90,19 +109,19 @@ impl Flush {
     }
 
     /// The mutations ordered by table, shard and key: every flush locks in one order.
-    pub fn ordered(&self) -> Vec<Mutation> {
-        let mut ordered: Vec<Mutation> = self
+    pub fn ordered(&self) -> Vec<OrderedMutation<'_>> {
+        let mut ordered: Vec<OrderedMutation<'_>> = self
             .mutations
             .iter()
-            .map(|((table, shard, key), (lsn, action))| Mutation {
+            .map(|((table, shard, key), (lsn, action))| OrderedMutation {
                 table: *table,
                 shard: *shard,
-                key: key.clone(),
+                key,
                 lsn: *lsn,
-                action: action.clone(),
+                action,
             })
             .collect();
-        ordered.sort_unstable_by(|a, b| (a.table, a.shard, &a.key).cmp(&(b.table, b.shard, &b.key)));
+        ordered.sort_unstable_by(|a, b| (a.table, a.shard, a.key).cmp(&(b.table, b.shard, b.key)));
         ordered
     }
 }

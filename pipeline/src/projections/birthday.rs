@@ -5,10 +5,10 @@
 //! source rows with one claim. What has no claim is in no table and is counted by reason; how a day is celebrated is
 //! not this module's question.
 
+use std::sync::Arc;
+
 use anabranch_schemas::birthday::{Layout, MonthDay, TABLES};
 use anabranch_schemas::change::{Action, Change, Value};
-use anabranch_schemas::lsn::Lsn;
-use anabranch_schemas::shard::ShardId;
 
 use super::{Defect, Defects, LaneScope, ProjectedTable};
 use crate::config::BirthdayTables;
@@ -57,6 +57,8 @@ pub struct Birthday {
     targets: u32,
     lanes: u32,
     tables: Vec<ProjectedTable>,
+    /// The value columns of every row of a day, by its ordinal.
+    days: Vec<Arc<[Cell]>>,
 }
 
 impl Birthday {
@@ -88,7 +90,8 @@ impl Birthday {
                 ProjectedTable { derived, target, lane }
             })
             .collect();
-        Self { config, targets, lanes, tables }
+        let day = |day: MonthDay| Arc::from([Cell::Bytes(day.to_string().into_bytes().into_boxed_slice())]);
+        Self { config, targets, lanes, tables, days: MonthDay::all().map(day).collect() }
     }
 
     pub fn tables(&self) -> &[ProjectedTable] {
@@ -150,11 +153,12 @@ impl Birthday {
             }
             None => None,
         };
-        let mut push = |claim: Claim, action| {
-            let mutation = self.mutation(claim, change.table.shard, change.lsn, action);
-            let owner = &self.tables[mutation.table as usize];
+        let mut push = |claim: Claim, action: MutationAction| {
+            let table = self.table_of(claim);
+            let owner = &self.tables[table as usize];
             if owner.target == scope.target && owner.lane == scope.lane {
-                flush.push(mutation);
+                let key = Box::new([Cell::UInt(claim.user_id)]);
+                flush.push(Mutation { table, shard: change.table.shard, key, lsn: change.lsn, action });
             }
         };
         if let Some(old) = old
@@ -164,14 +168,8 @@ impl Birthday {
         }
         if let Some(new) = new {
             // An unchanged claim is written too: its version rises, so an older change can no longer touch it.
-            let day = new.day.to_string().into_bytes().into_boxed_slice();
-            push(new, MutationAction::Upsert(Box::new([Cell::Bytes(day)])));
+            push(new, MutationAction::Upsert(Arc::clone(&self.days[new.day.ordinal() as usize])));
         }
-    }
-
-    fn mutation(&self, claim: Claim, shard: ShardId, lsn: Lsn, action: MutationAction) -> Mutation {
-        let key = Box::new([Cell::UInt(claim.user_id)]);
-        Mutation { table: self.table_of(claim), shard, key, lsn, action }
     }
 }
 

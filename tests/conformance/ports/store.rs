@@ -217,7 +217,7 @@ async fn the_value_of_an_older_version_is_not_taken(ground: impl Ground) {
             shard: table(0).shard,
             key: Box::new([Cell::UInt(1)]),
             lsn: lsn(version),
-            action: MutationAction::Upsert(Box::new([Cell::Bytes(value.as_bytes().into())])),
+            action: MutationAction::Upsert(std::sync::Arc::new([Cell::Bytes(value.as_bytes().into())])),
         });
         writer.commit_flush(flush).await;
         assert_eq!(rows_of(&ground, 1).await[0].1, expected, "after version {version}");

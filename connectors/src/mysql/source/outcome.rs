@@ -8,7 +8,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 
 use super::group::Group;
-use super::gtid::{GroupStart, Gtids};
+use super::gtid::{GroupStart, Gtid, Gtids};
 use super::stream::MysqlStream;
 use super::transport::Events;
 use super::withheld::Withheld;
@@ -22,7 +22,15 @@ pub struct Release {
     at: Option<Lsn>,
     /// The group's last event.
     end: Lsn,
-    resume: ResumePoint,
+    gtid: Option<Gtid>,
+    committed_at_us: u64,
+}
+
+/// The last group whose rows are all in a batch, not yet given to it as a resume point: writing its GTID set as text
+/// for every group of a busy source would cost more than decoding its rows.
+#[derive(Debug)]
+pub struct Ended {
+    position: u64,
     committed_at_us: u64,
 }
 
@@ -145,14 +153,8 @@ impl<E: Events> MysqlStream<E> {
         let group = std::mem::take(&mut self.group);
         self.payload = None;
         let committed_at_us = group.committed_at_us(timestamp_seconds);
-        let flavor = self.flavor;
-        let gtids = self.gtids.get_or_insert_with(|| Gtids::empty(flavor));
-        if let Some(gtid) = group.into_gtid() {
-            gtids.append(gtid);
-        }
         self.has_entry = true;
-        let resume = self.resume_point();
-        self.releasing = Some(Release { rows, at, end, resume, committed_at_us });
+        self.releasing = Some(Release { rows, at, end, gtid: group.into_gtid(), committed_at_us });
         self.release(batch)
     }
 
@@ -163,13 +165,25 @@ impl<E: Events> MysqlStream<E> {
             .rows
             .release(release.at, self.sent, &self.tables, batch)
             .map_err(|error| self.cannot_withhold(error))?;
-        if is_done {
-            batch.event_complete(release.end);
-            batch.group_complete(release.resume, release.committed_at_us);
-        } else {
+        if !is_done {
             self.releasing = Some(release);
+            return Ok(());
         }
+        let flavor = self.flavor;
+        let gtids = self.gtids.get_or_insert_with(|| Gtids::empty(flavor));
+        if let Some(gtid) = release.gtid {
+            gtids.append(gtid);
+        }
+        batch.event_complete(release.end);
+        self.ended = Some(Ended { position: self.position.end, committed_at_us: release.committed_at_us });
         Ok(())
+    }
+
+    /// Gives the last group that has ended to the batch: before a batch is handed out, and before the file changes.
+    pub(super) fn settle(&mut self, batch: &mut BatchBuilder) {
+        let Some(ended) = self.ended.take() else { return };
+        let resume = self.branches.oldest().cloned().unwrap_or_else(|| self.place(ended.position));
+        batch.group_complete(resume, ended.committed_at_us);
     }
 
     /// Where reading starts again between two groups: here, or before the oldest undecided branch.

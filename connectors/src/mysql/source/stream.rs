@@ -17,7 +17,7 @@ use super::events::{self, Class};
 use super::group::Group;
 use super::gtid::{self, Flavor, GroupStart, Gtid, Gtids};
 use super::maps::{MappedTable, TableMaps};
-use super::outcome::Release;
+use super::outcome::{Ended, Release};
 use super::pending::{PendingRows, RowsBody};
 use super::position::{FILE_START, Position, PositionError};
 use super::resume::Follows;
@@ -78,6 +78,7 @@ pub struct MysqlStream<E = Transport> {
     pub(super) branches: Branches,
     /// The last group has ended, and not all of its rows are in a batch.
     pub(super) releasing: Option<Release>,
+    pub(super) ended: Option<Ended>,
 }
 
 impl<E: Events> MysqlStream<E> {
@@ -116,6 +117,7 @@ impl<E: Events> MysqlStream<E> {
             withheld: Withheld::default(),
             branches: Branches::default(),
             releasing: None,
+            ended: None,
         }
     }
 
@@ -234,6 +236,7 @@ impl<E: Events> MysqlStream<E> {
     fn rotate(&mut self, event: &Event, batch: &mut BatchBuilder) -> Result<(), Fault> {
         let (file, end) =
             transport::rotation(event).ok_or_else(|| self.corrupt("a Rotate event cannot be read"))?;
+        self.settle(batch);
         if file == self.position.file && is_artificial(&event.header()) {
             // The first event of a reading says where it begins.
             self.position.end = end.max(self.position.end);
@@ -327,12 +330,9 @@ impl<E: Events> MysqlStream<E> {
     }
 }
 
-impl<E: Events> ChangeSource for MysqlStream<E> {
-    async fn fill(&mut self, batch: &mut BatchBuilder) -> Result<Filled, Fault> {
-        if self.releasing.is_none() {
-            let event = self.events.next().await.map_err(|fault| self.refused(fault))?;
-            self.take(event, batch)?;
-        }
+impl<E: Events> MysqlStream<E> {
+    /// Takes what has arrived, until the batch is full.
+    fn fill_now(&mut self, batch: &mut BatchBuilder) -> Result<Filled, Fault> {
         for _ in 0..EVENTS_PER_FILL_MAX {
             self.release(batch)?;
             if batch.is_full() {
@@ -344,6 +344,18 @@ impl<E: Events> ChangeSource for MysqlStream<E> {
             }
         }
         Ok(Filled::Drained)
+    }
+}
+
+impl<E: Events> ChangeSource for MysqlStream<E> {
+    async fn fill(&mut self, batch: &mut BatchBuilder) -> Result<Filled, Fault> {
+        if self.releasing.is_none() {
+            let event = self.events.next().await.map_err(|fault| self.refused(fault))?;
+            self.take(event, batch)?;
+        }
+        let filled = self.fill_now(batch);
+        self.settle(batch);
+        filled
     }
 
     fn entered_at(&self) -> Lsn {

@@ -53,6 +53,8 @@ pub struct Transport {
     subject: String,
     silence_limit: Duration,
     silent_until: Instant,
+    /// Events have arrived since `silent_until` was set: the clock is read when somebody waits, not for each event.
+    has_arrived: bool,
     /// The limit was extended once since the last event, for a caller who did not ask for a long time.
     is_extended: bool,
     has_ended: bool,
@@ -80,6 +82,7 @@ impl Transport {
             subject: subject.to_owned(),
             silence_limit,
             silent_until: Instant::now() + silence_limit,
+            has_arrived: false,
             is_extended: false,
             has_ended: false,
         })
@@ -109,8 +112,7 @@ impl Transport {
             .needs("a heartbeat in half of that time")),
         };
         if event.is_ok() {
-            self.silent_until = Instant::now() + self.silence_limit;
-            self.is_extended = false;
+            self.has_arrived = true;
         } else {
             self.has_ended = true;
         }
@@ -128,6 +130,10 @@ impl Events for Transport {
             return Err(self.ended());
         }
         let now = Instant::now();
+        if std::mem::take(&mut self.has_arrived) {
+            self.silent_until = now + self.silence_limit;
+            self.is_extended = false;
+        }
         if self.silent_until <= now && !self.is_extended {
             self.silent_until = now + self.silence_limit;
             self.is_extended = true;
@@ -199,13 +205,10 @@ fn verify(event: &Event) -> Result<(), &'static str> {
         return Ok(());
     }
     match event.footer().get_checksum_alg() {
-        Ok(Some(BinlogChecksumAlg::BINLOG_CHECKSUM_ALG_CRC32)) => {
-            let computed = event.calc_checksum(BinlogChecksumAlg::BINLOG_CHECKSUM_ALG_CRC32);
-            match event.checksum() {
-                Some(found) if u32::from_le_bytes(found) == computed => Ok(()),
-                _ => Err("the checksum of an event is wrong"),
-            }
-        }
+        Ok(Some(BinlogChecksumAlg::BINLOG_CHECKSUM_ALG_CRC32)) => match event.checksum() {
+            Some(found) if u32::from_le_bytes(found) == checksum(event) => Ok(()),
+            _ => Err("the checksum of an event is wrong"),
+        },
         Ok(_) => Ok(()),
         Err(_) => Err("an unknown checksum algorithm"),
     }
@@ -231,14 +234,28 @@ pub fn rotation(event: &Event) -> Option<(String, u64)> {
     Some((name.to_owned(), u64::from_le_bytes(*position)))
 }
 
-fn header_bytes(header: &BinlogEventHeader) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(BinlogEventHeader::LEN);
-    bytes.extend(header.timestamp().to_le_bytes());
-    bytes.push(header.event_type_raw());
-    bytes.extend(header.server_id().to_le_bytes());
-    bytes.extend(header.event_size().to_le_bytes());
-    bytes.extend(header.log_pos().to_le_bytes());
-    bytes.extend(header.flags_raw().to_le_bytes());
+/// What the checksum of an event must be. The library's own function allocates.
+fn checksum(event: &Event) -> u32 {
+    const FORMAT_DESCRIPTION: u8 = 15;
+    let header = event.header();
+    if header.event_type_raw() == FORMAT_DESCRIPTION {
+        // Covers the algorithm's name too, and not the flag of a file in use.
+        return event.calc_checksum(BinlogChecksumAlg::BINLOG_CHECKSUM_ALG_CRC32);
+    }
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&header_bytes(&header));
+    hasher.update(event.data());
+    hasher.finalize()
+}
+
+fn header_bytes(header: &BinlogEventHeader) -> [u8; BinlogEventHeader::LEN] {
+    let mut bytes = [0; BinlogEventHeader::LEN];
+    bytes[0..4].copy_from_slice(&header.timestamp().to_le_bytes());
+    bytes[4] = header.event_type_raw();
+    bytes[5..9].copy_from_slice(&header.server_id().to_le_bytes());
+    bytes[9..13].copy_from_slice(&header.event_size().to_le_bytes());
+    bytes[13..17].copy_from_slice(&header.log_pos().to_le_bytes());
+    bytes[17..19].copy_from_slice(&header.flags_raw().to_le_bytes());
     bytes
 }
 

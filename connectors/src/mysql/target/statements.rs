@@ -6,10 +6,10 @@
 
 use std::fmt::Write as _;
 
-use anabranch_pipeline::deliver::{Cell, DerivedTable, Flush, Mutation, MutationAction};
+use anabranch_pipeline::deliver::{Cell, DerivedTable, Flush, MutationAction, OrderedMutation};
 use anabranch_pipeline::projections::ProjectedTable;
 
-use crate::mysql::connection::{push_bytes, quote_identifier, quote_table};
+use crate::mysql::connection::{push_bytes, push_number, quote_identifier, quote_table};
 
 /// Rows a DELETE: the server weighs each `OR` as a range, which at 1000 rows costs three times as much a row as at 60.
 const DELETE_ROWS_MAX: usize = 60;
@@ -50,7 +50,7 @@ pub(super) fn packets(
     let ordered = flush.ordered();
     for of_table in ordered.chunk_by(|a, b| a.table == b.table) {
         let table = &tables[of_table[0].table as usize].derived;
-        let is_delete = |mutation: &&Mutation| mutation.action == MutationAction::Delete;
+        let is_delete = |mutation: &&OrderedMutation<'_>| *mutation.action == MutationAction::Delete;
         let deletes = DeleteText { table };
         let delete_limits =
             TextLimits { statement_rows: limits.statement_rows.min(DELETE_ROWS_MAX), ..limits };
@@ -65,13 +65,13 @@ pub(super) fn packets(
 trait RowsText {
     const SEPARATOR: &'static str;
     fn head(&self) -> String;
-    fn push_row(&self, sql: &mut String, mutation: &Mutation);
+    fn push_row(&self, sql: &mut String, mutation: &OrderedMutation<'_>);
     fn tail(&self) -> String;
 }
 
-fn multi_row<'m, T: RowsText>(
+fn multi_row<'m, 'f: 'm, T: RowsText>(
     packets: &mut Packets,
-    mutations: impl Iterator<Item = &'m Mutation>,
+    mutations: impl Iterator<Item = &'m OrderedMutation<'f>>,
     limits: TextLimits,
     text: &T,
 ) {
@@ -114,13 +114,16 @@ impl RowsText for DeleteText<'_> {
         format!("DELETE FROM {} WHERE ", quote_table(&self.table.database, &self.table.table))
     }
 
-    fn push_row(&self, sql: &mut String, mutation: &Mutation) {
-        write!(sql, "(`shard_id` = {}", mutation.shard).expect("writing to a String cannot fail");
-        for (column, cell) in self.table.key_columns.iter().zip(&mutation.key) {
+    fn push_row(&self, sql: &mut String, mutation: &OrderedMutation<'_>) {
+        sql.push_str("(`shard_id` = ");
+        push_number(sql, mutation.shard.as_u64());
+        for (column, cell) in self.table.key_columns.iter().zip(mutation.key) {
             write!(sql, " AND {} = ", quote_identifier(column)).expect("writing to a String cannot fail");
             push_cell(sql, cell);
         }
-        write!(sql, " AND `lsn` <= {})", mutation.lsn.as_u64()).expect("writing to a String cannot fail");
+        sql.push_str(" AND `lsn` <= ");
+        push_number(sql, mutation.lsn.as_u64());
+        sql.push(')');
     }
 
     fn tail(&self) -> String {
@@ -145,16 +148,19 @@ impl RowsText for UpsertText<'_> {
         format!("INSERT INTO {table} (`shard_id`,{columns}`lsn`) VALUES ")
     }
 
-    fn push_row(&self, sql: &mut String, mutation: &Mutation) {
-        write!(sql, "({},", mutation.shard).expect("writing to a String cannot fail");
-        let MutationAction::Upsert(values) = &mutation.action else {
+    fn push_row(&self, sql: &mut String, mutation: &OrderedMutation<'_>) {
+        sql.push('(');
+        push_number(sql, mutation.shard.as_u64());
+        sql.push(',');
+        let MutationAction::Upsert(values) = mutation.action else {
             unreachable!("deletes were filtered out");
         };
-        for cell in mutation.key.iter().chain(values) {
+        for cell in mutation.key.iter().chain(&**values) {
             push_cell(sql, cell);
             sql.push(',');
         }
-        write!(sql, "{})", mutation.lsn.as_u64()).expect("writing to a String cannot fail");
+        push_number(sql, mutation.lsn.as_u64());
+        sql.push(')');
     }
 
     fn tail(&self) -> String {
@@ -171,7 +177,7 @@ impl RowsText for UpsertText<'_> {
 fn push_cell(sql: &mut String, cell: &Cell) {
     match cell {
         Cell::Int(number) => write!(sql, "{number}").expect("writing to a String cannot fail"),
-        Cell::UInt(number) => write!(sql, "{number}").expect("writing to a String cannot fail"),
+        Cell::UInt(number) => push_number(sql, *number),
         Cell::Bytes(bytes) => push_bytes(sql, bytes),
     }
 }
@@ -206,6 +212,9 @@ impl Packets {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use anabranch_pipeline::deliver::Mutation;
     use anabranch_schemas::lsn::Lsn;
     use anabranch_schemas::shard::ShardId;
     use proptest::prelude::*;
@@ -228,7 +237,7 @@ mod tests {
 
     fn mutation(user_id: u64, lsn: u64, value: Option<&[u8]>) -> Mutation {
         let action = match value {
-            Some(bytes) => MutationAction::Upsert(Box::new([Cell::Bytes(bytes.into())])),
+            Some(bytes) => MutationAction::Upsert(Arc::new([Cell::Bytes(bytes.into())])),
             None => MutationAction::Delete,
         };
         let lsn = Lsn::from_u64(lsn).unwrap();

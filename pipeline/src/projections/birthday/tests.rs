@@ -6,9 +6,12 @@ use std::num::NonZeroU32;
 
 use anabranch_schemas::birthday::BirthdayDefect;
 use anabranch_schemas::change::{Entity, TableIdentity};
+use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
 use proptest::prelude::*;
 
 use super::*;
+use crate::deliver::OrderedMutation;
 
 fn birthday(layout: Layout, databases: u32, targets: u32, lanes: u32) -> Birthday {
     let config = BirthdayTables {
@@ -55,10 +58,10 @@ fn flush_of(actions: Vec<Action<'static>>) -> (Flush, Defects) {
 /// `0101 delete 1` for each mutation.
 fn texts(flush: &Flush) -> Vec<String> {
     let projection = birthday(Layout::ByDay, 4, 1, 1);
-    let text = |mutation: Mutation| {
+    let text = |mutation: OrderedMutation<'_>| {
         let table = &projection.tables()[mutation.table as usize].derived.table;
-        let [Cell::UInt(user_id)] = &*mutation.key else { panic!("one key column") };
-        let action = match &mutation.action {
+        let [Cell::UInt(user_id)] = mutation.key else { panic!("one key column") };
+        let action = match mutation.action {
             MutationAction::Delete => "delete".to_owned(),
             MutationAction::Upsert(cells) => {
                 let [Cell::Bytes(day)] = &**cells else { panic!("one value column") };
@@ -224,10 +227,10 @@ impl Model {
         }
         for mutation in flush.ordered() {
             assert!(owned.contains(&mutation.table), "a lane writes only its own tables");
-            let [Cell::UInt(user_id)] = &*mutation.key else { panic!("one key column") };
+            let [Cell::UInt(user_id)] = mutation.key else { panic!("one key column") };
             let key = (mutation.table, mutation.shard, *user_id);
             let newer_stands = self.0.get(&key).is_some_and(|(_, version)| *version > mutation.lsn);
-            match &mutation.action {
+            match mutation.action {
                 _ if newer_stands => {}
                 MutationAction::Delete => drop(self.0.remove(&key)),
                 MutationAction::Upsert(cells) => {
