@@ -21,8 +21,8 @@ use crate::meter::{Measured, Meter};
 use crate::site::{SOURCE, Site, TARGET};
 
 const STATEMENT_ROWS: usize = 1_000;
-/// A long list of keys in a DELETE costs more a row than a short one.
-const DELETE_ROWS: usize = 60;
+/// A join with a list of keys is the cheapest DELETE by far: `IN` and `OR` cost the server three times as much a row.
+const DELETE_ROWS: usize = 300;
 const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
 /// One derived row: an upsert, or a deletion.
@@ -129,12 +129,12 @@ fn transaction(work: &Work, rows: &[Row]) -> String {
         let (name, day) = (&work.names[of_table[0].table as usize], &work.days[of_table[0].table as usize]);
         let (deletes, upserts): (Vec<&Row>, Vec<&Row>) = of_table.iter().partition(|row| row.is_delete);
         for rows in deletes.chunks(DELETE_ROWS) {
-            write!(sql, "DELETE FROM {name} WHERE (shard_id,user_id) IN (").expect(STRING);
+            write!(sql, "DELETE {name} FROM (SELECT 0 AS s,0 AS u").expect(STRING);
             for row in rows {
-                write!(sql, "({},{}),", row.shard, row.user_id).expect(STRING);
+                write!(sql, " UNION ALL SELECT {},{}", row.shard, row.user_id).expect(STRING);
             }
-            sql.pop();
-            sql.push_str(");");
+            write!(sql, ") AS l STRAIGHT_JOIN {name} AS r ON r.shard_id=l.s AND r.user_id=l.u;")
+                .expect(STRING);
         }
         for rows in upserts.chunks(STATEMENT_ROWS) {
             write!(sql, "INSERT INTO {name} (shard_id,user_id,birthday,lsn) VALUES ").expect(STRING);

@@ -64,6 +64,11 @@ impl Wanted {
     }
 }
 
+/// As many as the program written by hand has connections.
+const APPLY_LANES: u32 = 4;
+/// The default of the configuration.
+const LATENCY_LANES: u32 = 2;
+
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
 struct Scale {
@@ -106,7 +111,7 @@ async fn main() {
         || wanted.has(Figure::Apply)
         || wanted.has(Figure::Memory)
     {
-        let mut site = site::Site::open(GROUND.turn().await).await;
+        let mut site = site::Site::open(GROUND.turn().await, APPLY_LANES).await;
         let data = data::write(&site, &scale).await;
         report.note(&data.to_string());
         if wanted.has(Figure::Decode) || wanted.has(Figure::Append) {
@@ -120,7 +125,8 @@ async fn main() {
         }
     }
     if wanted.has(Figure::Latency) {
-        latency::measure(site::Site::open(GROUND.turn().await).await, &scale, &mut report).await;
+        latency::measure(site::Site::open(GROUND.turn().await, LATENCY_LANES).await, &scale, &mut report)
+            .await;
     }
     report.print();
 }

@@ -18,7 +18,6 @@ const PLAIN_USER: &str = "plain";
 const PLAIN_PASSWORD: &str = "plain";
 pub const DATABASES: u32 = 4;
 pub const TABLES: u32 = 10;
-pub const LANES: u32 = 4;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -27,11 +26,11 @@ pub struct Site<'g> {
 }
 
 impl<'g> Site<'g> {
-    pub async fn open(turn: Turn<'g>) -> Self {
+    pub async fn open(turn: Turn<'g>, lanes: u32) -> Self {
         let plan = Plan {
             layout: DerivedLayout::ByDay,
             databases: 1,
-            lanes: LANES,
+            lanes,
             targets: 1,
             rule: ShardingRule {
                 hash: NameHash::Crc32,

@@ -11,8 +11,12 @@ use anabranch_pipeline::projections::ProjectedTable;
 
 use crate::mysql::connection::{push_bytes, push_number, quote_identifier, quote_table};
 
-/// Rows a DELETE: the server weighs each `OR` as a range, which at 1000 rows costs three times as much a row as at 60.
+/// Rows a DELETE by a list of conditions: the server weighs each `OR` as a range, which at 1000 rows costs three times
+/// as much a row as at 60.
 const DELETE_ROWS_MAX: usize = 60;
+/// Rows a DELETE by a join with a list of keys: looking up each key costs the server a quarter of what weighing it as a
+/// condition does (MariaDB 10.11: 9 µs of CPU a row and 35 µs).
+const JOINED_DELETE_ROWS_MAX: usize = 300;
 
 /// Bounds of the text.
 #[derive(Debug, Clone, Copy)]
@@ -51,10 +55,14 @@ pub(super) fn packets(
     for of_table in ordered.chunk_by(|a, b| a.table == b.table) {
         let table = &tables[of_table[0].table as usize].derived;
         let is_delete = |mutation: &&OrderedMutation<'_>| *mutation.action == MutationAction::Delete;
-        let deletes = DeleteText { table };
-        let delete_limits =
-            TextLimits { statement_rows: limits.statement_rows.min(DELETE_ROWS_MAX), ..limits };
-        multi_row(&mut packets, of_table.iter().filter(is_delete), delete_limits, &deletes);
+        let deletes = || of_table.iter().filter(is_delete);
+        let at_most = |rows: usize| TextLimits { statement_rows: limits.statement_rows.min(rows), ..limits };
+        if deletes().all(|mutation| mutation.key.iter().all(is_joinable)) {
+            let limits = at_most(JOINED_DELETE_ROWS_MAX);
+            multi_row(&mut packets, deletes(), limits, &JoinedDeleteText { table });
+        } else {
+            multi_row(&mut packets, deletes(), at_most(DELETE_ROWS_MAX), &DeleteText { table });
+        }
         let upserts = UpsertText { table };
         multi_row(&mut packets, of_table.iter().filter(|mutation| !is_delete(mutation)), limits, &upserts);
     }
@@ -102,7 +110,54 @@ fn multi_row<'m, 'f: 'm, T: RowsText>(
     packets.push(&statement);
 }
 
-/// Deletes rows by their whole key, each only up to its own version.
+/// Whether a list of such cells is compared with a column as the cell itself is: a list of signed numbers is one of
+/// signed numbers, but with larger ones among them it is one of decimals, and text would get a collation of its own.
+fn is_joinable(cell: &Cell) -> bool {
+    matches!(cell, Cell::UInt(number) if i64::try_from(*number).is_ok())
+}
+
+/// Deletes rows by a join with a list of their whole keys, in the list's order, each only up to its own version.
+struct JoinedDeleteText<'t> {
+    table: &'t DerivedTable,
+}
+
+impl RowsText for JoinedDeleteText<'_> {
+    const SEPARATOR: &'static str = " UNION ALL ";
+
+    /// The first part of the list has no rows: it names the columns.
+    fn head(&self) -> String {
+        let keys: String =
+            (0..self.table.key_columns.len()).map(|index| format!("0 AS `k{index}`,")).collect();
+        let table = quote_table(&self.table.database, &self.table.table);
+        format!("DELETE {table} FROM (SELECT 0 AS `s`,{keys}0 AS `v` FROM DUAL WHERE FALSE UNION ALL ")
+    }
+
+    fn push_row(&self, sql: &mut String, mutation: &OrderedMutation<'_>) {
+        sql.push_str("SELECT ");
+        push_number(sql, mutation.shard.as_u64());
+        for cell in mutation.key {
+            sql.push(',');
+            push_cell(sql, cell);
+        }
+        sql.push(',');
+        push_number(sql, mutation.lsn.as_u64());
+    }
+
+    /// The table goes by its own name, because an alias would need a default database, and by its primary key always:
+    /// of a small table the server would read, and lock, every row.
+    fn tail(&self) -> String {
+        let table = quote_table(&self.table.database, &self.table.table);
+        let keys: String = (self.table.key_columns.iter().enumerate())
+            .map(|(index, column)| format!(" AND {table}.{} = `l`.`k{index}`", quote_identifier(column)))
+            .collect();
+        format!(
+            ") AS `l` STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY) ON {table}.`shard_id` = `l`.`s`{keys} \
+             WHERE {table}.`lsn` <= `l`.`v`"
+        )
+    }
+}
+
+/// Deletes rows by conditions on their whole key, each only up to its own version.
 struct DeleteText<'t> {
     table: &'t DerivedTable,
 }
@@ -261,7 +316,10 @@ mod tests {
             [format!(
                 "START TRANSACTION;\
                  DELETE FROM `d``b`.`birthday_0101` WHERE `shard_id` = {shard} AND `lsn` <= 3;\
-                 DELETE FROM `d``b`.`birthday_0101` WHERE (`shard_id` = {shard} AND `user_id` = 1 AND `lsn` <= 5);\
+                 DELETE `d``b`.`birthday_0101` FROM (SELECT 0 AS `s`,0 AS `k0`,0 AS `v` FROM DUAL WHERE FALSE UNION ALL \
+                 SELECT {shard},1,5) AS `l` STRAIGHT_JOIN `d``b`.`birthday_0101` FORCE INDEX (PRIMARY) \
+                 ON `d``b`.`birthday_0101`.`shard_id` = `l`.`s` AND `d``b`.`birthday_0101`.`user_id` = `l`.`k0` \
+                 WHERE `d``b`.`birthday_0101`.`lsn` <= `l`.`v`;\
                  INSERT INTO `d``b`.`birthday_0101` (`shard_id`,`user_id`,`birthday`,`lsn`) VALUES \
                  ({shard},2,x'30312d3031',6) ON DUPLICATE KEY UPDATE \
                  `birthday`=IF(VALUES(`lsn`)>=`lsn`,VALUES(`birthday`),`birthday`),`lsn`=GREATEST(`lsn`,VALUES(`lsn`))"
@@ -276,13 +334,18 @@ mod tests {
             flush.push(mutation(user_id, 1, Some(b"01-01")));
             flush.push(mutation(100 + user_id, 1, None));
         }
-        let sql = text(&flush, 1000, 1 << 20).join(";");
-        assert_eq!((sql.matches("INSERT INTO").count(), sql.matches("DELETE FROM").count()), (1, 1));
-        for user_id in 0..100 {
+        let count = |flush: &Flush| {
+            let sql = text(flush, 1000, 1 << 20).join(";");
+            (sql.matches("INSERT INTO").count(), sql.matches("DELETE ").count())
+        };
+        assert_eq!(count(&flush), (1, 1));
+        for user_id in 0..400 {
             flush.push(mutation(100 + user_id, 1, None));
         }
-        let sql = text(&flush, 1000, 1 << 20).join(";");
-        assert_eq!(sql.matches("DELETE FROM").count(), 2);
+        assert_eq!(count(&flush), (1, 2));
+        // One key that a list cannot hold, and conditions are used, of which a statement takes fewer.
+        flush.push(mutation(u64::MAX, 1, None));
+        assert_eq!(count(&flush), (1, 7));
     }
 
     #[test]
@@ -294,17 +357,17 @@ mod tests {
         }
         let sql = text(&flush, 10, 1 << 20).join(";");
         assert_eq!(sql.matches("INSERT INTO").count(), 3);
-        assert_eq!(sql.matches("DELETE FROM").count(), 3);
+        assert_eq!(sql.matches("DELETE ").count(), 3);
         assert_eq!(sql.matches("x'30312d3031'").count(), 25);
-        assert_eq!(sql.matches("`user_id` = ").count(), 25);
+        assert_eq!(sql.matches(" UNION ALL SELECT ").count(), 25);
     }
 
     proptest! {
         #[test]
         fn text_is_ascii_within_the_packet_and_holds_every_row_once(
-            rows in prop::collection::btree_map(any::<u64>(), prop::option::of(any::<[u8; 5]>()), 1..60),
+            rows in prop::collection::btree_map(prop_oneof![9 => 0..1u64 << 40, 1 => any::<u64>()], prop::option::of(any::<[u8; 5]>()), 1..60),
             statement_rows in 1..20usize,
-            packet_bytes in 500..4000usize,
+            packet_bytes in 700..4000usize,
         ) {
             let mut flush = Flush::default();
             for (user_id, value) in &rows {
@@ -315,7 +378,9 @@ mod tests {
             prop_assert!(all.is_ascii());
             prop_assert!(packets.iter().all(|packet| packet.len() <= packet_bytes), "{packet_bytes}");
             let deletes = rows.values().filter(|value| value.is_none()).count();
-            prop_assert_eq!(all.matches("`user_id` = ").count(), deletes);
+            let is_large = |(key, value): (&u64, &Option<[u8; 5]>)| value.is_none() && i64::try_from(*key).is_err();
+            let row = if rows.iter().any(is_large) { "(`shard_id` = " } else { " UNION ALL SELECT " };
+            prop_assert_eq!(all.matches(row).count(), deletes);
             prop_assert_eq!(all.matches("x'").count(), rows.len() - deletes);
         }
     }
