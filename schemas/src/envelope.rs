@@ -67,10 +67,26 @@ const SERVER: &str = "Anabranch-Server";
 const TERM: &str = "Anabranch-Term";
 const COMMITTED: &str = "Anabranch-Committed-Us";
 const CHANGES: &str = "Anabranch-Changes";
+const CHECKSUM: &str = "Anabranch-Checksum";
 
 impl Envelope {
-    /// Header names and values. An empty GTID set is written as `-`, since a header needs a value.
-    pub fn to_headers(&self) -> [(&'static str, String); 10] {
+    /// Header names and values, with their checksum. An empty GTID set is written as `-`, since a header needs a value.
+    pub fn to_headers(&self) -> Vec<(&'static str, String)> {
+        let mut headers = self.fields().to_vec();
+        headers.push((CHECKSUM, self.checksum()));
+        headers
+    }
+
+    /// CRC-32 (IEEE) of the lines `name: value` of all other headers in the order of this file, in hexadecimal.
+    fn checksum(&self) -> String {
+        let mut hasher = crc32fast::Hasher::new();
+        for (name, value) in self.fields() {
+            hasher.update(format!("{name}: {value}\n").as_bytes());
+        }
+        format!("{:08x}", hasher.finalize())
+    }
+
+    fn fields(&self) -> [(&'static str, String); 10] {
         let gtid_set =
             if self.resume.gtid_set.is_empty() { "-".to_owned() } else { self.resume.gtid_set.clone() };
         [
@@ -87,7 +103,8 @@ impl Envelope {
         ]
     }
 
-    /// Reads the headers back; unknown ones are ignored, a missing or malformed one is named.
+    /// Reads the headers back; unknown ones are ignored, a missing or malformed one is named, and so is one that
+    /// was changed.
     pub fn from_headers<'h>(
         header: impl Fn(&'static str) -> Option<&'h str>,
     ) -> Result<Self, InvalidEnvelope> {
@@ -104,7 +121,7 @@ impl Envelope {
             "-" => String::new(),
             set => set.to_owned(),
         };
-        Ok(Self {
+        let envelope = Self {
             previous: parse(PREVIOUS, text(PREVIOUS)?, "epoch:file:position")?,
             origin: parse(ORIGIN, text(ORIGIN)?, "true or false")?,
             position: parse(POSITION, text(POSITION)?, "epoch:file:position")?,
@@ -117,7 +134,13 @@ impl Envelope {
             term: parse(TERM, text(TERM)?, "a number")?,
             committed_at_us: parse(COMMITTED, text(COMMITTED)?, "microseconds")?,
             changes: parse(CHANGES, text(CHANGES)?, "a number")?,
-        })
+        };
+        let checksum = text(CHECKSUM)?;
+        if checksum != envelope.checksum() {
+            let (found, expected) = (checksum.to_owned(), "the CRC-32 of the other headers");
+            return Err(InvalidEnvelope { name: CHECKSUM, found, expected });
+        }
+        Ok(envelope)
     }
 }
 
@@ -150,6 +173,19 @@ mod tests {
             let headers = envelope.to_headers();
             let find = |name| headers.iter().find(|(n, _)| *n == name).map(|(_, value)| value.as_str());
             assert_eq!(Envelope::from_headers(find), Ok(envelope));
+        }
+    }
+
+    #[test]
+    fn a_header_that_was_changed_is_found_out_by_the_checksum() {
+        let (headers, other) = (sample().to_headers(), Envelope::default().to_headers());
+        for ((changed, value), (_, instead)) in headers.iter().zip(&other) {
+            assert_ne!(value, instead);
+            let find = |name| {
+                let (_, value) = headers.iter().find(|(n, _)| *n == name)?;
+                Some(if name == *changed { instead.as_str() } else { value.as_str() })
+            };
+            assert_eq!(Envelope::from_headers(find).unwrap_err().name, CHECKSUM, "{changed}");
         }
     }
 

@@ -69,14 +69,16 @@ async fn messages_of_others_are_named() {
     let found = text(&log.end(SOURCE).await.unwrap_err(), Code::LogForeign);
     assert!(found.contains("it has no header Anabranch-"), "{found}");
 
-    let mut headers = HeaderMap::new();
-    for (name, value) in envelope(4).to_headers() {
-        headers.insert(name, if name == "Anabranch-Term" { "x" } else { &value });
+    for (number, term, named) in [(0, "x", "Anabranch-Term is x"), (1, "77", "Anabranch-Checksum is")] {
+        let mut headers = HeaderMap::new();
+        for (name, value) in envelope(4).to_headers() {
+            headers.insert(name, if name == "Anabranch-Term" { term } else { &value });
+        }
+        headers.insert("Nats-Msg-Id", format!("0123456789abcdef-{number}"));
+        admin.publish_with_headers(SUBJECT, headers, "".into()).await.unwrap().await.unwrap();
+        let found = text(&log.end(SOURCE).await.unwrap_err(), Code::LogMessageCorrupt);
+        assert!(found.contains(named), "{found}");
     }
-    headers.insert("Nats-Msg-Id", "0123456789abcdef-0");
-    admin.publish_with_headers(SUBJECT, headers, "".into()).await.unwrap().await.unwrap();
-    let found = text(&log.end(SOURCE).await.unwrap_err(), Code::LogMessageCorrupt);
-    assert!(found.contains("Anabranch-Term is x"), "{found}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,6 @@
 //! The log is damaged while the daemon works: named, then healed or stopped; no row is lost, the other source goes on.
 
+use anabranch_schemas::envelope::Envelope;
 use anabranch_tests::{Daemon, Installation, Plan, until};
 use async_nats::HeaderMap;
 use async_nats::jetstream::stream::{Config, StorageType};
@@ -31,15 +32,13 @@ async fn forge(installation: &Installation<'_>, payload: Vec<u8>) {
     // The daemon may append meanwhile; then the copy says nothing wrong either.
     let last = handle.info().await.unwrap().state.last_sequence;
     let message = handle.get_raw_message(last).await.unwrap();
+    let header = |name: &str| message.headers.get(name).map(|value| value.as_str());
+    let mut envelope = Envelope::from_headers(header).unwrap();
+    (envelope.previous, envelope.changes) = (envelope.position, 1);
     let mut headers = HeaderMap::new();
-    let position = message.headers.get("Anabranch-Position").unwrap().to_string();
-    for (name, values) in message.headers.iter() {
-        if name.to_string().starts_with("Anabranch-") {
-            headers.insert(name.clone(), values[0].clone());
-        }
+    for (name, value) in envelope.to_headers() {
+        headers.insert(name, value);
     }
-    headers.insert("Anabranch-Previous", position);
-    headers.insert("Anabranch-Changes", "1");
     headers.insert("Nats-Msg-Id", "0123456789abcdef-0");
     let subject = format!("{}.source-a.changes", installation.configuration.name);
     jetstream.publish_with_headers(subject, headers, Bytes::from(payload)).await.unwrap().await.unwrap();
