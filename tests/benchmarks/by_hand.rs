@@ -133,8 +133,11 @@ fn transaction(work: &Work, rows: &[Row]) -> String {
             for row in rows {
                 write!(sql, " UNION ALL SELECT {},{}", row.shard, row.user_id).expect(STRING);
             }
-            write!(sql, ") AS l STRAIGHT_JOIN {name} AS r ON r.shard_id=l.s AND r.user_id=l.u;")
-                .expect(STRING);
+            write!(
+                sql,
+                ") AS l STRAIGHT_JOIN {name} FORCE INDEX (PRIMARY) ON {name}.shard_id=l.s AND {name}.user_id=l.u;"
+            )
+            .expect(STRING);
         }
         for rows in upserts.chunks(STATEMENT_ROWS) {
             write!(sql, "INSERT INTO {name} (shard_id,user_id,birthday,lsn) VALUES ").expect(STRING);
