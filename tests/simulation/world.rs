@@ -219,50 +219,63 @@ impl World {
             // They would hinder each other for ever.
             self.daemons.truncate(1);
         }
+        // First without another change: what is stuck must not be set going by one.
+        if let Some(stuck) = self.until_reached(false).await {
+            return stuck;
+        }
+        match self.differences() {
+            Some(differences) => return Verdict::Wrong(differences),
+            None => tokio::time::sleep(AFTERMATH).await,
+        }
+        match self.until_reached(true).await {
+            Some(stuck) => stuck,
+            None => self.differences().map_or(Verdict::Equal, Verdict::Wrong),
+        }
+    }
+
+    /// Waits until every lane is at the end, and then also back on the stream: `Some` when they do not get there.
+    async fn until_reached(&self, by_the_stream: bool) -> Option<Verdict> {
         let deadline = Instant::now() + PATIENCE;
-        let mut next_at = Instant::now() + CHANGE_INTERVAL;
+        let mut next_at = Instant::now();
         loop {
             tokio::time::sleep(AFTERMATH).await;
             let stopped = self.stage.stopped.lock().expect("nothing panics in there").join("; ");
             if !stopped.is_empty() {
-                return Verdict::Stuck(format!("stopped: {stopped}"));
+                return Some(Verdict::Stuck(format!("stopped: {stopped}")));
             }
-            let behind = self.behind();
+            let behind = self.behind(by_the_stream);
             if behind.is_empty() {
-                break;
+                return None;
             }
             // A lane that was fed from the binlog is back on the stream when the next message comes from there.
-            if next_at < Instant::now() {
+            if by_the_stream && next_at < Instant::now() {
                 next_at += CHANGE_INTERVAL;
                 self.stage.sources.iter().for_each(|source| source.commit(Group::Rows(Vec::new())));
             }
             if Instant::now() > deadline {
-                for source in 0..SOURCES {
-                    self.stage.tell(|| {
-                        format!("log {source} ends with {:?}", self.stage.log.last(&source_name(source)))
-                    });
-                    for (id, progress) in self.stage.progress(source) {
-                        self.stage.tell(|| format!("{id}: {progress:?}"));
-                    }
-                }
-                return Verdict::Stuck(format!("behind: {}", behind.join(", ")));
-            }
-        }
-        match self.differences() {
-            Some(differences) => Verdict::Wrong(differences),
-            None => {
-                tokio::time::sleep(AFTERMATH).await;
-                self.differences().map_or(Verdict::Equal, Verdict::Wrong)
+                self.tell_where_all_are();
+                return Some(Verdict::Stuck(format!("behind: {}", behind.join(", "))));
             }
         }
     }
 
-    fn behind(&self) -> Vec<String> {
+    fn tell_where_all_are(&self) {
+        for source in 0..SOURCES {
+            self.stage
+                .tell(|| format!("log {source} ends with {:?}", self.stage.log.last(&source_name(source))));
+            for (id, progress) in self.stage.progress(source) {
+                self.stage.tell(|| format!("{id}: {progress:?}"));
+            }
+        }
+    }
+
+    fn behind(&self, by_the_stream: bool) -> Vec<String> {
         let mut behind = Vec::new();
         for (number, source) in self.stage.sources.iter().enumerate() {
             let lanes = self.stage.progress(number);
             let is_behind = |(_, progress): &&(_, Progress)| {
-                progress.is_replaying() || !source.is_reached(progress) || progress.message.is_none()
+                let is_direct = by_the_stream && progress.message.is_none();
+                progress.is_replaying() || !source.is_reached(progress) || is_direct
             };
             let end = source.end();
             let late = lanes.iter().filter(is_behind);

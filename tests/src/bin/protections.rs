@@ -81,20 +81,22 @@ fn arguments() -> Arguments {
 
 /// Takes the protection out, runs its test and puts it back.
 fn without(protection: &Protection, root: &Path, copy: &Path, seeds: u64) -> Outcome {
-    let files: Vec<PathBuf> = protection.edits.iter().map(|edit| edit.file.clone()).collect();
+    // What stands in the copy, and not what the checkout holds by now: somebody may work there meanwhile.
+    let mut saved: Vec<(PathBuf, String)> = Vec::new();
+    let mut broken = None;
     for edit in &protection.edits {
         let file = copy.join(&edit.file);
         let text = std::fs::read_to_string(&file).expect("it was copied");
-        let Some(changed) = edit.apply(&text) else {
-            return Outcome::Broken(format!("`{}` is not there exactly once", edit.before));
-        };
-        std::fs::write(&file, changed).expect("the copy can be written");
+        match edit.apply(&text) {
+            Some(changed) => std::fs::write(&file, changed).expect("the copy can be written"),
+            None => broken = Some(format!("`{}` is not there exactly once", edit.before)),
+        }
+        saved.push((file, text));
     }
-    let outcome = test(root, copy, &protection.test, seeds);
-    for file in files {
-        std::fs::copy(root.join(&file), copy.join(&file)).expect("the copy can be written");
-        // Newer than what was built without the protection.
-        touch(&copy.join(&file));
+    let outcome = broken.map_or_else(|| test(root, copy, &protection.test, seeds), Outcome::Broken);
+    // Backwards, since a file may have been edited twice; written anew, so newer than what was built without it.
+    for (file, text) in saved.into_iter().rev() {
+        std::fs::write(file, text).expect("the copy can be written");
     }
     outcome
 }
@@ -153,9 +155,4 @@ fn copy_changed(from: &Path, to: &Path) {
         return;
     }
     std::fs::write(to, content).expect("the copy can be written");
-}
-
-fn touch(file: &Path) {
-    let file = std::fs::File::options().append(true).open(file).expect("the copy can be written");
-    file.set_modified(std::time::SystemTime::now()).expect("the copy can be written");
 }
