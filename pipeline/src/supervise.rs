@@ -2,7 +2,8 @@
 //!
 //! A transient fault or a bug (also a panic) is retried with growing pauses; a definite fault that comes twice in a row
 //! stops the task and stays visible with its code. (Once is not enough: a process that was frozen may find that a place
-//! which it had read from its progress is purged, while another one has long gone on.) The states are what `status`, readiness and the metrics show.
+//! which it had read from its progress is purged, while another one has long gone on.) The states are what `status`,
+//! readiness and the metrics show.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

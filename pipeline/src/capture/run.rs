@@ -38,8 +38,9 @@ enum Event {
     Cancelled,
 }
 
-/// Captures until `cancel` or the first error. `lanes` yields the progress of every lane of this source and is
-/// asked only when the stream is empty or ends before the binlog begins. `acknowledged` follows the position that the log holds.
+/// Captures until `cancel` or the first error. `lanes` yields the progress of every lane of this source and is asked
+/// only when the stream is empty or ends before the binlog begins. `acknowledged` follows the position that the log
+/// holds.
 ///
 /// On `cancel` nothing more is read, and what was sent is waited for.
 pub async fn run<S: SourceConnector, L: Log>(

@@ -1,8 +1,9 @@
 //! A MySQL/MariaDB server as a source of changes.
 //!
 //! `transport.rs` brings events, `stream.rs` turns them into changes with the help of `table_map.rs`, `rows.rs`,
-//! `query.rs` and `gtid.rs`. `resume.rs` decides whether a server can be read on; `session.rs` asks the server small questions, `preflight.rs` many at once. What happens to
-//! changes afterwards is not known here.
+//! `query.rs` and `gtid.rs`. `resume.rs` decides whether a server can be read on, `locate.rs` finds places of the past;
+//! `session.rs` asks the server small questions, `preflight.rs` many at once. What happens to changes afterwards is not
+//! known here.
 
 mod column;
 mod compressed;
