@@ -57,9 +57,21 @@ async fn a_promoted_replica_is_read_on_without_loss_or_doubles() {
     reading.until_end(&old).await;
     let before = end_of(&reading);
     old.run(&["INSERT INTO $0.t0 VALUES (3, '', NULL)"]).await;
+    let at_end = {
+        // Up to the end of the old server: the new one has nothing behind it yet.
+        let mut reading = old.read(before.clone()).await;
+        reading.until_seen(1).await;
+        reading.until_end(&old).await;
+        end_of(&reading)
+    };
     new.catch_up(&old).await;
     new.promote().await;
+    let mut quiet = new.read(at_end).await;
+    quiet.until("the place on the quiet new server", |reading| reading.position().epoch() == 2).await;
+    assert_eq!((quiet.texts(), quiet.resume().gtid_set), (vec![], new.ask("SELECT @@gtid_binlog_pos").await));
     new.run(&["INSERT INTO $0.t0 VALUES (4, '', NULL)"]).await;
+    quiet.until_seen(1).await;
+    assert_eq!(quiet.texts(), ["t0 + 4 NULL"]);
 
     let mut followed = new.read(before.clone()).await;
     assert_eq!(followed.stream.entered_at(), reading.position(), "messages link across the fail-over");

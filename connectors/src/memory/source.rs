@@ -221,6 +221,11 @@ impl MemoryReading {
         let server = &state.primary;
         if !std::mem::replace(&mut self.begun, true) {
             batch.group_complete(self.resume_point(server), 0);
+            // A promoted server that has nothing new tells its place all the same.
+            let is_promoted = self.above > Lsn::ZERO && self.above.epoch() < self.epoch;
+            if is_promoted && server.group(self.next).is_none() {
+                batch.event_complete(server.head(self.epoch));
+            }
         }
         let mut read = None;
         loop {

@@ -158,9 +158,37 @@ impl MysqlSource {
             gtid_set = %gtids,
             "another server holds all that was read: reading goes on there"
         );
-        let beginning = self.by_gtids(session, &resume, sent, epoch).await?;
         let follows = Some(Follows { before: before.clone(), has_open_group });
+        if let Some((start, beginning)) = self.at_quiet_end(session, &gtids, sent, epoch).await? {
+            return Ok((start, Beginning { follows, ..beginning }));
+        }
+        let beginning = self.by_gtids(session, &resume, sent, epoch).await?;
         Ok((Start::Gtids(gtids), Beginning { follows, ..beginning }))
+    }
+
+    /// The server's end, when it has nothing behind the set. A start by GTID set would learn its place from the next
+    /// group only; this one tells it at once, so that lanes see which server is read, however quiet that is.
+    async fn at_quiet_end(
+        &self,
+        session: &mut Session,
+        gtids: &Gtids,
+        sent: Lsn,
+        epoch: u16,
+    ) -> Result<Option<(Start, Beginning)>, Fault> {
+        let end = session.end().await?;
+        let there = self.gtids(session, &end.gtid_set)?;
+        if there.to_string() != gtids.to_string() || end.position > u64::from(u32::MAX) {
+            return Ok(None);
+        }
+        let beginning = Beginning {
+            position: self.position(epoch, &end.file, end.position)?,
+            gtids: Some(there),
+            sent,
+            is_by_gtid: false,
+            entered_at: None,
+            follows: None,
+        };
+        Ok(Some((Start::Position { file: end.file, position: end.position }, beginning)))
     }
 
     async fn by_gtids(

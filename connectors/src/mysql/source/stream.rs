@@ -91,9 +91,10 @@ impl<E: Events> MysqlStream<E> {
         tables: CapturedTables,
         beginning: Beginning,
     ) -> Self {
-        // A start by GTID set learns its place from the first group only.
+        // A start by GTID set learns its place from the first group only. On another server the reading links to what
+        // was sent of the one before.
         let entered_lsn = match beginning.position.lsn() {
-            Ok(lsn) if !beginning.is_by_gtid => lsn.max(beginning.sent),
+            Ok(lsn) if !beginning.is_by_gtid && beginning.follows.is_none() => lsn.max(beginning.sent),
             _ => beginning.sent,
         };
         Self {
