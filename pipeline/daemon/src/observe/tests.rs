@@ -168,9 +168,10 @@ fn the_head_lies_in_the_epoch_that_the_stream_has_reached() {
     world.poll(0, 10, 10, 10);
     let position = at(4).in_epoch(3).unwrap();
     let envelope = Envelope { position, ..Envelope::default() };
-    let end = LogEntry { sequence: 11, id: String::new(), envelope };
-    world.observatory.log_end_seen("a", &Ok(Some(end)), world.second(1));
+    let end = Ok(Some(LogEntry { sequence: 11, id: String::new(), envelope }));
+    world.observatory.log_end_seen("a", &end, world.second(1));
     world.observatory.head_seen("a", &Ok(at(6)), world.second(1));
+    world.observatory.log_end_seen("a", &end, world.second(2));
     let view = world.view(2);
     assert_eq!(view.sources[0].head.as_deref(), Some("3:7:96"));
     assert_eq!((view.sources[0].state.as_str(), view.sources[0].lag_seconds), ("behind", Some(1.0)));
