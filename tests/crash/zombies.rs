@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 
 use anabranch_tests::{Daemon, until};
 
-use crate::{TASKS, running_tasks, survives, under_load};
-
-const TAKE_OVER_MAX: Duration = Duration::from_secs(5);
+use crate::{TAKE_OVER_MAX, TASKS, running_tasks, survives, under_load};
 
 /// What a process meets that is not the one any more: its lease is over, or the fence refuses it, or the target has
 /// cut its connection off.
