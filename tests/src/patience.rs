@@ -37,6 +37,7 @@ pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// The seed of a random test, printed: `ANABRANCH_TEST_SEED`, or a new one.
+#[expect(clippy::disallowed_methods, reason = "any number will do")]
 pub fn seed(test: &str) -> u64 {
     let given = std::env::var("ANABRANCH_TEST_SEED").ok().and_then(|text| text.parse().ok());
     let seed = given.unwrap_or_else(|| {

@@ -121,6 +121,7 @@ fn exit(status: &StatusView) -> Exit {
     sources.chain(lanes).filter_map(Code::from_text).map(Exit::of).max().unwrap_or(Exit::Success)
 }
 
+#[expect(clippy::disallowed_methods, reason = "shown to people as the age of a change, decides nothing")]
 fn now_us() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
