@@ -10,8 +10,15 @@ use anabranch_tests::{Daemon, until};
 use crate::{TAKE_OVER_MAX, TASKS, running_tasks, survives, under_load};
 
 /// What a process meets that is not the one any more: its lease is over, or the fence refuses it, or the target has
-/// cut its connection off.
-const STALE: [&str; 4] = ["lease-lost", "log-fenced", "target-fenced", "target-unreachable"];
+/// cut its connection off, or the source has given its seat to the successor.
+const STALE: [&str; 6] = [
+    "lease-lost",
+    "log-fenced",
+    "source-stalled",
+    "source-unreachable",
+    "target-fenced",
+    "target-unreachable",
+];
 
 async fn stale_faults(daemon: &Daemon, task: &str) -> f64 {
     let mut faults = 0.0;
