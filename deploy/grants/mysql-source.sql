@@ -3,7 +3,7 @@
 -- Replace before use:
 --   {capture_password}  the account's password, as in the configuration file
 --   {client_host}       where Anabranch connects from: an address, or a pattern such as 10.0.0.%
---   user\_%             the captured databases; repeat the last GRANT for each further pattern
+--   user\_%, inventory\_%  the captured databases; repeat the last GRANT for each further pattern
 --
 -- The account may read row changes of the whole server (the binlog cannot be narrowed), and rows of captured
 -- databases only. It can write nothing. Connections without TLS are refused. With `partial_revokes = ON` MySQL takes
@@ -17,3 +17,4 @@ GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'anabranch_capture'@'{clie
 
 -- SELECT: column definitions for pre-flight, and rows for the first copy and for reconciliation.
 GRANT SELECT ON `user\_%`.* TO 'anabranch_capture'@'{client_host}';
+GRANT SELECT ON `inventory\_%`.* TO 'anabranch_capture'@'{client_host}';

@@ -17,7 +17,7 @@ pub const LANE_LAG: &str = "anabranch_lane_lag_seconds";
 pub const LANE_ROWS: &str = "anabranch_lane_rows_total";
 pub const LANE_FLUSHES: &str = "anabranch_lane_flushes_total";
 pub const LANE_FLUSH_SECONDS: &str = "anabranch_lane_flush_seconds";
-pub const BIRTHDAY_DEFECTS: &str = "anabranch_birthday_defects_total";
+pub const ROW_DEFECTS: &str = "anabranch_row_defects_total";
 pub const TASK_STATE: &str = "anabranch_task_state";
 pub const FAULTS: &str = "anabranch_faults_total";
 
@@ -63,7 +63,10 @@ pub fn describe() {
         Unit::Seconds,
         "Duration of a target transaction, by projection, target"
     );
-    describe_counter!(BIRTHDAY_DEFECTS, "Changes whose birthday is in no table, by source and reason");
+    describe_counter!(
+        ROW_DEFECTS,
+        "Changes to rows that are in no derived table, or hold an odd code, by projection, source and reason"
+    );
     describe_gauge!(
         TASK_STATE,
         "0 waiting for its lease, 1 running, 2 retrying, 3 stopped by a definite fault, by task"

@@ -67,27 +67,45 @@ impl Value<'_> {
 /// The captured columns of one row image, in the order of [`Entity::fields`].
 pub type Row<'a> = Vec<Value<'a>>;
 
+/// A row before or after a change, if there is one.
+pub type Image<'r, 'a> = Option<&'r [Value<'a>]>;
+
 /// What a captured table holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Entity {
     /// A user with a birthday (the birthday system's main layer).
     User,
+    /// A device with its codes (the inventory's serial table and its history).
+    SerialCode,
 }
 
 impl Entity {
-    pub const ALL: [Entity; 1] = [Entity::User];
+    pub const ALL: [Entity; 2] = [Entity::User, Entity::SerialCode];
 
     /// Captured fields, in the order in which a [`Row`] holds them. New fields are only ever added at the end.
     pub fn fields(self) -> &'static [&'static str] {
         match self {
             Entity::User => &["user_id", "birthday"],
+            Entity::SerialCode => &[
+                "uuid",
+                "imei1",
+                "imei2",
+                "meid",
+                "box_no",
+                "item_code",
+                "first_agent_code",
+                "warehouse_code",
+                "account_id",
+                "sku_code",
+            ],
         }
     }
 
     pub fn name(self) -> &'static str {
         match self {
             Entity::User => "user",
+            Entity::SerialCode => "serial_code",
         }
     }
 }
@@ -129,6 +147,18 @@ pub enum Action<'a> {
     },
     /// TRUNCATE or DROP of the whole table: all that it claimed is withdrawn.
     Withdraw,
+}
+
+impl<'a> Action<'a> {
+    /// The row before and after; `None` when it is about the whole table.
+    pub fn images(&self) -> Option<(Image<'_, 'a>, Image<'_, 'a>)> {
+        match self {
+            Self::Insert { after } => Some((None, Some(after))),
+            Self::Update { before, after } => Some((Some(before), Some(after))),
+            Self::Delete { before } => Some((Some(before), None)),
+            Self::Withdraw => None,
+        }
+    }
 }
 
 /// One change of one captured table.

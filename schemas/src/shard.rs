@@ -42,7 +42,7 @@ impl fmt::Display for ShardId {
     }
 }
 
-/// How a user name becomes a number.
+/// How the sharding key of a row becomes a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NameHash {
@@ -50,18 +50,25 @@ pub enum NameHash {
     Crc32,
     /// `abs(String.hashCode())` over UTF-16 units, widened to 64 bits before `abs`.
     JavaString,
+    /// No hash: the key is a decimal number of any length.
+    Decimal,
 }
 
 impl NameHash {
-    pub fn of(self, name: &str) -> u64 {
+    /// The key's number modulo `modulus`; `None` when the key has none.
+    pub fn remainder(self, key: &str, modulus: u64) -> Option<u64> {
         match self {
-            NameHash::Crc32 => u64::from(crc32fast::hash(name.as_bytes())),
+            NameHash::Crc32 => Some(u64::from(crc32fast::hash(key.as_bytes())) % modulus),
             NameHash::JavaString => {
-                let hash = name
-                    .encode_utf16()
-                    .fold(0i32, |h, unit| h.wrapping_mul(31).wrapping_add(i32::from(unit)));
-                i64::from(hash).unsigned_abs()
+                let hash =
+                    key.encode_utf16().fold(0i32, |h, unit| h.wrapping_mul(31).wrapping_add(i32::from(unit)));
+                Some(i64::from(hash).unsigned_abs() % modulus)
             }
+            NameHash::Decimal if key.is_empty() => None,
+            NameHash::Decimal => key.bytes().try_fold(0, |number, digit| {
+                let digit = digit.is_ascii_digit().then(|| u128::from(digit - b'0'))?;
+                Some(((u128::from(number) * 10 + digit) % u128::from(modulus)) as u64)
+            }),
         }
     }
 }
@@ -76,7 +83,7 @@ pub enum Spread {
     Spread,
 }
 
-/// A sharding rule by name: where an application puts a row.
+/// A sharding rule by key (a user's name, a device's uuid): where an application puts a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShardingRule {
@@ -87,18 +94,18 @@ pub struct ShardingRule {
 }
 
 impl ShardingRule {
-    /// Database and table number of a name.
-    pub fn place(&self, name: &str) -> (u32, u32) {
-        let hash = self.hash.of(name);
+    /// Database and table number of a key; `None` when the key has no number.
+    pub fn place(&self, key: &str) -> Option<(u32, u32)> {
         let (databases, tables) = (u64::from(self.databases.max(1)), u64::from(self.tables.max(1)));
+        let number = self.hash.remainder(key, databases * tables)?;
         let table = match self.spread {
-            Spread::Literal => hash % tables,
-            Spread::Spread => hash / databases % tables,
+            Spread::Literal => number % tables,
+            Spread::Spread => number / databases,
         };
-        ((hash % databases) as u32, table as u32)
+        Some(((number % databases) as u32, table as u32))
     }
 
-    /// How many of the `databases × tables` tables any name can reach.
+    /// How many of the `databases × tables` tables any key can reach.
     ///
     /// `literal` uses one hash twice, so the pair is fixed by `hash % lcm(databases, tables)`: with 100 and 1000 only
     /// 1,000 of 100,000 tables are ever used.
@@ -265,12 +272,13 @@ mod tests {
     #[test]
     fn hashes_equal_their_originals() {
         // SELECT CRC32('alice') = 663665735; new String("alice").hashCode() = 92903040.
-        assert_eq!(NameHash::Crc32.of("alice"), 663_665_735);
-        assert_eq!(NameHash::JavaString.of("alice"), 92_903_040);
+        let of = |hash: NameHash, key| hash.remainder(key, u64::MAX).unwrap();
+        assert_eq!(of(NameHash::Crc32, "alice"), 663_665_735);
+        assert_eq!(of(NameHash::JavaString, "alice"), 92_903_040);
         // The one value whose abs() overflows 32 bits: Integer.MIN_VALUE.
-        assert_eq!(NameHash::JavaString.of("polygenelubricants"), 2_147_483_648);
+        assert_eq!(of(NameHash::JavaString, "polygenelubricants"), 2_147_483_648);
         // Two UTF-16 units, not one code point.
-        assert_eq!(NameHash::JavaString.of("😀"), 1_772_899);
+        assert_eq!(of(NameHash::JavaString, "😀"), 1_772_899);
     }
 
     #[test]
@@ -282,6 +290,18 @@ mod tests {
         assert_eq!(rule.reachable_tables(), 100_000);
         let coprime = ShardingRule { databases: 5, tables: 64, spread: Spread::Literal, ..rule };
         assert_eq!(coprime.reachable_tables(), 320);
+    }
+
+    #[test]
+    fn a_decimal_key_of_any_length_has_its_place_and_another_has_none() {
+        let rule =
+            ShardingRule { hash: NameHash::Decimal, spread: Spread::Literal, databases: 5, tables: 64 };
+        // Computed with Python: (10**63 + 12345) % 5 and % 64.
+        let long = format!("1{}12345", "0".repeat(58));
+        assert_eq!(rule.place(&long), Some((0, 57)));
+        assert_eq!(rule.place("18446744073709551615"), Some((0, 63)));
+        assert_eq!(ShardingRule { spread: Spread::Spread, ..rule }.place("642"), Some((2, 0)));
+        assert_eq!((rule.place(""), rule.place("12a")), (None, None));
     }
 
     #[test]
@@ -361,7 +381,7 @@ mod tests {
         fn every_name_has_a_place(name in ".*", databases in 1..200u32, tables in 1..2000u32) {
             for hash in [NameHash::Crc32, NameHash::JavaString] {
                 for spread in [Spread::Literal, Spread::Spread] {
-                    let (db, table) = ShardingRule { hash, spread, databases, tables }.place(&name);
+                    let (db, table) = ShardingRule { hash, spread, databases, tables }.place(&name).unwrap();
                     prop_assert!(db < databases && table < tables);
                 }
             }

@@ -6,6 +6,8 @@
 
 /// One table of the birthday layer.
 pub const BIRTHDAY: &str = include_str!("sql/birthday.sql");
+/// One table of the mapping layer.
+pub const MAPPING: &str = include_str!("sql/mapping.sql");
 /// Progress of lanes.
 pub const PROGRESS: &str = include_str!("sql/progress.sql");
 /// Which progress rows were made once.
@@ -13,6 +15,14 @@ pub const ENROLLED: &str = include_str!("sql/enrolled.sql");
 
 /// One source table of the main layer: `{database}`, `{table}` and `{birthday_type}` are to be filled in.
 pub const USER: &str = include_str!("sql/user.sql");
+
+/// One source table of the inventory's serial codes: `{database}`, `{table}` and `{uuid_type}` are to be filled in.
+pub const SERIAL_CODE: &str = include_str!("sql/serial_code.sql");
+
+/// `CREATE TABLE IF NOT EXISTS` of one shard of the serial codes. The names must not hold a backtick.
+pub fn serial_code_table(database: &str, table: &str, uuid_type: &str) -> String {
+    SERIAL_CODE.replace("{database}", database).replace("{table}", table).replace("{uuid_type}", uuid_type)
+}
 
 /// `CREATE TABLE IF NOT EXISTS` of one shard of the main layer. The names must not hold a backtick.
 pub fn user_table(database: &str, table: &str, birthday_type: &str) -> String {
@@ -24,10 +34,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_placeholder_of_the_user_table_is_filled() {
+    fn every_placeholder_of_a_source_table_is_filled() {
         let sql = user_table("user_07", "user_042", "DATETIME(6)");
         let statement = &sql[sql.find("CREATE").unwrap()..];
         assert!(statement.starts_with("CREATE TABLE IF NOT EXISTS `user_07`.`user_042`"), "{statement}");
         assert!(statement.contains("DATETIME(6) NULL") && !statement.contains('{'), "{statement}");
+        let sql = serial_code_table("inventory_3", "serial_code_17", "VARCHAR(64)");
+        let statement = &sql[sql.find("CREATE").unwrap()..];
+        assert!(
+            statement.starts_with("CREATE TABLE IF NOT EXISTS `inventory_3`.`serial_code_17`"),
+            "{statement}"
+        );
+        assert!(statement.contains("VARCHAR(64) NOT NULL") && !statement.contains('{'), "{statement}");
     }
 }

@@ -43,6 +43,8 @@ pub struct Place {
     pub targets: Vec<&'static str>,
     pub sources: Vec<&'static str>,
     pub limits: &'static str,
+    /// Mapping tables a length class; 0 = the projection `serials` is not configured.
+    pub mapping_tables: u32,
 }
 
 /// One derived row: (database.table, shard, user id) → (birthday, lsn, is_sent).
@@ -71,6 +73,7 @@ impl Place {
             targets: vec!["target-a"],
             sources: vec!["source-a", "source-b"],
             limits: "",
+            mapping_tables: 0,
         }
     }
 
@@ -101,6 +104,14 @@ impl Place {
             self.lanes,
             self.database_pattern()
         );
+        if self.mapping_tables > 0 {
+            text += &format!(
+                "[[entities]]\nentity = \"serial_code\"\ntables = \"inventory_{{db}}.serial_code_{{table:02}}\"\n\
+                 [[projections]]\nname = \"serials\"\nkind = \"serial_mapping\"\ntargets = {:?}\nlanes = 1\n\
+                 tables = {}\ndatabase = \"serial_code_{}_{{length}}\"\ntable = \"mapping_{{table:03}}\"\n",
+                self.targets, self.mapping_tables, self.prefix
+            );
+        }
         Config::parse(&text).unwrap_or_else(|faults| panic!("{faults:?}"))
     }
 

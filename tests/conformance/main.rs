@@ -20,5 +20,6 @@ mod source_outcome;
 mod source_preflight;
 mod source_statements;
 mod store;
+mod store_mapping;
 mod store_setup;
 mod wire;

@@ -65,7 +65,7 @@ async fn each_birthday_of_each_column_type_is_derived_or_counted_by_its_reason()
             let wanted = users.iter().filter(|(_, outcome)| *outcome == reason).count();
             let labels = [format!("reason=\"{reason}\""), format!("source=\"{source}\"")];
             let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-            let counted = daemon.metric("anabranch_birthday_defects_total", &labels).await;
+            let counted = daemon.metric("anabranch_row_defects_total", &labels).await;
             assert_eq!(counted, wanted as f64, "{reason} of {source}");
         }
     }

@@ -75,7 +75,7 @@ impl Topology {
 
     /// Where the application puts a user of this name.
     pub fn place(&self, user_name: &str) -> Place {
-        let (database, table) = self.rule.place(user_name);
+        let (database, table) = self.rule.place(user_name).expect("a hash of names places every name");
         Place { database, table }
     }
 

@@ -5,6 +5,7 @@
 
 use anabranch_pipeline::ports::LogEntry;
 use anabranch_schemas::change::{Action, Change, Entity, Value};
+use anabranch_schemas::serial;
 use serde_json::{Map, Value as Json, json};
 
 /// Which changes are wanted; `None` = all.
@@ -12,7 +13,8 @@ use serde_json::{Map, Value as Json, json};
 pub struct Filter {
     /// Physical `database.table`.
     pub table: Option<(String, String)>,
-    pub user_id: Option<u64>,
+    /// User id or uuid, as text.
+    pub key: Option<String>,
     /// Only changes at this position or later.
     pub from: Option<anabranch_schemas::lsn::Lsn>,
 }
@@ -24,28 +26,16 @@ impl Filter {
         });
         table
             && self.from.is_none_or(|from| change.lsn >= from)
-            && self.user_id.is_none_or(|user_id| images(&change.action).any(|row| is_user(row, user_id)))
+            && self.key.as_deref().is_none_or(|key| {
+                let (before, after) = change.action.images().unwrap_or_default();
+                before.into_iter().chain(after).any(|row| has_key(row, key))
+            })
     }
 }
 
-fn images<'c>(action: &'c Action<'_>) -> impl Iterator<Item = &'c [Value<'c>]> {
-    let (before, after) = match action {
-        Action::Insert { after } => (None, Some(after)),
-        Action::Update { before, after } => (Some(before), Some(after)),
-        Action::Delete { before } => (Some(before), None),
-        Action::Withdraw => (None, None),
-    };
-    before.into_iter().chain(after).map(Vec::as_slice)
-}
-
-fn is_user(row: &[Value<'_>], user_id: u64) -> bool {
-    // The first field of a user is its id; other entities will have their own filters.
-    match row.first() {
-        Some(Value::Int(found)) => u64::try_from(*found) == Ok(user_id),
-        Some(Value::UInt(found)) => *found == user_id,
-        Some(Value::Bytes(text)) => std::str::from_utf8(text).is_ok_and(|text| text == user_id.to_string()),
-        _ => false,
-    }
+/// Whether the row's key, its first field, is this text.
+fn has_key(row: &[Value<'_>], key: &str) -> bool {
+    row.first().and_then(serial::text).is_some_and(|text| *text == *key.as_bytes())
 }
 
 /// One change of the message `entry`. `index` is its place in the message, from 0.

@@ -75,7 +75,7 @@ async fn apply(
         let mut defects = Defects::default();
         let project = |change: &Change<'_, '_>, flush: &mut Flush| {
             projection.project(change, scope, flush, &mut defects);
-            count_defects(&id.source, &mut defects);
+            count_defects(id, &mut defects);
         };
         let config = wiring.config();
         let lane = Lane {
@@ -100,12 +100,13 @@ fn seat(config: &Config, id: &LaneId) -> u32 {
 }
 
 /// Defects are rare: the counter is looked up only when there are some.
-fn count_defects(source: &str, defects: &mut Defects) {
+fn count_defects(id: &LaneId, defects: &mut Defects) {
     if defects.is_empty() {
         return;
     }
     for (defect, count) in defects.take().iter() {
-        counter!(names::BIRTHDAY_DEFECTS, "source" => source.to_owned(), "reason" => defect.reason())
+        let (projection, source) = (id.projection.clone(), id.source.clone());
+        counter!(names::ROW_DEFECTS, "projection" => projection, "source" => source, "reason" => defect.reason())
             .increment(count);
     }
 }

@@ -13,6 +13,7 @@ use anabranch_pipeline::config::Config;
 use anabranch_pipeline::error::Code;
 
 const EXAMPLE: &str = include_str!("../../../deploy/anabranch.example.toml");
+const SERIAL_CODES: &str = include_str!("../../../deploy/serial-codes.example.toml");
 
 /// Runs `anabranch` without the caller's `ANABRANCH_*` variables.
 fn anabranch(arguments: &[&str]) -> Output {
@@ -60,18 +61,30 @@ fn the_example_configuration_passes_the_offline_check() {
 }
 
 #[test]
-fn the_example_shows_every_default_as_it_is() {
+fn the_example_of_serial_codes_passes_the_offline_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("serials.toml");
+    fs::write(&file, SERIAL_CODES).unwrap();
+    let output = anabranch(&["--config", file.to_str().unwrap(), "check", "--offline"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("the rule reaches 320 of 320 tables"), "{}", stdout(&output));
+}
+
+#[test]
+fn the_examples_show_every_default_as_it_is() {
     // Each commented key, taken literally, must parse and change nothing.
-    let active: String = EXAMPLE
-        .lines()
-        .map(|line| match line.strip_prefix("# ") {
-            Some(key) if is_key(key) && !key.starts_with("ca_file") => format!("{key}\n"),
-            _ => format!("{line}\n"),
-        })
-        .collect();
-    assert_ne!(active, EXAMPLE);
-    let (written, defaults) = (Config::parse(&active).unwrap(), Config::parse(EXAMPLE).unwrap());
-    assert_eq!(format!("{written:?}"), format!("{defaults:?}"));
+    for example in [EXAMPLE, SERIAL_CODES] {
+        let active: String = example
+            .lines()
+            .map(|line| match line.strip_prefix("# ") {
+                Some(key) if is_key(key) && !key.starts_with("ca_file") => format!("{key}\n"),
+                _ => format!("{line}\n"),
+            })
+            .collect();
+        assert_ne!(active, example);
+        let (written, defaults) = (Config::parse(&active).unwrap(), Config::parse(example).unwrap());
+        assert_eq!(format!("{written:?}"), format!("{defaults:?}"));
+    }
 }
 
 /// `key = value` with a key of lower-case letters and underscores.

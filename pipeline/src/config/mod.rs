@@ -15,11 +15,13 @@ use std::time::Duration;
 
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Entity;
+use anabranch_schemas::serial::LengthClass;
 use anabranch_schemas::shard::{ShardingRule, TablePattern};
 
 pub use self::values::{Secret, ServerUrl};
 use crate::error::{Code, Fault};
 use crate::ports::Entry;
+use crate::projections::{Assignment, ProjectedTable, Projection};
 
 /// Everything that `anabranch` needs to know.
 #[derive(Debug, Clone)]
@@ -86,8 +88,17 @@ pub struct TargetConfig {
     pub name: String,
     pub url: ServerUrl,
     pub ca_file: Option<PathBuf>,
+    pub store: TargetStore,
     /// Database of the progress table.
     pub control_database: String,
+}
+
+/// What kind of server a target is; its URL's scheme says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TargetStore {
+    Mysql,
+    /// OpenSearch or Elasticsearch.
+    Search,
 }
 
 #[derive(Debug, Clone)]
@@ -103,6 +114,27 @@ pub struct ProjectionConfig {
 #[derive(Debug, Clone)]
 pub enum ProjectionKind {
     Birthday(BirthdayTables),
+    SerialMapping(MappingTables),
+    SerialDocuments(DocumentIndex),
+}
+
+impl ProjectionKind {
+    /// As the configuration says it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Birthday(_) => "birthday",
+            Self::SerialMapping(_) => "serial_mapping",
+            Self::SerialDocuments(_) => "serial_documents",
+        }
+    }
+
+    /// The targets that can hold it.
+    pub fn store(&self) -> TargetStore {
+        match self {
+            Self::Birthday(_) | Self::SerialMapping(_) => TargetStore::Mysql,
+            Self::SerialDocuments(_) => TargetStore::Search,
+        }
+    }
 }
 
 /// The birthday layer's tables.
@@ -114,6 +146,24 @@ pub struct BirthdayTables {
     pub database: String,
     /// Pattern with `{mmdd}`, such as `birthday_{mmdd}`.
     pub table: String,
+}
+
+/// The mapping layer's tables: a database for each length class, each with all tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MappingTables {
+    /// Tables a database.
+    pub tables: NonZeroU32,
+    /// Pattern with `{length}`, such as `serial_code_{length}`: 15, 14, other.
+    pub database: String,
+    /// Pattern with `{table}`, such as `mapping_{table:03}`.
+    pub table: String,
+}
+
+/// The search index of serial codes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DocumentIndex {
+    /// Name by which it is read: an alias of the index of the present version.
+    pub index: String,
 }
 
 /// Bounds of everything that could grow. Each default has its reason in `raw.rs`.
@@ -151,10 +201,6 @@ impl Config {
         }
     }
 
-    pub fn entity(&self, entity: Entity) -> Option<&EntityConfig> {
-        self.entities.iter().find(|config| config.entity == entity)
-    }
-
     pub fn target(&self, name: &str) -> Option<&TargetConfig> {
         self.targets.iter().find(|target| target.name == name)
     }
@@ -163,7 +209,6 @@ impl Config {
         problems.unique("sources", self.sources.iter().map(|source| source.name.as_str()));
         problems.unique("targets", self.targets.iter().map(|target| target.name.as_str()));
         problems.unique("projections", self.projections.iter().map(|projection| projection.name.as_str()));
-        problems.unique("entities", self.entities.iter().map(|entity| entity.entity.name()));
         let named = std::iter::once(("name".to_owned(), &self.name))
             .chain(self.sources.iter().map(|source| ("sources.name".to_owned(), &source.name)))
             .chain(self.targets.iter().map(|target| ("targets.name".to_owned(), &target.name)))
@@ -226,19 +271,26 @@ impl Config {
             }
             problems.unique("projections.targets", projection.targets.iter().map(String::as_str));
             for name in &projection.targets {
-                if self.target(name).is_none() {
-                    problems.add(
-                        "projections.targets",
-                        format!("`{name}`"),
-                        "the name of a [[targets]] entry",
-                    );
-                }
+                let fits = |target: &TargetConfig| target.store == projection.kind.store();
+                let needed = match self.target(name) {
+                    Some(target) if fits(target) => continue,
+                    Some(_) if projection.kind.store() == TargetStore::Mysql => {
+                        "a target with a mysql:// URL"
+                    }
+                    Some(_) => "a target with an https:// or http:// URL",
+                    None => "the name of a [[targets]] entry",
+                };
+                problems.add("projections.targets", format!("`{name}`"), needed);
             }
-            let ProjectionKind::Birthday(_) = &projection.kind;
-            if self.entity(Entity::User).is_none() {
+            if matches!(projection.kind, ProjectionKind::SerialDocuments(_)) && projection.targets.len() > 1 {
+                let found = format!("{} in `{}`", projection.targets.len(), projection.name);
+                problems.add("projections.targets", found, "one: an index lies in one cluster");
+            }
+            let entity = Projection::new(projection).entity();
+            if self.entities.iter().all(|config| config.entity != entity) {
                 problems.add(
                     "projections",
-                    format!("`{}` needs entity `user`", projection.name),
+                    format!("`{}` needs entity `{}`", projection.name, entity.name()),
                     "an [[entities]] entry for it",
                 );
             }
@@ -262,19 +314,13 @@ impl Config {
         }
     }
 
-    /// Whether some derived or control table of the target lies inside a captured pattern.
+    /// Whether some derived table of the target lies inside a captured pattern.
     fn captures_derived_tables(&self, target: &TargetConfig) -> bool {
-        let derived = self.projections.iter().filter(|projection| projection.targets.contains(&target.name));
-        derived.into_iter().any(|projection| {
-            let ProjectionKind::Birthday(tables) = &projection.kind;
-            (0..tables.databases.get()).any(|number| {
-                let database = tables.database_name(number);
-                anabranch_schemas::birthday::MonthDay::all().any(|day| {
-                    let table = tables.table_name(day);
-                    self.entities.iter().any(|entity| entity.tables.matches(&database, &table).is_some())
-                })
-            })
-        })
+        let is_captured = |table: &ProjectedTable| {
+            let (database, table) = (&table.derived.database, &table.derived.table);
+            self.entities.iter().any(|entity| entity.tables.matches(database, table).is_some())
+        };
+        Assignment::all(self, &target.name).iter().any(|assignment| assignment.tables().any(is_captured))
     }
 }
 
@@ -287,6 +333,18 @@ impl BirthdayTables {
     /// The physical name of a day's table.
     pub fn table_name(&self, day: anabranch_schemas::birthday::MonthDay) -> String {
         self.table.replace("{mmdd}", &day.compact())
+    }
+}
+
+impl MappingTables {
+    /// The physical name of a length class's database.
+    pub fn database_name(&self, class: LengthClass) -> String {
+        self.database.replace("{length}", class.name())
+    }
+
+    /// The physical name of table `number`.
+    pub fn table_name(&self, number: u32) -> String {
+        values::fill(&self.table, "table", number)
     }
 }
 

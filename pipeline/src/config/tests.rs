@@ -36,7 +36,7 @@ fn a_small_file_is_enough_and_defaults_fill_the_rest() {
     assert_eq!(config.sources[0].url.password().expose(), "p@ss");
     assert_eq!(config.sources[0].start, Entry::Earliest);
     assert_eq!(config.projections[0].lanes.get(), 2);
-    let ProjectionKind::Birthday(tables) = &config.projections[0].kind;
+    let ProjectionKind::Birthday(tables) = &config.projections[0].kind else { panic!("of another kind") };
     assert_eq!(tables.database_name(3), "birthday_03");
 }
 
@@ -50,13 +50,19 @@ fn each_mistake_is_named_with_its_key() {
         ("databases = 4", "databases = 4\nlanes = 0", "lanes"),
         ("targets = [\"target\"]", "targets = []", "projections.targets: none"),
         ("targets = [\"target\"]", "targets = [\"other\"]", "`other`"),
-        ("mysql://capture", "http://capture", "expected mysql, nats or tls"),
+        ("mysql://capture", "ftp://capture", "expected mysql, nats, tls"),
+        ("mysql://capture", "http://capture", "sources.url: scheme `http`; needed: mysql://"),
+        ("mysql://apply", "nats://apply", "targets.url: scheme `nats`"),
+        ("mysql://apply", "https://apply", "`target`; needed: a target with a mysql:// URL"),
+        ("databases = 4", "databases = 4\nindex = \"i\"", "projections.index: of `birthday`"),
+        ("layout = \"by_day\"", "", "projections.layout: missing in `birthday`"),
+        ("kind = \"birthday\"", "kind = \"serial_documents\"", "projections.index: missing"),
         (
             "p%40ss@127.0.0.1:3306",
             "${ANABRANCH_NO_SUCH}@x",
             "environment variable ANABRANCH_NO_SUCH is not set",
         ),
-        ("birthday_{mmdd}", "birthday", "a name with {mmdd}"),
+        ("birthday_{mmdd}", "birthday", "a name such as birthday_{mmdd}"),
         ("birthday = \"born\"", "brithday = \"born\"", "entities.columns.brithday"),
         ("user_{db:02}.user", "user_{x}.user", "is not a table pattern"),
         ("[log]", "[limits]\nbatch_bytes = 0\n[log]", "batch_bytes"),
@@ -78,9 +84,51 @@ fn each_mistake_is_named_with_its_key() {
 
 #[test]
 fn overlapping_patterns_and_names_used_twice_are_refused() {
-    let twice = format!("{GOOD}\n[[entities]]\nentity = \"user\"\ntables = \"user_00.user_{{table:03}}\"\n");
-    let found = problems(&twice);
-    assert!(found.contains("can name the same table") && found.contains("`user` twice"), "{found}");
+    let entity = |tables: &str| format!("{GOOD}\n[[entities]]\nentity = \"user\"\ntables = \"{tables}\"\n");
+    assert!(problems(&entity("user_00.user_{table:03}")).contains("can name the same table"));
+    assert_eq!(Config::parse(&entity("user_history.user_{table:03}")).unwrap().entities.len(), 2);
+    let target = "[[targets]]\nname = \"target\"\nurl = \"mysql://x:x@127.0.0.1:3308\"\n";
+    assert!(problems(&format!("{GOOD}\n{target}")).contains("`target` twice"));
+}
+
+const SERIALS: &str = r#"
+[[entities]]
+entity = "serial_code"
+tables = "inventory_{db}.serial_code_{table:02}"
+[[targets]]
+name = "search"
+url = "https://apply:secret@127.0.0.1:9200"
+[[projections]]
+name = "serials"
+kind = "serial_mapping"
+targets = ["target"]
+database = "serial_code_{length}"
+table = "mapping_{table:03}"
+[[projections]]
+name = "documents"
+kind = "serial_documents"
+targets = ["search"]
+index = "serials"
+"#;
+
+#[test]
+fn serial_codes_have_mapping_tables_and_documents() {
+    let config = Config::parse(&format!("{GOOD}{SERIALS}")).unwrap();
+    let ProjectionKind::SerialMapping(tables) = &config.projections[1].kind else { panic!("a mapping") };
+    assert_eq!(tables.tables.get(), 512);
+    assert_eq!(tables.database_name(LengthClass::Other), "serial_code_other");
+    assert_eq!(tables.table_name(7), "mapping_007");
+    assert_eq!(config.target("search").unwrap().store, TargetStore::Search);
+    for (from, to, expected) in [
+        ("serial_code_{length}", "serial_code", "a name such as serial_code_{length}"),
+        ("mapping_{table:03}", "mapping", "a name such as mapping_{table:03}"),
+        ("index = \"serials\"", "index = \"Serials*\"", "projections.index: `Serials*`"),
+        ("targets = [\"search\"]", "targets = [\"target\"]", "a target with an https:// or http:// URL"),
+        ("entity = \"serial_code\"", "entity = \"user\"", "`serials` needs entity `serial_code`"),
+    ] {
+        let found = problems(&format!("{GOOD}{}", SERIALS.replace(from, to)));
+        assert!(found.contains(expected), "{to}: {found}");
+    }
 }
 
 #[test]

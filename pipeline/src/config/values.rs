@@ -109,7 +109,14 @@ impl TryFrom<String> for ServerUrl {
         let default_port = match url.scheme() {
             "mysql" => 3306,
             "nats" | "tls" => 4222,
-            other => return Err(format!("scheme `{other}`; expected mysql, nats or tls")),
+            "https" => 443,
+            "http" => 80,
+            "rediss" | "redis" => 6379,
+            other => {
+                return Err(format!(
+                    "scheme `{other}`; expected mysql, nats, tls, https, http, rediss or redis"
+                ));
+            }
         };
         let host = url
             .host_str()

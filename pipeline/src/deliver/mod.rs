@@ -12,7 +12,7 @@ mod rewind;
 mod run;
 mod window;
 
-pub use mutation::{Cell, DerivedTable, Flush, Mutation, MutationAction, OrderedMutation};
+pub use mutation::{Cell, DerivedTable, Flush, Mutation, MutationAction, OrderedMutation, TableShape};
 pub use progress::{LaneId, Progress};
 pub use rewind::{Rewind, rewind};
 pub use run::{Lane, run};

@@ -11,20 +11,29 @@ use anabranch_schemas::shard::ShardId;
 
 use super::Progress;
 
-/// A derived table: where it lies, and its columns beside `shard_id` and `lsn`.
-///
-/// Its primary key is (`shard_id`, `key_columns`…) in the order of `primary_key`.
+/// What tables of one kind look like.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TableShape {
+    /// What set-up makes a table from: in a SQL store its CREATE TABLE statement with `{table}` for the name.
+    pub definition: &'static str,
+    /// The primary key without `shard_id`, in the order of [`Mutation::key`].
+    pub key_columns: &'static [&'static str],
+    /// Columns that an upsert sets beside `lsn`, in the order of [`MutationAction::Upsert`].
+    pub value_columns: &'static [&'static str],
+}
+
+/// A derived table: where it lies and what it looks like.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DerivedTable {
     pub database: String,
     pub table: String,
-    pub key_columns: &'static [&'static str],
-    pub value_columns: &'static [&'static str],
+    pub shape: &'static TableShape,
 }
 
 /// A column value of a derived row.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cell {
+    Null,
     Int(i64),
     UInt(u64),
     Bytes(Box<[u8]>),

@@ -8,14 +8,16 @@
 use std::sync::Arc;
 
 use anabranch_schemas::birthday::{Layout, MonthDay, TABLES};
-use anabranch_schemas::change::{Action, Change, Value};
+use anabranch_schemas::change::{Change, Value};
+use anabranch_schemas::sql;
 
-use super::{Defect, Defects, LaneScope, ProjectedTable};
+use super::{Defect, Defects, LaneScope, ProjectedTable, push_if_owned, share_out};
 use crate::config::BirthdayTables;
-use crate::deliver::{Cell, DerivedTable, Flush, Mutation, MutationAction};
+use crate::deliver::{Cell, DerivedTable, Flush, Mutation, MutationAction, TableShape};
 
-const KEY_COLUMNS: &[&str] = &["user_id"];
-const VALUE_COLUMNS: &[&str] = &["birthday"];
+/// One table of the birthday layer.
+static SHAPE: TableShape =
+    TableShape { definition: sql::BIRTHDAY, key_columns: &["user_id"], value_columns: &["birthday"] };
 /// Place in [`anabranch_schemas::change::Entity::fields`] of a user.
 const USER_ID: usize = 0;
 const BIRTHDAY: usize = 1;
@@ -73,23 +75,12 @@ impl Birthday {
                 (0..databases).flat_map(|database| MonthDay::all().map(move |day| (database, day))).collect()
             }
         };
-        // Tables of one target go to its lanes in turn, so that no lane has two more than another.
-        let mut next = vec![0; targets as usize];
-        let tables = places
-            .into_iter()
-            .map(|(database, day)| {
-                let target = database % targets;
-                let lane = next[target as usize];
-                next[target as usize] = (lane + 1) % lanes;
-                let derived = DerivedTable {
-                    database: config.database_name(database),
-                    table: config.table_name(day),
-                    key_columns: KEY_COLUMNS,
-                    value_columns: VALUE_COLUMNS,
-                };
-                ProjectedTable { derived, target, lane }
-            })
-            .collect();
+        let derived = |(database, day)| DerivedTable {
+            database: config.database_name(database),
+            table: config.table_name(day),
+            shape: &SHAPE,
+        };
+        let tables = share_out(places.into_iter().map(|place| (place.0, derived(place))), targets, lanes);
         let day = |day: MonthDay| Arc::from([Cell::Bytes(day.to_string().into_bytes().into_boxed_slice())]);
         Self { config, targets, lanes, tables, days: MonthDay::all().map(day).collect() }
     }
@@ -132,14 +123,9 @@ impl Birthday {
         flush: &mut Flush,
         defects: &mut Defects,
     ) {
-        let (before, after) = match &change.action {
-            Action::Insert { after } => (None, Some(after)),
-            Action::Update { before, after } => (Some(before), Some(after)),
-            Action::Delete { before } => (Some(before), None),
-            Action::Withdraw => {
-                flush.withdraw(change.table.shard, change.lsn);
-                return;
-            }
+        let Some((before, after)) = change.action.images() else {
+            flush.withdraw(change.table.shard, change.lsn);
+            return;
         };
         // What the old image claimed, if anything, was counted when it came.
         let old = before.and_then(|row| claim(row).ok());
@@ -154,12 +140,9 @@ impl Birthday {
             None => None,
         };
         let mut push = |claim: Claim, action: MutationAction| {
-            let table = self.table_of(claim);
-            let owner = &self.tables[table as usize];
-            if owner.target == scope.target && owner.lane == scope.lane {
-                let key = Box::new([Cell::UInt(claim.user_id)]);
-                flush.push(Mutation { table, shard: change.table.shard, key, lsn: change.lsn, action });
-            }
+            let (table, key) = (self.table_of(claim), Box::new([Cell::UInt(claim.user_id)]));
+            let mutation = Mutation { table, shard: change.table.shard, key, lsn: change.lsn, action };
+            push_if_owned(&self.tables, scope, flush, mutation);
         };
         if let Some(old) = old
             && new != Some(old)

@@ -4,16 +4,23 @@
 //! change by itself; only [`Flush::push`] drops earlier mutations, after projecting: a row that moves twice within
 //! one flush leaves both tables.
 
+mod assignment;
 pub mod birthday;
+pub mod serial_documents;
+pub mod serial_mapping;
 
 use std::collections::BTreeMap;
 
 use anabranch_schemas::birthday::BirthdayDefect;
 use anabranch_schemas::change::{Change, Entity};
+use anabranch_schemas::serial::{OddCode, UuidDefect};
 
+pub use self::assignment::Assignment;
 use self::birthday::{Birthday, UserIdDefect};
+use self::serial_documents::SerialDocuments;
+use self::serial_mapping::SerialMapping;
 use crate::config::{ProjectionConfig, ProjectionKind};
-use crate::deliver::{DerivedTable, Flush};
+use crate::deliver::{DerivedTable, Flush, Mutation};
 
 /// A derived table and who owns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,11 +45,38 @@ impl LaneScope {
     pub const COUNTS_DEFECTS: LaneScope = LaneScope { target: 0, lane: 0 };
 }
 
-/// Why a row is in no derived table.
+/// Shares tables out: those of database `i` go to target `i` modulo their number, those of a target to its lanes in
+/// turn, so that no lane has two more than another.
+fn share_out(
+    tables: impl Iterator<Item = (u32, DerivedTable)>,
+    targets: u32,
+    lanes: u32,
+) -> Vec<ProjectedTable> {
+    let mut next = vec![0; targets as usize];
+    let share = |(database, derived): (u32, DerivedTable)| {
+        let target = database % targets;
+        let lane = next[target as usize];
+        next[target as usize] = (lane + 1) % lanes;
+        ProjectedTable { derived, target, lane }
+    };
+    tables.map(share).collect()
+}
+
+/// Adds the mutation if its table is in `scope`.
+fn push_if_owned(tables: &[ProjectedTable], scope: LaneScope, flush: &mut Flush, mutation: Mutation) {
+    let owner = &tables[mutation.table as usize];
+    if owner.target == scope.target && owner.lane == scope.lane {
+        flush.push(mutation);
+    }
+}
+
+/// What is wrong with a row. A row whose key or birthday has a defect is in no derived table; one with an odd code is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Defect {
     Birthday(BirthdayDefect),
     UserId(UserIdDefect),
+    Uuid(UuidDefect),
+    OddCode(OddCode),
 }
 
 impl Defect {
@@ -51,11 +85,13 @@ impl Defect {
         match self {
             Self::Birthday(defect) => defect.reason(),
             Self::UserId(defect) => defect.reason(),
+            Self::Uuid(defect) => defect.reason(),
+            Self::OddCode(odd) => odd.reason(),
         }
     }
 }
 
-/// Inserts and updates whose row is in no derived table, by reason: a count of changes, not of rows.
+/// Inserts and updates whose row has a defect, by reason: a count of changes, not of rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Defects(BTreeMap<Defect, u64>);
 
@@ -86,6 +122,8 @@ impl Defects {
 #[derive(Debug, Clone)]
 pub enum Projection {
     Birthday(Birthday),
+    SerialMapping(SerialMapping),
+    SerialDocuments(SerialDocuments),
 }
 
 impl Projection {
@@ -95,6 +133,12 @@ impl Projection {
             ProjectionKind::Birthday(tables) => {
                 Self::Birthday(Birthday::new(tables.clone(), targets, config.lanes.get()))
             }
+            ProjectionKind::SerialMapping(tables) => {
+                Self::SerialMapping(SerialMapping::new(tables.clone(), targets, config.lanes.get()))
+            }
+            ProjectionKind::SerialDocuments(index) => {
+                Self::SerialDocuments(SerialDocuments::new(index.clone(), config.lanes.get()))
+            }
         }
     }
 
@@ -102,6 +146,7 @@ impl Projection {
     pub fn entity(&self) -> Entity {
         match self {
             Self::Birthday(_) => Entity::User,
+            Self::SerialMapping(_) | Self::SerialDocuments(_) => Entity::SerialCode,
         }
     }
 
@@ -109,6 +154,8 @@ impl Projection {
     pub fn tables(&self) -> &[ProjectedTable] {
         match self {
             Self::Birthday(birthday) => birthday.tables(),
+            Self::SerialMapping(mapping) => mapping.tables(),
+            Self::SerialDocuments(documents) => documents.tables(),
         }
     }
 
@@ -126,6 +173,8 @@ impl Projection {
     pub fn fingerprint(&self, target: u32) -> String {
         match self {
             Self::Birthday(birthday) => birthday.fingerprint(target),
+            Self::SerialMapping(mapping) => mapping.fingerprint(target),
+            Self::SerialDocuments(documents) => documents.fingerprint(),
         }
     }
 
@@ -144,6 +193,8 @@ impl Projection {
         }
         match self {
             Self::Birthday(birthday) => birthday.project(change, scope, flush, defects),
+            Self::SerialMapping(mapping) => mapping.project(change, scope, flush, defects),
+            Self::SerialDocuments(documents) => documents.project(change, scope, flush, defects),
         }
     }
 }

@@ -142,7 +142,9 @@ fn is_of(entity: &EntityConfig, database: &str) -> bool {
 pub fn accepts(entity: Entity, field: usize, format: Format) -> bool {
     let is_text = matches!(format, Format::Text { .. } | Format::Blob { .. });
     match (entity, entity.fields().get(field).copied()) {
-        (Entity::User, Some("user_id")) => is_text || matches!(format, Format::Integer { .. }),
+        (Entity::User, Some("user_id")) | (Entity::SerialCode, Some(_)) => {
+            is_text || matches!(format, Format::Integer { .. })
+        }
         (Entity::User, Some("birthday")) => {
             is_text
                 || matches!(
@@ -154,14 +156,14 @@ pub fn accepts(entity: Entity, field: usize, format: Format) -> bool {
                         | Format::OldTimestamp
                 )
         }
-        (Entity::User, _) => false,
+        (Entity::User | Entity::SerialCode, _) => false,
     }
 }
 
 /// What [`accepts`] accepts, for messages.
 pub fn accepted_types(entity: Entity, field: usize) -> &'static str {
     match (entity, field) {
-        (Entity::User, 0) => "an integer or text type",
+        (Entity::User, 0) | (Entity::SerialCode, _) => "an integer or text type",
         (Entity::User, _) => "DATE, DATETIME, TIMESTAMP or a text type",
     }
 }
@@ -172,8 +174,10 @@ pub fn accepts_data_type(entity: Entity, field: usize, data_type: &str) -> bool 
     const INTEGER: &[&str] = &["tinyint", "smallint", "mediumint", "int", "bigint"];
     let is_text = TEXT.contains(&data_type);
     match (entity, entity.fields().get(field).copied()) {
-        (Entity::User, Some("user_id")) => is_text || INTEGER.contains(&data_type),
+        (Entity::User, Some("user_id")) | (Entity::SerialCode, Some(_)) => {
+            is_text || INTEGER.contains(&data_type)
+        }
         (Entity::User, Some("birthday")) => is_text || ["date", "datetime", "timestamp"].contains(&data_type),
-        (Entity::User, _) => false,
+        (Entity::User | Entity::SerialCode, _) => false,
     }
 }

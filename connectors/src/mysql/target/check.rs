@@ -4,12 +4,13 @@
 //! in the middle of a flush is said before the first one.
 
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::projections::Assignment;
 
 use super::catalog::{Catalog, FoundTable};
 use super::ddl::{self, Shape};
 use super::session::Session;
 use super::setup::{Enrolment, gone};
-use super::{Assignment, MysqlTarget, SETUP_COMMAND};
+use super::{MysqlTarget, SETUP_COMMAND};
 use crate::mysql::connection::{quote_identifier, quote_table};
 
 /// Oldest servers that the SQL of set-up and flushes is known to work on.
@@ -112,6 +113,11 @@ fn check_tables(
     faults: &mut Vec<Fault>,
 ) {
     let (mut absent, mut tables) = (Vec::new(), 0);
+    // All tables of a projection have one shape.
+    let Some(shape) = assignment.tables().next().map(|table| Shape::of(table.derived.shape.definition))
+    else {
+        return;
+    };
     for table in assignment.tables() {
         let (database, name) = (&table.derived.database, &table.derived.table);
         let quoted = quote_table(database, name);
@@ -120,9 +126,9 @@ fn check_tables(
             None => absent.push(quoted),
             Some(found) => {
                 let before = shapes.len();
-                shapes.extend(differences(target, &quoted, found, &ddl::BIRTHDAY));
+                shapes.extend(differences(target, &quoted, found, &shape));
                 if shapes.len() == before {
-                    probed.push((database.clone(), probe(&quoted, &ddl::BIRTHDAY)));
+                    probed.push((database.clone(), probe(&quoted, &shape)));
                 }
             }
         }
@@ -227,7 +233,7 @@ fn key_differences(found: &FoundTable, needed: &Shape, add: &mut impl FnMut(Stri
         // ON DUPLICATE KEY UPDATE would change the row that this key finds: another shard's claim.
         add(
             format!("a second unique key {} ({})", quote_identifier(name), columns.join(", ")),
-            "no unique key beside the primary key: several shards may claim one user",
+            "no unique key beside the primary key: several shards may claim one row",
             format!("DROP INDEX {}", quote_identifier(name)),
         );
     }

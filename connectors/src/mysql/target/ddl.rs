@@ -13,7 +13,6 @@ pub(super) const ENROLLED_TABLE: &str = "enrolled";
 /// A table as it must be.
 #[derive(Debug)]
 pub(super) struct Shape {
-    statement: &'static str,
     pub(super) columns: Vec<Column>,
     pub(super) primary_key: Vec<&'static str>,
 }
@@ -29,26 +28,26 @@ pub(super) struct Column {
     pub(super) definition: &'static str,
 }
 
-pub(super) static BIRTHDAY: LazyLock<Shape> = LazyLock::new(|| Shape::of(sql::BIRTHDAY));
 pub(super) static PROGRESS: LazyLock<Shape> = LazyLock::new(|| Shape::of(sql::PROGRESS));
 pub(super) static ENROLLED: LazyLock<Shape> = LazyLock::new(|| Shape::of(sql::ENROLLED));
 
 impl Shape {
-    fn of(statement: &'static str) -> Self {
+    /// Of the table that the statement creates.
+    pub(super) fn of(statement: &'static str) -> Self {
         let lines = || statement.lines().map(|line| line.trim().trim_end_matches(','));
         let columns = lines().filter_map(Column::of).collect();
         let primary_key = lines()
             .find_map(|line| line.strip_prefix("PRIMARY KEY (")?.strip_suffix(')'))
             .map(|names| names.split(", ").map(|name| name.trim_matches('`')).collect())
             .unwrap_or_default();
-        Self { statement, columns, primary_key }
+        Self { columns, primary_key }
     }
+}
 
-    /// The statement that creates it under that (quoted) name unless it exists.
-    pub(super) fn create(&self, quoted_table: &str) -> String {
-        let lines: Vec<&str> = self.statement.lines().filter(|line| !line.starts_with("--")).collect();
-        lines.join("\n").replace("{table}", quoted_table)
-    }
+/// The statement that creates a table under that (quoted) name unless it exists.
+pub(super) fn create(statement: &str, quoted_table: &str) -> String {
+    let lines: Vec<&str> = statement.lines().filter(|line| !line.starts_with("--")).collect();
+    lines.join("\n").replace("{table}", quoted_table)
 }
 
 impl Column {
@@ -81,7 +80,8 @@ mod tests {
 
     #[test]
     fn columns_are_read_from_the_statement() {
-        let columns: Vec<_> = BIRTHDAY.columns.iter().map(|c| (c.name, c.column_type, c.nullable)).collect();
+        let birthday = Shape::of(sql::BIRTHDAY);
+        let columns: Vec<_> = birthday.columns.iter().map(|c| (c.name, c.column_type, c.nullable)).collect();
         assert_eq!(
             columns,
             [
@@ -94,17 +94,20 @@ mod tests {
                 ("lsn", "bigint unsigned", false),
             ]
         );
-        assert_eq!(BIRTHDAY.primary_key, ["shard_id", "user_id"]);
+        assert_eq!(birthday.primary_key, ["shard_id", "user_id"]);
+        assert_eq!(Shape::of(sql::MAPPING).primary_key, ["value", "shard_id", "uuid", "kind"]);
         assert_eq!(PROGRESS.primary_key, ["projection", "source", "lane"]);
         assert_eq!(ENROLLED.primary_key, ["projection", "source"]);
     }
 
     #[test]
     fn every_column_is_commented_and_every_statement_has_its_placeholder() {
-        for shape in [&*BIRTHDAY, &*PROGRESS, &*ENROLLED] {
+        for statement in [sql::BIRTHDAY, sql::MAPPING, sql::PROGRESS, sql::ENROLLED] {
+            let shape = Shape::of(statement);
             assert!(shape.columns.iter().all(|column| column.definition.contains(" COMMENT '")));
-            assert!(shape.create("`d`.`t`").starts_with("CREATE TABLE IF NOT EXISTS `d`.`t` ("));
-            assert!(!shape.create("`d`.`t`").contains(['{', ';']), "one statement, all filled in");
+            let created = create(statement, "`d`.`t`");
+            assert!(created.starts_with("CREATE TABLE IF NOT EXISTS `d`.`t` ("));
+            assert!(!created.contains(['{', ';']), "one statement, all filled in");
         }
     }
 

@@ -13,13 +13,14 @@ use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
+use anabranch_pipeline::projections::Assignment;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
 use super::progress::{self, StoredProgress};
 use super::session::TextRow;
 use super::statements::{self, TextLimits};
-use super::{Assignment, MysqlTarget, SETUP_COMMAND, with_remedy};
+use super::{MysqlTarget, SETUP_COMMAND, with_remedy};
 use crate::mysql::connection::async_options;
 use crate::mysql::error::{Side, from_async};
 
@@ -71,12 +72,7 @@ struct Failed {
 
 impl MysqlLane {
     pub(super) fn new(target: MysqlTarget, assignment: Arc<Assignment>, id: LaneId) -> Self {
-        let owned = assignment
-            .projection
-            .target_tables(assignment.target)
-            .filter(|(_, table)| table.lane == id.lane)
-            .map(|(index, _)| index)
-            .collect();
+        let owned = assignment.owned_by(id.lane);
         Self { target, assignment, id, owned, connection: None }
     }
 

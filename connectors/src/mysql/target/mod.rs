@@ -17,10 +17,10 @@ mod statements;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anabranch_pipeline::config::{Config, ServerUrl};
+use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
 use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::projections::{LaneScope, ProjectedTable, Projection};
+use anabranch_pipeline::projections::{Assignment, LaneScope, Projection};
 use tokio::sync::Mutex;
 
 pub use self::lane::MysqlLane;
@@ -48,49 +48,11 @@ struct Settings {
     progress_session: Mutex<Option<Session>>,
 }
 
-/// A projection that has tables on this target.
-#[derive(Debug)]
-struct Assignment {
-    name: String,
-    projection: Projection,
-    /// Place of this target among the projection's targets.
-    target: u32,
-    lanes: u32,
-    /// Sources that capture the projection's entity.
-    sources: Vec<String>,
-}
-
-impl Assignment {
-    fn tables(&self) -> impl Iterator<Item = &ProjectedTable> {
-        self.projection.target_tables(self.target).map(|(_, table)| table)
-    }
-
-    fn fingerprint(&self) -> String {
-        self.projection.fingerprint(self.target)
-    }
-}
-
 impl MysqlTarget {
-    /// The target of that name, if the configuration has it.
+    /// The target of that name, if the configuration has it as such a server.
     pub fn new(config: &Config, name: &str) -> Option<Self> {
-        let target = config.target(name)?;
-        let assignments = config
-            .projections
-            .iter()
-            .filter_map(|projection| {
-                let place = projection.targets.iter().position(|target| target == name)?;
-                let kind = Projection::new(projection);
-                let captures = |entities: &[_]| entities.contains(&kind.entity());
-                let sources = config.sources.iter().filter(|source| captures(&source.entities));
-                Some(Arc::new(Assignment {
-                    name: projection.name.clone(),
-                    target: place as u32,
-                    lanes: projection.lanes.get(),
-                    sources: sources.map(|source| source.name.clone()).collect(),
-                    projection: kind,
-                }))
-            })
-            .collect();
+        let target = config.target(name).filter(|target| target.store == TargetStore::Mysql)?;
+        let assignments = Assignment::all(config, name).into_iter().map(Arc::new).collect();
         Some(Self(Arc::new(Settings {
             name: target.name.clone(),
             url: target.url.clone(),
@@ -113,20 +75,7 @@ impl MysqlTarget {
 
     /// Every lane of this target: projections × sources × lanes.
     pub fn lane_ids(&self) -> Vec<LaneId> {
-        let mut ids = Vec::new();
-        for assignment in &self.0.assignments {
-            for source in &assignment.sources {
-                for lane in 0..assignment.lanes {
-                    ids.push(LaneId {
-                        projection: assignment.name.clone(),
-                        target: self.0.name.clone(),
-                        source: source.clone(),
-                        lane,
-                    });
-                }
-            }
-        }
-        ids
+        self.0.assignments.iter().flat_map(|assignment| assignment.lane_ids(&self.0.name)).collect()
     }
 
     /// The store of one lane; `None` when this target has no such lane. Nothing is connected yet.

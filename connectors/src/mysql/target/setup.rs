@@ -9,12 +9,14 @@ use std::collections::HashSet;
 use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
+use anabranch_pipeline::projections::Assignment;
+use anabranch_schemas::sql;
 use futures::future::try_join_all;
 
 use super::catalog::Catalog;
 use super::progress::{self, START_ANEW, StoredProgress, literal};
 use super::session::Session;
-use super::{Assignment, MysqlTarget, ddl};
+use super::{MysqlTarget, ddl};
 use crate::mysql::connection::{quote_identifier, quote_table};
 
 /// Statements a packet: hundreds of tables in a few round trips, each far below every packet limit.
@@ -199,19 +201,19 @@ async fn create(
 ) -> Result<(), Fault> {
     let control = target.0.control_database.as_str();
     let (mut seen, mut databases, mut tables) = (HashSet::new(), Vec::new(), Vec::new());
-    let mut add = |database: &str, table: &str, shape: &ddl::Shape| {
+    let mut add = |database: &str, table: &str, statement: &'static str| {
         if seen.insert(database.to_owned()) && !catalog.has_database(database) {
             databases.push(format!("CREATE DATABASE IF NOT EXISTS {}", quote_identifier(database)));
         }
         if catalog.table(database, table).is_none() {
-            tables.push(shape.create(&quote_table(database, table)));
+            tables.push(ddl::create(statement, &quote_table(database, table)));
         }
     };
-    add(control, ddl::PROGRESS_TABLE, &ddl::PROGRESS);
-    add(control, ddl::ENROLLED_TABLE, &ddl::ENROLLED);
+    add(control, ddl::PROGRESS_TABLE, sql::PROGRESS);
+    add(control, ddl::ENROLLED_TABLE, sql::ENROLLED);
     for assignment in &target.0.assignments {
         for table in assignment.tables() {
-            add(&table.derived.database, &table.derived.table, &ddl::BIRTHDAY);
+            add(&table.derived.database, &table.derived.table, table.derived.shape.definition);
         }
     }
     report.databases = databases.len();

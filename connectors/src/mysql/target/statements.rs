@@ -59,7 +59,8 @@ pub(super) fn packets(
         let at_most = |rows: usize| TextLimits { statement_rows: limits.statement_rows.min(rows), ..limits };
         if deletes().all(|mutation| mutation.key.iter().all(is_joinable)) {
             let limits = at_most(JOINED_DELETE_ROWS_MAX);
-            multi_row(&mut packets, deletes(), limits, &JoinedDeleteText { table });
+            let key = deletes().next().map_or(&[][..], |mutation| mutation.key);
+            multi_row(&mut packets, deletes(), limits, &JoinedDeleteText { table, key });
         } else {
             multi_row(&mut packets, deletes(), at_most(DELETE_ROWS_MAX), &DeleteText { table });
         }
@@ -110,15 +111,22 @@ fn multi_row<'m, 'f: 'm, T: RowsText>(
     packets.push(&statement);
 }
 
-/// Whether a list of such cells is compared with a column as the cell itself is: a list of signed numbers is one of
-/// signed numbers, but with larger ones among them it is one of decimals, and text would get a collation of its own.
+/// Whether a list of such cells is compared with a column as the cell itself is. A list of signed numbers is one of
+/// signed numbers, but with larger ones among them it is one of decimals. Bytes are binary text, as key columns of text
+/// are; with another collation the list would be compared in that.
 fn is_joinable(cell: &Cell) -> bool {
-    matches!(cell, Cell::UInt(number) if i64::try_from(*number).is_ok())
+    match cell {
+        Cell::UInt(number) => i64::try_from(*number).is_ok(),
+        Cell::Bytes(_) => true,
+        Cell::Null | Cell::Int(_) => false,
+    }
 }
 
 /// Deletes rows by a join with a list of their whole keys, in the list's order, each only up to its own version.
 struct JoinedDeleteText<'t> {
     table: &'t DerivedTable,
+    /// A key of such rows: it tells the types of the columns.
+    key: &'t [Cell],
 }
 
 impl RowsText for JoinedDeleteText<'_> {
@@ -126,8 +134,13 @@ impl RowsText for JoinedDeleteText<'_> {
 
     /// The first part of the list has no rows: it names the columns.
     fn head(&self) -> String {
-        let keys: String =
-            (0..self.table.key_columns.len()).map(|index| format!("0 AS `k{index}`,")).collect();
+        let typed = |cell: &Cell| if matches!(cell, Cell::Bytes(_)) { "x''" } else { "0" };
+        let keys: String = self
+            .key
+            .iter()
+            .enumerate()
+            .map(|(index, cell)| format!("{} AS `k{index}`,", typed(cell)))
+            .collect();
         let table = quote_table(&self.table.database, &self.table.table);
         format!("DELETE {table} FROM (SELECT 0 AS `s`,{keys}0 AS `v` FROM DUAL WHERE FALSE UNION ALL ")
     }
@@ -147,7 +160,7 @@ impl RowsText for JoinedDeleteText<'_> {
     /// of a small table the server would read, and lock, every row.
     fn tail(&self) -> String {
         let table = quote_table(&self.table.database, &self.table.table);
-        let keys: String = (self.table.key_columns.iter().enumerate())
+        let keys: String = (self.table.shape.key_columns.iter().enumerate())
             .map(|(index, column)| format!(" AND {table}.{} = `l`.`k{index}`", quote_identifier(column)))
             .collect();
         format!(
@@ -172,7 +185,7 @@ impl RowsText for DeleteText<'_> {
     fn push_row(&self, sql: &mut String, mutation: &OrderedMutation<'_>) {
         sql.push_str("(`shard_id` = ");
         push_number(sql, mutation.shard.as_u64());
-        for (column, cell) in self.table.key_columns.iter().zip(mutation.key) {
+        for (column, cell) in self.table.shape.key_columns.iter().zip(mutation.key) {
             write!(sql, " AND {} = ", quote_identifier(column)).expect("writing to a String cannot fail");
             push_cell(sql, cell);
         }
@@ -197,7 +210,7 @@ impl RowsText for UpsertText<'_> {
 
     fn head(&self) -> String {
         let table = quote_table(&self.table.database, &self.table.table);
-        let columns: String = (self.table.key_columns.iter().chain(self.table.value_columns))
+        let columns: String = (self.table.shape.key_columns.iter().chain(self.table.shape.value_columns))
             .map(|column| format!("{},", quote_identifier(column)))
             .collect();
         format!("INSERT INTO {table} (`shard_id`,{columns}`lsn`) VALUES ")
@@ -219,7 +232,7 @@ impl RowsText for UpsertText<'_> {
     }
 
     fn tail(&self) -> String {
-        let values: String = (self.table.value_columns.iter())
+        let values: String = (self.table.shape.value_columns.iter())
             .map(|column| {
                 let column = quote_identifier(column);
                 format!("{column}=IF(VALUES(`lsn`)>=`lsn`,VALUES({column}),{column}),")
@@ -231,6 +244,7 @@ impl RowsText for UpsertText<'_> {
 
 fn push_cell(sql: &mut String, cell: &Cell) {
     match cell {
+        Cell::Null => sql.push_str("NULL"),
         Cell::Int(number) => write!(sql, "{number}").expect("writing to a String cannot fail"),
         Cell::UInt(number) => push_number(sql, *number),
         Cell::Bytes(bytes) => push_bytes(sql, bytes),
@@ -269,20 +283,18 @@ impl Packets {
 mod tests {
     use std::sync::Arc;
 
-    use anabranch_pipeline::deliver::Mutation;
+    use anabranch_pipeline::deliver::{Mutation, TableShape};
     use anabranch_schemas::lsn::Lsn;
     use anabranch_schemas::shard::ShardId;
     use proptest::prelude::*;
 
     use super::*;
 
+    static SHAPE: TableShape =
+        TableShape { definition: "", key_columns: &["user_id"], value_columns: &["birthday"] };
+
     fn table() -> ProjectedTable {
-        let derived = DerivedTable {
-            database: "d`b".into(),
-            table: "birthday_0101".into(),
-            key_columns: &["user_id"],
-            value_columns: &["birthday"],
-        };
+        let derived = DerivedTable { database: "d`b".into(), table: "birthday_0101".into(), shape: &SHAPE };
         ProjectedTable { derived, target: 0, lane: 0 }
     }
 

@@ -128,6 +128,7 @@ pub fn hash_name(hash: NameHash) -> &'static str {
     match hash {
         NameHash::Crc32 => "crc32",
         NameHash::JavaString => "java_string",
+        NameHash::Decimal => "decimal",
     }
 }
 

@@ -107,12 +107,12 @@ fn base64_is_as_in_rfc_4648() {
 }
 
 #[test]
-fn filters_select_by_table_user_and_position() {
+fn filters_select_by_table_key_and_position() {
     let table = table();
     let rename = change(&table, Action::Update { before: vec![Value::Int(7)], after: vec![bytes(b"8")] });
-    let user = |user_id| Filter { user_id: Some(user_id), ..Filter::default() };
-    assert!(user(7).passes(&rename) && user(8).passes(&rename) && !user(9).passes(&rename));
-    assert!(!user(7).passes(&change(&table, Action::Withdraw)));
+    let key = |key: &str| Filter { key: Some(key.to_owned()), ..Filter::default() };
+    assert!(key("7").passes(&rename) && key("8").passes(&rename) && !key("9").passes(&rename));
+    assert!(!key("7").passes(&change(&table, Action::Withdraw)));
     let named =
         |name: &str| Filter { table: Some(("user_00".to_owned(), name.to_owned())), ..Filter::default() };
     assert!(named("user_001").passes(&rename) && !named("user_002").passes(&rename));

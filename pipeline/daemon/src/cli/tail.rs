@@ -33,9 +33,9 @@ pub struct Arguments {
     /// Only this physical table
     #[arg(long, value_name = "DATABASE.TABLE", value_parser = database_and_table)]
     table: Option<(String, String)>,
-    /// Only changes of this user, before or after
-    #[arg(long, value_name = "N")]
-    user_id: Option<u64>,
+    /// Only changes of rows with this user id or uuid, before or after
+    #[arg(long, alias = "user-id", value_name = "KEY")]
+    key: Option<String>,
     /// End after so many changes
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
@@ -119,7 +119,7 @@ async fn tail(wiring: &Wiring, sources: Vec<String>, arguments: &Arguments) -> O
             follow: !arguments.no_follow,
             filter: Filter {
                 table: arguments.table.clone(),
-                user_id: arguments.user_id,
+                key: arguments.key.clone(),
                 from: match arguments.from {
                     From::Position(lsn) => Some(lsn),
                     _ => None,

@@ -18,7 +18,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lag::HeadSamples;
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::LogEntry;
-use anabranch_pipeline::projections::Projection;
+use anabranch_pipeline::projections::Assignment;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use metrics::gauge;
 
@@ -215,21 +215,11 @@ impl LaneObservation {
 
 /// Every lane of a configuration.
 pub fn lanes(config: &Config) -> Vec<LaneId> {
-    let mut lanes = Vec::new();
-    for projection in &config.projections {
-        let entity = Projection::new(projection).entity();
-        for target in &projection.targets {
-            for source in config.sources.iter().filter(|source| source.entities.contains(&entity)) {
-                lanes.extend((0..projection.lanes.get()).map(|lane| LaneId {
-                    projection: projection.name.clone(),
-                    target: target.clone(),
-                    source: source.name.clone(),
-                    lane,
-                }));
-            }
-        }
-    }
-    lanes
+    let of_target = |name: &String| {
+        let assignments = Assignment::all(config, name);
+        assignments.iter().flat_map(|assignment| assignment.lane_ids(name)).collect::<Vec<_>>()
+    };
+    config.targets.iter().flat_map(|target| of_target(&target.name)).collect()
 }
 
 #[cfg(test)]

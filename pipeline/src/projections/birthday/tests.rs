@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use anabranch_schemas::birthday::BirthdayDefect;
-use anabranch_schemas::change::{Entity, TableIdentity};
+use anabranch_schemas::change::{Action, Entity, TableIdentity};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use proptest::prelude::*;

@@ -1,0 +1,155 @@
+//! Devices to mapping tables: a row claims (value, shard, uuid, kind) for each of its codes.
+//!
+//! The length of a value names the database and the value itself the table, so a lookup that knows nothing but the
+//! value finds its one table. The rows of one device lie in up to five tables; those that belong to one lane are
+//! written in one transaction. A code that looks odd is counted and mapped all the same: the source is the truth.
+
+use std::sync::Arc;
+
+use anabranch_schemas::change::{Change, Value};
+use anabranch_schemas::serial::{
+    self, CodeDefect, CodeKind, LENGTH_CLASSES, LengthClass, OddCode, StoredCode,
+};
+use anabranch_schemas::sql;
+
+use super::{Defect, Defects, LaneScope, ProjectedTable, push_if_owned, share_out};
+use crate::config::MappingTables;
+use crate::deliver::{Cell, DerivedTable, Flush, Mutation, MutationAction, TableShape};
+
+/// One table of the mapping layer.
+static SHAPE: TableShape =
+    TableShape { definition: sql::MAPPING, key_columns: &["value", "uuid", "kind"], value_columns: &[] };
+/// Place in [`anabranch_schemas::change::Entity::fields`] of a device; its codes follow in the order of [`CodeKind::ALL`].
+const UUID: usize = 0;
+
+/// What one source row says about one of its codes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Claim {
+    value: StoredCode,
+    kind: CodeKind,
+}
+
+/// The mapping projection: its tables.
+#[derive(Debug, Clone)]
+pub struct SerialMapping {
+    config: MappingTables,
+    targets: u32,
+    lanes: u32,
+    tables: Vec<ProjectedTable>,
+    /// The value columns of every row: there are none.
+    no_values: Arc<[Cell]>,
+}
+
+impl SerialMapping {
+    /// Tables in the order of length class and number.
+    pub fn new(config: MappingTables, targets: u32, lanes: u32) -> Self {
+        let places = LengthClass::ALL.into_iter().zip(0u32..).flat_map(|(class, database)| {
+            let derived = |number| DerivedTable {
+                database: config.database_name(class),
+                table: config.table_name(number),
+                shape: &SHAPE,
+            };
+            (0..config.tables.get()).map(move |number| (database, derived(number))).collect::<Vec<_>>()
+        });
+        let tables = share_out(places, targets, lanes);
+        Self { config, targets, lanes, tables, no_values: Arc::new([]) }
+    }
+
+    pub fn tables(&self) -> &[ProjectedTable] {
+        &self.tables
+    }
+
+    pub fn fingerprint(&self, target: u32) -> String {
+        format!(
+            "serial_mapping, {LENGTH_CLASSES} databases {}, {} tables {}, target {} of {}, {} lanes",
+            self.config.database,
+            self.config.tables,
+            self.config.table,
+            target + 1,
+            self.targets,
+            self.lanes
+        )
+    }
+
+    /// The one table that holds every claim of a value.
+    pub fn table_of(&self, value: &StoredCode) -> u32 {
+        let tables = self.config.tables.get();
+        value.length_class() as u32 * tables + value.table(tables)
+    }
+
+    pub(super) fn project(
+        &self,
+        change: &Change<'_, '_>,
+        scope: LaneScope,
+        flush: &mut Flush,
+        defects: &mut Defects,
+    ) {
+        let Some((before, after)) = change.action.images() else {
+            flush.withdraw(change.table.shard, change.lsn);
+            return;
+        };
+        if let Some(row) = after
+            && scope == LaneScope::COUNTS_DEFECTS
+        {
+            count_defects(row, defects);
+        }
+        let old = before.map(claims).unwrap_or_default();
+        let new = after.map(claims).unwrap_or_default();
+        let mut push = |uuid: &[u8], claim: &Claim, action| {
+            let key = [
+                Cell::Bytes(claim.value.as_bytes().into()),
+                Cell::Bytes(uuid.into()),
+                Cell::UInt(claim.kind.number().into()),
+            ];
+            let mutation = Mutation {
+                table: self.table_of(&claim.value),
+                shard: change.table.shard,
+                key: Box::new(key),
+                lsn: change.lsn,
+                action,
+            };
+            push_if_owned(&self.tables, scope, flush, mutation);
+        };
+        if let Some((uuid, claims)) = &old {
+            let stays = |claim| matches!(&new, Some((other, new)) if other == uuid && new.contains(claim));
+            for claim in claims.iter().filter(|claim| !stays(claim)) {
+                push(uuid, claim, MutationAction::Delete);
+            }
+        }
+        if let Some((uuid, claims)) = &new {
+            // An unchanged claim is written too: its version rises, so an older change can no longer touch it.
+            for claim in claims {
+                push(uuid, claim, MutationAction::Upsert(Arc::clone(&self.no_values)));
+            }
+        }
+    }
+}
+
+/// The device and what it claims; `None` when it has no uuid.
+fn claims(row: &[Value<'_>]) -> Option<(Vec<u8>, Vec<Claim>)> {
+    let uuid = serial::uuid(row.get(UUID).unwrap_or(&Value::Null)).ok()?.into_owned();
+    let claim = |kind| Some(Claim { value: StoredCode::new(kind, &code(row, kind)?)?, kind });
+    Some((uuid, CodeKind::ALL.into_iter().filter_map(claim).collect()))
+}
+
+fn code<'r>(row: &'r [Value<'_>], kind: CodeKind) -> Option<std::borrow::Cow<'r, [u8]>> {
+    row.get(UUID + usize::from(kind.number())).and_then(serial::text)
+}
+
+fn count_defects(row: &[Value<'_>], defects: &mut Defects) {
+    if let Err(defect) = serial::uuid(row.get(UUID).unwrap_or(&Value::Null)) {
+        defects.count(Defect::Uuid(defect));
+        return;
+    }
+    for kind in CodeKind::ALL {
+        if let Some(code) = code(row, kind)
+            && !code.is_empty()
+            && let Some(defect) = CodeDefect::of(kind, &code)
+        {
+            defects.count(Defect::OddCode(OddCode { kind, defect }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
