@@ -44,11 +44,7 @@ async fn wiped_storage_of_the_log_is_rebuilt_from_the_binlogs_after_set_up() {
     daemon.until_ready().await;
     load.more(200).await;
     let nats = installation.server("nats");
-    blocking(|| {
-        nats.kill().unwrap();
-        std::fs::remove_dir_all(nats.folder().join("jetstream")).unwrap();
-        nats.restart().unwrap();
-    });
+    blocking(|| nats.restart_empty().unwrap());
     load.more(100).await;
     is_rebuilt(&installation, &daemon).await;
     load.more(100).await;

@@ -45,6 +45,12 @@ pub enum StackError {
     #[error("server {name} was not ready within {waited:?}\n{log}")]
     ServerNotReady { name: String, waited: Duration, log: String },
 
+    #[error("Redis node {name} did not join its cluster; it answered:\n{answer}")]
+    ClusterNotFormed { name: String, answer: String },
+
+    #[error("a password could not be hashed")]
+    PasswordHash(#[source] bcrypt::BcryptError),
+
     #[error("server {name} is not running")]
     ServerNotRunning { name: String },
 

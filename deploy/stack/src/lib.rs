@@ -1,4 +1,4 @@
-//! The development stack: real MariaDB and NATS servers on private ports of 127.0.0.1.
+//! The development stack: real MariaDB, NATS, Redis and OpenSearch servers on private ports of 127.0.0.1.
 //!
 //! The demo, the tests and people (`cargo stack up`) use the same servers, started the same way: with TLS, random
 //! passwords and the documented least-privilege accounts. Nothing is installed system-wide, nothing lies outside of
@@ -18,6 +18,7 @@
 
 mod companion;
 mod error;
+mod exchange;
 mod instance;
 mod layout;
 mod mariadb;
@@ -26,6 +27,8 @@ mod place;
 mod ports;
 mod process;
 mod programs;
+mod redis;
+mod search;
 mod secrets;
 mod server;
 mod spec;
@@ -36,5 +39,8 @@ pub use error::{Result, StackError};
 pub use layout::Layout;
 pub use programs::PROGRAMS_VARIABLE;
 pub use server::{Server, ServerStatus};
-pub use spec::{Kind, MariaDb, MariaDbAccount, Nats, NatsVersion, Options, ServerSpec};
+pub use spec::{
+    Kind, MariaDb, MariaDbAccount, Nats, NatsVersion, Options, Passwords, Redis, RedisRole, Search,
+    ServerSpec,
+};
 pub use stack::{KEEP_VARIABLE, Stack, instance_names};

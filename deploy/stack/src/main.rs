@@ -7,10 +7,12 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anabranch_stack::{Layout, Options, Result, Server, ServerStatus, Stack, instance_names};
+use anabranch_stack::{
+    Layout, Options, Result, Server, ServerSpec, ServerStatus, Stack, StackError, instance_names,
+};
 use clap::{Parser, Subcommand};
 
-/// Development stack: real MariaDB and NATS servers on private ports of 127.0.0.1
+/// Development stack: real MariaDB, NATS, Redis and OpenSearch servers on private ports of 127.0.0.1
 #[derive(Parser)]
 #[command(name = "stack", bin_name = "cargo stack")]
 struct Arguments {
@@ -23,8 +25,11 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start source-a, source-b, target (MariaDB) and nats; what runs already stays as it is
-    Up,
+    /// Start servers; what runs already stays as it is
+    Up {
+        /// source-a, source-b, target (MariaDB), nats, redis, search (OpenSearch); all without names
+        servers: Vec<String>,
+    },
     /// Stop all servers and remove their data
     Down,
     /// Show servers, ports and logs of all stacks in this checkout
@@ -35,6 +40,8 @@ enum Command {
     Kill { name: String },
     /// Stop a server if it runs, and start it with the same data and port
     Restart { name: String },
+    /// End a server with SIGKILL, and start it without any data
+    Wipe { name: String },
     /// Freeze a server (SIGSTOP)
     Pause { name: String },
     /// Let a frozen server go on (SIGCONT)
@@ -62,9 +69,9 @@ fn run(arguments: Arguments) -> Result<()> {
     let instance = arguments.instance.as_str();
     let open = || Stack::open(&layout, instance);
     match arguments.command {
-        Command::Up => {
+        Command::Up { servers } => {
             let started = Instant::now();
-            let stack = Stack::up(&layout, instance, Options::standard().servers)?;
+            let stack = Stack::up(&layout, instance, chosen(instance, &servers)?)?;
             print_servers(&stack);
             println!("up after {:.1} s", started.elapsed().as_secs_f64());
         }
@@ -83,10 +90,23 @@ fn run(arguments: Arguments) -> Result<()> {
         }
         Command::Kill { name } => open()?.server(&name)?.kill()?,
         Command::Restart { name } => open()?.server(&name)?.restart()?,
+        Command::Wipe { name } => open()?.server(&name)?.restart_empty()?,
         Command::Pause { name } => open()?.server(&name)?.pause()?,
         Command::Resume { name } => open()?.server(&name)?.resume()?,
     }
     Ok(())
+}
+
+/// The servers of these names; all when there are none.
+fn chosen(instance: &str, names: &[String]) -> Result<Vec<ServerSpec>> {
+    let mut all = Options::everything().servers;
+    let known: Vec<String> = all.iter().map(|server| server.name.clone()).collect();
+    if let Some(name) = names.iter().find(|name| !known.contains(name)) {
+        let (instance, name) = (instance.to_owned(), name.clone());
+        return Err(StackError::ServerUnknown { instance, name, known: known.join(", ") });
+    }
+    all.retain(|server| names.is_empty() || names.contains(&server.name));
+    Ok(all)
 }
 
 fn print_servers(stack: &Stack) {

@@ -36,7 +36,7 @@ fn configuration(place: &Place, settings: &Nats) -> String {
     let mut lines = vec![
         format!("server_name: \"{}\"", place.name()),
         format!("listen: \"127.0.0.1:{}\"", record.port),
-        format!("http: \"127.0.0.1:{}\"", record.monitor_port),
+        format!("http: \"127.0.0.1:{}\"", record.second_port),
         format!("log_file: \"{}\"", place.log_file().display()),
         "max_payload: 8MB".to_owned(),
         format!("authorization {{ users: [ {{ user: \"{USER}\", password: \"{}\" }} ] }}", record.password),
@@ -64,7 +64,7 @@ fn configuration(place: &Place, settings: &Nats) -> String {
 
 /// Ready when `/healthz` answers 200, which waits for the streams.
 pub(crate) fn is_ready(place: &Place) -> bool {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, place.record.monitor_port));
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, place.record.second_port));
     let status_line = || -> std::io::Result<[u8; 12]> {
         let mut stream = TcpStream::connect_timeout(&address, HEALTH_TIMEOUT)?;
         stream.set_read_timeout(Some(HEALTH_TIMEOUT))?;

@@ -9,7 +9,7 @@ use crate::process::{Guard, Launch};
 use crate::programs::Programs;
 use crate::secrets::Certificates;
 use crate::spec::{Kind, ServerSpec};
-use crate::{mariadb, nats};
+use crate::{mariadb, nats, redis, search};
 
 /// What an instance's state file says about a server. Ports and passwords survive restarts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -18,8 +18,8 @@ pub(crate) struct ServerRecord {
     /// Unique in the instance: MariaDB's server id and GTID domain.
     pub(crate) number: u32,
     pub(crate) port: u16,
-    /// Port of the kind's monitoring endpoint, if it has one.
-    pub(crate) monitor_port: u16,
+    /// The kind's second port: NATS' monitoring, what Redis and OpenSearch nodes talk to each other on.
+    pub(crate) second_port: u16,
     pub(crate) password: String,
     pub(crate) admin_password: String,
 }
@@ -58,6 +58,8 @@ impl Place {
         match &self.record.spec.kind {
             Kind::MariaDb(settings) => mariadb::prepare(self, settings),
             Kind::Nats(_) => nats::prepare(self),
+            Kind::Redis(_) => redis::prepare(self),
+            Kind::Search(_) => search::prepare(self),
         }
     }
 
@@ -67,6 +69,8 @@ impl Place {
         match &self.record.spec.kind {
             Kind::MariaDb(settings) => mariadb::launch(self, settings, flags),
             Kind::Nats(settings) => nats::launch(self, settings, flags),
+            Kind::Redis(settings) => redis::launch(self, settings, flags),
+            Kind::Search(settings) => search::launch(self, settings, flags),
         }
     }
 
@@ -74,6 +78,8 @@ impl Place {
         match &self.record.spec.kind {
             Kind::MariaDb(_) => mariadb::is_ready(self),
             Kind::Nats(_) => nats::is_ready(self),
+            Kind::Redis(_) => redis::is_ready(self),
+            Kind::Search(_) => search::is_ready(self),
         }
     }
 
@@ -81,7 +87,7 @@ impl Place {
     pub(crate) fn forget_secrets(&self) -> Result<()> {
         match &self.record.spec.kind {
             Kind::MariaDb(_) => mariadb::forget_accounts(self),
-            Kind::Nats(_) => Ok(()),
+            Kind::Nats(_) | Kind::Redis(_) | Kind::Search(_) => Ok(()),
         }
     }
 
@@ -89,6 +95,8 @@ impl Place {
         match &self.record.spec.kind {
             Kind::MariaDb(_) => self.folder.join("error.log"),
             Kind::Nats(_) => self.folder.join("nats.log"),
+            Kind::Redis(_) => self.folder.join("redis.log"),
+            Kind::Search(_) => self.output(),
         }
     }
 
@@ -97,6 +105,8 @@ impl Place {
         match &self.record.spec.kind {
             Kind::MariaDb(settings) => mariadb::user(settings.account),
             Kind::Nats(_) => nats::USER,
+            Kind::Redis(_) => redis::USER,
+            Kind::Search(_) => search::USER,
         }
     }
 
@@ -108,6 +118,8 @@ impl Place {
     pub(crate) fn admin_url(&self) -> String {
         match &self.record.spec.kind {
             Kind::MariaDb(_) => self.url_as(mariadb::ADMIN_USER, &self.record.admin_password),
+            Kind::Redis(_) => self.url_as(redis::ADMIN_USER, &self.record.admin_password),
+            Kind::Search(_) => self.url_as(search::ADMIN_USER, &self.record.admin_password),
             Kind::Nats(_) => self.url(),
         }
     }
@@ -116,6 +128,8 @@ impl Place {
         let scheme = match &self.record.spec.kind {
             Kind::MariaDb(_) => "mysql",
             Kind::Nats(_) => "tls",
+            Kind::Redis(_) => "rediss",
+            Kind::Search(_) => "https",
         };
         format!("{scheme}://{user}:{password}@127.0.0.1:{}", self.record.port)
     }
@@ -130,12 +144,12 @@ impl Place {
             ("PASSWORD", self.record.password.clone()),
         ];
         match &self.record.spec.kind {
-            Kind::MariaDb(_) => {
+            Kind::MariaDb(_) | Kind::Redis(_) | Kind::Search(_) => {
                 variables.push(("ADMIN_URL", self.admin_url()));
                 variables.push(("ADMIN_PASSWORD", self.record.admin_password.clone()));
             }
             Kind::Nats(_) => {
-                variables.push(("MONITOR_URL", format!("http://127.0.0.1:{}", self.record.monitor_port)));
+                variables.push(("MONITOR_URL", format!("http://127.0.0.1:{}", self.record.second_port)));
             }
         }
         variables

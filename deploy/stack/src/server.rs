@@ -92,9 +92,10 @@ impl Server {
         &self.place.record.admin_password
     }
 
-    /// Port of the NATS monitoring endpoint (plain HTTP); nothing listens there for MariaDB.
-    pub fn monitor_port(&self) -> u16 {
-        self.place.record.monitor_port
+    /// Port of NATS' monitoring endpoint (plain HTTP), or of the links between Redis or OpenSearch nodes; nothing
+    /// listens there for MariaDB.
+    pub fn second_port(&self) -> u16 {
+        self.place.record.second_port
     }
 
     /// Folder with the server's data and logs.
@@ -144,6 +145,21 @@ impl Server {
         self.end(Signal::SIGTERM, &mut child)?;
         let flags: Vec<String> = extra_flags.iter().map(|&flag| flag.to_owned()).collect();
         self.run(&flags, Vec::new(), &mut child)
+    }
+
+    /// SIGKILL, then a start without any data: as on a new disk. Port, passwords and settings stay.
+    pub fn restart_empty(&self) -> Result<()> {
+        let mut child = self.lock();
+        self.end(Signal::SIGKILL, &mut child)?;
+        // Without the marker the start makes the data anew, as after a first start that failed.
+        let marker = self.place.prepared_marker();
+        match fs::remove_file(&marker) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).file("remove", marker);
+            }
+            _ => {}
+        }
+        self.run(&[], Vec::new(), &mut child)
     }
 
     /// Freezes the process (SIGSTOP): connections stay open and nothing is answered.
@@ -257,8 +273,10 @@ impl Server {
 
     /// The last lines of the server's log and of what it printed.
     pub fn log_tail(&self) -> String {
-        let files = [self.place.log_file(), self.place.output()];
-        files.map(|file| format!("--- {}\n{}", file.display(), tail(&file, LOG_LINES_IN_ERRORS))).join("\n")
+        let mut files = vec![self.place.log_file(), self.place.output()];
+        files.dedup();
+        let shown = |file: &PathBuf| format!("--- {}\n{}", file.display(), tail(file, LOG_LINES_IN_ERRORS));
+        files.iter().map(shown).collect::<Vec<_>>().join("\n")
     }
 }
 

@@ -5,8 +5,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, StackError};
+use crate::server::Server;
 
 const NATS_STORE_BYTES: u64 = 10 * 1024 * 1024 * 1024;
+/// Enough for some hundred thousand documents; 256 also starts.
+const SEARCH_HEAP_MIB: u32 = 512;
 const NAME_CHARACTERS_MAXIMUM: usize = 40;
 
 /// What to start.
@@ -30,6 +33,11 @@ impl Options {
                 ServerSpec::nats("nats"),
             ],
         }
+    }
+
+    /// One of everything: the standard servers, a Redis and an OpenSearch node.
+    pub fn everything() -> Self {
+        Self::standard().with(ServerSpec::redis("redis")).with(ServerSpec::search("search"))
     }
 
     /// A stack without servers; add what is needed.
@@ -67,6 +75,8 @@ pub struct ServerSpec {
 pub enum Kind {
     MariaDb(MariaDb),
     Nats(Nats),
+    Redis(Redis),
+    Search(Search),
 }
 
 /// Settings of a MariaDB server.
@@ -105,6 +115,38 @@ pub enum NatsVersion {
     Old,
 }
 
+/// Settings of a Redis server. Its further settings are flags, such as `--maxmemory 2mb`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Redis {
+    pub role: RedisRole,
+    /// Passwords that it shares with others; without them it gets its own.
+    pub passwords: Option<Passwords>,
+}
+
+/// What a Redis server is to others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RedisRole {
+    Standalone,
+    /// Follows the server on this port of 127.0.0.1 from its start on.
+    Replica {
+        of: u16,
+    },
+    ClusterNode,
+}
+
+/// The passwords of the product's account and of the administrator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Passwords {
+    pub user: String,
+    pub admin: String,
+}
+
+/// Settings of an OpenSearch node. Its further settings are flags, such as `thread_pool.write.queue_size=1`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Search {
+    pub heap_mib: u32,
+}
+
 impl ServerSpec {
     /// A captured MariaDB server: row binlog with full metadata, account `anabranch_capture`.
     pub fn mariadb_source(name: impl Into<String>) -> Self {
@@ -139,6 +181,28 @@ impl ServerSpec {
         Self::nats(name).with_nats(|nats| nats.version = NatsVersion::Old)
     }
 
+    /// A Redis server that appends every write to its file.
+    pub fn redis(name: impl Into<String>) -> Self {
+        Self::redis_in(name, RedisRole::Standalone, None)
+    }
+
+    /// A replica of a Redis server, with the same passwords, so that clients can go on with it.
+    pub fn redis_replica(name: impl Into<String>, primary: &Server) -> Self {
+        let passwords =
+            Passwords { user: primary.password().to_owned(), admin: primary.admin_password().to_owned() };
+        Self::redis_in(name, RedisRole::Replica { of: primary.port() }, Some(passwords))
+    }
+
+    pub(crate) fn redis_in(name: impl Into<String>, role: RedisRole, passwords: Option<Passwords>) -> Self {
+        Self { name: name.into(), kind: Kind::Redis(Redis { role, passwords }), flags: Vec::new() }
+    }
+
+    /// An OpenSearch node.
+    pub fn search(name: impl Into<String>) -> Self {
+        let kind = Kind::Search(Search { heap_mib: SEARCH_HEAP_MIB });
+        Self { name: name.into(), kind, flags: Vec::new() }
+    }
+
     /// Limits what the streams of a NATS node may take together.
     #[must_use]
     pub fn store_bytes(self, bytes: u64) -> Self {
@@ -152,7 +216,17 @@ impl ServerSpec {
         self
     }
 
-    /// Appends a command line flag, such as `--binlog-format=STATEMENT`.
+    /// The memory of an OpenSearch node's objects.
+    #[must_use]
+    pub fn heap_mib(mut self, mebibytes: u32) -> Self {
+        if let Kind::Search(search) = &mut self.kind {
+            search.heap_mib = mebibytes;
+        }
+        self
+    }
+
+    /// Appends a command line flag, such as `--binlog-format=STATEMENT`; for OpenSearch a setting, such as
+    /// `thread_pool.write.size=1`.
     #[must_use]
     pub fn flag(mut self, flag: impl Into<String>) -> Self {
         self.flags.push(flag.into());

@@ -12,9 +12,10 @@ use crate::layout::Layout;
 use crate::place::{Place, ServerRecord};
 use crate::ports::ReservedPort;
 use crate::programs::Programs;
+use crate::redis;
 use crate::secrets::{Certificates, random_password};
 use crate::server::Server;
-use crate::spec::{Options, ServerSpec, check_name};
+use crate::spec::{Kind, Options, Passwords, RedisRole, ServerSpec, check_name};
 
 /// Keeps the data of an owned stack when it is set to `1`, until `cargo stack --instance NAME down`.
 pub const KEEP_VARIABLE: &str = "ANABRANCH_STACK_KEEP";
@@ -124,13 +125,18 @@ impl Stack {
                 }
                 let ports = [ReservedPort::choose()?, ReservedPort::choose()?];
                 let number = servers.iter().map(|server| server.place().record.number).max().unwrap_or(0) + 1;
+                let passwords = match &spec.kind {
+                    Kind::Redis(redis) => redis.passwords.clone(),
+                    Kind::MariaDb(_) | Kind::Nats(_) | Kind::Search(_) => None,
+                };
+                let passwords = passwords.unwrap_or_else(random_passwords);
                 let server = self.server_of(ServerRecord {
                     spec,
                     number,
                     port: ports[0].number(),
-                    monitor_port: ports[1].number(),
-                    password: random_password(),
-                    admin_password: random_password(),
+                    second_port: ports[1].number(),
+                    password: passwords.user,
+                    admin_password: passwords.admin,
                 });
                 servers.push(Arc::clone(&server));
                 added.push(server);
@@ -143,6 +149,15 @@ impl Stack {
         in_parallel(&starts, |(server, ports)| {
             server.start(std::mem::take(&mut *ports.lock().unwrap_or_else(PoisonError::into_inner)))
         })
+    }
+
+    /// Starts a Redis Cluster of these nodes, all primaries; returns when it serves every slot.
+    pub fn add_redis_cluster(&self, names: &[&str]) -> Result<()> {
+        let passwords = random_passwords();
+        let node = |&name: &&str| ServerSpec::redis_in(name, RedisRole::ClusterNode, Some(passwords.clone()));
+        self.add_all(names.iter().map(node).collect())?;
+        let nodes = names.iter().map(|name| self.server(name)).collect::<Result<Vec<_>>>()?;
+        redis::form_cluster(&nodes.iter().map(|node| node.place()).collect::<Vec<_>>())
     }
 
     fn server_of(&self, record: ServerRecord) -> Arc<Server> {
@@ -252,6 +267,10 @@ impl Drop for Stack {
 /// Names of the instances in this checkout.
 pub fn instance_names(layout: &Layout) -> Result<Vec<String>> {
     instance::names(layout)
+}
+
+fn random_passwords() -> Passwords {
+    Passwords { user: random_password(), admin: random_password() }
 }
 
 /// Does the same with each item at once; the first error in the items' order.

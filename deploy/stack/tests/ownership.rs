@@ -103,18 +103,22 @@ fn detached_stack_outlives_its_starter_until_down() {
     };
 
     let _down = DownAtLast(&instance);
-    let (up, servers) = run(&["up"]);
+    let some = ["up", "source-a", "source-b", "nats"];
+    let (up, servers) = run(&some);
     assert!(up, "{servers}");
     let (_, env) = run(&["env"]);
     let url = env.lines().find_map(|line| line.strip_prefix("ANABRANCH_SOURCE_A_URL=")).unwrap();
     assert!(url.starts_with("mysql://anabranch_capture:"), "{url}");
     assert!(run(&["kill", "source-b"]).0);
     assert!(line(&run(&["status"]).1, "source-b").contains("stopped"));
-    assert!(run(&["up"]).0, "up starts what does not run");
+    assert!(run(&some).0, "up starts what does not run");
     assert!(line(&run(&["status"]).1, "source-b").contains("running"));
     assert!(run(&["pause", "nats"]).0);
     assert!(line(&run(&["status"]).1, "nats").contains("paused"));
+    assert!(run(&["wipe", "source-b"]).0);
+    assert!(line(&run(&["status"]).1, "source-b").contains("running"));
     assert!(!run(&["kill", "unknown"]).0);
+    assert!(!run(&["up", "unknown"]).0);
 
     let folder = Stack::open(&Layout::find().unwrap(), &instance).unwrap().folder().to_path_buf();
     assert!(run(&["down"]).0);

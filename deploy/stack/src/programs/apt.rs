@@ -5,6 +5,7 @@
 //! unpacks it. No package script runs.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -53,8 +54,51 @@ pub(super) fn unpack(folder: &Path, what: &str, packages: &[&str]) -> Result<()>
             run(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&root), &help)?;
         }
     }
+    point_links_into(&root, &root)?;
     remove_folder(&cache)?;
     remove_folder(&state)
+}
+
+/// Makes links to places of the system (`/etc/maven`) relative links to the same places below the unpacked root, where
+/// they are; the root is moved later.
+fn point_links_into(root: &Path, folder: &Path) -> Result<()> {
+    for file in files(folder)? {
+        if file.is_symlink() {
+            let target = fs::read_link(&file).file("read the link", &file)?;
+            let Ok(inside) = target.strip_prefix("/") else { continue };
+            if root.join(inside).symlink_metadata().is_err() {
+                continue;
+            }
+            let depth = folder.strip_prefix(root).map_or(0, |below| below.components().count());
+            let up: PathBuf = std::iter::repeat_n("..", depth).collect();
+            fs::remove_file(&file).file("remove", &file)?;
+            symlink(up.join(inside), &file).file("make the link", &file)?;
+        } else if file.is_dir() {
+            point_links_into(root, &file)?;
+        }
+    }
+    Ok(())
+}
+
+/// The certificates to trust, in one file: the user's choice, else the system's, else those of the unpacked package
+/// `ca-certificates`, whose script would have joined them.
+pub(super) fn certificate_bundle(root: &Path) -> Result<String> {
+    const SYSTEM: &str = "/etc/ssl/certs/ca-certificates.crt";
+    for variable in ["REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"] {
+        if let Ok(file) = std::env::var(variable) {
+            return Ok(file);
+        }
+    }
+    if Path::new(SYSTEM).is_file() {
+        return Ok(SYSTEM.to_owned());
+    }
+    let bundle = root.join("ca-certificates.crt");
+    let mut joined = String::new();
+    for file in files(&root.join("usr/share/ca-certificates/mozilla"))? {
+        joined.push_str(&fs::read_to_string(&file).file("read", &file)?);
+    }
+    fs::write(&bundle, joined).file("write", &bundle)?;
+    Ok(bundle.display().to_string())
 }
 
 /// `LD_LIBRARY_PATH` of programs below an unpacked root.

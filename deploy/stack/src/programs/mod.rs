@@ -5,13 +5,17 @@
 //! that looks complete, and two stacks that start at once install once.
 
 mod apt;
+mod java;
 mod progress;
+mod search;
 mod wheel;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use self::java::Java;
+pub(crate) use self::search::SearchPrograms;
 use crate::error::{FileContext, Result, StackError};
 use crate::layout::{Layout, make_folder, remove_folder};
 use crate::spec::NatsVersion;
@@ -22,6 +26,8 @@ pub const PROGRAMS_VARIABLE: &str = "ANABRANCH_STACK_PROGRAMS";
 /// Compressed binlog of both kinds, row metadata and TLS 1.3 are all there from here on.
 const MARIADB_MINIMUM: (u32, u32) = (10, 6);
 const NATS_MINIMUM: (u32, u32) = (2, 15);
+/// Ports of a cluster's links can be chosen from here on, and rights of single subcommands given.
+const REDIS_MINIMUM: (u32, u32) = (7, 0);
 /// Folders for administrators' programs, which a user's PATH often lacks.
 const FURTHER_FOLDERS: [&str; 2] = ["/usr/local/sbin", "/usr/sbin"];
 const COMPLETE_MARKER: &str = "complete";
@@ -41,6 +47,13 @@ pub(crate) struct MariaDbPrograms {
     /// Root of the unpacked packages, if they are not the system's.
     pub(crate) prefix: Option<PathBuf>,
     pub(crate) library_path: Option<String>,
+}
+
+/// A program of one file.
+#[derive(Debug, Clone)]
+pub(crate) struct Program {
+    pub(crate) file: PathBuf,
+    pub(crate) environment: Vec<(String, String)>,
 }
 
 impl Programs {
@@ -115,6 +128,43 @@ impl Programs {
         wheel::Pip::in_prefix(&folder.join("root"))
     }
 
+    /// Redis 7.0 or newer.
+    pub(crate) fn redis(&self) -> Result<Program> {
+        if let Some(file) = self.on_path("redis-server")
+            && version(&file, &["--version"]).is_some_and(|found| found >= REDIS_MINIMUM)
+        {
+            return Ok(Program { file, environment: Vec::new() });
+        }
+        let folder =
+            self.install("Redis", "redis", |fresh| apt::unpack(fresh, "Redis", &["redis-server"]))?;
+        let root = folder.join("root");
+        let libraries = apt::library_path(&root)?;
+        Ok(Program {
+            file: root.join("usr/bin/redis-server"),
+            environment: vec![("LD_LIBRARY_PATH".to_owned(), libraries)],
+        })
+    }
+
+    /// OpenSearch and the Java that runs it.
+    pub(crate) fn search(&self) -> Result<SearchPrograms> {
+        // Found before the lock of the installation is taken, since Java may itself have to be installed.
+        let java = self.java()?;
+        let folder = self.install(
+            &format!("OpenSearch {}", search::VERSION),
+            &format!("opensearch-{}", search::VERSION),
+            |fresh| search::install(&java, fresh),
+        )?;
+        SearchPrograms::new(&java, &folder)
+    }
+
+    fn java(&self) -> Result<Java> {
+        if let Some(java) = Java::on_path(|program| self.on_path(program)) {
+            return Ok(java);
+        }
+        let folder = self.install("Java and Maven (for OpenSearch)", "java", Java::unpack)?;
+        Java::in_prefix(&folder.join("root"))
+    }
+
     fn on_path(&self, program: &str) -> Option<PathBuf> {
         if self.private_only {
             return None;
@@ -161,10 +211,11 @@ fn version(program: &Path, arguments: &[&str]) -> Option<(u32, u32)> {
     version_in(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// The first word that begins with `<number>.<number>`, also after a `v`.
+/// The first word that begins with `<number>.<number>`, also after a `v` or `v=`.
 fn version_in(text: &str) -> Option<(u32, u32)> {
     text.split_whitespace().find_map(|word| {
-        let mut parts = word.strip_prefix('v').unwrap_or(word).split('.');
+        let number = word.strip_prefix('v').unwrap_or(word);
+        let mut parts = number.strip_prefix('=').unwrap_or(number).split('.');
         let major = parts.next()?.parse().ok()?;
         let minor: String = parts.next()?.chars().take_while(char::is_ascii_digit).collect();
         Some((major, minor.parse().ok()?))
@@ -201,6 +252,10 @@ mod tests {
         let mariadb = "mariadbd  Ver 10.11.19-MariaDB-0+deb12u1 for debian-linux-gnu on x86_64 (Debian 12)";
         assert_eq!(version_in(mariadb), Some((10, 11)));
         assert_eq!(version_in("nats-server: v2.15.1"), Some((2, 15)));
+        let redis =
+            "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=ec7f5fe98ef50e82";
+        assert_eq!(version_in(redis), Some((7, 0)));
+        assert_eq!(version_in("openjdk 17.0.15 2025-04-15"), Some((17, 0)));
         assert_eq!(version_in("no version here"), None);
     }
 }

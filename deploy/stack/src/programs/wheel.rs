@@ -100,8 +100,8 @@ impl Pip {
             ("PYTHONHOME", root.join("usr").display().to_string()),
             ("LD_LIBRARY_PATH", apt::library_path(root)?),
         ];
-        if let Some(bundle) = certificate_bundle(root)? {
-            environment.push(("PIP_CERT", bundle));
+        if std::env::var_os("PIP_CERT").is_none() {
+            environment.push(("PIP_CERT", apt::certificate_bundle(root)?));
         }
         let arguments = vec!["-B".to_owned(), wheel.join("pip").display().to_string()];
         Ok(Self { python: found("usr/bin", "python3.")?, arguments, environment })
@@ -120,28 +120,4 @@ impl Pip {
         }
         command
     }
-}
-
-/// The certificates that pip trusts: the user's choice, else the system's, else those of the unpacked package, whose
-/// script would have joined them to one file.
-fn certificate_bundle(root: &Path) -> Result<Option<String>> {
-    const SYSTEM: &str = "/etc/ssl/certs/ca-certificates.crt";
-    if std::env::var_os("PIP_CERT").is_some() {
-        return Ok(None);
-    }
-    for variable in ["REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"] {
-        if let Ok(file) = std::env::var(variable) {
-            return Ok(Some(file));
-        }
-    }
-    if Path::new(SYSTEM).is_file() {
-        return Ok(Some(SYSTEM.to_owned()));
-    }
-    let bundle = root.join("ca-certificates.crt");
-    let mut joined = String::new();
-    for file in apt::files(&root.join("usr/share/ca-certificates/mozilla"))? {
-        joined.push_str(&fs::read_to_string(&file).file("read", &file)?);
-    }
-    fs::write(&bundle, joined).file("write", &bundle)?;
-    Ok(Some(bundle.display().to_string()))
 }

@@ -1,0 +1,127 @@
+//! Redis servers: configuration, readiness, replicas and clusters.
+//!
+//! The product's account comes from the documented file in `deploy/grants`. There is no port without TLS.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::{Result, StackError};
+use crate::exchange::exchange;
+use crate::layout::{make_folder, remove_folder, write_private};
+use crate::place::Place;
+use crate::process::Launch;
+use crate::spec::{Redis, RedisRole};
+
+pub(crate) const USER: &str = "anabranch_cache";
+pub(crate) const ADMIN_USER: &str = "default";
+
+const GRANTS: &str = include_str!("../../grants/redis-cache.acl");
+/// Of a cluster; each key belongs to one.
+const SLOTS: usize = 16_384;
+/// Nodes tell each other who they are within a second.
+const CLUSTER_TIMEOUT: Duration = Duration::from_secs(30);
+const CLUSTER_POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+pub(crate) fn prepare(place: &Place) -> Result<()> {
+    let data = place.folder.join("data");
+    remove_folder(&data)?;
+    make_folder(&data)
+}
+
+pub(crate) fn launch(place: &Place, settings: &Redis, flags: Vec<String>) -> Result<Launch> {
+    let program = place.programs.redis()?;
+    let file = place.folder.join("redis.conf");
+    write_private(&file, &configuration(place, settings))?;
+    let mut arguments = vec![file.display().to_string()];
+    arguments.extend(flags);
+    Ok(Launch { program: program.file, arguments, environment: program.environment })
+}
+
+fn configuration(place: &Place, settings: &Redis) -> String {
+    let record = &place.record;
+    let certificates = &place.certificates;
+    let mut lines = vec![
+        "bind 127.0.0.1".to_owned(),
+        "port 0".to_owned(),
+        format!("tls-port {}", record.port),
+        format!("tls-cert-file {}", certificates.server().display()),
+        format!("tls-key-file {}", certificates.server_key().display()),
+        format!("tls-ca-cert-file {}", certificates.ca().display()),
+        "tls-auth-clients no".to_owned(),
+        "tls-replication yes".to_owned(),
+        "tls-cluster yes".to_owned(),
+        format!("requirepass {}", record.admin_password),
+        format!("masteruser {ADMIN_USER}"),
+        format!("masterauth {}", record.admin_password),
+        format!("dir {}", place.folder.join("data").display()),
+        format!("logfile {}", place.log_file().display()),
+        "appendonly yes".to_owned(),
+        "appendfsync everysec".to_owned(),
+        "save \"\"".to_owned(),
+        "daemonize no".to_owned(),
+        "maxmemory 256mb".to_owned(),
+        "maxmemory-policy noeviction".to_owned(),
+    ];
+    match settings.role {
+        RedisRole::Standalone => {}
+        RedisRole::Replica { of } => lines.push(format!("replicaof 127.0.0.1 {of}")),
+        RedisRole::ClusterNode => {
+            lines.push("cluster-enabled yes".to_owned());
+            lines.push(format!("cluster-port {}", record.second_port));
+        }
+    }
+    lines.extend(accounts(&record.password));
+    lines.join("\n") + "\n"
+}
+
+/// The documented accounts as lines of the configuration, which knows no comments behind them.
+fn accounts(password: &str) -> impl Iterator<Item = String> {
+    GRANTS
+        .lines()
+        .filter(|line| line.starts_with("user "))
+        .map(move |line| line.replace("{cache_password}", password))
+}
+
+/// Ready when the product's account gets an answer; a server that still loads its data refuses.
+pub(crate) fn is_ready(place: &Place) -> bool {
+    let hello = format!("AUTH {USER} {}\r\nPING\r\nQUIT\r\n", place.record.password);
+    exchange(place, &hello).is_ok_and(|answer| answer == "+OK\r\n+PONG\r\n+OK\r\n")
+}
+
+/// Joins nodes that run, shares the slots out evenly, and waits until every node knows it.
+pub(crate) fn form_cluster(nodes: &[&Place]) -> Result<()> {
+    let deadline = Instant::now() + CLUSTER_TIMEOUT;
+    for (index, node) in nodes.iter().enumerate() {
+        let (first, behind) = (index * SLOTS / nodes.len(), (index + 1) * SLOTS / nodes.len());
+        let mut commands = vec![format!("CLUSTER ADDSLOTSRANGE {first} {}", behind - 1)];
+        // The first meets all others; they learn of each other through it.
+        let others = if index == 0 { &nodes[1..] } else { &[] };
+        commands.extend(others.iter().map(|other| {
+            format!("CLUSTER MEET 127.0.0.1 {} {}", other.record.port, other.record.second_port)
+        }));
+        let answer = as_admin(node, &commands);
+        if !answer.lines().all(|line| line == "+OK") {
+            return Err(StackError::ClusterNotFormed { name: node.name().to_owned(), answer });
+        }
+    }
+    let known = format!("cluster_known_nodes:{}\r\n", nodes.len());
+    for node in nodes {
+        loop {
+            let answer = as_admin(node, &["CLUSTER INFO".to_owned()]);
+            if answer.contains("cluster_state:ok\r\n") && answer.contains(&known) {
+                break;
+            }
+            if Instant::now() >= deadline {
+                return Err(StackError::ClusterNotFormed { name: node.name().to_owned(), answer });
+            }
+            thread::sleep(CLUSTER_POLL_INTERVAL);
+        }
+    }
+    Ok(())
+}
+
+fn as_admin(node: &Place, commands: &[String]) -> String {
+    let login = format!("AUTH {ADMIN_USER} {}", node.record.admin_password);
+    let question = format!("{login}\r\n{}\r\nQUIT\r\n", commands.join("\r\n"));
+    exchange(node, &question).unwrap_or_else(|error| error.to_string())
+}

@@ -1,0 +1,127 @@
+//! OpenSearch nodes: security files, settings, readiness.
+//!
+//! A node of its own, with TLS on both ports. Its two accounts exist from the first moment, in files that the node
+//! reads at its first start; the product's role is the documented file in `deploy/grants`.
+
+use std::fs;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+
+use crate::error::{FileContext, Result, StackError};
+use crate::exchange::exchange;
+use crate::layout::{make_folder, remove_folder, write_private};
+use crate::place::Place;
+use crate::process::Launch;
+use crate::programs::SearchPrograms;
+use crate::spec::Search;
+
+pub(crate) const USER: &str = "anabranch_search";
+pub(crate) const ADMIN_USER: &str = "admin";
+
+const ROLES: &str = include_str!("../../grants/opensearch-roles.yml");
+const ROLES_MAPPING: &str = "---\n_meta:\n  type: rolesmapping\n  config_version: 2\n\
+    all_access:\n  users: [admin]\nanabranch_search:\n  users: [anabranch_search]\n";
+/// The lowest that there is: these passwords are random, and each new connection pays for it.
+const BCRYPT_COST: u32 = 4;
+
+pub(crate) fn prepare(place: &Place) -> Result<()> {
+    for folder in ["data", "config", "tmp"] {
+        remove_folder(&place.folder.join(folder))?;
+        make_folder(&place.folder.join(folder))?;
+    }
+    let config = place.folder.join("config");
+    let certificates = &place.certificates;
+    for file in [certificates.ca(), certificates.server(), certificates.server_key()] {
+        let name = file.file_name().unwrap_or_default();
+        fs::copy(&file, config.join(name)).file("copy", &file)?;
+    }
+    let security = config.join("opensearch-security");
+    make_folder(&security)?;
+    for file in place.programs.search()?.security_files()? {
+        let name = file.file_name().unwrap_or_default();
+        fs::copy(&file, security.join(name)).file("copy", &file)?;
+    }
+    write_private(&security.join("internal_users.yml"), &users(place)?)?;
+    write_private(&security.join("roles.yml"), ROLES)?;
+    write_private(&security.join("roles_mapping.yml"), ROLES_MAPPING)
+}
+
+fn users(place: &Place) -> Result<String> {
+    let mut text = "---\n_meta:\n  type: internalusers\n  config_version: 2\n".to_owned();
+    let accounts = [(USER, &place.record.password), (ADMIN_USER, &place.record.admin_password)];
+    for (user, password) in accounts {
+        let hash = bcrypt::hash(password, BCRYPT_COST).map_err(StackError::PasswordHash)?;
+        text.push_str(&format!("{user}:\n  hash: \"{hash}\"\n"));
+    }
+    Ok(text)
+}
+
+pub(crate) fn launch(place: &Place, settings: &Search, flags: Vec<String>) -> Result<Launch> {
+    let SearchPrograms { java, class_path, environment, .. } = place.programs.search()?;
+    let folder = place.folder.display();
+    let heap = settings.heap_mib;
+    let mut arguments = vec![
+        format!("-Xms{heap}m"),
+        format!("-Xmx{heap}m"),
+        "-XX:+UseSerialGC".to_owned(),
+        "-XX:+ExitOnOutOfMemoryError".to_owned(),
+        format!("-Djava.io.tmpdir={folder}/tmp"),
+        "-Dlog4j2.disable.jmx=true".to_owned(),
+        "-Dlog4j2.level=INFO".to_owned(),
+        "-Dlog4j.shutdownHookEnabled=false".to_owned(),
+        "-cp".to_owned(),
+        class_path,
+        "SearchNode".to_owned(),
+    ];
+    arguments.extend(node_settings(place));
+    arguments.extend(flags);
+    Ok(Launch { program: java, arguments, environment })
+}
+
+/// `name=value` each; a later one wins.
+fn node_settings(place: &Place) -> Vec<String> {
+    let folder = place.folder.display();
+    let mut settings = vec![
+        format!("cluster.name={}", place.name()),
+        format!("node.name={}", place.name()),
+        "discovery.type=single-node".to_owned(),
+        "network.host=127.0.0.1".to_owned(),
+        format!("http.port={}", place.record.port),
+        format!("transport.port={}", place.record.second_port),
+        format!("path.home={folder}"),
+        format!("path.data={folder}/data"),
+        format!("path.logs={folder}"),
+        // A mistyped index is an error, and a full disk of the machine no reason to refuse.
+        "action.auto_create_index=false".to_owned(),
+        "cluster.routing.allocation.disk.threshold_enabled=false".to_owned(),
+    ];
+    let security = |setting: &str| format!("plugins.security.{setting}");
+    for port in ["ssl.transport", "ssl.http"] {
+        settings.push(security(&format!("{port}.pemcert_filepath=server.pem")));
+        settings.push(security(&format!("{port}.pemkey_filepath=server-key.pem")));
+        settings.push(security(&format!("{port}.pemtrustedcas_filepath=ca.pem")));
+    }
+    settings.extend(
+        [
+            "ssl.http.enabled=true",
+            "ssl.transport.enforce_hostname_verification=false",
+            "allow_default_init_securityindex=true",
+            "nodes_dn=CN=localhost",
+            "authcz.admin_dn=CN=nobody",
+            "restapi.roles_enabled=all_access",
+        ]
+        .map(security),
+    );
+    settings
+}
+
+/// Ready when the product's account may ask for the node's health, and gets it: only then are accounts loaded.
+pub(crate) fn is_ready(place: &Place) -> bool {
+    let login = BASE64_STANDARD.encode(format!("{USER}:{}", place.record.password));
+    let question = format!(
+        "GET /_cluster/health?wait_for_status=yellow&timeout=2s HTTP/1.1\r\nHost: 127.0.0.1\r\n\
+         Authorization: Basic {login}\r\nConnection: close\r\n\r\n"
+    );
+    exchange(place, &question).is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+}
