@@ -42,7 +42,7 @@ use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;
 use tokio::sync::Mutex;
 
-use self::gtid::{Flavor, Gtids};
+use self::gtid::Gtids;
 use self::position::{FILE_START, Position};
 use self::session::{Address, Session};
 use self::stream::Beginning;
@@ -120,13 +120,6 @@ impl MysqlSource {
                 let end = session.end().await?;
                 let gtids = self.gtids(session, &end.gtid_set)?;
                 let position = self.position(FIRST_EPOCH, &end.file, end.position)?;
-                if session.flavor == Flavor::MariaDb && end.position > u64::from(u32::MAX) {
-                    // The request has 4 bytes for the position; the GTID set names the same place.
-                    let set = self.gtids(session, &end.gtid_set)?;
-                    let entered_at = Some((end.file, end.position));
-                    let beginning = Beginning { entered_at, is_by_gtid: true, ..fresh(position, Some(set)) };
-                    return Ok((Start::Gtids(gtids), beginning));
-                }
                 Ok((Start::Position { file: end.file, position: end.position }, fresh(position, Some(gtids))))
             }
             Entry::Gtid(text) => {

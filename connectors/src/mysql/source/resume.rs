@@ -60,11 +60,14 @@ impl MysqlSource {
         let logs = session.binlogs().await?;
         let gtids = self.gtids(session, &resume.gtid_set)?;
         let is_file_start = is_file_start(&resume);
+        // MariaDB takes 4 bytes for a position, in the request for the binlog and when it is asked for the GTIDs there.
+        let is_far = session.flavor == Flavor::MariaDb && resume.position > u64::from(u32::MAX);
         let Some((_, size)) = logs.iter().find(|(name, _)| *name == resume.file) else {
             return self.go_on_in_another_file(session, resume, gtids, sent, &logs).await;
         };
         let is_ours = match session.flavor {
             _ if *size < resume.position => false,
+            Flavor::MariaDb if is_far => session.has_groups(&gtids).await?,
             Flavor::MariaDb => match session.gtid_at(&resume.file, resume.position).await? {
                 // A domain that we hold must stand where we left it; a start by GTID set may know fewer domains.
                 Some(there) => Gtids::parse(Flavor::MariaDb, &there).is_some_and(|there| {
@@ -77,8 +80,8 @@ impl MysqlSource {
         if !is_ours {
             return Err(self.reset(&resume));
         }
-        if session.flavor == Flavor::MariaDb && resume.position > u64::from(u32::MAX) {
-            // The request has 4 bytes for the position; the GTID set names the same place.
+        if is_far {
+            // The GTID set names the same place.
             let entered_at = Some((resume.file.clone(), resume.position));
             let beginning = self.by_gtids(session, &resume, sent, sent.epoch()).await?;
             return Ok((Start::Gtids(gtids), Beginning { entered_at, ..beginning }));
@@ -177,7 +180,7 @@ impl MysqlSource {
     ) -> Result<Option<(Start, Beginning)>, Fault> {
         let end = session.end().await?;
         let there = self.gtids(session, &end.gtid_set)?;
-        if there.to_string() != gtids.to_string() || end.position > u64::from(u32::MAX) {
+        if there.to_string() != gtids.to_string() {
             return Ok(None);
         }
         let beginning = Beginning {
@@ -244,6 +247,7 @@ impl MysqlSource {
         );
         self.fault(Code::SourceServerChanged, found)
             .needs("the server whose binlog the log continues; this one was reset or restored")
+            .remedy("its address; else refresh this source")
     }
 
     fn diverged(&self, present: &ServerIdentity, before: &ServerIdentity, how: &str) -> Fault {

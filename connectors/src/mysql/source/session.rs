@@ -151,6 +151,12 @@ impl Session {
         let position = column_text(row, 1).and_then(|text| text.parse().ok()).unwrap_or(0);
         let gtid_set = match self.flavor {
             Flavor::MySql => column_text(row, 4).unwrap_or_default().replace('\n', ""),
+            // Neither its GTIDs nor the binlog behind it could be asked for.
+            Flavor::MariaDb if position > u64::from(u32::MAX) => {
+                let found = format!("its binlog ends at {file}:{position}, beyond 4 GiB");
+                return Err(Fault::new(Code::SourceUnreachable, self.subject.as_str(), found)
+                    .needs("the next binlog file, which a server begins at once"));
+            }
             Flavor::MariaDb => self.gtid_at(&file, position).await?.unwrap_or_default(),
         };
         Ok(End { file, position, gtid_set })

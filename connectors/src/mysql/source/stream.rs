@@ -41,7 +41,7 @@ pub struct Beginning {
     pub sent: Lsn,
     /// The server skips groups of a GTID set, so the first group says where the reading begins.
     pub is_by_gtid: bool,
-    /// This file is entered here and not at its start (a start by GTID set behind 4 GiB).
+    /// The first group of this file begins here (a start by GTID set behind 4 GiB, which positions do not tell).
     pub entered_at: Option<(String, u64)>,
     /// Another server was read up to here.
     pub follows: Option<Follows>,
@@ -160,7 +160,15 @@ impl<E: Events> MysqlStream<E> {
                 self.position.end = self.position.end.max(u64::from(log_pos));
             }
             _ if is_artificial(header) || HEARTBEATS.contains(&header.event_type_raw()) => {}
-            _ => self.position.advance(log_pos, header.event_size()),
+            _ => {
+                // The first events of the file come before, from where they are.
+                if matches!(class, Class::MariaDbGtid | Class::Rotate)
+                    && let Some((_, entered_at)) = self.entered_at.take()
+                {
+                    self.position.end = entered_at;
+                }
+                self.position.advance(log_pos, header.event_size());
+            }
         }
     }
 
@@ -246,9 +254,9 @@ impl<E: Events> MysqlStream<E> {
         if !is_artificial(&event.header()) {
             batch.event_complete(self.lsn()?);
         }
-        let entered_at = self.entered_at.take_if(|(name, _)| *name == file).map(|(_, position)| position);
-        let end = entered_at.unwrap_or(end).max(FILE_START);
-        self.position = Position::new(self.position.epoch, file, end).map_err(|error| self.no_lsn(&error))?;
+        self.entered_at.take_if(|(name, _)| *name != file);
+        self.position = Position::new(self.position.epoch, file, end.max(FILE_START))
+            .map_err(|error| self.no_lsn(&error))?;
         self.group = Group::default();
         self.withheld = Withheld::default();
         self.maps.clear();
