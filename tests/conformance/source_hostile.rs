@@ -1,6 +1,9 @@
-//! What a network and a large installation do to a reading: silence, slowness, full files, huge transactions.
+//! What a network, a disk and a large installation do to a reading: silence, slowness, a flipped bit, full files, huge
+//! transactions.
 
-use std::time::Duration;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_pipeline::capture::BatchBuilder;
@@ -8,7 +11,9 @@ use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::{ChangeSource, Entry, SourceConnector};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use mysql_async::prelude::Queryable as _;
 
+use crate::nats::until;
 use crate::source::{Database, Reading};
 use crate::wire::Wire;
 
@@ -73,6 +78,35 @@ async fn small_files_and_mixed_compression_lose_nothing() {
     assert_eq!(again.seen, reading.seen);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_with_one_bit_flipped_is_refused_by_its_checksum_and_not_sent() {
+    const CHECKSUM_BYTES: u64 = 4;
+    const DATE_BYTES: u64 = 3;
+    let database = Database::with_flags(&[]).with_tables().await;
+    for id in 1..4 {
+        database.run(&[&format!("INSERT INTO $0.t0 VALUES ({id}, '', '2000-01-01')")]).await;
+    }
+    let mut whole = database.read(Entry::Earliest).await;
+    whole.until_seen(3).await;
+    // Of the second row the day: without the checksum another date, and nobody would notice. The server does not look.
+    let path = binlog_file(&database, &whole);
+    let at = ends_of_small_rows(&path)[1] - CHECKSUM_BYTES - DATE_BYTES;
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[at as usize] ^= 0b10;
+    std::fs::write(&path, bytes).unwrap();
+    let mut damaged = database.read(Entry::Earliest).await;
+    let fault = damaged.until_fault(Code::BinlogEventCorrupt).await;
+    assert!(fault.to_string().contains("checksum"), "{fault}");
+    assert_eq!(damaged.texts(), ["t0 + 1 2000-01-01"]);
+    let again = Reading::open(&database.source(), damaged.entry_after(damaged.batches.len() - 1)).await;
+    again.unwrap().until_fault(Code::BinlogEventCorrupt).await;
+}
+
+/// The binlog file of the first change of a reading.
+fn binlog_file(database: &Database, reading: &Reading) -> PathBuf {
+    database.server().folder().join(format!("db/binlog.{:06}", reading.seen[0].lsn.file_number()))
+}
+
 /// Reads and counts without keeping; changes, and by how much the process grew meanwhile.
 async fn count(reading: Reading, database: &Database) -> (u64, u64) {
     let until = database.source().head().await.unwrap();
@@ -87,6 +121,94 @@ async fn count(reading: Reading, database: &Database) -> (u64, u64) {
         changes += u64::from(batch.take().changes);
     }
     (changes, peak_kib().saturating_sub(before))
+}
+
+/// Where the small rows events of a binlog file end: what uncaptured rows take is larger. The file says so itself.
+fn ends_of_small_rows(file: &Path) -> Vec<u64> {
+    const HEADER_BYTES: usize = 19;
+    const WRITE_ROWS: u8 = 23;
+    const SMALL_BYTES_MAX: u32 = 4096;
+    let mut file = std::fs::File::open(file).unwrap();
+    let (mut start, mut ends) = (file.seek(SeekFrom::Start(4)).unwrap(), Vec::new());
+    let mut header = [0; HEADER_BYTES];
+    while file.read_exact(&mut header).is_ok() {
+        let size = u32::from_le_bytes(header[9..13].try_into().unwrap());
+        start = file.seek(SeekFrom::Start(start + u64::from(size))).unwrap();
+        if header[4] == WRITE_ROWS && size < SMALL_BYTES_MAX {
+            ends.push(start);
+        }
+    }
+    ends
+}
+
+/// A file grows beyond 4 GiB by one transaction alone, since a server begins a new one behind the transaction that fills
+/// it. What commits together with that transaction stands behind it.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "huge: a minute and 10 GB of disk; alone, as the one above"]
+async fn huge_positions_beyond_four_gibibytes_are_read_and_resumed_from() {
+    const WRAP: u64 = 1 << 32;
+    let flags = ["--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0"];
+    let database = Database::with_flags(&flags).with_tables().await;
+    // Each update of a row writes its pad twice, and only to the binlog.
+    database
+        .run(&[
+            "ALTER TABLE $0.other ADD COLUMN turn INT NOT NULL DEFAULT 0",
+            "INSERT INTO $0.other (id, pad) SELECT seq, REPEAT('x', 8388608) FROM $0.seq_1_to_8",
+            "FLUSH BINARY LOGS",
+            // Commits wait for one another.
+            "SET GLOBAL binlog_commit_wait_count = 3, GLOBAL binlog_commit_wait_usec = 600000000",
+        ])
+        .await;
+    let mut reading = Reading::open_with(&database.source(), Entry::Latest, 40).await.unwrap();
+    let mut large = database.admin().await;
+    let mut run = async |statement: &str| {
+        large.query_drop(statement.replace('$', &database.prefix)).await.unwrap();
+    };
+    let started = Instant::now();
+    run("BEGIN").await;
+    run("INSERT INTO $0.t0 VALUES (1, '', NULL)").await;
+    for turn in 0..36 {
+        run("UPDATE $0.other SET turn = turn + 1").await;
+        if turn == 18 {
+            run("INSERT INTO $0.t0 VALUES (2, '', NULL)").await;
+        }
+    }
+    run("INSERT INTO $0.t0 VALUES (3, '', NULL)").await;
+    let behind = async |waiting: &str, id: u32| {
+        let query =
+            "SELECT CAST(COUNT(*) AS CHAR) FROM information_schema.processlist WHERE info LIKE 'COMMIT%'";
+        until("earlier commits wait", async || database.ask(query).await == waiting).await;
+        database.run(&["BEGIN", &format!("INSERT INTO $0.t1 VALUES ({id}, '', NULL)"), "COMMIT"]).await;
+    };
+    tokio::join!(run("COMMIT"), behind("1", 4), behind("2", 5));
+    println!("written after {:?}", started.elapsed());
+    reading.until_seen(5).await;
+    reading.until_end(&database).await;
+    println!("read after {:?}", started.elapsed());
+    let ends = ends_of_small_rows(&binlog_file(&database, &reading));
+    let positions: Vec<u64> = reading.seen.iter().map(|seen| seen.lsn.position()).collect();
+    assert_eq!(positions, ends.iter().map(|end| end / 16 * 16).collect::<Vec<_>>());
+    assert!(ends[1] < WRAP && ends[2] > WRAP, "{ends:?}");
+
+    // A crash behind each change, from the start of its group or of the next.
+    let mut resumed = Vec::new();
+    for (index, count) in reading.seen_with.iter().enumerate() {
+        let is_last = reading.seen_with.get(index + 1).is_none_or(|next| next > count);
+        if !is_last || (1..3).contains(count) {
+            continue;
+        }
+        let started = Instant::now();
+        let mut again = Reading::open(&database.source(), reading.entry_after(index)).await.unwrap();
+        again.until_seen(reading.seen.len() - count).await;
+        assert_eq!(again.seen, reading.seen[*count..]);
+        println!(
+            "{:?}: {count} changes were known, read on in {:?}",
+            reading.batches[index].resume,
+            started.elapsed()
+        );
+        resumed.push(reading.batches[index].resume.position);
+    }
+    assert!(resumed.iter().filter(|position| **position > WRAP).count() >= 2, "{resumed:?}");
 }
 
 fn peak_kib() -> u64 {
