@@ -22,7 +22,13 @@ pub async fn until_derived(installation: &Installation<'_>, user: u64) {
     .await;
 }
 
-async fn expect_stopped(installation: &Installation<'_>, daemon: &Daemon, code: &str, subject: &str) {
+/// The source `source-a` stops with this code, which is told everywhere, and nothing else does. Returns the fault.
+pub async fn expect_stopped(
+    installation: &Installation<'_>,
+    daemon: &Daemon,
+    code: &str,
+    subject: &str,
+) -> String {
     let source =
         daemon.until_view("sources", ("source", "source-a"), |view| view["state"] == "stopped").await;
     assert_eq!(source["code"], code, "{source}");
@@ -44,6 +50,7 @@ async fn expect_stopped(installation: &Installation<'_>, daemon: &Daemon, code: 
     let status = daemon.status().await.unwrap();
     let running = status["tasks"].as_array().unwrap().iter().filter(|task| task["state"] == "running");
     assert_eq!(running.count(), 5, "{status}");
+    source["fault"].as_str().unwrap().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
