@@ -16,6 +16,7 @@
 //!
 //! All calls block; use them from a blocking thread in asynchronous code.
 
+mod clock;
 mod companion;
 mod error;
 mod exchange;
@@ -34,6 +35,7 @@ mod server;
 mod spec;
 mod stack;
 
+pub use clock::Clock;
 pub use companion::Companion;
 pub use error::{Result, StackError};
 pub use layout::Layout;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::clock::Clock;
 use crate::error::Result;
 use crate::process::{Guard, Launch};
 use crate::programs::Programs;
@@ -66,12 +67,20 @@ impl Place {
     /// The command of a start, with flags for this start only.
     pub(crate) fn launch(&self, extra_flags: &[String]) -> Result<Launch> {
         let flags: Vec<String> = self.record.spec.flags.iter().chain(extra_flags).cloned().collect();
-        match &self.record.spec.kind {
+        let mut launch = match &self.record.spec.kind {
             Kind::MariaDb(settings) => mariadb::launch(self, settings, flags),
             Kind::Nats(settings) => nats::launch(self, settings, flags),
             Kind::Redis(settings) => redis::launch(self, settings, flags),
             Kind::Search(settings) => search::launch(self, settings, flags),
+        }?;
+        if self.record.spec.has_own_clock {
+            launch.environment.extend(self.clock().variables(&self.programs)?);
         }
+        Ok(launch)
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        Clock::at(self.folder.join("clock"))
     }
 
     pub(crate) fn is_ready(&self) -> bool {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
+use crate::clock::Clock;
 use crate::error::{FileContext, Result, StackError};
 use crate::layout::{make_folder, tail, write_private};
 use crate::place::Place;
@@ -106,6 +107,11 @@ impl Server {
     /// The server's log file.
     pub fn log_file(&self) -> PathBuf {
         self.place.log_file()
+    }
+
+    /// Its wall clock, if it has one of its own.
+    pub fn clock(&self) -> Clock {
+        self.place.clock()
     }
 
     /// Process id, unless stopped.

@@ -68,6 +68,9 @@ pub struct ServerSpec {
     pub kind: Kind,
     /// Command line flags appended to the standard ones at every start; a later flag wins.
     pub flags: Vec<String>,
+    /// Its wall clock can be stepped ([`crate::Server::clock`]); not that of NATS.
+    #[serde(default)]
+    pub has_own_clock: bool,
 }
 
 /// The closed list of what the stack can start.
@@ -148,16 +151,20 @@ pub struct Search {
 }
 
 impl ServerSpec {
+    fn of(name: impl Into<String>, kind: Kind) -> Self {
+        Self { name: name.into(), kind, flags: Vec::new(), has_own_clock: false }
+    }
+
     /// A captured MariaDB server: row binlog with full metadata, account `anabranch_capture`.
     pub fn mariadb_source(name: impl Into<String>) -> Self {
         let kind = MariaDb { account: MariaDbAccount::Capture, buffer_pool_mib: 64 };
-        Self { name: name.into(), kind: Kind::MariaDb(kind), flags: Vec::new() }
+        Self::of(name, Kind::MariaDb(kind))
     }
 
     /// A MariaDB server for derived tables, account `anabranch_apply`.
     pub fn mariadb_target(name: impl Into<String>) -> Self {
         let kind = MariaDb { account: MariaDbAccount::Apply, buffer_pool_mib: 256 };
-        Self { name: name.into(), kind: Kind::MariaDb(kind), flags: Vec::new() }
+        Self::of(name, Kind::MariaDb(kind))
     }
 
     /// A NATS node with JetStream that syncs every write.
@@ -168,7 +175,7 @@ impl ServerSpec {
             store_bytes: NATS_STORE_BYTES,
             configuration: Vec::new(),
         };
-        Self { name: name.into(), kind: Kind::Nats(kind), flags: Vec::new() }
+        Self::of(name, Kind::Nats(kind))
     }
 
     /// A NATS node without JetStream.
@@ -194,13 +201,13 @@ impl ServerSpec {
     }
 
     pub(crate) fn redis_in(name: impl Into<String>, role: RedisRole, passwords: Option<Passwords>) -> Self {
-        Self { name: name.into(), kind: Kind::Redis(Redis { role, passwords }), flags: Vec::new() }
+        Self::of(name, Kind::Redis(Redis { role, passwords }))
     }
 
     /// An OpenSearch node.
     pub fn search(name: impl Into<String>) -> Self {
         let kind = Kind::Search(Search { heap_mib: SEARCH_HEAP_MIB });
-        Self { name: name.into(), kind, flags: Vec::new() }
+        Self::of(name, kind)
     }
 
     /// Limits what the streams of a NATS node may take together.
@@ -222,6 +229,13 @@ impl ServerSpec {
         if let Kind::Search(search) = &mut self.kind {
             search.heap_mib = mebibytes;
         }
+        self
+    }
+
+    /// Gives it a wall clock that can be stepped.
+    #[must_use]
+    pub fn with_own_clock(mut self) -> Self {
+        self.has_own_clock = true;
         self
     }
 

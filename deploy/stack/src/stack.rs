@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use crate::clock::Clock;
 use crate::companion::Companion;
 use crate::error::{Result, StackError};
 use crate::instance::{self, Instance, Mode, State};
@@ -220,6 +221,13 @@ impl Stack {
         output: &Path,
     ) -> Result<Companion> {
         Companion::start(program, arguments, environment, &self.instance.guard(self.mode), output)
+    }
+
+    /// A wall clock for companions, and the variables that make a program go by it.
+    pub fn clock(&self, name: &str) -> Result<(Clock, Vec<(String, String)>)> {
+        let clock = Clock::at(self.folder().join(format!("{name}.clock")));
+        let variables = clock.variables(&self.programs)?;
+        Ok((clock, variables))
     }
 
     /// Variables for configuration files with `${NAME}`: `ANABRANCH_<SERVER>_URL` and more, `ANABRANCH_CA_FILE`.

@@ -95,6 +95,21 @@ impl Programs {
         }
     }
 
+    /// The library that gives a program a wall clock of its own.
+    pub(crate) fn faketime(&self) -> Result<PathBuf> {
+        let folder = self.install("libfaketime", "faketime", |fresh| {
+            apt::unpack(fresh, "libfaketime", &["libfaketime"])
+        })?;
+        // A list of folders; the library is in one of them.
+        let folders = apt::library_path(&folder.join("root"))?;
+        let files = folders.split(':').map(|folder| Path::new(folder).join("faketime/libfaketimeMT.so.1"));
+        files.into_iter().find(|file| file.is_file()).ok_or_else(|| StackError::ProgramMissing {
+            what: "libfaketime".to_owned(),
+            reason: format!("the unpacked package holds it in none of {folders}"),
+            help: "remove the folder stack-programs below the target folder and try again".to_owned(),
+        })
+    }
+
     fn current_nats(&self) -> Result<PathBuf> {
         if let Some(server) = self.on_path("nats-server")
             && version(&server, &["--version"]).is_some_and(|found| found >= NATS_MINIMUM)

@@ -1,0 +1,59 @@
+//! A wall clock that can be stepped, for programs that are started with it.
+//!
+//! `libfaketime` is preloaded and reads a file whenever the program asks for the time of day. The monotonic clock goes
+//! on as it is, as when somebody sets the clock of a machine. NATS asks the kernel and not the C library, so its clock
+//! cannot be stepped.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{FileContext, Result};
+use crate::layout::write_private;
+use crate::programs::Programs;
+
+/// How far a program's wall clock is off from the machine's.
+#[derive(Debug, Clone)]
+pub struct Clock {
+    file: PathBuf,
+}
+
+impl Clock {
+    pub(crate) fn at(file: PathBuf) -> Self {
+        Self { file }
+    }
+
+    /// Steps the clock to so many seconds off; it goes on from there.
+    pub fn step_to(&self, seconds: i64) -> Result<()> {
+        // Read at any moment, so it appears whole.
+        let draft = self.file.with_extension("draft");
+        write_private(&draft, &format!("{seconds:+}\n"))?;
+        std::fs::rename(&draft, &self.file).file("replace", &self.file)
+    }
+
+    /// What a program needs to go by this clock.
+    pub(crate) fn variables(&self, programs: &Programs) -> Result<Vec<(String, String)>> {
+        if !self.file.is_file() {
+            self.step_to(0)?;
+        }
+        remove_leftovers();
+        let variables = [
+            ("LD_PRELOAD", programs.faketime()?.display().to_string()),
+            ("FAKETIME_TIMESTAMP_FILE", self.file.display().to_string()),
+            ("FAKETIME_NO_CACHE", "1".to_owned()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+            ("NO_FAKE_STAT", "1".to_owned()),
+        ];
+        Ok(variables.map(|(name, value)| (name.to_owned(), value)).into())
+    }
+}
+
+/// The library leaves a few bytes in shared memory behind each program that was killed.
+fn remove_leftovers() {
+    let Ok(entries) = std::fs::read_dir("/dev/shm") else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = ["faketime_shm_", "sem.faketime_sem_"].iter().find_map(|prefix| name.strip_prefix(prefix));
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _somebody_else_did = std::fs::remove_file(entry.path());
+        }
+    }
+}
