@@ -21,6 +21,7 @@ use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Entry};
 use anabranch_schemas::change::Entity;
+use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::shard::TablePattern;
 use futures::FutureExt as _;
@@ -169,7 +170,7 @@ impl Ground {
 
     /// Reads all; the number of changes and how it ended.
     fn read(&self, events: Vec<Event>) -> (u32, Fault) {
-        let mut reading = inspect::recorded(FILE, events, &self.config, &self.entities);
+        let mut reading = inspect::recorded(FILE, None, events, &self.config, &self.entities);
         let mut batch = BatchBuilder::new(4096, Lsn::ZERO, ResumePoint::default());
         let mut changes = 0;
         loop {
@@ -180,10 +181,41 @@ impl Ground {
             }
         }
     }
+
+    /// Where each change stands.
+    fn positions(&self, first_group: Option<u64>, events: Vec<Event>) -> Vec<u64> {
+        let mut reading = inspect::recorded(FILE, first_group, events, &self.config, &self.entities);
+        let mut batch = BatchBuilder::new(4096, Lsn::ZERO, ResumePoint::default());
+        let mut positions = Vec::new();
+        while reading.fill(&mut batch).now_or_never().expect("a recording never waits").is_ok() {
+            let taken = batch.take();
+            let mut changes = v1::decode(&taken.payload).unwrap();
+            while let Some(change) = changes.next().unwrap() {
+                positions.push(change.lsn.position());
+            }
+        }
+        positions
+    }
 }
 
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+/// The four bytes of an event's position do not say how often they have wrapped, and events of the file's start come first.
+#[test]
+fn a_reading_that_enters_behind_four_gibibytes_places_changes_there() {
+    const WRAP: u64 = 1 << 32;
+    const MARIADB_GTID: u8 = 162;
+    let ground = Ground::new();
+    let raw = recorded();
+    let first = raw.iter().find(|event| event[4] == MARIADB_GTID).expect("recorded");
+    let first_ends = u32::from_le_bytes(first[13..17].try_into().unwrap());
+    let first_begins = u64::from(first_ends) - first.len() as u64;
+    let near = ground.positions(None, parsed(&raw));
+    let far = ground.positions(Some(WRAP + first_begins), parsed(&raw));
+    assert!(!near.is_empty());
+    assert_eq!(far, near.iter().map(|position| position + WRAP).collect::<Vec<_>>());
 }
 
 #[test]

@@ -35,9 +35,11 @@ impl Events for Recording {
     }
 }
 
-/// A reading of events as a MariaDB server sends them from the start of this file.
+/// A reading of events as a MariaDB server sends them from the start of this file; with `first_group`, as it sends them
+/// behind a GTID set, whose first group begins there.
 pub fn recorded(
     file: &str,
+    first_group: Option<u64>,
     events: Vec<Event>,
     config: &SourceConfig,
     entities: &[EntityConfig],
@@ -47,8 +49,8 @@ pub fn recorded(
         position: position.expect("the name of a binlog file"),
         gtids: None,
         sent: Lsn::ZERO,
-        is_by_gtid: false,
-        entered_at: None,
+        is_by_gtid: first_group.is_some(),
+        entered_at: first_group.map(|position| (file.to_owned(), position)),
         follows: None,
     };
     let server = ServerIdentity { flavor: Flavor::MariaDb.as_str().to_owned(), id: "1".to_owned() };
