@@ -144,6 +144,8 @@ codes! {
     /// The target refuses a statement for a reason that will not pass.
     TargetRejected = "target-rejected", Definite;
 
+    /// A machine number has given out every uuid up to the end of the range, or the clock is beyond it.
+    UuidsExhausted = "uuids-exhausted", Definite;
     /// A port could not be bound.
     ListenFailed = "listen-failed", Definite;
     /// A defect of Anabranch itself.

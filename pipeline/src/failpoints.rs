@@ -34,6 +34,9 @@ pub const WORKING: &[&str] = &[
 /// Met by a daemon that stops in order.
 pub const STOPPING: &[&str] = &["lease-before-release", "lease-after-release"];
 
+/// Met by a daemon that gives out uuids.
+pub const MINTING: &[&str] = &["mark-before-raise", "mark-after-raise"];
+
 /// Met by the command `setup`.
 pub const SETTING_UP: &[&str] = &[
     "setup-before-stream",
@@ -50,7 +53,7 @@ const CONTINUE: i32 = 18;
 /// Whether the environment asks for this point and no task has gone on from it.
 fn is_armed(name: &str) -> bool {
     static ARMED: OnceLock<Option<String>> = OnceLock::new();
-    debug_assert!([WORKING, STOPPING, SETTING_UP].concat().contains(&name), "{name} is not listed");
+    debug_assert!([WORKING, STOPPING, MINTING, SETTING_UP].concat().contains(&name), "{name} is not listed");
     let armed = ARMED.get_or_init(|| std::env::var("ANABRANCH_FAILPOINT").ok());
     armed.as_deref() == Some(name) && !PASSED.load(Ordering::Relaxed)
 }

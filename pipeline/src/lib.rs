@@ -7,6 +7,7 @@ pub mod config;
 pub mod deliver;
 pub mod error;
 pub mod failpoints;
+pub mod identifiers;
 pub mod lag;
 pub mod metrics;
 pub mod ports;

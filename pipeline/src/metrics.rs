@@ -18,6 +18,7 @@ pub const LANE_ROWS: &str = "anabranch_lane_rows_total";
 pub const LANE_FLUSHES: &str = "anabranch_lane_flushes_total";
 pub const LANE_FLUSH_SECONDS: &str = "anabranch_lane_flush_seconds";
 pub const ROW_DEFECTS: &str = "anabranch_row_defects_total";
+pub const HTTP_REQUEST_SECONDS: &str = "anabranch_http_request_seconds";
 pub const TASK_STATE: &str = "anabranch_task_state";
 pub const FAULTS: &str = "anabranch_faults_total";
 
@@ -66,6 +67,11 @@ pub fn describe() {
     describe_counter!(
         ROW_DEFECTS,
         "Changes to rows that are in no derived table, or hold an odd code, by projection, source and reason"
+    );
+    describe_histogram!(
+        HTTP_REQUEST_SECONDS,
+        Unit::Seconds,
+        "Duration of a request to an endpoint for applications, by route and status"
     );
     describe_gauge!(
         TASK_STATE,

@@ -205,6 +205,23 @@ pub trait Lease: Send {
     fn release(self) -> impl Future<Output = ()> + Send;
 }
 
+/// A number that only rises, as it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// 0 when it was never raised.
+    pub value: u64,
+    pub revision: u64,
+}
+
+/// Numbers that outlive every process, each raised only by who knows its last revision.
+pub trait Marks: Send + Sync {
+    fn read(&self, key: &str) -> impl Future<Output = Result<Mark, Fault>> + Send;
+
+    /// Stores `value` if nobody has stored since `known` was read; else [`crate::error::Code::LeaseLost`]. Durable when it
+    /// returns. After any other error the outcome is unknown.
+    fn raise(&self, key: &str, known: Mark, value: u64) -> impl Future<Output = Result<Mark, Fault>> + Send;
+}
+
 /// The seat of a source's reader; lanes have the ones behind it.
 pub const READER_SEAT: u32 = 0;
 

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "the whole target is tests")]
 
+mod api;
 mod check;
 mod commands;
 mod fail_over;

@@ -8,6 +8,7 @@ mod daemon;
 mod script;
 mod seeds;
 mod stage;
+mod uuids;
 mod world;
 
 use seeds::Verdict;

@@ -170,6 +170,24 @@ impl Daemon {
         http::get(self.http, "/readyz").await
     }
 
+    /// A request of an application: status code and JSON.
+    ///
+    /// # Panics
+    /// When it is not answered with JSON.
+    pub async fn ask(&self, method: &str, path: &str, token: Option<&str>, body: &str) -> (u16, Json) {
+        let authorization =
+            token.map_or_else(String::new, |token| format!("Authorization: Bearer {token}\r\n"));
+        let request = format!(
+            "{method} {path} HTTP/1.0\r\nHost: anabranch\r\nConnection: close\r\n{authorization}\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let answer = http::raw(self.http, request.as_bytes()).await.expect("the daemon answers");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status code");
+        (code, serde_json::from_str(body).unwrap_or_else(|error| panic!("no JSON ({error}): {answer}")))
+    }
+
     /// Waits until `/readyz` says yes.
     pub async fn until_ready(&self) {
         until("the daemon is ready", async || {

@@ -1,4 +1,4 @@
-//! In-memory twins of the outside, for tests only: a source, a log, lane stores and leases on virtual time.
+//! In-memory twins of the outside, for tests only: a source, a log, lane stores, leases and marks on virtual time.
 //!
 //! They keep the contracts of the ports and nothing else; the conformance suites that the real connectors pass hold
 //! for them too. [`Weather`] is what the outside does to a run: seeded pauses before and behind each durable step, so
@@ -8,6 +8,7 @@
 mod binlog;
 mod lease;
 mod log;
+mod marks;
 mod source;
 mod store;
 mod stream;
@@ -23,6 +24,7 @@ use tokio::time::Instant;
 
 pub use lease::{MemoryLease, MemoryLeases};
 pub use log::{MemoryLog, MemoryReader, MemoryWriter};
+pub use marks::MemoryMarks;
 pub use source::{Group, MemoryReading, MemorySource, ScriptedRow, Transaction};
 pub use store::{MemoryStore, MemoryTarget, StoredRow};
 

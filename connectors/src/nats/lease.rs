@@ -45,8 +45,8 @@ impl Leases for NatsLog {
     type Lease = NatsLease;
 
     async fn acquire(&self, key: &str) -> Result<NatsLease, Fault> {
-        setup::require_bucket(self.connection.context(), &self.config, &self.bucket_name()).await?;
-        let claim = Claim::new(Arc::clone(&self.connection), &self.bucket_name(), key).await?;
+        setup::require_leases(self.connection.context(), &self.config, &self.lease_bucket()).await?;
+        let claim = Claim::new(Arc::clone(&self.connection), &self.lease_bucket(), key).await?;
         sleep(Duration::from_millis(rand::random_range(0..FIRST_ATTEMPT_MS))).await;
         loop {
             sleep(self.held_leases.courtesy()).await;
@@ -287,7 +287,7 @@ fn host() -> String {
 }
 
 /// A key of letters, digits, `-`, `_` and `/`; every other byte is written as `=XX`.
-fn valid_key(key: &str) -> String {
+pub(super) fn valid_key(key: &str) -> String {
     key.bytes()
         .map(|byte| match byte {
             b'-' | b'_' | b'/' => char::from(byte).to_string(),

@@ -1,15 +1,16 @@
 //! NATS JetStream: the replayable log, one stream a source, and the leases.
 //!
 //! Names, for the configured name `demo` and the source `source-a`: stream `demo_source-a` with the one subject
-//! `demo.source-a.changes`; bucket `demo_leases`. Case stays as configured. Two installations whose stream names
+//! `demo.source-a.changes`; bucket `demo_leases`, bucket `demo_uuids`. Case stays as configured. Two installations whose stream names
 //! coincide (`a_b` + `c` and `a` + `b_c`) differ in the subject, so the second one's `setup` is refused by name.
 //!
 //! `client.rs` connects and checks the server, `setup.rs` makes and compares streams, `writer.rs` appends under the
-//! fence, `reader.rs` reads and finds holes, `lease.rs` holds leases, `error.rs` turns answers into faults.
+//! fence, `reader.rs` reads and finds holes, `lease.rs` holds leases, `marks.rs` keeps numbers, `error.rs` turns answers into faults.
 
 mod client;
 mod error;
 mod lease;
+mod marks;
 mod reader;
 mod search;
 mod setup;
@@ -138,8 +139,12 @@ impl NatsLog {
         format!("{}.{source}.changes", self.prefix)
     }
 
-    fn bucket_name(&self) -> String {
+    fn lease_bucket(&self) -> String {
         format!("{}_leases", self.prefix)
+    }
+
+    fn mark_bucket(&self) -> String {
+        format!("{}_uuids", self.prefix)
     }
 
     async fn reader_connection(&self) -> Result<Arc<Connection>, Fault> {

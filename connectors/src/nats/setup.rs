@@ -1,4 +1,4 @@
-//! Streams and the lease bucket: made, adjusted, and compared with what correctness needs.
+//! Streams and the buckets: made, adjusted, and compared with what correctness needs.
 //!
 //! What counts is the configuration that the server echoes, since old servers accept and ignore what they do not
 //! know. A setting without which the log would be wrong is never changed behind the operator's back: it is a fault.
@@ -93,7 +93,11 @@ impl NatsLog {
         let streams = sources
             .iter()
             .map(|source| stream_config(&self.config, self.stream_name(source), self.subject_name(source)));
-        streams.chain([bucket_config(&self.config, &self.bucket_name())]).collect()
+        let buckets = [
+            lease_bucket(&self.config, &self.lease_bucket()),
+            mark_bucket(&self.config, &self.mark_bucket()),
+        ];
+        streams.chain(buckets).collect()
     }
 }
 
@@ -122,17 +126,27 @@ fn stream_config(log: &LogConfig, name: String, subject: String) -> Config {
     }
 }
 
-/// A key-value bucket is a stream of this form. A lease is free when its key has grown too old.
+/// A lease is free when its key has grown too old.
+fn lease_bucket(log: &LogConfig, bucket: &str) -> Config {
+    let description = Some("Anabranch: leases".to_owned());
+    Config { max_age: LEASE_TIME_TO_LIVE, description, ..bucket_config(log, bucket) }
+}
+
+/// Marks never grow old: what lies below one was given out for ever.
+fn mark_bucket(log: &LogConfig, bucket: &str) -> Config {
+    let description = Some("Anabranch: how far uuids were given out; never delete a key".to_owned());
+    Config { description, ..bucket_config(log, bucket) }
+}
+
+/// A key-value bucket is a stream of this form.
 fn bucket_config(log: &LogConfig, bucket: &str) -> Config {
     Config {
         name: format!("KV_{bucket}"),
         subjects: vec![format!("$KV.{bucket}.>")],
-        description: Some("Anabranch: leases".to_owned()),
         retention: RetentionPolicy::Limits,
         discard: DiscardPolicy::New,
         storage: StorageType::File,
         num_replicas: log.replicas.get(),
-        max_age: LEASE_TIME_TO_LIVE,
         max_bytes: -1,
         max_messages: -1,
         max_messages_per_subject: 1,
@@ -193,21 +207,39 @@ async fn set_up(context: &jetstream::Context, needed: &Config) -> Result<SetupSt
 
 /// The lease bucket, made when it is not there: it holds nothing that could be lost. One whose keys do not grow old in
 /// time would keep leases of processes that are gone.
-pub(super) async fn require_bucket(
+pub(super) async fn require_leases(
     context: &jetstream::Context,
     log: &LogConfig,
     bucket: &str,
 ) -> Result<(), Fault> {
-    let needed = bucket_config(log, bucket);
+    let needed = lease_bucket(log, bucket);
+    if is_bucket_sound(context, &needed).await? {
+        return Ok(());
+    }
     let subject = subject(&needed);
-    let Some(info) = info(context, &needed.name, &subject).await? else {
-        tracing::warn!(subject, "it does not exist: made anew");
-        let api = format!("STREAM.CREATE.{}", needed.name);
-        return error::demand::<_, Info>(context, &subject, api, &needed).await.map(drop);
-    };
-    let differences = differences(&info.config, &needed);
+    tracing::warn!(subject, "it does not exist: made anew");
+    let api = format!("STREAM.CREATE.{}", needed.name);
+    error::demand::<_, Info>(context, &subject, api, &needed).await.map(drop)
+}
+
+/// The bucket of marks, which only set-up makes: a lost one is for people to know. One whose keys grow old would forget.
+pub(super) async fn require_marks(
+    context: &jetstream::Context,
+    log: &LogConfig,
+    bucket: &str,
+) -> Result<(), Fault> {
+    let needed = mark_bucket(log, bucket);
+    let is_there = is_bucket_sound(context, &needed).await?;
+    if is_there { Ok(()) } else { Err(error::stream_missing(&subject(&needed))) }
+}
+
+/// Whether the bucket is there, and then with the settings that matter; else a fault.
+async fn is_bucket_sound(context: &jetstream::Context, needed: &Config) -> Result<bool, Fault> {
+    let subject = subject(needed);
+    let Some(info) = info(context, &needed.name, &subject).await? else { return Ok(false) };
+    let differences = differences(&info.config, needed);
     let matters = |difference: &&Difference| difference.fixed || difference.setting == "max_age";
-    differences.iter().find(matters).map_or(Ok(()), |difference| Err(difference.fault(&subject)))
+    differences.iter().find(matters).map_or(Ok(true), |difference| Err(difference.fault(&subject)))
 }
 
 /// Refuses a stream without what the log's correctness needs: one that somebody else made in place of ours.

@@ -13,4 +13,5 @@ pub mod output;
 pub mod settings;
 pub mod tasks;
 pub mod telemetry;
+pub mod wall_clock;
 pub mod wiring;

@@ -1,24 +1,35 @@
-//! The daemon's tasks: one attempt of a reader and of a lane, each under its lease.
+//! The daemon's tasks: one attempt of a reader, of a lane and of the mint of uuids, each under its lease.
 //!
 //! What an attempt does is the pipeline's; here it gets its pre-flight, its lease and its connectors. Every failure
 //! ends the attempt, and the supervisor decides whether there is a next one.
+
+use std::time::Duration;
 
 use anabranch_pipeline::capture::{self, Capture};
 use anabranch_pipeline::config::{Config, SourceConfig};
 use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId};
 use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::identifiers::{self, Mint};
 use anabranch_pipeline::metrics as names;
-use anabranch_pipeline::ports::{Lease, Leases, READER_SEAT};
+use anabranch_pipeline::ports::{Lease, Leases, Marks, READER_SEAT};
 use anabranch_pipeline::projections::Defects;
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
 use anabranch_schemas::change::Change;
 use anabranch_schemas::lsn::Lsn;
 use metrics::counter;
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::uuids::Orders;
 use crate::observe::{lane_task, lanes, reader_task};
+use crate::wall_clock;
 use crate::wiring::Wiring;
+
+/// The task that gives out uuids, and the beginning of its leases' names.
+const MINT_TASK: &str = "uuids";
+/// A free machine number is taken well within it.
+const MACHINE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Starts the reader of one source.
 pub fn spawn_reader(supervisor: &mut Supervisor, wiring: &Wiring, source: &SourceConfig) {
@@ -92,6 +103,66 @@ async fn apply(
     under_lease(log, handle, cancel, work).await
 }
 
+/// Starts what gives out uuids.
+pub fn spawn_mint(supervisor: &mut Supervisor, wiring: &Wiring, orders: &Orders) {
+    let (wiring, orders) = (wiring.clone(), orders.clone());
+    supervisor.spawn(MINT_TASK, move |handle: TaskHandle, cancel: CancellationToken| {
+        let (wiring, orders) = (wiring.clone(), orders.clone());
+        async move {
+            let log = wiring.log().await?;
+            let Some((machine, lease)) = any_machine(log, &cancel).await? else { return Ok(()) };
+            let work = async |ready: watch::Sender<Lsn>| {
+                mint(log, machine, &orders, || _ = ready.send(Lsn::ZERO), &cancel).await
+            };
+            while_held(lease, &handle, work).await
+        }
+    });
+}
+
+/// A machine number that nobody holds, chosen at random: with so many it is nearly always the first.
+async fn any_machine<L: Leases>(
+    leases: &L,
+    cancel: &CancellationToken,
+) -> Result<Option<(u16, L::Lease)>, Fault> {
+    loop {
+        let machine = rand::random_range(0..identifiers::MACHINES);
+        let key = format!("{MINT_TASK}/{machine}");
+        tokio::select! {
+            lease = timeout(MACHINE_PATIENCE, leases.acquire(&key)) => {
+                if let Ok(lease) = lease {
+                    return Ok(Some((machine, lease?)));
+                }
+            }
+            () = cancel.cancelled() => return Ok(None),
+        }
+    }
+}
+
+/// Answers orders until it is cancelled or cannot.
+async fn mint(
+    marks: &impl Marks,
+    machine: u16,
+    orders: &Orders,
+    ready: impl Fn(),
+    cancel: &CancellationToken,
+) -> Result<(), Fault> {
+    let mut orders = orders.receiver.lock().await;
+    let mut mint = Mint::open(marks, machine).await?;
+    ready();
+    loop {
+        let order = tokio::select! {
+            order = orders.recv() => order.expect("the sender stands beside the receiver"),
+            () = cancel.cancelled() => return Ok(()),
+        };
+        // Nobody waits for it any more.
+        if order.answer.is_closed() {
+            continue;
+        }
+        let uuids = mint.issue(wall_clock::now_ms(), order.count).await?;
+        order.answer.send(uuids).ok();
+    }
+}
+
 /// A lane's place among the readings of its source: the same in every process.
 fn seat(config: &Config, id: &LaneId) -> u32 {
     let of_source = lanes(config).into_iter().filter(|lane| lane.source == id.source);
@@ -122,10 +193,17 @@ async fn under_lease<W>(
 where
     W: AsyncFnOnce(watch::Sender<Lsn>) -> Result<(), Fault>,
 {
-    let mut lease = tokio::select! {
+    let lease = tokio::select! {
         lease = leases.acquire(handle.name()) => lease?,
         () = cancel.cancelled() => return Ok(()),
     };
+    while_held(lease, handle, work).await
+}
+
+async fn while_held<W>(mut lease: impl Lease, handle: &TaskHandle, work: W) -> Result<(), Fault>
+where
+    W: AsyncFnOnce(watch::Sender<Lsn>) -> Result<(), Fault>,
+{
     let (sender, mut positions) = watch::channel(Lsn::ZERO);
     let started = async {
         if positions.changed().await.is_ok() {

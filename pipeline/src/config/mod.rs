@@ -48,8 +48,10 @@ pub struct LogConfig {
 
 #[derive(Debug, Clone)]
 pub struct HttpConfig {
-    /// Metrics, health and readiness; `None` = no listener.
+    /// Metrics, health, readiness and the endpoints for applications; `None` = no listener.
     pub listen: Option<SocketAddr>,
+    /// Whoever knows one may use the endpoints for applications; none = nobody.
+    pub tokens: Vec<Secret>,
 }
 
 /// A captured entity: which physical tables, and what its fields are called there.

@@ -13,10 +13,12 @@ use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::{ShardingRule, TablePattern};
 use serde::Deserialize;
 
-use super::values::{Expanded, ServerUrl, placeholder};
+use super::values::{Expanded, Secret, ServerUrl, placeholder};
 use super::{BirthdayTables, DocumentIndex, MappingTables, Problems, ProjectionKind, REPLICA_SERVER_IDS};
 use crate::ports::Entry;
 
+/// Shorter tokens can be guessed; also what an empty environment variable would leave.
+const TOKEN_MIN_BYTES: usize = 16;
 /// Names become parts of NATS subjects and of a VARCHAR(128) lane key.
 pub const NAME_MAX_BYTES: usize = 32;
 /// From 16 KB on a message costs what its bytes cost; above 256 KB nothing is gained, and 64 KB keeps latency low.
@@ -91,6 +93,8 @@ fn one() -> NonZeroUsize {
 #[serde(deny_unknown_fields)]
 struct Http {
     listen: Option<SocketAddr>,
+    #[serde(default)]
+    tokens: Vec<Expanded>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -182,7 +186,7 @@ impl Config {
         let targets = self.targets.into_iter().filter_map(|target| target.resolve(problems)).collect();
         let max_age = log.as_ref().map_or(Duration::MAX, |log| log.max_age);
         let limits = self.limits.resolve(max_age, problems)?;
-        let http = super::HttpConfig { listen: self.http.listen };
+        let http = self.http.resolve(problems);
         Some(super::Config {
             name: self.name,
             log: log?,
@@ -213,6 +217,23 @@ impl Log {
             max_age: Duration::from_secs(self.max_age_seconds.unwrap_or(LOG_MAX_AGE_SECONDS).get()),
             max_bytes: self.max_bytes.unwrap_or(LOG_MAX_BYTES),
         })
+    }
+}
+
+impl Http {
+    fn resolve(self, problems: &mut Problems) -> super::HttpConfig {
+        let is_sound = |token: &Expanded| {
+            token.0.len() >= TOKEN_MIN_BYTES && token.0.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        for (place, _) in self.tokens.iter().enumerate().filter(|(_, token)| !is_sound(token)) {
+            let needed = "16 or more visible ASCII characters without blanks (openssl rand -hex 32)";
+            problems.add("http.tokens", format!("token {} is too short or odd", place + 1), needed);
+        }
+        if self.listen.is_none() && !self.tokens.is_empty() {
+            problems.add("http.listen", "missing beside http.tokens".to_owned(), "an address to serve on");
+        }
+        let tokens = self.tokens.into_iter().map(|token| Secret::new(token.0)).collect();
+        super::HttpConfig { listen: self.listen, tokens }
     }
 }
 

@@ -45,6 +45,12 @@ fn each_mistake_is_named_with_its_key() {
     for (from, to, expected) in [
         ("name = \"demo\"", "name = \"de mo\"", "configuration key name: `de mo`"),
         ("name = \"demo\"", "name = \"demo\"\ncolour = 1", "unknown field `colour`"),
+        (
+            "[[entities]]",
+            "[http]\nlisten = \"127.0.0.1:0\"\ntokens = [\"0123456789abcdef\", \"$$\"]\n[[entities]]",
+            "http.tokens: token 2 is too short",
+        ),
+        ("[[entities]]", "[http]\ntokens = [\"0123456789abcdef\"]\n[[entities]]", "http.listen: missing"),
         ("databases = 4", "databases = 0", "a nonzero"),
         ("databases = 4", "databases = -4", "databases"),
         ("databases = 4", "databases = 4\nlanes = 0", "lanes"),

@@ -23,5 +23,6 @@ macro_rules! on_twin_and_server {
 
 pub mod lease;
 pub mod log;
+pub mod marks;
 pub mod source;
 pub mod store;

@@ -1,27 +1,39 @@
-//! The HTTP listener: metrics, health, readiness, status. It changes nothing and shows no row values.
+//! The HTTP listener: metrics, health, readiness, status; behind tokens, the endpoints for applications.
 //!
-//! `/healthz` says that the process lives, `/readyz` that every task runs and makes progress.
+//! `/healthz` says that the process lives, `/readyz` that every task runs and makes progress. `guard.rs` is what stands
+//! before the endpoints for applications, `problem.rs` every error, `openapi.json` their description: written by hand,
+//! compared with the routes by a test.
 
 pub mod client;
+mod guard;
+mod problem;
+pub mod uuids;
 
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use anabranch_pipeline::config::Secret;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::supervise::TaskStates;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::extract::{FromRef, State};
+use axum::http::{Method, StatusCode, Uri, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
-use axum::routing::get;
+use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use self::guard::Guard;
+use self::problem::Problem;
+use self::uuids::Orders;
 use crate::observe::{Observatory, Reason, StatusView};
 
-/// What the handlers show.
+const OPENAPI: &str = include_str!("openapi.json");
+
+/// What the handlers show and use.
 #[derive(Debug, Clone)]
 pub struct Shown {
     /// The configuration's name.
@@ -29,6 +41,15 @@ pub struct Shown {
     pub observatory: Observatory,
     pub tasks: TaskStates,
     pub metrics: PrometheusHandle,
+    /// Of applications; none = their endpoints are closed.
+    pub tokens: Vec<Secret>,
+    pub orders: Orders,
+}
+
+impl FromRef<Shown> for Orders {
+    fn from_ref(shown: &Shown) -> Self {
+        shown.orders.clone()
+    }
 }
 
 /// Answer of `/v1/status`.
@@ -81,13 +102,50 @@ impl Listener {
     }
 }
 
+/// Everything that is served: path, method, handler.
+type Routes = Vec<(&'static str, Method, MethodRouter<Shown>)>;
+
+fn open_routes() -> Routes {
+    vec![
+        ("/metrics", Method::GET, get(metrics)),
+        ("/healthz", Method::GET, get(healthy)),
+        ("/readyz", Method::GET, get(ready)),
+        ("/v1/status", Method::GET, get(status)),
+        ("/v1/openapi.json", Method::GET, get(openapi)),
+    ]
+}
+
+/// For those who send a token.
+fn application_routes() -> Routes {
+    vec![("/v1/uuids", Method::POST, post(uuids::give))]
+}
+
 fn router(shown: Shown) -> Router {
-    Router::new()
-        .route("/metrics", get(metrics))
-        .route("/healthz", get(healthy))
-        .route("/readyz", get(ready))
-        .route("/v1/status", get(status))
+    let with = |routes: Routes| {
+        routes.into_iter().fold(Router::new(), |router, (path, _, handler)| router.route(path, handler))
+    };
+    let guarded = with(application_routes())
+        .layer(guard::body_limit())
+        .route_layer(from_fn_with_state(Guard::new(&shown.tokens), guard::admit));
+    with(open_routes())
+        .merge(guarded)
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
         .with_state(shown)
+}
+
+async fn unknown_route(uri: Uri) -> Problem {
+    let detail = format!("nothing is served at {}", uri.path());
+    Problem::new(StatusCode::NOT_FOUND, "route-unknown", detail, "see GET /v1/openapi.json")
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Problem {
+    let detail = format!("{method} is not served at {}", uri.path());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail, "see GET /v1/openapi.json")
+}
+
+async fn openapi() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI)
 }
 
 async fn metrics(State(shown): State<Shown>) -> impl IntoResponse {
@@ -111,62 +169,4 @@ async fn status(State(shown): State<Shown>) -> Json<StatusAnswer> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use anabranch_pipeline::config::Config;
-    use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-    use super::*;
-
-    const CONFIG: &str = include_str!("../../../../deploy/anabranch.example.toml");
-
-    async fn get(address: SocketAddr, path: &str) -> String {
-        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
-    }
-
-    #[tokio::test]
-    async fn health_readiness_status_and_metrics_are_served() {
-        let config = Config::parse(CONFIG).unwrap();
-        let tasks = TaskStates::default();
-        let cancel = CancellationToken::new();
-        let mut supervisor = Supervisor::new(tasks.clone(), cancel.clone(), Duration::from_secs(1));
-        supervisor.spawn("reader/elsewhere", |_: TaskHandle, _| async {
-            Err(Fault::new(Code::BinlogPurged, "source elsewhere", "binlog.000001 is gone"))
-        });
-        supervisor.finished().await;
-        let shown = Shown {
-            name: config.name.clone(),
-            observatory: Observatory::new(&config),
-            tasks,
-            metrics: crate::telemetry::install().unwrap(),
-        };
-        metrics::counter!(anabranch_pipeline::metrics::FAULTS, "task" => "t", "code" => "c").increment(1);
-        metrics::histogram!(anabranch_pipeline::metrics::LANE_FLUSH_SECONDS).record(0.003);
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let address = listener.address;
-        let server = tokio::spawn(listener.serve(shown, cancel.clone()));
-
-        assert!(get(address, "/healthz").await.starts_with("HTTP/1.0 200"));
-        let ready = get(address, "/readyz").await;
-        assert!(ready.starts_with("HTTP/1.0 503") && ready.contains("\"code\":\"binlog-purged\""), "{ready}");
-        let metrics = get(address, "/metrics").await;
-        assert!(metrics.contains("anabranch_faults_total{"), "{metrics}");
-        assert!(metrics.contains("anabranch_lane_flush_seconds_bucket{le=\"0.005\"} 1"), "{metrics}");
-        let answer = client::status(address).await.expect("the daemon answers");
-        assert_eq!(answer.name, config.name);
-        assert_eq!(answer.status.tasks[0].state, "stopped");
-
-        let taken = Listener::bind(address).await.unwrap_err();
-        assert_eq!(taken.code(), Code::ListenFailed);
-        assert!(taken.to_string().contains(&address.to_string()), "{taken}");
-        cancel.cancel();
-        server.await.unwrap();
-        assert!(client::status(address).await.is_none(), "nobody listens any more");
-    }
-}
+mod tests;

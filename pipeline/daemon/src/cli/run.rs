@@ -1,7 +1,7 @@
 //! `run`: the daemon. Starts the tasks of its roles, serves HTTP, and stops in order.
 //!
 //! The stop in one sitting: a signal stops the readers, which append what they have read and wait until the log holds
-//! it; then the lanes, which commit what they have with their progress; then polling and HTTP. All of it within
+//! it; then the lanes, which commit what they have with their progress; then the mint, polling and HTTP. All of it within
 //! `limits.shutdown`; what has not ended then is cut off and loses nothing. A second signal ends the process at once.
 
 use std::time::Duration;
@@ -17,13 +17,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Cli, Outcome, block_on};
+use crate::api::uuids::Orders;
 use crate::api::{Listener, Shown};
 use crate::exit::Exit;
 use crate::observe::{Observatory, lanes, poll};
 use crate::wiring::Wiring;
 use crate::{output, tasks, telemetry};
 
-/// Run the daemon: readers and lanes, until SIGTERM or Ctrl-C
+/// Run the daemon: readers, lanes and the HTTP API, until SIGTERM or Ctrl-C
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// What this process does; may be repeated. Default: everything
@@ -37,12 +38,15 @@ enum Role {
     Reader,
     /// From the log to the targets
     Projector,
+    /// Endpoints for applications over HTTP, if http.tokens is set
+    Api,
 }
 
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let config = cli.configuration()?;
     let roles = match arguments.roles.as_slice() {
-        [] => &[Role::Reader, Role::Projector],
+        [] => &[Role::Reader, Role::Projector, Role::Api],
+        [Role::Api] if config.http.tokens.is_empty() => return Err(vec![nothing_to_serve()]),
         roles => roles,
     };
     let (exit, states) = block_on(daemon(config, roles))?.map_err(|fault| vec![fault])?;
@@ -54,6 +58,12 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         }
     }
     Ok(exit)
+}
+
+fn nothing_to_serve() -> Fault {
+    Fault::new(Code::ConfigInvalid, "configuration key http.tokens", "none")
+        .needs("at least one token for --role api: its endpoints are for those who send one")
+        .remedy("see http.tokens in deploy/anabranch.example.toml")
 }
 
 /// What woke the daemon.
@@ -74,7 +84,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     let root = CancellationToken::new();
     let states = TaskStates::default();
     let group = || Supervisor::new(states.clone(), root.child_token(), config.limits.retry_budget);
-    let (mut readers, mut projectors) = (group(), group());
+    let (mut readers, mut projectors, mut mints) = (group(), group(), group());
     let observatory = Observatory::new(&config);
     let wiring = Wiring::new(config.clone());
     if roles.contains(&Role::Reader) {
@@ -83,24 +93,36 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     if roles.contains(&Role::Projector) {
         lanes(&config).iter().for_each(|lane| tasks::spawn_lane(&mut projectors, &wiring, lane));
     }
+    // Without the role, or without tokens, the endpoints for applications are closed.
+    let tokens = if roles.contains(&Role::Api) { config.http.tokens.clone() } else { Vec::new() };
+    let (orders, serves) = (Orders::default(), !tokens.is_empty());
+    if serves {
+        tasks::spawn_mint(&mut mints, &wiring, &orders);
+    }
     let mut servants = JoinSet::new();
     servants.spawn(poll::run(wiring, observatory.clone(), root.child_token()));
     servants.spawn(upkeep(metrics.clone(), root.child_token()));
     if let Some(listener) = listener {
-        let shown = Shown { name: config.name.clone(), observatory, tasks: states.clone(), metrics };
+        let (name, tasks) = (config.name.clone(), states.clone());
+        let shown = Shown { name, observatory, tasks, metrics, tokens, orders };
         servants.spawn(listener.serve(shown, root.child_token()));
     }
 
     let ended = async {
         readers.finished().await;
         projectors.finished().await;
+        // Applications are answered also when every reader and lane has stopped.
+        if serves {
+            std::future::pending::<()>().await;
+        }
     };
     let event = tokio::select! {
         name = signals.next() => Event::Signal(name),
         () = ended => Event::AllEnded,
     };
     let stop = async {
-        let exit = stop(event, &mut readers, &mut projectors, &states, config.limits.shutdown).await;
+        let exit =
+            stop(event, [&mut readers, &mut projectors, &mut mints], &states, config.limits.shutdown).await;
         root.cancel();
         // Requests that never end must not hold the process: HTTP gets what a scrape needs.
         if tokio::time::timeout(SERVANTS_GRACE, async { while servants.join_next().await.is_some() {} })
@@ -123,20 +145,16 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
 
 const SERVANTS_GRACE: Duration = Duration::from_secs(1);
 
-async fn stop(
-    event: Event,
-    readers: &mut Supervisor,
-    projectors: &mut Supervisor,
-    states: &TaskStates,
-    limit: Duration,
-) -> Exit {
+async fn stop(event: Event, groups: [&mut Supervisor; 3], states: &TaskStates, limit: Duration) -> Exit {
     match event {
         Event::Signal(name) => tracing::info!(signal = name, "stopping: readers, then lanes"),
         Event::AllEnded => tracing::error!("no task is left"),
     }
     let deadline = Instant::now() + limit;
-    let readers_ended = readers.stop(deadline).await;
-    let projectors_ended = projectors.stop(deadline).await;
+    let mut ended = true;
+    for group in groups {
+        ended &= group.stop(deadline).await;
+    }
     match event {
         Event::AllEnded => {
             if states.snapshot().values().all(|status| status.state == TaskState::Stopped) {
@@ -145,7 +163,7 @@ async fn stop(
                 Exit::Internal
             }
         }
-        Event::Signal(_) if readers_ended && projectors_ended => {
+        Event::Signal(_) if ended => {
             tracing::info!("stopped in order");
             Exit::Success
         }
@@ -192,6 +210,7 @@ impl Role {
         match self {
             Role::Reader => "reader",
             Role::Projector => "projector",
+            Role::Api => "api",
         }
     }
 }

@@ -4,7 +4,7 @@
 //! answers on `http.listen`, its task states are shown too, and its lag, which knows the past.
 
 use std::fmt::Write as _;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use anabranch_pipeline::error::Code;
 use clap::Args;
@@ -15,6 +15,7 @@ use crate::api::client;
 use crate::exit::Exit;
 use crate::observe::{LaneView, Observatory, SourceView, StatusView, TaskView, lane_task, poll, reader_task};
 use crate::output::{self, Reader};
+use crate::wall_clock;
 use crate::wiring::Wiring;
 
 /// Show position, lag, rate and state of every source and lane; needs no running daemon
@@ -46,7 +47,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
             let text = if arguments.json {
                 output::json(&Shown { name, daemon, status: &status })
             } else {
-                text(&status, daemon, now_us())
+                text(&status, daemon, wall_clock::now_us())
             };
             if output::line(&text) == Reader::Gone || !arguments.watch {
                 return Ok(exit(&status));
@@ -119,12 +120,6 @@ fn exit(status: &StatusView) -> Exit {
     let sources = status.sources.iter().filter_map(|source| source.code.as_deref());
     let lanes = status.lanes.iter().filter_map(|lane| lane.code.as_deref());
     sources.chain(lanes).filter_map(Code::from_text).map(Exit::of).max().unwrap_or(Exit::Success)
-}
-
-#[expect(clippy::disallowed_methods, reason = "shown to people as the age of a change, decides nothing")]
-fn now_us() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// For people: one table of sources, one of lanes, then the faults.

@@ -1,0 +1,136 @@
+//! What every request to an endpoint for applications must pass: token, size, number at once, time.
+//!
+//! Tokens are compared as digests and to the last one, so that time tells nothing of them. Connections are plain HTTP:
+//! TLS, and bounds on connections and slow senders, are a proxy's (nginx, Envoy, HAProxy) in front of it.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_pipeline::config::Secret;
+use anabranch_pipeline::metrics as names;
+use axum::Json;
+use axum::extract::{DefaultBodyLimit, FromRequest, MatchedPath, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use metrics::histogram;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::problem::Problem;
+
+/// A thousand codes of 64 bytes.
+pub const BODY_BYTES_MAX: usize = 64 * 1024;
+/// Requests that are being answered at once; each may hold an answer of some hundred kilobytes.
+const REQUESTS_MAX: usize = 256;
+/// Longer than any bounded wait inside a request.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+
+/// The checks, shared by all requests.
+#[derive(Debug, Clone)]
+pub struct Guard {
+    tokens: Arc<[[u8; 32]]>,
+    requests: Arc<Semaphore>,
+}
+
+impl Guard {
+    pub fn new(tokens: &[Secret]) -> Self {
+        let tokens = tokens.iter().map(|token| digest(token.expose().as_bytes())).collect();
+        Self { tokens, requests: Arc::new(Semaphore::new(REQUESTS_MAX)) }
+    }
+
+    fn authorise(&self, headers: &HeaderMap) -> Result<(), Problem> {
+        if self.tokens.is_empty() {
+            let remedy = "set http.tokens in the daemon's configuration and restart it";
+            return Err(Problem::new(
+                StatusCode::FORBIDDEN,
+                "tokens-missing",
+                "no token is configured",
+                remedy,
+            ));
+        }
+        let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        let token = given.and_then(|given| given.split_at_checked(BEARER.len()));
+        match token {
+            Some((scheme, token)) if scheme.eq_ignore_ascii_case(BEARER) => match self.knows(token) {
+                true => Ok(()),
+                false => Err(unauthorised("the token is none of the configured ones")),
+            },
+            Some(_) | None => Err(unauthorised("no bearer token was sent")),
+        }
+    }
+
+    /// Looks at every byte of every digest.
+    fn knows(&self, token: &[u8]) -> bool {
+        let given = digest(token);
+        let differs = |known: &[u8; 32]| known.iter().zip(given).fold(0, |all, (one, two)| all | (one ^ two));
+        self.tokens.iter().fold(false, |found, known| found | (black_box(differs(known)) == 0))
+    }
+}
+
+const BEARER: &[u8] = b"Bearer ";
+
+fn digest(token: &[u8]) -> [u8; 32] {
+    Sha256::digest(token).into()
+}
+
+fn unauthorised(detail: &str) -> Problem {
+    let remedy = "send the header authorization: Bearer TOKEN, with one of http.tokens";
+    Problem::new(StatusCode::UNAUTHORIZED, "token-refused", detail, remedy)
+        .with_header(header::WWW_AUTHENTICATE, "Bearer")
+}
+
+pub(super) fn too_large() -> Problem {
+    let detail = format!("the body is larger than {BODY_BYTES_MAX} bytes");
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", detail, "send several smaller requests")
+        .with_header(header::CONNECTION, "close")
+}
+
+/// For bodies that do not say how long they are; the others are refused before they are read.
+pub fn body_limit() -> DefaultBodyLimit {
+    DefaultBodyLimit::max(BODY_BYTES_MAX)
+}
+
+/// The middleware of all endpoints for applications.
+pub async fn admit(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let response = admitted(&guard, request, next).await.unwrap_or_else(IntoResponse::into_response);
+    let status = response.status().as_u16().to_string();
+    histogram!(names::HTTP_REQUEST_SECONDS, "route" => route.unwrap_or_default(), "status" => status)
+        .record(began.elapsed().as_secs_f64());
+    response
+}
+
+async fn admitted(guard: &Guard, request: Request, next: Next) -> Result<Response, Problem> {
+    guard.authorise(request.headers())?;
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    if length.and_then(|length| length.parse::<u64>().ok()).is_some_and(|bytes| bytes > BODY_BYTES_MAX as u64)
+    {
+        return Err(too_large());
+    }
+    let _permit = guard.requests.try_acquire().map_err(|_| {
+        let detail = format!("{REQUESTS_MAX} requests are being answered");
+        Problem::passing("too-many-requests", detail, "send fewer at once, or ask more daemons")
+    })?;
+    tokio::time::timeout(TIME_LIMIT, next.run(request)).await.map_err(|_| {
+        let detail = format!("no answer within {} s", TIME_LIMIT.as_secs());
+        Problem::passing("timed-out", detail, "GET /readyz says what is down; try again")
+    })
+}
+
+/// A JSON body; whatever is wrong with it is a [`Problem`].
+#[derive(Debug)]
+pub struct Body<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let Json(body) = Json::from_request(request, state).await?;
+        Ok(Self(body))
+    }
+}

@@ -1,0 +1,244 @@
+use std::time::Duration;
+
+use anabranch_pipeline::config::Config;
+use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::*;
+
+const CONFIG: &str = include_str!("../../../../deploy/anabranch.example.toml");
+
+async fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn health_readiness_status_and_metrics_are_served() {
+    let config = Config::parse(CONFIG).unwrap();
+    let tasks = TaskStates::default();
+    let cancel = CancellationToken::new();
+    let mut supervisor = Supervisor::new(tasks.clone(), cancel.clone(), Duration::from_secs(1));
+    supervisor.spawn("reader/elsewhere", |_: TaskHandle, _| async {
+        Err(Fault::new(Code::BinlogPurged, "source elsewhere", "binlog.000001 is gone"))
+    });
+    supervisor.finished().await;
+    let shown = Shown {
+        name: config.name.clone(),
+        observatory: Observatory::new(&config),
+        tasks,
+        metrics: crate::telemetry::install().unwrap(),
+        tokens: Vec::new(),
+        orders: Orders::default(),
+    };
+    metrics::counter!(anabranch_pipeline::metrics::FAULTS, "task" => "t", "code" => "c").increment(1);
+    metrics::histogram!(anabranch_pipeline::metrics::LANE_FLUSH_SECONDS).record(0.003);
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let address = listener.address;
+    let server = tokio::spawn(listener.serve(shown, cancel.clone()));
+
+    assert!(get(address, "/healthz").await.starts_with("HTTP/1.0 200"));
+    let ready = get(address, "/readyz").await;
+    assert!(ready.starts_with("HTTP/1.0 503") && ready.contains("\"code\":\"binlog-purged\""), "{ready}");
+    let metrics = get(address, "/metrics").await;
+    assert!(metrics.contains("anabranch_faults_total{"), "{metrics}");
+    assert!(metrics.contains("anabranch_lane_flush_seconds_bucket{le=\"0.005\"} 1"), "{metrics}");
+    let answer = client::status(address).await.expect("the daemon answers");
+    assert_eq!(answer.name, config.name);
+    assert_eq!(answer.status.tasks[0].state, "stopped");
+
+    let taken = Listener::bind(address).await.unwrap_err();
+    assert_eq!(taken.code(), Code::ListenFailed);
+    assert!(taken.to_string().contains(&address.to_string()), "{taken}");
+    cancel.cancel();
+    server.await.unwrap();
+    assert!(client::status(address).await.is_none(), "nobody listens any more");
+}
+
+const TOKEN: &str = "0123456789abcdef";
+
+/// An API with these tokens, without any task behind it.
+struct Api {
+    address: SocketAddr,
+    cancel: CancellationToken,
+    orders: Orders,
+}
+
+impl Api {
+    async fn with(tokens: &[&str]) -> Self {
+        let config = Config::parse(CONFIG).unwrap();
+        let orders = Orders::default();
+        let shown = Shown {
+            name: config.name.clone(),
+            observatory: Observatory::new(&config),
+            tasks: TaskStates::default(),
+            metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
+            tokens: tokens.iter().copied().map(Secret::new).collect(),
+            orders: orders.clone(),
+        };
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let (address, cancel) = (listener.address, CancellationToken::new());
+        tokio::spawn(listener.serve(shown, cancel.clone()));
+        Self { address, cancel, orders }
+    }
+
+    /// Sends what stands there and reads to the end: the head, and the body as JSON.
+    async fn raw(&self, request: &str) -> (String, serde_json::Value) {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.to_owned(), serde_json::from_str(body).unwrap_or_default())
+    }
+
+    async fn post(&self, authorization: &str, body: &str) -> (String, serde_json::Value) {
+        let head = format!("Authorization: {authorization}\r\nContent-Type: application/json");
+        let length = body.len();
+        self.raw(&format!("POST /v1/uuids HTTP/1.0\r\n{head}\r\nContent-Length: {length}\r\n\r\n{body}"))
+            .await
+    }
+}
+
+impl Drop for Api {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+fn expect(answer: &(String, serde_json::Value), status: u16, code: &str) {
+    let (head, body) = answer;
+    assert!(head.starts_with(&format!("HTTP/1.0 {status} ")), "{status} {code}: {head}");
+    assert!(head.to_lowercase().contains("content-type: application/problem+json"), "{head}");
+    assert_eq!(
+        (body["status"].as_u64(), body["code"].as_str()),
+        (Some(u64::from(status)), Some(code)),
+        "{body}"
+    );
+    for key in ["type", "title", "detail", "remedy"] {
+        assert!(body[key].as_str().is_some_and(|text| !text.is_empty()), "{key} in {body}");
+    }
+}
+
+#[tokio::test]
+async fn an_application_needs_one_of_the_configured_tokens() {
+    let api = Api::with(&["another-token-of-the-file", TOKEN]).await;
+    for wrong in
+        ["Bearer 0123456789abcdeg", "Bearer 0123456789abcde", "Bearer ", "Bearer", "", TOKEN, "Basic x"]
+    {
+        let answer = api.post(wrong, r#"{"count": 1}"#).await;
+        expect(&answer, 401, "token-refused");
+        assert!(answer.0.to_lowercase().contains("www-authenticate: bearer"), "{}", answer.0);
+        assert!(!answer.1.to_string().contains(TOKEN), "{}", answer.1);
+    }
+    expect(&api.raw("POST /v1/uuids HTTP/1.0\r\n\r\n").await, 401, "token-refused");
+    // Known: refused for what it asks.
+    expect(&api.post(&format!("bearer {TOKEN}"), r#"{"count": 0}"#).await, 422, "count-out-of-range");
+
+    let closed = Api::with(&[]).await;
+    let answer = closed.post(&format!("Bearer {TOKEN}"), r#"{"count": 1}"#).await;
+    expect(&answer, 403, "tokens-missing");
+    assert!(answer.1["remedy"].as_str().unwrap().contains("http.tokens"), "{}", answer.1);
+    let open = closed.raw("GET /v1/openapi.json HTTP/1.0\r\n\r\n").await;
+    assert!(open.0.starts_with("HTTP/1.0 200"), "{}", open.0);
+}
+
+#[tokio::test]
+async fn a_wrong_body_is_refused_with_the_place() {
+    let api = Api::with(&[TOKEN]).await;
+    let bearer = format!("Bearer {TOKEN}");
+    for (body, status, code, place) in [
+        ("{\"count\":", 400, "body-not-json", "line 1 column 9"),
+        ("{\n \"count\": 1,\n}", 400, "body-not-json", "line 3 column 1"),
+        ("", 400, "body-not-json", "line 1 column 0"),
+        ("\u{0}", 400, "body-not-json", "line 1 column 1"),
+        ("{}", 422, "body-not-understood", "`count`"),
+        (r#"{"count": "7"}"#, 422, "body-not-understood", "count: invalid type"),
+        (r#"{"count": -1}"#, 422, "body-not-understood", "column 12"),
+        (r#"{"count": 1, "colour": 2}"#, 422, "body-not-understood", "`colour`"),
+        (r#"{"count": 10001}"#, 422, "count-out-of-range", "10000"),
+    ] {
+        let answer = api.post(&bearer, body).await;
+        expect(&answer, status, code);
+        let detail = answer.1["detail"].as_str().unwrap();
+        assert!(detail.contains(place), "{place} is not in {detail}");
+    }
+    let head = format!("POST /v1/uuids HTTP/1.0\r\nAuthorization: {bearer}\r\n");
+    expect(&api.raw(&format!("{head}Content-Length: 2\r\n\r\n{{}}")).await, 415, "body-not-json");
+}
+
+#[tokio::test]
+async fn a_huge_body_is_refused_before_it_is_read_and_one_without_length_at_the_limit() {
+    let api = Api::with(&[TOKEN]).await;
+    let head = format!("Authorization: Bearer {TOKEN}\r\nContent-Type: application/json");
+    let request = format!("POST /v1/uuids HTTP/1.0\r\n{head}\r\nContent-Length: 104857600\r\n\r\n");
+    expect(&api.raw(&request).await, 413, "body-too-large");
+
+    let bytes = guard::BODY_BYTES_MAX + 1;
+    let chunk = " ".repeat(bytes);
+    let request = format!(
+        "POST /v1/uuids HTTP/1.1\r\nHost: a\r\n{head}\r\nTransfer-Encoding: chunked\r\n\r\n{bytes:x}\r\n{chunk}\r\n"
+    );
+    let (head, body) = api.raw(&request).await;
+    assert!(head.starts_with("HTTP/1.1 413 "), "{head}");
+    assert_eq!(body["code"], "body-too-large");
+}
+
+#[tokio::test]
+async fn unknown_routes_and_methods_are_named() {
+    let api = Api::with(&[TOKEN]).await;
+    expect(&api.raw("GET /v2/uuids HTTP/1.0\r\n\r\n").await, 404, "route-unknown");
+    expect(&api.raw("GET /v1/uuids HTTP/1.0\r\n\r\n").await, 405, "method-not-allowed");
+    expect(&api.raw("DELETE /v1/status HTTP/1.0\r\n\r\n").await, 405, "method-not-allowed");
+}
+
+#[tokio::test]
+async fn without_a_machine_number_uuids_are_unavailable_and_not_wrong() {
+    let api = Api::with(&[TOKEN]).await;
+    let bearer = format!("Bearer {TOKEN}");
+    let orders = api.orders.clone();
+    let answering = tokio::spawn(async move {
+        let mut receiver = orders.receiver.lock().await;
+        let first = receiver.recv().await.unwrap();
+        first.answer.send(vec![u64::MAX >> 1; first.count as usize]).unwrap();
+        drop(receiver.recv().await.unwrap());
+    });
+    let (head, body) = api.post(&bearer, r#"{"count": 2}"#).await;
+    assert!(head.starts_with("HTTP/1.0 200"), "{head}");
+    assert_eq!(body.to_string(), r#"{"uuids":["9223372036854775807","9223372036854775807"]}"#);
+    let answer = api.post(&bearer, r#"{"count": 2}"#).await;
+    expect(&answer, 503, "uuids-unavailable");
+    assert!(answer.0.to_lowercase().contains("retry-after: 1"), "{}", answer.0);
+    answering.await.unwrap();
+}
+
+#[test]
+fn the_description_names_exactly_what_is_served_and_to_whom() {
+    let document: serde_json::Value = serde_json::from_str(OPENAPI).unwrap();
+    let named = |routes: Routes| -> std::collections::BTreeSet<String> {
+        routes.into_iter().map(|(path, method, _)| format!("{method} {path}")).collect()
+    };
+    let (mut open, mut guarded) = (named(open_routes()), named(application_routes()));
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, description) in methods.as_object().unwrap() {
+            let name = format!("{} {path}", method.to_uppercase());
+            let served = if description["security"].is_null() { &mut guarded } else { &mut open };
+            assert!(served.remove(&name), "{name} is described and not served so");
+        }
+    }
+    assert!(open.is_empty() && guarded.is_empty(), "not described: {open:?} {guarded:?}");
+}
+
+/// Each `$ref` of the description leads somewhere.
+#[test]
+fn the_description_has_no_dangling_reference() {
+    let document: serde_json::Value = serde_json::from_str(OPENAPI).unwrap();
+    let references = OPENAPI.split("\"$ref\": \"#").skip(1).map(|rest| rest.split('"').next().unwrap());
+    for reference in references {
+        assert!(document.pointer(reference).is_some(), "{reference}");
+    }
+}

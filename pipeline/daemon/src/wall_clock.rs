@@ -1,0 +1,17 @@
+//! The wall clock: for people, as the age of a change, and for the order of uuids. It decides nothing.
+
+use std::time::{Duration, SystemTime};
+
+/// Since the Unix epoch.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads it")]
+pub fn now() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+pub fn now_us() -> u64 {
+    u64::try_from(now().as_micros()).unwrap_or(u64::MAX)
+}
+
+pub fn now_ms() -> u64 {
+    u64::try_from(now().as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,64 @@
+//! Gives out the places of one machine number, each once, whatever clocks do and whoever held the number before.
+//!
+//! Proof. A place is given out only below the number's *mark*, which was stored before, and is raised only by a process
+//! that knows its revision. A new holder begins at the mark it reads and must raise it first: from then on the holder
+//! before it can raise it no more, and what that one still gives out, however late it wakes, lies below the mark where the
+//! new one began. Within one process places only rise. So no clock decides about uniqueness: one that steps back leaves the
+//! order to the sequence, which carries over into instants ahead of it. The lease of a machine number only keeps two
+//! processes from taking turns.
+
+use crate::error::{Code, Fault};
+use crate::ports::{Mark, Marks};
+
+use super::{EPOCH_MS, INSTANT_BITS, MACHINES, SEQUENCE_BITS, compose};
+
+/// Instants reserved ahead: at most one write to the log server a second, and a restart skips at most so many.
+const AHEAD_MS: u64 = 1_000;
+
+/// One holder of a machine number.
+#[derive(Debug)]
+pub struct Mint<'m, M> {
+    marks: &'m M,
+    key: String,
+    machine: u16,
+    /// Its value is the instant below which places may be given out.
+    mark: Mark,
+    /// The place that is given out next.
+    next: u64,
+}
+
+impl<'m, M: Marks> Mint<'m, M> {
+    /// Begins behind everything that earlier holders of the number gave out.
+    ///
+    /// # Panics
+    /// When `machine` is not below [`MACHINES`].
+    pub async fn open(marks: &'m M, machine: u16) -> Result<Self, Fault> {
+        assert!(machine < MACHINES, "machine number {machine}");
+        let key = format!("uuids/{machine}");
+        let mark = marks.read(&key).await?;
+        Ok(Self { marks, key, machine, next: mark.value << SEQUENCE_BITS, mark })
+    }
+
+    /// `count` new uuids, rising by instant. `now_ms`: the wall clock since the Unix epoch. After an error the mint is used
+    /// no more: the outcome of raising the mark may be unknown.
+    pub async fn issue(&mut self, now_ms: u64, count: u32) -> Result<Vec<u64>, Fault> {
+        let now = now_ms.saturating_sub(EPOCH_MS);
+        let first = self.next.max(now << SEQUENCE_BITS);
+        let behind = first + u64::from(count);
+        if behind > self.mark.value << SEQUENCE_BITS {
+            let until = (behind >> SEQUENCE_BITS) + AHEAD_MS;
+            if until >> INSTANT_BITS != 0 {
+                return Err(exhausted(&self.key));
+            }
+            self.mark = self.marks.raise(&self.key, self.mark, until).await?;
+        }
+        self.next = behind;
+        Ok((first..behind).map(|place| compose(self.machine, place)).collect())
+    }
+}
+
+fn exhausted(key: &str) -> Fault {
+    Fault::new(Code::UuidsExhausted, format!("machine number {key}"), "its instants reach the year 2094")
+        .needs("a clock between 2025 and 2094")
+        .remedy("set the clock; another machine number is taken then")
+}

@@ -1,0 +1,108 @@
+//! Endpoints for applications, on a daemon as it runs: tokens, bounds, and uuids that survive every death.
+
+use std::collections::BTreeSet;
+
+use anabranch_pipeline::failpoints;
+use anabranch_tests::{Daemon, Installation, Plan, until_some};
+use serde_json::Value as Json;
+
+use crate::STANDARD;
+
+const TOKEN: &str = "application-token-1";
+
+async fn installation() -> Installation<'static> {
+    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let text = installation.configuration_text();
+    let with_token = text.replace("[http]\n", "[http]\ntokens = [\"${API_TOKEN}\"]\n");
+    assert_ne!(text, with_token, "there is no [http] to put it into");
+    installation.environment_mut().push(("API_TOKEN".to_owned(), TOKEN.to_owned()));
+    installation.write_configuration_text(&with_token);
+    installation
+}
+
+async fn uuids(daemon: &Daemon, count: u32) -> (u16, Vec<u64>) {
+    let body = format!("{{\"count\": {count}}}");
+    let (status, answer) = daemon.ask("POST", "/v1/uuids", Some(TOKEN), &body).await;
+    let uuids = answer["uuids"].as_array().into_iter().flatten();
+    (status, uuids.map(|uuid| uuid.as_str().unwrap().parse().unwrap()).collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn applications_are_served_beside_readers_and_lanes_or_by_a_process_of_their_own() {
+    let mut installation = installation().await;
+    let mut daemon = installation.run_with(&["--role", "api"], &[]);
+    daemon.until_ready().await;
+    assert_eq!(uuids(&daemon, 10_000).await.1.len(), 10_000);
+    let code = |answer: (u16, Json)| (answer.0, answer.1["code"].as_str().unwrap_or_default().to_owned());
+    let refused = (401, "token-refused".to_owned());
+    assert_eq!(code(daemon.ask("POST", "/v1/uuids", None, "{\"count\": 1}").await), refused);
+    assert_eq!(code(daemon.ask("POST", "/v1/uuids", Some("application-token-2"), "").await), refused);
+    let answer = daemon.ask("POST", "/v1/uuids", Some(TOKEN), "{\"count\" 1}").await;
+    assert!(answer.1["detail"].as_str().unwrap().contains("line 1 column 10"), "{answer:?}");
+    assert_eq!(code(answer).0, 400);
+    assert_eq!(daemon.ask("GET", "/v1/openapi.json", None, "").await.1["openapi"], "3.1.0");
+    assert!(daemon.metric("anabranch_http_request_seconds_count", &["status=\"401\""]).await >= 2.0);
+    let log = daemon.log();
+    assert!(!log.contains(TOKEN), "the token is in the log");
+    assert!(daemon.terminate().expect("it ends").success());
+
+    let mut whole = installation.run();
+    whole.until_ready().await;
+    let tasks = whole.status().await.unwrap()["tasks"].as_array().unwrap().len();
+    assert_eq!((tasks, uuids(&whole, 1).await.0), (7, 200));
+    whole.kill();
+
+    installation.write_configuration();
+    let without = installation.command(&["run", "--role", "api"]).await;
+    assert_eq!(without.exit_code, 2);
+    assert!(without.stderr.contains("http.tokens"), "{without:?}");
+}
+
+/// Every process but one is killed where the mark is about to be raised, or was raised unheard.
+#[tokio::test(flavor = "multi_thread")]
+async fn uuids_are_given_out_once_by_daemons_that_are_killed_at_any_step() {
+    let mut installation = installation().await;
+    let file = std::fs::read_to_string(installation.configuration_file()).unwrap();
+    let (mut given, mut asked) = (BTreeSet::new(), 0);
+    let mut keep = |uuids: Vec<u64>| {
+        asked += uuids.len();
+        given.extend(uuids);
+        assert_eq!(given.len(), asked, "one was given out twice");
+    };
+    let mut beside = installation.run_with(&["--role", "api"], &[]);
+    beside.until_ready().await;
+    let first_port = format!(":{}\"", installation.configuration.http_port);
+    installation.use_another_http_port();
+    let port = format!(":{}\"", installation.configuration.http_port);
+    installation.write_configuration_text(&file.replace(&first_port, &port));
+    for name in failpoints::MINTING {
+        let mut daemon = installation.run_with(&["--role", "api"], &[("ANABRANCH_FAILPOINT", name)]);
+        daemon.until_ready().await;
+        let order = tokio::time::timeout(std::time::Duration::from_secs(20), async {
+            tokio::select! {
+                _ = uuids(&daemon, 10) => panic!("answered in front of {name}"),
+                () = daemon.until_failpoint(name) => {}
+            }
+        });
+        order.await.expect("the failpoint is reached");
+        daemon.kill();
+        let after = installation.run_with(&["--role", "api"], &[]);
+        after.until_ready().await;
+        keep(uuids(&after, 1_000).await.1);
+        keep(uuids(&beside, 1_000).await.1);
+    }
+    // Marks that are gone are not begun anew behind the operator's back.
+    let jetstream = installation.jetstream().await;
+    let bucket = format!("KV_{}_uuids", installation.configuration.name);
+    jetstream.delete_stream(&bucket).await.unwrap();
+    let fault = until_some("the lost bucket is named", async || {
+        uuids(&beside, 10_000).await;
+        let status = beside.status().await?;
+        status["tasks"].as_array()?.iter().find_map(|task| task["fault"].as_str().map(str::to_owned))
+    })
+    .await;
+    assert!(fault.contains("_uuids: does not exist") && fault.contains("setup"), "{fault}");
+    installation.command(&["setup"]).await.expect_success();
+    until_some("uuids again", async || (uuids(&beside, 1).await.0 == 200).then_some(())).await;
+    beside.kill();
+}
