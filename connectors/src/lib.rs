@@ -3,3 +3,4 @@
 pub mod memory;
 pub mod mysql;
 pub mod nats;
+pub mod redis;

@@ -94,6 +94,13 @@ codes! {
     /// A captured column was dropped, renamed or retyped while running.
     SourceSchemaChanged = "source-schema-changed", Definite;
 
+    /// No connection to the cache, or it broke.
+    CacheUnreachable = "cache-unreachable", Transient;
+    /// User, password or a command refused by the cache.
+    CacheAccessDenied = "cache-access-denied", Definite;
+    /// The cache answered an error: out of memory, a replica, a key of another type.
+    CacheRejected = "cache-rejected", Transient;
+
     /// No connection to NATS, or it broke.
     LogUnreachable = "log-unreachable", Transient;
     /// User, password or TLS refused by NATS.

@@ -9,6 +9,7 @@ pub mod error;
 pub mod failpoints;
 pub mod identifiers;
 pub mod lag;
+pub mod lookup;
 pub mod metrics;
 pub mod ports;
 pub mod projections;

@@ -19,6 +19,9 @@ pub const LANE_FLUSHES: &str = "anabranch_lane_flushes_total";
 pub const LANE_FLUSH_SECONDS: &str = "anabranch_lane_flush_seconds";
 pub const ROW_DEFECTS: &str = "anabranch_row_defects_total";
 pub const HTTP_REQUEST_SECONDS: &str = "anabranch_http_request_seconds";
+pub const CACHE_FILLS: &str = "anabranch_cache_fills_total";
+pub const CACHE_INVALIDATIONS: &str = "anabranch_cache_invalidations_total";
+pub const CACHE_FAULTS: &str = "anabranch_cache_faults_total";
 pub const TASK_STATE: &str = "anabranch_task_state";
 pub const FAULTS: &str = "anabranch_faults_total";
 
@@ -64,6 +67,9 @@ pub fn describe() {
         Unit::Seconds,
         "Duration of a target transaction, by projection, target"
     );
+    describe_counter!(CACHE_FILLS, "Complete sets stored in the cache");
+    describe_counter!(CACHE_INVALIDATIONS, "Codes removed from the cache because their mapping rows changed");
+    describe_counter!(CACHE_FAULTS, "Readings of and writings to the cache that failed, by code");
     describe_counter!(
         ROW_DEFECTS,
         "Changes to rows that are in no derived table, or hold an odd code, by projection, source and reason"

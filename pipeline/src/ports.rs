@@ -4,16 +4,19 @@
 //! Contracts that types cannot say are written at each method; the conformance tests check them.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::serial::StoredCode;
 use anabranch_schemas::shard::ShardId;
 use bytes::Bytes;
 
 use crate::capture::BatchBuilder;
 use crate::deliver::{Flush, Progress};
 use crate::error::Fault;
+use crate::lookup::{Claims, Token};
 
 /// Where a reading of a source begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -189,6 +192,98 @@ pub trait LaneStore: Send {
     fn commit(&mut self, flush: &Flush) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
+/// Mapping rows by value: the truth behind the cache.
+pub trait MappingStore: Send + Sync {
+    /// The claims of each code, in the order of `codes`, each a set as it was at one moment after the call.
+    /// At most `limit` claims a code; the rest is cut.
+    fn claims(
+        &self,
+        codes: &[StoredCode],
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<Claims>, Fault>> + Send;
+}
+
+/// One entry to be stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fill {
+    pub code: StoredCode,
+    pub token: Token,
+    /// [`crate::lookup::encode`]d complete set.
+    pub entry: Vec<u8>,
+    pub time_to_live: Duration,
+}
+
+/// What the cache answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cached {
+    /// The life of the server that answered, see [`CodeCache::incarnation`].
+    pub incarnation: Arc<str>,
+    /// In the order of the codes; `None` = there is none.
+    pub entries: Vec<Option<Vec<u8>>>,
+}
+
+/// The cache of mapping rows. It may lose anything at any moment; what it holds is a complete set that was read.
+pub trait CodeCache: Send + Sync {
+    fn get(&self, codes: &[StoredCode]) -> impl Future<Output = Result<Cached, Fault>> + Send;
+
+    /// A token for each code that nobody fills yet; `None` = somebody does.
+    fn begin(&self, codes: &[StoredCode]) -> impl Future<Output = Result<Vec<Option<Token>>, Fault>> + Send;
+
+    /// Stores each entry whose token still stands, and removes the token, in one step; how many were stored.
+    fn finish(&self, fills: &[Fill]) -> impl Future<Output = Result<usize, Fault>> + Send;
+
+    /// Removes entries and tokens, each pair in one step.
+    fn invalidate(&self, codes: &[StoredCode]) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Tells the server's lives apart: another one after a restart or fail-over, in which it may have forgotten the
+    /// newest removals.
+    fn incarnation(&self) -> impl Future<Output = Result<String, Fault>> + Send;
+
+    /// Removes every entry and token.
+    fn clear(&self) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Makes entries that would live longer, or for ever, live this long.
+    fn shorten(&self, time_to_live: Duration) -> impl Future<Output = Result<(), Fault>> + Send;
+}
+
+/// Values that a flush of mapping rows has touched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboxRow {
+    pub id: u64,
+    pub codes: Vec<StoredCode>,
+}
+
+/// What the outbox knows of the cache that it is drained into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheRecord {
+    /// The incarnation into which everything that was touched has been drained.
+    pub incarnation: String,
+    pub time_to_live: Duration,
+}
+
+/// The outbox of one target's mapping tables.
+pub trait Outbox: Send + Sync {
+    /// The oldest rows that are not drained, at most so many.
+    fn pending(&self, rows: usize) -> impl Future<Output = Result<Vec<OutboxRow>, Fault>> + Send;
+
+    /// Says that these were drained. They are kept for [`OUTBOX_KEPT`], in case the cache forgets it.
+    fn drained(&self, ids: &[u64]) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Makes all kept rows pending again.
+    fn repeat(&self) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Removes rows that were drained longer ago than [`OUTBOX_KEPT`].
+    fn forget(&self) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// `None`: the cache's content is not known, and flushes may have left it out.
+    fn record(&self) -> impl Future<Output = Result<Option<CacheRecord>, Fault>> + Send;
+
+    fn set_record(&self, record: &CacheRecord) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// For how long the oldest pending row has waited.
+    fn delay(&self) -> impl Future<Output = Result<Duration, Fault>> + Send;
+}
+
 /// Names that at most one process holds at a time. A lease saves work; it fences nothing.
 pub trait Leases: Send + Sync {
     type Lease: Lease;
@@ -224,6 +319,9 @@ pub trait Marks: Send + Sync {
 
 /// The seat of a source's reader; lanes have the ones behind it.
 pub const READER_SEAT: u32 = 0;
+
+/// A replica that takes over lags by less; what was drained within this time is drained again then.
+pub const OUTBOX_KEPT: Duration = Duration::from_secs(3600);
 
 /// After this time without renewal a lease is free.
 pub const LEASE_TIME_TO_LIVE: Duration = Duration::from_secs(4);

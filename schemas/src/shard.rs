@@ -34,6 +34,11 @@ impl ShardId {
     pub fn as_u64(self) -> u64 {
         self.0
     }
+
+    /// A stored id; `None` when the number has more than 63 bits.
+    pub fn from_u64(number: u64) -> Option<Self> {
+        (number <= u64::MAX >> 1).then_some(Self(number))
+    }
 }
 
 impl fmt::Display for ShardId {

@@ -10,6 +10,10 @@ pub const BIRTHDAY: &str = include_str!("sql/birthday.sql");
 pub const MAPPING: &str = include_str!("sql/mapping.sql");
 /// Progress of lanes.
 pub const PROGRESS: &str = include_str!("sql/progress.sql");
+/// Codes to be removed from the cache.
+pub const OUTBOX: &str = include_str!("sql/outbox.sql");
+/// What is known of the cache.
+pub const CACHE: &str = include_str!("sql/cache.sql");
 /// Which progress rows were made once.
 pub const ENROLLED: &str = include_str!("sql/enrolled.sql");
 

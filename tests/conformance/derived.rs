@@ -45,6 +45,8 @@ pub struct Place {
     pub limits: &'static str,
     /// Mapping tables a length class; 0 = the projection `serials` is not configured.
     pub mapping_tables: u32,
+    /// The projection `serials` has a cache. It is not connected by targets.
+    pub is_cached: bool,
 }
 
 /// One derived row: (database.table, shard, user id) → (birthday, lsn, is_sent).
@@ -74,6 +76,7 @@ impl Place {
             sources: vec!["source-a", "source-b"],
             limits: "",
             mapping_tables: 0,
+            is_cached: false,
         }
     }
 
@@ -111,6 +114,9 @@ impl Place {
                  tables = {}\ndatabase = \"serial_code_{}_{{length}}\"\ntable = \"mapping_{{table:03}}\"\n",
                 self.targets, self.mapping_tables, self.prefix
             );
+        }
+        if self.is_cached {
+            text += "[[caches]]\nname = \"cache\"\nurl = \"rediss://u:p@127.0.0.1:3\"\nprojection = \"serials\"\n";
         }
         Config::parse(&text).unwrap_or_else(|faults| panic!("{faults:?}"))
     }

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "the whole target is tests")]
 
+mod cache;
+mod cache_drain;
 mod decoder;
 mod derived;
 mod lease;

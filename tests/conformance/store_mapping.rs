@@ -12,18 +12,24 @@ use mysql_async::prelude::Queryable;
 
 use crate::derived::{Place, lsn};
 
-const TABLES: u32 = 2;
+pub const TABLES: u32 = 2;
 
 async fn place() -> (Place, MysqlLane, Progress) {
     let place = Place { mapping_tables: TABLES, ..Place::new().await };
     place.target("target-a").setup().await.unwrap();
-    let id = LaneId { projection: "serials".into(), ..place.lane_id("source-a", 0) };
-    let mut lane = place.target("target-a").lane(&id).unwrap();
-    let progress = lane.load().await.unwrap();
+    let (lane, progress) = lane(&place).await;
     (place, lane, progress)
 }
 
-fn shard(number: u32) -> TableIdentity<'static> {
+/// The lane of source-a, as a new process has it.
+pub async fn lane(place: &Place) -> (MysqlLane, Progress) {
+    let id = LaneId { projection: "serials".into(), ..place.lane_id("source-a", 0) };
+    let mut lane = place.target("target-a").lane(&id).unwrap();
+    let progress = lane.load().await.unwrap();
+    (lane, progress)
+}
+
+pub fn shard(number: u32) -> TableIdentity<'static> {
     TableIdentity {
         entity: Entity::SerialCode,
         shard: ShardId::of("source-a", "inventory_0", &number.to_string(), 0),
@@ -33,14 +39,14 @@ fn shard(number: u32) -> TableIdentity<'static> {
 }
 
 /// A device with this box and nothing else.
-fn boxed(uuid: u64, code: &[u8]) -> Row<'static> {
+pub fn boxed(uuid: u64, code: &[u8]) -> Row<'static> {
     let mut row = vec![Value::Null; Entity::SerialCode.fields().len()];
     (row[0], row[4]) = (Value::UInt(uuid), Value::Bytes(code.to_vec().into()));
     row
 }
 
 /// Applies changes of one shard at these positions; the progress after them.
-async fn apply(
+pub async fn apply(
     lane: &mut MysqlLane,
     progress: Progress,
     changes: Vec<(u64, u32, Action<'static>)>,

@@ -6,6 +6,7 @@
 //! connections.
 
 mod binlog;
+mod cache;
 mod lease;
 mod log;
 mod marks;
@@ -22,6 +23,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+pub use cache::MemoryCache;
 pub use lease::{MemoryLease, MemoryLeases};
 pub use log::{MemoryLog, MemoryReader, MemoryWriter};
 pub use marks::MemoryMarks;

@@ -10,19 +10,21 @@ use anabranch_pipeline::config::{Config, SourceConfig};
 use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::identifiers::{self, Mint};
+use anabranch_pipeline::lookup::{self, Drain};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{Lease, Leases, Marks, READER_SEAT};
 use anabranch_pipeline::projections::Defects;
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
 use anabranch_schemas::change::Change;
 use anabranch_schemas::lsn::Lsn;
+use futures::future::try_join_all;
 use metrics::counter;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::uuids::Orders;
-use crate::observe::{lane_task, lanes, reader_task};
+use crate::observe::{cache_task, lane_task, lanes, reader_task};
 use crate::wall_clock;
 use crate::wiring::Wiring;
 
@@ -47,6 +49,39 @@ pub fn spawn_lane(supervisor: &mut Supervisor, wiring: &Wiring, id: &LaneId) {
         let (wiring, id) = (wiring.clone(), id.clone());
         async move { apply(&wiring, &id, &handle, &cancel).await }
     });
+}
+
+/// Starts what keeps a cache right.
+pub fn spawn_cache(supervisor: &mut Supervisor, wiring: &Wiring, name: &str) {
+    let (wiring, name) = (wiring.clone(), name.to_owned());
+    supervisor.spawn(&cache_task(&name), move |handle: TaskHandle, cancel: CancellationToken| {
+        let (wiring, name) = (wiring.clone(), name.clone());
+        async move { drain(&wiring, &name, &handle, &cancel).await }
+    });
+}
+
+/// Drains the outboxes of all targets of a cache's projection, until one of them fails.
+async fn drain(
+    wiring: &Wiring,
+    name: &str,
+    handle: &TaskHandle,
+    cancel: &CancellationToken,
+) -> Result<(), Fault> {
+    let log = wiring.log().await?;
+    let work = async |settled: watch::Sender<Lsn>| {
+        let cache = wiring.cache(name)?;
+        let drains = cache.outboxes.iter().map(|outbox| {
+            let work = Drain {
+                cache: &cache.redis,
+                outbox,
+                mapping: &cache.mapping,
+                time_to_live: cache.config.time_to_live,
+            };
+            lookup::drain(work, || settled.send_modify(|_| {}), cancel)
+        });
+        try_join_all(drains).await.map(drop)
+    };
+    under_lease(log, handle, cancel, work).await
 }
 
 async fn read(

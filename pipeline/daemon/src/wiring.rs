@@ -6,9 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anabranch_connectors::mysql::source::MysqlSource;
-use anabranch_connectors::mysql::target::{MysqlTarget, SetupReport, StoredProgress};
+use anabranch_connectors::mysql::target::{
+    MysqlMapping, MysqlOutbox, MysqlTarget, SetupReport, StoredProgress,
+};
 use anabranch_connectors::nats::NatsLog;
-use anabranch_pipeline::config::{Config, SourceConfig};
+use anabranch_connectors::redis::{RedisCache, RedisSettings};
+use anabranch_pipeline::config::{CacheConfig, Config, SourceConfig};
 use anabranch_pipeline::deliver::{LaneId, Progress};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::SourceConnector;
@@ -29,6 +32,16 @@ struct Connectors {
     sources: BTreeMap<String, Source>,
     targets: BTreeMap<String, Target>,
     projections: BTreeMap<String, Projection>,
+    caches: BTreeMap<String, Cache>,
+}
+
+/// A cache and what it is filled from.
+pub struct Cache {
+    pub config: CacheConfig,
+    pub redis: RedisCache,
+    pub mapping: MysqlMapping,
+    /// One for each target of the projection.
+    pub outboxes: Vec<MysqlOutbox>,
 }
 
 struct Source {
@@ -63,7 +76,10 @@ impl Wiring {
             .iter()
             .map(|projection| (projection.name.clone(), Projection::new(projection)))
             .collect();
-        Self(Arc::new(Connectors { sources, targets, projections, log: OnceCell::new(), config }))
+        let caches =
+            config.caches.iter().filter_map(|cache| Some((cache.name.clone(), Cache::new(&config, cache)?)));
+        let caches = caches.collect();
+        Self(Arc::new(Connectors { sources, targets, projections, caches, log: OnceCell::new(), config }))
     }
 
     pub fn config(&self) -> &Config {
@@ -100,6 +116,18 @@ impl Wiring {
     /// The store of a lane, not connected yet.
     pub fn lane(&self, id: &LaneId) -> Result<LaneStore, Fault> {
         self.target(&id.target)?.target.lane(id).ok_or_else(|| unknown("lane", &id.to_string()))
+    }
+
+    pub fn cache(&self, name: &str) -> Result<&Cache, Fault> {
+        self.0.caches.get(name).ok_or_else(|| unknown("cache", name))
+    }
+
+    /// Pre-flight of one cache.
+    pub async fn check_cache(&self, name: &str) -> Vec<Fault> {
+        match self.cache(name) {
+            Ok(cache) => cache.redis.check().await,
+            Err(fault) => vec![fault],
+        }
     }
 
     fn target(&self, name: &str) -> Result<&Target, Fault> {
@@ -202,6 +230,30 @@ impl Wiring {
 
     fn source_names(&self) -> Vec<String> {
         self.0.config.sources.iter().map(|source| source.name.clone()).collect()
+    }
+}
+
+/// Connections over which a cache is filled from each target: fills come in batches, of which few are on the way.
+const FILL_CONNECTIONS: usize = 4;
+
+impl Cache {
+    /// `None` when its projection is not one of mapping tables, which the configuration does not allow.
+    fn new(config: &Config, cache: &CacheConfig) -> Option<Self> {
+        let mapping = MysqlMapping::new(config, &cache.projection, FILL_CONNECTIONS)?;
+        let targets = MysqlTarget::all(config);
+        let settings = RedisSettings {
+            name: cache.name.clone(),
+            url: cache.url.clone(),
+            ca_file: cache.ca_file.clone(),
+            is_cluster: cache.is_cluster,
+            prefix: format!("{}:{}", config.name, cache.projection),
+        };
+        Some(Self {
+            config: cache.clone(),
+            redis: RedisCache::new(settings),
+            mapping,
+            outboxes: targets.iter().filter_map(|target| target.outbox(&cache.projection)).collect(),
+        })
     }
 }
 

@@ -20,6 +20,7 @@ use anabranch_schemas::shard::{ShardingRule, TablePattern};
 
 pub use self::values::{Secret, ServerUrl};
 use crate::error::{Code, Fault};
+use crate::lookup::TimeToLive;
 use crate::ports::Entry;
 use crate::projections::{Assignment, ProjectedTable, Projection};
 
@@ -34,6 +35,7 @@ pub struct Config {
     pub sources: Vec<SourceConfig>,
     pub targets: Vec<TargetConfig>,
     pub projections: Vec<ProjectionConfig>,
+    pub caches: Vec<CacheConfig>,
     pub limits: Limits,
 }
 
@@ -111,6 +113,18 @@ pub struct ProjectionConfig {
     /// Target names; database i of the layout lies on target i modulo their number.
     pub targets: Vec<String>,
     pub kind: ProjectionKind,
+}
+
+/// A Redis that holds the mapping rows of a projection.
+#[derive(Debug, Clone)]
+pub struct CacheConfig {
+    pub name: String,
+    pub url: ServerUrl,
+    pub ca_file: Option<PathBuf>,
+    pub is_cluster: bool,
+    /// The projection, of kind `serial_mapping`.
+    pub projection: String,
+    pub time_to_live: TimeToLive,
 }
 
 #[derive(Debug, Clone)]
@@ -210,13 +224,16 @@ impl Config {
     fn check_names(&self, problems: &mut Problems) {
         problems.unique("sources", self.sources.iter().map(|source| source.name.as_str()));
         problems.unique("targets", self.targets.iter().map(|target| target.name.as_str()));
+        problems.unique("caches", self.caches.iter().map(|cache| cache.name.as_str()));
+        problems.unique("caches.projection", self.caches.iter().map(|cache| cache.projection.as_str()));
         problems.unique("projections", self.projections.iter().map(|projection| projection.name.as_str()));
         let named = std::iter::once(("name".to_owned(), &self.name))
             .chain(self.sources.iter().map(|source| ("sources.name".to_owned(), &source.name)))
             .chain(self.targets.iter().map(|target| ("targets.name".to_owned(), &target.name)))
             .chain(
                 self.projections.iter().map(|projection| ("projections.name".to_owned(), &projection.name)),
-            );
+            )
+            .chain(self.caches.iter().map(|cache| ("caches.name".to_owned(), &cache.name)));
         for (key, name) in named {
             let valid = !name.is_empty()
                 && name.len() <= raw::NAME_MAX_BYTES
@@ -295,6 +312,15 @@ impl Config {
                     format!("`{}` needs entity `{}`", projection.name, entity.name()),
                     "an [[entities]] entry for it",
                 );
+            }
+        }
+        for cache in &self.caches {
+            let is_mapping = |known: &ProjectionConfig| {
+                known.name == cache.projection && matches!(known.kind, ProjectionKind::SerialMapping(_))
+            };
+            if !self.projections.iter().any(is_mapping) {
+                let needed = "the name of a [[projections]] entry of kind `serial_mapping`";
+                problems.add("caches.projection", format!("`{}`", cache.projection), needed);
             }
         }
         for source in &self.sources {

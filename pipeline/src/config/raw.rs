@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 use super::values::{Expanded, Secret, ServerUrl, placeholder};
 use super::{BirthdayTables, DocumentIndex, MappingTables, Problems, ProjectionKind, REPLICA_SERVER_IDS};
+use crate::lookup::TimeToLive;
 use crate::ports::Entry;
 
 /// Shorter tokens can be guessed; also what an empty environment variable would leave.
@@ -48,6 +49,10 @@ const RETENTION_MIN_SECONDS: u64 = 3 * 24 * 3600;
 const LANES: NonZeroU32 = NonZeroU32::new(2).expect("not zero");
 /// As the inventory's design has it: 512 tables of 5 to 10 million rows for each length class.
 const MAPPING_TABLES: NonZeroU32 = NonZeroU32::new(512).expect("not zero");
+/// A year, as the inventory's design has it.
+const CACHE_SECONDS: NonZeroU64 = NonZeroU64::new(365 * 24 * 3600).expect("not zero");
+/// A code that nobody has: long enough that repeated scans of it cost nothing.
+const CACHE_EMPTY_SECONDS: NonZeroU64 = NonZeroU64::new(300).expect("not zero");
 /// OpenSearch takes 255 bytes; a version stands behind the name.
 const INDEX_NAME_MAX_BYTES: usize = 64;
 /// The lanes of two projections at once; each is one more replica to the source.
@@ -72,6 +77,8 @@ pub struct Config {
     targets: Vec<Target>,
     #[serde(default)]
     projections: Vec<Projection>,
+    #[serde(default)]
+    caches: Vec<Cache>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -145,6 +152,19 @@ struct Target {
     control_database: Option<String>,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cache {
+    name: String,
+    url: ServerUrl,
+    ca_file: Option<Expanded>,
+    #[serde(default)]
+    cluster: bool,
+    projection: String,
+    time_to_live_seconds: Option<NonZeroU64>,
+    empty_time_to_live_seconds: Option<NonZeroU64>,
+}
+
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Kind {
@@ -184,6 +204,7 @@ impl Config {
         let projections = self.projections.into_iter().filter_map(|p| p.resolve(problems)).collect();
         let log = self.log.resolve(problems);
         let targets = self.targets.into_iter().filter_map(|target| target.resolve(problems)).collect();
+        let caches = self.caches.into_iter().filter_map(|cache| cache.resolve(problems)).collect();
         let max_age = log.as_ref().map_or(Duration::MAX, |log| log.max_age);
         let limits = self.limits.resolve(max_age, problems)?;
         let http = self.http.resolve(problems);
@@ -195,6 +216,7 @@ impl Config {
             sources,
             targets,
             projections,
+            caches,
             limits,
         })
     }
@@ -376,6 +398,29 @@ impl Target {
             ca_file: path(self.ca_file),
             store,
             control_database: self.control_database.unwrap_or_else(|| "anabranch".to_owned()),
+        })
+    }
+}
+
+impl Cache {
+    fn resolve(self, problems: &mut Problems) -> Option<super::CacheConfig> {
+        if !matches!(self.url.scheme(), "redis" | "rediss") {
+            problems.add("caches.url", format!("scheme `{}`", self.url.scheme()), "redis:// or rediss://");
+            return None;
+        }
+        let seconds = |value: Option<NonZeroU64>, default: NonZeroU64| {
+            Duration::from_secs(value.unwrap_or(default).get())
+        };
+        Some(super::CacheConfig {
+            name: self.name,
+            url: self.url,
+            ca_file: path(self.ca_file),
+            is_cluster: self.cluster,
+            projection: self.projection,
+            time_to_live: TimeToLive {
+                full: seconds(self.time_to_live_seconds, CACHE_SECONDS),
+                empty: seconds(self.empty_time_to_live_seconds, CACHE_EMPTY_SECONDS),
+            },
         })
     }
 }

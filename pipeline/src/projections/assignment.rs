@@ -1,7 +1,7 @@
 //! Which projections have tables on a target, and which lanes serve them there.
 
 use super::{ProjectedTable, Projection};
-use crate::config::Config;
+use crate::config::{Config, ProjectionConfig};
 use crate::deliver::LaneId;
 
 /// A projection that has tables on one target.
@@ -15,6 +15,8 @@ pub struct Assignment {
     pub lanes: u32,
     /// Sources that capture the projection's entity.
     pub sources: Vec<String>,
+    /// There is a cache of its tables.
+    pub is_cached: bool,
 }
 
 impl Assignment {
@@ -25,8 +27,7 @@ impl Assignment {
             .projections
             .iter()
             .filter_map(|projection| Some((projection, projection.targets.iter().position(here)?)));
-        let assignment = |(projection, place): (&_, usize)| {
-            let config_of: &crate::config::ProjectionConfig = projection;
+        let assignment = |(config_of, place): (&ProjectionConfig, usize)| {
             let kind = Projection::new(config_of);
             let captures = |entities: &[_]| entities.contains(&kind.entity());
             let sources = config.sources.iter().filter(|source| captures(&source.entities));
@@ -35,6 +36,7 @@ impl Assignment {
                 target: place as u32,
                 lanes: config_of.lanes.get(),
                 sources: sources.map(|source| source.name.clone()).collect(),
+                is_cached: config.caches.iter().any(|cache| cache.projection == config_of.name),
                 projection: kind,
             }
         };

@@ -21,6 +21,7 @@ macro_rules! on_twin_and_server {
     };
 }
 
+pub mod cache;
 pub mod lease;
 pub mod log;
 pub mod marks;

@@ -5,9 +5,10 @@
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::Assignment;
+use anabranch_schemas::sql;
 
 use super::catalog::{Catalog, FoundTable};
-use super::ddl::{self, Shape};
+use super::ddl::Shape;
 use super::session::Session;
 use super::setup::{Enrolment, gone};
 use super::{MysqlTarget, SETUP_COMMAND};
@@ -34,17 +35,19 @@ async fn look(target: &MysqlTarget, faults: &mut Vec<Fault>) -> Result<(), Fault
     let control = target.0.control_database.as_str();
     let mut shapes = Vec::new();
     let mut missing_control = Vec::new();
-    for (table, shape) in [(ddl::PROGRESS_TABLE, &*ddl::PROGRESS), (ddl::ENROLLED_TABLE, &*ddl::ENROLLED)] {
+    let control_tables = target.control_tables();
+    for (table, statement) in &control_tables {
+        let (quoted, shape) = (quote_table(control, table), Shape::of(statement));
         match catalog.table(control, table) {
-            Some(found) => shapes.extend(differences(target, &quote_table(control, table), found, shape)),
-            None => missing_control.push(quote_table(control, table)),
+            Some(found) => shapes.extend(differences(target, &quoted, found, &shape)),
+            None => missing_control.push(quoted),
         }
     }
-    faults.extend(missing(target, &missing_control, 2));
+    faults.extend(missing(target, &missing_control, control_tables.len()));
     let control_is_usable = missing_control.is_empty() && shapes.is_empty();
     let mut probed = vec![];
     if control_is_usable {
-        probed.push((control.to_owned(), probe(&target.progress_table(), &ddl::PROGRESS)));
+        probed.push((control.to_owned(), probe(&target.progress_table(), &Shape::of(sql::PROGRESS))));
     }
     let enrolment = match control_is_usable {
         true => Enrolment::read(&mut session, target, &catalog).await?,

@@ -3,10 +3,6 @@
 //! The statements stand in `schemas/src/sql`, one column a line. So there is no second list of columns that could
 //! differ from what set-up creates.
 
-use std::sync::LazyLock;
-
-use anabranch_schemas::sql;
-
 pub(super) const PROGRESS_TABLE: &str = "progress";
 pub(super) const ENROLLED_TABLE: &str = "enrolled";
 
@@ -27,9 +23,6 @@ pub(super) struct Column {
     /// What stands behind the name in CREATE and ALTER TABLE.
     pub(super) definition: &'static str,
 }
-
-pub(super) static PROGRESS: LazyLock<Shape> = LazyLock::new(|| Shape::of(sql::PROGRESS));
-pub(super) static ENROLLED: LazyLock<Shape> = LazyLock::new(|| Shape::of(sql::ENROLLED));
 
 impl Shape {
     /// Of the table that the statement creates.
@@ -76,6 +69,8 @@ pub(super) fn plain_type(column_type: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_schemas::sql;
+
     use super::*;
 
     #[test]
@@ -96,13 +91,14 @@ mod tests {
         );
         assert_eq!(birthday.primary_key, ["shard_id", "user_id"]);
         assert_eq!(Shape::of(sql::MAPPING).primary_key, ["value", "shard_id", "uuid", "kind"]);
-        assert_eq!(PROGRESS.primary_key, ["projection", "source", "lane"]);
-        assert_eq!(ENROLLED.primary_key, ["projection", "source"]);
+        assert_eq!(Shape::of(sql::PROGRESS).primary_key, ["projection", "source", "lane"]);
+        assert_eq!(Shape::of(sql::ENROLLED).primary_key, ["projection", "source"]);
     }
 
     #[test]
     fn every_column_is_commented_and_every_statement_has_its_placeholder() {
-        for statement in [sql::BIRTHDAY, sql::MAPPING, sql::PROGRESS, sql::ENROLLED] {
+        for statement in [sql::BIRTHDAY, sql::MAPPING, sql::PROGRESS, sql::ENROLLED, sql::OUTBOX, sql::CACHE]
+        {
             let shape = Shape::of(statement);
             assert!(shape.columns.iter().all(|column| column.definition.contains(" COMMENT '")));
             let created = create(statement, "`d`.`t`");

@@ -13,15 +13,16 @@ use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
-use anabranch_pipeline::projections::Assignment;
+use anabranch_pipeline::projections::{Assignment, Projection};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
-use super::progress::{self, StoredProgress};
+use super::outbox::{CACHE_TABLE, OutboxText};
+use super::progress::{self, StoredProgress, literal};
 use super::session::TextRow;
-use super::statements::{self, TextLimits};
+use super::statements::{self, Layout, TextLimits};
 use super::{MysqlTarget, SETUP_COMMAND, with_remedy};
-use crate::mysql::connection::async_options;
+use crate::mysql::connection::{async_options, quote_table};
 use crate::mysql::error::{Side, from_async};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -113,9 +114,29 @@ impl MysqlLane {
                 .needs("STRICT_ALL_TABLES: the fence depends on it")
                 .remedy("connect to the server itself, not through a proxy that hides session settings"));
         }
+        self.forget_cache(&mut connection).await?;
         let packet_bytes = usize::try_from(max_allowed_packet).unwrap_or(usize::MAX);
         let packet_bytes = packet_bytes.saturating_sub(PACKET_SLACK_BYTES).min(PACKET_BYTES);
         Ok(Connected { connection, packet_bytes })
+    }
+
+    /// A lane without a cache notes nothing in the outbox; who configures one later must begin with an empty one.
+    async fn forget_cache(&self, connection: &mut Conn) -> Result<(), Fault> {
+        if self.assignment.is_cached || !matches!(self.assignment.projection, Projection::SerialMapping(_)) {
+            return Ok(());
+        }
+        let control = &self.target.0.control_database;
+        let exists = format!(
+            "SELECT 1 FROM information_schema.tables WHERE table_schema = {} AND table_name = {}",
+            literal(control),
+            literal(CACHE_TABLE)
+        );
+        if connection.query_first::<u8, _>(exists).await.map_err(|error| self.fault(error))?.is_some() {
+            let (table, projection) = (quote_table(control, CACHE_TABLE), literal(&self.id.projection));
+            let forget = format!("DELETE FROM {table} WHERE `projection` = {projection}");
+            connection.query_drop(forget).await.map_err(|error| self.fault(error))?;
+        }
+        Ok(())
     }
 
     /// One attempt: everything up to and with COMMIT.
@@ -129,8 +150,13 @@ impl MysqlLane {
             "START TRANSACTION".to_owned(),
             progress::update(&table, &self.id, &flush.progress),
         ];
-        let tables = self.assignment.projection.tables();
-        let packets = statements::packets(&head, flush, tables, &self.owned, limits);
+        let outbox = self.assignment.is_cached.then(|| OutboxText::new(&self.target, &self.id.projection));
+        let layout = Layout {
+            tables: self.assignment.projection.tables(),
+            owned: &self.owned,
+            outbox: outbox.as_ref(),
+        };
+        let packets = statements::packets(&head, flush, layout, limits);
         let last = packets.len();
         for (number, packet) in packets.into_iter().chain([commit_statement()]).enumerate() {
             let is_commit = number == last;

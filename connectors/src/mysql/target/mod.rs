@@ -9,6 +9,9 @@ mod catalog;
 mod check;
 mod ddl;
 mod lane;
+mod mapping;
+mod outbox;
+mod pool;
 mod progress;
 mod session;
 mod setup;
@@ -21,9 +24,14 @@ use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
 use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::{Assignment, LaneScope, Projection};
+use anabranch_schemas::sql;
 use tokio::sync::Mutex;
 
 pub use self::lane::MysqlLane;
+pub use self::mapping::MysqlMapping;
+pub use self::outbox::MysqlOutbox;
+use self::outbox::{CACHE_TABLE, OUTBOX_TABLE};
+use self::pool::Pool;
 pub use self::progress::StoredProgress;
 use self::session::Session;
 pub use self::setup::SetupReport;
@@ -84,6 +92,25 @@ impl MysqlTarget {
         let known =
             id.target == self.0.name && id.lane < assignment.lanes && assignment.sources.contains(&id.source);
         known.then(|| MysqlLane::new(self.clone(), Arc::clone(assignment), id.clone()))
+    }
+
+    /// The outbox of a projection that has tables here and a cache.
+    pub fn outbox(&self, projection: &str) -> Option<MysqlOutbox> {
+        let is_cached = |assignment: &&Arc<Assignment>| assignment.name == projection && assignment.is_cached;
+        self.0.assignments.iter().find(is_cached).map(|_| MysqlOutbox::new(self, projection))
+    }
+
+    fn pool(&self, connections: usize) -> Pool {
+        Pool::new(self, connections)
+    }
+
+    /// Name and statement of each control table.
+    fn control_tables(&self) -> Vec<(&'static str, &'static str)> {
+        let mut tables = vec![(ddl::PROGRESS_TABLE, sql::PROGRESS), (ddl::ENROLLED_TABLE, sql::ENROLLED)];
+        if self.0.assignments.iter().any(|assignment| assignment.is_cached) {
+            tables.extend([(OUTBOX_TABLE, sql::OUTBOX), (CACHE_TABLE, sql::CACHE)]);
+        }
+        tables
     }
 
     /// Creates what is missing: control tables, derived databases and tables, first progress rows. Safe to repeat.

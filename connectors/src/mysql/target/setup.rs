@@ -10,7 +10,6 @@ use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
 use anabranch_pipeline::projections::Assignment;
-use anabranch_schemas::sql;
 use futures::future::try_join_all;
 
 use super::catalog::Catalog;
@@ -209,8 +208,9 @@ async fn create(
             tables.push(ddl::create(statement, &quote_table(database, table)));
         }
     };
-    add(control, ddl::PROGRESS_TABLE, sql::PROGRESS);
-    add(control, ddl::ENROLLED_TABLE, sql::ENROLLED);
+    for (table, statement) in target.control_tables() {
+        add(control, table, statement);
+    }
     for assignment in &target.0.assignments {
         for table in assignment.tables() {
             add(&table.derived.database, &table.derived.table, table.derived.shape.definition);

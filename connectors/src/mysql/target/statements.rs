@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use anabranch_pipeline::deliver::{Cell, DerivedTable, Flush, MutationAction, OrderedMutation};
 use anabranch_pipeline::projections::ProjectedTable;
 
+use super::outbox::OutboxText;
 use crate::mysql::connection::{push_bytes, push_number, quote_identifier, quote_table};
 
 /// Rows a DELETE by a list of conditions: the server weighs each `OR` as a range, which at 1000 rows costs three times
@@ -26,15 +27,25 @@ pub(super) struct TextLimits {
     pub(super) packet_bytes: usize,
 }
 
+/// What a lane writes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout<'l> {
+    /// Those of the projection.
+    pub(super) tables: &'l [ProjectedTable],
+    /// Indexes of the lane's own in `tables`.
+    pub(super) owned: &'l [u32],
+    /// Where touched values are noted, if there is a cache.
+    pub(super) outbox: Option<&'l OutboxText>,
+}
+
 /// The statements of a flush behind `head`, as packets of statements separated by semicolons.
 ///
-/// `owned` are the indexes of the lane's tables in `tables`. A withdrawal is one DELETE for each of them, all in the
+/// A withdrawal is one DELETE for each of them, all in the
 /// flush's transaction: a shard of a million users keeps it open for some ten seconds, and progress only moves after.
 pub(super) fn packets(
     head: &[String],
     flush: &Flush,
-    tables: &[ProjectedTable],
-    owned: &[u32],
+    Layout { tables, owned, outbox }: Layout<'_>,
     limits: TextLimits,
 ) -> Vec<String> {
     let mut packets = Packets { limit_bytes: limits.packet_bytes, ..Packets::default() };
@@ -44,11 +55,12 @@ pub(super) fn packets(
     for (shard, lsn) in &flush.withdrawals {
         for index in owned {
             let table = &tables[*index as usize].derived;
-            packets.push(&format!(
-                "DELETE FROM {} WHERE `shard_id` = {shard} AND `lsn` <= {}",
-                quote_table(&table.database, &table.table),
-                lsn.as_u64()
-            ));
+            let table = quote_table(&table.database, &table.table);
+            let condition = format!("`shard_id` = {shard} AND `lsn` <= {}", lsn.as_u64());
+            if let Some(outbox) = outbox {
+                packets.push(&outbox.withdrawn(&table, &condition));
+            }
+            packets.push(&format!("DELETE FROM {table} WHERE {condition}"));
         }
     }
     let ordered = flush.ordered();
@@ -66,6 +78,9 @@ pub(super) fn packets(
         }
         let upserts = UpsertText { table };
         multi_row(&mut packets, of_table.iter().filter(|mutation| !is_delete(mutation)), limits, &upserts);
+    }
+    for statement in outbox.map(|outbox| outbox.touched(&ordered)).unwrap_or_default() {
+        packets.push(&statement);
     }
     packets.finish()
 }
@@ -313,7 +328,8 @@ mod tests {
 
     fn text(flush: &Flush, statement_rows: usize, packet_bytes: usize) -> Vec<String> {
         let head = ["START TRANSACTION".to_owned()];
-        packets(&head, flush, &[table()], &[0], TextLimits { statement_rows, packet_bytes })
+        let layout = Layout { tables: &[table()], owned: &[0], outbox: None };
+        packets(&head, flush, layout, TextLimits { statement_rows, packet_bytes })
     }
 
     #[test]

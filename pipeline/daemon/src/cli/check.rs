@@ -81,7 +81,9 @@ fn unreadable_files(config: &Config) -> Vec<Fault> {
         config.sources.iter().map(|source| (format!("ca_file of source {}", source.name), &source.ca_file));
     let targets =
         config.targets.iter().map(|target| (format!("ca_file of target {}", target.name), &target.ca_file));
-    let named = [log].into_iter().chain(sources).chain(targets);
+    let caches =
+        config.caches.iter().map(|cache| (format!("ca_file of cache {}", cache.name), &cache.ca_file));
+    let named = [log].into_iter().chain(sources).chain(targets).chain(caches);
     let unreadable = named.filter_map(|(key, file)| {
         let file = file.as_ref()?;
         let error = std::fs::File::open(file).err()?;
@@ -103,9 +105,15 @@ async fn check_servers(wiring: &Wiring) -> Vec<Checked> {
         thing: format!("target {target}"),
         faults: wiring.check_target(target).await,
     });
-    let (mut checked, log, targets) = tokio::join!(join_all(sources), log, join_all(targets));
+    let caches = wiring.config().caches.iter().map(async |cache| Checked {
+        thing: format!("cache {}", cache.name),
+        faults: wiring.check_cache(&cache.name).await,
+    });
+    let (mut checked, log, targets, caches) =
+        tokio::join!(join_all(sources), log, join_all(targets), join_all(caches));
     checked.push(log);
     checked.extend(targets);
+    checked.extend(caches);
     checked
 }
 

@@ -92,6 +92,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     }
     if roles.contains(&Role::Projector) {
         lanes(&config).iter().for_each(|lane| tasks::spawn_lane(&mut projectors, &wiring, lane));
+        config.caches.iter().for_each(|cache| tasks::spawn_cache(&mut projectors, &wiring, &cache.name));
     }
     // Without the role, or without tokens, the endpoints for applications are closed.
     let tokens = if roles.contains(&Role::Api) { config.http.tokens.clone() } else { Vec::new() };

@@ -23,7 +23,9 @@ use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use metrics::gauge;
 
 use self::rate::Rate;
-pub use self::view::{LaneView, Reason, SourceView, StatusView, TaskView, lane_task, reader_task};
+pub use self::view::{
+    LaneView, Reason, SourceView, StatusView, TaskView, cache_task, lane_task, reader_task,
+};
 
 /// An answer older than this is no longer the present state: lag is counted up to now instead of up to the answer.
 const ANSWER_AGE_MAX: Duration = Duration::from_secs(3);

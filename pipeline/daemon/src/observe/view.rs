@@ -98,6 +98,11 @@ pub fn reader_task(source: &str) -> String {
     format!("reader/{source}")
 }
 
+/// The name of the task that keeps a cache right.
+pub fn cache_task(cache: &str) -> String {
+    format!("cache/{cache}")
+}
+
 /// The name of the task that runs a lane.
 pub fn lane_task(lane: impl std::fmt::Display) -> String {
     format!("lane/{lane}")

@@ -1,0 +1,132 @@
+//! Reading mapping tables by value, wherever their databases lie.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use anabranch_pipeline::config::Config;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::lookup::{Claim, Claims};
+use anabranch_pipeline::ports::MappingStore;
+use anabranch_pipeline::projections::Projection;
+use anabranch_pipeline::projections::serial_mapping::SerialMapping;
+use anabranch_schemas::serial::{CodeKind, StoredCode};
+use anabranch_schemas::shard::ShardId;
+use futures::future::try_join_all;
+
+use super::MysqlTarget;
+use super::pool::Pool;
+use crate::mysql::connection::{push_bytes, quote_table};
+
+/// Codes a statement: its text stays small, and its answer is soon there.
+const STATEMENT_CODES: usize = 200;
+
+/// The mapping tables of one projection.
+#[derive(Debug, Clone)]
+pub struct MysqlMapping {
+    mapping: SerialMapping,
+    /// By the place of the target among the projection's targets.
+    pools: Vec<Pool>,
+}
+
+impl MysqlMapping {
+    /// `None` when there is no such projection, or it is of another kind. `connections` bounds the questions that are
+    /// asked of one target at the same time.
+    pub fn new(config: &Config, projection: &str, connections: usize) -> Option<Self> {
+        let configured = config.projections.iter().find(|known| known.name == projection)?;
+        let Projection::SerialMapping(mapping) = Projection::new(configured) else { return None };
+        let pool = |target: &String| Some(Pool::new(&MysqlTarget::new(config, target)?, connections));
+        Some(Self { mapping, pools: configured.targets.iter().map(pool).collect::<Option<_>>()? })
+    }
+
+    /// The claims of a code behind `after`, at most `limit`.
+    pub async fn page(
+        &self,
+        code: &StoredCode,
+        after: Option<&Claim>,
+        limit: usize,
+    ) -> Result<Claims, Fault> {
+        let target = self.target_of(code);
+        let mut sql = String::new();
+        self.push_select(&mut sql, 0, code, after, limit);
+        let mut claims = vec![Claims::default()];
+        self.take(&mut claims, self.pools[target].rows(sql).await?, limit)?;
+        Ok(claims.swap_remove(0))
+    }
+
+    fn target_of(&self, code: &StoredCode) -> usize {
+        self.mapping.tables()[self.mapping.table_of(code) as usize].target as usize
+    }
+
+    /// One more than the limit is read: it says that there are more. The primary key has the rows in this order.
+    fn push_select(
+        &self,
+        sql: &mut String,
+        number: usize,
+        code: &StoredCode,
+        after: Option<&Claim>,
+        limit: usize,
+    ) {
+        let derived = &self.mapping.tables()[self.mapping.table_of(code) as usize].derived;
+        let table = quote_table(&derived.database, &derived.table);
+        let expectation = "writing to a String cannot fail";
+        write!(sql, "(SELECT {number}, `shard_id`, `uuid`, `kind` FROM {table} WHERE `value` = ")
+            .expect(expectation);
+        push_bytes(sql, code.as_bytes());
+        if let Some(Claim { shard, uuid, kind }) = after {
+            // Spelt out: of (a, b, c) > (x, y, z) the server makes no range.
+            let mut text = String::new();
+            push_bytes(&mut text, uuid);
+            let kind = kind.number();
+            write!(
+                sql,
+                " AND `shard_id` >= {shard} AND (`shard_id` > {shard} OR `uuid` > {text} OR `uuid` = {text} AND `kind` > {kind})"
+            )
+            .expect(expectation);
+        }
+        write!(sql, " ORDER BY `shard_id`, `uuid`, `kind` LIMIT {})", limit + 1).expect(expectation);
+    }
+
+    /// Adds rows of (number, shard, uuid, kind) to the sets of their numbers.
+    fn take(&self, claims: &mut [Claims], rows: Vec<mysql_async::Row>, limit: usize) -> Result<(), Fault> {
+        for row in rows {
+            let odd = || {
+                Fault::new(Code::TargetTableShape, "a mapping table", "a row that no lane writes")
+                    .needs("rows that lanes wrote")
+            };
+            let (number, shard, uuid, kind): (usize, u64, Vec<u8>, u8) =
+                mysql_async::from_row_opt(row).map_err(|_| odd())?;
+            let (shard, kind) = ShardId::from_u64(shard).zip(CodeKind::from_number(kind)).ok_or_else(odd)?;
+            let of_code = &mut claims[number];
+            if of_code.claims.len() == limit {
+                of_code.is_cut = true;
+            } else {
+                of_code.claims.push(Claim { shard, uuid: uuid.into(), kind });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MappingStore for MysqlMapping {
+    async fn claims(&self, codes: &[StoredCode], limit: usize) -> Result<Vec<Claims>, Fault> {
+        let mut by_target: HashMap<usize, Vec<usize>> = HashMap::new();
+        for (number, code) in codes.iter().enumerate() {
+            by_target.entry(self.target_of(code)).or_default().push(number);
+        }
+        let statements = by_target.iter().flat_map(|(target, numbers)| {
+            numbers.chunks(STATEMENT_CODES).map(|some| {
+                let mut sql = String::new();
+                for number in some {
+                    sql.push_str(if sql.is_empty() { "" } else { " UNION ALL " });
+                    self.push_select(&mut sql, *number, &codes[*number], None, limit);
+                }
+                self.pools[*target].rows(sql)
+            })
+        });
+        let mut claims = vec![Claims::default(); codes.len()];
+        for rows in try_join_all(statements).await? {
+            self.take(&mut claims, rows, limit)?;
+        }
+        Ok(claims)
+    }
+}

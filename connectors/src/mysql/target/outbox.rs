@@ -1,0 +1,219 @@
+//! The outbox of mapping tables: in SQL as a part of each flush, and as a port for whoever drains it.
+//!
+//! A flush adds the values that it touches as rows of up to [`ROW_BYTES`]; a withdrawal, whose values nobody knows
+//! beforehand, adds one row for each value that it is about to remove.
+
+use std::time::Duration;
+
+use anabranch_pipeline::deliver::{Cell, OrderedMutation};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{CacheRecord, OUTBOX_KEPT, Outbox, OutboxRow};
+use anabranch_schemas::serial::{STORED_BYTES_MAX, StoredCode};
+use mysql_async::Row;
+
+use super::MysqlTarget;
+use super::pool::Pool;
+use super::progress::literal;
+use crate::mysql::connection::{push_bytes, quote_table};
+
+pub(super) const OUTBOX_TABLE: &str = "outbox";
+pub(super) const CACHE_TABLE: &str = "cache";
+/// Bytes of one row's values: some ten thousand codes.
+const ROW_BYTES: usize = 256 * 1024;
+/// Rows removed by one statement, so that no lock is held for long.
+const FORGOTTEN_ROWS: usize = 10_000;
+
+/// Where the flushes of one projection note what they touch.
+#[derive(Debug, Clone)]
+pub(super) struct OutboxText {
+    table: String,
+    projection: String,
+}
+
+impl OutboxText {
+    pub(super) fn new(target: &MysqlTarget, projection: &str) -> Self {
+        let table = quote_table(&target.0.control_database, OUTBOX_TABLE);
+        Self { table, projection: literal(projection) }
+    }
+
+    /// Notes the values of the rows that `condition` finds in a mapping table.
+    pub(super) fn withdrawn(&self, mapping_table: &str, condition: &str) -> String {
+        let Self { table, projection } = self;
+        format!(
+            "INSERT INTO {table} (`projection`, `codes`, `written_at`) \
+             SELECT {projection}, CONCAT(CHAR(LENGTH(`value`)), `value`), UTC_TIMESTAMP(6) \
+             FROM {mapping_table} WHERE {condition} GROUP BY `value`"
+        )
+    }
+
+    /// Notes the values of these mutations.
+    pub(super) fn touched(&self, mutations: &[OrderedMutation<'_>]) -> Vec<String> {
+        let mut rows = vec![Vec::new()];
+        let mut before: Option<&[u8]> = None;
+        for mutation in mutations {
+            let Some(Cell::Bytes(value)) = mutation.key.first() else { continue };
+            // In the order of table and shard: most repetitions follow one another, the others are harmless.
+            if before.replace(value) == Some(&**value) {
+                continue;
+            }
+            if rows.last().is_some_and(|row: &Vec<u8>| row.len() + value.len() >= ROW_BYTES) {
+                rows.push(Vec::new());
+            }
+            let row = rows.last_mut().expect("there is always one");
+            row.push(u8::try_from(value.len()).expect("a stored value has at most 255 bytes"));
+            row.extend_from_slice(value);
+        }
+        rows.retain(|row| !row.is_empty());
+        rows.iter().map(|row| self.insert(row)).collect()
+    }
+
+    fn insert(&self, codes: &[u8]) -> String {
+        let Self { table, projection } = self;
+        let mut sql =
+            format!("INSERT INTO {table} (`projection`, `codes`, `written_at`) VALUES ({projection}, ");
+        push_bytes(&mut sql, codes);
+        sql.push_str(", UTC_TIMESTAMP(6))");
+        sql
+    }
+}
+
+/// The values of a row; `None` when it was not written by a flush.
+fn codes(mut bytes: &[u8]) -> Option<Vec<StoredCode>> {
+    let mut codes = Vec::new();
+    while let [length, rest @ ..] = bytes {
+        let (value, behind) = rest.split_at_checked(usize::from(*length))?;
+        codes.push(StoredCode::exact(value)?);
+        bytes = behind;
+    }
+    Some(codes)
+}
+
+const _: () = assert!(STORED_BYTES_MAX <= u8::MAX as usize, "a value's length is one byte");
+
+/// The outbox of one projection on one target.
+#[derive(Debug, Clone)]
+pub struct MysqlOutbox {
+    target: MysqlTarget,
+    pool: Pool,
+    outbox: String,
+    cache: String,
+    projection: String,
+}
+
+impl MysqlOutbox {
+    pub(super) fn new(target: &MysqlTarget, projection: &str) -> Self {
+        let control = &target.0.control_database;
+        Self {
+            target: target.clone(),
+            // One statement after the other.
+            pool: target.pool(1),
+            outbox: quote_table(control, OUTBOX_TABLE),
+            cache: quote_table(control, CACHE_TABLE),
+            projection: literal(projection),
+        }
+    }
+
+    async fn run(&self, sql: String) -> Result<(), Fault> {
+        self.pool.rows(sql).await.map(drop)
+    }
+
+    fn odd(&self, found: &str) -> Fault {
+        Fault::new(Code::TargetTableShape, format!("{}, table {}", self.target.subject(), self.outbox), found)
+            .needs("rows that lanes wrote")
+            .remedy(format!(
+                "DELETE FROM {}; then DELETE FROM {}: the cache is emptied",
+                self.outbox, self.cache
+            ))
+    }
+}
+
+impl Outbox for MysqlOutbox {
+    async fn pending(&self, rows: usize) -> Result<Vec<OutboxRow>, Fault> {
+        let Self { outbox, projection, .. } = self;
+        let sql = format!(
+            "SELECT `id`, `codes` FROM {outbox} WHERE `projection` = {projection} AND `drained_at` IS NULL \
+             ORDER BY `id` LIMIT {rows}"
+        );
+        let row = |row: Row| {
+            let (id, bytes): (u64, Vec<u8>) =
+                mysql_async::from_row_opt(row).map_err(|_| self.odd("a row of other types"))?;
+            let codes = codes(&bytes).ok_or_else(|| self.odd("a row whose codes cannot be read"))?;
+            Ok(OutboxRow { id, codes })
+        };
+        self.pool.rows(sql).await?.into_iter().map(row).collect()
+    }
+
+    async fn drained(&self, ids: &[u64]) -> Result<(), Fault> {
+        let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
+        let (outbox, ids) = (&self.outbox, ids.join(","));
+        self.run(format!("UPDATE {outbox} SET `drained_at` = UTC_TIMESTAMP(6) WHERE `id` IN ({ids})")).await
+    }
+
+    async fn repeat(&self) -> Result<(), Fault> {
+        let Self { outbox, projection, .. } = self;
+        self.run(format!(
+            "UPDATE {outbox} SET `drained_at` = NULL WHERE `projection` = {projection} AND `drained_at` IS NOT NULL"
+        ))
+        .await
+    }
+
+    async fn forget(&self) -> Result<(), Fault> {
+        let Self { outbox, projection, .. } = self;
+        self.run(format!(
+            "DELETE FROM {outbox} WHERE `projection` = {projection} \
+             AND `drained_at` < UTC_TIMESTAMP(6) - INTERVAL {} SECOND LIMIT {FORGOTTEN_ROWS}",
+            OUTBOX_KEPT.as_secs()
+        ))
+        .await
+    }
+
+    async fn record(&self) -> Result<Option<CacheRecord>, Fault> {
+        let Self { cache, projection, .. } = self;
+        let sql =
+            format!("SELECT `incarnation`, `time_to_live_ms` FROM {cache} WHERE `projection` = {projection}");
+        let Some(row) = self.pool.rows(sql).await?.into_iter().next() else { return Ok(None) };
+        let (incarnation, time_to_live): (String, u64) =
+            mysql_async::from_row_opt(row).map_err(|_| self.odd("a record of other types"))?;
+        Ok(Some(CacheRecord { incarnation, time_to_live: Duration::from_millis(time_to_live) }))
+    }
+
+    async fn set_record(&self, record: &CacheRecord) -> Result<(), Fault> {
+        let Self { cache, projection, .. } = self;
+        let (incarnation, time_to_live) = (literal(&record.incarnation), record.time_to_live.as_millis());
+        self.run(format!(
+            "INSERT INTO {cache} (`projection`, `incarnation`, `time_to_live_ms`) \
+             VALUES ({projection}, {incarnation}, {time_to_live}) ON DUPLICATE KEY UPDATE \
+             `incarnation` = VALUES(`incarnation`), `time_to_live_ms` = VALUES(`time_to_live_ms`)"
+        ))
+        .await
+    }
+
+    async fn delay(&self) -> Result<Duration, Fault> {
+        let Self { outbox, projection, .. } = self;
+        let sql = format!(
+            "SELECT GREATEST(0, TIMESTAMPDIFF(MICROSECOND, `written_at`, UTC_TIMESTAMP(6))) FROM {outbox} \
+             WHERE `projection` = {projection} AND `drained_at` IS NULL ORDER BY `id` LIMIT 1"
+        );
+        let oldest = self.pool.rows(sql).await?.into_iter().next();
+        let microseconds = oldest.and_then(|row| mysql_async::from_row_opt::<u64>(row).ok()).unwrap_or(0);
+        Ok(Duration::from_micros(microseconds))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_read_as_they_are_written() {
+        let text = OutboxText { table: "`t`".into(), projection: "'p'".into() };
+        assert_eq!(
+            text.insert(b"\x01a\x02bc"),
+            "INSERT INTO `t` (`projection`, `codes`, `written_at`) VALUES ('p', x'0161026263', UTC_TIMESTAMP(6))"
+        );
+        let exact = |code: &[u8]| StoredCode::exact(code).unwrap();
+        assert_eq!(codes(b"\x01a\x02bc"), Some(vec![exact(b"a"), exact(b"bc")]));
+        assert_eq!(codes(b""), Some(vec![]));
+        assert_eq!((codes(b"\x02a"), codes(b"\x00")), (None, None));
+    }
+}

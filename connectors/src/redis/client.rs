@@ -1,0 +1,300 @@
+//! A connection to one Redis server or to a Cluster, and what tells its lives apart.
+//!
+//! A connection that fails is dropped; the next call makes another one and learns the server's life anew, so that no
+//! answer of a new life is taken for one of the old. In a Cluster the library connects by itself; there a new life is
+//! seen when it is next asked for, which readers do once a second.
+
+use std::fs;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anabranch_pipeline::error::{Code, Fault};
+use futures::future::join_all;
+use redis::aio::MultiplexedConnection;
+use redis::cluster::ClusterClient;
+use redis::cluster_async::ClusterConnection;
+use redis::{
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo,
+    RedisError, TlsCertificates, Value, cmd,
+};
+
+use super::{RedisSettings, code_of};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// A server that does not answer a batch within it is not a cache.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    settings: Arc<RedisSettings>,
+    /// Host and port instead of those of the URL: a node of a Cluster.
+    node: Option<(String, u16)>,
+    connected: Arc<Mutex<Option<Connected>>>,
+}
+
+#[derive(Clone)]
+struct Connected {
+    connection: Connection,
+    /// Of the server that this connection leads to.
+    incarnation: Arc<str>,
+}
+
+#[derive(Clone)]
+enum Connection {
+    Single(MultiplexedConnection),
+    Cluster(Box<ClusterConnection>),
+}
+
+impl std::fmt::Debug for Connected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connected").field("incarnation", &self.incarnation).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    pub(super) fn new(settings: RedisSettings) -> Self {
+        Self { settings: Arc::new(settings), node: None, connected: Arc::default() }
+    }
+
+    /// Sends all commands at once: the server's life, and each answer.
+    pub(super) async fn all(
+        &self,
+        commands: Vec<Cmd>,
+    ) -> Result<(Arc<str>, Vec<Result<Value, Fault>>), Fault> {
+        let connected = self.connected().await?;
+        let incarnation = Arc::clone(&connected.incarnation);
+        if commands.is_empty() {
+            return Ok((incarnation, Vec::new()));
+        }
+        match self.send(connected.connection, commands).await {
+            Ok(answers) => Ok((incarnation, answers)),
+            Err(fault) => {
+                self.disconnect(&incarnation);
+                Err(fault)
+            }
+        }
+    }
+
+    /// Sends one command.
+    pub(super) async fn one(&self, command: Cmd) -> Result<Value, Fault> {
+        let (_, answers) = self.all(vec![command]).await?;
+        answers.into_iter().next().unwrap_or_else(|| Err(self.odd("no answer")))
+    }
+
+    /// The server's life, asked for now.
+    pub(super) async fn incarnation(&self) -> Result<String, Fault> {
+        let connected = self.connected().await?;
+        let found = self.life_behind(&connected.connection).await;
+        match &found {
+            Ok(found) if **found == *connected.incarnation => {}
+            // Another life, or none: what is known of the connection is not true any more.
+            _ => self.disconnect(&connected.incarnation),
+        }
+        found
+    }
+
+    /// A client for each primary.
+    pub(super) async fn primaries(&self) -> Result<Vec<Client>, Fault> {
+        match self.connected().await?.connection {
+            Connection::Single(_) => Ok(vec![self.clone()]),
+            Connection::Cluster(connection) => self.nodes(*connection).await,
+        }
+    }
+
+    async fn nodes(&self, mut connection: ClusterConnection) -> Result<Vec<Client>, Fault> {
+        let slots = cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await;
+        let mut nodes: Vec<(String, u16)> = primaries_of(&slots.map_err(|error| self.fault(error))?);
+        nodes.sort();
+        nodes.dedup();
+        if nodes.is_empty() {
+            return Err(self.odd("no slots are served"));
+        }
+        let single = RedisSettings { is_cluster: false, ..(*self.settings).clone() };
+        let node = |node| Client { node: Some(node), ..Client::new(single.clone()) };
+        Ok(nodes.into_iter().map(node).collect())
+    }
+
+    pub(super) fn odd(&self, found: &str) -> Fault {
+        Fault::new(Code::CacheRejected, self.subject(), found.to_owned())
+    }
+
+    fn subject(&self) -> String {
+        format!("cache {}", self.settings.name)
+    }
+
+    fn fault(&self, error: RedisError) -> Fault {
+        let code = code_of(&error);
+        // The server's own words may quote a command's arguments.
+        let found = match (code, error.code()) {
+            (Code::CacheUnreachable, _) => "the connection failed".to_owned(),
+            (_, Some(word)) => format!("the server answered {word}"),
+            (_, None) => "the server refused".to_owned(),
+        };
+        let fault = Fault::new(code, self.subject(), found);
+        match code {
+            Code::CacheAccessDenied => fault
+                .needs("a user with the commands of deploy/grants/redis-cache.acl")
+                .remedy("correct the user and password in caches.url"),
+            Code::CacheUnreachable => fault.caused_by(error),
+            _ => fault,
+        }
+    }
+
+    async fn connected(&self) -> Result<Connected, Fault> {
+        if let Some(connected) = self.lock().clone() {
+            return Ok(connected);
+        }
+        let connection = self.connect().await?;
+        let incarnation = self.life_behind(&connection).await?.into();
+        let connected = Connected { connection, incarnation };
+        *self.lock() = Some(connected.clone());
+        Ok(connected)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Connected>> {
+        self.connected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets the connection, unless there is another one already.
+    fn disconnect(&self, incarnation: &Arc<str>) {
+        let mut connected = self.lock();
+        if connected.as_ref().is_some_and(|known| Arc::ptr_eq(&known.incarnation, incarnation)) {
+            *connected = None;
+        }
+    }
+
+    async fn connect(&self) -> Result<Connection, Fault> {
+        let settings = &self.settings;
+        let tls = match &settings.ca_file {
+            None => None,
+            Some(file) => Some(fs::read(file).map_err(|error| {
+                Fault::new(
+                    Code::ConfigInvalid,
+                    "caches.ca_file",
+                    format!("{} cannot be read", file.display()),
+                )
+                .caused_by(error)
+            })?),
+        };
+        let certificates = || TlsCertificates { client_tls: None, root_cert: tls.clone() };
+        let information = self.information().map_err(|error| self.fault(error))?;
+        if settings.is_cluster {
+            let builder = ClusterClient::builder(vec![information])
+                .connection_timeout(CONNECT_TIMEOUT)
+                .response_timeout(RESPONSE_TIMEOUT);
+            let client = builder.certs(certificates()).build().map_err(|error| self.fault(error))?;
+            let connection = client.get_async_connection().await.map_err(|error| self.fault(error))?;
+            return Ok(Connection::Cluster(Box::new(connection)));
+        }
+        let client = redis::Client::build_with_tls(information, certificates());
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(Some(RESPONSE_TIMEOUT));
+        let connection = client
+            .map_err(|error| self.fault(error))?
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .map_err(|error| self.fault(error))?;
+        Ok(Connection::Single(connection))
+    }
+
+    fn information(&self) -> Result<ConnectionInfo, RedisError> {
+        let url = &self.settings.url;
+        let (host, port) = self.node.clone().unwrap_or_else(|| (url.host().to_owned(), url.port()));
+        let address = match url.scheme() {
+            "rediss" => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        let mut account = RedisConnectionInfo::default();
+        if !url.user().is_empty() {
+            account = account.set_username(url.user());
+        }
+        if !url.password().expose().is_empty() {
+            account = account.set_password(url.password().expose());
+        }
+        Ok(address.into_connection_info()?.set_redis_settings(account))
+    }
+
+    async fn send(
+        &self,
+        connection: Connection,
+        commands: Vec<Cmd>,
+    ) -> Result<Vec<Result<Value, Fault>>, Fault> {
+        match connection {
+            Connection::Single(mut connection) => {
+                let mut pipeline = redis::pipe();
+                pipeline.ignore_errors();
+                for command in commands {
+                    pipeline.add_command(command);
+                }
+                let answers: Vec<Value> =
+                    pipeline.query_async(&mut connection).await.map_err(|error| self.fault(error))?;
+                Ok(answers.into_iter().map(|answer| self.checked(answer)).collect())
+            }
+            // Each command by itself: they belong to many nodes, and a pipeline goes to one.
+            Connection::Cluster(connection) => {
+                let send = |command: Cmd| {
+                    let mut connection = connection.clone();
+                    async move { command.query_async::<Value>(&mut *connection).await }
+                };
+                let answers = join_all(commands.into_iter().map(send)).await;
+                let answer =
+                    |answer: Result<Value, RedisError>| match answer.map_err(|error| self.fault(error)) {
+                        Err(fault) if fault.code() == Code::CacheUnreachable => Err(fault),
+                        answer => Ok(answer),
+                    };
+                answers.into_iter().map(answer).collect()
+            }
+        }
+    }
+
+    fn checked(&self, answer: Value) -> Result<Value, Fault> {
+        match answer {
+            Value::ServerError(error) => Err(self.fault(error.into())),
+            answer => Ok(answer),
+        }
+    }
+
+    /// The life of the server, or of all primaries of a Cluster.
+    async fn life_behind(&self, connection: &Connection) -> Result<String, Fault> {
+        let cluster = match connection {
+            Connection::Single(connection) => return self.life(connection.clone()).await,
+            Connection::Cluster(cluster) => cluster,
+        };
+        let mut lives = Vec::new();
+        for node in self.nodes((**cluster).clone()).await? {
+            let Connection::Single(connection) = node.connect().await? else { continue };
+            lives.push(node.life(connection).await?);
+        }
+        Ok(lives.join(" "))
+    }
+
+    /// The process and its history: the one changes with a restart, the other when a replica takes over.
+    async fn life(&self, mut connection: MultiplexedConnection) -> Result<String, Fault> {
+        let text: String =
+            cmd("INFO").query_async(&mut connection).await.map_err(|error| self.fault(error))?;
+        let field = |name: &str| {
+            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+        };
+        if field("role") == Some("slave") {
+            return Err(self.odd("it is a replica").needs("the primary: a replica takes no writes"));
+        }
+        match (field("run_id"), field("master_replid")) {
+            (Some(run), Some(history)) => Ok(format!("{run}/{history}")),
+            _ => Err(self.odd("INFO without run_id and master_replid").needs("Redis 6 or later")),
+        }
+    }
+}
+
+/// Host and port of the primary of each range in the answer of CLUSTER SLOTS.
+fn primaries_of(answer: &Value) -> Vec<(String, u16)> {
+    let Value::Array(ranges) = answer else { return Vec::new() };
+    let primary = |range: &Value| {
+        let Value::Array(range) = range else { return None };
+        let Value::Array(node) = range.get(2)? else { return None };
+        let host: String = redis::from_redis_value(node.first()?.clone()).ok()?;
+        let port: u16 = redis::from_redis_value(node.get(1)?.clone()).ok()?;
+        Some((host, port))
+    };
+    ranges.iter().filter_map(primary).collect()
+}

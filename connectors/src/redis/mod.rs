@@ -1,0 +1,238 @@
+//! Redis, or what speaks its protocol, as the cache of mapping rows. One server or a Cluster.
+//!
+//! Keys are `<name>:{<tag>}e:<code>` (entry) and `…t:<code>` (token of a fill). The tag is the code's CRC-32 in
+//! hexadecimal: it keeps both keys of a code in one slot of a Cluster, whatever bytes the code has. Entries are of
+//! [`anabranch_pipeline::lookup::encode`]'s form. `client.rs` connects and sends, this file says what is sent.
+
+mod client;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anabranch_pipeline::config::ServerUrl;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::lookup::Token;
+use anabranch_pipeline::metrics as names;
+use anabranch_pipeline::ports::{Cached, CodeCache, Fill};
+use anabranch_schemas::serial::StoredCode;
+use metrics::counter;
+use redis::{Cmd, Value, cmd};
+
+use self::client::Client;
+
+/// A filler that is cut off blocks others for so long at most, and none that is slower may store.
+const TOKEN_TIME_TO_LIVE: Duration = Duration::from_secs(30);
+/// Keys a step of a scan: some milliseconds of the server's time.
+const SCAN_KEYS: usize = 1000;
+/// Stores the entry and removes the token, if it is still that one.
+const FINISH: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
+     redis.call('DEL', KEYS[1]) redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3]) return 1 end return 0";
+
+/// Where a cache is and what its keys begin with.
+#[derive(Debug, Clone)]
+pub struct RedisSettings {
+    /// The cache's name, as faults name it.
+    pub name: String,
+    pub url: ServerUrl,
+    pub ca_file: Option<PathBuf>,
+    pub is_cluster: bool,
+    /// Begins every key.
+    pub prefix: String,
+}
+
+/// One cache. Cheap to clone; connects at the first use, and again after a failure.
+#[derive(Debug, Clone)]
+pub struct RedisCache {
+    client: Client,
+    prefix: String,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Role {
+    Entry,
+    Token,
+}
+
+impl RedisCache {
+    pub fn new(settings: RedisSettings) -> Self {
+        let prefix = settings.prefix.clone();
+        Self { client: Client::new(settings), prefix }
+    }
+
+    /// Looks whether the server can be used; changes nothing.
+    pub async fn check(&self) -> Vec<Fault> {
+        self.incarnation().await.err().into_iter().collect()
+    }
+
+    fn key(&self, code: &StoredCode, role: Role) -> Vec<u8> {
+        let role = match role {
+            Role::Entry => 'e',
+            Role::Token => 't',
+        };
+        let tag = crc32fast::hash(code.as_bytes());
+        let mut key = format!("{}:{{{tag:08x}}}{role}:", self.prefix).into_bytes();
+        key.extend_from_slice(code.as_bytes());
+        key
+    }
+
+    /// Matches every key of this cache.
+    fn pattern(&self) -> String {
+        format!("{}:{{????????}}?:*", self.prefix)
+    }
+
+    /// Visits every key on every primary, in steps.
+    async fn scan<F>(&self, mut visit: impl FnMut(Client, Vec<Vec<u8>>) -> F) -> Result<(), Fault>
+    where
+        F: Future<Output = Result<(), Fault>>,
+    {
+        for node in self.client.primaries().await? {
+            let mut cursor = b"0".to_vec();
+            loop {
+                let mut scan = cmd("SCAN");
+                scan.arg(&cursor).arg("MATCH").arg(self.pattern()).arg("COUNT").arg(SCAN_KEYS);
+                let answer = node.one(scan).await?;
+                let (next, keys): (Vec<u8>, Vec<Vec<u8>>) =
+                    redis::from_redis_value(answer).map_err(|error| self.client.odd(&error.to_string()))?;
+                if !keys.is_empty() {
+                    visit(node.clone(), keys).await?;
+                }
+                if next == b"0" {
+                    break;
+                }
+                cursor = next;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl CodeCache for RedisCache {
+    async fn get(&self, codes: &[StoredCode]) -> Result<Cached, Fault> {
+        let commands = codes.iter().map(|code| {
+            let mut get = cmd("GET");
+            get.arg(self.key(code, Role::Entry));
+            get
+        });
+        let (incarnation, answers) = self.client.all(commands.collect()).await?;
+        let entry = |answer| match answer {
+            Ok(Value::BulkString(bytes)) => Some(bytes),
+            Ok(_) => None,
+            // A key of another type: the next fill replaces it.
+            Err(fault) => {
+                count(&fault);
+                None
+            }
+        };
+        Ok(Cached { incarnation, entries: answers.into_iter().map(entry).collect() })
+    }
+
+    async fn begin(&self, codes: &[StoredCode]) -> Result<Vec<Option<Token>>, Fault> {
+        let tokens: Vec<Token> = codes.iter().map(|_| Token(rand::random())).collect();
+        let commands = codes.iter().zip(&tokens).map(|(code, token)| {
+            let mut set = cmd("SET");
+            set.arg(self.key(code, Role::Token)).arg(token.0.to_be_bytes().as_slice());
+            set.arg("NX").arg("PX").arg(milliseconds(TOKEN_TIME_TO_LIVE));
+            set
+        });
+        let (_, answers) = self.client.all(commands.collect()).await?;
+        let taken = |(token, answer)| match answer {
+            Ok(Value::Okay) => Some(token),
+            Ok(_) => None,
+            Err(fault) => {
+                count(&fault);
+                None
+            }
+        };
+        Ok(tokens.into_iter().zip(answers).map(taken).collect())
+    }
+
+    async fn finish(&self, fills: &[Fill]) -> Result<usize, Fault> {
+        let commands = fills.iter().map(|fill| {
+            let mut eval = cmd("EVAL");
+            eval.arg(FINISH).arg(2);
+            eval.arg(self.key(&fill.code, Role::Token)).arg(self.key(&fill.code, Role::Entry));
+            eval.arg(fill.token.0.to_be_bytes().as_slice()).arg(fill.entry.as_slice());
+            eval.arg(milliseconds(fill.time_to_live));
+            eval
+        });
+        let (_, answers) = self.client.all(commands.collect()).await?;
+        let mut stored = 0;
+        for answer in answers {
+            match answer {
+                Ok(Value::Int(1)) => stored += 1,
+                Ok(_) => {}
+                Err(fault) => count(&fault),
+            }
+        }
+        Ok(stored)
+    }
+
+    async fn invalidate(&self, codes: &[StoredCode]) -> Result<(), Fault> {
+        let commands = codes.iter().map(|code| {
+            let mut unlink = cmd("UNLINK");
+            unlink.arg(self.key(code, Role::Entry)).arg(self.key(code, Role::Token));
+            unlink
+        });
+        let (_, answers) = self.client.all(commands.collect()).await?;
+        answers.into_iter().try_for_each(|answer| answer.map(drop))
+    }
+
+    async fn incarnation(&self) -> Result<String, Fault> {
+        self.client.incarnation().await
+    }
+
+    async fn clear(&self) -> Result<(), Fault> {
+        self.scan(|node, keys| async move {
+            let unlink = |key| {
+                let mut unlink = cmd("UNLINK");
+                unlink.arg(key);
+                unlink
+            };
+            node.all(keys.into_iter().map(unlink).collect()).await.map(drop)
+        })
+        .await
+    }
+
+    async fn shorten(&self, time_to_live: Duration) -> Result<(), Fault> {
+        self.scan(|node, keys| async move {
+            let left = |key: &Vec<u8>| {
+                let mut left = cmd("PTTL");
+                left.arg(key.as_slice());
+                left
+            };
+            let (_, left) = node.all(keys.iter().map(left).collect()).await?;
+            let shorter = |(key, left): (Vec<u8>, Result<Value, Fault>)| {
+                // −1 = lives for ever; −2 = is gone.
+                let is_longer =
+                    matches!(left, Ok(Value::Int(left)) if left == -1 || left > milliseconds(time_to_live));
+                is_longer.then(|| {
+                    let mut expire = cmd("PEXPIRE");
+                    expire.arg(key).arg(milliseconds(time_to_live));
+                    expire
+                })
+            };
+            let commands: Vec<Cmd> = keys.into_iter().zip(left).filter_map(shorter).collect();
+            node.all(commands).await.map(drop)
+        })
+        .await
+    }
+}
+
+fn milliseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX).max(1)
+}
+
+fn count(fault: &Fault) {
+    counter!(names::CACHE_FAULTS, "code" => fault.code().as_str()).increment(1);
+}
+
+/// The code for an answer that is an error.
+fn code_of(error: &redis::RedisError) -> Code {
+    use redis::{ErrorKind, ServerErrorKind};
+    match (error.kind(), error.code()) {
+        (ErrorKind::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS")) => Code::CacheAccessDenied,
+        (ErrorKind::Server(ServerErrorKind::NoPerm), _) => Code::CacheAccessDenied,
+        (ErrorKind::Server(_) | ErrorKind::Extension, _) => Code::CacheRejected,
+        _ => Code::CacheUnreachable,
+    }
+}

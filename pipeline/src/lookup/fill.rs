@@ -1,0 +1,73 @@
+//! Reading mapping rows, and leaving what was read in the cache.
+
+use std::time::Duration;
+
+use anabranch_schemas::serial::StoredCode;
+use metrics::counter;
+
+use super::{CACHED_CLAIMS_MAX, Claims, encode};
+use crate::error::Fault;
+use crate::metrics as names;
+use crate::ports::{CodeCache, Fill, MappingStore};
+
+/// How long entries live. They are spread over a part of it, so that what was filled together does not expire together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeToLive {
+    pub full: Duration,
+    /// Sets without claims: whoever tries codes at random fills no memory for a year.
+    pub empty: Duration,
+}
+
+/// An entry lives up to this part of its time shorter: a week of a year.
+pub const JITTER: f64 = 0.02;
+
+impl TimeToLive {
+    /// For a set of so many claims; `part` is a random number from 0 to 1.
+    pub fn of(&self, claims: usize, part: f64) -> Duration {
+        let longest = if claims == 0 { self.empty } else { self.full };
+        longest.mul_f64(1.0 - JITTER * part.clamp(0.0, 1.0))
+    }
+}
+
+/// The claims of each code, up to [`CACHED_CLAIMS_MAX`]; what was read is left in the cache, unless somebody changed
+/// it or fills it too meanwhile. A cache that fails fails no reading.
+pub async fn fill(
+    cache: &impl CodeCache,
+    mapping: &impl MappingStore,
+    codes: &[StoredCode],
+    time_to_live: TimeToLive,
+) -> Result<Vec<Claims>, Fault> {
+    // Before the reading: a change that is committed after it removes the token.
+    let tokens = match cache.begin(codes).await {
+        Ok(tokens) => tokens,
+        Err(fault) => {
+            failed(&fault);
+            vec![None; codes.len()]
+        }
+    };
+    let read = mapping.claims(codes, CACHED_CLAIMS_MAX).await?;
+    let fills: Vec<Fill> = (codes.iter().zip(&read).zip(tokens))
+        .filter_map(|((code, claims), token)| {
+            let token = token.filter(|_| !claims.is_cut)?;
+            let time_to_live = time_to_live.of(claims.claims.len(), part(token));
+            Some(Fill { code: code.clone(), token, entry: encode(&claims.claims), time_to_live })
+        })
+        .collect();
+    if !fills.is_empty() {
+        match cache.finish(&fills).await {
+            Ok(stored) => counter!(names::CACHE_FILLS).increment(stored as u64),
+            Err(fault) => failed(&fault),
+        }
+    }
+    Ok(read)
+}
+
+/// A number from 0 to 1 out of a random token.
+fn part(token: super::Token) -> f64 {
+    f64::from(token.0 as u32) / f64::from(u32::MAX)
+}
+
+fn failed(fault: &Fault) {
+    counter!(names::CACHE_FAULTS, "code" => fault.code().as_str()).increment(1);
+    tracing::debug!(%fault, "the cache is not filled");
+}

@@ -1,0 +1,257 @@
+//! From a flush of mapping rows over the outbox into the cache, on real servers.
+
+use std::time::Duration;
+
+use anabranch_connectors::memory::MemoryCache;
+use anabranch_connectors::mysql::target::{MysqlLane, MysqlMapping, MysqlOutbox};
+use anabranch_pipeline::deliver::Progress;
+use anabranch_pipeline::lookup::{CacheState, Claim, Drain, TimeToLive, decode, drain, fill};
+use anabranch_pipeline::ports::{CodeCache, MappingStore, Outbox};
+use anabranch_schemas::change::Action;
+use anabranch_schemas::serial::StoredCode;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio_util::sync::CancellationToken;
+
+use crate::cache::RedisGround;
+use crate::derived::Place;
+use crate::ports::cache::{LONG, cached, code, store};
+use crate::store_mapping::{TABLES, apply, boxed, lane, shard};
+
+const TIME: TimeToLive = TimeToLive { full: LONG, empty: LONG };
+
+/// Mapping tables with an outbox, and what reads them.
+struct Tables {
+    place: Place,
+    mapping: MysqlMapping,
+    outbox: MysqlOutbox,
+}
+
+async fn tables() -> (Tables, MysqlLane, Progress) {
+    let place = Place { mapping_tables: TABLES, is_cached: true, ..Place::new().await };
+    place.target("target-a").setup().await.unwrap();
+    let (lane, progress) = lane(&place).await;
+    let mapping = MysqlMapping::new(&place.config(), "serials", 4).unwrap();
+    let outbox = place.target("target-a").outbox("serials").unwrap();
+    (Tables { place, mapping, outbox }, lane, progress)
+}
+
+impl Tables {
+    /// Drains until nothing is pending and the cache's life is recorded.
+    async fn settle(&self, cache: &impl CodeCache) {
+        let done = CancellationToken::new();
+        let work = Drain { cache, outbox: &self.outbox, mapping: &self.mapping, time_to_live: TIME };
+        drain(work, || done.cancel(), &done).await.unwrap();
+    }
+
+    async fn state(&self) -> CacheState {
+        CacheState::read(&self.outbox).await.unwrap()
+    }
+
+    async fn mapped(&self, code: &StoredCode) -> Vec<Claim> {
+        self.mapping.claims(std::slice::from_ref(code), 1000).await.unwrap().swap_remove(0).claims
+    }
+}
+
+fn insert(position: u64, uuid: u64, text: &str) -> (u64, u32, Action<'static>) {
+    (position, 0, Action::Insert { after: boxed(uuid, text.as_bytes()) })
+}
+
+fn uuids(claims: &[Claim]) -> Vec<String> {
+    claims.iter().map(|claim| String::from_utf8_lossy(&claim.uuid).into_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_flush_touches_is_removed_and_filled_as_a_complete_set() {
+    let ground = RedisGround::shared().await;
+    let (tables, mut lane, progress) = tables().await;
+    let progress = apply(&mut lane, progress, vec![insert(5, 1, "BOX"), insert(5, 2, "BOX")]).await;
+    assert_eq!(tables.outbox.pending(10).await.unwrap().len(), 1, "one row a flush");
+    assert!(!tables.state().await.is_believed(&ground.cache.incarnation().await.unwrap()));
+    assert!(store(&ground.cache, &code("BOX"), 0, LONG).await, "left from an earlier life of the outbox");
+    tables.settle(&ground.cache).await;
+    assert_eq!(uuids(&cached(&ground.cache, &code("BOX")).await.unwrap()), ["1", "2"]);
+    assert!(tables.state().await.is_believed(&ground.cache.incarnation().await.unwrap()));
+
+    // An entry that expired is followed by one change: still the complete set, and not the one device.
+    ground.cache.invalidate(&[code("BOX")]).await.unwrap();
+    apply(&mut lane, progress, vec![insert(6, 3, "BOX")]).await;
+    tables.settle(&ground.cache).await;
+    assert_eq!(uuids(&cached(&ground.cache, &code("BOX")).await.unwrap()), ["1", "2", "3"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_withdrawn_shard_leaves_the_cache_too() {
+    let ground = RedisGround::shared().await;
+    let (tables, mut lane, progress) = tables().await;
+    let devices = (1..=30).map(|uuid| insert(5, uuid, &format!("BOX-{}", uuid % 10))).collect();
+    let progress = apply(&mut lane, progress, devices).await;
+    tables.settle(&ground.cache).await;
+    assert_eq!(uuids(&cached(&ground.cache, &code("BOX-3")).await.unwrap()).len(), 3);
+    apply(&mut lane, progress, vec![(6, 0, Action::Withdraw)]).await;
+    tables.settle(&ground.cache).await;
+    for number in 0..10 {
+        assert_eq!(cached(&ground.cache, &code(&format!("BOX-{number}"))).await, Some(vec![]));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cache_that_forgot_its_newest_removals_is_not_believed_until_they_are_repeated() {
+    let (tables, mut lane, progress) = tables().await;
+    let cache = MemoryCache::default();
+    let progress = apply(&mut lane, progress, vec![insert(5, 1, "BOX")]).await;
+    tables.settle(&cache).await;
+    let replica = cache.copy();
+    let moved = Action::Update { before: boxed(1, b"BOX"), after: boxed(1, b"CRATE") };
+    apply(&mut lane, progress, vec![(6, 0, moved)]).await;
+    tables.settle(&cache).await;
+    assert_eq!(cached(&cache, &code("BOX")).await, Some(vec![]));
+
+    cache.fail_over_to(&replica);
+    assert_eq!(uuids(&cached(&cache, &code("BOX")).await.unwrap()), ["1"], "what it holds is stale");
+    assert!(!tables.state().await.is_believed(&cache.incarnation().await.unwrap()));
+    tables.settle(&cache).await;
+    assert!(tables.state().await.is_believed(&cache.incarnation().await.unwrap()));
+    assert_eq!(cached(&cache, &code("BOX")).await, Some(vec![]));
+    assert_eq!(uuids(&cached(&cache, &code("CRATE")).await.unwrap()), ["1"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shorter_time_to_live_reaches_what_is_cached() {
+    let (tables, mut lane, progress) = tables().await;
+    let cache = MemoryCache::default();
+    apply(&mut lane, progress, vec![insert(5, 1, "BOX")]).await;
+    tables.settle(&cache).await;
+    assert!(cache.time_to_live(&code("BOX")).unwrap() > LONG / 2);
+    let (done, full) = (CancellationToken::new(), Duration::from_secs(60));
+    let time_to_live = TimeToLive { full, empty: full };
+    let work = Drain { cache: &cache, outbox: &tables.outbox, mapping: &tables.mapping, time_to_live };
+    drain(work, || done.cancel(), &done).await.unwrap();
+    assert_eq!(cache.time_to_live(&code("BOX")), Some(full));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_time_without_the_cache_it_begins_empty() {
+    let (mut tables, mut lane_with, progress) = tables().await;
+    let cache = MemoryCache::default();
+    apply(&mut lane_with, progress, vec![insert(5, 1, "BOX")]).await;
+    tables.settle(&cache).await;
+
+    tables.place.is_cached = false;
+    let (mut lane_without, progress) = lane(&tables.place).await;
+    apply(&mut lane_without, progress, vec![insert(6, 2, "BOX")]).await;
+    tables.place.is_cached = true;
+    assert_eq!(uuids(&cached(&cache, &code("BOX")).await.unwrap()), ["1"], "nobody has removed it");
+    assert!(!tables.state().await.is_believed(&cache.incarnation().await.unwrap()));
+    tables.settle(&cache).await;
+    assert_eq!(cached(&cache, &code("BOX")).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_delay_of_the_drain_is_told() {
+    let (tables, mut lane, progress) = tables().await;
+    let cache = MemoryCache::default();
+    tables.settle(&cache).await;
+    let life = cache.incarnation().await.unwrap();
+    assert!(tables.state().await.is_believed(&life));
+    apply(&mut lane, progress, vec![insert(5, 1, "BOX")]).await;
+    let outbox = format!(
+        "UPDATE anabranch_{}.outbox SET written_at = written_at - INTERVAL 5 SECOND",
+        tables.place.prefix
+    );
+    tables.place.sql(outbox).await;
+    assert!(tables.state().await.delay >= Duration::from_secs(5));
+    assert!(!tables.state().await.is_believed(&life), "its entries may be five seconds old");
+    tables.settle(&cache).await;
+    assert!(tables.state().await.is_believed(&life));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_its_table() {
+    let seed = rand::random();
+    eprintln!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let ground = RedisGround::shared().await;
+    let (tables, mut lane, mut progress) = tables().await;
+    let stop = CancellationToken::new();
+    let work =
+        Drain { cache: &ground.cache, outbox: &tables.outbox, mapping: &tables.mapping, time_to_live: TIME };
+    let codes: Vec<StoredCode> = (0..12).map(|number| code(&format!("BOX-{number}"))).collect();
+    let writing = async {
+        let mut boxes = [None::<usize>; 40];
+        for position in 1..=150 {
+            let mut changes = Vec::new();
+            for _ in 0..random.random_range(1..6) {
+                let device = random.random_range(0..boxes.len());
+                let after = random.random_ratio(4, 5).then(|| random.random_range(0..codes.len()));
+                let row = |place: usize| boxed(device as u64 + 1, codes[place].as_bytes());
+                let action = match (boxes[device], after) {
+                    (None, Some(after)) => Action::Insert { after: row(after) },
+                    (Some(before), Some(after)) => Action::Update { before: row(before), after: row(after) },
+                    (Some(before), None) => Action::Delete { before: row(before) },
+                    (None, None) => continue,
+                };
+                boxes[device] = after;
+                changes.push((position, 0, action));
+            }
+            if random.random_ratio(1, 40) {
+                changes.push((position, 0, Action::Withdraw));
+                boxes = [None; 40];
+            }
+            progress = apply(&mut lane, progress.clone(), changes).await;
+            if random.random_ratio(1, 30) {
+                ground.cache.clear().await.unwrap();
+            }
+        }
+        stop.cancel();
+    };
+    let reading = async {
+        let mut random = StdRng::seed_from_u64(seed ^ 1);
+        while !stop.is_cancelled() {
+            let code = &codes[random.random_range(0..codes.len())];
+            if random.random_ratio(1, 4) {
+                ground.cache.invalidate(std::slice::from_ref(code)).await.unwrap();
+            }
+            if cached(&ground.cache, code).await.is_none() {
+                fill(&ground.cache, &tables.mapping, std::slice::from_ref(code), TIME).await.unwrap();
+            }
+        }
+    };
+    let (drained, (), ()) = tokio::join!(drain(work, || (), &stop), writing, reading);
+    drained.unwrap();
+    tables.settle(&ground.cache).await;
+    let mut found = 0;
+    for (code, entry) in codes.iter().zip(ground.cache.get(&codes).await.unwrap().entries) {
+        let mapped = tables.mapped(code).await;
+        if let Some(entry) = entry {
+            found += 1;
+            assert_eq!(decode(&entry).unwrap(), mapped, "{code:?}");
+        }
+    }
+    assert!(found > 0, "the cache holds something");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_code_of_many_devices_is_read_in_pages() {
+    let (tables, mut lane, progress) = tables().await;
+    let devices = (1..=25)
+        .flat_map(|uuid| [0, 1].map(|shard| (5, shard, Action::Insert { after: boxed(uuid, b"PALLET") })));
+    apply(&mut lane, progress, devices.collect()).await;
+    let pallet = code("PALLET");
+    let all = tables.mapped(&pallet).await;
+    assert_eq!(all.len(), 50);
+    assert!(all.is_sorted(), "in the order of shard, uuid and kind");
+    let shards = [shard(0).shard, shard(1).shard];
+    assert!(shards.iter().all(|shard| all.iter().filter(|claim| claim.shard == *shard).count() == 25));
+    let (mut paged, mut after) = (Vec::new(), None);
+    loop {
+        let page = tables.mapping.page(&pallet, after.as_ref(), 7).await.unwrap();
+        assert!(page.claims.len() <= 7);
+        paged.extend(page.claims);
+        after = paged.last().cloned();
+        if !page.is_cut {
+            break;
+        }
+    }
+    assert_eq!(paged, all);
+}

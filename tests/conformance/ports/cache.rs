@@ -1,0 +1,221 @@
+//! The cache of mapping rows: tokens, complete sets, and what happens when filling and writing cross.
+
+use std::time::Duration;
+
+use anabranch_connectors::memory::MemoryCache;
+use anabranch_connectors::redis::RedisCache;
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::lookup::{Claim, Claims, TimeToLive, decode, encode, fill};
+use anabranch_pipeline::ports::{CodeCache, Fill, MappingStore};
+use anabranch_schemas::serial::{CodeKind, StoredCode};
+use anabranch_schemas::shard::ShardId;
+
+use crate::cache::RedisGround;
+
+pub trait Ground {
+    type Cache: CodeCache;
+
+    async fn start() -> Self;
+    fn cache(&self) -> &Self::Cache;
+}
+
+pub struct Twin(MemoryCache);
+
+impl Ground for Twin {
+    type Cache = MemoryCache;
+
+    async fn start() -> Self {
+        Self(MemoryCache::default())
+    }
+
+    fn cache(&self) -> &MemoryCache {
+        &self.0
+    }
+}
+
+impl Ground for RedisGround {
+    type Cache = RedisCache;
+
+    async fn start() -> Self {
+        Self::shared().await
+    }
+
+    fn cache(&self) -> &RedisCache {
+        &self.cache
+    }
+}
+
+on_twin_and_server!(Twin, RedisGround:
+    a_fill_stores_a_complete_set_once_and_only_under_its_token,
+    a_fill_that_crosses_a_write_in_any_order_never_leaves_what_was_before_it,
+    any_bytes_are_a_code,
+    emptying_removes_everything_of_this_cache,
+    sets_too_large_to_cache_are_read_and_not_stored,
+    shortening_reaches_entries_that_exist,
+);
+
+pub const LONG: Duration = Duration::from_secs(3600);
+
+pub fn code(text: &str) -> StoredCode {
+    StoredCode::exact(text.as_bytes()).unwrap()
+}
+
+/// A set whose devices say which version of the mapping tables they are of.
+pub fn set(version: u64) -> Vec<Claim> {
+    let claim = |uuid: String| Claim {
+        shard: ShardId::from_u64(1).unwrap(),
+        uuid: uuid.into_bytes().into(),
+        kind: CodeKind::BoxNo,
+    };
+    vec![claim(format!("{version}-a")), claim(format!("{version}-b"))]
+}
+
+/// Mapping tables in which every code has the same set.
+struct Same;
+
+impl MappingStore for Same {
+    async fn claims(&self, codes: &[StoredCode], _: usize) -> Result<Vec<Claims>, Fault> {
+        Ok(vec![Claims { claims: set(0), is_cut: false }; codes.len()])
+    }
+}
+
+/// The cached set, if there is one that can be read.
+pub async fn cached(cache: &impl CodeCache, code: &StoredCode) -> Option<Vec<Claim>> {
+    let cached = cache.get(std::slice::from_ref(code)).await.unwrap();
+    cached.entries[0].as_deref().map(|entry| decode(entry).unwrap())
+}
+
+pub async fn store(cache: &impl CodeCache, code: &StoredCode, version: u64, time_to_live: Duration) -> bool {
+    let Some(token) = cache.begin(std::slice::from_ref(code)).await.unwrap()[0] else { return false };
+    let fill = Fill { code: code.clone(), token, entry: encode(&set(version)), time_to_live };
+    cache.finish(&[fill]).await.unwrap() == 1
+}
+
+async fn a_fill_stores_a_complete_set_once_and_only_under_its_token(ground: impl Ground) {
+    let (cache, code) = (ground.cache(), code("BOX-1"));
+    assert_eq!(cached(cache, &code).await, None);
+    let token = cache.begin(std::slice::from_ref(&code)).await.unwrap()[0].expect("nobody fills it");
+    assert_eq!(cache.begin(std::slice::from_ref(&code)).await.unwrap(), [None], "one fill at a time");
+    let fill = Fill { code: code.clone(), token, entry: encode(&set(1)), time_to_live: LONG };
+    assert_eq!(cache.finish(std::slice::from_ref(&fill)).await.unwrap(), 1);
+    assert_eq!(cached(cache, &code).await, Some(set(1)));
+    let late = Fill { entry: encode(&set(0)), ..fill };
+    assert_eq!(cache.finish(&[late]).await.unwrap(), 0, "a token serves once");
+    assert_eq!(cached(cache, &code).await, Some(set(1)));
+    cache.invalidate(std::slice::from_ref(&code)).await.unwrap();
+    assert_eq!(cached(cache, &code).await, None);
+}
+
+/// A step of one of two readers that miss, or of the writer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Begin(usize),
+    Read(usize),
+    Finish(usize),
+    Write,
+    Drain,
+}
+
+/// Every order in which these steps can follow one another, each party in its own order.
+fn orders(parties: &[&[Step]]) -> Vec<Vec<Step>> {
+    if parties.iter().all(|party| party.is_empty()) {
+        return vec![Vec::new()];
+    }
+    let mut all = Vec::new();
+    for (number, party) in parties.iter().enumerate() {
+        let [first, rest @ ..] = party else { continue };
+        let mut left = parties.to_vec();
+        left[number] = rest;
+        all.extend(orders(&left).into_iter().map(|order| [vec![*first], order].concat()));
+    }
+    all
+}
+
+async fn a_fill_that_crosses_a_write_in_any_order_never_leaves_what_was_before_it(ground: impl Ground) {
+    use Step::*;
+    let cache = ground.cache();
+    let orders = orders(&[
+        &[Begin(0), Read(0), Finish(0)],
+        &[Begin(1), Read(1), Finish(1)],
+        &[Write, Drain, Write, Drain],
+    ]);
+    assert_eq!(orders.len(), 4200);
+    for (number, order) in orders.iter().enumerate() {
+        let (code, mut present, mut drained) = (code(&format!("CROSSED-{number}")), 0, 0);
+        let (mut tokens, mut read) = ([None; 2], [0; 2]);
+        for step in order {
+            match step {
+                Begin(reader) => {
+                    tokens[*reader] = cache.begin(std::slice::from_ref(&code)).await.unwrap()[0];
+                }
+                Read(reader) => read[*reader] = present,
+                Finish(reader) => {
+                    let Some(token) = tokens[*reader] else { continue };
+                    let entry = encode(&set(read[*reader]));
+                    let fill = Fill { code: code.clone(), token, entry, time_to_live: LONG };
+                    cache.finish(&[fill]).await.unwrap();
+                }
+                Write => present += 1,
+                Drain => {
+                    cache.invalidate(std::slice::from_ref(&code)).await.unwrap();
+                    drained = present;
+                }
+            }
+            // What was written and drained is never followed by what was before.
+            if let Some(found) = cached(cache, &code).await {
+                let is_fresh = (drained..=present).any(|version| found == set(version));
+                assert!(is_fresh, "{order:?}: {found:?} after {step:?}");
+            }
+        }
+    }
+}
+
+async fn any_bytes_are_a_code(ground: impl Ground) {
+    let cache = ground.cache();
+    let codes: Vec<&[u8]> =
+        vec![b"{", b"}", b"{}", b"a}b{c", b"*", b"a b\r\nDEL x\r\n", b"\0", b"\xff\xfe", &[b'x'; 255]];
+    for (version, code) in (1..).zip(&codes) {
+        let code = StoredCode::exact(code).unwrap();
+        assert!(store(cache, &code, version, LONG).await, "{code:?}");
+    }
+    for (version, code) in (1..).zip(&codes) {
+        let code = StoredCode::exact(code).unwrap();
+        assert_eq!(cached(cache, &code).await, Some(set(version)), "{code:?}");
+    }
+}
+
+async fn emptying_removes_everything_of_this_cache(ground: impl Ground) {
+    let cache = ground.cache();
+    let codes: Vec<StoredCode> = (0..3000).map(|number| code(&format!("EMPTIED-{number}"))).collect();
+    fill(cache, &Same, &codes, TimeToLive { full: LONG, empty: LONG }).await.unwrap();
+    assert_eq!(cached(cache, &codes[2999]).await, Some(set(0)));
+    let announced = code("ANNOUNCED");
+    cache.begin(std::slice::from_ref(&announced)).await.unwrap();
+    cache.clear().await.unwrap();
+    for code in &codes {
+        assert_eq!(cached(cache, code).await, None);
+    }
+    assert!(cache.begin(&[announced]).await.unwrap()[0].is_some(), "tokens are removed too");
+}
+
+async fn sets_too_large_to_cache_are_read_and_not_stored(ground: impl Ground) {
+    struct Crate;
+    impl MappingStore for Crate {
+        async fn claims(&self, codes: &[StoredCode], limit: usize) -> Result<Vec<Claims>, Fault> {
+            let claims = vec![set(0)[0].clone(); limit];
+            Ok(vec![Claims { claims, is_cut: true }; codes.len()])
+        }
+    }
+    let (cache, code) = (ground.cache(), code("CRATE"));
+    let time = TimeToLive { full: LONG, empty: LONG };
+    let read = fill(cache, &Crate, std::slice::from_ref(&code), time).await.unwrap();
+    assert!(read[0].is_cut && !read[0].claims.is_empty());
+    assert_eq!(cached(cache, &code).await, None);
+}
+
+async fn shortening_reaches_entries_that_exist(ground: impl Ground) {
+    let (cache, code) = (ground.cache(), code("SHORTENED"));
+    assert!(store(cache, &code, 1, LONG).await);
+    cache.shorten(Duration::from_secs(60)).await.unwrap();
+    assert_eq!(cached(cache, &code).await, Some(set(1)), "it lives on");
+}
