@@ -35,6 +35,8 @@ pub struct Envelope {
     pub previous: Lsn,
     /// The source's history begins here, as configured: a lane without any progress may begin with this message.
     pub origin: bool,
+    /// It begins in the middle of an event, whose first part is in the message before.
+    pub continues: bool,
     /// Position of the last event that is complete in this message.
     pub position: Lsn,
     /// Where to enter the binlog to continue behind this message; its `gtid_set` holds the whole transactions so far.
@@ -59,6 +61,7 @@ pub struct InvalidEnvelope {
 
 const PREVIOUS: &str = "Anabranch-Previous";
 const ORIGIN: &str = "Anabranch-Origin";
+const CONTINUES: &str = "Anabranch-Continues";
 const POSITION: &str = "Anabranch-Position";
 const RESUME_FILE: &str = "Anabranch-Resume-File";
 const RESUME_POSITION: &str = "Anabranch-Resume-Position";
@@ -86,12 +89,13 @@ impl Envelope {
         format!("{:08x}", hasher.finalize())
     }
 
-    fn fields(&self) -> [(&'static str, String); 10] {
+    fn fields(&self) -> [(&'static str, String); 11] {
         let gtid_set =
             if self.resume.gtid_set.is_empty() { "-".to_owned() } else { self.resume.gtid_set.clone() };
         [
             (PREVIOUS, self.previous.to_string()),
             (ORIGIN, self.origin.to_string()),
+            (CONTINUES, self.continues.to_string()),
             (POSITION, self.position.to_string()),
             (RESUME_FILE, self.resume.file.clone()),
             (RESUME_POSITION, self.resume.position.to_string()),
@@ -124,6 +128,7 @@ impl Envelope {
         let envelope = Self {
             previous: parse(PREVIOUS, text(PREVIOUS)?, "epoch:file:position")?,
             origin: parse(ORIGIN, text(ORIGIN)?, "true or false")?,
+            continues: parse(CONTINUES, text(CONTINUES)?, "true or false")?,
             position: parse(POSITION, text(POSITION)?, "epoch:file:position")?,
             resume: ResumePoint {
                 file: text(RESUME_FILE)?.to_owned(),
@@ -156,6 +161,7 @@ mod tests {
         Envelope {
             previous: Lsn::new(1, 7, 160).unwrap(),
             origin: true,
+            continues: true,
             position: Lsn::new(1, 7, 3200).unwrap(),
             resume: ResumePoint { file: "binlog.000007".into(), position: 3200, gtid_set: "1-1-9".into() },
             server: ServerIdentity { flavor: "mariadb".into(), id: "1".into() },
@@ -197,7 +203,9 @@ mod tests {
                 |name| headers.iter().find(|(n, _)| *n == name && n != missing).map(|(_, v)| v.as_str());
             assert_eq!(Envelope::from_headers(find).unwrap_err().name, *missing);
         }
-        for broken in [PREVIOUS, ORIGIN, POSITION, RESUME_POSITION, SERVER, TERM, COMMITTED, CHANGES] {
+        for broken in
+            [PREVIOUS, ORIGIN, CONTINUES, POSITION, RESUME_POSITION, SERVER, TERM, COMMITTED, CHANGES]
+        {
             let find = |name| {
                 let value = headers.iter().find(|(n, _)| *n == name).map(|(_, v)| v.as_str());
                 if name == broken { Some("x") } else { value }

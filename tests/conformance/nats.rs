@@ -115,6 +115,7 @@ pub fn envelope(number: u64) -> Envelope {
     let position = |number: u64| Lsn::new(1, 7, number * 16).unwrap();
     Envelope {
         origin: false,
+        continues: false,
         previous: position(number - 1),
         position: position(number),
         resume: ResumePoint {

@@ -14,6 +14,8 @@ use bytes::Bytes;
 pub struct Batch {
     pub payload: Bytes,
     pub changes: u32,
+    /// It begins in the middle of an event.
+    pub continues: bool,
     /// Last event complete in the batch.
     pub position: Lsn,
     pub resume: ResumePoint,
@@ -53,6 +55,10 @@ impl Footing {
 pub struct BatchBuilder {
     encoder: Encoder,
     limit_bytes: usize,
+    /// Of the newest change that was added.
+    newest: Lsn,
+    /// The batch before ended in the middle of an event.
+    continues: bool,
     position: Lsn,
     resume: ResumePoint,
     committed_at_us: u64,
@@ -60,10 +66,20 @@ pub struct BatchBuilder {
 
 impl BatchBuilder {
     pub fn new(limit_bytes: usize, position: Lsn, resume: ResumePoint) -> Self {
-        Self { encoder: Encoder::default(), limit_bytes, position, resume, committed_at_us: 0 }
+        let encoder = Encoder::default();
+        Self {
+            encoder,
+            limit_bytes,
+            newest: Lsn::ZERO,
+            continues: false,
+            position,
+            resume,
+            committed_at_us: 0,
+        }
     }
 
     pub fn insert(&mut self, lsn: Lsn, table: &TableIdentity<'static>, after: &[Value<'_>]) {
+        self.newest = lsn;
         self.encoder.insert(lsn, table, after);
     }
 
@@ -74,14 +90,17 @@ impl BatchBuilder {
         before: &[Value<'_>],
         after: &[Value<'_>],
     ) {
+        self.newest = lsn;
         self.encoder.update(lsn, table, before, after);
     }
 
     pub fn delete(&mut self, lsn: Lsn, table: &TableIdentity<'static>, before: &[Value<'_>]) {
+        self.newest = lsn;
         self.encoder.delete(lsn, table, before);
     }
 
     pub fn withdraw(&mut self, lsn: Lsn, table: &TableIdentity<'static>) {
+        self.newest = lsn;
         self.encoder.withdraw(lsn, table);
     }
 
@@ -119,6 +138,7 @@ impl BatchBuilder {
     /// The batch so far, also an empty one (a mark); the builder goes on from there.
     pub fn take(&mut self) -> Batch {
         Batch {
+            continues: std::mem::replace(&mut self.continues, self.newest > self.position),
             changes: self.encoder.changes(),
             payload: self.encoder.finish(),
             position: self.position,
@@ -130,7 +150,37 @@ impl BatchBuilder {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
+    use anabranch_schemas::change::Entity;
+    use anabranch_schemas::shard::ShardId;
+
     use super::*;
+
+    #[test]
+    fn a_batch_says_whether_it_begins_in_the_middle_of_an_event() {
+        let lsn = |position: u64| Lsn::new(1, 1, position * 16).unwrap();
+        let table = TableIdentity {
+            entity: Entity::User,
+            shard: ShardId::of("s", "d", "t", 0),
+            database: Cow::Borrowed("d"),
+            table: Cow::Borrowed("t"),
+        };
+        let mut builder = BatchBuilder::new(1, lsn(1), ResumePoint::default());
+        let mut part = |at, is_last| {
+            builder.insert(lsn(at), &table, &[Value::UInt(at)]);
+            if is_last {
+                builder.event_complete(lsn(at));
+            }
+            builder.take().continues
+        };
+        assert_eq!([part(2, false), part(2, false), part(2, true)], [false, true, true]);
+        assert_eq!([part(3, true), part(4, false)], [false, false]);
+        assert!(
+            builder.take().continues && builder.take().continues,
+            "marks between the parts do not change that"
+        );
+    }
 
     /// Else a restart would look for a place of one server in the binlog of another.
     #[test]

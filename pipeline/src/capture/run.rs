@@ -229,6 +229,10 @@ impl<C: ChangeSource, L: Log> Attempt<'_, C, L> {
         (has_moved || Instant::now() >= self.keep_at) && !self.batch.resume().file.is_empty()
     }
 
+    fn is_idle(&self) -> bool {
+        self.batch.is_empty() && self.writer.in_flight() == 0
+    }
+
     /// Waits for whatever comes first. Each branch is cancel safe.
     async fn event(&mut self, step: Step, cancel: &CancellationToken) -> Result<Event, Fault> {
         tokio::select! {
@@ -236,14 +240,15 @@ impl<C: ChangeSource, L: Log> Attempt<'_, C, L> {
             () = cancel.cancelled() => Ok(Event::Cancelled),
             entry = self.writer.acknowledged(), if self.writer.in_flight() > 0 => entry.map(Event::Acknowledged),
             filled = self.source.fill(&mut self.batch), if step == Step::Fill => filled.map(Event::Filled),
-            () = tokio::time::sleep_until(self.mark_at), if self.batch.is_empty() => Ok(Event::MarkDue),
+            // What is on its way is waited for; an answer wakes too, and else this would go round in a circle.
+            () = tokio::time::sleep_until(self.mark_at), if self.is_idle() => Ok(Event::MarkDue),
         }
     }
 
     /// A quiet reader appends nothing, so the chain cannot tell it that the stream was wiped or rolled back, or that
     /// another writer took over: it looks. When the position moved, the mark that follows tells as well.
     async fn look_at_the_end(&mut self) -> Result<(), Fault> {
-        if self.wants_mark() || self.writer.in_flight() > 0 {
+        if self.wants_mark() {
             return Ok(());
         }
         self.mark_at = Instant::now() + self.limits.mark_interval;
@@ -261,6 +266,7 @@ impl<C: ChangeSource, L: Log> Attempt<'_, C, L> {
         let envelope = Envelope {
             previous: self.previous,
             origin: std::mem::take(&mut self.origin),
+            continues: batch.continues,
             position: batch.position,
             resume,
             server,

@@ -20,7 +20,9 @@ use super::{Lane, Progress};
 use crate::capture::{BatchBuilder, Footing};
 use crate::error::{Code, Fault};
 use crate::failpoints;
-use crate::ports::{ChangeSource, Entry, Filled, Log, LogEntry, LogReader, ReadFrom, SourceConnector};
+use crate::ports::{
+    ChangeSource, Entry, Filled, Log, LogEntry, LogMessage, LogReader, ReadFrom, SourceConnector,
+};
 
 /// How often a directly fed lane looks whether the stream links.
 pub(super) const JOIN_INTERVAL: Duration = Duration::from_millis(500);
@@ -33,7 +35,12 @@ const BATCHES_AHEAD: usize = 4;
 
 /// An open feed of a lane.
 pub(super) enum Feed<R> {
-    Stream { reader: R, first: Option<Box<Delivery>> },
+    Stream {
+        reader: R,
+        first: Option<Box<Delivery>>,
+        /// What comes next follows what the lane took last.
+        follows: bool,
+    },
     Direct(DirectFeed),
 }
 
@@ -62,8 +69,18 @@ impl Hole {
 }
 
 impl<R: LogReader> Feed<R> {
-    fn stream(reader: R, first: Option<Delivery>) -> Self {
-        Self::Stream { reader, first: first.map(Box::new) }
+    /// Behind the message that the lane took last.
+    fn after(reader: R) -> Self {
+        Self::Stream { reader, first: None, follows: true }
+    }
+
+    /// From a position on; `first` was read already.
+    fn at(reader: R, first: Option<LogMessage>) -> Self {
+        Self::Stream {
+            reader,
+            first: first.map(|message| Box::new(Delivery::stored(message, false))),
+            follows: false,
+        }
     }
 
     pub(super) fn is_direct(&self) -> bool {
@@ -73,8 +90,14 @@ impl<R: LogReader> Feed<R> {
     /// The next message; waits for it. Cancel safe.
     pub(super) async fn next(&mut self) -> Result<Delivery, Fault> {
         match self {
-            Self::Stream { first: first @ Some(_), .. } => Ok(*first.take().expect("it was matched")),
-            Self::Stream { reader, .. } => reader.next().await.map(Delivery::from),
+            Self::Stream { first: first @ Some(_), follows, .. } => {
+                *follows = true;
+                Ok(*first.take().expect("it was matched"))
+            }
+            Self::Stream { reader, follows, .. } => {
+                let message = reader.next().await?;
+                Ok(Delivery::stored(message, std::mem::replace(follows, true)))
+            }
             Self::Direct(feed) => match feed.batches.recv().await {
                 Some(batch) => batch,
                 None => Err(Fault::new(Code::Internal, "direct feed", "its reading ended without an error")),
@@ -92,10 +115,14 @@ pub(super) fn is_hole(fault: &Fault) -> bool {
 ///
 /// Positions of two servers cannot be compared. A message that spans a fail-over follows what the old server had, so it
 /// continues a lane that was there; a lane that reads the new server already may be far before the message's changes.
-pub(super) fn links(envelope: &Envelope, position: Lsn) -> bool {
+///
+/// Parts of one event have one position. A message that begins with a later part continues only a lane that has the
+/// earlier ones: since it took the message before (`follows`), or since it is behind the event.
+pub(super) fn links(envelope: &Envelope, position: Lsn, follows: bool) -> bool {
     let begins = envelope.origin && position == Lsn::ZERO;
     let spans = envelope.previous.epoch() < position.epoch() && envelope.position > position;
-    begins || (envelope.previous <= position && (envelope.origin || !spans))
+    let lacks_parts = envelope.continues && envelope.previous == position && !follows;
+    begins || (envelope.previous <= position && !lacks_parts && (envelope.origin || !spans))
 }
 
 impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
@@ -113,11 +140,11 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
                 Err(fault) if fault.code() == Code::LogHole => {
                     tracing::warn!(lane = %self.id, %fault, "the last applied message is gone");
                 }
-                opened => return Ok(Feed::stream(opened?, None)),
+                opened => return Ok(Feed::after(opened?)),
             }
         }
         let Some(end) = self.log.end(source).await? else {
-            return Ok(Feed::stream(self.log.reader(source, ReadFrom::At(Lsn::ZERO)).await?, None));
+            return Ok(Feed::at(self.log.reader(source, ReadFrom::At(Lsn::ZERO)).await?, None));
         };
         match self.join(progress.position, hole).await? {
             Some(feed) => Ok(feed),
@@ -139,11 +166,11 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         let mut reader = self.log.reader(source, ReadFrom::At(position)).await?;
         if end.envelope.position < position {
             // What is appended next follows a message that is not above the position.
-            return Ok(Some(Feed::stream(reader, None)));
+            return Ok(Some(Feed::at(reader, None)));
         }
         match tokio::time::timeout(FIRST_MESSAGE_TIMEOUT, reader.next()).await {
-            Ok(Ok(message)) if links(&message.entry.envelope, position) => {
-                Ok(Some(Feed::stream(reader, Some(message.into()))))
+            Ok(Ok(message)) if links(&message.entry.envelope, position, false) => {
+                Ok(Some(Feed::at(reader, Some(message))))
             }
             Ok(Err(fault)) if !is_hole(&fault) => Err(fault),
             _ => Ok(None),
@@ -238,6 +265,7 @@ async fn read<C: ChangeSource>(
         let envelope = Envelope {
             previous,
             origin: std::mem::take(&mut origin),
+            continues: taken.continues,
             position: taken.position,
             resume,
             server,
@@ -246,7 +274,11 @@ async fn read<C: ChangeSource>(
             changes: taken.changes,
         };
         previous = taken.position;
-        if batches.send(Ok(Delivery { envelope, payload: taken.payload, stored: None })).await.is_err() {
+        if batches
+            .send(Ok(Delivery { envelope, payload: taken.payload, stored: None, follows: true }))
+            .await
+            .is_err()
+        {
             return Ok(());
         }
     }
@@ -261,17 +293,31 @@ mod tests {
         Envelope { previous: lsn(previous), position: lsn(position), ..Envelope::default() }
     }
 
+    fn linked(envelope: &Envelope, position: Lsn) -> bool {
+        links(envelope, position, false)
+    }
+
     #[test]
     fn a_message_that_spans_a_fail_over_continues_only_a_lane_of_the_old_server() {
         let lane = |epoch, number: u64| Lsn::new(epoch, 1, number * 16).unwrap();
         let spanning = message((1, 50), (2, 9));
-        assert!(links(&spanning, lane(1, 50)));
-        assert!(!links(&spanning, lane(1, 49)));
+        assert!(linked(&spanning, lane(1, 50)));
+        assert!(!linked(&spanning, lane(1, 49)));
         // It holds the changes behind 1:50, which may be 2:8 and 2:9; the lane lacks those from 2:4 on.
-        assert!(!links(&spanning, lane(2, 3)));
-        assert!(links(&spanning, lane(2, 9)), "there is nothing in it");
-        assert!(links(&message((2, 9), (2, 12)), lane(2, 9)));
+        assert!(!linked(&spanning, lane(2, 3)));
+        assert!(linked(&spanning, lane(2, 9)), "there is nothing in it");
+        assert!(linked(&message((2, 9), (2, 12)), lane(2, 9)));
         let first = Envelope { origin: true, ..message((1, 0), (1, 5)) };
-        assert!(links(&Envelope { previous: Lsn::ZERO, ..first }, lane(1, 3)));
+        assert!(linked(&Envelope { previous: Lsn::ZERO, ..first }, lane(1, 3)));
+    }
+
+    /// Retention may take the message with the first part, and keep those with the others.
+    #[test]
+    fn a_later_part_of_an_event_continues_only_a_lane_that_has_the_earlier_ones() {
+        let lane = |number: u64| Lsn::new(1, 1, number * 16).unwrap();
+        let part = Envelope { continues: true, ..message((1, 50), (1, 60)) };
+        assert!(!links(&part, lane(50), false));
+        assert!(links(&part, lane(50), true));
+        assert!(links(&part, lane(60), false), "it is behind the event");
     }
 }

@@ -3,11 +3,11 @@
 //! Only the progress row changes; whoever runs the lane is fenced by that and begins again from there. Rows keep
 //! their versions, so what is applied twice ends as it was.
 
-use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, binlog_file_number};
 
 use super::{Flush, LaneId, Progress};
 use crate::error::{Code, Fault};
-use crate::ports::{LaneStore, Located};
+use crate::ports::{Entry, LaneStore, Located, Log, Place, SourceConnector};
 
 /// A busy lane commits while this is decided; each attempt reads its progress again.
 const ATTEMPTS: u32 = 50;
@@ -19,6 +19,64 @@ pub enum Rewind {
     To(Located),
     /// Its rows are removed, and it begins as a new lane does.
     ToNothing,
+}
+
+/// The past of one source: its binlog, and the stream that says in which epoch its server is read.
+#[derive(Debug)]
+pub struct Past<'a, S, L> {
+    pub source: &'a str,
+    pub connector: &'a S,
+    pub log: &'a L,
+    /// Where a lane without progress begins.
+    pub start: &'a Entry,
+}
+
+impl<S: SourceConnector, L: Log> Past<'_, S, L> {
+    pub async fn place(&self, place: Place) -> Result<Rewind, Fault> {
+        self.locate(place).await.map(Rewind::To)
+    }
+
+    /// To begin anew, a lane needs the source's history from its beginning, unless missing rows are accepted.
+    pub async fn nothing(&self, accepts_missing: bool) -> Result<Rewind, Fault> {
+        if *self.start == Entry::Latest {
+            let found = "the source's `start` is `latest`, so a new lane has no beginning";
+            return Err(self.refused(found).needs("`start = \"earliest\"` or a GTID set"));
+        }
+        let oldest = self.locate(Place::Earliest).await?;
+        if oldest.position.epoch() > FIRST_EPOCH {
+            return Err(self
+                .refused("the source has failed over since its beginning")
+                .needs("`--from earliest`, which keeps the derived rows"));
+        }
+        let file = oldest.resume.file;
+        if !accepts_missing && binlog_file_number(&file).is_ok_and(|number| number > 1) {
+            return Err(self
+                .refused(format!("the oldest binlog file is {file}"))
+                .needs("the whole history: rows that were not changed since would be missing")
+                .remedy("`--from earliest` keeps the rows; or --accept-missing-history"));
+        }
+        Ok(Rewind::ToNothing)
+    }
+
+    /// The stream's end says which epoch its server has. Of another server, or without a stream, nobody knows it yet,
+    /// and a wrong one would make the lane take old changes for new ones.
+    async fn locate(&self, place: Place) -> Result<Located, Fault> {
+        let Some(end) = self.log.end(self.source).await? else {
+            return Err(self.refused("the stream is empty").needs("a reader that has begun it"));
+        };
+        let end = end.envelope;
+        let located = self.connector.locate(place, end.position.epoch()).await?;
+        if located.server != end.server {
+            return Err(self
+                .refused(format!("the server is {}", located.server))
+                .needs(format!("{}, or a stream that follows the new server", end.server)));
+        }
+        Ok(located)
+    }
+
+    fn refused(&self, found: impl Into<String>) -> Fault {
+        Fault::new(Code::ReplayRefused, format!("source {}", self.source), found)
+    }
 }
 
 /// Sets the lane back; returns its progress before. With `is_rehearsal` nothing is changed.

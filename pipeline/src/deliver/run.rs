@@ -127,12 +127,15 @@ pub async fn run<S: SourceConnector, L: Log>(
         }
         commit(&lane, &mut window, store, applied, &meters).await?;
         due.committed(lane.limits);
-        // A direct feed keeps the hole in mind until it is behind.
         if hole.is_some() && !feed.is_direct() {
             drop(feed);
             match lane.feed_until(window.progress(), hole, cancel).await? {
                 Some(other) => feed = other,
                 None => return Ok(()),
+            }
+            if !feed.is_direct() {
+                // It is trusted again; a direct feed keeps the hole in mind until it is behind.
+                hole = None;
             }
             due.join_at = Instant::now() + JOIN_INTERVAL;
         }

@@ -23,12 +23,14 @@ pub(super) struct Delivery {
     pub(super) payload: Bytes,
     /// Sequence and id in the stream; `None` when it did not come from there.
     pub(super) stored: Option<(u64, String)>,
+    /// It comes directly behind what the lane took last.
+    pub(super) follows: bool,
 }
 
-impl From<LogMessage> for Delivery {
-    fn from(message: LogMessage) -> Self {
+impl Delivery {
+    pub(super) fn stored(message: LogMessage, follows: bool) -> Self {
         let LogMessage { entry, payload } = message;
-        Self { envelope: entry.envelope, payload, stored: Some((entry.sequence, entry.id)) }
+        Self { envelope: entry.envelope, payload, stored: Some((entry.sequence, entry.id)), follows }
     }
 }
 
@@ -85,9 +87,10 @@ impl Window {
     ) -> Result<(), Fault> {
         let envelope = &message.envelope;
         let position = self.flush.progress.position;
-        if !links(envelope, position) {
+        if !links(envelope, position, message.follows) {
+            let follows = if envelope.continues { "continues an event behind" } else { "follows" };
             let found =
-                format!("{message} follows position {}, but the lane is at {position}", envelope.previous);
+                format!("{message} {follows} position {}, but the lane is at {position}", envelope.previous);
             return Err(Fault::new(Code::LogHole, format!("lane {lane}"), found)
                 .needs("every message since the lane's position"));
         }
@@ -173,7 +176,12 @@ mod tests {
             changes: encoder.changes(),
             ..Envelope::default()
         };
-        Delivery { envelope, payload: encoder.finish(), stored: Some((sequence, format!("a-{sequence}"))) }
+        Delivery {
+            envelope,
+            payload: encoder.finish(),
+            stored: Some((sequence, format!("a-{sequence}"))),
+            follows: true,
+        }
     }
 
     fn taken(window: &mut Window, message: &Delivery) -> Result<Vec<u64>, Code> {

@@ -3,10 +3,10 @@
 //! Only progress rows are written. The daemon that runs the lanes notices and goes on from there by itself, from the
 //! stream where that still holds the past, else from the binlog.
 
-use anabranch_pipeline::deliver::{LaneId, Progress, Rewind, rewind};
+use anabranch_pipeline::deliver::{LaneId, Past, Progress, Rewind, rewind};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Entry, Log as _, Place, SourceConnector as _};
-use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, binlog_file_number};
+use anabranch_pipeline::ports::Place;
+use anabranch_schemas::lsn::Lsn;
 use clap::Args;
 use serde::Serialize;
 
@@ -128,15 +128,15 @@ fn chosen(wiring: &Wiring, arguments: &Arguments) -> Result<Vec<LaneId>, Fault> 
 
 async fn set_back(wiring: &Wiring, id: &LaneId, arguments: &Arguments) -> Result<Done, Fault> {
     let mut store = wiring.lane(id)?;
+    let past = Past {
+        source: &id.source,
+        connector: wiring.source(&id.source)?,
+        log: wiring.log().await?,
+        start: &wiring.source_config(&id.source)?.start,
+    };
     let to = match &arguments.from {
-        From::Nothing => {
-            require_history(wiring, id, arguments.accept_missing_history).await?;
-            Rewind::ToNothing
-        }
-        From::Place(place) => {
-            let epoch = epoch(wiring, id).await?;
-            Rewind::To(wiring.source(&id.source)?.locate(place.clone(), epoch).await?)
-        }
+        From::Nothing => past.nothing(arguments.accept_missing_history).await?,
+        From::Place(place) => past.place(place.clone()).await?,
     };
     let before: Progress = rewind(id, &mut store, &to, arguments.dry_run).await?;
     let after = match &to {
@@ -149,33 +149,6 @@ async fn set_back(wiring: &Wiring, id: &LaneId, arguments: &Arguments) -> Result
         after: after.to_string(),
         dry_run: arguments.dry_run,
     })
-}
-
-/// The epoch of the present server: as the stream says.
-async fn epoch(wiring: &Wiring, id: &LaneId) -> Result<u16, Fault> {
-    let end = wiring.log().await?.end(&id.source).await?;
-    Ok(end.map_or(FIRST_EPOCH, |end| end.envelope.position.epoch()))
-}
-
-/// To begin anew, a lane needs the source's history from its beginning.
-async fn require_history(wiring: &Wiring, id: &LaneId, is_accepted: bool) -> Result<(), Fault> {
-    let refused = |found: String| Fault::new(Code::ReplayRefused, format!("lane {id}"), found);
-    if wiring.source_config(&id.source)?.start == Entry::Latest {
-        return Err(refused("the source's `start` is `latest`, so a new lane has no beginning".to_owned())
-            .needs("`start = \"earliest\"` or a GTID set"));
-    }
-    let epoch = epoch(wiring, id).await?;
-    if epoch > FIRST_EPOCH {
-        return Err(refused("the source has failed over since its beginning".to_owned())
-            .needs("`--from earliest`, which keeps the derived rows"));
-    }
-    let oldest = wiring.source(&id.source)?.locate(Place::Earliest, epoch).await?.resume.file;
-    if !is_accepted && binlog_file_number(&oldest).is_ok_and(|number| number > 1) {
-        return Err(refused(format!("the oldest binlog file is {oldest}"))
-            .needs("the whole history: rows that were not changed since would be missing")
-            .remedy("`--from earliest` keeps the rows; or --accept-missing-history"));
-    }
-    Ok(())
 }
 
 fn text(done: &Done, is_json: bool) -> String {
