@@ -67,7 +67,7 @@ pub fn shards() -> BTreeMap<ShardId, usize> {
     (0..SHARDS).map(|shard| (table(shard).shard, shard)).collect()
 }
 
-fn source_of(shard: usize) -> usize {
+pub fn source_of(shard: usize) -> usize {
     shard / SHARDS_A_SOURCE
 }
 

@@ -5,15 +5,17 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use anabranch_connectors::memory::{MemoryLeases, MemoryLog, MemorySource, MemoryTarget, Weather};
+use anabranch_connectors::memory::{
+    MemoryLeases, MemoryLog, MemorySource, MemoryStore, MemoryTarget, Weather,
+};
 use anabranch_pipeline::capture::{self, Capture};
 use anabranch_pipeline::config::{BirthdayTables, Limits, ProjectionConfig, ProjectionKind};
-use anabranch_pipeline::deliver::{self, Cell, Lane, LaneId, Progress};
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::deliver::{self, Cell, Lane, LaneId, Past, Progress};
+use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Entry;
 use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
 use anabranch_schemas::birthday::Layout;
-use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -21,8 +23,12 @@ use tokio_util::sync::CancellationToken;
 use crate::script::{self, Claim, SOURCES, TARGETS};
 
 pub const LANES: u32 = 2;
+pub const SOURCE_NAMES: [&str; SOURCES] = ["source-0", "source-1"];
 /// Of a source, in each daemon: fewer than it has lanes.
 pub const DIRECT_FEEDS: usize = 2;
+
+/// Source, target and number of a lane.
+pub type LaneAt = (usize, usize, u32);
 
 /// What outlives every process.
 #[derive(Debug)]
@@ -77,8 +83,7 @@ fn projected(layout: Layout) -> &'static Projected {
 }
 
 impl Stage {
-    pub fn new(seed: u64, layout: Layout, batch_bytes: usize, told: bool) -> Self {
-        let weather = Weather::stormy(seed ^ 0x5eed);
+    pub fn new(weather: Weather, layout: Layout, limits: Limits, told: bool) -> Self {
         Self {
             sources: (0..SOURCES).map(|_| MemorySource::new(weather.clone())).collect(),
             log: MemoryLog::new(weather.clone(), 8),
@@ -86,7 +91,7 @@ impl Stage {
             leases: MemoryLeases::new(),
             weather,
             layout,
-            limits: limits(batch_bytes),
+            limits,
             stopped: Mutex::default(),
             told,
             began: Instant::now(),
@@ -101,20 +106,39 @@ impl Stage {
 
     /// Progress of the lanes of a source that have a row, on all targets.
     pub fn progress(&self, source: usize) -> Vec<(LaneId, Progress)> {
-        self.targets.iter().flat_map(|target| target.progress(&source_name(source))).collect()
+        self.targets.iter().flat_map(|target| target.progress(SOURCE_NAMES[source])).collect()
     }
 
     /// Whether the log, without its newest messages, ends in an epoch that tells which one the next fail-over begins.
     ///
-    /// A log that lost two fail-overs, or one before another came, uses epochs again that lanes know already. The reader
-    /// does not notice (`ARCHITECTURE.md`, known gaps), so runs leave these three faults in a row out.
+    /// A log that lost two fail-overs, or one before another came, uses epochs again that lanes know already. The
+    /// reader does not notice (`ARCHITECTURE.md`, known gaps), so runs leave these three faults in a row out.
     pub fn knows_its_epoch(&self, source: usize, lost: usize, switches: u16) -> bool {
-        let positions = self.log.positions(&source_name(source));
+        let positions = self.log.positions(SOURCE_NAMES[source]);
         let Some(last) = positions.len().checked_sub(lost + 1) else { return true };
-        let known = self.progress(source).iter().map(|(_, lane)| lane.position.epoch()).max();
+        let known = self.progress(source).iter().map(|(_, lane)| lane.highest_position.epoch()).max();
         let last = positions[last].epoch();
         known.is_none_or(|known| known <= last + 1 - switches.min(1))
             && self.sources[source].end().epoch() <= last + 1
+    }
+
+    /// Whether the log has a whole event of the server that is read now.
+    ///
+    /// Without one, the next server is read in the same epoch, and a part of an event that was sent of this one may be
+    /// taken for newer than the whole (`ARCHITECTURE.md`, known gaps).
+    pub fn has_followed(&self, source: usize) -> bool {
+        let last = self.log.last(SOURCE_NAMES[source]).map(|last| last.envelope.position.epoch());
+        last == Some(self.sources[source].end().epoch()) && self.knows_its_epoch(source, 0, 1)
+    }
+
+    /// Whether a lane knows the epoch in which the log ends. If not, a log that is lost begins with an earlier one,
+    /// while a direct feed may just have begun with this one: the same fault.
+    pub fn lanes_know_its_epoch(&self, source: usize) -> bool {
+        let known = self.progress(source).iter().map(|(_, lane)| lane.position.epoch()).max();
+        self.log.last(SOURCE_NAMES[source]).is_none_or(|last| {
+            let last = last.envelope.position.epoch();
+            last == FIRST_EPOCH || known == Some(last)
+        })
     }
 
     /// What the derived tables hold.
@@ -136,16 +160,19 @@ impl Stage {
     }
 
     pub async fn read(&self, source: usize, cancel: &CancellationToken) -> Result<(), Fault> {
-        let (name, start) = (source_name(source), Entry::Earliest);
+        let (name, start) = (SOURCE_NAMES[source], Entry::Earliest);
         let capture = Capture {
-            source: &name,
+            source: name,
             connector: &self.sources[source],
             log: &self.log,
             start: &start,
             limits: &self.limits,
         };
-        // As a target answers that was set up: each lane has its row.
+        // As targets answer that were set up: each lane has its row.
         let lanes = async || {
+            if self.targets.iter().any(MemoryTarget::is_down) {
+                return Err(Fault::new(Code::TargetUnreachable, "target", "it is down"));
+            }
             let mut all: Vec<_> = self.progress(source).into_iter().map(|(_, progress)| progress).collect();
             all.resize(TARGETS * LANES as usize, Progress::default());
             Ok(all)
@@ -153,16 +180,30 @@ impl Stage {
         capture::run(capture, lanes, &watch::Sender::new(Lsn::ZERO), cancel).await
     }
 
+    pub fn past(&self, source: usize) -> Past<'_, MemorySource, MemoryLog> {
+        let (name, connector) = (SOURCE_NAMES[source], &self.sources[source]);
+        Past { source: name, connector, log: &self.log, start: &Entry::Earliest }
+    }
+
+    /// The tables of a lane.
+    pub fn owned(&self, (_, target, number): LaneAt) -> Arc<BTreeSet<u32>> {
+        projected(self.layout).owned[&(target as u32, number)].clone()
+    }
+
+    pub fn store(&self, lane: LaneAt) -> MemoryStore {
+        self.targets[lane.1].lane(lane_id(lane), self.owned(lane))
+    }
+
     pub async fn deliver(
         &self,
-        (source, target, number): (usize, usize, u32),
+        lane @ (source, target, number): LaneAt,
         feeds: &Arc<Semaphore>,
         cancel: &CancellationToken,
     ) -> Result<(), Fault> {
-        let id = lane_id(source, target, number);
-        let Projected { projection, owned } = projected(self.layout);
+        let id = lane_id(lane);
+        let projection = &projected(self.layout).projection;
         let scope = LaneScope { target: target as u32, lane: number };
-        let mut store = self.targets[target].lane(id.clone(), owned[&(scope.target, scope.lane)].clone());
+        let mut store = self.store(lane);
         let mut defects = Defects::default();
         let lane = Lane {
             id: &id,
@@ -180,29 +221,25 @@ impl Stage {
     }
 }
 
-pub fn lane_id(source: usize, target: usize, lane: u32) -> LaneId {
-    let (target, source) = (target_name(target), source_name(source));
+pub fn lane_id((source, target, lane): LaneAt) -> LaneId {
+    let (target, source) = (target_name(target), SOURCE_NAMES[source].to_owned());
     LaneId { projection: "birthday".to_owned(), target, source, lane }
-}
-
-pub fn source_name(source: usize) -> String {
-    format!("source-{source}")
 }
 
 fn target_name(target: usize) -> String {
     format!("target-{target}")
 }
 
-fn limits(batch_bytes: usize) -> Limits {
+pub fn limits(batch_bytes: usize, flush_rows: usize, keep_interval: Duration) -> Limits {
     let number = |number| NonZeroUsize::new(number).expect("not zero");
     Limits {
         batch_bytes: number(batch_bytes),
         in_flight_messages: number(8),
         in_flight_bytes: number(1 << 20),
-        flush_rows: number(10),
+        flush_rows: number(flush_rows),
         statement_rows: number(10),
         mark_interval: Duration::from_millis(200),
-        keep_interval: Duration::from_secs(2),
+        keep_interval,
         heartbeat: Duration::from_secs(1),
         retry_budget: Duration::from_secs(1),
         shutdown: Duration::from_secs(1),

@@ -31,7 +31,7 @@ impl Clock {
 /// How many uuids were given out.
 async fn world(seed: u64) -> usize {
     let mut random = StdRng::seed_from_u64(seed);
-    let marks = MemoryMarks::new(Weather::stormy(seed));
+    let marks = MemoryMarks::new(Weather::stormy(seed, 5));
     let mut clock = Clock(EPOCH_MS + random.random_range(0..1_000_000_000_000));
     // The last of a machine's processes is its rightful one; those before it were not told.
     let mut machines: [Vec<Mint<'_, MemoryMarks>>; 3] = Default::default();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_connectors::memory::Group;
+use anabranch_connectors::memory::{Group, Weather};
 use anabranch_pipeline::deliver::Progress;
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
@@ -12,15 +12,18 @@ use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
 
 use crate::daemon::Daemon;
+use crate::replay::replay;
 use crate::script::{SOURCES, Script, TARGETS};
 use crate::seeds::Verdict;
-use crate::stage::{LANES, Stage, source_name};
+use crate::stage::{LANES, SOURCE_NAMES, Stage, limits};
 
 const DAEMONS: usize = 2;
 /// Virtual time after which a run that has not become equal is stuck. A take-over takes up to five seconds of it.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Between two empty transactions while lanes are not there yet.
 const CHANGE_INTERVAL: Duration = Duration::from_secs(3);
+/// Longer than a run: whatever is done from time to time is not done.
+const LONG: Duration = Duration::from_secs(3600);
 /// Time in which whatever is still on its way arrives.
 const AFTERMATH: Duration = Duration::from_millis(200);
 
@@ -72,7 +75,13 @@ impl World {
     fn new(seed: u64, told: bool) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let layout = if random.random() { Layout::ByDay } else { Layout::ByUser };
-        let stage = Stage::new(seed, layout, random.random_range(40..400), told);
+        let keep_interval = if random.random() { Duration::from_secs(2) } else { LONG };
+        // In every third run nearly each event is larger than a batch.
+        let batch_bytes = if random.random_ratio(1, 3) { 40..60 } else { 60..400 };
+        let (batch_bytes, flush_rows) = (random.random_range(batch_bytes), random.random_range(1..11));
+        let limits = limits(batch_bytes, flush_rows, keep_interval);
+        let pause_max_ms = if random.random_ratio(1, 4) { 50 } else { 5 };
+        let stage = Stage::new(Weather::stormy(seed ^ 0x5eed, pause_max_ms), layout, limits, told);
         let (lawful, fails_over) = (random.random_ratio(1, 2), random.random_ratio(1, 2));
         Self {
             stage: Arc::new(stage),
@@ -99,17 +108,23 @@ impl World {
 
     async fn step(&mut self) {
         match self.random.random_range(0..1000) {
-            0..560 => {
-                for (source, group) in self.script.next(&mut self.random) {
-                    self.stage.tell(|| format!("source {source}: {group:?}"));
-                    self.stage.sources[source].commit(group);
-                }
-            }
-            560..720 => self.process_fault().await,
-            720..780 => self.log_fault(),
-            780..830 => self.source_fault(),
-            830..840 => self.wait(500..6000).await,
+            0..540 => self.change(),
+            540..690 => self.process_fault().await,
+            690..760 => self.log_fault().await,
+            760..820 => self.source_fault().await,
+            820..840 => self.target_fault(),
+            840..850 => self.full_log(),
+            850..870 => replay(&self.stage, &mut self.random).await,
+            870..880 => self.wait(500..6000).await,
             _ => self.wait(1..40).await,
+        }
+    }
+
+    /// Something is committed at the sources.
+    fn change(&mut self) {
+        for (source, group) in self.script.next(&mut self.random) {
+            self.stage.tell(|| format!("source {source}: {group:?}"));
+            self.stage.sources[source].commit(group);
         }
     }
 
@@ -138,28 +153,30 @@ impl World {
         }
     }
 
-    fn log_fault(&mut self) {
+    async fn log_fault(&mut self) {
         let source = self.random.random_range(0..SOURCES);
-        let (log, name) = (&self.stage.log, source_name(source));
+        let (log, name) = (&self.stage.log, SOURCE_NAMES[source]);
         let messages = self.random.random_range(1..6);
         match self.random.random_range(0..10) {
-            0..1 => {
-                self.stage.tell(|| format!("log {source} wiped"));
-                log.wipe(&name);
+            0..1 => self.wipe(source),
+            1..3 => self.roll_back(source, messages),
+            3..4 => {
+                // What is then sent again is cut short.
+                self.roll_back(source, messages * 6);
+                self.change();
+                self.wait(1..80).await;
+                self.wipe(source);
             }
-            1..4 if self.stage.knows_its_epoch(source, messages, 0) => {
-                self.stage.tell(|| format!("log {source} rolled back by {messages}"));
-                log.roll_back(&name, messages);
-            }
-            1..4 => {}
             4..7 => {
+                let newest = log.messages(name).saturating_sub(messages);
+                let messages = if self.random.random() { messages } else { newest };
                 self.stage.tell(|| format!("log {source} loses its oldest {messages}"));
-                log.discard(&name, messages);
+                log.discard(name, messages);
             }
             7..9 => {
-                let index = self.random.random_range(0..log.messages(&name).max(1));
+                let index = self.random.random_range(0..log.messages(name).max(1));
                 self.stage.tell(|| format!("log {source} loses message {index}"));
-                log.lose(&name, index);
+                log.lose(name, index);
             }
             _ => {
                 self.stage.tell(|| "all leases are forgotten".to_owned());
@@ -168,7 +185,29 @@ impl World {
         }
     }
 
-    fn source_fault(&mut self) {
+    fn wipe(&self, source: usize) {
+        if !self.stage.lanes_know_its_epoch(source) {
+            return;
+        }
+        self.stage.tell(|| format!("log {source} wiped"));
+        self.stage.log.wipe(SOURCE_NAMES[source]);
+    }
+
+    fn roll_back(&self, source: usize, messages: usize) {
+        if self.stage.knows_its_epoch(source, messages, 0) {
+            self.stage.tell(|| format!("log {source} rolled back by {messages}"));
+            self.stage.log.roll_back(SOURCE_NAMES[source], messages);
+        }
+    }
+
+    /// Nothing is appended for some time.
+    fn full_log(&mut self) {
+        let (source, full) = (self.random.random_range(0..SOURCES), self.random.random_ratio(1, 3));
+        self.stage.tell(|| format!("log {source} is full: {full}"));
+        self.stage.log.set_full(SOURCE_NAMES[source], full);
+    }
+
+    async fn source_fault(&mut self) {
         let number = self.random.random_range(0..SOURCES);
         let source = &self.stage.sources[number];
         match self.random.random_range(0..10) {
@@ -182,18 +221,37 @@ impl World {
                 self.stage.tell(|| format!("source {number} purges what lies before {needed:?}"));
                 source.purge(&needed);
             }
-            // A lane that has not begun would need the history of the first server (named stop).
-            _ if !self.fails_over || !self.all_have_begun(number) => {}
-            _ if !self.stage.knows_its_epoch(number, 0, 1) => {}
-            7..9 => {
-                self.stage.tell(|| format!("source {number} fails over"));
-                source.fail_over();
-            }
+            _ if !self.fails_over => {}
             _ => {
-                let back = source.fail_back();
-                self.stage.tell(|| format!("source {number} fails back: {back}"));
+                for _ in 0..self.random.random_range(1..4) {
+                    self.fail_over(number);
+                    self.change();
+                    self.wait(1..200).await;
+                }
             }
         }
+    }
+
+    fn fail_over(&mut self, number: usize) {
+        // A lane that has not begun would need the history of the first server (named stop).
+        if !self.all_have_begun(number) || !self.stage.has_followed(number) {
+            return;
+        }
+        let source = &self.stage.sources[number];
+        let back = self.random.random_ratio(1, 3) && source.fail_back(&self.resume_points(number));
+        if !back {
+            source.fail_over();
+        }
+        self.stage.tell(|| format!("source {number} fails over, back to the former server: {back}"));
+    }
+
+    /// A target stays away for some time.
+    fn target_fault(&mut self) {
+        let number = self.random.random_range(0..TARGETS);
+        let target = &self.stage.targets[number];
+        let down = !target.is_down() && self.random.random_ratio(1, 3);
+        self.stage.tell(|| format!("target {number} is away: {down}"));
+        target.set_down(down);
     }
 
     fn all_have_begun(&self, source: usize) -> bool {
@@ -213,6 +271,8 @@ impl World {
     async fn settle(&mut self) -> Verdict {
         self.stage.tell(|| "quiet".to_owned());
         self.stage.weather.clear();
+        self.stage.targets.iter().for_each(|target| target.set_down(false));
+        SOURCE_NAMES.iter().for_each(|name| self.stage.log.set_full(name, false));
         self.daemons.iter().for_each(|daemon| daemon.set_frozen(false));
         self.wait(1..60).await;
         if !self.lawful {
@@ -227,9 +287,32 @@ impl World {
             Some(differences) => return Verdict::Wrong(differences),
             None => tokio::time::sleep(AFTERMATH).await,
         }
+        self.disturb_the_quiet().await;
+        if let Some(stuck) = self.until_reached(false).await {
+            return stuck;
+        }
         match self.until_reached(true).await {
             Some(stuck) => stuck,
             None => self.differences().map_or(Verdict::Equal, Verdict::Wrong),
+        }
+    }
+
+    /// Faults behind the last change: nobody writes any more, so nobody learns of them by being fenced.
+    async fn disturb_the_quiet(&mut self) {
+        let (source, target) = (self.random.random_range(0..SOURCES), self.random.random_range(0..TARGETS));
+        // Its lanes do not have what the log loses.
+        self.stage.targets[target].set_down(true);
+        (0..3).for_each(|_| self.change());
+        tokio::time::sleep(AFTERMATH).await;
+        if self.random.random() {
+            self.wipe(source);
+        } else {
+            self.roll_back(source, 3);
+        }
+        self.stage.targets[target].set_down(false);
+        if self.random.random() {
+            self.until_reached(false).await;
+            replay(&self.stage, &mut self.random).await;
         }
     }
 
@@ -260,9 +343,8 @@ impl World {
     }
 
     fn tell_where_all_are(&self) {
-        for source in 0..SOURCES {
-            self.stage
-                .tell(|| format!("log {source} ends with {:?}", self.stage.log.last(&source_name(source))));
+        for (source, name) in SOURCE_NAMES.into_iter().enumerate() {
+            self.stage.tell(|| format!("log {source} ends with {:?}", self.stage.log.last(name)));
             for (id, progress) in self.stage.progress(source) {
                 self.stage.tell(|| format!("{id}: {progress:?}"));
             }
@@ -288,8 +370,8 @@ impl World {
     }
 
     fn differences(&self) -> Option<String> {
-        for source in 0..SOURCES {
-            if let Some(misplaced) = self.stage.log.misplaced(&source_name(source)).first() {
+        for (source, name) in SOURCE_NAMES.into_iter().enumerate() {
+            if let Some(misplaced) = self.stage.log.misplaced(name).first() {
                 return Some(format!("log {source}: {misplaced}"));
             }
         }

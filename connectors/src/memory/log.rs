@@ -70,6 +70,11 @@ impl MemoryLog {
         self.with(source, |stream| stream.lose(index));
     }
 
+    /// The server has no room for more messages of this stream, or has it again.
+    pub fn set_full(&self, source: &str, full: bool) {
+        self.with(source, |stream| stream.set_full(full));
+    }
+
     /// The last message, at once.
     pub fn last(&self, source: &str) -> Option<LogEntry> {
         self.with(source, |stream| stream.end().cloned())

@@ -30,9 +30,6 @@ pub use marks::MemoryMarks;
 pub use source::{Group, MemoryReading, MemorySource, ScriptedRow, Transaction};
 pub use store::{MemoryStore, MemoryTarget, StoredRow};
 
-/// Longest pause of one step, virtual milliseconds.
-const PAUSE_MAX_MS: u64 = 5;
-
 #[derive(Debug)]
 struct Sky {
     random: StdRng,
@@ -52,9 +49,9 @@ impl Weather {
         Self::of(0, 0, false)
     }
 
-    /// Pauses and faults from this seed, until [`Self::clear`].
-    pub fn stormy(seed: u64) -> Self {
-        Self::of(seed, PAUSE_MAX_MS, true)
+    /// Faults from this seed until [`Self::clear`], and pauses of at most so many virtual milliseconds a step.
+    pub fn stormy(seed: u64, pause_max_ms: u64) -> Self {
+        Self::of(seed, pause_max_ms, true)
     }
 
     fn of(seed: u64, pause_max_ms: u64, stormy: bool) -> Self {

@@ -87,11 +87,15 @@ impl MemorySource {
         self.replace(|primary, number| primary.successor(number, primary.groups().saturating_sub(groups)));
     }
 
-    /// The former primary, which replicated meanwhile, takes over again; `false` when there is none.
-    pub fn fail_back(&self) -> bool {
+    /// The former primary, which replicated meanwhile, takes over again; `false` when there is none that holds
+    /// everything behind these points.
+    pub fn fail_back(&self, needed: &[ResumePoint]) -> bool {
         self.change(|state| {
-            let Some(mut former) = state.former.take() else { return false };
-            former.rejoin(&state.primary);
+            let holds = |former: &mut Server| {
+                former.rejoin(&state.primary);
+                needed.iter().all(|point| former.holds(point))
+            };
+            let Some(former) = state.former.take_if(holds) else { return false };
             state.former = Some(std::mem::replace(&mut state.primary, former));
             state.switched();
             true
@@ -118,6 +122,11 @@ impl MemorySource {
     /// Whether the binlog still holds everything behind this point.
     pub fn holds(&self, resume: &ResumePoint) -> bool {
         lock(&self.state).primary.holds(resume)
+    }
+
+    /// Whether an XA branch is prepared before this point and decided behind it.
+    pub fn splits_branch(&self, resume: &ResumePoint) -> bool {
+        lock(&self.state).primary.splits_branch(resume)
     }
 
     /// Whether the lane holds everything up to the present end.

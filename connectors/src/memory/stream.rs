@@ -38,6 +38,7 @@ pub(super) struct Stream {
     cut: u64,
     /// In the order of arrival; the place makes it unique.
     on_the_way: BTreeMap<(Instant, Place), Sent>,
+    full: bool,
     outcomes: BTreeMap<Place, Result<LogEntry, Code>>,
     /// Messages that were stored and do not follow the position of the one before them.
     misplaced: Vec<String>,
@@ -68,8 +69,8 @@ impl Stream {
     }
 
     fn arrive(&mut self, (attempt, number): Place, sent: Sent) -> Result<LogEntry, Code> {
-        if sent.lost {
-            return Err(Code::LogUnreachable);
+        if sent.lost || self.full {
+            return Err(if self.full { Code::LogFull } else { Code::LogUnreachable });
         }
         let continues = match number.checked_sub(1) {
             None => self.last_sequence == sent.expected_sequence,
@@ -99,6 +100,7 @@ impl Stream {
         let fault = |code| {
             let found = match code {
                 Code::LogFenced => "another message was appended",
+                Code::LogFull => "there is no room",
                 _ => "the connection broke",
             };
             Fault::new(code, format!("stream of {source}"), found)
@@ -177,6 +179,11 @@ impl Stream {
     /// The oldest messages are gone; their sequences are not used again.
     pub fn discard(&mut self, messages: usize) {
         self.messages.drain(..messages.min(self.messages.len()));
+    }
+
+    /// Nothing more is stored, or everything is again.
+    pub fn set_full(&mut self, full: bool) {
+        self.full = full;
     }
 
     /// One message in the middle is gone.

@@ -357,7 +357,7 @@ async fn another_server_that_holds_all_is_followed_in_a_new_epoch() {
     again.until_seen(1).await;
     assert_eq!(again.texts().last(), Some(&"t0 + 4 2000-01-01"));
     // Back again: the same server as at first, and not its old positions.
-    assert!(ground.0.fail_back());
+    assert!(ground.0.fail_back(&[]));
     let mut back = ground.read(next.entry_after(next.batches.len() - 1)).await;
     back.until_seen(1).await;
     assert_eq!((back.texts(), back.seen[0].lsn.epoch()), (vec!["t0 + 4 2000-01-01"], 3));

@@ -1,0 +1,100 @@
+//! `replay` while everything goes on: lanes that run, and lanes whose process is frozen or dead, are set back by the
+//! product's code.
+//!
+//! Before lanes begin anew from nothing, their rows are changed by hand: only their removal repairs that.
+
+use anabranch_pipeline::deliver::{Cell, Progress, Rewind, rewind};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::Place;
+use anabranch_schemas::lsn::Lsn;
+use rand::RngExt;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+
+use crate::script::{SOURCES, TARGETS, shards, source_of};
+use crate::stage::{LANES, LaneAt, SOURCE_NAMES, Stage, lane_id};
+
+/// Behind every user of the script.
+const NOBODY: u64 = 1000;
+
+/// One lane, or all lanes of a source.
+pub async fn replay(stage: &Stage, random: &mut StdRng) {
+    let source = random.random_range(0..SOURCES);
+    let mut lanes: Vec<LaneAt> =
+        (0..TARGETS).flat_map(|target| (0..LANES).map(move |lane| (source, target, lane))).collect();
+    if random.random_ratio(2, 3) {
+        lanes = vec![*lanes.choose(random).expect("a source has lanes")];
+    }
+    // Nobody can do that either while the server is away.
+    lanes.retain(|lane| !stage.targets[lane.1].is_down());
+    let to = match any_place(stage, source, random).await {
+        Ok(Rewind::To(place)) if stage.sources[source].splits_branch(&place.resume) => {
+            // It would stop by name: the branch's rows are not behind the place.
+            return stage.tell(|| format!("replay: {place:?} lies between XA PREPARE and XA COMMIT"));
+        }
+        Ok(to) => to,
+        Err(fault) => return stage.tell(|| format!("replay: {fault}")),
+    };
+    for lane in lanes {
+        set_back(stage, lane, &to, random).await;
+    }
+}
+
+async fn any_place(stage: &Stage, source: usize, random: &mut StdRng) -> Result<Rewind, Fault> {
+    let past = stage.past(source);
+    let kept = stage.log.positions(SOURCE_NAMES[source]);
+    match random.random_range(0..3) {
+        0 => past.nothing(false).await,
+        1 => past.place(Place::Earliest).await,
+        _ => past.place(kept.choose(random).map_or(Place::Earliest, |at| Place::Lsn(*at))).await,
+    }
+}
+
+async fn set_back(stage: &Stage, lane: LaneAt, to: &Rewind, random: &mut StdRng) {
+    let (id, mut store) = (lane_id(lane), stage.store(lane));
+    match to {
+        // The operator may say where a new lane begins, and answers for that.
+        Rewind::To(_) if highest(stage, lane) == Lsn::ZERO => return,
+        Rewind::To(_) => {}
+        Rewind::ToNothing => tamper(stage, lane, random),
+    }
+    loop {
+        let outcome = rewind(&id, &mut store, to, false).await;
+        stage.tell(|| match &outcome {
+            Ok(before) => format!("{id} was at {} and is set to {to:?}", before.position),
+            Err(fault) => format!("replay: {fault}"),
+        });
+        let Err(fault) = outcome else { return };
+        // What is in doubt is said again, as people do.
+        if !matches!(fault.code(), Code::TargetUnreachable | Code::TargetFenced) {
+            return;
+        }
+    }
+}
+
+fn highest(stage: &Stage, lane: LaneAt) -> Lsn {
+    let id = lane_id(lane);
+    let of_lane = stage.progress(lane.0).into_iter().find(|(other, _)| *other == id);
+    of_lane.map_or(Lsn::ZERO, |(_, Progress { highest_position, .. })| highest_position)
+}
+
+/// Of the lane's rows some are removed, some get another key, all too new for any change to come.
+fn tamper(stage: &Stage, lane: LaneAt, random: &mut StdRng) {
+    let (owned, shards) = (stage.owned(lane), shards());
+    let of_lane = |table: &u32, shard| owned.contains(table) && source_of(shards[&shard]) == lane.0;
+    stage.targets[lane.1].tamper(|rows| {
+        let claims: Vec<_> =
+            rows.keys().filter(|(table, shard, _)| of_lane(table, *shard)).cloned().collect();
+        for claim in claims {
+            let (table, shard, key) = claim.clone();
+            match (random.random_range(0..4), &*key) {
+                (0, _) => _ = rows.remove(&claim),
+                (1, [Cell::UInt(user)]) => {
+                    let values = rows[&claim].1.clone();
+                    rows.insert((table, shard, [Cell::UInt(NOBODY + user)].into()), (Lsn::MAX, values));
+                }
+                _ => {}
+            }
+        }
+    });
+}
