@@ -19,6 +19,8 @@ pub const LANE_FLUSHES: &str = "anabranch_lane_flushes_total";
 pub const LANE_FLUSH_SECONDS: &str = "anabranch_lane_flush_seconds";
 pub const ROW_DEFECTS: &str = "anabranch_row_defects_total";
 pub const HTTP_REQUEST_SECONDS: &str = "anabranch_http_request_seconds";
+pub const CACHE_DELAY: &str = "anabranch_cache_delay_seconds";
+pub const CACHE_BELIEVED: &str = "anabranch_cache_believed";
 pub const CACHE_FILLS: &str = "anabranch_cache_fills_total";
 pub const CACHE_INVALIDATIONS: &str = "anabranch_cache_invalidations_total";
 pub const CACHE_FAULTS: &str = "anabranch_cache_faults_total";
@@ -67,6 +69,11 @@ pub fn describe() {
         Unit::Seconds,
         "Duration of a target transaction, by projection, target"
     );
+    describe_gauge!(
+        CACHE_DELAY,
+        "For how long the oldest change waits to be removed from the cache, by cache"
+    );
+    describe_gauge!(CACHE_BELIEVED, "1 = lookups are answered from the cache, 0 = they go past it, by cache");
     describe_counter!(CACHE_FILLS, "Complete sets stored in the cache");
     describe_counter!(CACHE_INVALIDATIONS, "Codes removed from the cache because their mapping rows changed");
     describe_counter!(CACHE_FAULTS, "Readings of and writings to the cache that failed, by code");

@@ -1,4 +1,4 @@
-//! `status`: every source and lane with position, lag, rate and state.
+//! `status`: every source, lane and cache with position, lag, rate and state.
 //!
 //! It asks the servers themselves, twice, so it needs no running daemon. When the daemon of this configuration
 //! answers on `http.listen`, its task states are shown too, and its lag, which knows the past.
@@ -13,7 +13,10 @@ use serde::Serialize;
 use super::{Cli, Outcome, block_on};
 use crate::api::client;
 use crate::exit::Exit;
-use crate::observe::{LaneView, Observatory, SourceView, StatusView, TaskView, lane_task, poll, reader_task};
+use crate::observe::{
+    CacheView, LaneView, Observatory, SourceView, StatusView, TaskView, cache_task, lane_task, poll,
+    reader_task,
+};
 use crate::output::{self, Reader};
 use crate::wall_clock;
 use crate::wiring::Wiring;
@@ -107,6 +110,13 @@ fn merge(status: &mut StatusView, daemon: StatusView) {
             lane.fault = task.fault.clone().or(lane.fault.take());
         }
     }
+    for cache in &mut status.caches {
+        if let Some(task) = failed(&daemon.tasks, &cache_task(&cache.cache)) {
+            cache.state.clone_from(&task.state);
+            cache.code = task.code.clone().or(cache.code.take());
+            cache.fault = task.fault.clone().or(cache.fault.take());
+        }
+    }
     status.tasks = daemon.tasks;
 }
 
@@ -119,10 +129,17 @@ fn failed<'t>(tasks: &'t [TaskView], name: &str) -> Option<&'t TaskView> {
 fn exit(status: &StatusView) -> Exit {
     let sources = status.sources.iter().filter_map(|source| source.code.as_deref());
     let lanes = status.lanes.iter().filter_map(|lane| lane.code.as_deref());
-    sources.chain(lanes).filter_map(Code::from_text).map(Exit::of).max().unwrap_or(Exit::Success)
+    let caches = status.caches.iter().filter_map(|cache| cache.code.as_deref());
+    sources
+        .chain(lanes)
+        .chain(caches)
+        .filter_map(Code::from_text)
+        .map(Exit::of)
+        .max()
+        .unwrap_or(Exit::Success)
 }
 
-/// For people: one table of sources, one of lanes, then the faults.
+/// For people: a table of sources, one of lanes, one of caches if there are any, then the faults.
 fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
     let mut out = String::new();
     let heads =
@@ -131,9 +148,14 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
     out.push('\n');
     let heads = ["LANE", "STATE", "LAG", "POSITION", "FEED", "NEWEST CHANGE", "ROWS", "ROWS/S"];
     table(&mut out, heads, status.lanes.iter().map(|lane| lane_row(lane, now_us)));
+    if !status.caches.is_empty() {
+        out.push('\n');
+        table(&mut out, ["CACHE", "STATE", "DELAY"], status.caches.iter().map(cache_row));
+    }
     let sources = status.sources.iter().map(|source| (source.source.clone(), &source.fault));
     let lanes = status.lanes.iter().map(|lane| (lane.id(), &lane.fault));
-    for (thing, fault) in sources.chain(lanes) {
+    let caches = status.caches.iter().map(|cache| (cache.cache.clone(), &cache.fault));
+    for (thing, fault) in sources.chain(lanes).chain(caches) {
         if let Some(fault) = fault {
             _ = write!(out, "\n{thing}: {}", fault.replace('\n', " "));
         }
@@ -168,6 +190,10 @@ fn lane_row(lane: &LaneView, now_us: u64) -> [String; 8] {
         lane.rows.to_string(),
         lane.rows_per_second.map_or("-".to_owned(), |rate| format!("{rate:.0}")),
     ]
+}
+
+fn cache_row(cache: &CacheView) -> [String; 3] {
+    [cache.cache.clone(), cache.state.clone(), seconds(cache.delay_seconds)]
 }
 
 /// Columns as wide as their widest cell, two blanks between.
@@ -237,6 +263,12 @@ mod tests {
                 rows: 12,
                 ..LaneView::default()
             }],
+            caches: vec![CacheView {
+                cache: "redis".to_owned(),
+                state: "believed".to_owned(),
+                delay_seconds: Some(0.0),
+                ..CacheView::default()
+            }],
             tasks: Vec::new(),
         }
     }
@@ -251,6 +283,7 @@ mod tests {
         );
         assert_eq!(lines[1], "a       current  0.2 s  1:7:320      -           60 s ago       1.5 MB    -");
         assert!(lines[4].starts_with("birthday/t/a/1  current  -"), "{text}");
+        assert_eq!(lines[6..8], ["CACHE  STATE     DELAY", "redis  believed  0.0 s"]);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use metrics::gauge;
 
 use self::rate::Rate;
 pub use self::view::{
-    LaneView, Reason, SourceView, StatusView, TaskView, cache_task, lane_task, reader_task,
+    CacheView, LaneView, Reason, SourceView, StatusView, TaskView, cache_task, lane_task, reader_task,
 };
 
 /// An answer older than this is no longer the present state: lag is counted up to now instead of up to the answer.
@@ -79,10 +79,18 @@ struct LaneObservation {
     moved_at: Option<Instant>,
 }
 
+#[derive(Debug, Clone, Default)]
+struct CacheObservation {
+    /// For how long the oldest change waits, and whether readers believe the cache; `None` until it has answered.
+    seen: Option<(Duration, bool)>,
+    answer: Answer,
+}
+
 #[derive(Debug, Default)]
 struct Observations {
     sources: BTreeMap<String, SourceObservation>,
     lanes: BTreeMap<LaneId, LaneObservation>,
+    caches: BTreeMap<String, CacheObservation>,
 }
 
 /// The shared place of all observations. Cheap to clone.
@@ -90,11 +98,13 @@ struct Observations {
 pub struct Observatory(Arc<Mutex<Observations>>);
 
 impl Observatory {
-    /// Every source and lane of the configuration, nothing known yet.
+    /// Every source, lane and cache of the configuration, nothing known yet.
     pub fn new(config: &Config) -> Self {
         let sources = config.sources.iter().map(|source| (source.name.clone(), SourceObservation::default()));
         let lanes = lanes(config).into_iter().map(|lane| (lane, LaneObservation::default()));
-        Self(Arc::new(Mutex::new(Observations { sources: sources.collect(), lanes: lanes.collect() })))
+        let caches = config.caches.iter().map(|cache| (cache.name.clone(), CacheObservation::default()));
+        let (sources, lanes, caches) = (sources.collect(), lanes.collect(), caches.collect());
+        Self(Arc::new(Mutex::new(Observations { sources, lanes, caches })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Observations> {
@@ -165,6 +175,25 @@ impl Observatory {
         }
     }
 
+    /// A cache and its outboxes told how far it is behind and whether it is believed, or could not.
+    pub fn cache_seen(&self, cache: &str, seen: &Result<(Duration, bool), Fault>, now: Instant) {
+        let mut all = self.lock();
+        let Some(known) = all.caches.get_mut(cache) else { return };
+        match seen {
+            Ok((delay, is_believed)) => {
+                known.seen = Some((*delay, *is_believed));
+                known.answer.good(now);
+                gauge!(names::CACHE_DELAY, "cache" => cache.to_owned()).set(delay.as_secs_f64());
+            }
+            Err(fault) => {
+                known.seen = known.seen.map(|(delay, _)| (delay, false));
+                known.answer.bad(fault);
+            }
+        }
+        let is_believed = known.seen.is_some_and(|(_, is_believed)| is_believed);
+        gauge!(names::CACHE_BELIEVED, "cache" => cache.to_owned()).set(f64::from(u8::from(is_believed)));
+    }
+
     /// Sets the gauges of lag as of now. To be called before they are shown: lag grows between two answers, and a
     /// server that answers nothing gives none.
     pub fn measure_lag(&self, now: Instant) {
@@ -188,7 +217,7 @@ impl Observatory {
     /// Drops head observations that the stream and every lane have passed.
     pub fn forget_passed(&self) {
         let mut all = self.lock();
-        let Observations { sources, lanes } = &mut *all;
+        let Observations { sources, lanes, .. } = &mut *all;
         for (name, source) in sources.iter_mut() {
             let lanes = lanes.iter().filter(|(id, _)| id.source == *name);
             let positions = lanes.map(|(_, lane)| lane.progress.as_ref().map(|progress| progress.position));

@@ -1,11 +1,12 @@
-//! Asks every source, the log and every target about once a second and notes the answers.
+//! Asks every source, the log, every target and cache about once a second and notes the answers.
 //!
 //! A server that does not answer holds up nothing but its own questions.
 
 use std::time::{Duration, Instant};
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Log, SourceConnector};
+use anabranch_pipeline::lookup::CacheState;
+use anabranch_pipeline::ports::{CodeCache, Log, SourceConnector};
 use futures::future::join_all;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +35,12 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
             ask_target(&wiring, &observatory, &name).await;
         }));
     }
+    for cache in &wiring.config().caches {
+        let (wiring, observatory, name) = (wiring.clone(), observatory.clone(), cache.name.clone());
+        loops.spawn(every_interval(cancel.clone(), async move || {
+            ask_cache(&wiring, &observatory, &name).await;
+        }));
+    }
     while loops.join_next().await.is_some() {}
 }
 
@@ -41,7 +48,8 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
 pub async fn once(wiring: &Wiring, observatory: &Observatory) {
     let sources = wiring.config().sources.iter().map(|source| ask_source(wiring, observatory, &source.name));
     let targets = wiring.targets().map(|target| ask_target(wiring, observatory, target));
-    tokio::join!(join_all(sources), join_all(targets));
+    let caches = wiring.config().caches.iter().map(|cache| ask_cache(wiring, observatory, &cache.name));
+    tokio::join!(join_all(sources), join_all(targets), join_all(caches));
 }
 
 async fn every_interval(cancel: CancellationToken, work: impl AsyncFn()) {
@@ -74,6 +82,22 @@ async fn ask_source(wiring: &Wiring, observatory: &Observatory, name: &str) {
 async fn ask_target(wiring: &Wiring, observatory: &Observatory, name: &str) {
     let progress = answer(Code::TargetUnreachable, || format!("target {name}"), wiring.progress(name)).await;
     observatory.progress_seen(name, &progress, Instant::now());
+}
+
+async fn ask_cache(wiring: &Wiring, observatory: &Observatory, name: &str) {
+    let state = async {
+        let cache = wiring.cache(name)?;
+        let life = cache.redis.incarnation().await?;
+        let (mut delay, mut is_believed) = (Duration::ZERO, true);
+        for outbox in &cache.outboxes {
+            let state = CacheState::read(outbox).await?;
+            delay = delay.max(state.delay);
+            is_believed &= state.is_believed(&life);
+        }
+        Ok((delay, is_believed))
+    };
+    let state = answer(Code::CacheUnreachable, || format!("cache {name}"), state).await;
+    observatory.cache_seen(name, &state, Instant::now());
 }
 
 async fn answer<T>(

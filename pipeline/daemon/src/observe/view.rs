@@ -10,7 +10,7 @@ use anabranch_pipeline::supervise::{TaskState, TaskStatus};
 use anabranch_schemas::lsn::Lsn;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, LaneObservation, Observatory, SourceObservation};
+use super::{Answer, CacheObservation, LaneObservation, Observatory, SourceObservation};
 
 /// Lag up to here is fine even without visible progress: a position that moves only by marks stands still for a while.
 const LAG_READY: Duration = Duration::from_secs(30);
@@ -22,6 +22,8 @@ const PROGRESS_WITHIN: Duration = Duration::from_secs(15);
 pub struct StatusView {
     pub sources: Vec<SourceView>,
     pub lanes: Vec<LaneView>,
+    #[serde(default)]
+    pub caches: Vec<CacheView>,
     pub tasks: Vec<TaskView>,
 }
 
@@ -66,6 +68,19 @@ pub struct LaneView {
     pub committed_at_us: Option<u64>,
     pub rows: u64,
     pub rows_per_second: Option<f64>,
+}
+
+/// One cache.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CacheView {
+    pub cache: String,
+    /// `believed`; `passed` = lookups go past it, because it is behind or has begun another life; `unknown`,
+    /// `unreachable`; or the state of the daemon's task when it has failed: `retrying`, `stopped`.
+    pub state: String,
+    pub code: Option<String>,
+    pub fault: Option<String>,
+    /// For how long the oldest change waits to be removed from it.
+    pub delay_seconds: Option<f64>,
 }
 
 /// One task of the daemon that answers.
@@ -130,8 +145,14 @@ impl Observatory {
                 overlay(status, &mut view.state, &mut view.code, &mut view.fault);
             }
         }
+        let mut caches: Vec<_> = all.caches.iter().map(|(name, cache)| cache.view(name)).collect();
+        for view in &mut caches {
+            if let Some(status) = tasks.get(&cache_task(&view.cache)) {
+                overlay(status, &mut view.state, &mut view.code, &mut view.fault);
+            }
+        }
         let tasks = tasks.iter().map(|(name, status)| TaskView::of(name, status, now)).collect();
-        StatusView { sources, lanes, tasks }
+        StatusView { sources, lanes, caches, tasks }
     }
 
     /// Why this process is not ready; empty = ready. Only what its own tasks work on counts.
@@ -255,6 +276,25 @@ impl SourceObservation {
             committed_at_us: known(self.committed_at_us),
             binlog_bytes_per_second: self.head_bytes.per_second(),
             messages_per_second: self.messages.per_second(),
+        }
+    }
+}
+
+impl CacheObservation {
+    fn view(&self, name: &str) -> CacheView {
+        let (code, fault) = first_fault(&[&self.answer]);
+        let state = match self.seen {
+            _ if code.is_some() => "unreachable",
+            None => "unknown",
+            Some((_, true)) => "believed",
+            Some((_, false)) => "passed",
+        };
+        CacheView {
+            cache: name.to_owned(),
+            state: state.to_owned(),
+            code,
+            fault,
+            delay_seconds: self.seen.map(|(delay, _)| delay.as_secs_f64()),
         }
     }
 }
