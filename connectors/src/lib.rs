@@ -3,4 +3,9 @@
 pub mod memory;
 pub mod mysql;
 pub mod nats;
+mod progress;
 pub mod redis;
+pub mod search;
+mod tls;
+
+pub use self::progress::StoredProgress;

@@ -14,3 +14,4 @@ pub mod metrics;
 pub mod ports;
 pub mod projections;
 pub mod supervise;
+pub mod wall_clock;

@@ -4,8 +4,6 @@
 //! on an unbroken connection remembers its [`Connection::generation`] and ends when it changes. A list of further
 //! servers is not configured: the client learns the other members of a cluster from the first.
 
-use std::error::Error as StdError;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,11 +13,12 @@ use anabranch_pipeline::error::{Code, Fault};
 use async_nats::connection::State;
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::{self, account::Account};
-use async_nats::{Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerInfo, rustls};
+use async_nats::{Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerInfo};
 use tokio::sync::watch;
 
 use super::error;
 use super::setup::MESSAGE_BYTES_MAX;
+use crate::tls;
 
 /// Wait for one answer. A request that a reconnect lost is never answered.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -148,24 +147,11 @@ fn connect_fault(subject: &str, error: ConnectError) -> Fault {
             denied("user or password refused").needs("an account of this server in log.url").caused_by(error)
         }
         ConnectErrorKind::Tls => denied("TLS cannot be set up; is log.ca_file readable?").caused_by(error),
-        _ if is_tls(&error) => denied("the TLS handshake failed")
+        _ if tls::is_beneath(&error) => denied("the TLS handshake failed")
             .needs("a certificate for this host from the authority in log.ca_file")
             .caused_by(error),
         _ => Fault::new(Code::LogUnreachable, subject, "no connection").caused_by(error),
     }
-}
-
-/// Whether TLS itself failed. The client library hides it in an I/O error, whose `source` skips it.
-fn is_tls(error: &ConnectError) -> bool {
-    let mut next: Option<&(dyn StdError + 'static)> = error.source();
-    while let Some(error) = next {
-        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        if error.is::<rustls::Error>() || inner.is_some_and(|inner| inner.is::<rustls::Error>()) {
-            return true;
-        }
-        next = error.source();
-    }
-    false
 }
 
 #[cfg(test)]

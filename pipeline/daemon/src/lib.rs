@@ -13,5 +13,6 @@ pub mod output;
 pub mod settings;
 pub mod tasks;
 pub mod telemetry;
-pub mod wall_clock;
 pub mod wiring;
+
+pub use anabranch_pipeline::wall_clock;

@@ -5,20 +5,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use anabranch_connectors::StoredProgress;
 use anabranch_connectors::mysql::source::MysqlSource;
-use anabranch_connectors::mysql::target::{
-    MysqlMapping, MysqlOutbox, MysqlTarget, SetupReport, StoredProgress,
-};
+use anabranch_connectors::mysql::target::{self as mysql, MysqlLane, MysqlMapping, MysqlOutbox, MysqlTarget};
 use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::redis::{RedisCache, RedisSettings};
+use anabranch_connectors::search::{self, SearchLane, SearchTarget};
 use anabranch_pipeline::config::{CacheConfig, Config, SourceConfig};
-use anabranch_pipeline::deliver::{LaneId, Progress};
+use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
 use anabranch_pipeline::error::{Class, Code, Fault};
-use anabranch_pipeline::ports::SourceConnector;
-use anabranch_pipeline::projections::Projection;
+use anabranch_pipeline::ports::{self, SourceConnector};
+use anabranch_pipeline::projections::{LaneScope, Projection};
 use tokio::sync::{OnceCell, Semaphore};
 
-pub use anabranch_connectors::mysql::target::MysqlLane as LaneStore;
 pub use anabranch_connectors::nats::{NatsLog as Log, TailFrom};
 
 /// Every connector of one configuration. Cheap to clone.
@@ -51,9 +50,22 @@ struct Source {
 }
 
 struct Target {
-    target: MysqlTarget,
+    server: TargetServer,
     /// Filled by the first pre-flight of this process that passed.
     checked: OnceCell<()>,
+}
+
+/// A target's server, of either kind.
+enum TargetServer {
+    Mysql(MysqlTarget),
+    Search(SearchTarget),
+}
+
+/// The store of a lane on either kind of server.
+#[derive(Debug)]
+pub enum LaneStore {
+    Mysql(MysqlLane),
+    Search(SearchLane),
 }
 
 impl Wiring {
@@ -67,9 +79,11 @@ impl Wiring {
                 (source.name.clone(), Source { config: source.clone(), connector, direct_feeds })
             })
             .collect();
-        let targets = MysqlTarget::all(&config)
-            .into_iter()
-            .map(|target| (target.name().to_owned(), Target { target, checked: OnceCell::new() }))
+        let mysql = MysqlTarget::all(&config).into_iter().map(TargetServer::Mysql);
+        let search = SearchTarget::all(&config).into_iter().map(TargetServer::Search);
+        let targets = mysql
+            .chain(search)
+            .map(|server| (server.name().to_owned(), Target { server, checked: OnceCell::new() }))
             .collect();
         let projections = config
             .projections
@@ -115,7 +129,7 @@ impl Wiring {
 
     /// The store of a lane, not connected yet.
     pub fn lane(&self, id: &LaneId) -> Result<LaneStore, Fault> {
-        self.target(&id.target)?.target.lane(id).ok_or_else(|| unknown("lane", &id.to_string()))
+        self.target(&id.target)?.server.lane(id).ok_or_else(|| unknown("lane", &id.to_string()))
     }
 
     pub fn cache(&self, name: &str) -> Result<&Cache, Fault> {
@@ -164,11 +178,11 @@ impl Wiring {
 
     /// The progress rows of a target that belong to configured lanes.
     async fn stored_progress(&self, target: &str) -> Result<BTreeMap<LaneId, StoredProgress>, Fault> {
-        let target = &self.target(target)?.target;
-        let configured = target.lane_ids();
-        let stored = target.progress().await?.into_iter().map(|row| {
+        let server = &self.target(target)?.server;
+        let configured = server.lane_ids();
+        let stored = server.progress().await?.into_iter().map(|row| {
             let (projection, source) = (row.projection.clone(), row.source.clone());
-            (LaneId { projection, target: target.name().to_owned(), source, lane: row.lane }, row)
+            (LaneId { projection, target: server.name().to_owned(), source, lane: row.lane }, row)
         });
         Ok(stored.filter(|(id, _)| configured.contains(id)).collect())
     }
@@ -184,7 +198,7 @@ impl Wiring {
     /// Pre-flight of one target.
     pub async fn check_target(&self, name: &str) -> Vec<Fault> {
         match self.target(name) {
-            Ok(target) => target.target.check().await,
+            Ok(target) => target.server.check().await,
             Err(fault) => vec![fault],
         }
     }
@@ -205,7 +219,7 @@ impl Wiring {
     /// The target's pre-flight as one result; once it has passed it is not repeated: later faults show themselves.
     pub async fn require_target(&self, name: &str) -> Result<(), Fault> {
         let target = self.target(name)?;
-        let check = || async { worst(target.target.check().await) };
+        let check = || async { worst(target.server.check().await) };
         target.checked.get_or_try_init(check).await.copied()
     }
 
@@ -216,20 +230,101 @@ impl Wiring {
         Ok(steps.iter().map(ToString::to_string).collect())
     }
 
-    /// Control and derived tables of a target: what was made or found.
+    /// What progress and rows of a target need: what was made or found.
     pub async fn set_up_target(&self, name: &str) -> Result<Vec<String>, Vec<Fault>> {
         let one = |fault| vec![fault];
-        let report = self.target(name).map_err(one)?.target.setup().await.map_err(one)?;
-        Ok(vec![match report {
-            SetupReport { databases: 0, tables: 0, progress_rows: 0 } => format!("target {name}: as needed"),
-            SetupReport { databases, tables, progress_rows } => format!(
-                "target {name}: created {databases} databases, {tables} tables, {progress_rows} progress rows"
-            ),
+        let made = self.target(name).map_err(one)?.server.setup().await.map_err(one)?;
+        Ok(vec![match made {
+            None => format!("target {name}: as needed"),
+            Some(made) => format!("target {name}: created {made}"),
         }])
     }
 
     fn source_names(&self) -> Vec<String> {
         self.0.config.sources.iter().map(|source| source.name.clone()).collect()
+    }
+}
+
+impl TargetServer {
+    fn name(&self) -> &str {
+        match self {
+            Self::Mysql(target) => target.name(),
+            Self::Search(target) => target.name(),
+        }
+    }
+
+    fn lane_ids(&self) -> Vec<LaneId> {
+        match self {
+            Self::Mysql(target) => target.lane_ids(),
+            Self::Search(target) => target.lane_ids(),
+        }
+    }
+
+    fn lane(&self, id: &LaneId) -> Option<LaneStore> {
+        match self {
+            Self::Mysql(target) => target.lane(id).map(LaneStore::Mysql),
+            Self::Search(target) => target.lane(id).map(LaneStore::Search),
+        }
+    }
+
+    async fn progress(&self) -> Result<Vec<StoredProgress>, Fault> {
+        match self {
+            Self::Mysql(target) => target.progress().await,
+            Self::Search(target) => target.progress().await,
+        }
+    }
+
+    async fn check(&self) -> Vec<Fault> {
+        match self {
+            Self::Mysql(target) => target.check().await,
+            Self::Search(target) => target.check().await,
+        }
+    }
+
+    /// What was created, if anything.
+    async fn setup(&self) -> Result<Option<String>, Fault> {
+        Ok(match self {
+            Self::Mysql(target) => {
+                let made = target.setup().await?;
+                let mysql::SetupReport { databases, tables, progress_rows } = made;
+                let text = format!("{databases} databases, {tables} tables, {progress_rows} progress rows");
+                (made != mysql::SetupReport::default()).then_some(text)
+            }
+            Self::Search(target) => {
+                let made = target.setup().await?;
+                let search::SetupReport { indexes, aliases, progress_documents } = made;
+                let text = format!(
+                    "{indexes} indexes, {aliases} further aliases, {progress_documents} progress documents"
+                );
+                (made != search::SetupReport::default()).then_some(text)
+            }
+        })
+    }
+}
+
+impl LaneStore {
+    /// The tables that the lane owns, as its projection wants them named.
+    pub fn scope(&self) -> LaneScope {
+        match self {
+            Self::Mysql(lane) => lane.scope(),
+            Self::Search(lane) => lane.scope(),
+        }
+    }
+}
+
+impl ports::LaneStore for LaneStore {
+    async fn load(&mut self) -> Result<Progress, Fault> {
+        match self {
+            Self::Mysql(lane) => lane.load().await,
+            Self::Search(lane) => lane.load().await,
+        }
+    }
+
+    async fn commit(&mut self, flush: &Flush) -> Result<(), Fault> {
+        match self {
+            Self::Mysql(lane) => lane.commit(flush).await,
+            Self::Search(lane) => lane.commit(flush).await,
+        }
     }
 }
 

@@ -59,6 +59,11 @@ impl Assignment {
         self.projection.fingerprint(self.target)
     }
 
+    /// Whether a lane of its projection is one of its own.
+    pub fn has_lane(&self, id: &LaneId) -> bool {
+        id.projection == self.name && id.lane < self.lanes && self.sources.contains(&id.source)
+    }
+
     /// Its lanes on the target of that name: sources × lanes.
     pub fn lane_ids(&self, target: &str) -> Vec<LaneId> {
         let of_source = |source: &String| {

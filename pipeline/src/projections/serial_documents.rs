@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use anabranch_schemas::change::{Change, Entity, Value};
-use anabranch_schemas::serial;
+use anabranch_schemas::{search, serial};
 
 use super::{Defect, Defects, LaneScope, ProjectedTable, push_if_owned};
 use crate::config::DocumentIndex;
@@ -14,7 +14,7 @@ use crate::deliver::{Cell, DerivedTable, Flush, Mutation, MutationAction, TableS
 
 /// The document: its fields are the captured columns and where the row lies. The store adds shard, version and source.
 static SHAPE: TableShape = TableShape {
-    definition: "",
+    definition: search::SERIAL_DOCUMENTS,
     key_columns: &["uuid"],
     value_columns: &[
         "imei1",

@@ -12,7 +12,14 @@ macro_rules! on_twin_and_server {
                 super::$test(<super::$twin as super::Ground>::start().await).await;
             })+
         }
-        mod server {
+        on_server!(server, $server: $($test),+);
+    };
+}
+
+/// Makes a test of each function in a module, on a real server.
+macro_rules! on_server {
+    ($module:ident, $server:ident: $($test:ident),+ $(,)?) => {
+        mod $module {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $test() {
                 super::$test(<super::$server as super::Ground>::start().await).await;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use anabranch_connectors::memory::{MemoryStore, MemoryTarget, Weather};
 use anabranch_connectors::mysql::target::MysqlLane;
+use anabranch_connectors::search::SearchLane;
 use anabranch_pipeline::deliver::{Cell, Flush, Mutation, MutationAction, Progress};
-use anabranch_pipeline::error::{Class, Code};
+use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_pipeline::projections::{LaneScope, Projection};
 use anabranch_schemas::change::Action;
@@ -98,6 +99,73 @@ impl Ground for Server {
     }
 }
 
+/// An index of devices that stands for all tables: a row is the device `table.user`, its birthday the first code.
+pub struct Documents {
+    projection: Projection,
+    place: crate::search::Place,
+}
+
+/// A lane of documents that takes the flushes of a lane of tables.
+pub struct AsDocuments(SearchLane);
+
+impl LaneStore for AsDocuments {
+    async fn load(&mut self) -> Result<Progress, Fault> {
+        self.0.load().await
+    }
+
+    async fn commit(&mut self, flush: &Flush) -> Result<(), Fault> {
+        let mut documents = Flush::new(flush.progress.clone());
+        flush.withdrawals.iter().for_each(|(shard, lsn)| documents.withdraw(*shard, *lsn));
+        let values = self.0.projection().tables()[0].derived.shape.value_columns.len();
+        for mutation in flush.ordered() {
+            let [Cell::UInt(user)] = mutation.key else { panic!("{:?}", mutation.key) };
+            let key = format!("{}.{user}", mutation.table).into_bytes();
+            let action = match mutation.action {
+                MutationAction::Delete => MutationAction::Delete,
+                MutationAction::Upsert(birthday) => {
+                    let none = std::iter::repeat_n(Cell::Null, values - birthday.len());
+                    MutationAction::Upsert(birthday.iter().cloned().chain(none).collect())
+                }
+            };
+            let key = Box::new([Cell::Bytes(key.into())]);
+            documents.push(Mutation { table: 0, key, action, ..mutation.to_owned() });
+        }
+        self.0.commit(&documents).await
+    }
+}
+
+impl Ground for Documents {
+    type Store = AsDocuments;
+
+    async fn start() -> Self {
+        let place = crate::search::Place::new().await.ready().await;
+        Self { projection: Twin::start().await.projection, place }
+    }
+
+    async fn lane(&self) -> (AsDocuments, Progress) {
+        let (lane, progress) = self.place.lane("source-a", 0).await;
+        (AsDocuments(lane), progress)
+    }
+
+    fn projection(&self) -> Projection {
+        self.projection.clone()
+    }
+
+    async fn rows(&self) -> Rows {
+        let text = |document: &serde_json::Value, name: &str| document[name].as_str().unwrap().to_owned();
+        let row = |document: &serde_json::Value| {
+            let device = text(document, "uuid");
+            let (table, user) = device.split_once('.').unwrap();
+            let derived = &self.projection.tables()[table.parse::<usize>().unwrap()].derived;
+            let shard = text(document, "shard_id").parse().unwrap();
+            let name = format!("{}.{}", derived.database, derived.table);
+            let lsn = document["lsn"].as_u64().unwrap();
+            ((name, shard, user.parse().unwrap()), (text(document, "imei1"), lsn, 0))
+        };
+        self.place.documents().await.values().map(row).collect()
+    }
+}
+
 /// `(table, birthday, lsn)` of one user's rows.
 async fn rows_of(ground: &impl Ground, user_id: u64) -> Vec<(String, String, u64)> {
     let name = |table: &str| table.split_once('.').unwrap().1.to_owned();
@@ -133,7 +201,15 @@ impl<S: LaneStore> Writer<S> {
     }
 }
 
-on_twin_and_server!(Twin, Server:
+/// Every store, with the same tests.
+macro_rules! on_every_store {
+    ($($test:ident),+ $(,)?) => {
+        on_twin_and_server!(Twin, Server: $($test),+);
+        on_server!(search, Documents: $($test),+);
+    };
+}
+
+on_every_store!(
     what_was_committed_is_read_back_whole,
     progress_without_rows_is_stored_too,
     a_stale_writer_is_fenced_and_changes_nothing,

@@ -10,9 +10,10 @@ use anabranch_schemas::sql;
 use super::catalog::{Catalog, FoundTable};
 use super::ddl::Shape;
 use super::session::Session;
-use super::setup::{Enrolment, gone};
+use super::setup::{gone, read_enrolment};
 use super::{MysqlTarget, SETUP_COMMAND};
 use crate::mysql::connection::{quote_identifier, quote_table};
+use crate::progress::Enrolment;
 
 /// Oldest servers that the SQL of set-up and flushes is known to work on.
 const MARIADB_MIN: (u32, u32) = (10, 6);
@@ -50,8 +51,8 @@ async fn look(target: &MysqlTarget, faults: &mut Vec<Fault>) -> Result<(), Fault
         probed.push((control.to_owned(), probe(&target.progress_table(), &Shape::of(sql::PROGRESS))));
     }
     let enrolment = match control_is_usable {
-        true => Enrolment::read(&mut session, target, &catalog).await?,
-        false => Enrolment::default(),
+        true => read_enrolment(&mut session, target, &catalog).await?,
+        false => Enrolment::at(target.progress_table()),
     };
     for assignment in &target.0.assignments {
         // Progress of another layout means other tables: what is missing then is no mistake of its own.
@@ -165,7 +166,9 @@ fn progress_fault(target: &MysqlTarget, assignment: &Assignment, enrolment: &Enr
                 .needs("a progress row")
                 .remedy(SETUP_COMMAND)
         };
-        enrolment.loss(target, assignment, &lane).or_else(|| enrolment.row(&lane).is_none().then(new))
+        enrolment
+            .loss(&target.subject(), assignment, &lane)
+            .or_else(|| enrolment.row(&lane).is_none().then(new))
     })
 }
 

@@ -18,12 +18,13 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
 use super::outbox::{CACHE_TABLE, OutboxText};
-use super::progress::{self, StoredProgress, literal};
+use super::progress::{self, literal};
 use super::session::TextRow;
 use super::statements::{self, Layout, TextLimits};
 use super::{MysqlTarget, SETUP_COMMAND, with_remedy};
 use crate::mysql::connection::{async_options, quote_table};
 use crate::mysql::error::{Side, from_async};
+use crate::progress::StoredProgress;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A withdrawal of a shard with millions of users takes so long; a server that answers nothing is given up then.

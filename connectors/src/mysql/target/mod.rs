@@ -32,10 +32,10 @@ pub use self::mapping::MysqlMapping;
 pub use self::outbox::MysqlOutbox;
 use self::outbox::{CACHE_TABLE, OUTBOX_TABLE};
 use self::pool::Pool;
-pub use self::progress::StoredProgress;
 use self::session::Session;
 pub use self::setup::SetupReport;
 use super::connection::quote_table;
+use crate::progress::StoredProgress;
 
 /// What makes every missing table and row that may be made.
 const SETUP_COMMAND: &str = "anabranch --config FILE setup";
@@ -89,8 +89,7 @@ impl MysqlTarget {
     /// The store of one lane; `None` when this target has no such lane. Nothing is connected yet.
     pub fn lane(&self, id: &LaneId) -> Option<MysqlLane> {
         let assignment = self.0.assignments.iter().find(|assignment| assignment.name == id.projection)?;
-        let known =
-            id.target == self.0.name && id.lane < assignment.lanes && assignment.sources.contains(&id.source);
+        let known = id.target == self.0.name && assignment.has_lane(id);
         known.then(|| MysqlLane::new(self.clone(), Arc::clone(assignment), id.clone()))
     }
 

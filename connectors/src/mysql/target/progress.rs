@@ -12,6 +12,7 @@ use anabranch_schemas::lsn::{Lsn, ResumePoint};
 
 use super::session::TextRow;
 use crate::mysql::connection::push_bytes;
+use crate::progress::{StoredProgress, checksum};
 
 /// Columns in the order in which rows are read.
 const COLUMNS: &[&str] = &[
@@ -34,21 +35,6 @@ const COLUMNS: &[&str] = &[
     "rows_applied",
     "checksum",
 ];
-
-/// A progress row as it stands in a target.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredProgress {
-    pub projection: String,
-    pub source: String,
-    pub lane: u32,
-    /// Number of lanes that it was made for.
-    pub lanes: u32,
-    /// Layout that it was made for.
-    pub layout: String,
-    pub progress: Progress,
-    /// Its checksum is right, or an operator has taken it out.
-    pub is_trusted: bool,
-}
 
 /// A string literal that means this text whatever the connection's character set.
 pub(super) fn literal(text: &str) -> String {
@@ -123,39 +109,6 @@ pub(super) fn update(table: &str, lane: &LaneId, progress: &Progress) -> String 
     )
 }
 
-/// Over everything that a commit writes: a row that was changed by hand is found out. CRC-32 (IEEE) of the fields, each
-/// with its length.
-fn checksum(projection: &str, source: &str, lane: u32, progress: &Progress) -> u32 {
-    let (sequence, id) = progress.message.clone().unwrap_or_default();
-    let numbers = [
-        u64::from(lane),
-        progress.revision,
-        progress.position.as_u64(),
-        progress.highest_position.as_u64(),
-        progress.resume.position,
-        sequence,
-        u64::from(progress.message.is_some()),
-        progress.committed_at_us,
-        progress.rows,
-    ];
-    let texts = [
-        projection,
-        source,
-        &progress.resume.file,
-        &progress.resume.gtid_set,
-        &progress.server.flavor,
-        &progress.server.id,
-        &id,
-    ];
-    let mut hasher = crc32fast::Hasher::new();
-    numbers.iter().for_each(|number| hasher.update(&number.to_le_bytes()));
-    for text in texts {
-        hasher.update(&(text.len() as u64).to_le_bytes());
-        hasher.update(text.as_bytes());
-    }
-    hasher.finalize()
-}
-
 impl StoredProgress {
     /// From a row of [`select`]. A checksum of NULL is an operator's word that the row is right.
     pub(super) fn from_row(subject: &str, row: &TextRow) -> Result<Self, Fault> {
@@ -192,44 +145,7 @@ impl StoredProgress {
         stored.is_trusted = stored_checksum.is_none_or(|found| found == expected);
         Ok(stored)
     }
-
-    /// Why a row that is not trusted must not be gone on from.
-    pub fn damaged(&self, subject: &str) -> Fault {
-        let row = format!("{subject}, progress of {}/{}/{}", self.projection, self.source, self.lane);
-        Fault::new(Code::TargetProgressCorrupt, row, "its checksum is wrong: it was changed by hand or damaged")
-            .needs("the row as Anabranch wrote it")
-            .remedy(format!(
-                "restore it; or set its `checksum` to NULL, and at once `anabranch --config FILE replay --projection {} \
-                 --source {} --from earliest`",
-                self.projection, self.source
-            ))
-    }
-
-    /// Why the row does not belong to these lanes and this layout, if it does not.
-    pub(super) fn mismatch(&self, subject: &str, lanes: u32, layout: &str) -> Option<Fault> {
-        let row = format!("{subject}, progress of {}/{}/{}", self.projection, self.source, self.lane);
-        if self.lanes != lanes {
-            let found = format!("it was made for {} lanes", self.lanes);
-            return Some(
-                Fault::new(Code::TargetProgressLost, row, found).needs(format!("{lanes} lanes")).remedy(
-                    format!(
-                        "set `lanes = {}` for projection {}, or {}",
-                        self.lanes, self.projection, START_ANEW
-                    ),
-                ),
-            );
-        }
-        (self.layout != layout).then(|| {
-            Fault::new(Code::TargetProgressLost, row, format!("it was made for the layout `{}`", self.layout))
-                .needs(format!("the configured layout `{layout}`"))
-                .remedy(format!("set the projection's layout back, or {START_ANEW}"))
-        })
-    }
 }
-
-/// How a projection begins again on a target, when nothing else helps.
-pub(super) const START_ANEW: &str = "start the projection anew on this target: empty its derived tables, delete its \
-     rows from the tables `progress` and `enrolled`, run `anabranch --config FILE setup`";
 
 /// Named access to a row.
 struct Cells<'r> {
@@ -309,13 +225,6 @@ mod tests {
         let row: TextRow = vec![Some("x".to_owned()); COLUMNS.len()];
         let fault = StoredProgress::from_row("target t", &row).unwrap_err();
         assert_eq!(fault.code(), Code::TargetProgressLost);
-    }
-
-    #[test]
-    fn another_number_of_lanes_or_layout_does_not_fit() {
-        assert!(stored().mismatch("target t", 2, "by_day").is_none());
-        assert!(stored().mismatch("target t", 3, "by_day").unwrap().to_string().contains("`lanes = 2`"));
-        assert!(stored().mismatch("target t", 2, "by_user").unwrap().to_string().contains("by_user"));
     }
 
     #[test]

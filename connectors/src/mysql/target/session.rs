@@ -8,10 +8,11 @@ use anabranch_pipeline::error::{Code, Fault};
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Connection, Row};
 
-use super::progress::{self, StoredProgress};
+use super::progress;
 use super::{MysqlTarget, with_remedy};
 use crate::mysql::connection::sqlx_options;
 use crate::mysql::error::{Side, from_sqlx};
+use crate::progress::StoredProgress;
 
 /// Well above a TLS handshake on a slow link.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -6,17 +6,17 @@
 
 use std::collections::HashSet;
 
-use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
 use anabranch_pipeline::projections::Assignment;
 use futures::future::try_join_all;
 
 use super::catalog::Catalog;
-use super::progress::{self, START_ANEW, StoredProgress, literal};
+use super::progress::{self, literal};
 use super::session::Session;
 use super::{MysqlTarget, ddl};
 use crate::mysql::connection::{quote_identifier, quote_table};
+use crate::progress::{Enrolment, START_ANEW};
 
 /// Statements a packet: hundreds of tables in a few round trips, each far below every packet limit.
 const STATEMENTS_PER_PACKET: usize = 100;
@@ -33,86 +33,32 @@ pub struct SetupReport {
     pub progress_rows: usize,
 }
 
-/// Progress rows and the pairs (projection, source) that once got theirs.
-#[derive(Debug, Default)]
-pub(super) struct Enrolment {
-    pub(super) rows: Vec<StoredProgress>,
-    pub(super) enrolled: HashSet<(String, String)>,
-}
-
-impl Enrolment {
-    pub(super) async fn read(
-        session: &mut Session,
-        target: &MysqlTarget,
-        catalog: &Catalog,
-    ) -> Result<Self, Fault> {
-        let mut enrolment = Self::default();
-        if catalog.has_progress_table(target) {
-            enrolment.rows = session.progress(target).await?;
-        }
-        if catalog.table(&target.0.control_database, ddl::ENROLLED_TABLE).is_some() {
-            let sql = format!("SELECT `projection`, `source` FROM {}", target.enrolled_table());
-            for row in session.rows(sql).await? {
-                let mut cells = row.into_iter().map(Option::unwrap_or_default);
-                if let (Some(projection), Some(source)) = (cells.next(), cells.next()) {
-                    enrolment.enrolled.insert((projection, source));
-                }
+/// Reads what the control tables know.
+pub(super) async fn read_enrolment(
+    session: &mut Session,
+    target: &MysqlTarget,
+    catalog: &Catalog,
+) -> Result<Enrolment, Fault> {
+    let mut enrolment = Enrolment::at(target.progress_table());
+    if catalog.has_progress_table(target) {
+        enrolment.rows = session.progress(target).await?;
+    }
+    if catalog.table(&target.0.control_database, ddl::ENROLLED_TABLE).is_some() {
+        let sql = format!("SELECT `projection`, `source` FROM {}", target.enrolled_table());
+        for row in session.rows(sql).await? {
+            let mut cells = row.into_iter().map(Option::unwrap_or_default);
+            if let (Some(projection), Some(source)) = (cells.next(), cells.next()) {
+                enrolment.enrolled.insert((projection, source));
             }
         }
-        Ok(enrolment)
     }
-
-    pub(super) fn row(&self, lane: &LaneId) -> Option<&StoredProgress> {
-        self.rows.iter().find(|row| {
-            row.projection == lane.projection && row.source == lane.source && row.lane == lane.lane
-        })
-    }
-
-    /// Whether progress rows of that source were made here at some time.
-    pub(super) fn knows(&self, projection: &str, source: &str) -> bool {
-        self.enrolled.contains(&(projection.to_owned(), source.to_owned()))
-            || self.rows.iter().any(|row| row.projection == projection && row.source == source)
-    }
-
-    fn knows_projection(&self, projection: &str) -> bool {
-        self.enrolled.iter().any(|(name, _)| name == projection)
-            || self.rows.iter().any(|row| row.projection == projection)
-    }
-
-    /// Whether some lane of the projection has applied anything.
-    pub(super) fn has_moved(&self, projection: &str) -> bool {
-        self.rows.iter().any(|row| row.projection == projection && row.progress.revision > 0)
-    }
-
-    /// What a person must decide about one lane, if anything: a row that is lost or made for something else.
-    pub(super) fn loss(&self, target: &MysqlTarget, assignment: &Assignment, lane: &LaneId) -> Option<Fault> {
-        match self.row(lane) {
-            Some(row) => row.mismatch(&target.subject(), assignment.lanes, &assignment.fingerprint()),
-            None if self.knows(&lane.projection, &lane.source) => {
-                // Other lanes' rows say more than "gone" when the number of lanes was raised.
-                let other =
-                    self.rows.iter().find(|r| r.projection == lane.projection && r.source == lane.source);
-                let mismatch = other.and_then(|row| {
-                    row.mismatch(&target.subject(), assignment.lanes, &assignment.fingerprint())
-                });
-                Some(mismatch.unwrap_or_else(|| lost(target, lane)))
-            }
-            None => None,
-        }
-    }
-}
-
-fn lost(target: &MysqlTarget, lane: &LaneId) -> Fault {
-    let found = format!("its row in {} is gone", target.progress_table());
-    Fault::new(Code::TargetProgressLost, format!("lane {lane}"), found)
-        .needs("the row: without it nobody knows which rows of the derived tables are out of date")
-        .remedy(format!("restore the control database together with the derived tables, or {START_ANEW}"))
+    Ok(enrolment)
 }
 
 pub(super) async fn setup(target: &MysqlTarget) -> Result<SetupReport, Fault> {
     let mut session = Session::open(target).await?;
     let catalog = Catalog::read(&mut session, target).await?;
-    let enrolment = Enrolment::read(&mut session, target, &catalog).await?;
+    let enrolment = read_enrolment(&mut session, target, &catalog).await?;
     for assignment in &target.0.assignments {
         look(&mut session, target, &catalog, &enrolment, assignment).await?;
     }
@@ -135,7 +81,7 @@ async fn look(
 ) -> Result<(), Fault> {
     let lanes = target.lane_ids().into_iter().filter(|lane| lane.projection == assignment.name);
     for lane in lanes {
-        if let Some(fault) = enrolment.loss(target, assignment, &lane) {
+        if let Some(fault) = enrolment.loss(&target.subject(), assignment, &lane) {
             return Err(fault);
         }
     }

@@ -18,8 +18,8 @@ const BEHIND: (u32, u32) = (22, 0);
 
 const TRUST_STORE: &str = include_str!("java/TrustStore.java");
 
-pub(super) const HELP: &str = "install Java 17 to 21 (with javac and jar) and Maven yourself so that they are on PATH, on \
-    Debian and Ubuntu: apt-get install --no-install-recommends default-jdk-headless maven";
+pub(super) const HELP: &str = "install Java 17 to 21 (with javac and jar) and Maven yourself so that they are on \
+    PATH, on Debian and Ubuntu: apt-get install --no-install-recommends default-jdk-headless maven";
 
 /// Where Java's programs lie, and what they need.
 #[derive(Debug, Clone)]

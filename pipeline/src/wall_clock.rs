@@ -1,4 +1,5 @@
-//! The wall clock: for people, as the age of a change, and for the order of uuids. It decides nothing.
+//! The wall clock: for people, as the age of a change or of what was withdrawn, and for the order of uuids. It decides
+//! nothing.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,0 +1,183 @@
+//! The progress row of a lane as a target stores it, whatever kind of store that is: what it was made for, and whether
+//! it is as Anabranch wrote it.
+
+use std::collections::HashSet;
+
+use anabranch_pipeline::deliver::{LaneId, Progress};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::projections::Assignment;
+
+/// A progress row as it stands in a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredProgress {
+    pub projection: String,
+    pub source: String,
+    pub lane: u32,
+    /// Number of lanes that it was made for.
+    pub lanes: u32,
+    /// Layout that it was made for.
+    pub layout: String,
+    pub progress: Progress,
+    /// Its checksum is right, or an operator has taken it out.
+    pub is_trusted: bool,
+}
+
+/// Over everything that a commit writes: a row that was changed by hand is found out. CRC-32 (IEEE) of the fields, each
+/// with its length.
+pub(crate) fn checksum(projection: &str, source: &str, lane: u32, progress: &Progress) -> u32 {
+    let (sequence, id) = progress.message.clone().unwrap_or_default();
+    let numbers = [
+        u64::from(lane),
+        progress.revision,
+        progress.position.as_u64(),
+        progress.highest_position.as_u64(),
+        progress.resume.position,
+        sequence,
+        u64::from(progress.message.is_some()),
+        progress.committed_at_us,
+        progress.rows,
+    ];
+    let texts = [
+        projection,
+        source,
+        &progress.resume.file,
+        &progress.resume.gtid_set,
+        &progress.server.flavor,
+        &progress.server.id,
+        &id,
+    ];
+    let mut hasher = crc32fast::Hasher::new();
+    numbers.iter().for_each(|number| hasher.update(&number.to_le_bytes()));
+    for text in texts {
+        hasher.update(&(text.len() as u64).to_le_bytes());
+        hasher.update(text.as_bytes());
+    }
+    hasher.finalize()
+}
+
+impl StoredProgress {
+    /// Why a row that is not trusted must not be gone on from.
+    pub fn damaged(&self, subject: &str) -> Fault {
+        let row = format!("{subject}, progress of {}/{}/{}", self.projection, self.source, self.lane);
+        Fault::new(
+            Code::TargetProgressCorrupt,
+            row,
+            "its checksum is wrong: it was changed by hand or damaged",
+        )
+        .needs("the row as Anabranch wrote it")
+        .remedy(format!(
+            "restore it; or set its `checksum` to NULL, and at once `anabranch --config FILE replay \
+                 --projection {} --source {} --from earliest`",
+            self.projection, self.source
+        ))
+    }
+
+    /// Why the row does not belong to these lanes and this layout, if it does not.
+    pub(crate) fn mismatch(&self, subject: &str, lanes: u32, layout: &str) -> Option<Fault> {
+        let row = format!("{subject}, progress of {}/{}/{}", self.projection, self.source, self.lane);
+        if self.lanes != lanes {
+            let found = format!("it was made for {} lanes", self.lanes);
+            return Some(
+                Fault::new(Code::TargetProgressLost, row, found).needs(format!("{lanes} lanes")).remedy(
+                    format!(
+                        "set `lanes = {}` for projection {}, or {}",
+                        self.lanes, self.projection, START_ANEW
+                    ),
+                ),
+            );
+        }
+        (self.layout != layout).then(|| {
+            Fault::new(Code::TargetProgressLost, row, format!("it was made for the layout `{}`", self.layout))
+                .needs(format!("the configured layout `{layout}`"))
+                .remedy(format!("set the projection's layout back, or {START_ANEW}"))
+        })
+    }
+}
+
+/// How a projection begins again on a target, when nothing else helps.
+pub(crate) const START_ANEW: &str = "start the projection anew on this target: empty its derived tables (delete its \
+     index), delete its rows from `progress` and `enrolled`, run `anabranch --config FILE setup`";
+
+/// What a target knows of its lanes: their progress, and the pairs (projection, source) that once got theirs.
+#[derive(Debug)]
+pub(crate) struct Enrolment {
+    /// Where progress is stored, as people know it.
+    place: String,
+    pub(crate) rows: Vec<StoredProgress>,
+    pub(crate) enrolled: HashSet<(String, String)>,
+}
+
+impl Enrolment {
+    pub(crate) fn at(place: String) -> Self {
+        Self { place, rows: Vec::new(), enrolled: HashSet::new() }
+    }
+
+    pub(crate) fn row(&self, lane: &LaneId) -> Option<&StoredProgress> {
+        self.rows.iter().find(|row| {
+            row.projection == lane.projection && row.source == lane.source && row.lane == lane.lane
+        })
+    }
+
+    /// Whether progress rows of that source were made here at some time.
+    pub(crate) fn knows(&self, projection: &str, source: &str) -> bool {
+        self.enrolled.contains(&(projection.to_owned(), source.to_owned()))
+            || self.rows.iter().any(|row| row.projection == projection && row.source == source)
+    }
+
+    pub(crate) fn knows_projection(&self, projection: &str) -> bool {
+        self.enrolled.iter().any(|(name, _)| name == projection)
+            || self.rows.iter().any(|row| row.projection == projection)
+    }
+
+    /// Whether some lane of the projection has applied anything.
+    pub(crate) fn has_moved(&self, projection: &str) -> bool {
+        self.rows.iter().any(|row| row.projection == projection && row.progress.revision > 0)
+    }
+
+    /// What a person must decide about one lane, if anything: a row that is lost or made for something else.
+    pub(crate) fn loss(&self, subject: &str, assignment: &Assignment, lane: &LaneId) -> Option<Fault> {
+        let mismatch =
+            |row: &StoredProgress| row.mismatch(subject, assignment.lanes, &assignment.fingerprint());
+        match self.row(lane) {
+            Some(row) => mismatch(row),
+            None if self.knows(&lane.projection, &lane.source) => {
+                // Other lanes' rows say more than "gone" when the number of lanes was raised.
+                let other =
+                    self.rows.iter().find(|r| r.projection == lane.projection && r.source == lane.source);
+                Some(other.and_then(mismatch).unwrap_or_else(|| self.lost(lane)))
+            }
+            None => None,
+        }
+    }
+
+    fn lost(&self, lane: &LaneId) -> Fault {
+        let found = format!("its row in {} is gone", self.place);
+        Fault::new(Code::TargetProgressLost, format!("lane {lane}"), found)
+            .needs("the row: without it nobody knows which derived rows are out of date")
+            .remedy(format!("restore progress together with the derived rows, or {START_ANEW}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored() -> StoredProgress {
+        StoredProgress {
+            projection: "birthday".into(),
+            source: "source-a".into(),
+            lane: 1,
+            lanes: 2,
+            layout: "by_day".into(),
+            progress: Progress::default(),
+            is_trusted: true,
+        }
+    }
+
+    #[test]
+    fn another_number_of_lanes_or_layout_does_not_fit() {
+        assert!(stored().mismatch("target t", 2, "by_day").is_none());
+        assert!(stored().mismatch("target t", 3, "by_day").unwrap().to_string().contains("`lanes = 2`"));
+        assert!(stored().mismatch("target t", 2, "by_user").unwrap().to_string().contains("by_user"));
+    }
+}

@@ -1,0 +1,194 @@
+//! Questions to a cluster and their answers: TLS, account, time-outs, and patience with a cluster that is busy.
+//!
+//! Status 429 is no failure: the question is asked again after a growing pause. Everything else is the asker's to
+//! judge.
+
+use std::error::Error as StdError;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_pipeline::config::ServerUrl;
+use anabranch_pipeline::error::{Code, Fault};
+use bytes::Bytes;
+use rand::RngExt;
+use reqwest::header::CONTENT_TYPE;
+use reqwest::{Method, StatusCode};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+
+use super::error::fault_of;
+use crate::tls;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A bulk of megabytes on a busy cluster; a frozen one is given up then.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(3);
+/// A cluster that is busy for so long is a fault that people should see.
+const BUSY_BUDGET: Duration = Duration::from_secs(60);
+
+/// A client of one cluster.
+#[derive(Debug)]
+pub(super) struct Client {
+    http: reqwest::Client,
+    url: ServerUrl,
+    subject: String,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    body: Bytes,
+    subject: String,
+}
+
+impl Answer {
+    /// The body as what it must be.
+    pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, Fault> {
+        // The parser's error names line and column; it quotes values of the wrong type, so it stays out.
+        serde_json::from_slice(&self.body).map_err(|_| {
+            Fault::new(Code::TargetRejected, &self.subject, "its answer cannot be understood")
+                .needs("OpenSearch or Elasticsearch at this address")
+        })
+    }
+
+    /// The fault that a status which is no success stands for.
+    pub(super) fn fault(&self, thing: &str) -> Fault {
+        fault_of(&format!("{}{thing}", self.subject), self.status, &self.body)
+    }
+
+    /// Itself when the status says success.
+    pub(super) fn success(self, thing: &str) -> Result<Self, Fault> {
+        if self.status.is_success() { Ok(self) } else { Err(self.fault(thing)) }
+    }
+}
+
+impl Client {
+    pub(super) fn new(subject: String, url: &ServerUrl, ca_file: Option<&Path>) -> Result<Self, Fault> {
+        let unusable = |found: &str| Fault::new(Code::TargetAccessDenied, &subject, found);
+        let mut builder = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(ANSWER_TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy();
+        if url.scheme() == "https" {
+            let roots =
+                roots(ca_file).map_err(|error| unusable("no certificates to trust").caused_by(error))?;
+            let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                .with_safe_default_protocol_versions()
+                .map_err(|error| unusable("TLS cannot be set up").caused_by(error))?
+                .with_root_certificates(roots)
+                .with_no_client_auth();
+            builder = builder.tls_backend_preconfigured(tls);
+        }
+        let http = builder.build().map_err(|error| unusable("the client cannot be made").caused_by(error))?;
+        Ok(Self { http, url: url.clone(), subject })
+    }
+
+    /// The cluster, as faults name it.
+    pub(super) fn subject(&self) -> &str {
+        &self.subject
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Result<Answer, Fault> {
+        self.ask(Method::GET, path, Bytes::new()).await
+    }
+
+    pub(super) async fn put(&self, path: &str, body: impl Into<Bytes>) -> Result<Answer, Fault> {
+        self.ask(Method::PUT, path, body.into()).await
+    }
+
+    pub(super) async fn post(&self, path: &str, body: impl Into<Bytes>) -> Result<Answer, Fault> {
+        self.ask(Method::POST, path, body.into()).await
+    }
+
+    pub(super) async fn delete(&self, path: &str, body: impl Into<Bytes>) -> Result<Answer, Fault> {
+        self.ask(Method::DELETE, path, body.into()).await
+    }
+
+    /// Asks until the cluster is not too busy for an answer.
+    async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, Fault> {
+        let mut patience = Patience::new();
+        loop {
+            let answer = self.ask_once(method.clone(), path, body.clone()).await?;
+            if answer.status != StatusCode::TOO_MANY_REQUESTS {
+                return Ok(answer);
+            }
+            patience.pause(|| answer.fault("")).await?;
+        }
+    }
+
+    async fn ask_once(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, Fault> {
+        let url = format!("{}://{}{path}", self.url.scheme(), self.url.address());
+        let mut request = self.http.request(method, url);
+        if !self.url.user().is_empty() {
+            request = request.basic_auth(self.url.user(), Some(self.url.password().expose()));
+        }
+        if !body.is_empty() {
+            let lines = path.contains("/_bulk");
+            request =
+                request.header(CONTENT_TYPE, if lines { "application/x-ndjson" } else { "application/json" });
+        }
+        let answered = async {
+            let response = request.body(body).send().await?;
+            Ok((response.status(), response.bytes().await?))
+        };
+        let (status, body) = answered.await.map_err(|error| self.broken(error))?;
+        Ok(Answer { status, body, subject: self.subject.clone() })
+    }
+
+    /// No answer. The error's address holds the path of a document, so it is taken out.
+    fn broken(&self, error: reqwest::Error) -> Fault {
+        let error = error.without_url();
+        if tls::is_beneath(&error) {
+            return Fault::new(Code::TargetAccessDenied, &self.subject, "TLS failed")
+                .needs("a certificate that the configured `ca_file` vouches for")
+                .caused_by(error);
+        }
+        Fault::new(Code::TargetUnreachable, &self.subject, "the connection failed").caused_by(error)
+    }
+}
+
+/// Growing pauses, up to a budget.
+#[derive(Debug)]
+pub(super) struct Patience {
+    began: Instant,
+    next: Duration,
+}
+
+impl Patience {
+    pub(super) fn new() -> Self {
+        Self { began: Instant::now(), next: PAUSE_FIRST }
+    }
+
+    /// Waits; the fault when it has waited long enough. Lanes that were refused together come back apart.
+    pub(super) async fn pause(&mut self, fault: impl FnOnce() -> Fault) -> Result<(), Fault> {
+        if self.began.elapsed() >= BUSY_BUDGET {
+            return Err(fault());
+        }
+        let pause = self.next.mul_f64(rand::rng().random_range(0.5..1.0));
+        self.next = (self.next * 2).min(PAUSE_MAX);
+        tracing::debug!(pause_milliseconds = pause.as_millis(), "the cluster is busy");
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+}
+
+/// The certificates of the file, else those of the system.
+fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, Box<dyn StdError + Send + Sync>> {
+    let mut roots = RootCertStore::empty();
+    match ca_file {
+        Some(file) => {
+            for certificate in CertificateDer::pem_file_iter(file)? {
+                roots.add(certificate?)?;
+            }
+        }
+        None => _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
+    }
+    if roots.is_empty() { Err("there is none".into()) } else { Ok(roots) }
+}

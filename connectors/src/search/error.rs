@@ -1,0 +1,88 @@
+//! From a cluster's answer to a [`Fault`]: by its status, and by the error's type where a status means several things.
+//!
+//! The type is a fixed word of the server. Its reason is never shown: it quotes values.
+
+use anabranch_pipeline::error::{Code, Fault};
+use reqwest::StatusCode;
+use serde::Deserialize;
+
+use super::SETUP_COMMAND;
+
+/// The error of a whole answer: an object with a type, or mere text.
+#[derive(Debug, Deserialize)]
+struct Refusal {
+    error: serde_json::Value,
+}
+
+/// What an error says that holds no values.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct TypedError {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+}
+
+/// The fault of an answer that is no success.
+pub(super) fn fault_of(subject: &str, status: StatusCode, body: &[u8]) -> Fault {
+    let refusal: Option<Refusal> = serde_json::from_slice(body).ok();
+    let kind = refusal.as_ref().and_then(|refusal| refusal.error["type"].as_str());
+    fault(subject, status, kind.unwrap_or_default())
+}
+
+/// The fault of a status and the type of the error.
+pub(super) fn fault(subject: &str, status: StatusCode, kind: &str) -> Fault {
+    let found = match kind {
+        "" => format!("status {}", status.as_u16()),
+        kind => format!("status {} ({kind})", status.as_u16()),
+    };
+    let new = |code| Fault::new(code, subject, found);
+    match status {
+        StatusCode::UNAUTHORIZED => {
+            new(Code::TargetAccessDenied).needs("the user and password of the account")
+        }
+        // A full disk makes indexes read-only, with the same status as a missing privilege.
+        StatusCode::FORBIDDEN if kind == "cluster_block_exception" => {
+            new(Code::TargetUnreachable).needs("an index that may be written").remedy(
+                "free the cluster's disks, and take the block `index.blocks.read_only_allow_delete` away",
+            )
+        }
+        StatusCode::FORBIDDEN => new(Code::TargetGrantMissing)
+            .remedy("give the account the role of deploy/grants/opensearch-roles.yml"),
+        StatusCode::NOT_FOUND => new(Code::TargetTableMissing).remedy(SETUP_COMMAND),
+        StatusCode::TOO_MANY_REQUESTS => {
+            new(Code::TargetUnreachable).needs("a cluster that keeps up with what is written")
+        }
+        status if status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT => {
+            new(Code::TargetRejected)
+        }
+        _ => new(Code::TargetUnreachable),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_has_its_code_and_no_reason_is_shown() {
+        let body =
+            |kind: &str| format!(r#"{{"error":{{"type":"{kind}","reason":"value 'secret'"}},"status":1}}"#);
+        for (status, kind, code) in [
+            (401, "", Code::TargetAccessDenied),
+            (403, "security_exception", Code::TargetGrantMissing),
+            (403, "cluster_block_exception", Code::TargetUnreachable),
+            (404, "index_not_found_exception", Code::TargetTableMissing),
+            (429, "rejected_execution_exception", Code::TargetUnreachable),
+            (400, "mapper_parsing_exception", Code::TargetRejected),
+            (503, "unavailable_shards_exception", Code::TargetUnreachable),
+        ] {
+            let fault = fault_of("target s", StatusCode::from_u16(status).unwrap(), body(kind).as_bytes());
+            assert_eq!(fault.code(), code, "{fault}");
+            assert!(!fault.to_string().contains("secret") && fault.to_string().contains(kind), "{fault}");
+        }
+        let text = fault_of("target s", StatusCode::UNAUTHORIZED, b"Unauthorized");
+        assert_eq!(
+            text.to_string(),
+            "[target-access-denied] target s: status 401; needed: the user and password of the account"
+        );
+    }
+}

@@ -1,0 +1,286 @@
+//! The store of one lane: documents first, each under its own version, then progress over the progress that was read.
+//!
+//! There is no transaction. What is written before progress is written again after a crash, and means the same: a
+//! document never goes back to an older version, and a deleted one stays as a small tombstone, because the server
+//! forgets the versions of what it deletes. A stale writer is told before it writes; one that is paused behind that and
+//! wakes later can only write what its log says at those positions, and its progress is refused.
+
+use std::sync::Arc;
+
+use anabranch_pipeline::deliver::{
+    Cell, DerivedTable, Flush, LaneId, MutationAction, OrderedMutation, Progress,
+};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::failpoints;
+use anabranch_pipeline::ports::LaneStore;
+use anabranch_pipeline::projections::{Assignment, LaneScope, Projection};
+use anabranch_pipeline::wall_clock;
+use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::search::index_of;
+use anabranch_schemas::shard::ShardId;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::bulk::{self, Document, Rejected};
+use super::client::Client;
+use super::{SearchTarget, progress};
+
+/// Documents a page when a shard is withdrawn.
+const PAGE_DOCUMENTS: usize = 5_000;
+/// How long the server keeps the place between two pages.
+const PAGE_PATIENCE: &str = "2m";
+
+/// One lane's store.
+#[derive(Debug)]
+pub struct SearchLane {
+    target: SearchTarget,
+    assignment: Arc<Assignment>,
+    id: LaneId,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    _scroll_id: String,
+    #[serde(default)]
+    hits: Hits,
+}
+
+#[derive(Default, Deserialize)]
+struct Hits {
+    #[serde(default)]
+    hits: Vec<Hit>,
+}
+
+#[derive(Deserialize)]
+struct Hit {
+    _id: String,
+    _version: u64,
+}
+
+impl SearchLane {
+    pub(super) fn new(target: SearchTarget, assignment: Arc<Assignment>, id: LaneId) -> Self {
+        Self { target, assignment, id }
+    }
+
+    pub fn id(&self) -> &LaneId {
+        &self.id
+    }
+
+    /// The tables that this lane owns, as the projection wants them named.
+    pub fn scope(&self) -> LaneScope {
+        LaneScope { target: self.assignment.target, lane: self.id.lane }
+    }
+
+    /// The lane's projection.
+    pub fn projection(&self) -> &Projection {
+        &self.assignment.projection
+    }
+
+    fn fenced(&self) -> Fault {
+        Fault::new(Code::TargetFenced, format!("lane {}", self.id), "another writer moved its progress")
+            .needs("progress as this writer read it")
+    }
+
+    /// The indexes in which this lane's documents lie.
+    fn indexes(&self) -> Vec<String> {
+        let tables = self.assignment.projection.tables();
+        let owned = self.assignment.owned_by(self.id.lane).into_iter();
+        let mut indexes: Vec<String> =
+            owned.map(|table| index_of(&tables[table as usize].derived.table)).collect();
+        indexes.dedup();
+        indexes
+    }
+
+    /// Makes tombstones of a shard's documents of this lane that are not above the position.
+    ///
+    /// They get the withdrawal's version, so that nothing older comes back. At the beginning of a replay, which is a
+    /// withdrawal above the lane's own position, they keep their own: everything is to come again.
+    async fn withdraw(&self, client: &Client, shard: ShardId, lsn: Lsn, position: Lsn) -> Result<(), Fault> {
+        for index in self.indexes() {
+            let thing = format!(", index {index}");
+            client.post(&format!("/{index}/_refresh"), Vec::new()).await?.success(&thing)?;
+            let filter = json!([
+                { "term": { "shard_id": shard.as_u64().to_string() } },
+                { "term": { "lane": self.id.lane } },
+                { "term": { "withdrawn": false } },
+                { "range": { "lsn": { "lte": lsn.as_u64() } } },
+            ]);
+            let query = json!({
+                "size": PAGE_DOCUMENTS, "sort": ["_doc"], "_source": false, "version": true,
+                "query": { "bool": { "filter": filter } },
+            });
+            let parts = "filter_path=_scroll_id,hits.hits._id,hits.hits._version";
+            let first =
+                format!("/{index}/_search?scroll={PAGE_PATIENCE}&allow_partial_search_results=false&{parts}");
+            let mut page: Page = client.post(&first, query.to_string()).await?.success(&thing)?.read()?;
+            while !page.hits.hits.is_empty() {
+                let tombstone = |hit: Hit| -> Result<Document, Fault> {
+                    let own = Lsn::from_u64(hit._version).map_err(|_| self.foreign(&index))?;
+                    Ok(self.tombstone(hit._id, if lsn > position { own } else { lsn }))
+                };
+                let tombstones = page.hits.hits.into_iter().map(tombstone).collect::<Result<Vec<_>, _>>()?;
+                self.write(client, &index, &tombstones).await?;
+                let next = json!({ "scroll": PAGE_PATIENCE, "scroll_id": page._scroll_id }).to_string();
+                let path = format!("/_search/scroll?{parts}");
+                page = client.post(&path, next).await?.success(&thing)?.read()?;
+            }
+            // It would go by itself after a while.
+            client.delete("/_search/scroll", json!({ "scroll_id": page._scroll_id }).to_string()).await?;
+        }
+        Ok(())
+    }
+
+    fn foreign(&self, index: &str) -> Fault {
+        let subject = format!("{}, index {index}", self.target.subject());
+        Fault::new(Code::TargetTableShape, subject, "a document has a version that is no position")
+            .needs("documents that Anabranch alone writes")
+    }
+
+    /// Writes documents and parks those that the server will never take.
+    async fn write(&self, client: &Client, index: &str, documents: &[Document]) -> Result<(), Fault> {
+        let rejected = bulk::write(client, index, documents).await?;
+        if rejected.is_empty() {
+            return Ok(());
+        }
+        let letters: Vec<Document> = rejected.iter().map(|one| self.dead_letter(index, one)).collect();
+        for letter in &rejected {
+            let (document, reason) = (&letter.id, &letter.reason);
+            tracing::warn!(lane = %self.id, index, document, reason, "the index rejects a document: it is parked");
+        }
+        let place = self.target.dead_letters_index();
+        let unwritten = bulk::write(client, &place, &letters).await?;
+        match unwritten.first() {
+            None => Ok(()),
+            Some(one) => Err(Fault::new(
+                Code::TargetTableShape,
+                format!("{}, index {place}", self.target.subject()),
+                format!("it rejects dead letters ({})", one.reason),
+            )
+            .needs("the index that set-up made")),
+        }
+    }
+
+    fn dead_letter(&self, index: &str, rejected: &Rejected) -> Document {
+        let letter = json!({
+            "projection": self.id.projection, "source": self.id.source, "lane": self.id.lane, "index": index,
+            "document": rejected.id, "lsn": rejected.lsn.as_u64(), "reason": rejected.reason,
+            "parked_at": wall_clock::now_ms(),
+        });
+        let id = format!("{index}:{}", rejected.id);
+        Document { id, lsn: rejected.lsn, source: letter.to_string().into_bytes() }
+    }
+
+    fn document(&self, table: &DerivedTable, mutation: &OrderedMutation<'_>) -> Document {
+        let key: Vec<String> = mutation.key.iter().map(text).collect();
+        let id = format!("{}-{}", mutation.shard.as_u64(), key.join("-"));
+        let values = match mutation.action {
+            MutationAction::Delete => return self.tombstone(id, mutation.lsn),
+            MutationAction::Upsert(values) => values,
+        };
+        let mut line = Line::default();
+        line.field("shard_id", &mutation.shard.as_u64().to_string());
+        line.field("source", &self.id.source);
+        line.field("lane", &self.id.lane);
+        line.field("lsn", &mutation.lsn.as_u64());
+        line.field("withdrawn", &false);
+        let names = table.shape.key_columns.iter().chain(table.shape.value_columns);
+        for (name, cell) in names.zip(mutation.key.iter().chain(values.iter())) {
+            line.cell(name, cell);
+        }
+        Document { id, lsn: mutation.lsn, source: line.end() }
+    }
+
+    fn tombstone(&self, id: String, lsn: Lsn) -> Document {
+        let mut line = Line::default();
+        line.field("source", &self.id.source);
+        line.field("lsn", &lsn.as_u64());
+        line.field("withdrawn", &true);
+        line.field("withdrawn_at", &wall_clock::now_ms());
+        Document { id, lsn, source: line.end() }
+    }
+
+    async fn apply(&self, client: &Client, flush: &Flush) -> Result<(), Fault> {
+        for (shard, lsn) in &flush.withdrawals {
+            self.withdraw(client, *shard, *lsn, flush.progress.position).await?;
+        }
+        if !flush.withdrawals.is_empty() {
+            failpoints::reach("lane-withdrawal-sent").await;
+        }
+        let tables = self.assignment.projection.tables();
+        for of_table in flush.ordered().chunk_by(|one, next| one.table == next.table) {
+            let table = &tables[of_table[0].table as usize].derived;
+            let documents: Vec<Document> =
+                of_table.iter().map(|mutation| self.document(table, mutation)).collect();
+            self.write(client, &index_of(&table.table), &documents).await?;
+        }
+        failpoints::reach("lane-rows-sent").await;
+        Ok(())
+    }
+}
+
+impl LaneStore for SearchLane {
+    async fn load(&mut self) -> Result<Progress, Fault> {
+        let (stored, _) = progress::read(self.target.client().await?, &self.target, &self.id).await?;
+        let subject = self.target.subject();
+        if !stored.is_trusted {
+            return Err(stored.damaged(&subject));
+        }
+        match stored.mismatch(&subject, self.assignment.lanes, &self.assignment.fingerprint()) {
+            Some(fault) => Err(fault),
+            None => Ok(stored.progress),
+        }
+    }
+
+    async fn commit(&mut self, flush: &Flush) -> Result<(), Fault> {
+        let client = self.target.client().await?;
+        // Read each time: a stale writer shall change nothing, although nothing of this is undone.
+        let (stored, version) = progress::read(client, &self.target, &self.id).await?;
+        if stored.progress.revision + 1 != flush.progress.revision {
+            return Err(self.fenced());
+        }
+        self.apply(client, flush).await?;
+        let replaced = progress::replace(client, &self.target, &self.id, &stored, version, &flush.progress);
+        match failpoints::reach_unanswered("lane-commit-sent", replaced).await? {
+            true => Ok(()),
+            false => Err(self.fenced()),
+        }
+    }
+}
+
+/// A cell as text. What is not UTF-8 gets U+FFFD: search serves people; exact bytes are the mapping tables' matter.
+fn text(cell: &Cell) -> String {
+    match cell {
+        Cell::Null => String::new(),
+        Cell::Int(number) => number.to_string(),
+        Cell::UInt(number) => number.to_string(),
+        Cell::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+    }
+}
+
+/// One object of JSON on one line, field by field.
+#[derive(Default)]
+struct Line(Vec<u8>);
+
+impl Line {
+    fn field(&mut self, name: &str, value: &(impl Serialize + ?Sized)) {
+        self.0.push(if self.0.is_empty() { b'{' } else { b',' });
+        let infallible = "texts and numbers are always JSON";
+        serde_json::to_writer(&mut self.0, name).expect(infallible);
+        self.0.push(b':');
+        serde_json::to_writer(&mut self.0, value).expect(infallible);
+    }
+
+    fn cell(&mut self, name: &str, cell: &Cell) {
+        match cell {
+            Cell::Null => {}
+            Cell::Int(number) => self.field(name, number),
+            Cell::UInt(number) => self.field(name, number),
+            Cell::Bytes(bytes) => self.field(name, String::from_utf8_lossy(bytes).as_ref()),
+        }
+    }
+
+    fn end(mut self) -> Vec<u8> {
+        self.0.push(b'}');
+        self.0
+    }
+}

@@ -1,0 +1,117 @@
+//! An OpenSearch or Elasticsearch cluster as a store of derived documents, over plain REST that both accept.
+//!
+//! [`SearchTarget`] is one configured target with the projections that have an index on it: `setup.rs` makes indexes
+//! and first progress and is the pre-flight, [`SearchLane`] in `lane.rs` applies flushes. `client.rs` asks and names what
+//! was answered, `bulk.rs` writes many documents, `progress.rs` is a lane's progress as a document.
+
+mod bulk;
+mod client;
+mod error;
+mod lane;
+mod progress;
+mod setup;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
+use anabranch_pipeline::deliver::LaneId;
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::projections::Assignment;
+use tokio::sync::OnceCell;
+
+use self::client::Client;
+pub use self::lane::SearchLane;
+pub use self::setup::SetupReport;
+use crate::progress::StoredProgress;
+
+/// What makes every missing index and progress document that may be made.
+const SETUP_COMMAND: &str = "anabranch --config FILE setup";
+
+/// One configured target cluster. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct SearchTarget(Arc<Settings>);
+
+#[derive(Debug)]
+struct Settings {
+    name: String,
+    url: ServerUrl,
+    ca_file: Option<PathBuf>,
+    /// What the names of the indexes of progress and dead letters begin with.
+    control: String,
+    assignments: Vec<Arc<Assignment>>,
+    /// Made by the first who asks; it keeps its connections.
+    client: OnceCell<Client>,
+}
+
+impl SearchTarget {
+    /// The target of that name, if the configuration has it as such a cluster.
+    pub fn new(config: &Config, name: &str) -> Option<Self> {
+        let target = config.target(name).filter(|target| target.store == TargetStore::Search)?;
+        Some(Self(Arc::new(Settings {
+            name: target.name.clone(),
+            url: target.url.clone(),
+            ca_file: target.ca_file.clone(),
+            control: target.control_database.clone(),
+            assignments: Assignment::all(config, name).into_iter().map(Arc::new).collect(),
+            client: OnceCell::new(),
+        })))
+    }
+
+    /// All targets of a configuration.
+    pub fn all(config: &Config) -> Vec<Self> {
+        config.targets.iter().filter_map(|target| Self::new(config, &target.name)).collect()
+    }
+
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Every lane of this target: projections × sources × lanes.
+    pub fn lane_ids(&self) -> Vec<LaneId> {
+        self.0.assignments.iter().flat_map(|assignment| assignment.lane_ids(&self.0.name)).collect()
+    }
+
+    /// The store of one lane; `None` when this target has no such lane. Nothing is connected yet.
+    pub fn lane(&self, id: &LaneId) -> Option<SearchLane> {
+        let assignment = self.0.assignments.iter().find(|assignment| assignment.name == id.projection)?;
+        let known = id.target == self.0.name && assignment.has_lane(id);
+        known.then(|| SearchLane::new(self.clone(), Arc::clone(assignment), id.clone()))
+    }
+
+    /// Creates what is missing: indexes, aliases, first progress. Safe to repeat.
+    ///
+    /// Stops before it creates anything when progress was lost or belongs to another index or number of lanes.
+    pub async fn setup(&self) -> Result<SetupReport, Fault> {
+        setup::setup(self).await
+    }
+
+    /// Checks everything that applying depends on; each failed check is one fault. Changes nothing.
+    pub async fn check(&self) -> Vec<Fault> {
+        setup::check(self).await
+    }
+
+    /// Progress of the configured lanes that have begun.
+    pub async fn progress(&self) -> Result<Vec<StoredProgress>, Fault> {
+        progress::read_all(self).await
+    }
+
+    /// `target NAME`, as faults name it.
+    fn subject(&self) -> String {
+        format!("target {}", self.0.name)
+    }
+
+    fn progress_index(&self) -> String {
+        format!("{}-progress", self.0.control)
+    }
+
+    fn dead_letters_index(&self) -> String {
+        format!("{}-dead-letters", self.0.control)
+    }
+
+    async fn client(&self) -> Result<&Client, Fault> {
+        let settings = &*self.0;
+        let make = async || Client::new(self.subject(), &settings.url, settings.ca_file.as_deref());
+        settings.client.get_or_try_init(make).await
+    }
+}

@@ -1,0 +1,253 @@
+//! Progress of lanes as documents of an index of its own.
+//!
+//! A document is read by its id, which shows every write at once, and written only over the very one that was read
+//! (`if_seq_no`, `if_primary_term`): that is a lane's fence.
+
+use anabranch_pipeline::deliver::{LaneId, Progress};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use reqwest::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::client::Client;
+use super::{SETUP_COMMAND, SearchTarget};
+use crate::progress::{Enrolment, StoredProgress, checksum};
+
+/// A progress document; its fields are those of the index.
+#[derive(Debug, Serialize, Deserialize)]
+struct ProgressDocument {
+    projection: String,
+    source: String,
+    lane: u32,
+    lanes: u32,
+    layout: String,
+    revision: u64,
+    position: u64,
+    highest_position: u64,
+    resume_file: String,
+    resume_position: u64,
+    resume_gtid_set: String,
+    server_flavor: String,
+    server_id: String,
+    message_sequence: Option<u64>,
+    message_id: Option<String>,
+    committed_at_us: u64,
+    rows_applied: u64,
+    checksum: Option<u32>,
+}
+
+/// A document as it was read by its id.
+#[derive(Debug, Deserialize)]
+struct Got {
+    _id: String,
+    found: bool,
+    #[serde(default)]
+    _seq_no: u64,
+    #[serde(default)]
+    _primary_term: u64,
+    _source: Option<serde_json::Value>,
+}
+
+/// What a write must find unchanged.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Version {
+    sequence: u64,
+    term: u64,
+}
+
+fn document_id(lane: &LaneId) -> String {
+    format!("{}:{}:{}", lane.projection, lane.source, lane.lane)
+}
+
+fn enrolled_id(projection: &str, source: &str) -> String {
+    format!("enrolled:{projection}:{source}")
+}
+
+fn document(lane: &LaneId, lanes: u32, layout: &str, progress: &Progress) -> Vec<u8> {
+    let (message_sequence, message_id) = progress.message.clone().unzip();
+    let document = ProgressDocument {
+        projection: lane.projection.clone(),
+        source: lane.source.clone(),
+        lane: lane.lane,
+        lanes,
+        layout: layout.to_owned(),
+        revision: progress.revision,
+        position: progress.position.as_u64(),
+        highest_position: progress.highest_position.as_u64(),
+        resume_file: progress.resume.file.clone(),
+        resume_position: progress.resume.position,
+        resume_gtid_set: progress.resume.gtid_set.clone(),
+        server_flavor: progress.server.flavor.clone(),
+        server_id: progress.server.id.clone(),
+        message_sequence,
+        message_id,
+        committed_at_us: progress.committed_at_us,
+        rows_applied: progress.rows,
+        checksum: Some(checksum(&lane.projection, &lane.source, lane.lane, progress)),
+    };
+    serde_json::to_vec(&document).expect("texts and numbers are always JSON")
+}
+
+fn stored(subject: &str, got: Got) -> Result<StoredProgress, Fault> {
+    let unreadable = || {
+        Fault::new(
+            Code::TargetProgressLost,
+            format!("{subject}, progress {}", got._id),
+            "it holds no valid values",
+        )
+        .needs("the document as Anabranch wrote it")
+        .remedy("restore the index of progress together with the documents")
+    };
+    let source = got._source.unwrap_or_default();
+    let row: ProgressDocument = serde_json::from_value(source).map_err(|_| unreadable())?;
+    let lsn = |value| Lsn::from_u64(value).map_err(|_| unreadable());
+    let progress = Progress {
+        revision: row.revision,
+        position: lsn(row.position)?,
+        highest_position: lsn(row.highest_position)?,
+        resume: ResumePoint {
+            file: row.resume_file,
+            position: row.resume_position,
+            gtid_set: row.resume_gtid_set,
+        },
+        server: ServerIdentity { flavor: row.server_flavor, id: row.server_id },
+        message: row.message_sequence.zip(row.message_id),
+        committed_at_us: row.committed_at_us,
+        rows: row.rows_applied,
+    };
+    let expected = checksum(&row.projection, &row.source, row.lane, &progress);
+    Ok(StoredProgress {
+        projection: row.projection,
+        source: row.source,
+        lane: row.lane,
+        lanes: row.lanes,
+        layout: row.layout,
+        progress,
+        // A checksum that was taken out is an operator's word that the document is right.
+        is_trusted: row.checksum.is_none_or(|found| found == expected),
+    })
+}
+
+/// Reads one lane's progress and what a write over it must name.
+pub(super) async fn read(
+    client: &Client,
+    target: &SearchTarget,
+    lane: &LaneId,
+) -> Result<(StoredProgress, Version), Fault> {
+    let index = target.progress_index();
+    let answer = client.get(&format!("/{index}/_doc/{}", document_id(lane))).await?;
+    let got = match answer.status {
+        StatusCode::OK | StatusCode::NOT_FOUND => answer.read::<Got>().ok(),
+        _ => None,
+    };
+    let got = got.ok_or_else(|| answer.fault(&format!(", index {index}")))?;
+    if !got.found {
+        let found = format!("no document {} in {index}", got._id);
+        return Err(Fault::new(Code::TargetProgressLost, format!("lane {lane}"), found)
+            .needs("the document that set-up made")
+            .remedy(format!("`{SETUP_COMMAND}` makes it for a new source, or says how to begin anew")));
+    }
+    let version = Version { sequence: got._seq_no, term: got._primary_term };
+    Ok((stored(&target.subject(), got)?, version))
+}
+
+/// Writes progress over what was read; false when another writer was there in between.
+pub(super) async fn replace(
+    client: &Client,
+    target: &SearchTarget,
+    lane: &LaneId,
+    read: &StoredProgress,
+    version: Version,
+    progress: &Progress,
+) -> Result<bool, Fault> {
+    let index = target.progress_index();
+    let Version { sequence, term } = version;
+    let path = format!("/{index}/_doc/{}?if_seq_no={sequence}&if_primary_term={term}", document_id(lane));
+    let answer = client.put(&path, document(lane, read.lanes, &read.layout, progress)).await?;
+    if answer.status == StatusCode::CONFLICT {
+        return Ok(false);
+    }
+    answer.success(&format!(", index {index}")).map(|_| true)
+}
+
+/// Progress of the configured lanes that have it.
+pub(super) async fn read_all(target: &SearchTarget) -> Result<Vec<StoredProgress>, Fault> {
+    Ok(read_enrolment(target.client().await?, target).await?.rows)
+}
+
+/// What is known of the configured lanes. The index must be there.
+pub(super) async fn read_enrolment(client: &Client, target: &SearchTarget) -> Result<Enrolment, Fault> {
+    #[derive(Deserialize)]
+    struct Documents {
+        docs: Vec<Got>,
+    }
+    let index = target.progress_index();
+    let mut enrolment = Enrolment::at(format!("index {index}"));
+    let mut pairs = Vec::new();
+    let mut ids: Vec<String> = target.lane_ids().iter().map(document_id).collect();
+    for assignment in &target.0.assignments {
+        for source in &assignment.sources {
+            pairs.push((assignment.name.clone(), source.clone()));
+            ids.push(enrolled_id(&assignment.name, source));
+        }
+    }
+    if ids.is_empty() {
+        return Ok(enrolment);
+    }
+    let body = serde_json::json!({ "ids": ids }).to_string();
+    let answer = client.post(&format!("/{index}/_mget"), body).await?.success(&format!(", index {index}"))?;
+    // A missing index is an error of each document.
+    let documents: Documents = answer.read().map_err(|_| {
+        Fault::new(Code::TargetTableMissing, target.subject(), format!("index {index} cannot be read"))
+            .remedy(SETUP_COMMAND)
+    })?;
+    let mut found: Vec<Got> = documents.docs.into_iter().filter(|got| got.found).collect();
+    pairs.retain(|(projection, source)| {
+        let id = enrolled_id(projection, source);
+        found.iter().any(|got| got._id == id)
+    });
+    enrolment.enrolled.extend(pairs);
+    found.retain(|got| !got._id.starts_with("enrolled:"));
+    for got in found {
+        enrolment.rows.push(stored(&target.subject(), got)?);
+    }
+    Ok(enrolment)
+}
+
+/// Makes the document of a new lane, unless it is there; whether it was made.
+pub(super) async fn create(
+    client: &Client,
+    target: &SearchTarget,
+    lane: &LaneId,
+    lanes: u32,
+    layout: &str,
+) -> Result<bool, Fault> {
+    create_document(client, target, &document_id(lane), document(lane, lanes, layout, &Progress::default()))
+        .await
+}
+
+/// Notes that the lanes of a source have got their progress.
+pub(super) async fn enrol(
+    client: &Client,
+    target: &SearchTarget,
+    projection: &str,
+    source: &str,
+) -> Result<(), Fault> {
+    let note = serde_json::json!({ "projection": projection, "source": source }).to_string();
+    create_document(client, target, &enrolled_id(projection, source), note.into()).await.map(drop)
+}
+
+async fn create_document(
+    client: &Client,
+    target: &SearchTarget,
+    id: &str,
+    document: Vec<u8>,
+) -> Result<bool, Fault> {
+    let index = target.progress_index();
+    let answer = client.put(&format!("/{index}/_create/{id}"), document).await?;
+    if answer.status == StatusCode::CONFLICT {
+        return Ok(false);
+    }
+    answer.success(&format!(", index {index}")).map(|_| true)
+}

@@ -1,0 +1,381 @@
+//! Set-up and pre-flight of a cluster: indexes, aliases, first progress.
+//!
+//! An index lies behind an alias with its version as suffix, so that another version can be built beside it. What
+//! stands is compared with the body that set-up would create it from. Set-up only ever adds what is missing and never
+//! guesses: progress that is gone beside documents, or an index that is gone beside moved progress, is a person's to
+//! decide.
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::failpoints;
+use anabranch_pipeline::projections::Assignment;
+use anabranch_schemas::search::{self, index_of};
+use reqwest::StatusCode;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::client::Client;
+use super::{SETUP_COMMAND, SearchTarget, progress};
+use crate::progress::{Enrolment, START_ANEW};
+
+/// Elasticsearch from here on has what is used; every OpenSearch began with it.
+const ELASTICSEARCH_MIN: (u32, u32) = (7, 10);
+
+/// What set-up created; all zero when nothing was missing.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct SetupReport {
+    /// Those of progress and dead letters included.
+    pub indexes: usize,
+    pub aliases: usize,
+    pub progress_documents: usize,
+}
+
+/// An index as it must be.
+#[derive(Debug)]
+struct Needed {
+    index: String,
+    alias: Option<String>,
+    body: Value,
+}
+
+/// What a needed index is like.
+#[derive(Debug)]
+enum State {
+    Missing,
+    /// It stands; whether its alias does, too, and what differs.
+    Standing {
+        has_alias: bool,
+        faults: Vec<Fault>,
+    },
+}
+
+impl Needed {
+    fn new(index: String, alias: Option<String>, definition: &str) -> Self {
+        let body = serde_json::from_str(definition).expect("the definitions are JSON: a test reads them");
+        Self { index, alias, body }
+    }
+
+    fn controls(target: &SearchTarget) -> [Self; 2] {
+        [
+            Self::new(target.progress_index(), None, search::PROGRESS),
+            Self::new(target.dead_letters_index(), None, search::DEAD_LETTERS),
+        ]
+    }
+
+    fn of(assignment: &Assignment) -> Vec<Self> {
+        let mut needed: Vec<Self> = Vec::new();
+        for table in assignment.tables() {
+            let alias = &table.derived.table;
+            // Every lane has its own table of the projection, and all may lie in one index.
+            if needed.iter().all(|other| other.alias.as_ref() != Some(alias)) {
+                needed.push(Self::new(index_of(alias), Some(alias.clone()), table.derived.shape.definition));
+            }
+        }
+        needed
+    }
+
+    fn subject(&self, target: &SearchTarget) -> String {
+        format!("{}, index {}", target.subject(), self.index)
+    }
+
+    async fn look(&self, client: &Client, target: &SearchTarget) -> Result<State, Fault> {
+        let names = match &self.alias {
+            Some(alias) => format!("{},{alias}", self.index),
+            None => self.index.clone(),
+        };
+        let answer = client.get(&format!("/{names}?ignore_unavailable=true")).await?;
+        let found: Map<String, Value> = match answer.status {
+            StatusCode::NOT_FOUND => Map::new(),
+            _ => answer.success(&format!(", index {}", self.index))?.read()?,
+        };
+        let subject = self.subject(target);
+        let mut faults = Vec::new();
+        // The alias leads to what is found beside the index itself.
+        if let Some(alias) = &self.alias {
+            let others = found.keys().filter(|name| *name != &self.index);
+            faults.extend(others.map(|other| {
+                let found = match other == alias {
+                    true => format!("`{alias}` is an index itself"),
+                    false => format!("alias `{alias}` leads to index `{other}`"),
+                };
+                Fault::new(Code::TargetTableShape, &subject, found)
+                    .needs(format!("alias `{alias}` that leads to `{}` alone", self.index))
+                    .remedy("give the projection another `index`, or take the other one away")
+            }));
+        }
+        let Some(standing) = found.get(&self.index) else {
+            return match faults.into_iter().next() {
+                Some(fault) => Err(fault),
+                None => Ok(State::Missing),
+            };
+        };
+        for part in ["mappings", "settings"] {
+            let mut differences = Vec::new();
+            compare(&self.body[part], &standing[part], part, &mut differences);
+            faults.extend(differences.into_iter().map(|(found, needed)| {
+                Fault::new(Code::TargetTableShape, &subject, found).needs(needed).remedy(START_ANEW)
+            }));
+        }
+        let has_alias = self.alias.as_ref().is_none_or(|alias| standing["aliases"].get(alias).is_some());
+        Ok(State::Standing { has_alias, faults })
+    }
+
+    fn missing(&self, target: &SearchTarget, what: &str) -> Fault {
+        Fault::new(Code::TargetTableMissing, self.subject(target), what).remedy(SETUP_COMMAND)
+    }
+
+    async fn create(&self, client: &Client, target: &SearchTarget) -> Result<(), Fault> {
+        let mut body = self.body.clone();
+        if let Some(alias) = &self.alias {
+            body["aliases"] = json!({ alias: {} });
+        }
+        let answer = client.put(&format!("/{}", self.index), body.to_string()).await?;
+        if answer.status == StatusCode::BAD_REQUEST
+            && let State::Standing { .. } = self.look(client, target).await?
+        {
+            // Another set-up was faster.
+            return Ok(());
+        }
+        answer.success(&format!(", index {}", self.index)).map(drop)
+    }
+
+    async fn add_alias(&self, client: &Client) -> Result<(), Fault> {
+        let Some(alias) = &self.alias else { return Ok(()) };
+        let action = json!({ "actions": [{ "add": { "index": self.index, "alias": alias } }] });
+        client.post("/_aliases", action.to_string()).await?.success(&format!(", alias {alias}")).map(drop)
+    }
+}
+
+/// Collects (what was found, what is needed) for every part of `needed` that is otherwise in `found`. Further fields
+/// do no harm.
+fn compare(needed: &Value, found: &Value, path: &str, differences: &mut Vec<(String, String)>) {
+    match (needed, found) {
+        (Value::Object(parts), Value::Object(standing)) => {
+            for (name, part) in parts {
+                let path = format!("{path}.{name}");
+                match standing.get(name) {
+                    Some(other) => compare(part, other, &path, differences),
+                    None => differences.push((format!("`{path}` is missing"), part.to_string())),
+                }
+            }
+        }
+        (Value::String(text), Value::String(other)) if text.eq_ignore_ascii_case(other) => {}
+        (needed, found) if needed == found => {}
+        (needed, found) => differences.push((format!("`{path}` is {found}"), needed.to_string())),
+    }
+}
+
+pub(super) async fn setup(target: &SearchTarget) -> Result<SetupReport, Fault> {
+    let client = target.client().await?;
+    let mut report = SetupReport::default();
+    let mut missing = Vec::new();
+    let mut unnamed = Vec::new();
+    let [progress_index, dead_letters] = Needed::controls(target);
+    let enrolment = match progress_index.look(client, target).await? {
+        State::Missing => Enrolment::at(format!("index {}", progress_index.index)),
+        State::Standing { .. } => progress::read_enrolment(client, target).await?,
+    };
+    for assignment in &target.0.assignments {
+        for lane in assignment.lane_ids(target.name()) {
+            if let Some(fault) = enrolment.loss(&target.subject(), assignment, &lane) {
+                return Err(fault);
+            }
+        }
+        for needed in Needed::of(assignment) {
+            match needed.look(client, target).await? {
+                State::Missing if enrolment.has_moved(&assignment.name) => return Err(gone(target, &needed)),
+                State::Missing => missing.push(needed),
+                State::Standing { has_alias, .. } => {
+                    if !enrolment.knows_projection(&assignment.name) {
+                        require_empty(client, target, &needed).await?;
+                    }
+                    if !has_alias {
+                        unnamed.push(needed);
+                    }
+                }
+            }
+        }
+    }
+    for control in [progress_index, dead_letters] {
+        if let State::Missing = control.look(client, target).await? {
+            missing.push(control);
+        }
+    }
+    for needed in &missing {
+        needed.create(client, target).await?;
+    }
+    for needed in &unnamed {
+        needed.add_alias(client).await?;
+    }
+    (report.indexes, report.aliases) = (missing.len(), unnamed.len());
+    failpoints::reach("setup-after-tables").await;
+    enrol(client, target, &mut report).await?;
+    failpoints::reach("setup-after-progress").await;
+    Ok(report)
+}
+
+/// Progress of lanes that never had any, then the note that they have it: a crash between them is repaired by the next.
+async fn enrol(client: &Client, target: &SearchTarget, report: &mut SetupReport) -> Result<(), Fault> {
+    for assignment in &target.0.assignments {
+        for lane in assignment.lane_ids(target.name()) {
+            let layout = assignment.fingerprint();
+            let made = progress::create(client, target, &lane, assignment.lanes, &layout).await?;
+            report.progress_documents += usize::from(made);
+        }
+        failpoints::reach("setup-progress-sent").await;
+        for source in &assignment.sources {
+            progress::enrol(client, target, &assignment.name, source).await?;
+        }
+    }
+    Ok(())
+}
+
+/// An index that vanished after documents were written to it: set-up would bring it back without them.
+fn gone(target: &SearchTarget, needed: &Needed) -> Fault {
+    let found = "it does not exist, although lanes have written documents before";
+    Fault::new(Code::TargetTableMissing, needed.subject(target), found)
+        .needs("the index with its documents")
+        .remedy(format!("restore it together with the index of progress, or {START_ANEW}"))
+}
+
+async fn require_empty(client: &Client, target: &SearchTarget, needed: &Needed) -> Result<(), Fault> {
+    #[derive(Deserialize)]
+    struct Counted {
+        count: u64,
+    }
+    let index = &needed.index;
+    // What was written a moment ago counts too.
+    client.post(&format!("/{index}/_refresh"), Vec::new()).await?.success(&format!(", index {index}"))?;
+    let answer = client.get(&format!("/{index}/_count")).await?.success(&format!(", index {index}"))?;
+    if answer.read::<Counted>()?.count == 0 {
+        return Ok(());
+    }
+    let found = "it holds documents, and no progress of any lane is stored";
+    Err(Fault::new(Code::TargetProgressLost, needed.subject(target), found)
+        .needs("an empty index for a first set-up")
+        .remedy("restore the index of progress together with the documents, or delete the index"))
+}
+
+pub(super) async fn check(target: &SearchTarget) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if let Err(fault) = look(target, &mut faults).await {
+        faults.push(fault);
+    }
+    faults
+}
+
+async fn look(target: &SearchTarget, faults: &mut Vec<Fault>) -> Result<(), Fault> {
+    let client = target.client().await?;
+    check_server(client, target, faults).await?;
+    let mut enrolment = None;
+    for (number, control) in Needed::controls(target).into_iter().enumerate() {
+        match control.look(client, target).await? {
+            State::Missing => faults.push(control.missing(target, "it does not exist")),
+            State::Standing { faults: differences, .. } => {
+                if number == 0 && differences.is_empty() {
+                    enrolment = Some(progress::read_enrolment(client, target).await?);
+                }
+                faults.extend(differences);
+            }
+        }
+    }
+    for assignment in &target.0.assignments {
+        let fault = enrolment.as_ref().and_then(|enrolment| progress_fault(target, assignment, enrolment));
+        let has_moved = enrolment.as_ref().is_some_and(|enrolment| enrolment.has_moved(&assignment.name));
+        faults.extend(fault);
+        for needed in Needed::of(assignment) {
+            match needed.look(client, target).await {
+                Ok(State::Missing) if has_moved => faults.push(gone(target, &needed)),
+                Ok(State::Missing) => faults.push(needed.missing(target, "it does not exist")),
+                Ok(State::Standing { has_alias, faults: differences }) => {
+                    if !has_alias {
+                        faults.push(needed.missing(target, "its alias is missing"));
+                    }
+                    faults.extend(differences);
+                }
+                Err(fault) => faults.push(fault),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn progress_fault(target: &SearchTarget, assignment: &Assignment, enrolment: &Enrolment) -> Option<Fault> {
+    assignment.lane_ids(target.name()).iter().find_map(|lane| {
+        let new = || {
+            Fault::new(Code::TargetProgressLost, format!("lane {lane}"), "no progress was made for it yet")
+                .needs("a progress document")
+                .remedy(SETUP_COMMAND)
+        };
+        enrolment
+            .loss(&target.subject(), assignment, lane)
+            .or_else(|| enrolment.row(lane).is_none().then(new))
+    })
+}
+
+async fn check_server(client: &Client, target: &SearchTarget, faults: &mut Vec<Fault>) -> Result<(), Fault> {
+    #[derive(Deserialize)]
+    struct About {
+        version: Version,
+    }
+    #[derive(Deserialize)]
+    struct Version {
+        number: String,
+        distribution: Option<String>,
+    }
+    let Version { number, distribution } = client.get("/").await?.success("")?.read::<About>()?.version;
+    if distribution.is_none() && version_number(&number) < ELASTICSEARCH_MIN {
+        faults.push(
+            Fault::new(
+                Code::TargetRejected,
+                target.subject(),
+                format!("the server is Elasticsearch {number}"),
+            )
+            .needs("Elasticsearch 7.10 or OpenSearch 1.0 at least")
+            .remedy("upgrade the server"),
+        );
+    }
+    Ok(())
+}
+
+/// `7.17.28` is (7, 17).
+fn version_number(version: &str) -> (u32, u32) {
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn differences(needed: Value, found: Value) -> Vec<(String, String)> {
+        let mut differences = Vec::new();
+        compare(&needed, &found, "mappings", &mut differences);
+        differences
+    }
+
+    #[test]
+    fn every_difference_is_named_and_further_fields_do_no_harm() {
+        let fields = json!({ "a": { "type": "keyword" }, "b": { "type": "long" } });
+        let needed = json!({ "dynamic": "strict", "properties": fields });
+        assert!(differences(needed.clone(), needed.clone()).is_empty());
+        let found =
+            json!({ "properties": { "a": { "type": "text" }, "b": { "type": "long", "more": 1 }, "c": {} } });
+        let named = differences(needed, found);
+        assert_eq!(
+            named,
+            [
+                ("`mappings.dynamic` is missing".to_owned(), "\"strict\"".to_owned()),
+                ("`mappings.properties.a.type` is \"text\"".to_owned(), "\"keyword\"".to_owned()),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_definitions_are_json() {
+        for definition in [search::SERIAL_DOCUMENTS, search::PROGRESS, search::DEAD_LETTERS] {
+            let needed = Needed::new("i".into(), None, definition);
+            assert_eq!(needed.body["mappings"]["dynamic"], "strict");
+            assert_eq!(needed.body["settings"]["index"]["translog"]["durability"], "REQUEST");
+        }
+    }
+}

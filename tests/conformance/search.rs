@@ -1,0 +1,203 @@
+//! A place for documents on a real OpenSearch server, one set of indexes for each test.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use anabranch_connectors::search::{SearchLane, SearchTarget};
+use anabranch_pipeline::config::Config;
+use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::ports::LaneStore;
+use anabranch_pipeline::projections::Defects;
+use anabranch_schemas::change::{Action, Change, Entity, Row, TableIdentity, Value};
+use anabranch_schemas::shard::ShardId;
+use anabranch_stack::{Options, ServerSpec, Stack};
+use reqwest::Method;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use serde_json::{Value as Json, json};
+
+use crate::derived::lsn;
+
+/// One server for all tests of the process: a start costs seconds.
+fn shared_stack() -> Arc<Stack> {
+    static SHARED: OnceLock<Arc<Stack>> = OnceLock::new();
+    let start =
+        || Stack::start(Options::empty().with(ServerSpec::search("search"))).expect("OpenSearch starts");
+    Arc::clone(SHARED.get_or_init(|| Arc::new(start())))
+}
+
+/// Indexes of its own on a shared or own server.
+#[derive(Clone)]
+pub struct Place {
+    pub stack: Arc<Stack>,
+    pub prefix: String,
+    pub lanes: u32,
+    pub sources: Vec<&'static str>,
+    pub administrator: reqwest::Client,
+}
+
+impl Place {
+    pub async fn new() -> Self {
+        Self::on(tokio::task::spawn_blocking(shared_stack).await.unwrap())
+    }
+
+    /// With a server that no other test uses.
+    pub async fn alone(server: ServerSpec) -> Self {
+        let start = || Stack::start(Options::empty().with(server)).expect("OpenSearch starts");
+        Self::on(Arc::new(tokio::task::spawn_blocking(start).await.unwrap()))
+    }
+
+    fn on(stack: Arc<Stack>) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(stack.ca_file()).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider);
+        let tls = tls.with_safe_default_protocol_versions().unwrap();
+        let tls = tls.with_root_certificates(roots).with_no_client_auth();
+        Self {
+            prefix: format!("p{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
+            lanes: 1,
+            sources: vec!["source-a"],
+            administrator: reqwest::Client::builder().tls_backend_preconfigured(tls).build().unwrap(),
+            stack,
+        }
+    }
+
+    pub fn alias(&self) -> String {
+        format!("serials-{}", self.prefix)
+    }
+
+    pub fn index(&self) -> String {
+        format!("{}-v1", self.alias())
+    }
+
+    pub fn control(&self) -> String {
+        format!("anabranch-{}", self.prefix)
+    }
+
+    pub fn config_text(&self) -> String {
+        let mut text = "name = \"test\"\n[log]\nurl = \"tls://u:p@127.0.0.1:1\"\n[[entities]]\n\
+             entity = \"serial_code\"\ntables = \"inventory_{db}.serial_code_{table:02}\"\n"
+            .to_owned();
+        for source in &self.sources {
+            text += &format!("[[sources]]\nname = \"{source}\"\nurl = \"mysql://u:p@127.0.0.1:2\"\n");
+        }
+        text + &format!(
+            "[[targets]]\nname = \"search\"\nurl = \"{}\"\nca_file = \"{}\"\ncontrol_database = \"{}\"\n\
+             [[projections]]\nname = \"documents\"\nkind = \"serial_documents\"\ntargets = [\"search\"]\n\
+             lanes = {}\nindex = \"{}\"\n",
+            self.stack.server("search").unwrap().url(),
+            self.stack.ca_file().display(),
+            self.control(),
+            self.lanes,
+            self.alias()
+        )
+    }
+
+    pub fn target(&self) -> SearchTarget {
+        target_of(&self.config_text())
+    }
+
+    pub async fn ready(self) -> Self {
+        self.target().setup().await.unwrap();
+        self
+    }
+
+    /// A lane as one process has it, and its progress.
+    pub async fn lane(&self, source: &str, lane: u32) -> (SearchLane, Progress) {
+        let mut store = self.target().lane(&lane_id(source, lane)).unwrap();
+        let progress = store.load().await.unwrap();
+        (store, progress)
+    }
+
+    /// The server's answer to its administrator, which must not be an error.
+    pub async fn admin(&self, method: Method, path: &str, body: Json) -> Json {
+        let url = format!("{}/{path}", self.stack.server("search").unwrap().admin_url());
+        let request =
+            self.administrator.request(method.clone(), url).header("Content-Type", "application/json");
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let answer = request.body(body).send().await.unwrap();
+        let status = answer.status();
+        let text = answer.text().await.unwrap();
+        assert!(status.is_success(), "{method} {path}: {status} {text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// The documents of a query, by id.
+    pub async fn find(&self, index: &str, query: Json) -> BTreeMap<String, Json> {
+        self.admin(Method::POST, &format!("{index}/_refresh"), Json::Null).await;
+        let body = json!({ "size": 10_000, "query": query });
+        let found = self.admin(Method::POST, &format!("{index}/_search"), body).await;
+        let hits = found["hits"]["hits"].as_array().unwrap().iter();
+        hits.map(|hit| (hit["_id"].as_str().unwrap().to_owned(), hit["_source"].clone())).collect()
+    }
+
+    /// The documents that are not withdrawn.
+    pub async fn documents(&self) -> BTreeMap<String, Json> {
+        self.find(&self.alias(), json!({ "term": { "withdrawn": false } })).await
+    }
+
+    /// How many documents are not withdrawn.
+    pub async fn count(&self) -> u64 {
+        self.admin(Method::POST, &format!("{}/_refresh", self.index()), Json::Null).await;
+        let body = json!({ "query": { "term": { "withdrawn": false } } });
+        self.admin(Method::POST, &format!("{}/_count", self.index()), body).await["count"].as_u64().unwrap()
+    }
+}
+
+pub fn target_of(config: &str) -> SearchTarget {
+    let config = Config::parse(config).unwrap_or_else(|faults| panic!("{faults:?}"));
+    SearchTarget::new(&config, "search").unwrap()
+}
+
+pub fn lane_id(source: &str, lane: u32) -> LaneId {
+    LaneId { projection: "documents".into(), target: "search".into(), source: source.into(), lane }
+}
+
+pub fn shard(number: u32) -> TableIdentity<'static> {
+    TableIdentity {
+        entity: Entity::SerialCode,
+        shard: ShardId::of("source-a", "inventory_0", &number.to_string(), 0),
+        database: "inventory_0".into(),
+        table: format!("serial_code_{number:02}").into(),
+    }
+}
+
+/// A device with these captured fields and nothing else.
+pub fn device(uuid: u64, fields: &[(&str, &[u8])]) -> Row<'static> {
+    let names = Entity::SerialCode.fields();
+    let mut row = vec![Value::Null; names.len()];
+    row[0] = Value::UInt(uuid);
+    for (name, value) in fields {
+        let place = names.iter().position(|field| field == name).unwrap();
+        row[place] = Value::Bytes(value.to_vec().into());
+    }
+    row
+}
+
+/// The lane's flush of changes (position, shard, action).
+pub fn flush(lane: &SearchLane, progress: &Progress, changes: Vec<(u64, u32, Action<'static>)>) -> Flush {
+    let mut flush = Flush::new(progress.clone());
+    flush.progress.revision += 1;
+    for (position, number, action) in changes {
+        let (table, lsn) = (shard(number), lsn(position));
+        let change = Change { lsn, table: &table, action };
+        lane.projection().project(&change, lane.scope(), &mut flush, &mut Defects::default());
+        flush.progress.position = lsn;
+    }
+    flush
+}
+
+/// Commits changes; the progress after them.
+pub async fn apply(
+    lane: &mut SearchLane,
+    progress: &Progress,
+    changes: Vec<(u64, u32, Action<'static>)>,
+) -> Result<Progress, Fault> {
+    let flush = flush(lane, progress, changes);
+    lane.commit(&flush).await?;
+    Ok(flush.progress)
+}

@@ -1,0 +1,376 @@
+//! The store of a lane on OpenSearch: what only a real server can show. What every store promises: `ports/store.rs`.
+
+use anabranch_connectors::search::SetupReport;
+use anabranch_pipeline::deliver::{Flush, Progress};
+use anabranch_pipeline::error::{Class, Code, Fault};
+use anabranch_pipeline::ports::LaneStore;
+use anabranch_schemas::change::Action;
+use anabranch_schemas::lsn::Lsn;
+use anabranch_stack::ServerSpec;
+use reqwest::Method;
+use serde_json::{Value as Json, json};
+
+use crate::derived::lsn;
+use crate::search::{Place, apply, device, flush, lane_id, shard, target_of};
+
+fn insert(uuid: u64, fields: &[(&str, &[u8])]) -> Action<'static> {
+    Action::Insert { after: device(uuid, fields) }
+}
+
+fn delete(uuid: u64) -> Action<'static> {
+    Action::Delete { before: device(uuid, &[]) }
+}
+
+fn codes(faults: &[Fault]) -> Vec<Code> {
+    faults.iter().map(Fault::code).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn set_up_creates_everything_once_and_repeats_harmlessly() {
+    let place = Place { lanes: 2, sources: vec!["source-a", "source-b"], ..Place::new().await };
+    let target = place.target();
+    assert_eq!(codes(&target.check().await), [Code::TargetTableMissing; 3]);
+    let (one, two) = (place.target(), place.target());
+    let (one, two) = tokio::join!(one.setup(), two.setup());
+    let made = |report: &SetupReport| report.progress_documents;
+    assert_eq!(made(&one.unwrap()) + made(&two.unwrap()), 4, "two at once make one");
+    assert_eq!(target.setup().await.unwrap(), SetupReport::default());
+    assert!(target.check().await.is_empty(), "{:?}", target.check().await);
+    assert_eq!(target.progress().await.unwrap().len(), 4);
+
+    let removed = json!({ "actions": [{ "remove": { "index": place.index(), "alias": place.alias() } }] });
+    place.admin(Method::POST, "_aliases", removed).await;
+    assert_eq!(codes(&target.check().await), [Code::TargetTableMissing]);
+    assert_eq!(target.setup().await.unwrap().aliases, 1);
+    assert!(target.check().await.is_empty(), "{:?}", target.check().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_progress_and_lost_documents_are_never_taken_for_new() {
+    let place = Place::new().await.ready().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    apply(&mut lane, &progress, vec![(5, 0, insert(1, &[]))]).await.unwrap();
+    let target = place.target();
+    let progress_index = format!("{}-progress", place.control());
+
+    let document = format!("{progress_index}/_doc/documents:source-a:0");
+    let kept = place.admin(Method::GET, &document, Json::Null).await["_source"].clone();
+    place.admin(Method::DELETE, &document, Json::Null).await;
+    for fault in [target.setup().await.unwrap_err(), lane.load().await.unwrap_err()] {
+        assert_eq!(fault.code(), Code::TargetProgressLost, "{fault}");
+    }
+    let mut damaged = kept.clone();
+    damaged["position"] = json!(4711);
+    place.admin(Method::PUT, &document, damaged.clone()).await;
+    let fault = lane.load().await.unwrap_err();
+    assert_eq!(fault.code(), Code::TargetProgressCorrupt, "{fault}");
+    damaged["checksum"] = Json::Null;
+    place.admin(Method::PUT, &document, damaged).await;
+    assert_eq!(lane.load().await.unwrap().position, lsn(4711), "an operator's word");
+    place.admin(Method::PUT, &document, kept).await;
+    assert_eq!(lane.load().await.unwrap().position, lsn(5));
+
+    let fewer = Place { lanes: 2, ..place.clone() }.target();
+    assert_eq!(fewer.setup().await.unwrap_err().code(), Code::TargetProgressLost);
+
+    place.admin(Method::DELETE, &progress_index, Json::Null).await;
+    let fault = target.setup().await.unwrap_err();
+    assert_eq!(fault.code(), Code::TargetProgressLost, "{fault}");
+    assert!(fault.to_string().contains("it holds documents"), "{fault}");
+
+    let place = Place::new().await.ready().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    apply(&mut lane, &progress, vec![(5, 0, insert(1, &[]))]).await.unwrap();
+    place.admin(Method::DELETE, &place.index(), Json::Null).await;
+    let fault = place.target().setup().await.unwrap_err();
+    assert_eq!(fault.code(), Code::TargetTableMissing, "{fault}");
+    assert!(fault.remedy_text().unwrap().contains("restore"), "{fault}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_foreign_index_is_named_with_what_differs() {
+    let place = Place::new().await.ready().await;
+    let mut body = place.admin(Method::GET, &place.index(), Json::Null).await[place.index()].clone();
+    for name in ["creation_date", "uuid", "version", "provided_name"] {
+        body["settings"]["index"].as_object_mut().unwrap().remove(name);
+    }
+    type Damage = fn(&mut Json);
+    let damages: [(Damage, &str); 4] = [
+        (
+            |body| body["mappings"]["properties"]["imei1"] = json!({ "type": "text" }),
+            "imei1.type` is \"text\"",
+        ),
+        (
+            |body| drop(body["mappings"]["properties"].as_object_mut().unwrap().remove("uuid")),
+            "uuid` is missing",
+        ),
+        (
+            |body| body["settings"]["index"]["translog"] = json!({ "durability": "async" }),
+            "durability` is \"async\"",
+        ),
+        (|body| body["mappings"]["dynamic"] = json!("true"), "dynamic` is \"true\""),
+    ];
+    for (damage, part) in damages {
+        let mut damaged = body.clone();
+        damage(&mut damaged);
+        place.admin(Method::DELETE, &place.index(), Json::Null).await;
+        place.admin(Method::PUT, &place.index(), damaged).await;
+        let faults = place.target().check().await;
+        assert!(faults.iter().all(|fault| fault.code() == Code::TargetTableShape), "{faults:?}");
+        assert!(faults.iter().any(|fault| fault.to_string().contains(part)), "{part}: {faults:?}");
+    }
+    place.admin(Method::DELETE, &place.index(), Json::Null).await;
+    place.admin(Method::PUT, &place.alias(), json!({})).await;
+    let fault = place.target().setup().await.unwrap_err();
+    assert!(fault.to_string().contains("is an index itself"), "{fault}");
+    place.admin(Method::DELETE, &place.alias(), Json::Null).await;
+    let other = format!("{}-v0", place.alias());
+    place.admin(Method::PUT, &other, json!({ "aliases": { place.alias(): {} } })).await;
+    let fault = place.target().setup().await.unwrap_err();
+    assert!(fault.to_string().contains(&format!("leads to index `{other}`")), "{fault}");
+    place.admin(Method::DELETE, &other, Json::Null).await;
+    assert_eq!(place.target().setup().await.unwrap().indexes, 1);
+    assert!(place.target().check().await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_part_of_any_code_finds_the_document_with_all_its_fields() {
+    let place = Place::new().await.ready().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let fields: &[(&str, &[u8])] = &[
+        ("imei1", b"356938035643809"),
+        ("imei2", b"035693803564380"),
+        ("meid", b"A0000012345678"),
+        ("box_no", b"BOX *?\"\\{}/+-:\0 7"),
+        ("item_code", b"  lead and trail "),
+        ("first_agent_code", b"agent-1"),
+        ("warehouse_code", b"W"),
+        ("account_id", b"77"),
+        ("sku_code", b"\xff\xfe"),
+    ];
+    let long = vec![b'9'; 40_000];
+    let others = [insert(8, &[("box_no", b"BOX 8")]), insert(9, &[("box_no", &long)])];
+    let mut changes = vec![(5, 3, insert(7, fields))];
+    changes.extend(others.map(|action| (6, 3, action)));
+    apply(&mut lane, &progress, changes).await.unwrap();
+
+    let id = format!("{}-7", shard(3).shard.as_u64());
+    let expected = json!({
+        "shard_id": shard(3).shard.as_u64().to_string(), "source": "source-a", "lane": 0, "lsn": 5, "withdrawn": false,
+        "uuid": "7", "imei1": "356938035643809", "imei2": "035693803564380", "meid": "A0000012345678",
+        "box_no": "BOX *?\"\\{}/+-:\0 7", "item_code": "  lead and trail ", "first_agent_code": "agent-1",
+        "warehouse_code": "W", "account_id": "77", "sku_code": "\u{fffd}\u{fffd}",
+        "database": "inventory_0", "table": "serial_code_03",
+    });
+    assert_eq!(place.documents().await[&id], expected);
+    for part in ["356938035643809", "69380", "809", "a00000123", "*?\"\\{}/", "d AND t", "\0 7"] {
+        let found = place.find(&place.alias(), json!({ "match_phrase": { "codes": part } })).await;
+        assert!(found.keys().eq([&id]), "{part:?} finds {:?}", found.keys());
+    }
+    for part in ["agent-1", "356938035643800", "80903569"] {
+        let found = place.find(&place.alias(), json!({ "match_phrase": { "codes": part } })).await;
+        assert!(found.is_empty(), "{part:?} finds {:?}", found.keys());
+    }
+    let exact = json!({ "term": { "item_code": "  lead and trail " } });
+    assert!(place.find(&place.alias(), exact).await.keys().eq([&id]));
+    assert_eq!(place.documents().await.len(), 3, "a code beyond every limit is kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejected_document_is_parked_and_the_rest_goes_on() {
+    let place = Place::new().await;
+    // As if somebody had made the index: it takes numbers only.
+    let fields = ["shard_id", "source", "uuid", "box_no", "database", "table"];
+    let mut properties: Json =
+        fields.map(|name| (name.to_owned(), json!({ "type": "keyword" }))).into_iter().collect();
+    for (name, kind) in [("lane", "long"), ("lsn", "long"), ("account_id", "long"), ("withdrawn", "boolean")]
+    {
+        properties[name] = json!({ "type": kind });
+    }
+    place.admin(Method::PUT, &place.index(), json!({ "mappings": { "properties": properties } })).await;
+    let place = place.ready().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let changes = vec![
+        (5, 0, insert(1, &[("account_id", b"1")])),
+        (6, 0, insert(2, &[("account_id", b"no number")])),
+        (7, 0, insert(3, &[("account_id", b"3")])),
+    ];
+    let progress = apply(&mut lane, &progress, changes).await.unwrap();
+    assert_eq!(lane.load().await.unwrap(), progress);
+    assert_eq!(place.documents().await.len(), 2);
+
+    let letters = place.find(&format!("{}-dead-letters", place.control()), json!({ "match_all": {} })).await;
+    let [letter] = letters.values().collect::<Vec<_>>()[..] else { panic!("{letters:?}") };
+    assert_eq!(letter["document"], json!(format!("{}-2", shard(0).shard.as_u64())));
+    assert_eq!((&letter["lsn"], &letter["index"]), (&json!(6), &json!(place.index())));
+    assert_eq!(letter["reason"], json!("mapper_parsing_exception"));
+    assert!(!letter.to_string().contains("no number"), "no values: {letter}");
+
+    apply(&mut lane, &progress, vec![(8, 0, insert(2, &[("account_id", b"2")]))]).await.unwrap();
+    assert_eq!(place.documents().await.len(), 3, "a later change of the claim is taken");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_withdrawal_of_a_large_shard_takes_the_lanes_own_documents_only() {
+    const DEVICES: u64 = 12_000;
+    let place = Place { lanes: 2, ..Place::new().await }.ready().await;
+    let ((mut one, first), (mut two, second)) =
+        (place.lane("source-a", 0).await, place.lane("source-a", 1).await);
+    let devices = || (0..DEVICES).map(|uuid| (5 + uuid % 2, 0, insert(uuid, &[]))).collect();
+    let first = apply(&mut one, &first, devices()).await.unwrap();
+    let of_one = place.count().await;
+    apply(&mut two, &second, devices()).await.unwrap();
+    assert_eq!(place.count().await, DEVICES);
+
+    apply(&mut one, &first, vec![(8, 0, Action::Withdraw)]).await.unwrap();
+    assert_eq!(place.count().await, DEVICES - of_one);
+    // What was withdrawn stays withdrawn for whoever comes late.
+    let (mut late, progress) = place.lane("source-a", 0).await;
+    let progress = apply(&mut late, &progress, devices()).await.unwrap();
+    assert_eq!(place.count().await, DEVICES - of_one);
+
+    // A replay from nothing removes, and then all comes again at its old positions.
+    let mut emptied = Flush::new(Progress { position: Lsn::ZERO, ..progress });
+    emptied.progress.revision += 1;
+    emptied.withdraw(shard(0).shard, Lsn::MAX);
+    late.commit(&emptied).await.unwrap();
+    apply(&mut late, &emptied.progress, vec![(9, 0, insert(1, &[])), (9, 0, insert(2, &[]))]).await.unwrap();
+    let again = place.count().await - (DEVICES - of_one);
+    assert_eq!(again, [1, 2].into_iter().filter(|uuid| place_of(*uuid) == 0).count() as u64);
+}
+
+/// Lane of a device among two, as the projection decides it.
+fn place_of(uuid: u64) -> u32 {
+    crc32fast::hash(uuid.to_string().as_bytes()) % 2
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_removed_by_a_replay_from_nothing_comes_again_at_its_old_version() {
+    let place = Place::new().await.ready().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let changes = || vec![(5, 0, insert(1, &[])), (6, 0, insert(2, &[])), (7, 0, delete(2))];
+    let progress = apply(&mut lane, &progress, changes()).await.unwrap();
+    let mut emptied = Flush::new(Progress { position: Lsn::ZERO, highest_position: lsn(7), ..progress });
+    emptied.progress.revision += 1;
+    emptied.withdraw(shard(0).shard, Lsn::MAX);
+    lane.commit(&emptied).await.unwrap();
+    assert_eq!(place.count().await, 0);
+    apply(&mut lane, &emptied.progress, changes()).await.unwrap();
+    assert_eq!(
+        place.documents().await.keys().collect::<Vec<_>>(),
+        [&format!("{}-1", shard(0).shard.as_u64())]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_password_an_unknown_authority_a_missing_right_and_a_dead_server_are_told_apart() {
+    let place = Place::new().await;
+    let server = place.stack.server("search").unwrap();
+    let text = place.config_text();
+    let ca_file = place.stack.ca_file().display().to_string();
+    let another_ca = tempfile::NamedTempFile::new().unwrap();
+    for (changed, code) in [
+        (text.replace(server.password(), "wrong"), Code::TargetAccessDenied),
+        (text.replace(&ca_file, &another_ca.path().display().to_string()), Code::TargetAccessDenied),
+        (text.replace(&format!("ca_file = \"{ca_file}\"\n"), ""), Code::TargetAccessDenied),
+        (text.replace("anabranch-p", "foreign-p"), Code::TargetGrantMissing),
+        (text.replace(&format!(":{}", server.port()), ":1"), Code::TargetUnreachable),
+    ] {
+        let target = target_of(&changed);
+        let fault = target.setup().await.unwrap_err();
+        assert_eq!(fault.code(), code, "{fault}");
+        assert!(
+            !fault.to_string().contains("wrong") && !fault.to_string().contains(server.password()),
+            "{fault}"
+        );
+        let faults = target.check().await;
+        assert!(faults.iter().any(|fault| fault.code() == code), "{faults:?}");
+    }
+}
+
+/// Everything that needs a server of its own, on one: a start costs seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_killed_and_restarted_server_loses_nothing_and_forgets_no_withdrawal() {
+    let server =
+        ServerSpec::search("search").flag("thread_pool.write.size=1").flag("thread_pool.write.queue_size=1");
+    let place = Place { lanes: 4, ..Place::alone(server).await }.ready().await;
+    is_slowed_down_and_takes_all(&place).await;
+    a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(&place).await;
+    a_late_older_write_is_refused(&place).await;
+}
+
+const DEVICES: u64 = 6_000;
+
+fn fleet() -> Vec<(u64, u32, Action<'static>)> {
+    (0..DEVICES).map(|uuid| (5, 0, insert(uuid, &[("box_no", b"BOX")]))).collect()
+}
+
+async fn is_slowed_down_and_takes_all(place: &Place) {
+    let lanes = (0..place.lanes).map(|number| async move {
+        let (mut lane, progress) = place.lane("source-a", number).await;
+        // Many small requests: one lane waits for another.
+        let mut progress = progress;
+        for part in fleet().chunks(500) {
+            progress = apply(&mut lane, &progress, part.to_vec()).await.unwrap();
+        }
+    });
+    futures::future::join_all(lanes).await;
+    assert_eq!(place.count().await, DEVICES);
+    let stats = place.admin(Method::GET, "_nodes/stats/thread_pool", Json::Null).await;
+    let node = stats["nodes"].as_object().unwrap().values().next().unwrap().clone();
+    assert!(node["thread_pool"]["write"]["rejected"].as_u64().unwrap() > 0, "it was never busy: {node}");
+}
+
+async fn a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(place: &Place) {
+    let (mut lane, mut progress) = place.lane("source-a", 0).await;
+    let again = || fleet().into_iter().map(|(_, shard, action)| (6, shard, action)).collect();
+    let server = place.stack.server("search").unwrap();
+    let (begun, begins) = std::sync::mpsc::channel();
+    let killer = tokio::task::spawn_blocking({
+        let server = server.clone();
+        move || {
+            begins.recv().unwrap();
+            server.kill().unwrap();
+        }
+    });
+    // Nearly all of its time is in bulks, so that is where the kill comes.
+    let (cut_off, fault) = loop {
+        let flush = flush(&lane, &progress, again());
+        if let Err(fault) = lane.commit(&flush).await {
+            break (flush, fault);
+        }
+        progress = flush.progress;
+        let _after_the_first = begun.send(());
+    };
+    killer.await.unwrap();
+    assert_eq!((fault.code(), fault.class()), (Code::TargetUnreachable, Class::Transient), "{fault}");
+    tokio::task::spawn_blocking(move || server.restart().unwrap()).await.unwrap();
+    let found = lane.load().await.unwrap();
+    assert!([&progress, &cut_off.progress].contains(&&found), "{found:?}");
+    apply(&mut lane, &found, again()).await.unwrap();
+    assert_eq!(place.count().await, DEVICES);
+}
+
+async fn a_late_older_write_is_refused(place: &Place) {
+    // The server shall forget the versions of what it deletes at once, and does so at a clean restart in any case.
+    let settings = json!({ "index": { "gc_deletes": "1ms" } });
+    place.admin(Method::PUT, &format!("{}/_settings", place.index()), settings).await;
+    let deletes = || (0..DEVICES).map(|uuid| (9, 0, delete(uuid))).collect();
+    for number in 0..place.lanes {
+        let (mut lane, progress) = place.lane("source-a", number).await;
+        apply(&mut lane, &progress, deletes()).await.unwrap();
+    }
+    assert_eq!(place.count().await, 0);
+    for is_restarted in [false, true] {
+        if is_restarted {
+            let server = place.stack.server("search").unwrap();
+            tokio::task::spawn_blocking(move || server.restart().unwrap()).await.unwrap();
+        }
+        let (mut lane, progress) = place.lane("source-a", 0).await;
+        apply(&mut lane, &progress, fleet()).await.unwrap();
+        assert_eq!(place.count().await, 0, "restarted: {is_restarted}");
+    }
+    let target = place.target();
+    assert!(target.lane(&lane_id("source-a", 9)).is_none());
+    assert!(target.check().await.is_empty(), "{:?}", target.check().await);
+}
