@@ -99,8 +99,9 @@ async fn setup_can_be_repeated_and_follows_the_configuration() {
     let nats = Nats::start();
     let log = nats.connect().await;
     let missing = log.check(&sources()).await;
-    assert_eq!(missing.len(), 2);
-    for (fault, name) in missing.iter().zip(["stream demo_source-a", "bucket demo_leases"]) {
+    let names = ["stream demo_source-a", "bucket demo_leases", "bucket demo_uuids"];
+    assert_eq!(missing.len(), names.len());
+    for (fault, name) in missing.iter().zip(names) {
         text(fault, Code::LogStreamMissing);
         assert_eq!((fault.subject(), fault.remedy_text()), (name, Some("anabranch --config FILE setup")));
     }
@@ -108,9 +109,9 @@ async fn setup_can_be_repeated_and_follows_the_configuration() {
         let steps = log.setup(&sources()).await.unwrap();
         steps.into_iter().map(|step| step.outcome).collect::<Vec<_>>()
     };
-    assert_eq!(outcomes(&log).await, [SetupOutcome::Created, SetupOutcome::Created]);
+    assert_eq!(outcomes(&log).await, [const { SetupOutcome::Created }; 3]);
     append(&log, 1..=3).await;
-    assert_eq!(outcomes(&log).await, [SetupOutcome::Unchanged, SetupOutcome::Unchanged]);
+    assert_eq!(outcomes(&log).await, [const { SetupOutcome::Unchanged }; 3]);
     assert!(log.check(&sources()).await.is_empty());
 
     let config = LogConfig {
@@ -124,7 +125,7 @@ async fn setup_can_be_repeated_and_follows_the_configuration() {
     assert!(found[0].contains("max_age is 604800 s; needed: 3600 s"), "{found:?}");
     assert!(found[1].contains("max_bytes is 1000000000; needed: 5000000"), "{found:?}");
     let adjusted = SetupOutcome::Adjusted(vec!["max_age", "max_bytes"]);
-    assert_eq!(outcomes(&changed).await, [adjusted, SetupOutcome::Unchanged]);
+    assert_eq!(outcomes(&changed).await, [adjusted, SetupOutcome::Unchanged, SetupOutcome::Unchanged]);
     assert!(changed.check(&sources()).await.is_empty());
     assert_eq!(changed.stream_state(SOURCE).await.unwrap().messages, 3);
 }

@@ -13,10 +13,9 @@ use anabranch_pipeline::projections::Defects;
 use anabranch_schemas::change::{Action, Change, Entity, Row, TableIdentity, Value};
 use anabranch_schemas::shard::ShardId;
 use anabranch_stack::{Options, ServerSpec, Stack};
+use anabranch_tests::Search;
 use reqwest::Method;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use crate::derived::lsn;
 
@@ -35,7 +34,7 @@ pub struct Place {
     pub prefix: String,
     pub lanes: u32,
     pub sources: Vec<&'static str>,
-    pub administrator: reqwest::Client,
+    pub administrator: Search,
 }
 
 impl Place {
@@ -51,17 +50,11 @@ impl Place {
 
     fn on(stack: Arc<Stack>) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_file(stack.ca_file()).unwrap()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = rustls::ClientConfig::builder_with_provider(provider);
-        let tls = tls.with_safe_default_protocol_versions().unwrap();
-        let tls = tls.with_root_certificates(roots).with_no_client_auth();
         Self {
             prefix: format!("p{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
             lanes: 1,
             sources: vec!["source-a"],
-            administrator: reqwest::Client::builder().tls_backend_preconfigured(tls).build().unwrap(),
+            administrator: Search::of(&stack),
             stack,
         }
     }
@@ -115,36 +108,21 @@ impl Place {
 
     /// The server's answer to its administrator, which must not be an error.
     pub async fn admin(&self, method: Method, path: &str, body: Json) -> Json {
-        let url = format!("{}/{path}", self.stack.server("search").unwrap().admin_url());
-        let request =
-            self.administrator.request(method.clone(), url).header("Content-Type", "application/json");
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        let answer = request.body(body).send().await.unwrap();
-        let status = answer.status();
-        let text = answer.text().await.unwrap();
-        assert!(status.is_success(), "{method} {path}: {status} {text}");
-        serde_json::from_str(&text).unwrap()
+        self.administrator.ask(method, path, body).await
     }
 
-    /// The documents of a query, by id.
     pub async fn find(&self, index: &str, query: Json) -> BTreeMap<String, Json> {
-        self.admin(Method::POST, &format!("{index}/_refresh"), Json::Null).await;
-        let body = json!({ "size": 10_000, "query": query });
-        let found = self.admin(Method::POST, &format!("{index}/_search"), body).await;
-        let hits = found["hits"]["hits"].as_array().unwrap().iter();
-        hits.map(|hit| (hit["_id"].as_str().unwrap().to_owned(), hit["_source"].clone())).collect()
+        self.administrator.find(index, query).await
     }
 
     /// The documents that are not withdrawn.
     pub async fn documents(&self) -> BTreeMap<String, Json> {
-        self.find(&self.alias(), json!({ "term": { "withdrawn": false } })).await
+        self.administrator.standing(&self.alias()).await
     }
 
     /// How many documents are not withdrawn.
     pub async fn count(&self) -> u64 {
-        self.admin(Method::POST, &format!("{}/_refresh", self.index()), Json::Null).await;
-        let body = json!({ "query": { "term": { "withdrawn": false } } });
-        self.admin(Method::POST, &format!("{}/_count", self.index()), body).await["count"].as_u64().unwrap()
+        self.administrator.count(&self.index()).await
     }
 }
 

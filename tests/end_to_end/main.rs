@@ -6,6 +6,7 @@
 mod api;
 mod check;
 mod commands;
+mod documents;
 mod fail_over;
 mod faults;
 mod flow;

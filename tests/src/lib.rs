@@ -10,8 +10,10 @@ mod http;
 mod installation;
 mod patience;
 pub mod protections;
+mod search;
 
 pub use daemon::{Daemon, Finished};
 pub use ground::{Ground, Turn};
 pub use installation::{Installation, Plan};
 pub use patience::{PATIENCE, blocking, seed, until, until_some};
+pub use search::Search;

@@ -1,0 +1,138 @@
+//! Devices in search: from the inventory's tables to documents, through everything that can happen to the server.
+
+use std::collections::BTreeMap;
+
+use anabranch_schemas::sql::serial_code_table;
+use anabranch_stack::ServerSpec;
+use anabranch_tests::{Daemon, Ground, Installation, Plan, Search, blocking, until};
+
+use crate::faults::{insert, until_derived};
+
+static GROUND: Ground = Ground::of(|| {
+    vec![
+        ServerSpec::mariadb_source("source-a"),
+        ServerSpec::mariadb_target("target"),
+        ServerSpec::nats("nats"),
+        ServerSpec::search("search"),
+    ]
+});
+
+const INDEX: &str = "serials";
+const TABLES: u32 = 2;
+
+/// An installation that writes users into tables and devices into documents.
+async fn with_documents() -> Installation<'static> {
+    let mut installation = Installation::prepare(GROUND.turn().await, &Plan::small()).await;
+    installation.execute("source-a", "CREATE DATABASE inventory_0").await;
+    for table in 0..TABLES {
+        let name = format!("serial_code_{table:02}");
+        installation.execute("source-a", serial_code_table("inventory_0", &name, "BIGINT UNSIGNED")).await;
+    }
+    let text = installation.configuration_text()
+        + &format!(
+            "\n[[entities]]\nentity = \"serial_code\"\ntables = \"inventory_{{db}}.serial_code_{{table:02}}\"\n\
+             [[targets]]\nname = \"search\"\nurl = \"${{ANABRANCH_SEARCH_URL}}\"\nca_file = \"{}\"\n\
+             [[projections]]\nname = \"documents\"\nkind = \"serial_documents\"\ntargets = [\"search\"]\n\
+             lanes = 2\nindex = \"{INDEX}\"\n",
+            installation.stack().ca_file().display()
+        );
+    installation.write_configuration_text(&text);
+    installation.command(&["setup"]).await.expect_success();
+    installation.command(&["check"]).await.expect_success();
+    installation
+}
+
+/// Inserts devices `from..to` into the table that their number says.
+async fn add(installation: &Installation<'_>, from: u64, to: u64) {
+    let mut sql = String::new();
+    for uuid in from..to {
+        let table = uuid % u64::from(TABLES);
+        sql += &format!(
+            "INSERT INTO inventory_0.serial_code_{table:02} (uuid, imei1, box_no) \
+             VALUES ({uuid}, '3569380356{uuid:05}', 'BOX {}');",
+            uuid / 10
+        );
+    }
+    installation.execute("source-a", sql).await;
+}
+
+/// Waits until the documents are the devices of the source: table, uuid → first code, box.
+async fn equal(installation: &Installation<'_>, what: &str) {
+    let search = Search::of(installation.stack());
+    let mut expected = BTreeMap::new();
+    for table in 0..TABLES {
+        let name = format!("serial_code_{table:02}");
+        let sql = format!("SELECT CAST(uuid AS CHAR), imei1, box_no FROM inventory_0.{name}");
+        let rows = installation.admin("source-a").await.rows("read devices", sql).await.unwrap();
+        for (uuid, imei, box_no) in rows {
+            let (uuid, imei, box_no): (String, Option<String>, Option<String>) = (uuid, imei, box_no);
+            expected.insert((name.clone(), uuid), (imei, box_no));
+        }
+    }
+    until(&format!("documents equal devices: {what}"), async || {
+        let text = |document: &serde_json::Value, field: &str| document[field].as_str().map(str::to_owned);
+        let device = |document: &serde_json::Value| {
+            let key = (text(document, "table").unwrap(), text(document, "uuid").unwrap());
+            (key, (text(document, "imei1"), text(document, "box_no")))
+        };
+        let found: BTreeMap<_, _> = search.standing(INDEX).await.values().map(device).collect();
+        found == expected
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_equal_their_devices_whatever_happens_to_search_and_other_stores_go_on() {
+    let installation = with_documents().await;
+    let mut daemon = installation.run();
+    add(&installation, 0, 300).await;
+    equal(&installation, "first devices").await;
+    let change = "UPDATE inventory_0.serial_code_00 SET imei1 = NULL, box_no = 'a\"*\\\\{' WHERE uuid < 100; \
+                  DELETE FROM inventory_0.serial_code_01 WHERE uuid < 50; \
+                  INSERT INTO inventory_0.serial_code_01 (uuid, imei1) VALUES (2, '1'); \
+                  DELETE FROM inventory_0.serial_code_00 WHERE uuid = 2";
+    installation.execute("source-a", change).await;
+    equal(&installation, "changed, deleted and moved devices").await;
+
+    let search = installation.server("search");
+    search.pause().unwrap();
+    add(&installation, 300, 400).await;
+    insert(&installation, "source-a", "user_00.user_000", 1).await;
+    until_derived(&installation, 1).await;
+    search.resume().unwrap();
+    equal(&installation, "search was frozen").await;
+
+    blocking(|| search.kill().unwrap());
+    add(&installation, 400, 500).await;
+    insert(&installation, "source-a", "user_00.user_000", 2).await;
+    until_derived(&installation, 2).await;
+    blocking(|| search.restart().unwrap());
+    equal(&installation, "search was killed").await;
+
+    installation.execute("source-a", "TRUNCATE inventory_0.serial_code_01").await;
+    add(&installation, 500, 550).await;
+    equal(&installation, "a table was emptied").await;
+
+    daemon.kill();
+    installation.free_leases().await;
+    add(&installation, 550, 600).await;
+    daemon = installation.run();
+    equal(&installation, "the daemon was killed").await;
+    replayed(&installation, &daemon).await;
+}
+
+/// Documents that were damaged are right again after the projection was replayed from nothing.
+async fn replayed(installation: &Installation<'_>, daemon: &Daemon) {
+    daemon.until_ready().await;
+    let search = Search::of(installation.stack());
+    let (id, mut document) = search.standing(INDEX).await.pop_first().unwrap();
+    document["imei1"] = "damaged".into();
+    let version = document["lsn"].as_u64().unwrap();
+    let path = format!("{INDEX}-v1/_doc/{id}?version={version}&version_type=external_gte");
+    search.ask(reqwest::Method::PUT, &path, document).await;
+    installation
+        .command(&["replay", "--projection", "documents", "--from", "nothing"])
+        .await
+        .expect_success();
+    equal(installation, "replayed from nothing").await;
+}
