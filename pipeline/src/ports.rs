@@ -188,9 +188,6 @@ pub trait LaneStore: Send {
     /// Applies the mutations and stores `flush.progress` in one transaction, if the stored revision is still the one
     /// before `flush.progress.revision`; else [`crate::error::Code::TargetFenced`] and nothing is changed.
     ///
-    /// A store without transactions writes progress last, once all else is durable. A writer that becomes stale in
-    /// between may then have written mutations, which is harmless: they are the log's, each under its version.
-    ///
     /// After any other error the outcome is unknown: load before going on.
     fn commit(&mut self, flush: &Flush) -> impl Future<Output = Result<(), Fault>> + Send;
 }

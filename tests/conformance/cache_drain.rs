@@ -5,8 +5,9 @@ use std::time::Duration;
 use anabranch_connectors::memory::MemoryCache;
 use anabranch_connectors::mysql::target::{MysqlLane, MysqlMapping, MysqlOutbox};
 use anabranch_pipeline::deliver::Progress;
-use anabranch_pipeline::lookup::{CacheState, Claim, Drain, TimeToLive, decode, drain, fill};
-use anabranch_pipeline::ports::{CodeCache, MappingStore, Outbox};
+use anabranch_pipeline::error::{Class, Code, Fault};
+use anabranch_pipeline::lookup::{CacheState, Claim, Drain, TimeToLive, Token, decode, drain, fill};
+use anabranch_pipeline::ports::{Cached, CodeCache, Fill, MappingStore, Outbox};
 use anabranch_schemas::change::Action;
 use anabranch_schemas::serial::StoredCode;
 use rand::rngs::StdRng;
@@ -78,6 +79,55 @@ async fn what_a_flush_touches_is_removed_and_filled_as_a_complete_set() {
     apply(&mut lane, progress, vec![insert(6, 3, "BOX")]).await;
     tables.settle(&ground.cache).await;
     assert_eq!(uuids(&cached(&ground.cache, &code("BOX")).await.unwrap()), ["1", "2", "3"]);
+}
+
+/// A cache that is not there when something is to be removed from it.
+struct Deaf(MemoryCache);
+
+impl CodeCache for Deaf {
+    async fn get(&self, codes: &[StoredCode]) -> Result<Cached, Fault> {
+        self.0.get(codes).await
+    }
+
+    async fn begin(&self, codes: &[StoredCode]) -> Result<Vec<Option<Token>>, Fault> {
+        self.0.begin(codes).await
+    }
+
+    async fn finish(&self, fills: &[Fill]) -> Result<usize, Fault> {
+        self.0.finish(fills).await
+    }
+
+    async fn invalidate(&self, _: &[StoredCode]) -> Result<(), Fault> {
+        Err(Fault::new(Code::CacheUnreachable, "cache", "it does not answer"))
+    }
+
+    async fn incarnation(&self) -> Result<String, Fault> {
+        self.0.incarnation().await
+    }
+
+    async fn clear(&self) -> Result<(), Fault> {
+        self.0.clear().await
+    }
+
+    async fn shorten(&self, time_to_live: Duration) -> Result<(), Fault> {
+        self.0.shorten(time_to_live).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_cache_did_not_take_is_removed_later() {
+    let (tables, mut lane, progress) = tables().await;
+    let cache = MemoryCache::default();
+    let progress = apply(&mut lane, progress, vec![insert(5, 1, "BOX")]).await;
+    tables.settle(&cache).await;
+    apply(&mut lane, progress, vec![insert(6, 2, "BOX")]).await;
+    let deaf = Deaf(cache.clone());
+    let work = Drain { cache: &deaf, outbox: &tables.outbox, mapping: &tables.mapping, time_to_live: TIME };
+    let fault = drain(work, || (), &CancellationToken::new()).await.unwrap_err();
+    assert_eq!(fault.code(), Code::CacheUnreachable, "{fault}");
+    assert_eq!(uuids(&cached(&cache, &code("BOX")).await.unwrap()), ["1"], "still as it was");
+    tables.settle(&cache).await;
+    assert_eq!(uuids(&cached(&cache, &code("BOX")).await.unwrap()), ["1", "2"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -174,16 +224,27 @@ async fn under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_
     let ground = RedisGround::shared().await;
     let (tables, mut lane, mut progress) = tables().await;
     let stop = CancellationToken::new();
-    let work =
-        Drain { cache: &ground.cache, outbox: &tables.outbox, mapping: &tables.mapping, time_to_live: TIME };
-    let codes: Vec<StoredCode> = (0..12).map(|number| code(&format!("BOX-{number}"))).collect();
+    // Cut off at any moment, as a process that is killed, and begun again.
+    let draining = async {
+        let mut random = StdRng::seed_from_u64(seed ^ 2);
+        while !stop.is_cancelled() {
+            let (cache, outbox, mapping) = (&ground.cache, &tables.outbox, &tables.mapping);
+            let work = Drain { cache, outbox, mapping, time_to_live: TIME };
+            let life = Duration::from_micros(random.random_range(500..20_000));
+            if let Ok(Err(fault)) = tokio::time::timeout(life, drain(work, || (), &stop)).await {
+                // What the one before had on the way may stand in the way of this one.
+                assert_eq!(fault.class(), Class::Transient, "{fault}");
+            }
+        }
+    };
+    let codes: Vec<StoredCode> = (0..300).map(|number| code(&format!("BOX-{number}"))).collect();
     let writing = async {
-        let mut boxes = [None::<usize>; 40];
-        for position in 1..=150 {
+        let mut boxes = [None::<usize>; 300];
+        for position in 1..=300 {
             let mut changes = Vec::new();
             for _ in 0..random.random_range(1..6) {
                 let device = random.random_range(0..boxes.len());
-                let after = random.random_ratio(4, 5).then(|| random.random_range(0..codes.len()));
+                let after = random.random_ratio(2, 3).then(|| random.random_range(0..codes.len()));
                 let row = |place: usize| boxed(device as u64 + 1, codes[place].as_bytes());
                 let action = match (boxes[device], after) {
                     (None, Some(after)) => Action::Insert { after: row(after) },
@@ -194,12 +255,12 @@ async fn under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_
                 boxes[device] = after;
                 changes.push((position, 0, action));
             }
-            if random.random_ratio(1, 40) {
+            if random.random_ratio(1, 150) {
                 changes.push((position, 0, Action::Withdraw));
-                boxes = [None; 40];
+                boxes = [None; 300];
             }
             progress = apply(&mut lane, progress.clone(), changes).await;
-            if random.random_ratio(1, 30) {
+            if random.random_ratio(1, 150) {
                 ground.cache.clear().await.unwrap();
             }
         }
@@ -209,7 +270,7 @@ async fn under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_
         let mut random = StdRng::seed_from_u64(seed ^ 1);
         while !stop.is_cancelled() {
             let code = &codes[random.random_range(0..codes.len())];
-            if random.random_ratio(1, 4) {
+            if random.random_ratio(1, 20) {
                 ground.cache.invalidate(std::slice::from_ref(code)).await.unwrap();
             }
             if cached(&ground.cache, code).await.is_none() {
@@ -217,8 +278,7 @@ async fn under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_
             }
         }
     };
-    let (drained, (), ()) = tokio::join!(drain(work, || (), &stop), writing, reading);
-    drained.unwrap();
+    tokio::join!(draining, writing, reading);
     tables.settle(&ground.cache).await;
     let mut found = 0;
     for (code, entry) in codes.iter().zip(ground.cache.get(&codes).await.unwrap().entries) {

@@ -213,7 +213,6 @@ on_every_store!(
     what_was_committed_is_read_back_whole,
     progress_without_rows_is_stored_too,
     a_stale_writer_is_fenced_and_changes_nothing,
-    of_two_commits_at_once_from_one_progress_one_is_fenced,
     an_older_mutation_neither_overwrites_nor_deletes_a_newer_row,
     the_value_of_an_older_version_is_not_taken,
     each_row_of_a_multi_row_delete_has_its_own_version,
@@ -260,18 +259,6 @@ async fn a_stale_writer_is_fenced_and_changes_nothing(ground: impl Ground) {
     assert_eq!((fault.code(), fault.class()), (Code::TargetFenced, Class::Transient));
     assert_eq!(ground.rows().await, before);
     assert_eq!(stale.store.load().await.unwrap(), current.progress, "the connection still works");
-}
-
-async fn of_two_commits_at_once_from_one_progress_one_is_fenced(ground: impl Ground) {
-    let (mut one, mut two) = (Writer::open(&ground).await, Writer::open(&ground).await);
-    let many = || (1..=500).map(|id| (5, 0, insert(user(id, 1, 1)))).collect();
-    let (first, second) = (one.flush(many()), two.flush(many()));
-    let (first, second) = tokio::join!(one.store.commit(&first), two.store.commit(&second));
-    assert!(first.is_ok() != second.is_ok(), "{first:?} {second:?}");
-    let fault = first.and(second).unwrap_err();
-    assert_eq!((fault.code(), fault.class()), (Code::TargetFenced, Class::Transient));
-    assert_eq!(one.store.load().await.unwrap().revision, 1);
-    assert_eq!(ground.rows().await.len(), 500);
 }
 
 async fn an_older_mutation_neither_overwrites_nor_deletes_a_newer_row(ground: impl Ground) {

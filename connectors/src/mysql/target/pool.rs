@@ -13,6 +13,9 @@ use crate::mysql::error::{Side, from_async};
 /// Waiting for a connection, connecting and the answer together.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// No gap is ever locked: lanes insert into the outbox while it is drained.
+const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+
 /// Connections that are made when they are needed and kept for the next question.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
@@ -24,6 +27,7 @@ impl Pool {
     pub(super) fn new(target: &MysqlTarget, connections: usize) -> Self {
         let constraints = PoolConstraints::new(0, connections.max(1)).expect("0 is not above the maximum");
         let options = async_options(&target.0.url, target.0.ca_file.as_deref())
+            .init(vec![SESSION])
             .pool_opts(PoolOpts::default().with_constraints(constraints).with_reset_connection(false));
         Self { subject: target.subject(), pool: mysql_async::Pool::new(options) }
     }
