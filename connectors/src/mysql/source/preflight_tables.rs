@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use anabranch_pipeline::config::EntityConfig;
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::change::Entity;
 
 use super::session::{Session, column_text, literal};
 use super::tables::{CapturedTables, accepted_types, accepts_data_type};
@@ -44,14 +45,16 @@ pub async fn check(
     let engines = engines(session, &entities).await?;
     let transactional = transactional(session).await?;
     let columns = columns(session, &entities).await?;
+    // One pattern of an entity is enough on a source: its history may lie on another.
+    let is_there =
+        |entity: &EntityConfig| engines.keys().any(|name| entity.tables.matches(&name.0, &name.1).is_some());
+    let present: HashSet<_> = entities.iter().filter(|e| is_there(e)).map(|e| e.entity).collect();
     for entity in &entities {
         let mut problems: BTreeMap<Problem, BTreeSet<&Name>> = BTreeMap::new();
-        let mut count = 0;
         for (name, engine) in &engines {
             if entity.tables.matches(&name.0, &name.1).is_none() {
                 continue;
             }
-            count += 1;
             if let Err(fault) = tables.resolve(&name.0, &name.1) {
                 faults.push(fault);
             }
@@ -65,7 +68,7 @@ pub async fn check(
                 }
             }
         }
-        if count == 0 {
+        if !present.contains(&entity.entity) {
             faults.push(no_table(session.subject(), entity, account));
         }
         faults.extend(problems.iter().map(|(problem, names)| problem.fault(entity, names, account)));
@@ -162,7 +165,11 @@ impl Problem {
         };
         let quoted = quote_table(database, table);
         let column = |field: &usize| entity.columns.get(*field).map_or("", String::as_str);
-        let usual = |field: &usize| if *field == 0 { "BIGINT UNSIGNED" } else { "DATE" };
+        let usual = |field: &usize| match (entity.entity, *field) {
+            (_, 0) => "BIGINT UNSIGNED",
+            (Entity::User, _) => "DATE",
+            (Entity::SerialCode, _) => "VARCHAR(255)",
+        };
         let modify = |field: &usize| {
             format!("ALTER TABLE {quoted} MODIFY {} {}", quote_identifier(column(field)), usual(field))
         };
