@@ -40,8 +40,7 @@ pub async fn measure(site: &mut Site<'_>, data: &Data, scale: &Scale, report: &m
 }
 
 async fn until_drained(site: &Site<'_>) {
-    let (topology, layer) = (&site.installation.topology, &site.installation.layer);
-    let drained = drain(topology, layer, PATIENCE).await.expect("the servers answer");
+    let drained = drain(&site.installation.audits, PATIENCE).await.expect("the servers answer");
     assert!(drained.is_complete(), "not drained: {:?}", drained.behind);
 }
 

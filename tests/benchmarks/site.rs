@@ -39,6 +39,7 @@ impl<'g> Site<'g> {
                 tables: TABLES,
             },
             has_passwords_in_file: true,
+            ..Plan::small()
         };
         let site = Self { installation: Installation::prepare(turn, &plan).await };
         site.source(format!(

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use anabranch_tests::{Daemon, Installation, Plan, until};
 
 use crate::load::Load;
-use crate::{GROUND, TAKE_OVER_MAX, TASKS, running_tasks, survives, under_load};
+use crate::{GROUND, TAKE_OVER_MAX, TASKS, running_tasks, survives, under_load_of};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_killed_again_and_again_loses_nothing() {
-    let (installation, mut load) = under_load("daemon killed").await;
+    let (installation, mut load) = under_load_of(&Plan::both(), "daemon killed").await;
     for _ in 0..8 {
         let mut daemon = installation.run();
         load.random_moment(Duration::from_millis(1_500)).await;

@@ -19,8 +19,21 @@ fn run_armed(installation: &Installation<'_>, name: &str) -> Daemon {
     installation.run_with(&[], &[(VARIABLE, name)])
 }
 
-async fn change(workload: &mut Workload) {
-    workload.run_for(Pace::of(300), Duration::from_millis(250)).await.unwrap();
+async fn change(workloads: &mut [Workload]) {
+    let time = Duration::from_millis(250);
+    let running = workloads.iter_mut().map(|workload| workload.run_for(Pace::of(300), time));
+    for ended in futures::future::join_all(running).await {
+        ended.unwrap();
+    }
+}
+
+/// Workloads of the plan's entities, with some rows of each.
+async fn workloads(installation: &Installation<'_>, test: &str) -> Vec<Workload> {
+    let mut workloads = installation.workloads(WorkloadOptions::new(seed(test)));
+    for workload in &mut workloads {
+        workload.insert_rows(300).await.unwrap();
+    }
+    workloads
 }
 
 /// A daemon that works brings everything over.
@@ -53,18 +66,17 @@ async fn truncate(installation: &Installation<'_>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_killed_before_or_after_any_durable_step_loses_nothing() {
-    let installation = Installation::set_up(GROUND.turn().await, &Plan::small()).await;
-    let mut workload = installation.workload(WorkloadOptions::new(seed("failpoints")));
-    workload.seed_users(300).await.unwrap();
+    let installation = Installation::set_up(GROUND.turn().await, &Plan::both()).await;
+    let mut workloads = workloads(&installation, "failpoints").await;
     for name in failpoints::WORKING {
         if *name == "lane-withdrawal-sent" {
             truncate(&installation).await;
         }
         if name.starts_with("lane-direct-") {
-            tear_a_hole(&installation, &mut workload).await;
+            tear_a_hole(&installation, &mut workloads).await;
         }
         let mut daemon = run_armed(&installation, name);
-        change(&mut workload).await;
+        change(&mut workloads).await;
         daemon.until_failpoint(name).await;
         daemon.kill();
         goes_on(&installation).await;
@@ -72,7 +84,7 @@ async fn a_daemon_killed_before_or_after_any_durable_step_loses_nothing() {
 }
 
 /// What the reader appends while no lane runs is discarded, but for the newest message of each stream.
-async fn tear_a_hole(installation: &Installation<'_>, workload: &mut Workload) {
+async fn tear_a_hole(installation: &Installation<'_>, workloads: &mut [Workload]) {
     let mut reader = installation.run_with(&["--role", "reader"], &[]);
     reader.until_ready().await;
     let jetstream = installation.jetstream().await;
@@ -83,7 +95,7 @@ async fn tear_a_hole(installation: &Installation<'_>, workload: &mut Workload) {
         let before = stream(source).await.cached_info().state.last_sequence;
         // The newest message stays, and one before it must be missing.
         while stream(source).await.cached_info().state.last_sequence < before + 3 {
-            change(workload).await;
+            change(workloads).await;
         }
     }
     reader.kill();
@@ -99,13 +111,12 @@ async fn tear_a_hole(installation: &Installation<'_>, workload: &mut Workload) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_killed_while_it_stops_loses_nothing() {
     let installation = Installation::set_up(GROUND.turn().await, &Plan::small()).await;
-    let mut workload = installation.workload(WorkloadOptions::new(seed("stopping")));
-    workload.seed_users(300).await.unwrap();
+    let mut workloads = workloads(&installation, "stopping").await;
     for name in failpoints::STOPPING {
         let mut daemon = run_armed(&installation, name);
         daemon.until_ready().await;
         daemon.ask_to_end();
-        change(&mut workload).await;
+        change(&mut workloads).await;
         daemon.until_failpoint(name).await;
         daemon.kill();
         goes_on(&installation).await;
@@ -127,8 +138,7 @@ async fn forget(installation: &Installation<'_>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn set_up_killed_before_or_after_any_step_is_finished_by_the_next() {
     let installation = Installation::prepare(GROUND.turn().await, &Plan::small()).await;
-    let mut workload = installation.workload(WorkloadOptions::new(seed("set-up")));
-    workload.seed_users(300).await.unwrap();
+    workloads(&installation, "set-up").await;
     for name in failpoints::SETTING_UP {
         forget(&installation).await;
         let mut set_up = installation.start(&["setup"], &[(VARIABLE, name)]);

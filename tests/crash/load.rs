@@ -11,37 +11,42 @@ use tokio_util::sync::CancellationToken;
 
 /// Enough that every moment is in the middle of something.
 const CHANGES_PER_SECOND: u32 = 300;
-const USERS_AT_FIRST: u64 = 500;
+const ROWS_AT_FIRST: u64 = 500;
 
 /// A running workload, and the random moments at which a test breaks something.
 pub struct Load {
-    running: JoinHandle<anabranch_demo::Result<WorkloadReport>>,
+    /// One for each entity.
+    running: Vec<JoinHandle<anabranch_demo::Result<WorkloadReport>>>,
     cancel: CancellationToken,
-    live: LiveReport,
+    live: Vec<LiveReport>,
     random: StdRng,
 }
 
 impl Load {
-    /// Makes users, then begins to change them.
+    /// Makes users and devices, as many as the plan has of them, then begins to change them.
     pub async fn start(installation: &Installation<'_>, test: &str) -> Self {
         let seed = seed(test);
-        let mut workload = installation.workload(WorkloadOptions::new(seed).tolerating_crashes());
-        workload.seed_users(USERS_AT_FIRST).await.unwrap();
-        let (live, cancel) = (workload.live(), CancellationToken::new());
-        let end = cancel.clone();
-        let running = tokio::spawn(async move { workload.run(Pace::of(CHANGES_PER_SECOND), end).await });
+        let workloads = installation.workloads(WorkloadOptions::new(seed).tolerating_crashes());
+        let pace = Pace::of(CHANGES_PER_SECOND / workloads.len() as u32);
+        let (mut running, mut live, cancel) = (Vec::new(), Vec::new(), CancellationToken::new());
+        for mut workload in workloads {
+            workload.insert_rows(ROWS_AT_FIRST).await.unwrap();
+            live.push(workload.live());
+            let end = cancel.clone();
+            running.push(tokio::spawn(async move { workload.run(pace, end).await }));
+        }
         Self { running, cancel, live, random: StdRng::seed_from_u64(seed) }
     }
 
     pub fn changes(&self) -> u64 {
-        self.live.snapshot().changes
+        self.live.iter().map(|live| live.snapshot().changes).sum()
     }
 
     /// Waits for so many more changes.
     pub async fn more(&self, changes: u64) {
         let wanted = self.changes() + changes;
         until("the workload makes changes", async || {
-            assert!(!self.running.is_finished(), "the workload ended");
+            assert!(!self.running.iter().any(JoinHandle::is_finished), "a workload ended");
             self.changes() >= wanted
         })
         .await;
@@ -65,6 +70,10 @@ impl Load {
     /// Ends it, once every outcome that a crash hid was read back from the servers.
     pub async fn stop(self) -> WorkloadReport {
         self.cancel.cancel();
-        self.running.await.unwrap().unwrap()
+        let mut report = WorkloadReport::default();
+        for running in self.running {
+            report.merge(&running.await.unwrap().unwrap());
+        }
+        report
     }
 }

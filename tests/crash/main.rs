@@ -32,7 +32,11 @@ const TAKE_OVER_MAX: Duration = Duration::from_secs(15);
 
 /// An installation that was set up, with its load. Start the daemon, break something, then [`survives`].
 async fn under_load(test: &str) -> (Installation<'static>, Load) {
-    let installation = Installation::set_up(GROUND.turn().await, &Plan::small()).await;
+    under_load_of(&Plan::small(), test).await
+}
+
+async fn under_load_of(plan: &Plan, test: &str) -> (Installation<'static>, Load) {
+    let installation = Installation::set_up(GROUND.turn().await, plan).await;
     let load = Load::start(&installation, test).await;
     (installation, load)
 }
@@ -40,7 +44,7 @@ async fn under_load(test: &str) -> (Installation<'static>, Load) {
 /// Ends the load, waits for the lanes and compares everything.
 async fn survives(installation: &Installation<'_>, load: Load) {
     let report = load.stop().await;
-    assert_eq!(report.unsettled_users, 0, "{report:?}");
+    assert_eq!(report.unsettled_rows, 0, "{report:?}");
     let comparison = installation.expect_equal().await;
     eprintln!("{} changes, {} claims, equal", report.changes, comparison.claims);
 }

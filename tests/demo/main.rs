@@ -2,5 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "the whole target is a test")]
 
+mod serials;
 mod verify;
 mod workload;

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use anabranch_demo::verify::{Comparison, DerivedLayer, DerivedLayout, Differences, compare};
+use anabranch_demo::verify::{Audit, BirthdayLayer, Comparison, DerivedLayout, Differences, Layer};
 use anabranch_demo::{BirthdayType, Connection, Endpoint, Pace, Topology, Workload, WorkloadOptions};
 use anabranch_schemas::birthday::{Layout, MonthDay};
 use anabranch_schemas::change::Value;
@@ -57,7 +57,7 @@ async fn fill_layer(target: &mut Connection, topology: &Topology, layout: Derive
             let shard = ShardId::of(&source.name, &place.database_name(), &place.table_name(), 0);
             let sql = format!("SELECT user_id, CAST(birthday AS CHAR) FROM {}", place.quoted());
             let users: Vec<(u64, Option<String>)> = connection.rows("read users", sql).await.unwrap();
-            let column = topology.birthday_type(place.database);
+            let column = BirthdayType::of(place);
             let mut sql = String::new();
             for (user, text) in users {
                 let Ok(day) = MonthDay::from_value(&value(text, column)) else { continue };
@@ -74,18 +74,17 @@ async fn fill_layer(target: &mut Connection, topology: &Topology, layout: Derive
     claims
 }
 
-struct Bench {
-    topology: Topology,
-    layer: DerivedLayer,
-    target: Connection,
+pub struct Bench {
+    pub audit: Audit,
+    pub target: Connection,
 }
 
 impl Bench {
-    async fn compare(&self) -> Comparison {
-        compare(&self.topology, &self.layer).await.unwrap()
+    pub async fn compare(&self) -> Comparison {
+        self.audit.compare().await.unwrap()
     }
 
-    async fn sql(&mut self, sql: &str) {
+    pub async fn sql(&mut self, sql: &str) {
         self.target.execute("plant a difference", sql).await.unwrap();
     }
 
@@ -98,11 +97,11 @@ impl Bench {
     }
 
     /// Plants a difference, sees it named, takes it back and sees both sides equal.
-    async fn check(&mut self, plant: &str, repair: &str, expected: Differences, example: (u64, &str)) {
+    pub async fn check(&mut self, plant: &str, repair: &str, expected: Differences, example: (&str, &str)) {
         self.sql(plant).await;
         let found = self.compare().await;
         assert_eq!(found.differences, expected, "{plant}: {:?}", found.examples);
-        let named = found.examples.iter().any(|row| (row.user_id, row.table.as_str()) == example);
+        let named = found.examples.iter().any(|row| (row.row.as_str(), row.table.as_str()) == example);
         assert!(named && !found.problems().is_empty(), "{plant}: {:?}", found.examples);
         self.sql(repair).await;
         assert_eq!(self.compare().await.differences.total(), 0, "{repair}");
@@ -114,21 +113,21 @@ async fn bench(sources: Vec<Endpoint>, target: Endpoint, layout: DerivedLayout) 
     let mut workload = Workload::new(topology.clone(), WorkloadOptions::new(21));
     workload.create_schema().await.unwrap();
     let connection = target.connect(&["SET SESSION sql_log_bin = 0"]).await.unwrap();
-    let layer = DerivedLayer { layout, databases: DATABASES, targets: vec![target] };
-    let mut bench = Bench { topology, layer, target: connection };
+    let layer = Layer::Birthday(BirthdayLayer { layout, databases: DATABASES, targets: vec![target] });
+    let mut bench = Bench { audit: Audit { topology, layer }, target: connection };
     create_layer(&mut bench.target, layout).await;
     let empty = bench.compare().await;
     assert_eq!(empty.differences.total(), 0);
     assert!(!empty.problems().is_empty(), "two empty sides passed");
-    workload.seed_users(8_000).await.unwrap();
+    workload.insert_rows(8_000).await.unwrap();
     workload.run_for(Pace::Unlimited, Duration::from_secs(2)).await.unwrap();
     let unfilled = bench.compare().await;
     assert_eq!(unfilled.differences.missing, unfilled.claims);
-    let claims = fill_layer(&mut bench.target, &bench.topology, layout).await;
+    let claims = fill_layer(&mut bench.target, &bench.audit.topology, layout).await;
     let equal = bench.compare().await;
     assert_eq!(equal.problems(), Vec::<String>::new(), "{:?}", equal.differences);
     assert_eq!((equal.claims, equal.derived_rows), (claims, claims));
-    assert!(equal.source_users > claims, "no invalid birthday was written");
+    assert!(equal.source_rows > claims, "no invalid birthday was written");
     bench
 }
 
@@ -138,23 +137,24 @@ async fn plant_each_difference(bench: &mut Bench) {
     let put =
         |table: &str, birthday: &str| format!("INSERT INTO {table} VALUES ({shard}, {user}, '{birthday}')");
     let remove = |table: &str| format!("DELETE FROM {table} WHERE shard_id = {shard} AND user_id = {user}");
-    let here = (user, table.as_str());
+    let name = format!("user_id {user}");
+    let (name, here) = (name.as_str(), (name.as_str(), table.as_str()));
 
     let missing = Differences { missing: 1, ..none };
     bench.check(&remove(&table), &put(&table, "01-01"), missing, here).await;
 
     let orphan = format!("INSERT INTO {table} VALUES ({shard}, 123456789012, '01-01')");
     let repair = format!("DELETE FROM {table} WHERE user_id = 123456789012");
-    bench.check(&orphan, &repair, Differences { orphan: 1, ..none }, (123_456_789_012, &table)).await;
+    bench.check(&orphan, &repair, Differences { orphan: 1, ..none }, ("user_id 123456789012", &table)).await;
 
     // Another day of the same database.
     let other = "birthday_00.birthday_0104";
     let moved = format!("{}; {}", remove(&table), put(other, "01-04"));
     let back = format!("{}; {}", remove(other), put(&table, "01-01"));
-    bench.check(&moved, &back, Differences { wrong_table: 1, ..none }, (user, other)).await;
+    bench.check(&moved, &back, Differences { wrong_table: 1, ..none }, (name, other)).await;
 
     bench
-        .check(&put(other, "01-04"), &remove(other), Differences { duplicate: 1, ..none }, (user, other))
+        .check(&put(other, "01-04"), &remove(other), Differences { duplicate: 1, ..none }, (name, other))
         .await;
 
     let second = format!("INSERT INTO {table} VALUES (77, {user}, '01-01')");
@@ -192,5 +192,5 @@ async fn each_kind_of_difference_is_named_in_the_layout_by_user() {
     let insert = |table: &str| format!("INSERT INTO {table} VALUES ({shard}, {user}, '01-01');");
     let expected = Differences { wrong_table: 1, ..Differences::default() };
     let (plant, repair) = (delete(&table) + &insert(other), delete(other) + &insert(&table));
-    bench.check(&plant, &repair, expected, (user, other)).await;
+    bench.check(&plant, &repair, expected, (&format!("user_id {user}"), other)).await;
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anabranch_demo::{Endpoint, Pace, Topology, Workload, WorkloadOptions};
+use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::{NameHash, Spread};
 use anabranch_stack::{Options, ServerSpec, Stack};
 use tokio_util::sync::CancellationToken;
@@ -19,20 +20,21 @@ pub fn start_sources() -> (Stack, Vec<Endpoint>) {
     (stack, sources)
 }
 
-async fn count_users(topology: &Topology) -> (u64, u64) {
-    let (mut users, mut ids) = (0, Vec::new());
+/// Rows, and how many different ones.
+async fn count_rows(topology: &Topology) -> (u64, u64) {
+    let (mut rows_of_all, mut ids) = (0, Vec::new());
     for (index, source) in topology.sources.iter().enumerate() {
         let mut connection = source.connect(&[]).await.unwrap();
         for place in topology.places_of(index) {
-            let sql = format!("SELECT user_id FROM {}", place.quoted());
-            let rows: Vec<u64> = connection.rows("read users", sql).await.unwrap();
-            users += rows.len() as u64;
+            let sql = format!("SELECT {} FROM {}", place.number_sql(), place.quoted());
+            let rows: Vec<u64> = connection.rows("read rows", sql).await.unwrap();
+            rows_of_all += rows.len() as u64;
             ids.extend(rows);
         }
     }
     ids.sort_unstable();
     ids.dedup();
-    (users, ids.len() as u64)
+    (rows_of_all, ids.len() as u64)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,15 +52,37 @@ async fn a_workload_makes_each_kind_of_change_and_counts_rows_rightly() {
         let mut workload = Workload::new(topology.clone(), WorkloadOptions::new(11));
         workload.create_schema().await.unwrap();
         workload.create_schema().await.unwrap();
-        let mut report = workload.seed_users(4_000).await.unwrap();
+        let mut report = workload.insert_rows(4_000).await.unwrap();
         report.merge(&workload.giant_transactions().await.unwrap());
         report.merge(&workload.run_for(Pace::Unlimited, Duration::from_secs(4)).await.unwrap());
-        assert_eq!(report.absent_kinds(), Vec::<&str>::new(), "{report:?}");
+        assert_eq!(report.absent_kinds(Entity::User), Vec::<&str>::new(), "{report:?}");
         assert_eq!(report.largest_transaction_rows, 10_000);
         assert_eq!(report, workload.live().snapshot());
-        let (users, different) = count_users(&topology).await;
+        let (users, different) = count_rows(&topology).await;
         assert_eq!((users, different), (report.inserts - report.deletes, users), "{report:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workload_of_devices_makes_each_kind_of_change_and_counts_rows_rightly() {
+    let (_stack, sources) = start_sources();
+    let topology = Topology::serials(sources, 8);
+    let mut workload = Workload::new(topology.clone(), WorkloadOptions::new(11));
+    workload.create_schema().await.unwrap();
+    workload.create_schema().await.unwrap();
+    let mut report = workload.insert_rows(3_000).await.unwrap();
+    report.merge(&workload.run_for(Pace::of(1_500), Duration::from_secs(4)).await.unwrap());
+    report.merge(&workload.giant_transactions().await.unwrap());
+    assert_eq!(report.absent_kinds(Entity::SerialCode), Vec::<&str>::new(), "{report:?}");
+    assert_eq!(report, workload.live().snapshot());
+    let (devices, different) = count_rows(&topology).await;
+    assert_eq!(devices, different, "a device in two shards");
+    // What a TRUNCATE removes is not counted.
+    let left = report.inserts - report.deletes;
+    assert!(
+        devices == left || report.history_tables_truncated > 0 && devices < left,
+        "{devices}: {report:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -67,7 +91,7 @@ async fn a_pace_is_kept() {
     let topology = Topology::standard(sources, Spread::Spread, NameHash::Crc32);
     let mut workload = Workload::new(topology, WorkloadOptions::new(5));
     workload.create_schema().await.unwrap();
-    workload.seed_users(1_000).await.unwrap();
+    workload.insert_rows(1_000).await.unwrap();
     let report = workload.run_for(Pace::of(500), Duration::from_secs(4)).await.unwrap();
     // A transaction takes its place in the schedule by its first row, and rolled back ones are not counted.
     assert!((1_200..3_500).contains(&report.changes), "{report:?}");
@@ -79,7 +103,7 @@ async fn killed_sources_lose_nothing_that_the_workload_cannot_read_back() {
     let topology = Topology::standard(sources, Spread::Spread, NameHash::Crc32);
     let mut workload = Workload::new(topology.clone(), WorkloadOptions::new(12).tolerating_crashes());
     workload.create_schema().await.unwrap();
-    workload.seed_users(2_000).await.unwrap();
+    workload.insert_rows(2_000).await.unwrap();
     let live = workload.live();
     let cancel = CancellationToken::new();
     let end = cancel.clone();
@@ -99,8 +123,8 @@ async fn killed_sources_lose_nothing_that_the_workload_cannot_read_back() {
     });
     let _stack = crashes.await.unwrap();
     let report = running.await.unwrap().unwrap();
-    assert!(report.lost_connections >= 3 && report.unsettled_users == 0, "{report:?}");
-    let (users, different) = count_users(&topology).await;
+    assert!(report.lost_connections >= 3 && report.unsettled_rows == 0, "{report:?}");
+    let (users, different) = count_rows(&topology).await;
     assert_eq!(users, different, "a user in two shards was not settled");
 }
 
@@ -110,7 +134,7 @@ async fn a_user_that_a_broken_move_left_in_two_shards_is_deleted_from_one() {
     let topology = Topology::standard(sources, Spread::Spread, NameHash::Crc32);
     let mut workload = Workload::new(topology.clone(), WorkloadOptions::new(13));
     workload.create_schema().await.unwrap();
-    let seeded = workload.seed_users(400).await.unwrap();
+    let seeded = workload.insert_rows(1_000).await.unwrap();
     let mut connections = Vec::new();
     for source in &topology.sources {
         connections.push(source.connect(&[]).await.unwrap());
@@ -123,11 +147,11 @@ async fn a_user_that_a_broken_move_left_in_two_shards_is_deleted_from_one() {
     connections[1].execute("double a user", sql).await.unwrap();
     let sql = format!("DELETE FROM {} WHERE user_id = {gone}", place(0));
     connections[0].execute("delete a user", sql).await.unwrap();
-    assert_eq!(count_users(&topology).await, (seeded.inserts, seeded.inserts - 1));
+    assert_eq!(count_rows(&topology).await, (seeded.inserts, seeded.inserts - 1));
 
     let report = workload.read_back(&[doubled, gone]).await.unwrap();
-    assert_eq!((report.deletes, report.unsettled_users), (1, 0));
-    assert_eq!(count_users(&topology).await, (seeded.inserts - 1, seeded.inserts - 1));
+    assert_eq!((report.deletes, report.unsettled_rows), (1, 0));
+    assert_eq!(count_rows(&topology).await, (seeded.inserts - 1, seeded.inserts - 1));
 }
 
 fn wait_for_changes(live: &anabranch_demo::LiveReport, changes: u64) {

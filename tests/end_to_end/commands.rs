@@ -13,7 +13,7 @@ use crate::STANDARD;
 
 /// One transaction a user, born on 1990-01-01 plus so many days as its id says, into the source's first table.
 async fn insert(installation: &Installation<'_>, source: usize, ids: RangeInclusive<u64>) {
-    let place = installation.topology.places_of(source).next().unwrap();
+    let place = installation.audits[0].topology.places_of(source).next().unwrap();
     let table = place.quoted();
     let user = |id: u64| {
         format!(

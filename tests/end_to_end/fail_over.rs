@@ -59,7 +59,7 @@ fn replace(installation: &mut Installation<'_>, standby: &str) {
     installation.environment_mut().extend(stack.env());
     installation.write_configuration_text(&text);
     let endpoint = Endpoint::admin(stack, standby).unwrap();
-    installation.topology.sources[0] = Endpoint { name: "source-a".to_owned(), ..endpoint };
+    installation.audits[0].topology.sources[0] = Endpoint { name: "source-a".to_owned(), ..endpoint };
 }
 
 /// Revision and position of the lanes of `source-a`: what a changed row would move.
@@ -76,7 +76,7 @@ async fn a_promoted_replica_is_read_on_by_the_daemon_and_the_stores_equal_it() {
     let standby = standby(&installation, "standby").await;
     let mut daemon = installation.run();
     let mut workload = installation.workload(WorkloadOptions::new(seed("fail over")));
-    workload.seed_users(3_000).await.unwrap();
+    workload.insert_rows(3_000).await.unwrap();
     workload.run_for(Pace::of(300), Duration::from_secs(1)).await.unwrap();
     // The daemon ends in the middle, and the source with it.
     daemon.kill();

@@ -16,12 +16,12 @@ fn ten_by_ten(spread: Spread, hash: NameHash) -> ShardingRule {
 async fn workload_is_applied(installation: &Installation<'_>, seed: u64) {
     let mut daemon = installation.run();
     let mut workload = installation.workload(WorkloadOptions::new(seed));
-    let mut report = workload.seed_users(4_000).await.unwrap();
+    let mut report = workload.insert_rows(4_000).await.unwrap();
     report.merge(&workload.run_for(Pace::of(800), Duration::from_secs(5)).await.unwrap());
     report.merge(&workload.giant_transactions().await.unwrap());
-    assert_eq!(report.absent_kinds(), Vec::<&str>::new(), "{report:?}");
+    assert_eq!(report.absent_kinds(workload.topology().entity), Vec::<&str>::new(), "{report:?}");
     let comparison = installation.expect_equal_and_full().await;
-    assert!(comparison.source_users > comparison.claims, "no invalid birthday was written");
+    assert!(comparison.source_rows > comparison.claims, "no invalid birthday was written");
     assert_eq!(daemon.terminate().and_then(|status| status.code()), Some(0), "{}", daemon.log());
 }
 
@@ -51,7 +51,7 @@ async fn a_stopped_daemon_goes_on_where_it_was_and_reads_nothing_again() {
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let mut workload = installation.workload(WorkloadOptions::new(seed("restart")));
     let mut daemon = installation.run();
-    let first = workload.seed_users(2_000).await.unwrap();
+    let first = workload.insert_rows(2_000).await.unwrap();
     installation.expect_equal().await;
     let read = daemon.metric("anabranch_source_changes_total", &[]).await;
     assert_eq!(read, first.changes as f64, "captured changes are those of committed transactions");
@@ -73,7 +73,7 @@ async fn each_role_runs_alone_and_set_up_can_be_repeated() {
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let mut workload = installation.workload(WorkloadOptions::new(seed("roles")));
     let reader = installation.run_with(&["--role", "reader"], &[]);
-    workload.seed_users(1_000).await.unwrap();
+    workload.insert_rows(1_000).await.unwrap();
     reader.until_ready().await;
     drop(reader);
     let again = installation.command(&["setup"]).await.expect_success();

@@ -18,6 +18,7 @@ mod past;
 mod renames;
 mod retention;
 mod secrets;
+mod serials;
 mod values;
 
 use anabranch_stack::ServerSpec;

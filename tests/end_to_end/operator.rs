@@ -22,7 +22,7 @@ async fn status_shows_positions_states_and_rows_with_and_without_a_daemon() {
 
     let mut daemon = installation.run();
     let mut workload = installation.workload(WorkloadOptions::new(seed("status")));
-    workload.seed_users(1_000).await.unwrap();
+    workload.insert_rows(1_000).await.unwrap();
     installation.drained().await;
     daemon.until_ready().await;
     // A mark may still be on its way when the tables hold everything.
@@ -130,7 +130,7 @@ async fn lag_grows_while_a_target_is_frozen_and_falls_afterwards() {
     let installation = Installation::set_up(STANDARD.turn().await, &plan).await;
     let daemon = installation.run();
     let mut workload = installation.workload(WorkloadOptions::new(seed("lag")));
-    workload.seed_users(1_000).await.unwrap();
+    workload.insert_rows(1_000).await.unwrap();
     installation.drained().await;
     daemon.until_ready().await;
     let lag = |status: &Json, list: &str, target: &str| -> f64 {

@@ -20,7 +20,7 @@ async fn a_lane_that_retention_has_passed_is_fed_from_the_binlog_until_the_strea
     installation.command(&["setup"]).await.expect_success();
     let mut workload = installation.workload(WorkloadOptions::new(seed("retention")));
     let reader = installation.run_with(&["--role", "reader"], &[]);
-    workload.seed_users(20_000).await.unwrap();
+    workload.insert_rows(20_000).await.unwrap();
     let jetstream = installation.jetstream().await;
     for source in &installation.configuration.sources {
         let stream = format!("{}_{source}", installation.configuration.name);
@@ -50,7 +50,7 @@ async fn a_projection_is_replayed_from_any_place_and_others_are_not_touched() {
     let installation = Installation::set_up(STANDARD.turn().await, &plan).await;
     let daemon = installation.run();
     let mut workload = installation.workload(WorkloadOptions::new(seed("replay")));
-    workload.seed_users(2_000).await.unwrap();
+    workload.insert_rows(2_000).await.unwrap();
     installation.expect_equal().await;
     let other = async || {
         let mut admin = installation.admin("target-2").await;
@@ -117,7 +117,7 @@ async fn progress_that_was_changed_by_hand_stops_its_lanes_by_name_and_others_go
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let mut workload = installation.workload(WorkloadOptions::new(seed("progress by hand")));
     let daemon = installation.run();
-    workload.seed_users(1_000).await.unwrap();
+    workload.insert_rows(1_000).await.unwrap();
     installation.expect_equal().await;
     drop(daemon);
     installation

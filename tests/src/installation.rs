@@ -5,8 +5,11 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use anabranch_demo::daemon::{self, DaemonConfiguration};
-use anabranch_demo::verify::{Comparison, DerivedLayer, DerivedLayout, drain, drain_and_compare};
+use anabranch_demo::verify::{
+    Audit, BirthdayLayer, Comparison, DerivedLayout, Layer, MappingLayer, drain, drain_and_compare,
+};
 use anabranch_demo::{Connection, Endpoint, Topology, Workload, WorkloadOptions};
+use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
 use anabranch_stack::{MariaDbAccount, Server, Stack};
 
@@ -17,14 +20,21 @@ use crate::patience::{PATIENCE, blocking};
 /// What an installation is like.
 #[derive(Debug, Clone)]
 pub struct Plan {
+    /// What is captured: of users birthday tables are derived, of devices mapping tables.
+    pub entities: Vec<Entity>,
     pub layout: DerivedLayout,
-    /// Derived databases.
+    /// Derived databases of birthdays.
     pub databases: u32,
+    /// Of each projection.
     pub lanes: u32,
     /// How many of the targets are used.
     pub targets: usize,
     /// Where the application puts its users.
     pub rule: ShardingRule,
+    /// Tables in each inventory database and the history.
+    pub serial_tables: u32,
+    /// Tables in each mapping database.
+    pub mapping_tables: u32,
     /// Passwords stand in the file, and not in environment variables.
     pub has_passwords_in_file: bool,
 }
@@ -34,12 +44,42 @@ impl Plan {
     pub fn small() -> Self {
         let rule = ShardingRule { hash: NameHash::Crc32, spread: Spread::Spread, databases: 10, tables: 1 };
         Self {
+            entities: vec![Entity::User],
             layout: DerivedLayout::ByDay,
             databases: 2,
             lanes: 2,
             targets: 1,
             rule,
+            serial_tables: 2,
+            mapping_tables: 8,
             has_passwords_in_file: false,
+        }
+    }
+
+    /// Devices instead of users.
+    pub fn serials() -> Self {
+        Self { entities: vec![Entity::SerialCode], ..Self::small() }
+    }
+
+    /// Users and devices side by side.
+    pub fn both() -> Self {
+        Self { entities: Entity::ALL.to_vec(), ..Self::small() }
+    }
+
+    fn audit(&self, entity: Entity, sources: Vec<Endpoint>, targets: Vec<Endpoint>) -> Audit {
+        match entity {
+            Entity::User => {
+                let (layout, databases) = (self.layout, self.databases);
+                let topology = Topology::users(sources, self.rule);
+                Audit { topology, layer: Layer::Birthday(BirthdayLayer { layout, databases, targets }) }
+            }
+            Entity::SerialCode => {
+                let topology = Topology::serials(sources, self.serial_tables);
+                Audit {
+                    topology,
+                    layer: Layer::Mapping(MappingLayer { tables: self.mapping_tables, targets }),
+                }
+            }
         }
     }
 }
@@ -49,8 +89,8 @@ impl Plan {
 pub struct Installation<'g> {
     turn: Turn<'g>,
     pub configuration: DaemonConfiguration,
-    pub topology: Topology,
-    pub layer: DerivedLayer,
+    /// One for each entity of the plan.
+    pub audits: Vec<Audit>,
     call: Call,
 }
 
@@ -72,26 +112,25 @@ impl<'g> Installation<'g> {
                 .map(|name| Endpoint::admin(turn.stack, name).expect("a server of the stack"))
                 .collect()
         };
-        let topology = Topology { rule: plan.rule, sources: endpoints(&sources) };
-        let layer =
-            DerivedLayer { layout: plan.layout, databases: plan.databases, targets: endpoints(&targets) };
-        topology.create_schema().await.expect("the user tables are made");
+        let audit = |entity: &Entity| plan.audit(*entity, endpoints(&sources), endpoints(&targets));
+        let audits: Vec<Audit> = plan.entities.iter().map(audit).collect();
+        for audit in &audits {
+            audit.topology.create_schema().await.expect("the source tables are made");
+        }
         let configuration = DaemonConfiguration {
             name: turn.name.clone(),
             sources,
             targets,
-            databases: plan.databases,
             lanes: plan.lanes,
             http_port: daemon::free_port().expect("a port is free"),
-            rule: Some(plan.rule),
-            ..DaemonConfiguration::standard(plan.layout)
+            ..DaemonConfiguration::standard(audits.clone())
         };
         let mut environment = Vec::new();
         if !plan.has_passwords_in_file {
             environment.extend(turn.stack.env());
         }
         let call = Call { binary: binary(), file: PathBuf::new(), environment };
-        let mut installation = Self { turn, configuration, topology, layer, call };
+        let mut installation = Self { turn, configuration, audits, call };
         installation.write_configuration();
         installation
     }
@@ -196,9 +235,14 @@ impl<'g> Installation<'g> {
         self.call.start(self.turn.stack, &run)
     }
 
-    /// A workload of all kinds on its tables.
+    /// A workload of all kinds on the tables of its first entity.
     pub fn workload(&self, options: WorkloadOptions) -> Workload {
-        Workload::new(self.topology.clone(), options)
+        Workload::new(self.audits[0].topology.clone(), options)
+    }
+
+    /// One such workload for each entity.
+    pub fn workloads(&self, options: WorkloadOptions) -> Vec<Workload> {
+        self.audits.iter().map(|audit| Workload::new(audit.topology.clone(), options)).collect()
     }
 
     /// A connection of the administrator.
@@ -218,50 +262,80 @@ impl<'g> Installation<'g> {
 
     /// Waits until every lane has passed the present end of its source's binlog.
     pub async fn drained(&self) {
-        let drained = drain(&self.topology, &self.layer, PATIENCE).await.expect("the servers answer");
+        let drained = drain(&self.audits, PATIENCE).await.expect("the servers answer");
         assert!(drained.is_complete(), "not drained: {:?}", drained.behind);
     }
 
-    /// Drains and compares every derived row with the sources.
-    pub async fn compare(&self) -> Comparison {
-        let (drained, comparison) =
-            drain_and_compare(&self.topology, &self.layer, PATIENCE).await.expect("the servers answer");
+    /// Drains and compares every derived row of each entity with the sources.
+    pub async fn compare_each(&self) -> Vec<Comparison> {
+        let (drained, comparisons) =
+            drain_and_compare(&self.audits, PATIENCE).await.expect("the servers answer");
         assert!(drained.is_complete(), "not drained: {:?}", drained.behind);
-        comparison
+        comparisons
+    }
+
+    /// As [`Installation::compare_each`], all together.
+    pub async fn compare(&self) -> Comparison {
+        Comparison::sum(&self.compare_each().await)
     }
 
     /// Drains and expects both sides to be equal, and not to be empty.
     pub async fn expect_equal(&self) -> Comparison {
-        let comparison = self.compare().await;
-        assert_eq!(comparison.differences.total(), 0, "{:?}", comparison.examples);
-        assert!(comparison.claims > 0, "two empty sides prove nothing");
-        comparison
+        let comparisons = self.compare_each().await;
+        for comparison in &comparisons {
+            assert_eq!(comparison.differences.total(), 0, "{:?}", comparison.examples);
+            assert!(comparison.claims > 0, "two empty sides prove nothing");
+        }
+        Comparison::sum(&comparisons)
     }
 
     /// As [`Installation::expect_equal`], and every table must hold rows.
     pub async fn expect_equal_and_full(&self) -> Comparison {
-        let comparison = self.expect_equal().await;
-        assert_eq!(comparison.problems(), Vec::<String>::new());
-        comparison
+        let comparisons = self.compare_each().await;
+        for comparison in &comparisons {
+            assert_eq!(comparison.problems(), Vec::<String>::new());
+        }
+        Comparison::sum(&comparisons)
     }
 
     /// Every derived row of a user, after draining: table with database, birthday.
     pub async fn derived(&self, user_id: u64) -> Vec<(String, String)> {
+        self.derived_where("birthday\\_%", "birthday", &format!("user_id = {user_id}")).await
+    }
+
+    /// Every mapping row of a code's exact bytes, after draining: table with database, `uuid kind`.
+    pub async fn mapped(&self, code: &[u8]) -> Vec<(String, String)> {
+        let hex: String = code.iter().map(|byte| format!("{byte:02x}")).collect();
+        let device = "CONCAT(CONVERT(uuid USING utf8mb4), ' ', kind)";
+        let mut rows = self.derived_where("serial\\_code\\_%", device, &format!("value = x'{hex}'")).await;
+        rows.sort();
+        rows
+    }
+
+    /// One column of the derived rows that satisfy a condition, after draining, with their tables.
+    pub async fn derived_where(
+        &self,
+        databases: &str,
+        column: &str,
+        condition: &str,
+    ) -> Vec<(String, String)> {
         self.drained().await;
         let mut rows = Vec::new();
-        for target in &self.layer.targets {
-            let mut connection = target.connect(&[]).await.expect("it answers");
-            let tables = "SELECT CONCAT(table_schema, '.', table_name) FROM information_schema.tables \
-                          WHERE table_schema LIKE 'birthday\\_%'";
+        for name in &self.configuration.targets {
+            let mut connection = self.admin(name).await;
+            let tables = format!(
+                "SELECT CONCAT(table_schema, '.', table_name) FROM information_schema.tables \
+                 WHERE table_schema LIKE '{databases}'"
+            );
             let tables: Vec<String> =
                 connection.rows("list derived tables", tables).await.expect("it answers");
             let selects: Vec<String> = tables
                 .iter()
-                .map(|table| format!("SELECT '{table}', birthday FROM {table} WHERE user_id = {user_id}"))
+                .map(|table| format!("SELECT '{table}', {column} FROM {table} WHERE {condition}"))
                 .collect();
             for part in selects.chunks(100) {
                 let found: Vec<(String, String)> =
-                    connection.rows("look for a user", part.join(" UNION ALL ")).await.expect("it answers");
+                    connection.rows("look for rows", part.join(" UNION ALL ")).await.expect("it answers");
                 rows.extend(found);
             }
         }

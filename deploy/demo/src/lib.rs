@@ -14,5 +14,7 @@ mod workload;
 pub use endpoint::{Connection, Endpoint, SILENCE_MAX};
 pub use error::{DemoError, Result};
 pub use probe::{LagProbe, LagReport, LagSummary, LiveLag};
-pub use topology::{BirthdayType, Place, TABLE_PATTERN, Topology};
+pub use topology::{
+    BirthdayType, INVENTORY_DATABASES, Place, SERIAL_TABLES, Topology, USER_TABLES, UuidType, uuid,
+};
 pub use workload::{GIANT_ROWS, LiveReport, Pace, Workload, WorkloadOptions, WorkloadReport};

@@ -18,12 +18,21 @@ pub struct Arguments {
     /// Then compare every derived row with the sources; exit 1 on any difference. Prints one JSON line on stdout
     #[arg(long)]
     pub verify: bool,
-    /// Row changes a second; 0 = as fast as possible
+    /// Row changes a second, half of them of users and half of devices; 0 = as fast as possible
     #[arg(long, default_value_t = 1_000)]
     pub rate: u32,
     /// Users to begin with; 20,000 more come in two transactions of 10,000 rows
     #[arg(long, default_value_t = 20_000)]
     pub users: u64,
+    /// Devices with serial codes to begin with, likewise; 0 = birthdays only
+    #[arg(long, default_value_t = 10_000)]
+    pub devices: u64,
+    /// Tables in each of the 5 inventory databases, and in their history
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub serial_tables: u32,
+    /// Tables in each of the 3 mapping databases
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub mapping_tables: u32,
     /// Seed of the workload, to repeat a run
     #[arg(long)]
     pub seed: Option<u64>,

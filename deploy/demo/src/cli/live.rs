@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_demo::daemon;
-use anabranch_demo::verify::{DerivedLayer, SpotCheck, count_rows, spot_check};
-use anabranch_demo::{LiveLag, LiveReport, Topology};
+use anabranch_demo::verify::{Audit, SpotCheck};
+use anabranch_demo::{LiveLag, LiveReport, Place, WorkloadReport};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -20,11 +20,19 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(3);
 /// Everything that can be looked at.
 #[derive(Debug)]
 pub struct Watched<'w> {
-    pub topology: &'w Topology,
-    pub layer: &'w DerivedLayer,
+    pub audits: &'w [Audit],
     pub http: SocketAddr,
-    pub changes: LiveReport,
+    /// Of each workload.
+    pub changes: Vec<LiveReport>,
     pub lag: LiveLag,
+}
+
+impl Watched<'_> {
+    fn changes(&self) -> WorkloadReport {
+        let mut sum = WorkloadReport::default();
+        self.changes.iter().for_each(|report| sum.merge(&report.snapshot()));
+        sum
+    }
 }
 
 #[derive(Debug, Default)]
@@ -39,7 +47,7 @@ pub async fn show(watched: &Watched<'_>, screen: &mut Screen, cancel: &Cancellat
     let slow = Mutex::new(Slow::default());
     let fast = async {
         let start = Instant::now();
-        let before_start = watched.changes.snapshot().changes;
+        let before_start = watched.changes().changes;
         let mut before = (start, before_start);
         let mut ticks = tokio::time::interval(REDRAW_INTERVAL);
         ticks.tick().await;
@@ -50,7 +58,7 @@ pub async fn show(watched: &Watched<'_>, screen: &mut Screen, cancel: &Cancellat
             }
             let status = daemon::status(watched.http).await;
             let now = Instant::now();
-            let changes = watched.changes.snapshot();
+            let changes = watched.changes();
             let seconds = (now - before.0).as_secs_f64();
             let changes_per_second = (changes.changes - before.1) as f64 / seconds.max(0.001);
             before = (now, changes.changes);
@@ -73,18 +81,26 @@ pub async fn show(watched: &Watched<'_>, screen: &mut Screen, cancel: &Cancellat
         }
     };
     let looks = async {
-        let places: Vec<_> =
-            watched.topology.places().filter(|place| watched.topology.is_reachable(*place)).collect();
-        // 7 and the number of tables have no common divisor: neighbours in the list are not checked one after another.
+        let reached = |audit: &Audit| -> Vec<Place> {
+            let topology = &audit.topology;
+            topology.places().filter(|place| topology.is_reachable(*place) || place.is_history()).collect()
+        };
+        let places: Vec<Vec<Place>> = watched.audits.iter().map(reached).collect();
         for number in 0usize.. {
-            let place = places[number * 7 % places.len()];
-            if let Ok(rows) = count_rows(watched.layer).await {
-                slow.lock().unwrap_or_else(PoisonError::into_inner).rows_by_database = rows;
+            let mut rows = BTreeMap::new();
+            for (audit, places) in watched.audits.iter().zip(&places) {
+                rows.extend(audit.count_rows().await.unwrap_or_default());
+                // 7 and the number of tables have no common divisor: neighbours in the list are not checked one
+                // after another.
+                let place = places[number * 7 % places.len()];
+                if let Ok(check) = audit.spot_check(place).await {
+                    let mut slow = slow.lock().unwrap_or_else(PoisonError::into_inner);
+                    slow.check = Some(check);
+                    slow.checks += 1;
+                }
             }
-            if let Ok(check) = spot_check(watched.topology, watched.layer, place).await {
-                let mut slow = slow.lock().unwrap_or_else(PoisonError::into_inner);
-                slow.check = Some(check);
-                slow.checks += 1;
+            if !rows.is_empty() {
+                slow.lock().unwrap_or_else(PoisonError::into_inner).rows_by_database = rows;
             }
             tokio::time::sleep(CHECK_INTERVAL).await;
         }

@@ -131,9 +131,10 @@ fn daemon_rows(page: &mut String, status: Option<&Status>) {
     }
     for lane in &status.lanes {
         let text = format!(
-            "{:<12} lag {:>6}  {} lane {}, {:.0} rows/s {}",
+            "{:<12} lag {:>6}  {} of {} lane {}, {:.0} rows/s {}",
             lane.state,
             seconds_text(lane.lag_seconds),
+            lane.projection,
             lane.source,
             lane.lane,
             lane.rows_per_second.unwrap_or(0.0),
@@ -150,7 +151,9 @@ fn line(view: &View) -> String {
         Some(status) => {
             let sources = status.sources.iter().map(|source| format!("{} {}", source.source, source.state));
             let stopped = status.lanes.iter().filter(|lane| lane.fault.is_some());
-            let lanes = stopped.map(|lane| format!("{} lane {} {}", lane.source, lane.lane, lane.state));
+            let lanes = stopped.map(|lane| {
+                format!("{} of {} lane {} {}", lane.projection, lane.source, lane.lane, lane.state)
+            });
             sources.chain(lanes).collect()
         }
     };

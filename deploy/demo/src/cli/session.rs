@@ -9,16 +9,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anabranch_demo::daemon::{self, Daemon, DaemonConfiguration};
-use anabranch_demo::verify::{DerivedLayer, drain, drain_and_compare};
-use anabranch_demo::{DemoError, Endpoint, LagProbe, Pace, Result, Topology, Workload, WorkloadOptions};
+use anabranch_demo::verify::{Audit, BirthdayLayer, Layer, MappingLayer, drain, drain_and_compare};
+use anabranch_demo::{
+    DemoError, Endpoint, LagProbe, Pace, Result, Topology, Workload, WorkloadOptions, WorkloadReport,
+};
 use anabranch_stack::{Options, Stack};
+use futures::future::join_all;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::arguments::Arguments;
 use super::live::{Watched, show};
 use super::screen::{Screen, say};
-use super::summary::{Measured, Summary};
+use super::summary::{Compared, Measured, Summary};
 
 /// Probes of the lag a second, over all sources.
 const PROBES_PER_SECOND: u32 = 50;
@@ -40,8 +43,9 @@ pub enum Ended {
 struct Running {
     daemon: Daemon,
     probe: LagProbe,
-    workload: Workload,
-    layer: DerivedLayer,
+    /// One for each audit.
+    workloads: Vec<Workload>,
+    audits: Vec<Audit>,
     configuration_file: PathBuf,
     measured: Measured,
     stack: Stack,
@@ -62,7 +66,11 @@ pub async fn run(arguments: &Arguments, stop: &CancellationToken) -> Result<Ende
         Ok(()) if stop.is_cancelled() && arguments.verify => Ok(None),
         Ok(()) if arguments.verify => {
             say("draining and comparing every derived row with the sources ...");
-            drain_and_compare(running.workload.topology(), &running.layer, DRAIN_MAX).await.map(Some)
+            let compared = drain_and_compare(&running.audits, DRAIN_MAX).await;
+            compared.map(|(drained, comparisons)| {
+                let layers = running.audits.iter().cloned().zip(comparisons).collect();
+                Some(Compared { drained, layers })
+            })
         }
         Ok(()) => Ok(None),
         Err(error) => Err(error),
@@ -93,28 +101,24 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
     if stop.is_cancelled() {
         return Ok(None);
     }
-    let sources = vec![Endpoint::admin(&stack, "source-a")?, Endpoint::admin(&stack, "source-b")?];
-    let topology = Topology::standard(sources, arguments.spread(), arguments.name_hash());
-    let layer = DerivedLayer {
-        layout: arguments.derived_layout(),
-        databases: arguments.databases,
-        targets: vec![Endpoint::admin(&stack, "target")?],
-    };
-    let mut configuration = DaemonConfiguration::standard(layer.layout);
-    configuration.databases = arguments.databases;
+    let audits = audits(arguments, &stack)?;
+    let mut configuration = DaemonConfiguration::standard(audits.clone());
     configuration.lanes = arguments.lanes;
-    configuration.rule = Some(topology.rule);
     configuration.http_port = daemon::free_port()?;
     let configuration_file = configuration.write(&stack)?;
     let seed = arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     measured.seed = seed;
     // Servers may be killed and restarted while it runs: `cargo stack --instance NAME kill source-a`.
-    let mut workload = Workload::new(topology.clone(), WorkloadOptions::new(seed).tolerating_crashes());
-    workload.create_schema().await?;
+    let options = WorkloadOptions::new(seed).tolerating_crashes();
+    let mut workloads: Vec<Workload> =
+        audits.iter().map(|audit| Workload::new(audit.topology.clone(), options)).collect();
+    for workload in &workloads {
+        workload.create_schema().await?;
+    }
     say("setting up streams and derived tables ...");
     let (program, file) = (binary.clone(), configuration_file.clone());
     tokio::task::spawn_blocking(move || Daemon::set_up(&program, &file)).await??;
-    let probe = LagProbe::create(&topology, &layer).await?;
+    let probe = LagProbe::create(&audits[0]).await?;
     let daemon = Daemon::start(&stack, &binary, &configuration_file, configuration.http_port)?;
     let first_row = tokio::select! {
         () = stop.cancelled() => return Ok(None),
@@ -126,27 +130,46 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
         return Err(DemoError::Program { program: "the wait for the first row".to_owned(), status, log });
     }
     measured.first_row_seconds = started.elapsed().as_secs_f64();
-    say(&format!("first row after {:.1} s; making users ...", measured.first_row_seconds));
-    measured.total = workload.seed_users(arguments.users).await?;
-    measured.total.merge(&workload.giant_transactions().await?);
-    Ok(Some(Running { daemon, probe, workload, layer, configuration_file, measured, stack }))
+    say(&format!("first row after {:.1} s; making users and devices ...", measured.first_row_seconds));
+    for (workload, rows) in workloads.iter_mut().zip([arguments.users, arguments.devices]) {
+        let mut total = workload.insert_rows(rows).await?;
+        total.merge(&workload.giant_transactions().await?);
+        measured.totals.push((workload.topology().entity, total));
+    }
+    Ok(Some(Running { daemon, probe, workloads, audits, configuration_file, measured, stack }))
+}
+
+/// Users first, whose lag is measured; then devices.
+fn audits(arguments: &Arguments, stack: &Stack) -> Result<Vec<Audit>> {
+    let sources = vec![Endpoint::admin(stack, "source-a")?, Endpoint::admin(stack, "source-b")?];
+    let targets = vec![Endpoint::admin(stack, "target")?];
+    let (layout, databases) = (arguments.derived_layout(), arguments.databases);
+    let mut audits = vec![Audit {
+        topology: Topology::standard(sources.clone(), arguments.spread(), arguments.name_hash()),
+        layer: Layer::Birthday(BirthdayLayer { layout, databases, targets: targets.clone() }),
+    }];
+    if arguments.devices > 0 {
+        audits.push(Audit {
+            topology: Topology::serials(sources, arguments.serial_tables),
+            layer: Layer::Mapping(MappingLayer { tables: arguments.mapping_tables, targets }),
+        });
+    }
+    Ok(audits)
 }
 
 /// The part with a pace, during which lag is measured, between two drained states.
 async fn measure(arguments: &Arguments, running: &mut Running, stop: &CancellationToken) -> Result<()> {
-    let topology = running.workload.topology().clone();
     tokio::select! {
         () = stop.cancelled() => return Ok(()),
-        drained = drain(&topology, &running.layer, DRAIN_MAX) => drop(drained?),
+        drained = drain(&running.audits, DRAIN_MAX) => drop(drained?),
     }
     let cancel = stop.child_token();
     let mut screen = screen(arguments, running);
     screen.open();
     let watched = Watched {
-        topology: &topology,
-        layer: &running.layer,
+        audits: &running.audits,
         http: running.daemon.http(),
-        changes: running.workload.live(),
+        changes: running.workloads.iter().map(Workload::live).collect(),
         lag: running.probe.live(),
     };
     let start = Instant::now();
@@ -158,24 +181,36 @@ async fn measure(arguments: &Arguments, running: &mut Running, stop: &Cancellati
         cancel.cancel();
     };
     let work = async {
-        let report = running.workload.run(Pace::of(arguments.rate), cancel.clone()).await;
-        // Also when it failed: nothing goes on alone.
-        cancel.cancel();
-        (report, start.elapsed())
+        let workloads = running.workloads.len() as u32;
+        let works = running.workloads.iter_mut().map(|workload| {
+            let (cancel, pace) = (cancel.clone(), Pace::of(arguments.rate.div_ceil(workloads)));
+            async move {
+                let report = workload.run(pace, cancel.clone()).await;
+                // Also when it failed: nothing goes on alone.
+                cancel.cancel();
+                report
+            }
+        });
+        (join_all(works).await, start.elapsed())
     };
     let probes = running.probe.run(PROBES_PER_SECOND, cancel.clone());
     let kept = keep_daemon(&mut running.daemon, &running.stack, &cancel);
     let shown = show(&watched, &mut screen, &cancel);
     let (worked, lag, kept, (), ()) = tokio::join!(work, probes, kept, shown, timer);
-    let (report, time) = worked;
+    let (reports, time) = worked;
     running.measured.daemon_restarts = kept?;
-    running.measured.paced = report?;
     running.measured.paced_seconds = time.as_secs_f64();
     running.measured.lag = lag?;
-    running.measured.total.merge(&running.measured.paced);
+    let reports = reports.into_iter().collect::<Result<Vec<WorkloadReport>>>()?;
+    running.measured.paced_changes = reports.iter().map(|report| report.changes).sum();
+    for ((_, total), report) in running.measured.totals.iter_mut().zip(&reports) {
+        total.merge(report);
+    }
     if !stop.is_cancelled() {
-        // Once more with as many users as there are now: 10,000 changed birthdays in one transaction of each source.
-        running.measured.total.merge(&running.workload.giant_transactions().await?);
+        // Once more with as many rows as there are now: 10,000 changed ones in one transaction of each source.
+        for ((_, total), workload) in running.measured.totals.iter_mut().zip(&mut running.workloads) {
+            total.merge(&workload.giant_transactions().await?);
+        }
     }
     Ok(())
 }
@@ -205,13 +240,17 @@ async fn keep_daemon(daemon: &mut Daemon, stack: &Stack, cancel: &CancellationTo
 fn screen(arguments: &Arguments, running: &Running) -> Screen {
     let stack = running.stack.name();
     let file = running.configuration_file.display();
-    let rule = running.workload.topology().rule;
+    let rule = running.audits[0].topology.rule;
     let heading = format!(
-        "Anabranch demo: rule {} by {}, {} in {} databases, seed {}",
+        "Anabranch demo: users by {} {}, birthdays {} in {} databases, {}seed {}",
         daemon::spread_name(rule.spread),
         daemon::hash_name(rule.hash),
         arguments.layout_name(),
         arguments.databases,
+        match running.audits.len() {
+            1 => String::new(),
+            _ => format!("serial codes in 3 × {} tables, ", arguments.mapping_tables),
+        },
         running.measured.seed
     );
     let footer = vec![

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use anabranch_demo::verify::{Comparison, Differences, Drained, Example};
+use anabranch_demo::verify::{Audit, Comparison, Differences, Drained, Example};
 use anabranch_demo::{LagReport, WorkloadReport};
+use anabranch_schemas::change::Entity;
 use serde::Serialize;
 
 use super::arguments::Arguments;
@@ -12,10 +13,10 @@ use super::arguments::Arguments;
 #[derive(Debug, Clone, Default)]
 pub struct Measured {
     pub seed: u64,
-    /// The whole workload, with the users to begin with and the giant transactions.
-    pub total: WorkloadReport,
-    /// The part at the given rate, during which lag was measured.
-    pub paced: WorkloadReport,
+    /// Each whole workload, with the rows to begin with and the giant transactions.
+    pub totals: Vec<(Entity, WorkloadReport)>,
+    /// Changes of the part at the given rate, during which lag was measured.
+    pub paced_changes: u64,
     pub paced_seconds: f64,
     pub lag: LagReport,
     pub stack_ready_seconds: f64,
@@ -25,11 +26,28 @@ pub struct Measured {
     pub problems: Vec<String>,
 }
 
+/// Both sides compared, after they stood still.
+#[derive(Debug)]
+pub struct Compared {
+    pub drained: Drained,
+    pub layers: Vec<(Audit, Comparison)>,
+}
+
+/// What one layer was found to be.
+#[derive(Debug, Serialize)]
+pub struct LayerSummary {
+    pub source_rows: u64,
+    pub claims: u64,
+    pub rows: u64,
+    pub differences: u64,
+    pub difference_kinds: Differences,
+}
+
 /// The JSON line. Fields are only ever added.
 #[derive(Debug, Serialize)]
 pub struct Summary {
     pub ok: bool,
-    /// Derived rows; `null` when nothing was compared, like the next fields.
+    /// Derived rows of all layers; `null` when nothing was compared, like the next fields.
     pub rows: Option<u64>,
     /// Committed row changes of the whole run.
     pub changes: u64,
@@ -64,41 +82,70 @@ pub struct Summary {
     pub daemon_resident_bytes: u64,
     /// How often somebody killed the daemon and the demo started it again.
     pub daemon_restarts: u64,
+    /// Of the users' workload.
     pub kinds: WorkloadReport,
+    /// Of the devices' workload.
+    pub serial_kinds: WorkloadReport,
+    /// By projection; empty when nothing was compared.
+    pub layers: BTreeMap<String, LayerSummary>,
     pub problems: Vec<String>,
     pub examples: Vec<Example>,
 }
 
-impl Summary {
-    pub fn new(arguments: &Arguments, measured: Measured, compared: Option<(Drained, Comparison)>) -> Self {
-        let mut problems = measured.problems;
-        let lag = measured.lag;
-        if arguments.verify {
-            let absent = measured.total.absent_kinds();
-            if !absent.is_empty() {
-                problems.push(format!("the workload made no {}", absent.join(", no ")));
-            }
-            if lag.from_commit.probes == 0 || lag.unseen > 0 {
-                problems.push(format!("{} of {} probes were never seen", lag.unseen, lag.from_commit.probes));
-            }
-            match &compared {
-                None => problems.push("nothing was compared".to_owned()),
-                Some((drained, comparison)) => {
-                    if !drained.is_complete() {
-                        problems.push(format!("not drained: {}", drained.behind.join("; ")));
-                    }
-                    problems.extend(comparison.problems());
-                }
-            }
+impl Measured {
+    fn total(&self, entity: Entity) -> WorkloadReport {
+        let own = self.totals.iter().find(|(own, _)| *own == entity);
+        own.map(|(_, report)| report.clone()).unwrap_or_default()
+    }
+}
+
+/// What makes a verified run fail.
+fn problems(measured: &Measured, compared: Option<&Compared>) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (entity, total) in &measured.totals {
+        let absent = total.absent_kinds(*entity);
+        if !absent.is_empty() {
+            problems.push(format!("the {} workload made no {}", entity.name(), absent.join(", no ")));
         }
-        let (drained, comparison) = compared.unzip();
-        let comparison = comparison.as_ref();
+    }
+    let lag = &measured.lag;
+    if lag.from_commit.probes == 0 || lag.unseen > 0 {
+        problems.push(format!("{} of {} probes were never seen", lag.unseen, lag.from_commit.probes));
+    }
+    let Some(compared) = compared.filter(|compared| !compared.layers.is_empty()) else {
+        problems.push("nothing was compared".to_owned());
+        return problems;
+    };
+    if !compared.drained.is_complete() {
+        problems.push(format!("not drained: {}", compared.drained.behind.join("; ")));
+    }
+    for (audit, comparison) in &compared.layers {
+        let named = |problem| format!("{}: {problem}", audit.projection());
+        problems.extend(comparison.problems().into_iter().map(named));
+    }
+    problems
+}
+
+impl Summary {
+    pub fn new(arguments: &Arguments, mut measured: Measured, compared: Option<Compared>) -> Self {
+        let mut all_problems = std::mem::take(&mut measured.problems);
+        if arguments.verify {
+            all_problems.extend(problems(&measured, compared.as_ref()));
+        }
+        let (lag, changes) = (measured.lag, measured.totals.iter().map(|(_, total)| total.changes).sum());
+        let (kinds, serial_kinds) = (measured.total(Entity::User), measured.total(Entity::SerialCode));
+        let drain_seconds = compared.as_ref().map(|compared| round(compared.drained.seconds));
+        let layers = compared.map(|compared| compared.layers).unwrap_or_default();
+        let users = layers.iter().find(|(audit, _)| audit.topology.entity == Entity::User);
+        let users = users.map(|(_, comparison)| comparison.clone());
+        let sum = Comparison::sum(layers.iter().map(|(_, comparison)| comparison));
+        let is_compared = !layers.is_empty();
         Self {
-            ok: problems.is_empty(),
-            rows: comparison.map(|comparison| comparison.derived_rows),
-            changes: measured.total.changes,
-            differences: comparison.map(|comparison| comparison.differences.total()),
-            difference_kinds: comparison.map(|comparison| comparison.differences),
+            ok: all_problems.is_empty(),
+            rows: is_compared.then_some(sum.derived_rows),
+            changes,
+            differences: is_compared.then(|| sum.differences.total()),
+            difference_kinds: is_compared.then_some(sum.differences),
             lag_ms_p50: lag.from_commit.p50_ms,
             lag_ms_p99: lag.from_commit.p99_ms,
             lag_ms_max: lag.from_commit.max_ms,
@@ -108,22 +155,24 @@ impl Summary {
             seconds: round(measured.paced_seconds),
             seed: measured.seed,
             rate: arguments.rate,
-            changes_per_second: round(measured.paced.changes as f64 / measured.paced_seconds.max(0.001)),
+            changes_per_second: round(measured.paced_changes as f64 / measured.paced_seconds.max(0.001)),
             rule: anabranch_demo::daemon::spread_name(arguments.spread()).to_owned(),
             hash: anabranch_demo::daemon::hash_name(arguments.name_hash()).to_owned(),
             layout: arguments.layout_name().to_owned(),
-            source_users: comparison.map(|comparison| comparison.source_users),
-            doubled_source_users: comparison.map(|comparison| comparison.doubled_source_users),
-            days_filled: comparison.map(|comparison| comparison.days_filled),
-            rows_by_database: comparison.map(|c| c.rows_by_database.clone()).unwrap_or_default(),
-            drain_seconds: drained.map(|drained| round(drained.seconds)),
+            source_users: users.as_ref().map(|users| users.source_rows),
+            doubled_source_users: users.as_ref().map(|users| users.doubled_source_rows),
+            days_filled: users.as_ref().map(|users| users.tables_filled),
+            rows_by_database: sum.rows_by_database,
+            drain_seconds,
             stack_ready_seconds: round(measured.stack_ready_seconds),
             first_row_seconds: round(measured.first_row_seconds),
             daemon_resident_bytes: measured.daemon_resident_bytes,
             daemon_restarts: measured.daemon_restarts,
-            kinds: measured.total,
-            problems,
-            examples: comparison.map(|comparison| comparison.examples.clone()).unwrap_or_default(),
+            kinds,
+            serial_kinds,
+            layers: layers.iter().map(|(audit, comparison)| LayerSummary::of(audit, comparison)).collect(),
+            problems: all_problems,
+            examples: sum.examples,
         }
     }
 
@@ -142,9 +191,11 @@ impl Summary {
             self.lag_ms_p99,
             self.lag_ms_max
         )];
-        if let (Some(rows), Some(differences)) = (self.rows, self.differences) {
-            let users = self.source_users.unwrap_or(0);
-            lines.push(format!("{users} users, {rows} derived rows, {differences} differences"));
+        for (layer, found) in &self.layers {
+            let (source, rows, differences) = (found.source_rows, found.rows, found.differences);
+            lines.push(format!(
+                "{layer}: {source} source rows, {rows} derived rows, {differences} differences"
+            ));
         }
         let megabytes = self.daemon_resident_bytes as f64 / 1e6;
         lines.push(format!(
@@ -156,23 +207,36 @@ impl Summary {
     }
 }
 
+impl LayerSummary {
+    fn of(audit: &Audit, comparison: &Comparison) -> (String, Self) {
+        let found = Self {
+            source_rows: comparison.source_rows,
+            claims: comparison.claims,
+            rows: comparison.derived_rows,
+            differences: comparison.differences.total(),
+            difference_kinds: comparison.differences,
+        };
+        (audit.projection().to_owned(), found)
+    }
+}
+
 fn round(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
 #[cfg(test)]
 mod tests {
+    use anabranch_demo::Topology;
+    use anabranch_demo::verify::{BirthdayLayer, DerivedLayout, Layer, MappingLayer};
     use clap::Parser;
 
     use super::*;
 
-    /// A run in which every needed kind was counted once.
-    fn every_kind() -> WorkloadReport {
-        let absent = WorkloadReport::default().absent_kinds();
-        let counts: BTreeMap<&str, u64> = absent.into_iter().map(|kind| (kind, 1)).collect();
+    /// A workload in which every needed kind was counted once.
+    fn every_kind(entity: Entity) -> WorkloadReport {
         let mut all = serde_json::to_value(WorkloadReport::default()).unwrap();
-        for (kind, count) in counts {
-            all[kind] = count.into();
+        for kind in WorkloadReport::default().absent_kinds(entity) {
+            all[kind] = 1.into();
         }
         serde_json::from_value(all).unwrap()
     }
@@ -181,22 +245,45 @@ mod tests {
         Comparison {
             claims: 9,
             derived_rows: 9,
-            days_filled: 366,
+            tables_filled: 8,
+            tables_filled_min: 8,
             rows_by_database: BTreeMap::from([("birthday_00".to_owned(), 9)]),
             ..Comparison::default()
         }
     }
 
-    fn problems(measured: Measured, drained: Drained, comparison: Comparison) -> Vec<String> {
+    fn audit(layer: Layer) -> Audit {
+        Audit { topology: Topology::serials(Vec::new(), 8), layer }
+    }
+
+    fn layers(birthday: Comparison, mapping: Comparison) -> Vec<(Audit, Comparison)> {
+        let layout = DerivedLayout::ByDay;
+        let birthdays = BirthdayLayer { layout, databases: 1, targets: Vec::new() };
+        let mappings = MappingLayer { tables: 8, targets: Vec::new() };
+        vec![(audit(Layer::Birthday(birthdays)), birthday), (audit(Layer::Mapping(mappings)), mapping)]
+    }
+
+    fn problems(measured: Measured, drained: Drained, birthday: Comparison) -> Vec<String> {
+        problems_of(measured, drained, birthday, equal_and_filled())
+    }
+
+    fn problems_of(
+        measured: Measured,
+        drained: Drained,
+        birthday: Comparison,
+        mapping: Comparison,
+    ) -> Vec<String> {
         let arguments = Arguments::parse_from(["demo", "--verify"]);
-        let summary = Summary::new(&arguments, measured, Some((drained, comparison)));
+        let compared = Compared { drained, layers: layers(birthday, mapping) };
+        let summary = Summary::new(&arguments, measured, Some(compared));
         assert_eq!(summary.ok, summary.problems.is_empty());
         assert!(!summary.json().contains('\n'));
         summary.problems
     }
 
     fn good() -> Measured {
-        let mut measured = Measured { total: every_kind(), ..Measured::default() };
+        let totals = Entity::ALL.map(|entity| (entity, every_kind(entity))).to_vec();
+        let mut measured = Measured { totals, ..Measured::default() };
         measured.lag.from_commit.probes = 1;
         measured
     }
@@ -205,12 +292,15 @@ mod tests {
     fn a_run_with_everything_passes_and_each_lack_fails_it() {
         assert_eq!(problems(good(), Drained::default(), equal_and_filled()), Vec::<String>::new());
 
-        for kind in WorkloadReport::default().absent_kinds() {
-            let mut total = serde_json::to_value(every_kind()).unwrap();
-            total[kind] = 0.into();
-            let measured = Measured { total: serde_json::from_value(total).unwrap(), ..good() };
-            let found = problems(measured, Drained::default(), equal_and_filled());
-            assert!(found.len() == 1 && found[0].contains(kind), "{kind}: {found:?}");
+        for (number, entity) in Entity::ALL.into_iter().enumerate() {
+            for kind in WorkloadReport::default().absent_kinds(entity) {
+                let mut total = serde_json::to_value(every_kind(entity)).unwrap();
+                total[kind] = 0.into();
+                let mut measured = good();
+                measured.totals[number].1 = serde_json::from_value(total).unwrap();
+                let found = problems(measured, Drained::default(), equal_and_filled());
+                assert!(found.len() == 1 && found[0].contains(kind), "{kind}: {found:?}");
+            }
         }
 
         let mut unseen = good();
@@ -220,7 +310,9 @@ mod tests {
         assert_eq!(problems(good(), behind, equal_and_filled()).len(), 1);
         let mut different = equal_and_filled();
         different.differences.orphan = 1;
-        assert_eq!(problems(good(), Drained::default(), different).len(), 1);
+        assert_eq!(problems(good(), Drained::default(), different.clone()).len(), 1);
+        let found = problems_of(good(), Drained::default(), equal_and_filled(), different);
+        assert!(found.len() == 1 && found[0].starts_with("mapping: "), "{found:?}");
         let mut empty = equal_and_filled();
         empty.rows_by_database.insert("birthday_01".to_owned(), 0);
         assert_eq!(problems(good(), Drained::default(), empty).len(), 1);

@@ -6,12 +6,14 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
+use anabranch_schemas::change::Entity;
+use anabranch_schemas::shard::{NameHash, Spread};
 use anabranch_stack::Stack;
 
+use crate::endpoint::Endpoint;
 use crate::error::{DemoError, Result};
-use crate::topology::TABLE_PATTERN;
-use crate::verify::DerivedLayout;
+use crate::topology::{SERIAL_TABLES, Topology, USER_TABLES};
+use crate::verify::{Audit, DerivedLayout, Layer};
 
 /// What the file says beside addresses and passwords, which come from the stack.
 #[derive(Debug, Clone)]
@@ -22,29 +24,27 @@ pub struct DaemonConfiguration {
     pub sources: Vec<String>,
     pub targets: Vec<String>,
     pub log: String,
-    pub layout: DerivedLayout,
-    pub databases: u32,
+    /// What is derived from what.
+    pub audits: Vec<Audit>,
+    /// Of each projection.
     pub lanes: u32,
     /// 0 = any free port.
     pub http_port: u16,
-    pub rule: Option<ShardingRule>,
     /// Lines of the `[limits]` table, such as `mark_interval_ms = 500`.
     pub limits: Vec<String>,
 }
 
 impl DaemonConfiguration {
     /// For the standard stack: two sources, one target, two lanes.
-    pub fn standard(layout: DerivedLayout) -> Self {
+    pub fn standard(audits: Vec<Audit>) -> Self {
         Self {
             name: "demo".to_owned(),
             sources: vec!["source-a".to_owned(), "source-b".to_owned()],
             targets: vec!["target".to_owned()],
             log: "nats".to_owned(),
-            layout,
-            databases: 4,
+            audits,
             lanes: 2,
             http_port: 0,
-            rule: None,
             // A quiet source passes its head soon, so that draining is quick.
             limits: vec!["mark_interval_ms = 500".to_owned()],
         }
@@ -58,20 +58,14 @@ impl DaemonConfiguration {
             "# Made by the demo. Passwords stand here in clear text; the file is readable by its owner only.\n\
              name = \"{}\"\n\n[log]\nurl = \"{}\"\nca_file = \"{ca_file}\"\n\
              # All streams together must fit the 10 GB that the stack's NATS may use.\nmax_bytes = 1073741824\n\n[http]\nlisten = \"127.0.0.1:{}\"\n\n\
-             [limits]\n{}\n\n[[entities]]\nentity = \"user\"\ntables = \"{TABLE_PATTERN}\"\n",
+             [limits]\n{}\n",
             self.name,
             stack.server(&self.log)?.url(),
             self.http_port,
             self.limits.join("\n"),
         );
-        if let Some(rule) = &self.rule {
-            let (hash, spread) = (hash_name(rule.hash), spread_name(rule.spread));
-            let (databases, tables) = (rule.databases, rule.tables);
-            writeln!(
-                text,
-                "rule = {{ hash = \"{hash}\", spread = \"{spread}\", databases = {databases}, tables = {tables} }}"
-            )
-            .expect("writing to a String cannot fail");
+        for audit in &self.audits {
+            text.push_str(&entities(&audit.topology));
         }
         for (heading, names) in [("sources", &self.sources), ("targets", &self.targets)] {
             for name in names {
@@ -87,22 +81,35 @@ impl DaemonConfiguration {
                 }
             }
         }
-        let targets: Vec<String> = self.targets.iter().map(|name| format!("\"{name}\"")).collect();
-        let layout = match self.layout {
-            DerivedLayout::ByDay => "by_day",
-            DerivedLayout::ByUser => "by_user",
-        };
-        write!(
-            text,
-            "\n[[projections]]\nname = \"birthday\"\nkind = \"birthday\"\ntargets = [{}]\nlanes = {}\n\
-             layout = \"{layout}\"\ndatabases = {}\ndatabase = \"birthday_{{db:02}}\"\n\
-             table = \"birthday_{{mmdd}}\"\n",
-            targets.join(", "),
-            self.lanes,
-            self.databases
-        )
-        .expect("writing to a String cannot fail");
+        for audit in &self.audits {
+            text.push_str(&self.projection(audit));
+        }
         Ok(text)
+    }
+
+    fn projection(&self, audit: &Audit) -> String {
+        let quoted = |target: &Endpoint| format!("\"{}\"", target.name);
+        let targets: Vec<String> = audit.targets().iter().map(quoted).collect();
+        let (name, targets, lanes) = (audit.projection(), targets.join(", "), self.lanes);
+        let tables = match &audit.layer {
+            Layer::Birthday(layer) => {
+                let layout = match layer.layout {
+                    DerivedLayout::ByDay => "by_day",
+                    DerivedLayout::ByUser => "by_user",
+                };
+                let databases = layer.databases;
+                format!(
+                    "kind = \"birthday\"\nlayout = \"{layout}\"\ndatabases = {databases}\n\
+                     database = \"birthday_{{db:02}}\"\ntable = \"birthday_{{mmdd}}\"\n"
+                )
+            }
+            Layer::Mapping(layer) => format!(
+                "kind = \"serial_mapping\"\ntables = {}\n\
+                 database = \"serial_code_{{length}}\"\ntable = \"mapping_{{table:03}}\"\n",
+                layer.tables
+            ),
+        };
+        format!("\n[[projections]]\nname = \"{name}\"\ntargets = [{targets}]\nlanes = {lanes}\n{tables}")
     }
 
     /// Writes the file into the stack's folder, readable by its owner only.
@@ -112,6 +119,31 @@ impl DaemonConfiguration {
         write_private(&path, &text)?;
         Ok(path)
     }
+}
+
+/// The tables of an entity; the rule places keys in those of the first pattern.
+fn entities(topology: &Topology) -> String {
+    let rule = &topology.rule;
+    let (hash, spread) = (hash_name(rule.hash), spread_name(rule.spread));
+    let (databases, tables) = (rule.databases, rule.tables);
+    let patterns: &[&str] = match topology.entity {
+        Entity::User => &[USER_TABLES],
+        Entity::SerialCode => &SERIAL_TABLES,
+    };
+    let mut text = String::new();
+    for (number, pattern) in patterns.iter().enumerate() {
+        let entity = topology.entity.name();
+        write!(text, "\n[[entities]]\nentity = \"{entity}\"\ntables = \"{pattern}\"\n")
+            .expect("writing to a String cannot fail");
+        if number == 0 {
+            writeln!(
+                text,
+                "rule = {{ hash = \"{hash}\", spread = \"{spread}\", databases = {databases}, tables = {tables} }}"
+            )
+            .expect("writing to a String cannot fail");
+        }
+    }
+    text
 }
 
 fn write_private(path: &Path, text: &str) -> Result<()> {

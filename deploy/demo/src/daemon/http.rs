@@ -31,6 +31,7 @@ pub struct SourceStatus {
 
 #[derive(Debug, Clone, Deserialize)]
 pub struct LaneStatus {
+    pub projection: String,
     pub target: String,
     pub source: String,
     pub lane: u32,

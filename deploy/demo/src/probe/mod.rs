@@ -25,7 +25,7 @@ pub use self::lag::{LagReport, LagSummary};
 use crate::endpoint::Connection;
 use crate::error::Result;
 use crate::topology::{Place, Topology};
-use crate::verify::DerivedLayer;
+use crate::verify::{Audit, BirthdayLayer, DerivedTables, Layer};
 
 /// Ids far above those of the workload.
 const FIRST_USER: u64 = 1 << 40;
@@ -75,7 +75,7 @@ impl Shared {
 #[derive(Debug)]
 pub struct LagProbe {
     topology: Topology,
-    layer: DerivedLayer,
+    layer: BirthdayLayer,
     users: Vec<Vec<ProbeUser>>,
     shared: Arc<Shared>,
 }
@@ -109,7 +109,7 @@ fn day_table(day: u64) -> String {
 }
 
 /// Where a probe's change must be seen: database number and table.
-fn derived_place(layer: &DerivedLayer, user: u64, day: u64) -> (u32, String) {
+fn derived_place(layer: &BirthdayLayer, user: u64, day: u64) -> (u32, String) {
     let table = day_table(day);
     let by_user = (user % u64::from(layer.databases.max(1))) as u32;
     let mut candidates = layer.tables().into_iter().filter(|(_, name)| *name == table);
@@ -122,7 +122,12 @@ fn derived_place(layer: &DerivedLayer, user: u64, day: u64) -> (u32, String) {
 
 impl LagProbe {
     /// Inserts the probe users; the schema must exist.
-    pub async fn create(topology: &Topology, layer: &DerivedLayer) -> Result<Self> {
+    ///
+    /// # Panics
+    /// When the layer is not that of the birthdays.
+    pub async fn create(audit: &Audit) -> Result<Self> {
+        let Layer::Birthday(layer) = &audit.layer else { panic!("birthdays are probed") };
+        let topology = &audit.topology;
         let mut users = Vec::new();
         for (index, source) in topology.sources.iter().enumerate() {
             let own: Vec<ProbeUser> = probe_users(topology, index);
@@ -244,7 +249,7 @@ impl LagProbe {
 fn probe_names(topology: &Topology, source: usize) -> impl Iterator<Item = String> + '_ {
     (0u64..)
         .map(|number| format!("probe-{number}"))
-        .filter(move |name| topology.source_of(topology.place(name).database) == source)
+        .filter(move |name| topology.source_of(topology.place(name)) == source)
         .take(USERS_PER_SOURCE as usize)
 }
 

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{RECONNECT_INTERVAL, Shared, derived_place};
 use crate::endpoint::Connection;
 use crate::error::Result;
-use crate::verify::DerivedLayer;
+use crate::verify::{BirthdayLayer, DerivedTables};
 
 /// Between two queries while something is outstanding.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -18,7 +18,7 @@ const QUERY_PROBES: usize = 100;
 
 /// Looks for outstanding probes until cancelled. A target that is down is tried again.
 pub(super) async fn watch(
-    layer: &DerivedLayer,
+    layer: &BirthdayLayer,
     target: usize,
     shared: &Arc<Shared>,
     cancel: &CancellationToken,
@@ -62,7 +62,7 @@ pub(super) async fn watch(
 }
 
 /// One SELECT for each outstanding probe whose new row belongs on this target; the oldest first.
-fn selects(layer: &DerivedLayer, target: usize, shared: &Shared) -> Vec<String> {
+fn selects(layer: &BirthdayLayer, target: usize, shared: &Shared) -> Vec<String> {
     let mut wanted: Vec<(Instant, u64, u64)> = shared
         .lock()
         .outstanding
@@ -76,7 +76,7 @@ fn selects(layer: &DerivedLayer, target: usize, shared: &Shared) -> Vec<String> 
         .filter(|(_, _, (database, _))| layer.target_of(*database) == target)
         .take(QUERY_PROBES)
         .map(|(user, day, (database, table))| {
-            let database = DerivedLayer::database_name(database);
+            let database = layer.database_name(database);
             format!("SELECT user_id, {day} FROM {database}.{table} WHERE user_id = {user}")
         })
         .collect()

@@ -5,8 +5,6 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Of 366 days; a few thousand users fill more by chance.
-const DAYS_FILLED_MIN: u64 = 330;
 /// Names in a message about many.
 const NAMES_MAX: usize = 5;
 
@@ -15,59 +13,87 @@ const NAMES_MAX: usize = 5;
 pub struct Differences {
     /// A claim of a source table that no derived table holds.
     pub missing: u64,
-    /// A derived row of a user that no source table holds with a valid birthday.
+    /// A derived row that no source table claims.
     pub orphan: u64,
-    /// A claim in another table than its birthday and layout say, and not in the right one.
+    /// A claim in another table than its value and the layout say, and not in the right one.
     pub wrong_table: u64,
-    /// A second row of a user: of a claim that also stands in its right table, or of a shard that does not hold the
-    /// user while another does.
+    /// A second row of the same: of a claim that also stands in its right table, or of a shard that does not claim it
+    /// while another does.
     pub duplicate: u64,
     /// In the right table with a `birthday` column that says something else.
     pub wrong_birthday: u64,
+    /// Of a device whose other rows have a newer version.
+    pub stale_version: u64,
 }
 
 impl Differences {
     pub fn total(&self) -> u64 {
-        self.missing + self.orphan + self.wrong_table + self.duplicate + self.wrong_birthday
+        let Self { missing, orphan, wrong_table, duplicate, wrong_birthday, stale_version } = self;
+        missing + orphan + wrong_table + duplicate + wrong_birthday + stale_version
+    }
+
+    pub(super) fn count(&mut self, kind: &str, rows: u64) {
+        let kind = match kind {
+            "missing" => &mut self.missing,
+            "orphan" => &mut self.orphan,
+            "wrong_table" => &mut self.wrong_table,
+            "duplicate" => &mut self.duplicate,
+            "stale_version" => &mut self.stale_version,
+            _ => &mut self.wrong_birthday,
+        };
+        *kind += rows;
+    }
+
+    fn add(&mut self, other: &Self) {
+        let Self { missing, orphan, wrong_table, duplicate, wrong_birthday, stale_version } = other;
+        self.missing += missing;
+        self.orphan += orphan;
+        self.wrong_table += wrong_table;
+        self.duplicate += duplicate;
+        self.wrong_birthday += wrong_birthday;
+        self.stale_version += stale_version;
     }
 }
 
-/// One differing row. Row values stay where they are.
+/// One differing row, named by its key. Other values stay where they are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Example {
     pub kind: String,
-    pub user_id: u64,
+    /// Such as `user_id 7` or `uuid 7 imei1`.
+    pub row: String,
     /// The derived table that the row stands in, or of a missing row the one that it belongs into.
     pub table: String,
 }
 
 impl fmt::Display for Example {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: user_id {} in {}", self.kind, self.user_id, self.table)
+        write!(f, "{}: {} in {}", self.kind, self.row, self.table)
     }
 }
 
 /// The result of comparing every derived row with the sources.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Comparison {
-    /// Users in the source tables, with any birthday.
-    pub source_users: u64,
-    /// Claims that the sources make: users with a valid birthday.
+    /// Rows of the source tables, whether or not they claim anything.
+    pub source_rows: u64,
+    /// Claims that the sources make: users with a valid birthday, codes of devices.
     pub claims: u64,
     /// Rows in all derived tables.
     pub derived_rows: u64,
     pub differences: Differences,
     /// Up to ten differing rows.
     pub examples: Vec<Example>,
-    /// Users that two source tables hold: two claims each. 0 unless a move was cut short.
-    pub doubled_source_users: u64,
+    /// Users or devices that two source tables hold. 0 unless a move was cut short.
+    pub doubled_source_rows: u64,
     /// Rows of each derived database.
     pub rows_by_database: BTreeMap<String, u64>,
-    /// Days with at least one row.
-    pub days_filled: u64,
+    /// Different names of tables with at least one row: of birthdays, days.
+    pub tables_filled: u64,
+    /// As many are needed.
+    pub tables_filled_min: u64,
     /// Derived tables that must exist and do not.
     pub absent_tables: Vec<String>,
-    /// Source tables that the sharding rule reaches and that hold no user.
+    /// Source tables that the sharding rule reaches and that hold nothing.
     pub empty_source_tables: Vec<String>,
 }
 
@@ -84,11 +110,31 @@ impl Comparison {
         problems
     }
 
+    /// All layers together.
+    pub fn sum<'c>(comparisons: impl IntoIterator<Item = &'c Comparison>) -> Comparison {
+        let mut sum = Comparison::default();
+        for comparison in comparisons {
+            let other = comparison.clone();
+            sum.source_rows += other.source_rows;
+            sum.claims += other.claims;
+            sum.derived_rows += other.derived_rows;
+            sum.differences.add(&other.differences);
+            sum.examples.extend(other.examples);
+            sum.doubled_source_rows += other.doubled_source_rows;
+            sum.rows_by_database.extend(other.rows_by_database);
+            sum.tables_filled += other.tables_filled;
+            sum.tables_filled_min += other.tables_filled_min;
+            sum.absent_tables.extend(other.absent_tables);
+            sum.empty_source_tables.extend(other.empty_source_tables);
+        }
+        sum
+    }
+
     /// Stores that hold nothing: equal and empty proves nothing.
     pub fn unmet(&self) -> Vec<String> {
         let mut unmet = Vec::new();
         if self.claims == 0 {
-            unmet.push("the sources hold no user with a valid birthday".to_owned());
+            unmet.push("the sources claim nothing".to_owned());
         }
         if self.derived_rows == 0 {
             unmet.push("the derived tables are empty".to_owned());
@@ -98,9 +144,9 @@ impl Comparison {
                 unmet.push(format!("derived database {database} is empty"));
             }
         }
-        if self.days_filled < DAYS_FILLED_MIN {
-            let filled = self.days_filled;
-            unmet.push(format!("only {filled} of 366 days hold a row; needed: {DAYS_FILLED_MIN}"));
+        let (filled, needed) = (self.tables_filled, self.tables_filled_min);
+        if filled < needed {
+            unmet.push(format!("only {filled} names of derived tables hold a row; needed: {needed}"));
         }
         for (tables, what) in [
             (&self.absent_tables, "derived tables do not exist"),

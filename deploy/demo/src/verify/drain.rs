@@ -3,13 +3,14 @@
 //! Heads come from the sources, positions from the progress tables of the targets, so a daemon that lies about its
 //! lag, or is dead, changes nothing.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Comparison, DerivedLayer, compare};
+use super::{Audit, Comparison};
+use crate::endpoint::Endpoint;
 use crate::error::Result;
-use crate::topology::Topology;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Comparisons of one verification, at most; another is made only while progress still moves.
@@ -34,22 +35,28 @@ impl Drained {
 /// A progress row: source, lane, lanes, position, revision.
 type ProgressRow = (String, u32, u32, u64, u64);
 
-/// Waits until every lane has passed the present head of its source, at most `limit`.
-pub async fn drain(topology: &Topology, layer: &DerivedLayer, limit: Duration) -> Result<Drained> {
+/// Waits until every lane of these layers has passed the present head of its source, at most `limit`.
+pub async fn drain(audits: &[Audit], limit: Duration) -> Result<Drained> {
     let start = Instant::now();
-    let mut heads = Vec::new();
-    for source in &topology.sources {
+    let mut heads: HashMap<&str, u64> = HashMap::new();
+    for source in audits.iter().flat_map(|audit| &audit.topology.sources) {
+        if heads.contains_key(source.name.as_str()) {
+            continue;
+        }
         let mut connection = source.connect(&[]).await?;
         let head = connection.first::<mysql_async::Row>("read the head", "SHOW MASTER STATUS").await?;
-        let head = head.as_ref().and_then(head_position).unwrap_or(0);
-        heads.push((source.name.clone(), head));
+        heads.insert(&source.name, head.as_ref().and_then(head_position).unwrap_or(0));
     }
     loop {
         let mut behind = Vec::new();
-        for target in &layer.targets {
-            let rows = progress(target).await?;
-            behind
-                .extend(heads.iter().filter_map(|(source, head)| lag_of(&target.name, source, *head, &rows)));
+        for audit in audits {
+            for target in audit.targets() {
+                let rows = progress(target, audit.projection()).await?;
+                let stores = format!("{} at {}", audit.projection(), target.name);
+                let lag =
+                    |source: &Endpoint| lag_of(&stores, &source.name, heads[source.name.as_str()], &rows);
+                behind.extend(audit.topology.sources.iter().filter_map(lag));
+            }
         }
         if behind.is_empty() || start.elapsed() >= limit {
             return Ok(Drained { behind, seconds: start.elapsed().as_secs_f64() });
@@ -59,20 +66,20 @@ pub async fn drain(topology: &Topology, layer: &DerivedLayer, limit: Duration) -
 }
 
 /// Drains and compares. A comparison that finds differences is made again as long as progress moved meanwhile.
-pub async fn drain_and_compare(
-    topology: &Topology,
-    layer: &DerivedLayer,
-    limit: Duration,
-) -> Result<(Drained, Comparison)> {
-    let mut comparisons = 0;
+pub async fn drain_and_compare(audits: &[Audit], limit: Duration) -> Result<(Drained, Vec<Comparison>)> {
+    let mut rounds = 0;
     loop {
-        let drained = drain(topology, layer, limit).await?;
-        let before = revisions(layer).await?;
-        let comparison = compare(topology, layer).await?;
-        comparisons += 1;
-        let is_quiet = before == revisions(layer).await?;
-        if comparison.differences.total() == 0 || is_quiet || comparisons == COMPARISONS_MAX {
-            return Ok((drained, comparison));
+        let drained = drain(audits, limit).await?;
+        let before = revisions(audits).await?;
+        let mut comparisons = Vec::new();
+        for audit in audits {
+            comparisons.push(audit.compare().await?);
+        }
+        rounds += 1;
+        let is_quiet = before == revisions(audits).await?;
+        let is_equal = comparisons.iter().all(|comparison| comparison.differences.total() == 0);
+        if is_equal || is_quiet || rounds == COMPARISONS_MAX {
+            return Ok((drained, comparisons));
         }
     }
 }
@@ -85,25 +92,27 @@ fn head_position(row: &mysql_async::Row) -> Option<u64> {
     Some((number << 32) | (position / 16))
 }
 
-fn lag_of(target: &str, source: &str, head: u64, rows: &[ProgressRow]) -> Option<String> {
+fn lag_of(stores: &str, source: &str, head: u64, rows: &[ProgressRow]) -> Option<String> {
     let own: Vec<&ProgressRow> = rows.iter().filter(|row| row.0 == source).collect();
     let lanes = own.iter().map(|row| row.2).max().unwrap_or(0);
     if lanes == 0 || (own.len() as u32) < lanes {
-        return Some(format!("{source} at {target}: {} of {lanes} lanes have begun", own.len()));
+        return Some(format!("{source}, {stores}: {} of {lanes} lanes have begun", own.len()));
     }
     let late: Vec<u32> = own.iter().filter(|row| row.3 & FILE_AND_POSITION < head).map(|row| row.1).collect();
-    (!late.is_empty()).then(|| format!("{source} at {target}: lanes {late:?} are behind"))
+    (!late.is_empty()).then(|| format!("{source}, {stores}: lanes {late:?} are behind"))
 }
 
-async fn revisions(layer: &DerivedLayer) -> Result<Vec<u64>> {
+async fn revisions(audits: &[Audit]) -> Result<Vec<u64>> {
     let mut revisions = Vec::new();
-    for target in &layer.targets {
-        revisions.extend(progress(target).await?.iter().map(|row| row.4));
+    for audit in audits {
+        for target in audit.targets() {
+            revisions.extend(progress(target, audit.projection()).await?.iter().map(|row| row.4));
+        }
     }
     Ok(revisions)
 }
 
-async fn progress(target: &crate::endpoint::Endpoint) -> Result<Vec<ProgressRow>> {
+async fn progress(target: &Endpoint, projection: &str) -> Result<Vec<ProgressRow>> {
     let mut connection = target.connect(&[]).await?;
     // Before `setup` there is no table: nothing has begun.
     let tables = "SELECT COUNT(*) FROM information_schema.tables \
@@ -111,7 +120,10 @@ async fn progress(target: &crate::endpoint::Endpoint) -> Result<Vec<ProgressRow>
     if connection.first::<u64>("look for progress", tables).await? != Some(1) {
         return Ok(Vec::new());
     }
-    let sql = "SELECT source, lane, lanes, position, revision FROM anabranch.progress ORDER BY 1, 2";
+    let sql = format!(
+        "SELECT source, lane, lanes, position, revision FROM anabranch.progress \
+         WHERE projection = '{projection}' ORDER BY 1, 2"
+    );
     connection.rows("read progress", sql).await
 }
 

@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use mysql_async::prelude::FromRow;
 
-use crate::endpoint::{Connection, Endpoint};
+use super::tables::{Column, DerivedTables};
+use crate::endpoint::Connection;
 use crate::error::Result;
 
 const DATABASE: &str = "anabranch_verify";
 /// About 200 KB a statement.
 const STATEMENT_ROWS: usize = 5_000;
+const TABLES: [&str; 6] = ["source_table", "expected", "place", "actual", "claim", "difference"];
 
 /// Names of one comparison's tables; several comparisons may run side by side.
 #[derive(Debug)]
@@ -21,33 +23,45 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    pub async fn create(server: &Endpoint) -> Result<Self> {
+    pub async fn create(layer: &impl DerivedTables) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let suffix = format!("{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let connection = server
+        let connection = layer.targets()[0]
             .connect(&["SET SESSION sql_log_bin = 0", "SET SESSION sql_mode = 'STRICT_ALL_TABLES'"])
             .await?;
         let mut scratch = Self { connection, suffix };
         scratch.execute(&format!("CREATE DATABASE IF NOT EXISTS {DATABASE}")).await?;
-        let tables = [
-            "source_table (number INT UNSIGNED NOT NULL PRIMARY KEY, shard_id BIGINT UNSIGNED NOT NULL,
-               users BIGINT UNSIGNED NOT NULL DEFAULT 0)",
-            "expected (number INT UNSIGNED NOT NULL, user_id BIGINT UNSIGNED NOT NULL, birthday CHAR(5) NOT NULL)",
-            "place (number INT UNSIGNED NOT NULL PRIMARY KEY, target INT UNSIGNED NOT NULL,
-               database_name VARCHAR(64) NOT NULL, table_name VARCHAR(64) NOT NULL,
-               UNIQUE (target, database_name, table_name))",
-            "actual (number INT UNSIGNED NOT NULL, shard_id BIGINT UNSIGNED NOT NULL,
-               user_id BIGINT UNSIGNED NOT NULL, birthday VARCHAR(64) NOT NULL, KEY (shard_id, user_id), KEY (user_id))",
-            "claim (shard_id BIGINT UNSIGNED NOT NULL, user_id BIGINT UNSIGNED NOT NULL, birthday CHAR(5) NOT NULL,
-               place INT UNSIGNED NULL, wanted VARCHAR(160) NOT NULL, PRIMARY KEY (shard_id, user_id), KEY (user_id))",
-            "difference (kind VARCHAR(16) NOT NULL, user_id BIGINT UNSIGNED NOT NULL, wanted VARCHAR(160) NOT NULL)",
+        let define = |column: &Column| format!("{} {} NOT NULL", column.name, column.sql_type);
+        let key: Vec<String> = layer.key().iter().map(define).collect();
+        let names: Vec<&str> = layer.key().iter().map(|column| column.name).collect();
+        let (key, names, row) = (key.join(", "), names.join(", "), names[0]);
+        let (checked, shard) = (define(&layer.checked()), "shard_id BIGINT UNSIGNED NOT NULL");
+        let columns = [
+            format!("number INT UNSIGNED NOT NULL PRIMARY KEY, {shard}, users BIGINT UNSIGNED NOT NULL"),
+            format!(
+                "number INT UNSIGNED NOT NULL, {key}, {checked}, database_number INT UNSIGNED NOT NULL,
+                 table_name VARCHAR(64) NOT NULL"
+            ),
+            // Without a number: a database that should not be on that target.
+            "number INT UNSIGNED NOT NULL PRIMARY KEY, database_number INT UNSIGNED NULL,
+             database_name VARCHAR(64) NOT NULL, table_name VARCHAR(64) NOT NULL,
+             UNIQUE (database_number, table_name)"
+                .to_owned(),
+            format!(
+                "number INT UNSIGNED NOT NULL, {shard}, {key}, {checked}, KEY (shard_id, {row}), KEY ({row})"
+            ),
+            format!(
+                "{shard}, {key}, {checked}, place INT UNSIGNED NULL, wanted VARCHAR(160) NOT NULL,
+                 PRIMARY KEY (shard_id, {names}), KEY ({row})"
+            ),
+            "kind VARCHAR(16) NOT NULL, row_name VARCHAR(160) NOT NULL, wanted VARCHAR(160) NOT NULL"
+                .to_owned(),
         ];
-        for table in tables {
-            let (name, columns) = table.split_once(' ').expect("written above with a blank");
+        for (name, columns) in TABLES.iter().zip(columns) {
             let name = scratch.table(name);
             // Not InnoDB: the rows are counted once and dropped, a crash may lose them.
             let sql = format!(
-                "CREATE OR REPLACE TABLE {name} {columns} ENGINE=Aria TRANSACTIONAL=0 \
+                "CREATE OR REPLACE TABLE {name} ({columns}) ENGINE=Aria TRANSACTIONAL=0 \
                  DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
             );
             scratch.execute(&sql).await?;
@@ -56,15 +70,13 @@ impl Scratch {
     }
 
     /// The quoted name of a scratch table.
-    pub fn table(&self, name: &str) -> String {
+    fn table(&self, name: &str) -> String {
         format!("{DATABASE}.{name}_{}", self.suffix)
     }
 
     /// Replaces `{name}` of each scratch table by its quoted name.
     fn fill(&self, sql: &str) -> String {
-        ["source_table", "expected", "place", "actual", "claim", "difference"]
-            .iter()
-            .fold(sql.to_owned(), |sql, name| sql.replace(&format!("{{{name}}}"), &self.table(name)))
+        TABLES.iter().fold(sql.to_owned(), |sql, name| sql.replace(&format!("{{{name}}}"), &self.table(name)))
     }
 
     pub async fn execute(&mut self, sql: &str) -> Result<()> {
@@ -77,18 +89,18 @@ impl Scratch {
         self.connection.rows("compare both sides", sql).await
     }
 
-    /// Inserts rows that are written as SQL tuples.
-    pub async fn insert(&mut self, table: &str, tuples: &[String]) -> Result<()> {
+    /// Inserts rows that are written as lists of SQL literals.
+    pub async fn insert(&mut self, table: &str, rows: &[String]) -> Result<()> {
         let table = self.table(table);
-        for part in tuples.chunks(STATEMENT_ROWS) {
-            let sql = format!("INSERT INTO {table} VALUES {}", part.join(","));
+        for part in rows.chunks(STATEMENT_ROWS) {
+            let sql = format!("INSERT INTO {table} VALUES ({})", part.join("),("));
             self.connection.execute("load a side of the comparison", sql).await?;
         }
         Ok(())
     }
 
     pub async fn drop_tables(mut self) -> Result<()> {
-        let sql = "DROP TABLE {source_table}, {expected}, {place}, {actual}, {claim}, {difference}";
-        self.execute(sql).await
+        let names: Vec<String> = TABLES.iter().map(|name| self.table(name)).collect();
+        self.execute(&format!("DROP TABLE {}", names.join(", "))).await
     }
 }

@@ -1,13 +1,13 @@
 //! A small check while everything runs: one source table against all derived rows that it claims.
 //!
-//! What is still on its way is no difference: a row counts only when its user did not change and it was still wrong
-//! some time later. For proofs there is [`super::compare`].
+//! What is still on its way is no difference: a row counts only when its claim did not change and it was still wrong
+//! some time later. For proofs there is [`super::Audit::compare`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::DerivedLayer;
-use super::source_side::{claims_sql, shard_id_sql};
+use super::UNION_TABLES;
+use super::tables::{DerivedTables, literals, shard_id_sql};
 use crate::error::Result;
 use crate::topology::{Place, Topology};
 
@@ -23,61 +23,57 @@ pub struct SpotCheck {
     pub differences: u64,
 }
 
-/// Users of one source table with their month and day, or, derived, with all that is said of them.
-type Days = BTreeMap<u64, BTreeSet<String>>;
+/// Claims by their key, with the derived tables that they belong into, or that hold them.
+type Tables = BTreeMap<String, BTreeSet<String>>;
 
 /// Checks one source table.
-pub async fn spot_check(topology: &Topology, layer: &DerivedLayer, place: Place) -> Result<SpotCheck> {
-    let source = &topology.sources[topology.source_of(place.database)];
+pub(super) async fn spot_check(
+    topology: &Topology,
+    layer: &impl DerivedTables,
+    place: Place,
+) -> Result<SpotCheck> {
+    let source = &topology.sources[topology.source_of(place)];
     let mut reader = source.connect(&[]).await?;
-    let claims_sql = claims_sql(0, place, topology.birthday_type(place.database));
+    let key = literals(layer.key().iter().copied());
+    let claims_sql =
+        format!("SELECT {key}, database_number, table_name FROM ({}) AS claims", layer.claims(place));
     let shard = format!("SELECT {}", shard_id_sql(&source.name, place));
     let shard: u64 = reader.first("compute a shard id", shard).await?.unwrap_or(0);
     let mut targets = Vec::new();
-    for target in &layer.targets {
-        targets.push(target.connect(&[]).await?);
+    for (index, target) in layer.targets().iter().enumerate() {
+        let select = |name: &String| format!("SELECT {key}, '{name}' FROM {name} WHERE shard_id = {shard}");
+        let selects: Vec<String> = layer.names_on(index).iter().map(select).collect();
+        targets.push((target.connect(&[]).await?, selects));
     }
-    let selects: Vec<Vec<String>> = (0..layer.targets.len())
-        .map(|target| {
-            let own = layer.tables().into_iter().filter(|(database, _)| layer.target_of(*database) == target);
-            own.map(|(database, table)| {
-                let database = DerivedLayer::database_name(database);
-                format!("SELECT user_id, '{table}' FROM {database}.{table} WHERE shard_id = {shard}")
-            })
-            .collect()
-        })
-        .collect();
     let deadline = tokio::time::Instant::now() + GRACE;
-    let mut suspects: Option<BTreeMap<u64, BTreeSet<String>>> = None;
+    let mut suspects: Option<Tables> = None;
     loop {
-        let claims: Days = reader
-            .rows::<(u32, u64, String)>("read users", &claims_sql)
-            .await?
-            .into_iter()
-            .map(|(_, user, day)| (user, BTreeSet::from([format!("birthday_{}", day.replace('-', ""))])))
-            .collect();
-        let mut derived = Days::new();
-        for (connection, selects) in targets.iter_mut().zip(&selects) {
-            for part in selects.chunks(super::UNION_TABLES) {
+        let mut claims = Tables::new();
+        for (key, database, table) in reader.rows::<(String, u32, String)>("read claims", &claims_sql).await?
+        {
+            claims.insert(key, BTreeSet::from([format!("{}.{table}", layer.database_name(database))]));
+        }
+        let mut derived = Tables::new();
+        for (connection, selects) in &mut targets {
+            for part in selects.chunks(UNION_TABLES) {
                 let rows = connection.rows("read derived tables", part.join(" UNION ALL ")).await?;
-                for (user, table) in rows {
-                    derived.entry(user).or_default().insert(table);
+                for (key, table) in rows {
+                    derived.entry(key).or_default().insert(table);
                 }
             }
         }
-        let users: BTreeSet<u64> = claims.keys().chain(derived.keys()).copied().collect();
-        let wrong = |user: &u64| claims.get(user) != derived.get(user);
-        let said = |user: &u64| claims.get(user).cloned().unwrap_or_default();
+        let keys: BTreeSet<&String> = claims.keys().chain(derived.keys()).collect();
+        let wrong = |key: &String| claims.get(key) != derived.get(key);
+        let said = |key: &String| claims.get(key).cloned().unwrap_or_default();
         suspects = Some(match suspects {
-            None => users.iter().filter(|user| wrong(user)).map(|user| (*user, said(user))).collect(),
+            None => keys.into_iter().filter(|key| wrong(key)).map(|key| (key.clone(), said(key))).collect(),
             Some(before) => {
-                before.into_iter().filter(|(user, day)| wrong(user) && said(user) == *day).collect()
+                before.into_iter().filter(|(key, tables)| wrong(key) && said(key) == *tables).collect()
             }
         });
         let differences = suspects.as_ref().map_or(0, BTreeMap::len) as u64;
         if differences == 0 || tokio::time::Instant::now() >= deadline {
-            let table = format!("{}.{}", place.database_name(), place.table_name());
-            return Ok(SpotCheck { table, rows: claims.len() as u64, differences });
+            return Ok(SpotCheck { table: place.name(), rows: claims.len() as u64, differences });
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }

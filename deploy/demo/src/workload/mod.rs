@@ -1,14 +1,17 @@
-//! The application of the demo: a seeded workload on sharded user tables of several servers.
+//! The applications of the demo: seeded workloads on sharded tables of several servers, one for each entity.
 //!
-//! Each worker has a connection to each server and users of its own. It inserts, changes, moves and deletes them, rolls
-//! back, and writes every kind of birthday. It never looks at derived tables; `verify` compares those with the sources
-//! themselves, so the workload's own idea of its users need not be exact.
+//! Each worker has a connection to each server and rows of its own. It inserts, changes, moves and deletes them, rolls
+//! back, and writes every kind of value. It never looks at derived tables; `verify` compares those with the sources
+//! themselves, so the workload's own idea of its rows need not be exact.
 
+mod codes;
 mod model;
 mod pace;
 mod plan;
 mod report;
+mod serials;
 mod transaction;
+mod users;
 mod values;
 mod worker;
 
@@ -50,7 +53,7 @@ impl WorkloadOptions {
     }
 }
 
-/// A workload on the sources of a topology. It owns all users there: one workload at a time.
+/// A workload on the sources of a topology. It owns all rows there: one workload at a time.
 #[derive(Debug)]
 pub struct Workload {
     topology: Topology,
@@ -72,7 +75,7 @@ impl LiveReport {
 impl Workload {
     /// Prints the seed on stderr, so that a failed run can be repeated.
     pub fn new(topology: Topology, options: WorkloadOptions) -> Self {
-        eprintln!("workload seed {}", options.seed);
+        eprintln!("{} workload seed {}", topology.entity.name(), options.seed);
         let live = Arc::new(Mutex::new(WorkloadReport::default()));
         let workers = (0..u64::from(options.workers.max(1)))
             .map(|number| {
@@ -101,10 +104,10 @@ impl Workload {
         self.topology.create_schema().await
     }
 
-    /// Inserts at least `users` users, in transactions of up to [`GIANT_ROWS`] rows.
-    pub async fn seed_users(&mut self, users: u64) -> Result<WorkloadReport> {
+    /// Inserts at least `rows` rows, in transactions of up to [`GIANT_ROWS`] rows.
+    pub async fn insert_rows(&mut self, rows: u64) -> Result<WorkloadReport> {
         let shares = self.workers.len() * self.topology.sources.len();
-        let share = users.div_ceil(shares as u64) as usize;
+        let share = rows.div_ceil(shares as u64) as usize;
         let sources = self.topology.sources.len();
         let seeding = self.workers.iter_mut().map(|worker| async move {
             for source in 0..sources {
@@ -122,15 +125,16 @@ impl Workload {
         self.collect(results)
     }
 
-    /// On each source one transaction of exactly [`GIANT_ROWS`] rows: inserts, or birthday changes once there are as
-    /// many users. They are kept apart from [`Workload::run`] with a pace, whose schedule they would stop for seconds.
+    /// On each source one transaction of exactly [`GIANT_ROWS`] rows: inserts, or changes of captured columns once
+    /// there are as many. They are kept apart from [`Workload::run`] with a pace, whose schedule they would stop for
+    /// seconds.
     pub async fn giant_transactions(&mut self) -> Result<WorkloadReport> {
         let sources = self.topology.sources.len();
         let Some(worker) = self.workers.first_mut() else { return Ok(WorkloadReport::default()) };
         let mut result = Ok(());
         for source in 0..sources {
-            let transaction = match worker.planner.model.count(source) >= GIANT_ROWS {
-                true => worker.planner.birthday_updates(source, GIANT_ROWS),
+            let transaction = match worker.planner.desk.model.count(source) >= GIANT_ROWS {
+                true => worker.planner.changes(source, GIANT_ROWS),
                 false => worker.planner.inserts(source, GIANT_ROWS),
             };
             if let Err(error) = worker.run_transaction(transaction).await {
@@ -174,11 +178,11 @@ impl Workload {
         report
     }
 
-    /// Reads users back from the servers, as after a lost connection: one that lies in two shards is deleted from one
+    /// Reads rows back from the servers, as after a lost connection: one that lies in two shards is deleted from one
     /// of them, one that is gone is forgotten.
     pub async fn read_back(&mut self, ids: &[u64]) -> Result<WorkloadReport> {
         let reading = self.workers.iter_mut().map(|worker| {
-            let own: Vec<u64> = ids.iter().copied().filter(|id| worker.planner.owns(*id)).collect();
+            let own: Vec<u64> = ids.iter().copied().filter(|id| worker.planner.desk.owns(*id)).collect();
             async move { worker.read_back(&own).await }
         });
         let results = join_all(reading).await;

@@ -1,4 +1,4 @@
-//! What one worker believes about its own users: which exist, and where.
+//! What one worker believes about its own rows: which exist, and where.
 //!
 //! Changes are made while a transaction is planned and undone when it does not commit. It need not be exact: after a
 //! lost connection it is read back from the servers, and the verification never looks at it.
@@ -10,8 +10,10 @@ use rand::rngs::StdRng;
 
 use crate::topology::Place;
 
+/// A row that the workload changes: a user, a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct User {
+pub(super) struct Row {
+    /// Of a device its number.
     pub id: u64,
     pub place: Place,
 }
@@ -19,63 +21,62 @@ pub(super) struct User {
 #[derive(Debug)]
 enum Undo {
     Remove { source: usize, id: u64 },
-    Restore { source: usize, user: User },
+    Restore { source: usize, row: Row },
 }
 
-/// Users by source server, and how to undo what the open transaction did.
+/// Rows by source server, and how to undo what the open transaction did.
 #[derive(Debug)]
 pub(super) struct Model {
-    users: Vec<Vec<User>>,
+    rows: Vec<Vec<Row>>,
     undo: Vec<Undo>,
-    /// Users that the open transaction touches.
+    /// Rows that the open transaction touches.
     touched: Vec<u64>,
 }
 
 impl Model {
     pub fn new(sources: usize) -> Self {
-        Self { users: vec![Vec::new(); sources], undo: Vec::new(), touched: Vec::new() }
+        Self { rows: vec![Vec::new(); sources], undo: Vec::new(), touched: Vec::new() }
     }
 
     pub fn count(&self, source: usize) -> usize {
-        self.users[source].len()
+        self.rows[source].len()
     }
 
-    pub fn pick(&mut self, random: &mut StdRng, source: usize) -> Option<User> {
-        let users = &self.users[source];
-        let user = *users.get(random.random_range(0..users.len().max(1)))?;
-        self.touched.push(user.id);
-        Some(user)
+    pub fn pick(&mut self, random: &mut StdRng, source: usize) -> Option<Row> {
+        let rows = &self.rows[source];
+        let row = *rows.get(random.random_range(0..rows.len().max(1)))?;
+        self.touched.push(row.id);
+        Some(row)
     }
 
-    pub fn take(&mut self, random: &mut StdRng, source: usize) -> Option<User> {
-        if self.users[source].is_empty() {
+    pub fn take(&mut self, random: &mut StdRng, source: usize) -> Option<Row> {
+        if self.rows[source].is_empty() {
             return None;
         }
-        let index = random.random_range(0..self.users[source].len());
-        let user = self.users[source].swap_remove(index);
-        self.undo.push(Undo::Restore { source, user });
-        self.touched.push(user.id);
-        Some(user)
+        let index = random.random_range(0..self.rows[source].len());
+        let row = self.rows[source].swap_remove(index);
+        self.undo.push(Undo::Restore { source, row });
+        self.touched.push(row.id);
+        Some(row)
     }
 
-    /// Up to `count` different users, spread over the whole list.
-    pub fn pick_many(&mut self, random: &mut StdRng, source: usize, count: usize) -> Vec<User> {
-        let users = &self.users[source];
-        let start = random.random_range(0..users.len().max(1));
-        let picked: Vec<User> =
-            users.iter().cycle().skip(start).take(count.min(users.len())).copied().collect();
-        self.touched.extend(picked.iter().map(|user| user.id));
+    /// Up to `count` different rows, spread over the whole list.
+    pub fn pick_many(&mut self, random: &mut StdRng, source: usize, count: usize) -> Vec<Row> {
+        let rows = &self.rows[source];
+        let start = random.random_range(0..rows.len().max(1));
+        let picked: Vec<Row> = rows.iter().cycle().skip(start).take(count.min(rows.len())).copied().collect();
+        self.touched.extend(picked.iter().map(|row| row.id));
         picked
     }
 
-    pub fn take_many(&mut self, random: &mut StdRng, source: usize, count: usize) -> Vec<User> {
+    pub fn take_many(&mut self, random: &mut StdRng, source: usize, count: usize) -> Vec<Row> {
         (0..count).map_while(|_| self.take(random, source)).collect()
     }
 
-    pub fn add(&mut self, source: usize, user: User) {
-        self.users[source].push(user);
-        self.undo.push(Undo::Remove { source, id: user.id });
-        self.touched.push(user.id);
+    pub fn add(&mut self, source: usize, row: Row) {
+        self.rows[source].push(row);
+        self.undo.push(Undo::Remove { source, id: row.id });
+        self.touched.push(row.id);
     }
 
     /// Marks a place in the open transaction, for [`Model::roll_back_to`].
@@ -87,12 +88,12 @@ impl Model {
         for undo in self.undo.drain(savepoint..).rev() {
             match undo {
                 Undo::Remove { source, id } => {
-                    let users = &mut self.users[source];
-                    if let Some(index) = users.iter().rposition(|user| user.id == id) {
-                        users.swap_remove(index);
+                    let rows = &mut self.rows[source];
+                    if let Some(index) = rows.iter().rposition(|row| row.id == id) {
+                        rows.swap_remove(index);
                     }
                 }
-                Undo::Restore { source, user } => self.users[source].push(user),
+                Undo::Restore { source, row } => self.rows[source].push(row),
             }
         }
     }
@@ -107,7 +108,7 @@ impl Model {
         self.touched.clear();
     }
 
-    /// Forgets all users of the open transaction, whose outcome is unknown, and returns their ids.
+    /// Forgets all rows of the open transaction, whose outcome is unknown, and returns their ids.
     pub fn forget_touched(&mut self) -> Vec<u64> {
         self.undo.clear();
         let mut ids = std::mem::take(&mut self.touched);
@@ -119,14 +120,15 @@ impl Model {
 
     pub fn forget(&mut self, ids: &[u64]) {
         let ids: HashSet<u64> = ids.iter().copied().collect();
-        for users in &mut self.users {
-            users.retain(|user| !ids.contains(&user.id));
+        for rows in &mut self.rows {
+            rows.retain(|row| !ids.contains(&row.id));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use anabranch_schemas::change::Entity;
     use rand::SeedableRng;
 
     use super::*;
@@ -134,23 +136,23 @@ mod tests {
     fn model() -> (Model, StdRng) {
         let mut model = Model::new(2);
         for id in 0..10 {
-            model.add(0, User { id, place: Place { database: 0, table: 0 } });
+            model.add(0, Row { id, place: Place { entity: Entity::User, database: 0, table: 0 } });
         }
         model.commit();
         (model, StdRng::seed_from_u64(3))
     }
 
     fn ids(model: &Model, source: usize) -> Vec<u64> {
-        let mut ids: Vec<u64> = model.users[source].iter().map(|user| user.id).collect();
+        let mut ids: Vec<u64> = model.rows[source].iter().map(|row| row.id).collect();
         ids.sort_unstable();
         ids
     }
 
     #[test]
-    fn a_rolled_back_move_leaves_the_user_where_it_was() {
+    fn a_rolled_back_move_leaves_the_row_where_it_was() {
         let (mut model, mut random) = model();
-        let user = model.take(&mut random, 0).unwrap();
-        model.add(1, user);
+        let row = model.take(&mut random, 0).unwrap();
+        model.add(1, row);
         model.roll_back();
         assert_eq!((ids(&model, 0), ids(&model, 1)), ((0..10).collect(), vec![]));
     }

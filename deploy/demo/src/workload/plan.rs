@@ -1,86 +1,146 @@
 //! What a worker does next: transactions as SQL, drawn from its own random numbers.
 //!
-//! No I/O. The model already shows a planned transaction; who runs it commits the model or rolls it back.
+//! No I/O. The model already shows a planned transaction; who runs it commits the model or rolls it back. The shape of
+//! transactions is here; what stands in the rows is the [`Application`]'s.
 
+use std::fmt;
+
+use anabranch_schemas::change::Entity;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::model::{Model, User};
+use super::model::{Model, Row};
 use super::report::WorkloadReport;
-use super::transaction::{CrossMove, Plan, Transaction, carries, count_invalid, delete_statement, id_list};
-use super::values::{self, BirthdayKind};
+use super::serials::Serials;
+use super::transaction::{CrossMove, Plan, Transaction, delete_statement, where_rows};
+use super::users::Users;
 use crate::topology::{Place, Topology};
 
 /// The most rows of one transaction.
 pub const GIANT_ROWS: usize = 10_000;
 /// Rows a statement of a large transaction.
 const STATEMENT_ROWS: usize = 500;
-const COLUMNS: &str = "(user_id, user_name, birthday, phone, address, lunar_birthday, birthday_type)";
-/// Ids of ordinary users are below; one in a thousand users has an id near the top of BIGINT UNSIGNED instead.
+/// Ids of ordinary rows are below; one in a thousand rows has an id near the top of BIGINT UNSIGNED instead.
 const TOP_IDS: u64 = u64::MAX;
 
-/// Draws plans for the users of one worker; no two workers share a user.
+/// What is in the rows of an entity, and how they move.
+pub(super) trait Application: fmt::Debug + Send {
+    /// The columns that [`Application::new_row`] gives.
+    fn columns(&self) -> &'static str;
+
+    /// A row to insert on that server, and its values as a SQL tuple. The model does not know it yet.
+    fn new_row(&mut self, desk: &mut Desk, source: usize, report: &mut WorkloadReport) -> (Row, String);
+
+    /// What `SET` says to change captured columns of that many rows of one table alike.
+    fn change(&mut self, random: &mut StdRng, place: Place, rows: u64, report: &mut WorkloadReport)
+    -> String;
+
+    /// What `SET` says to change columns that are not captured.
+    fn change_of_other_columns(&mut self, random: &mut StdRng) -> String;
+
+    /// Adds a change of two tables: a row that moves, or the like. False when there is no row for it.
+    fn move_inside(&mut self, desk: &mut Desk, transaction: &mut Transaction) -> bool;
+
+    /// A row of that server that goes to another one.
+    fn cross_move(&mut self, desk: &mut Desk, source: usize) -> Option<CrossMove>;
+
+    /// Something that happens once in thousands of transactions.
+    fn seldom(&mut self, _desk: &mut Desk, _source: usize) -> Option<Transaction> {
+        None
+    }
+}
+
+/// What an application draws from: rows of one worker, which no other worker has.
 #[derive(Debug)]
-pub(super) struct Planner {
-    topology: Topology,
+pub(super) struct Desk {
+    pub topology: Topology,
     pub random: StdRng,
     pub model: Model,
     worker: u64,
     workers: u64,
-    next_user: u64,
-    /// Deleted users, some of which come back.
+    next_id: u64,
+    /// Deleted rows, some of which come back.
     deleted: Vec<u64>,
+}
+
+impl Desk {
+    pub fn fresh_id(&mut self) -> u64 {
+        self.next_id += 1;
+        let id = self.next_id * self.workers + self.worker;
+        if self.next_id.is_multiple_of(1000) { TOP_IDS - id } else { id }
+    }
+
+    /// Sometimes a deleted row.
+    pub fn returning_id(&mut self) -> Option<u64> {
+        self.random.random_bool(0.1).then(|| self.deleted.pop()).flatten()
+    }
+
+    /// Whether this worker made the row.
+    pub fn owns(&self, id: u64) -> bool {
+        id.min(TOP_IDS - id) % self.workers == self.worker
+    }
+
+    pub fn source_of(&self, row: Row) -> usize {
+        self.topology.source_of(row.place)
+    }
+}
+
+/// Draws plans for the rows of one worker.
+#[derive(Debug)]
+pub(super) struct Planner {
+    pub desk: Desk,
+    application: Box<dyn Application>,
     pub giants: bool,
 }
 
 impl Planner {
     pub fn new(topology: Topology, seed: u64, worker: u64, workers: u64) -> Self {
+        let application: Box<dyn Application> = match topology.entity {
+            Entity::User => Box::new(Users),
+            Entity::SerialCode => Box::new(Serials::default()),
+        };
         let model = Model::new(topology.sources.len());
         let random = StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(worker));
-        Self { topology, random, model, worker, workers, next_user: 0, deleted: Vec::new(), giants: false }
+        let desk = Desk { topology, random, model, worker, workers, next_id: 0, deleted: Vec::new() };
+        Self { desk, application, giants: false }
     }
 
-    /// The next plan. `None` only when a drawn move found nobody to move.
+    /// The next plan. `None` only when a drawn move found nothing to move.
     pub fn next(&mut self) -> Option<Plan> {
-        let source = self.random.random_range(0..self.topology.sources.len());
-        if self.topology.sources.len() > 1 && self.random.random_bool(0.08) {
-            return self.cross_move(source).map(Plan::Move);
+        let random = &mut self.desk.random;
+        let source = random.random_range(0..self.desk.topology.sources.len());
+        if self.desk.topology.sources.len() > 1 && random.random_bool(0.08) {
+            return self.application.cross_move(&mut self.desk, source).map(Plan::Move);
         }
-        let rows = match self.random.random_range(0..10_000) {
+        let rows = match random.random_range(0..10_000) {
             0..3 if self.giants => GIANT_ROWS,
-            3..23 => self.random.random_range(101..=1000),
-            23..200 => self.random.random_range(11..=100),
-            200..1200 => self.random.random_range(2..=10),
+            3..23 => random.random_range(101..=1000),
+            23..200 => random.random_range(11..=100),
+            200..1200 => random.random_range(2..=10),
+            1200..1203 => match self.application.seldom(&mut self.desk, source) {
+                Some(transaction) => return Some(Plan::One(transaction)),
+                None => 1,
+            },
             _ => 1,
         };
         Some(Plan::One(if rows > 10 { self.large(source, rows) } else { self.small(source, rows) }))
     }
 
-    /// Inserts of exactly `rows` new users on one server.
+    /// Inserts of exactly `rows` rows on one server.
     pub fn inserts(&mut self, source: usize, rows: usize) -> Transaction {
         let mut transaction = Transaction::begin(source);
-        let mut users: Vec<(User, String)> = Vec::with_capacity(rows);
+        let mut new: Vec<(Row, String)> = Vec::with_capacity(rows);
         for _ in 0..rows {
-            let (name, place) = self.name_on(source, &mut transaction.report);
-            let user = User { id: self.fresh_id(), place };
-            self.model.add(source, user);
-            users.push((user, name));
+            let (row, values) = self.application.new_row(&mut self.desk, source, &mut transaction.report);
+            self.desk.model.add(source, row);
+            new.push((row, values));
         }
-        users.sort_unstable_by_key(|(user, _)| (user.place, user.id));
-        for group in users.chunk_by(|(a, _), (b, _)| a.place == b.place) {
+        new.sort_unstable_by_key(|(row, _)| (row.place, row.id));
+        for group in new.chunk_by(|(a, _), (b, _)| a.place == b.place) {
             for part in group.chunks(STATEMENT_ROWS) {
-                let values: Vec<String> = part
-                    .iter()
-                    .map(|(user, name)| {
-                        let birthday = self.new_birthday(user.place, &mut transaction.report);
-                        self.row(user.id, name, &birthday)
-                    })
-                    .collect();
-                transaction.statement(&format!(
-                    "INSERT INTO {} {COLUMNS} VALUES {}",
-                    part[0].0.place.quoted(),
-                    values.join(",")
-                ));
+                let values: Vec<&str> = part.iter().map(|(_, values)| values.as_str()).collect();
+                let (table, columns) = (part[0].0.place.quoted(), self.application.columns());
+                transaction.statement(&format!("INSERT INTO {table} {columns} VALUES {}", values.join(",")));
             }
         }
         transaction.rows += rows as u64;
@@ -88,39 +148,55 @@ impl Planner {
         transaction.end(false)
     }
 
-    /// One transaction that sets the birthdays of up to `rows` users, as many as there are.
-    pub fn birthday_updates(&mut self, source: usize, rows: usize) -> Transaction {
+    /// One transaction that changes captured columns of up to `rows` rows, as many as there are.
+    pub fn changes(&mut self, source: usize, rows: usize) -> Transaction {
+        // A few rows a statement, so that they change to many values.
+        self.updates(source, rows, 20, |planner, part, report| {
+            let random = &mut planner.desk.random;
+            planner.application.change(random, part[0].place, part.len() as u64, report)
+        })
+    }
+
+    fn changes_of_other_columns(&mut self, source: usize, rows: usize) -> Transaction {
+        self.updates(source, rows, STATEMENT_ROWS, |planner, part, report| {
+            report.updates_of_other_columns += part.len() as u64;
+            planner.application.change_of_other_columns(&mut planner.desk.random)
+        })
+    }
+
+    fn updates(
+        &mut self,
+        source: usize,
+        rows: usize,
+        statement_rows: usize,
+        set: impl Fn(&mut Self, &[Row], &mut WorkloadReport) -> String,
+    ) -> Transaction {
         let mut transaction = Transaction::begin(source);
-        let mut users = self.model.pick_many(&mut self.random, source, rows);
-        users.sort_unstable_by_key(|user| (user.place, user.id));
-        for group in users.chunk_by(|a, b| a.place == b.place) {
-            // A few rows a statement, so that the rows go to many days.
-            for part in group.chunks(20) {
-                let literal =
-                    self.changed_birthday(part[0].place, part.len() as u64, &mut transaction.report);
-                transaction.statement(&format!(
-                    "UPDATE {} SET birthday = {literal} WHERE user_id IN ({})",
-                    part[0].place.quoted(),
-                    id_list(part)
-                ));
+        let mut rows = self.desk.model.pick_many(&mut self.desk.random, source, rows);
+        rows.sort_unstable_by_key(|row| (row.place, row.id));
+        for group in rows.chunk_by(|a, b| a.place == b.place) {
+            for part in group.chunks(statement_rows) {
+                let set = set(self, part, &mut transaction.report);
+                let table = part[0].place.quoted();
+                transaction.statement(&format!("UPDATE {table} SET {set} WHERE {}", where_rows(part)));
             }
         }
-        transaction.rows += users.len() as u64;
+        transaction.rows += rows.len() as u64;
         transaction.end(false)
     }
 
     fn large(&mut self, source: usize, rows: usize) -> Transaction {
-        let kind = self.random.random_range(0..10);
-        let have = self.model.count(source);
+        let kind = self.desk.random.random_range(0..10);
+        let have = self.desk.model.count(source);
         let mut transaction = match kind {
             0..3 => self.inserts(source, rows),
             // Deletes are as frequent as inserts of this size, but never empty the place.
             3..5 if have > 4 * rows => self.deletes(source, rows),
-            5..7 if have > 0 => self.updates_of_other_columns(source, rows),
-            _ if have > 0 => self.birthday_updates(source, rows),
+            5..7 if have > 0 => self.changes_of_other_columns(source, rows),
+            _ if have > 0 => self.changes(source, rows),
             _ => self.inserts(source, rows),
         };
-        if self.random.random_bool(0.03) {
+        if self.desk.random.random_bool(0.03) {
             transaction.turn_into_rollback();
         }
         transaction
@@ -128,57 +204,40 @@ impl Planner {
 
     fn deletes(&mut self, source: usize, rows: usize) -> Transaction {
         let mut transaction = Transaction::begin(source);
-        let mut users = self.model.take_many(&mut self.random, source, rows);
-        users.sort_unstable_by_key(|user| (user.place, user.id));
-        for group in users.chunk_by(|a, b| a.place == b.place) {
-            let place = group[0].place.quoted();
-            transaction.statement(&format!("DELETE FROM {place} WHERE user_id IN ({})", id_list(group)));
+        let mut rows = self.desk.model.take_many(&mut self.desk.random, source, rows);
+        rows.sort_unstable_by_key(|row| (row.place, row.id));
+        for group in rows.chunk_by(|a, b| a.place == b.place) {
+            let table = group[0].place.quoted();
+            transaction.statement(&format!("DELETE FROM {table} WHERE {}", where_rows(group)));
         }
-        transaction.rows += users.len() as u64;
-        transaction.report.deletes += users.len() as u64;
-        transaction.end(false)
-    }
-
-    fn updates_of_other_columns(&mut self, source: usize, rows: usize) -> Transaction {
-        let mut transaction = Transaction::begin(source);
-        let mut users = self.model.pick_many(&mut self.random, source, rows);
-        users.sort_unstable_by_key(|user| (user.place, user.id));
-        for group in users.chunk_by(|a, b| a.place == b.place) {
-            let (phone, address) = values::contact(&mut self.random);
-            transaction.statement(&format!(
-                "UPDATE {} SET phone = {phone}, address = {address} WHERE user_id IN ({})",
-                group[0].place.quoted(),
-                id_list(group)
-            ));
-        }
-        transaction.rows += users.len() as u64;
-        transaction.report.updates_of_other_columns += users.len() as u64;
+        transaction.rows += rows.len() as u64;
+        transaction.report.deletes += rows.len() as u64;
         transaction.end(false)
     }
 
     /// Single-row statements of mixed kinds; sometimes all on one row, sometimes partly or wholly rolled back.
     fn small(&mut self, source: usize, rows: usize) -> Transaction {
         let mut transaction = Transaction::begin(source);
-        if rows > 1 && self.random.random_bool(0.1) && self.repeat_one_row(&mut transaction, rows) {
-            return transaction.end(self.random.random_bool(0.05));
+        if rows > 1 && self.desk.random.random_bool(0.1) && self.repeat_one_row(&mut transaction, rows) {
+            return transaction.end(self.desk.random.random_bool(0.05));
         }
         while transaction.rows < rows as u64 {
             self.step(&mut transaction);
         }
-        if self.random.random_bool(0.02) {
+        if self.desk.random.random_bool(0.02) {
             let mut undone = Transaction::begin(source);
-            let savepoint = self.model.savepoint();
+            let savepoint = self.desk.model.savepoint();
             self.step(&mut undone);
-            self.model.roll_back_to(savepoint);
+            self.desk.model.roll_back_to(savepoint);
             transaction.then_undone(undone);
         }
-        transaction.end(self.random.random_bool(0.03))
+        transaction.end(self.desk.random.random_bool(0.03))
     }
 
-    fn repeat_one_row(&mut self, transaction: &mut Transaction, rows: usize) -> bool {
-        let Some(user) = self.model.pick(&mut self.random, transaction.source) else { return false };
-        for _ in 0..rows {
-            self.set_birthday(transaction, user);
+    fn repeat_one_row(&mut self, transaction: &mut Transaction, times: usize) -> bool {
+        let Some(row) = self.desk.model.pick(&mut self.desk.random, transaction.source) else { return false };
+        for _ in 0..times {
+            self.change(transaction, row);
         }
         transaction.report.transactions_with_repeated_row += 1;
         true
@@ -186,187 +245,61 @@ impl Planner {
 
     /// One change of one or two rows.
     fn step(&mut self, transaction: &mut Transaction) {
-        match self.random.random_range(0..100) {
-            0..22 => self.insert(transaction),
+        let kind = self.desk.random.random_range(0..100);
+        let is_done = match kind {
+            0..22 => false,
             22..34 => self.delete(transaction),
-            34..42 => self.move_inside(transaction),
-            42..60 => self.update_other_columns(transaction),
-            _ => match self.model.pick(&mut self.random, transaction.source) {
-                Some(user) => self.set_birthday(transaction, user),
-                None => self.insert(transaction),
+            34..42 => self.application.move_inside(&mut self.desk, transaction),
+            _ => match self.desk.model.pick(&mut self.desk.random, transaction.source) {
+                Some(row) if kind < 60 => self.change_other_columns(transaction, row),
+                Some(row) => self.change(transaction, row),
+                None => false,
             },
+        };
+        if !is_done {
+            self.insert(transaction);
         }
     }
 
     fn insert(&mut self, transaction: &mut Transaction) {
-        let (name, place) = self.name_on(transaction.source, &mut transaction.report);
-        let returning = self.random.random_bool(0.1).then(|| self.deleted.pop()).flatten();
-        let user = User { id: returning.unwrap_or_else(|| self.fresh_id()), place };
-        let birthday = self.new_birthday(place, &mut transaction.report);
-        let row = self.row(user.id, &name, &birthday);
-        transaction.statement(&format!("INSERT INTO {} {COLUMNS} VALUES {row}", place.quoted()));
-        self.model.add(transaction.source, user);
+        let source = transaction.source;
+        let (row, values) = self.application.new_row(&mut self.desk, source, &mut transaction.report);
+        let (table, columns) = (row.place.quoted(), self.application.columns());
+        transaction.statement(&format!("INSERT INTO {table} {columns} VALUES {values}"));
+        self.desk.model.add(source, row);
         transaction.rows += 1;
         transaction.report.inserts += 1;
-        transaction.report.returns += u64::from(returning.is_some());
     }
 
-    fn delete(&mut self, transaction: &mut Transaction) {
-        let Some(user) = self.model.take(&mut self.random, transaction.source) else {
-            return self.insert(transaction);
-        };
-        transaction.statement(&delete_statement(user));
+    fn delete(&mut self, transaction: &mut Transaction) -> bool {
+        let Some(row) = self.desk.model.take(&mut self.desk.random, transaction.source) else { return false };
+        transaction.statement(&delete_statement(row));
         transaction.rows += 1;
         transaction.report.deletes += 1;
-        transaction.deleted.push(user.id);
+        transaction.deleted.push(row.id);
+        true
     }
 
-    fn update_other_columns(&mut self, transaction: &mut Transaction) {
-        let Some(user) = self.model.pick(&mut self.random, transaction.source) else {
-            return self.insert(transaction);
-        };
-        let (phone, address) = values::contact(&mut self.random);
-        transaction.statement(&format!(
-            "UPDATE {} SET phone = {phone}, address = {address} WHERE user_id = {}",
-            user.place.quoted(),
-            user.id
-        ));
-        transaction.rows += 1;
+    fn change(&mut self, transaction: &mut Transaction, row: Row) -> bool {
+        let set = self.application.change(&mut self.desk.random, row.place, 1, &mut transaction.report);
+        self.update(transaction, row, &set)
+    }
+
+    fn change_other_columns(&mut self, transaction: &mut Transaction, row: Row) -> bool {
+        let set = self.application.change_of_other_columns(&mut self.desk.random);
         transaction.report.updates_of_other_columns += 1;
+        self.update(transaction, row, &set)
     }
 
-    fn set_birthday(&mut self, transaction: &mut Transaction, user: User) {
-        let literal = self.changed_birthday(user.place, 1, &mut transaction.report);
-        transaction.statement(&format!(
-            "UPDATE {} SET birthday = {literal} WHERE user_id = {}",
-            user.place.quoted(),
-            user.id
-        ));
+    fn update(&mut self, transaction: &mut Transaction, row: Row, set: &str) -> bool {
+        let table = row.place.quoted();
+        transaction.statement(&format!("UPDATE {table} SET {set} WHERE {}", where_rows(&[row])));
         transaction.rows += 1;
+        true
     }
 
-    /// A new name whose table lies on the same server.
-    fn move_inside(&mut self, transaction: &mut Transaction) {
-        let Some(user) = self.model.take(&mut self.random, transaction.source) else {
-            return self.insert(transaction);
-        };
-        let (name, place) = self.name_on(transaction.source, &mut transaction.report);
-        self.model.add(transaction.source, User { id: user.id, place });
-        if place == user.place {
-            let (table, name) = (place.quoted(), values::literal(&name));
-            transaction
-                .statement(&format!("UPDATE {table} SET user_name = {name} WHERE user_id = {}", user.id));
-            transaction.rows += 1;
-            transaction.report.renames_in_place += 1;
-            return;
-        }
-        let (old, new) =
-            (self.topology.birthday_type(user.place.database), self.topology.birthday_type(place.database));
-        if self.random.random_bool(0.7) {
-            let birthday = match carries(old, new) {
-                true => "birthday".to_owned(),
-                false => self.new_birthday(place, &mut transaction.report),
-            };
-            transaction.statement(&format!(
-                "INSERT INTO {} {COLUMNS} SELECT user_id, {}, {birthday}, phone, address, lunar_birthday, \
-                 birthday_type FROM {} WHERE user_id = {}",
-                place.quoted(),
-                values::literal(&name),
-                user.place.quoted(),
-                user.id
-            ));
-            transaction.statement(&delete_statement(user));
-            transaction.report.moves_inside_server_insert_first += 1;
-        } else {
-            let birthday = self.new_birthday(place, &mut transaction.report);
-            let row = self.row(user.id, &name, &birthday);
-            transaction.statement(&delete_statement(user));
-            transaction.statement(&format!("INSERT INTO {} {COLUMNS} VALUES {row}", place.quoted()));
-            transaction.report.moves_inside_server_delete_first += 1;
-        }
-        transaction.rows += 2;
-    }
-
-    fn cross_move(&mut self, source: usize) -> Option<CrossMove> {
-        let sources = self.topology.sources.len();
-        let to_source = (source + self.random.random_range(1..sources)) % sources;
-        let from = self.model.take(&mut self.random, source)?;
-        let mut report = WorkloadReport::default();
-        let (name, to) = self.name_on(to_source, &mut report);
-        self.model.add(to_source, User { id: from.id, place: to });
-        let insert_first = self.random.random_bool(0.5);
-        match insert_first {
-            true => report.moves_to_other_server_insert_first += 1,
-            false => report.moves_to_other_server_delete_first += 1,
-        }
-        let (old, new) =
-            (self.topology.birthday_type(from.place.database), self.topology.birthday_type(to.database));
-        let carried = carries(old, new) && self.random.random_bool(0.7);
-        let birthday = (!carried).then(|| self.new_birthday(to, &mut report));
-        Some(CrossMove { from, to, name, insert_first, birthday, report })
-    }
-
-    /// The two statements of a move: insert into the new shard, delete from the old one.
-    pub fn move_statements(&mut self, plan: &CrossMove, birthday: &str) -> (String, String) {
-        let row = self.row(plan.from.id, &plan.name, birthday);
-        (format!("INSERT INTO {} {COLUMNS} VALUES {row}", plan.to.quoted()), delete_statement(plan.from))
-    }
-
-    /// To be called after a commit: some of the deleted users come back later.
+    /// To be called after a commit: some of the deleted rows come back later.
     pub fn remember_deleted(&mut self, transaction: &mut Transaction) {
-        self.deleted.append(&mut transaction.deleted);
-    }
-
-    fn fresh_id(&mut self) -> u64 {
-        self.next_user += 1;
-        let id = self.next_user * self.workers + self.worker;
-        if self.next_user.is_multiple_of(1000) { TOP_IDS - id } else { id }
-    }
-
-    /// Whether this worker made the user.
-    pub fn owns(&self, id: u64) -> bool {
-        id.min(TOP_IDS - id) % self.workers == self.worker
-    }
-
-    /// A name whose shard lies on that server.
-    fn name_on(&mut self, source: usize, report: &mut WorkloadReport) -> (String, Place) {
-        loop {
-            let (name, is_odd) = values::name(&mut self.random);
-            let place = self.topology.place(&name);
-            if self.topology.source_of(place.database) == source {
-                report.odd_names += u64::from(is_odd);
-                return (name, place);
-            }
-        }
-    }
-
-    fn row(&mut self, id: u64, name: &str, birthday: &str) -> String {
-        let (phone, address) = values::contact(&mut self.random);
-        let (lunar, kind) = values::lunar(&mut self.random);
-        format!("({id}, {}, {birthday}, {phone}, {address}, {lunar}, {kind})", values::literal(name))
-    }
-
-    fn new_birthday(&mut self, place: Place, report: &mut WorkloadReport) -> String {
-        let kind = values::birthday_kind(&mut self.random);
-        let column = self.topology.birthday_type(place.database);
-        if kind == BirthdayKind::Invalid {
-            count_invalid(report, column, 1);
-        }
-        values::birthday(&mut self.random, kind, column)
-    }
-
-    fn changed_birthday(&mut self, place: Place, rows: u64, report: &mut WorkloadReport) -> String {
-        let kind = match self.random.random_range(0..100) {
-            0..8 => BirthdayKind::Null,
-            8..18 => BirthdayKind::Invalid,
-            _ => BirthdayKind::Valid,
-        };
-        let column = self.topology.birthday_type(place.database);
-        match kind {
-            BirthdayKind::Valid => report.birthday_changes += rows,
-            BirthdayKind::Null => report.birthdays_set_null += rows,
-            BirthdayKind::Invalid => count_invalid(report, column, rows),
-        }
-        values::birthday(&mut self.random, kind, column)
+        self.desk.deleted.append(&mut transaction.deleted);
     }
 }

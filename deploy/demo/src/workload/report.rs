@@ -1,9 +1,29 @@
-//! What a workload did: committed changes, counted by kind.
+//! What a workload did: committed changes, counted by kind. Each kind says which workloads must contain it.
 
+use anabranch_schemas::change::Entity;
 use serde::{Deserialize, Serialize};
 
+/// Whose workloads must contain a kind of change.
+enum NeededBy {
+    All,
+    Users,
+    Serials,
+    None,
+}
+
+impl NeededBy {
+    fn includes(&self, entity: Entity) -> bool {
+        match self {
+            Self::All => true,
+            Self::Users => entity == Entity::User,
+            Self::Serials => entity == Entity::SerialCode,
+            Self::None => false,
+        }
+    }
+}
+
 macro_rules! report {
-    ($($(#[doc = $doc:literal])* $field:ident, $needed:literal;)+) => {
+    ($($(#[doc = $doc:literal])* $field:ident, $needed:ident;)+) => {
         /// Counts of committed changes. A move counts as one here and as two row changes in `changes`.
         #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub struct WorkloadReport {
@@ -18,10 +38,10 @@ macro_rules! report {
                 self.largest_transaction_rows = largest;
             }
 
-            /// Kinds of change that every workload must contain and that this one did not.
-            pub fn absent_kinds(&self) -> Vec<&'static str> {
+            /// Kinds of change that every workload on that entity must contain and that this one did not.
+            pub fn absent_kinds(&self, entity: Entity) -> Vec<&'static str> {
                 let mut absent = Vec::new();
-                $(if $needed && self.$field == 0 {
+                $(if NeededBy::$needed.includes(entity) && self.$field == 0 {
                     absent.push(stringify!($field));
                 })+
                 absent
@@ -32,57 +52,89 @@ macro_rules! report {
 
 report! {
     /// Row changes: rows inserted, updated and deleted by committed transactions.
-    changes, true;
+    changes, All;
     /// Committed transactions.
-    transactions, true;
-    inserts, true;
+    transactions, All;
+    inserts, All;
     /// Updates of columns that are not captured.
-    updates_of_other_columns, true;
+    updates_of_other_columns, All;
     /// Birthdays set to a valid date.
-    birthday_changes, true;
-    birthdays_set_null, true;
+    birthday_changes, Users;
+    birthdays_set_null, Users;
     /// Impossible dates written to DATE columns, by insert or update.
-    invalid_dates, true;
+    invalid_dates, Users;
     /// Impossible dates written to DATETIME columns.
-    invalid_datetimes, true;
+    invalid_datetimes, Users;
     /// Texts that are no date written to text columns.
-    invalid_texts, true;
+    invalid_texts, Users;
     /// Users inserted or renamed with emoji, quotes, NUL, no or 128 characters and the like.
-    odd_names, true;
+    odd_names, Users;
+    phones, Serials;
+    /// Devices with a box and perhaps an item code only.
+    other_devices, Serials;
+    /// Devices whose uuid has 64 digits.
+    uuids_of_64_digits, Serials;
+    /// Devices put into a box in which another one is.
+    devices_in_shared_boxes, Serials;
+    /// Box numbers with quotes, blanks at the end, many bytes and the like.
+    odd_boxes, Serials;
+    wrong_check_digits, Serials;
+    meids_in_lower_case, Serials;
+    item_codes_of_15, Serials;
+    item_codes_of_14, Serials;
+    /// A value as code of two kinds of one device.
+    codes_of_two_kinds, Serials;
+    /// Codes set to a new value.
+    code_changes, Serials;
+    /// Codes exchanged between two devices, or two kinds of one device.
+    codes_swapped, Serials;
+    codes_cleared_to_null, Serials;
+    codes_cleared_to_empty, Serials;
+    /// Updates of captured columns that hold no code.
+    captured_columns_without_code, Serials;
+    /// Tables of the history emptied by TRUNCATE; their rows are not counted.
+    history_tables_truncated, None;
     /// New name in the same table.
-    renames_in_place, false;
+    renames_in_place, None;
     /// Rows that moved to the other server: the insert was committed before the delete.
-    moves_to_other_server_insert_first, true;
+    moves_to_other_server_insert_first, All;
     /// Rows that moved to the other server: the delete was committed before the insert.
-    moves_to_other_server_delete_first, true;
+    moves_to_other_server_delete_first, All;
     /// Rows that moved inside one server: insert before delete in one transaction.
-    moves_inside_server_insert_first, true;
+    moves_inside_server_insert_first, All;
     /// Rows that moved inside one server: delete before insert in one transaction.
-    moves_inside_server_delete_first, true;
-    deletes, true;
-    /// Deleted users that came back with the same id.
-    returns, false;
+    moves_inside_server_delete_first, All;
+    deletes, All;
+    /// Deleted rows that came back with the same id.
+    returns, None;
     /// Transactions that change one row more than once.
-    transactions_with_repeated_row, true;
-    transactions_of_1_row, true;
-    transactions_of_2_to_10_rows, true;
-    transactions_of_11_to_100_rows, false;
-    transactions_of_101_to_1000_rows, false;
-    transactions_of_1001_to_10000_rows, true;
-    largest_transaction_rows, true;
+    transactions_with_repeated_row, All;
+    transactions_of_1_row, All;
+    transactions_of_2_to_10_rows, All;
+    transactions_of_11_to_100_rows, None;
+    transactions_of_101_to_1000_rows, None;
+    transactions_of_1001_to_10000_rows, All;
+    largest_transaction_rows, All;
     /// Transactions with changes that ended in ROLLBACK.
-    rollbacks, true;
+    rollbacks, All;
     /// Transactions of which a part was undone by ROLLBACK TO SAVEPOINT.
-    savepoint_rollbacks, false;
+    savepoint_rollbacks, None;
     /// Transactions that a deadlock or lock wait ended; they were given up.
-    lock_conflicts, false;
+    lock_conflicts, None;
     /// Connections lost; the outcome of the last transaction was read back from the servers.
-    lost_connections, false;
-    /// Users whose state could not be read back before the end.
-    unsettled_users, false;
+    lost_connections, None;
+    /// Rows whose state could not be read back before the end.
+    unsettled_rows, None;
 }
 
 impl WorkloadReport {
+    pub(super) fn count_cross_move(&mut self, insert_first: bool) {
+        match insert_first {
+            true => self.moves_to_other_server_insert_first += 1,
+            false => self.moves_to_other_server_delete_first += 1,
+        }
+    }
+
     pub(super) fn count_transaction(&mut self, rows: u64) {
         self.transactions += 1;
         self.changes += rows;
@@ -104,11 +156,12 @@ mod tests {
     #[test]
     fn a_workload_that_did_nothing_names_every_kind_it_lacks() {
         let mut report = WorkloadReport::default();
-        let absent = report.absent_kinds();
+        let absent = report.absent_kinds(Entity::User);
         assert!(absent.contains(&"moves_to_other_server_insert_first") && absent.contains(&"rollbacks"));
-        assert!(!absent.contains(&"lost_connections"));
+        assert!(!absent.contains(&"lost_connections") && !absent.contains(&"phones"));
+        assert!(report.absent_kinds(Entity::SerialCode).contains(&"phones"));
         report.rollbacks = 1;
-        assert_eq!(report.absent_kinds().len(), absent.len() - 1);
+        assert_eq!(report.absent_kinds(Entity::User).len(), absent.len() - 1);
     }
 
     #[test]

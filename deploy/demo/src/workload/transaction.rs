@@ -1,8 +1,13 @@
 //! Transactions as SQL text with what they count, before they are run.
 
-use super::model::User;
+use std::fmt::Write as _;
+
+use super::model::Row;
 use super::report::WorkloadReport;
-use crate::topology::{BirthdayType, Place};
+use crate::topology::Place;
+
+/// Stands in [`CrossMove::insert`] for what [`CrossMove::carried`] answers.
+pub(super) const CARRIED: &str = "{carried}";
 
 /// A transaction on one server, in one packet.
 #[derive(Debug)]
@@ -12,19 +17,20 @@ pub(super) struct Transaction {
     pub rows: u64,
     pub report: WorkloadReport,
     pub rolls_back: bool,
-    /// Users that it deletes.
+    /// Rows that it deletes.
     pub deleted: Vec<u64>,
 }
 
-/// A user that goes to the other server in two transactions.
+/// A row that goes to another server in two transactions.
 #[derive(Debug)]
 pub(super) struct CrossMove {
-    pub from: User,
+    pub from: Row,
     pub to: Place,
-    pub name: String,
     pub insert_first: bool,
-    /// The birthday as a SQL literal, unless the old row's is carried over.
-    pub birthday: Option<String>,
+    /// The statement on the new server.
+    pub insert: String,
+    /// A query on the old server for one text with SQL literals, when columns are carried over.
+    pub carried: Option<String>,
     pub report: WorkloadReport,
 }
 
@@ -83,23 +89,29 @@ impl Transaction {
     }
 }
 
-pub(super) fn delete_statement(user: User) -> String {
-    format!("DELETE FROM {} WHERE user_id = {}", user.place.quoted(), user.id)
+/// The condition that names these rows of one table.
+pub(super) fn where_rows(rows: &[Row]) -> String {
+    let keys: Vec<String> = rows.iter().map(|row| row.place.key(row.id)).collect();
+    let column = rows.first().map_or("", |row| row.place.key_column());
+    format!("{column} IN ({})", keys.join(","))
 }
 
-pub(super) fn id_list(users: &[User]) -> String {
-    users.iter().map(|user| user.id.to_string()).collect::<Vec<_>>().join(",")
+pub(super) fn delete_statement(row: Row) -> String {
+    format!("DELETE FROM {} WHERE {}", row.place.quoted(), where_rows(&[row]))
 }
 
-/// Whether any value of the one column type can be stored in the other as it is.
-pub(super) fn carries(old: BirthdayType, new: BirthdayType) -> bool {
-    new == BirthdayType::Text || old != BirthdayType::Text
-}
-
-pub(super) fn count_invalid(report: &mut WorkloadReport, column: BirthdayType, rows: u64) {
-    match column {
-        BirthdayType::Date => report.invalid_dates += rows,
-        BirthdayType::DateTime | BirthdayType::DateTimeMicroseconds => report.invalid_datetimes += rows,
-        BirthdayType::Text => report.invalid_texts += rows,
+/// A string literal of exactly these bytes, read as utf8mb4.
+pub(super) fn literal(text: &str) -> String {
+    let mut sql = String::with_capacity(text.len() * 2 + 12);
+    sql.push_str("_utf8mb4 x'");
+    for byte in text.bytes() {
+        write!(sql, "{byte:02x}").expect("writing to a String cannot fail");
     }
+    sql.push('\'');
+    sql
+}
+
+/// SQL: the value of a column as a literal like that of [`literal`], or `NULL`.
+pub(super) fn literal_of_column(column: &str) -> String {
+    format!("IFNULL(CONCAT('_utf8mb4 x''', HEX(CAST({column} AS CHAR CHARACTER SET utf8mb4)), ''''), 'NULL')")
 }

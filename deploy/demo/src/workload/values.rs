@@ -1,12 +1,11 @@
-//! Random values as SQL literals: names, birthdays of every kind, addresses.
+//! Random values of users as SQL literals: names, birthdays of every kind, addresses.
 //!
 //! Strings are written as hexadecimal, so any bytes pass through the text protocol unchanged.
-
-use std::fmt::Write as _;
 
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 
+use super::transaction::literal;
 use crate::topology::BirthdayType;
 
 /// What a generated birthday means.
@@ -72,17 +71,6 @@ const ODD_NAMES: [&str; 12] = [
 ];
 
 const DAYS_OF_MONTH: [u32; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-
-/// A string literal of exactly these bytes, read as utf8mb4.
-pub fn literal(text: &str) -> String {
-    let mut sql = String::with_capacity(text.len() * 2 + 12);
-    sql.push_str("_utf8mb4 x'");
-    for byte in text.bytes() {
-        write!(sql, "{byte:02x}").expect("writing to a String cannot fail");
-    }
-    sql.push('\'');
-    sql
-}
 
 /// A user name, and whether it is an odd one. Names need not be unique.
 pub fn name(random: &mut StdRng) -> (String, bool) {

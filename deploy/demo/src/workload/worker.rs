@@ -1,7 +1,7 @@
-//! One connection to each source, one set of users: runs plans and keeps the model true.
+//! One connection to each source, one set of rows: runs plans and keeps the model true.
 //!
-//! When a connection is lost the outcome of the transaction is unknown: its users are forgotten and, once all servers
-//! answer again, read back from them. A user that a broken move left in two shards is deleted from one, as an
+//! When a connection is lost the outcome of the transaction is unknown: its rows are forgotten and, once all servers
+//! answer again, read back from them. A row that a broken move left in two shards is deleted from one, as an
 //! application would do on its next try; one that it left in none is gone.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,19 +10,20 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::model::User;
+use super::model::Row;
 use super::pace::Schedule;
 use super::plan::Planner;
 use super::report::WorkloadReport;
-use super::transaction::{CrossMove, Plan, Transaction};
-use super::values;
+use super::transaction::{CARRIED, CrossMove, Plan, Transaction, delete_statement};
 use crate::endpoint::Connection;
 use crate::error::Result;
 use crate::topology::{Place, Topology};
 
-/// Zero and impossible dates are stored as they are; everything else is checked as applications have it.
+/// Zero and impossible dates are stored as they are, and columns are assigned at once; everything else is checked as
+/// applications have it.
 const SESSION: [&str; 3] = [
-    "SET SESSION sql_mode = 'STRICT_TRANS_TABLES,ALLOW_INVALID_DATES,ERROR_FOR_DIVISION_BY_ZERO'",
+    "SET SESSION sql_mode = \
+     'STRICT_TRANS_TABLES,ALLOW_INVALID_DATES,ERROR_FOR_DIVISION_BY_ZERO,SIMULTANEOUS_ASSIGNMENT'",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     "SET SESSION innodb_lock_wait_timeout = 5",
 ];
@@ -30,8 +31,8 @@ const SESSION: [&str; 3] = [
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the end of a run waits for servers to come back, to read back what is unknown.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
-/// Users looked for in one statement.
-const SETTLE_USERS: usize = 500;
+/// Rows looked for in one statement.
+const SETTLE_ROWS: usize = 500;
 
 /// Counts that a screen can read while the workload runs.
 pub(super) type Live = Arc<Mutex<WorkloadReport>>;
@@ -67,7 +68,7 @@ impl Worker {
             }
             let Some(plan) = self.planner.next() else { continue };
             if !schedule.wait(plan.rows(), cancel).await {
-                self.planner.model.roll_back();
+                self.planner.desk.model.roll_back();
                 break;
             }
             let was_reachable = match plan {
@@ -84,15 +85,15 @@ impl Worker {
     /// Runs one transaction; false when its server cannot be reached and nothing was done.
     pub async fn run_transaction(&mut self, mut transaction: Transaction) -> Result<bool> {
         if !self.is_reachable(transaction.source).await? {
-            self.planner.model.roll_back();
+            self.planner.desk.model.roll_back();
             return Ok(false);
         }
         if self.execute(transaction.source, "run a transaction", &transaction.sql).await? {
             if transaction.rolls_back {
-                self.planner.model.roll_back();
+                self.planner.desk.model.roll_back();
                 self.count(WorkloadReport { rollbacks: 1, ..Default::default() });
             } else {
-                self.planner.model.commit();
+                self.planner.desk.model.commit();
                 self.planner.remember_deleted(&mut transaction);
                 transaction.report.count_transaction(transaction.rows);
                 self.count(transaction.report);
@@ -103,31 +104,29 @@ impl Worker {
 
     /// Runs the two transactions of a move; false when a server cannot be reached and nothing was done.
     async fn run_move(&mut self, plan: CrossMove) -> Result<bool> {
-        let sources =
-            (self.topology.source_of(plan.from.place.database), self.topology.source_of(plan.to.database));
+        let sources = (self.topology.source_of(plan.from.place), self.topology.source_of(plan.to));
         if !self.is_reachable(sources.0).await? || !self.is_reachable(sources.1).await? {
-            self.planner.model.roll_back();
+            self.planner.desk.model.roll_back();
             return Ok(false);
         }
-        let birthday = match &plan.birthday {
-            Some(literal) => literal.clone(),
-            None => match self.birthday_of(plan.from).await? {
-                Some(literal) => literal,
+        let insert = match &plan.carried {
+            None => plan.insert,
+            Some(sql) => match self.carried(sources.0, sql).await? {
+                Some(literals) => plan.insert.replace(CARRIED, &literals),
                 None => return Ok(true),
             },
         };
-        let (insert, delete) = self.planner.move_statements(&plan, &birthday);
-        let mut steps = [(sources.1, insert), (sources.0, delete)];
+        let mut steps = [(sources.1, insert), (sources.0, delete_statement(plan.from))];
         if !plan.insert_first {
             steps.reverse();
         }
         for (source, sql) in steps {
-            // A failed first step leaves the user where it was, a failed second one is settled later.
-            if !self.execute(source, "move a user", &sql).await? {
+            // A failed first step leaves the row where it was, a failed second one is settled later.
+            if !self.execute(source, "move a row", &sql).await? {
                 return Ok(true);
             }
         }
-        self.planner.model.commit();
+        self.planner.desk.model.commit();
         let mut report = plan.report;
         report.count_transaction(1);
         report.count_transaction(1);
@@ -135,14 +134,11 @@ impl Worker {
         Ok(true)
     }
 
-    /// The stored birthday as a SQL literal; `None` when the user cannot be read.
-    async fn birthday_of(&mut self, user: User) -> Result<Option<String>> {
-        let sql =
-            format!("SELECT CAST(birthday AS CHAR) FROM {} WHERE user_id = {}", user.place.quoted(), user.id);
-        let source = self.topology.source_of(user.place.database);
+    /// Columns of a row as SQL literals; `None` when it cannot be read.
+    async fn carried(&mut self, source: usize, sql: &str) -> Result<Option<String>> {
         let connection = self.connections[source].as_mut().expect("just made reachable");
-        match connection.first::<Option<String>>("read a user", sql).await {
-            Ok(Some(text)) => Ok(Some(text.map_or("NULL".to_owned(), |text| values::literal(&text)))),
+        match connection.first::<String>("read a row", sql).await {
+            Ok(Some(literals)) => Ok(Some(literals)),
             Ok(None) => {
                 self.doubt();
                 Ok(None)
@@ -181,7 +177,7 @@ impl Worker {
     }
 
     fn doubt(&mut self) {
-        let ids = self.planner.model.forget_touched();
+        let ids = self.planner.desk.model.forget_touched();
         self.unsettled.extend(ids);
     }
 
@@ -197,9 +193,9 @@ impl Worker {
         Ok(true)
     }
 
-    /// Reads users back that something else may have changed.
+    /// Reads rows back that something else may have changed.
     pub async fn read_back(&mut self, ids: &[u64]) -> Result<()> {
-        self.planner.model.forget(ids);
+        self.planner.desk.model.forget(ids);
         self.unsettled.extend(ids);
         self.settle_at_the_end().await
     }
@@ -211,12 +207,12 @@ impl Worker {
                 tokio::time::sleep(RECONNECT_INTERVAL).await;
             }
         }
-        let unsettled_users = self.unsettled.len() as u64;
-        self.count(WorkloadReport { unsettled_users, ..Default::default() });
+        let unsettled_rows = self.unsettled.len() as u64;
+        self.count(WorkloadReport { unsettled_rows, ..Default::default() });
         Ok(())
     }
 
-    /// Reads unsettled users back from all servers; false when one of them does not answer.
+    /// Reads unsettled rows back from all servers; false when one of them does not answer.
     async fn settle(&mut self) -> Result<bool> {
         for source in 0..self.connections.len() {
             if !self.is_reachable(source).await? {
@@ -226,51 +222,52 @@ impl Worker {
         self.unsettled.sort_unstable();
         self.unsettled.dedup();
         while !self.unsettled.is_empty() {
-            let count = self.unsettled.len().min(SETTLE_USERS);
+            let count = self.unsettled.len().min(SETTLE_ROWS);
             let ids: Vec<u64> = self.unsettled[..count].to_vec();
             let Some(mut found) = self.find(&ids).await? else { return Ok(false) };
-            found.sort_unstable_by_key(|user| user.id);
+            // What has arrived in the history is there to stay.
+            found.sort_unstable_by_key(|row| (row.id, !row.place.is_history()));
             for same in found.chunk_by(|a, b| a.id == b.id) {
                 let (kept, extra) = same.split_first().expect("chunks are not empty");
-                for user in extra {
-                    let source = self.topology.source_of(user.place.database);
-                    let sql = super::transaction::delete_statement(*user);
-                    if !self.execute(source, "delete a doubled user", &sql).await? {
+                for row in extra {
+                    let source = self.topology.source_of(row.place);
+                    if !self.execute(source, "delete a doubled row", &delete_statement(*row)).await? {
                         return Ok(false);
                     }
                     self.count(WorkloadReport { deletes: 1, changes: 1, ..Default::default() });
                 }
-                self.planner.model.add(self.topology.source_of(kept.place.database), *kept);
+                if !kept.place.is_history() {
+                    self.planner.desk.model.add(self.topology.source_of(kept.place), *kept);
+                }
             }
-            self.planner.model.commit();
+            self.planner.desk.model.commit();
             self.unsettled.drain(..count);
         }
         Ok(true)
     }
 
-    /// Where users lie now, on all servers; `None` when a server went away meanwhile.
-    async fn find(&mut self, ids: &[u64]) -> Result<Option<Vec<User>>> {
-        let list = ids.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+    /// Where rows lie now, on all servers; `None` when a server went away meanwhile.
+    async fn find(&mut self, ids: &[u64]) -> Result<Option<Vec<Row>>> {
         let mut found = Vec::new();
         for source in 0..self.connections.len() {
-            let parts: Vec<String> = self
-                .topology
-                .places_of(source)
-                .map(|place| {
-                    let (database, table) = (place.database, place.table);
-                    format!(
-                        "SELECT {database}, {table}, user_id FROM {} WHERE user_id IN ({list})",
-                        place.quoted()
-                    )
-                })
-                .collect();
+            let places: Vec<Place> = self.topology.places_of(source).collect();
+            let select = |(number, place): (usize, &Place)| {
+                let wanted = ids.iter().filter(|id| self.topology.may_hold(*place, **id));
+                let keys: Vec<String> = wanted.map(|id| place.key(*id)).collect();
+                let (id, table, column) = (place.number_sql(), place.quoted(), place.key_column());
+                let list = keys.join(",");
+                (!keys.is_empty())
+                    .then(|| format!("SELECT {number}, {id} FROM {table} WHERE {column} IN ({list})"))
+            };
+            let selects: Vec<String> = places.iter().enumerate().filter_map(select).collect();
+            if selects.is_empty() {
+                continue;
+            }
             let connection = self.connections[source].as_mut().expect("just made reachable");
-            let sql = parts.join(" UNION ALL ");
-            match connection.rows::<(u32, u32, u64)>("find users", sql).await {
-                Ok(rows) => found.extend(
-                    rows.into_iter()
-                        .map(|(database, table, id)| User { id, place: Place { database, table } }),
-                ),
+            match connection.rows::<(usize, u64)>("find rows", selects.join(" UNION ALL ")).await {
+                Ok(rows) => {
+                    found.extend(rows.into_iter().map(|(number, id)| Row { id, place: places[number] }))
+                }
                 Err(error) => {
                     self.after_error(source, error).await?;
                     return Ok(None);

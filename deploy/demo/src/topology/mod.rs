@@ -1,0 +1,267 @@
+//! Where the demo's rows lie: numbered databases with numbered tables, shared out over the source servers.
+//!
+//! One topology for each entity, side by side on the same servers; consecutive databases lie together. Of 10 user
+//! databases 0–4 lie on the first of two servers and 5–9 on the second; of 5 inventory databases 0–2 and 3–4, the
+//! history with the last.
+
+mod serials;
+mod users;
+
+use anabranch_schemas::change::Entity;
+use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
+
+pub use self::serials::{INVENTORY_DATABASES, SERIAL_TABLES, UuidType, uuid};
+pub use self::users::{BirthdayType, USER_TABLES};
+use crate::endpoint::Endpoint;
+use crate::error::{DemoError, Result};
+
+/// One physical source table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
+    pub entity: Entity,
+    /// Of devices, [`INVENTORY_DATABASES`] is the history.
+    pub database: u32,
+    pub table: u32,
+}
+
+impl Place {
+    pub fn database_name(self) -> String {
+        match self.entity {
+            Entity::User => format!("user_{:02}", self.database),
+            Entity::SerialCode if self.is_history() => "inventory_history".to_owned(),
+            Entity::SerialCode => format!("inventory_{}", self.database),
+        }
+    }
+
+    pub fn table_name(self) -> String {
+        match self.entity {
+            Entity::User => format!("user_{:03}", self.table),
+            Entity::SerialCode => format!("serial_code_{:02}", self.table),
+        }
+    }
+
+    /// `` `user_07`.`user_003` ``
+    pub fn quoted(self) -> String {
+        format!("`{}`.`{}`", self.database_name(), self.table_name())
+    }
+
+    /// `user_07.user_003`
+    pub fn name(self) -> String {
+        format!("{}.{}", self.database_name(), self.table_name())
+    }
+
+    /// Whether rows only come here from other tables, and stay.
+    pub fn is_history(self) -> bool {
+        self.entity == Entity::SerialCode && self.database >= INVENTORY_DATABASES
+    }
+
+    /// The history's table for rows of this one.
+    pub fn history(self) -> Self {
+        Self { database: INVENTORY_DATABASES, ..self }
+    }
+
+    /// The primary key column.
+    pub fn key_column(self) -> &'static str {
+        match self.entity {
+            Entity::User => "user_id",
+            Entity::SerialCode => "uuid",
+        }
+    }
+
+    /// The key of the row of that number, as a SQL literal for this table.
+    pub fn key(self, number: u64) -> String {
+        match self.entity {
+            Entity::User => number.to_string(),
+            Entity::SerialCode => match UuidType::of(self) {
+                UuidType::Integer => uuid(number),
+                UuidType::Text => format!("'{}'", uuid(number)),
+            },
+        }
+    }
+
+    /// SQL: the number of a row, from its key.
+    pub fn number_sql(self) -> String {
+        match self.entity {
+            Entity::User => "user_id".to_owned(),
+            Entity::SerialCode => format!("CAST(RIGHT(uuid, {}) AS UNSIGNED)", serials::NUMBER_DIGITS),
+        }
+    }
+
+    fn create_table(self) -> String {
+        match self.entity {
+            Entity::User => users::create_table(self),
+            Entity::SerialCode => serials::create_table(self),
+        }
+    }
+}
+
+/// The source side of one entity.
+#[derive(Debug, Clone)]
+pub struct Topology {
+    pub entity: Entity,
+    pub rule: ShardingRule,
+    pub sources: Vec<Endpoint>,
+}
+
+impl Topology {
+    pub fn users(sources: Vec<Endpoint>, rule: ShardingRule) -> Self {
+        Self { entity: Entity::User, rule, sources }
+    }
+
+    /// Users in 10 databases with 10 tables each.
+    pub fn standard(sources: Vec<Endpoint>, spread: Spread, hash: NameHash) -> Self {
+        Self::users(sources, ShardingRule { hash, spread, databases: 10, tables: 10 })
+    }
+
+    /// Devices in 5 databases and the history, with that many tables each; 64 are the standard.
+    pub fn serials(sources: Vec<Endpoint>, tables: u32) -> Self {
+        let (hash, spread) = (NameHash::Decimal, Spread::Literal);
+        let rule = ShardingRule { hash, spread, databases: INVENTORY_DATABASES, tables };
+        Self { entity: Entity::SerialCode, rule, sources }
+    }
+
+    /// Index into `sources` of the server that holds a table: consecutive databases lie together.
+    pub fn source_of(&self, place: Place) -> usize {
+        let databases = self.rule.databases.max(1);
+        place.database.min(databases - 1) as usize * self.sources.len() / databases as usize
+    }
+
+    /// Where the application puts a row with this sharding key: a user's name, a device's uuid.
+    pub fn place(&self, key: &str) -> Place {
+        let (database, table) = self.rule.place(key).expect("the workload's keys have a number");
+        Place { entity: self.entity, database, table }
+    }
+
+    /// Whether the row of that number may lie there.
+    pub fn may_hold(&self, place: Place, number: u64) -> bool {
+        match self.entity {
+            // Anywhere: the name decides.
+            Entity::User => true,
+            Entity::SerialCode => {
+                let online = self.place(&uuid(number));
+                place == online || place == online.history()
+            }
+        }
+    }
+
+    /// All tables that exist.
+    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
+        let (entity, tables) = (self.entity, self.rule.tables);
+        let history = u32::from(entity == Entity::SerialCode);
+        (0..self.rule.databases + history)
+            .flat_map(move |database| (0..tables).map(move |table| Place { entity, database, table }))
+    }
+
+    pub fn places_of(&self, source: usize) -> impl Iterator<Item = Place> + '_ {
+        self.places().filter(move |place| self.source_of(*place) == source)
+    }
+
+    /// Whether some key belongs into that table: with `literal` one number decides both parts.
+    pub fn is_reachable(&self, place: Place) -> bool {
+        let common = greatest_common_divisor(self.rule.databases, self.rule.tables);
+        match self.rule.spread {
+            _ if place.is_history() => false,
+            Spread::Spread => true,
+            Spread::Literal => place.database % common == place.table % common,
+        }
+    }
+
+    /// Makes all databases and tables; safe to repeat.
+    pub async fn create_schema(&self) -> Result<()> {
+        for (index, source) in self.sources.iter().enumerate() {
+            let mut connection = source.connect(&[]).await?;
+            let mut sql = String::new();
+            for place in self.places_of(index) {
+                if place.table == 0 {
+                    sql.push_str(&format!("CREATE DATABASE IF NOT EXISTS `{}`;\n", place.database_name()));
+                }
+                sql.push_str(&place.create_table());
+                sql.push_str(";\n");
+            }
+            connection.execute("create the source tables", &sql).await?;
+            let databases = match self.entity {
+                Entity::User => "user\\_%",
+                Entity::SerialCode => "inventory\\_%",
+            };
+            let tables = format!(
+                "SELECT CONCAT(table_schema, '.', table_name) FROM information_schema.tables \
+                 WHERE table_schema LIKE '{databases}'"
+            );
+            let known: Vec<String> = self.places_of(index).map(Place::name).collect();
+            let found: Vec<String> = connection.rows("list the source tables", tables).await?;
+            if let Some(table) = found.into_iter().find(|table| !known.contains(table)) {
+                return Err(DemoError::TableForeign { table });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn greatest_common_divisor(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeSet, HashSet};
+
+    use super::*;
+
+    fn endpoints() -> Vec<Endpoint> {
+        let endpoint = |name: &str| Endpoint {
+            name: name.to_owned(),
+            port: 0,
+            user: String::new(),
+            password: String::new(),
+            ca_file: "ca.pem".into(),
+        };
+        vec![endpoint("source-a"), endpoint("source-b")]
+    }
+
+    fn topology(spread: Spread) -> Topology {
+        Topology::standard(endpoints(), spread, NameHash::Crc32)
+    }
+
+    #[test]
+    fn each_server_holds_five_databases_with_all_types_of_birthday() {
+        let topology = topology(Spread::Spread);
+        for source in 0..2 {
+            let types: HashSet<_> = topology.places_of(source).map(BirthdayType::of).collect();
+            assert_eq!(types.len(), 4);
+            let databases: BTreeSet<u32> = topology.places_of(source).map(|place| place.database).collect();
+            assert_eq!(databases.len(), 5);
+        }
+    }
+
+    #[test]
+    fn names_reach_exactly_the_tables_that_are_said_to_be_reachable() {
+        for spread in [Spread::Spread, Spread::Literal] {
+            let topology = topology(spread);
+            let reached: BTreeSet<_> =
+                (0..20_000).map(|number| topology.place(&format!("name-{number}"))).collect();
+            let said: BTreeSet<_> = topology.places().filter(|place| topology.is_reachable(*place)).collect();
+            assert_eq!(reached, said, "{spread:?}");
+            assert_eq!(said.len() as u64, topology.rule.reachable_tables());
+        }
+    }
+
+    #[test]
+    fn devices_reach_all_320_tables_and_lie_where_their_number_does_however_long_the_uuid_is() {
+        let topology = Topology::serials(endpoints(), 64);
+        assert_eq!(topology.places().count(), 384);
+        let (mut reached, mut lengths) = (BTreeSet::new(), BTreeSet::new());
+        for number in 100_000_000..100_005_000 {
+            let (uuid, place) = (uuid(number), topology.place(&uuid(number)));
+            lengths.insert(uuid.len());
+            assert_eq!(place, topology.place(&number.to_string()));
+            assert!(uuid.len() < 64 || UuidType::of(place) == UuidType::Text, "{place:?}");
+            reached.insert(place);
+        }
+        assert_eq!((reached.len(), lengths), (320, BTreeSet::from([9, 64])));
+        // The history is on one server, and some rows come from each.
+        let sources: BTreeSet<usize> = reached.iter().map(|place| topology.source_of(*place)).collect();
+        let history: BTreeSet<usize> =
+            reached.iter().map(|place| topology.source_of(place.history())).collect();
+        assert_eq!((sources, history), (BTreeSet::from([0, 1]), BTreeSet::from([1])));
+    }
+}

@@ -1,0 +1,147 @@
+//! The birthday layer: which database and table a birthday belongs into, in SQL.
+//!
+//! The rule: NULL, zero, year 0, a date that no calendar has and malformed text are in no table. A text is, between
+//! blanks, tabs and line ends, `YYYY-MM-DD`, or that followed by a blank or `T` and anything.
+
+use serde::Serialize;
+
+use super::tables::{Column, DerivedTables};
+use crate::endpoint::Endpoint;
+use crate::topology::{BirthdayType, Place};
+
+/// How the 366 tables are spread over the databases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DerivedLayout {
+    /// Each table once: database = day of a leap year, from 0, modulo the number of databases.
+    ByDay,
+    /// All tables in each database: database = user id modulo the number of databases.
+    ByUser,
+}
+
+/// Databases `birthday_00`, `birthday_01`, … with tables `birthday_0101` … `birthday_1231`.
+#[derive(Debug, Clone)]
+pub struct BirthdayLayer {
+    pub layout: DerivedLayout,
+    pub databases: u32,
+    /// Database i lies on target i modulo their number.
+    pub targets: Vec<Endpoint>,
+}
+
+/// Days of the months of a leap year.
+const DAYS: [u32; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+/// Of 366 days; a few thousand users fill more by chance.
+const DAYS_FILLED_MIN: u64 = 330;
+
+impl DerivedTables for BirthdayLayer {
+    fn targets(&self) -> &[Endpoint] {
+        &self.targets
+    }
+
+    fn databases(&self) -> u32 {
+        self.databases
+    }
+
+    fn database_name(&self, database: u32) -> String {
+        format!("birthday_{database:02}")
+    }
+
+    fn tables(&self) -> Vec<(u32, String)> {
+        let days = DAYS.iter().zip(1..).flat_map(|(&days, month)| (1..=days).map(move |day| (month, day)));
+        let named = days.map(|(month, day)| format!("birthday_{month:02}{day:02}"));
+        match self.layout {
+            DerivedLayout::ByDay => {
+                named.zip(0..).map(|(table, ordinal)| (ordinal % self.databases.max(1), table)).collect()
+            }
+            DerivedLayout::ByUser => named
+                .flat_map(|table| (0..self.databases).map(move |database| (database, table.clone())))
+                .collect(),
+        }
+    }
+
+    fn names_like(&self) -> (&'static str, &'static str) {
+        ("birthday\\_%", "birthday\\_%")
+    }
+
+    fn filled_min(&self) -> u64 {
+        DAYS_FILLED_MIN
+    }
+
+    fn key(&self) -> &'static [Column] {
+        const { &[Column::number("user_id")] }
+    }
+
+    fn checked(&self) -> Column {
+        Column::bytes("birthday", "VARCHAR(64)")
+    }
+
+    fn flaw(&self) -> (&'static str, &'static str) {
+        ("wrong_birthday", "a.birthday <> c.birthday")
+    }
+
+    fn row_name(&self, prefix: &str) -> String {
+        format!("CONCAT('user_id ', {prefix}user_id)")
+    }
+
+    fn claims(&self, place: Place) -> String {
+        let day = day_sql(BirthdayType::of(place));
+        let number = match self.layout {
+            DerivedLayout::ByDay => {
+                format!("(DAYOFYEAR(CONCAT('2000-', birthday)) - 1) % {}", self.databases)
+            }
+            DerivedLayout::ByUser => format!("user_id % {}", self.databases),
+        };
+        format!(
+            "SELECT user_id, birthday, {number} AS database_number,
+               CONCAT('birthday_', REPLACE(birthday, '-', '')) AS table_name
+             FROM (
+               SELECT user_id, CONCAT(SUBSTR(day, 6, 2), '-', SUBSTR(day, 9, 2)) AS birthday
+               FROM (SELECT user_id, {day} AS day FROM {}) AS days WHERE {IS_A_DATE}
+             ) AS birthdays",
+            place.quoted()
+        )
+    }
+}
+
+/// The date as 10 characters, or NULL, for each column type. Dates are taken apart as text: date functions answer
+/// differently for dates that do not exist.
+fn day_sql(column: BirthdayType) -> &'static str {
+    match column {
+        BirthdayType::Date | BirthdayType::DateTime | BirthdayType::DateTimeMicroseconds => {
+            "LEFT(CAST(birthday AS CHAR), 10)"
+        }
+        // `\z` and not `$`, which also matches before a last line end; the binary collation keeps `T` from matching `t`.
+        BirthdayType::Text => {
+            r"CASE WHEN birthday COLLATE utf8mb4_bin REGEXP
+                '(?s)^[ \\t\\n\\f\\r]*[0-9]{4}-[0-9]{2}-[0-9]{2}([ T].*)?[ \\t\\n\\f\\r]*\\z'
+              THEN REGEXP_SUBSTR(birthday, '[0-9]{4}-[0-9]{2}-[0-9]{2}') END"
+        }
+    }
+}
+
+/// Condition on `day`: year above 0 and a day that its month has in that year.
+const IS_A_DATE: &str = "CAST(LEFT(day, 4) AS UNSIGNED) > 0
+    AND CAST(SUBSTR(day, 6, 2) AS UNSIGNED) BETWEEN 1 AND 12
+    AND CAST(SUBSTR(day, 9, 2) AS UNSIGNED) BETWEEN 1 AND
+      CASE
+        WHEN SUBSTR(day, 6, 2) IN ('04', '06', '09', '11') THEN 30
+        WHEN SUBSTR(day, 6, 2) <> '02' THEN 31
+        WHEN LEFT(day, 4) % 400 = 0 THEN 29
+        WHEN LEFT(day, 4) % 100 = 0 THEN 28
+        WHEN LEFT(day, 4) % 4 = 0 THEN 29
+        ELSE 28
+      END";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn by_day_has_366_tables_and_by_user_366_in_each_database() {
+        let mut layer = BirthdayLayer { layout: DerivedLayout::ByDay, databases: 4, targets: Vec::new() };
+        assert_eq!(layer.tables().len(), 366);
+        assert_eq!(layer.tables()[59], (3, "birthday_0229".to_owned()));
+        layer.layout = DerivedLayout::ByUser;
+        assert_eq!(layer.tables().len(), 4 * 366);
+    }
+}

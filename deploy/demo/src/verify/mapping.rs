@@ -1,0 +1,119 @@
+//! The mapping layer: which rows a device claims and in which of the three databases and their tables, in SQL.
+//!
+//! The rule: NULL and the empty text are no code, a uuid is 1 to 64 bytes of text. A value is the exact bytes of a code,
+//! a MEID in capitals; of one above 255 bytes the first 223 and the SHA-256 of all. Its length says in which database
+//! it lies, its number modulo the tables in which table; anything but decimal digits has its CRC-32 as number. Rows of
+//! one device are always written together, so they have one version.
+
+use super::tables::{Column, DerivedTables};
+use crate::endpoint::Endpoint;
+use crate::topology::Place;
+
+/// Databases `serial_code_15`, `serial_code_14`, `serial_code_other` with tables `mapping_000`, `mapping_001`, …
+#[derive(Debug, Clone)]
+pub struct MappingLayer {
+    /// In each database; 512 are the standard.
+    pub tables: u32,
+    /// Database i lies on target i modulo their number.
+    pub targets: Vec<Endpoint>,
+}
+
+const DATABASES: [&str; 3] = ["serial_code_15", "serial_code_14", "serial_code_other"];
+/// Digits of a value that are divided in one step: with the remainder of the digits before them they fit DECIMAL(65),
+/// which is exact. `%` on text computes with doubles.
+const STEP_DIGITS: u32 = 60;
+/// Enough for the 255 digits of the longest value.
+const STEPS: u32 = 5;
+
+impl DerivedTables for MappingLayer {
+    fn targets(&self) -> &[Endpoint] {
+        &self.targets
+    }
+
+    fn databases(&self) -> u32 {
+        DATABASES.len() as u32
+    }
+
+    fn database_name(&self, database: u32) -> String {
+        DATABASES[database as usize].to_owned()
+    }
+
+    fn tables(&self) -> Vec<(u32, String)> {
+        let of = |database| (0..self.tables).map(move |table| (database, format!("mapping_{table:03}")));
+        (0..self.databases()).flat_map(of).collect()
+    }
+
+    fn names_like(&self) -> (&'static str, &'static str) {
+        ("serial\\_code\\_%", "mapping\\_%")
+    }
+
+    /// A few thousand devices fill every number of a table.
+    fn filled_min(&self) -> u64 {
+        u64::from(self.tables)
+    }
+
+    fn key(&self) -> &'static [Column] {
+        const {
+            &[
+                Column::bytes("uuid", "VARBINARY(64)"),
+                Column::number("kind"),
+                Column::bytes("value", "VARBINARY(255)"),
+            ]
+        }
+    }
+
+    fn checked(&self) -> Column {
+        Column::number("lsn")
+    }
+
+    fn flaw(&self) -> (&'static str, &'static str) {
+        ("stale_version", "a.lsn < a.newest")
+    }
+
+    fn actual(&self) -> &'static str {
+        "(SELECT *, MAX(lsn) OVER (PARTITION BY shard_id, uuid) AS newest FROM {actual})"
+    }
+
+    fn row_name(&self, prefix: &str) -> String {
+        format!(
+            "CONCAT('uuid ', CONVERT({prefix}uuid USING utf8mb4), ' ', \
+             IFNULL(ELT({prefix}kind, 'imei1', 'imei2', 'meid', 'box_no', 'item_code'), {prefix}kind))"
+        )
+    }
+
+    fn claims(&self, place: Place) -> String {
+        let meid = ('a'..='z').fold("CAST(meid AS BINARY)".to_owned(), |text, letter| {
+            format!("REPLACE({text}, '{letter}', '{}')", letter.to_ascii_uppercase())
+        });
+        format!(
+            "SELECT uuid, kind, value, 0 AS lsn,
+               CASE LENGTH(value) WHEN 15 THEN 0 WHEN 14 THEN 1 ELSE 2 END AS database_number,
+               CONCAT('mapping_', LPAD(
+                 CASE WHEN HEX(value) REGEXP '^(3[0-9])+$' THEN {} ELSE CRC32(value) % {} END, 3, '0')) AS table_name
+             FROM (
+               SELECT uuid, kind,
+                 IF(LENGTH(code) > 255, CONCAT(LEFT(code, 223), UNHEX(SHA2(code, 256))), code) AS value
+               FROM (
+                 SELECT CAST(uuid AS BINARY) AS uuid, kind,
+                   CASE kind WHEN 1 THEN CAST(imei1 AS BINARY) WHEN 2 THEN CAST(imei2 AS BINARY) WHEN 3 THEN {meid}
+                     WHEN 4 THEN CAST(box_no AS BINARY) ELSE CAST(item_code AS BINARY) END AS code
+                 FROM {} JOIN (SELECT 1 AS kind UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4
+                   UNION ALL SELECT 5) AS kinds
+               ) AS codes
+               WHERE LENGTH(code) > 0 AND LENGTH(uuid) BETWEEN 1 AND 64
+             ) AS claims",
+            remainder(self.tables),
+            self.tables,
+            place.quoted()
+        )
+    }
+}
+
+/// SQL: the decimal number `value`, of up to 255 digits, modulo `tables`.
+fn remainder(tables: u32) -> String {
+    let padded = format!("LPAD(value, {}, '0')", STEP_DIGITS * STEPS);
+    (0..STEPS).fold("''".to_owned(), |before, step| {
+        let digits = format!("SUBSTR({padded}, {}, {STEP_DIGITS})", step * STEP_DIGITS + 1);
+        format!("(CAST(CONCAT({before}, {digits}) AS DECIMAL(65)) % {tables})")
+    })
+}

@@ -1,0 +1,116 @@
+//! A layer of derived tables as an auditor knows it, and what both layers share.
+//!
+//! A layer says in SQL which rows a source table claims and in which derived table each belongs. It is written from the
+//! documented layout and not from the projector's code, so that both must be right to agree.
+
+use std::collections::BTreeMap;
+
+use super::UNION_TABLES;
+use crate::endpoint::Endpoint;
+use crate::error::Result;
+use crate::topology::Place;
+
+/// A column of derived rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Column {
+    pub name: &'static str,
+    pub sql_type: &'static str,
+    /// Otherwise a number.
+    pub is_bytes: bool,
+}
+
+impl Column {
+    pub const fn number(name: &'static str) -> Self {
+        Self { name, sql_type: "BIGINT UNSIGNED", is_bytes: false }
+    }
+
+    pub const fn bytes(name: &'static str, sql_type: &'static str) -> Self {
+        Self { name, sql_type, is_bytes: true }
+    }
+}
+
+/// Numbered databases with derived tables; database i lies on target i modulo their number.
+pub(crate) trait DerivedTables {
+    fn targets(&self) -> &[Endpoint];
+
+    fn databases(&self) -> u32;
+
+    fn database_name(&self, database: u32) -> String;
+
+    /// Every table that must exist: database number and table name.
+    fn tables(&self) -> Vec<(u32, String)>;
+
+    /// Patterns of the names of databases and tables, for `LIKE`.
+    fn names_like(&self) -> (&'static str, &'static str);
+
+    /// How many different names of tables with rows make a comparison mean anything.
+    fn filled_min(&self) -> u64;
+
+    /// What names a claim beside its shard; the first column names the source row.
+    fn key(&self) -> &'static [Column];
+
+    /// One more column of derived rows.
+    fn checked(&self) -> Column;
+
+    /// What is wrong with a derived row `a` of a claim `c` in the right table: the kind and, in SQL, when.
+    fn flaw(&self) -> (&'static str, &'static str);
+
+    /// All derived rows, as `a` has them: the table `{actual}`, or a query of it.
+    fn actual(&self) -> &'static str {
+        "{actual}"
+    }
+
+    /// SQL: a row's name for people, from its key columns with this prefix.
+    fn row_name(&self, prefix: &str) -> String;
+
+    /// A query for the claims of one source table: key columns, `checked`, `database_number`, `table_name`.
+    fn claims(&self, place: Place) -> String;
+
+    fn target_of(&self, database: u32) -> usize {
+        database as usize % self.targets().len().max(1)
+    }
+
+    /// Names with a dot of the tables on one target.
+    fn names_on(&self, target: usize) -> Vec<String> {
+        let own = self.tables().into_iter().filter(|(database, _)| self.target_of(*database) == target);
+        own.map(|(database, table)| format!("{}.{table}", self.database_name(database))).collect()
+    }
+}
+
+/// SQL: columns as a list of literals, which can be inserted as they are.
+pub(super) fn literals(columns: impl IntoIterator<Item = Column>) -> String {
+    let literal = |column: Column| match column.is_bytes {
+        true => format!("CONCAT('x''', IFNULL(HEX({}), ''), '''')", column.name),
+        false => column.name.to_owned(),
+    };
+    format!("CONCAT_WS(',', {})", columns.into_iter().map(literal).collect::<Vec<_>>().join(", "))
+}
+
+/// SQL: the identity under which a table's rows are claimed: the first 8 bytes of
+/// SHA-256(source, NUL, database, NUL, table, NUL, generation) without the top bit. The demo's generation is 0.
+pub(super) fn shard_id_sql(source: &str, place: Place) -> String {
+    format!(
+        "CAST(CONV(LEFT(SHA2(CONCAT('{source}', x'00', '{}', x'00', '{}', x'00', '0'), 256), 16), 16, 10) \
+         AS UNSIGNED) & 9223372036854775807",
+        place.database_name(),
+        place.table_name()
+    )
+}
+
+/// Rows of each derived database, counted now.
+pub(super) async fn count_rows(layer: &impl DerivedTables) -> Result<BTreeMap<String, u64>> {
+    let mut counts = BTreeMap::new();
+    for (target, endpoint) in layer.targets().iter().enumerate() {
+        let mut connection = endpoint.connect(&[]).await?;
+        let select = |name: &String| format!("SELECT '{name}', COUNT(*) FROM {name}");
+        let selects: Vec<String> = layer.names_on(target).iter().map(select).collect();
+        for part in selects.chunks(UNION_TABLES) {
+            let sql = part.join(" UNION ALL ");
+            for (name, rows) in connection.rows::<(String, u64)>("count derived rows", sql).await? {
+                let database = name.split('.').next().unwrap_or_default().to_owned();
+                *counts.entry(database).or_default() += rows;
+            }
+        }
+    }
+    Ok(counts)
+}

@@ -1,0 +1,189 @@
+//! Devices: phones and others, with codes of every kind; they move to the history and stay there.
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+use super::codes::{self, Boxes};
+use super::model::Row;
+use super::plan::{Application, Desk};
+use super::report::WorkloadReport;
+use super::transaction::{
+    CARRIED, CrossMove, Transaction, delete_statement, literal, literal_of_column, where_rows,
+};
+use crate::topology::{Place, uuid};
+
+/// Every column but the uuid.
+const COLUMNS: [&str; 12] = [
+    "imei1",
+    "imei2",
+    "meid",
+    "box_no",
+    "item_code",
+    "first_agent_code",
+    "warehouse_code",
+    "account_id",
+    "sku_code",
+    "status",
+    "out_time",
+    "out_request",
+];
+const NEW_COLUMNS: &str = "(uuid, imei1, imei2, meid, box_no, item_code, first_agent_code, warehouse_code, \
+                           account_id, sku_code)";
+
+#[derive(Debug, Default)]
+pub(super) struct Serials {
+    boxes: Boxes,
+}
+
+impl Application for Serials {
+    fn columns(&self) -> &'static str {
+        NEW_COLUMNS
+    }
+
+    fn new_row(&mut self, desk: &mut Desk, source: usize, report: &mut WorkloadReport) -> (Row, String) {
+        let row = loop {
+            let id = desk.fresh_id();
+            let row = Row { id, place: desk.topology.place(&uuid(id)) };
+            if desk.source_of(row) == source {
+                break row;
+            }
+        };
+        report.uuids_of_64_digits += u64::from(uuid(row.id).len() == 64);
+        let codes = codes::of_device(&mut desk.random, &mut self.boxes, report);
+        let stock = codes::stock(&mut desk.random);
+        (row, format!("({}, {codes}, {stock})", row.place.key(row.id)))
+    }
+
+    fn change(
+        &mut self,
+        random: &mut StdRng,
+        _place: Place,
+        rows: u64,
+        report: &mut WorkloadReport,
+    ) -> String {
+        match random.random_range(0..100) {
+            0..6 => {
+                report.codes_cleared_to_null += rows;
+                format!("{} = NULL", codes::column(random))
+            }
+            6..12 => {
+                report.codes_cleared_to_empty += rows;
+                format!("{} = ''", codes::column(random))
+            }
+            12..22 => {
+                report.codes_swapped += rows;
+                // The session assigns all columns at once.
+                "imei1 = imei2, imei2 = imei1".to_owned()
+            }
+            22..30 => {
+                report.codes_of_two_kinds += rows;
+                "item_code = imei1".to_owned()
+            }
+            30..36 => {
+                report.captured_columns_without_code += rows;
+                format!("warehouse_code = 'W{}'", random.random_range(0..50))
+            }
+            kind => {
+                report.code_changes += rows;
+                match kind {
+                    36..50 => format!("box_no = {}", literal(&self.boxes.next(random, report))),
+                    50..60 => format!("meid = {}", literal(&codes::meid(random, report))),
+                    60..72 => format!("item_code = {}", literal(&codes::item(random, report))),
+                    _ => format!("imei1 = {}", literal(&codes::imei(random, report))),
+                }
+            }
+        }
+    }
+
+    fn change_of_other_columns(&mut self, random: &mut StdRng) -> String {
+        let request = random.random_range(0..1_000_000);
+        format!("status = 1 - status, out_time = UTC_TIMESTAMP(3), out_request = 'request-{request}'")
+    }
+
+    /// A move to the history where that is on the same server, or two devices that swap a code.
+    fn move_inside(&mut self, desk: &mut Desk, transaction: &mut Transaction) -> bool {
+        if history_of(desk, transaction.source).is_none() || desk.random.random_bool(0.3) {
+            return swap(desk, transaction);
+        }
+        let Some(row) = desk.model.take(&mut desk.random, transaction.source) else { return false };
+        let history = row.place.history();
+        let (old_table, new_table, chosen) = (row.place.quoted(), history.quoted(), where_rows(&[row]));
+        let columns = COLUMNS.join(", ");
+        let uuid = literal(&uuid(row.id));
+        if desk.random.random_bool(0.5) {
+            transaction.statement(&format!(
+                "INSERT INTO {new_table} (uuid, {columns}) SELECT {uuid}, {columns} FROM {old_table} WHERE {chosen}"
+            ));
+            transaction.statement(&delete_statement(row));
+            transaction.report.moves_inside_server_insert_first += 1;
+        } else {
+            let variables: Vec<String> = COLUMNS.iter().map(|column| format!("@{column}")).collect();
+            let variables = variables.join(", ");
+            transaction
+                .statement(&format!("SELECT {columns} INTO {variables} FROM {old_table} WHERE {chosen}"));
+            transaction.statement(&delete_statement(row));
+            transaction.statement(&format!(
+                "INSERT INTO {new_table} (uuid, {columns}) VALUES ({uuid}, {variables})"
+            ));
+            transaction.report.moves_inside_server_delete_first += 1;
+        }
+        transaction.rows += 2;
+        true
+    }
+
+    /// A move to the history on another server.
+    fn cross_move(&mut self, desk: &mut Desk, source: usize) -> Option<CrossMove> {
+        if history_of(desk, source).is_some() {
+            return None;
+        }
+        let from = desk.model.take(&mut desk.random, source)?;
+        let to = from.place.history();
+        let mut report = WorkloadReport::default();
+        let insert_first = desk.random.random_bool(0.5);
+        report.count_cross_move(insert_first);
+        let literals: Vec<String> = COLUMNS.iter().map(|column| literal_of_column(column)).collect();
+        let (literals, table) = (literals.join(", "), from.place.quoted());
+        let carried =
+            format!("SELECT CONCAT_WS(', ', {literals}) FROM {table} WHERE {}", where_rows(&[from]));
+        let insert = format!(
+            "INSERT INTO {} (uuid, {}) VALUES ({}, {CARRIED})",
+            to.quoted(),
+            COLUMNS.join(", "),
+            to.key(from.id)
+        );
+        Some(CrossMove { from, to, insert_first, insert, carried: Some(carried), report })
+    }
+
+    /// A table of the history is emptied. The model does not know what lies there.
+    fn seldom(&mut self, desk: &mut Desk, source: usize) -> Option<Transaction> {
+        let place = history_of(desk, source)?;
+        let mut transaction = Transaction::begin(source);
+        transaction.statement(&format!("TRUNCATE TABLE {}", place.quoted()));
+        transaction.report.history_tables_truncated += 1;
+        Some(transaction.end(false))
+    }
+}
+
+/// Some table of the history, where that server has it.
+fn history_of(desk: &mut Desk, source: usize) -> Option<Place> {
+    let table = desk.random.random_range(0..desk.topology.rule.tables);
+    desk.topology.places_of(source).find(|place| place.is_history() && place.table == table)
+}
+
+/// Two devices of one server exchange their first code.
+fn swap(desk: &mut Desk, transaction: &mut Transaction) -> bool {
+    let source = transaction.source;
+    let (one, other) = (desk.model.pick(&mut desk.random, source), desk.model.pick(&mut desk.random, source));
+    let (Some(one), Some(other)) = (one, other) else { return false };
+    for (row, variable) in [(one, "@one"), (other, "@other")] {
+        let (table, chosen) = (row.place.quoted(), where_rows(&[row]));
+        transaction.statement(&format!("SELECT imei1 INTO {variable} FROM {table} WHERE {chosen}"));
+    }
+    for (row, variable) in [(one, "@other"), (other, "@one")] {
+        let (table, chosen) = (row.place.quoted(), where_rows(&[row]));
+        transaction.statement(&format!("UPDATE {table} SET imei1 = {variable} WHERE {chosen}"));
+    }
+    transaction.rows += 2;
+    transaction.report.codes_swapped += 2;
+    true
+}

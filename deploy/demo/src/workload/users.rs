@@ -1,0 +1,156 @@
+//! Users: birthdays of every kind, and names that decide in which shard a user lies.
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+use super::model::Row;
+use super::plan::{Application, Desk};
+use super::report::WorkloadReport;
+use super::transaction::{
+    CARRIED, CrossMove, Transaction, delete_statement, literal, literal_of_column, where_rows,
+};
+use super::values::{self, BirthdayKind};
+use crate::topology::{BirthdayType, Place};
+
+const COLUMNS: &str = "(user_id, user_name, birthday, phone, address, lunar_birthday, birthday_type)";
+
+#[derive(Debug)]
+pub(super) struct Users;
+
+impl Application for Users {
+    fn columns(&self) -> &'static str {
+        COLUMNS
+    }
+
+    fn new_row(&mut self, desk: &mut Desk, source: usize, report: &mut WorkloadReport) -> (Row, String) {
+        let (name, place) = name_on(desk, source, report);
+        let returning = desk.returning_id();
+        report.returns += u64::from(returning.is_some());
+        let row = Row { id: returning.unwrap_or_else(|| desk.fresh_id()), place };
+        let birthday = new_birthday(&mut desk.random, place, report);
+        (row, values_of(&mut desk.random, row.id, &name, &birthday))
+    }
+
+    fn change(
+        &mut self,
+        random: &mut StdRng,
+        place: Place,
+        rows: u64,
+        report: &mut WorkloadReport,
+    ) -> String {
+        let kind = match random.random_range(0..100) {
+            0..8 => BirthdayKind::Null,
+            8..18 => BirthdayKind::Invalid,
+            _ => BirthdayKind::Valid,
+        };
+        let column = BirthdayType::of(place);
+        match kind {
+            BirthdayKind::Valid => report.birthday_changes += rows,
+            BirthdayKind::Null => report.birthdays_set_null += rows,
+            BirthdayKind::Invalid => count_invalid(report, column, rows),
+        }
+        format!("birthday = {}", values::birthday(random, kind, column))
+    }
+
+    fn change_of_other_columns(&mut self, random: &mut StdRng) -> String {
+        let (phone, address) = values::contact(random);
+        format!("phone = {phone}, address = {address}")
+    }
+
+    /// A new name whose table lies on the same server.
+    fn move_inside(&mut self, desk: &mut Desk, transaction: &mut Transaction) -> bool {
+        let Some(user) = desk.model.take(&mut desk.random, transaction.source) else { return false };
+        let (name, place) = name_on(desk, transaction.source, &mut transaction.report);
+        desk.model.add(transaction.source, Row { id: user.id, place });
+        let (old_table, new_table, chosen) = (user.place.quoted(), place.quoted(), where_rows(&[user]));
+        if place == user.place {
+            let name = literal(&name);
+            transaction.statement(&format!("UPDATE {old_table} SET user_name = {name} WHERE {chosen}"));
+            transaction.rows += 1;
+            transaction.report.renames_in_place += 1;
+            return true;
+        }
+        if desk.random.random_bool(0.7) {
+            let birthday = match carries(user.place, place) {
+                true => "birthday".to_owned(),
+                false => new_birthday(&mut desk.random, place, &mut transaction.report),
+            };
+            transaction.statement(&format!(
+                "INSERT INTO {new_table} {COLUMNS} SELECT user_id, {}, {birthday}, phone, address, lunar_birthday, \
+                 birthday_type FROM {old_table} WHERE {chosen}",
+                literal(&name)
+            ));
+            transaction.statement(&delete_statement(user));
+            transaction.report.moves_inside_server_insert_first += 1;
+        } else {
+            let birthday = new_birthday(&mut desk.random, place, &mut transaction.report);
+            let values = values_of(&mut desk.random, user.id, &name, &birthday);
+            transaction.statement(&delete_statement(user));
+            transaction.statement(&format!("INSERT INTO {new_table} {COLUMNS} VALUES {values}"));
+            transaction.report.moves_inside_server_delete_first += 1;
+        }
+        transaction.rows += 2;
+        true
+    }
+
+    fn cross_move(&mut self, desk: &mut Desk, source: usize) -> Option<CrossMove> {
+        let sources = desk.topology.sources.len();
+        let to_source = (source + desk.random.random_range(1..sources)) % sources;
+        let from = desk.model.take(&mut desk.random, source)?;
+        let mut report = WorkloadReport::default();
+        let (name, to) = name_on(desk, to_source, &mut report);
+        desk.model.add(to_source, Row { id: from.id, place: to });
+        let insert_first = desk.random.random_bool(0.5);
+        report.count_cross_move(insert_first);
+        let is_carried = carries(from.place, to) && desk.random.random_bool(0.7);
+        let (birthday, carried) = if is_carried {
+            let (column, table) = (literal_of_column("birthday"), from.place.quoted());
+            (CARRIED.to_owned(), Some(format!("SELECT {column} FROM {table} WHERE {}", where_rows(&[from]))))
+        } else {
+            (new_birthday(&mut desk.random, to, &mut report), None)
+        };
+        let values = values_of(&mut desk.random, from.id, &name, &birthday);
+        let insert = format!("INSERT INTO {} {COLUMNS} VALUES {values}", to.quoted());
+        Some(CrossMove { from, to, insert_first, insert, carried, report })
+    }
+}
+
+/// A name whose shard lies on that server.
+fn name_on(desk: &mut Desk, source: usize, report: &mut WorkloadReport) -> (String, Place) {
+    loop {
+        let (name, is_odd) = values::name(&mut desk.random);
+        let place = desk.topology.place(&name);
+        if desk.topology.source_of(place) == source {
+            report.odd_names += u64::from(is_odd);
+            return (name, place);
+        }
+    }
+}
+
+fn values_of(random: &mut StdRng, id: u64, name: &str, birthday: &str) -> String {
+    let (phone, address) = values::contact(random);
+    let (lunar, kind) = values::lunar(random);
+    format!("({id}, {}, {birthday}, {phone}, {address}, {lunar}, {kind})", literal(name))
+}
+
+fn new_birthday(random: &mut StdRng, place: Place, report: &mut WorkloadReport) -> String {
+    let kind = values::birthday_kind(random);
+    let column = BirthdayType::of(place);
+    if kind == BirthdayKind::Invalid {
+        count_invalid(report, column, 1);
+    }
+    values::birthday(random, kind, column)
+}
+
+/// Whether any birthday of the one table can be stored in the other as it is.
+fn carries(old: Place, new: Place) -> bool {
+    BirthdayType::of(new) == BirthdayType::Text || BirthdayType::of(old) != BirthdayType::Text
+}
+
+fn count_invalid(report: &mut WorkloadReport, column: BirthdayType, rows: u64) {
+    match column {
+        BirthdayType::Date => report.invalid_dates += rows,
+        BirthdayType::DateTime | BirthdayType::DateTimeMicroseconds => report.invalid_datetimes += rows,
+        BirthdayType::Text => report.invalid_texts += rows,
+    }
+}
