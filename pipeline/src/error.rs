@@ -151,6 +151,10 @@ codes! {
     /// The target refuses a statement for a reason that will not pass.
     TargetRejected = "target-rejected", Definite;
 
+    /// A lookup's code, kind, page or place makes no sense.
+    LookupMalformed = "lookup-malformed", Definite;
+    /// The lanes of a mapping did not reach the place that a lookup waits for.
+    LookupBehind = "lookup-behind", Transient;
     /// A machine number has given out every uuid up to the end of the range, or the clock is beyond it.
     UuidsExhausted = "uuids-exhausted", Definite;
     /// A port could not be bound.

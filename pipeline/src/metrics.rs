@@ -18,6 +18,7 @@ pub const LANE_ROWS: &str = "anabranch_lane_rows_total";
 pub const LANE_FLUSHES: &str = "anabranch_lane_flushes_total";
 pub const LANE_FLUSH_SECONDS: &str = "anabranch_lane_flush_seconds";
 pub const ROW_DEFECTS: &str = "anabranch_row_defects_total";
+pub const LOOKUP_READINGS: &str = "anabranch_lookup_readings_total";
 pub const HTTP_REQUEST_SECONDS: &str = "anabranch_http_request_seconds";
 pub const CACHE_DELAY: &str = "anabranch_cache_delay_seconds";
 pub const CACHE_BELIEVED: &str = "anabranch_cache_believed";
@@ -80,6 +81,10 @@ pub fn describe() {
     describe_counter!(
         ROW_DEFECTS,
         "Changes to rows that are in no derived table, or hold an odd code, by projection, source and reason"
+    );
+    describe_counter!(
+        LOOKUP_READINGS,
+        "Readings of mapping tables for lookups, which the cache did not answer"
     );
     describe_histogram!(
         HTTP_REQUEST_SECONDS,

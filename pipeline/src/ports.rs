@@ -16,7 +16,7 @@ use bytes::Bytes;
 use crate::capture::BatchBuilder;
 use crate::deliver::{Flush, Progress};
 use crate::error::Fault;
-use crate::lookup::{Claims, Token};
+use crate::lookup::{Claim, Claims, Token};
 
 /// Where a reading of a source begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,8 +93,8 @@ pub trait SourceConnector: Send + Sync {
     /// reader's, each lane has its own. A second reading of the same seat ends the first.
     fn open(&self, entry: Entry, seat: u32) -> impl Future<Output = Result<Self::Source, Fault>> + Send;
 
-    /// Where in the binlog a place lies, as a position of `epoch`. A time leads to a place before its first change, with
-    /// at most a file between.
+    /// Where in the binlog a place lies, as a position of `epoch`. A time leads to a place before its first change,
+    /// with at most a file between.
     fn locate(&self, place: Place, epoch: u16) -> impl Future<Output = Result<Located, Fault>> + Send;
 
     /// The shards that the source has now: one for each captured table.
@@ -201,6 +201,14 @@ pub trait MappingStore: Send + Sync {
         codes: &[StoredCode],
         limit: usize,
     ) -> impl Future<Output = Result<Vec<Claims>, Fault>> + Send;
+
+    /// The claims of a code behind `after`, in the order of [`Claim`], at most `limit`.
+    fn page(
+        &self,
+        code: &StoredCode,
+        after: Option<&Claim>,
+        limit: usize,
+    ) -> impl Future<Output = Result<Claims, Fault>> + Send;
 }
 
 /// One entry to be stored.
@@ -312,8 +320,8 @@ pub struct Mark {
 pub trait Marks: Send + Sync {
     fn read(&self, key: &str) -> impl Future<Output = Result<Mark, Fault>> + Send;
 
-    /// Stores `value` if nobody has stored since `known` was read; else [`crate::error::Code::LeaseLost`]. Durable when it
-    /// returns. After any other error the outcome is unknown.
+    /// Stores `value` if nobody has stored since `known` was read; else [`crate::error::Code::LeaseLost`]. Durable when
+    /// it returns. After any other error the outcome is unknown.
     fn raise(&self, key: &str, known: Mark, value: u64) -> impl Future<Output = Result<Mark, Fault>> + Send;
 }
 

@@ -10,6 +10,7 @@ mod lease;
 mod log;
 mod log_damage;
 mod log_server;
+mod lookup;
 mod nats;
 mod ports;
 mod search;

@@ -13,6 +13,7 @@ mod flow;
 mod large;
 mod log_damage;
 mod log_full;
+mod lookup;
 mod operator;
 mod past;
 mod renames;

@@ -19,8 +19,8 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> Option<(u16, String)
     Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }
 
-/// Head and body of the answer to a request as it goes over the wire; `None` when nobody answers. A daemon that refuses a
-/// body does not wait for it.
+/// Head and body of the answer to a request as it goes over the wire; `None` when nobody answers. A daemon that refuses
+/// a body does not wait for it.
 pub(crate) async fn raw(address: SocketAddr, request: &[u8]) -> Option<String> {
     tokio::time::timeout(APPLICATION_TIMEOUT, ask(address, request)).await.ok()?
 }

@@ -2,5 +2,6 @@
 
 pub mod connection;
 pub mod error;
+mod pool;
 pub mod source;
 pub mod target;

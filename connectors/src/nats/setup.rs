@@ -222,7 +222,8 @@ pub(super) async fn require_leases(
     error::demand::<_, Info>(context, &subject, api, &needed).await.map(drop)
 }
 
-/// The bucket of marks, which only set-up makes: a lost one is for people to know. One whose keys grow old would forget.
+/// The bucket of marks, which only set-up makes: a lost one is for people to know. One whose keys grow old would
+/// forget.
 pub(super) async fn require_marks(
     context: &jetstream::Context,
     log: &LogConfig,

@@ -90,10 +90,7 @@ fn value_json(value: &Value<'_>) -> Json {
         Value::UInt(number) => json!(number),
         // JSON has no NaN and no infinities; MySQL stores none either.
         Value::Double(number) => json!(number),
-        Value::Bytes(bytes) => match std::str::from_utf8(bytes) {
-            Ok(text) => json!(text),
-            Err(_) => json!({ "base64": base64(bytes) }),
-        },
+        Value::Bytes(bytes) => bytes_json(bytes),
         Value::Date { year, month, day } => json!({ "date": format!("{year:04}-{month:02}-{day:02}") }),
         Value::DateTime { year, month, day, hour, minute, second, microsecond } => {
             let date = format!("{year:04}-{month:02}-{day:02}");
@@ -101,6 +98,14 @@ fn value_json(value: &Value<'_>) -> Json {
         }
         Value::Timestamp { microseconds } => json!({ "timestamp_us": microseconds }),
         Value::Time { microseconds } => json!({ "time_us": microseconds }),
+    }
+}
+
+/// Text as it is; what is not UTF-8 in Base64.
+pub fn bytes_json(bytes: &[u8]) -> Json {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => json!(text),
+        Err(_) => json!({ "base64": base64(bytes) }),
     }
 }
 

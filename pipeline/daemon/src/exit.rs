@@ -29,7 +29,10 @@ pub enum Exit {
 impl Exit {
     pub fn of(code: Code) -> Self {
         match (code, code.class()) {
-            (Code::ConfigUnreadable | Code::ConfigInvalid | Code::TargetIsSource, _) => Exit::Usage,
+            (
+                Code::ConfigUnreadable | Code::ConfigInvalid | Code::TargetIsSource | Code::LookupMalformed,
+                _,
+            ) => Exit::Usage,
             (_, Class::Transient) => Exit::Transient,
             (_, Class::Definite) => Exit::Definite,
             (_, Class::Bug) => Exit::Internal,

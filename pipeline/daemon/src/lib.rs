@@ -8,6 +8,7 @@ pub mod change_view;
 pub mod cli;
 pub mod exit;
 pub mod logging;
+pub mod lookup;
 pub mod observe;
 pub mod output;
 pub mod settings;

@@ -11,14 +11,17 @@ use anabranch_connectors::mysql::target::{self as mysql, MysqlLane, MysqlMapping
 use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::redis::{RedisCache, RedisSettings};
 use anabranch_connectors::search::{self, SearchLane, SearchTarget};
-use anabranch_pipeline::config::{CacheConfig, Config, SourceConfig};
+use anabranch_pipeline::config::{CacheConfig, Config, ProjectionConfig, ProjectionKind, SourceConfig};
 use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::{self, SourceConnector};
 use anabranch_pipeline::projections::{LaneScope, Projection};
 use tokio::sync::{OnceCell, Semaphore};
 
+pub use anabranch_connectors::mysql::source::{CapturedTable, TextRow, holds_gtids};
+pub use anabranch_connectors::mysql::target::MysqlMapping as Mapping;
 pub use anabranch_connectors::nats::{NatsLog as Log, TailFrom};
+pub use anabranch_connectors::redis::RedisCache as CodeStore;
 
 /// Every connector of one configuration. Cheap to clone.
 #[derive(Clone)]
@@ -130,6 +133,24 @@ impl Wiring {
     /// The store of a lane, not connected yet.
     pub fn lane(&self, id: &LaneId) -> Result<LaneStore, Fault> {
         self.target(&id.target)?.server.lane(id).ok_or_else(|| unknown("lane", &id.to_string()))
+    }
+
+    /// The projection whose mapping tables answer lookups: the first, and rather one with a cache.
+    pub fn lookup_projection(&self) -> Option<&ProjectionConfig> {
+        let config = &self.0.config;
+        let is_cached = |name: &str| config.caches.iter().any(|cache| cache.projection == name);
+        let mapping = |known: &&ProjectionConfig| matches!(known.kind, ProjectionKind::SerialMapping(_));
+        config.projections.iter().filter(mapping).min_by_key(|known| !is_cached(&known.name))
+    }
+
+    /// What reads a projection's mapping tables, over so many connections to each target.
+    pub fn mapping(&self, projection: &str, connections: usize) -> Option<Mapping> {
+        Mapping::new(&self.0.config, projection, connections)
+    }
+
+    /// The cache of a projection.
+    pub fn cache_of(&self, projection: &str) -> Option<&Cache> {
+        self.0.caches.values().find(|cache| cache.config.projection == projection)
     }
 
     pub fn cache(&self, name: &str) -> Result<&Cache, Fault> {

@@ -2,10 +2,10 @@
 //!
 //! Proof. A place is given out only below the number's *mark*, which was stored before, and is raised only by a process
 //! that knows its revision. A new holder begins at the mark it reads and must raise it first: from then on the holder
-//! before it can raise it no more, and what that one still gives out, however late it wakes, lies below the mark where the
-//! new one began. Within one process places only rise. So no clock decides about uniqueness: one that steps back leaves the
-//! order to the sequence, which carries over into instants ahead of it. The lease of a machine number only keeps two
-//! processes from taking turns.
+//! before it can raise it no more, and what that one still gives out, however late it wakes, lies below the mark where
+//! the new one began. Within one process places only rise. So no clock decides about uniqueness: one that steps back
+//! leaves the order to the sequence, which carries over into instants ahead of it. The lease of a machine number only
+//! keeps two processes from taking turns.
 
 use crate::error::{Code, Fault};
 use crate::ports::{Mark, Marks};
@@ -39,8 +39,8 @@ impl<'m, M: Marks> Mint<'m, M> {
         Ok(Self { marks, key, machine, next: mark.value << SEQUENCE_BITS, mark })
     }
 
-    /// `count` new uuids, rising by instant. `now_ms`: the wall clock since the Unix epoch. After an error the mint is used
-    /// no more: the outcome of raising the mark may be unknown.
+    /// `count` new uuids, rising by instant. `now_ms`: the wall clock since the Unix epoch. After an error the mint is
+    /// used no more: the outcome of raising the mark may be unknown.
     pub async fn issue(&mut self, now_ms: u64, count: u32) -> Result<Vec<u64>, Fault> {
         let now = now_ms.saturating_sub(EPOCH_MS);
         let first = self.next.max(now << SEQUENCE_BITS);

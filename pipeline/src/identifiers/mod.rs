@@ -1,11 +1,12 @@
 //! Uuids of devices: unique over many machines, roughly ordered by time, evenly spread by any small divisor.
 //!
-//! From high to low: 0 (1 bit, so that a signed BIGINT takes it) | instant (41, milliseconds since 2025: 69 years) | the
-//! pair machine (10: 1,024 at once), sequence (12: 4,096 a millisecond, 4 million a second a machine), *permuted*.
+//! From high to low: 0 (1 bit, so that a signed BIGINT takes it) | instant (41, milliseconds since 2025: 69 years) |
+//! the pair machine (10: 1,024 at once), sequence (12: 4,096 a millisecond, 4 million a second a machine), *permuted*.
 //! The permutation is another one in each instant. Without it the low bits would hold the sequence, which is 0 at low
-//! rates, and all rows would lie in table 0; one sequence over all instants is no cure (at 1,000 a second it moves in step
-//! with them, and `% 5` stands still). Unique, because (instant, machine, sequence) ↔ uuid is one to one: the instant is
-//! readable, and within it a permutation is a bijection. `mint.rs` never uses a (machine, instant, sequence) twice.
+//! rates, and all rows would lie in table 0; one sequence over all instants is no cure (at 1,000 a second it moves in
+//! step with them, and `% 5` stands still). Unique, because (instant, machine, sequence) ↔ uuid is one to one: the
+//! instant is readable, and within it a permutation is a bijection. `mint.rs` never uses a (machine, instant, sequence)
+//! twice.
 
 mod mint;
 #[cfg(test)]

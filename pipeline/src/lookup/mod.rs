@@ -4,14 +4,17 @@
 //! writes mapping rows notes their values in the outbox of the same transaction, and the outbox is drained into the
 //! cache (`drain.rs`). A fill takes a token before it reads; draining removes entry and token; an entry is stored only
 //! while its token stands. So what was read before a change is never stored after it.
+//! `reader.rs` answers lookups.
 
 mod drain;
 mod entry;
 mod fill;
+mod reader;
 
 pub use self::drain::{CacheState, Drain, drain};
 pub use self::entry::{EntryDefect, decode, encode};
 pub use self::fill::{TimeToLive, fill};
+pub use self::reader::{Origin, Reader, Readings, Unanswered};
 
 use anabranch_schemas::serial::CodeKind;
 use anabranch_schemas::shard::ShardId;

@@ -77,6 +77,10 @@ impl MappingStore for Same {
     async fn claims(&self, codes: &[StoredCode], _: usize) -> Result<Vec<Claims>, Fault> {
         Ok(vec![Claims { claims: set(0), is_cut: false }; codes.len()])
     }
+
+    async fn page(&self, _: &StoredCode, _: Option<&Claim>, _: usize) -> Result<Claims, Fault> {
+        unreachable!("it is not asked for")
+    }
 }
 
 /// The cached set, if there is one that can be read.
@@ -204,6 +208,10 @@ async fn sets_too_large_to_cache_are_read_and_not_stored(ground: impl Ground) {
         async fn claims(&self, codes: &[StoredCode], limit: usize) -> Result<Vec<Claims>, Fault> {
             let claims = vec![set(0)[0].clone(); limit];
             Ok(vec![Claims { claims, is_cut: true }; codes.len()])
+        }
+
+        async fn page(&self, _: &StoredCode, _: Option<&Claim>, _: usize) -> Result<Claims, Fault> {
+            unreachable!("it is not asked for")
         }
     }
     let (cache, code) = (ground.cache(), code("CRATE"));

@@ -136,6 +136,26 @@ impl Gtids {
         }
     }
 
+    /// Whether every group of `others` is among these.
+    pub fn hold(&self, others: &Self) -> bool {
+        match (self, others) {
+            (Self::MariaDb(_), Self::MariaDb(_)) => others.domains().all(|(domain, _, sequence)| {
+                self.domains().any(|(known, _, last)| known == domain && last >= sequence)
+            }),
+            (Self::MySql(sets), Self::MySql(others)) => others.iter().all(|(tag, wanted)| {
+                wanted.uuid_sets.iter().all(|(uuid, wanted)| {
+                    let known = sets.get(tag).and_then(|set| set.uuid_sets.get(uuid));
+                    wanted.intervals.iter().all(|wanted| {
+                        let covers =
+                            |known: &Interval| known.start <= wanted.start && wanted.end <= known.end;
+                        known.is_some_and(|known| known.intervals.iter().any(covers))
+                    })
+                })
+            }),
+            _ => false,
+        }
+    }
+
     /// The set as MySQL's replication request wants it: one entry for each uuid and tag.
     pub fn sids(&self) -> Vec<Sid<'static>> {
         let Self::MySql(sets) = self else { return Vec::new() };
@@ -371,6 +391,23 @@ mod tests {
         assert_eq!(gtids.sids().len(), 2);
         let again = Gtids::parse(Flavor::MySql, &gtids.to_string()).unwrap();
         assert_eq!(again.to_string(), gtids.to_string());
+    }
+
+    #[test]
+    fn a_set_holds_what_is_not_beyond_it() {
+        let mariadb = |text| Gtids::parse(Flavor::MariaDb, text).unwrap();
+        let set = mariadb("0-1-42,1-2-7");
+        assert!(["", "0-1-42", "0-3-41,1-2-7"].into_iter().all(|others| set.hold(&mariadb(others))));
+        assert!(["0-1-43", "2-1-1", "0-1-1,1-2-8"].into_iter().all(|others| !set.hold(&mariadb(others))));
+        let mysql = |text: String| Gtids::parse(Flavor::MySql, &text).unwrap();
+        let set = mysql(format!("{UUID}:1-9:11-12:tag:1-3"));
+        assert!(
+            ["2-9", "1", "11-12:tag:3", "tag:1"].into_iter().all(|o| set.hold(&mysql(format!("{UUID}:{o}"))))
+        );
+        assert!(
+            ["10", "9-11", "tag:4", "other:1"].into_iter().all(|o| !set.hold(&mysql(format!("{UUID}:{o}"))))
+        );
+        assert!(!set.hold(&mariadb("0-1-1")));
     }
 
     #[test]

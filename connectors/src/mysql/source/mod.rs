@@ -12,6 +12,7 @@ mod events;
 mod group;
 mod gtid;
 pub mod inspect;
+mod inventory;
 mod locate;
 mod maps;
 mod outcome;
@@ -42,14 +43,18 @@ use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;
 use tokio::sync::Mutex;
 
-use self::gtid::Gtids;
+use self::gtid::{Flavor, Gtids};
+pub use self::inventory::TextRow;
 use self::position::{FILE_START, Position};
 use self::session::{Address, Session};
 use self::stream::Beginning;
 pub use self::stream::MysqlStream;
+pub use self::tables::CapturedTable;
 use self::tables::CapturedTables;
 use self::transport::{Start, Transport};
 use super::connection::async_options;
+use super::error::Side;
+use super::pool::Pool;
 
 /// A source as configured; connections are made when they are needed.
 pub struct MysqlSource {
@@ -59,17 +64,36 @@ pub struct MysqlSource {
     address: Address,
     /// Kept open between calls of `head`.
     head: Mutex<Option<Session>>,
+    /// For lookups.
+    questions: Pool,
+}
+
+/// Questions of lookups at once: the source has other work.
+const QUESTIONS: usize = 4;
+
+/// Whether the set, in the notation of a server of this flavor, holds every group of `wanted`; `None` when one of them is
+/// no such set.
+pub fn holds_gtids(flavor: &str, set: &str, wanted: &str) -> Option<bool> {
+    let flavor = [Flavor::MariaDb, Flavor::MySql].into_iter().find(|known| known.as_str() == flavor)?;
+    Some(Gtids::parse(flavor, set)?.hold(&Gtids::parse(flavor, wanted)?))
 }
 
 impl MysqlSource {
     /// `entities` are all configured ones; `config` says which of them this source has. The server sends a heartbeat
     /// after `heartbeat` of silence, and is stalled after two.
     pub fn new(config: &SourceConfig, entities: &[EntityConfig], heartbeat: Duration) -> Self {
+        let address = Address::of(config);
         Self {
             config: config.clone(),
             entities: entities.to_vec(),
             heartbeat,
-            address: Address::of(config),
+            questions: Pool::new(
+                (Side::Source, address.subject.clone()),
+                &config.url,
+                config.ca_file.as_deref(),
+                QUESTIONS,
+            ),
+            address,
             head: Mutex::new(None),
         }
     }

@@ -100,6 +100,11 @@ impl CapturedTables {
         }
     }
 
+    /// All tables seen so far.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<CapturedTable>> {
+        self.known.values()
+    }
+
     /// The shards of all tables seen so far.
     pub fn shards(&self) -> impl Iterator<Item = ShardId> {
         self.known.keys().copied()

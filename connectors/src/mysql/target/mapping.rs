@@ -14,8 +14,8 @@ use anabranch_schemas::shard::ShardId;
 use futures::future::try_join_all;
 
 use super::MysqlTarget;
-use super::pool::Pool;
 use crate::mysql::connection::{push_bytes, quote_table};
+use crate::mysql::pool::Pool;
 
 /// Codes a statement: its text stays small, and its answer is soon there.
 const STATEMENT_CODES: usize = 200;
@@ -34,23 +34,8 @@ impl MysqlMapping {
     pub fn new(config: &Config, projection: &str, connections: usize) -> Option<Self> {
         let configured = config.projections.iter().find(|known| known.name == projection)?;
         let Projection::SerialMapping(mapping) = Projection::new(configured) else { return None };
-        let pool = |target: &String| Some(Pool::new(&MysqlTarget::new(config, target)?, connections));
+        let pool = |target: &String| Some(MysqlTarget::new(config, target)?.pool(connections));
         Some(Self { mapping, pools: configured.targets.iter().map(pool).collect::<Option<_>>()? })
-    }
-
-    /// The claims of a code behind `after`, at most `limit`.
-    pub async fn page(
-        &self,
-        code: &StoredCode,
-        after: Option<&Claim>,
-        limit: usize,
-    ) -> Result<Claims, Fault> {
-        let target = self.target_of(code);
-        let mut sql = String::new();
-        self.push_select(&mut sql, 0, code, after, limit);
-        let mut claims = vec![Claims::default()];
-        self.take(&mut claims, self.pools[target].rows(sql).await?, limit)?;
-        Ok(claims.swap_remove(0))
     }
 
     fn target_of(&self, code: &StoredCode) -> usize {
@@ -128,5 +113,14 @@ impl MappingStore for MysqlMapping {
             self.take(&mut claims, rows, limit)?;
         }
         Ok(claims)
+    }
+
+    async fn page(&self, code: &StoredCode, after: Option<&Claim>, limit: usize) -> Result<Claims, Fault> {
+        let target = self.target_of(code);
+        let mut sql = String::new();
+        self.push_select(&mut sql, 0, code, after, limit);
+        let mut claims = vec![Claims::default()];
+        self.take(&mut claims, self.pools[target].rows(sql).await?, limit)?;
+        Ok(claims.swap_remove(0))
     }
 }

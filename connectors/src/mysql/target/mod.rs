@@ -11,7 +11,6 @@ mod ddl;
 mod lane;
 mod mapping;
 mod outbox;
-mod pool;
 mod progress;
 mod session;
 mod setup;
@@ -31,10 +30,11 @@ pub use self::lane::MysqlLane;
 pub use self::mapping::MysqlMapping;
 pub use self::outbox::MysqlOutbox;
 use self::outbox::{CACHE_TABLE, OUTBOX_TABLE};
-use self::pool::Pool;
 use self::session::Session;
 pub use self::setup::SetupReport;
 use super::connection::quote_table;
+use super::error::Side;
+use super::pool::Pool;
 use crate::progress::StoredProgress;
 
 /// What makes every missing table and row that may be made.
@@ -100,7 +100,8 @@ impl MysqlTarget {
     }
 
     fn pool(&self, connections: usize) -> Pool {
-        Pool::new(self, connections)
+        let named = (Side::Target, self.subject());
+        Pool::new(named, &self.0.url, self.0.ca_file.as_deref(), connections)
     }
 
     /// Name and statement of each control table.
@@ -171,7 +172,7 @@ impl MysqlLane {
 }
 
 /// Adds what repairs it to a fault that an error number made.
-fn with_remedy(fault: Fault) -> Fault {
+pub(super) fn with_remedy(fault: Fault) -> Fault {
     match fault.code() {
         Code::TargetTableMissing => fault.remedy(SETUP_COMMAND),
         Code::TargetTableShape => fault.remedy("anabranch --config FILE check"),

@@ -12,9 +12,9 @@ use anabranch_schemas::serial::{STORED_BYTES_MAX, StoredCode};
 use mysql_async::Row;
 
 use super::MysqlTarget;
-use super::pool::Pool;
 use super::progress::literal;
 use crate::mysql::connection::{push_bytes, quote_table};
+use crate::mysql::pool::Pool;
 
 pub(super) const OUTBOX_TABLE: &str = "outbox";
 pub(super) const CACHE_TABLE: &str = "cache";

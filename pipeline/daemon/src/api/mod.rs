@@ -7,6 +7,7 @@
 pub mod client;
 mod guard;
 mod problem;
+mod serials;
 pub mod uuids;
 
 use std::net::SocketAddr;
@@ -29,12 +30,13 @@ use tokio_util::sync::CancellationToken;
 use self::guard::Guard;
 use self::problem::Problem;
 use self::uuids::Orders;
+use crate::lookup::Lookup;
 use crate::observe::{Observatory, Reason, StatusView};
 
 const OPENAPI: &str = include_str!("openapi.json");
 
 /// What the handlers show and use.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Shown {
     /// The configuration's name.
     pub name: String,
@@ -44,6 +46,14 @@ pub struct Shown {
     /// Of applications; none = their endpoints are closed.
     pub tokens: Vec<Secret>,
     pub orders: Orders,
+    /// `None` when there are no mapping tables.
+    pub lookup: Option<Lookup>,
+}
+
+impl FromRef<Shown> for Option<Lookup> {
+    fn from_ref(shown: &Shown) -> Self {
+        shown.lookup.clone()
+    }
 }
 
 impl FromRef<Shown> for Orders {
@@ -117,7 +127,11 @@ fn open_routes() -> Routes {
 
 /// For those who send a token.
 fn application_routes() -> Routes {
-    vec![("/v1/uuids", Method::POST, post(uuids::give))]
+    vec![
+        ("/v1/uuids", Method::POST, post(uuids::give)),
+        ("/v1/serials/{code}", Method::GET, get(serials::by_code)),
+        ("/v1/serials/lookup", Method::POST, post(serials::batch)),
+    ]
 }
 
 fn router(shown: Shown) -> Router {

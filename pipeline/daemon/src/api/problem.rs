@@ -1,7 +1,7 @@
 //! Every error of the HTTP API in one form: `application/problem+json` (RFC 9457) with a stable code and a remedy.
 //!
-//! A fault of the product keeps its code, so `anabranch explain CODE` helps here too. Codes of requests that are wrong in
-//! themselves are the API's own.
+//! A fault of the product keeps its code, so `anabranch explain CODE` helps here too. Codes of requests that are wrong
+//! in themselves are the API's own.
 
 use std::borrow::Cow;
 
@@ -62,8 +62,8 @@ impl Problem {
     }
 }
 
-impl From<Fault> for Problem {
-    fn from(fault: Fault) -> Self {
+impl From<&Fault> for Problem {
+    fn from(fault: &Fault) -> Self {
         let code = fault.code().as_str();
         let detail = format!("{}: {}", fault.subject(), fault.found());
         let remedy = fault.remedy_text().map_or_else(|| format!("anabranch explain {code}"), str::to_owned);

@@ -6,6 +6,7 @@
 mod check;
 mod completions;
 mod explain;
+mod lookup;
 mod replay;
 mod run;
 mod setup;
@@ -49,6 +50,7 @@ enum Command {
     Run(run::Arguments),
     Status(status::Arguments),
     Tail(tail::Arguments),
+    Lookup(lookup::Arguments),
     Replay(replay::Arguments),
     Completions(completions::Arguments),
     Explain(explain::Arguments),
@@ -83,6 +85,7 @@ impl Cli {
             Command::Run(arguments) => run::run(self, arguments),
             Command::Status(arguments) => status::run(self, arguments),
             Command::Tail(arguments) => tail::run(self, arguments),
+            Command::Lookup(arguments) => lookup::run(self, arguments),
             Command::Replay(arguments) => replay::run(self, arguments),
             Command::Completions(arguments) => Ok(completions::run(arguments)),
             Command::Explain(arguments) => explain::run(arguments),

@@ -4,6 +4,7 @@
 //! it; then the lanes, which commit what they have with their progress; then the mint, polling and HTTP. All of it within
 //! `limits.shutdown`; what has not ended then is cut off and loses nothing. A second signal ends the process at once.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anabranch_pipeline::config::Config;
@@ -20,6 +21,7 @@ use super::{Cli, Outcome, block_on};
 use crate::api::uuids::Orders;
 use crate::api::{Listener, Shown};
 use crate::exit::Exit;
+use crate::lookup::Lookup;
 use crate::observe::{Observatory, lanes, poll};
 use crate::wiring::Wiring;
 use crate::{output, tasks, telemetry};
@@ -101,11 +103,17 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         tasks::spawn_mint(&mut mints, &wiring, &orders);
     }
     let mut servants = JoinSet::new();
+    let lookup = serves.then(|| Lookup::new(&wiring)).flatten();
+    if let Some(lookup) = lookup.clone() {
+        let observatory = observatory.clone();
+        let status = move || observatory.status(&BTreeMap::new(), std::time::Instant::now());
+        servants.spawn(lookup.keep(status, root.child_token()));
+    }
     servants.spawn(poll::run(wiring, observatory.clone(), root.child_token()));
     servants.spawn(upkeep(metrics.clone(), root.child_token()));
     if let Some(listener) = listener {
         let (name, tasks) = (config.name.clone(), states.clone());
-        let shown = Shown { name, observatory, tasks, metrics, tokens, orders };
+        let shown = Shown { name, observatory, tasks, metrics, tokens, orders, lookup };
         servants.spawn(listener.serve(shown, root.child_token()));
     }
 

@@ -1,14 +1,16 @@
-//! A bounded number of connections to a target, for questions that come at any time.
+//! A bounded number of connections to a server, for questions that come at any time.
 
+use std::path::Path;
 use std::time::Duration;
 
+use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::{Code, Fault};
 use mysql_async::prelude::Queryable;
 use mysql_async::{PoolConstraints, PoolOpts, Row};
 
-use super::{MysqlTarget, with_remedy};
-use crate::mysql::connection::async_options;
-use crate::mysql::error::{Side, from_async};
+use super::connection::async_options;
+use super::error::{Side, from_async};
+use super::target;
 
 /// Waiting for a connection, connecting and the answer together.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -19,17 +21,24 @@ const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 /// Connections that are made when they are needed and kept for the next question.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
+    side: Side,
     subject: String,
     pool: mysql_async::Pool,
 }
 
 impl Pool {
-    pub(super) fn new(target: &MysqlTarget, connections: usize) -> Self {
+    /// `subject` is the server as faults name it.
+    pub(super) fn new(
+        (side, subject): (Side, String),
+        url: &ServerUrl,
+        ca_file: Option<&Path>,
+        connections: usize,
+    ) -> Self {
         let constraints = PoolConstraints::new(0, connections.max(1)).expect("0 is not above the maximum");
-        let options = async_options(&target.0.url, target.0.ca_file.as_deref())
+        let options = async_options(url, ca_file)
             .init(vec![SESSION])
             .pool_opts(PoolOpts::default().with_constraints(constraints).with_reset_connection(false));
-        Self { subject: target.subject(), pool: mysql_async::Pool::new(options) }
+        Self { side, subject, pool: mysql_async::Pool::new(options) }
     }
 
     /// One statement's rows.
@@ -39,10 +48,19 @@ impl Pool {
             connection.query::<Row, _>(sql).await
         };
         match tokio::time::timeout(TIMEOUT, work).await {
-            Ok(rows) => rows.map_err(|error| with_remedy(from_async(Side::Target, &self.subject, error))),
+            Ok(rows) => rows.map_err(|error| {
+                let fault = from_async(self.side, &self.subject, error);
+                match self.side {
+                    Side::Source => fault,
+                    Side::Target => target::with_remedy(fault),
+                }
+            }),
             Err(_) => {
-                let found = format!("no answer within {} s", TIMEOUT.as_secs());
-                Err(Fault::new(Code::TargetUnreachable, &self.subject, found))
+                let code = match self.side {
+                    Side::Source => Code::SourceUnreachable,
+                    Side::Target => Code::TargetUnreachable,
+                };
+                Err(Fault::new(code, &self.subject, format!("no answer within {} s", TIMEOUT.as_secs())))
             }
         }
     }

@@ -1,0 +1,116 @@
+//! `GET /v1/serials/{code}` and `POST /v1/serials/lookup`: from any code of a device to the device.
+//!
+//! The code in the path is any bytes, percent-encoded. A code that is the word `lookup` is asked for by POST, or with a
+//! letter of it encoded.
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, Uri};
+use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Serialize};
+
+use super::guard::Body;
+use super::problem::Problem;
+use crate::lookup::{Answer, Lookup, Place, Question, Refusal};
+
+/// Codes of one request: few enough for one reading of each target.
+const CODES_MAX: usize = 1000;
+/// Of a batch, so that its answer stays below some megabytes.
+const BATCH_LIMIT: usize = 20;
+const PREFIX: &str = "/v1/serials/";
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wanted {
+    kind: Option<String>,
+    limit: Option<usize>,
+    after: Option<String>,
+    #[serde(default)]
+    rows: bool,
+    at_least: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Batch {
+    codes: Vec<String>,
+    kind: Option<String>,
+    /// Claims a code.
+    limit: Option<usize>,
+    at_least: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Answers {
+    answers: Vec<Answer>,
+}
+
+pub async fn by_code(
+    State(lookup): State<Option<Lookup>>,
+    uri: Uri,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Result<Json<Answer>, Problem> {
+    let lookup = lookup.ok_or_else(unconfigured)?;
+    let Query(wanted) = wanted.map_err(|rejection| malformed(rejection.body_text()))?;
+    let place = wanted.at_least.as_deref().map(str::parse::<Place>).transpose()?;
+    let code = percent_decode_str(uri.path().strip_prefix(PREFIX).unwrap_or_default()).collect();
+    let question =
+        Question::new(code, wanted.kind.as_deref(), wanted.limit, wanted.after.as_deref(), wanted.rows)?;
+    let mut answers = lookup.ask(&[question], place.as_ref()).await?;
+    answers.pop().map(Json).ok_or_else(|| malformed("nothing was asked".to_owned()))
+}
+
+pub async fn batch(
+    State(lookup): State<Option<Lookup>>,
+    Body(batch): Body<Batch>,
+) -> Result<Json<Answers>, Problem> {
+    let lookup = lookup.ok_or_else(unconfigured)?;
+    if !(1..=CODES_MAX).contains(&batch.codes.len()) {
+        return Err(malformed(format!(
+            "{} codes; 1 to {CODES_MAX} are looked up at once",
+            batch.codes.len()
+        )));
+    }
+    let place = batch.at_least.as_deref().map(str::parse::<Place>).transpose()?;
+    let limit = batch.limit.unwrap_or(BATCH_LIMIT);
+    if limit > BATCH_LIMIT {
+        return Err(malformed(format!("limit is {limit}; it can be 1 to {BATCH_LIMIT} in a batch")));
+    }
+    let mut questions = Vec::with_capacity(batch.codes.len());
+    for (place, code) in batch.codes.into_iter().enumerate() {
+        let question = Question::new(code.into_bytes(), batch.kind.as_deref(), Some(limit), None, false);
+        questions.push(question.map_err(|refusal| match refusal {
+            Refusal::Malformed(detail) => malformed(format!("codes[{place}]: {detail}")),
+            refusal => refusal.into(),
+        })?);
+    }
+    let answers = lookup.ask(&questions, place.as_ref()).await?;
+    Ok(Json(Answers { answers }))
+}
+
+fn unconfigured() -> Problem {
+    let detail = "this daemon's configuration has no mapping tables";
+    Problem::new(StatusCode::NOT_FOUND, "lookup-unconfigured", detail, "see deploy/serial-codes.example.toml")
+}
+
+fn malformed(detail: String) -> Problem {
+    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "question-malformed", detail, "see GET /v1/openapi.json")
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Malformed(detail) => malformed(detail),
+            Refusal::Busy => {
+                let remedy = "send fewer at once, or ask more daemons";
+                Self::passing("too-many-requests", Refusal::Busy.to_string(), remedy)
+            }
+            Refusal::Behind(missing) => {
+                let remedy = "ask again, or without at_least for what is there; GET /v1/status shows the lag";
+                Self::passing("not-there-yet", missing, remedy)
+            }
+            Refusal::Failed(fault) => Self::from(&*fault),
+        }
+    }
+}

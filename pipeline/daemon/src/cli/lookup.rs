@@ -1,0 +1,140 @@
+//! `lookup`: the devices that have a code, for people. The same code as the HTTP API's; it needs no running daemon.
+//!
+//! When the daemon of this configuration answers, its lag is shown, which knows the past.
+
+use std::sync::Arc;
+
+use anabranch_pipeline::error::{Code, Fault};
+use clap::Args;
+
+use super::{Cli, Outcome, block_on};
+use crate::api::client;
+use crate::exit::Exit;
+use crate::lookup::{Answer, Lookup, Place, Question, Refusal};
+use crate::output;
+use crate::wiring::Wiring;
+
+/// Find the devices that have a code: an IMEI, MEID, box or item code
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The code, exactly as it is written on the label
+    code: String,
+    /// Only as this kind: imei1, imei2, meid, box_no, item_code
+    #[arg(long)]
+    kind: Option<String>,
+    /// Wait, 2 s at most, until this place of a source's binlog has been passed: SOURCE:1:42:8192,
+    /// SOURCE:binlog.000042:8192 or SOURCE:GTID-set
+    #[arg(long, value_name = "PLACE")]
+    at_least: Option<String>,
+    /// Read the inventory rows too
+    #[arg(long)]
+    rows: bool,
+    /// Claims shown at once
+    #[arg(long)]
+    limit: Option<usize>,
+    /// Go on behind a page: what it said as `next`
+    #[arg(long, value_name = "NEXT")]
+    after: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
+    let config = cli.configuration()?;
+    let listen = config.http.listen;
+    let answer = block_on(async {
+        let wiring = Wiring::new(config);
+        let lookup = Lookup::new(&wiring).ok_or_else(|| vec![unconfigured()])?;
+        lookup.look().await;
+        if let Some(listen) = listen
+            && let Some(daemon) = client::status(listen).await
+        {
+            lookup.lanes_seen(&daemon.status);
+        }
+        ask(&lookup, arguments).await.map_err(|refusal| vec![fault(refusal)])
+    })??;
+    let text = if arguments.json { output::json(&answer) } else { text(&answer) };
+    _ = output::line(&text);
+    Ok(Exit::Success)
+}
+
+async fn ask(lookup: &Lookup, arguments: &Arguments) -> Result<Answer, Refusal> {
+    let place = arguments.at_least.as_deref().map(str::parse::<Place>).transpose()?;
+    let (kind, after) = (arguments.kind.as_deref(), arguments.after.as_deref());
+    let question =
+        Question::new(arguments.code.clone().into_bytes(), kind, arguments.limit, after, arguments.rows)?;
+    let mut answers = lookup.ask(&[question], place.as_ref()).await?;
+    answers.pop().ok_or_else(|| Refusal::Malformed("nothing was asked".to_owned()))
+}
+
+fn unconfigured() -> Fault {
+    Fault::new(Code::ConfigInvalid, "configuration key projections", "none of kind `serial_mapping`")
+        .needs("mapping tables to look into")
+        .remedy("see deploy/serial-codes.example.toml")
+}
+
+fn fault(refusal: Refusal) -> Fault {
+    match refusal {
+        Refusal::Malformed(detail) => Fault::new(Code::LookupMalformed, "lookup", detail),
+        Refusal::Behind(missing) => Fault::new(Code::LookupBehind, "lookup", missing)
+            .needs("the place of --at-least, within 2 s")
+            .remedy("try again, or without --at-least; `anabranch --config FILE status` shows the lag"),
+        Refusal::Busy => Fault::new(Code::TargetUnreachable, "lookup", Refusal::Busy.to_string()),
+        Refusal::Failed(fault) => Arc::into_inner(fault)
+            .unwrap_or_else(|| Fault::new(Code::Internal, "lookup", "a fault that others hold too")),
+    }
+}
+
+/// One line a claim, and the rows beneath.
+fn text(answer: &Answer) -> String {
+    let unknown = || "?".to_owned();
+    let mut lines = vec![["DEVICE", "KIND", "SOURCE", "TABLE", ""].map(str::to_owned)];
+    for device in &answer.devices {
+        for claim in &device.claims {
+            let table = claim.database.as_ref().zip(claim.table.as_ref());
+            lines.push([
+                String::from_utf8_lossy(&device.uuid).into_owned(),
+                claim.kind.to_owned(),
+                claim.source.clone().unwrap_or_else(unknown),
+                table.map_or_else(unknown, |(database, table)| format!("{database}.{table}")),
+                match claim.confirmed {
+                    None => String::new(),
+                    Some(true) => "the row says so".to_owned(),
+                    Some(false) => "the row does not say so (any more)".to_owned(),
+                },
+            ]);
+            if let Some(row) = &claim.row {
+                lines.push([format!("  {row}"), String::new(), String::new(), String::new(), String::new()]);
+            }
+        }
+    }
+    let widths: [usize; 4] = std::array::from_fn(|column| {
+        let cells = lines.iter().filter(|line| !line[1].is_empty()).map(|line| line[column].chars().count());
+        cells.max().unwrap_or_default()
+    });
+    let mut text = String::new();
+    for [device, kind, source, table, note] in &lines {
+        let [one, two, three, four] = widths;
+        let line = format!("{device:one$}  {kind:two$}  {source:three$}  {table:four$}  {note}");
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    if answer.devices.is_empty() {
+        text = "no device has this code\n".to_owned();
+    }
+    text.push_str(&format!("from {}", answer.from));
+    if let Some(lag) = answer.freshness.lag_ms {
+        text.push_str(&format!(", lanes {lag} ms behind"));
+    }
+    if answer.freshness.replaying {
+        text.push_str(", a lane is replaying: rows may be missing");
+    }
+    if let Some(why) = &answer.freshness.cache_bypassed {
+        text.push_str(&format!("; past the cache: {why}"));
+    }
+    if let Some(next) = &answer.next {
+        text.push_str(&format!("\nthere are more: --after {next}"));
+    }
+    text
+}

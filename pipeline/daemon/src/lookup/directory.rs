@@ -1,0 +1,138 @@
+//! Which table of which source a shard id is, and the inventory rows there.
+//!
+//! Learned from the sources' catalogs, at first and whenever an id is met that is not known. A source that is down
+//! leaves its names and rows out; it fails no lookup.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anabranch_schemas::change::Entity;
+use anabranch_schemas::serial::StoredCode;
+use anabranch_schemas::shard::ShardId;
+use serde_json::{Map, Value as Json};
+use tokio::time::Instant;
+
+use super::question::Question;
+use super::view::Answer;
+use crate::change_view::bytes_json;
+use crate::wiring::{CapturedTable, TextRow, Wiring};
+
+/// A catalog of thousands of tables is not listed more often, whatever unknown ids are met.
+const LIST_INTERVAL: Duration = Duration::from_secs(5);
+/// Wait for one source.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A table and its source's name.
+type Known = (String, Arc<CapturedTable>);
+
+#[derive(Default)]
+pub(super) struct Directory {
+    tables: Mutex<HashMap<ShardId, Known>>,
+    listed: Mutex<BTreeSet<String>>,
+    tried_at: Mutex<Option<Instant>>,
+    has_met_unknown: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Directory {
+    /// Lists the tables of sources that were not listed yet; of all when an unknown id was met.
+    pub(super) async fn complete(&self, wiring: &Wiring) {
+        let unknown = self.has_met_unknown.load(Ordering::Relaxed);
+        let wanted: Vec<&str> = {
+            let listed = lock(&self.listed);
+            let has_devices = |entities: &[Entity]| entities.contains(&Entity::SerialCode);
+            let sources = wiring.config().sources.iter().filter(|source| has_devices(&source.entities));
+            sources
+                .map(|source| source.name.as_str())
+                .filter(|name| unknown || !listed.contains(*name))
+                .collect()
+        };
+        if wanted.is_empty() || lock(&self.tried_at).is_some_and(|at| at.elapsed() < LIST_INTERVAL) {
+            return;
+        }
+        *lock(&self.tried_at) = Some(Instant::now());
+        self.has_met_unknown.store(false, Ordering::Relaxed);
+        for name in wanted {
+            let Ok(source) = wiring.source(name) else { continue };
+            match tokio::time::timeout(ANSWER_TIMEOUT, source.captured_tables()).await {
+                Ok(Ok(tables)) => {
+                    let named =
+                        tables.into_iter().map(|table| (table.identity.shard, (name.to_owned(), table)));
+                    lock(&self.tables).extend(named);
+                    lock(&self.listed).insert(name.to_owned());
+                }
+                Ok(Err(fault)) => tracing::debug!(source = name, %fault, "its tables are not listed"),
+                Err(_) => tracing::debug!(source = name, "its tables are not listed in time"),
+            }
+        }
+    }
+
+    fn table(&self, shard: ShardId) -> Option<Known> {
+        let known = lock(&self.tables).get(&shard).cloned();
+        if known.is_none() {
+            self.has_met_unknown.store(true, Ordering::Relaxed);
+        }
+        known
+    }
+
+    /// Puts the names of tables to the claims.
+    pub(super) fn name(&self, answer: &mut Answer) {
+        for claim in answer.claims_mut() {
+            if let Some((source, table)) = self.table(claim.shard) {
+                claim.source = Some(source);
+                claim.database = Some(table.identity.database.to_string());
+                claim.table = Some(table.identity.table.to_string());
+            }
+        }
+    }
+
+    /// Reads the rows that are asked for, and those of devices that several tables claim: a device is in one of them.
+    pub(super) async fn read_rows(&self, wiring: &Wiring, question: &Question, answer: &mut Answer) {
+        let mut wanted: HashMap<ShardId, BTreeSet<Box<[u8]>>> = HashMap::new();
+        for device in &answer.devices {
+            if question.with_rows || device.is_disputed() {
+                for claim in &device.claims {
+                    wanted.entry(claim.shard).or_default().insert(device.uuid.clone());
+                }
+            }
+        }
+        for (shard, uuids) in wanted {
+            let Some((source, table)) = self.table(shard) else { continue };
+            let Ok(source) = wiring.source(&source) else { continue };
+            let uuids: Vec<&[u8]> = uuids.iter().map(|uuid| &**uuid).collect();
+            let rows = tokio::time::timeout(ANSWER_TIMEOUT, source.rows_by_key(&table, &uuids)).await;
+            match rows {
+                Ok(Ok(rows)) => confirm(question, answer, shard, &uuids, &rows),
+                Ok(Err(fault)) => tracing::debug!(%fault, "inventory rows are not read"),
+                Err(_) => tracing::debug!("inventory rows are not read in time"),
+            }
+        }
+    }
+}
+
+/// Says of each claim of the shard whether its row says so too, and shows the row where it is asked for.
+fn confirm(question: &Question, answer: &mut Answer, shard: ShardId, uuids: &[&[u8]], rows: &[TextRow]) {
+    let fields = Entity::SerialCode.fields();
+    for device in answer.devices.iter_mut().filter(|device| uuids.contains(&&*device.uuid)) {
+        let row =
+            rows.iter().find(|row| row.first().is_some_and(|uuid| uuid.as_deref() == Some(&*device.uuid)));
+        for claim in device.claims.iter_mut().filter(|claim| claim.shard == shard) {
+            let stored = |code: &[u8]| StoredCode::new(claim.code_kind, code);
+            let value = fields.iter().position(|field| *field == claim.kind).zip(row);
+            let value = value.and_then(|(place, row)| row.get(place)?.as_deref());
+            claim.confirmed = Some(value.is_some_and(|value| stored(value) == stored(&question.code)));
+            claim.row = row.filter(|_| question.with_rows).map(|row| {
+                let values = row.iter().map(|value| value.as_deref().map_or(Json::Null, bytes_json));
+                Json::Object(
+                    fields.iter().map(|field| (*field).to_owned()).zip(values).collect::<Map<_, _>>(),
+                )
+            });
+        }
+    }
+    answer.from = "inventory";
+}

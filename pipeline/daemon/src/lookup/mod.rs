@@ -1,0 +1,226 @@
+//! From a code to devices, for the HTTP API and the command `lookup`.
+//!
+//! The chain: cache, mapping table, and the inventory rows where they are asked for or where claims of a device
+//! disagree (it is being moved). Everything here may be asked by many at once; `question.rs` is what can be asked,
+//! `place.rs` waits until mapping lanes have passed a place, `directory.rs` knows which table a shard id is, `view.rs`
+//! is the answer.
+
+mod directory;
+mod place;
+mod question;
+mod view;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::lookup::{Claim, Claims, Origin, Reader, Readings, Unanswered};
+use anabranch_schemas::serial::{CodeKind, StoredCode};
+use tokio_util::sync::CancellationToken;
+
+use self::directory::Directory;
+use self::place::Passage;
+pub use self::question::{Cursor, PAGE_CLAIMS_MAX, Place, Question, Refusal, code};
+pub use self::view::{Answer, Freshness};
+use crate::observe::StatusView;
+use crate::wiring::{CodeStore, Mapping, Wiring};
+
+/// Connections to each target, and readings at once over them.
+const READINGS: usize = 16;
+/// Half a second of readings that take a millisecond each; whoever comes then is told to come again.
+const QUEUED: usize = 512;
+/// What is known of cache, lanes and tables is renewed this often.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Answers lookups. Clones share everything.
+#[derive(Clone)]
+pub struct Lookup(Arc<Desk>);
+
+struct Desk {
+    wiring: Wiring,
+    projection: String,
+    reader: Reader<CodeStore, Mapping>,
+    directory: Directory,
+    passage: Passage,
+    freshness: Mutex<Freshness>,
+}
+
+impl Lookup {
+    /// `None` when nothing is configured that could be asked.
+    pub fn new(wiring: &Wiring) -> Option<Self> {
+        let projection = wiring.lookup_projection()?.name.clone();
+        let mapping = wiring.mapping(&projection, READINGS)?;
+        let cache = wiring.cache_of(&projection);
+        let cache = cache.map(|cache| (cache.redis.clone(), cache.config.time_to_live));
+        Some(Self(Arc::new(Desk {
+            reader: Reader::new(cache, mapping, Readings { at_once: READINGS, queued: QUEUED }),
+            directory: Directory::default(),
+            passage: Passage::new(wiring, &projection),
+            freshness: Mutex::default(),
+            wiring: wiring.clone(),
+            projection,
+        })))
+    }
+
+    /// Keeps what is known of cache, lanes and tables up to date until `cancel`.
+    pub async fn keep(self, status: impl Fn() -> StatusView, cancel: CancellationToken) {
+        let mut ticks = tokio::time::interval(LOOK_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            self.lanes_seen(&status());
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = self.look() => {}
+            }
+        }
+    }
+
+    /// Looks once at the cache and, where something is not known yet, at the sources' tables.
+    pub async fn look(&self) {
+        let desk = &self.0;
+        if let Some(cache) = desk.wiring.cache_of(&desk.projection) {
+            desk.reader.look(&cache.outboxes).await;
+        }
+        desk.directory.complete(&desk.wiring).await;
+    }
+
+    /// What is known of the lanes.
+    pub fn lanes_seen(&self, status: &StatusView) {
+        let freshness = Freshness::of(&self.0.projection, status);
+        *self.0.freshness.lock().unwrap_or_else(PoisonError::into_inner) = freshness;
+    }
+
+    /// Answers each question; all have the same place to wait for.
+    pub async fn ask(&self, questions: &[Question], place: Option<&Place>) -> Result<Vec<Answer>, Refusal> {
+        if let Some(place) = place {
+            self.0.passage.wait(place).await?;
+        }
+        let first_pages: Vec<Option<Vec<_>>> = questions
+            .iter()
+            .map(|question| question.is_first_page().then(|| question.candidates()))
+            .collect();
+        let codes: Vec<StoredCode> =
+            first_pages.iter().flatten().flatten().map(|(code, _)| code.clone()).collect();
+        let read = match place {
+            Some(_) => self.0.reader.fresh(&codes).await?,
+            None => self.0.reader.read(&codes).await?,
+        };
+        let mut read = read.into_iter();
+        let mut answers = Vec::with_capacity(questions.len());
+        for (question, candidates) in questions.iter().zip(first_pages) {
+            let found = match candidates {
+                Some(candidates) => Found::first(question, candidates, &mut read),
+                None => self.next_page(question).await?,
+            };
+            answers.push(self.answer(question, found, place.is_some()).await);
+        }
+        Ok(answers)
+    }
+
+    /// A page behind the cursor, from the mapping tables.
+    async fn next_page(&self, question: &Question) -> Result<Found, Refusal> {
+        let mut found = Found { origin: Origin::Mapping, ..Found::default() };
+        let (mut number, mut after) = match &question.after {
+            Some(cursor) => (cursor.candidate, Some(&cursor.claim)),
+            None => (0, None),
+        };
+        let candidates = question.candidates();
+        while let Some((code, kind)) = candidates.get(number) {
+            let room = question.limit - found.claims.len();
+            if room == 0 {
+                break;
+            }
+            let page = self.0.reader.page(code, after, room).await?;
+            found.take(number, *kind, &page.claims);
+            if page.is_cut {
+                found.is_cut = true;
+                break;
+            }
+            (number, after) = (number + 1, None);
+        }
+        Ok(found)
+    }
+
+    async fn answer(&self, question: &Question, found: Found, is_waited: bool) -> Answer {
+        let desk = &self.0;
+        let mut freshness = desk.freshness.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        freshness.cache_bypassed = match (is_waited, found.origin) {
+            (_, Origin::Cache) => None,
+            (true, Origin::Mapping) => Some("at_least was asked for".to_owned()),
+            (false, Origin::Mapping) => desk.reader.bypassed().map(str::to_owned),
+        };
+        let next = found.last.filter(|_| found.is_cut);
+        let mut claims = found.claims;
+        claims.retain(|claim| question.kind.is_none_or(|kind| claim.kind == kind));
+        let mut answer = Answer::new(question, claims, found.origin, freshness, next.as_ref());
+        desk.directory.name(&mut answer);
+        desk.directory.read_rows(&desk.wiring, question, &mut answer).await;
+        answer
+    }
+}
+
+/// Claims as they were read.
+#[derive(Debug)]
+struct Found {
+    claims: Vec<Claim>,
+    /// The last one that was looked at.
+    last: Option<Cursor>,
+    is_cut: bool,
+    origin: Origin,
+}
+
+impl Default for Found {
+    fn default() -> Self {
+        Self { claims: Vec::new(), last: None, is_cut: false, origin: Origin::Cache }
+    }
+}
+
+impl Found {
+    /// The first page out of complete sets, or of their beginnings.
+    fn first(
+        question: &Question,
+        candidates: Vec<(StoredCode, Option<CodeKind>)>,
+        read: &mut impl Iterator<Item = (Arc<Claims>, Origin)>,
+    ) -> Self {
+        let mut found = Self::default();
+        for ((number, (_, kind)), (claims, origin)) in candidates.into_iter().enumerate().zip(read) {
+            if origin == Origin::Mapping {
+                found.origin = origin;
+            }
+            let room = question.limit - found.claims.len();
+            if found.is_cut || room == 0 {
+                found.is_cut |= !claims.claims.is_empty();
+            } else {
+                found.take(number, kind, &claims.claims[..claims.claims.len().min(room)]);
+                found.is_cut = claims.is_cut || claims.claims.len() > room;
+            }
+        }
+        found
+    }
+
+    fn take(&mut self, candidate: usize, kind: Option<CodeKind>, claims: &[Claim]) {
+        let fits = |claim: &&Claim| kind.is_none_or(|kind| claim.kind == kind);
+        self.claims.extend(claims.iter().filter(fits).cloned());
+        let last = claims.last().map(|claim| Cursor { candidate, claim: claim.clone() });
+        self.last = last.or(self.last.take());
+    }
+}
+
+impl From<Unanswered> for Refusal {
+    fn from(unanswered: Unanswered) -> Self {
+        match unanswered {
+            Unanswered::Busy => Self::Busy,
+            Unanswered::Failed(fault) => Self::Failed(fault),
+        }
+    }
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        Self::Failed(Arc::new(fault))
+    }
+}

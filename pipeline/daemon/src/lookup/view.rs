@@ -1,0 +1,127 @@
+//! The answer to a lookup, as JSON shows it.
+
+use anabranch_pipeline::lookup::{Claim, Origin};
+use anabranch_schemas::serial::CodeKind;
+use anabranch_schemas::shard::ShardId;
+use serde::{Serialize, Serializer};
+use serde_json::Value as Json;
+
+use super::question::{Cursor, Question};
+use crate::change_view::bytes_json;
+use crate::observe::StatusView;
+
+/// Devices that have a code.
+#[derive(Debug, Serialize)]
+pub struct Answer {
+    pub code: Json,
+    pub devices: Vec<DeviceView>,
+    /// The last place that was asked: `cache`, `mapping` or `inventory`.
+    pub from: &'static str,
+    pub freshness: Freshness,
+    /// For `after`, when there are more.
+    pub next: Option<String>,
+}
+
+/// How old an answer may be.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Freshness {
+    /// Of the slowest mapping lane; `None` = not known.
+    pub lag_ms: Option<u64>,
+    /// Some lane applies its past once more: rows of the meantime may be missing.
+    pub replaying: bool,
+    pub cache_bypassed: Option<String>,
+}
+
+/// One device: all claims of a uuid on this page.
+#[derive(Debug, Serialize)]
+pub struct DeviceView {
+    #[serde(serialize_with = "text_or_base64")]
+    pub uuid: Box<[u8]>,
+    pub claims: Vec<ClaimView>,
+}
+
+/// A table that says that the device has the code.
+#[derive(Debug, Serialize)]
+pub struct ClaimView {
+    pub kind: &'static str,
+    #[serde(skip)]
+    pub code_kind: CodeKind,
+    #[serde(serialize_with = "as_text")]
+    pub shard: ShardId,
+    /// These three are `None` while the source that has the table was not asked yet.
+    pub source: Option<String>,
+    pub database: Option<String>,
+    pub table: Option<String>,
+    /// Whether the row in the inventory says so now; left out when it was not read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confirmed: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub row: Option<Json>,
+}
+
+impl Answer {
+    pub(super) fn new(
+        question: &Question,
+        claims: Vec<Claim>,
+        origin: Origin,
+        freshness: Freshness,
+        next: Option<&Cursor>,
+    ) -> Self {
+        let mut devices: Vec<DeviceView> = Vec::new();
+        let mut places = std::collections::HashMap::new();
+        for Claim { shard, uuid, kind } in claims {
+            let place = *places.entry(uuid.clone()).or_insert_with(|| {
+                devices.push(DeviceView { uuid, claims: Vec::new() });
+                devices.len() - 1
+            });
+            devices[place].claims.push(ClaimView {
+                kind: kind.name(),
+                code_kind: kind,
+                shard,
+                source: None,
+                database: None,
+                table: None,
+                confirmed: None,
+                row: None,
+            });
+        }
+        let from = match origin {
+            Origin::Cache => "cache",
+            Origin::Mapping => "mapping",
+        };
+        Self { code: bytes_json(&question.code), devices, from, freshness, next: next.map(Cursor::to_string) }
+    }
+
+    pub(super) fn claims_mut(&mut self) -> impl Iterator<Item = &mut ClaimView> {
+        self.devices.iter_mut().flat_map(|device| &mut device.claims)
+    }
+}
+
+impl DeviceView {
+    /// Several tables claim it: it is being moved, or was.
+    pub(super) fn is_disputed(&self) -> bool {
+        self.claims.iter().any(|claim| claim.shard != self.claims[0].shard)
+    }
+}
+
+impl Freshness {
+    /// From what is known of the projection's lanes.
+    pub(super) fn of(projection: &str, status: &StatusView) -> Self {
+        let lanes = || status.lanes.iter().filter(|lane| lane.projection == projection);
+        let lags: Option<Vec<f64>> = lanes().map(|lane| lane.lag_seconds).collect();
+        let slowest = lags.filter(|lags| !lags.is_empty()).map(|lags| lags.into_iter().fold(0.0, f64::max));
+        Self {
+            lag_ms: slowest.map(|seconds| (seconds * 1000.0) as u64),
+            replaying: lanes().any(|lane| lane.state == "replaying"),
+            cache_bypassed: None,
+        }
+    }
+}
+
+fn text_or_base64<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    bytes_json(bytes).serialize(serializer)
+}
+
+fn as_text<S: Serializer>(shard: &ShardId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(shard)
+}

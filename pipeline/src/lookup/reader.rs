@@ -1,0 +1,284 @@
+//! Lookups: from the cache while it is believed, else from the mapping tables, each code once at a time.
+//!
+//! Many readers that miss the same code wait for one reading. It runs in a task of its own, so that a reader that goes
+//! away leaves no half-done reading to the others. Readings at once are bounded, and so are those that wait for their
+//! turn: beyond it the answer is [`Unanswered::Busy`]. An answer is as old as the cache may be, or as the reading that
+//! was joined; [`Reader::fresh`] asks the mapping tables after the call.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anabranch_schemas::serial::StoredCode;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared, join_all};
+use metrics::counter;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::{CACHED_CLAIMS_MAX, CacheState, Claim, Claims, TimeToLive, decode, fill};
+use crate::error::{Code, Fault};
+use crate::metrics as names;
+use crate::ports::{CodeCache, MappingStore, Outbox};
+
+/// What was learned about the cache is used for so long; whoever reads looks at it several times as often.
+const BELIEF_AGE_MAX: Duration = Duration::from_secs(3);
+
+/// Why there is no answer.
+#[derive(Debug, Clone)]
+pub enum Unanswered {
+    /// Too many readings wait already.
+    Busy,
+    Failed(Arc<Fault>),
+}
+
+impl From<Fault> for Unanswered {
+    fn from(fault: Fault) -> Self {
+        Self::Failed(Arc::new(fault))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    Cache,
+    Mapping,
+}
+
+/// Bounds of the readings of mapping tables.
+#[derive(Debug, Clone, Copy)]
+pub struct Readings {
+    pub at_once: usize,
+    /// That wait for their turn.
+    pub queued: usize,
+}
+
+/// Whether the cache may be asked.
+#[derive(Debug, Clone)]
+enum Belief {
+    /// In this life.
+    In(String),
+    Bypassed(&'static str),
+}
+
+type Flight = Shared<BoxFuture<'static, Result<Arc<HashMap<StoredCode, Arc<Claims>>>, Unanswered>>>;
+
+/// Reads mapping rows for many at once. Clones share everything.
+#[derive(Debug)]
+pub struct Reader<C, M>(Arc<Shelf<C, M>>);
+
+impl<C, M> Clone for Reader<C, M> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+#[derive(Debug)]
+struct Shelf<C, M> {
+    cache: Option<(C, TimeToLive)>,
+    mapping: M,
+    belief: Mutex<(Belief, Instant)>,
+    flights: Mutex<HashMap<StoredCode, Flight>>,
+    turns: Semaphore,
+    waiting: AtomicUsize,
+    bounds: Readings,
+}
+
+impl<C, M> Reader<C, M>
+where
+    C: CodeCache + 'static,
+    M: MappingStore + 'static,
+{
+    pub fn new(cache: Option<(C, TimeToLive)>, mapping: M, bounds: Readings) -> Self {
+        let why = if cache.is_some() { "not looked at yet" } else { "none is configured" };
+        Self(Arc::new(Shelf {
+            cache,
+            mapping,
+            belief: Mutex::new((Belief::Bypassed(why), Instant::now())),
+            flights: Mutex::default(),
+            turns: Semaphore::new(bounds.at_once),
+            waiting: AtomicUsize::new(0),
+            bounds,
+        }))
+    }
+
+    /// Why the cache is not asked; `None` while it is.
+    pub fn bypassed(&self) -> Option<&'static str> {
+        match self.belief() {
+            Belief::In(_) => None,
+            Belief::Bypassed(why) => Some(why),
+        }
+    }
+
+    /// Looks whether the cache can be believed. To be called about every second, with the outboxes of all targets.
+    pub async fn look(&self, outboxes: &[impl Outbox]) {
+        let Some((cache, _)) = &self.0.cache else { return };
+        let belief = match cache.incarnation().await {
+            Err(fault) => {
+                tracing::debug!(%fault, "the cache is bypassed");
+                Belief::Bypassed("it does not answer")
+            }
+            Ok(life) => {
+                let states = join_all(outboxes.iter().map(CacheState::read)).await;
+                if states.iter().any(Result::is_err) {
+                    Belief::Bypassed("its outbox cannot be read")
+                } else if states.into_iter().flatten().all(|state| state.is_believed(&life)) {
+                    Belief::In(life)
+                } else {
+                    Belief::Bypassed("it is behind, or began another life")
+                }
+            }
+        };
+        self.believe(belief);
+    }
+
+    /// The claims of each code, at most [`CACHED_CLAIMS_MAX`], and where they are from.
+    pub async fn read(&self, codes: &[StoredCode]) -> Result<Vec<(Arc<Claims>, Origin)>, Unanswered> {
+        let mut found = self.cached(codes).await;
+        let missing: Vec<&StoredCode> =
+            codes.iter().zip(&found).filter(|(_, found)| found.is_none()).map(|(code, _)| code).collect();
+        let mut read = HashMap::new();
+        for flight in self.board(&missing) {
+            let landed = flight.await?;
+            read.extend(landed.iter().map(|(code, claims)| (code.clone(), Arc::clone(claims))));
+        }
+        for (code, found) in codes.iter().zip(&mut found) {
+            if found.is_none() {
+                let claims = read.get(code).cloned().ok_or_else(|| unread("a reading without its code"))?;
+                *found = Some((claims, Origin::Mapping));
+            }
+        }
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// As [`Self::read`], from the mapping tables as they are after the call.
+    pub async fn fresh(&self, codes: &[StoredCode]) -> Result<Vec<(Arc<Claims>, Origin)>, Unanswered> {
+        let claims = self.in_turn(self.0.mapping.claims(codes, CACHED_CLAIMS_MAX)).await?;
+        Ok(claims.into_iter().map(|claims| (Arc::new(claims), Origin::Mapping)).collect())
+    }
+
+    /// The claims of a code behind `after`, at most `limit`, from the mapping tables.
+    pub async fn page(
+        &self,
+        code: &StoredCode,
+        after: Option<&Claim>,
+        limit: usize,
+    ) -> Result<Claims, Unanswered> {
+        self.in_turn(self.0.mapping.page(code, after, limit)).await
+    }
+
+    async fn cached(&self, codes: &[StoredCode]) -> Vec<Option<(Arc<Claims>, Origin)>> {
+        let nothing = || codes.iter().map(|_| None).collect();
+        let (Some((cache, _)), Belief::In(life)) = (&self.0.cache, self.belief()) else { return nothing() };
+        let cached = match cache.get(codes).await {
+            Ok(cached) if *cached.incarnation == *life => cached,
+            Ok(_) => {
+                self.believe(Belief::Bypassed("it began another life"));
+                return nothing();
+            }
+            Err(fault) => {
+                counter!(names::CACHE_FAULTS, "code" => fault.code().as_str()).increment(1);
+                // The others need not wait for it too; the next look may find it well.
+                self.believe(Belief::Bypassed("it does not answer"));
+                return nothing();
+            }
+        };
+        let set = |entry: Option<Vec<u8>>| {
+            let claims = decode(&entry?).ok()?;
+            Some((Arc::new(Claims { claims, is_cut: false }), Origin::Cache))
+        };
+        cached.entries.into_iter().map(set).collect()
+    }
+
+    /// The readings under way that have these codes, and one more for the others.
+    fn board(&self, codes: &[&StoredCode]) -> Vec<Flight> {
+        let (mut boarded, mut own) = (Vec::new(), Vec::new());
+        let mut flights = lock(&self.0.flights);
+        for code in codes {
+            match flights.get(*code) {
+                Some(flight) => boarded.push(flight.clone()),
+                None => own.push((*code).clone()),
+            }
+        }
+        own.sort_unstable();
+        own.dedup();
+        if !own.is_empty() {
+            let (reader, codes) = (self.clone(), own.clone());
+            // It cannot land before it is listed: that needs the lock.
+            let task = tokio::spawn(async move {
+                let read = reader.fill(&codes).await;
+                let mut flights = lock(&reader.0.flights);
+                codes.iter().for_each(|code| _ = flights.remove(code));
+                read
+            });
+            let flight = async { task.await.unwrap_or_else(|_| Err(unread("a reading was cut off"))) };
+            let flight = flight.boxed().shared();
+            flights.extend(own.into_iter().map(|code| (code, flight.clone())));
+            boarded.push(flight);
+        }
+        boarded
+    }
+
+    async fn fill(&self, codes: &[StoredCode]) -> Result<Arc<HashMap<StoredCode, Arc<Claims>>>, Unanswered> {
+        let claims = match (&self.0.cache, self.belief()) {
+            (Some((cache, time_to_live)), Belief::In(_)) => {
+                self.in_turn(fill(cache, &self.0.mapping, codes, *time_to_live)).await?
+            }
+            _ => self.in_turn(self.0.mapping.claims(codes, CACHED_CLAIMS_MAX)).await?,
+        };
+        Ok(Arc::new(codes.iter().cloned().zip(claims.into_iter().map(Arc::new)).collect()))
+    }
+
+    /// Reads when it is its turn.
+    async fn in_turn<T>(&self, reading: impl Future<Output = Result<T, Fault>>) -> Result<T, Unanswered> {
+        let Shelf { turns, waiting, bounds, .. } = &*self.0;
+        let _turn = match turns.try_acquire() {
+            Ok(turn) => turn,
+            Err(_) => {
+                let _place = Place::take(waiting, bounds.queued).ok_or(Unanswered::Busy)?;
+                turns.acquire().await.map_err(|_| unread("no more readings"))?
+            }
+        };
+        counter!(names::LOOKUP_READINGS).increment(1);
+        Ok(reading.await?)
+    }
+
+    fn belief(&self) -> Belief {
+        let (belief, since) = lock(&self.0.belief).clone();
+        match belief {
+            Belief::In(_) if since.elapsed() > BELIEF_AGE_MAX => {
+                Belief::Bypassed("not looked at for a while")
+            }
+            belief => belief,
+        }
+    }
+
+    fn believe(&self, belief: Belief) {
+        *lock(&self.0.belief) = (belief, Instant::now());
+    }
+}
+
+/// One of the places in the queue, until it is dropped.
+struct Place<'w>(&'w AtomicUsize);
+
+impl<'w> Place<'w> {
+    fn take(waiting: &'w AtomicUsize, places: usize) -> Option<Self> {
+        let place = Self(waiting);
+        (waiting.fetch_add(1, Ordering::Relaxed) < places).then_some(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn unread(found: &str) -> Unanswered {
+    Fault::new(Code::Internal, "lookup", found).into()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code under these locks leaves them half changed.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,222 @@
+//! Lookups of many at once: one reading a code, bounded, and never out of a cache that cannot be believed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anabranch_connectors::memory::MemoryCache;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::lookup::{Claim, Claims, Origin, Reader, Readings, TimeToLive, Unanswered};
+use anabranch_pipeline::ports::{CacheRecord, CodeCache, MappingStore, Outbox, OutboxRow};
+use anabranch_schemas::serial::StoredCode;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::ports::cache::{LONG, code, set, store};
+
+const TIME: TimeToLive = TimeToLive { full: LONG, empty: LONG };
+const BOUNDS: Readings = Readings { at_once: 2, queued: 3 };
+
+/// Mapping tables that answer when they are let, and count.
+#[derive(Debug, Clone)]
+struct Slow {
+    let_go: Arc<Semaphore>,
+    readings: Arc<AtomicUsize>,
+}
+
+impl Slow {
+    fn stopped() -> Self {
+        Self { let_go: Arc::new(Semaphore::new(0)), readings: Arc::default() }
+    }
+
+    fn open() -> Self {
+        let slow = Self::stopped();
+        slow.let_go.add_permits(1_000_000);
+        slow
+    }
+
+    fn readings(&self) -> usize {
+        self.readings.load(Ordering::SeqCst)
+    }
+}
+
+impl MappingStore for Slow {
+    async fn claims(&self, codes: &[StoredCode], _: usize) -> Result<Vec<Claims>, Fault> {
+        self.readings.fetch_add(1, Ordering::SeqCst);
+        self.let_go.acquire().await.unwrap().forget();
+        if codes.iter().any(|code| code.as_bytes() == b"BROKEN") {
+            return Err(Fault::new(Code::TargetUnreachable, "target", "it is gone"));
+        }
+        Ok(vec![Claims { claims: set(1), is_cut: false }; codes.len()])
+    }
+
+    async fn page(&self, _: &StoredCode, _: Option<&Claim>, _: usize) -> Result<Claims, Fault> {
+        unreachable!("it is not asked for")
+    }
+}
+
+/// An outbox that is drained into this life of the cache.
+struct Drained(Option<String>);
+
+impl Outbox for Drained {
+    async fn pending(&self, _: usize) -> Result<Vec<OutboxRow>, Fault> {
+        Ok(Vec::new())
+    }
+
+    async fn drained(&self, _: &[u64]) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn repeat(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn forget(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn record(&self) -> Result<Option<CacheRecord>, Fault> {
+        let record =
+            |incarnation: &String| CacheRecord { incarnation: incarnation.clone(), time_to_live: LONG };
+        Ok(self.0.as_ref().map(record))
+    }
+
+    async fn set_record(&self, _: &CacheRecord) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn delay(&self) -> Result<Duration, Fault> {
+        Ok(Duration::ZERO)
+    }
+}
+
+fn reader(mapping: &Slow) -> Reader<MemoryCache, Slow> {
+    Reader::new(None, mapping.clone(), BOUNDS)
+}
+
+async fn one(reader: &Reader<MemoryCache, Slow>, text: &str) -> Result<(usize, Origin), Unanswered> {
+    let (claims, origin) = reader.read(&[code(text)]).await?.swap_remove(0);
+    Ok((claims.claims.len(), origin))
+}
+
+/// Gives every task its turn until nothing happens any more.
+async fn settled() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_who_miss_one_code_wait_for_one_reading_also_when_the_first_goes_away() {
+    let mapping = Slow::stopped();
+    let reader = reader(&mapping);
+    let first = tokio::spawn({
+        let reader = reader.clone();
+        async move { one(&reader, "BOX").await.map(drop) }
+    });
+    settled().await;
+    let mut others = JoinSet::new();
+    for _ in 0..500 {
+        let reader = reader.clone();
+        others.spawn(async move { one(&reader, "BOX").await });
+    }
+    settled().await;
+    first.abort();
+    settled().await;
+    mapping.let_go.add_permits(1);
+    while let Some(found) = others.join_next().await {
+        assert_eq!(found.unwrap().unwrap(), (2, Origin::Mapping));
+    }
+    assert_eq!(mapping.readings(), 1);
+    mapping.let_go.add_permits(1);
+    one(&reader, "BOX").await.unwrap();
+    assert_eq!(mapping.readings(), 2, "what has landed is not used again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_reads_what_nobody_reads_yet_in_one_reading() {
+    let mapping = Slow::stopped();
+    let reader = reader(&mapping);
+    let box_alone = tokio::spawn({
+        let reader = reader.clone();
+        async move { one(&reader, "BOX").await.map(drop) }
+    });
+    settled().await;
+    let codes = ["BOX", "A", "B", "A"].map(code);
+    let batch = tokio::spawn({
+        let reader = reader.clone();
+        async move { reader.read(&codes).await.map(|found| found.len()) }
+    });
+    settled().await;
+    mapping.let_go.add_permits(2);
+    assert_eq!(batch.await.unwrap().unwrap(), 4);
+    box_alone.await.unwrap().unwrap();
+    assert_eq!(mapping.readings(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_finds_the_queue_full_is_told_to_come_again_and_faults_reach_all_who_wait() {
+    let mapping = Slow::stopped();
+    let reader = reader(&mapping);
+    let mut asked = JoinSet::new();
+    for number in 0..10 {
+        let reader = reader.clone();
+        asked.spawn(async move { one(&reader, &format!("BOX-{number}")).await });
+    }
+    settled().await;
+    assert_eq!(mapping.readings(), BOUNDS.at_once);
+    mapping.let_go.add_permits(100);
+    let mut outcomes = HashMap::new();
+    while let Some(found) = asked.join_next().await {
+        let outcome = match found.unwrap() {
+            Ok(_) => "found",
+            Err(Unanswered::Busy) => "busy",
+            Err(Unanswered::Failed(_)) => "failed",
+        };
+        *outcomes.entry(outcome).or_insert(0) += 1;
+    }
+    assert_eq!(outcomes, HashMap::from([("found", 5), ("busy", 5)]));
+
+    let both = tokio::join!(one(&reader, "BROKEN"), one(&reader, "BROKEN"));
+    for found in [both.0, both.1] {
+        assert!(matches!(found, Err(Unanswered::Failed(fault)) if fault.code() == Code::TargetUnreachable));
+    }
+    assert_eq!(one(&reader, "BOX").await.unwrap().0, 2, "it goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cache_is_asked_only_in_the_life_that_everything_was_drained_into() {
+    let (mapping, cache) = (Slow::open(), MemoryCache::default());
+    let reader = Reader::new(Some((cache.clone(), TIME)), mapping.clone(), BOUNDS);
+    assert!(store(&cache, &code("BOX"), 7, LONG).await);
+    assert_eq!(one(&reader, "BOX").await.unwrap().1, Origin::Mapping, "not looked at yet");
+
+    let life = cache.incarnation().await.unwrap();
+    for (recorded, expected) in
+        [(None, Origin::Mapping), (Some("another".to_owned()), Origin::Mapping), (Some(life), Origin::Cache)]
+    {
+        reader.look(&[Drained(recorded.clone())]).await;
+        assert_eq!(one(&reader, "BOX").await.unwrap().1, expected, "{recorded:?}");
+        assert_eq!(reader.bypassed().is_none(), expected == Origin::Cache);
+    }
+    // What is missed is left there.
+    assert_eq!(one(&reader, "CRATE").await.unwrap().1, Origin::Mapping);
+    assert_eq!(one(&reader, "CRATE").await.unwrap().1, Origin::Cache);
+    assert_eq!(reader.fresh(&[code("CRATE")]).await.unwrap()[0].1, Origin::Mapping);
+
+    cache.fail_over_to(&cache.copy());
+    assert_eq!(one(&reader, "BOX").await.unwrap().1, Origin::Mapping, "seen by the answer itself");
+    assert!(reader.bypassed().is_some());
+    let life = cache.incarnation().await.unwrap();
+    reader.look(&[Drained(Some(life.clone()))]).await;
+    assert_eq!(one(&reader, "BOX").await.unwrap().1, Origin::Cache);
+    reader.look(&[Drained(Some(life)), Drained(None)]).await;
+    assert_eq!(one(&reader, "BOX").await.unwrap().1, Origin::Mapping, "one target's outbox is not drained");
+    let life = cache.incarnation().await.unwrap();
+    reader.look(&[Drained(Some(life))]).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(
+        one(&reader, "BOX").await.unwrap().1,
+        Origin::Mapping,
+        "what was seen long ago is not believed"
+    );
+}

@@ -1,0 +1,274 @@
+//! From any code of a device to the device, over HTTP and on the command line: source, log, mapping tables, Redis, API.
+
+use std::collections::BTreeSet;
+
+use anabranch_demo::Connection;
+use anabranch_stack::ServerSpec;
+use anabranch_tests::{Daemon, Ground, Installation, Plan, blocking, until_some};
+use serde_json::{Value as Json, json};
+
+const TOKEN: &str = "application-token-1";
+
+static GROUND: Ground = Ground::of(|| {
+    vec![
+        ServerSpec::mariadb_source("source-a"),
+        ServerSpec::mariadb_target("target"),
+        ServerSpec::nats("nats"),
+        ServerSpec::redis("redis"),
+    ]
+});
+
+const TABLES: [(&str, &str); 3] = [
+    ("inventory_0.serial_code_00", "BIGINT UNSIGNED"),
+    ("inventory_1.serial_code_01", "VARCHAR(64)"),
+    ("inventory_history.serial_code_00", "VARCHAR(64)"),
+];
+
+/// An inventory beside the users, with a cache and an API.
+async fn installation() -> Installation<'static> {
+    let mut installation = Installation::prepare(GROUND.turn().await, &Plan::small()).await;
+    for (name, uuid_type) in TABLES {
+        let (database, table) = name.split_once('.').unwrap();
+        let ddl = include_str!("../../schemas/src/sql/serial_code.sql");
+        let ddl =
+            ddl.replace("{database}", database).replace("{table}", table).replace("{uuid_type}", uuid_type);
+        installation.execute("source-a", format!("CREATE DATABASE IF NOT EXISTS {database}; {ddl}")).await;
+    }
+    let (stack, redis) = (installation.stack(), installation.server("redis"));
+    let text =
+        installation.configuration_text().replace("[http]\n", &format!("[http]\ntokens = [\"{TOKEN}\"]\n"));
+    let text = format!(
+        r#"{text}
+[[entities]]
+entity = "serial_code"
+tables = "inventory_{{db}}.serial_code_{{table:02}}"
+[[entities]]
+entity = "serial_code"
+tables = "inventory_history.serial_code_{{table:02}}"
+[[projections]]
+name = "mapping"
+kind = "serial_mapping"
+targets = ["target"]
+tables = 8
+database = "serial_code_{{length}}"
+table = "mapping_{{table:03}}"
+[[caches]]
+name = "redis"
+url = "{}"
+ca_file = "{}"
+projection = "mapping"
+"#,
+        redis.url(),
+        stack.ca_file().display()
+    );
+    installation.write_configuration_text(&text);
+    installation.command(&["setup"]).await.expect_success();
+    installation
+}
+
+async fn get(daemon: &Daemon, path_and_query: &str) -> (u16, Json) {
+    daemon.ask("GET", &format!("/v1/serials/{path_and_query}"), Some(TOKEN), "").await
+}
+
+async fn found(daemon: &Daemon, path_and_query: &str) -> Json {
+    let (status, answer) = get(daemon, path_and_query).await;
+    assert_eq!(status, 200, "{path_and_query}: {answer}");
+    answer
+}
+
+fn uuids(answer: &Json) -> Vec<&str> {
+    answer["devices"].as_array().unwrap().iter().map(|device| device["uuid"].as_str().unwrap()).collect()
+}
+
+/// Runs the statements and says behind which GTID their changes are.
+async fn change(connection: &mut Connection, sql: &str) -> String {
+    connection.execute("change devices", sql).await.unwrap();
+    let gtid: Vec<String> = connection.rows("ask for the GTID", "SELECT @@last_gtid").await.unwrap();
+    format!("source-a:{}", gtid[0])
+}
+
+async fn until_from(daemon: &Daemon, code: &str, from: &str) -> Json {
+    until_some(&format!("{code} comes from {from}"), async || {
+        let answer = found(daemon, code).await;
+        (answer["from"] == from).then_some(answer)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_code_of_a_device_leads_to_the_device_and_an_answer_says_how_fresh_it_is() {
+    let installation = installation().await;
+    let mut daemon = installation.run();
+    daemon.until_ready().await;
+    let mut source = installation.admin("source-a").await;
+    let boxes: String = (1..=30).map(|n| format!(",({n}, NULL, NULL, 'CRATE 7', 'item-{n}', 'w')")).collect();
+    let place = change(
+        &mut source,
+        &format!(
+            "INSERT INTO inventory_0.serial_code_00 (uuid, imei1, meid, box_no, item_code, warehouse_code) VALUES \
+             (9007199254740993, '490154203237518', 'A10000009296F2', 'BOX-1', '490154203237518', 'north'){boxes}"
+        ),
+    )
+    .await;
+
+    // Right after the commit: waits for the lanes and goes past the cache.
+    let answer = found(&daemon, &format!("490154203237518?at_least={place}")).await;
+    assert_eq!((uuids(&answer), answer["from"].as_str()), (vec!["9007199254740993"], Some("mapping")));
+    let claims = answer["devices"][0]["claims"].as_array().unwrap();
+    let kinds: BTreeSet<&str> = claims.iter().map(|claim| claim["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, BTreeSet::from(["imei1", "item_code"]));
+    assert!(answer["freshness"]["cache_bypassed"].as_str().unwrap().contains("at_least"), "{answer}");
+    let status: Vec<(String, u64, String, String)> =
+        source.rows("ask for the end", "SHOW MASTER STATUS").await.unwrap();
+    let place = format!("source-a:{}:{}", status[0].0, status[0].1);
+    assert_eq!(uuids(&found(&daemon, &format!("BOX-1?at_least={place}")).await), ["9007199254740993"]);
+
+    // Any code, of any kind and in any spelling of a MEID; only exactly so else.
+    let answer = until_from(&daemon, "490154203237518", "cache").await;
+    assert_eq!(uuids(&answer), ["9007199254740993"]);
+    assert!(
+        answer["freshness"]["lag_ms"].is_u64() && answer["freshness"]["cache_bypassed"].is_null(),
+        "{answer}"
+    );
+    let named = until_some("the table is named", async || {
+        let answer = found(&daemon, "a10000009296f2").await;
+        let claim = answer["devices"][0]["claims"][0].clone();
+        claim["table"].is_string().then_some(claim)
+    })
+    .await;
+    assert_eq!(
+        (&named["source"], &named["database"], &named["table"], &named["kind"]),
+        (&json!("source-a"), &json!("inventory_0"), &json!("serial_code_00"), &json!("meid"))
+    );
+    for (code, devices) in [
+        ("490154203237518?kind=imei1", 1),
+        ("490154203237518?kind=imei2", 0),
+        ("a10000009296f2?kind=meid", 1),
+        ("box-1", 0),
+        ("BOX-1%20", 0),
+        ("%FF%00%2F", 0),
+        ("*?kind=box_no", 0),
+        ("imei1%3A%5B*%20TO%20*%5D%22%7B%7D%27", 0),
+        ("CRATE%207", 30),
+    ] {
+        assert_eq!(uuids(&found(&daemon, code).await).len(), devices, "{code}");
+    }
+
+    // In pages, and with the inventory's rows.
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = found(&daemon, &format!("CRATE%207?limit=7{after}")).await;
+        seen.extend(uuids(&page).into_iter().map(|uuid| uuid.parse::<u32>().unwrap()));
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, (1..=30).collect::<Vec<_>>());
+    let answer = found(&daemon, "BOX-1?rows=true").await;
+    let claim = &answer["devices"][0]["claims"][0];
+    assert_eq!((answer["from"].as_str(), &claim["confirmed"]), (Some("inventory"), &json!(true)));
+    assert_eq!(
+        (&claim["row"]["uuid"], &claim["row"]["warehouse_code"]),
+        (&json!("9007199254740993"), &json!("north"))
+    );
+
+    let body = r#"{"codes": ["BOX-1", "nobody", "CRATE 7"]}"#;
+    let (status, batch) = daemon.ask("POST", "/v1/serials/lookup", Some(TOKEN), body).await;
+    let counts: Vec<usize> =
+        batch["answers"].as_array().unwrap().iter().map(|answer| uuids(answer).len()).collect();
+    assert_eq!((status, counts), (200, vec![1, 0, 20]));
+    wrong_questions(&daemon).await;
+    a_lost_cache(&installation, &daemon, &mut source).await;
+    moves(&installation, &mut daemon, &mut source).await;
+}
+
+async fn wrong_questions(daemon: &Daemon) {
+    for (question, named) in [
+        ("BOX-1?kind=imei", "imei1, imei2"),
+        ("BOX-1?limit=0", "1 to 1000"),
+        ("BOX-1?limit=x", "limit"),
+        ("BOX-1?after=x", "`next`"),
+        ("BOX-1?colour=red", "colour"),
+        ("BOX-1?at_least=source-a", "source:epoch:file:position"),
+        ("BOX-1?at_least=source-z:1:2:3", "source-z"),
+        ("BOX-1?at_least=source-a:a-b-c", "GTID"),
+    ] {
+        let (status, problem) = get(daemon, question).await;
+        assert_eq!((status, problem["code"].as_str()), (422, Some("question-malformed")), "{question}");
+        assert!(problem["detail"].as_str().unwrap().contains(named), "{question}: {problem}");
+    }
+    let long = "7".repeat(5000);
+    assert_eq!(get(daemon, &long).await.0, 422);
+    assert_eq!(daemon.ask("GET", "/v1/serials/BOX-1", None, "").await.0, 401);
+    for body in [r#"{"codes": []}"#, r#"{"codes": ["a", ""]}"#, r#"{"codes": ["a"], "limit": 21}"#] {
+        let (status, problem) = daemon.ask("POST", "/v1/serials/lookup", Some(TOKEN), body).await;
+        assert_eq!(status, 422, "{body}: {problem}");
+    }
+}
+
+/// Killed, and back without a single key: slower, and never wrong.
+async fn a_lost_cache(installation: &Installation<'_>, daemon: &Daemon, source: &mut Connection) {
+    let redis = installation.server("redis");
+    blocking(|| redis.kill()).unwrap();
+    let answer = until_from(daemon, "BOX-1", "mapping").await;
+    assert_eq!(uuids(&answer), ["9007199254740993"]);
+    assert!(answer["freshness"]["cache_bypassed"].is_string(), "{answer}");
+    let change_box = "UPDATE inventory_0.serial_code_00 SET box_no = 'BOX-2' WHERE uuid = 9007199254740993";
+    let place = change(source, change_box).await;
+    assert_eq!(uuids(&found(daemon, &format!("BOX-1?at_least={place}")).await), Vec::<&str>::new());
+    blocking(|| redis.restart()).unwrap();
+    assert_eq!(uuids(&until_from(daemon, "BOX-2", "cache").await), ["9007199254740993"]);
+    assert_eq!(uuids(&until_from(daemon, "BOX-1", "cache").await), Vec::<&str>::new());
+}
+
+/// A device that moves to history while nobody captures: both tables, and the inventory decides.
+async fn moves(installation: &Installation<'_>, daemon: &mut Daemon, source: &mut Connection) {
+    let copy = "INSERT INTO inventory_history.serial_code_00 SELECT * FROM inventory_0.serial_code_00 WHERE uuid = 3";
+    let place = change(source, copy).await;
+    let both = found(daemon, &format!("item-3?at_least={place}")).await;
+    assert_eq!(uuids(&both), ["3"], "one device");
+    let claims = both["devices"][0]["claims"].as_array().unwrap().clone();
+    assert!(claims.len() == 2 && claims.iter().all(|claim| claim["confirmed"] == true), "{both}");
+
+    assert!(daemon.terminate().is_some_and(|status| status.success()));
+    let reading = installation.run_with(&["--role", "api"], &[]);
+    reading.until_ready().await;
+    let place = change(source, "DELETE FROM inventory_0.serial_code_00 WHERE uuid = 3").await;
+    let (status, problem) = get(&reading, &format!("item-3?at_least={place}")).await;
+    assert_eq!((status, problem["code"].as_str()), (503, Some("not-there-yet")));
+    assert!(problem["detail"].as_str().unwrap().contains("mapping/target/source-a"), "{problem}");
+
+    let answer = installation.command(&["lookup", "item-3", "--json"]).await.expect_success().json();
+    let confirmed: BTreeSet<(&str, bool)> = answer["devices"][0]["claims"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|claim| (claim["database"].as_str().unwrap(), claim["confirmed"].as_bool().unwrap()))
+        .collect();
+    assert_eq!(confirmed, BTreeSet::from([("inventory_0", false), ("inventory_history", true)]));
+    assert_eq!(answer["from"], "inventory");
+    let text = installation.command(&["lookup", "item-3"]).await.expect_success().stdout;
+    for wanted in ["DEVICE", "inventory_history.serial_code_00", "the row does not say so"] {
+        assert!(text.contains(wanted), "{wanted} is not in:\n{text}");
+    }
+    let behind = installation.command(&["lookup", "item-3", "--at-least", &place]).await;
+    assert_eq!(behind.exit_code, 3, "{behind:?}");
+    assert_eq!(installation.command(&["lookup", ""]).await.exit_code, 2);
+    let nobody = installation.command(&["lookup", "nobody", "--kind", "box_no"]).await.expect_success();
+    assert!(nobody.stdout.contains("no device has this code"), "{nobody:?}");
+
+    drop(reading);
+    installation.free_leases().await;
+    let mut again = installation.run();
+    again.until_ready().await;
+    let one = until_some("the move is through", async || {
+        let answer = get(&again, &format!("item-3?at_least={place}")).await;
+        (answer.0 == 200).then_some(answer.1)
+    })
+    .await;
+    let claims = one["devices"][0]["claims"].as_array().unwrap();
+    assert_eq!((claims.len(), &claims[0]["database"]), (1, &json!("inventory_history")));
+    again.kill();
+}
