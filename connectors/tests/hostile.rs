@@ -218,6 +218,20 @@ fn a_reading_that_enters_behind_four_gibibytes_places_changes_there() {
     assert_eq!(far, near.iter().map(|position| position + WRAP).collect::<Vec<_>>());
 }
 
+/// Else what was read would look like a part of a transaction, which a promoted replica must hold.
+#[test]
+fn the_events_at_the_start_of_a_file_move_the_place_to_resume_from() {
+    const MARIADB_GTID: u8 = 162;
+    let ground = Ground::new();
+    let mut raw = recorded();
+    raw.truncate(raw.iter().position(|event| event[4] == MARIADB_GTID).expect("recorded"));
+    let mut reading = inspect::recorded(FILE, None, parsed(&raw), &ground.config, &ground.entities);
+    let mut batch = BatchBuilder::new(4096, Lsn::ZERO, ResumePoint::default());
+    while reading.fill(&mut batch).now_or_never().expect("a recording never waits").is_ok() {}
+    let end = 4 + raw.iter().map(Vec::len).sum::<usize>() as u64;
+    assert_eq!((batch.position().position(), batch.resume().position), (end / 16 * 16, end));
+}
+
 #[test]
 fn damaged_events_are_read_or_refused_within_bounds() {
     let ground = Ground::new();

@@ -82,6 +82,29 @@ async fn messages_of_others_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_message_hides_no_other_from_a_search() {
+    const DAMAGED: u64 = 4;
+    let nats = Nats::start();
+    let log = nats.log().await;
+    let admin = nats.admin().await;
+    for number in 1..=7 {
+        let mut headers = HeaderMap::new();
+        for (name, value) in envelope(number).to_headers() {
+            let is_damaged = number == DAMAGED && name == "Anabranch-Term";
+            headers.insert(name, if is_damaged { "77" } else { &value });
+        }
+        headers.insert("Nats-Msg-Id", format!("0123456789abcdef-{number}"));
+        admin.publish_with_headers(SUBJECT, headers, "".into()).await.unwrap().await.unwrap();
+    }
+    for number in 1..=7 {
+        let position = envelope(number).position;
+        let expected = if number == DAMAGED { number + 1 } else { number };
+        let mut reader = log.reader(SOURCE, ReadFrom::At(position)).await.unwrap();
+        assert_eq!(read(&mut reader, 1).await[0].entry.sequence, expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_purge_or_a_deleted_message_is_not_possible() {
     let nats = Nats::start();
     let log = nats.log().await;

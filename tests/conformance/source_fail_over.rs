@@ -56,9 +56,9 @@ async fn a_promoted_replica_is_read_on_without_loss_or_doubles() {
     reading.until_seen(2).await;
     reading.until_end(&old).await;
     let before = end_of(&reading);
-    old.run(&["INSERT INTO $0.t0 VALUES (3, '', NULL)"]).await;
+    old.run(&["INSERT INTO $0.t0 VALUES (3, '', NULL)", "FLUSH BINARY LOGS"]).await;
     let at_end = {
-        // Up to the end of the old server: the new one has nothing behind it yet.
+        // Up to the end of the old server, in a file without a transaction: the new one has nothing behind it yet.
         let mut reading = old.read(before.clone()).await;
         reading.until_seen(1).await;
         reading.until_end(&old).await;

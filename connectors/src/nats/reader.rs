@@ -284,24 +284,31 @@ pub(super) async fn bounds(context: &jetstream::Context, stream: &StreamName) ->
     }
 }
 
-/// The first message from `sequence` on that the stream still holds.
+/// The first message from `sequence` on that the stream still holds, and that is whole: a damaged one does not say
+/// where it lies.
 pub(super) async fn first_kept(
     context: &jetstream::Context,
     stream: &StreamName,
-    sequence: u64,
+    mut sequence: u64,
 ) -> Result<Option<LogEntry>, Fault> {
     let title = stream.title();
     let handle = context
         .get_stream_no_info(stream.name.as_str())
         .await
         .map_err(|error| Fault::new(Code::Internal, title.clone(), "not a stream's name").caused_by(error))?;
-    match handle.get_first_raw_message_by_subject(stream.subject.as_str(), sequence).await {
-        Ok(message) => entry(stream, message.sequence, Some(&message.headers)).map(Some),
-        Err(error) => match error.kind() {
-            RawMessageErrorKind::NoMessageFound => Ok(None),
-            RawMessageErrorKind::JetStream(refusal) => Err(error::refused(&title, refusal)),
-            _ => Err(Fault::new(Code::LogUnreachable, title, "no answer").caused_by(error)),
-        },
+    loop {
+        let message = match handle.get_first_raw_message_by_subject(stream.subject.as_str(), sequence).await {
+            Ok(message) => message,
+            Err(error) => match error.kind() {
+                RawMessageErrorKind::NoMessageFound => return Ok(None),
+                RawMessageErrorKind::JetStream(refusal) => return Err(error::refused(&title, refusal)),
+                _ => return Err(Fault::new(Code::LogUnreachable, title, "no answer").caused_by(error)),
+            },
+        };
+        match entry(stream, message.sequence, Some(&message.headers)) {
+            Err(fault) if fault.code() == Code::LogMessageCorrupt => sequence = message.sequence + 1,
+            entry => return entry.map(Some),
+        }
     }
 }
 

@@ -2,13 +2,15 @@
 //!
 //! [`SearchTarget`] is one configured target with the projections that have an index on it: `setup.rs` makes indexes
 //! and first progress and is the pre-flight, [`SearchLane`] in `lane.rs` applies flushes. `client.rs` asks and names what
-//! was answered, `bulk.rs` writes many documents, `progress.rs` is a lane's progress as a document.
+//! was answered, `bulk.rs` writes many documents, `progress.rs` is a lane's progress as a document,
+//! `query.rs` finds documents for people.
 
 mod bulk;
 mod client;
 mod error;
 mod lane;
 mod progress;
+mod query;
 mod setup;
 
 use std::path::PathBuf;
@@ -22,6 +24,7 @@ use tokio::sync::OnceCell;
 
 use self::client::Client;
 pub use self::lane::SearchLane;
+pub use self::query::{Found, PART_CHARACTERS_MIN, Page, Place, Question};
 pub use self::setup::SetupReport;
 use crate::progress::StoredProgress;
 

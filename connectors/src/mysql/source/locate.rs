@@ -17,8 +17,10 @@ use super::session::Session;
 use super::transport::{Events as _, Start, Transport};
 use crate::mysql::connection::async_options;
 
-/// A GTID set with nothing behind it is at the end of the binlog: nothing comes within this time.
-const FIRST_GROUP_TIMEOUT: Duration = Duration::from_secs(3);
+/// A server looks through a whole file for the place of a GTID set; one that is huge is read from the disk.
+const FIRST_GROUP_TIMEOUT: Duration = Duration::from_secs(60);
+/// Nothing will come behind a GTID set that has everything; one that the server does not know is refused by then.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Apart from readers and lanes, whose readings a question must not end.
 const SEAT: u32 = 1 << 16;
 
@@ -70,7 +72,7 @@ impl MysqlSource {
         Ok((resume, below.max(start)))
     }
 
-    /// Reads until the first group behind the set says where it begins.
+    /// Reads until the first group behind the set says where it begins; without one the place is the end.
     async fn behind(
         &self,
         session: &mut Session,
@@ -78,6 +80,8 @@ impl MysqlSource {
         epoch: u16,
     ) -> Result<(ResumePoint, Lsn), Fault> {
         let end = session.end().await?;
+        let has_more = session.has_more_than(&self.gtids(session, &set)?).await?;
+        let patience = if has_more { FIRST_GROUP_TIMEOUT } else { REFUSAL_TIMEOUT };
         let mut reading = self.open(Entry::Gtid(set), SEAT).await?;
         let mut batch = BatchBuilder::new(1, Lsn::ZERO, ResumePoint::default());
         let first_group = async {
@@ -87,8 +91,15 @@ impl MysqlSource {
             }
             Ok::<_, Fault>(())
         };
-        let resume = match tokio::time::timeout(FIRST_GROUP_TIMEOUT, first_group).await {
+        let resume = match tokio::time::timeout(patience, first_group).await {
             Ok(read) => read.map(|()| batch.resume().clone())?,
+            Err(_) if has_more => {
+                let found = format!("no transaction within {} s", patience.as_secs());
+                return Err(self
+                    .fault(Code::SourceStalled, found)
+                    .needs("the first one behind the GTID set")
+                    .remedy("try again, or say the place as a time"));
+            }
             Err(_) => ResumePoint { file: end.file, position: end.position, gtid_set: end.gtid_set },
         };
         let position = self.lsn(epoch, &resume.file, resume.position)?;

@@ -26,11 +26,12 @@ pub struct Release {
     committed_at_us: u64,
 }
 
-/// The last group whose rows are all in a batch, not yet given to it as a resume point: writing its GTID set as text
-/// for every group of a busy source would cost more than decoding its rows.
-#[derive(Debug)]
+/// A place between groups behind the last one whose rows are all in a batch, not yet given to it as a resume point:
+/// writing its GTID set as text for every group of a busy source would cost more than decoding its rows.
+#[derive(Debug, Default)]
 pub struct Ended {
-    position: u64,
+    pub(super) position: u64,
+    /// Of the last group; 0 = there was none since, or its time is unknown.
     committed_at_us: u64,
 }
 
@@ -179,7 +180,7 @@ impl<E: Events> MysqlStream<E> {
         Ok(())
     }
 
-    /// Gives the last group that has ended to the batch: before a batch is handed out, and before the file changes.
+    /// Gives the last place between groups to the batch: before a batch is handed out, and before the file changes.
     pub(super) fn settle(&mut self, batch: &mut BatchBuilder) {
         let Some(ended) = self.ended.take() else { return };
         let resume = self.branches.oldest().cloned().unwrap_or_else(|| self.place(ended.position));

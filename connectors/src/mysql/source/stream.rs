@@ -143,11 +143,12 @@ impl<E: Events> MysqlStream<E> {
         }
         let lsn = self.lsn()?;
         self.apply(class, event, lsn, batch)?;
-        // Within a group the position moves with its captured rows only, and those leave when it has ended: a position
-        // above the resume point says that rows behind it were sent.
+        // Within a group the position moves with its captured rows only, and those leave when it has ended; between groups
+        // the resume point moves with it. So a position above the resume point says that rows behind it were sent.
         let is_between_groups = !self.group.is_open() && self.releasing.is_none();
         if is_between_groups && self.has_entry && header.log_pos() != 0 {
             batch.event_complete(lsn);
+            self.ended.get_or_insert_default().position = self.position.end;
         }
         Ok(())
     }
