@@ -146,6 +146,13 @@ pub trait Log: Send + Sync {
         end: Option<&LogEntry>,
     ) -> impl Future<Output = Result<Self::Writer, Fault>> + Send;
 
+    /// The first kept message whose position is not below this one, if there is one; a damaged one is passed over.
+    fn first_at(
+        &self,
+        source: &str,
+        position: Lsn,
+    ) -> impl Future<Output = Result<Option<LogEntry>, Fault>> + Send;
+
     fn reader(
         &self,
         source: &str,

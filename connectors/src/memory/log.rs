@@ -126,6 +126,13 @@ impl Log for MemoryLog {
         })
     }
 
+    async fn first_at(&self, source: &str, position: Lsn) -> Result<Option<LogEntry>, Fault> {
+        self.weather.pause().await;
+        Ok(self.with(source, |stream| {
+            stream.from(stream.sequence_at(position)).map(|message| message.entry.clone())
+        }))
+    }
+
     async fn reader(&self, source: &str, from: ReadFrom) -> Result<MemoryReader, Fault> {
         self.weather.pause().await;
         let (place, cut) = self.with(source, |stream| {

@@ -197,6 +197,11 @@ impl Log for NatsLog {
         NatsLogWriter::begin(destination, &self.limits).await
     }
 
+    async fn first_at(&self, source: &str, position: Lsn) -> Result<Option<LogEntry>, Fault> {
+        let (_, found) = reader::first_at(self.connection.context(), &self.stream(source), position).await?;
+        Ok(found)
+    }
+
     async fn reader(&self, source: &str, from: ReadFrom) -> Result<NatsLogReader, Fault> {
         let place = match from {
             ReadFrom::At(Lsn::ZERO) => Place::First,

@@ -175,9 +175,8 @@ async fn open(connection: Arc<Connection>, stream: StreamName, place: Place) -> 
         Place::Sequence(sequence) => DeliverPolicy::ByStartSequence { start_sequence: (*sequence).max(1) },
         Place::Time { at_us } => DeliverPolicy::ByStartTime { start_time: time(&stream, *at_us)? },
         Place::Position(lsn) => {
-            let (first, last) = bounds(connection.context(), &stream).await?;
-            let probe = |sequence| first_kept(connection.context(), &stream, sequence);
-            let start_sequence = search::first_at(*lsn, first, last, &probe).await?.max(1);
+            let (last, found) = first_at(connection.context(), &stream, *lsn).await?;
+            let start_sequence = found.map_or(last + 1, |entry| entry.sequence).max(1);
             DeliverPolicy::ByStartSequence { start_sequence }
         }
         Place::After { sequence, id } => {
@@ -282,6 +281,17 @@ pub(super) async fn bounds(context: &jetstream::Context, stream: &StreamName) ->
         Some(info) => Ok((info.state.first_sequence, info.state.last_sequence)),
         None => Err(error::stream_missing(&stream.title())),
     }
+}
+
+/// The last sequence ever, and the first whole message whose position is not below this one.
+pub(super) async fn first_at(
+    context: &jetstream::Context,
+    stream: &StreamName,
+    lsn: Lsn,
+) -> Result<(u64, Option<LogEntry>), Fault> {
+    let (first, last) = bounds(context, stream).await?;
+    let found = search::first_at(lsn, first, last, &|sequence| first_kept(context, stream, sequence)).await?;
+    Ok((last, found))
 }
 
 /// The first message from `sequence` on that the stream still holds, and that is whole: a damaged one does not say

@@ -6,24 +6,24 @@ use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::LogEntry;
 use anabranch_schemas::lsn::Lsn;
 
-/// The first whole message whose position is not below `lsn`; `last + 1` when there is none. `probe` yields the first
-/// whole message from a sequence on.
+/// The first whole message whose position is not below `lsn`, if there is one. `probe` yields the first whole message
+/// from a sequence on.
 pub(super) async fn first_at<E>(
     lsn: Lsn,
     first: u64,
     last: u64,
     probe: &impl Fn(u64) -> E,
-) -> Result<u64, Fault>
+) -> Result<Option<LogEntry>, Fault>
 where
     E: Future<Output = Result<Option<LogEntry>, Fault>>,
 {
     let (mut low, mut high) = (first, last + 1);
-    let mut found = high;
+    let mut found = None;
     while low < high {
         let middle = low + (high - low) / 2;
         match probe(middle).await? {
             Some(entry) if entry.envelope.position < lsn => low = entry.sequence + 1,
-            Some(entry) => (high, found) = (middle, entry.sequence),
+            Some(entry) => (high, found) = (middle, Some(entry)),
             None => high = middle,
         }
     }
@@ -42,11 +42,9 @@ pub(super) async fn first_with<E>(
 where
     E: Future<Output = Result<Option<LogEntry>, Fault>>,
 {
-    let sequence = first_at(lsn, first, last, probe).await?;
-    match probe(sequence).await? {
-        Some(entry) => first_at(entry.envelope.previous, first, sequence, probe).await,
-        None => Ok(sequence),
-    }
+    let Some(entry) = first_at(lsn, first, last, probe).await? else { return Ok(last + 1) };
+    let part = first_at(entry.envelope.previous, first, entry.sequence, probe).await?;
+    Ok(part.map_or(entry.sequence, |part| part.sequence))
 }
 
 #[cfg(test)]
@@ -88,6 +86,7 @@ mod tests {
                 let found =
                     first_at(at(position), 5, 10, &|sequence| probe(deleted, sequence)).await.unwrap();
                 let expected = if expected == deleted { expected + 1 } else { expected };
+                let found = found.map_or(11, |entry| entry.sequence);
                 assert_eq!(found, expected, "from {position} without {deleted}");
             }
         }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
-use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::window::Delivery;
@@ -20,16 +20,12 @@ use super::{Lane, Progress};
 use crate::capture::{BatchBuilder, Footing};
 use crate::error::{Code, Fault};
 use crate::failpoints;
-use crate::ports::{
-    ChangeSource, Entry, Filled, Log, LogEntry, LogMessage, LogReader, ReadFrom, SourceConnector,
-};
+use crate::ports::{ChangeSource, Entry, Filled, Log, LogEntry, LogReader, ReadFrom, SourceConnector};
 
-/// How often a directly fed lane looks whether the stream links.
+/// How often a lane that is fed directly, or waits to be, looks whether the stream links.
 pub(super) const JOIN_INTERVAL: Duration = Duration::from_millis(500);
 /// A stream that was found to be broken at a position is tried again there after this time, else only further on.
 const DOUBT: Duration = Duration::from_secs(30);
-/// The message that a lane would begin with must come within this time.
-const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Batches read ahead of the target. Each has at most `limits.batch_bytes`.
 const BATCHES_AHEAD: usize = 4;
 
@@ -37,7 +33,6 @@ const BATCHES_AHEAD: usize = 4;
 pub(super) enum Feed<R> {
     Stream {
         reader: R,
-        first: Option<Box<Delivery>>,
         /// What comes next follows what the lane took last.
         follows: bool,
     },
@@ -71,16 +66,12 @@ impl Hole {
 impl<R: LogReader> Feed<R> {
     /// Behind the message that the lane took last.
     fn after(reader: R) -> Self {
-        Self::Stream { reader, first: None, follows: true }
+        Self::Stream { reader, follows: true }
     }
 
-    /// From a position on; `first` was read already.
-    fn at(reader: R, first: Option<LogMessage>) -> Self {
-        Self::Stream {
-            reader,
-            first: first.map(|message| Box::new(Delivery::stored(message, false))),
-            follows: false,
-        }
+    /// From a position on.
+    fn at(reader: R) -> Self {
+        Self::Stream { reader, follows: false }
     }
 
     pub(super) fn is_direct(&self) -> bool {
@@ -90,11 +81,7 @@ impl<R: LogReader> Feed<R> {
     /// The next message; waits for it. Cancel safe.
     pub(super) async fn next(&mut self) -> Result<Delivery, Fault> {
         match self {
-            Self::Stream { first: first @ Some(_), follows, .. } => {
-                *follows = true;
-                Ok(*first.take().expect("it was matched"))
-            }
-            Self::Stream { reader, follows, .. } => {
+            Self::Stream { reader, follows } => {
                 let message = reader.next().await?;
                 Ok(Delivery::stored(message, std::mem::replace(follows, true)))
             }
@@ -128,7 +115,8 @@ pub(super) fn links(envelope: &Envelope, position: Lsn, follows: bool) -> bool {
 impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
     /// Opens the stream where it continues the lane's progress; where it does not, the source.
     ///
-    /// An empty stream is waited for: the reader begins it with a mark, which shows whether it links.
+    /// An empty stream is waited for: the reader begins it with a mark, which shows whether it links. Who waits for other
+    /// lanes' direct feeds looks at the stream meanwhile.
     pub(super) async fn feed(
         &self,
         progress: &Progress,
@@ -143,12 +131,20 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
                 opened => return Ok(Feed::after(opened?)),
             }
         }
-        let Some(end) = self.log.end(source).await? else {
-            return Ok(Feed::at(self.log.reader(source, ReadFrom::At(Lsn::ZERO)).await?, None));
-        };
-        match self.join(progress.position, hole).await? {
-            Some(feed) => Ok(feed),
-            None => self.open_direct(progress, &end).await.map(Feed::Direct),
+        let mut waits = false;
+        loop {
+            let Some(end) = self.log.end(source).await? else {
+                return Ok(Feed::at(self.log.reader(source, ReadFrom::At(Lsn::ZERO)).await?));
+            };
+            if let Some(feed) = self.join(progress.position, hole).await? {
+                return Ok(feed);
+            }
+            if let Some(permit) = self.permit().await {
+                return self.open_direct(progress, &end, permit).await.map(Feed::Direct);
+            }
+            if !std::mem::replace(&mut waits, true) {
+                tracing::info!(lane = %self.id, "waits until another lane needs its direct feed no more");
+            }
         }
     }
 
@@ -163,30 +159,32 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         }
         let source = &self.id.source;
         let Some(end) = self.log.end(source).await? else { return Ok(None) };
-        let mut reader = self.log.reader(source, ReadFrom::At(position)).await?;
-        if end.envelope.position < position {
-            // What is appended next follows a message that is not above the position.
-            return Ok(Some(Feed::at(reader, None)));
+        // What is appended next follows the end; what is there says itself what it follows.
+        let is_linked = end.envelope.position < position
+            || self
+                .log
+                .first_at(source, position)
+                .await?
+                .is_some_and(|first| links(&first.envelope, position, false));
+        if !is_linked {
+            return Ok(None);
         }
-        match tokio::time::timeout(FIRST_MESSAGE_TIMEOUT, reader.next()).await {
-            Ok(Ok(message)) if links(&message.entry.envelope, position, false) => {
-                Ok(Some(Feed::at(reader, Some(message))))
-            }
-            Ok(Err(fault)) if !is_hole(&fault) => Err(fault),
-            _ => Ok(None),
-        }
+        self.log.reader(source, ReadFrom::At(position)).await.map(|reader| Some(Feed::at(reader)))
     }
 
-    async fn open_direct(&self, progress: &Progress, end: &LogEntry) -> Result<DirectFeed, Fault> {
+    /// For a direct feed; `None` while other lanes have all of them.
+    async fn permit(&self) -> Option<OwnedSemaphorePermit> {
+        let waited = timeout(JOIN_INTERVAL, self.feeds.clone().acquire_owned()).await;
+        waited.ok().map(|permit| permit.expect("nobody closes it"))
+    }
+
+    async fn open_direct(
+        &self,
+        progress: &Progress,
+        end: &LogEntry,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<DirectFeed, Fault> {
         let entry = self.direct_entry(progress, end)?;
-        let permit = match self.feeds.clone().try_acquire_owned() {
-            Ok(permit) => permit,
-            Err(_) => {
-                tracing::info!(lane = %self.id, "waits until another lane needs its direct feed no more");
-                let closed = |_| Fault::new(Code::Internal, "direct feeds", "they are closed");
-                self.feeds.clone().acquire_owned().await.map_err(closed)?
-            }
-        };
         let (resume, told) = match &entry {
             Entry::Resume { resume, server, .. } => (resume.clone(), Some((resume.clone(), server.clone()))),
             _ => (ResumePoint::default(), None),

@@ -230,7 +230,9 @@ async fn messages_are_read_back_as_they_were_appended(ground: impl Ground) {
     // At a position: the message that reaches it; at one that no message reaches yet: the next to come.
     let mut reader = log.reader(SOURCE, ReadFrom::At(middle.envelope.position)).await.unwrap();
     assert_eq!(read(&mut reader, 1).await[0].entry, *middle);
+    assert_eq!(log.first_at(SOURCE, middle.envelope.position).await.unwrap().as_ref(), Some(middle));
     let mut reader = log.reader(SOURCE, ReadFrom::At(envelope(252).position)).await.unwrap();
+    assert_eq!(log.first_at(SOURCE, envelope(252).position).await.unwrap(), None);
     append(log, 251..=252).await;
     assert_eq!(number(&read(&mut reader, 1).await[0].entry.envelope), 251);
 }
