@@ -132,6 +132,23 @@ async fn many_who_miss_one_code_wait_for_one_reading_also_when_the_first_goes_aw
     assert_eq!(mapping.readings(), 2, "what has landed is not used again");
 }
 
+/// Else it would get what was read before it came, however long ago.
+#[tokio::test(start_paused = true)]
+async fn who_comes_after_all_have_gone_away_has_a_new_reading() {
+    let mapping = Slow::stopped();
+    let reader = reader(&mapping);
+    let gone = tokio::spawn({
+        let reader = reader.clone();
+        async move { one(&reader, "BOX").await.map(drop) }
+    });
+    settled().await;
+    gone.abort();
+    mapping.let_go.add_permits(2);
+    settled().await;
+    one(&reader, "BOX").await.unwrap();
+    assert_eq!(mapping.readings(), 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_batch_reads_what_nobody_reads_yet_in_one_reading() {
     let mapping = Slow::stopped();
