@@ -1,7 +1,7 @@
 //! Runs named tasks, each on its own: one that fails is retried or stopped, the others go on.
 //!
-//! A transient fault or a bug (also a panic) is retried with growing pauses; a definite fault that comes twice in a row
-//! stops the task and stays visible with its code. (Once is not enough: a process that was frozen may find that a place
+//! A transient fault or a bug (also a panic) is retried with growing pauses; a definite fault that comes back within an
+//! hour stops the task and stays visible with its code. (Once is not enough: a process that was frozen may find that a place
 //! which it had read from its progress is purged, while another one has long gone on.) The states are what `status`,
 //! readiness and the metrics show.
 
@@ -22,6 +22,10 @@ use crate::metrics as names;
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 /// Short enough that a server that is back is used again at once by human measure.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// What is definite is met again at once, since the task goes on where it stopped. What comes back later is another
+/// matter: a process that is frozen once a week is not broken.
+const DEFINITE_WITHIN: Duration = Duration::from_secs(3600);
 
 /// What a task is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,9 +196,13 @@ async fn supervise(
         counter!(names::FAULTS, "task" => handle.name().to_owned(), "code" => fault.code().as_str())
             .increment(1);
         let shown = Some((fault.code(), fault.to_string()));
-        let before =
-            std::mem::replace(&mut definite, (fault.class() == Class::Definite).then(|| fault.code()));
-        if definite.is_some() && definite == before {
+        let now = tokio::time::Instant::now();
+        let is_definite = fault.class() == Class::Definite;
+        let before = std::mem::replace(&mut definite, is_definite.then(|| (fault.code(), now)));
+        let comes_back = |(code, at): (Code, tokio::time::Instant)| {
+            code == fault.code() && now.duration_since(at) < DEFINITE_WITHIN
+        };
+        if is_definite && before.is_some_and(comes_back) {
             tracing::error!(task = handle.name(), %fault, "stopped by a definite fault");
             handle.states.set(handle.name(), TaskState::Stopped, shown, true);
             return;
@@ -277,6 +285,24 @@ mod tests {
         assert_eq!(states["flaky"].state, TaskState::Running);
         assert_eq!(states["broken"].state, TaskState::Stopped);
         assert_eq!(states["broken"].fault.as_ref().map(|fault| fault.0), Some(Code::SourceBinlogOff));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_definite_fault_that_comes_back_after_long_work_is_tried_again() {
+        let (mut supervisor, states) = supervisor();
+        let tries = Arc::new(AtomicU32::new(0));
+        let counted = tries.clone();
+        supervisor.spawn("frozen at times", move |_, _| {
+            let number = counted.fetch_add(1, Ordering::SeqCst);
+            async move {
+                // A day of work between the first two; the third comes at once.
+                tokio::time::sleep(Duration::from_secs(if number == 1 { 86_400 } else { 0 })).await;
+                Err(Fault::new(Code::BinlogPurged, "source a", "binlog.000001 is gone"))
+            }
+        });
+        supervisor.finished().await;
+        assert_eq!(tries.load(Ordering::SeqCst), 3);
+        assert_eq!(states.snapshot()["frozen at times"].state, TaskState::Stopped);
     }
 
     #[tokio::test(start_paused = true)]
