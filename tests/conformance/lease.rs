@@ -49,7 +49,7 @@ async fn a_holder_whose_server_was_killed_gives_up_before_its_time_is_over() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bucket_that_is_gone_is_made_anew_and_its_holder_lets_go() {
     let nats = Nats::start();
-    let log = nats.connect().await;
+    let log = nats.log().await;
     let mut lease = within(log.acquire(KEY)).await.unwrap();
     nats.admin().await.delete_key_value("demo_leases").await.unwrap();
     text(&within(lease.lost()).await, Code::LeaseLost);
