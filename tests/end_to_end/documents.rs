@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use anabranch_schemas::sql::serial_code_table;
 use anabranch_stack::ServerSpec;
-use anabranch_tests::{Daemon, Ground, Installation, Plan, Search, blocking, until};
+use anabranch_tests::{Daemon, Ground, Installation, Plan, Search, blocking, until, until_some};
+use serde_json::{Value as Json, json};
 
 use crate::faults::{insert, until_derived};
 
@@ -18,6 +19,7 @@ static GROUND: Ground = Ground::of(|| {
 });
 
 const INDEX: &str = "serials";
+const TOKEN: &str = "application-token-1";
 const TABLES: u32 = 2;
 
 /// An installation that writes users into tables and devices into documents.
@@ -28,7 +30,8 @@ async fn with_documents() -> Installation<'static> {
         let name = format!("serial_code_{table:02}");
         installation.execute("source-a", serial_code_table("inventory_0", &name, "BIGINT UNSIGNED")).await;
     }
-    let text = installation.configuration_text()
+    let text = installation.configuration_text();
+    let text = text.replace("[http]\n", &format!("[http]\ntokens = [\"{TOKEN}\"]\n"))
         + &format!(
             "\n[[entities]]\nentity = \"serial_code\"\ntables = \"inventory_{{db}}.serial_code_{{table:02}}\"\n\
              [[targets]]\nname = \"search\"\nurl = \"${{ANABRANCH_SEARCH_URL}}\"\nca_file = \"{}\"\n\
@@ -87,6 +90,7 @@ async fn documents_equal_their_devices_whatever_happens_to_search_and_other_stor
     let mut daemon = installation.run();
     add(&installation, 0, 300).await;
     equal(&installation, "first devices").await;
+    found(&daemon).await;
     let change = "UPDATE inventory_0.serial_code_00 SET imei1 = NULL, box_no = 'a\"*\\\\{' WHERE uuid < 100; \
                   DELETE FROM inventory_0.serial_code_01 WHERE uuid < 50; \
                   INSERT INTO inventory_0.serial_code_01 (uuid, imei1) VALUES (2, '1'); \
@@ -119,6 +123,50 @@ async fn documents_equal_their_devices_whatever_happens_to_search_and_other_stor
     daemon = installation.run();
     equal(&installation, "the daemon was killed").await;
     replayed(&installation, &daemon).await;
+}
+
+/// Devices are found by parts of their codes, page by page; what cannot be asked is refused by name.
+async fn found(daemon: &Daemon) {
+    let ask = async |query: &str| daemon.ask("GET", &format!("/v1/serials?{query}"), Some(TOKEN), "").await;
+    let uuids = |answer: &Json| -> Vec<String> {
+        let devices = answer["devices"].as_array().unwrap().iter();
+        devices.map(|device| device["uuid"].as_str().unwrap().to_owned()).collect()
+    };
+    // Search is refreshed once a second.
+    let answer = until_some("devices are found", async || {
+        let (status, answer) = ask("part=x%2027&limit=100").await;
+        (status == 200 && uuids(&answer).len() == 10).then_some(answer)
+    })
+    .await;
+    assert_eq!(uuids(&answer)[0], "270");
+    let document = &answer["devices"][0]["documents"][0];
+    assert_eq!((&document["box_no"], &document["table"]), (&json!("BOX 27"), &json!("serial_code_00")));
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    loop {
+        let (status, page) = ask(&format!("part=3569380356&limit=70{after}")).await;
+        assert_eq!(status, 200, "{page}");
+        seen.extend(uuids(&page));
+        let Some(next) = page["next"].as_str() else { break };
+        after = format!("&after={next}");
+    }
+    assert_eq!(seen.len(), 300, "each device on one page");
+    assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "{seen:?}");
+    for (query, named) in [
+        ("", "one of part, agent, warehouse, account, sku is needed"),
+        ("part=ab", "part has 2 characters; it needs 3"),
+        ("part=abc&limit=1000", "limit is 1000; it can be 1 to 100"),
+        ("part=abc&after=x", "after is not the `next` of a page"),
+        ("agnt=7", "agnt"),
+    ] {
+        let (status, problem) = ask(query).await;
+        assert_eq!((status, &problem["code"]), (422, &json!("question-malformed")), "{query}");
+        assert!(problem["detail"].as_str().unwrap().contains(named), "{query}: {problem}");
+    }
+    for syntax in ["*%3A*", "box_no%3A27", "%22%7B%7D%5C", "%00%00%00", "(((", "AND%20OR"] {
+        let (status, answer) = ask(&format!("part={syntax}")).await;
+        assert_eq!((status, uuids(&answer).len()), (200, 0), "{syntax}: {answer}");
+    }
+    assert_eq!(daemon.ask("GET", "/v1/serials?part=abc", Some("wrong-token-of-16"), "").await.0, 401);
 }
 
 /// Documents that were damaged are right again after the projection was replayed from nothing.

@@ -11,7 +11,9 @@ use anabranch_connectors::mysql::target::{self as mysql, MysqlLane, MysqlMapping
 use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::redis::{RedisCache, RedisSettings};
 use anabranch_connectors::search::{self, SearchLane, SearchTarget};
-use anabranch_pipeline::config::{CacheConfig, Config, ProjectionConfig, ProjectionKind, SourceConfig};
+use anabranch_pipeline::config::{
+    CacheConfig, Config, DocumentIndex, ProjectionConfig, ProjectionKind, SourceConfig,
+};
 use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::{self, SourceConnector};
@@ -22,6 +24,10 @@ pub use anabranch_connectors::mysql::source::{CapturedTable, TextRow, holds_gtid
 pub use anabranch_connectors::mysql::target::MysqlMapping as Mapping;
 pub use anabranch_connectors::nats::{NatsLog as Log, TailFrom};
 pub use anabranch_connectors::redis::RedisCache as CodeStore;
+pub use anabranch_connectors::search::{
+    Found as Document, PART_CHARACTERS_MIN, Page as SearchPage, Place as SearchPlace,
+    Question as SearchQuestion,
+};
 
 /// Every connector of one configuration. Cheap to clone.
 #[derive(Clone)]
@@ -64,6 +70,25 @@ enum TargetServer {
     Search(SearchTarget),
 }
 
+/// The search documents of a projection. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Documents {
+    target: SearchTarget,
+    index: String,
+}
+
+impl Documents {
+    /// See [`SearchTarget::find`].
+    pub async fn find(
+        &self,
+        question: &SearchQuestion,
+        after: Option<&SearchPlace>,
+        limit: usize,
+    ) -> Result<SearchPage, Fault> {
+        self.target.find(&self.index, question, after, limit).await
+    }
+}
+
 /// The store of a lane on either kind of server.
 #[derive(Debug)]
 pub enum LaneStore {
@@ -101,6 +126,17 @@ impl Wiring {
 
     pub fn config(&self) -> &Config {
         &self.0.config
+    }
+
+    /// The documents that answer searches: those of the first projection that has some.
+    pub fn documents(&self) -> Option<Documents> {
+        self.0.config.projections.iter().find_map(|projection| {
+            let ProjectionKind::SerialDocuments(DocumentIndex { index }) = &projection.kind else {
+                return None;
+            };
+            let target = SearchTarget::new(&self.0.config, projection.targets.first()?)?;
+            Some(Documents { target, index: index.clone() })
+        })
     }
 
     /// The log, connected at the first call that succeeds.

@@ -7,6 +7,7 @@
 pub mod client;
 mod guard;
 mod problem;
+mod search;
 mod serials;
 pub mod uuids;
 
@@ -32,6 +33,7 @@ use self::problem::Problem;
 use self::uuids::Orders;
 use crate::lookup::Lookup;
 use crate::observe::{Observatory, Reason, StatusView};
+use crate::wiring::Documents;
 
 const OPENAPI: &str = include_str!("openapi.json");
 
@@ -48,11 +50,18 @@ pub struct Shown {
     pub orders: Orders,
     /// `None` when there are no mapping tables.
     pub lookup: Option<Lookup>,
+    pub documents: Option<Documents>,
 }
 
 impl FromRef<Shown> for Option<Lookup> {
     fn from_ref(shown: &Shown) -> Self {
         shown.lookup.clone()
+    }
+}
+
+impl FromRef<Shown> for Option<Documents> {
+    fn from_ref(shown: &Shown) -> Self {
+        shown.documents.clone()
     }
 }
 
@@ -131,6 +140,7 @@ fn application_routes() -> Routes {
         ("/v1/uuids", Method::POST, post(uuids::give)),
         ("/v1/serials/{code}", Method::GET, get(serials::by_code)),
         ("/v1/serials/lookup", Method::POST, post(serials::batch)),
+        ("/v1/serials", Method::GET, get(search::find)),
     ]
 }
 

@@ -94,7 +94,7 @@ fn unconfigured() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "lookup-unconfigured", detail, "see deploy/serial-codes.example.toml")
 }
 
-fn malformed(detail: String) -> Problem {
+pub(super) fn malformed(detail: String) -> Problem {
     Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "question-malformed", detail, "see GET /v1/openapi.json")
 }
 

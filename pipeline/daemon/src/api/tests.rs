@@ -35,6 +35,7 @@ async fn health_readiness_status_and_metrics_are_served() {
         tokens: Vec::new(),
         orders: Orders::default(),
         lookup: None,
+        documents: None,
     };
     metrics::counter!(anabranch_pipeline::metrics::FAULTS, "task" => "t", "code" => "c").increment(1);
     metrics::histogram!(anabranch_pipeline::metrics::LANE_FLUSH_SECONDS).record(0.003);
@@ -80,6 +81,7 @@ impl Api {
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
             tokens: tokens.iter().copied().map(Secret::new).collect(),
             orders: orders.clone(),
+            documents: None,
             lookup: Lookup::new(&crate::wiring::Wiring::new(config)),
         };
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();

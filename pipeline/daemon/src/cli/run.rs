@@ -109,11 +109,12 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         let status = move || observatory.status(&BTreeMap::new(), std::time::Instant::now());
         servants.spawn(lookup.keep(status, root.child_token()));
     }
+    let documents = wiring.documents();
     servants.spawn(poll::run(wiring, observatory.clone(), root.child_token()));
     servants.spawn(upkeep(metrics.clone(), root.child_token()));
     if let Some(listener) = listener {
         let (name, tasks) = (config.name.clone(), states.clone());
-        let shown = Shown { name, observatory, tasks, metrics, tokens, orders, lookup };
+        let shown = Shown { name, observatory, tasks, metrics, tokens, orders, lookup, documents };
         servants.spawn(listener.serve(shown, root.child_token()));
     }
 
