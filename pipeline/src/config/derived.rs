@@ -1,0 +1,182 @@
+//! Projections and caches as the configuration file has them. The rest of the file is `raw.rs`.
+
+use std::num::{NonZeroU32, NonZeroU64};
+use std::time::Duration;
+
+use anabranch_schemas::birthday::Layout;
+use serde::Deserialize;
+
+use super::raw::path;
+use super::values::{Expanded, ServerUrl, placeholder};
+use super::{BirthdayTables, DocumentIndex, MappingTables, Problems, ProjectionKind};
+use crate::lookup::TimeToLive;
+
+const LANES: NonZeroU32 = NonZeroU32::new(2).expect("not zero");
+/// As the inventory's design has it: 512 tables of 5 to 10 million rows for each length class.
+const MAPPING_TABLES: NonZeroU32 = NonZeroU32::new(512).expect("not zero");
+/// A year, as the inventory's design has it.
+const CACHE_SECONDS: NonZeroU64 = NonZeroU64::new(365 * 24 * 3600).expect("not zero");
+/// A code that nobody has: long enough that repeated scans of it cost nothing.
+const CACHE_EMPTY_SECONDS: NonZeroU64 = NonZeroU64::new(300).expect("not zero");
+/// OpenSearch takes 255 bytes; a version stands behind the name.
+const INDEX_NAME_MAX_BYTES: usize = 64;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Cache {
+    name: String,
+    url: ServerUrl,
+    ca_file: Option<Expanded>,
+    #[serde(default)]
+    cluster: bool,
+    projection: String,
+    time_to_live_seconds: Option<NonZeroU64>,
+    empty_time_to_live_seconds: Option<NonZeroU64>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    Birthday,
+    SerialMapping,
+    SerialDocuments,
+}
+
+/// Keys behind `lanes` belong to some kinds only.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Projection {
+    name: String,
+    kind: Kind,
+    targets: Vec<String>,
+    lanes: Option<NonZeroU32>,
+    layout: Option<Layout>,
+    databases: Option<NonZeroU32>,
+    database: Option<String>,
+    table: Option<String>,
+    tables: Option<NonZeroU32>,
+    index: Option<String>,
+}
+
+impl Cache {
+    pub(super) fn resolve(self, problems: &mut Problems) -> Option<super::CacheConfig> {
+        if !matches!(self.url.scheme(), "redis" | "rediss") {
+            problems.add("caches.url", format!("scheme `{}`", self.url.scheme()), "redis:// or rediss://");
+            return None;
+        }
+        let seconds = |value: Option<NonZeroU64>, default: NonZeroU64| {
+            Duration::from_secs(value.unwrap_or(default).get())
+        };
+        Some(super::CacheConfig {
+            name: self.name,
+            url: self.url,
+            ca_file: path(self.ca_file),
+            is_cluster: self.cluster,
+            projection: self.projection,
+            time_to_live: TimeToLive {
+                full: seconds(self.time_to_live_seconds, CACHE_SECONDS),
+                empty: seconds(self.empty_time_to_live_seconds, CACHE_EMPTY_SECONDS),
+            },
+        })
+    }
+}
+
+impl Projection {
+    pub(super) fn resolve(mut self, problems: &mut Problems) -> Option<super::ProjectionConfig> {
+        let kind = match self.kind {
+            Kind::Birthday => ProjectionKind::Birthday(self.birthday_tables(problems)?),
+            Kind::SerialMapping => ProjectionKind::SerialMapping(self.mapping_tables(problems)?),
+            Kind::SerialDocuments => {
+                let index = self.required("index", |raw| raw.index.take(), problems)?;
+                check_index(&index, problems);
+                ProjectionKind::SerialDocuments(DocumentIndex { index })
+            }
+        };
+        for (key, is_left) in [
+            ("layout", self.layout.is_some()),
+            ("databases", self.databases.is_some()),
+            ("database", self.database.is_some()),
+            ("table", self.table.is_some()),
+            ("tables", self.tables.is_some()),
+            ("index", self.index.is_some()),
+        ] {
+            if is_left {
+                let needed = format!("a key of projection kind `{}`", kind.name());
+                problems.add(&format!("projections.{key}"), format!("of `{}`", self.name), &needed);
+            }
+        }
+        Some(super::ProjectionConfig {
+            name: self.name,
+            lanes: self.lanes.unwrap_or(LANES),
+            targets: self.targets,
+            kind,
+        })
+    }
+
+    /// The key's value, taken; a missing one is a problem.
+    fn required<T>(
+        &mut self,
+        key: &str,
+        take: impl FnOnce(&mut Self) -> Option<T>,
+        problems: &mut Problems,
+    ) -> Option<T> {
+        let value = take(self);
+        if value.is_none() {
+            problems.add(&format!("projections.{key}"), format!("missing in `{}`", self.name), "a value");
+        }
+        value
+    }
+
+    /// A name with a placeholder.
+    fn pattern(
+        &mut self,
+        key: &str,
+        take: impl FnOnce(&mut Self) -> Option<String>,
+        (has_placeholder, example): (impl FnOnce(&str) -> bool, &str),
+        problems: &mut Problems,
+    ) -> Option<String> {
+        let pattern = self.required(key, take, problems)?;
+        if !has_placeholder(&pattern) {
+            let needed = format!("a name such as {example}");
+            problems.add(&format!("projections.{key}"), format!("`{pattern}`"), &needed);
+        }
+        Some(pattern)
+    }
+
+    fn birthday_tables(&mut self, problems: &mut Problems) -> Option<BirthdayTables> {
+        let layout = self.required("layout", |raw| raw.layout.take(), problems);
+        let databases = self.required("databases", |raw| raw.databases.take(), problems);
+        let is_one = databases.is_none_or(|number| number.get() == 1);
+        let has_db = |text: &str| is_one || placeholder(text, "db").is_some();
+        let database =
+            self.pattern("database", |raw| raw.database.take(), (has_db, "birthday_{db:02}"), problems);
+        let has_day = |text: &str| text.contains("{mmdd}");
+        let table = self.pattern("table", |raw| raw.table.take(), (has_day, "birthday_{mmdd}"), problems);
+        Some(BirthdayTables { layout: layout?, databases: databases?, database: database?, table: table? })
+    }
+
+    fn mapping_tables(&mut self, problems: &mut Problems) -> Option<MappingTables> {
+        let tables = self.tables.take().unwrap_or(MAPPING_TABLES);
+        let has_length = |text: &str| text.contains("{length}");
+        let database = self.pattern(
+            "database",
+            |raw| raw.database.take(),
+            (has_length, "serial_code_{length}"),
+            problems,
+        );
+        let has_table = |text: &str| tables.get() == 1 || placeholder(text, "table").is_some();
+        let table =
+            self.pattern("table", |raw| raw.table.take(), (has_table, "mapping_{table:03}"), problems);
+        Some(MappingTables { tables, database: database?, table: table? })
+    }
+}
+
+/// What both OpenSearch and Elasticsearch take as a name, with room for the version behind it.
+fn check_index(index: &str, problems: &mut Problems) {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+    let begins_well = index.starts_with(|first: char| first.is_ascii_lowercase());
+    if !begins_well || index.len() > INDEX_NAME_MAX_BYTES || !index.bytes().all(is_plain) {
+        let needed = "1 to 64 lower case letters, digits, `-` and `_`, beginning with a letter";
+        problems.add("projections.index", format!("`{index}`"), needed);
+    }
+}
