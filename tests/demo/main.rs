@@ -1,7 +1,8 @@
-//! The demo's own parts on real servers, without the daemon: the workload, and that the verification can fail.
+//! The demo's own parts on real servers: the workload, and that the verification can fail.
 
 #![allow(clippy::unwrap_used, reason = "the whole target is a test")]
 
 mod serials;
+mod stores;
 mod verify;
 mod workload;

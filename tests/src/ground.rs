@@ -3,10 +3,12 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anabranch_demo::Endpoint;
+use anabranch_demo::{Endpoint, RedisServer, SearchServer};
 use anabranch_stack::{Kind, MariaDbAccount, Options, ServerSpec, ServerStatus, Stack};
 use async_nats::jetstream;
 use futures::TryStreamExt;
+use reqwest::Method;
+use serde_json::Value;
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::patience::blocking;
@@ -87,6 +89,13 @@ impl Turn<'_> {
                 ServerStatus::Stopped => blocking(|| server.restart()).expect("it starts"),
             }
         }
+        for spec in &self.specs {
+            match spec.kind {
+                Kind::Redis(_) => self.clean_redis(&spec.name).await,
+                Kind::Search(_) => self.clean_search(&spec.name).await,
+                Kind::MariaDb(_) | Kind::Nats(_) => {}
+            }
+        }
         let jetstream = self.jetstream().await;
         let streams: Vec<String> = jetstream.stream_names().try_collect().await.expect("NATS answers");
         for stream in streams {
@@ -108,6 +117,26 @@ impl Turn<'_> {
                 );
                 connection.execute("clean up", sql).await.expect("an administrator may");
             }
+        }
+    }
+
+    async fn clean_redis(&self, name: &str) {
+        let server = RedisServer::admin(self.stack, name).expect("a server of the stack");
+        let mut connection = server.connect().await.expect("it answers");
+        connection.one::<()>("clean up", &redis::cmd("FLUSHALL")).await.expect("an administrator may");
+    }
+
+    /// Removes all indexes but the server's own, which begin with a dot.
+    async fn clean_search(&self, name: &str) {
+        let server = SearchServer::admin(self.stack, name).expect("a server of the stack");
+        let ask = async |method, path: &str| {
+            server.ask("clean up", method, path, Value::Null).await.expect("an administrator may")
+        };
+        let indexes = ask(Method::GET, "_cat/indices?format=json&h=index").await;
+        let indexes = indexes.as_array().into_iter().flatten();
+        for index in indexes.filter_map(|index| index["index"].as_str()).filter(|name| !name.starts_with('.'))
+        {
+            ask(Method::DELETE, index).await;
         }
     }
 }

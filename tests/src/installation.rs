@@ -3,12 +3,14 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use anabranch_demo::daemon::{self, DaemonConfiguration};
 use anabranch_demo::verify::{
-    Audit, BirthdayLayer, Comparison, DerivedLayout, Layer, MappingLayer, drain, drain_and_compare,
+    Audit, BirthdayLayer, CacheLayer, Comparison, DerivedLayout, DocumentLayer, Layer, MappingLayer, drain,
+    drain_and_compare, topologies,
 };
-use anabranch_demo::{Connection, Endpoint, Topology, Workload, WorkloadOptions};
+use anabranch_demo::{Connection, Endpoint, RedisServer, SearchServer, Topology, Workload, WorkloadOptions};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
 use anabranch_stack::{MariaDbAccount, Server, Stack};
@@ -16,6 +18,9 @@ use anabranch_stack::{MariaDbAccount, Server, Stack};
 use crate::daemon::{Call, Daemon, Finished, Run};
 use crate::ground::Turn;
 use crate::patience::{PATIENCE, blocking};
+
+/// Of a cached set, and of one without claims.
+const TIME_TO_LIVE: (Duration, Duration) = (Duration::from_secs(3600), Duration::from_secs(60));
 
 /// What an installation is like.
 #[derive(Debug, Clone)]
@@ -35,6 +40,10 @@ pub struct Plan {
     pub serial_tables: u32,
     /// Tables in each mapping database.
     pub mapping_tables: u32,
+    /// The mapping tables have a cache, on the server `redis`.
+    pub has_cache: bool,
+    /// Documents are derived of devices too, on the server `search`.
+    pub has_documents: bool,
     /// Passwords stand in the file, and not in environment variables.
     pub has_passwords_in_file: bool,
 }
@@ -52,6 +61,8 @@ impl Plan {
             rule,
             serial_tables: 2,
             mapping_tables: 8,
+            has_cache: false,
+            has_documents: false,
             has_passwords_in_file: false,
         }
     }
@@ -66,21 +77,40 @@ impl Plan {
         Self { entities: Entity::ALL.to_vec(), ..Self::small() }
     }
 
-    fn audit(&self, entity: Entity, sources: Vec<Endpoint>, targets: Vec<Endpoint>) -> Audit {
-        match entity {
-            Entity::User => {
+    /// Everything there is: birthdays, mapping tables, their cache, documents.
+    pub fn everything() -> Self {
+        Self { has_cache: true, has_documents: true, ..Self::both() }
+    }
+
+    /// What is to be compared, in an installation of that name.
+    fn audits(&self, name: &str, stack: &Stack, sources: &[Endpoint], targets: &[Endpoint]) -> Vec<Audit> {
+        let mut audits = Vec::new();
+        let mut push = |topology: &Topology, layer| audits.push(Audit { topology: topology.clone(), layer });
+        let targets = || targets.to_vec();
+        for entity in &self.entities {
+            if *entity == Entity::User {
                 let (layout, databases) = (self.layout, self.databases);
-                let topology = Topology::users(sources, self.rule);
-                Audit { topology, layer: Layer::Birthday(BirthdayLayer { layout, databases, targets }) }
+                let layer = BirthdayLayer { layout, databases, targets: targets() };
+                push(&Topology::users(sources.to_vec(), self.rule), Layer::Birthday(layer));
+                continue;
             }
-            Entity::SerialCode => {
-                let topology = Topology::serials(sources, self.serial_tables);
-                Audit {
-                    topology,
-                    layer: Layer::Mapping(MappingLayer { tables: self.mapping_tables, targets }),
-                }
+            let topology = Topology::serials(sources.to_vec(), self.serial_tables);
+            let mapping = MappingLayer { tables: self.mapping_tables, targets: targets() };
+            push(&topology, Layer::Mapping(mapping.clone()));
+            if self.has_cache {
+                let server = RedisServer::admin(stack, "redis").expect("a server of the stack");
+                let prefix = format!("{name}:mapping");
+                push(
+                    &topology,
+                    Layer::Cache(CacheLayer { mapping, server, prefix, time_to_live: TIME_TO_LIVE }),
+                );
+            }
+            if self.has_documents {
+                let server = SearchServer::admin(stack, "search").expect("a server of the stack");
+                push(&topology, Layer::Documents(DocumentLayer { server, index: "serials".to_owned() }));
             }
         }
+        audits
     }
 }
 
@@ -89,7 +119,7 @@ impl Plan {
 pub struct Installation<'g> {
     turn: Turn<'g>,
     pub configuration: DaemonConfiguration,
-    /// One for each entity of the plan.
+    /// One for each derived store of the plan.
     pub audits: Vec<Audit>,
     call: Call,
 }
@@ -112,10 +142,9 @@ impl<'g> Installation<'g> {
                 .map(|name| Endpoint::admin(turn.stack, name).expect("a server of the stack"))
                 .collect()
         };
-        let audit = |entity: &Entity| plan.audit(*entity, endpoints(&sources), endpoints(&targets));
-        let audits: Vec<Audit> = plan.entities.iter().map(audit).collect();
-        for audit in &audits {
-            audit.topology.create_schema().await.expect("the source tables are made");
+        let audits = plan.audits(&turn.name, turn.stack, &endpoints(&sources), &endpoints(&targets));
+        for topology in topologies(&audits) {
+            topology.create_schema().await.expect("the source tables are made");
         }
         let configuration = DaemonConfiguration {
             name: turn.name.clone(),
@@ -242,7 +271,10 @@ impl<'g> Installation<'g> {
 
     /// One such workload for each entity.
     pub fn workloads(&self, options: WorkloadOptions) -> Vec<Workload> {
-        self.audits.iter().map(|audit| Workload::new(audit.topology.clone(), options)).collect()
+        topologies(&self.audits)
+            .into_iter()
+            .map(|topology| Workload::new(topology.clone(), options))
+            .collect()
     }
 
     /// A connection of the administrator.
@@ -266,7 +298,7 @@ impl<'g> Installation<'g> {
         assert!(drained.is_complete(), "not drained: {:?}", drained.behind);
     }
 
-    /// Drains and compares every derived row of each entity with the sources.
+    /// Drains and compares every derived row of each store with the sources.
     pub async fn compare_each(&self) -> Vec<Comparison> {
         let (drained, comparisons) =
             drain_and_compare(&self.audits, PATIENCE).await.expect("the servers answer");

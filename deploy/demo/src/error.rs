@@ -19,6 +19,12 @@ pub enum DemoError {
     #[error("server {server} gave no answer within {seconds} s, while trying to {action}")]
     ServerSilent { server: String, action: &'static str, seconds: u64 },
 
+    #[error("server {server}, while trying to {action}: {source}")]
+    Redis { server: String, action: &'static str, source: redis::RedisError },
+
+    #[error("server {server}, while trying to {action}: {reason}")]
+    Search { server: String, action: &'static str, reason: String },
+
     #[error("cannot {action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: std::io::Error },
 

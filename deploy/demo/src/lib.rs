@@ -7,10 +7,14 @@ pub mod daemon;
 mod endpoint;
 mod error;
 mod probe;
+mod redis;
+mod search;
 mod topology;
 pub mod verify;
 mod workload;
 
+pub use self::redis::RedisServer;
+pub use self::search::SearchServer;
 pub use endpoint::{Connection, Endpoint, SILENCE_MAX};
 pub use error::{DemoError, Result};
 pub use probe::{LagProbe, LagReport, LagSummary, LiveLag};

@@ -42,7 +42,7 @@ fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
 
 /// A demo without an end that shows its first line of figures, with the folder of its stack.
 fn running_demo() -> (Child, PathBuf) {
-    let mut child = demo(&["--users", "500", "--rate", "300"]).spawn().unwrap();
+    let mut child = demo(&["--users", "500", "--rate", "300", "--without-search"]).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let start = Instant::now();
     let mut seen = String::new();
@@ -81,7 +81,7 @@ fn a_short_run_verifies_and_prints_one_json_line() {
         (line["ok"].as_bool(), line["differences"].as_u64(), line["seed"].as_u64()),
         (Some(true), Some(0), Some(3))
     );
-    for layer in ["birthday", "mapping"] {
+    for layer in ["birthday", "mapping", "cache", "documents"] {
         let found = &line["layers"][layer];
         assert!(
             found["rows"].as_u64().is_some_and(|rows| rows > 1_000) && found["differences"] == 0,

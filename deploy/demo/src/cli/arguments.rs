@@ -27,6 +27,9 @@ pub struct Arguments {
     /// Devices with serial codes to begin with, likewise; 0 = birthdays only
     #[arg(long, default_value_t = 10_000)]
     pub devices: u64,
+    /// Leave OpenSearch out: it is the largest to fetch and the slowest to start
+    #[arg(long)]
+    pub without_search: bool,
     /// Tables in each of the 5 inventory databases, and in their history
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub serial_tables: u32,

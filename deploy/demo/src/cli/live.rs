@@ -93,7 +93,7 @@ pub async fn show(watched: &Watched<'_>, screen: &mut Screen, cancel: &Cancellat
                 // 7 and the number of tables have no common divisor: neighbours in the list are not checked one
                 // after another.
                 let place = places[number * 7 % places.len()];
-                if let Ok(check) = audit.spot_check(place).await {
+                if let Ok(Some(check)) = audit.spot_check(place).await {
                     let mut slow = slow.lock().unwrap_or_else(PoisonError::into_inner);
                     slow.check = Some(check);
                     slow.checks += 1;

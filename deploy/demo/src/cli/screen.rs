@@ -99,7 +99,7 @@ impl Screen {
             .iter()
             .map(|(database, rows)| format!("{database} {}", grouped(*rows)))
             .collect();
-        row(&mut page, "rows", stores.join("   "));
+        row(&mut page, "derived", stores.join("   "));
         row(&mut page, "check", check(view));
         page.push('\n');
         daemon_rows(&mut page, view.status.as_ref());
@@ -142,6 +142,15 @@ fn daemon_rows(page: &mut String, status: Option<&Status>) {
         );
         row(page, &lane.target, text);
     }
+    for cache in &status.caches {
+        let text = format!(
+            "{:<12} lag {:>6}  cache of the mapping tables {}",
+            cache.state,
+            seconds_text(cache.delay_seconds),
+            cache.fault.as_deref().unwrap_or("")
+        );
+        row(page, &cache.cache, text);
+    }
 }
 
 fn line(view: &View) -> String {
@@ -154,11 +163,13 @@ fn line(view: &View) -> String {
             let lanes = stopped.map(|lane| {
                 format!("{} of {} lane {} {}", lane.projection, lane.source, lane.lane, lane.state)
             });
-            sources.chain(lanes).collect()
+            let failing = status.caches.iter().filter(|cache| cache.fault.is_some());
+            let caches = failing.map(|cache| format!("{} {}", cache.cache, cache.state));
+            sources.chain(lanes).chain(caches).collect()
         }
     };
     format!(
-        "{:>4} s  {} changes, {:.0}/s  lag {}  {} rows  {}  {}",
+        "{:>4} s  {} changes, {:.0}/s  lag {}  {} derived  {}  {}",
         view.elapsed.as_secs(),
         grouped(view.changes.changes),
         view.changes_per_second,

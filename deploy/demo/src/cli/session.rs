@@ -9,11 +9,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anabranch_demo::daemon::{self, Daemon, DaemonConfiguration};
-use anabranch_demo::verify::{Audit, BirthdayLayer, Layer, MappingLayer, drain, drain_and_compare};
-use anabranch_demo::{
-    DemoError, Endpoint, LagProbe, Pace, Result, Topology, Workload, WorkloadOptions, WorkloadReport,
+use anabranch_demo::verify::{
+    Audit, BirthdayLayer, CacheLayer, DocumentLayer, Layer, MappingLayer, drain, drain_and_compare,
+    topologies,
 };
-use anabranch_stack::{Options, Stack};
+use anabranch_demo::{
+    DemoError, Endpoint, LagProbe, Pace, RedisServer, Result, SearchServer, Topology, Workload,
+    WorkloadOptions, WorkloadReport,
+};
+use anabranch_stack::{Options, ServerSpec, Stack};
 use futures::future::join_all;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +34,14 @@ const FIRST_ROW_MAX: Duration = Duration::from_secs(60);
 /// For what is in the binlogs when the workload ends.
 const DRAIN_MAX: Duration = Duration::from_secs(120);
 
+/// Of streams, buckets and keys.
+const NAME: &str = "demo";
+/// What applications show to the API.
+const TOKEN: &str = "token-of-the-demo";
+/// Half of what a stack's node has otherwise: the demo's documents are few.
+const SEARCH_HEAP_MIB: u32 = 256;
+/// A cached set lives a year, one without claims five minutes.
+const TIME_TO_LIVE: (Duration, Duration) = (Duration::from_secs(365 * 24 * 3600), Duration::from_secs(300));
 const DAEMON_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How a run ended.
@@ -43,7 +55,7 @@ pub enum Ended {
 struct Running {
     daemon: Daemon,
     probe: LagProbe,
-    /// One for each audit.
+    /// One for each entity.
     workloads: Vec<Workload>,
     audits: Vec<Audit>,
     configuration_file: PathBuf,
@@ -65,7 +77,7 @@ pub async fn run(arguments: &Arguments, stop: &CancellationToken) -> Result<Ende
     let compared = match result {
         Ok(()) if stop.is_cancelled() && arguments.verify => Ok(None),
         Ok(()) if arguments.verify => {
-            say("draining and comparing every derived row with the sources ...");
+            say("draining, and comparing every row, key and document with the sources ...");
             let compared = drain_and_compare(&running.audits, DRAIN_MAX).await;
             compared.map(|(drained, comparisons)| {
                 let layers = running.audits.iter().cloned().zip(comparisons).collect();
@@ -91,8 +103,10 @@ pub async fn run(arguments: &Arguments, stop: &CancellationToken) -> Result<Ende
 
 /// Starts all and makes the first users; `None` when a signal came first.
 async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken) -> Result<Option<Running>> {
-    say("starting servers, building the daemon ...");
-    let stack = tokio::task::spawn_blocking(|| Stack::start(Options::standard()));
+    let options = servers(arguments);
+    let names: Vec<&str> = options.servers.iter().map(|server| server.name.as_str()).collect();
+    say(&format!("starting {} and building the daemon ...", names.join(", ")));
+    let stack = tokio::task::spawn_blocking(|| Stack::start(options));
     let binary = tokio::task::spawn_blocking(daemon::build);
     let (stack, binary) = tokio::join!(stack, binary);
     let (stack, binary) = (stack??, binary??);
@@ -103,19 +117,22 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
     }
     let audits = audits(arguments, &stack)?;
     let mut configuration = DaemonConfiguration::standard(audits.clone());
+    configuration.name = NAME.to_owned();
     configuration.lanes = arguments.lanes;
     configuration.http_port = daemon::free_port()?;
+    configuration.tokens = vec![TOKEN.to_owned()];
     let configuration_file = configuration.write(&stack)?;
     let seed = arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     measured.seed = seed;
     // Servers may be killed and restarted while it runs: `cargo stack --instance NAME kill source-a`.
     let options = WorkloadOptions::new(seed).tolerating_crashes();
     let mut workloads: Vec<Workload> =
-        audits.iter().map(|audit| Workload::new(audit.topology.clone(), options)).collect();
+        topologies(&audits).into_iter().map(|topology| Workload::new(topology.clone(), options)).collect();
     for workload in &workloads {
         workload.create_schema().await?;
     }
-    say("setting up streams and derived tables ...");
+    let ready = measured.stack_ready_seconds;
+    say(&format!("ready after {ready:.1} s; setting up streams, derived tables and indexes ..."));
     let (program, file) = (binary.clone(), configuration_file.clone());
     tokio::task::spawn_blocking(move || Daemon::set_up(&program, &file)).await??;
     let probe = LagProbe::create(&audits[0]).await?;
@@ -139,6 +156,18 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
     Ok(Some(Running { daemon, probe, workloads, audits, configuration_file, measured, stack }))
 }
 
+/// The servers that the run needs.
+fn servers(arguments: &Arguments) -> Options {
+    let mut options = Options::standard();
+    if arguments.devices > 0 {
+        options = options.with(ServerSpec::redis("redis"));
+        if !arguments.without_search {
+            options = options.with(ServerSpec::search("search").heap_mib(SEARCH_HEAP_MIB));
+        }
+    }
+    options
+}
+
 /// Users first, whose lag is measured; then devices.
 fn audits(arguments: &Arguments, stack: &Stack) -> Result<Vec<Audit>> {
     let sources = vec![Endpoint::admin(stack, "source-a")?, Endpoint::admin(stack, "source-b")?];
@@ -148,12 +177,25 @@ fn audits(arguments: &Arguments, stack: &Stack) -> Result<Vec<Audit>> {
         topology: Topology::standard(sources.clone(), arguments.spread(), arguments.name_hash()),
         layer: Layer::Birthday(BirthdayLayer { layout, databases, targets: targets.clone() }),
     }];
-    if arguments.devices > 0 {
-        audits.push(Audit {
-            topology: Topology::serials(sources, arguments.serial_tables),
-            layer: Layer::Mapping(MappingLayer { tables: arguments.mapping_tables, targets }),
-        });
+    if arguments.devices == 0 {
+        return Ok(audits);
     }
+    let topology = Topology::serials(sources, arguments.serial_tables);
+    let mapping = MappingLayer { tables: arguments.mapping_tables, targets };
+    let mut layers = vec![
+        Layer::Mapping(mapping.clone()),
+        Layer::Cache(CacheLayer {
+            mapping,
+            server: RedisServer::admin(stack, "redis")?,
+            prefix: format!("{NAME}:mapping"),
+            time_to_live: TIME_TO_LIVE,
+        }),
+    ];
+    if !arguments.without_search {
+        let server = SearchServer::admin(stack, "search")?;
+        layers.push(Layer::Documents(DocumentLayer { server, index: "serials".to_owned() }));
+    }
+    audits.extend(layers.into_iter().map(|layer| Audit { topology: topology.clone(), layer }));
     Ok(audits)
 }
 
@@ -247,9 +289,12 @@ fn screen(arguments: &Arguments, running: &Running) -> Screen {
         daemon::hash_name(rule.hash),
         arguments.layout_name(),
         arguments.databases,
-        match running.audits.len() {
-            1 => String::new(),
-            _ => format!("serial codes in 3 × {} tables, ", arguments.mapping_tables),
+        match (arguments.devices, arguments.without_search) {
+            (0, _) => String::new(),
+            (_, true) => format!("serial codes in 3 × {} tables and Redis, ", arguments.mapping_tables),
+            (_, false) => {
+                format!("serial codes in 3 × {} tables, Redis and OpenSearch, ", arguments.mapping_tables)
+            }
         },
         running.measured.seed
     );

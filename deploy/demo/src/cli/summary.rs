@@ -39,6 +39,8 @@ pub struct LayerSummary {
     pub source_rows: u64,
     pub claims: u64,
     pub rows: u64,
+    /// What its rows are: rows, keys, documents.
+    pub noun: &'static str,
     pub differences: u64,
     pub difference_kinds: Differences,
 }
@@ -86,7 +88,7 @@ pub struct Summary {
     pub kinds: WorkloadReport,
     /// Of the devices' workload.
     pub serial_kinds: WorkloadReport,
-    /// By projection; empty when nothing was compared.
+    /// By name; empty when nothing was compared.
     pub layers: BTreeMap<String, LayerSummary>,
     pub problems: Vec<String>,
     pub examples: Vec<Example>,
@@ -120,7 +122,7 @@ fn problems(measured: &Measured, compared: Option<&Compared>) -> Vec<String> {
         problems.push(format!("not drained: {}", compared.drained.behind.join("; ")));
     }
     for (audit, comparison) in &compared.layers {
-        let named = |problem| format!("{}: {problem}", audit.projection());
+        let named = |problem| format!("{}: {problem}", audit.name());
         problems.extend(comparison.problems().into_iter().map(named));
     }
     problems
@@ -192,9 +194,10 @@ impl Summary {
             self.lag_ms_max
         )];
         for (layer, found) in &self.layers {
-            let (source, rows, differences) = (found.source_rows, found.rows, found.differences);
+            let LayerSummary { source_rows, claims, rows, noun, differences, .. } = found;
             lines.push(format!(
-                "{layer}: {source} source rows, {rows} derived rows, {differences} differences"
+                "{layer}: {rows} {noun} compared with {claims} claims of {source_rows} source rows, \
+                 {differences} differences"
             ));
         }
         let megabytes = self.daemon_resident_bytes as f64 / 1e6;
@@ -213,10 +216,11 @@ impl LayerSummary {
             source_rows: comparison.source_rows,
             claims: comparison.claims,
             rows: comparison.derived_rows,
+            noun: audit.noun(),
             differences: comparison.differences.total(),
             difference_kinds: comparison.differences,
         };
-        (audit.projection().to_owned(), found)
+        (audit.name().to_owned(), found)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The daemon's configuration file for a stack: as a user would write it.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,14 +13,14 @@ use anabranch_stack::Stack;
 use crate::endpoint::Endpoint;
 use crate::error::{DemoError, Result};
 use crate::topology::{SERIAL_TABLES, Topology, USER_TABLES};
-use crate::verify::{Audit, DerivedLayout, Layer};
+use crate::verify::{Audit, CacheLayer, DerivedLayout, Layer, topologies};
 
 /// What the file says beside addresses and passwords, which come from the stack.
 #[derive(Debug, Clone)]
 pub struct DaemonConfiguration {
     /// Prefix of streams and buckets.
     pub name: String,
-    /// Names of servers in the stack.
+    /// Names of servers in the stack; the targets are those for tables.
     pub sources: Vec<String>,
     pub targets: Vec<String>,
     pub log: String,
@@ -30,6 +30,8 @@ pub struct DaemonConfiguration {
     pub lanes: u32,
     /// 0 = any free port.
     pub http_port: u16,
+    /// What applications show to the API; without any it is closed.
+    pub tokens: Vec<String>,
     /// Lines of the `[limits]` table, such as `mark_interval_ms = 500`.
     pub limits: Vec<String>,
 }
@@ -45,6 +47,7 @@ impl DaemonConfiguration {
             audits,
             lanes: 2,
             http_port: 0,
+            tokens: Vec::new(),
             // A quiet source passes its head soon, so that draining is quick.
             limits: vec!["mark_interval_ms = 500".to_owned()],
         }
@@ -57,17 +60,26 @@ impl DaemonConfiguration {
         let mut text = format!(
             "# Made by the demo. Passwords stand here in clear text; the file is readable by its owner only.\n\
              name = \"{}\"\n\n[log]\nurl = \"{}\"\nca_file = \"{ca_file}\"\n\
-             # All streams together must fit the 10 GB that the stack's NATS may use.\nmax_bytes = 1073741824\n\n[http]\nlisten = \"127.0.0.1:{}\"\n\n\
+             # All streams together must fit the 10 GB that the stack's NATS may use.\nmax_bytes = 1073741824\n\n[http]\nlisten = \"127.0.0.1:{}\"\n{}\n\
              [limits]\n{}\n",
             self.name,
             stack.server(&self.log)?.url(),
             self.http_port,
+            match self.tokens.is_empty() {
+                true => String::new(),
+                false => format!("tokens = {:?}\n", self.tokens),
+            },
             self.limits.join("\n"),
         );
-        for audit in &self.audits {
-            text.push_str(&entities(&audit.topology));
+        for topology in topologies(&self.audits) {
+            text.push_str(&entities(topology));
         }
-        for (heading, names) in [("sources", &self.sources), ("targets", &self.targets)] {
+        let mut targets = self.targets.clone();
+        targets.extend(self.audits.iter().filter_map(|audit| match &audit.layer {
+            Layer::Documents(layer) => Some(layer.server.name.clone()),
+            _ => None,
+        }));
+        for (heading, names) in [("sources", &self.sources), ("targets", &targets)] {
             for name in names {
                 let url = stack.server(name)?.url();
                 write!(
@@ -82,34 +94,47 @@ impl DaemonConfiguration {
             }
         }
         for audit in &self.audits {
-            text.push_str(&self.projection(audit));
+            match &audit.layer {
+                Layer::Cache(layer) => {
+                    let url = stack.server(&layer.server.name)?.url();
+                    text.push_str(&cache(layer, &url, &ca_file));
+                }
+                _ => text.push_str(&self.projection(audit)),
+            }
         }
         Ok(text)
     }
 
     fn projection(&self, audit: &Audit) -> String {
-        let quoted = |target: &Endpoint| format!("\"{}\"", target.name);
-        let targets: Vec<String> = audit.targets().iter().map(quoted).collect();
-        let (name, targets, lanes) = (audit.projection(), targets.join(", "), self.lanes);
-        let tables = match &audit.layer {
+        let (targets, tables) = match &audit.layer {
             Layer::Birthday(layer) => {
                 let layout = match layer.layout {
                     DerivedLayout::ByDay => "by_day",
                     DerivedLayout::ByUser => "by_user",
                 };
                 let databases = layer.databases;
-                format!(
+                let tables = format!(
                     "kind = \"birthday\"\nlayout = \"{layout}\"\ndatabases = {databases}\n\
                      database = \"birthday_{{db:02}}\"\ntable = \"birthday_{{mmdd}}\"\n"
-                )
+                );
+                (names(&layer.targets), tables)
             }
-            Layer::Mapping(layer) => format!(
-                "kind = \"serial_mapping\"\ntables = {}\n\
-                 database = \"serial_code_{{length}}\"\ntable = \"mapping_{{table:03}}\"\n",
-                layer.tables
-            ),
+            Layer::Mapping(layer) => {
+                let tables = format!(
+                    "kind = \"serial_mapping\"\ntables = {}\n\
+                     database = \"serial_code_{{length}}\"\ntable = \"mapping_{{table:03}}\"\n",
+                    layer.tables
+                );
+                (names(&layer.targets), tables)
+            }
+            Layer::Documents(layer) => {
+                let index = format!("kind = \"serial_documents\"\nindex = \"{}\"\n", layer.index);
+                (vec![layer.server.name.clone()], index)
+            }
+            Layer::Cache(_) => return String::new(),
         };
-        format!("\n[[projections]]\nname = \"{name}\"\ntargets = [{targets}]\nlanes = {lanes}\n{tables}")
+        let (name, lanes) = (audit.name(), self.lanes);
+        format!("\n[[projections]]\nname = \"{name}\"\ntargets = {targets:?}\nlanes = {lanes}\n{tables}")
     }
 
     /// Writes the file into the stack's folder, readable by its owner only.
@@ -119,6 +144,21 @@ impl DaemonConfiguration {
         write_private(&path, &text)?;
         Ok(path)
     }
+}
+
+fn names(endpoints: &[Endpoint]) -> Vec<String> {
+    endpoints.iter().map(|endpoint| endpoint.name.clone()).collect()
+}
+
+/// The cache of the mapping tables.
+fn cache(layer: &CacheLayer, url: &str, ca_file: &impl fmt::Display) -> String {
+    let (name, (full, empty)) = (&layer.server.name, layer.time_to_live);
+    format!(
+        "\n[[caches]]\nname = \"{name}\"\nurl = \"{url}\"\nca_file = \"{ca_file}\"\nprojection = \"mapping\"\n\
+         time_to_live_seconds = {}\nempty_time_to_live_seconds = {}\n",
+        full.as_secs(),
+        empty.as_secs()
+    )
 }
 
 /// The tables of an entity; the rule places keys in those of the first pattern.

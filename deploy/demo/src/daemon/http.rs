@@ -17,6 +17,8 @@ pub struct Status {
     pub sources: Vec<SourceStatus>,
     #[serde(default)]
     pub lanes: Vec<LaneStatus>,
+    #[serde(default)]
+    pub caches: Vec<CacheStatus>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -39,6 +41,14 @@ pub struct LaneStatus {
     pub fault: Option<String>,
     pub lag_seconds: Option<f64>,
     pub rows_per_second: Option<f64>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct CacheStatus {
+    pub cache: String,
+    pub state: String,
+    pub fault: Option<String>,
+    pub delay_seconds: Option<f64>,
 }
 
 /// `None` when nobody answers there, or not as expected.

@@ -6,13 +6,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::UNION_TABLES;
-use super::comparison::{Comparison, Example};
+use super::comparison::{Comparison, EXAMPLES_MAX, Example};
 use super::scratch::Scratch;
 use super::tables::{Column, DerivedTables, literals, shard_id_sql};
 use crate::error::Result;
 use crate::topology::{Place, Topology};
-
-const EXAMPLES_MAX: usize = 10;
 
 pub(super) async fn compare(topology: &Topology, layer: &impl DerivedTables) -> Result<Comparison> {
     let mut scratch = Scratch::create(layer).await?;

@@ -5,54 +5,63 @@ use std::fmt;
 
 use serde::Serialize;
 
+pub(super) const EXAMPLES_MAX: usize = 10;
+/// Of one kind, so that others are seen too.
+const EXAMPLES_ALIKE_MAX: usize = 3;
 /// Names in a message about many.
 const NAMES_MAX: usize = 5;
 
-/// Differing rows by kind; each row counts once.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Differences {
-    /// A claim of a source table that no derived table holds.
-    pub missing: u64,
-    /// A derived row that no source table claims.
-    pub orphan: u64,
-    /// A claim in another table than its value and the layout say, and not in the right one.
-    pub wrong_table: u64,
-    /// A second row of the same: of a claim that also stands in its right table, or of a shard that does not claim it
-    /// while another does.
-    pub duplicate: u64,
-    /// In the right table with a `birthday` column that says something else.
-    pub wrong_birthday: u64,
-    /// Of a device whose other rows have a newer version.
-    pub stale_version: u64,
+macro_rules! differences {
+    ($($(#[doc = $doc:literal])* $kind:ident;)+) => {
+        /// Differing rows by kind; each row counts once.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+        pub struct Differences {
+            $($(#[doc = $doc])* pub $kind: u64,)+
+        }
+
+        impl Differences {
+            pub fn total(&self) -> u64 {
+                [$(self.$kind),+].iter().sum()
+            }
+
+            pub(super) fn count(&mut self, kind: &str, rows: u64) {
+                match kind {
+                    $(stringify!($kind) => self.$kind += rows,)+
+                    _ => unreachable!("{kind} is no kind of difference"),
+                }
+            }
+
+            fn add(&mut self, other: &Self) {
+                $(self.$kind += other.$kind;)+
+            }
+        }
+    };
 }
 
-impl Differences {
-    pub fn total(&self) -> u64 {
-        let Self { missing, orphan, wrong_table, duplicate, wrong_birthday, stale_version } = self;
-        missing + orphan + wrong_table + duplicate + wrong_birthday + stale_version
-    }
-
-    pub(super) fn count(&mut self, kind: &str, rows: u64) {
-        let kind = match kind {
-            "missing" => &mut self.missing,
-            "orphan" => &mut self.orphan,
-            "wrong_table" => &mut self.wrong_table,
-            "duplicate" => &mut self.duplicate,
-            "stale_version" => &mut self.stale_version,
-            _ => &mut self.wrong_birthday,
-        };
-        *kind += rows;
-    }
-
-    fn add(&mut self, other: &Self) {
-        let Self { missing, orphan, wrong_table, duplicate, wrong_birthday, stale_version } = other;
-        self.missing += missing;
-        self.orphan += orphan;
-        self.wrong_table += wrong_table;
-        self.duplicate += duplicate;
-        self.wrong_birthday += wrong_birthday;
-        self.stale_version += stale_version;
-    }
+differences! {
+    /// A claim of a source table that no derived store holds; in a cache that is none.
+    missing;
+    /// Derived, and no source table claims it; of a cache also a key that nobody asks for.
+    orphan;
+    /// A claim in another table than its value and the layout say, or under another id, and not in the right one.
+    wrong_table;
+    /// A second row of the same: of a claim that also stands in its right place, or of a shard that does not claim it
+    /// while another does.
+    duplicate;
+    /// In the right table with a `birthday` column that says something else.
+    wrong_birthday;
+    /// Of a device whose other rows have a newer version; a document with another version than its own `lsn`.
+    stale_version;
+    /// A document with a field that says something else than its row.
+    wrong_field;
+    /// A document that is marked as withdrawn though its row is there.
+    withdrawn;
+    /// A cached set that is not the complete set of its code.
+    wrong_set;
+    /// A key of another type, or with bytes that are no set.
+    unreadable;
+    /// A key that lives for ever, or longer than it may.
+    wrong_expiry;
 }
 
 /// One differing row, named by its key. Other values stay where they are.
@@ -61,7 +70,7 @@ pub struct Example {
     pub kind: String,
     /// Such as `user_id 7` or `uuid 7 imei1`.
     pub row: String,
-    /// The derived table that the row stands in, or of a missing row the one that it belongs into.
+    /// The derived table (server, index) that the row stands in, or of a missing row the one that it belongs into.
     pub table: String,
 }
 
@@ -78,14 +87,14 @@ pub struct Comparison {
     pub source_rows: u64,
     /// Claims that the sources make: users with a valid birthday, codes of devices.
     pub claims: u64,
-    /// Rows in all derived tables.
+    /// Rows in all derived tables; keys of a cache; documents that are not withdrawn.
     pub derived_rows: u64,
     pub differences: Differences,
     /// Up to ten differing rows.
     pub examples: Vec<Example>,
     /// Users or devices that two source tables hold. 0 unless a move was cut short.
     pub doubled_source_rows: u64,
-    /// Rows of each derived database.
+    /// Rows of each derived database, index or cache.
     pub rows_by_database: BTreeMap<String, u64>,
     /// Different names of tables with at least one row: of birthdays, days.
     pub tables_filled: u64,
@@ -98,6 +107,15 @@ pub struct Comparison {
 }
 
 impl Comparison {
+    /// Counts a differing row of a store; some of each kind become examples.
+    pub(super) fn differs(&mut self, kind: &str, row: String, table: &str) {
+        self.differences.count(kind, 1);
+        let alike = self.examples.iter().filter(|example| example.kind == kind).count();
+        if self.examples.len() < EXAMPLES_MAX && alike < EXAMPLES_ALIKE_MAX {
+            self.examples.push(Example { kind: kind.to_owned(), row, table: table.to_owned() });
+        }
+    }
+
     /// What is wrong, in words; empty when both sides are equal and hold enough to say so.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -137,7 +155,7 @@ impl Comparison {
             unmet.push("the sources claim nothing".to_owned());
         }
         if self.derived_rows == 0 {
-            unmet.push("the derived tables are empty".to_owned());
+            unmet.push("the derived store is empty".to_owned());
         }
         for (database, rows) in &self.rows_by_database {
             if *rows == 0 {

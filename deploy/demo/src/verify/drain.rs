@@ -1,14 +1,17 @@
-//! Waits until the derived tables hold everything that the sources' binlogs held when the wait began.
+//! Waits until the derived stores hold everything that the sources' binlogs held when the wait began.
 //!
-//! Heads come from the sources, positions from the progress tables of the targets, so a daemon that lies about its
-//! lag, or is dead, changes nothing.
+//! Heads come from the sources, positions from the progress that targets store, so a daemon that lies about its lag, or
+//! is dead, changes nothing. A cache has everything when its mapping tables have, their outbox is empty, and the life in
+//! which that is so is the server's present one.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Audit, Comparison};
+use super::cache::CacheLayer;
+use super::tables::DerivedTables as _;
+use super::{Audit, Comparison, Layer, documents};
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 
@@ -33,7 +36,7 @@ impl Drained {
 }
 
 /// A progress row: source, lane, lanes, position, revision.
-type ProgressRow = (String, u32, u32, u64, u64);
+pub(super) type ProgressRow = (String, u32, u32, u64, u64);
 
 /// Waits until every lane of these layers has passed the present head of its source, at most `limit`.
 pub async fn drain(audits: &[Audit], limit: Duration) -> Result<Drained> {
@@ -50,12 +53,14 @@ pub async fn drain(audits: &[Audit], limit: Duration) -> Result<Drained> {
     loop {
         let mut behind = Vec::new();
         for audit in audits {
-            for target in audit.targets() {
-                let rows = progress(target, audit.projection()).await?;
-                let stores = format!("{} at {}", audit.projection(), target.name);
+            for (stores, rows) in progress(audit).await? {
                 let lag =
                     |source: &Endpoint| lag_of(&stores, &source.name, heads[source.name.as_str()], &rows);
                 behind.extend(audit.topology.sources.iter().filter_map(lag));
+            }
+            // Read behind the progress of the mapping tables, whose flushes fill it.
+            if let Layer::Cache(layer) = &audit.layer {
+                behind.extend(undrained(layer).await?);
             }
         }
         if behind.is_empty() || start.elapsed() >= limit {
@@ -105,14 +110,53 @@ fn lag_of(stores: &str, source: &str, head: u64, rows: &[ProgressRow]) -> Option
 async fn revisions(audits: &[Audit]) -> Result<Vec<u64>> {
     let mut revisions = Vec::new();
     for audit in audits {
-        for target in audit.targets() {
-            revisions.extend(progress(target, audit.projection()).await?.iter().map(|row| row.4));
-        }
+        let rows = progress(audit).await?.into_iter().flat_map(|(_, rows)| rows);
+        revisions.extend(rows.map(|row| row.4));
     }
     Ok(revisions)
 }
 
-async fn progress(target: &Endpoint, projection: &str) -> Result<Vec<ProgressRow>> {
+/// Progress by store, with the store's name for people.
+async fn progress(audit: &Audit) -> Result<Vec<(String, Vec<ProgressRow>)>> {
+    let (projection, targets) = match &audit.layer {
+        Layer::Birthday(layer) => ("birthday", layer.targets()),
+        Layer::Mapping(layer) => ("mapping", layer.targets()),
+        Layer::Cache(layer) => ("mapping", layer.mapping.targets()),
+        Layer::Documents(layer) => {
+            let store = format!("documents at {}", layer.server.name);
+            return Ok(vec![(store, documents::progress(&layer.server, "documents").await?)]);
+        }
+    };
+    let mut stores = Vec::new();
+    for target in targets {
+        stores.push((format!("{projection} at {}", target.name), progress_at(target, projection).await?));
+    }
+    Ok(stores)
+}
+
+/// What the cache has not taken yet.
+async fn undrained(layer: &CacheLayer) -> Result<Vec<String>> {
+    let life = layer.server.connect().await?.run_id().await?;
+    let mut undrained = Vec::new();
+    for target in layer.mapping.targets() {
+        let state = "SELECT (SELECT COUNT(*) FROM anabranch.outbox WHERE projection = 'mapping' \
+                       AND drained_at IS NULL), \
+                     (SELECT incarnation FROM anabranch.cache WHERE projection = 'mapping')";
+        let mut connection = target.connect(&[]).await?;
+        let state = connection.first::<(u64, Option<String>)>("read the outbox", state).await?;
+        let (pending, known) = state.unwrap_or_default();
+        let name = &target.name;
+        if pending > 0 {
+            undrained.push(format!("cache of {name}: {pending} rows of the outbox wait"));
+        }
+        if !known.is_some_and(|known| known.contains(&life)) {
+            undrained.push(format!("cache of {name}: its present life is not recorded"));
+        }
+    }
+    Ok(undrained)
+}
+
+async fn progress_at(target: &Endpoint, projection: &str) -> Result<Vec<ProgressRow>> {
     let mut connection = target.connect(&[]).await?;
     // Before `setup` there is no table: nothing has begun.
     let tables = "SELECT COUNT(*) FROM information_schema.tables \

@@ -4,23 +4,27 @@
 //! of store is a [`Layer`]; an [`Audit`] compares one with the sources that it comes from.
 
 mod birthdays;
+mod cache;
 mod compare;
 mod comparison;
+mod documents;
 mod drain;
 mod mapping;
 mod scratch;
+mod sources;
 mod spot;
 mod tables;
 
 use std::collections::BTreeMap;
 
 pub use self::birthdays::{BirthdayLayer, DerivedLayout};
+pub use self::cache::CacheLayer;
 pub use self::comparison::{Comparison, Differences, Example};
+pub use self::documents::DocumentLayer;
 pub use self::drain::{Drained, drain, drain_and_compare};
 pub use self::mapping::MappingLayer;
 pub use self::spot::SpotCheck;
 pub(crate) use self::tables::DerivedTables;
-use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::topology::{Place, Topology};
 
@@ -32,51 +36,78 @@ const UNION_TABLES: usize = 61;
 pub enum Layer {
     Birthday(BirthdayLayer),
     Mapping(MappingLayer),
+    Cache(CacheLayer),
+    Documents(DocumentLayer),
 }
 
-/// A derived layer and the sources that it comes from.
+/// A derived layer and the sources that it comes from. Several layers may come from the same sources.
 #[derive(Debug, Clone)]
 pub struct Audit {
     pub topology: Topology,
     pub layer: Layer,
 }
 
-/// Calls the same function for each kind of layer.
-macro_rules! each {
-    ($layer:expr, $inner:ident => $call:expr) => {
-        match $layer {
-            Layer::Birthday($inner) => $call,
-            Layer::Mapping($inner) => $call,
+/// The topology of each entity of these audits, once.
+pub fn topologies(audits: &[Audit]) -> Vec<&Topology> {
+    let mut topologies: Vec<&Topology> = Vec::new();
+    for audit in audits {
+        if topologies.iter().all(|known| known.entity != audit.topology.entity) {
+            topologies.push(&audit.topology);
         }
-    };
+    }
+    topologies
 }
 
 impl Audit {
-    /// The projection that fills the layer, as the demo's configuration names it.
-    pub fn projection(&self) -> &'static str {
+    /// As the demo's configuration names the projection that fills the layer, and people name the layer.
+    pub fn name(&self) -> &'static str {
         match self.layer {
             Layer::Birthday(_) => "birthday",
             Layer::Mapping(_) => "mapping",
+            Layer::Cache(_) => "cache",
+            Layer::Documents(_) => "documents",
         }
     }
 
-    /// The targets whose progress says how far the layer is.
-    pub fn targets(&self) -> &[Endpoint] {
-        each!(&self.layer, layer => layer.targets())
+    /// What the layer holds, in the plural.
+    pub fn noun(&self) -> &'static str {
+        match self.layer {
+            Layer::Birthday(_) | Layer::Mapping(_) => "rows",
+            Layer::Cache(_) => "keys",
+            Layer::Documents(_) => "documents",
+        }
     }
 
     /// Compares every derived row with the sources. Both sides must stand still meanwhile.
     pub async fn compare(&self) -> Result<Comparison> {
-        each!(&self.layer, layer => compare::compare(&self.topology, layer).await)
+        match &self.layer {
+            Layer::Birthday(layer) => compare::compare(&self.topology, layer).await,
+            Layer::Mapping(layer) => compare::compare(&self.topology, layer).await,
+            Layer::Cache(layer) => cache::compare(&self.topology, layer).await,
+            Layer::Documents(layer) => documents::compare(&self.topology, layer).await,
+        }
     }
 
-    /// Checks one source table while everything runs.
-    pub async fn spot_check(&self, place: Place) -> Result<SpotCheck> {
-        each!(&self.layer, layer => spot::spot_check(&self.topology, layer, place).await)
+    /// Checks one source table while everything runs; `None` for a layer that is no SQL table.
+    pub async fn spot_check(&self, place: Place) -> Result<Option<SpotCheck>> {
+        match &self.layer {
+            Layer::Birthday(layer) => spot::spot_check(&self.topology, layer, place).await.map(Some),
+            Layer::Mapping(layer) => spot::spot_check(&self.topology, layer, place).await.map(Some),
+            Layer::Cache(_) | Layer::Documents(_) => Ok(None),
+        }
     }
 
-    /// Rows of each derived database, counted now.
+    /// Rows of each derived database, index or cache, counted now.
     pub async fn count_rows(&self) -> Result<BTreeMap<String, u64>> {
-        each!(&self.layer, layer => tables::count_rows(layer).await)
+        match &self.layer {
+            Layer::Birthday(layer) => tables::count_rows(layer).await,
+            Layer::Mapping(layer) => tables::count_rows(layer).await,
+            Layer::Cache(layer) => {
+                Ok(BTreeMap::from([(layer.server.name.clone(), cache::count(layer).await?)]))
+            }
+            Layer::Documents(layer) => {
+                Ok(BTreeMap::from([(layer.index.clone(), documents::count(layer).await?)]))
+            }
+        }
     }
 }

@@ -1,0 +1,98 @@
+//! An OpenSearch node as an auditor sees it: by its administrator's account, over verified TLS.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anabranch_stack::Stack;
+use reqwest::{Client, Method};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::{Value, json};
+
+use crate::endpoint::SILENCE_MAX;
+use crate::error::{DemoError, Result};
+
+/// Documents a page.
+const PAGE_DOCUMENTS: usize = 2_000;
+
+/// How to reach one node. Cheap to clone; keeps its connections.
+#[derive(Clone)]
+pub struct SearchServer {
+    /// Name of the server in the stack, and of the target in the daemon's configuration.
+    pub name: String,
+    admin_url: String,
+    client: Client,
+}
+
+impl SearchServer {
+    /// A server of the stack, by the account that may do everything.
+    pub fn admin(stack: &Stack, name: &str) -> Result<Self> {
+        let failed =
+            |reason: String| DemoError::Search { server: name.to_owned(), action: "connect", reason };
+        let tls = client_tls(stack.ca_file()).map_err(failed)?;
+        let client = Client::builder().tls_backend_preconfigured(tls).timeout(SILENCE_MAX).build();
+        let client = client.map_err(|error| failed(error.to_string()))?;
+        Ok(Self { name: name.to_owned(), admin_url: stack.server(name)?.admin_url(), client })
+    }
+
+    /// The answer, which must not be an error. `Null` sends no body.
+    pub async fn ask(&self, action: &'static str, method: Method, path: &str, body: Value) -> Result<Value> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let request = self.client.request(method, format!("{}/{path}", self.admin_url));
+        let answer = request.header("Content-Type", "application/json").body(body).send().await;
+        // Without the address, which holds the password.
+        let failed = |error: reqwest::Error| self.failed(action, error.without_url().to_string());
+        let answer = answer.map_err(failed)?;
+        let status = answer.status();
+        let text = answer.text().await.map_err(failed)?;
+        if !status.is_success() {
+            return Err(self.failed(action, format!("{status}: {text}")));
+        }
+        serde_json::from_str(&text).map_err(|error| self.failed(action, error.to_string()))
+    }
+
+    /// Every hit of a query, with version and source, as the index is now.
+    pub async fn hits(&self, action: &'static str, index: &str, query: Value) -> Result<Vec<Value>> {
+        self.ask(action, Method::POST, &format!("{index}/_refresh"), Value::Null).await?;
+        let body = json!({ "size": PAGE_DOCUMENTS, "sort": ["_doc"], "version": true, "query": query });
+        let first = format!("{index}/_search?scroll=1m&allow_partial_search_results=false");
+        let mut page = self.ask(action, Method::POST, &first, body).await?;
+        let mut hits = Vec::new();
+        loop {
+            let Some(found) = page.pointer_mut("/hits/hits").and_then(Value::as_array_mut) else {
+                return Err(self.failed(action, "an answer without hits".to_owned()));
+            };
+            let is_last = found.is_empty();
+            hits.append(found);
+            let scroll = json!({ "scroll_id": page["_scroll_id"] });
+            if is_last {
+                self.ask(action, Method::DELETE, "_search/scroll", scroll).await?;
+                return Ok(hits);
+            }
+            let next = json!({ "scroll": "1m", "scroll_id": page["_scroll_id"] });
+            page = self.ask(action, Method::POST, "_search/scroll", next).await?;
+        }
+    }
+
+    pub(crate) fn failed(&self, action: &'static str, reason: String) -> DemoError {
+        DemoError::Search { server: self.name.clone(), action, reason }
+    }
+}
+
+impl fmt::Debug for SearchServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)
+    }
+}
+
+fn client_tls(ca_file: PathBuf) -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    let authority = CertificateDer::from_pem_file(ca_file).map_err(|error| error.to_string())?;
+    roots.add(authority).map_err(|error| error.to_string())?;
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}

@@ -1,0 +1,185 @@
+//! The cache layer: every key of Redis against the claims of the sources.
+//!
+//! The rule: key `<prefix>:{<CRC-32 of the code, 8 hexadecimal digits>}e:<code>` holds the complete set of the code's
+//! claims: a byte 1, of each claim shard (8 bytes, big endian), kind (1), length of the uuid (1) and uuid, at the end the
+//! CRC-32 of all that, big endian. A missing key is no difference: what is not cached is read. A set without claims is
+//! remembered for a short time, any other for a long one, none for ever. `…t:<code>` is the token of a fill that was
+//! cut off, for half a minute.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+
+use redis::{Cmd, Value, cmd};
+
+use super::comparison::Comparison;
+use super::mapping::MappingLayer;
+use super::sources;
+use super::tables::{DerivedTables as _, shard_id_sql};
+use crate::error::Result;
+use crate::redis::RedisServer;
+use crate::topology::Topology;
+
+/// The cache of mapping tables.
+#[derive(Debug, Clone)]
+pub struct CacheLayer {
+    /// What it is a copy of.
+    pub mapping: MappingLayer,
+    pub server: RedisServer,
+    /// Begins every key.
+    pub prefix: String,
+    /// What a set lives at most, and one without claims.
+    pub time_to_live: (Duration, Duration),
+}
+
+const TOKEN_TIME_TO_LIVE: Duration = Duration::from_secs(30);
+/// Keys of one round trip.
+const STEP_KEYS: usize = 1_000;
+/// Bytes of a key in an example.
+const KEY_BYTES_SHOWN: usize = 60;
+
+/// Shard, uuid, kind.
+type Claim = (u64, Vec<u8>, u8);
+
+/// What a key means.
+enum Role<'k> {
+    Entry(&'k [u8]),
+    Token,
+}
+
+pub(super) async fn compare(topology: &Topology, layer: &CacheLayer) -> Result<Comparison> {
+    let expected = expected(topology, layer).await?;
+    let mut comparison = Comparison {
+        source_rows: sources::count(topology).await?,
+        claims: expected.values().map(|set| set.len() as u64).sum(),
+        ..Comparison::default()
+    };
+    let mut connection = layer.server.connect().await?;
+    let mut cursor = 0u64;
+    // A scan may meet a key twice.
+    let mut keys: HashSet<Vec<u8>> = HashSet::new();
+    loop {
+        let step = connection.one("list keys", cmd("SCAN").arg(cursor).arg("COUNT").arg(STEP_KEYS)).await;
+        let (next, found): (u64, Vec<Vec<u8>>) = step?;
+        keys.extend(found);
+        if next == 0 {
+            break;
+        }
+        cursor = next;
+    }
+    let keys: Vec<Vec<u8>> = keys.into_iter().collect();
+    for some in keys.chunks(STEP_KEYS) {
+        let ask = |word: &'static str| {
+            move |key: &Vec<u8>| {
+                let mut ask: Cmd = cmd(word);
+                ask.arg(key.as_slice());
+                ask
+            }
+        };
+        let values = connection.all("read keys", some.iter().map(ask("GET"))).await?;
+        let left = connection.all("read times to live", some.iter().map(ask("PTTL"))).await?;
+        for ((key, value), left) in some.iter().zip(values).zip(left) {
+            layer.judge(key, value, left, &expected, &mut comparison);
+        }
+    }
+    comparison.rows_by_database = BTreeMap::from([(layer.server.name.clone(), comparison.derived_rows)]);
+    Ok(comparison)
+}
+
+/// Keys in the cache, counted now.
+pub(super) async fn count(layer: &CacheLayer) -> Result<u64> {
+    layer.server.connect().await?.one("count keys", &cmd("DBSIZE")).await
+}
+
+/// The complete set of each code that any source has.
+async fn expected(topology: &Topology, layer: &CacheLayer) -> Result<HashMap<Vec<u8>, BTreeSet<Claim>>> {
+    let rows = sources::rows::<(Vec<u8>, u64, Vec<u8>, u8)>(topology, "read claims", |source, place| {
+        let (shard, claims) = (shard_id_sql(source, place), layer.mapping.claims(place));
+        format!("SELECT value, {shard}, uuid, kind FROM ({claims}) AS c")
+    });
+    let mut expected: HashMap<Vec<u8>, BTreeSet<Claim>> = HashMap::new();
+    for (value, shard, uuid, kind) in rows.await? {
+        expected.entry(value).or_default().insert((shard, uuid, kind));
+    }
+    Ok(expected)
+}
+
+impl CacheLayer {
+    fn judge(
+        &self,
+        key: &[u8],
+        value: Value,
+        left: Value,
+        expected: &HashMap<Vec<u8>, BTreeSet<Claim>>,
+        comparison: &mut Comparison,
+    ) {
+        let Value::Int(left) = left else {
+            return comparison.differs("unreadable", shown(key), &self.server.name);
+        };
+        // −2: gone since the scan.
+        if left == -2 {
+            return;
+        }
+        let role = self.role(key);
+        if !matches!(role, Some(Role::Token)) {
+            comparison.derived_rows += 1;
+        }
+        // −1: lives for ever.
+        let lives_at_most = |most: Duration| left >= 0 && left as u128 <= most.as_millis();
+        let kind = match role {
+            None => Some("orphan"),
+            Some(Role::Token) => (!lives_at_most(TOKEN_TIME_TO_LIVE)).then_some("wrong_expiry"),
+            Some(Role::Entry(code)) => {
+                let set = match value {
+                    Value::BulkString(bytes) => decode(&bytes),
+                    Value::Nil => return,
+                    _ => None,
+                };
+                let (full, empty) = self.time_to_live;
+                let most = if set.as_ref().is_some_and(Vec::is_empty) { empty } else { full };
+                match (&set, expected.get(code)) {
+                    (None, _) => Some("unreadable"),
+                    (Some(set), None) if !set.is_empty() => Some("orphan"),
+                    (Some(set), Some(wanted)) if !set.iter().eq(wanted) => Some("wrong_set"),
+                    _ => (!lives_at_most(most)).then_some("wrong_expiry"),
+                }
+            }
+        };
+        if let Some(kind) = kind {
+            comparison.differs(kind, shown(key), &self.server.name);
+        }
+    }
+
+    fn role<'k>(&self, key: &'k [u8]) -> Option<Role<'k>> {
+        let rest = key.strip_prefix(self.prefix.as_bytes())?.strip_prefix(b":{")?;
+        let (tag, rest) = rest.split_at_checked(8)?;
+        let (role, code) = rest.strip_prefix(b"}")?.split_at_checked(2)?;
+        let is_right = tag == format!("{:08x}", crc32fast::hash(code)).as_bytes() && !code.is_empty();
+        match role {
+            b"e:" if is_right => Some(Role::Entry(code)),
+            b"t:" if is_right => Some(Role::Token),
+            _ => None,
+        }
+    }
+}
+
+fn shown(key: &[u8]) -> String {
+    format!("key {}", key[..key.len().min(KEY_BYTES_SHOWN)].escape_ascii())
+}
+
+/// The claims of an entry, in its order, which is that of shard, uuid and kind.
+fn decode(entry: &[u8]) -> Option<Vec<Claim>> {
+    let (body, checksum) = entry.split_last_chunk::<4>()?;
+    if crc32fast::hash(body) != u32::from_be_bytes(*checksum) {
+        return None;
+    }
+    let mut rest = body.strip_prefix(&[1])?;
+    let mut claims = Vec::new();
+    while !rest.is_empty() {
+        let (shard, behind) = rest.split_first_chunk::<8>()?;
+        let ([kind, length], behind) = behind.split_first_chunk::<2>()?;
+        let (uuid, behind) = behind.split_at_checked(usize::from(*length))?;
+        claims.push((u64::from_be_bytes(*shard), uuid.to_vec(), *kind));
+        rest = behind;
+    }
+    Some(claims)
+}

@@ -1,0 +1,31 @@
+//! What the source tables say, read for stores that are no SQL tables.
+
+use mysql_async::prelude::FromRow;
+
+use super::UNION_TABLES;
+use crate::error::Result;
+use crate::topology::{Place, Topology};
+
+/// The rows of one query for each source table. `select` gets the name of the source and the table.
+pub(super) async fn rows<T: FromRow + Send + 'static>(
+    topology: &Topology,
+    action: &'static str,
+    select: impl Fn(&str, Place) -> String,
+) -> Result<Vec<T>> {
+    let mut all = Vec::new();
+    for (index, source) in topology.sources.iter().enumerate() {
+        let mut connection = source.connect(&[]).await?;
+        let selects: Vec<String> =
+            topology.places_of(index).map(|place| select(&source.name, place)).collect();
+        for part in selects.chunks(UNION_TABLES) {
+            all.extend(connection.rows(action, part.join(" UNION ALL ")).await?);
+        }
+    }
+    Ok(all)
+}
+
+/// Rows of all source tables.
+pub(super) async fn count(topology: &Topology) -> Result<u64> {
+    let select = |_: &str, place: Place| format!("SELECT COUNT(*) FROM {}", place.quoted());
+    Ok(rows::<u64>(topology, "count rows", select).await?.into_iter().sum())
+}
