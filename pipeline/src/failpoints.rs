@@ -31,6 +31,23 @@ pub const WORKING: &[&str] = &[
     "lane-direct-joined",
 ];
 
+/// Met while the outbox is drained into a cache. The first two need a cache of which nothing is known, or that began
+/// another life.
+pub const CACHING: &[&str] = &[
+    "cache-after-clear",
+    "cache-after-repeat",
+    "cache-before-removal",
+    "cache-after-removal",
+    "cache-token-taken",
+    "cache-after-fill",
+    "cache-after-drained",
+    "cache-before-record",
+    "cache-after-record",
+];
+
+/// Met by a lane of documents. The first needs a shard that is withdrawn.
+pub const DOCUMENTING: &[&str] = &["documents-withdrawal-sent", "documents-sent", "documents-progress-sent"];
+
 /// Met by a daemon that stops in order.
 pub const STOPPING: &[&str] = &["lease-before-release", "lease-after-release"];
 
@@ -53,7 +70,10 @@ const CONTINUE: i32 = 18;
 /// Whether the environment asks for this point and no task has gone on from it.
 fn is_armed(name: &str) -> bool {
     static ARMED: OnceLock<Option<String>> = OnceLock::new();
-    debug_assert!([WORKING, STOPPING, MINTING, SETTING_UP].concat().contains(&name), "{name} is not listed");
+    debug_assert!(
+        [WORKING, CACHING, DOCUMENTING, STOPPING, MINTING, SETTING_UP].concat().contains(&name),
+        "{name} is not listed"
+    );
     let armed = ARMED.get_or_init(|| std::env::var("ANABRANCH_FAILPOINT").ok());
     armed.as_deref() == Some(name) && !PASSED.load(Ordering::Relaxed)
 }

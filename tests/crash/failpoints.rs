@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anabranch_demo::{Pace, Workload, WorkloadOptions};
 use anabranch_pipeline::failpoints;
-use anabranch_tests::{Daemon, Installation, Plan, seed};
+use anabranch_schemas::change::Entity;
+use anabranch_tests::{Daemon, Installation, Plan, blocking, seed};
 use async_nats::jetstream::stream::Config;
 use futures::TryStreamExt;
 
@@ -74,6 +75,45 @@ async fn a_daemon_killed_before_or_after_any_durable_step_loses_nothing() {
         }
         if name.starts_with("lane-direct-") {
             tear_a_hole(&installation, &mut workloads).await;
+        }
+        let mut daemon = run_armed(&installation, name);
+        change(&mut workloads).await;
+        daemon.until_failpoint(name).await;
+        daemon.kill();
+        goes_on(&installation).await;
+    }
+}
+
+/// The devices' whole system, without users.
+fn serial_system() -> Plan {
+    Plan { entities: vec![Entity::SerialCode], ..Plan::everything() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_killed_before_or_after_any_step_of_its_cache_loses_nothing() {
+    let installation = Installation::set_up(GROUND.turn().await, &serial_system()).await;
+    let mut workloads = workloads(&installation, "failpoints of the cache").await;
+    for name in failpoints::CACHING {
+        if ["cache-after-repeat", "cache-before-record", "cache-after-record"].contains(name) {
+            let redis = installation.server("redis");
+            blocking(|| redis.kill().and_then(|()| redis.restart())).unwrap();
+        }
+        let mut daemon = run_armed(&installation, name);
+        change(&mut workloads).await;
+        daemon.until_failpoint(name).await;
+        daemon.kill();
+        goes_on(&installation).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_killed_before_or_after_any_step_of_documents_loses_nothing() {
+    let installation = Installation::set_up(GROUND.turn().await, &serial_system()).await;
+    let mut workloads = workloads(&installation, "failpoints of documents").await;
+    goes_on(&installation).await;
+    for name in failpoints::DOCUMENTING {
+        if *name == "documents-withdrawal-sent" {
+            installation.execute("source-b", "TRUNCATE inventory_4.serial_code_01").await;
         }
         let mut daemon = run_armed(&installation, name);
         change(&mut workloads).await;

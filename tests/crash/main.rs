@@ -17,11 +17,12 @@ mod zombies;
 
 use std::time::Duration;
 
+use anabranch_stack::Options;
 use anabranch_tests::{Daemon, Ground, Installation, Plan};
 
 use crate::load::Load;
 
-static GROUND: Ground = Ground::standard();
+static GROUND: Ground = Ground::of(|| Options::everything().servers);
 
 /// Readers of two sources, and two lanes each.
 const TASKS: usize = 6;

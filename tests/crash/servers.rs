@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use anabranch_tests::blocking;
+use anabranch_tests::{Plan, blocking};
 
-use crate::{survives, under_load};
+use crate::{survives, under_load, under_load_of};
 
 const SERVERS: [&str; 4] = ["source-a", "source-b", "nats", "target"];
 
@@ -52,6 +52,30 @@ async fn each_server_and_the_daemon_frozen_under_load_lose_nothing() {
     }
     daemon.until_ready().await;
     survives(&installation, load).await;
+}
+
+/// A cache and a search server come and go; meanwhile and afterwards rows arrive everywhere else.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_and_search_killed_and_frozen_under_load_lose_nothing() {
+    let (installation, mut load) = under_load_of(&Plan::everything(), "redis and search").await;
+    let mut daemon = installation.run();
+    daemon.until_ready().await;
+    for name in load.shuffled(vec!["redis", "search"]) {
+        let server = installation.server(name);
+        load.more(60).await;
+        load.random_moment(Duration::from_millis(200)).await;
+        blocking(|| server.kill()).unwrap();
+        load.more(60).await;
+        blocking(|| server.restart()).unwrap();
+        load.more(30).await;
+        blocking(|| server.pause()).unwrap();
+        load.random_moment(Duration::from_millis(2_500)).await;
+        blocking(|| server.resume()).unwrap();
+    }
+    load.more(60).await;
+    daemon.until_ready().await;
+    survives(&installation, load).await;
+    assert_eq!(daemon.terminate().and_then(|status| status.code()), Some(0), "{}", daemon.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -204,7 +204,7 @@ impl SearchLane {
             self.withdraw(client, *shard, *lsn, flush.progress.position).await?;
         }
         if !flush.withdrawals.is_empty() {
-            failpoints::reach("lane-withdrawal-sent").await;
+            failpoints::reach("documents-withdrawal-sent").await;
         }
         let tables = self.assignment.projection.tables();
         for of_table in flush.ordered().chunk_by(|one, next| one.table == next.table) {
@@ -213,7 +213,7 @@ impl SearchLane {
                 of_table.iter().map(|mutation| self.document(table, mutation)).collect();
             self.write(client, &index_of(&table.table), &documents).await?;
         }
-        failpoints::reach("lane-rows-sent").await;
+        failpoints::reach("documents-sent").await;
         Ok(())
     }
 }
@@ -240,7 +240,7 @@ impl LaneStore for SearchLane {
         }
         self.apply(client, flush).await?;
         let replaced = progress::replace(client, &self.target, &self.id, &stored, version, &flush.progress);
-        match failpoints::reach_unanswered("lane-commit-sent", replaced).await? {
+        match failpoints::reach_unanswered("documents-progress-sent", replaced).await? {
             true => Ok(()),
             false => Err(self.fenced()),
         }

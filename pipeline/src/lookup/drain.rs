@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{TimeToLive, fill};
 use crate::error::Fault;
+use crate::failpoints;
 use crate::metrics as names;
 use crate::ports::{CacheRecord, CodeCache, MappingStore, Outbox};
 
@@ -78,7 +79,9 @@ pub async fn drain<C: CodeCache, O: Outbox, M: MappingStore>(
             if let Some(record) = unsettled.take()
                 && work.cache.incarnation().await? == record.incarnation
             {
+                failpoints::reach("cache-before-record").await;
                 work.outbox.set_record(&record).await?;
+                failpoints::reach("cache-after-record").await;
             }
             settled();
             tokio::select! {
@@ -90,16 +93,20 @@ pub async fn drain<C: CodeCache, O: Outbox, M: MappingStore>(
         let mut codes: Vec<StoredCode> = rows.iter().flat_map(|row| row.codes.iter().cloned()).collect();
         codes.sort_unstable();
         codes.dedup();
+        failpoints::reach("cache-before-removal").await;
         // All of them first: a stale entry is worse than none.
         for some in codes.chunks(CODES) {
             work.cache.invalidate(some).await?;
         }
+        failpoints::reach("cache-after-removal").await;
         counter!(names::CACHE_INVALIDATIONS).increment(codes.len() as u64);
         for some in codes.chunks(CODES) {
             fill(work.cache, work.mapping, some, work.time_to_live).await?;
         }
+        failpoints::reach("cache-after-fill").await;
         let ids: Vec<u64> = rows.iter().map(|row| row.id).collect();
         work.outbox.drained(&ids).await?;
+        failpoints::reach("cache-after-drained").await;
     }
     Ok(())
 }
@@ -112,12 +119,14 @@ async fn look<C: CodeCache, O: Outbox, M>(work: &Drain<'_, C, O, M>) -> Result<O
         None => {
             tracing::info!("what the cache holds is not known: it is emptied");
             work.cache.clear().await?;
+            failpoints::reach("cache-after-clear").await;
         }
         Some(known) if known == record => return Ok(None),
         Some(known) => {
             if known.incarnation != record.incarnation {
                 tracing::info!("the cache began another life: what changed lately is removed from it again");
                 work.outbox.repeat().await?;
+                failpoints::reach("cache-after-repeat").await;
             }
             if known.time_to_live > record.time_to_live {
                 work.cache.shorten(record.time_to_live).await?;

@@ -7,6 +7,7 @@ use metrics::counter;
 
 use super::{CACHED_CLAIMS_MAX, Claims, encode};
 use crate::error::Fault;
+use crate::failpoints;
 use crate::metrics as names;
 use crate::ports::{CodeCache, Fill, MappingStore};
 
@@ -45,6 +46,7 @@ pub async fn fill(
             vec![None; codes.len()]
         }
     };
+    failpoints::reach("cache-token-taken").await;
     let read = mapping.claims(codes, CACHED_CLAIMS_MAX).await?;
     let fills: Vec<Fill> = (codes.iter().zip(&read).zip(tokens))
         .filter_map(|((code, claims), token)| {
