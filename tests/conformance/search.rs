@@ -1,4 +1,7 @@
 //! A place for documents on a real OpenSearch server, one set of indexes for each test.
+//!
+//! `ANABRANCH_TEST_SEARCH_URL` names another server instead, such as an Elasticsearch; what needs a server of its own,
+//! TLS or passwords still takes the stack's.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,6 +22,13 @@ use serde_json::Value as Json;
 
 use crate::derived::lsn;
 
+/// The server that the environment names, and its administrator.
+fn named_server() -> Option<(String, Search)> {
+    let url = std::env::var("ANABRANCH_TEST_SEARCH_URL").ok()?;
+    let url = url.trim_end_matches('/').to_owned();
+    Some((url.clone(), Search::without_tls(url)))
+}
+
 /// One server for all tests of the process: a start costs seconds.
 fn shared_stack() -> Arc<Stack> {
     static SHARED: OnceLock<Arc<Stack>> = OnceLock::new();
@@ -30,7 +40,10 @@ fn shared_stack() -> Arc<Stack> {
 /// Indexes of its own on a shared or own server.
 #[derive(Clone)]
 pub struct Place {
-    pub stack: Arc<Stack>,
+    /// `None`: on a server that the environment names.
+    pub stack: Option<Arc<Stack>>,
+    /// Its setting of a target, with the authority that it needs.
+    pub address: String,
     pub prefix: String,
     pub lanes: u32,
     pub sources: Vec<&'static str>,
@@ -39,6 +52,22 @@ pub struct Place {
 
 impl Place {
     pub async fn new() -> Self {
+        match named_server() {
+            // Tests of an earlier run have left their indexes there.
+            Some((url, administrator)) => Self {
+                prefix: format!("{}-{}", std::process::id(), next_prefix()),
+                lanes: 1,
+                sources: vec!["source-a"],
+                administrator,
+                address: format!("url = \"{url}\"\n"),
+                stack: None,
+            },
+            None => Self::shared().await,
+        }
+    }
+
+    /// With TLS and accounts, whatever the environment names.
+    pub async fn shared() -> Self {
         Self::on(tokio::task::spawn_blocking(shared_stack).await.unwrap())
     }
 
@@ -49,14 +78,20 @@ impl Place {
     }
 
     fn on(stack: Arc<Stack>) -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let url = stack.server("search").unwrap().url();
         Self {
-            prefix: format!("p{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
+            prefix: next_prefix(),
             lanes: 1,
             sources: vec!["source-a"],
             administrator: Search::of(&stack),
-            stack,
+            address: format!("url = \"{url}\"\nca_file = \"{}\"\n", stack.ca_file().display()),
+            stack: Some(stack),
         }
+    }
+
+    /// Of a place that is `alone` or `shared`.
+    pub fn stack(&self) -> &Stack {
+        self.stack.as_deref().expect("it was asked for on the stack")
     }
 
     pub fn alias(&self) -> String {
@@ -79,11 +114,10 @@ impl Place {
             text += &format!("[[sources]]\nname = \"{source}\"\nurl = \"mysql://u:p@127.0.0.1:2\"\n");
         }
         text + &format!(
-            "[[targets]]\nname = \"search\"\nurl = \"{}\"\nca_file = \"{}\"\ncontrol_database = \"{}\"\n\
+            "[[targets]]\nname = \"search\"\n{}control_database = \"{}\"\n\
              [[projections]]\nname = \"documents\"\nkind = \"serial_documents\"\ntargets = [\"search\"]\n\
              lanes = {}\nindex = \"{}\"\n",
-            self.stack.server("search").unwrap().url(),
-            self.stack.ca_file().display(),
+            self.address,
             self.control(),
             self.lanes,
             self.alias()
@@ -124,6 +158,11 @@ impl Place {
     pub async fn count(&self) -> u64 {
         self.administrator.count(&self.index()).await
     }
+}
+
+fn next_prefix() -> String {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    format!("p{}", NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
 pub fn target_of(config: &str) -> SearchTarget {

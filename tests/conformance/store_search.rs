@@ -264,10 +264,10 @@ async fn what_was_removed_by_a_replay_from_nothing_comes_again_at_its_old_versio
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_password_an_unknown_authority_a_missing_right_and_a_dead_server_are_told_apart() {
-    let place = Place::new().await;
-    let server = place.stack.server("search").unwrap();
+    let place = Place::shared().await;
+    let server = place.stack().server("search").unwrap();
     let text = place.config_text();
-    let ca_file = place.stack.ca_file().display().to_string();
+    let ca_file = place.stack().ca_file().display().to_string();
     let another_ca = tempfile::NamedTempFile::new().unwrap();
     for (changed, code) in [
         (text.replace(server.password(), "wrong"), Code::TargetAccessDenied),
@@ -324,7 +324,7 @@ async fn is_slowed_down_and_takes_all(place: &Place) {
 async fn a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(place: &Place) {
     let (mut lane, mut progress) = place.lane("source-a", 0).await;
     let again = || fleet().into_iter().map(|(_, shard, action)| (6, shard, action)).collect();
-    let server = place.stack.server("search").unwrap();
+    let server = place.stack().server("search").unwrap();
     let (begun, begins) = std::sync::mpsc::channel();
     let killer = tokio::task::spawn_blocking({
         let server = server.clone();
@@ -363,7 +363,7 @@ async fn a_late_older_write_is_refused(place: &Place) {
     assert_eq!(place.count().await, 0);
     for is_restarted in [false, true] {
         if is_restarted {
-            let server = place.stack.server("search").unwrap();
+            let server = place.stack().server("search").unwrap();
             tokio::task::spawn_blocking(move || server.restart().unwrap()).await.unwrap();
         }
         let (mut lane, progress) = place.lane("source-a", 0).await;

@@ -16,6 +16,10 @@ impl Search {
         Self(SearchServer::admin(stack, "search").expect("a server of the stack"))
     }
 
+    pub fn without_tls(url: String) -> Self {
+        Self(SearchServer::without_tls("search", url).expect("nothing can be missing"))
+    }
+
     /// The answer, which must not be an error.
     pub async fn ask(&self, method: Method, path: &str, body: Value) -> Value {
         self.0.ask("ask for a test", method, path, body).await.expect("it answers")

@@ -71,21 +71,24 @@ impl Answer {
 impl Client {
     pub(super) fn new(subject: String, url: &ServerUrl, ca_file: Option<&Path>) -> Result<Self, Fault> {
         let unusable = |found: &str| Fault::new(Code::TargetAccessDenied, &subject, found);
-        let mut builder = reqwest::Client::builder()
+        // The library wants TLS set up also for an address without it.
+        let roots = match url.scheme() {
+            "https" => {
+                roots(ca_file).map_err(|error| unusable("no certificates to trust").caused_by(error))?
+            }
+            _ => RootCertStore::empty(),
+        };
+        let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| unusable("TLS cannot be set up").caused_by(error))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let builder = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(ANSWER_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())
-            .no_proxy();
-        if url.scheme() == "https" {
-            let roots =
-                roots(ca_file).map_err(|error| unusable("no certificates to trust").caused_by(error))?;
-            let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-                .with_safe_default_protocol_versions()
-                .map_err(|error| unusable("TLS cannot be set up").caused_by(error))?
-                .with_root_certificates(roots)
-                .with_no_client_auth();
-            builder = builder.tls_backend_preconfigured(tls);
-        }
+            .no_proxy()
+            .tls_backend_preconfigured(tls);
         let http = builder.build().map_err(|error| unusable("the client cannot be made").caused_by(error))?;
         Ok(Self { http, url: url.clone(), subject })
     }
@@ -191,4 +194,15 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, Box<dyn StdError + Sen
         None => _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
     }
     if roots.is_empty() { Err("there is none".into()) } else { Ok(roots) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_without_tls_needs_no_certificates() {
+        let url = ServerUrl::try_from("http://127.0.0.1:9200".to_owned()).unwrap();
+        assert!(Client::new("search".to_owned(), &url, None).is_ok());
+    }
 }

@@ -1,7 +1,7 @@
 //! An OpenSearch node as an auditor sees it: by its administrator's account, over verified TLS.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use anabranch_stack::Stack;
@@ -29,12 +29,18 @@ pub struct SearchServer {
 impl SearchServer {
     /// A server of the stack, by the account that may do everything.
     pub fn admin(stack: &Stack, name: &str) -> Result<Self> {
-        let failed =
-            |reason: String| DemoError::Search { server: name.to_owned(), action: "connect", reason };
-        let tls = client_tls(stack.ca_file()).map_err(failed)?;
-        let client = Client::builder().tls_backend_preconfigured(tls).timeout(SILENCE_MAX).build();
-        let client = client.map_err(|error| failed(error.to_string()))?;
-        Ok(Self { name: name.to_owned(), admin_url: stack.server(name)?.admin_url(), client })
+        let roots = authority(&stack.ca_file()).map_err(|reason| failed(name, "connect", reason))?;
+        Self::at(name, stack.server(name)?.admin_url(), roots)
+    }
+
+    /// Any server without TLS.
+    pub fn without_tls(name: &str, url: String) -> Result<Self> {
+        Self::at(name, url, RootCertStore::empty())
+    }
+
+    fn at(name: &str, admin_url: String, roots: RootCertStore) -> Result<Self> {
+        let client = client(roots).map_err(|reason| failed(name, "connect", reason))?;
+        Ok(Self { name: name.to_owned(), admin_url, client })
     }
 
     /// The answer, which must not be an error. `Null` sends no body.
@@ -77,7 +83,7 @@ impl SearchServer {
     }
 
     pub(crate) fn failed(&self, action: &'static str, reason: String) -> DemoError {
-        DemoError::Search { server: self.name.clone(), action, reason }
+        failed(&self.name, action, reason)
     }
 }
 
@@ -87,12 +93,24 @@ impl fmt::Debug for SearchServer {
     }
 }
 
-fn client_tls(ca_file: PathBuf) -> Result<ClientConfig, String> {
+fn failed(server: &str, action: &'static str, reason: String) -> DemoError {
+    DemoError::Search { server: server.to_owned(), action, reason }
+}
+
+fn authority(file: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
-    let authority = CertificateDer::from_pem_file(ca_file).map_err(|error| error.to_string())?;
+    let authority = CertificateDer::from_pem_file(file).map_err(|error| error.to_string())?;
     roots.add(authority).map_err(|error| error.to_string())?;
-    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+    Ok(roots)
+}
+
+/// The library wants TLS set up also for an address without it.
+fn client(roots: RootCertStore) -> Result<Client, String> {
+    let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let client = Client::builder().tls_backend_preconfigured(tls).timeout(SILENCE_MAX).build();
+    client.map_err(|error| error.to_string())
 }
