@@ -125,6 +125,10 @@ codes! {
     LogMessageCorrupt = "log-message-corrupt", Definite;
     /// The stream does not continue where the lane stopped: messages are gone.
     LogHole = "log-hole", Definite;
+    /// The stream gives an epoch to another server than the lane knows it of.
+    LogEpochReused = "log-epoch-reused", Definite;
+    /// The stream is in an epoch before the lane's: its reader is not there yet, or the log forgot.
+    LogEpochBehind = "log-epoch-behind", Transient;
     /// Another process holds, or took, the lease.
     LeaseLost = "lease-lost", Transient;
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::reign::Reign;
 use anabranch_schemas::serial::StoredCode;
 use anabranch_schemas::shard::ShardId;
 use bytes::Bytes;
@@ -29,10 +30,8 @@ pub enum Entry {
     Gtid(String),
     /// At a resume point, dropping what lies not above `position`.
     ///
-    /// `server` is the one that was read up to there; another one is followed only if it holds all that was read, and
-    /// then its positions lie in a higher epoch. `epoch`: the one in which the present server is read; `None` = this
-    /// reading decides (the position's own, or the next one for another server).
-    Resume { resume: ResumePoint, position: Lsn, server: ServerIdentity, epoch: Option<u16> },
+    /// `server` is the one that was read up to there; another one is followed only if it holds all that was read.
+    Resume { resume: ResumePoint, position: Lsn, server: ServerIdentity },
 }
 
 /// A place in the past of a source, as people say it.
@@ -70,8 +69,9 @@ pub enum Filled {
 pub trait ChangeSource: Send {
     /// Waits for the next event, then adds events until the batch is full or no more have arrived.
     ///
-    /// Order is commit order; nothing is skipped; positions in the batch never go back. Cancel safe: a dropped call
-    /// loses nothing, what it read is in the batch or still unread.
+    /// Order is commit order; nothing is skipped; positions in the batch never go back. In front of its first row the
+    /// batch has a position of the reading's own epoch. Cancel safe: a dropped call loses nothing, what it read is in
+    /// the batch or still unread.
     fn fill(&mut self, batch: &mut BatchBuilder) -> impl Future<Output = Result<Filled, Fault>> + Send;
 
     /// Where the reading entered: what lies above comes, what does not never will. [`Lsn::ZERO`] = not known.
@@ -89,9 +89,17 @@ pub trait SourceConnector: Send + Sync {
     /// Checks everything that capture depends on; each failed check is one fault. An unreachable server is one too.
     fn check(&self) -> impl Future<Output = Vec<Fault>> + Send;
 
-    /// Opens a reading. `seat` tells readings of one source apart, which the server takes for replicas: 0 is the
-    /// reader's, each lane has its own. A second reading of the same seat ends the first.
-    fn open(&self, entry: Entry, seat: u32) -> impl Future<Output = Result<Self::Source, Fault>> + Send;
+    /// Opens a reading in the epoch that follows `latest` ([`Reign::followed_by`]); it must not lie below the entry's.
+    /// In the entry's own epoch its place is gone on from, in a higher one its transactions are.
+    ///
+    /// `seat` tells readings of one source apart, which the server takes for replicas: 0 is the reader's, each lane has
+    /// its own. A second reading of the same seat ends the first.
+    fn open(
+        &self,
+        entry: Entry,
+        latest: &Reign,
+        seat: u32,
+    ) -> impl Future<Output = Result<Self::Source, Fault>> + Send;
 
     /// Where in the binlog a place lies, as a position of `epoch`. A time leads to a place before its first change,
     /// with at most a file between.
@@ -315,21 +323,27 @@ pub trait Lease: Send {
     fn release(self) -> impl Future<Output = ()> + Send;
 }
 
-/// A number that only rises, as it was read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How far something was used, as it was read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mark {
-    /// 0 when it was never raised.
-    pub value: u64,
+    /// Empty when it was never raised.
+    pub value: String,
     pub revision: u64,
 }
 
-/// Numbers that outlive every process, each raised only by who knows its last revision.
+/// Short texts that outlive every process, each raised only by who knows its last revision. Who uses a mark raises it
+/// before he uses what it reserves.
 pub trait Marks: Send + Sync {
     fn read(&self, key: &str) -> impl Future<Output = Result<Mark, Fault>> + Send;
 
     /// Stores `value` if nobody has stored since `known` was read; else [`crate::error::Code::LeaseLost`]. Durable when
     /// it returns. After any other error the outcome is unknown.
-    fn raise(&self, key: &str, known: Mark, value: u64) -> impl Future<Output = Result<Mark, Fault>> + Send;
+    fn raise(
+        &self,
+        key: &str,
+        known: &Mark,
+        value: String,
+    ) -> impl Future<Output = Result<Mark, Fault>> + Send;
 }
 
 /// The seat of a source's reader; lanes have the ones behind it.

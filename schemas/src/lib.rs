@@ -7,6 +7,7 @@ pub mod change;
 pub mod codec;
 pub mod envelope;
 pub mod lsn;
+pub mod reign;
 pub mod search;
 pub mod serial;
 pub mod shard;

@@ -5,6 +5,7 @@ use anabranch_pipeline::capture::{self, BatchBuilder, Capture};
 use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::ports::{ChangeSource, Entry, Filled, READER_SEAT, SourceConnector};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::reign::Reign;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -70,7 +71,10 @@ async fn decode(site: &Site<'_>, source: &SourceConfig, data: &Data) -> Measured
     let (end, server) = (data.end_lsn, site.pid(SOURCE));
     let work = async move {
         let mut batch = BatchBuilder::new(limit, Lsn::ZERO, ResumePoint::default());
-        let mut stream = connector.open(Entry::Earliest, READER_SEAT).await.expect("the source answers");
+        let mut stream = connector
+            .open(Entry::Earliest, &Reign::default(), READER_SEAT)
+            .await
+            .expect("the source answers");
         let meter = Meter::start(Some(server));
         let mut changes = 0;
         while batch.position() < end {
@@ -101,6 +105,7 @@ pub async fn append(site: &Site<'_>, log: &NatsLog, data: &Data) -> Measured {
             source: SOURCE,
             connector: &connector,
             log: &log,
+            marks: &log,
             start: &Entry::Earliest,
             limits: &limits,
         };

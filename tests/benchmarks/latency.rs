@@ -18,6 +18,7 @@ use anabranch_pipeline::ports::{ChangeSource, Entry, SourceConnector};
 use anabranch_schemas::change::{Action, Value};
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::reign::Reign;
 use anabranch_schemas::shard::TablePattern;
 use anabranch_tests::Daemon;
 use hdrhistogram::Histogram;
@@ -261,7 +262,8 @@ impl Watch {
         let pattern = TablePattern::parse("birthday_{db:02}.birthday_{table:04}");
         config.entities[0].tables = pattern.expect("it is a pattern");
         let connector = MysqlSource::new(&config.sources[0], &config.entities, Duration::from_secs(5));
-        let stream = connector.open(Entry::Latest, 0).await.expect("the target has a binlog");
+        let stream =
+            connector.open(Entry::Latest, &Reign::default(), 0).await.expect("the target has a binlog");
         let seen = Seen::default();
         let (sample, samples) = mpsc::unbounded_channel();
         let limit = config.limits.batch_bytes.get();

@@ -15,6 +15,7 @@ use anabranch_pipeline::ports::{ChangeSource, Entry, READER_SEAT, SourceConnecto
 use anabranch_schemas::change::{Action, Entity, Value};
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::reign::Reign;
 use anabranch_schemas::shard::TablePattern;
 use anabranch_stack::{Options, Server, ServerSpec, Stack};
 use mysql_async::prelude::Queryable;
@@ -200,7 +201,7 @@ impl<S: ChangeSource> Reading<S> {
         entry: Entry,
         batch_bytes: usize,
     ) -> Result<Self, Fault> {
-        Self::of(source, entry, batch_bytes, READER_SEAT).await
+        Self::of(source, entry, batch_bytes, READER_SEAT, None).await
     }
 
     pub async fn open_seat(
@@ -208,7 +209,16 @@ impl<S: ChangeSource> Reading<S> {
         entry: Entry,
         seat: u32,
     ) -> Result<Self, Fault> {
-        Self::of(source, entry, BATCH_BYTES, seat).await
+        Self::of(source, entry, BATCH_BYTES, seat, None).await
+    }
+
+    /// In the epoch that follows another reading's.
+    pub async fn open_behind(
+        source: &impl SourceConnector<Source = S>,
+        entry: Entry,
+        latest: Reign,
+    ) -> Result<Self, Fault> {
+        Self::of(source, entry, BATCH_BYTES, READER_SEAT, Some(latest)).await
     }
 
     async fn of(
@@ -216,14 +226,16 @@ impl<S: ChangeSource> Reading<S> {
         entry: Entry,
         batch_bytes: usize,
         seat: u32,
+        latest: Option<Reign>,
     ) -> Result<Self, Fault> {
-        let position = match &entry {
-            Entry::Resume { position, .. } => *position,
-            _ => Lsn::ZERO,
+        let (position, known) = match &entry {
+            Entry::Resume { position, server, .. } => (*position, Reign::of(*position, server)),
+            _ => (Lsn::ZERO, Reign::default()),
         };
+        let latest = latest.unwrap_or(known);
         let builder = BatchBuilder::new(batch_bytes, position, ResumePoint::default());
         Ok(Self {
-            stream: source.open(entry, seat).await?,
+            stream: source.open(entry, &latest, seat).await?,
             builder,
             batches: Vec::new(),
             seen: Vec::new(),
@@ -308,7 +320,6 @@ impl<S: ChangeSource> Reading<S> {
             resume: batch.resume.clone(),
             position: batch.position,
             server: self.stream.server().clone(),
-            epoch: None,
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::{ChangeSource, Entry};
+use anabranch_schemas::reign::Reign;
 use anabranch_stack::ServerSpec;
 
 use crate::nats::blocking;
@@ -85,9 +86,8 @@ async fn a_promoted_replica_is_read_on_without_loss_or_doubles() {
     let mut again = new.read(end_of(&followed)).await;
     again.until_seen(1).await;
     assert_eq!((again.texts(), again.seen[0].lsn.epoch()), (vec!["t0 + 5 NULL"], 2));
-    let Entry::Resume { resume, position, server, .. } = before.clone() else { panic!("a resume") };
-    let entry = Entry::Resume { resume, position, server, epoch: Some(2) };
-    let mut fed = new.read(entry).await;
+    let reign = Reign { epoch: 2, server: again.stream.server().clone() };
+    let mut fed = Reading::open_behind(&new.source(), before.clone(), reign).await.unwrap();
     fed.until_seen(3).await;
     let expected: Vec<_> = followed.seen.iter().chain(&again.seen).collect();
     assert!(fed.seen.iter().eq(expected), "the same change has the same position");
@@ -181,6 +181,8 @@ async fn a_transaction_that_was_read_in_part_comes_again_whole() {
     followed.until_seen(20_000).await;
     assert!(followed.texts() == reading.texts());
     assert!(followed.seen.iter().all(|seen| seen.lsn.epoch() == 2));
+    let first = followed.batches.iter().find(|batch| batch.changes > 0).expect("changes were seen");
+    assert_eq!(first.position.epoch(), 2, "its place is told before its first row");
 }
 
 /// A lane that is fed directly is a second replica of the server.

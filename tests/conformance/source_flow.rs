@@ -219,13 +219,12 @@ async fn another_or_a_reset_server_is_not_read_on() {
     let mut reading = database.read_latest().await;
     database.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
     reading.until_seen(1).await;
-    let Entry::Resume { resume, position, server, .. } = reading.entry_after(reading.batches.len() - 1)
-    else {
+    let Entry::Resume { resume, position, server } = reading.entry_after(reading.batches.len() - 1) else {
         panic!("not a resume")
     };
     let mut other = server.clone();
     other.flavor = "mysql".to_owned();
-    let entry = Entry::Resume { resume: resume.clone(), position, server: other, epoch: None };
+    let entry = Entry::Resume { resume: resume.clone(), position, server: other };
     let fault = Reading::open(&database.source(), entry).await.err().unwrap();
     assert_eq!(fault.code(), Code::SourceServerChanged, "{fault}");
 
@@ -234,7 +233,7 @@ async fn another_or_a_reset_server_is_not_read_on() {
     database.run(&["CREATE DATABASE $9", "DROP DATABASE $9"]).await;
     let statements: Vec<_> = (2..60).map(|id| format!("INSERT INTO $0.t0 VALUES ({id}, '', NULL)")).collect();
     database.run(&statements.iter().map(String::as_str).collect::<Vec<_>>()).await;
-    let entry = Entry::Resume { resume, position, server, epoch: None };
+    let entry = Entry::Resume { resume, position, server };
     let fault = Reading::open(&database.source(), entry).await.err().unwrap();
     assert_eq!(fault.code(), Code::SourceServerChanged, "{fault}");
 }

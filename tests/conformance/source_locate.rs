@@ -8,7 +8,7 @@ use crate::source::Database;
 
 fn resume(place: Located) -> Entry {
     let Located { position, resume, server } = place;
-    Entry::Resume { resume, position, server, epoch: None }
+    Entry::Resume { resume, position, server }
 }
 
 async fn wait_for_another_second(database: &Database) -> u64 {

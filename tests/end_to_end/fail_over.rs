@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anabranch_demo::{Endpoint, Pace, WorkloadOptions};
 use anabranch_stack::{Server, ServerSpec};
-use anabranch_tests::{Ground, Installation, PATIENCE, Plan, blocking, seed};
+use anabranch_tests::{Ground, Installation, PATIENCE, Plan, blocking, seed, until};
 
 use crate::STANDARD;
 use crate::faults::{expect_stopped, insert, until_derived};
@@ -28,33 +28,45 @@ async fn standby(installation: &Installation<'_>, name: &str) -> Arc<Server> {
     // Of one domain with the source, which is the first server of the stack.
     let spec = ServerSpec::mariadb_source(name).flag("--gtid-domain-id=1");
     let standby = blocking(|| stack.add(spec)).expect("it starts");
-    let source = installation.server("source-a");
+    follow(installation, name, "source-a").await;
+    standby
+}
+
+/// Makes one server a replica of another.
+async fn follow(installation: &Installation<'_>, replica: &str, source: &str) {
+    let source = installation.server(source);
     let (user, password) = (source.user(), source.password());
     let change = format!(
         "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {}, MASTER_USER = '{user}', \
          MASTER_PASSWORD = '{password}', MASTER_SSL = 1, MASTER_SSL_CA = '{}', MASTER_USE_GTID = slave_pos; START SLAVE",
         source.port(),
-        stack.ca_file().display(),
+        installation.stack().ca_file().display(),
     );
-    installation.execute(name, change).await;
-    standby
+    installation.execute(replica, change).await;
 }
 
-/// Waits until a replica has all of `source-a`.
-async fn catch_up(installation: &Installation<'_>, standby: &str) {
+/// Waits until a replica has all of a server, and makes it one of its own.
+async fn promote(installation: &Installation<'_>, standby: &str, source: &str) {
+    catch_up(installation, standby, source).await;
+    installation.execute(standby, "STOP SLAVE; RESET SLAVE ALL").await;
+}
+
+/// Waits until a replica has all of a server.
+async fn catch_up(installation: &Installation<'_>, standby: &str, source: &str) {
     let end: Option<String> =
-        installation.admin("source-a").await.first("read the end", "SELECT @@gtid_binlog_pos").await.unwrap();
+        installation.admin(source).await.first("read the end", "SELECT @@gtid_binlog_pos").await.unwrap();
     let end = end.expect("it has a binlog");
     let wait = format!("SELECT MASTER_GTID_WAIT('{end}', {})", PATIENCE.as_secs());
     let waited: Option<i64> = installation.admin(standby).await.first("wait", wait).await.unwrap();
     assert_eq!(waited, Some(0), "{standby} never had {end}");
 }
 
-/// Replaces `source-a` by another server, in the configuration and for the comparison.
-fn replace(installation: &mut Installation<'_>, standby: &str) {
-    let variable = format!("${{ANABRANCH_{}_URL}}", standby.to_ascii_uppercase());
-    let text = installation.configuration_text().replace("${ANABRANCH_SOURCE_A_URL}", &variable);
-    assert!(text.contains(&variable), "{text}");
+/// Replaces the server of source `source-a` by another one, in the configuration and for the comparison.
+fn replace(installation: &mut Installation<'_>, before: &str, standby: &str) {
+    let variable =
+        |server: &str| format!("${{ANABRANCH_{}_URL}}", server.to_ascii_uppercase().replace('-', "_"));
+    let text = installation.configuration_text().replace(&variable(before), &variable(standby));
+    assert!(text.contains(&variable(standby)), "{text}");
     let stack = installation.stack();
     installation.environment_mut().extend(stack.env());
     installation.write_configuration_text(&text);
@@ -80,10 +92,9 @@ async fn a_promoted_replica_is_read_on_by_the_daemon_and_the_stores_equal_it() {
     workload.run_for(Pace::of(300), Duration::from_secs(1)).await.unwrap();
     // The daemon ends in the middle, and the source with it.
     daemon.kill();
-    catch_up(&installation, "standby").await;
+    promote(&installation, "standby", "source-a").await;
     blocking(|| source.kill()).unwrap();
-    installation.execute("standby", "STOP SLAVE; RESET SLAVE ALL").await;
-    replace(&mut installation, "standby");
+    replace(&mut installation, "source-a", "standby");
     insert(&installation, "standby", "user_00.user_000", 9_000_001).await;
     installation.free_leases().await;
     let daemon = installation.run();
@@ -98,13 +109,58 @@ async fn a_promoted_replica_is_read_on_by_the_daemon_and_the_stores_equal_it() {
     blocking(|| standby.stop()).unwrap();
 }
 
+/// The log loses the time of the other server, of which the lanes know nothing: only its mark does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fail_over_there_and_back_with_the_stream_lost_between_begins_a_third_epoch() {
+    let mut installation = Installation::set_up(REPLICATED.turn().await, &Plan::small()).await;
+    let standby = standby(&installation, "standby").await;
+    let mut workload = installation.workload(WorkloadOptions::new(seed("there and back")));
+    workload.insert_rows(300).await.unwrap();
+    let mut daemon = installation.run();
+    installation.drained().await;
+    daemon.kill();
+    promote(&installation, "standby", "source-a").await;
+    replace(&mut installation, "source-a", "standby");
+    insert(&installation, "standby", "user_00.user_000", 9_000_001).await;
+    installation.free_leases().await;
+    let mut reader = installation.run_with(&["--role", "reader"], &[]);
+    position_in(&installation, 2).await;
+    reader.kill();
+
+    let jetstream = installation.jetstream().await;
+    jetstream.delete_stream(format!("{}_source-a", installation.configuration.name)).await.unwrap();
+    installation.command(&["setup"]).await.expect_success();
+    installation.execute("source-a", "SET GLOBAL gtid_slave_pos = @@gtid_current_pos").await;
+    follow(&installation, "source-a", "standby").await;
+    promote(&installation, "source-a", "standby").await;
+    replace(&mut installation, "standby", "source-a");
+    insert(&installation, "source-a", "user_00.user_000", 9_000_002).await;
+    installation.free_leases().await;
+    let _daemon = installation.run();
+    position_in(&installation, 3).await;
+    until_derived(&installation, 9_000_001).await;
+    until_derived(&installation, 9_000_002).await;
+    installation.expect_equal().await;
+    blocking(|| standby.stop()).unwrap();
+}
+
+/// Waits until the stream of `source-a` has reached an epoch.
+async fn position_in(installation: &Installation<'_>, epoch: u16) {
+    until(&format!("epoch {epoch}"), async || {
+        let status = installation.command(&["status", "--json"]).await;
+        let position = status.json()["sources"][0]["position"].as_str().unwrap_or_default().to_owned();
+        position.starts_with(&format!("{epoch}:"))
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_lacks_what_was_read_stops_its_source_until_it_has_it() {
     let mut installation = Installation::set_up(REPLICATED.turn().await, &Plan::small()).await;
     let source = installation.server("source-a");
     let lagging = standby(&installation, "lagging").await;
     insert(&installation, "source-a", "user_00.user_000", 9_000_001).await;
-    catch_up(&installation, "lagging").await;
+    catch_up(&installation, "lagging", "source-a").await;
     installation.execute("lagging", "STOP SLAVE").await;
     let mut daemon = installation.run();
     insert(&installation, "source-a", "user_00.user_000", 9_000_002).await;
@@ -113,7 +169,7 @@ async fn a_replica_that_lacks_what_was_read_stops_its_source_until_it_has_it() {
     daemon.kill();
     let before = progress(&installation).await;
     blocking(|| source.kill()).unwrap();
-    replace(&mut installation, "lagging");
+    replace(&mut installation, "source-a", "lagging");
     installation.free_leases().await;
     let daemon = installation.run();
     let fault = expect_stopped(&installation, &daemon, "source-diverged", "source source-a").await;
@@ -125,7 +181,7 @@ async fn a_replica_that_lacks_what_was_read_stops_its_source_until_it_has_it() {
     // "A server that has them": the old one gives them.
     blocking(|| source.restart()).unwrap();
     installation.execute("lagging", "START SLAVE").await;
-    catch_up(&installation, "lagging").await;
+    catch_up(&installation, "lagging", "source-a").await;
     installation.execute("lagging", "STOP SLAVE; RESET SLAVE ALL").await;
     insert(&installation, "lagging", "user_00.user_000", 9_000_003).await;
     installation.free_leases().await;

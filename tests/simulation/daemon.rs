@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Freezer, MemoryLeases};
-use anabranch_pipeline::error::{Class, Fault};
+use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::{Lease, Leases};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::script::{SOURCES, TARGETS};
-use crate::stage::{DIRECT_FEEDS, LANES, Stage};
+use crate::stage::{DIRECT_FEEDS, LANES, SOURCE_NAMES, Stage};
 
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -109,7 +109,10 @@ impl Task {
             // As the supervisor does it: a process that was frozen may speak of a past.
             let before =
                 std::mem::replace(&mut definite, (fault.class() == Class::Definite).then(|| fault.code()));
-            if definite.is_some() && definite == before {
+            if definite == Some(Code::LogEpochReused) {
+                // Its remedy, which every later message needs too.
+                self.stage.log.wipe(SOURCE_NAMES[self.work.source()]);
+            } else if definite.is_some() && definite == before {
                 let mut stopped = self.stage.stopped.lock().expect("nothing panics in here");
                 stopped.push(format!("{}: {fault}", self.work.name()));
                 return;

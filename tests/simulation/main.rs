@@ -5,6 +5,7 @@
 //! `ANABRANCH_SIMULATION_SEEDS=N` runs N seeds, `ANABRANCH_SIMULATION_SEED=S` one and prints its steps.
 
 mod daemon;
+mod epochs;
 mod feeds;
 mod replay;
 mod script;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{
-    MemoryLeases, MemoryLog, MemorySource, MemoryStore, MemoryTarget, Weather,
+    MemoryLeases, MemoryLog, MemoryMarks, MemorySource, MemoryStore, MemoryTarget, Weather,
 };
 use anabranch_pipeline::capture::{self, Capture};
 use anabranch_pipeline::config::{BirthdayTables, Limits, ProjectionConfig, ProjectionKind};
@@ -15,7 +15,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Entry;
 use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
 use anabranch_schemas::birthday::Layout;
-use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
+use anabranch_schemas::lsn::Lsn;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -36,6 +36,7 @@ pub struct Stage {
     pub weather: Weather,
     pub sources: Vec<MemorySource>,
     pub log: MemoryLog,
+    pub marks: MemoryMarks,
     pub targets: Vec<MemoryTarget>,
     pub leases: MemoryLeases,
     pub layout: Layout,
@@ -87,6 +88,7 @@ impl Stage {
         Self {
             sources: (0..SOURCES).map(|_| MemorySource::new(weather.clone())).collect(),
             log: MemoryLog::new(weather.clone(), 8),
+            marks: MemoryMarks::new(weather.clone()),
             targets: (0..TARGETS).map(|_| MemoryTarget::new(weather.clone())).collect(),
             leases: MemoryLeases::new(),
             weather,
@@ -107,38 +109,6 @@ impl Stage {
     /// Progress of the lanes of a source that have a row, on all targets.
     pub fn progress(&self, source: usize) -> Vec<(LaneId, Progress)> {
         self.targets.iter().flat_map(|target| target.progress(SOURCE_NAMES[source])).collect()
-    }
-
-    /// Whether the log, without its newest messages, ends in an epoch that tells which one the next fail-over begins.
-    ///
-    /// A log that lost two fail-overs, or one before another came, uses epochs again that lanes know already. The
-    /// reader does not notice (`ARCHITECTURE.md`, known gaps), so runs leave these three faults in a row out.
-    pub fn knows_its_epoch(&self, source: usize, lost: usize, switches: u16) -> bool {
-        let positions = self.log.positions(SOURCE_NAMES[source]);
-        let Some(last) = positions.len().checked_sub(lost + 1) else { return true };
-        let known = self.progress(source).iter().map(|(_, lane)| lane.highest_position.epoch()).max();
-        let last = positions[last].epoch();
-        known.is_none_or(|known| known <= last + 1 - switches.min(1))
-            && self.sources[source].end().epoch() <= last + 1
-    }
-
-    /// Whether the log has a whole event of the server that is read now.
-    ///
-    /// Without one, the next server is read in the same epoch, and a part of an event that was sent of this one may be
-    /// taken for newer than the whole (`ARCHITECTURE.md`, known gaps).
-    pub fn has_followed(&self, source: usize) -> bool {
-        let last = self.log.last(SOURCE_NAMES[source]).map(|last| last.envelope.position.epoch());
-        last == Some(self.sources[source].end().epoch()) && self.knows_its_epoch(source, 0, 1)
-    }
-
-    /// Whether a lane knows the epoch in which the log ends. If not, a log that is lost begins with an earlier one,
-    /// while a direct feed may just have begun with this one: the same fault.
-    pub fn lanes_know_its_epoch(&self, source: usize) -> bool {
-        let known = self.progress(source).iter().map(|(_, lane)| lane.position.epoch()).max();
-        self.log.last(SOURCE_NAMES[source]).is_none_or(|last| {
-            let last = last.envelope.position.epoch();
-            last == FIRST_EPOCH || known == Some(last)
-        })
     }
 
     /// What the derived tables hold.
@@ -165,6 +135,7 @@ impl Stage {
             source: name,
             connector: &self.sources[source],
             log: &self.log,
+            marks: &self.marks,
             start: &start,
             limits: &self.limits,
         };

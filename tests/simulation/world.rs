@@ -157,23 +157,24 @@ impl World {
         let source = self.random.random_range(0..SOURCES);
         let (log, name) = (&self.stage.log, SOURCE_NAMES[source]);
         let messages = self.random.random_range(1..6);
-        match self.random.random_range(0..10) {
+        match self.random.random_range(0..20) {
             0..1 => self.wipe(source),
-            1..3 => self.roll_back(source, messages),
-            3..4 => {
+            1..2 => self.lose_marks(),
+            2..6 => self.roll_back(source, messages),
+            6..8 => {
                 // What is then sent again is cut short.
                 self.roll_back(source, messages * 6);
                 self.change();
                 self.wait(1..80).await;
                 self.wipe(source);
             }
-            4..7 => {
+            8..14 => {
                 let newest = log.messages(name).saturating_sub(messages);
                 let messages = if self.random.random() { messages } else { newest };
                 self.stage.tell(|| format!("log {source} loses its oldest {messages}"));
                 log.discard(name, messages);
             }
-            7..9 => {
+            14..18 => {
                 let index = self.random.random_range(0..log.messages(name).max(1));
                 self.stage.tell(|| format!("log {source} loses message {index}"));
                 log.lose(name, index);
@@ -186,18 +187,24 @@ impl World {
     }
 
     fn wipe(&self, source: usize) {
-        if !self.stage.lanes_know_its_epoch(source) {
-            return;
-        }
         self.stage.tell(|| format!("log {source} wiped"));
         self.stage.log.wipe(SOURCE_NAMES[source]);
     }
 
-    fn roll_back(&self, source: usize, messages: usize) {
-        if self.stage.knows_its_epoch(source, messages, 0) {
-            self.stage.tell(|| format!("log {source} rolled back by {messages}"));
-            self.stage.log.roll_back(SOURCE_NAMES[source], messages);
+    /// The bucket is gone, or everything that the log server keeps, as after the loss of its disk.
+    fn lose_marks(&mut self) {
+        let loses_all = self.random.random_ratio(2, 3);
+        self.stage.tell(|| format!("marks are lost, and the log server's disk: {loses_all}"));
+        self.stage.marks.wipe();
+        if loses_all {
+            SOURCE_NAMES.iter().for_each(|name| self.stage.log.wipe(name));
+            self.stage.leases.forget();
         }
+    }
+
+    fn roll_back(&self, source: usize, messages: usize) {
+        self.stage.tell(|| format!("log {source} rolled back by {messages}"));
+        self.stage.log.roll_back(SOURCE_NAMES[source], messages);
     }
 
     /// Nothing is appended for some time.
@@ -234,7 +241,7 @@ impl World {
 
     fn fail_over(&mut self, number: usize) {
         // A lane that has not begun would need the history of the first server (named stop).
-        if !self.all_have_begun(number) || !self.stage.has_followed(number) {
+        if !self.all_have_begun(number) {
             return;
         }
         let source = &self.stage.sources[number];

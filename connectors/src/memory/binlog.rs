@@ -10,7 +10,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Entry, Located, Place};
 use anabranch_schemas::change::{Row, TableIdentity};
 use anabranch_schemas::envelope::ServerIdentity;
-use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint, binlog_file_number};
+use anabranch_schemas::lsn::{Lsn, ResumePoint, binlog_file_number};
 use anabranch_schemas::shard::ShardId;
 
 /// More servers than any test has.
@@ -225,6 +225,12 @@ impl Server {
         ResumePoint { file: format!("memory.{file:06}"), position, gtid_set }
     }
 
+    /// Where a reading of this epoch stands before the group.
+    pub fn place(&self, epoch: u16, group: usize) -> Lsn {
+        let file = self.file_before(group);
+        Lsn::new(epoch, file, self.resume_point(group, file).position).expect("a script is short")
+    }
+
     /// The group behind a GTID set; `None` when this server does not hold the set.
     fn behind(&self, gtid_set: &str) -> Option<usize> {
         if gtid_set.is_empty() {
@@ -236,8 +242,8 @@ impl Server {
         (last.origin == origin).then_some(number)
     }
 
-    /// The first group to read, what lies not above is dropped, and the epoch of the reading.
-    pub fn enter(&self, entry: Entry) -> Result<(usize, Lsn, u16), Fault> {
+    /// The first group to read, and what lies not above is dropped, in a reading of this epoch.
+    pub fn enter(&self, entry: Entry, epoch: u16) -> Result<(usize, Lsn), Fault> {
         let purged = |group: usize| {
             if group < self.first_group() {
                 return Err(self.fault(Code::BinlogPurged, "the group is in a file that was purged"));
@@ -245,26 +251,24 @@ impl Server {
             Ok(group)
         };
         match entry {
-            Entry::Earliest => Ok((self.first_group(), self.oldest(FIRST_EPOCH), FIRST_EPOCH)),
-            Entry::Latest => Ok((self.history.len(), self.head(FIRST_EPOCH), FIRST_EPOCH)),
+            Entry::Earliest => Ok((self.first_group(), self.oldest(epoch))),
+            Entry::Latest => Ok((self.history.len(), self.head(epoch))),
             Entry::Gtid(set) => {
                 let group = self.behind(&set).ok_or_else(|| {
                     self.fault(Code::BinlogGtidUnknown, "the set is not one of this server")
                 })?;
-                Ok((purged(group)?, Lsn::ZERO, FIRST_EPOCH))
+                Ok((purged(group)?, Lsn::ZERO))
             }
-            Entry::Resume { resume, position, server, epoch } => {
+            Entry::Resume { resume, position, server } => {
                 let same = server == self.identity();
                 let code = if same { Code::SourceServerChanged } else { Code::SourceDiverged };
                 let lacks = || self.fault(code, "this server does not hold what was read");
                 let group = self.behind(&resume.gtid_set).ok_or_else(lacks)?;
-                let known = if same { position.epoch() } else { position.epoch() + 1 };
-                let epoch = epoch.unwrap_or(known);
                 let file = binlog_file_number(&resume.file).unwrap_or_default();
                 if same && epoch == position.epoch() && file >= self.first_file() {
-                    return Ok((self.at(file, resume.position)?, position, epoch));
+                    return Ok((self.at(file, resume.position)?, position));
                 }
-                Ok((purged(group)?, position, epoch))
+                Ok((purged(group)?, position))
             }
         }
     }
@@ -321,7 +325,7 @@ impl Server {
             return Err(self.fault(Code::BinlogPurged, "the place is in a file that was purged"));
         }
         let resume = self.resume_point(group, self.file_before(group));
-        let start = Lsn::new(epoch, self.file_before(group), resume.position).expect("a script is short");
+        let start = self.place(epoch, group);
         let position = match place {
             Place::Lsn(lsn) => Lsn::from_u64(lsn.as_u64() - 1).unwrap_or(start).max(start),
             _ => start,

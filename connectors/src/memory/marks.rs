@@ -20,8 +20,13 @@ impl MemoryMarks {
         Self { marks: Arc::default(), weather }
     }
 
+    /// All are gone, with the server's disk.
+    pub fn wipe(&self) {
+        lock(&self.marks).clear();
+    }
+
     fn stored(&self, key: &str) -> Mark {
-        lock(&self.marks).get(key).copied().unwrap_or(Mark { value: 0, revision: 0 })
+        lock(&self.marks).get(key).cloned().unwrap_or_default()
     }
 
     /// In one in ten calls of a storm the connection breaks here.
@@ -42,17 +47,17 @@ impl Marks for MemoryMarks {
         Ok(mark)
     }
 
-    async fn raise(&self, key: &str, known: Mark, value: u64) -> Result<Mark, Fault> {
+    async fn raise(&self, key: &str, known: &Mark, value: String) -> Result<Mark, Fault> {
         self.weather.pause().await;
         self.connection()?;
         let raised = {
             let mut marks = lock(&self.marks);
-            let stored = marks.entry(key.to_owned()).or_insert(Mark { value: 0, revision: 0 });
+            let stored = marks.entry(key.to_owned()).or_default();
             if stored.revision != known.revision {
                 return Err(Fault::new(Code::LeaseLost, format!("mark {key}"), "another process raised it"));
             }
             *stored = Mark { value, revision: stored.revision + 1 };
-            *stored
+            stored.clone()
         };
         self.weather.pause().await;
         // Stored, and only the answer was lost.

@@ -9,6 +9,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Entry, Filled, Located, Place, SourceConnector};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
+use anabranch_schemas::reign::Reign;
 use anabranch_schemas::shard::ShardId;
 use tokio::sync::Notify;
 
@@ -156,10 +157,11 @@ impl SourceConnector for MemorySource {
         Vec::new()
     }
 
-    async fn open(&self, entry: Entry, seat: u32) -> Result<MemoryReading, Fault> {
+    async fn open(&self, entry: Entry, latest: &Reign, seat: u32) -> Result<MemoryReading, Fault> {
         self.weather.pause().await;
         self.change(|state| {
-            let (next, above, epoch) = state.primary.enter(entry)?;
+            let epoch = latest.followed_by(&state.primary.identity()).epoch;
+            let (next, above) = state.primary.enter(entry, epoch)?;
             state.readings += 1;
             state.seats.insert(seat, state.readings);
             Ok(MemoryReading {
@@ -230,11 +232,7 @@ impl MemoryReading {
         let server = &state.primary;
         if !std::mem::replace(&mut self.begun, true) {
             batch.group_complete(self.resume_point(server), 0);
-            // A promoted server that has nothing new tells its place all the same.
-            let is_promoted = self.above > Lsn::ZERO && self.above.epoch() < self.epoch;
-            if is_promoted && server.group(self.next).is_none() {
-                batch.event_complete(server.head(self.epoch));
-            }
+            batch.event_complete(server.place(self.epoch, self.next));
         }
         let mut read = None;
         loop {

@@ -1,4 +1,4 @@
-//! Marks: numbers in a bucket whose keys never grow old, raised by the revision known.
+//! Marks: texts in a bucket whose keys never grow old, raised by the revision known.
 //!
 //! Reading may be answered by a member of a cluster that lags behind: the revision is then an old one and raising is
 //! refused, so no reading needs to be the newest.
@@ -15,11 +15,10 @@ impl Marks for NatsLog {
     async fn read(&self, key: &str) -> Result<Mark, Fault> {
         let bucket = self.marks().await?;
         let entry = bucket.entry(valid_key(key)).await.map_err(|error| unanswered(key).caused_by(error))?;
-        let Some(entry) = entry else { return Ok(Mark { value: 0, revision: 0 }) };
-        let text = std::str::from_utf8(&entry.value).ok();
-        match (entry.operation, text.and_then(|text| text.parse().ok())) {
-            (Operation::Put, Some(value)) => Ok(Mark { value, revision: entry.revision }),
-            (Operation::Put, None) => Err(Fault::new(Code::LogForeign, title(key), "its value is no number")
+        let Some(entry) = entry else { return Ok(Mark::default()) };
+        match (entry.operation, String::from_utf8(entry.value.into())) {
+            (Operation::Put, Ok(value)) => Ok(Mark { value, revision: entry.revision }),
+            (Operation::Put, Err(_)) => Err(Fault::new(Code::LogForeign, title(key), "its value is no text")
                 .needs("a bucket that nobody else writes")),
             (Operation::Delete | Operation::Purge, _) => {
                 Err(Fault::new(Code::LogForeign, title(key), "it was deleted")
@@ -28,8 +27,8 @@ impl Marks for NatsLog {
         }
     }
 
-    async fn raise(&self, key: &str, known: Mark, value: u64) -> Result<Mark, Fault> {
-        let stored = value.to_string().into();
+    async fn raise(&self, key: &str, known: &Mark, value: String) -> Result<Mark, Fault> {
+        let stored = value.clone().into();
         let bucket = self.marks().await?;
         failpoints::reach("mark-before-raise").await;
         let updated = bucket.update(valid_key(key), stored, known.revision).await;

@@ -132,9 +132,9 @@ fn lease_bucket(log: &LogConfig, bucket: &str) -> Config {
     Config { max_age: LEASE_TIME_TO_LIVE, description, ..bucket_config(log, bucket) }
 }
 
-/// Marks never grow old: what lies below one was given out for ever.
+/// Marks never grow old: what lies below one was used for ever.
 fn mark_bucket(log: &LogConfig, bucket: &str) -> Config {
-    let description = Some("Anabranch: how far uuids were given out; never delete a key".to_owned());
+    let description = Some("Anabranch: how far uuids and epochs were used; never delete a key".to_owned());
     Config { description, ..bucket_config(log, bucket) }
 }
 

@@ -97,6 +97,7 @@ async fn read(
             source: &source.name,
             connector: wiring.source(&source.name)?,
             log,
+            marks: log,
             start: &source.start,
             limits: &wiring.config().limits,
         };

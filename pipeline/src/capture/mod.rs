@@ -4,6 +4,7 @@
 //! message is the only checkpoint: whoever reads on starts where it says.
 
 mod batch;
+mod epochs;
 mod pace;
 mod run;
 

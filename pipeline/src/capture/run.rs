@@ -5,26 +5,32 @@
 
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::reign::Reign;
 use metrics::{Counter, Gauge, counter, gauge};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::batch::{BatchBuilder, Footing};
+use super::epochs::Epochs;
 use super::pace::{self, Step, View};
 use crate::config::Limits;
 use crate::deliver::Progress;
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
-use crate::ports::{ChangeSource, Entry, Filled, Log, LogEntry, LogWriter, READER_SEAT, SourceConnector};
+use crate::ports::{
+    ChangeSource, Entry, Filled, Log, LogEntry, LogWriter, Marks, READER_SEAT, SourceConnector,
+};
 
 /// What one reader works on.
 #[derive(Debug)]
-pub struct Capture<'a, S, L> {
+pub struct Capture<'a, S, L, M> {
     pub source: &'a str,
     pub connector: &'a S,
     pub log: &'a L,
+    /// Of epochs.
+    pub marks: &'a M,
     /// Where to begin when neither the stream nor a lane knows anything.
     pub start: &'a Entry,
     pub limits: &'a Limits,
@@ -39,18 +45,19 @@ enum Event {
 }
 
 /// Captures until `cancel` or the first error. `lanes` yields the progress of every lane of this source and is asked
-/// only when the stream is empty or ends before the binlog begins. `acknowledged` follows the position that the log
-/// holds.
+/// only when the stream is empty or ends before the binlog begins, or the epoch's mark is missing. `acknowledged`
+/// follows the position that the log holds.
 ///
 /// On `cancel` nothing more is read, and what was sent is waited for.
-pub async fn run<S: SourceConnector, L: Log>(
-    capture: Capture<'_, S, L>,
+pub async fn run<S: SourceConnector, L: Log, M: Marks>(
+    capture: Capture<'_, S, L, M>,
     lanes: impl AsyncFnOnce() -> Result<Vec<Progress>, Fault>,
     acknowledged: &watch::Sender<Lsn>,
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
+    let mut epochs = Epochs::read(capture.marks, capture.source).await?;
     let end = capture.log.end(capture.source).await?;
-    let (source, entry, origin) = enter(&capture, end.as_ref(), lanes).await?;
+    let (source, entry, origin) = enter(&capture, &mut epochs, end.as_ref(), lanes).await?;
     let (resume, told) = match &entry {
         Entry::Resume { resume, server, .. } => (resume.clone(), Some((resume.clone(), server.clone()))),
         _ => (ResumePoint::default(), None),
@@ -74,6 +81,7 @@ pub async fn run<S: SourceConnector, L: Log>(
         // Nobody says how old the last message is.
         keep_at: Instant::now() + capture.limits.mark_interval,
         meters: Meters::of(capture.source),
+        epochs,
         source,
         writer,
         limits: capture.limits,
@@ -85,31 +93,58 @@ pub async fn run<S: SourceConnector, L: Log>(
 ///
 /// A stream that lost its newest messages may end where the binlog is purged already. The lanes were further, and
 /// those that are not are fed from the binlog, so the stream goes on from the furthest as if it were lost.
-async fn enter<S: SourceConnector, L>(
-    capture: &Capture<'_, S, L>,
+async fn enter<S: SourceConnector, L, M: Marks>(
+    capture: &Capture<'_, S, L, M>,
+    epochs: &mut Epochs<'_, M>,
     end: Option<&LogEntry>,
     lanes: impl AsyncFnOnce() -> Result<Vec<Progress>, Fault>,
 ) -> Result<(S::Source, Entry, bool), Fault> {
-    let open = async |entry: Entry, origin| {
-        let source = capture.connector.open(entry.clone(), READER_SEAT).await?;
-        Ok((source, entry, origin))
+    let end = end.map(|end| &end.envelope);
+    end.iter().for_each(|end| epochs.learn(Reign::of(end.position, &end.server)));
+    let Some(envelope) = end else {
+        let lanes = ask(lanes, epochs).await?;
+        let (entry, origin) = entry_without_log(&lanes, capture.start);
+        return Ok((open(capture, epochs, &entry).await?, entry, origin));
     };
-    let Some(LogEntry { envelope, .. }) = end else {
-        let (entry, origin) = entry_without_log(&lanes().await?, capture.start);
-        return open(entry, origin).await;
+    let entry = resume_at(&envelope.resume, envelope.position, &envelope.server);
+    // Nobody has said which epochs were used.
+    let (known, lanes) = match epochs.is_marked() {
+        true => (Vec::new(), Some(lanes)),
+        false => (ask(lanes, epochs).await?, None),
     };
-    match open(resume_at(&envelope.resume, envelope.position, &envelope.server), false).await {
-        Err(fault) if fault.code() == Code::BinlogPurged => {
-            match furthest(&lanes().await?).filter(|lane| lane.position > envelope.position) {
-                Some(lane) => {
-                    tracing::warn!(%fault, position = %lane.position, "the stream goes on from the lane that is furthest");
-                    open(resume_at(&lane.resume, lane.position, &lane.server), false).await
-                }
-                None => Err(fault),
-            }
-        }
-        other => other,
-    }
+    let fault = match open(capture, epochs, &entry).await {
+        Ok(source) => return Ok((source, entry, false)),
+        Err(fault) if fault.code() == Code::BinlogPurged => fault,
+        Err(fault) => return Err(fault),
+    };
+    let known = match lanes {
+        Some(lanes) => ask(lanes, epochs).await?,
+        None => known,
+    };
+    let Some(lane) = furthest(&known).filter(|lane| lane.position > envelope.position) else {
+        return Err(fault);
+    };
+    tracing::warn!(%fault, position = %lane.position, "the stream goes on from the lane that is furthest");
+    let entry = resume_at(&lane.resume, lane.position, &lane.server);
+    Ok((open(capture, epochs, &entry).await?, entry, false))
+}
+
+async fn open<S: SourceConnector, L, M: Marks>(
+    capture: &Capture<'_, S, L, M>,
+    epochs: &Epochs<'_, M>,
+    entry: &Entry,
+) -> Result<S::Source, Fault> {
+    capture.connector.open(entry.clone(), epochs.latest(), READER_SEAT).await
+}
+
+/// Progress of all lanes, and the epochs that it tells of.
+async fn ask<M: Marks>(
+    lanes: impl AsyncFnOnce() -> Result<Vec<Progress>, Fault>,
+    epochs: &mut Epochs<'_, M>,
+) -> Result<Vec<Progress>, Fault> {
+    let lanes = lanes().await?;
+    lanes.iter().for_each(|lane| epochs.learn(lane.reign()));
+    Ok(lanes)
 }
 
 /// The lane that has the highest position, if any has begun.
@@ -118,7 +153,7 @@ fn furthest(lanes: &[Progress]) -> Option<&Progress> {
 }
 
 fn resume_at(resume: &ResumePoint, position: Lsn, server: &ServerIdentity) -> Entry {
-    Entry::Resume { resume: resume.clone(), position, server: server.clone(), epoch: None }
+    Entry::Resume { resume: resume.clone(), position, server: server.clone() }
 }
 
 /// Where to begin when the stream is empty, and whether the source's history begins there.
@@ -165,9 +200,10 @@ impl Meters {
     }
 }
 
-struct Attempt<'a, C, L: Log> {
+struct Attempt<'a, C, L: Log, M> {
     name: &'a str,
     log: &'a L,
+    epochs: Epochs<'a, M>,
     source: C,
     writer: L::Writer,
     /// Id of the newest message that is known to be stored.
@@ -189,7 +225,7 @@ struct Attempt<'a, C, L: Log> {
     limits: &'a Limits,
 }
 
-impl<C: ChangeSource, L: Log> Attempt<'_, C, L> {
+impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
     async fn run(
         mut self,
         acknowledged: &watch::Sender<Lsn>,
@@ -261,6 +297,7 @@ impl<C: ChangeSource, L: Log> Attempt<'_, C, L> {
     }
 
     async fn append(&mut self) -> Result<(), Fault> {
+        self.epochs.claim(self.source.server()).await?;
         let batch = self.batch.take();
         let (resume, server) = self.footing.of(&batch, self.source.server());
         let envelope = Envelope {

@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
+use anabranch_schemas::reign::Reign;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::window::Delivery;
-use super::{Lane, Progress};
+use super::{Lane, LaneId, Progress};
 use crate::capture::{BatchBuilder, Footing};
 use crate::error::{Code, Fault};
 use crate::failpoints;
@@ -42,6 +43,8 @@ pub(super) enum Feed<R> {
 /// A reading of the source in a task of its own; it ends with the feed.
 pub(super) struct DirectFeed {
     batches: mpsc::Receiver<Result<Delivery, Fault>>,
+    /// In which it reads.
+    reign: Reign,
     _reading: AbortOnDropHandle<()>,
 }
 
@@ -75,7 +78,15 @@ impl<R: LogReader> Feed<R> {
     }
 
     pub(super) fn is_direct(&self) -> bool {
-        matches!(self, Self::Direct(_))
+        self.direct_reign().is_some()
+    }
+
+    /// The epoch of a direct feed, and the server that it reads.
+    pub(super) fn direct_reign(&self) -> Option<&Reign> {
+        match self {
+            Self::Direct(feed) => Some(&feed.reign),
+            Self::Stream { .. } => None,
+        }
     }
 
     /// The next message; waits for it. Cancel safe.
@@ -98,16 +109,35 @@ pub(super) fn is_hole(fault: &Fault) -> bool {
     matches!(fault.code(), Code::LogHole | Code::LogMessageCorrupt)
 }
 
+/// Another server's rows under the same epoch have positions that mean something else.
+pub(super) fn require_reign(lane: &LaneId, progress: &Progress, envelope: &Envelope) -> Result<(), Fault> {
+    let (own, theirs) =
+        (Reign::of(progress.position, &progress.server), Reign::of(envelope.position, &envelope.server));
+    if !own.contradicts(&theirs) {
+        return Ok(());
+    }
+    let found = format!("epoch and server of the stream are {theirs}, and the lane's are {own}");
+    Err(Fault::new(Code::LogEpochReused, format!("lane {lane}"), found)
+        .needs("one server in an epoch")
+        .remedy(BEGIN_NEXT_EPOCH))
+}
+
+/// The reader of an empty stream asks the lanes.
+const BEGIN_NEXT_EPOCH: &str = "if it stays: delete the source's stream (`nats stream rm`), `anabranch --config FILE \
+     setup`, restart: the log goes on from the lanes, in an epoch that none of them knows";
+
 /// Whether a message continues, or begins, what a lane at `position` holds.
 ///
-/// Positions of two servers cannot be compared. A message that spans a fail-over follows what the old server had, so it
-/// continues a lane that was there; a lane that reads the new server already may be far before the message's changes.
+/// Positions of two servers cannot be compared. A message that spans a fail-over continues only a lane that is exactly at
+/// the old server's place which it follows. One that reads the new server already may be far before the message's
+/// changes; one that was further on the old server would be put back to a place that may be purged.
 ///
 /// Parts of one event have one position. A message that begins with a later part continues only a lane that has the
 /// earlier ones: since it took the message before (`follows`), or since it is behind the event.
 pub(super) fn links(envelope: &Envelope, position: Lsn, follows: bool) -> bool {
     let begins = envelope.origin && position == Lsn::ZERO;
-    let spans = envelope.previous.epoch() < position.epoch() && envelope.position > position;
+    let is_between_servers = envelope.previous.epoch() < envelope.position.epoch();
+    let spans = is_between_servers && envelope.previous != position && envelope.position > position;
     let lacks_parts = envelope.continues && envelope.previous == position && !follows;
     begins || (envelope.previous <= position && !lacks_parts && (envelope.origin || !spans))
 }
@@ -136,7 +166,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
             let Some(end) = self.log.end(source).await? else {
                 return Ok(Feed::at(self.log.reader(source, ReadFrom::At(Lsn::ZERO)).await?));
             };
-            if let Some(feed) = self.join(progress.position, hole).await? {
+            if let Some(feed) = self.join(progress, hole, None).await? {
                 return Ok(feed);
             }
             if let Some(permit) = self.permit().await {
@@ -148,19 +178,29 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         }
     }
 
-    /// The stream, if it links at this position.
+    /// The stream, if it links at the lane's position. A lane that is `fed` from the binlog in an epoch that is over must
+    /// begin again in the present one: the server of the old may live on, and the stream would never link.
     pub(super) async fn join(
         &self,
-        position: Lsn,
+        progress: &Progress,
         hole: Option<Hole>,
+        fed: Option<&Reign>,
     ) -> Result<Option<Feed<L::Reader>>, Fault> {
+        let position = progress.position;
+        let source = &self.id.source;
+        let Some(LogEntry { envelope: end, .. }) = self.log.end(source).await? else { return Ok(None) };
+        require_reign(self.id, progress, &end)?;
+        let present = Reign::of(end.position, &end.server);
+        if let Some(over) = fed.filter(|fed| fed.epoch < present.epoch) {
+            let found = format!("a direct feed of epoch {over}");
+            return Err(Fault::new(Code::SourceUnreachable, format!("source {source}"), found)
+                .needs(format!("one of epoch {present}, as the stream is")));
+        }
         if hole.is_some_and(|hole| !hole.is_behind(position)) {
             return Ok(None);
         }
-        let source = &self.id.source;
-        let Some(end) = self.log.end(source).await? else { return Ok(None) };
         // What is appended next follows the end; what is there says itself what it follows.
-        let is_linked = end.envelope.position < position
+        let is_linked = (end.position < position && end.position.epoch() == position.epoch())
             || self
                 .log
                 .first_at(source, position)
@@ -185,11 +225,12 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         permit: OwnedSemaphorePermit,
     ) -> Result<DirectFeed, Fault> {
         let entry = self.direct_entry(progress, end)?;
+        let reign = Reign::of(end.envelope.position, &end.envelope.server);
         let (resume, told) = match &entry {
             Entry::Resume { resume, server, .. } => (resume.clone(), Some((resume.clone(), server.clone()))),
             _ => (ResumePoint::default(), None),
         };
-        let source = self.source.open(entry, self.seat).await?;
+        let source = self.source.open(entry, &reign, self.seat).await?;
         if *source.server() != end.envelope.server {
             let (found, needed) = (source.server().to_string(), end.envelope.server.to_string());
             return Err(Fault::new(Code::SourceUnreachable, format!("source {}", self.id.source), found)
@@ -213,18 +254,24 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
                 let _ = sender.send(Err(fault)).await;
             }
         });
-        Ok(DirectFeed { batches, _reading: AbortOnDropHandle::new(reading) })
+        Ok(DirectFeed { batches, reign, _reading: AbortOnDropHandle::new(reading) })
     }
 
     /// Where a direct feed enters the binlog. A lane that has not begun begins where the configuration says.
     fn direct_entry(&self, progress: &Progress, end: &LogEntry) -> Result<Entry, Fault> {
         let epoch = end.envelope.position.epoch();
+        let highest = progress.reign().epoch;
+        if epoch < highest {
+            let found = format!("the stream is in epoch {epoch}, and the lane has been in {highest}");
+            return Err(Fault::new(Code::LogEpochBehind, format!("lane {}", self.id), found)
+                .needs("the source's reader, which begins a later epoch")
+                .remedy(BEGIN_NEXT_EPOCH));
+        }
         if progress.position > Lsn::ZERO {
             return Ok(Entry::Resume {
                 resume: progress.resume.clone(),
                 position: progress.position,
                 server: progress.server.clone(),
-                epoch: Some(epoch),
             });
         }
         let found = match self.start {
@@ -301,6 +348,7 @@ mod tests {
         let spanning = message((1, 50), (2, 9));
         assert!(linked(&spanning, lane(1, 50)));
         assert!(!linked(&spanning, lane(1, 49)));
+        assert!(!linked(&spanning, lane(1, 51)), "it would be put back");
         // It holds the changes behind 1:50, which may be 2:8 and 2:9; the lane lacks those from 2:4 on.
         assert!(!linked(&spanning, lane(2, 3)));
         assert!(linked(&spanning, lane(2, 9)), "there is nothing in it");

@@ -4,6 +4,7 @@ use std::fmt;
 
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::reign::Reign;
 
 /// (projection, target, source, lane): the owner of a set of claims.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,6 +46,15 @@ impl Progress {
     /// What was applied once is being applied again.
     pub fn is_replaying(&self) -> bool {
         self.position < self.highest_position
+    }
+
+    /// The latest epoch that the lane has rows of. Whose it was is not known while the lane is set back behind it.
+    pub fn reign(&self) -> Reign {
+        let highest = self.highest_position.max(self.position);
+        if highest.epoch() == self.position.epoch() {
+            return Reign::of(self.position, &self.server);
+        }
+        Reign::of(highest, &ServerIdentity::default())
     }
 
     /// Rewound to nothing: the lane's rows are to be removed before it begins anew.

@@ -110,7 +110,7 @@ pub async fn run<S: SourceConnector, L: Log>(
             Event::Hole(fault) => hole = Some(found_hole(&lane, &window, &feed, fault)?),
             Event::JoinDue => {
                 due.join_at = Instant::now() + JOIN_INTERVAL;
-                if let Some(joined) = lane.join(window.progress().position, hole).await? {
+                if let Some(joined) = lane.join(window.progress(), hole, feed.direct_reign()).await? {
                     tracing::info!(lane = %lane.id, position = %window.progress().position, "back to the stream");
                     failpoints::reach("lane-direct-joined").await;
                     (feed, hole) = (joined, None);

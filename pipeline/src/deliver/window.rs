@@ -11,7 +11,7 @@ use anabranch_schemas::codec::{CodecError, v1};
 use anabranch_schemas::envelope::Envelope;
 use bytes::Bytes;
 
-use super::feed::links;
+use super::feed::{links, require_reign};
 use super::{Flush, LaneId, Progress};
 use crate::error::{Code, Fault};
 use crate::ports::LogMessage;
@@ -86,6 +86,7 @@ impl Window {
         mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
     ) -> Result<(), Fault> {
         let envelope = &message.envelope;
+        require_reign(lane, &self.flush.progress, envelope)?;
         let position = self.flush.progress.position;
         if !links(envelope, position, message.follows) {
             let follows = if envelope.continues { "continues an event behind" } else { "follows" };

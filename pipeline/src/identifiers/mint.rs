@@ -21,8 +21,9 @@ pub struct Mint<'m, M> {
     marks: &'m M,
     key: String,
     machine: u16,
-    /// Its value is the instant below which places may be given out.
     mark: Mark,
+    /// The mark's value: the instant below which places may be given out.
+    until: u64,
     /// The place that is given out next.
     next: u64,
 }
@@ -36,7 +37,8 @@ impl<'m, M: Marks> Mint<'m, M> {
         assert!(machine < MACHINES, "machine number {machine}");
         let key = format!("uuids/{machine}");
         let mark = marks.read(&key).await?;
-        Ok(Self { marks, key, machine, next: mark.value << SEQUENCE_BITS, mark })
+        let until = reserved(&key, &mark)?;
+        Ok(Self { marks, key, machine, next: until << SEQUENCE_BITS, mark, until })
     }
 
     /// `count` new uuids, rising by instant. `now_ms`: the wall clock since the Unix epoch. After an error the mint is
@@ -45,16 +47,28 @@ impl<'m, M: Marks> Mint<'m, M> {
         let now = now_ms.saturating_sub(EPOCH_MS);
         let first = self.next.max(now << SEQUENCE_BITS);
         let behind = first + u64::from(count);
-        if behind > self.mark.value << SEQUENCE_BITS {
+        if behind > self.until << SEQUENCE_BITS {
             let until = (behind >> SEQUENCE_BITS) + AHEAD_MS;
             if until >> INSTANT_BITS != 0 {
                 return Err(exhausted(&self.key));
             }
-            self.mark = self.marks.raise(&self.key, self.mark, until).await?;
+            self.mark = self.marks.raise(&self.key, &self.mark, until.to_string()).await?;
+            self.until = until;
         }
         self.next = behind;
         Ok((first..behind).map(|place| compose(self.machine, place)).collect())
     }
+}
+
+/// The instant below which places were given out.
+fn reserved(key: &str, mark: &Mark) -> Result<u64, Fault> {
+    if mark.value.is_empty() {
+        return Ok(0);
+    }
+    mark.value.parse().map_err(|_| {
+        Fault::new(Code::LogForeign, format!("mark {key}"), "its value is no number")
+            .needs("a bucket that nobody else writes")
+    })
 }
 
 fn exhausted(key: &str) -> Fault {

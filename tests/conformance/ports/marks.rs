@@ -8,7 +8,7 @@ use anabranch_pipeline::ports::{Mark, Marks};
 use crate::nats::{Nats, text};
 
 const KEY: &str = "uuids/7";
-const NEVER_RAISED: Mark = Mark { value: 0, revision: 0 };
+const NEVER_RAISED: Mark = Mark { value: String::new(), revision: 0 };
 
 /// A bucket of marks.
 pub trait Ground {
@@ -55,13 +55,13 @@ async fn a_mark_is_raised_only_by_who_knows_its_last_revision(ground: impl Groun
     let (one, two) = (ground.process().await, ground.process().await);
     let unknown = one.read(KEY).await.unwrap();
     assert_eq!(unknown, NEVER_RAISED);
-    let raised = one.raise(KEY, unknown, 41).await.unwrap();
+    let raised = one.raise(KEY, &unknown, "41".to_owned()).await.unwrap();
     assert_eq!(two.read(KEY).await.unwrap(), raised);
-    text(&two.raise(KEY, unknown, 50).await.unwrap_err(), Code::LeaseLost);
+    text(&two.raise(KEY, &unknown, "50".to_owned()).await.unwrap_err(), Code::LeaseLost);
 
-    let by_two = two.raise(KEY, raised, u64::MAX).await.unwrap();
-    text(&one.raise(KEY, raised, 42).await.unwrap_err(), Code::LeaseLost);
+    let by_two = two.raise(KEY, &raised, "2 mariadb:7".to_owned()).await.unwrap();
+    text(&one.raise(KEY, &raised, "42".to_owned()).await.unwrap_err(), Code::LeaseLost);
     assert_eq!(one.read(KEY).await.unwrap(), by_two);
-    assert_eq!(by_two.value, u64::MAX);
+    assert_eq!(by_two.value, "2 mariadb:7");
     assert_eq!(one.read("uuids/8").await.unwrap(), NEVER_RAISED);
 }

@@ -5,6 +5,7 @@ use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::{ChangeSource, Entry, READER_SEAT, SourceConnector};
 use anabranch_schemas::change::{Entity, TableIdentity, Value};
+use anabranch_schemas::reign::Reign;
 use anabranch_schemas::shard::ShardId;
 
 use crate::source::{Database, Reading, Seen};
@@ -362,9 +363,8 @@ async fn another_server_that_holds_all_is_followed_in_a_new_epoch() {
     back.until_seen(1).await;
     assert_eq!((back.texts(), back.seen[0].lsn.epoch()), (vec!["t0 + 4 2000-01-01"], 3));
     // A direct feed is told the epoch.
-    let Entry::Resume { resume, position, server, .. } = entry else { panic!("not a resume") };
-    let told = Entry::Resume { resume, position, server, epoch: Some(3) };
-    let mut told = ground.read(told).await;
+    let reign = Reign { epoch: 3, server: back.stream.server().clone() };
+    let mut told = Reading::open_behind(&ground.0, entry, reign).await.unwrap();
     told.until_seen(3).await;
     assert_eq!(told.seen.last(), back.seen.last());
 

@@ -9,6 +9,7 @@ use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Entry, Located, Place, SourceConnector};
 use anabranch_schemas::lsn::{Lsn, ResumePoint, binlog_file_number};
+use anabranch_schemas::reign::Reign;
 
 use super::MysqlSource;
 use super::events::{self, Class};
@@ -82,7 +83,7 @@ impl MysqlSource {
         let end = session.end().await?;
         let has_more = session.has_more_than(&self.gtids(session, &set)?).await?;
         let patience = if has_more { FIRST_GROUP_TIMEOUT } else { REFUSAL_TIMEOUT };
-        let mut reading = self.open(Entry::Gtid(set), SEAT).await?;
+        let mut reading = self.open(Entry::Gtid(set), &Reign::default(), SEAT).await?;
         let mut batch = BatchBuilder::new(1, Lsn::ZERO, ResumePoint::default());
         let first_group = async {
             while batch.resume().file.is_empty() {

@@ -40,6 +40,7 @@ use anabranch_pipeline::config::{EntityConfig, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Entry, Located, Place, SourceConnector};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
+use anabranch_schemas::reign::Reign;
 use anabranch_schemas::shard::ShardId;
 use tokio::sync::Mutex;
 
@@ -125,7 +126,12 @@ impl MysqlSource {
     }
 
     /// What to ask the server for, and where that is.
-    async fn begin(&self, session: &mut Session, entry: Entry) -> Result<(Start, Beginning), Fault> {
+    async fn begin(
+        &self,
+        session: &mut Session,
+        entry: Entry,
+        epoch: u16,
+    ) -> Result<(Start, Beginning), Fault> {
         let fresh = |position, gtids| Beginning {
             position,
             gtids,
@@ -137,13 +143,13 @@ impl MysqlSource {
         match entry {
             Entry::Earliest => {
                 let file = self.oldest(session).await?;
-                let position = self.position(FIRST_EPOCH, &file, FILE_START)?;
+                let position = self.position(epoch, &file, FILE_START)?;
                 Ok((Start::Position { file, position: FILE_START }, fresh(position, None)))
             }
             Entry::Latest => {
                 let end = session.end().await?;
                 let gtids = self.gtids(session, &end.gtid_set)?;
-                let position = self.position(FIRST_EPOCH, &end.file, end.position)?;
+                let position = self.position(epoch, &end.file, end.position)?;
                 Ok((Start::Position { file: end.file, position: end.position }, fresh(position, Some(gtids))))
             }
             Entry::Gtid(text) => {
@@ -151,11 +157,11 @@ impl MysqlSource {
                 let file = self.oldest(session).await?;
                 let beginning = Beginning {
                     is_by_gtid: true,
-                    ..fresh(self.position(FIRST_EPOCH, &file, FILE_START)?, Some(self.gtids(session, &text)?))
+                    ..fresh(self.position(epoch, &file, FILE_START)?, Some(self.gtids(session, &text)?))
                 };
                 Ok((Start::Gtids(gtids), beginning))
             }
-            Entry::Resume { resume, position, server, epoch } => {
+            Entry::Resume { resume, position, server } => {
                 self.resume(session, resume, position, &server, epoch).await
             }
         }
@@ -196,12 +202,12 @@ impl SourceConnector for MysqlSource {
         preflight::check(&self.config, &self.entities).await
     }
 
-    async fn open(&self, entry: Entry, seat: u32) -> Result<MysqlStream, Fault> {
+    async fn open(&self, entry: Entry, latest: &Reign, seat: u32) -> Result<MysqlStream, Fault> {
         let mut session = Session::open(&self.address).await?;
         let server = session.identity().await?;
         let flavor = session.flavor;
         let has_lower_case_names = session.has_lower_case_names().await?;
-        let (start, beginning) = self.begin(&mut session, entry).await?;
+        let (start, beginning) = self.begin(&mut session, entry, latest.followed_by(&server).epoch).await?;
         let tables = self.tables(&mut session).await?;
         match session.undecided_branches().await {
             Some(0) => {}

@@ -9,6 +9,7 @@ use anabranch_schemas::lsn::{Lsn, ResumePoint};
 
 use super::group::Group;
 use super::gtid::{GroupStart, Gtid, Gtids};
+use super::position;
 use super::stream::MysqlStream;
 use super::transport::Events;
 use super::withheld::Withheld;
@@ -66,6 +67,8 @@ impl<E: Events> MysqlStream<E> {
             let flavor = self.flavor;
             self.gtids.get_or_insert_with(|| Gtids::empty(flavor));
             batch.group_complete(self.place(position), 0);
+            let place = position::lsn(self.position.epoch, &self.position.file, position);
+            batch.event_complete(place.map_err(|error| self.no_lsn(&error))?);
             self.has_entry = true;
         }
         Ok(())

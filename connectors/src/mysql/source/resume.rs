@@ -25,24 +25,22 @@ pub struct Follows {
 }
 
 impl MysqlSource {
-    /// `epoch`: the present server's, if somebody knows it.
+    /// `epoch`: the one in which the present server is read.
     pub(super) async fn resume(
         &self,
         session: &mut Session,
         resume: ResumePoint,
         sent: Lsn,
         before: &ServerIdentity,
-        epoch: Option<u16>,
+        epoch: u16,
     ) -> Result<(Start, Beginning), Fault> {
         let present = session.identity().await?;
         if present.flavor != before.flavor {
             return Err(self.changed(format!("the server is {}", name(&present)), before));
         }
-        let is_same = present == *before && epoch.is_none_or(|epoch| epoch == sent.epoch());
-        if is_same {
+        if present == *before && epoch == sent.epoch() {
             return self.go_on(session, resume, sent).await;
         }
-        let epoch = epoch.unwrap_or(sent.epoch() + 1);
         if epoch < sent.epoch() {
             let found = format!("the server is read in epoch {epoch}, and position {sent} is above it");
             return Err(self.changed(found, before));

@@ -320,7 +320,7 @@ impl<E: Events> MysqlStream<E> {
         self.position.lsn().map_err(|error| self.no_lsn(&error))
     }
 
-    fn no_lsn(&self, error: &PositionError) -> Fault {
+    pub(super) fn no_lsn(&self, error: &PositionError) -> Fault {
         self.fault(Code::BinlogEventCorrupt, error.to_string())
             .needs("binlog files with numbers up to 1048575 and positions up to 64 GiB")
     }

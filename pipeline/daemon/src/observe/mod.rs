@@ -19,7 +19,9 @@ use anabranch_pipeline::lag::HeadSamples;
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::LogEntry;
 use anabranch_pipeline::projections::Assignment;
+use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
+use anabranch_schemas::reign::Reign;
 use metrics::gauge;
 
 use self::rate::Rate;
@@ -63,6 +65,8 @@ struct SourceObservation {
     head_bytes: Rate,
     /// `None` until the stream's end was read; [`Lsn::ZERO`] when the stream is empty.
     position: Option<Lsn>,
+    /// The server of the stream's end.
+    server: ServerIdentity,
     sequence: u64,
     committed_at_us: u64,
     log_answer: Answer,
@@ -116,7 +120,7 @@ impl Observatory {
     pub fn head_seen(&self, source: &str, head: &Result<Lsn, Fault>, now: Instant) {
         let mut all = self.lock();
         let Some(seen) = all.sources.get_mut(source) else { return };
-        let epoch = seen.position.map_or(FIRST_EPOCH, Lsn::epoch).max(FIRST_EPOCH);
+        let epoch = seen.reign().epoch;
         match head {
             Ok(head) => {
                 // An epoch of a known position fits.
@@ -142,6 +146,7 @@ impl Observatory {
                     seen.moved_at = Some(now);
                 }
                 seen.position = Some(position);
+                seen.server = end.as_ref().map(|end| end.envelope.server.clone()).unwrap_or_default();
                 seen.sequence = end.as_ref().map_or(0, |end| end.sequence);
                 seen.committed_at_us = end.as_ref().map_or(0, |end| end.envelope.committed_at_us);
                 seen.messages.observe(0, seen.sequence, now);
@@ -235,12 +240,30 @@ impl SourceObservation {
         self.head.newest()?;
         Some(self.head.lag(self.position?, self.log_answer.true_at(now)))
     }
+
+    /// The epoch that the stream has reached, and its server.
+    fn reign(&self) -> Reign {
+        let epoch = self.position.map_or(FIRST_EPOCH, Lsn::epoch).max(FIRST_EPOCH);
+        Reign { epoch, server: self.server.clone() }
+    }
 }
 
 impl LaneObservation {
     fn lag(&self, source: &SourceObservation, now: Instant) -> Option<Duration> {
         source.head.newest()?;
+        if self.is_apart(source) {
+            return None;
+        }
         Some(source.head.lag(self.progress.as_ref()?.position, self.answer.true_at(now)))
+    }
+
+    /// Its position cannot be compared with those of the stream: it is of a later epoch, or of another server.
+    fn is_apart(&self, source: &SourceObservation) -> bool {
+        self.progress.as_ref().is_some_and(|progress| {
+            let own = Reign::of(progress.position, &progress.server);
+            let stream = source.reign();
+            source.position.is_some() && (own.epoch > stream.epoch || own.contradicts(&stream))
+        })
     }
 }
 

@@ -177,6 +177,30 @@ fn the_head_lies_in_the_epoch_that_the_stream_has_reached() {
     assert_eq!((view.sources[0].state.as_str(), view.sources[0].lag_seconds), ("behind", Some(1.0)));
 }
 
+/// Its number is higher than all numbers of the stream, and says nothing.
+#[test]
+fn a_lane_of_another_epoch_than_the_streams_is_not_called_current() {
+    let world = world();
+    world.poll(0, 10, 10, 10);
+    for (epoch, server) in [(2, ""), (1, "7")] {
+        let server = ServerIdentity { flavor: "mariadb".to_owned(), id: server.to_owned() };
+        let envelope = Envelope {
+            position: at(10),
+            server: ServerIdentity { id: "1".to_owned(), ..server.clone() },
+            ..Envelope::default()
+        };
+        let end = LogEntry { sequence: 10, id: String::new(), envelope };
+        world.observatory.log_end_seen("a", &Ok(Some(end)), world.second(1));
+        let position = at(10).in_epoch(epoch).unwrap();
+        let progress =
+            Progress { revision: 2, position, highest_position: position, server, ..Progress::default() };
+        world.observatory.progress_seen("t", &Ok([(world.lane.clone(), progress)].into()), world.second(1));
+        let view = world.view(1);
+        assert_eq!((view.lanes[0].state.as_str(), view.lanes[0].lag_seconds), ("apart", None));
+        assert_eq!(view.sources[0].state, "current");
+    }
+}
+
 #[test]
 fn only_own_tasks_count_for_readiness() {
     let mut world = world();

@@ -56,7 +56,8 @@ pub struct LaneView {
     pub target: String,
     pub source: String,
     pub lane: u32,
-    /// As for a source; also `replaying` (below its highest position) and `new` (no progress yet).
+    /// As for a source; also `replaying` (below its highest position), `new` (no progress yet) and `apart` (its epoch is
+    /// later than the stream's, or another server's: `log-epoch-behind`, `log-epoch-reused`).
     pub state: String,
     pub code: Option<String>,
     pub fault: Option<String>,
@@ -308,6 +309,7 @@ impl LaneObservation {
         let state = match &self.progress {
             _ if code.is_some() => "unreachable",
             Some(progress) if progress.revision == 0 => "new",
+            _ if source.is_some_and(|source| self.is_apart(source)) => "apart",
             Some(progress) if progress.is_replaying() => "replaying",
             _ => state_of(false, head, position),
         };

@@ -1,0 +1,68 @@
+//! The epoch of a reader's reading, and the mark that keeps it from being used twice.
+//!
+//! Rows of an epoch may be in derived stores, or on their way there, when nothing of it is in the stream any more. So the
+//! mark of a source says who was read last and in which epoch, and is raised before anything is sent of another reading.
+//! Whoever reads knows the mark, the stream's end, and the lanes' progress where one of the two is missing; the present
+//! server is read in the highest epoch of all that, if it is that one's, else in the next. The mark is raised by its
+//! revision: a process that woke late begins no epoch.
+
+use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::reign::{InvalidReign, Reign};
+
+use crate::error::{Code, Fault};
+use crate::ports::{Mark, Marks};
+
+/// What one attempt knows of a source's epochs.
+#[derive(Debug)]
+pub(super) struct Epochs<'a, M> {
+    marks: &'a M,
+    key: String,
+    mark: Mark,
+    latest: Reign,
+    is_claimed: bool,
+}
+
+impl<'a, M: Marks> Epochs<'a, M> {
+    pub(super) async fn read(marks: &'a M, source: &str) -> Result<Self, Fault> {
+        let key = format!("epochs/{source}");
+        let mark = marks.read(&key).await?;
+        let latest = match mark.value.as_str() {
+            "" => Reign::default(),
+            value => value.parse().map_err(|error: InvalidReign| {
+                Fault::new(Code::LogForeign, format!("mark {key}"), "its value is no epoch")
+                    .needs("a bucket that nobody else writes")
+                    .caused_by(error)
+            })?,
+        };
+        Ok(Self { marks, key, mark, latest, is_claimed: false })
+    }
+
+    /// Whether the mark was ever raised: the source was read before.
+    pub(super) fn is_marked(&self) -> bool {
+        self.mark.revision > 0
+    }
+
+    /// Somebody was read in an epoch.
+    pub(super) fn learn(&mut self, reign: Reign) {
+        self.latest = std::mem::take(&mut self.latest).latest(reign);
+    }
+
+    /// The latest that is known.
+    pub(super) fn latest(&self) -> &Reign {
+        &self.latest
+    }
+
+    /// To be called before anything that was read from `server` is sent.
+    pub(super) async fn claim(&mut self, server: &ServerIdentity) -> Result<(), Fault> {
+        if self.is_claimed {
+            return Ok(());
+        }
+        let value = self.latest.followed_by(server).to_string();
+        if value != self.mark.value {
+            tracing::info!(mark = self.key, value, "an epoch begins");
+            self.mark = self.marks.raise(&self.key, &self.mark, value).await?;
+        }
+        self.is_claimed = true;
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! Which server is read in which epoch. No epoch has two servers, so rows of two servers never share a position.
+//!
+//! A server that comes back after another one was read gets another epoch: its places mean something else then.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::envelope::ServerIdentity;
+use crate::lsn::Lsn;
+
+/// An epoch and the server that is read in it, as far as somebody knows. The default: nobody was read yet.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Reign {
+    pub epoch: u16,
+    /// The default identity, which no server has, when it is not known.
+    pub server: ServerIdentity,
+}
+
+impl Reign {
+    /// That of a position and of the server that it is a place of.
+    pub fn of(position: Lsn, server: &ServerIdentity) -> Self {
+        Self { epoch: position.epoch(), server: server.clone() }
+    }
+
+    /// The reign in which the present server is read, when this one is the latest: this, or the next.
+    pub fn followed_by(&self, present: &ServerIdentity) -> Self {
+        let is_over = self.server != *present;
+        Self { epoch: self.epoch.saturating_add(u16::from(is_over)), server: present.clone() }
+    }
+
+    /// Whether both say the same epoch of different servers: then rows of both may have its positions.
+    pub fn contradicts(&self, other: &Self) -> bool {
+        let (is_one_known, is_other_known) = (self.is_known(), other.is_known());
+        self.epoch == other.epoch && is_one_known && is_other_known && self.server != other.server
+    }
+
+    /// The later of two; nobody's when they contradict each other, so that the next reading begins another epoch.
+    #[must_use]
+    pub fn latest(self, other: Self) -> Self {
+        if self.contradicts(&other) {
+            return Self { epoch: self.epoch, server: ServerIdentity::default() };
+        }
+        let is_other = (other.epoch, other.is_known()) > (self.epoch, self.is_known());
+        if is_other { other } else { self }
+    }
+
+    fn is_known(&self) -> bool {
+        self.server != ServerIdentity::default()
+    }
+}
+
+/// `2 mariadb:7`.
+impl fmt::Display for Reign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.epoch, self.server)
+    }
+}
+
+/// The text is not an epoch and a server.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("expected an epoch and a server, such as `2 mariadb:7`")]
+pub struct InvalidReign;
+
+impl FromStr for Reign {
+    type Err = InvalidReign;
+
+    fn from_str(text: &str) -> Result<Self, InvalidReign> {
+        let (epoch, server) = text.split_once(' ').ok_or(InvalidReign)?;
+        let (flavor, id) = server.split_once(':').ok_or(InvalidReign)?;
+        let server = ServerIdentity { flavor: flavor.to_owned(), id: id.to_owned() };
+        Ok(Self { epoch: epoch.parse().map_err(|_| InvalidReign)?, server })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lsn::FIRST_EPOCH;
+
+    fn reign(epoch: u16, id: &str) -> Reign {
+        let flavor = if id.is_empty() { "" } else { "mariadb" };
+        Reign { epoch, server: ServerIdentity { flavor: flavor.to_owned(), id: id.to_owned() } }
+    }
+
+    #[test]
+    fn a_server_keeps_its_epoch_and_another_begins_the_next() {
+        assert_eq!(Reign::default().followed_by(&reign(0, "1").server), reign(FIRST_EPOCH, "1"));
+        assert_eq!(reign(2, "1").followed_by(&reign(0, "1").server), reign(2, "1"));
+        assert_eq!(reign(2, "1").followed_by(&reign(0, "2").server), reign(3, "2"));
+        assert_eq!(reign(2, "").followed_by(&reign(0, "2").server), reign(3, "2"));
+    }
+
+    #[test]
+    fn the_latest_is_the_highest_epoch_and_two_servers_in_one_epoch_are_nobody() {
+        let latest = |one: &Reign, other: &Reign| {
+            let both = (one.clone().latest(other.clone()), other.clone().latest(one.clone()));
+            assert_eq!(both.0, both.1);
+            both.0
+        };
+        assert_eq!(latest(&reign(1, "1"), &reign(2, "2")), reign(2, "2"));
+        assert_eq!(latest(&reign(2, "2"), &reign(2, "2")), reign(2, "2"));
+        assert_eq!(latest(&reign(2, ""), &reign(2, "2")), reign(2, "2"));
+        assert_eq!(latest(&reign(3, ""), &reign(2, "2")), reign(3, ""));
+        assert_eq!(latest(&reign(2, "1"), &reign(2, "2")), reign(2, ""));
+    }
+
+    #[test]
+    fn the_text_is_read_back() {
+        for known in [reign(2, "7"), reign(2047, "3E11FA47-71CA-11E1-9E33-C80AA9429562"), Reign::default()] {
+            assert_eq!(known.to_string().parse(), Ok(known));
+        }
+        for text in ["", "2", "2 7", "x mariadb:7"] {
+            assert_eq!(text.parse::<Reign>(), Err(InvalidReign), "{text}");
+        }
+    }
+}

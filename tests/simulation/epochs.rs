@@ -1,0 +1,136 @@
+//! What a log server forgets, a lane knows: no epoch gets a second server, or the lane stops by name.
+
+#![expect(clippy::unwrap_used, reason = "the whole file is a test")]
+
+use std::time::Duration;
+
+use anabranch_connectors::memory::{Group, Weather};
+use anabranch_pipeline::deliver::{Flush, Progress};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{LaneStore, Marks};
+use anabranch_schemas::birthday::Layout;
+use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::lsn::Lsn;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::stage::{LaneAt, SOURCE_NAMES, Stage, limits};
+
+const LANE: LaneAt = (0, 0, 0);
+/// A quiet reader or lane has looked around and stored all it knows.
+const WHILE: Duration = Duration::from_secs(5);
+
+fn stage() -> Stage {
+    Stage::new(Weather::calm(), Layout::ByDay, limits(100, 10, Duration::from_secs(3600)), false)
+}
+
+fn commit(stage: &Stage) {
+    stage.sources[0].commit(Group::Rows(Vec::new()));
+}
+
+/// One attempt of the reader, and one of a lane beside it, for some time: how the lane ended, if it did.
+async fn run(stage: &Stage) -> Option<Fault> {
+    let (cancel, feeds) = (CancellationToken::new(), Semaphore::new(2).into());
+    tokio::select! {
+        biased;
+        ended = stage.read(0, &cancel) => panic!("the reader ended: {ended:?}"),
+        ended = timeout(WHILE, stage.deliver(LANE, &feeds, &cancel)) => ended.ok().map(|ended| ended.unwrap_err()),
+    }
+}
+
+async fn progress(stage: &Stage) -> Progress {
+    stage.store(LANE).load().await.unwrap()
+}
+
+/// As a flush does it that was on its way while everything else was lost.
+async fn store(stage: &Stage, change: impl FnOnce(&mut Progress)) {
+    let mut flush = Flush::new(progress(stage).await);
+    change(&mut flush.progress);
+    flush.progress.revision += 1;
+    flush.progress.highest_position = flush.progress.highest_position.max(flush.progress.position);
+    stage.store(LANE).commit(&flush).await.unwrap();
+}
+
+fn server(number: &str) -> ServerIdentity {
+    ServerIdentity { flavor: "memory".to_owned(), id: number.to_owned() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_comes_back_gets_an_epoch_of_its_own_though_the_log_forgot_the_other() {
+    let stage = stage();
+    commit(&stage);
+    assert!(run(&stage).await.is_none());
+    let first = stage.log.messages(SOURCE_NAMES[0]);
+    stage.sources[0].fail_over();
+    commit(&stage);
+    // Lanes are away: only the mark knows.
+    let cancel = CancellationToken::new();
+    timeout(WHILE, stage.read(0, &cancel)).await.unwrap_err();
+    assert_eq!(stage.log.last(SOURCE_NAMES[0]).unwrap().envelope.position.epoch(), 2);
+    stage.log.roll_back(SOURCE_NAMES[0], stage.log.messages(SOURCE_NAMES[0]) - first);
+    assert!(stage.sources[0].fail_back(&[]));
+    commit(&stage);
+    assert!(run(&stage).await.is_none());
+    let lane = progress(&stage).await;
+    assert_eq!((lane.position.epoch(), lane.server), (3, server("1")));
+    assert_eq!(stage.marks.read("epochs/source-0").await.unwrap().value, "3 memory:1");
+    // The same when nothing but the lane is left.
+    stage.log.wipe(SOURCE_NAMES[0]);
+    stage.marks.wipe();
+    stage.sources[0].fail_over();
+    commit(&stage);
+    assert!(run(&stage).await.is_none());
+    assert_eq!(progress(&stage).await.position.epoch(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_server_tells_its_place_before_its_first_row() {
+    let stage = stage();
+    commit(&stage);
+    assert!(run(&stage).await.is_none());
+    stage.sources[0].fail_over();
+    assert!(run(&stage).await.is_none());
+    let lane = progress(&stage).await;
+    assert_eq!((lane.position.epoch(), lane.server), (2, server("2")), "it is quiet");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_gives_a_lanes_epoch_to_another_server_stops_the_lane_until_it_is_deleted() {
+    for is_above in [false, true] {
+        let stage = stage();
+        commit(&stage);
+        assert!(run(&stage).await.is_none());
+        let above = Lsn::new(1, 9, 160).unwrap();
+        let position = if is_above { above } else { progress(&stage).await.position };
+        store(&stage, |lane| (lane.position, lane.server, lane.message) = (position, server("7"), None))
+            .await;
+        for _ in 0..2 {
+            let fault = run(&stage).await.expect("it stops");
+            assert_eq!(fault.code(), Code::LogEpochReused, "{fault}");
+        }
+        // The remedy, with a lane that does not know better than its row.
+        store(&stage, |lane| (lane.position, lane.server) = (Lsn::new(1, 1, 64).unwrap(), server("7"))).await;
+        stage.log.wipe(SOURCE_NAMES[0]);
+        commit(&stage);
+        assert!(run(&stage).await.is_none());
+        assert_eq!(progress(&stage).await.position.epoch(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_above_its_streams_epoch_is_not_taken_for_one_that_waits() {
+    let stage = stage();
+    commit(&stage);
+    assert!(run(&stage).await.is_none());
+    let later = Lsn::new(2, 1, 160).unwrap();
+    store(&stage, |lane| (lane.position, lane.server, lane.message) = (later, server("7"), None)).await;
+    let fault = run(&stage).await.expect("it says so");
+    assert_eq!(fault.code(), Code::LogEpochBehind, "{fault}");
+    stage.log.wipe(SOURCE_NAMES[0]);
+    stage.marks.wipe();
+    // Set back, the lane does not know whose the epoch was.
+    store(&stage, |lane| (lane.position, lane.server) = (Lsn::new(1, 1, 64).unwrap(), server("1"))).await;
+    assert!(run(&stage).await.is_none());
+    assert_eq!(progress(&stage).await.position.epoch(), 3);
+}
