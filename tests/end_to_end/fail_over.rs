@@ -113,15 +113,15 @@ async fn a_promoted_replica_is_read_on_by_the_daemon_and_the_stores_equal_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fail_over_there_and_back_with_the_stream_lost_between_begins_a_third_epoch() {
     let mut installation = Installation::set_up(REPLICATED.turn().await, &Plan::small()).await;
-    let standby = standby(&installation, "standby").await;
+    let partner = standby(&installation, "partner").await;
     let mut workload = installation.workload(WorkloadOptions::new(seed("there and back")));
     workload.insert_rows(300).await.unwrap();
     let mut daemon = installation.run();
     installation.drained().await;
     daemon.kill();
-    promote(&installation, "standby", "source-a").await;
-    replace(&mut installation, "source-a", "standby");
-    insert(&installation, "standby", "user_00.user_000", 9_000_001).await;
+    promote(&installation, "partner", "source-a").await;
+    replace(&mut installation, "source-a", "partner");
+    insert(&installation, "partner", "user_00.user_000", 9_000_001).await;
     installation.free_leases().await;
     let mut reader = installation.run_with(&["--role", "reader"], &[]);
     position_in(&installation, 2).await;
@@ -131,9 +131,9 @@ async fn a_fail_over_there_and_back_with_the_stream_lost_between_begins_a_third_
     jetstream.delete_stream(format!("{}_source-a", installation.configuration.name)).await.unwrap();
     installation.command(&["setup"]).await.expect_success();
     installation.execute("source-a", "SET GLOBAL gtid_slave_pos = @@gtid_current_pos").await;
-    follow(&installation, "source-a", "standby").await;
-    promote(&installation, "source-a", "standby").await;
-    replace(&mut installation, "standby", "source-a");
+    follow(&installation, "source-a", "partner").await;
+    promote(&installation, "source-a", "partner").await;
+    replace(&mut installation, "partner", "source-a");
     insert(&installation, "source-a", "user_00.user_000", 9_000_002).await;
     installation.free_leases().await;
     let _daemon = installation.run();
@@ -141,7 +141,7 @@ async fn a_fail_over_there_and_back_with_the_stream_lost_between_begins_a_third_
     until_derived(&installation, 9_000_001).await;
     until_derived(&installation, 9_000_002).await;
     installation.expect_equal().await;
-    blocking(|| standby.stop()).unwrap();
+    blocking(|| partner.stop()).unwrap();
 }
 
 /// Waits until the stream of `source-a` has reached an epoch.
