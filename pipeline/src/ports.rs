@@ -267,6 +267,12 @@ pub trait CodeCache: Send + Sync {
 
     /// Makes entries that would live longer, or for ever, live this long.
     fn shorten(&self, time_to_live: Duration) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Leaves a mark that goes after [`MARK_KEPT`]; an error when the server is in another life.
+    fn mark(&self, incarnation: &str) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Whether the mark stands: what the cache holds is at most [`MARK_KEPT`] old, and no old copy of it.
+    fn is_marked(&self) -> impl Future<Output = Result<bool, Fault>> + Send;
 }
 
 /// Values that a flush of mapping rows has touched.
@@ -279,7 +285,8 @@ pub struct OutboxRow {
 /// What the outbox knows of the cache that it is drained into.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheRecord {
-    /// The incarnation into which everything that was touched has been drained.
+    /// The life into which everything that was touched has been drained; while somebody is at it, a name of his round,
+    /// which is no life.
     pub incarnation: String,
     pub time_to_live: Duration,
 }
@@ -289,8 +296,9 @@ pub trait Outbox: Send + Sync {
     /// The oldest rows that are not drained, at most so many.
     fn pending(&self, rows: usize) -> impl Future<Output = Result<Vec<OutboxRow>, Fault>> + Send;
 
-    /// Says that these were drained. They are kept for [`OUTBOX_KEPT`], in case the cache forgets it.
-    fn drained(&self, ids: &[u64]) -> impl Future<Output = Result<(), Fault>> + Send;
+    /// Says that these were drained, if `incarnation` is still what is recorded: whoever was overtaken meanwhile has
+    /// no say. They are kept for [`OUTBOX_KEPT`], in case the cache forgets it.
+    fn drained(&self, ids: &[u64], incarnation: &str) -> impl Future<Output = Result<(), Fault>> + Send;
 
     /// Makes all kept rows pending again.
     fn repeat(&self) -> impl Future<Output = Result<(), Fault>> + Send;
@@ -301,7 +309,14 @@ pub trait Outbox: Send + Sync {
     /// `None`: the cache's content is not known, and flushes may have left it out.
     fn record(&self) -> impl Future<Output = Result<Option<CacheRecord>, Fault>> + Send;
 
-    fn set_record(&self, record: &CacheRecord) -> impl Future<Output = Result<(), Fault>> + Send;
+    /// Records this incarnation, whatever is recorded. The time to live is that of a first record only.
+    fn begin(&self, record: &CacheRecord) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Records this incarnation if `round` is still what is recorded.
+    fn settle(&self, round: &str, incarnation: &str) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Records what entries live at most, if anything is recorded.
+    fn set_time_to_live(&self, time_to_live: Duration) -> impl Future<Output = Result<(), Fault>> + Send;
 
     /// For how long the oldest pending row has waited.
     fn delay(&self) -> impl Future<Output = Result<Duration, Fault>> + Send;
@@ -351,6 +366,9 @@ pub const READER_SEAT: u32 = 0;
 
 /// A replica that takes over lags by less; what was drained within this time is drained again then.
 pub const OUTBOX_KEPT: Duration = Duration::from_secs(3600);
+
+/// What a restarted cache holds may be as old as this and be mended by what is kept; an older copy is not believed.
+pub const MARK_KEPT: Duration = Duration::from_secs(1800);
 
 /// After this time without renewal a lease is free.
 pub const LEASE_TIME_TO_LIVE: Duration = Duration::from_secs(4);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anabranch_connectors::redis::{RedisCache, RedisSettings};
 use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::Code;
-use anabranch_pipeline::ports::CodeCache;
+use anabranch_pipeline::ports::{CodeCache, MARK_KEPT};
 use anabranch_stack::{Options, Server, ServerSpec, Stack};
 use redis::aio::MultiplexedConnection;
 
@@ -93,6 +93,11 @@ async fn keys_are_as_documented_and_expire() {
     ground.cache.shorten(Duration::from_secs(60)).await.unwrap();
     let left: i64 = redis::cmd("PTTL").arg(&key).query_async(&mut admin).await.unwrap();
     assert!((1..=60_000).contains(&left), "an entry that would live for ever does not");
+
+    ground.cache.mark(&ground.cache.incarnation().await.unwrap()).await.unwrap();
+    let mark = format!("{}:{{00000000}}m:", ground.prefix);
+    let left: i64 = redis::cmd("PTTL").arg(&mark).query_async(&mut admin).await.unwrap();
+    assert!((1..=MARK_KEPT.as_millis() as i64).contains(&left), "an old copy is one without it: {left}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -169,6 +174,26 @@ async fn a_wrong_password_and_a_missing_server_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_account_has_the_commands_of_the_product_and_no_others() {
+    let ground = RedisGround::shared().await;
+    let root = std::fs::read(ground.stack.ca_file()).unwrap();
+    let certificates = redis::TlsCertificates { client_tls: None, root_cert: Some(root) };
+    let client = redis::Client::build_with_tls(ground.server().url(), certificates).unwrap();
+    let mut account = client.get_multiplexed_async_connection().await.unwrap();
+    for command in
+        ["CONFIG GET *", "FLUSHALL", "KEYS *", "ACL LIST", "SHUTDOWN", "REPLICAOF NO ONE", "PUBLISH a b"]
+    {
+        let (name, arguments) = command.split_once(' ').unwrap_or((command, ""));
+        let mut refused = redis::cmd(name);
+        for argument in arguments.split_ascii_whitespace() {
+            refused.arg(argument);
+        }
+        let error = refused.exec_async(&mut account).await.unwrap_err();
+        assert_eq!(error.code(), Some("NOPERM"), "{command}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_serves_as_one_server_does() {
     let stack = tokio::task::spawn_blocking(|| {
         let stack = Stack::start(Options::empty()).unwrap();
@@ -188,7 +213,10 @@ async fn a_cluster_serves_as_one_server_does() {
     cache.invalidate(&codes[..250]).await.unwrap();
     let entries = cache.get(&codes).await.unwrap().entries;
     assert_eq!(entries.iter().filter(|entry| entry.is_some()).count(), 250);
+    cache.mark(&cache.incarnation().await.unwrap()).await.unwrap();
+    assert!(cache.is_marked().await.unwrap());
     cache.clear().await.unwrap();
+    assert!(!cache.is_marked().await.unwrap());
     assert!(cache.get(&codes).await.unwrap().entries.iter().all(Option::is_none));
     let lives = cache.incarnation().await.unwrap();
     assert_eq!(lives.split(' ').count(), 3, "{lives}");

@@ -7,7 +7,7 @@ use anabranch_connectors::mysql::target::{MysqlLane, MysqlMapping, MysqlOutbox};
 use anabranch_pipeline::deliver::Progress;
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::lookup::{CacheState, Claim, Drain, TimeToLive, Token, decode, drain, fill};
-use anabranch_pipeline::ports::{Cached, CodeCache, Fill, MappingStore, Outbox};
+use anabranch_pipeline::ports::{CacheRecord, Cached, CodeCache, Fill, MappingStore, Outbox};
 use anabranch_schemas::change::Action;
 use anabranch_schemas::serial::StoredCode;
 use rand::rngs::StdRng;
@@ -112,6 +112,14 @@ impl CodeCache for Deaf {
     async fn shorten(&self, time_to_live: Duration) -> Result<(), Fault> {
         self.0.shorten(time_to_live).await
     }
+
+    async fn mark(&self, incarnation: &str) -> Result<(), Fault> {
+        self.0.mark(incarnation).await
+    }
+
+    async fn is_marked(&self) -> Result<bool, Fault> {
+        self.0.is_marked().await
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,6 +175,52 @@ async fn a_cache_that_forgot_its_newest_removals_is_not_believed_until_they_are_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_old_copy_of_a_cache_is_emptied_since_more_may_have_changed_than_is_remembered() {
+    let (tables, mut lane, progress) = tables().await;
+    let cache = MemoryCache::default();
+    let progress = apply(&mut lane, progress, vec![insert(5, 1, "BOX")]).await;
+    tables.settle(&cache).await;
+    let old = cache.copy();
+    old.grow_old();
+    let moved = Action::Update { before: boxed(1, b"BOX"), after: boxed(1, b"CRATE") };
+    apply(&mut lane, progress, vec![(6, 0, moved)]).await;
+    tables.settle(&cache).await;
+    tables.place.sql(format!("DELETE FROM anabranch_{}.outbox", tables.place.prefix)).await;
+
+    cache.fail_over_to(&old);
+    assert_eq!(uuids(&cached(&cache, &code("BOX")).await.unwrap()), ["1"], "what it holds is stale");
+    tables.settle(&cache).await;
+    assert!(tables.state().await.is_believed(&cache.incarnation().await.unwrap()));
+    assert_eq!(cached(&cache, &code("BOX")).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_was_overtaken_while_draining_says_nothing_of_the_next_life() {
+    let (tables, mut lane, progress) = tables().await;
+    let cache = MemoryCache::default();
+    tables.settle(&cache).await;
+    let life = cache.incarnation().await.unwrap();
+    apply(&mut lane, progress, vec![insert(5, 1, "BOX")]).await;
+    let pending = async || -> Vec<u64> {
+        tables.outbox.pending(10).await.unwrap().into_iter().map(|row| row.id).collect()
+    };
+    let ids = pending().await;
+    assert_eq!(ids.len(), 1);
+    // It has removed them from the cache and stands still; another life begins, and another process with it.
+    let round = CacheRecord { incarnation: "repeating:1".to_owned(), time_to_live: LONG };
+    tables.outbox.begin(&round).await.unwrap();
+    tables.outbox.repeat().await.unwrap();
+    tables.outbox.drained(&ids, &life).await.unwrap();
+    tables.outbox.settle("repeating:0", "another life").await.unwrap();
+    assert_eq!(pending().await, ids, "they are to be removed from the new life too");
+    assert_eq!(tables.outbox.record().await.unwrap(), Some(round.clone()));
+    tables.outbox.drained(&ids, &round.incarnation).await.unwrap();
+    assert!(pending().await.is_empty());
+    tables.outbox.settle(&round.incarnation, "another life").await.unwrap();
+    assert!(tables.state().await.is_believed("another life"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_shorter_time_to_live_reaches_what_is_cached() {
     let (tables, mut lane, progress) = tables().await;
     let cache = MemoryCache::default();
@@ -176,8 +230,14 @@ async fn a_shorter_time_to_live_reaches_what_is_cached() {
     let (done, full) = (CancellationToken::new(), Duration::from_secs(60));
     let time_to_live = TimeToLive { full, empty: full };
     let work = Drain { cache: &cache, outbox: &tables.outbox, mapping: &tables.mapping, time_to_live };
-    drain(work, || done.cancel(), &done).await.unwrap();
-    assert_eq!(cache.time_to_live(&code("BOX")), Some(full));
+    let shortened = || cache.time_to_live(&code("BOX")) == Some(full);
+    let until_shortened = || {
+        if shortened() {
+            done.cancel()
+        }
+    };
+    drain(work, until_shortened, &done).await.unwrap();
+    assert!(shortened());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -189,12 +249,17 @@ async fn after_a_time_without_the_cache_it_begins_empty() {
 
     tables.place.is_cached = false;
     let (mut lane_without, progress) = lane(&tables.place).await;
-    apply(&mut lane_without, progress, vec![insert(6, 2, "BOX")]).await;
+    let progress = apply(&mut lane_without, progress, vec![insert(6, 2, "BOX")]).await;
     tables.place.is_cached = true;
     assert_eq!(uuids(&cached(&cache, &code("BOX")).await.unwrap()), ["1"], "nobody has removed it");
     assert!(!tables.state().await.is_believed(&cache.incarnation().await.unwrap()));
     tables.settle(&cache).await;
     assert_eq!(cached(&cache, &code("BOX")).await, None);
+
+    // Both at the same time, as while a cache is rolled out: each flush that noted nothing is told.
+    assert!(tables.state().await.is_believed(&cache.incarnation().await.unwrap()));
+    apply(&mut lane_without, progress, vec![insert(7, 3, "BOX")]).await;
+    assert!(!tables.state().await.is_believed(&cache.incarnation().await.unwrap()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -64,7 +64,7 @@ impl Outbox for Drained {
         Ok(Vec::new())
     }
 
-    async fn drained(&self, _: &[u64]) -> Result<(), Fault> {
+    async fn drained(&self, _: &[u64], _: &str) -> Result<(), Fault> {
         Ok(())
     }
 
@@ -82,7 +82,15 @@ impl Outbox for Drained {
         Ok(self.0.as_ref().map(record))
     }
 
-    async fn set_record(&self, _: &CacheRecord) -> Result<(), Fault> {
+    async fn begin(&self, _: &CacheRecord) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn settle(&self, _: &str, _: &str) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn set_time_to_live(&self, _: Duration) -> Result<(), Fault> {
         Ok(())
     }
 

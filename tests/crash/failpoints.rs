@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use anabranch_demo::{Pace, Workload, WorkloadOptions};
+use anabranch_demo::{Pace, RedisServer, Workload, WorkloadOptions};
 use anabranch_pipeline::failpoints;
 use anabranch_schemas::change::Entity;
-use anabranch_tests::{Daemon, Installation, Plan, blocking, seed};
+use anabranch_tests::{Daemon, Installation, Plan, seed};
 use async_nats::jetstream::stream::Config;
 use futures::TryStreamExt;
 
@@ -95,14 +95,23 @@ async fn a_daemon_killed_before_or_after_any_step_of_its_cache_loses_nothing() {
     let mut workloads = workloads(&installation, "failpoints of the cache").await;
     for name in failpoints::CACHING {
         if ["cache-after-repeat", "cache-before-record", "cache-after-record"].contains(name) {
-            let redis = installation.server("redis");
-            blocking(|| redis.kill().and_then(|()| redis.restart())).unwrap();
+            promote(&installation).await;
         }
         let mut daemon = run_armed(&installation, name);
         change(&mut workloads).await;
         daemon.until_failpoint(name).await;
         daemon.kill();
         goes_on(&installation).await;
+    }
+}
+
+/// The cache begins another life with all that it holds, as a replica does that takes over.
+async fn promote(installation: &Installation<'_>) {
+    let redis = RedisServer::admin(installation.stack(), "redis").unwrap();
+    let mut connection = redis.connect().await.unwrap();
+    for primary in [["127.0.0.1", "1"], ["NO", "ONE"]] {
+        let mut command = redis::cmd("REPLICAOF");
+        connection.one::<String>("begin another life", command.arg(&primary)).await.unwrap();
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lookup::Token;
 use anabranch_pipeline::ports::{Cached, CodeCache, Fill};
 use anabranch_schemas::serial::StoredCode;
@@ -17,6 +17,7 @@ struct State {
     tokens: HashMap<StoredCode, Token>,
     life: u64,
     given: u128,
+    is_marked: bool,
 }
 
 /// One cache server.
@@ -39,6 +40,11 @@ impl MemoryCache {
     /// Loses an entry, as eviction and expiry do.
     pub fn evict(&self, code: &StoredCode) {
         lock(&self.0).entries.remove(code);
+    }
+
+    /// What it holds is older than a mark lives.
+    pub fn grow_old(&self) {
+        lock(&self.0).is_marked = false;
     }
 
     pub fn time_to_live(&self, code: &StoredCode) -> Option<Duration> {
@@ -97,6 +103,7 @@ impl CodeCache for MemoryCache {
         let mut state = lock(&self.0);
         state.entries.clear();
         state.tokens.clear();
+        state.is_marked = false;
         Ok(())
     }
 
@@ -105,5 +112,18 @@ impl CodeCache for MemoryCache {
             *longest = time_to_live.min(*longest);
         }
         Ok(())
+    }
+
+    async fn mark(&self, incarnation: &str) -> Result<(), Fault> {
+        let mut state = lock(&self.0);
+        if state.life.to_string() != incarnation {
+            return Err(Fault::new(Code::CacheRejected, "cache", "it began another life"));
+        }
+        state.is_marked = true;
+        Ok(())
+    }
+
+    async fn is_marked(&self) -> Result<bool, Fault> {
+        Ok(lock(&self.0).is_marked)
     }
 }

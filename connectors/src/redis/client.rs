@@ -61,7 +61,27 @@ impl Client {
         &self,
         commands: Vec<Cmd>,
     ) -> Result<(Arc<str>, Vec<Result<Value, Fault>>), Fault> {
+        self.over(self.connected().await?, commands).await
+    }
+
+    /// Sends all commands to the server in this life, or none.
+    pub(super) async fn all_in(
+        &self,
+        incarnation: &str,
+        commands: Vec<Cmd>,
+    ) -> Result<Vec<Result<Value, Fault>>, Fault> {
         let connected = self.connected().await?;
+        if *connected.incarnation != *incarnation {
+            return Err(self.odd("it began another life"));
+        }
+        Ok(self.over(connected, commands).await?.1)
+    }
+
+    async fn over(
+        &self,
+        connected: Connected,
+        commands: Vec<Cmd>,
+    ) -> Result<(Arc<str>, Vec<Result<Value, Fault>>), Fault> {
         let incarnation = Arc::clone(&connected.incarnation);
         if commands.is_empty() {
             return Ok((incarnation, Vec::new()));

@@ -2,7 +2,8 @@
 //!
 //! Keys are `<name>:{<tag>}e:<code>` (entry) and `…t:<code>` (token of a fill). The tag is the code's CRC-32 in
 //! hexadecimal: it keeps both keys of a code in one slot of a Cluster, whatever bytes the code has. Entries are of
-//! [`anabranch_pipeline::lookup::encode`]'s form. `client.rs` connects and sends, this file says what is sent.
+//! [`anabranch_pipeline::lookup::encode`]'s form. `<name>:{<number>}m:` are marks: they expire, so one that stands says
+//! that its server does not hold an old copy. `client.rs` connects and sends, this file says what is sent.
 
 mod client;
 
@@ -13,7 +14,7 @@ use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lookup::Token;
 use anabranch_pipeline::metrics as names;
-use anabranch_pipeline::ports::{Cached, CodeCache, Fill};
+use anabranch_pipeline::ports::{Cached, CodeCache, Fill, MARK_KEPT};
 use anabranch_schemas::serial::StoredCode;
 use metrics::counter;
 use redis::{Cmd, Value, cmd};
@@ -22,6 +23,8 @@ use self::client::Client;
 
 /// A filler that is cut off blocks others for so long at most, and none that is slower may store.
 const TOKEN_TIME_TO_LIVE: Duration = Duration::from_secs(30);
+/// Marks in a Cluster: so many that each primary of a hundred has some.
+const CLUSTER_MARKS: u32 = 1024;
 /// Keys a step of a scan: some milliseconds of the server's time.
 const SCAN_KEYS: usize = 1000;
 /// Stores the entry and removes the token, if it is still that one.
@@ -45,6 +48,7 @@ pub struct RedisSettings {
 pub struct RedisCache {
     client: Client,
     prefix: String,
+    marks: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -55,8 +59,8 @@ enum Role {
 
 impl RedisCache {
     pub fn new(settings: RedisSettings) -> Self {
-        let prefix = settings.prefix.clone();
-        Self { client: Client::new(settings), prefix }
+        let (prefix, marks) = (settings.prefix.clone(), if settings.is_cluster { CLUSTER_MARKS } else { 1 });
+        Self { client: Client::new(settings), prefix, marks }
     }
 
     /// Looks whether the server can be used; changes nothing.
@@ -73,6 +77,10 @@ impl RedisCache {
         let mut key = format!("{}:{{{tag:08x}}}{role}:", self.prefix).into_bytes();
         key.extend_from_slice(code.as_bytes());
         key
+    }
+
+    fn marks(&self) -> impl Iterator<Item = String> {
+        (0..self.marks).map(|number| format!("{}:{{{number:08x}}}m:", self.prefix))
     }
 
     /// Matches every key of this cache.
@@ -215,6 +223,30 @@ impl CodeCache for RedisCache {
             node.all(commands).await.map(drop)
         })
         .await
+    }
+
+    async fn mark(&self, incarnation: &str) -> Result<(), Fault> {
+        let commands = self.marks().map(|key| {
+            let mut set = cmd("SET");
+            set.arg(key).arg(1).arg("PX").arg(milliseconds(MARK_KEPT));
+            set
+        });
+        let answers = self.client.all_in(incarnation, commands.collect()).await?;
+        answers.into_iter().try_for_each(|answer| answer.map(drop))
+    }
+
+    async fn is_marked(&self) -> Result<bool, Fault> {
+        let commands = self.marks().map(|key| {
+            let mut exists = cmd("EXISTS");
+            exists.arg(key);
+            exists
+        });
+        let (_, answers) = self.client.all(commands.collect()).await?;
+        let mut are_all = true;
+        for answer in answers {
+            are_all &= answer? == Value::Int(1);
+        }
+        Ok(are_all)
     }
 }
 

@@ -1,8 +1,9 @@
 //! From the outbox into the cache: what was touched is removed, and filled again.
 //!
-//! Everything here may be done twice, so it needs no fence: rows stay pending until the cache has answered. After the
-//! cache began another life (restart, fail-over) it may hold entries whose removal it has forgotten; then the rows of
-//! the last hour are drained again, and until that is done readers go past the cache ([`CacheState`]).
+//! Everything here may be done twice: rows stay pending until the cache has answered. After the cache began another life
+//! (restart, fail-over) it may hold entries whose removal it has forgotten; then the rows of the last hour are drained
+//! again, or the cache is emptied if it lost its mark (an old copy), and until that is done readers go past it
+//! ([`CacheState`]).
 
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ use crate::ports::{CacheRecord, CodeCache, MappingStore, Outbox};
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The cache's life is looked at this often.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The mark is renewed this often: a small part of the time that it stands.
+const MARK_INTERVAL: Duration = Duration::from_secs(60);
 /// Rows taken at once: a flush writes few, so this is many flushes.
 const ROWS: usize = 64;
 /// Codes a step: some hundred kilobytes in each direction.
@@ -58,36 +61,58 @@ pub struct Drain<'a, C, O, M> {
     pub time_to_live: TimeToLive,
 }
 
+/// Who drains, and into which life.
+#[derive(Debug)]
+struct Round {
+    life: String,
+    /// What is recorded meanwhile: the life itself once everything has been drained into it.
+    record: String,
+    marked_at: Option<Instant>,
+}
+
+/// Begins what is recorded while kept rows are drained again.
+const REPEATING: &str = "repeating:";
+/// Begins what is recorded while a cache is emptied whose content is not known.
+const EMPTYING: &str = "emptying:";
+
 /// Drains until `cancel` or the first error. `settled` is called whenever nothing is pending.
 pub async fn drain<C: CodeCache, O: Outbox, M: MappingStore>(
     work: Drain<'_, C, O, M>,
     settled: impl Fn(),
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
-    let mut look_at = Instant::now();
-    let mut unsettled = None;
-    while !cancel.is_cancelled() {
+    // Everything may be done twice, so it may be left at any moment.
+    tokio::select! {
+        biased;
+        () = cancel.cancelled() => Ok(()),
+        ended = remove(&work, settled) => ended,
+        ended = shorten(&work) => ended,
+    }
+}
+
+async fn remove<C: CodeCache, O: Outbox, M: MappingStore>(
+    work: &Drain<'_, C, O, M>,
+    settled: impl Fn(),
+) -> Result<(), Fault> {
+    let mut round = look(work, None).await?;
+    let mut look_at = Instant::now() + LOOK_INTERVAL;
+    loop {
         if look_at <= Instant::now() {
-            if unsettled.is_none() {
-                unsettled = look(&work).await?;
-            }
+            round = look(work, Some(round)).await?;
             work.outbox.forget().await?;
             look_at = Instant::now() + LOOK_INTERVAL;
         }
         let rows = work.outbox.pending(ROWS).await?;
         if rows.is_empty() {
-            if let Some(record) = unsettled.take()
-                && work.cache.incarnation().await? == record.incarnation
-            {
+            if round.record != round.life && work.cache.incarnation().await? == round.life {
                 failpoints::reach("cache-before-record").await;
-                work.outbox.set_record(&record).await?;
+                work.outbox.settle(&round.record, &round.life).await?;
                 failpoints::reach("cache-after-record").await;
+                look_at = Instant::now();
+                continue;
             }
             settled();
-            tokio::select! {
-                () = cancel.cancelled() => {}
-                () = tokio::time::sleep(POLL_INTERVAL) => {}
-            }
+            tokio::time::sleep(POLL_INTERVAL).await;
             continue;
         }
         let mut codes: Vec<StoredCode> = rows.iter().flat_map(|row| row.codes.iter().cloned()).collect();
@@ -105,33 +130,76 @@ pub async fn drain<C: CodeCache, O: Outbox, M: MappingStore>(
         }
         failpoints::reach("cache-after-fill").await;
         let ids: Vec<u64> = rows.iter().map(|row| row.id).collect();
-        work.outbox.drained(&ids).await?;
+        work.outbox.drained(&ids, &round.record).await?;
         failpoints::reach("cache-after-drained").await;
     }
-    Ok(())
 }
 
-/// What is to be recorded once nothing is pending, if anything has changed.
-async fn look<C: CodeCache, O: Outbox, M>(work: &Drain<'_, C, O, M>) -> Result<Option<CacheRecord>, Fault> {
-    let record =
-        CacheRecord { incarnation: work.cache.incarnation().await?, time_to_live: work.time_to_live.full };
-    match work.outbox.record().await? {
-        None => {
-            tracing::info!("what the cache holds is not known: it is emptied");
-            work.cache.clear().await?;
-            failpoints::reach("cache-after-clear").await;
-        }
-        Some(known) if known == record => return Ok(None),
-        Some(known) => {
-            if known.incarnation != record.incarnation {
-                tracing::info!("the cache began another life: what changed lately is removed from it again");
-                work.outbox.repeat().await?;
-                failpoints::reach("cache-after-repeat").await;
-            }
-            if known.time_to_live > record.time_to_live {
-                work.cache.shorten(record.time_to_live).await?;
-            }
+/// Looks whether the cache's life is the recorded one; else begins a round, in which readers go past the cache.
+///
+/// A round has a name of its own in the record, so that one that was overtaken while it stood still cannot say of rows
+/// that they were drained.
+async fn look<C: CodeCache, O: Outbox, M>(
+    work: &Drain<'_, C, O, M>,
+    before: Option<Round>,
+) -> Result<Round, Fault> {
+    let life = work.cache.incarnation().await?;
+    let known = work.outbox.record().await?.map(|record| record.incarnation);
+    if known.as_ref() == Some(&life) {
+        let marked_at = before.filter(|round| round.record == life).and_then(|round| round.marked_at);
+        let marked_at = mark(work.cache, &life, marked_at).await;
+        return Ok(Round { record: life.clone(), life, marked_at });
+    }
+    if let Some(round) = before
+        && round.life == life
+        && known.as_ref() == Some(&round.record)
+    {
+        return Ok(round);
+    }
+    let is_whole = known.is_some_and(|known| !known.starts_with(EMPTYING)) && work.cache.is_marked().await?;
+    let record = format!("{}{:016x}", if is_whole { REPEATING } else { EMPTYING }, rand::random::<u64>());
+    let time_to_live = work.time_to_live.full;
+    work.outbox.begin(&CacheRecord { incarnation: record.clone(), time_to_live }).await?;
+    if is_whole {
+        tracing::info!("the cache began another life: what changed lately is removed from it again");
+        work.outbox.repeat().await?;
+        failpoints::reach("cache-after-repeat").await;
+    } else {
+        tracing::info!("what the cache holds is not known, or too old: it is emptied");
+        work.cache.clear().await?;
+        failpoints::reach("cache-after-clear").await;
+    }
+    Ok(Round { life, record, marked_at: None })
+}
+
+/// Renews the mark of a life into which everything was drained. A cache without room for it is emptied at the next
+/// life.
+async fn mark(cache: &impl CodeCache, life: &str, marked_at: Option<Instant>) -> Option<Instant> {
+    if marked_at.is_some_and(|at| at.elapsed() < MARK_INTERVAL) {
+        return marked_at;
+    }
+    match cache.mark(life).await {
+        Ok(()) => Some(Instant::now()),
+        Err(fault) => {
+            tracing::debug!(%fault, "the cache is not marked");
+            None
         }
     }
-    Ok(Some(record))
+}
+
+/// Applies a time to live that was made shorter to what is cached already, beside the draining: it visits every key.
+async fn shorten<C: CodeCache, O: Outbox, M>(work: &Drain<'_, C, O, M>) -> Result<(), Fault> {
+    let configured = work.time_to_live.full;
+    loop {
+        match work.outbox.record().await?.map(|record| record.time_to_live) {
+            Some(known) if known > configured => {
+                work.cache.shorten(configured).await?;
+                work.outbox.set_time_to_live(configured).await?;
+            }
+            Some(known) if known < configured => work.outbox.set_time_to_live(configured).await?,
+            Some(_) => return std::future::pending().await,
+            None => {}
+        }
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
 }

@@ -25,7 +25,7 @@ pub const JITTER: f64 = 0.02;
 impl TimeToLive {
     /// For a set of so many claims; `part` is a random number from 0 to 1.
     pub fn of(&self, claims: usize, part: f64) -> Duration {
-        let longest = if claims == 0 { self.empty } else { self.full };
+        let longest = if claims == 0 { self.empty.min(self.full) } else { self.full };
         longest.mul_f64(1.0 - JITTER * part.clamp(0.0, 1.0))
     }
 }

@@ -48,6 +48,7 @@ impl Ground for RedisGround {
 on_twin_and_server!(Twin, RedisGround:
     a_fill_stores_a_complete_set_once_and_only_under_its_token,
     a_fill_that_crosses_a_write_in_any_order_never_leaves_what_was_before_it,
+    a_mark_is_left_in_its_life_only_and_goes_with_the_rest,
     any_bytes_are_a_code,
     emptying_removes_everything_of_this_cache,
     sets_too_large_to_cache_are_read_and_not_stored,
@@ -172,6 +173,17 @@ async fn a_fill_that_crosses_a_write_in_any_order_never_leaves_what_was_before_i
             }
         }
     }
+}
+
+async fn a_mark_is_left_in_its_life_only_and_goes_with_the_rest(ground: impl Ground) {
+    let cache = ground.cache();
+    assert!(!cache.is_marked().await.unwrap());
+    cache.mark("another life").await.unwrap_err();
+    assert!(!cache.is_marked().await.unwrap());
+    cache.mark(&cache.incarnation().await.unwrap()).await.unwrap();
+    assert!(cache.is_marked().await.unwrap());
+    cache.clear().await.unwrap();
+    assert!(!cache.is_marked().await.unwrap());
 }
 
 async fn any_bytes_are_a_code(ground: impl Ground) {

@@ -63,6 +63,8 @@ pub struct MysqlLane {
 struct Connected {
     connection: Conn,
     packet_bytes: usize,
+    /// A statement of every flush.
+    forgets_cache: Option<String>,
 }
 
 /// Why one attempt of a flush failed.
@@ -115,16 +117,17 @@ impl MysqlLane {
                 .needs("STRICT_ALL_TABLES: the fence depends on it")
                 .remedy("connect to the server itself, not through a proxy that hides session settings"));
         }
-        self.forget_cache(&mut connection).await?;
+        let forgets_cache = self.forgets_cache(&mut connection).await?;
         let packet_bytes = usize::try_from(max_allowed_packet).unwrap_or(usize::MAX);
         let packet_bytes = packet_bytes.saturating_sub(PACKET_SLACK_BYTES).min(PACKET_BYTES);
-        Ok(Connected { connection, packet_bytes })
+        Ok(Connected { connection, packet_bytes, forgets_cache })
     }
 
-    /// A lane without a cache notes nothing in the outbox; who configures one later must begin with an empty one.
-    async fn forget_cache(&self, connection: &mut Conn) -> Result<(), Fault> {
+    /// A lane without a cache notes nothing in the outbox. So each of its flushes takes away what is known of a cache:
+    /// whoever has one beside it, or configures one later, must begin with an empty one. `None` = there is no such table.
+    async fn forgets_cache(&self, connection: &mut Conn) -> Result<Option<String>, Fault> {
         if self.assignment.is_cached || !matches!(self.assignment.projection, Projection::SerialMapping(_)) {
-            return Ok(());
+            return Ok(None);
         }
         let control = &self.target.0.control_database;
         let exists = format!(
@@ -132,12 +135,9 @@ impl MysqlLane {
             literal(control),
             literal(CACHE_TABLE)
         );
-        if connection.query_first::<u8, _>(exists).await.map_err(|error| self.fault(error))?.is_some() {
-            let (table, projection) = (quote_table(control, CACHE_TABLE), literal(&self.id.projection));
-            let forget = format!("DELETE FROM {table} WHERE `projection` = {projection}");
-            connection.query_drop(forget).await.map_err(|error| self.fault(error))?;
-        }
-        Ok(())
+        let exists: Option<u8> = connection.query_first(exists).await.map_err(|error| self.fault(error))?;
+        let (table, projection) = (quote_table(control, CACHE_TABLE), literal(&self.id.projection));
+        Ok(exists.map(|_| format!("DELETE FROM {table} WHERE `projection` = {projection}")))
     }
 
     /// One attempt: everything up to and with COMMIT.
@@ -146,11 +146,12 @@ impl MysqlLane {
         let limits =
             TextLimits { statement_rows: self.target.0.statement_rows, packet_bytes: connected.packet_bytes };
         let table = self.target.progress_table();
-        let head = [
+        let mut head = vec![
             pause_limit(),
             "START TRANSACTION".to_owned(),
             progress::update(&table, &self.id, &flush.progress),
         ];
+        head.extend(connected.forgets_cache.clone());
         let outbox = self.assignment.is_cached.then(|| OutboxText::new(&self.target, &self.id.projection));
         let layout = Layout {
             tables: self.assignment.projection.tables(),

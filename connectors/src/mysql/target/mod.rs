@@ -107,7 +107,10 @@ impl MysqlTarget {
     /// Name and statement of each control table.
     fn control_tables(&self) -> Vec<(&'static str, &'static str)> {
         let mut tables = vec![(ddl::PROGRESS_TABLE, sql::PROGRESS), (ddl::ENROLLED_TABLE, sql::ENROLLED)];
-        if self.0.assignments.iter().any(|assignment| assignment.is_cached) {
+        // Without a cache too: lanes that know of none tell those that do.
+        let is_mapping =
+            |assignment: &Arc<Assignment>| matches!(assignment.projection, Projection::SerialMapping(_));
+        if self.0.assignments.iter().any(is_mapping) {
             tables.extend([(OUTBOX_TABLE, sql::OUTBOX), (CACHE_TABLE, sql::CACHE)]);
         }
         tables

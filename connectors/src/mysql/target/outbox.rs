@@ -143,10 +143,16 @@ impl Outbox for MysqlOutbox {
         self.pool.rows(sql).await?.into_iter().map(row).collect()
     }
 
-    async fn drained(&self, ids: &[u64]) -> Result<(), Fault> {
+    async fn drained(&self, ids: &[u64], incarnation: &str) -> Result<(), Fault> {
         let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
-        let (outbox, ids) = (&self.outbox, ids.join(","));
-        self.run(format!("UPDATE {outbox} SET `drained_at` = UTC_TIMESTAMP(6) WHERE `id` IN ({ids})")).await
+        let Self { outbox, cache, projection, .. } = self;
+        let (ids, incarnation) = (ids.join(","), literal(incarnation));
+        // The lock lets no other round begin between the look and the change.
+        self.run(format!(
+            "UPDATE {outbox} SET `drained_at` = UTC_TIMESTAMP(6) WHERE `id` IN ({ids}) AND EXISTS (SELECT 1 FROM {cache} \
+             WHERE `projection` = {projection} AND `incarnation` = {incarnation} LOCK IN SHARE MODE)"
+        ))
+        .await
     }
 
     async fn repeat(&self) -> Result<(), Fault> {
@@ -177,13 +183,32 @@ impl Outbox for MysqlOutbox {
         Ok(Some(CacheRecord { incarnation, time_to_live: Duration::from_millis(time_to_live) }))
     }
 
-    async fn set_record(&self, record: &CacheRecord) -> Result<(), Fault> {
+    async fn begin(&self, record: &CacheRecord) -> Result<(), Fault> {
         let Self { cache, projection, .. } = self;
         let (incarnation, time_to_live) = (literal(&record.incarnation), record.time_to_live.as_millis());
         self.run(format!(
             "INSERT INTO {cache} (`projection`, `incarnation`, `time_to_live_ms`) \
-             VALUES ({projection}, {incarnation}, {time_to_live}) ON DUPLICATE KEY UPDATE \
-             `incarnation` = VALUES(`incarnation`), `time_to_live_ms` = VALUES(`time_to_live_ms`)"
+             VALUES ({projection}, {incarnation}, {time_to_live}) \
+             ON DUPLICATE KEY UPDATE `incarnation` = VALUES(`incarnation`)"
+        ))
+        .await
+    }
+
+    async fn settle(&self, round: &str, incarnation: &str) -> Result<(), Fault> {
+        let Self { cache, projection, .. } = self;
+        let (round, incarnation) = (literal(round), literal(incarnation));
+        self.run(format!(
+            "UPDATE {cache} SET `incarnation` = {incarnation} \
+             WHERE `projection` = {projection} AND `incarnation` = {round}"
+        ))
+        .await
+    }
+
+    async fn set_time_to_live(&self, time_to_live: Duration) -> Result<(), Fault> {
+        let Self { cache, projection, .. } = self;
+        let time_to_live = time_to_live.as_millis();
+        self.run(format!(
+            "UPDATE {cache} SET `time_to_live_ms` = {time_to_live} WHERE `projection` = {projection}"
         ))
         .await
     }
