@@ -56,8 +56,8 @@ pub struct Readings {
 /// Whether the cache may be asked.
 #[derive(Debug, Clone)]
 enum Belief {
-    /// In this life.
-    In(String),
+    /// In this life, and for how long its oldest change waited.
+    In(String, Duration),
     Bypassed(&'static str),
 }
 
@@ -105,8 +105,16 @@ where
     /// Why the cache is not asked; `None` while it is.
     pub fn bypassed(&self) -> Option<&'static str> {
         match self.belief() {
-            Belief::In(_) => None,
+            Belief::In(..) => None,
             Belief::Bypassed(why) => Some(why),
+        }
+    }
+
+    /// How far the cache may be behind the mapping tables, as far as is known: what was seen, and the time since.
+    pub fn cache_delay(&self) -> Option<Duration> {
+        match &*lock(&self.0.belief) {
+            (Belief::In(_, delay), since) => Some(*delay + since.elapsed()),
+            (Belief::Bypassed(_), _) => None,
         }
     }
 
@@ -120,12 +128,12 @@ where
             }
             Ok(life) => {
                 let states = join_all(outboxes.iter().map(CacheState::read)).await;
-                if states.iter().any(Result::is_err) {
-                    Belief::Bypassed("its outbox cannot be read")
-                } else if states.into_iter().flatten().all(|state| state.is_believed(&life)) {
-                    Belief::In(life)
-                } else {
-                    Belief::Bypassed("it is behind, or began another life")
+                match states.into_iter().collect::<Result<Vec<_>, Fault>>() {
+                    Err(_) => Belief::Bypassed("its outbox cannot be read"),
+                    Ok(states) if states.iter().all(|state| state.is_believed(&life)) => {
+                        Belief::In(life, states.iter().map(|state| state.delay).max().unwrap_or_default())
+                    }
+                    Ok(_) => Belief::Bypassed("it is behind, or began another life"),
                 }
             }
         };
@@ -169,7 +177,9 @@ where
 
     async fn cached(&self, codes: &[StoredCode]) -> Vec<Option<(Arc<Claims>, Origin)>> {
         let nothing = || codes.iter().map(|_| None).collect();
-        let (Some((cache, _)), Belief::In(life)) = (&self.0.cache, self.belief()) else { return nothing() };
+        let (Some((cache, _)), Belief::In(life, _)) = (&self.0.cache, self.belief()) else {
+            return nothing();
+        };
         let cached = match cache.get(codes).await {
             Ok(cached) if *cached.incarnation == *life => cached,
             Ok(_) => {
@@ -221,7 +231,7 @@ where
 
     async fn fill(&self, codes: &[StoredCode]) -> Result<Arc<HashMap<StoredCode, Arc<Claims>>>, Unanswered> {
         let claims = match (&self.0.cache, self.belief()) {
-            (Some((cache, time_to_live)), Belief::In(_)) => {
+            (Some((cache, time_to_live)), Belief::In(..)) => {
                 self.in_turn(fill(cache, &self.0.mapping, codes, *time_to_live)).await?
             }
             _ => self.in_turn(self.0.mapping.claims(codes, CACHED_CLAIMS_MAX)).await?,
@@ -246,7 +256,7 @@ where
     fn belief(&self) -> Belief {
         let (belief, since) = lock(&self.0.belief).clone();
         match belief {
-            Belief::In(_) if since.elapsed() > BELIEF_AGE_MAX => {
+            Belief::In(..) if since.elapsed() > BELIEF_AGE_MAX => {
                 Belief::Bypassed("not looked at for a while")
             }
             belief => belief,

@@ -3,7 +3,7 @@
 //! Learned from the sources' catalogs, at first and whenever an id is met that is not known. A source that is down
 //! leaves its names and rows out; it fails no lookup.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,18 +11,23 @@ use std::time::Duration;
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::serial::StoredCode;
 use anabranch_schemas::shard::ShardId;
+use futures::StreamExt;
 use serde_json::{Map, Value as Json};
 use tokio::time::Instant;
 
 use super::question::Question;
-use super::view::Answer;
+use super::view::{Answer, DeviceView};
 use crate::change_view::bytes_json;
 use crate::wiring::{CapturedTable, TextRow, Wiring};
 
 /// A catalog of thousands of tables is not listed more often, whatever unknown ids are met.
 const LIST_INTERVAL: Duration = Duration::from_secs(5);
-/// Wait for one source.
+/// Wait for the sources.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Devices a statement.
+const STATEMENT_UUIDS: usize = 500;
+/// Tables that one request reads at the same time.
+const TABLES_AT_ONCE: usize = 8;
 
 /// A table and its source's name.
 type Known = (String, Arc<CapturedTable>);
@@ -57,18 +62,20 @@ impl Directory {
         }
         *lock(&self.tried_at) = Some(Instant::now());
         self.has_met_unknown.store(false, Ordering::Relaxed);
-        for name in wanted {
-            let Ok(source) = wiring.source(name) else { continue };
-            match tokio::time::timeout(ANSWER_TIMEOUT, source.captured_tables()).await {
-                Ok(Ok(tables)) => {
-                    let named =
-                        tables.into_iter().map(|table| (table.identity.shard, (name.to_owned(), table)));
-                    lock(&self.tables).extend(named);
-                    lock(&self.listed).insert(name.to_owned());
-                }
-                Ok(Err(fault)) => tracing::debug!(source = name, %fault, "its tables are not listed"),
-                Err(_) => tracing::debug!(source = name, "its tables are not listed in time"),
+        // At once: one that does not answer holds up no other.
+        futures::future::join_all(wanted.into_iter().map(|name| self.list(wiring, name))).await;
+    }
+
+    async fn list(&self, wiring: &Wiring, name: &str) {
+        let Ok(source) = wiring.source(name) else { return };
+        match tokio::time::timeout(ANSWER_TIMEOUT, source.captured_tables()).await {
+            Ok(Ok(tables)) => {
+                let named = tables.into_iter().map(|table| (table.identity.shard, (name.to_owned(), table)));
+                lock(&self.tables).extend(named);
+                lock(&self.listed).insert(name.to_owned());
             }
+            Ok(Err(fault)) => tracing::debug!(source = name, %fault, "its tables are not listed"),
+            Err(_) => tracing::debug!(source = name, "its tables are not listed in time"),
         }
     }
 
@@ -92,35 +99,63 @@ impl Directory {
     }
 
     /// Reads the rows that are asked for, and those of devices that several tables claim: a device is in one of them.
-    pub(super) async fn read_rows(&self, wiring: &Wiring, question: &Question, answer: &mut Answer) {
+    /// A table is asked once for all answers, few tables at a time; what is not there in time is left out.
+    pub(super) async fn read_rows(&self, wiring: &Wiring, answered: &mut [(&Question, Answer)]) {
         let mut wanted: HashMap<ShardId, BTreeSet<Box<[u8]>>> = HashMap::new();
-        for device in &answer.devices {
-            if question.with_rows || device.is_disputed() {
-                for claim in &device.claims {
-                    wanted.entry(claim.shard).or_default().insert(device.uuid.clone());
+        for (question, answer) in &*answered {
+            for device in &answer.devices {
+                if question.with_rows || device.is_disputed() {
+                    for claim in &device.claims {
+                        wanted.entry(claim.shard).or_default().insert(device.uuid.clone());
+                    }
                 }
             }
         }
-        for (shard, uuids) in wanted {
-            let Some((source, table)) = self.table(shard) else { continue };
-            let Ok(source) = wiring.source(&source) else { continue };
-            let uuids: Vec<&[u8]> = uuids.iter().map(|uuid| &**uuid).collect();
-            let rows = tokio::time::timeout(ANSWER_TIMEOUT, source.rows_by_key(&table, &uuids)).await;
-            match rows {
-                Ok(Ok(rows)) => confirm(question, answer, shard, &uuids, &rows),
+        let wanted = wanted.into_iter().flat_map(|(shard, uuids)| {
+            let uuids: Vec<Box<[u8]>> = uuids.into_iter().collect();
+            uuids.chunks(STATEMENT_UUIDS).map(|some| (shard, some.to_vec())).collect::<Vec<_>>()
+        });
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        let read = async |(shard, uuids): (ShardId, Vec<Box<[u8]>>)| {
+            let (source, table) = self.table(shard)?;
+            let keys: Vec<&[u8]> = uuids.iter().map(|uuid| &**uuid).collect();
+            let rows = wiring.source(&source).ok()?.rows_by_key(&table, &keys);
+            match tokio::time::timeout_at(deadline, rows).await {
+                Ok(Ok(rows)) => {
+                    let keyed = rows.into_iter().filter_map(|row| Some((row.first()?.clone()?, row)));
+                    return Some((shard, uuids, keyed.collect::<HashMap<_, _>>()));
+                }
                 Ok(Err(fault)) => tracing::debug!(%fault, "inventory rows are not read"),
                 Err(_) => tracing::debug!("inventory rows are not read in time"),
+            }
+            None
+        };
+        let read: Vec<_> =
+            futures::stream::iter(wanted).map(read).buffer_unordered(TABLES_AT_ONCE).collect().await;
+        for (shard, uuids, rows) in read.into_iter().flatten() {
+            let uuids: HashSet<&[u8]> = uuids.iter().map(|uuid| &**uuid).collect();
+            for (question, answer) in &mut *answered {
+                confirm(question, answer, shard, &uuids, &rows);
             }
         }
     }
 }
 
 /// Says of each claim of the shard whether its row says so too, and shows the row where it is asked for.
-fn confirm(question: &Question, answer: &mut Answer, shard: ShardId, uuids: &[&[u8]], rows: &[TextRow]) {
+fn confirm(
+    question: &Question,
+    answer: &mut Answer,
+    shard: ShardId,
+    uuids: &HashSet<&[u8]>,
+    rows: &HashMap<Vec<u8>, TextRow>,
+) {
     let fields = Entity::SerialCode.fields();
-    for device in answer.devices.iter_mut().filter(|device| uuids.contains(&&*device.uuid)) {
-        let row =
-            rows.iter().find(|row| row.first().is_some_and(|uuid| uuid.as_deref() == Some(&*device.uuid)));
+    let is_read = |device: &&mut DeviceView| {
+        (question.with_rows || device.is_disputed()) && uuids.contains(&*device.uuid)
+    };
+    let mut has_read = false;
+    for device in answer.devices.iter_mut().filter(is_read) {
+        let row = rows.get(&*device.uuid);
         for claim in device.claims.iter_mut().filter(|claim| claim.shard == shard) {
             let stored = |code: &[u8]| StoredCode::new(claim.code_kind, code);
             let value = fields.iter().position(|field| *field == claim.kind).zip(row);
@@ -132,7 +167,10 @@ fn confirm(question: &Question, answer: &mut Answer, shard: ShardId, uuids: &[&[
                     fields.iter().map(|field| (*field).to_owned()).zip(values).collect::<Map<_, _>>(),
                 )
             });
+            has_read = true;
         }
     }
-    answer.from = "inventory";
+    if has_read {
+        answer.from = "inventory";
+    }
 }

@@ -62,30 +62,41 @@ impl Lookup {
         })))
     }
 
-    /// Keeps what is known of cache, lanes and tables up to date until `cancel`.
+    /// Keeps what is known of cache, lanes and tables up to date until `cancel`. A source that does not answer must not
+    /// hold up the look at the cache, which is believed for a few looks only.
     pub async fn keep(self, status: impl Fn() -> StatusView, cancel: CancellationToken) {
-        let mut ticks = tokio::time::interval(LOOK_INTERVAL);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                _ = ticks.tick() => {}
+        let cache = async {
+            let mut looks = looks();
+            loop {
+                looks.tick().await;
+                self.lanes_seen(&status());
+                self.look_at_cache().await;
             }
-            self.lanes_seen(&status());
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = self.look() => {}
+        };
+        let tables = async {
+            let mut looks = looks();
+            loop {
+                looks.tick().await;
+                self.0.directory.complete(&self.0.wiring).await;
             }
+        };
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            () = cache => {}
+            () = tables => {}
         }
     }
 
     /// Looks once at the cache and, where something is not known yet, at the sources' tables.
     pub async fn look(&self) {
+        tokio::join!(self.look_at_cache(), self.0.directory.complete(&self.0.wiring));
+    }
+
+    async fn look_at_cache(&self) {
         let desk = &self.0;
         if let Some(cache) = desk.wiring.cache_of(&desk.projection) {
             desk.reader.look(&cache.outboxes).await;
         }
-        desk.directory.complete(&desk.wiring).await;
     }
 
     /// What is known of the lanes.
@@ -116,9 +127,10 @@ impl Lookup {
                 Some(candidates) => Found::first(question, candidates, &mut read),
                 None => self.next_page(question).await?,
             };
-            answers.push(self.answer(question, found, place.is_some()).await);
+            answers.push((question, self.answer(question, found, place.is_some())));
         }
-        Ok(answers)
+        self.0.directory.read_rows(&self.0.wiring, &mut answers).await;
+        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
     }
 
     /// A page behind the cursor, from the mapping tables.
@@ -145,7 +157,8 @@ impl Lookup {
         Ok(found)
     }
 
-    async fn answer(&self, question: &Question, found: Found, is_waited: bool) -> Answer {
+    /// Without inventory rows.
+    fn answer(&self, question: &Question, found: Found, is_waited: bool) -> Answer {
         let desk = &self.0;
         let mut freshness = desk.freshness.lock().unwrap_or_else(PoisonError::into_inner).clone();
         freshness.cache_bypassed = match (is_waited, found.origin) {
@@ -153,14 +166,21 @@ impl Lookup {
             (true, Origin::Mapping) => Some("at_least was asked for".to_owned()),
             (false, Origin::Mapping) => desk.reader.bypassed().map(str::to_owned),
         };
+        let delay = desk.reader.cache_delay().filter(|_| found.origin == Origin::Cache);
+        freshness.cache_delay_ms = delay.map(|delay| delay.as_millis() as u64);
         let next = found.last.filter(|_| found.is_cut);
         let mut claims = found.claims;
         claims.retain(|claim| question.kind.is_none_or(|kind| claim.kind == kind));
         let mut answer = Answer::new(question, claims, found.origin, freshness, next.as_ref());
         desk.directory.name(&mut answer);
-        desk.directory.read_rows(&desk.wiring, question, &mut answer).await;
         answer
     }
+}
+
+fn looks() -> tokio::time::Interval {
+    let mut ticks = tokio::time::interval(LOOK_INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    ticks
 }
 
 /// Claims as they were read.

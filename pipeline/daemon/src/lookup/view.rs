@@ -30,6 +30,8 @@ pub struct Freshness {
     /// Some lane applies its past once more: rows of the meantime may be missing.
     pub replaying: bool,
     pub cache_bypassed: Option<String>,
+    /// How far the cache may be behind the mapping tables; `None` = it was not asked.
+    pub cache_delay_ms: Option<u64>,
 }
 
 /// One device: all claims of a uuid on this page.
@@ -114,6 +116,7 @@ impl Freshness {
             lag_ms: slowest.map(|seconds| (seconds * 1000.0) as u64),
             replaying: lanes().any(|lane| lane.state == "replaying"),
             cache_bypassed: None,
+            cache_delay_ms: None,
         }
     }
 }
