@@ -1,7 +1,7 @@
 //! The store of a lane on OpenSearch: what only a real server can show. What every store promises: `ports/store.rs`.
 
 use anabranch_connectors::search::{Question, SetupReport};
-use anabranch_pipeline::deliver::{Flush, Progress};
+use anabranch_pipeline::deliver::{Flush, Progress, fence};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_schemas::change::Action;
@@ -297,6 +297,7 @@ async fn a_busy_killed_and_restarted_server_loses_nothing_and_forgets_no_withdra
     is_slowed_down_and_takes_all(&place).await;
     a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(&place).await;
     a_late_older_write_is_refused(&place).await;
+    an_index_that_is_gone_is_not_made_by_writing(&place).await;
 }
 
 const DEVICES: u64 = 6_000;
@@ -349,6 +350,18 @@ async fn a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(place: 
     assert!([&progress, &cut_off.progress].contains(&&found), "{found:?}");
     apply(&mut lane, &found, again()).await.unwrap();
     assert_eq!(place.count().await, DEVICES);
+}
+
+/// Servers make what is written to, with fields that they guess, unless they are told not to.
+async fn an_index_that_is_gone_is_not_made_by_writing(place: &Place) {
+    let settings = json!({ "persistent": { "action.auto_create_index": "true" } });
+    place.admin(Method::PUT, "_cluster/settings", settings).await;
+    place.admin(Method::DELETE, &place.index(), Json::Null).await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let fault = apply(&mut lane, &progress, fleet()).await.unwrap_err();
+    assert_eq!(fault.code(), Code::TargetTableMissing, "{fault}");
+    let indexes = place.admin(Method::GET, "_cat/indices?format=json", Json::Null).await;
+    assert!(!indexes.to_string().contains(&place.alias()), "{indexes}");
 }
 
 async fn a_late_older_write_is_refused(place: &Place) {
@@ -450,4 +463,57 @@ async fn pages_neither_repeat_nor_skip_what_stays_while_others_come_and_go() {
     }
     assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "once each, in order: {seen:?}");
     assert!((115..150).all(|stays: u64| seen.contains(&stays.to_string())), "{seen:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_is_built_beside_takes_the_place_of_the_other_with_all_its_documents() {
+    let place = Place::new().await.ready().await;
+    let (target, old) = (place.target(), place.index());
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let past = || vec![(5, 0, insert(1, &[])), (6, 0, insert(2, &[])), (7, 1, insert(3, &[]))];
+    let progress = apply(&mut lane, &progress, past()).await.unwrap();
+    // Under way when the rebuild begins: it would go into the old index alone.
+    let stale = flush(&lane, &progress, vec![(8, 0, insert(9, &[]))]);
+
+    let new = target.begin_rebuild("documents").await.unwrap();
+    assert_eq!(new, format!("{}-v1-2", place.alias()));
+    assert_eq!(target.begin_rebuild("documents").await.unwrap(), new, "it goes on when it is repeated");
+    assert_eq!(fence(&mut lane).await.unwrap(), lsn(7));
+    let fault = lane.commit(&stale).await.unwrap_err();
+    assert_eq!(fault.code(), Code::TargetFenced, "{fault}");
+    let progress = lane.load().await.unwrap();
+    let present = vec![(8, 0, insert(4, &[])), (9, 0, delete(1)), (10, 1, Action::Withdraw)];
+    let progress = apply(&mut lane, &progress, present).await.unwrap();
+    let uuids = async |index: &str| -> Vec<Json> {
+        let found = place.administrator.standing(index).await;
+        found.values().map(|document| document["uuid"].clone()).collect()
+    };
+    assert_eq!(uuids(&new).await, ["4"], "the present goes into both");
+    assert_eq!(uuids(&place.alias()).await, ["2", "4"], "the old one serves");
+    assert!(target.check().await.is_empty(), "{:?}", target.check().await);
+
+    // The past comes later, by a lane of its own, up to and with what was withdrawn meanwhile.
+    let mut building = target.building_lane(&lane_id("source-a", 0), &new).unwrap();
+    let begun = building.load().await.unwrap();
+    let mut changes = past();
+    changes.push((10, 1, Action::Withdraw));
+    apply(&mut building, &begun, changes).await.unwrap();
+    assert_eq!(uuids(&new).await, ["2", "4"]);
+    assert_eq!(target.end_rebuild("documents", &new, false).await.unwrap(), old);
+    assert_eq!(uuids(&place.alias()).await, ["2", "4"], "the new one serves");
+    assert!(target.check().await.is_empty(), "{:?}", target.check().await);
+    assert_eq!(target.setup().await.unwrap(), SetupReport::default());
+
+    let progress = apply(&mut lane, &progress, vec![(11, 0, insert(5, &[]))]).await.unwrap();
+    assert_eq!(
+        (uuids(&place.alias()).await, uuids(&old).await),
+        (vec!["2".into(), "4".into(), "5".into()], vec!["2".into(), "4".into()])
+    );
+    let newest = target.begin_rebuild("documents").await.unwrap();
+    assert_eq!(newest, format!("{}-v1-3", place.alias()));
+    fence(&mut lane).await.unwrap();
+    assert_eq!(target.end_rebuild("documents", &newest, true).await.unwrap(), new);
+    let indexes = place.admin(Method::GET, "_cat/indices?format=json", Json::Null).await.to_string();
+    assert!(indexes.contains(&newest) && !indexes.contains(&format!("\"{new}\"")), "{indexes}");
+    assert_eq!(lane.load().await.unwrap().position, progress.position);
 }

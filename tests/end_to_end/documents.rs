@@ -123,6 +123,29 @@ async fn documents_equal_their_devices_whatever_happens_to_search_and_other_stor
     daemon = installation.run();
     equal(&installation, "the daemon was killed").await;
     replayed(&installation, &daemon).await;
+    rebuilt(&installation).await;
+}
+
+/// Damaged documents are right in an index that was built from the past while the daemon went on; the old one has them
+/// still.
+async fn rebuilt(installation: &Installation<'_>) {
+    let search = Search::of(installation.stack());
+    let damaged = damage(&search).await;
+    let rebuild = ["search", "rebuild", "documents"];
+    let rehearsed = installation.command(&[&rebuild[..], &["--dry-run"]].concat()).await;
+    rehearsed.expect_success();
+    let adding = async {
+        for number in 0..20 {
+            add(installation, 600 + number * 10, 610 + number * 10).await;
+        }
+        installation.execute("source-a", "TRUNCATE inventory_0.serial_code_01").await;
+    };
+    let (done, ()) = tokio::join!(installation.command(&rebuild), adding);
+    done.expect_success();
+    equal(installation, "rebuilt").await;
+    let old = search.standing(&format!("{INDEX}-v1")).await;
+    assert_eq!(old[&damaged]["imei1"], json!("damaged"));
+    installation.command(&["check"]).await.expect_success();
 }
 
 /// Devices are found by parts of their codes, page by page; what cannot be asked is refused by name.
@@ -172,15 +195,23 @@ async fn found(daemon: &Daemon) {
 /// Documents that were damaged are right again after the projection was replayed from nothing.
 async fn replayed(installation: &Installation<'_>, daemon: &Daemon) {
     daemon.until_ready().await;
-    let search = Search::of(installation.stack());
-    let (id, mut document) = search.standing(INDEX).await.pop_first().unwrap();
-    document["imei1"] = "damaged".into();
-    let version = document["lsn"].as_u64().unwrap();
-    let path = format!("{INDEX}-v1/_doc/{id}?version={version}&version_type=external_gte");
-    search.ask(reqwest::Method::PUT, &path, document).await;
+    damage(&Search::of(installation.stack())).await;
     installation
         .command(&["replay", "--projection", "documents", "--from", "nothing"])
         .await
         .expect_success();
     equal(installation, "replayed from nothing").await;
+}
+
+/// Changes a document by hand; its id.
+async fn damage(search: &Search) -> String {
+    let standing = search.standing(INDEX).await;
+    let is_kept = |document: &Json| document["table"] == "serial_code_00";
+    let (id, document) = standing.into_iter().find(|(_, document)| is_kept(document)).unwrap();
+    let mut document = document;
+    document["imei1"] = "damaged".into();
+    let version = document["lsn"].as_u64().unwrap();
+    let path = format!("{INDEX}-v1/_doc/{id}?version={version}&version_type=external_gte");
+    search.ask(reqwest::Method::PUT, &path, document).await;
+    id
 }

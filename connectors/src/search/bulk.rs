@@ -7,6 +7,7 @@
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::search::writing_alias;
 use futures::TryStreamExt;
 use futures::stream::FuturesUnordered;
 use reqwest::StatusCode;
@@ -103,7 +104,11 @@ fn requests(documents: &[Document]) -> Vec<Vec<&Document>> {
 }
 
 async fn send(client: &Client, index: &str, mut documents: Vec<&Document>) -> Result<Vec<Rejected>, Fault> {
-    let path = format!("/{index}/_bulk?filter_path=items.*.status,items.*.error.type");
+    // An index that is gone must not be made by the server, which would guess the fields: an alias it never makes.
+    let path = format!(
+        "/{}/_bulk?require_alias=true&filter_path=items.*.status,items.*.error.type",
+        writing_alias(index)
+    );
     let mut patience = Patience::new();
     let mut rejected = Vec::new();
     loop {

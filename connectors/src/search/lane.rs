@@ -18,11 +18,13 @@ use anabranch_pipeline::wall_clock;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::search::index_of;
 use anabranch_schemas::shard::ShardId;
+use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::bulk::{self, Document, Rejected};
 use super::client::Client;
+use super::progress::Read;
 use super::{SearchTarget, progress};
 
 /// Documents a page when a shard is withdrawn.
@@ -36,6 +38,8 @@ pub struct SearchLane {
     target: SearchTarget,
     assignment: Arc<Assignment>,
     id: LaneId,
+    /// The one index that it builds anew; else it writes those of its projection.
+    built: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -59,7 +63,17 @@ struct Hit {
 
 impl SearchLane {
     pub(super) fn new(target: SearchTarget, assignment: Arc<Assignment>, id: LaneId) -> Self {
-        Self { target, assignment, id }
+        Self { target, assignment, id, built: None }
+    }
+
+    /// A lane with a progress of its own that writes one index only.
+    pub(super) fn building(
+        target: SearchTarget,
+        assignment: Arc<Assignment>,
+        id: LaneId,
+        index: &str,
+    ) -> Self {
+        Self { target, assignment, id, built: Some(index.to_owned()) }
     }
 
     pub fn id(&self) -> &LaneId {
@@ -81,22 +95,27 @@ impl SearchLane {
             .needs("progress as this writer read it")
     }
 
-    /// The indexes in which this lane's documents lie.
-    fn indexes(&self) -> Vec<String> {
-        let tables = self.assignment.projection.tables();
-        let owned = self.assignment.owned_by(self.id.lane).into_iter();
-        let mut indexes: Vec<String> =
-            owned.map(|table| index_of(&tables[table as usize].derived.table)).collect();
-        indexes.dedup();
-        indexes
+    /// The indexes that this flush goes into.
+    fn indexes(&self, noted: Vec<String>) -> Vec<String> {
+        match &self.built {
+            Some(index) => vec![index.clone()],
+            None if noted.is_empty() => vec![index_of(self.assignment.alias())],
+            None => noted,
+        }
     }
 
     /// Makes tombstones of a shard's documents of this lane that are not above the position.
     ///
     /// They get the withdrawal's version, so that nothing older comes back. At the beginning of a replay, which is a
     /// withdrawal above the lane's own position, they keep their own: everything is to come again.
-    async fn withdraw(&self, client: &Client, shard: ShardId, lsn: Lsn, position: Lsn) -> Result<(), Fault> {
-        for index in self.indexes() {
+    async fn withdraw(
+        &self,
+        client: &Client,
+        indexes: &[String],
+        (shard, lsn): (ShardId, Lsn),
+        position: Lsn,
+    ) -> Result<(), Fault> {
+        for index in indexes {
             let thing = format!(", index {index}");
             client.post(&format!("/{index}/_refresh"), Vec::new()).await?.success(&thing)?;
             let filter = json!([
@@ -115,11 +134,11 @@ impl SearchLane {
             let mut page: Page = client.post(&first, query.to_string()).await?.success(&thing)?.read()?;
             while !page.hits.hits.is_empty() {
                 let tombstone = |hit: Hit| -> Result<Document, Fault> {
-                    let own = Lsn::from_u64(hit._version).map_err(|_| self.foreign(&index))?;
+                    let own = Lsn::from_u64(hit._version).map_err(|_| self.foreign(index))?;
                     Ok(self.tombstone(hit._id, if lsn > position { own } else { lsn }))
                 };
                 let tombstones = page.hits.hits.into_iter().map(tombstone).collect::<Result<Vec<_>, _>>()?;
-                self.write(client, &index, &tombstones).await?;
+                self.write(client, index, &tombstones).await?;
                 let next = json!({ "scroll": PAGE_PATIENCE, "scroll_id": page._scroll_id }).to_string();
                 let path = format!("/_search/scroll?{parts}");
                 page = client.post(&path, next).await?.success(&thing)?.read()?;
@@ -199,9 +218,9 @@ impl SearchLane {
         Document { id, lsn, source: line.end() }
     }
 
-    async fn apply(&self, client: &Client, flush: &Flush) -> Result<(), Fault> {
-        for (shard, lsn) in &flush.withdrawals {
-            self.withdraw(client, *shard, *lsn, flush.progress.position).await?;
+    async fn apply(&self, client: &Client, indexes: &[String], flush: &Flush) -> Result<(), Fault> {
+        for withdrawal in &flush.withdrawals {
+            self.withdraw(client, indexes, *withdrawal, flush.progress.position).await?;
         }
         if !flush.withdrawals.is_empty() {
             failpoints::reach("documents-withdrawal-sent").await;
@@ -211,7 +230,7 @@ impl SearchLane {
             let table = &tables[of_table[0].table as usize].derived;
             let documents: Vec<Document> =
                 of_table.iter().map(|mutation| self.document(table, mutation)).collect();
-            self.write(client, &index_of(&table.table), &documents).await?;
+            try_join_all(indexes.iter().map(|index| self.write(client, index, &documents))).await?;
         }
         failpoints::reach("documents-sent").await;
         Ok(())
@@ -220,7 +239,7 @@ impl SearchLane {
 
 impl LaneStore for SearchLane {
     async fn load(&mut self) -> Result<Progress, Fault> {
-        let (stored, _) = progress::read(self.target.client().await?, &self.target, &self.id).await?;
+        let stored = progress::read(self.target.client().await?, &self.target, &self.id).await?.stored;
         let subject = self.target.subject();
         if !stored.is_trusted {
             return Err(stored.damaged(&subject));
@@ -234,11 +253,11 @@ impl LaneStore for SearchLane {
     async fn commit(&mut self, flush: &Flush) -> Result<(), Fault> {
         let client = self.target.client().await?;
         // Read each time: a stale writer shall change nothing, although nothing of this is undone.
-        let (stored, version) = progress::read(client, &self.target, &self.id).await?;
+        let Read { stored, version, indexes } = progress::read(client, &self.target, &self.id).await?;
         if stored.progress.revision + 1 != flush.progress.revision {
             return Err(self.fenced());
         }
-        self.apply(client, flush).await?;
+        self.apply(client, &self.indexes(indexes), flush).await?;
         let replaced = progress::replace(client, &self.target, &self.id, &stored, version, &flush.progress);
         match failpoints::reach_unanswered("documents-progress-sent", replaced).await? {
             true => Ok(()),

@@ -3,7 +3,7 @@
 //! [`SearchTarget`] is one configured target with the projections that have an index on it: `setup.rs` makes indexes
 //! and first progress and is the pre-flight, [`SearchLane`] in `lane.rs` applies flushes. `client.rs` asks and names what
 //! was answered, `bulk.rs` writes many documents, `progress.rs` is a lane's progress as a document,
-//! `query.rs` finds documents for people.
+//! `query.rs` finds documents for people, `rebuild.rs` builds an index anew beside the one that serves.
 
 mod bulk;
 mod client;
@@ -11,6 +11,7 @@ mod error;
 mod lane;
 mod progress;
 mod query;
+mod rebuild;
 mod setup;
 
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ use tokio::sync::OnceCell;
 use self::client::Client;
 pub use self::lane::SearchLane;
 pub use self::query::{Found, PART_CHARACTERS_MIN, Page, Place, Question};
+pub use self::rebuild::Generations;
 pub use self::setup::SetupReport;
 use crate::progress::StoredProgress;
 

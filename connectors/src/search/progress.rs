@@ -1,7 +1,8 @@
 //! Progress of lanes as documents of an index of its own.
 //!
 //! A document is read by its id, which shows every write at once, and written only over the very one that was read
-//! (`if_seq_no`, `if_primary_term`): that is a lane's fence.
+//! (`if_seq_no`, `if_primary_term`): that is a lane's fence. Beside them stands, once a projection was rebuilt, which
+//! indexes its lanes write; it is read together with progress, so each flush knows the present ones.
 
 use anabranch_pipeline::deliver::{LaneId, Progress};
 use anabranch_pipeline::error::{Code, Fault};
@@ -129,19 +130,31 @@ fn stored(subject: &str, got: Got) -> Result<StoredProgress, Fault> {
     })
 }
 
-/// Reads one lane's progress and what a write over it must name.
-pub(super) async fn read(
-    client: &Client,
-    target: &SearchTarget,
-    lane: &LaneId,
-) -> Result<(StoredProgress, Version), Fault> {
+fn indexes_id(projection: &str) -> String {
+    format!("indexes:{projection}")
+}
+
+/// A lane's progress as it was read.
+#[derive(Debug)]
+pub(super) struct Read {
+    pub(super) stored: StoredProgress,
+    pub(super) version: Version,
+    /// The indexes that lanes of the projection write, the one that serves first; empty = none were noted.
+    pub(super) indexes: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Documents {
+    docs: Vec<Got>,
+}
+
+/// Reads one lane's progress, what a write over it must name, and where its projection writes.
+pub(super) async fn read(client: &Client, target: &SearchTarget, lane: &LaneId) -> Result<Read, Fault> {
     let index = target.progress_index();
-    let answer = client.get(&format!("/{index}/_doc/{}", document_id(lane))).await?;
-    let got = match answer.status {
-        StatusCode::OK | StatusCode::NOT_FOUND => answer.read::<Got>().ok(),
-        _ => None,
-    };
-    let got = got.ok_or_else(|| answer.fault(&format!(", index {index}")))?;
+    let ids = [document_id(lane), indexes_id(&lane.projection)];
+    let [got, noted]: [Got; 2] = get_all(client, target, &ids).await?.try_into().map_err(|_| {
+        Fault::new(Code::TargetUnreachable, target.subject(), "it did not answer for every document")
+    })?;
     if !got.found {
         let found = format!("no document {} in {index}", got._id);
         return Err(Fault::new(Code::TargetProgressLost, format!("lane {lane}"), found)
@@ -149,7 +162,62 @@ pub(super) async fn read(
             .remedy(format!("`{SETUP_COMMAND}` makes it for a new source, or says how to begin anew")));
     }
     let version = Version { sequence: got._seq_no, term: got._primary_term };
-    Ok((stored(&target.subject(), got)?, version))
+    Ok(Read { stored: stored(&target.subject(), got)?, version, indexes: indexes_in(noted) })
+}
+
+/// Documents by their ids, in this order.
+async fn get_all(client: &Client, target: &SearchTarget, ids: &[String]) -> Result<Vec<Got>, Fault> {
+    let index = target.progress_index();
+    let body = serde_json::json!({ "ids": ids }).to_string();
+    let answer = client.post(&format!("/{index}/_mget"), body).await?.success(&format!(", index {index}"))?;
+    // A missing index is an error of each document.
+    let documents: Documents = answer.read().map_err(|_| {
+        Fault::new(Code::TargetTableMissing, target.subject(), format!("index {index} cannot be read"))
+            .remedy(SETUP_COMMAND)
+    })?;
+    Ok(documents.docs)
+}
+
+fn indexes_in(noted: Got) -> Vec<String> {
+    #[derive(Deserialize)]
+    struct Noted {
+        indexes: Vec<String>,
+    }
+    let noted = noted._source.and_then(|source| serde_json::from_value::<Noted>(source).ok());
+    noted.map(|noted| noted.indexes).unwrap_or_default()
+}
+
+/// The indexes that were noted for a projection.
+pub(super) async fn read_indexes(
+    client: &Client,
+    target: &SearchTarget,
+    projection: &str,
+) -> Result<Vec<String>, Fault> {
+    let found = get_all(client, target, &[indexes_id(projection)]).await?;
+    Ok(found.into_iter().flat_map(indexes_in).collect())
+}
+
+/// Notes which indexes the lanes of a projection write: every flush that begins from now on writes all of them.
+pub(super) async fn note_indexes(
+    client: &Client,
+    target: &SearchTarget,
+    projection: &str,
+    indexes: &[&str],
+) -> Result<(), Fault> {
+    let index = target.progress_index();
+    let note = serde_json::json!({ "projection": projection, "indexes": indexes }).to_string();
+    let path = format!("/{index}/_doc/{}", indexes_id(projection));
+    client.put(&path, note).await?.success(&format!(", index {index}")).map(drop)
+}
+
+/// Removes a lane's progress.
+pub(super) async fn remove(client: &Client, target: &SearchTarget, lane: &LaneId) -> Result<(), Fault> {
+    let index = target.progress_index();
+    let answer = client.delete(&format!("/{index}/_doc/{}", document_id(lane)), Vec::new()).await?;
+    match answer.status {
+        StatusCode::NOT_FOUND => Ok(()),
+        _ => answer.success(&format!(", index {index}")).map(drop),
+    }
 }
 
 /// Writes progress over what was read; false when another writer was there in between.
@@ -178,10 +246,6 @@ pub(super) async fn read_all(target: &SearchTarget) -> Result<Vec<StoredProgress
 
 /// What is known of the configured lanes. The index must be there.
 pub(super) async fn read_enrolment(client: &Client, target: &SearchTarget) -> Result<Enrolment, Fault> {
-    #[derive(Deserialize)]
-    struct Documents {
-        docs: Vec<Got>,
-    }
     let index = target.progress_index();
     let mut enrolment = Enrolment::at(format!("index {index}"));
     let mut pairs = Vec::new();
@@ -195,14 +259,8 @@ pub(super) async fn read_enrolment(client: &Client, target: &SearchTarget) -> Re
     if ids.is_empty() {
         return Ok(enrolment);
     }
-    let body = serde_json::json!({ "ids": ids }).to_string();
-    let answer = client.post(&format!("/{index}/_mget"), body).await?.success(&format!(", index {index}"))?;
-    // A missing index is an error of each document.
-    let documents: Documents = answer.read().map_err(|_| {
-        Fault::new(Code::TargetTableMissing, target.subject(), format!("index {index} cannot be read"))
-            .remedy(SETUP_COMMAND)
-    })?;
-    let mut found: Vec<Got> = documents.docs.into_iter().filter(|got| got.found).collect();
+    let documents = get_all(client, target, &ids).await?;
+    let mut found: Vec<Got> = documents.into_iter().filter(|got| got.found).collect();
     pairs.retain(|(projection, source)| {
         let id = enrolled_id(projection, source);
         found.iter().any(|got| got._id == id)

@@ -5,7 +5,6 @@
 //! shard), which never change, so what is written meanwhile neither repeats nor hides a document that stays.
 
 use anabranch_pipeline::error::Fault;
-use anabranch_schemas::search::index_of;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -61,13 +60,16 @@ pub struct Page {
     pub next: Option<Place>,
 }
 
+/// Without any hit the filtered answer is empty.
 #[derive(Deserialize)]
 struct Answer {
+    #[serde(default)]
     hits: Hits,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Hits {
+    #[serde(default)]
     hits: Vec<Hit>,
 }
 
@@ -110,18 +112,11 @@ impl SearchTarget {
         if let Some(Place { uuid, shard_id }) = after {
             query["search_after"] = json!([uuid, shard_id]);
         }
-        let index = index_of(alias);
         let path =
-            format!("/{index}/_search?allow_partial_search_results=false&filter_path=hits.hits._source");
+            format!("/{alias}/_search?allow_partial_search_results=false&filter_path=hits.hits._source");
         let answer = self.client().await?.post(&path, query.to_string()).await?;
-        let answer: Option<Answer> =
-            answer.success(&format!(", index {index}"))?.read::<Value>().map(|value| {
-                // Without any hit the filtered answer is empty.
-                serde_json::from_value(value).ok()
-            })?;
-        let mut found: Vec<Found> = answer
-            .map(|answer| answer.hits.hits.into_iter().map(|hit| hit._source).collect())
-            .unwrap_or_default();
+        let answer: Answer = answer.success(&format!(", index {alias}"))?.read()?;
+        let mut found: Vec<Found> = answer.hits.hits.into_iter().map(|hit| hit._source).collect();
         let has_more = found.len() > limit;
         found.truncate(limit);
         let last = found.last().filter(|_| has_more);

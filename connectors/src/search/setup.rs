@@ -8,12 +8,13 @@
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
 use anabranch_pipeline::projections::Assignment;
-use anabranch_schemas::search::{self, index_of};
+use anabranch_schemas::search::{self, writing_alias};
 use reqwest::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::client::Client;
+use super::rebuild::Generations;
 use super::{SETUP_COMMAND, SearchTarget, progress};
 use crate::progress::{Enrolment, START_ANEW};
 
@@ -31,9 +32,11 @@ pub struct SetupReport {
 
 /// An index as it must be.
 #[derive(Debug)]
-struct Needed {
+pub(super) struct Needed {
     index: String,
+    /// By which it is read, if by another name.
     alias: Option<String>,
+    is_written_in_bulk: bool,
     body: Value,
 }
 
@@ -41,9 +44,9 @@ struct Needed {
 #[derive(Debug)]
 enum State {
     Missing,
-    /// It stands; whether its alias does, too, and what differs.
+    /// It stands; which aliases it lacks, and what differs.
     Standing {
-        has_alias: bool,
+        missing_aliases: Vec<String>,
         faults: Vec<Fault>,
     },
 }
@@ -51,7 +54,12 @@ enum State {
 impl Needed {
     fn new(index: String, alias: Option<String>, definition: &str) -> Self {
         let body = serde_json::from_str(definition).expect("the definitions are JSON: a test reads them");
-        Self { index, alias, body }
+        Self { index, alias, is_written_in_bulk: definition != search::PROGRESS, body }
+    }
+
+    fn aliases(&self) -> impl Iterator<Item = String> {
+        let writing = self.is_written_in_bulk.then(|| writing_alias(&self.index));
+        self.alias.clone().into_iter().chain(writing)
     }
 
     fn controls(target: &SearchTarget) -> [Self; 2] {
@@ -61,16 +69,31 @@ impl Needed {
         ]
     }
 
-    fn of(assignment: &Assignment) -> Vec<Self> {
-        let mut needed: Vec<Self> = Vec::new();
-        for table in assignment.tables() {
-            let alias = &table.derived.table;
-            // Every lane has its own table of the projection, and all may lie in one index.
-            if needed.iter().all(|other| other.alias.as_ref() != Some(alias)) {
-                needed.push(Self::new(index_of(alias), Some(alias.clone()), table.derived.shape.definition));
-            }
-        }
+    /// The index that serves a projection, and the one that is built beside it.
+    fn of(assignment: &Assignment, generations: Generations) -> Vec<Self> {
+        let Generations { serving, building } = generations;
+        let alias = assignment.alias().to_owned();
+        let mut needed = vec![Self { alias: Some(alias), ..Self::beside(assignment, &serving) }];
+        needed.extend(building.map(|index| Self::beside(assignment, &index)));
         needed
+    }
+
+    /// An index of a projection that does not serve.
+    pub(super) fn beside(assignment: &Assignment, index: &str) -> Self {
+        let definition = assignment.tables().next().map_or("{}", |table| table.derived.shape.definition);
+        Self::new(index.to_owned(), None, definition)
+    }
+
+    /// Makes it if it is missing.
+    pub(super) async fn ensure(&self, client: &Client, target: &SearchTarget) -> Result<(), Fault> {
+        match self.look(client, target).await? {
+            State::Missing => self.create(client, target).await,
+            State::Standing { missing_aliases, faults } => match faults.into_iter().next() {
+                Some(fault) => Err(fault),
+                None if missing_aliases.is_empty() => Ok(()),
+                None => self.add_aliases(client, &missing_aliases).await,
+            },
+        }
     }
 
     fn subject(&self, target: &SearchTarget) -> String {
@@ -115,8 +138,13 @@ impl Needed {
                 Fault::new(Code::TargetTableShape, &subject, found).needs(needed).remedy(START_ANEW)
             }));
         }
-        let has_alias = self.alias.as_ref().is_none_or(|alias| standing["aliases"].get(alias).is_some());
-        Ok(State::Standing { has_alias, faults })
+        // One alias never leads to two indexes: a rebuild is just giving it to the other, or somebody must decide.
+        let is_taken = |alias: &String| {
+            self.alias.as_ref() == Some(alias) && found.keys().any(|name| *name != self.index)
+        };
+        let missing_aliases =
+            self.aliases().filter(|alias| standing["aliases"].get(alias).is_none() && !is_taken(alias));
+        Ok(State::Standing { missing_aliases: missing_aliases.collect(), faults })
     }
 
     fn missing(&self, target: &SearchTarget, what: &str) -> Fault {
@@ -125,9 +153,7 @@ impl Needed {
 
     async fn create(&self, client: &Client, target: &SearchTarget) -> Result<(), Fault> {
         let mut body = self.body.clone();
-        if let Some(alias) = &self.alias {
-            body["aliases"] = json!({ alias: {} });
-        }
+        body["aliases"] = self.aliases().map(|alias| (alias, json!({}))).collect();
         let answer = client.put(&format!("/{}", self.index), body.to_string()).await?;
         if answer.status == StatusCode::BAD_REQUEST
             && let State::Standing { .. } = self.look(client, target).await?
@@ -138,10 +164,11 @@ impl Needed {
         answer.success(&format!(", index {}", self.index)).map(drop)
     }
 
-    async fn add_alias(&self, client: &Client) -> Result<(), Fault> {
-        let Some(alias) = &self.alias else { return Ok(()) };
-        let action = json!({ "actions": [{ "add": { "index": self.index, "alias": alias } }] });
-        client.post("/_aliases", action.to_string()).await?.success(&format!(", alias {alias}")).map(drop)
+    async fn add_aliases(&self, client: &Client, aliases: &[String]) -> Result<(), Fault> {
+        let add = |alias| json!({ "add": { "index": self.index, "alias": alias } });
+        let actions = json!({ "actions": aliases.iter().map(add).collect::<Vec<_>>() });
+        let thing = format!(", index {}", self.index);
+        client.post("/_aliases", actions.to_string()).await?.success(&thing).map(drop)
     }
 }
 
@@ -180,37 +207,51 @@ pub(super) async fn setup(target: &SearchTarget) -> Result<SetupReport, Fault> {
                 return Err(fault);
             }
         }
-        for needed in Needed::of(assignment) {
+        for needed in Needed::of(assignment, generations(client, target, assignment, &enrolment).await?) {
             match needed.look(client, target).await? {
                 State::Missing if enrolment.has_moved(&assignment.name) => return Err(gone(target, &needed)),
                 State::Missing => missing.push(needed),
-                State::Standing { has_alias, .. } => {
+                State::Standing { missing_aliases, .. } => {
                     if !enrolment.knows_projection(&assignment.name) {
                         require_empty(client, target, &needed).await?;
                     }
-                    if !has_alias {
-                        unnamed.push(needed);
-                    }
+                    unnamed.push((needed, missing_aliases));
                 }
             }
         }
     }
     for control in [progress_index, dead_letters] {
-        if let State::Missing = control.look(client, target).await? {
-            missing.push(control);
+        match control.look(client, target).await? {
+            State::Missing => missing.push(control),
+            State::Standing { missing_aliases, .. } => unnamed.push((control, missing_aliases)),
         }
     }
+    unnamed.retain(|(_, aliases)| !aliases.is_empty());
     for needed in &missing {
         needed.create(client, target).await?;
     }
-    for needed in &unnamed {
-        needed.add_alias(client).await?;
+    for (needed, aliases) in &unnamed {
+        needed.add_aliases(client, aliases).await?;
     }
     (report.indexes, report.aliases) = (missing.len(), unnamed.len());
     failpoints::reach("setup-after-tables").await;
     enrol(client, target, &mut report).await?;
     failpoints::reach("setup-after-progress").await;
     Ok(report)
+}
+
+/// What was noted beside progress: nothing before there is any.
+async fn generations(
+    client: &Client,
+    target: &SearchTarget,
+    assignment: &Assignment,
+    enrolment: &Enrolment,
+) -> Result<Generations, Fault> {
+    let noted = match enrolment.knows_projection(&assignment.name) {
+        true => progress::read_indexes(client, target, &assignment.name).await?,
+        false => Vec::new(),
+    };
+    Ok(Generations::of(assignment, noted))
 }
 
 /// Progress of lanes that never had any, then the note that they have it: a crash between them is repaired by the next.
@@ -270,7 +311,12 @@ async fn look(target: &SearchTarget, faults: &mut Vec<Fault>) -> Result<(), Faul
     for (number, control) in Needed::controls(target).into_iter().enumerate() {
         match control.look(client, target).await? {
             State::Missing => faults.push(control.missing(target, "it does not exist")),
-            State::Standing { faults: differences, .. } => {
+            State::Standing { faults: differences, missing_aliases } => {
+                faults.extend(
+                    missing_aliases
+                        .iter()
+                        .map(|alias| control.missing(target, &format!("alias `{alias}` is missing"))),
+                );
                 if number == 0 && differences.is_empty() {
                     enrolment = Some(progress::read_enrolment(client, target).await?);
                 }
@@ -282,14 +328,18 @@ async fn look(target: &SearchTarget, faults: &mut Vec<Fault>) -> Result<(), Faul
         let fault = enrolment.as_ref().and_then(|enrolment| progress_fault(target, assignment, enrolment));
         let has_moved = enrolment.as_ref().is_some_and(|enrolment| enrolment.has_moved(&assignment.name));
         faults.extend(fault);
-        for needed in Needed::of(assignment) {
+        let generations = match &enrolment {
+            Some(enrolment) => generations(client, target, assignment, enrolment).await?,
+            None => Generations::of(assignment, Vec::new()),
+        };
+        for needed in Needed::of(assignment, generations) {
             match needed.look(client, target).await {
                 Ok(State::Missing) if has_moved => faults.push(gone(target, &needed)),
                 Ok(State::Missing) => faults.push(needed.missing(target, "it does not exist")),
-                Ok(State::Standing { has_alias, faults: differences }) => {
-                    if !has_alias {
-                        faults.push(needed.missing(target, "its alias is missing"));
-                    }
+                Ok(State::Standing { missing_aliases, faults: differences }) => {
+                    let missing =
+                        |alias: &String| needed.missing(target, &format!("alias `{alias}` is missing"));
+                    faults.extend(missing_aliases.iter().map(missing));
                     faults.extend(differences);
                 }
                 Err(fault) => faults.push(fault),

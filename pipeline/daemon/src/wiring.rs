@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anabranch_connectors::StoredProgress;
-use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_connectors::mysql::target::{self as mysql, MysqlLane, MysqlMapping, MysqlOutbox, MysqlTarget};
 use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::redis::{RedisCache, RedisSettings};
@@ -20,7 +19,7 @@ use anabranch_pipeline::ports::{self, SourceConnector};
 use anabranch_pipeline::projections::{LaneScope, Projection};
 use tokio::sync::{OnceCell, Semaphore};
 
-pub use anabranch_connectors::mysql::source::{CapturedTable, TextRow, holds_gtids};
+pub use anabranch_connectors::mysql::source::{CapturedTable, MysqlSource as Source, TextRow, holds_gtids};
 pub use anabranch_connectors::mysql::target::MysqlMapping as Mapping;
 pub use anabranch_connectors::nats::{NatsLog as Log, TailFrom};
 pub use anabranch_connectors::redis::RedisCache as CodeStore;
@@ -37,7 +36,7 @@ struct Connectors {
     config: Config,
     /// Connected by the first who needs it; the client reconnects by itself.
     log: OnceCell<NatsLog>,
-    sources: BTreeMap<String, Source>,
+    sources: BTreeMap<String, WiredSource>,
     targets: BTreeMap<String, Target>,
     projections: BTreeMap<String, Projection>,
     caches: BTreeMap<String, Cache>,
@@ -52,9 +51,9 @@ pub struct Cache {
     pub outboxes: Vec<MysqlOutbox>,
 }
 
-struct Source {
+struct WiredSource {
     config: SourceConfig,
-    connector: MysqlSource,
+    connector: Source,
     direct_feeds: Arc<Semaphore>,
 }
 
@@ -73,7 +72,8 @@ enum TargetServer {
 /// The search documents of a projection. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Documents {
-    target: SearchTarget,
+    pub projection: String,
+    pub target: SearchTarget,
     index: String,
 }
 
@@ -102,9 +102,9 @@ impl Wiring {
             .sources
             .iter()
             .map(|source| {
-                let connector = MysqlSource::new(source, &config.entities, config.limits.heartbeat);
+                let connector = Source::new(source, &config.entities, config.limits.heartbeat);
                 let direct_feeds = Arc::new(Semaphore::new(config.limits.direct_feeds.get()));
-                (source.name.clone(), Source { config: source.clone(), connector, direct_feeds })
+                (source.name.clone(), WiredSource { config: source.clone(), connector, direct_feeds })
             })
             .collect();
         let mysql = MysqlTarget::all(&config).into_iter().map(TargetServer::Mysql);
@@ -130,12 +130,26 @@ impl Wiring {
 
     /// The documents that answer searches: those of the first projection that has some.
     pub fn documents(&self) -> Option<Documents> {
-        self.0.config.projections.iter().find_map(|projection| {
+        self.all_documents().next()
+    }
+
+    /// The documents of every projection that has some.
+    pub fn all_documents(&self) -> impl Iterator<Item = Documents> {
+        self.0.config.projections.iter().filter_map(|projection| {
             let ProjectionKind::SerialDocuments(DocumentIndex { index }) = &projection.kind else {
                 return None;
             };
             let target = SearchTarget::new(&self.0.config, projection.targets.first()?)?;
-            Some(Documents { target, index: index.clone() })
+            Some(Documents { projection: projection.name.clone(), target, index: index.clone() })
+        })
+    }
+
+    /// The documents of a projection.
+    pub fn documents_of(&self, projection: &str) -> Result<Documents, Fault> {
+        self.projection(projection)?;
+        self.all_documents().find(|documents| documents.projection == projection).ok_or_else(|| {
+            Fault::new(Code::ConfigInvalid, format!("projection {projection}"), "it has no search documents")
+                .needs("a projection of kind `serial_documents`")
         })
     }
 
@@ -145,7 +159,7 @@ impl Wiring {
         self.0.log.get_or_try_init(|| NatsLog::connect(&config.log, &config.name, &config.limits)).await
     }
 
-    pub fn source(&self, name: &str) -> Result<&MysqlSource, Fault> {
+    pub fn source(&self, name: &str) -> Result<&Source, Fault> {
         Ok(&self.wired_source(name)?.connector)
     }
 
@@ -158,7 +172,7 @@ impl Wiring {
         Ok(&self.wired_source(source)?.direct_feeds)
     }
 
-    fn wired_source(&self, name: &str) -> Result<&Source, Fault> {
+    fn wired_source(&self, name: &str) -> Result<&WiredSource, Fault> {
         self.0.sources.get(name).ok_or_else(|| unknown("source", name))
     }
 

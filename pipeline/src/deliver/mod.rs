@@ -14,5 +14,5 @@ mod window;
 
 pub use mutation::{Cell, DerivedTable, Flush, Mutation, MutationAction, OrderedMutation, TableShape};
 pub use progress::{LaneId, Progress};
-pub use rewind::{Past, Rewind, rewind};
+pub use rewind::{Past, Rewind, fence, rewind};
 pub use run::{Lane, run};

@@ -79,6 +79,21 @@ impl<S: SourceConnector, L: Log> Past<'_, S, L> {
     }
 }
 
+/// Raises the lane's revision and nothing else, and returns its position: a flush that is under way is refused and done
+/// again by whoever runs the lane.
+pub async fn fence(store: &mut impl LaneStore) -> Result<Lsn, Fault> {
+    let mut attempt = 1;
+    loop {
+        let mut progress = store.load().await?;
+        progress.revision += 1;
+        let position = progress.position;
+        match store.commit(&Flush::new(progress)).await {
+            Err(fault) if fault.code() == Code::TargetFenced && attempt < ATTEMPTS => attempt += 1,
+            ended => return ended.map(|()| position),
+        }
+    }
+}
+
 /// Sets the lane back; returns its progress before. With `is_rehearsal` nothing is changed.
 ///
 /// A lane goes back only: what it would skip going forward would be missing for ever. One that has not begun may be

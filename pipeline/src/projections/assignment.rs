@@ -54,6 +54,11 @@ impl Assignment {
         tables.filter(|(_, table)| table.lane == lane).map(|(index, _)| index).collect()
     }
 
+    /// The name of its first table: of documents, the alias of their one index.
+    pub fn alias(&self) -> &str {
+        self.tables().next().map_or("", |table| &table.derived.table)
+    }
+
     /// What progress on the target was made for.
     pub fn fingerprint(&self) -> String {
         self.projection.fingerprint(self.target)

@@ -9,6 +9,7 @@ mod explain;
 mod lookup;
 mod replay;
 mod run;
+mod search;
 mod setup;
 mod status;
 mod tail;
@@ -52,6 +53,7 @@ enum Command {
     Tail(tail::Arguments),
     Lookup(lookup::Arguments),
     Replay(replay::Arguments),
+    Search(search::Arguments),
     Completions(completions::Arguments),
     Explain(explain::Arguments),
 }
@@ -87,6 +89,7 @@ impl Cli {
             Command::Tail(arguments) => tail::run(self, arguments),
             Command::Lookup(arguments) => lookup::run(self, arguments),
             Command::Replay(arguments) => replay::run(self, arguments),
+            Command::Search(arguments) => search::run(self, arguments),
             Command::Completions(arguments) => Ok(completions::run(arguments)),
             Command::Explain(arguments) => explain::run(arguments),
         }

@@ -14,7 +14,7 @@ use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
 use crate::observe::lanes;
 use crate::output;
-use crate::wiring::Wiring;
+use crate::wiring::{Log, Source, Wiring};
 
 /// Apply a part of the past once more, for one projection; others are not touched or delayed
 #[derive(Debug, Args)]
@@ -126,14 +126,19 @@ fn chosen(wiring: &Wiring, arguments: &Arguments) -> Result<Vec<LaneId>, Fault> 
     Ok(lanes)
 }
 
+/// The past of a source, for whoever goes back into it.
+pub(super) async fn past<'w>(wiring: &'w Wiring, source: &'w str) -> Result<Past<'w, Source, Log>, Fault> {
+    Ok(Past {
+        source,
+        connector: wiring.source(source)?,
+        log: wiring.log().await?,
+        start: &wiring.source_config(source)?.start,
+    })
+}
+
 async fn set_back(wiring: &Wiring, id: &LaneId, arguments: &Arguments) -> Result<Done, Fault> {
     let mut store = wiring.lane(id)?;
-    let past = Past {
-        source: &id.source,
-        connector: wiring.source(&id.source)?,
-        log: wiring.log().await?,
-        start: &wiring.source_config(&id.source)?.start,
-    };
+    let past = past(wiring, &id.source).await?;
     let to = match &arguments.from {
         From::Nothing => past.nothing(arguments.accept_missing_history).await?,
         From::Place(place) => past.place(place.clone()).await?,

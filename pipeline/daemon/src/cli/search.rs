@@ -1,0 +1,184 @@
+//! `search`: what is done to the index of a document projection as a whole.
+//!
+//! `rebuild` fills a new index from the sources' past beside the one that serves, with lanes of its own in this process,
+//! and puts it in the other's place. Daemons go on meanwhile; they write both. Cut off, it goes on when it is repeated.
+
+use std::time::Duration;
+
+use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId, fence};
+use anabranch_pipeline::error::{Class, Fault};
+use anabranch_pipeline::ports::READER_SEAT;
+use anabranch_pipeline::projections::Defects;
+use anabranch_schemas::change::Change;
+use anabranch_schemas::lsn::Lsn;
+use clap::{Args, Subcommand};
+use futures::future::try_join_all;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::replay::past;
+use super::{Cli, Outcome, block_on};
+use crate::exit::Exit;
+use crate::observe::lanes;
+use crate::output;
+use crate::wiring::{Documents, Wiring};
+
+/// Between two attempts of a lane.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// A line of progress this often.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Look after the index of a document projection
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Rebuild(Rebuild),
+}
+
+/// Build the index anew beside the one that serves, then let it serve; repeat it when it was cut off
+#[derive(Debug, Args)]
+struct Rebuild {
+    /// Projection of kind serial_documents
+    projection: String,
+    /// Go on although the oldest binlog is not the first, so that rows not changed since will be missing
+    #[arg(long)]
+    accept_missing_history: bool,
+    /// Remove the old index at the end; else it stays as it was then, and nobody writes it any more
+    #[arg(long)]
+    remove_old: bool,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
+    let wiring = Wiring::new(cli.configuration()?);
+    let Command::Rebuild(arguments) = &arguments.command;
+    block_on(rebuild(&wiring, arguments))?.map(|()| Exit::Success).map_err(|fault| vec![fault])
+}
+
+async fn rebuild(wiring: &Wiring, arguments: &Rebuild) -> Result<(), Fault> {
+    let documents = wiring.documents_of(&arguments.projection)?;
+    let (target, projection) = (&documents.target, documents.projection.as_str());
+    let mut ids = lanes(wiring.config());
+    ids.retain(|id| id.projection == projection);
+    let mut sources: Vec<&str> = ids.iter().map(|id| id.source.as_str()).collect();
+    sources.dedup();
+    for source in sources {
+        past(wiring, source).await?.nothing(arguments.accept_missing_history).await?;
+    }
+    let generations = target.generations(projection).await?;
+    let (serving, index) = (&generations.serving, target.next_index(projection).await?);
+    let (verb, now) =
+        (if arguments.dry_run { "would be" } else { "is" }, target.count(serving, false).await?);
+    let begun = if generations.building.is_some() { "built further" } else { "built" };
+    let text =
+        format!("{index} {verb} {begun} by {} lanes beside {serving}, which has {now} documents", ids.len());
+    _ = output::line(&text);
+    if arguments.dry_run {
+        return Ok(());
+    }
+    let index = target.begin_rebuild(projection).await?;
+    try_join_all((0..).zip(&ids).map(|(number, id)| build(wiring, &documents, (number, id), &index))).await?;
+    let old = target.end_rebuild(projection, &index, arguments.remove_old).await?;
+    let (count, what) =
+        (target.count(&index, false).await?, if arguments.remove_old { "removed" } else { "kept" });
+    _ = output::line(&format!("{index} serves with {count} documents; {old} is {what}"));
+    Ok(())
+}
+
+/// Brings the past of one lane into the new index.
+async fn build(
+    wiring: &Wiring,
+    documents: &Documents,
+    (number, id): (u32, &LaneId),
+    index: &str,
+) -> Result<(), Fault> {
+    let (reached, mut seen) = watch::channel(Lsn::ZERO);
+    let done = CancellationToken::new();
+    let goal = async {
+        let mut living = wiring.lane(id)?;
+        // Up to the first place the lane wrote the old index alone; what it withdrew before the second may have missed
+        // documents that were written here later.
+        for _ in 0..2 {
+            let position = fence(&mut living).await?;
+            report(id, position, &mut seen).await;
+        }
+        done.cancel();
+        Ok(())
+    };
+    let work =
+        retried(wiring, || attempt(wiring, documents, (number, id), index, (&reached, &done)), &reached);
+    tokio::try_join!(goal, work).map(|_| ())
+}
+
+/// Waits until the position is reached, and says how far it is.
+async fn report(id: &LaneId, position: Lsn, seen: &mut watch::Receiver<Lsn>) {
+    loop {
+        let reached = seen.wait_for(|reached| *reached >= position);
+        if tokio::time::timeout(REPORT_INTERVAL, reached).await.is_ok() {
+            return;
+        }
+        let at = *seen.borrow();
+        tracing::info!(lane = %id, %at, to = %position, "rebuilding");
+    }
+}
+
+/// Repeats an attempt that failed with what may pass, while it goes on within the retry budget.
+async fn retried<W: Future<Output = Result<(), Fault>>>(
+    wiring: &Wiring,
+    attempt: impl Fn() -> W,
+    reached: &watch::Sender<Lsn>,
+) -> Result<(), Fault> {
+    let (mut moved_at, mut last) = (Instant::now(), *reached.borrow());
+    loop {
+        let Err(fault) = attempt().await else { return Ok(()) };
+        let now = *reached.borrow();
+        if now > last {
+            (moved_at, last) = (Instant::now(), now);
+        }
+        if fault.class() != Class::Transient || moved_at.elapsed() > wiring.config().limits.retry_budget {
+            return Err(fault);
+        }
+        tracing::warn!(%fault, "tried again");
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+async fn attempt(
+    wiring: &Wiring,
+    documents: &Documents,
+    (number, id): (u32, &LaneId),
+    index: &str,
+    (reached, done): (&watch::Sender<Lsn>, &CancellationToken),
+) -> Result<(), Fault> {
+    let mut store = documents.target.building_lane(id, index).ok_or_else(|| unknown(id))?;
+    let (projection, scope, name) = (store.projection().clone(), store.scope(), store.id().clone());
+    let project = |change: &Change<'_, '_>, flush: &mut Flush| {
+        projection.project(change, scope, flush, &mut Defects::default());
+    };
+    let config = wiring.config();
+    // Seats behind those of the daemon's own lanes.
+    let taken = lanes(config).iter().filter(|lane| lane.source == id.source).count();
+    let lane = Lane {
+        id: &name,
+        log: wiring.log().await?,
+        source: wiring.source(&id.source)?,
+        seat: READER_SEAT + 1 + taken as u32 + number,
+        start: &wiring.source_config(&id.source)?.start,
+        feeds: wiring.direct_feeds(&id.source)?,
+        limits: &config.limits,
+    };
+    deliver::run(lane, &mut store, project, reached, done).await
+}
+
+fn unknown(id: &LaneId) -> Fault {
+    use anabranch_pipeline::error::Code;
+    Fault::new(Code::ConfigInvalid, format!("lane {id}"), "it is not in the configuration")
+}
