@@ -25,6 +25,9 @@ pub const CACHE_BELIEVED: &str = "anabranch_cache_believed";
 pub const CACHE_FILLS: &str = "anabranch_cache_fills_total";
 pub const CACHE_INVALIDATIONS: &str = "anabranch_cache_invalidations_total";
 pub const CACHE_FAULTS: &str = "anabranch_cache_faults_total";
+pub const SEARCH_DOCUMENTS: &str = "anabranch_search_documents";
+pub const SEARCH_TOMBSTONES: &str = "anabranch_search_tombstones";
+pub const SEARCH_DEAD_LETTERS: &str = "anabranch_search_dead_letters";
 pub const TASK_STATE: &str = "anabranch_task_state";
 pub const FAULTS: &str = "anabranch_faults_total";
 
@@ -78,6 +81,18 @@ pub fn describe() {
     describe_counter!(CACHE_FILLS, "Complete sets stored in the cache");
     describe_counter!(CACHE_INVALIDATIONS, "Codes removed from the cache because their mapping rows changed");
     describe_counter!(CACHE_FAULTS, "Readings of and writings to the cache that failed, by code");
+    describe_gauge!(
+        SEARCH_DOCUMENTS,
+        "Documents of the index that serves, without tombstones, by projection"
+    );
+    describe_gauge!(
+        SEARCH_TOMBSTONES,
+        "Tombstones of deleted or withdrawn documents in the index that serves, by projection"
+    );
+    describe_gauge!(
+        SEARCH_DEAD_LETTERS,
+        "Documents that the index rejected and that are parked, by projection"
+    );
     describe_counter!(
         ROW_DEFECTS,
         "Changes to rows that are in no derived table, or hold an odd code, by projection, source and reason"

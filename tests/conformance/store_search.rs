@@ -206,8 +206,27 @@ async fn a_rejected_document_is_parked_and_the_rest_goes_on() {
     assert_eq!(letter["reason"], json!("mapper_parsing_exception"));
     assert!(!letter.to_string().contains("no number"), "no values: {letter}");
 
-    apply(&mut lane, &progress, vec![(8, 0, insert(2, &[("account_id", b"2")]))]).await.unwrap();
+    let listed = place.target().dead_letters("documents", 10).await.unwrap();
+    assert_eq!(
+        listed.iter().map(|letter| letter.document.as_str()).collect::<Vec<_>>(),
+        [letter["document"].as_str().unwrap()]
+    );
+    let changes =
+        vec![(8, 0, insert(2, &[("account_id", b"none")])), (8, 0, insert(4, &[("account_id", b"none")]))];
+    let progress = apply(&mut lane, &progress, changes).await.unwrap();
+    let (mut another, _) = place.lane("source-a", 0).await;
+    let changes = vec![(9, 0, insert(2, &[("account_id", b"2")]))];
+    let progress = apply(&mut another, &progress, changes).await.unwrap();
     assert_eq!(place.documents().await.len(), 3, "a later change of the claim is taken");
+    let left = place.target().dead_letters("documents", 10).await.unwrap();
+    assert_eq!(
+        left.iter().map(|letter| letter.lsn).collect::<Vec<_>>(),
+        [8],
+        "its letters are superseded: {left:?}"
+    );
+    assert_eq!(place.target().drop_letters(&left).await.unwrap(), 1);
+    assert!(place.target().dead_letters("documents", 10).await.unwrap().is_empty());
+    assert_eq!(another.load().await.unwrap(), progress);
 }
 
 #[tokio::test(flavor = "multi_thread")]

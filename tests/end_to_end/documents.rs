@@ -146,6 +146,11 @@ async fn rebuilt(installation: &Installation<'_>) {
     let old = search.standing(&format!("{INDEX}-v1")).await;
     assert_eq!(old[&damaged]["imei1"], json!("damaged"));
     installation.command(&["check"]).await.expect_success();
+    let status = installation.command(&["status", "--json"]).await;
+    let shown: Json = serde_json::from_str(&status.stdout).unwrap();
+    let [shown] = shown["searches"].as_array().unwrap().as_slice() else { panic!("{shown}") };
+    assert_eq!((&shown["index"], &shown["dead_letters"]), (&json!(format!("{INDEX}-v1-2")), &json!(0)), "{shown}");
+    installation.command(&["dead-letters", "list"]).await.expect_success();
 }
 
 /// Devices are found by parts of their codes, page by page; what cannot be asked is refused by name.

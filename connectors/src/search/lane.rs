@@ -5,7 +5,7 @@
 //! forgets the versions of what it deletes. A stale writer is told before it writes; one that is paused behind that and
 //! wakes later can only write what its log says at those positions, and its progress is refused.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_pipeline::deliver::{
     Cell, DerivedTable, Flush, LaneId, MutationAction, OrderedMutation, Progress,
@@ -21,9 +21,11 @@ use anabranch_schemas::shard::ShardId;
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::sync::OnceCell;
 
 use super::bulk::{self, Document, Rejected};
 use super::client::Client;
+use super::letters::{self, Letters};
 use super::progress::Read;
 use super::{SearchTarget, progress};
 
@@ -40,6 +42,8 @@ pub struct SearchLane {
     id: LaneId,
     /// The one index that it builds anew; else it writes those of its projection.
     built: Option<String>,
+    /// Read before the first document.
+    letters: OnceCell<Mutex<Letters>>,
 }
 
 #[derive(Deserialize)]
@@ -63,7 +67,7 @@ struct Hit {
 
 impl SearchLane {
     pub(super) fn new(target: SearchTarget, assignment: Arc<Assignment>, id: LaneId) -> Self {
-        Self { target, assignment, id, built: None }
+        Self { target, assignment, id, built: None, letters: OnceCell::new() }
     }
 
     /// A lane with a progress of its own that writes one index only.
@@ -73,7 +77,7 @@ impl SearchLane {
         id: LaneId,
         index: &str,
     ) -> Self {
-        Self { target, assignment, id, built: Some(index.to_owned()) }
+        Self { target, assignment, id, built: Some(index.to_owned()), letters: OnceCell::new() }
     }
 
     pub fn id(&self) -> &LaneId {
@@ -157,36 +161,23 @@ impl SearchLane {
 
     /// Writes documents and parks those that the server will never take.
     async fn write(&self, client: &Client, index: &str, documents: &[Document]) -> Result<(), Fault> {
+        let read = async || Letters::read(client, &self.target, &self.id).await.map(Mutex::new);
+        let letters = self.letters.get_or_try_init(read).await?;
+        let locked = || letters.lock().unwrap_or_else(PoisonError::into_inner);
         let rejected = bulk::write(client, index, documents).await?;
-        if rejected.is_empty() {
-            return Ok(());
+        let superseded = locked().superseded(index, documents, &rejected);
+        if !superseded.is_empty() {
+            letters::remove(client, &self.target, &superseded).await?;
+            locked().forget(&superseded);
         }
-        let letters: Vec<Document> = rejected.iter().map(|one| self.dead_letter(index, one)).collect();
-        for letter in &rejected {
-            let (document, reason) = (&letter.id, &letter.reason);
-            tracing::warn!(lane = %self.id, index, document, reason, "the index rejects a document: it is parked");
+        if !rejected.is_empty() {
+            for Rejected { id, reason, .. } in &rejected {
+                tracing::warn!(lane = %self.id, index, document = id, reason, "the index rejects a document: it is parked");
+            }
+            letters::park(client, &self.target, &self.id, index, &rejected).await?;
+            locked().note(index, &rejected);
         }
-        let place = self.target.dead_letters_index();
-        let unwritten = bulk::write(client, &place, &letters).await?;
-        match unwritten.first() {
-            None => Ok(()),
-            Some(one) => Err(Fault::new(
-                Code::TargetTableShape,
-                format!("{}, index {place}", self.target.subject()),
-                format!("it rejects dead letters ({})", one.reason),
-            )
-            .needs("the index that set-up made")),
-        }
-    }
-
-    fn dead_letter(&self, index: &str, rejected: &Rejected) -> Document {
-        let letter = json!({
-            "projection": self.id.projection, "source": self.id.source, "lane": self.id.lane, "index": index,
-            "document": rejected.id, "lsn": rejected.lsn.as_u64(), "reason": rejected.reason,
-            "parked_at": wall_clock::now_ms(),
-        });
-        let id = format!("{index}:{}", rejected.id);
-        Document { id, lsn: rejected.lsn, source: letter.to_string().into_bytes() }
+        Ok(())
     }
 
     fn document(&self, table: &DerivedTable, mutation: &OrderedMutation<'_>) -> Document {

@@ -3,12 +3,14 @@
 //! [`SearchTarget`] is one configured target with the projections that have an index on it: `setup.rs` makes indexes
 //! and first progress and is the pre-flight, [`SearchLane`] in `lane.rs` applies flushes. `client.rs` asks and names what
 //! was answered, `bulk.rs` writes many documents, `progress.rs` is a lane's progress as a document,
-//! `query.rs` finds documents for people, `rebuild.rs` builds an index anew beside the one that serves.
+//! `query.rs` finds documents for people, `rebuild.rs` builds an index anew beside the one that serves,
+//! `letters.rs` are the documents that were rejected.
 
 mod bulk;
 mod client;
 mod error;
 mod lane;
+mod letters;
 mod progress;
 mod query;
 mod rebuild;
@@ -25,8 +27,9 @@ use tokio::sync::OnceCell;
 
 use self::client::Client;
 pub use self::lane::SearchLane;
+pub use self::letters::DeadLetter;
 pub use self::query::{Found, PART_CHARACTERS_MIN, Page, Place, Question};
-pub use self::rebuild::Generations;
+pub use self::rebuild::{Generations, Overview};
 pub use self::setup::SetupReport;
 use crate::progress::StoredProgress;
 

@@ -28,6 +28,17 @@ pub struct Generations {
     pub building: Option<String>,
 }
 
+/// What a projection has in a cluster, as far as the index was refreshed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overview {
+    pub generations: Generations,
+    /// Of the index that serves, without tombstones.
+    pub documents: u64,
+    pub tombstones: u64,
+    /// Documents that were rejected and are parked.
+    pub dead_letters: u64,
+}
+
 impl Generations {
     /// From what was noted, the one that serves first.
     pub(super) fn of(assignment: &Assignment, noted: Vec<String>) -> Self {
@@ -104,7 +115,7 @@ impl SearchTarget {
         // Searches of the next moment shall find what lanes wrote up to now.
         client.post(&format!("/{index}/_refresh"), Vec::new()).await?.success(&format!(", index {index}"))?;
         let mut actions = vec![json!({ "add": { "index": index, "alias": alias } })];
-        let answer = client.get(&format!("/_alias/{alias}")).await?;
+        let answer = client.get(&format!("/{alias}")).await?;
         if answer.status != StatusCode::NOT_FOUND {
             let holders: Map<String, Value> = answer.success(&format!(", alias {alias}"))?.read()?;
             let others = holders.keys().filter(|holder| *holder != index);
@@ -125,25 +136,31 @@ impl SearchTarget {
         Ok(serving)
     }
 
-    /// How many documents of an index there are, tombstones left out or alone.
-    pub async fn count(&self, index: &str, withdrawn: bool) -> Result<u64, Fault> {
-        let query = json!({ "query": { "term": { "withdrawn": withdrawn } } });
-        count(self.client().await?, index, &query).await
+    /// How many documents of an index there are, without tombstones.
+    pub async fn count(&self, index: &str) -> Result<u64, Fault> {
+        count(self.client().await?, index, json!({ "withdrawn": false })).await
     }
 
-    /// How many documents of a projection were rejected and are parked.
-    pub async fn parked(&self, projection: &str) -> Result<u64, Fault> {
-        let query = json!({ "query": { "term": { "projection": projection } } });
-        count(self.client().await?, &self.dead_letters_index(), &query).await
+    /// What a projection has here.
+    pub async fn overview(&self, projection: &str) -> Result<Overview, Fault> {
+        let (client, generations) = (self.client().await?, self.generations(projection).await?);
+        let letters = self.dead_letters_index();
+        let (documents, tombstones, dead_letters) = tokio::try_join!(
+            count(client, &generations.serving, json!({ "withdrawn": false })),
+            count(client, &generations.serving, json!({ "withdrawn": true })),
+            count(client, &letters, json!({ "projection": projection })),
+        )?;
+        Ok(Overview { generations, documents, tombstones, dead_letters })
     }
 }
 
-async fn count(client: &Client, index: &str, query: &Value) -> Result<u64, Fault> {
+/// How many documents have this value.
+async fn count(client: &Client, index: &str, term: Value) -> Result<u64, Fault> {
     #[derive(Deserialize)]
     struct Counted {
         count: u64,
     }
-    let path = format!("/{index}/_count");
+    let (path, query) = (format!("/{index}/_count"), json!({ "query": { "term": term } }));
     let answer = client.post(&path, query.to_string()).await?.success(&format!(", index {index}"))?;
     Ok(answer.read::<Counted>()?.count)
 }

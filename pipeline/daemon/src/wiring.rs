@@ -24,7 +24,7 @@ pub use anabranch_connectors::mysql::target::MysqlMapping as Mapping;
 pub use anabranch_connectors::nats::{NatsLog as Log, TailFrom};
 pub use anabranch_connectors::redis::RedisCache as CodeStore;
 pub use anabranch_connectors::search::{
-    Found as Document, PART_CHARACTERS_MIN, Page as SearchPage, Place as SearchPlace,
+    DeadLetter, Found as Document, Overview, PART_CHARACTERS_MIN, Page as SearchPage, Place as SearchPlace,
     Question as SearchQuestion,
 };
 

@@ -5,6 +5,7 @@
 
 mod check;
 mod completions;
+mod dead_letters;
 mod explain;
 mod lookup;
 mod replay;
@@ -54,6 +55,7 @@ enum Command {
     Lookup(lookup::Arguments),
     Replay(replay::Arguments),
     Search(search::Arguments),
+    DeadLetters(dead_letters::Arguments),
     Completions(completions::Arguments),
     Explain(explain::Arguments),
 }
@@ -90,6 +92,7 @@ impl Cli {
             Command::Lookup(arguments) => lookup::run(self, arguments),
             Command::Replay(arguments) => replay::run(self, arguments),
             Command::Search(arguments) => search::run(self, arguments),
+            Command::DeadLetters(arguments) => dead_letters::run(self, arguments),
             Command::Completions(arguments) => Ok(completions::run(arguments)),
             Command::Explain(arguments) => explain::run(arguments),
         }

@@ -75,8 +75,7 @@ async fn rebuild(wiring: &Wiring, arguments: &Rebuild) -> Result<(), Fault> {
     }
     let generations = target.generations(projection).await?;
     let (serving, index) = (&generations.serving, target.next_index(projection).await?);
-    let (verb, now) =
-        (if arguments.dry_run { "would be" } else { "is" }, target.count(serving, false).await?);
+    let (verb, now) = (if arguments.dry_run { "would be" } else { "is" }, target.count(serving).await?);
     let begun = if generations.building.is_some() { "built further" } else { "built" };
     let text =
         format!("{index} {verb} {begun} by {} lanes beside {serving}, which has {now} documents", ids.len());
@@ -87,8 +86,7 @@ async fn rebuild(wiring: &Wiring, arguments: &Rebuild) -> Result<(), Fault> {
     let index = target.begin_rebuild(projection).await?;
     try_join_all((0..).zip(&ids).map(|(number, id)| build(wiring, &documents, (number, id), &index))).await?;
     let old = target.end_rebuild(projection, &index, arguments.remove_old).await?;
-    let (count, what) =
-        (target.count(&index, false).await?, if arguments.remove_old { "removed" } else { "kept" });
+    let (count, what) = (target.count(&index).await?, if arguments.remove_old { "removed" } else { "kept" });
     _ = output::line(&format!("{index} serves with {count} documents; {old} is {what}"));
     Ok(())
 }

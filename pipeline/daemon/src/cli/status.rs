@@ -1,4 +1,4 @@
-//! `status`: every source, lane and cache with position, lag, rate and state.
+//! `status`: every source, lane, cache and index with position, lag, rate and state.
 //!
 //! It asks the servers themselves, twice, so it needs no running daemon. When the daemon of this configuration
 //! answers on `http.listen`, its task states are shown too, and its lag, which knows the past.
@@ -14,8 +14,8 @@ use super::{Cli, Outcome, block_on};
 use crate::api::client;
 use crate::exit::Exit;
 use crate::observe::{
-    CacheView, LaneView, Observatory, SourceView, StatusView, TaskView, cache_task, lane_task, poll,
-    reader_task,
+    CacheView, LaneView, Observatory, SearchView, SourceView, StatusView, TaskView, cache_task, lane_task,
+    poll, reader_task,
 };
 use crate::output::{self, Reader};
 use crate::wall_clock;
@@ -152,10 +152,16 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
         out.push('\n');
         table(&mut out, ["CACHE", "STATE", "DELAY"], status.caches.iter().map(cache_row));
     }
+    if !status.searches.is_empty() {
+        out.push('\n');
+        let heads = ["SEARCH", "INDEX", "BUILDING", "DOCUMENTS", "TOMBSTONES", "DEAD LETTERS"];
+        table(&mut out, heads, status.searches.iter().map(search_row));
+    }
+    let searches = status.searches.iter().map(|search| (search.projection.clone(), &search.fault));
     let sources = status.sources.iter().map(|source| (source.source.clone(), &source.fault));
     let lanes = status.lanes.iter().map(|lane| (lane.id(), &lane.fault));
     let caches = status.caches.iter().map(|cache| (cache.cache.clone(), &cache.fault));
-    for (thing, fault) in sources.chain(lanes).chain(caches) {
+    for (thing, fault) in sources.chain(lanes).chain(caches).chain(searches) {
         if let Some(fault) = fault {
             _ = write!(out, "\n{thing}: {}", fault.replace('\n', " "));
         }
@@ -194,6 +200,18 @@ fn lane_row(lane: &LaneView, now_us: u64) -> [String; 8] {
 
 fn cache_row(cache: &CacheView) -> [String; 3] {
     [cache.cache.clone(), cache.state.clone(), seconds(cache.delay_seconds)]
+}
+
+fn search_row(search: &SearchView) -> [String; 6] {
+    let number = |count: Option<u64>| count.map_or("-".to_owned(), |count| count.to_string());
+    [
+        search.projection.clone(),
+        or_dash(search.index.as_deref()),
+        or_dash(search.building.as_deref()),
+        number(search.documents),
+        number(search.tombstones),
+        number(search.dead_letters),
+    ]
 }
 
 /// Columns as wide as their widest cell, two blanks between.
@@ -269,6 +287,13 @@ mod tests {
                 delay_seconds: Some(0.0),
                 ..CacheView::default()
             }],
+            searches: vec![SearchView {
+                projection: "documents".to_owned(),
+                index: Some("serials-v1".to_owned()),
+                documents: Some(3),
+                dead_letters: Some(1),
+                ..SearchView::default()
+            }],
             tasks: Vec::new(),
         }
     }
@@ -284,6 +309,8 @@ mod tests {
         assert_eq!(lines[1], "a       current  0.2 s  1:7:320      -           60 s ago       1.5 MB    -");
         assert!(lines[4].starts_with("birthday/t/a/1  current  -"), "{text}");
         assert_eq!(lines[6..8], ["CACHE  STATE     DELAY", "redis  believed  0.0 s"]);
+        assert_eq!(lines[9], "SEARCH     INDEX       BUILDING  DOCUMENTS  TOMBSTONES  DEAD LETTERS");
+        assert_eq!(lines[10], "documents  serials-v1  -         3          -           1");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anabranch_pipeline::config::Config;
+use anabranch_pipeline::config::{Config, ProjectionConfig, ProjectionKind};
 use anabranch_pipeline::deliver::{LaneId, Progress};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lag::HeadSamples;
@@ -26,8 +26,10 @@ use metrics::gauge;
 
 use self::rate::Rate;
 pub use self::view::{
-    CacheView, LaneView, Reason, SourceView, StatusView, TaskView, cache_task, lane_task, reader_task,
+    CacheView, LaneView, Reason, SearchView, SourceView, StatusView, TaskView, cache_task, lane_task,
+    reader_task,
 };
+use crate::wiring::Overview;
 
 /// An answer older than this is no longer the present state: lag is counted up to now instead of up to the answer.
 const ANSWER_AGE_MAX: Duration = Duration::from_secs(3);
@@ -90,11 +92,20 @@ struct CacheObservation {
     answer: Answer,
 }
 
+#[derive(Debug, Clone, Default)]
+struct SearchObservation {
+    /// `None` until the cluster has answered.
+    seen: Option<Overview>,
+    answer: Answer,
+}
+
 #[derive(Debug, Default)]
 struct Observations {
     sources: BTreeMap<String, SourceObservation>,
     lanes: BTreeMap<LaneId, LaneObservation>,
     caches: BTreeMap<String, CacheObservation>,
+    /// By projection.
+    searches: BTreeMap<String, SearchObservation>,
 }
 
 /// The shared place of all observations. Cheap to clone.
@@ -102,13 +113,18 @@ struct Observations {
 pub struct Observatory(Arc<Mutex<Observations>>);
 
 impl Observatory {
-    /// Every source, lane and cache of the configuration, nothing known yet.
+    /// Every source, lane, cache and index of the configuration, nothing known yet.
     pub fn new(config: &Config) -> Self {
         let sources = config.sources.iter().map(|source| (source.name.clone(), SourceObservation::default()));
         let lanes = lanes(config).into_iter().map(|lane| (lane, LaneObservation::default()));
         let caches = config.caches.iter().map(|cache| (cache.name.clone(), CacheObservation::default()));
+        let is_search =
+            |projection: &&ProjectionConfig| matches!(projection.kind, ProjectionKind::SerialDocuments(_));
+        let searches = config.projections.iter().filter(is_search);
+        let searches = searches.map(|projection| (projection.name.clone(), SearchObservation::default()));
         let (sources, lanes, caches) = (sources.collect(), lanes.collect(), caches.collect());
-        Self(Arc::new(Mutex::new(Observations { sources, lanes, caches })))
+        let searches = searches.collect();
+        Self(Arc::new(Mutex::new(Observations { sources, lanes, caches, searches })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Observations> {
@@ -197,6 +213,27 @@ impl Observatory {
         }
         let is_believed = known.seen.is_some_and(|(_, is_believed)| is_believed);
         gauge!(names::CACHE_BELIEVED, "cache" => cache.to_owned()).set(f64::from(u8::from(is_believed)));
+    }
+
+    /// A cluster told what it holds of a projection, or could not.
+    pub fn search_seen(&self, projection: &str, seen: &Result<Overview, Fault>, now: Instant) {
+        let mut all = self.lock();
+        let Some(known) = all.searches.get_mut(projection) else { return };
+        match seen {
+            Ok(overview) => {
+                let gauges = [
+                    (names::SEARCH_DOCUMENTS, overview.documents),
+                    (names::SEARCH_TOMBSTONES, overview.tombstones),
+                    (names::SEARCH_DEAD_LETTERS, overview.dead_letters),
+                ];
+                for (name, count) in gauges {
+                    gauge!(name, "projection" => projection.to_owned()).set(count as f64);
+                }
+                known.seen = Some(overview.clone());
+                known.answer.good(now);
+            }
+            Err(fault) => known.answer.bad(fault),
+        }
     }
 
     /// Sets the gauges of lag as of now. To be called before they are shown: lag grows between two answers, and a

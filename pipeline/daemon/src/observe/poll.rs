@@ -1,4 +1,5 @@
-//! Asks every source, the log, every target and cache about once a second and notes the answers.
+//! Asks every source, the log, every target and cache about once a second, and every index more rarely, and notes the
+//! answers.
 //!
 //! A server that does not answer holds up nothing but its own questions.
 
@@ -12,10 +13,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Observatory;
-use crate::wiring::Wiring;
+use crate::wiring::{Documents, Wiring};
 
 /// The resolution of lag.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Counts of an index move slowly, and cost it a little.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(10);
 /// Wait for one answer; longer than a TLS connection over a slow line, short enough for `status`.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -24,21 +27,27 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
     let mut loops = JoinSet::new();
     for source in &wiring.config().sources {
         let (wiring, observatory, name) = (wiring.clone(), observatory.clone(), source.name.clone());
-        loops.spawn(every_interval(cancel.clone(), async move || {
+        loops.spawn(every_interval(POLL_INTERVAL, cancel.clone(), async move || {
             ask_source(&wiring, &observatory, &name).await;
             observatory.forget_passed();
         }));
     }
     for target in wiring.targets() {
         let (wiring, observatory, name) = (wiring.clone(), observatory.clone(), target.to_owned());
-        loops.spawn(every_interval(cancel.clone(), async move || {
+        loops.spawn(every_interval(POLL_INTERVAL, cancel.clone(), async move || {
             ask_target(&wiring, &observatory, &name).await;
         }));
     }
     for cache in &wiring.config().caches {
         let (wiring, observatory, name) = (wiring.clone(), observatory.clone(), cache.name.clone());
-        loops.spawn(every_interval(cancel.clone(), async move || {
+        loops.spawn(every_interval(POLL_INTERVAL, cancel.clone(), async move || {
             ask_cache(&wiring, &observatory, &name).await;
+        }));
+    }
+    for documents in wiring.all_documents() {
+        let observatory = observatory.clone();
+        loops.spawn(every_interval(SEARCH_INTERVAL, cancel.clone(), async move || {
+            ask_search(&documents, &observatory).await;
         }));
     }
     while loops.join_next().await.is_some() {}
@@ -49,11 +58,13 @@ pub async fn once(wiring: &Wiring, observatory: &Observatory) {
     let sources = wiring.config().sources.iter().map(|source| ask_source(wiring, observatory, &source.name));
     let targets = wiring.targets().map(|target| ask_target(wiring, observatory, target));
     let caches = wiring.config().caches.iter().map(|cache| ask_cache(wiring, observatory, &cache.name));
-    tokio::join!(join_all(sources), join_all(targets), join_all(caches));
+    let documents: Vec<Documents> = wiring.all_documents().collect();
+    let searches = documents.iter().map(|documents| ask_search(documents, observatory));
+    tokio::join!(join_all(sources), join_all(targets), join_all(caches), join_all(searches));
 }
 
-async fn every_interval(cancel: CancellationToken, work: impl AsyncFn()) {
-    let mut ticks = tokio::time::interval(POLL_INTERVAL);
+async fn every_interval(interval: Duration, cancel: CancellationToken, work: impl AsyncFn()) {
+    let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -98,6 +109,13 @@ async fn ask_cache(wiring: &Wiring, observatory: &Observatory, name: &str) {
     };
     let state = answer(Code::CacheUnreachable, || format!("cache {name}"), state).await;
     observatory.cache_seen(name, &state, Instant::now());
+}
+
+async fn ask_search(documents: &Documents, observatory: &Observatory) {
+    let projection = &documents.projection;
+    let overview = documents.target.overview(projection);
+    let seen = answer(Code::TargetUnreachable, || format!("index of {projection}"), overview).await;
+    observatory.search_seen(projection, &seen, Instant::now());
 }
 
 async fn answer<T>(

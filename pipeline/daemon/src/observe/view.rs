@@ -10,7 +10,7 @@ use anabranch_pipeline::supervise::{TaskState, TaskStatus};
 use anabranch_schemas::lsn::Lsn;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, CacheObservation, LaneObservation, Observatory, SourceObservation};
+use super::{Answer, CacheObservation, LaneObservation, Observatory, SearchObservation, SourceObservation};
 
 /// Lag up to here is fine even without visible progress: a position that moves only by marks stands still for a while.
 const LAG_READY: Duration = Duration::from_secs(30);
@@ -24,6 +24,8 @@ pub struct StatusView {
     pub lanes: Vec<LaneView>,
     #[serde(default)]
     pub caches: Vec<CacheView>,
+    #[serde(default)]
+    pub searches: Vec<SearchView>,
     pub tasks: Vec<TaskView>,
 }
 
@@ -82,6 +84,22 @@ pub struct CacheView {
     pub fault: Option<String>,
     /// For how long the oldest change waits to be removed from it.
     pub delay_seconds: Option<f64>,
+}
+
+/// The index of one projection.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SearchView {
+    pub projection: String,
+    pub code: Option<String>,
+    pub fault: Option<String>,
+    /// The one that is searched.
+    pub index: Option<String>,
+    /// The one that a rebuild fills beside it.
+    pub building: Option<String>,
+    pub documents: Option<u64>,
+    pub tombstones: Option<u64>,
+    /// Documents that were rejected and are parked.
+    pub dead_letters: Option<u64>,
 }
 
 /// One task of the daemon that answers.
@@ -153,7 +171,8 @@ impl Observatory {
             }
         }
         let tasks = tasks.iter().map(|(name, status)| TaskView::of(name, status, now)).collect();
-        StatusView { sources, lanes, caches, tasks }
+        let searches = all.searches.iter().map(|(name, search)| search.view(name)).collect();
+        StatusView { sources, lanes, caches, searches, tasks }
     }
 
     /// Why this process is not ready; empty = ready. Only what its own tasks work on counts.
@@ -296,6 +315,23 @@ impl CacheObservation {
             code,
             fault,
             delay_seconds: self.seen.map(|(delay, _)| delay.as_secs_f64()),
+        }
+    }
+}
+
+impl SearchObservation {
+    fn view(&self, projection: &str) -> SearchView {
+        let (code, fault) = first_fault(&[&self.answer]);
+        let seen = self.seen.as_ref();
+        SearchView {
+            projection: projection.to_owned(),
+            code,
+            fault,
+            index: seen.map(|seen| seen.generations.serving.clone()),
+            building: seen.and_then(|seen| seen.generations.building.clone()),
+            documents: seen.map(|seen| seen.documents),
+            tombstones: seen.map(|seen| seen.tombstones),
+            dead_letters: seen.map(|seen| seen.dead_letters),
         }
     }
 }

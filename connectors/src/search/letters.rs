@@ -1,0 +1,224 @@
+//! Dead letters: which documents a server will never take.
+//!
+//! A letter names a document and its version, and holds none of its values. The lane that wrote it removes it once the
+//! index has taken the document in this version or a newer one.
+
+use std::collections::BTreeMap;
+
+use anabranch_pipeline::deliver::LaneId;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::wall_clock;
+use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::search::writing_alias;
+use reqwest::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::SearchTarget;
+use super::bulk::{self, Document, Rejected};
+use super::client::Client;
+use super::error::{TypedError, fault};
+
+/// Letters that a lane keeps in mind; those beyond are removed by a later one.
+const LETTERS_MAX: usize = 10_000;
+
+/// A document that was rejected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadLetter {
+    pub projection: String,
+    pub source: String,
+    pub lane: u32,
+    /// The index that rejected it.
+    pub index: String,
+    pub document: String,
+    /// Its version.
+    pub lsn: u64,
+    /// The server's word for what is wrong with it.
+    pub reason: String,
+    /// Milliseconds since the Unix epoch.
+    pub parked_at: u64,
+}
+
+impl DeadLetter {
+    pub fn id(&self) -> String {
+        letter_id(&self.index, &self.document)
+    }
+}
+
+fn letter_id(index: &str, document: &str) -> String {
+    format!("{index}:{document}")
+}
+
+/// The letters of a lane: id and version.
+#[derive(Debug, Default)]
+pub(super) struct Letters(BTreeMap<String, Lsn>);
+
+impl Letters {
+    /// Those that a lane left before.
+    pub(super) async fn read(client: &Client, target: &SearchTarget, lane: &LaneId) -> Result<Self, Fault> {
+        let filter = json!([
+            { "term": { "projection": lane.projection } },
+            { "term": { "source": lane.source } },
+            { "term": { "lane": lane.lane } },
+        ]);
+        let found = find(client, target, &filter, LETTERS_MAX).await?;
+        let version = |letter: DeadLetter| Some((letter.id(), Lsn::from_u64(letter.lsn).ok()?));
+        Ok(Self(found.into_iter().filter_map(version).collect()))
+    }
+
+    /// Those of documents that the index has taken, in this version or a newer one.
+    pub(super) fn superseded(
+        &self,
+        index: &str,
+        taken: &[Document],
+        rejected: &[Rejected],
+    ) -> Vec<(String, Lsn)> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        let is_taken = |document: &&Document| rejected.iter().all(|one| one.id != document.id);
+        let letter = |document: &Document| {
+            let id = letter_id(index, &document.id);
+            let is_older = self.0.get(&id).is_some_and(|lsn| *lsn <= document.lsn);
+            is_older.then_some((id, document.lsn))
+        };
+        taken.iter().filter(is_taken).filter_map(letter).collect()
+    }
+
+    pub(super) fn forget(&mut self, removed: &[(String, Lsn)]) {
+        removed.iter().for_each(|(id, _)| _ = self.0.remove(id));
+    }
+
+    pub(super) fn note(&mut self, index: &str, rejected: &[Rejected]) {
+        self.0.extend(rejected.iter().map(|one| (letter_id(index, &one.id), one.lsn)));
+    }
+}
+
+/// Writes the letters of rejected documents.
+pub(super) async fn park(
+    client: &Client,
+    target: &SearchTarget,
+    lane: &LaneId,
+    index: &str,
+    rejected: &[Rejected],
+) -> Result<(), Fault> {
+    // A lane that builds an index is the projection's too.
+    let projection = lane.projection.split('@').next().unwrap_or_default();
+    let letter = |one: &Rejected| {
+        let letter = DeadLetter {
+            projection: projection.to_owned(),
+            source: lane.source.clone(),
+            lane: lane.lane,
+            index: index.to_owned(),
+            document: one.id.clone(),
+            lsn: one.lsn.as_u64(),
+            reason: one.reason.clone(),
+            parked_at: wall_clock::now_ms(),
+        };
+        let source = serde_json::to_vec(&letter).expect("texts and numbers are always JSON");
+        Document { id: letter.id(), lsn: one.lsn, source }
+    };
+    let letters: Vec<Document> = rejected.iter().map(letter).collect();
+    let place = target.dead_letters_index();
+    match bulk::write(client, &place, &letters).await?.first() {
+        None => Ok(()),
+        Some(one) => Err(Fault::new(
+            Code::TargetTableShape,
+            format!("{}, index {place}", target.subject()),
+            format!("it rejects dead letters ({})", one.reason),
+        )
+        .needs("the index that set-up made")),
+    }
+}
+
+/// Removes letters that are not newer than these versions; how many there were.
+pub(super) async fn remove(
+    client: &Client,
+    target: &SearchTarget,
+    letters: &[(String, Lsn)],
+) -> Result<usize, Fault> {
+    #[derive(Deserialize)]
+    struct Answer {
+        items: Vec<Item>,
+    }
+    #[derive(Deserialize)]
+    struct Item {
+        delete: Outcome,
+    }
+    #[derive(Deserialize)]
+    struct Outcome {
+        status: u16,
+        error: Option<TypedError>,
+    }
+    let place = target.dead_letters_index();
+    let mut removed = 0;
+    for some in letters.chunks(1000) {
+        let line = |(id, lsn): &(String, Lsn)| {
+            let version = lsn.as_u64();
+            format!(
+                "{}\n",
+                json!({ "delete": { "_id": id, "version": version, "version_type": "external_gte" } })
+            )
+        };
+        let body: String = some.iter().map(line).collect();
+        let path = format!("/{}/_bulk?require_alias=true&refresh=true", writing_alias(&place));
+        let answer = client.post(&path, body).await?.success(&format!(", index {place}"))?;
+        for Item { delete: Outcome { status, error } } in answer.read::<Answer>()?.items {
+            match StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR) {
+                status if status.is_success() => removed += 1,
+                // It is gone, or a newer one stands in its place.
+                StatusCode::NOT_FOUND | StatusCode::CONFLICT => {}
+                status => {
+                    let kind = error.map(|error| error.kind).unwrap_or_default();
+                    return Err(fault(&format!("{}, index {place}", target.subject()), status, &kind));
+                }
+            }
+        }
+    }
+    Ok(removed)
+}
+
+/// Letters by their version, the oldest first.
+async fn find(
+    client: &Client,
+    target: &SearchTarget,
+    filter: &Value,
+    limit: usize,
+) -> Result<Vec<DeadLetter>, Fault> {
+    #[derive(Deserialize)]
+    struct Answer {
+        #[serde(default)]
+        hits: Hits,
+    }
+    #[derive(Default, Deserialize)]
+    struct Hits {
+        #[serde(default)]
+        hits: Vec<Hit>,
+    }
+    #[derive(Deserialize)]
+    struct Hit {
+        _source: DeadLetter,
+    }
+    let place = target.dead_letters_index();
+    let thing = format!(", index {place}");
+    client.post(&format!("/{place}/_refresh"), Vec::new()).await?.success(&thing)?;
+    let query = json!({ "size": limit, "sort": ["lsn"], "query": { "bool": { "filter": filter } } });
+    let path = format!("/{place}/_search?allow_partial_search_results=false&filter_path=hits.hits._source");
+    let answer: Answer = client.post(&path, query.to_string()).await?.success(&thing)?.read()?;
+    Ok(answer.hits.hits.into_iter().map(|hit| hit._source).collect())
+}
+
+impl SearchTarget {
+    /// The oldest letters of a projection, at most `limit`.
+    pub async fn dead_letters(&self, projection: &str, limit: usize) -> Result<Vec<DeadLetter>, Fault> {
+        let filter = json!([{ "term": { "projection": projection } }]);
+        find(self.client().await?, self, &filter, limit.min(LETTERS_MAX)).await
+    }
+
+    /// Removes these letters, unless newer ones have taken their places; how many.
+    pub async fn drop_letters(&self, letters: &[DeadLetter]) -> Result<usize, Fault> {
+        let version = |letter: &DeadLetter| Some((letter.id(), Lsn::from_u64(letter.lsn).ok()?));
+        let versions: Vec<_> = letters.iter().filter_map(version).collect();
+        remove(self.client().await?, self, &versions).await
+    }
+}
