@@ -147,6 +147,9 @@ async fn a_withdrawn_shard_leaves_the_cache_too() {
     tables.settle(&ground.cache).await;
     assert_eq!(uuids(&cached(&ground.cache, &code("BOX-3")).await.unwrap()).len(), 3);
     apply(&mut lane, progress, vec![(6, 0, Action::Withdraw)]).await;
+    let noted = tables.outbox.pending(100).await.unwrap();
+    assert!(noted.len() <= 2, "a row for a thousand values of a table, and not for each: {}", noted.len());
+    assert_eq!(noted.iter().map(|row| row.codes.len()).sum::<usize>(), 10);
     tables.settle(&ground.cache).await;
     for number in 0..10 {
         assert_eq!(cached(&ground.cache, &code(&format!("BOX-{number}"))).await, Some(vec![]));

@@ -17,7 +17,7 @@ use anabranch_pipeline::projections::{Assignment, Projection};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
-use super::outbox::{CACHE_TABLE, OutboxText};
+use super::outbox::{CACHE_TABLE, OutboxText, PACKED_BYTES_MAX};
 use super::progress::{self, literal};
 use super::session::TextRow;
 use super::statements::{self, Layout, TextLimits};
@@ -317,7 +317,8 @@ fn session_statements() -> String {
     let network_seconds = pause_limit_seconds();
     format!(
         "{SESSION}; SET SESSION innodb_lock_wait_timeout = {lock_wait_seconds}, \
-         net_read_timeout = {network_seconds}, net_write_timeout = {network_seconds}"
+         net_read_timeout = {network_seconds}, net_write_timeout = {network_seconds}, \
+         group_concat_max_len = {PACKED_BYTES_MAX}"
     )
 }
 

@@ -1,7 +1,7 @@
 //! The outbox of mapping tables: in SQL as a part of each flush, and as a port for whoever drains it.
 //!
 //! A flush adds the values that it touches as rows of up to [`ROW_BYTES`]; a withdrawal, whose values nobody knows
-//! beforehand, adds one row for each value that it is about to remove.
+//! beforehand, lets the server pack those that it is about to remove.
 
 use std::time::Duration;
 
@@ -20,6 +20,10 @@ pub(super) const OUTBOX_TABLE: &str = "outbox";
 pub(super) const CACHE_TABLE: &str = "cache";
 /// Bytes of one row's values: some ten thousand codes.
 const ROW_BYTES: usize = 256 * 1024;
+/// Values of a row that the server packs: [`PACKED_BYTES_MAX`] at most.
+const WITHDRAWN_CODES: usize = 1000;
+/// What the server must be allowed to pack into one text; it would cut it off there.
+pub(super) const PACKED_BYTES_MAX: usize = WITHDRAWN_CODES * (STORED_BYTES_MAX + 1);
 /// Rows removed by one statement, so that no lock is held for long.
 const FORGOTTEN_ROWS: usize = 10_000;
 
@@ -41,8 +45,10 @@ impl OutboxText {
         let Self { table, projection } = self;
         format!(
             "INSERT INTO {table} (`projection`, `codes`, `written_at`) \
-             SELECT {projection}, CONCAT(CHAR(LENGTH(`value`)), `value`), UTC_TIMESTAMP(6) \
-             FROM {mapping_table} WHERE {condition} GROUP BY `value`"
+             SELECT {projection}, GROUP_CONCAT(`code` SEPARATOR ''), UTC_TIMESTAMP(6) FROM \
+             (SELECT CONCAT(CHAR(LENGTH(`value`)), `value`) AS `code`, \
+             FLOOR((ROW_NUMBER() OVER (ORDER BY `value`) - 1) / {WITHDRAWN_CODES}) AS `pack` \
+             FROM {mapping_table} WHERE {condition} GROUP BY `value`) AS `withdrawn` GROUP BY `pack`"
         )
     }
 
