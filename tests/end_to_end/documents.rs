@@ -149,7 +149,11 @@ async fn rebuilt(installation: &Installation<'_>) {
     let status = installation.command(&["status", "--json"]).await;
     let shown: Json = serde_json::from_str(&status.stdout).unwrap();
     let [shown] = shown["searches"].as_array().unwrap().as_slice() else { panic!("{shown}") };
-    assert_eq!((&shown["index"], &shown["dead_letters"]), (&json!(format!("{INDEX}-v1-2")), &json!(0)), "{shown}");
+    assert_eq!(
+        (&shown["index"], &shown["dead_letters"]),
+        (&json!(format!("{INDEX}-v1-2")), &json!(0)),
+        "{shown}"
+    );
     installation.command(&["dead-letters", "list"]).await.expect_success();
 }
 

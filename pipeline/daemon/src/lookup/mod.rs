@@ -29,6 +29,8 @@ use crate::wiring::{CodeStore, Mapping, Wiring};
 const READINGS: usize = 16;
 /// Half a second of readings that take a millisecond each; whoever comes then is told to come again.
 const QUEUED: usize = 512;
+/// Of a batch: each may name a thousand devices, of which few are shown, so the sets of all are too many at once.
+const QUESTIONS_AT_ONCE: usize = 100;
 /// What is known of cache, lanes and tables is renewed this often.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -110,27 +112,40 @@ impl Lookup {
         if let Some(place) = place {
             self.0.passage.wait(place).await?;
         }
+        let mut answers = Vec::with_capacity(questions.len());
+        for some in questions.chunks(QUESTIONS_AT_ONCE) {
+            self.find(some, place.is_some(), &mut answers).await?;
+        }
+        self.0.directory.read_rows(&self.0.wiring, &mut answers).await;
+        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+    }
+
+    /// Adds the answers to some questions, without inventory rows.
+    async fn find<'q>(
+        &self,
+        questions: &'q [Question],
+        is_waited: bool,
+        answers: &mut Vec<(&'q Question, Answer)>,
+    ) -> Result<(), Refusal> {
         let first_pages: Vec<Option<Vec<_>>> = questions
             .iter()
             .map(|question| question.is_first_page().then(|| question.candidates()))
             .collect();
         let codes: Vec<StoredCode> =
             first_pages.iter().flatten().flatten().map(|(code, _)| code.clone()).collect();
-        let read = match place {
-            Some(_) => self.0.reader.fresh(&codes).await?,
-            None => self.0.reader.read(&codes).await?,
+        let read = match is_waited {
+            true => self.0.reader.fresh(&codes).await?,
+            false => self.0.reader.read(&codes).await?,
         };
         let mut read = read.into_iter();
-        let mut answers = Vec::with_capacity(questions.len());
         for (question, candidates) in questions.iter().zip(first_pages) {
             let found = match candidates {
                 Some(candidates) => Found::first(question, candidates, &mut read),
                 None => self.next_page(question).await?,
             };
-            answers.push((question, self.answer(question, found, place.is_some())));
+            answers.push((question, self.answer(question, found, is_waited)));
         }
-        self.0.directory.read_rows(&self.0.wiring, &mut answers).await;
-        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+        Ok(())
     }
 
     /// A page behind the cursor, from the mapping tables.
