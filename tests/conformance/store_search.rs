@@ -536,3 +536,42 @@ async fn an_index_that_is_built_beside_takes_the_place_of_the_other_with_all_its
     assert!(indexes.contains(&newest) && !indexes.contains(&format!("\"{new}\"")), "{indexes}");
     assert_eq!(lane.load().await.unwrap().position, progress.position);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tombstone_goes_when_it_is_old_and_nobody_could_bring_an_older_write() {
+    let place = Place { lanes: 2, sources: vec!["source-a", "source-b"], ..Place::new().await }.ready().await;
+    let (target, far_ahead) = (place.target(), u64::MAX >> 1);
+    let (mut one, first) = place.lane("source-a", 0).await;
+    let (mut two, second) = place.lane("source-a", 1).await;
+    let changes = || {
+        (0..40)
+            .flat_map(|uuid| [(5, 0, insert(uuid, &[])), (6 + uuid % 2, 0, delete(uuid))])
+            .collect::<Vec<_>>()
+    };
+    let first = apply(&mut one, &first, changes()).await.unwrap();
+    let tombstones = async || target.overview("documents").await.unwrap().tombstones;
+    let sweep = async |before_ms| target.sweep("documents", before_ms, false).await;
+    assert_eq!(sweep(far_ahead).await.unwrap(), 0, "the other lane of the source has not passed them");
+    apply(&mut two, &second, changes()).await.unwrap();
+    let mut behind = two.load().await.unwrap();
+    behind.revision += 1;
+    (behind.position, behind.highest_position) = (lsn(6), lsn(7));
+    two.commit(&Flush::new(behind)).await.unwrap();
+    let fault = sweep(far_ahead).await.unwrap_err();
+    assert!(fault.to_string().contains("replaying"), "{fault}");
+    let mut back = two.load().await.unwrap();
+    (back.revision, back.position) = (back.revision + 1, back.highest_position);
+    two.commit(&Flush::new(back)).await.unwrap();
+
+    assert_eq!(sweep(0).await.unwrap(), 0, "none is so old");
+    assert_eq!(target.sweep("documents", far_ahead, true).await.unwrap(), 40);
+    assert_eq!(tombstones().await, 40, "they were counted only");
+    let living = (100..104).map(|uuid| (9, 0, insert(uuid, &[]))).collect();
+    apply(&mut one, &first, living).await.unwrap();
+    let documents = place.count().await;
+    assert_eq!(sweep(far_ahead).await.unwrap(), 40);
+    assert_eq!((tombstones().await, place.count().await), (0, documents));
+    let building = target.begin_rebuild("documents").await.unwrap();
+    let fault = sweep(far_ahead).await.unwrap_err();
+    assert!(fault.to_string().contains(&building), "{fault}");
+}

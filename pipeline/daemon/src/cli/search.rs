@@ -2,6 +2,7 @@
 //!
 //! `rebuild` fills a new index from the sources' past beside the one that serves, with lanes of its own in this process,
 //! and puts it in the other's place. Daemons go on meanwhile; they write both. Cut off, it goes on when it is repeated.
+//! `sweep` removes tombstones.
 
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
 use crate::observe::lanes;
 use crate::output;
+use crate::wall_clock;
 use crate::wiring::{Documents, Wiring};
 
 /// Between two attempts of a lane.
@@ -39,6 +41,7 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Rebuild(Rebuild),
+    Sweep(Sweep),
 }
 
 /// Build the index anew beside the one that serves, then let it serve; repeat it when it was cut off
@@ -57,10 +60,36 @@ struct Rebuild {
     dry_run: bool,
 }
 
+/// Remove tombstones of deleted documents that nobody needs any more
+#[derive(Debug, Args)]
+struct Sweep {
+    /// Projection of kind serial_documents
+    projection: String,
+    /// Only those that are older: longer than any process, or machine, is ever stopped and goes on
+    #[arg(long, value_name = "HOURS", default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..))]
+    older_than: u32,
+    /// Count them, and remove nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let wiring = Wiring::new(cli.configuration()?);
-    let Command::Rebuild(arguments) = &arguments.command;
-    block_on(rebuild(&wiring, arguments))?.map(|()| Exit::Success).map_err(|fault| vec![fault])
+    let done = match &arguments.command {
+        Command::Rebuild(arguments) => block_on(rebuild(&wiring, arguments))?,
+        Command::Sweep(arguments) => block_on(sweep(&wiring, arguments))?,
+    };
+    done.map(|()| Exit::Success).map_err(|fault| vec![fault])
+}
+
+async fn sweep(wiring: &Wiring, arguments: &Sweep) -> Result<(), Fault> {
+    let documents = wiring.documents_of(&arguments.projection)?;
+    let age_ms = u64::from(arguments.older_than) * 3_600_000;
+    let before_ms = wall_clock::now_ms().saturating_sub(age_ms);
+    let count = documents.target.sweep(&documents.projection, before_ms, arguments.dry_run).await?;
+    let verb = if arguments.dry_run { "would be" } else { "are" };
+    _ = output::line(&format!("{}: {count} tombstones {verb} removed", documents.projection));
+    Ok(())
 }
 
 async fn rebuild(wiring: &Wiring, arguments: &Rebuild) -> Result<(), Fault> {

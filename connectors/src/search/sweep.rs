@@ -1,0 +1,95 @@
+//! Removes tombstones that have done their work.
+//!
+//! A tombstone keeps an older write of its claim from coming back. Who could still bring one? The claim's lane goes on
+//! above its position, so the tombstone must lie not above it. A replay writes what is older and then deletes it again,
+//! so it ends right; while one is under way nothing is removed. A rebuild brings the past beside living lanes and relies
+//! on their tombstones: nothing is removed before it has ended. A writer that was stopped in the middle of a flush may
+//! wake: so a tombstone must also be older than anybody is stopped for.
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::lsn::Lsn;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::SearchTarget;
+
+/// Removed by one request: some seconds of the server's time.
+const STEP_DOCUMENTS: usize = 10_000;
+
+impl SearchTarget {
+    /// Removes the tombstones of a projection that were written before this time (milliseconds since the Unix epoch)
+    /// and that nobody needs; how many. With `is_rehearsal` they are counted and stay.
+    pub async fn sweep(&self, projection: &str, before_ms: u64, is_rehearsal: bool) -> Result<u64, Fault> {
+        let generations = self.generations(projection).await?;
+        if let Some(building) = generations.building {
+            return Err(self.unswept(projection, format!("index {building} is being built")));
+        }
+        let index = generations.serving;
+        let mut rows = self.progress().await?;
+        rows.retain(|row| row.projection == projection);
+        if let Some(row) = rows.iter().find(|row| row.progress.is_replaying() || !row.is_trusted) {
+            let found = format!(
+                "lane {} of source {} is replaying, or its progress is damaged",
+                row.lane, row.source
+            );
+            return Err(self.unswept(projection, found));
+        }
+        let thing = format!(", index {index}");
+        self.client().await?.post(&format!("/{index}/_refresh"), Vec::new()).await?.success(&thing)?;
+        let mut sources: Vec<&str> = rows.iter().map(|row| row.source.as_str()).collect();
+        sources.sort_unstable();
+        sources.dedup();
+        let mut removed = 0;
+        for source in sources {
+            let of_source = rows.iter().filter(|row| row.source == source);
+            // Any lane of the source may own the claim.
+            let passed = of_source.map(|row| row.progress.position).min().unwrap_or(Lsn::ZERO);
+            removed += self.sweep_source(&index, (source, passed), before_ms, is_rehearsal).await?;
+        }
+        Ok(removed)
+    }
+
+    async fn sweep_source(
+        &self,
+        index: &str,
+        (source, passed): (&str, Lsn),
+        before_ms: u64,
+        is_rehearsal: bool,
+    ) -> Result<u64, Fault> {
+        #[derive(Deserialize)]
+        struct Answer {
+            #[serde(alias = "count")]
+            deleted: u64,
+        }
+        let filter = json!([
+            { "term": { "withdrawn": true } },
+            { "term": { "source": source } },
+            { "range": { "lsn": { "lte": passed.as_u64() } } },
+            { "range": { "withdrawn_at": { "lt": before_ms, "format": "epoch_millis" } } },
+        ]);
+        let query = json!({ "query": { "bool": { "filter": filter } } }).to_string();
+        let (client, thing) = (self.client().await?, format!(", index {index}"));
+        let path = match is_rehearsal {
+            true => format!("/{index}/_count"),
+            // A document that was written meanwhile is left alone.
+            false => {
+                format!("/{index}/_delete_by_query?conflicts=proceed&refresh=true&max_docs={STEP_DOCUMENTS}")
+            }
+        };
+        let mut removed = 0;
+        loop {
+            let answer = client.post(&path, query.clone()).await?.success(&thing)?.read::<Answer>()?;
+            removed += answer.deleted;
+            if is_rehearsal || answer.deleted == 0 {
+                return Ok(removed);
+            }
+        }
+    }
+
+    fn unswept(&self, projection: &str, found: String) -> Fault {
+        let subject = format!("{}, projection {projection}", self.subject());
+        Fault::new(Code::ReplayRefused, subject, found)
+            .needs("no rebuild and no replay: they bring the past, which tombstones keep out")
+            .remedy("wait for its end, which `anabranch --config FILE status` shows")
+    }
+}
