@@ -9,7 +9,7 @@ use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::lookup::{CacheState, Claim, Drain, TimeToLive, Token, decode, drain, fill};
 use anabranch_pipeline::ports::{CacheRecord, Cached, CodeCache, Fill, MappingStore, Outbox};
 use anabranch_schemas::change::Action;
-use anabranch_schemas::serial::StoredCode;
+use anabranch_schemas::serial::{CodeKind, StoredCode};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio_util::sync::CancellationToken;
@@ -382,4 +382,9 @@ async fn a_code_of_many_devices_is_read_in_pages() {
         }
     }
     assert_eq!(paged, all);
+
+    let mut found = Vec::new();
+    tables.mapping.duplicates(&[CodeKind::BoxNo], |one| found.push((one.value, one.devices))).await.unwrap();
+    assert_eq!(found, [(b"PALLET".to_vec(), 25)], "a device that two shards claim is one");
+    tables.mapping.duplicates(&[CodeKind::Imei1], |one| panic!("{one:?}")).await.unwrap();
 }

@@ -574,4 +574,16 @@ async fn a_tombstone_goes_when_it_is_old_and_nobody_could_bring_an_older_write()
     let building = target.begin_rebuild("documents").await.unwrap();
     let fault = sweep(far_ahead).await.unwrap_err();
     assert!(fault.to_string().contains(&building), "{fault}");
+
+    assert_eq!(target.abandon_rebuild("documents").await.unwrap(), Some(building.clone()));
+    assert_eq!(target.abandon_rebuild("documents").await.unwrap(), None);
+    let progress = one.load().await.unwrap();
+    let changes = (200..204).map(|uuid| (10, 0, insert(uuid, &[]))).collect();
+    apply(&mut one, &progress, changes).await.unwrap();
+    let more = (200..204).filter(|uuid| place_of(*uuid) == 0).count() as u64;
+    assert_eq!(place.count().await, documents + more, "the lane goes on in the index that serves");
+    assert!(target.check().await.is_empty(), "{:?}", target.check().await);
+    assert_eq!(target.begin_rebuild("documents").await.unwrap(), building, "it can be begun anew");
+    let shadow = target.building_lane(&lane_id("source-a", 0), &building).unwrap().load().await.unwrap();
+    assert_eq!(shadow, Progress::default());
 }

@@ -128,12 +128,30 @@ impl SearchTarget {
             progress::remove(client, self, &lane).await?;
         }
         if removes_old && serving != index {
-            let answer = client.delete(&format!("/{serving}"), Vec::new()).await?;
-            if answer.status != StatusCode::NOT_FOUND {
-                answer.success(&format!(", index {serving}"))?;
-            }
+            self.remove_index(&serving).await?;
         }
         Ok(serving)
+    }
+
+    /// Gives up a rebuild: lanes write the index that serves alone, and the new one is removed; its name, if there is one.
+    pub async fn abandon_rebuild(&self, projection: &str) -> Result<Option<String>, Fault> {
+        let (client, assignment) = (self.client().await?, self.assignment(projection)?);
+        let Generations { serving, building } = self.generations(projection).await?;
+        let Some(index) = building else { return Ok(None) };
+        progress::note_indexes(client, self, projection, &[&serving]).await?;
+        for lane in self.lanes_of_rebuild(assignment, &index) {
+            progress::remove(client, self, &lane).await?;
+        }
+        self.remove_index(&index).await?;
+        Ok(Some(index))
+    }
+
+    async fn remove_index(&self, index: &str) -> Result<(), Fault> {
+        let answer = self.client().await?.delete(&format!("/{index}"), Vec::new()).await?;
+        match answer.status {
+            StatusCode::NOT_FOUND => Ok(()),
+            _ => answer.success(&format!(", index {index}")).map(drop),
+        }
     }
 
     /// How many documents of an index there are, without tombstones.

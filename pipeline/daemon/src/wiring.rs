@@ -20,7 +20,7 @@ use anabranch_pipeline::projections::{LaneScope, Projection};
 use tokio::sync::{OnceCell, Semaphore};
 
 pub use anabranch_connectors::mysql::source::{CapturedTable, MysqlSource as Source, TextRow, holds_gtids};
-pub use anabranch_connectors::mysql::target::MysqlMapping as Mapping;
+pub use anabranch_connectors::mysql::target::{Duplicate, MysqlMapping as Mapping};
 pub use anabranch_connectors::nats::{NatsLog as Log, TailFrom};
 pub use anabranch_connectors::redis::RedisCache as CodeStore;
 pub use anabranch_connectors::search::{

@@ -20,6 +20,9 @@ use crate::mysql::pool::Pool;
 /// Codes a statement: its text stays small, and its answer is soon there.
 const STATEMENT_CODES: usize = 200;
 
+/// Rows of a table that are read at once where all are read: well below a second.
+const STEP_ROWS: usize = 100_000;
+
 /// The mapping tables of one projection.
 #[derive(Debug, Clone)]
 pub struct MysqlMapping {
@@ -86,6 +89,69 @@ impl MysqlMapping {
                 of_code.is_cut = true;
             } else {
                 of_code.claims.push(Claim { shard, uuid: uuid.into(), kind });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A value that names several devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Duplicate {
+    pub value: Vec<u8>,
+    pub devices: u64,
+}
+
+impl MysqlMapping {
+    /// Visits values that name more than one device as one of these kinds, in the order of tables and values. Reads every
+    /// mapping row once, some at a time.
+    pub async fn duplicates(
+        &self,
+        kinds: &[CodeKind],
+        mut visit: impl FnMut(Duplicate),
+    ) -> Result<(), Fault> {
+        let kinds: Vec<String> = kinds.iter().map(|kind| kind.number().to_string()).collect();
+        let kinds = kinds.join(",");
+        for table in self.mapping.tables() {
+            let (name, pool) = (
+                quote_table(&table.derived.database, &table.derived.table),
+                &self.pools[table.target as usize],
+            );
+            let mut after = Vec::new();
+            loop {
+                let mut from = String::from("`value` > ");
+                push_bytes(&mut from, &after);
+                let last = format!(
+                    "SELECT `value` FROM {name} WHERE {from} ORDER BY `value` LIMIT 1 OFFSET {STEP_ROWS}"
+                );
+                let last: Option<Vec<u8>> = pool
+                    .rows(last)
+                    .await?
+                    .into_iter()
+                    .next()
+                    .and_then(|row| mysql_async::from_row_opt(row).ok());
+                if let Some(last) = &last {
+                    from.push_str(" AND `value` <= ");
+                    push_bytes(&mut from, last);
+                }
+                let sql = format!(
+                    "SELECT `value`, COUNT(DISTINCT `uuid`) AS `devices` FROM {name} WHERE {from} AND `kind` IN ({kinds}) \
+                     GROUP BY `value` HAVING `devices` > 1 ORDER BY `value`"
+                );
+                for row in pool.rows(sql).await? {
+                    let (value, devices) = mysql_async::from_row_opt(row).map_err(|_| {
+                        Fault::new(
+                            Code::TargetTableShape,
+                            format!("table {name}"),
+                            "a row that no lane writes",
+                        )
+                    })?;
+                    visit(Duplicate { value, devices });
+                }
+                match last {
+                    Some(last) => after = last,
+                    None => break,
+                }
             }
         }
         Ok(())

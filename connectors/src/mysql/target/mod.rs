@@ -27,7 +27,7 @@ use anabranch_schemas::sql;
 use tokio::sync::Mutex;
 
 pub use self::lane::MysqlLane;
-pub use self::mapping::MysqlMapping;
+pub use self::mapping::{Duplicate, MysqlMapping};
 pub use self::outbox::MysqlOutbox;
 use self::outbox::{CACHE_TABLE, OUTBOX_TABLE};
 use self::session::Session;

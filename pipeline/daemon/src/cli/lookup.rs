@@ -4,21 +4,29 @@
 
 use std::sync::Arc;
 
+use anabranch_pipeline::config::Config;
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::serial::CodeKind;
 use clap::Args;
+use serde_json::json;
 
 use super::{Cli, Outcome, block_on};
 use crate::api::client;
+use crate::change_view::bytes_json;
 use crate::exit::Exit;
 use crate::lookup::{Answer, Lookup, Place, Question, Refusal};
 use crate::output;
-use crate::wiring::Wiring;
+use crate::wiring::{Duplicate, Wiring};
 
 /// Find the devices that have a code: an IMEI, MEID, box or item code
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The code, exactly as it is written on the label
-    code: String,
+    #[arg(required_unless_present = "duplicates")]
+    code: Option<String>,
+    /// Instead of a code: show every IMEI that names more than one device. Reads all mapping tables
+    #[arg(long, conflicts_with_all = ["code", "kind", "at_least", "rows", "limit", "after"])]
+    duplicates: bool,
     /// Only as this kind: imei1, imei2, meid, box_no, item_code
     #[arg(long)]
     kind: Option<String>,
@@ -42,6 +50,7 @@ pub struct Arguments {
 
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let config = cli.configuration()?;
+    let Some(code) = &arguments.code else { return duplicates(config, arguments.json) };
     let listen = config.http.listen;
     let answer = block_on(async {
         let wiring = Wiring::new(config);
@@ -52,18 +61,34 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         {
             lookup.lanes_seen(&daemon.status);
         }
-        ask(&lookup, arguments).await.map_err(|refusal| vec![fault(refusal)])
+        ask(&lookup, code, arguments).await.map_err(|refusal| vec![fault(refusal)])
     })??;
     let text = if arguments.json { output::json(&answer) } else { text(&answer) };
     _ = output::line(&text);
     Ok(Exit::Success)
 }
 
-async fn ask(lookup: &Lookup, arguments: &Arguments) -> Result<Answer, Refusal> {
+/// One line an IMEI, as it is found.
+fn duplicates(config: Config, is_json: bool) -> Outcome {
+    let wiring = Wiring::new(config);
+    let show = |Duplicate { value, devices }: Duplicate| {
+        _ = output::line(&match is_json {
+            true => output::json(&json!({ "code": bytes_json(&value), "devices": devices })),
+            false => format!("{}  {devices} devices", value.escape_ascii()),
+        });
+    };
+    block_on(async {
+        let projection = wiring.lookup_projection().ok_or_else(|| vec![unconfigured()])?;
+        let mapping = wiring.mapping(&projection.name, 1).ok_or_else(|| vec![unconfigured()])?;
+        mapping.duplicates(&[CodeKind::Imei1, CodeKind::Imei2], show).await.map_err(|fault| vec![fault])
+    })??;
+    Ok(Exit::Success)
+}
+
+async fn ask(lookup: &Lookup, code: &str, arguments: &Arguments) -> Result<Answer, Refusal> {
     let place = arguments.at_least.as_deref().map(str::parse::<Place>).transpose()?;
     let (kind, after) = (arguments.kind.as_deref(), arguments.after.as_deref());
-    let question =
-        Question::new(arguments.code.clone().into_bytes(), kind, arguments.limit, after, arguments.rows)?;
+    let question = Question::new(code.as_bytes().to_vec(), kind, arguments.limit, after, arguments.rows)?;
     let mut answers = lookup.ask(&[question], place.as_ref()).await?;
     answers.pop().ok_or_else(|| Refusal::Malformed("nothing was asked".to_owned()))
 }

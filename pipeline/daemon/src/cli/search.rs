@@ -55,6 +55,9 @@ struct Rebuild {
     /// Remove the old index at the end; else it stays as it was then, and nobody writes it any more
     #[arg(long)]
     remove_old: bool,
+    /// Give up a rebuild that was cut off: lanes write the serving index alone, and the new one is removed
+    #[arg(long, conflicts_with_all = ["accept_missing_history", "remove_old", "dry_run"])]
+    abandon: bool,
     /// Say what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -95,6 +98,14 @@ async fn sweep(wiring: &Wiring, arguments: &Sweep) -> Result<(), Fault> {
 async fn rebuild(wiring: &Wiring, arguments: &Rebuild) -> Result<(), Fault> {
     let documents = wiring.documents_of(&arguments.projection)?;
     let (target, projection) = (&documents.target, documents.projection.as_str());
+    if arguments.abandon {
+        let text = match target.abandon_rebuild(projection).await? {
+            Some(index) => format!("{index} is removed"),
+            None => format!("{projection}: no index is being built"),
+        };
+        _ = output::line(&text);
+        return Ok(());
+    }
     let mut ids = lanes(wiring.config());
     ids.retain(|id| id.projection == projection);
     let mut sources: Vec<&str> = ids.iter().map(|id| id.source.as_str()).collect();
