@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use anabranch_tests::{Plan, blocking};
+use anabranch_demo::verify::{Audit, drain};
+use anabranch_tests::{PATIENCE, Plan, blocking};
 
 use crate::{survives, under_load, under_load_of};
 
@@ -76,6 +77,29 @@ async fn redis_and_search_killed_and_frozen_under_load_lose_nothing() {
     daemon.until_ready().await;
     survives(&installation, load).await;
     assert_eq!(daemon.terminate().and_then(|status| status.code()), Some(0), "{}", daemon.log());
+}
+
+/// While one server stands still, everything that lies elsewhere goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_stands_still_slows_no_other() {
+    let (installation, mut load) = under_load_of(&Plan::everything(), "stalled").await;
+    let daemon = installation.run();
+    daemon.until_ready().await;
+    for (name, stalled) in load.shuffled(vec![
+        ("search", &["documents"][..]),
+        ("redis", &["cache"]),
+        ("target", &["birthday", "mapping", "cache"]),
+    ]) {
+        let server = installation.server(name);
+        blocking(|| server.pause()).unwrap();
+        load.more(200).await;
+        let others: Vec<Audit> =
+            installation.audits.iter().filter(|audit| !stalled.contains(&audit.name())).cloned().collect();
+        let drained = drain(&others, PATIENCE).await.unwrap();
+        assert!(drained.is_complete(), "while {name} stands still: {:?}", drained.behind);
+        blocking(|| server.resume()).unwrap();
+    }
+    survives(&installation, load).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

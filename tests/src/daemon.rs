@@ -9,9 +9,10 @@ use std::time::Duration;
 use anabranch_stack::{Companion, Stack};
 use serde_json::Value as Json;
 use tokio::process::Command;
+use tokio::time::Instant;
 
 use crate::http;
-use crate::patience::{PATIENCE, blocking, until, until_some};
+use crate::patience::{PATIENCE, POLL_INTERVAL, blocking, until, until_some};
 
 /// Longer than the daemon's own deadline for an orderly stop.
 const STOP_MAX: Duration = Duration::from_secs(20);
@@ -190,11 +191,16 @@ impl Daemon {
 
     /// Waits until `/readyz` says yes.
     pub async fn until_ready(&self) {
-        until("the daemon is ready", async || {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
             assert!(self.is_running(), "the daemon ended");
-            self.readiness().await.is_some_and(|(code, _)| code == 200)
-        })
-        .await;
+            let said = self.readiness().await;
+            if said.as_ref().is_some_and(|(code, _)| *code == 200) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "the daemon is not ready: {said:?}");
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
     }
 
     /// Waits until the view of `list` (`sources`, `lanes` or `tasks`) that `key` names satisfies the condition.

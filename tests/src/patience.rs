@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// Far above what a step takes on a busy machine; a wait that reaches it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Waits until the condition holds.
 ///

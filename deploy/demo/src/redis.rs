@@ -58,6 +58,12 @@ impl fmt::Debug for RedisServer {
     }
 }
 
+impl fmt::Debug for RedisConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.server)
+    }
+}
+
 impl RedisConnection {
     /// The answer to one command.
     pub async fn one<T: FromRedisValue>(&mut self, action: &'static str, command: &Cmd) -> Result<T> {

@@ -6,6 +6,8 @@ use anabranch_demo::verify::DerivedLayout;
 use anabranch_schemas::shard::{NameHash, Spread};
 use clap::{Parser, ValueEnum};
 
+use super::stall::Stall;
+
 /// The whole of Anabranch on this machine: real servers, a workload, the daemon, and a live screen
 ///
 /// Without --seconds it runs until Ctrl-C. Nothing is left running, however it ends.
@@ -54,6 +56,13 @@ pub struct Arguments {
     /// Lanes for each source
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub lanes: u32,
+    /// Stop this server (SIGSTOP) in the middle of the run and show what that does to the lag of each store; such as
+    /// `search`, `redis`, `target`
+    #[arg(long, value_name = "SERVER")]
+    pub stall: Option<String>,
+    /// For so long; the run takes a minute more
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub stall_seconds: u64,
     /// Print the JSON line also without --verify
     #[arg(long)]
     pub json: bool,
@@ -110,8 +119,15 @@ impl Arguments {
         }
     }
 
+    pub fn stall(&self) -> Option<Stall> {
+        let time = Duration::from_secs(self.stall_seconds);
+        self.stall.clone().map(|server| Stall { server, time })
+    }
+
+    /// Of the workload with a pace.
     pub fn time(&self) -> Option<Duration> {
-        self.seconds.map(Duration::from_secs)
+        let stalled = self.stall().map(|stall| stall.run_time());
+        self.seconds.map(Duration::from_secs).max(stalled)
     }
 }
 

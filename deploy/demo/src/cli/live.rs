@@ -8,14 +8,16 @@ use std::time::Duration;
 use anabranch_demo::daemon;
 use anabranch_demo::verify::{Audit, SpotCheck};
 use anabranch_demo::{LiveLag, LiveReport, Place, WorkloadReport};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::screen::{Screen, View};
+use super::screen::{Screen, StoreLag, View};
 
 const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
 /// A spot check reads one of a hundred source tables; a count touches all derived tables.
 const CHECK_INTERVAL: Duration = Duration::from_secs(3);
+/// A server that stands still does not keep others from being looked at.
+const LOOK_MAX: Duration = Duration::from_secs(10);
 
 /// Everything that can be looked at.
 #[derive(Debug)]
@@ -24,7 +26,8 @@ pub struct Watched<'w> {
     pub http: SocketAddr,
     /// Of each workload.
     pub changes: Vec<LiveReport>,
-    pub lag: LiveLag,
+    /// Of each store.
+    pub lags: Vec<LiveLag>,
 }
 
 impl Watched<'_> {
@@ -62,17 +65,12 @@ pub async fn show(watched: &Watched<'_>, screen: &mut Screen, cancel: &Cancellat
             let seconds = (now - before.0).as_secs_f64();
             let changes_per_second = (changes.changes - before.1) as f64 / seconds.max(0.001);
             before = (now, changes.changes);
-            let (lag, recent_lag) = watched.lag.snapshot();
-            let (waiting_probes, oldest_probe) = watched.lag.outstanding();
             let slow = slow.lock().unwrap_or_else(PoisonError::into_inner);
             screen.show(&View {
                 elapsed: now - start,
                 changes,
                 changes_per_second,
-                lag,
-                recent_lag,
-                waiting_probes,
-                oldest_probe,
+                lags: watched.lags.iter().map(StoreLag::of).collect(),
                 rows_by_database: slow.rows_by_database.clone(),
                 check: slow.check.clone(),
                 checks: slow.checks,
@@ -87,20 +85,18 @@ pub async fn show(watched: &Watched<'_>, screen: &mut Screen, cancel: &Cancellat
         };
         let places: Vec<Vec<Place>> = watched.audits.iter().map(reached).collect();
         for number in 0usize.. {
-            let mut rows = BTreeMap::new();
             for (audit, places) in watched.audits.iter().zip(&places) {
-                rows.extend(audit.count_rows().await.unwrap_or_default());
+                if let Ok(Ok(rows)) = timeout(LOOK_MAX, audit.count_rows()).await {
+                    slow.lock().unwrap_or_else(PoisonError::into_inner).rows_by_database.extend(rows);
+                }
                 // 7 and the number of tables have no common divisor: neighbours in the list are not checked one
                 // after another.
                 let place = places[number * 7 % places.len()];
-                if let Ok(Some(check)) = audit.spot_check(place).await {
+                if let Ok(Ok(Some(check))) = timeout(LOOK_MAX, audit.spot_check(place)).await {
                     let mut slow = slow.lock().unwrap_or_else(PoisonError::into_inner);
                     slow.check = Some(check);
                     slow.checks += 1;
                 }
-            }
-            if !rows.is_empty() {
-                slow.lock().unwrap_or_else(PoisonError::into_inner).rows_by_database = rows;
             }
             tokio::time::sleep(CHECK_INTERVAL).await;
         }

@@ -4,6 +4,7 @@ mod arguments;
 mod live;
 mod screen;
 mod session;
+mod stall;
 mod summary;
 
 use std::process::ExitCode;

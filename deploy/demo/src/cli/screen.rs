@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anabranch_demo::daemon::Status;
 use anabranch_demo::verify::SpotCheck;
-use anabranch_demo::{LagSummary, WorkloadReport};
+use anabranch_demo::{LagSummary, LiveLag, WorkloadReport};
 
 /// Without a terminal a line is enough this often.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -18,15 +18,30 @@ pub struct View {
     pub elapsed: Duration,
     pub changes: WorkloadReport,
     pub changes_per_second: f64,
-    pub lag: LagSummary,
-    pub recent_lag: LagSummary,
-    pub waiting_probes: usize,
-    pub oldest_probe: Duration,
+    /// Of each store; the first one's is the line's.
+    pub lags: Vec<StoreLag>,
     pub rows_by_database: BTreeMap<String, u64>,
     pub check: Option<SpotCheck>,
     pub checks: u64,
     /// `None` when the daemon does not answer.
     pub status: Option<Status>,
+}
+
+/// The lag of one store.
+#[derive(Debug, Clone, Default)]
+pub struct StoreLag {
+    store: &'static str,
+    all: LagSummary,
+    recent: LagSummary,
+    /// Probes on their way, and the age of the oldest.
+    waiting: (usize, Duration),
+}
+
+impl StoreLag {
+    pub fn of(lag: &LiveLag) -> Self {
+        let (all, recent) = lag.snapshot();
+        Self { store: lag.store, all, recent, waiting: lag.outstanding() }
+    }
 }
 
 /// Where the views go.
@@ -89,10 +104,14 @@ impl Screen {
                 grouped(changes.rollbacks)
             ),
         );
-        row(&mut page, "lag", format!("{}    last second {}", lag(&view.lag), lag(&view.recent_lag)));
-        if view.oldest_probe > Duration::from_secs(1) {
-            let (count, oldest) = (view.waiting_probes, view.oldest_probe.as_secs_f64());
-            row(&mut page, "", format!("{count} probes are on their way, the oldest for {oldest:.1} s"));
+        for (number, of) in view.lags.iter().enumerate() {
+            let mut text = format!("{:<10} {:<33} last second {}", of.store, lag(&of.all), lag(&of.recent));
+            let (count, oldest) = of.waiting;
+            if oldest > Duration::from_secs(1) {
+                write!(text, "; {count} on their way, the oldest for {:.1} s", oldest.as_secs_f64())
+                    .expect("writing to a String cannot fail");
+            }
+            row(&mut page, if number == 0 { "lag" } else { "" }, text);
         }
         let stores: Vec<String> = view
             .rows_by_database
@@ -173,7 +192,7 @@ fn line(view: &View) -> String {
         view.elapsed.as_secs(),
         grouped(view.changes.changes),
         view.changes_per_second,
-        lag(&view.lag),
+        view.lags.first().map_or("-".to_owned(), |first| lag(&first.all)),
         grouped(rows),
         check(view),
         states.join(", ")

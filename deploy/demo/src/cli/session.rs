@@ -27,7 +27,7 @@ use super::live::{Watched, show};
 use super::screen::{Screen, say};
 use super::summary::{Compared, Measured, Summary};
 
-/// Probes of the lag a second, over all sources.
+/// Probes of the lag a second of each entity, over all sources.
 const PROBES_PER_SECOND: u32 = 50;
 /// From the daemon's start to the first derived row, also on a busy machine.
 const FIRST_ROW_MAX: Duration = Duration::from_secs(60);
@@ -54,7 +54,8 @@ pub enum Ended {
 /// Everything that runs, in the order of its end.
 struct Running {
     daemon: Daemon,
-    probe: LagProbe,
+    /// One for each entity.
+    probes: Vec<LagProbe>,
     /// One for each entity.
     workloads: Vec<Workload>,
     audits: Vec<Audit>,
@@ -135,11 +136,15 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
     say(&format!("ready after {ready:.1} s; setting up streams, derived tables and indexes ..."));
     let (program, file) = (binary.clone(), configuration_file.clone());
     tokio::task::spawn_blocking(move || Daemon::set_up(&program, &file)).await??;
-    let probe = LagProbe::create(&audits[0]).await?;
+    let mut probes = Vec::new();
+    for topology in topologies(&audits) {
+        let is_own = |audit: &&Audit| audit.topology.entity == topology.entity;
+        probes.push(LagProbe::create(&audits.iter().filter(is_own).collect::<Vec<_>>()).await?);
+    }
     let daemon = Daemon::start(&stack, &binary, &configuration_file, configuration.http_port)?;
     let first_row = tokio::select! {
         () = stop.cancelled() => return Ok(None),
-        seen = probe.first_row(FIRST_ROW_MAX) => seen?,
+        seen = probes[0].first_row(FIRST_ROW_MAX) => seen,
     };
     if !first_row {
         let status = "nothing in the derived tables, while it ran".to_owned();
@@ -153,7 +158,7 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
         total.merge(&workload.giant_transactions().await?);
         measured.totals.push((workload.topology().entity, total));
     }
-    Ok(Some(Running { daemon, probe, workloads, audits, configuration_file, measured, stack }))
+    Ok(Some(Running { daemon, probes, workloads, audits, configuration_file, measured, stack }))
 }
 
 /// The servers that the run needs.
@@ -212,7 +217,7 @@ async fn measure(arguments: &Arguments, running: &mut Running, stop: &Cancellati
         audits: &running.audits,
         http: running.daemon.http(),
         changes: running.workloads.iter().map(Workload::live).collect(),
-        lag: running.probe.live(),
+        lags: running.probes.iter().flat_map(LagProbe::live).collect(),
     };
     let start = Instant::now();
     let timer = async {
@@ -235,14 +240,23 @@ async fn measure(arguments: &Arguments, running: &mut Running, stop: &Cancellati
         });
         (join_all(works).await, start.elapsed())
     };
-    let probes = running.probe.run(PROBES_PER_SECOND, cancel.clone());
+    let probes = join_all(running.probes.iter().map(|probe| probe.run(PROBES_PER_SECOND, cancel.clone())));
+    let stalled = async {
+        match arguments.stall() {
+            None => Ok(Vec::new()),
+            Some(stall) => {
+                stall.run(&running.stack, &watched.lags, &cancel).await.inspect_err(|_| cancel.cancel())
+            }
+        }
+    };
     let kept = keep_daemon(&mut running.daemon, &running.stack, &cancel);
     let shown = show(&watched, &mut screen, &cancel);
-    let (worked, lag, kept, (), ()) = tokio::join!(work, probes, kept, shown, timer);
+    let (worked, lags, kept, stalled, (), ()) = tokio::join!(work, probes, kept, stalled, shown, timer);
     let (reports, time) = worked;
     running.measured.daemon_restarts = kept?;
     running.measured.paced_seconds = time.as_secs_f64();
-    running.measured.lag = lag?;
+    running.measured.lags = lags.concat();
+    running.measured.stall = stalled?;
     let reports = reports.into_iter().collect::<Result<Vec<WorkloadReport>>>()?;
     running.measured.paced_changes = reports.iter().map(|report| report.changes).sum();
     for ((_, total), report) in running.measured.totals.iter_mut().zip(&reports) {

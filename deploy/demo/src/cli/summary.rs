@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use anabranch_demo::verify::{Audit, Comparison, Differences, Drained, Example};
-use anabranch_demo::{LagReport, WorkloadReport};
+use anabranch_demo::{LagReport, LagSummary, WorkloadReport};
 use anabranch_schemas::change::Entity;
 use serde::Serialize;
 
 use super::arguments::Arguments;
+use super::stall::Phase;
 
 /// What a run measured before anything is compared.
 #[derive(Debug, Clone, Default)]
@@ -18,7 +19,9 @@ pub struct Measured {
     /// Changes of the part at the given rate, during which lag was measured.
     pub paced_changes: u64,
     pub paced_seconds: f64,
-    pub lag: LagReport,
+    /// By store; that of the first is the one that must be complete.
+    pub lags: Vec<(&'static str, LagReport)>,
+    pub stall: Vec<Phase>,
     pub stack_ready_seconds: f64,
     pub first_row_seconds: f64,
     pub daemon_resident_bytes: u64,
@@ -63,6 +66,10 @@ pub struct Summary {
     pub lag_from_schedule_ms_p99: f64,
     pub probes: u64,
     pub probes_unseen: u64,
+    /// By store; the fields above are those of birthdays.
+    pub lags: BTreeMap<&'static str, LagReport>,
+    /// Of a run with --stall.
+    pub stall: Vec<Phase>,
     /// Seconds of workload at the given rate.
     pub seconds: f64,
     pub seed: u64,
@@ -95,6 +102,10 @@ pub struct Summary {
 }
 
 impl Measured {
+    fn lag(&self) -> LagReport {
+        self.lags.first().map(|(_, report)| *report).unwrap_or_default()
+    }
+
     fn total(&self, entity: Entity) -> WorkloadReport {
         let own = self.totals.iter().find(|(own, _)| *own == entity);
         own.map(|(_, report)| report.clone()).unwrap_or_default()
@@ -110,7 +121,7 @@ fn problems(measured: &Measured, compared: Option<&Compared>) -> Vec<String> {
             problems.push(format!("the {} workload made no {}", entity.name(), absent.join(", no ")));
         }
     }
-    let lag = &measured.lag;
+    let lag = measured.lag();
     if lag.from_commit.probes == 0 || lag.unseen > 0 {
         problems.push(format!("{} of {} probes were never seen", lag.unseen, lag.from_commit.probes));
     }
@@ -134,7 +145,7 @@ impl Summary {
         if arguments.verify {
             all_problems.extend(problems(&measured, compared.as_ref()));
         }
-        let (lag, changes) = (measured.lag, measured.totals.iter().map(|(_, total)| total.changes).sum());
+        let (lag, changes) = (measured.lag(), measured.totals.iter().map(|(_, total)| total.changes).sum());
         let (kinds, serial_kinds) = (measured.total(Entity::User), measured.total(Entity::SerialCode));
         let drain_seconds = compared.as_ref().map(|compared| round(compared.drained.seconds));
         let layers = compared.map(|compared| compared.layers).unwrap_or_default();
@@ -154,6 +165,8 @@ impl Summary {
             lag_from_schedule_ms_p99: lag.from_schedule.p99_ms,
             probes: lag.from_commit.probes,
             probes_unseen: lag.unseen,
+            lags: measured.lags.iter().copied().collect(),
+            stall: measured.stall,
             seconds: round(measured.paced_seconds),
             seed: measured.seed,
             rate: arguments.rate,
@@ -185,14 +198,16 @@ impl Summary {
     /// For people, on stderr.
     pub fn text(&self) -> String {
         let mut lines = vec![format!(
-            "{} changes committed, {:.0} a second during {:.0} s; lag p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms",
-            self.changes,
-            self.changes_per_second,
-            self.seconds,
-            self.lag_ms_p50,
-            self.lag_ms_p99,
-            self.lag_ms_max
+            "{} changes committed, {:.0} a second during {:.0} s",
+            self.changes, self.changes_per_second, self.seconds
         )];
+        for (store, lag) in &self.lags {
+            let LagSummary { p50_ms, p99_ms, max_ms, .. } = lag.from_commit;
+            lines.push(format!("{store}: lag p50 {p50_ms:.1} ms, p99 {p99_ms:.1} ms, max {max_ms:.1} ms"));
+        }
+        if !self.stall.is_empty() {
+            lines.push(Phase::table(&self.stall));
+        }
         for (layer, found) in &self.layers {
             let LayerSummary { source_rows, claims, rows, noun, differences, .. } = found;
             lines.push(format!(
@@ -287,9 +302,9 @@ mod tests {
 
     fn good() -> Measured {
         let totals = Entity::ALL.map(|entity| (entity, every_kind(entity))).to_vec();
-        let mut measured = Measured { totals, ..Measured::default() };
-        measured.lag.from_commit.probes = 1;
-        measured
+        let mut lag = LagReport::default();
+        lag.from_commit.probes = 1;
+        Measured { totals, lags: vec![("birthday", lag)], ..Measured::default() }
     }
 
     #[test]
@@ -308,7 +323,7 @@ mod tests {
         }
 
         let mut unseen = good();
-        unseen.lag.unseen = 1;
+        unseen.lags[0].1.unseen = 1;
         assert_eq!(problems(unseen, Drained::default(), equal_and_filled()).len(), 1);
         let behind = Drained { behind: vec!["source-a".to_owned()], seconds: 1.0 };
         assert_eq!(problems(good(), behind, equal_and_filled()).len(), 1);

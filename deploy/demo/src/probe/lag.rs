@@ -35,13 +35,14 @@ pub(super) struct Lags {
     from_commit: Histogram<u64>,
     from_schedule: Histogram<u64>,
     recent: Histogram<u64>,
+    phase: Histogram<u64>,
 }
 
 impl Default for Lags {
     fn default() -> Self {
         let empty =
             || Histogram::new_with_max(LAG_MAX_US, PRECISION).expect("an hour in microseconds fits 3 digits");
-        Self { from_commit: empty(), from_schedule: empty(), recent: empty() }
+        Self { from_commit: empty(), from_schedule: empty(), recent: empty(), phase: empty() }
     }
 }
 
@@ -50,6 +51,7 @@ impl Lags {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(LAG_MAX_US);
         self.from_commit.saturating_record(micros(since_commit));
         self.recent.saturating_record(micros(since_commit));
+        self.phase.saturating_record(micros(since_commit));
         self.from_schedule.saturating_record(micros(since_due));
     }
 
@@ -63,6 +65,13 @@ impl Lags {
             from_schedule: summary(&self.from_schedule),
             unseen,
         }
+    }
+
+    /// Of what came since the last call.
+    pub fn take_phase(&mut self) -> LagSummary {
+        let phase = summary(&self.phase);
+        self.phase.reset();
+        phase
     }
 
     /// Of everything, and of what came since the last call.

@@ -1,65 +1,57 @@
-//! Measures how long a committed change needs to become visible in a derived table.
+//! Measures how long a committed change needs to become visible in each store that is derived of it.
 //!
-//! Users of its own get a new birthday on a fixed schedule, alternating between the sources. The lag of one probe
-//! runs from the moment right after COMMIT was answered to the moment after a query on the target showed the row in
-//! the new day's table; queries follow each other by about a millisecond, which is the resolution.
+//! Rows of its own are changed on a fixed schedule, alternating between the sources. The lag of one probe runs from the
+//! moment right after COMMIT was answered to the moment after a look at the store showed the change; looks follow each
+//! other by about a millisecond, in Redis by two and in OpenSearch by twenty, which is the resolution.
 //!
 //! The schedule is open loop: probes start whether or not earlier ones are visible, so a pipeline that stands still
 //! collects late probes instead of fewer ones (no coordinated omission). `from_schedule` also counts the time by which
 //! a busy source delayed the commit itself. A probe that was never seen counts with the time it was waited for.
 
 mod lag;
-mod target;
+mod rows;
+mod watch;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::future::try_join_all;
+use futures::future::join_all;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::lag::Lags;
 pub use self::lag::{LagReport, LagSummary};
+use self::rows::ProbeRow;
+use self::watch::{Eye, Wanted};
 use crate::endpoint::Connection;
 use crate::error::Result;
-use crate::topology::{Place, Topology};
-use crate::verify::{Audit, BirthdayLayer, DerivedTables, Layer};
+use crate::topology::Topology;
+use crate::verify::Audit;
 
-/// Ids far above those of the workload.
-const FIRST_USER: u64 = 1 << 40;
-/// At 25 probes a second and source a user's turn comes again after 40 s.
-const USERS_PER_SOURCE: u64 = 1_000;
-/// Days that probes move through: one a month, so that all lanes take part.
-const DAYS: u64 = 12;
 /// What is not visible this long after the end is given up.
 const UNSEEN_MAX: Duration = Duration::from_secs(20);
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A probe user: its id and where its only row lies.
-#[derive(Debug, Clone, Copy)]
-struct ProbeUser {
-    id: u64,
-    place: Place,
-}
-
 /// A committed change that was not seen yet.
 #[derive(Debug, Clone, Copy)]
 struct Outstanding {
+    row: ProbeRow,
+    mark: u64,
     due: Instant,
     committed: Instant,
-    day: u64,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// By user. An older probe of the same user becomes visible with the younger one at the latest.
+    /// By row. An older probe of the same row becomes visible with the younger one at the latest.
     outstanding: HashMap<u64, Vec<Outstanding>>,
     lags: Lags,
 }
 
-#[derive(Debug)]
+/// What is known of one store.
+#[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
     arrived: Notify,
@@ -69,114 +61,146 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn add(&self, probe: Outstanding) {
+        self.lock().outstanding.entry(probe.row.id).or_default().push(probe);
+        self.arrived.notify_waiters();
+    }
+
+    /// The newest probe of each row, those first that wait longest.
+    fn oldest(&self) -> Vec<Wanted> {
+        let state = self.lock();
+        let mut newest: Vec<&Outstanding> =
+            state.outstanding.values().filter_map(|probes| probes.last()).collect();
+        newest.sort_unstable_by_key(|probe| (probe.committed, probe.row.id));
+        newest.into_iter().map(|probe| (probe.row, probe.mark)).collect()
+    }
+
+    fn mark_seen(&self, found: &[(u64, u64)]) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        for (id, mark) in found {
+            // Meanwhile the row may have got a younger probe, which was not seen.
+            let is_shown = |probe: &Outstanding| probe.mark == *mark;
+            if !state.outstanding.get(id).and_then(|probes| probes.last()).is_some_and(is_shown) {
+                continue;
+            }
+            for probe in state.outstanding.remove(id).unwrap_or_default() {
+                state.lags.record(now - probe.committed, now - probe.due);
+            }
+        }
+    }
+
+    /// Counts what was never seen.
+    fn report(&self) -> LagReport {
+        let mut state = self.lock();
+        let unseen: Vec<Outstanding> = state.outstanding.drain().flat_map(|(_, probes)| probes).collect();
+        for probe in &unseen {
+            state.lags.record(probe.committed.elapsed(), probe.due.elapsed());
+        }
+        state.lags.report(unseen.len() as u64)
+    }
 }
 
-/// Probe users on every source, and what they measured.
-#[derive(Debug)]
-pub struct LagProbe {
-    topology: Topology,
-    layer: BirthdayLayer,
-    users: Vec<Vec<ProbeUser>>,
+/// A store and what was seen there.
+#[derive(Debug, Clone)]
+struct Watched {
+    audit: Audit,
     shared: Arc<Shared>,
 }
 
-/// The lag so far, for a screen.
+impl Watched {
+    fn eyes(&self) -> Vec<Eye> {
+        Eye::all(&self.audit.topology, &self.audit.layer)
+    }
+}
+
+/// Probe rows of one entity on every source, and what was measured in each store derived of it.
+#[derive(Debug)]
+pub struct LagProbe {
+    topology: Topology,
+    rows: Vec<Vec<ProbeRow>>,
+    stores: Vec<Watched>,
+}
+
+/// The lag of one store so far, for a screen.
 #[derive(Debug, Clone)]
-pub struct LiveLag(Arc<Shared>);
+pub struct LiveLag {
+    /// As the audit names it.
+    pub store: &'static str,
+    shared: Arc<Shared>,
+}
 
 impl LiveLag {
     /// Of all probes, and of those seen since the last call of this function.
     pub fn snapshot(&self) -> (LagSummary, LagSummary) {
-        self.0.lock().lags.take_recent()
+        self.shared.lock().lags.take_recent()
+    }
+
+    /// Of the probes seen since the last call of this function.
+    pub fn take_phase(&self) -> LagSummary {
+        self.shared.lock().lags.take_phase()
     }
 
     /// Probes that are committed and not visible, and the age of the oldest.
     pub fn outstanding(&self) -> (usize, Duration) {
-        let state = self.0.lock();
+        let state = self.shared.lock();
         let all = state.outstanding.values().flatten();
         let oldest = all.clone().map(|probe| probe.committed.elapsed()).max();
         (all.count(), oldest.unwrap_or_default())
     }
 }
 
-/// The birthday of a probe user on one of the [`DAYS`].
-fn birthday(day: u64) -> String {
-    format!("1984-{:02}-15", day + 1)
-}
-
-fn day_table(day: u64) -> String {
-    format!("birthday_{:02}15", day + 1)
-}
-
-/// Where a probe's change must be seen: database number and table.
-fn derived_place(layer: &BirthdayLayer, user: u64, day: u64) -> (u32, String) {
-    let table = day_table(day);
-    let by_user = (user % u64::from(layer.databases.max(1))) as u32;
-    let mut candidates = layer.tables().into_iter().filter(|(_, name)| *name == table);
-    let database = match layer.layout {
-        crate::verify::DerivedLayout::ByDay => candidates.next().map_or(0, |(database, _)| database),
-        crate::verify::DerivedLayout::ByUser => by_user,
-    };
-    (database, table)
-}
-
 impl LagProbe {
-    /// Inserts the probe users; the schema must exist.
-    ///
-    /// # Panics
-    /// When the layer is not that of the birthdays.
-    pub async fn create(audit: &Audit) -> Result<Self> {
-        let Layer::Birthday(layer) = &audit.layer else { panic!("birthdays are probed") };
-        let topology = &audit.topology;
-        let mut users = Vec::new();
+    /// Inserts the probe rows; the schema must exist. The audits are of one entity, at least one.
+    pub async fn create(audits: &[&Audit]) -> Result<Self> {
+        let topology = audits[0].topology.clone();
+        let mut rows = Vec::new();
         for (index, source) in topology.sources.iter().enumerate() {
-            let own: Vec<ProbeUser> = probe_users(topology, index);
+            let (own, inserts): (Vec<ProbeRow>, Vec<String>) =
+                ProbeRow::all(&topology, index).into_iter().unzip();
             let mut connection = source.connect(&[]).await?;
-            let mut sql = "START TRANSACTION;".to_owned();
-            for (user, name) in own.iter().zip(probe_names(topology, index)) {
-                let birthday = birthday(user.id % DAYS);
-                let (place, id) = (user.place.quoted(), user.id);
-                sql.push_str(&format!(
-                    "INSERT INTO {place} (user_id, user_name, birthday) VALUES ({id}, '{name}', '{birthday}');"
-                ));
-            }
-            sql.push_str("COMMIT");
-            connection.execute("insert the users of the lag probe", sql).await?;
-            users.push(own);
+            let sql = format!("START TRANSACTION;{}COMMIT", inserts.concat());
+            connection.execute("insert the rows of the lag probe", sql).await?;
+            rows.push(own);
         }
-        let shared = Shared { state: Mutex::new(State::default()), arrived: Notify::new() };
-        Ok(Self { topology: topology.clone(), layer: layer.clone(), users, shared: Arc::new(shared) })
+        let watched = |audit: &&Audit| Watched { audit: (*audit).clone(), shared: Arc::default() };
+        Ok(Self { topology, rows, stores: audits.iter().map(watched).collect() })
     }
 
-    pub fn live(&self) -> LiveLag {
-        LiveLag(Arc::clone(&self.shared))
+    /// One for each store.
+    pub fn live(&self) -> Vec<LiveLag> {
+        let live = |store: &Watched| LiveLag { store: store.audit.name(), shared: Arc::clone(&store.shared) };
+        self.stores.iter().map(live).collect()
     }
 
-    /// Waits until a probe user of any source is in a derived table; false when the time was over.
-    pub async fn first_row(&self, limit: Duration) -> Result<bool> {
+    /// Waits until a probe row of any source is in the first store; false when the time was over.
+    pub async fn first_row(&self, limit: Duration) -> bool {
         let start = Instant::now();
-        for user in self.users.iter().flatten() {
-            let initial = Outstanding { due: start, committed: start, day: user.id % DAYS };
-            self.shared.lock().outstanding.insert(user.id, vec![initial]);
+        let store = &self.stores[0];
+        for row in self.rows.iter().flatten() {
+            store.shared.add(Outstanding { row: *row, mark: row.first_mark(), due: start, committed: start });
         }
         let seen = CancellationToken::new();
         let watch = async {
-            while self.shared.lock().lags.is_empty() && start.elapsed() < limit {
+            while store.shared.lock().lags.is_empty() && start.elapsed() < limit {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             seen.cancel();
         };
-        let targets =
-            (0..self.layer.targets.len()).map(|index| target::watch(&self.layer, index, &self.shared, &seen));
-        let (polled, ()) = tokio::join!(try_join_all(targets), watch);
-        polled?;
+        let eyes = store.eyes().into_iter().map(|eye| eye.watch(&store.shared, &seen));
+        tokio::join!(join_all(eyes), watch);
         // The rows of the first users are no measurement.
-        let state = std::mem::take(&mut *self.shared.lock());
-        Ok(!state.lags.is_empty())
+        let state = std::mem::take(&mut *store.shared.lock());
+        !state.lags.is_empty()
     }
 
-    /// Probes until cancelled, then waits for those that are on their way.
-    pub async fn run(&self, probes_per_second: u32, cancel: CancellationToken) -> Result<LagReport> {
+    /// Probes until cancelled, then waits for those that are on their way. By the name of the store.
+    pub async fn run(
+        &self,
+        probes_per_second: u32,
+        cancel: CancellationToken,
+    ) -> Vec<(&'static str, LagReport)> {
         let start = Instant::now();
         let interval = Duration::from_secs(1) / probes_per_second.max(1);
         let written = CancellationToken::new();
@@ -186,29 +210,25 @@ impl LagProbe {
                 let first = start + interval * index as u32;
                 self.write(index, first, interval * sources as u32, &cancel)
             });
-            futures::future::join_all(writers).await;
+            join_all(writers).await;
             let deadline = Instant::now() + UNSEEN_MAX;
-            while !self.shared.lock().outstanding.is_empty() && Instant::now() < deadline {
+            let is_waiting = || self.stores.iter().any(|store| !store.shared.lock().outstanding.is_empty());
+            while is_waiting() && Instant::now() < deadline {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             written.cancel();
         };
-        let targets = (0..self.layer.targets.len())
-            .map(|index| target::watch(&self.layer, index, &self.shared, &written));
-        let (seen, ()) = tokio::join!(try_join_all(targets), writers);
-        seen?;
-        let mut state = self.shared.lock();
-        let unseen: Vec<Outstanding> = state.outstanding.drain().flat_map(|(_, probes)| probes).collect();
-        for probe in &unseen {
-            state.lags.record(probe.committed.elapsed(), probe.due.elapsed());
-        }
-        Ok(state.lags.report(unseen.len() as u64))
+        let eyes = self.stores.iter().flat_map(|store| {
+            store.eyes().into_iter().map(|eye| eye.watch(&store.shared, &written)).collect::<Vec<_>>()
+        });
+        tokio::join!(join_all(eyes), writers);
+        self.stores.iter().map(|store| (store.audit.name(), store.shared.report())).collect()
     }
 
-    /// Changes birthdays on one source by the schedule. A source that is down skips its probes.
+    /// Changes rows on one source by the schedule. A source that is down skips its probes.
     async fn write(&self, source: usize, first: Instant, interval: Duration, cancel: &CancellationToken) {
         let mut connection: Option<Connection> = None;
-        let users = &self.users[source];
+        let rows = &self.rows[source];
         for number in 0u32.. {
             let due = first + interval * number;
             tokio::select! {
@@ -223,40 +243,16 @@ impl LagProbe {
                 tokio::time::sleep(RECONNECT_INTERVAL).await;
                 continue;
             };
-            let user = users[number as usize % users.len()];
-            // The first round leaves the day of the insert, each further round the day before.
-            let round = u64::from(number) / users.len() as u64 + 1;
-            let day = (user.id + round) % DAYS;
-            let sql = format!(
-                "UPDATE {} SET birthday = '{}' WHERE user_id = {}",
-                user.place.quoted(),
-                birthday(day),
-                user.id
-            );
-            if open.execute("change a birthday", sql).await.is_err() {
+            let row = rows[number as usize % rows.len()];
+            // The first round leaves the mark of the insert, each further round the one before.
+            let mark = row.first_mark() + u64::from(number) / rows.len() as u64 + 1;
+            if open.execute("change a row of the probe", row.change(mark)).await.is_err() {
                 // Whether it was committed is unknown: no probe.
                 connection = None;
                 continue;
             }
-            let probe = Outstanding { due, committed: Instant::now(), day };
-            self.shared.lock().outstanding.entry(user.id).or_default().push(probe);
-            self.shared.arrived.notify_waiters();
+            let probe = Outstanding { row, mark, due, committed: Instant::now() };
+            self.stores.iter().for_each(|store| store.shared.add(probe));
         }
     }
-}
-
-/// Names whose shards lie on one source, one for each probe user.
-fn probe_names(topology: &Topology, source: usize) -> impl Iterator<Item = String> + '_ {
-    (0u64..)
-        .map(|number| format!("probe-{number}"))
-        .filter(move |name| topology.source_of(topology.place(name)) == source)
-        .take(USERS_PER_SOURCE as usize)
-}
-
-fn probe_users(topology: &Topology, source: usize) -> Vec<ProbeUser> {
-    let first = FIRST_USER + source as u64 * USERS_PER_SOURCE;
-    probe_names(topology, source)
-        .zip(first..)
-        .map(|(name, id)| ProbeUser { id, place: topology.place(&name) })
-        .collect()
 }

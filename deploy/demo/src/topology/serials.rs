@@ -1,7 +1,7 @@
 //! Serial code tables: `inventory_3.serial_code_07`, and `inventory_history.serial_code_07`, into which rows move.
 //!
-//! A device has a number, which the workload counts up; its uuid is that number in decimal. In databases whose uuid is
-//! text, one device in seven has a uuid of 64 digits that ends in its number instead.
+//! A device has a number, which the product's generator gave it; its uuid is that number in decimal. In databases whose
+//! uuid is text, one device in seven has a uuid of 64 digits that ends in its number instead.
 
 use anabranch_schemas::sql::serial_code_table;
 

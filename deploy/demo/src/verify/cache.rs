@@ -106,6 +106,13 @@ async fn expected(topology: &Topology, layer: &CacheLayer) -> Result<HashMap<Vec
 }
 
 impl CacheLayer {
+    /// The key of a code's set.
+    pub(crate) fn key_of(&self, code: &[u8]) -> Vec<u8> {
+        let mut key = format!("{}:{{{:08x}}}e:", self.prefix, crc32fast::hash(code)).into_bytes();
+        key.extend_from_slice(code);
+        key
+    }
+
     fn judge(
         &self,
         key: &[u8],

@@ -12,6 +12,7 @@ mod report;
 mod serials;
 mod transaction;
 mod users;
+mod uuids;
 mod values;
 mod worker;
 
@@ -182,7 +183,7 @@ impl Workload {
     /// of them, one that is gone is forgotten.
     pub async fn read_back(&mut self, ids: &[u64]) -> Result<WorkloadReport> {
         let reading = self.workers.iter_mut().map(|worker| {
-            let own: Vec<u64> = ids.iter().copied().filter(|id| worker.planner.desk.owns(*id)).collect();
+            let own: Vec<u64> = ids.iter().copied().filter(|id| worker.planner.desk.model.has(*id)).collect();
             async move { worker.read_back(&own).await }
         });
         let results = join_all(reading).await;

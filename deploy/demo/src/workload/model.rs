@@ -42,6 +42,10 @@ impl Model {
         self.rows[source].len()
     }
 
+    pub fn has(&self, id: u64) -> bool {
+        self.rows.iter().flatten().any(|row| row.id == id)
+    }
+
     pub fn pick(&mut self, random: &mut StdRng, source: usize) -> Option<Row> {
         let rows = &self.rows[source];
         let row = *rows.get(random.random_range(0..rows.len().max(1)))?;

@@ -64,20 +64,22 @@ pub(super) struct Desk {
 }
 
 impl Desk {
+    /// The next of this worker's numbers.
     pub fn fresh_id(&mut self) -> u64 {
+        let top = self.top_id();
+        top.unwrap_or(self.next_id * self.workers + self.worker)
+    }
+
+    /// For one in a thousand rows an id near the top.
+    pub fn top_id(&mut self) -> Option<u64> {
         self.next_id += 1;
         let id = self.next_id * self.workers + self.worker;
-        if self.next_id.is_multiple_of(1000) { TOP_IDS - id } else { id }
+        self.next_id.is_multiple_of(1000).then_some(TOP_IDS - id)
     }
 
     /// Sometimes a deleted row.
     pub fn returning_id(&mut self) -> Option<u64> {
         self.random.random_bool(0.1).then(|| self.deleted.pop()).flatten()
-    }
-
-    /// Whether this worker made the row.
-    pub fn owns(&self, id: u64) -> bool {
-        id.min(TOP_IDS - id) % self.workers == self.worker
     }
 
     pub fn source_of(&self, row: Row) -> usize {
@@ -97,7 +99,7 @@ impl Planner {
     pub fn new(topology: Topology, seed: u64, worker: u64, workers: u64) -> Self {
         let application: Box<dyn Application> = match topology.entity {
             Entity::User => Box::new(Users),
-            Entity::SerialCode => Box::new(Serials::default()),
+            Entity::SerialCode => Box::new(Serials::of(worker)),
         };
         let model = Model::new(topology.sources.len());
         let random = StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(worker));

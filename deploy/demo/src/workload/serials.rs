@@ -10,6 +10,7 @@ use super::report::WorkloadReport;
 use super::transaction::{
     CARRIED, CrossMove, Transaction, delete_statement, literal, literal_of_column, where_rows,
 };
+use super::uuids::Uuids;
 use crate::topology::{Place, uuid};
 
 /// Every column but the uuid.
@@ -30,9 +31,16 @@ const COLUMNS: [&str; 12] = [
 const NEW_COLUMNS: &str = "(uuid, imei1, imei2, meid, box_no, item_code, first_agent_code, warehouse_code, \
                            account_id, sku_code)";
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Serials {
     boxes: Boxes,
+    uuids: Uuids,
+}
+
+impl Serials {
+    pub fn of(worker: u64) -> Self {
+        Self { boxes: Boxes::default(), uuids: Uuids::of(worker) }
+    }
 }
 
 impl Application for Serials {
@@ -42,7 +50,7 @@ impl Application for Serials {
 
     fn new_row(&mut self, desk: &mut Desk, source: usize, report: &mut WorkloadReport) -> (Row, String) {
         let row = loop {
-            let id = desk.fresh_id();
+            let id = desk.top_id().unwrap_or_else(|| self.uuids.next());
             let row = Row { id, place: desk.topology.place(&uuid(id)) };
             if desk.source_of(row) == source {
                 break row;

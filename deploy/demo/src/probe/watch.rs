@@ -1,0 +1,217 @@
+//! Watches the stores for the changes that were not seen there yet.
+
+use std::time::Duration;
+
+use anabranch_schemas::shard::ShardId;
+use redis::{Cmd, Value, cmd};
+use reqwest::Method;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::rows::ProbeRow;
+use super::{RECONNECT_INTERVAL, Shared};
+use crate::endpoint::{Connection, Endpoint};
+use crate::error::Result;
+use crate::redis::RedisConnection;
+use crate::topology::Topology;
+use crate::verify::{
+    BirthdayLayer, CacheLayer, DerivedLayout, DerivedTables, DocumentLayer, Layer, MappingLayer,
+};
+
+/// Between two looks while something is outstanding: the resolution of what is measured. Where a look costs the server
+/// more than a read by a key, it is rarer.
+const TABLES_POLL_INTERVAL: Duration = Duration::from_millis(1);
+const CACHE_POLL_INTERVAL: Duration = Duration::from_millis(2);
+const DOCUMENTS_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Probes of one look.
+const LOOK_PROBES: usize = 100;
+/// A server that stands still is no reason to wait for it until it is given up.
+const LOOK_MAX: Duration = Duration::from_secs(5);
+/// What an entry without claims has: a version and a checksum.
+const EMPTY_ENTRY_BYTES: usize = 5;
+
+/// A row and the mark that is looked for.
+pub(super) type Wanted = (ProbeRow, u64);
+
+/// Looks into one server of a store.
+#[derive(Debug)]
+pub(super) enum Eye {
+    Birthday { layer: BirthdayLayer, target: usize, connection: Option<Connection> },
+    Mapping { layer: MappingLayer, target: usize, connection: Option<Connection> },
+    Cache { layer: CacheLayer, connection: Option<RedisConnection> },
+    Documents { layer: DocumentLayer, topology: Topology },
+}
+
+impl Eye {
+    /// One for each server that has a part of the store.
+    pub fn all(topology: &Topology, layer: &Layer) -> Vec<Self> {
+        match layer {
+            Layer::Birthday(layer) => (0..layer.targets.len())
+                .map(|target| Self::Birthday { layer: layer.clone(), target, connection: None })
+                .collect(),
+            Layer::Mapping(layer) => (0..layer.targets.len())
+                .map(|target| Self::Mapping { layer: layer.clone(), target, connection: None })
+                .collect(),
+            Layer::Cache(layer) => vec![Self::Cache { layer: layer.clone(), connection: None }],
+            Layer::Documents(layer) => {
+                vec![Self::Documents { layer: layer.clone(), topology: topology.clone() }]
+            }
+        }
+    }
+
+    /// Looks until cancelled. A server that is down is tried again.
+    pub async fn watch(mut self, shared: &Shared, cancel: &CancellationToken) {
+        loop {
+            let arrived = shared.arrived.notified();
+            let wanted = self.own(shared.oldest());
+            let pause = if wanted.is_empty() {
+                tokio::select! {
+                    () = cancel.cancelled() => return,
+                    () = arrived => continue,
+                    () = tokio::time::sleep(RECONNECT_INTERVAL) => continue,
+                }
+            } else {
+                let look = tokio::time::timeout(LOOK_MAX, self.look(&wanted));
+                let looked = tokio::select! {
+                    () = cancel.cancelled() => return,
+                    looked = look => looked,
+                };
+                match looked {
+                    Ok(Ok(found)) => {
+                        shared.mark_seen(&found);
+                        self.poll_interval()
+                    }
+                    Ok(Err(_)) | Err(_) => {
+                        self.disconnect();
+                        RECONNECT_INTERVAL
+                    }
+                }
+            };
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    fn poll_interval(&self) -> Duration {
+        match self {
+            Self::Birthday { .. } | Self::Mapping { .. } => TABLES_POLL_INTERVAL,
+            Self::Cache { .. } => CACHE_POLL_INTERVAL,
+            Self::Documents { .. } => DOCUMENTS_POLL_INTERVAL,
+        }
+    }
+
+    fn disconnect(&mut self) {
+        match self {
+            Self::Birthday { connection, .. } | Self::Mapping { connection, .. } => *connection = None,
+            Self::Cache { connection, .. } => *connection = None,
+            Self::Documents { .. } => {}
+        }
+    }
+
+    /// Those that must be seen on this server.
+    fn own(&self, wanted: Vec<Wanted>) -> Vec<Wanted> {
+        let is_own = |(row, mark): &Wanted| match self {
+            Self::Birthday { layer, target, .. } => {
+                layer.target_of(birthday_place(layer, *row, *mark).0) == *target
+            }
+            Self::Mapping { layer, target, .. } => layer.target_of(MAPPING_DATABASE) == *target,
+            Self::Cache { .. } | Self::Documents { .. } => true,
+        };
+        wanted.into_iter().filter(is_own).take(LOOK_PROBES).collect()
+    }
+
+    /// Which of them are there.
+    async fn look(&mut self, wanted: &[Wanted]) -> Result<Vec<(u64, u64)>> {
+        match self {
+            Self::Birthday { layer, target, connection } => {
+                let select = |(row, mark): &Wanted| {
+                    let (database, table) = birthday_place(layer, *row, *mark);
+                    let (database, id) = (layer.database_name(database), row.id);
+                    format!("SELECT {id}, {mark} FROM {database}.{table} WHERE user_id = {id}")
+                };
+                select_all(&layer.targets[*target], connection, wanted.iter().map(select)).await
+            }
+            Self::Mapping { layer, target, connection } => {
+                let select = |(row, mark): &Wanted| {
+                    let (code, id) = (row.code(*mark), row.id);
+                    let number = code.parse::<u64>().unwrap_or_default() % u64::from(layer.tables);
+                    let database = layer.database_name(MAPPING_DATABASE);
+                    format!("SELECT {id}, {mark} FROM {database}.mapping_{number:03} WHERE value = '{code}'")
+                };
+                select_all(&layer.targets[*target], connection, wanted.iter().map(select)).await
+            }
+            Self::Cache { layer, connection } => look_into_cache(layer, connection, wanted).await,
+            Self::Documents { layer, topology } => look_at_documents(layer, topology, wanted).await,
+        }
+    }
+}
+
+/// Codes of 15 digits lie in the first of the mapping databases.
+const MAPPING_DATABASE: u32 = 0;
+
+/// Where a user's change must be seen: database number and table.
+fn birthday_place(layer: &BirthdayLayer, row: ProbeRow, mark: u64) -> (u32, String) {
+    let table = row.day_table(mark);
+    let database = match layer.layout {
+        DerivedLayout::ByDay => {
+            layer.tables().into_iter().find(|(_, name)| *name == table).map_or(0, |found| found.0)
+        }
+        DerivedLayout::ByUser => (row.id % u64::from(layer.databases.max(1))) as u32,
+    };
+    (database, table)
+}
+
+async fn select_all(
+    endpoint: &Endpoint,
+    connection: &mut Option<Connection>,
+    selects: impl Iterator<Item = String>,
+) -> Result<Vec<(u64, u64)>> {
+    let open = match connection {
+        Some(open) => open,
+        None => connection.insert(endpoint.connect(&[]).await?),
+    };
+    open.rows("look for probes", selects.collect::<Vec<_>>().join(" UNION ALL ")).await
+}
+
+async fn look_into_cache(
+    layer: &CacheLayer,
+    connection: &mut Option<RedisConnection>,
+    wanted: &[Wanted],
+) -> Result<Vec<(u64, u64)>> {
+    let open = match connection {
+        Some(open) => open,
+        None => connection.insert(layer.server.connect().await?),
+    };
+    let get = |(row, mark): &Wanted| -> Cmd {
+        let mut get = cmd("GET");
+        get.arg(layer.key_of(row.code(*mark).as_bytes()));
+        get
+    };
+    let answers = open.all("look for probes", wanted.iter().map(get)).await?;
+    let is_there =
+        |answer: &Value| matches!(answer, Value::BulkString(entry) if entry.len() > EMPTY_ENTRY_BYTES);
+    let found = wanted.iter().zip(&answers).filter(|(_, answer)| is_there(answer));
+    Ok(found.map(|((row, mark), _)| (row.id, *mark)).collect())
+}
+
+async fn look_at_documents(
+    layer: &DocumentLayer,
+    topology: &Topology,
+    wanted: &[Wanted],
+) -> Result<Vec<(u64, u64)>> {
+    let id = |(row, _): &Wanted| {
+        let source = &topology.sources[topology.source_of(row.place)].name;
+        let shard = ShardId::of(source, &row.place.database_name(), &row.place.table_name(), 0);
+        format!("{}-{}", shard.as_u64(), crate::topology::uuid(row.id))
+    };
+    let ids: Vec<String> = wanted.iter().map(id).collect();
+    let path = format!("{}/_mget?_source_includes=imei1", layer.index);
+    let answer = layer.server.ask("look for probes", Method::POST, &path, json!({ "ids": ids })).await?;
+    let documents = answer["docs"].as_array().into_iter().flatten();
+    let found = wanted.iter().zip(documents).filter(|((row, mark), document)| {
+        document["_source"]["imei1"].as_str().is_some_and(|code| code == row.code(*mark))
+    });
+    Ok(found.map(|((row, mark), _)| (row.id, *mark)).collect())
+}

@@ -1,0 +1,47 @@
+//! Uuids of new devices: the product's own generator, with a clock that the seed repeats.
+//!
+//! Each worker is a machine. An application asks the product's API for them; the workload must also run without it.
+
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::identifiers::{EPOCH_MS, Mint};
+use anabranch_pipeline::ports::{Mark, Marks};
+use futures::FutureExt;
+
+/// In 2026; each uuid is a millisecond later.
+const FIRST_MS: u64 = EPOCH_MS + 365 * 24 * 3600 * 1000;
+
+/// Nobody else holds a machine number of a workload, and none is used again after its end.
+#[derive(Debug)]
+struct Alone;
+
+impl Marks for Alone {
+    async fn read(&self, _key: &str) -> Result<Mark, Fault> {
+        Ok(Mark::default())
+    }
+
+    async fn raise(&self, _key: &str, known: &Mark, value: String) -> Result<Mark, Fault> {
+        Ok(Mark { value, revision: known.revision + 1 })
+    }
+}
+
+/// One worker's generator.
+#[derive(Debug)]
+pub(super) struct Uuids {
+    mint: Mint<'static, Alone>,
+    now_ms: u64,
+}
+
+impl Uuids {
+    pub fn of(worker: u64) -> Self {
+        let machine =
+            u16::try_from(worker).expect("a workload has fewer workers than there are machine numbers");
+        let mint = Mint::open(&Alone, machine).now_or_never().expect("marks in memory answer at once");
+        Self { mint: mint.expect("marks in memory cannot fail"), now_ms: FIRST_MS }
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.now_ms += 1;
+        let issued = self.mint.issue(self.now_ms, 1).now_or_never().expect("marks in memory answer at once");
+        issued.expect("the instants reach until 2094")[0]
+    }
+}
