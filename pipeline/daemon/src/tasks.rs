@@ -194,7 +194,11 @@ async fn mint(
         if order.answer.is_closed() {
             continue;
         }
-        let uuids = mint.issue(wall_clock::now_ms(), order.count).await?;
+        let (now, count) = (wall_clock::now_ms(), order.count);
+        let uuids = match &order.key {
+            None => Some(mint.issue(now, count).await?),
+            Some(key) => mint.issue_once(key, now, count).await?,
+        };
         order.answer.send(uuids).ok();
     }
 }

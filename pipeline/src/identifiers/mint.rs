@@ -7,6 +7,8 @@
 //! leaves the order to the sequence, which carries over into instants ahead of it. The lease of a machine number only
 //! keeps two processes from taking turns.
 
+use std::fmt;
+
 use crate::error::{Code, Fault};
 use crate::ports::{Mark, Marks};
 
@@ -44,6 +46,35 @@ impl<'m, M: Marks> Mint<'m, M> {
     /// `count` new uuids, rising by instant. `now_ms`: the wall clock since the Unix epoch. After an error the mint is
     /// used no more: the outcome of raising the mark may be unknown.
     pub async fn issue(&mut self, now_ms: u64, count: u32) -> Result<Vec<u64>, Fault> {
+        let first = self.reserve(now_ms, count).await?;
+        Ok(Given { machine: self.machine, first, count }.uuids())
+    }
+
+    /// As [`Self::issue`], but one time for each key: whoever asks with it again, of any mint, is given the same uuids.
+    /// `None`: with this key another count was asked for.
+    pub async fn issue_once(
+        &mut self,
+        key: &str,
+        now_ms: u64,
+        count: u32,
+    ) -> Result<Option<Vec<u64>>, Fault> {
+        let key = format!("intake/{key}");
+        let mut mark = self.marks.read(&key).await?;
+        if mark.revision == 0 {
+            let first = self.reserve(now_ms, count).await?;
+            let given = Given { machine: self.machine, first, count };
+            mark = match self.marks.raise(&key, &mark, given.to_string()).await {
+                // Another mint was asked at the same time.
+                Err(fault) if fault.code() == Code::LeaseLost => self.marks.read(&key).await?,
+                raised => raised?,
+            };
+        }
+        let given = Given::parse(&mark.value).ok_or_else(|| odd(&key, "its value names no uuids"))?;
+        Ok((given.count == count).then(|| given.uuids()))
+    }
+
+    /// The first of so many places that nobody was given before.
+    async fn reserve(&mut self, now_ms: u64, count: u32) -> Result<u64, Fault> {
         let now = now_ms.saturating_sub(EPOCH_MS);
         let first = self.next.max(now << SEQUENCE_BITS);
         let behind = first + u64::from(count);
@@ -56,7 +87,31 @@ impl<'m, M: Marks> Mint<'m, M> {
             self.until = until;
         }
         self.next = behind;
-        Ok((first..behind).map(|place| compose(self.machine, place)).collect())
+        Ok(first)
+    }
+}
+
+/// What was given out with a key, as its mark holds it.
+struct Given {
+    machine: u16,
+    first: u64,
+    count: u32,
+}
+
+impl Given {
+    fn parse(text: &str) -> Option<Self> {
+        let [machine, first, count]: [&str; 3] = text.split(' ').collect::<Vec<_>>().try_into().ok()?;
+        Some(Self { machine: machine.parse().ok()?, first: first.parse().ok()?, count: count.parse().ok()? })
+    }
+
+    fn uuids(&self) -> Vec<u64> {
+        (self.first..).take(self.count as usize).map(|place| compose(self.machine, place)).collect()
+    }
+}
+
+impl fmt::Display for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.machine, self.first, self.count)
     }
 }
 
@@ -65,10 +120,11 @@ fn reserved(key: &str, mark: &Mark) -> Result<u64, Fault> {
     if mark.value.is_empty() {
         return Ok(0);
     }
-    mark.value.parse().map_err(|_| {
-        Fault::new(Code::LogForeign, format!("mark {key}"), "its value is no number")
-            .needs("a bucket that nobody else writes")
-    })
+    mark.value.parse().map_err(|_| odd(key, "its value is no number"))
+}
+
+fn odd(key: &str, found: &str) -> Fault {
+    Fault::new(Code::LogForeign, format!("mark {key}"), found).needs("a bucket that nobody else writes")
 }
 
 fn exhausted(key: &str) -> Fault {

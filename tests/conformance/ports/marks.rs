@@ -3,6 +3,7 @@
 use anabranch_connectors::memory::{MemoryMarks, Weather};
 use anabranch_connectors::nats::NatsLog;
 use anabranch_pipeline::error::Code;
+use anabranch_pipeline::identifiers::{EPOCH_MS, Mint};
 use anabranch_pipeline::ports::{Mark, Marks};
 
 use crate::nats::{Nats, text};
@@ -49,7 +50,10 @@ impl Ground for Server {
     }
 }
 
-on_twin_and_server!(Twin, Server: a_mark_is_raised_only_by_who_knows_its_last_revision);
+on_twin_and_server!(Twin, Server:
+    a_mark_is_raised_only_by_who_knows_its_last_revision,
+    who_asks_with_the_same_key_again_is_given_the_same_uuids_by_anybody,
+);
 
 async fn a_mark_is_raised_only_by_who_knows_its_last_revision(ground: impl Ground) {
     let (one, two) = (ground.process().await, ground.process().await);
@@ -64,4 +68,19 @@ async fn a_mark_is_raised_only_by_who_knows_its_last_revision(ground: impl Groun
     assert_eq!(one.read(KEY).await.unwrap(), by_two);
     assert_eq!(by_two.value, "2 mariadb:7");
     assert_eq!(one.read("uuids/8").await.unwrap(), NEVER_RAISED);
+}
+
+async fn who_asks_with_the_same_key_again_is_given_the_same_uuids_by_anybody(ground: impl Ground) {
+    let (one, two) = (ground.process().await, ground.process().await);
+    let now = EPOCH_MS + 1_000_000;
+    let mut mint = Mint::open(&one, 3).await.unwrap();
+    let given = mint.issue_once("a1", now, 5).await.unwrap().unwrap();
+    assert_eq!(given.len(), 5);
+    let between = mint.issue(now, 5).await.unwrap();
+    assert_eq!(mint.issue_once("a1", now + 9_999, 5).await.unwrap(), Some(given.clone()));
+    let mut other = Mint::open(&two, 4).await.unwrap();
+    assert_eq!(other.issue_once("a1", now, 5).await.unwrap(), Some(given.clone()));
+    assert_eq!(other.issue_once("a1", now, 6).await.unwrap(), None, "another count");
+    let again = other.issue_once("a2", now, 5).await.unwrap().unwrap();
+    assert!(given.iter().chain(&between).all(|uuid| !again.contains(uuid)), "another key");
 }

@@ -208,12 +208,20 @@ async fn without_a_machine_number_uuids_are_unavailable_and_not_wrong() {
     let answering = tokio::spawn(async move {
         let mut receiver = orders.receiver.lock().await;
         let first = receiver.recv().await.unwrap();
-        first.answer.send(vec![u64::MAX >> 1; first.count as usize]).unwrap();
+        assert_eq!(first.key, None);
+        first.answer.send(Some(vec![u64::MAX >> 1; first.count as usize])).unwrap();
+        let keyed = receiver.recv().await.unwrap();
+        assert_eq!(keyed.key.as_deref().map(str::len), Some(64), "a digest, whatever was sent");
+        keyed.answer.send(None).unwrap();
         drop(receiver.recv().await.unwrap());
     });
     let (head, body) = api.post(&bearer, r#"{"count": 2}"#).await;
     assert!(head.starts_with("HTTP/1.0 200"), "{head}");
     assert_eq!(body.to_string(), r#"{"uuids":["9223372036854775807","9223372036854775807"]}"#);
+    let keyed = format!("{bearer}\r\nIdempotency-Key: intake 7 of \u{e4}");
+    expect(&api.post(&keyed, r#"{"count": 2}"#).await, 422, "key-reused");
+    let long = format!("{bearer}\r\nIdempotency-Key: {}", "x".repeat(256));
+    expect(&api.post(&long, r#"{"count": 2}"#).await, 422, "key-malformed");
     let answer = api.post(&bearer, r#"{"count": 2}"#).await;
     expect(&answer, 503, "uuids-unavailable");
     assert!(answer.0.to_lowercase().contains("retry-after: 1"), "{}", answer.0);

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::guard::Body;
@@ -16,6 +17,9 @@ use super::problem::Problem;
 
 /// An answer of about 200 KB, given out within 3 ms of a machine's sequence.
 const COUNT_MAX: u32 = 10_000;
+/// Of the IETF's draft of that name.
+const KEY_HEADER: &str = "idempotency-key";
+const KEY_BYTES_MAX: usize = 255;
 /// Requests that wait for their turn.
 const ORDERS_MAX: usize = 64;
 
@@ -34,8 +38,10 @@ pub struct Given {
 #[derive(Debug)]
 pub struct Order {
     pub count: u32,
-    /// Dropped when it cannot be carried out.
-    pub answer: oneshot::Sender<Vec<u64>>,
+    /// Whoever orders with the same one again gets the same uuids.
+    pub key: Option<String>,
+    /// Dropped when it cannot be carried out; `None`: the key was used for another count.
+    pub answer: oneshot::Sender<Option<Vec<u64>>>,
 }
 
 /// Where requests wait. Cheap to clone.
@@ -53,8 +59,23 @@ impl Default for Orders {
     }
 }
 
-pub async fn give(State(orders): State<Orders>, Body(wanted): Body<Wanted>) -> Result<Json<Given>, Problem> {
-    let count = wanted.count;
+/// The caller's key, as a digest: any bytes of any caller make a name of a mark.
+fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let Some(key) = headers.get(KEY_HEADER).map(HeaderValue::as_bytes) else { return Ok(None) };
+    if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
+        let detail = format!("idempotency-key has {} bytes; it can have 1 to {KEY_BYTES_MAX}", key.len());
+        let remedy = "send a key of the intake, such as its number";
+        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "key-malformed", detail, remedy));
+    }
+    Ok(Some(Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect()))
+}
+
+pub async fn give(
+    State(orders): State<Orders>,
+    headers: HeaderMap,
+    Body(wanted): Body<Wanted>,
+) -> Result<Json<Given>, Problem> {
+    let (count, key) = (wanted.count, key(&headers)?);
     if !(1..=COUNT_MAX).contains(&count) {
         let detail = format!("count is {count}; 1 to {COUNT_MAX} are given at once");
         let remedy = "ask again for the rest";
@@ -66,8 +87,16 @@ pub async fn give(State(orders): State<Orders>, Body(wanted): Body<Wanted>) -> R
     };
     orders
         .sender
-        .try_send(Order { count, answer })
+        .try_send(Order { count, key, answer })
         .map_err(|_| unavailable(&format!("{ORDERS_MAX} requests wait already")))?;
-    let uuids = given.await.map_err(|_| unavailable("the machine number was lost"))?;
+    let uuids = given.await.map_err(|_| unavailable("the machine number was lost"))?.ok_or_else(|| {
+        let detail = "with this idempotency-key another count was asked for";
+        Problem::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "key-reused",
+            detail,
+            "send another key, or the first count",
+        )
+    })?;
     Ok(Json(Given { uuids: uuids.iter().map(u64::to_string).collect() }))
 }
