@@ -1,7 +1,7 @@
 //! Which table of which source a shard id is, and the inventory rows there.
 //!
-//! Learned from the sources' catalogs, at first and whenever an id is met that is not known. A source that is down
-//! leaves its names and rows out; it fails no lookup.
+//! Learned from the sources' catalogs, at first and whenever an id is met that is not known, but rarely for the same. A
+//! source that is down leaves its names and rows out; it fails no lookup.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +22,8 @@ use crate::wiring::{CapturedTable, TextRow, Wiring};
 
 /// A catalog of thousands of tables is not listed more often, whatever unknown ids are met.
 const LIST_INTERVAL: Duration = Duration::from_secs(5);
+/// An id that no table had is looked for again after this time.
+const UNKNOWN_KEPT: Duration = Duration::from_secs(300);
 /// Wait for the sources.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Devices a statement.
@@ -38,6 +40,8 @@ pub(super) struct Directory {
     listed: Mutex<BTreeSet<String>>,
     tried_at: Mutex<Option<Instant>>,
     has_met_unknown: AtomicBool,
+    /// Ids that no table had, and since when they are kept in mind.
+    unknown: Mutex<(Option<Instant>, HashSet<ShardId>)>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -81,10 +85,20 @@ impl Directory {
 
     fn table(&self, shard: ShardId) -> Option<Known> {
         let known = lock(&self.tables).get(&shard).cloned();
-        if known.is_none() {
+        if known.is_none() && self.is_news(shard) {
             self.has_met_unknown.store(true, Ordering::Relaxed);
         }
         known
+    }
+
+    /// Whether this id was not met lately. One that stays unknown is of a source that is configured no more: its claims
+    /// may be asked for at any rate.
+    fn is_news(&self, shard: ShardId) -> bool {
+        let mut unknown = lock(&self.unknown);
+        if unknown.0.is_none_or(|since| since.elapsed() > UNKNOWN_KEPT) {
+            *unknown = (Some(Instant::now()), HashSet::new());
+        }
+        unknown.1.insert(shard)
     }
 
     /// Puts the names of tables to the claims.
@@ -172,5 +186,22 @@ fn confirm(
     }
     if has_read {
         answer.from = "inventory";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_id_that_stays_unknown_has_the_tables_listed_rarely() {
+        let (directory, shard) = (Directory::default(), ShardId::of("gone", "d", "t", 0));
+        let asks_for_a_list = || {
+            assert!(directory.table(shard).is_none());
+            directory.has_met_unknown.swap(false, Ordering::Relaxed)
+        };
+        assert_eq!([asks_for_a_list(), asks_for_a_list(), asks_for_a_list()], [true, false, false]);
+        tokio::time::advance(UNKNOWN_KEPT + Duration::from_secs(1)).await;
+        assert_eq!([asks_for_a_list(), asks_for_a_list()], [true, false]);
     }
 }
