@@ -10,6 +10,7 @@ use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::{CodeCache, MARK_KEPT};
 use anabranch_stack::{Options, Server, ServerSpec, Stack};
+use anabranch_tests::until_some;
 use redis::aio::MultiplexedConnection;
 
 use crate::ports::cache::{LONG, cached, code, set, store};
@@ -220,4 +221,10 @@ async fn a_cluster_serves_as_one_server_does() {
     assert!(cache.get(&codes).await.unwrap().entries.iter().all(Option::is_none));
     let lives = cache.incarnation().await.unwrap();
     assert_eq!(lives.split(' ').count(), 3, "{lives}");
+    assert_eq!(cache.incarnation().await.unwrap(), lives);
+    let node = stack.server("redis-3").unwrap();
+    tokio::task::spawn_blocking(move || node.kill().and_then(|()| node.restart())).await.unwrap().unwrap();
+    let after = until_some("the Cluster answers", async || cache.incarnation().await.ok()).await;
+    let changed = lives.split(' ').zip(after.split(' ')).filter(|(before, after)| before != after).count();
+    assert_eq!(changed, 1, "one primary began another life: {lives}, {after}");
 }

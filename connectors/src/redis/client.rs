@@ -4,12 +4,13 @@
 //! answer of a new life is taken for one of the old. In a Cluster the library connects by itself; there a new life is
 //! seen when it is next asked for, which readers do once a second.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use futures::future::join_all;
+use futures::future::{join_all, try_join_all};
 use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
@@ -30,6 +31,8 @@ pub(super) struct Client {
     /// Host and port instead of those of the URL: a node of a Cluster.
     node: Option<(String, u16)>,
     connected: Arc<Mutex<Option<Connected>>>,
+    /// The primaries of a Cluster, each with a connection of its own.
+    nodes: Arc<Mutex<BTreeMap<(String, u16), Client>>>,
 }
 
 #[derive(Clone)]
@@ -53,7 +56,7 @@ impl std::fmt::Debug for Connected {
 
 impl Client {
     pub(super) fn new(settings: RedisSettings) -> Self {
-        Self { settings: Arc::new(settings), node: None, connected: Arc::default() }
+        Self { settings: Arc::new(settings), node: None, connected: Arc::default(), nodes: Arc::default() }
     }
 
     /// Sends all commands at once: the server's life, and each answer.
@@ -130,8 +133,13 @@ impl Client {
             return Err(self.odd("no slots are served"));
         }
         let single = RedisSettings { is_cluster: false, ..(*self.settings).clone() };
-        let node = |node| Client { node: Some(node), ..Client::new(single.clone()) };
-        Ok(nodes.into_iter().map(node).collect())
+        let mut known = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|address, _| nodes.contains(address));
+        let client = |address: (String, u16)| {
+            let new = || Client { node: Some(address.clone()), ..Client::new(single.clone()) };
+            known.entry(address.clone()).or_insert_with(new).clone()
+        };
+        Ok(nodes.into_iter().map(client).collect())
     }
 
     pub(super) fn odd(&self, found: &str) -> Fault {
@@ -281,12 +289,30 @@ impl Client {
             Connection::Single(connection) => return self.life(connection.clone()).await,
             Connection::Cluster(cluster) => cluster,
         };
-        let mut lives = Vec::new();
-        for node in self.nodes((**cluster).clone()).await? {
-            let Connection::Single(connection) = node.connect().await? else { continue };
-            lives.push(node.life(connection).await?);
+        let nodes = self.nodes((**cluster).clone()).await?;
+        Ok(try_join_all(nodes.iter().map(Client::node_life)).await?.join(" "))
+    }
+
+    /// The life of a primary of a Cluster, over its own connection.
+    async fn node_life(&self) -> Result<String, Fault> {
+        // One that was kept may be dead: only a new one's failure counts.
+        let kept = self.lock().take().map(|connected| connected.connection);
+        if let Some(Connection::Single(connection)) = kept
+            && let Ok(life) = self.life(connection.clone()).await
+        {
+            return Ok(self.keep(connection, life));
         }
-        Ok(lives.join(" "))
+        let Connection::Single(connection) = self.connect().await? else {
+            return Err(self.odd("a Cluster in a Cluster"));
+        };
+        let life = self.life(connection.clone()).await?;
+        Ok(self.keep(connection, life))
+    }
+
+    fn keep(&self, connection: MultiplexedConnection, life: String) -> String {
+        let connection = Connection::Single(connection);
+        *self.lock() = Some(Connected { connection, incarnation: life.as_str().into() });
+        life
     }
 
     /// The process and its history: the one changes with a restart, the other when a replica takes over.
