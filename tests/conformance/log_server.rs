@@ -3,17 +3,21 @@
 use std::time::Duration;
 
 use anabranch_connectors::nats::{NatsLog, SetupOutcome};
+use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::config::LogConfig;
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::{Log, LogWriter, ReadFrom};
-use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::change::{Entity, TableIdentity, Value};
+use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::shard::ShardId;
 use anabranch_stack::ServerSpec;
 use async_nats::jetstream::stream::{Config, StorageType};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 
 use crate::nats::{
-    Nats, SOURCE, STREAM, SUBJECT, append, blocking, limits, parse, send, sources, text, within,
+    Nats, SOURCE, STREAM, SUBJECT, acknowledge_all, append, blocking, envelope, limits, parse, read, send,
+    sources, text, within,
 };
 
 async fn refusal(config: &LogConfig) -> Fault {
@@ -163,6 +167,41 @@ async fn what_the_server_cannot_give_is_named() {
         let log = NatsLog::connect(&config, "demo", &limits()).await.unwrap();
         text(&log.setup(&sources()).await.unwrap_err()[0], code);
     }
+}
+
+/// As wide a row as an operator lets through; the server of the stack takes 8 MB.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_larger_than_a_message_is_named_with_what_lets_it_through_and_then_goes_through() {
+    let nats = Nats::start();
+    let table = TableIdentity {
+        entity: Entity::User,
+        shard: ShardId::of(SOURCE, "user_00", "user_007", 0),
+        database: "user_00".into(),
+        table: "user_007".into(),
+    };
+    let mut batch = BatchBuilder::new(1024, Lsn::ZERO, ResumePoint::default());
+    batch.insert(envelope(1).position, &table, &[Value::UInt(1), Value::Bytes(vec![b'x'; 4 << 20].into())]);
+    let payload = batch.take().payload;
+    let log = nats.log().await;
+    let mut writer = log.writer(SOURCE, None).await.unwrap();
+    let fault = writer.append(envelope(1), payload.clone()).await.unwrap_err();
+    let found = text(&fault, Code::LogSettingsDiffer);
+    assert!(found.contains("user_00.user_007") && found.contains("log.max_message_bytes"), "{found}");
+    assert!(!found.contains("xxx"), "a value is told");
+
+    let config = |bytes: usize| LogConfig { max_message_bytes: bytes.try_into().unwrap(), ..nats.config() };
+    let found = text(&refusal(&config(64 << 20)).await, Code::LogSettingsDiffer);
+    assert!(found.contains("max_payload is 8388608 bytes; needed: at least 67108864"), "{found}");
+    let log = NatsLog::connect(&config(8 << 20), "demo", &limits()).await.unwrap();
+    log.setup(&sources()).await.unwrap();
+    let mut writer = log.writer(SOURCE, None).await.unwrap();
+    for number in 1..4 {
+        writer.append(envelope(number), payload.clone()).await.unwrap();
+    }
+    acknowledge_all(&mut writer).await;
+    let mut reader = log.reader(SOURCE, ReadFrom::At(Lsn::ZERO)).await.unwrap();
+    let messages = read(&mut reader, 3).await;
+    assert!(messages.iter().all(|message| message.payload == payload));
 }
 
 #[tokio::test(flavor = "multi_thread")]

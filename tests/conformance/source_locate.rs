@@ -63,6 +63,7 @@ async fn a_place_that_is_not_there_is_named() {
     for (place, epoch, code) in [
         (Place::Lsn(Lsn::new(1, 4711, 256).unwrap()), 1, Code::BinlogPurged),
         (Place::Lsn(Lsn::new(1, 1, 256).unwrap()), 2, Code::BinlogPurged),
+        (Place::Lsn(Lsn::new(1, 1, 1 << 35).unwrap()), 1, Code::BinlogPurged),
         (Place::Time { at_us: 1_000_000 }, 1, Code::BinlogPurged),
         (Place::Gtid("1-1-99999".to_owned()), 1, Code::BinlogGtidUnknown),
         (Place::Gtid("nonsense".to_owned()), 1, Code::BinlogGtidUnknown),

@@ -1,13 +1,18 @@
-//! A lane that waits for a direct feed of its source sees when the stream serves it after all.
+//! A lane that waits: for a direct feed, until the stream serves it after all; for answers, until it is stopped. And what a
+//! replay from nothing needs.
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_connectors::memory::{MemoryLog, MemorySource, MemoryTarget, Weather};
-use anabranch_pipeline::deliver::{self, Lane, LaneId};
-use anabranch_pipeline::ports::{Entry, Log, LogWriter};
+use anabranch_connectors::memory::{
+    Group, MemoryLog, MemorySource, MemoryStore, MemoryTarget, ScriptedRow, Weather,
+};
+use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId, Past, Progress};
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::ports::{Entry, LaneStore, Log, LogWriter, Place, SourceConnector};
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
 use bytes::Bytes;
@@ -15,7 +20,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::stage;
+use crate::{script, stage};
 
 const SOURCE: &str = "source-a";
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -65,4 +70,78 @@ async fn a_lane_that_waits_for_a_direct_feed_goes_on_when_the_stream_links() {
     let running = deliver::run(lane, &mut store, |_, _| {}, &applied, &cancel);
     let (ended, ()) = tokio::join!(running, script);
     ended.unwrap();
+}
+
+/// A target that answers nothing behind the first question.
+struct Silent(MemoryStore, bool);
+
+impl LaneStore for Silent {
+    async fn load(&mut self) -> Result<Progress, Fault> {
+        match std::mem::replace(&mut self.1, true) {
+            false => self.0.load().await,
+            true => pending().await,
+        }
+    }
+
+    async fn commit(&mut self, _: &Flush) -> Result<(), Fault> {
+        pending().await
+    }
+}
+
+/// Of a lane that looks around, or removes its rows, while its target is silent.
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_no_question_of_a_lane() {
+    for is_emptied in [false, true] {
+        let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
+        let id = LaneId { projection: "p".into(), target: "t".into(), source: SOURCE.into(), lane: 0 };
+        let mut store = MemoryTarget::new(Weather::calm()).lane(id.clone(), Arc::default());
+        if is_emptied {
+            let table = script::table(0);
+            source.commit(Group::Rows(vec![vec![ScriptedRow { table, before: None, after: None }]]));
+            let progress = Progress { revision: 1, highest_position: lsn(9), ..Progress::default() };
+            store.commit(&Flush::new(progress)).await.unwrap();
+        }
+        let limits = stage::limits(1024, 10, PATIENCE);
+        let lane = Lane {
+            id: &id,
+            log: &log,
+            source: &source,
+            seat: 1,
+            start: &Entry::Earliest,
+            feeds: &Arc::new(Semaphore::new(1)),
+            limits: &limits,
+        };
+        let cancel = CancellationToken::new();
+        let stop = async {
+            sleep(PATIENCE).await;
+            cancel.cancel();
+        };
+        let (mut store, applied) = (Silent(store, false), watch::Sender::new(Lsn::ZERO));
+        let running = deliver::run(lane, &mut store, |_, _| {}, &applied, &cancel);
+        let both = async { tokio::join!(running, stop).0 };
+        timeout(2 * PATIENCE, both).await.expect("it stops").unwrap();
+    }
+}
+
+/// What lies before the set was never wanted: its binlog may be purged.
+#[tokio::test(start_paused = true)]
+async fn a_replay_from_nothing_needs_the_history_from_the_configured_start_on() {
+    let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
+    let group = || Group::Rows(Vec::new());
+    for _ in 0..2 {
+        source.commit(group());
+        source.rotate();
+    }
+    let oldest = source.locate(Place::Gtid("1-1".to_owned()), 1).await.unwrap();
+    source.purge([&oldest.resume]);
+    let mut writer = log.writer(SOURCE, None).await.unwrap();
+    let envelope = Envelope { position: lsn(6), server: oldest.server, ..Envelope::default() };
+    writer.append(envelope, Bytes::new()).await.unwrap();
+    writer.acknowledged().await.unwrap();
+    let nothing = async |start: Entry| {
+        Past { source: SOURCE, connector: &source, log: &log, start: &start }.nothing(false).await.is_ok()
+    };
+    assert!(!nothing(Entry::Earliest).await, "the first file is gone");
+    assert!(nothing(Entry::Gtid("1-1".to_owned())).await);
+    assert!(!nothing(Entry::Gtid(String::new())).await, "what is behind the set is gone");
 }

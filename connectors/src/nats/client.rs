@@ -17,7 +17,6 @@ use async_nats::{Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, 
 use tokio::sync::watch;
 
 use super::error;
-use super::setup::MESSAGE_BYTES_MAX;
 use crate::tls;
 
 /// Wait for one answer. A request that a reconnect lost is never answered.
@@ -33,6 +32,7 @@ const OLDEST_VERSION: (u64, u64) = (2, 10);
 pub(super) struct Connection {
     client: Client,
     context: jetstream::Context,
+    message_bytes_max: usize,
     /// Changes with each event of the connection.
     events: watch::Receiver<()>,
 }
@@ -61,10 +61,11 @@ impl Connection {
             .connect(format!("{}://{}", config.url.scheme(), config.url.address()))
             .await
             .map_err(|error| connect_fault(&subject, error))?;
-        check_server(&subject, &client.server_info())?;
+        let message_bytes_max = config.max_message_bytes.get();
+        check_server(&subject, &client.server_info(), message_bytes_max)?;
         let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
         check_jetstream(&subject, &context).await?;
-        Ok(Arc::new(Self { client, context, events }))
+        Ok(Arc::new(Self { client, context, message_bytes_max, events }))
     }
 
     pub(super) fn client(&self) -> &Client {
@@ -73,6 +74,11 @@ impl Connection {
 
     pub(super) fn context(&self) -> &jetstream::Context {
         &self.context
+    }
+
+    /// The largest message as configured, payload and headers together.
+    pub(super) fn message_bytes_max(&self) -> usize {
+        self.message_bytes_max
     }
 
     /// Number of the present connection: rises with each reconnect, before anything can arrive on the new one.
@@ -109,18 +115,18 @@ fn report(event: &Event) {
 }
 
 /// Refuses servers that would accept our settings and ignore them.
-fn check_server(subject: &str, info: &ServerInfo) -> Result<(), Fault> {
+fn check_server(subject: &str, info: &ServerInfo, message_bytes_max: usize) -> Result<(), Fault> {
     if version(&info.version).is_none_or(|version| version < OLDEST_VERSION) {
         let found = format!("version {}", info.version);
         return Err(Fault::new(Code::LogServerTooOld, subject, found)
             .needs(format!("{}.{} or newer", OLDEST_VERSION.0, OLDEST_VERSION.1))
             .remedy("install a newer nats-server, 2.15 is recommended"));
     }
-    if info.max_payload < MESSAGE_BYTES_MAX {
+    if info.max_payload < message_bytes_max {
         let found = format!("max_payload is {} bytes", info.max_payload);
         return Err(Fault::new(Code::LogSettingsDiffer, subject, found)
-            .needs(format!("at least {MESSAGE_BYTES_MAX}"))
-            .remedy("set max_payload: 1MB in the server's configuration"));
+            .needs(format!("at least {message_bytes_max}, which is log.max_message_bytes"))
+            .remedy("raise max_payload in the server's configuration (64 MB at most)"));
     }
     Ok(())
 }
@@ -160,24 +166,24 @@ mod tests {
 
     fn server(version: &str, max_payload: usize) -> Result<(), Fault> {
         let info = ServerInfo { version: version.to_owned(), max_payload, ..ServerInfo::default() };
-        check_server("NATS server x", &info)
+        check_server("NATS server x", &info, 4 << 20)
     }
 
     #[test]
     fn servers_before_2_10_are_refused_with_the_version_found_and_needed() {
         for old in ["2.9.10", "2.9.25", "1.4.1", "2", "", "unknown"] {
-            let fault = server(old, MESSAGE_BYTES_MAX).unwrap_err();
+            let fault = server(old, 4 << 20).unwrap_err();
             assert_eq!(fault.code(), Code::LogServerTooOld);
             assert!(fault.to_string().contains(&format!("version {old}; needed: 2.10 or newer")), "{fault}");
         }
         for new in ["2.10.0", "2.10.27", "2.11.0-RC.1", "2.15.1", "3.0.0", "v2.12.1"] {
-            server(new, MESSAGE_BYTES_MAX).unwrap();
+            server(new, 4 << 20).unwrap();
         }
     }
 
     #[test]
     fn a_server_with_a_small_payload_limit_is_refused() {
-        let fault = server("2.15.1", MESSAGE_BYTES_MAX - 1).unwrap_err();
+        let fault = server("2.15.1", (4 << 20) - 1).unwrap_err();
         assert_eq!(fault.code(), Code::LogSettingsDiffer);
     }
 }

@@ -29,8 +29,8 @@ const INACTIVE_THRESHOLD: Duration = Duration::from_secs(60);
 /// A silent server is noticed after two of these.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 const PULL_MESSAGES: usize = 256;
-/// Twice the largest message, else a pull could never be served. The client holds up to one and a half of these.
-pub(super) const PULL_BYTES: usize = 2 * setup::MESSAGE_BYTES_MAX;
+/// Largest messages in a pull, else it could never be served. The client holds up to one and a half pulls.
+const LARGEST_MESSAGES_A_PULL: usize = 2;
 /// A consumer that breaks sooner, without a message, is a fault instead of the next attempt.
 const LIFE_MIN: Duration = Duration::from_secs(1);
 
@@ -189,7 +189,7 @@ async fn open(connection: Arc<Connection>, stream: StreamName, place: Place) -> 
     let messages = consumer
         .stream()
         .max_messages_per_batch(PULL_MESSAGES)
-        .max_bytes_per_batch(PULL_BYTES)
+        .max_bytes_per_batch(LARGEST_MESSAGES_A_PULL * connection.message_bytes_max())
         .heartbeat(HEARTBEAT)
         .messages()
         .await

@@ -19,8 +19,6 @@ use async_nats::jetstream::{self, ErrorCode};
 use super::error::{self, SETUP};
 use super::{NatsLog, StreamName};
 
-/// Payload and headers together. NATS' own default of `max_payload`; a reader's pull must always have room for one.
-pub(super) const MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 /// The chain needs ids, not a window. Shorter is cheaper: about 200 bytes of the server's memory an id (measured).
 const DUPLICATE_WINDOW: Duration = Duration::from_secs(2);
 
@@ -117,7 +115,8 @@ fn stream_config(log: &LogConfig, name: String, subject: String) -> Config {
         max_messages: -1,
         max_messages_per_subject: -1,
         max_consumers: -1,
-        max_message_size: MESSAGE_BYTES_MAX as i32,
+        // Payload and headers together.
+        max_message_size: log.max_message_bytes.get() as i32,
         duplicate_window: DUPLICATE_WINDOW,
         allow_direct: true,
         deny_delete: true,

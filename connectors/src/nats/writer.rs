@@ -15,6 +15,7 @@ use std::time::Duration;
 use anabranch_pipeline::config::Limits;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{LogEntry, LogWriter};
+use anabranch_schemas::codec::v1;
 use anabranch_schemas::envelope::Envelope;
 use async_nats::header::{
     NATS_EXPECTED_LAST_MESSAGE_ID, NATS_EXPECTED_LAST_SEQUENCE, NATS_EXPECTED_STREAM, NATS_MESSAGE_ID,
@@ -26,11 +27,14 @@ use futures::StreamExt;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::client::{Connection, REQUEST_TIMEOUT};
-use super::setup::{self, MESSAGE_BYTES_MAX};
+use super::setup;
 use super::{StreamName, error};
 
 /// Wait for the oldest answer that is due.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
+
+const LARGER_MESSAGES: &str = "raise max_payload of the NATS server and log.max_message_bytes (64 MB at most), run \
+     `anabranch --config FILE setup`, restart; or leave the large column out of `columns`";
 
 /// Where an attempt is appended to.
 pub(super) struct Destination {
@@ -217,11 +221,16 @@ impl LogWriter for NatsLogWriter {
         let number = self.next_number();
         let headers = self.headers(number, &envelope)?;
         let bytes = payload.len() + header_bytes(&headers);
-        if bytes > MESSAGE_BYTES_MAX {
+        let bytes_max = self.connection.message_bytes_max();
+        if bytes > bytes_max {
+            let found = format!(
+                "a message of {bytes} bytes, of which a change of {} takes most",
+                last_table(&payload)
+            );
             return Err(self
-                .end(Code::LogSettingsDiffer, format!("a message of {bytes} bytes"))
-                .needs(format!("at most {MESSAGE_BYTES_MAX}"))
-                .remedy("lower limits.batch_bytes"));
+                .end(Code::LogSettingsDiffer, found)
+                .needs(format!("at most {bytes_max}, which is log.max_message_bytes"))
+                .remedy(LARGER_MESSAGES));
         }
         let reply = format!("{}.{number}", self.inbox);
         let client = self.connection.client();
@@ -270,6 +279,16 @@ impl LogWriter for NatsLogWriter {
             }
         }
     }
+}
+
+/// A batch is full long before a message is too large, so it is the last change that is.
+fn last_table(payload: &[u8]) -> String {
+    let mut last = None;
+    let mut changes = v1::decode(payload).ok();
+    while let Some(Ok(Some(change))) = changes.as_mut().map(v1::Decoder::next) {
+        last = Some(format!("{}.{}", change.table.database, change.table.table));
+    }
+    last.unwrap_or_else(|| "no table".to_owned())
 }
 
 /// As the server counts them: a first line, then `name: value` and a line end for each, then an empty line.

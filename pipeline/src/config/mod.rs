@@ -47,6 +47,8 @@ pub struct LogConfig {
     pub replicas: NonZeroUsize,
     pub max_age: Duration,
     pub max_bytes: NonZeroU64,
+    /// Of one message, headers included.
+    pub max_message_bytes: NonZeroUsize,
 }
 
 #[derive(Debug, Clone)]

@@ -43,6 +43,9 @@ const MARKS_WITHIN_MAX_AGE: u32 = 4;
 /// NATS refuses streams that are younger than their duplicate window.
 const LOG_MAX_AGE_MIN: Duration = Duration::from_secs(2);
 const LOG_MAX_BYTES: NonZeroU64 = NonZeroU64::new(10 * 1024 * 1024 * 1024).expect("not zero");
+/// NATS' own default of `max_payload`, and the most that it can be set to.
+const MESSAGE_BYTES: NonZeroUsize = NonZeroUsize::new(1024 * 1024).expect("not zero");
+const MESSAGE_BYTES_MAX: NonZeroUsize = NonZeroUsize::new(64 * 1024 * 1024).expect("not zero");
 /// Three days of binlog: a week-end and a night.
 const RETENTION_MIN_SECONDS: u64 = 3 * 24 * 3600;
 /// The lanes of two projections at once; each is one more replica to the source.
@@ -80,6 +83,7 @@ struct Log {
     replicas: NonZeroUsize,
     max_age_seconds: Option<NonZeroU64>,
     max_bytes: Option<NonZeroU64>,
+    max_message_bytes: Option<NonZeroUsize>,
 }
 
 fn one() -> NonZeroUsize {
@@ -185,12 +189,18 @@ impl Log {
             problems.add("log.url", format!("scheme `{}`", self.url.scheme()), "nats:// or tls://");
             return None;
         }
+        let max_message_bytes = self.max_message_bytes.unwrap_or(MESSAGE_BYTES);
+        if !(MESSAGE_BYTES..=MESSAGE_BYTES_MAX).contains(&max_message_bytes) {
+            problems.add("log.max_message_bytes", max_message_bytes.to_string(), "1048576 to 67108864");
+            return None;
+        }
         Some(super::LogConfig {
             url: self.url,
             ca_file: path(self.ca_file),
             replicas: self.replicas,
             max_age: Duration::from_secs(self.max_age_seconds.unwrap_or(LOG_MAX_AGE_SECONDS).get()),
             max_bytes: self.max_bytes.unwrap_or(LOG_MAX_BYTES),
+            max_message_bytes,
         })
     }
 }

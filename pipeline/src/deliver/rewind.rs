@@ -42,6 +42,10 @@ impl<S: SourceConnector, L: Log> Past<'_, S, L> {
             let found = "the source's `start` is `latest`, so a new lane has no beginning";
             return Err(self.refused(found).needs("`start = \"earliest\"` or a GTID set"));
         }
+        // What lies before the set was never wanted.
+        if let Entry::Gtid(set) = self.start {
+            return self.locate(Place::Gtid(set.clone())).await.map(|_| Rewind::ToNothing);
+        }
         let oldest = self.locate(Place::Earliest).await?;
         if oldest.position.epoch() > FIRST_EPOCH {
             return Err(self

@@ -94,7 +94,7 @@ pub async fn run<S: SourceConnector, L: Log>(
     let mut window = Window::new(progress);
     let mut hole = None;
     let mut due = Due::now(lane.limits);
-    let Some(mut feed) = lane.feed_until(window.progress(), hole, cancel).await? else { return Ok(()) };
+    let Some(mut feed) = unless(cancel, lane.feed(window.progress(), hole)).await? else { return Ok(()) };
     loop {
         meters.direct.set(f64::from(u8::from(feed.is_direct())));
         match next_event(&mut feed, &window, &due, cancel).await? {
@@ -110,7 +110,8 @@ pub async fn run<S: SourceConnector, L: Log>(
             Event::Hole(fault) => hole = Some(found_hole(&lane, &window, &feed, fault)?),
             Event::JoinDue => {
                 due.join_at = Instant::now() + JOIN_INTERVAL;
-                if let Some(joined) = lane.join(window.progress(), hole, feed.direct_reign()).await? {
+                let joined = lane.join(window.progress(), hole, feed.direct_reign());
+                if let Some(Some(joined)) = unless(cancel, joined).await? {
                     tracing::info!(lane = %lane.id, position = %window.progress().position, "back to the stream");
                     failpoints::reach("lane-direct-joined").await;
                     (feed, hole) = (joined, None);
@@ -119,7 +120,7 @@ pub async fn run<S: SourceConnector, L: Log>(
             }
             Event::ProgressDue => {}
             Event::LookDue => {
-                look(&lane, store, &window).await?;
+                unless(cancel, look(&lane, store, &window)).await?;
                 due.look_at = Instant::now() + lane.limits.mark_interval;
                 continue;
             }
@@ -129,7 +130,7 @@ pub async fn run<S: SourceConnector, L: Log>(
         due.committed(lane.limits);
         if hole.is_some() && !feed.is_direct() {
             drop(feed);
-            match lane.feed_until(window.progress(), hole, cancel).await? {
+            match unless(cancel, lane.feed(window.progress(), hole)).await? {
                 Some(other) => feed = other,
                 None => return Ok(()),
             }
@@ -139,6 +140,18 @@ pub async fn run<S: SourceConnector, L: Log>(
             }
             due.join_at = Instant::now() + JOIN_INTERVAL;
         }
+    }
+}
+
+/// The outcome of what may take long and leaves nothing behind; `None` when cancelled meanwhile.
+async fn unless<T>(
+    cancel: &CancellationToken,
+    work: impl Future<Output = Result<T, Fault>>,
+) -> Result<Option<T>, Fault> {
+    tokio::select! {
+        biased;
+        () = cancel.cancelled() => Ok(None),
+        outcome = work => outcome.map(Some),
     }
 }
 
@@ -221,35 +234,19 @@ async fn empty<S: SourceConnector, L: Log>(
     mut progress: Progress,
     cancel: &CancellationToken,
 ) -> Result<Progress, Fault> {
-    let shards = lane.source.shards().await?;
+    let Some(shards) = unless(cancel, lane.source.shards()).await? else { return Ok(progress) };
     tracing::info!(lane = %lane.id, shards = shards.len(), "rewound to nothing: its derived rows are removed");
     for shard in shards {
-        if cancel.is_cancelled() {
-            break;
-        }
-        let mut flush = Flush::new(progress);
+        let mut flush = Flush::new(progress.clone());
         flush.progress.revision += 1;
         flush.withdraw(shard, Lsn::MAX);
-        store.commit(&flush).await?;
+        // Cut off, it is done or not: whoever runs the lane next reads its progress.
+        if unless(cancel, store.commit(&flush)).await?.is_none() {
+            break;
+        }
         progress = flush.progress;
     }
     Ok(progress)
-}
-
-impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
-    /// Opens a feed, which may wait; `None` when cancelled meanwhile.
-    async fn feed_until(
-        &self,
-        progress: &Progress,
-        hole: Option<Hole>,
-        cancel: &CancellationToken,
-    ) -> Result<Option<Feed<L::Reader>>, Fault> {
-        tokio::select! {
-            biased;
-            () = cancel.cancelled() => Ok(None),
-            feed = self.feed(progress, hole) => feed.map(Some),
-        }
-    }
 }
 
 async fn commit<S, L>(

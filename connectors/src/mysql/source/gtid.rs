@@ -156,6 +156,11 @@ impl Gtids {
         }
     }
 
+    /// Whether the two are the same set.
+    pub fn is(&self, other: &Self) -> bool {
+        self.hold(other) && other.hold(self)
+    }
+
     /// The set as MySQL's replication request wants it: one entry for each uuid and tag.
     pub fn sids(&self) -> Vec<Sid<'static>> {
         let Self::MySql(sets) = self else { return Vec::new() };
@@ -408,6 +413,18 @@ mod tests {
             ["10", "9-11", "tag:4", "other:1"].into_iter().all(|o| !set.hold(&mysql(format!("{UUID}:{o}"))))
         );
         assert!(!set.hold(&mariadb("0-1-1")));
+    }
+
+    /// A server writes domains in an order of its own.
+    #[test]
+    fn sets_are_equal_in_any_order() {
+        let mariadb = |text| Gtids::parse(Flavor::MariaDb, text).unwrap();
+        assert!(mariadb("0-1-42,1-2-7").is(&mariadb("1-2-7,0-1-42")));
+        assert!(!mariadb("0-1-42,1-2-7").is(&mariadb("1-2-8,0-1-42")));
+        assert!(!mariadb("0-1-42,1-2-7").is(&mariadb("0-1-42")));
+        let mysql = |text: &str| Gtids::parse(Flavor::MySql, text).unwrap();
+        assert!(mysql(&format!("{UUID}:1-9:tag:1")).is(&mysql(&format!("{UUID}:tag:1,{UUID}:1-9"))));
+        assert!(!mysql(&format!("{UUID}:1-9")).is(&mysql(&format!("{UUID}:1-10"))));
     }
 
     #[test]

@@ -60,13 +60,17 @@ impl MysqlSource {
                 .needs(format!("a position of epoch {epoch}: the server was another one before"))
                 .remedy("say the place as a GTID set or as a time"));
         }
-        let Some((file, _)) = logs.iter().find(is_named) else {
+        let Some((file, size)) = logs.iter().find(is_named) else {
             let oldest = logs.first().map_or("none", |(name, _)| name.as_str());
             let found = format!("binlog file {} of position {lsn} is not there", lsn.file_number());
             return Err(self
                 .fault(Code::BinlogPurged, found)
                 .needs(format!("a position in the kept binlog; its oldest file is {oldest}")));
         };
+        if lsn.position() > *size {
+            let found = format!("binlog file {file} of position {lsn} ends at {size}");
+            return Err(self.fault(Code::BinlogPurged, found).needs("a position within its file"));
+        }
         let (resume, start) = self.file_start(file.clone(), epoch)?;
         // Its own changes are wanted too.
         let below = Lsn::from_u64(lsn.as_u64() - 1).unwrap_or(start);

@@ -178,7 +178,7 @@ impl MysqlSource {
     ) -> Result<Option<(Start, Beginning)>, Fault> {
         let end = session.end().await?;
         let there = self.gtids(session, &end.gtid_set)?;
-        if there.to_string() != gtids.to_string() {
+        if !there.is(gtids) {
             return Ok(None);
         }
         let beginning = Beginning {
