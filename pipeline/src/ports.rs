@@ -127,6 +127,8 @@ pub struct LogEntry {
 pub struct LogMessage {
     pub entry: LogEntry,
     pub payload: Bytes,
+    /// Another one stood behind it when it was delivered.
+    pub has_next: bool,
 }
 
 /// Where reading the log begins.
@@ -295,6 +297,9 @@ pub struct CacheRecord {
 pub trait Outbox: Send + Sync {
     /// The oldest rows that are not drained, at most so many.
     fn pending(&self, rows: usize) -> impl Future<Output = Result<Vec<OutboxRow>, Fault>> + Send;
+
+    /// Resolves when a lane of this process has committed since the call; one of another process is not noticed.
+    fn touched(&self) -> impl Future<Output = ()> + Send;
 
     /// Says that these were drained, if `incarnation` is still what is recorded: whoever was overtaken meanwhile has
     /// no say. They are kept for [`OUTBOX_KEPT`], in case the cache forgets it.

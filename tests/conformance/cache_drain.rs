@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use anabranch_connectors::memory::MemoryCache;
 use anabranch_connectors::mysql::target::{MysqlLane, MysqlMapping, MysqlOutbox};
-use anabranch_pipeline::deliver::Progress;
+use anabranch_pipeline::deliver::{LaneId, Progress};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::lookup::{CacheState, Claim, Drain, TimeToLive, Token, decode, drain, fill};
-use anabranch_pipeline::ports::{CacheRecord, Cached, CodeCache, Fill, MappingStore, Outbox};
+use anabranch_pipeline::ports::{CacheRecord, Cached, CodeCache, Fill, LaneStore, MappingStore, Outbox};
 use anabranch_schemas::change::Action;
 use anabranch_schemas::serial::{CodeKind, StoredCode};
+use futures::FutureExt;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio_util::sync::CancellationToken;
@@ -60,6 +61,20 @@ fn insert(position: u64, uuid: u64, text: &str) -> (u64, u32, Action<'static>) {
 
 fn uuids(claims: &[Claim]) -> Vec<String> {
     claims.iter().map(|claim| String::from_utf8_lossy(&claim.uuid).into_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_tells_the_outbox_of_its_target_what_it_commits() {
+    let (tables, _, _) = tables().await;
+    let target = tables.place.target("target-a");
+    let outbox = target.outbox("serials").unwrap();
+    let id = LaneId { projection: "serials".into(), ..tables.place.lane_id("source-a", 0) };
+    let mut lane = target.lane(&id).unwrap();
+    let progress = lane.load().await.unwrap();
+    let told = outbox.touched();
+    apply(&mut lane, progress, vec![insert(1, 7, "BOX 1")]).await;
+    tokio::time::timeout(Duration::from_secs(10), told).await.expect("it was told");
+    assert!(outbox.touched().now_or_never().is_none(), "nothing was committed since");
 }
 
 #[tokio::test(flavor = "multi_thread")]

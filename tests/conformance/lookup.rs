@@ -64,6 +64,10 @@ impl Outbox for Drained {
         Ok(Vec::new())
     }
 
+    async fn touched(&self) {
+        std::future::pending().await
+    }
+
     async fn drained(&self, _: &[u64], _: &str) -> Result<(), Fault> {
         Ok(())
     }

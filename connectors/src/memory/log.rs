@@ -274,7 +274,8 @@ impl MemoryReader {
                 Place::At { sequence, .. } => *sequence,
                 Place::After { sequence, .. } => *sequence + 1,
             };
-            let Some(message) = stream.from(next).cloned() else { return Ok(None) };
+            let Some(mut message) = stream.from(next).cloned() else { return Ok(None) };
+            message.has_next = stream.from(message.entry.sequence + 1).is_some();
             if matches!(place, Place::After { .. }) && message.entry.sequence != next {
                 return Err(hole(source, next));
             }

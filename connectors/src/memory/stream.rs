@@ -90,7 +90,7 @@ impl Stream {
         self.last_sequence += 1;
         let entry =
             LogEntry { sequence: self.last_sequence, id: id(attempt, number), envelope: sent.envelope };
-        self.messages.push_back(LogMessage { entry: entry.clone(), payload: sent.payload });
+        self.messages.push_back(LogMessage { entry: entry.clone(), payload: sent.payload, has_next: false });
         self.changed.notify_waiters();
         if sent.unheard { Err(Code::LogUnreachable) } else { Ok(entry) }
     }

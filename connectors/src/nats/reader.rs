@@ -99,12 +99,10 @@ impl NatsLogReader {
     /// Checks that the message follows the last one.
     fn accept(&mut self, message: &Message) -> Result<LogMessage, Fault> {
         let title = self.stream.title();
-        let sequence = message
-            .info()
-            .map_err(|error| {
-                Fault::new(Code::LogUnreachable, &title, "a delivery without a sequence").caused_by(error)
-            })?
-            .stream_sequence;
+        let info = message.info().map_err(|error| {
+            Fault::new(Code::LogUnreachable, &title, "a delivery without a sequence").caused_by(error)
+        })?;
+        let (sequence, has_next) = (info.stream_sequence, info.pending > 0);
         if let Place::After { sequence: last, .. } = self.place
             && sequence != last + 1
         {
@@ -113,7 +111,7 @@ impl NatsLogReader {
         }
         let entry = entry(&self.stream, sequence, message.headers.as_ref())?;
         self.place = Place::After { sequence, id: entry.id.clone() };
-        Ok(LogMessage { entry, payload: message.payload.clone() })
+        Ok(LogMessage { entry, payload: message.payload.clone(), has_next })
     }
 }
 

@@ -107,7 +107,11 @@ impl Wiring {
                 (source.name.clone(), WiredSource { config: source.clone(), connector, direct_feeds })
             })
             .collect();
-        let mysql = MysqlTarget::all(&config).into_iter().map(TargetServer::Mysql);
+        let mysql = MysqlTarget::all(&config);
+        // With the very targets of the lanes, which tell of what they commit.
+        let cache = |cache: &CacheConfig| Some((cache.name.clone(), Cache::new(&config, cache, &mysql)?));
+        let caches = config.caches.iter().filter_map(cache).collect();
+        let mysql = mysql.into_iter().map(TargetServer::Mysql);
         let search = SearchTarget::all(&config).into_iter().map(TargetServer::Search);
         let targets = mysql
             .chain(search)
@@ -118,9 +122,6 @@ impl Wiring {
             .iter()
             .map(|projection| (projection.name.clone(), Projection::new(projection)))
             .collect();
-        let caches =
-            config.caches.iter().filter_map(|cache| Some((cache.name.clone(), Cache::new(&config, cache)?)));
-        let caches = caches.collect();
         Self(Arc::new(Connectors { sources, targets, projections, caches, log: OnceCell::new(), config }))
     }
 
@@ -404,9 +405,8 @@ const FILL_CONNECTIONS: usize = 4;
 
 impl Cache {
     /// `None` when its projection is not one of mapping tables, which the configuration does not allow.
-    fn new(config: &Config, cache: &CacheConfig) -> Option<Self> {
+    fn new(config: &Config, cache: &CacheConfig, targets: &[MysqlTarget]) -> Option<Self> {
         let mapping = MysqlMapping::new(config, &cache.projection, FILL_CONNECTIONS)?;
-        let targets = MysqlTarget::all(config);
         let settings = RedisSettings {
             name: cache.name.clone(),
             url: cache.url.clone(),

@@ -320,7 +320,13 @@ async fn read<C: ChangeSource>(
         };
         previous = taken.position;
         if batches
-            .send(Ok(Delivery { envelope, payload: taken.payload, stored: None, follows: true }))
+            .send(Ok(Delivery {
+                envelope,
+                payload: taken.payload,
+                stored: None,
+                follows: true,
+                has_next: false,
+            }))
             .await
             .is_err()
         {

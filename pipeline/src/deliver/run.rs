@@ -24,7 +24,7 @@ use crate::metrics as names;
 use crate::ports::{Entry, LaneStore, Log, LogReader, SourceConnector};
 
 /// Progress without rows (messages that hold nothing for this lane) is stored at most this often: a transaction for
-/// each would cost more than it tells.
+/// each would cost more than it tells. A flush that more is to come for waits no longer either.
 const IDLE_PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What one lane works on.
@@ -102,7 +102,7 @@ pub async fn run<S: SourceConnector, L: Log>(
                 let taken = take(&lane, &mut window, &mut feed, *delivery, &mut project);
                 if let Some(fault) = taken? {
                     hole = Some(found_hole(&lane, &window, &feed, fault)?);
-                } else if !window.has_rows() && Instant::now() < due.progress_at {
+                } else if is_worth_waiting(&lane, &window) && Instant::now() < due.progress_at {
                     continue;
                 }
             }
@@ -153,6 +153,11 @@ async fn unless<T>(
         () = cancel.cancelled() => Ok(None),
         outcome = work => outcome.map(Some),
     }
+}
+
+/// Nothing to write, or more to come: of a table's rows few cost as much as many, in each of a thousand tables.
+fn is_worth_waiting<S, L>(lane: &Lane<'_, S, L>, window: &Window) -> bool {
+    !window.has_rows() || window.has_next() && window.rows() < lane.limits.flush_rows.get()
 }
 
 /// Waits for whatever comes first. Each branch is cancel safe.

@@ -25,12 +25,20 @@ pub(super) struct Delivery {
     pub(super) stored: Option<(u64, String)>,
     /// It comes directly behind what the lane took last.
     pub(super) follows: bool,
+    /// The next one is on its way.
+    pub(super) has_next: bool,
 }
 
 impl Delivery {
     pub(super) fn stored(message: LogMessage, follows: bool) -> Self {
-        let LogMessage { entry, payload } = message;
-        Self { envelope: entry.envelope, payload, stored: Some((entry.sequence, entry.id)), follows }
+        let LogMessage { entry, payload, has_next } = message;
+        Self {
+            envelope: entry.envelope,
+            payload,
+            stored: Some((entry.sequence, entry.id)),
+            follows,
+            has_next,
+        }
     }
 }
 
@@ -51,12 +59,14 @@ pub(super) struct Window {
     flush: Flush,
     /// Something was taken since.
     has_moved: bool,
+    /// Behind the message that was taken last the next one is on its way.
+    has_next: bool,
 }
 
 impl Window {
     pub(super) fn new(stored: Progress) -> Self {
         let flush = Flush::new(stored.clone());
-        Self { stored, flush, has_moved: false }
+        Self { stored, flush, has_moved: false, has_next: false }
     }
 
     /// Where the lane is, uncommitted work included.
@@ -76,6 +86,11 @@ impl Window {
     /// Whether progress differs from what is stored.
     pub(super) fn has_moved(&self) -> bool {
         self.has_moved
+    }
+
+    /// Whether more is on its way than was taken.
+    pub(super) fn has_next(&self) -> bool {
+        self.has_next
     }
 
     /// Takes one message: checks its link, projects what lies above the lane's position.
@@ -124,6 +139,7 @@ impl Window {
         progress.highest_position = progress.highest_position.max(progress.position);
         progress.message = message.stored.clone();
         self.has_moved = true;
+        self.has_next = message.has_next;
         Ok(())
     }
 
@@ -182,6 +198,7 @@ mod tests {
             payload: encoder.finish(),
             stored: Some((sequence, format!("a-{sequence}"))),
             follows: true,
+            has_next: false,
         }
     }
 

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use anabranch_schemas::serial::StoredCode;
+use futures::{TryFutureExt, TryStreamExt, stream};
 use metrics::counter;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +19,7 @@ use crate::failpoints;
 use crate::metrics as names;
 use crate::ports::{CacheRecord, CodeCache, MappingStore, Outbox};
 
-/// The outbox is looked at this often while it is empty: a small part of what a lookup may take.
+/// The outbox is looked at this often while it is empty, for lanes of other processes; those of this one tell.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The cache's life is looked at this often.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -27,7 +28,9 @@ const MARK_INTERVAL: Duration = Duration::from_secs(60);
 /// Rows taken at once: a flush writes few, so this is many flushes.
 const ROWS: usize = 64;
 /// Codes a step: some hundred kilobytes in each direction.
-const CODES: usize = 2000;
+const CODES: usize = 1000;
+/// Fills at once: while one is with the cache, another one reads.
+const FILLS: usize = 2;
 /// A cache that is further behind than this is not asked.
 const DELAY_MAX: Duration = Duration::from_secs(1);
 
@@ -102,6 +105,8 @@ async fn remove<C: CodeCache, O: Outbox, M: MappingStore>(
             work.outbox.forget().await?;
             look_at = Instant::now() + LOOK_INTERVAL;
         }
+        // Before the reading, so that no commit is missed.
+        let touched = work.outbox.touched();
         let rows = work.outbox.pending(ROWS).await?;
         if rows.is_empty() {
             if round.record != round.life && work.cache.incarnation().await? == round.life {
@@ -112,7 +117,10 @@ async fn remove<C: CodeCache, O: Outbox, M: MappingStore>(
                 continue;
             }
             settled();
-            tokio::time::sleep(POLL_INTERVAL).await;
+            tokio::select! {
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
+                () = touched => {}
+            }
             continue;
         }
         let mut codes: Vec<StoredCode> = rows.iter().flat_map(|row| row.codes.iter().cloned()).collect();
@@ -125,9 +133,8 @@ async fn remove<C: CodeCache, O: Outbox, M: MappingStore>(
         }
         failpoints::reach("cache-after-removal").await;
         counter!(names::CACHE_INVALIDATIONS).increment(codes.len() as u64);
-        for some in codes.chunks(CODES) {
-            fill(work.cache, work.mapping, some, work.time_to_live).await?;
-        }
+        let fills = codes.chunks(CODES).map(|some| fill(work.cache, work.mapping, some, work.time_to_live));
+        stream::iter(fills.map(Ok)).try_for_each_concurrent(FILLS, |fill| fill.map_ok(drop)).await?;
         failpoints::reach("cache-after-fill").await;
         let ids: Vec<u64> = rows.iter().map(|row| row.id).collect();
         work.outbox.drained(&ids, &round.record).await?;

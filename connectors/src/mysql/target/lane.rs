@@ -273,7 +273,12 @@ impl LaneStore for MysqlLane {
         let mut attempt = 1;
         loop {
             match self.attempt(flush).await {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    if self.assignment.is_cached {
+                        self.target.0.touched.notify_waiters();
+                    }
+                    return Ok(());
+                }
                 Err(failed) if failed.again && attempt < ATTEMPTS => {
                     tracing::debug!(lane = %self.id, attempt, fault = %failed.fault, "the flush is repeated");
                     attempt += 1;

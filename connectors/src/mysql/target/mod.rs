@@ -24,7 +24,7 @@ use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::{Assignment, LaneScope, Projection};
 use anabranch_schemas::sql;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 
 pub use self::lane::MysqlLane;
 pub use self::mapping::{Duplicate, MysqlMapping};
@@ -52,6 +52,8 @@ struct Settings {
     control_database: String,
     statement_rows: usize,
     assignments: Vec<Arc<Assignment>>,
+    /// A lane has committed what its outbox is told of.
+    touched: Notify,
     /// Kept open between readings of progress, which come once a second.
     progress_session: Mutex<Option<Session>>,
 }
@@ -68,6 +70,7 @@ impl MysqlTarget {
             control_database: target.control_database.clone(),
             statement_rows: config.limits.statement_rows.get(),
             assignments,
+            touched: Notify::new(),
             progress_session: Mutex::default(),
         })))
     }

@@ -149,6 +149,10 @@ impl Outbox for MysqlOutbox {
         self.pool.rows(sql).await?.into_iter().map(row).collect()
     }
 
+    fn touched(&self) -> impl Future<Output = ()> + Send {
+        self.target.0.touched.notified()
+    }
+
     async fn drained(&self, ids: &[u64], incarnation: &str) -> Result<(), Fault> {
         let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
         let Self { outbox, cache, projection, .. } = self;
