@@ -7,13 +7,13 @@
 
 use std::fmt::Write as _;
 
-use anabranch_connectors::mysql::target::MysqlTarget;
+use anabranch_connectors::mysql::target::{MysqlLane, MysqlTarget};
 use anabranch_connectors::nats::{NatsLog, TailFrom};
 use anabranch_demo::Endpoint;
 use anabranch_pipeline::config::Config;
-use anabranch_pipeline::deliver::{Cell, Flush, MutationAction, OrderedMutation, Progress};
+use anabranch_pipeline::deliver::{Cell, Flush, MutationAction, OrderedMutation, Progress, TableShape};
 use anabranch_pipeline::ports::LogReader;
-use anabranch_pipeline::projections::Defects;
+use anabranch_pipeline::projections::{Defects, LaneScope, ProjectedTable, Projection};
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::Lsn;
 
@@ -26,11 +26,11 @@ const DELETE_ROWS: usize = 300;
 const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
 /// One derived row: an upsert, or a deletion.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Row {
     table: u32,
     shard: u64,
-    user_id: u64,
+    key: Box<[Cell]>,
     lsn: u64,
     is_delete: bool,
 }
@@ -38,9 +38,10 @@ struct Row {
 /// For each connection its transactions.
 #[derive(Debug)]
 pub struct Work {
+    shape: &'static TableShape,
     names: Vec<String>,
-    /// Month and day of each table, as its rows hold it.
-    days: Vec<String>,
+    /// The value columns of each table, as SQL: all its rows have the same.
+    values: Vec<String>,
     connections: Vec<Vec<Vec<Row>>>,
 }
 
@@ -50,15 +51,35 @@ impl Work {
     }
 }
 
-/// Reads the log once and projects it.
+/// Reads the log once and projects it for tables of a target server.
 pub async fn prepare(config: &Config, log: &NatsLog, end: Lsn, flush_rows: usize) -> Work {
     let target = MysqlTarget::new(config, TARGET).expect("it is configured");
     let ids = target.lane_ids();
     let lanes: Vec<_> = ids.iter().filter_map(|id| target.lane(id)).collect();
-    let projection = lanes[0].projection().clone();
-    let mut flushes: Vec<Flush> = lanes.iter().map(|_| Flush::new(Progress::default())).collect();
+    let projection = lanes[0].projection();
+    let scopes: Vec<LaneScope> = lanes.iter().map(MysqlLane::scope).collect();
     let mut connections = vec![Vec::new(); lanes.len()];
-    let mut days = vec![String::new(); projection.tables().len()];
+    let mut values = vec![String::new(); projection.tables().len()];
+    project(log, end, flush_rows, projection, &scopes, |lane, flush| {
+        connections[lane].push(rows(flush, &mut values));
+    })
+    .await;
+    let tables = projection.tables();
+    let name = |table: &ProjectedTable| format!("`{}`.`{}`", table.derived.database, table.derived.table);
+    let names = tables.iter().map(name).collect();
+    Work { shape: tables[0].derived.shape, names, values, connections }
+}
+
+/// Reads the log once and gives each lane's flushes to `take`.
+pub async fn project(
+    log: &NatsLog,
+    end: Lsn,
+    flush_rows: usize,
+    projection: &Projection,
+    scopes: &[LaneScope],
+    mut take: impl FnMut(usize, &Flush),
+) {
+    let mut flushes: Vec<Flush> = scopes.iter().map(|_| Flush::new(Progress::default())).collect();
     let mut reader = log.tail(SOURCE, TailFrom::First).await.expect("the stream is there");
     let mut defects = Defects::default();
     let mut position = Lsn::ZERO;
@@ -68,42 +89,31 @@ pub async fn prepare(config: &Config, log: &NatsLog, end: Lsn, flush_rows: usize
         if message.entry.envelope.changes > 0 {
             let mut changes = v1::decode(&message.payload).expect("it was written by us");
             while let Some(change) = changes.next().expect("it was written by us") {
-                for (lane, flush) in lanes.iter().zip(&mut flushes) {
-                    projection.project(&change, lane.scope(), flush, &mut defects);
+                for (scope, flush) in scopes.iter().zip(&mut flushes) {
+                    projection.project(&change, *scope, flush, &mut defects);
                 }
             }
         }
-        for (flush, transactions) in flushes.iter_mut().zip(&mut connections) {
+        for (lane, flush) in flushes.iter_mut().enumerate() {
             if flush.rows() >= flush_rows || position >= end {
-                let flush = std::mem::replace(flush, Flush::new(Progress::default()));
-                transactions.push(rows(&flush, &mut days));
+                take(lane, &std::mem::replace(flush, Flush::new(Progress::default())));
             }
         }
     }
-    let names = projection
-        .tables()
-        .iter()
-        .map(|table| format!("`{}`.`{}`", table.derived.database, table.derived.table))
-        .collect();
-    Work { names, days, connections }
 }
 
-fn rows(flush: &Flush, days: &mut [String]) -> Vec<Row> {
-    let row = |mutation: &OrderedMutation<'_>, days: &mut [String]| {
-        let Some(Cell::UInt(user_id)) = mutation.key.first() else { panic!("a user id is a number") };
-        let is_delete = match mutation.action {
-            MutationAction::Delete => true,
-            MutationAction::Upsert(values) => {
-                if let Some(Cell::Bytes(day)) = values.first() {
-                    days[mutation.table as usize] = String::from_utf8_lossy(day).into_owned();
-                }
-                false
-            }
-        };
-        let (shard, lsn) = (mutation.shard.as_u64(), mutation.lsn.as_u64());
-        Row { table: mutation.table, shard, user_id: *user_id, lsn, is_delete }
+fn rows(flush: &Flush, of_tables: &mut [String]) -> Vec<Row> {
+    let row = |mutation: &OrderedMutation<'_>| {
+        let OrderedMutation { table, shard, key, lsn, action } = *mutation;
+        if let MutationAction::Upsert(values) = action
+            && of_tables[table as usize].is_empty()
+        {
+            values.iter().for_each(|value| push(&mut of_tables[table as usize], value));
+        }
+        let is_delete = *action == MutationAction::Delete;
+        Row { table, shard: shard.as_u64(), key: key.into(), lsn: lsn.as_u64(), is_delete }
     };
-    flush.ordered().iter().map(|mutation| row(mutation, days)).collect()
+    flush.ordered().iter().map(row).collect()
 }
 
 pub async fn run(site: &Site<'_>, work: &Work) -> Measured {
@@ -112,7 +122,7 @@ pub async fn run(site: &Site<'_>, work: &Work) -> Measured {
     for _ in &work.connections {
         connections.push(endpoint.connect(&[SESSION]).await.expect("it answers"));
     }
-    let meter = Meter::start(Some(site.pid(TARGET)));
+    let meter = Meter::start(&[site.pid(TARGET)]);
     let runs = work.connections.iter().zip(&mut connections).map(async |(transactions, connection)| {
         for rows in transactions {
             connection.execute("apply by hand", transaction(work, rows)).await.expect("it takes them");
@@ -126,30 +136,75 @@ fn transaction(work: &Work, rows: &[Row]) -> String {
     let mut sql = String::with_capacity(rows.len() * 64);
     sql.push_str("BEGIN;");
     for of_table in rows.chunk_by(|a, b| a.table == b.table) {
-        let (name, day) = (&work.names[of_table[0].table as usize], &work.days[of_table[0].table as usize]);
+        let table = of_table[0].table as usize;
+        let (name, values) = (&work.names[table], &work.values[table]);
         let (deletes, upserts): (Vec<&Row>, Vec<&Row>) = of_table.iter().partition(|row| row.is_delete);
         for rows in deletes.chunks(DELETE_ROWS) {
-            write!(sql, "DELETE {name} FROM (SELECT 0 AS s,0 AS u").expect(STRING);
-            for row in rows {
-                write!(sql, " UNION ALL SELECT {},{}", row.shard, row.user_id).expect(STRING);
-            }
-            write!(
-                sql,
-                ") AS l STRAIGHT_JOIN {name} FORCE INDEX (PRIMARY) ON {name}.shard_id=l.s AND {name}.user_id=l.u;"
-            )
-            .expect(STRING);
+            delete(&mut sql, work.shape, name, rows);
         }
         for rows in upserts.chunks(STATEMENT_ROWS) {
-            write!(sql, "INSERT INTO {name} (shard_id,user_id,birthday,lsn) VALUES ").expect(STRING);
-            for row in rows {
-                write!(sql, "({},{},'{day}',{}),", row.shard, row.user_id, row.lsn).expect(STRING);
-            }
-            sql.pop();
-            sql.push_str(" ON DUPLICATE KEY UPDATE birthday=VALUES(birthday),lsn=VALUES(lsn);");
+            upsert(&mut sql, work.shape, name, values, rows);
         }
     }
     sql.push_str("COMMIT");
     sql
+}
+
+/// The first part of the list has no rows: it names the columns.
+fn delete(sql: &mut String, shape: &TableShape, name: &str, rows: &[&Row]) {
+    write!(sql, "DELETE {name} FROM (SELECT 0 AS s").expect(STRING);
+    for (cell, column) in rows[0].key.iter().zip(shape.key_columns) {
+        let typed = if matches!(cell, Cell::Bytes(_)) { "x''" } else { "0" };
+        write!(sql, ",{typed} AS `{column}`").expect(STRING);
+    }
+    sql.push_str(" FROM DUAL WHERE FALSE");
+    for row in rows {
+        write!(sql, " UNION ALL SELECT {}", row.shard).expect(STRING);
+        row.key.iter().for_each(|cell| push(sql, cell));
+    }
+    write!(sql, ") AS l STRAIGHT_JOIN {name} FORCE INDEX (PRIMARY) ON {name}.shard_id=l.s").expect(STRING);
+    for column in shape.key_columns {
+        write!(sql, " AND {name}.`{column}`=l.`{column}`").expect(STRING);
+    }
+    sql.push(';');
+}
+
+fn upsert(sql: &mut String, shape: &TableShape, name: &str, values: &str, rows: &[&Row]) {
+    write!(sql, "INSERT INTO {name} (shard_id").expect(STRING);
+    for column in shape.key_columns.iter().chain(shape.value_columns) {
+        write!(sql, ",`{column}`").expect(STRING);
+    }
+    sql.push_str(",lsn) VALUES ");
+    for row in rows {
+        write!(sql, "({}", row.shard).expect(STRING);
+        row.key.iter().for_each(|cell| push(sql, cell));
+        write!(sql, "{values},{}),", row.lsn).expect(STRING);
+    }
+    sql.pop();
+    sql.push_str(" ON DUPLICATE KEY UPDATE ");
+    for column in shape.value_columns {
+        write!(sql, "`{column}`=VALUES(`{column}`),").expect(STRING);
+    }
+    sql.push_str("lsn=VALUES(lsn);");
+}
+
+/// Appends `,cell`. Plain text is as short as it can be: what the server parses counts.
+fn push(sql: &mut String, cell: &Cell) {
+    match cell {
+        Cell::Null => sql.push_str(",NULL"),
+        Cell::Int(number) => write!(sql, ",{number}").expect(STRING),
+        Cell::UInt(number) => write!(sql, ",{number}").expect(STRING),
+        Cell::Bytes(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) if text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') => {
+                write!(sql, ",'{text}'").expect(STRING);
+            }
+            _ => {
+                sql.push_str(",x'");
+                bytes.iter().for_each(|byte| write!(sql, "{byte:02x}").expect(STRING));
+                sql.push('\'');
+            }
+        },
+    }
 }
 
 const STRING: &str = "writing to a String cannot fail";

@@ -75,7 +75,7 @@ async fn decode(site: &Site<'_>, source: &SourceConfig, data: &Data) -> Measured
             .open(Entry::Earliest, &Reign::default(), READER_SEAT)
             .await
             .expect("the source answers");
-        let meter = Meter::start(Some(server));
+        let meter = Meter::start(&[server]);
         let mut changes = 0;
         while batch.position() < end {
             if stream.fill(&mut batch).await.expect("the binlog is whole") == Filled::Full {
@@ -98,7 +98,7 @@ pub async fn append(site: &Site<'_>, log: &NatsLog, data: &Data) -> Measured {
     let limits = site.config().limits;
     let (sender, mut acknowledged) = watch::channel(Lsn::ZERO);
     let cancel = CancellationToken::new();
-    let meter = Meter::start(Some(site.pid("nats")));
+    let meter = Meter::start(&[site.pid("nats")]);
     let (log, stop) = (log.clone(), cancel.clone());
     let reader = tokio::spawn(async move {
         let capture = Capture {

@@ -1,13 +1,10 @@
 //! Commit to visible: the real daemon, 1,000 changes a second, open loop.
 //!
-//! Each change is due at a time that depends on nothing that happened before, so a stall delays all that it would
-//! delay in life; what a change left late is added to its latency. It is visible when the target's commit of its
-//! derived row reaches the target's own binlog, which a second reader follows; a sample of the rows is selected at that
-//! moment, to see that this is so.
+//! A change is visible when the target's commit of its derived row reaches the target's own binlog, which a second
+//! reader follows; a sample of the rows is selected at that moment, to see that this is so.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anabranch_connectors::mysql::source::{MysqlSource, MysqlStream};
@@ -21,51 +18,25 @@ use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::reign::Reign;
 use anabranch_schemas::shard::TablePattern;
 use anabranch_tests::Daemon;
-use hdrhistogram::Histogram;
-use serde_json::{Value as Json, json};
 use tokio::sync::mpsc;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 
 use crate::Scale;
-use crate::meter::{cpu_seconds, median};
-use crate::report::{Line, Report};
+use crate::load::{self, Bar, CHANGES_A_SECOND, Latencies, Statement, WARM_UP, line};
+use crate::report::Report;
 use crate::site::{DATABASES, SOURCE, Site, TABLES, TARGET};
 
-const CHANGES_A_SECOND: u64 = 1_000;
-/// So that a slow commit makes no other change late.
-const CONNECTIONS: usize = 16;
-const P50_MS: f64 = 5.0;
-const P99_MS: f64 = 20.0;
+const BAR: Bar = Bar { p50_ms: Some(5.0), p99_ms: 20.0 };
 const LARGE_ROWS: u64 = 10_000;
 const LARGE_EVERY: Duration = Duration::from_secs(2);
 /// Of so many derived rows one is selected when it is seen.
 const SAMPLE: u64 = 64;
-/// Before the first change counts: pools and caches of four processes warm up.
-const WARM_UP: Duration = Duration::from_secs(2);
 /// The last change must be visible by then.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Numbers of users that are made while measuring begin here.
 const NEW_USERS: u64 = 1_000_000_000;
 const LARGE_USERS: u64 = 2_000_000_000;
-
-/// One change: which user, and when it was due, sent and committed.
-#[derive(Debug, Clone, Copy)]
-struct Committed {
-    user_id: u64,
-    due: Instant,
-    sent: Instant,
-    committed: Instant,
-}
-
-#[derive(Debug)]
-struct Latencies {
-    /// Commit to visible, and how late the change was sent.
-    from_commit: Histogram<u64>,
-    /// From when it was due: the source's own commit included.
-    from_due: Histogram<u64>,
-    /// CPU seconds of daemon, target, broker and source.
-    cpu_seconds: [f64; 4],
-}
+const PROCESSES: [&str; 4] = ["daemon", "target", "broker", "source"];
 
 pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
     let _ = site.new_log("latency").await;
@@ -86,8 +57,8 @@ pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
     let mixed = load.run(true).await;
     let (sampled, visible) = load.watch.finish().await;
     report.note(&format!("latency: {visible} of {sampled} sampled rows were there when first selected"));
-    report.add(line("latency", &uniform, count, true));
-    report.add(line("latency, 10,000-row transactions too", &[mixed], count, false));
+    report.add(line("latency", &uniform, &PROCESSES, Some(BAR)));
+    report.add(line("latency, 10,000-row transactions too", &[mixed], &PROCESSES, None));
 }
 
 /// What the runs share.
@@ -137,73 +108,22 @@ impl Load<'_, '_> {
         let warm_up = WARM_UP.as_secs() * CHANGES_A_SECOND;
         let numbers = self.numbers..self.numbers + warm_up + self.count;
         self.numbers = numbers.end;
-        let mut writers = JoinSet::new();
-        let mut queues = Vec::new();
-        for _ in 0..CONNECTIONS {
-            let (queue, due) = mpsc::unbounded_channel();
-            queues.push(queue);
-            writers.spawn(write(endpoint.connect(&[]).await.expect("it answers"), due, self.users_a_table));
-        }
+        let users_a_table = self.users_a_table;
+        let statement: Statement = Arc::new(move |number| change(number, users_a_table).1);
         let large = is_mixed.then(|| tokio::spawn(write_large(endpoint.clone())));
-        let clock = thread::spawn(move || schedule(numbers, &queues));
         let pids = [self.daemon.pid(), self.site.pid(TARGET), self.site.pid("nats"), self.site.pid(SOURCE)];
-        let before = pids.map(cpu_seconds);
-        let mut committed = Vec::new();
-        while let Some(written) = writers.join_next().await {
-            committed.extend(written.expect("the statements are right"));
-        }
-        clock.join().expect("it only counts");
+        let (committed, _) = mpsc::unbounded_channel();
+        let written = load::write(&endpoint, numbers, &statement, &pids, &committed).await;
         if let Some(large) = large {
             large.abort();
         }
-        let cpu_seconds = pids.map(cpu_seconds);
-        let cpu_seconds = std::array::from_fn(|index| cpu_seconds[index] - before[index]);
-        let began = committed.iter().map(|change| change.due).min().expect("there are changes");
-        let visible = self.watch.until(&committed).await;
-        let histogram = || Histogram::new(3).expect("three digits are allowed");
-        let mut latencies = Latencies { from_commit: histogram(), from_due: histogram(), cpu_seconds };
-        for change in committed.iter().filter(|change| change.due >= began + WARM_UP) {
-            let seen = visible[&change.user_id];
-            let late = change.sent - change.due;
-            let from_commit = seen.saturating_duration_since(change.committed) + late;
-            record(&mut latencies.from_commit, from_commit);
-            record(&mut latencies.from_due, seen.saturating_duration_since(change.due));
-        }
-        latencies
+        let users: HashMap<u64, u64> = (written.changes.iter())
+            .map(|written| (written.number, change(written.number, users_a_table).0))
+            .collect();
+        let visible = self.watch.until(users.values().copied()).await;
+        let seen = users.iter().map(|(number, user)| (*number, visible[user])).collect();
+        Latencies::of(&written, &seen)
     }
-}
-
-fn record(histogram: &mut Histogram<u64>, latency: Duration) {
-    histogram.record(latency.as_micros() as u64).expect("it grows");
-}
-
-/// Gives each change to a connection when it is due, whatever the others do.
-fn schedule(numbers: std::ops::Range<u64>, queues: &[mpsc::UnboundedSender<(u64, Instant)>]) {
-    let began = Instant::now();
-    let interval = Duration::from_secs(1) / CHANGES_A_SECOND as u32;
-    for (index, number) in numbers.enumerate() {
-        let due = began + interval * index as u32;
-        thread::sleep(due.saturating_duration_since(Instant::now()));
-        if queues[index % queues.len()].send((number, due)).is_err() {
-            return;
-        }
-    }
-}
-
-/// One change a transaction: in turn a new user, and another birthday of one that is there.
-async fn write(
-    mut connection: Connection,
-    mut due: mpsc::UnboundedReceiver<(u64, Instant)>,
-    users_a_table: u64,
-) -> Vec<Committed> {
-    let mut written = Vec::new();
-    while let Some((number, due)) = due.recv().await {
-        let (user_id, sql) = change(number, users_a_table);
-        let sent = Instant::now();
-        connection.execute("write a user", sql).await.expect("the server takes it");
-        written.push(Committed { user_id, due, sent, committed: Instant::now() });
-    }
-    written
 }
 
 /// Each number changes a user of its own.
@@ -275,11 +195,11 @@ impl Watch {
     }
 
     /// Waits until every change is visible; when each was.
-    async fn until(&mut self, committed: &[Committed]) -> HashMap<u64, Instant> {
+    async fn until(&mut self, users: impl Iterator<Item = u64> + Clone) -> HashMap<u64, Instant> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            if committed.iter().all(|change| seen.contains_key(&change.user_id)) {
+            if users.clone().all(|user| seen.contains_key(&user)) {
                 return seen;
             }
             assert!(Instant::now() < deadline, "changes are not visible after {} s", PATIENCE.as_secs());
@@ -342,38 +262,4 @@ async fn select(
         visible += u64::from(found.is_some());
     }
     (sampled, visible)
-}
-
-fn line(figure: &'static str, runs: &[Latencies], count: u64, is_judged: bool) -> Line {
-    let of = |histogram: fn(&Latencies) -> &Histogram<u64>, quantile: f64| {
-        median(runs.iter().map(|run| histogram(run).value_at_quantile(quantile) as f64 / 1e3))
-    };
-    let from_commit: fn(&Latencies) -> &Histogram<u64> = |run| &run.from_commit;
-    let from_due: fn(&Latencies) -> &Histogram<u64> = |run| &run.from_due;
-    let [p50, p99, most] = [0.5, 0.99, 1.0].map(|quantile| of(from_commit, quantile));
-    let [due_p50, due_p99, due_most] = [0.5, 0.99, 1.0].map(|quantile| of(from_due, quantile));
-    let changes = (count + WARM_UP.as_secs() * CHANGES_A_SECOND) as f64;
-    let cpu: [f64; 4] =
-        std::array::from_fn(|index| median(runs.iter().map(|run| run.cpu_seconds[index])) * 1e6 / changes);
-    let bar = if is_judged { format!("p50 ≤ {P50_MS} ms, p99 ≤ {P99_MS} ms") } else { "-".to_owned() };
-    let one = |run: &Latencies| -> Json {
-        let quantiles = |histogram: &Histogram<u64>| -> Json {
-            let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
-            json!({ "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "p999": at(0.999), "max": at(1.0) })
-        };
-        json!({ "from_commit_ms": quantiles(&run.from_commit), "from_due_ms": quantiles(&run.from_due) })
-    };
-    Line {
-        figure,
-        measured: format!("p50 {p50:.1} ms, p99 {p99:.1} ms, max {most:.0} ms"),
-        limit: format!("from due: p50 {due_p50:.1}, p99 {due_p99:.1}, max {due_most:.0} ms"),
-        ratio: "-".to_owned(),
-        cpu: format!(
-            "daemon {:.0}, target {:.0}, broker {:.0}, source {:.0}",
-            cpu[0], cpu[1], cpu[2], cpu[3]
-        ),
-        bar,
-        passes: is_judged.then_some(p50 <= P50_MS && p99 <= P99_MS),
-        detail: json!({ "runs": runs.iter().map(one).collect::<Vec<_>>() }),
-    }
 }

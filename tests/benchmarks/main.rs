@@ -5,20 +5,32 @@
 
 mod apply;
 mod by_hand;
+mod cache;
 mod capture;
+mod contest;
 mod data;
+mod devices;
+mod documents;
+mod findable;
+mod http;
 mod latency;
+mod load;
+mod lookup;
 mod memory;
 mod meter;
 mod report;
 mod scan;
 mod site;
+mod users;
 
 use anabranch_stack::{Options, ServerSpec};
 use anabranch_tests::Ground;
 use clap::{Parser, ValueEnum};
 
+use crate::devices::Devices;
 use crate::report::Report;
+use crate::site::Site;
+use crate::users::Users;
 
 /// Measures Anabranch against limits of the same machine, and prints one table.
 #[derive(Debug, Parser)]
@@ -36,6 +48,9 @@ struct Arguments {
     /// Random numbers of the data and of the workload begin with it
     #[arg(long, default_value_t = 4)]
     seed: u64,
+    /// Be the echo server of the lookups, on this port
+    #[arg(long, hide = true)]
+    echo: Option<u16>,
     /// Given by cargo to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
@@ -51,6 +66,16 @@ enum Figure {
     Apply,
     /// Commit to visible in the derived table at 1,000 changes a second
     Latency,
+    /// Log to 3 × 512 mapping tables, catching up, against a program written by hand for it
+    Mapping,
+    /// Outbox of 3 × 512 mapping tables to Redis, against a program written by hand for it
+    Cache,
+    /// Log to OpenSearch documents, catching up, against a bulk loader written by hand
+    Documents,
+    /// Exact lookup over HTTP, in Redis and not, against a bare echo server
+    Lookup,
+    /// Commit to findable by exact lookup over HTTP at 1,000 changes a second
+    Findable,
     /// Most memory of the daemon: catching up, and with one very large transaction
     Memory,
 }
@@ -73,6 +98,10 @@ const LATENCY_LANES: u32 = 2;
 #[derive(Debug, Clone, Copy)]
 struct Scale {
     rows: u64,
+    device_changes: u64,
+    cached_devices: u64,
+    documents: u64,
+    lookup_seconds: u64,
     large_transaction_rows: u64,
     latency_seconds: u64,
     rounds: u32,
@@ -84,6 +113,10 @@ impl Scale {
         let divisor = if arguments.quick { 10 } else { 1 };
         Self {
             rows: 2_000_000 / divisor,
+            device_changes: 500_000 / divisor,
+            cached_devices: 150_000 / divisor,
+            documents: 100_000 / divisor,
+            lookup_seconds: if arguments.quick { 2 } else { 8 },
             large_transaction_rows: 1_000_000 / divisor,
             latency_seconds: if arguments.quick { 5 } else { 20 },
             rounds: arguments.rounds,
@@ -92,10 +125,13 @@ impl Scale {
     }
 }
 
+/// The target's default are 400 definitions of tables, and there are 1,536 tables.
+const TABLES_CACHED: &str = "--table-definition-cache=4000";
+
 static GROUND: Ground = Ground::of(|| {
     Options::empty()
         .with(ServerSpec::mariadb_source("source"))
-        .with(ServerSpec::mariadb_target("target"))
+        .with(ServerSpec::mariadb_target("target").flag(TABLES_CACHED))
         .with(ServerSpec::nats("nats"))
         .servers
 });
@@ -103,6 +139,9 @@ static GROUND: Ground = Ground::of(|| {
 #[tokio::main]
 async fn main() {
     let arguments = Arguments::parse();
+    if let Some(port) = arguments.echo {
+        return lookup::echo(port).await;
+    }
     let wanted = Wanted(arguments.figures.clone());
     let scale = Scale::of(&arguments);
     let mut report = Report::new(&scale);
@@ -111,22 +150,51 @@ async fn main() {
         || wanted.has(Figure::Apply)
         || wanted.has(Figure::Memory)
     {
-        let mut site = site::Site::open(GROUND.turn().await, APPLY_LANES).await;
-        let data = data::write(&site, &scale).await;
+        let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
+        let data = data::write(&site, Users::WHAT, (scale.rows, scale.seed), Users::writers()).await;
         report.note(&data.to_string());
         if wanted.has(Figure::Decode) || wanted.has(Figure::Append) {
             capture::measure(&mut site, &data, &scale, &wanted, &mut report).await;
         }
         if wanted.has(Figure::Apply) {
-            apply::measure(&mut site, &data, &scale, &mut report).await;
+            apply::measure(&mut site, &data, Figure::Apply, &scale, &mut report).await;
         }
         if wanted.has(Figure::Memory) {
             memory::measure(&mut site, &data, &scale, &mut report).await;
         }
     }
     if wanted.has(Figure::Latency) {
-        latency::measure(site::Site::open(GROUND.turn().await, LATENCY_LANES).await, &scale, &mut report)
-            .await;
+        latency::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, &scale, &mut report).await;
+    }
+    if wanted.has(Figure::Mapping) {
+        let mut site = Site::of_devices(GROUND.turn().await, APPLY_LANES).await;
+        let amount = (scale.device_changes, scale.seed);
+        let data = data::write(&site, Devices::WHAT, amount, Devices::writers()).await;
+        report.note(&data.to_string());
+        apply::measure(&mut site, &data, Figure::Mapping, &scale, &mut report).await;
+    }
+    let served = [Figure::Lookup, Figure::Findable].into_iter().any(|figure| wanted.has(figure));
+    if wanted.has(Figure::Cache) || served {
+        let mut site = Site::of_cached_devices(GROUND.turn().await, LATENCY_LANES).await;
+        cache::fill_tables(&mut site, &scale, &mut report).await;
+        if wanted.has(Figure::Cache) {
+            cache::measure(&site, &scale, &mut report).await;
+        }
+        if served {
+            let daemon = site.installation.run();
+            daemon.until_ready().await;
+            site.installation.drained().await;
+            if wanted.has(Figure::Lookup) {
+                lookup::measure(&site, &daemon, &scale, &mut report).await;
+            }
+            if wanted.has(Figure::Findable) {
+                findable::measure(&site, &daemon, &scale, &mut report).await;
+            }
+        }
+    }
+    if wanted.has(Figure::Documents) {
+        let mut site = Site::of_documents(GROUND.turn().await, LATENCY_LANES).await;
+        documents::measure(&mut site, &scale, &mut report).await;
     }
     report.print();
 }

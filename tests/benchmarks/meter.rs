@@ -1,4 +1,4 @@
-//! Time and CPU: of this process, and of a server by its process id.
+//! Time and CPU: of this process, and of servers by their process ids.
 
 use std::time::{Duration, Instant};
 
@@ -18,19 +18,19 @@ pub struct Measured {
 /// A running measurement.
 #[derive(Debug)]
 pub struct Meter {
-    server: Option<u32>,
+    servers: Vec<u32>,
     began: Instant,
     own_cpu_seconds: f64,
     server_cpu_seconds: f64,
 }
 
 impl Meter {
-    /// Measures this process and, by its id, a server.
-    pub fn start(server: Option<u32>) -> Self {
+    /// Measures this process and, by their ids, all servers together.
+    pub fn start(servers: &[u32]) -> Self {
         Self {
-            server,
+            servers: servers.to_vec(),
             own_cpu_seconds: own_cpu_seconds(),
-            server_cpu_seconds: server.map_or(0.0, cpu_seconds),
+            server_cpu_seconds: servers.iter().copied().map(cpu_seconds).sum(),
             began: Instant::now(),
         }
     }
@@ -40,7 +40,8 @@ impl Meter {
         Measured {
             seconds,
             own_cpu_seconds: own_cpu_seconds() - self.own_cpu_seconds,
-            server_cpu_seconds: self.server.map_or(0.0, cpu_seconds) - self.server_cpu_seconds,
+            server_cpu_seconds: self.servers.iter().copied().map(cpu_seconds).sum::<f64>()
+                - self.server_cpu_seconds,
         }
     }
 }

@@ -37,7 +37,9 @@ const HEADINGS: [&str; 7] = ["figure", "measured", "limit", "ratio", "CPU µs/ro
 impl Report {
     pub fn new(scale: &Scale) -> Self {
         let scale = json!({
-            "rows": scale.rows, "large_transaction_rows": scale.large_transaction_rows,
+            "rows": scale.rows, "device_changes": scale.device_changes,
+            "cached_devices": scale.cached_devices, "documents": scale.documents,
+            "lookup_seconds": scale.lookup_seconds, "large_transaction_rows": scale.large_transaction_rows,
             "latency_seconds": scale.latency_seconds, "rounds": scale.rounds, "seed": scale.seed,
         });
         Self { scale, machine: machine(), notes: Vec::new(), lines: Vec::new() }

@@ -25,7 +25,7 @@ pub fn run(port: u16, server: u32, data: &Data) -> (Measured, u64) {
     let mut client = Client::connect(port);
     client.query("SET @master_binlog_checksum = 'CRC32', @mariadb_slave_capability = 4");
     client.dump(&data.file);
-    let meter = Meter::start(Some(server));
+    let meter = Meter::start(&[server]);
     let mut events = 0;
     loop {
         let log_pos = client.event();

@@ -1,5 +1,8 @@
 //! One installation on fresh servers, and its parts as the daemon has them.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::mysql::source::MysqlSource;
@@ -7,10 +10,20 @@ use anabranch_connectors::nats::NatsLog;
 use anabranch_demo::verify::DerivedLayout;
 use anabranch_pipeline::config::{Config, SourceConfig};
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
+use anabranch_stack::{Server, ServerSpec, Stack};
 use anabranch_tests::{Installation, Plan, Turn};
+
+use crate::devices;
 
 pub const SOURCE: &str = "source";
 pub const TARGET: &str = "target";
+/// Started when they are first needed: they would disturb other figures.
+pub const REDIS: &str = "redis";
+pub const SEARCH: &str = "search";
+/// The projection of mapping tables, as the installation names it.
+pub const MAPPING: &str = "mapping";
+/// Of applications.
+pub const TOKEN: &str = "application-token-1";
 /// May read the binlog without TLS and without a password: the scan speaks the least of the protocol.
 pub const SCAN_USER: &str = "scan";
 /// The product's account without TLS.
@@ -18,6 +31,8 @@ const PLAIN_USER: &str = "plain";
 const PLAIN_PASSWORD: &str = "plain";
 pub const DATABASES: u32 = 4;
 pub const TABLES: u32 = 10;
+/// In each of the three databases by length: the default of the configuration.
+const MAPPING_TABLES: u32 = 512;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -26,7 +41,8 @@ pub struct Site<'g> {
 }
 
 impl<'g> Site<'g> {
-    pub async fn open(turn: Turn<'g>, lanes: u32) -> Self {
+    /// With users in source tables and birthday tables.
+    pub async fn of_users(turn: Turn<'g>, lanes: u32) -> Self {
         let plan = Plan {
             layout: DerivedLayout::ByDay,
             databases: 1,
@@ -41,7 +57,41 @@ impl<'g> Site<'g> {
             has_passwords_in_file: true,
             ..Plan::small()
         };
-        let site = Self { installation: Installation::prepare(turn, &plan).await };
+        Self::open(turn, &plan).await
+    }
+
+    /// With devices in source tables and mapping tables.
+    pub async fn of_devices(turn: Turn<'g>, lanes: u32) -> Self {
+        Self::open(turn, &Self::devices(lanes)).await
+    }
+
+    /// As [`Site::of_devices`], with a cache and an API.
+    pub async fn of_cached_devices(turn: Turn<'g>, lanes: u32) -> Self {
+        add(turn.stack, ServerSpec::redis(REDIS));
+        let mut site = Self::open(turn, &Plan { has_cache: true, ..Self::devices(lanes) }).await;
+        site.installation.configuration.tokens = vec![TOKEN.to_owned()];
+        site
+    }
+
+    /// As [`Site::of_devices`], with documents.
+    pub async fn of_documents(turn: Turn<'g>, lanes: u32) -> Self {
+        add(turn.stack, ServerSpec::search(SEARCH));
+        let plan = Plan { has_documents: true, mapping_tables: 8, ..Self::devices(lanes) };
+        Self::open(turn, &plan).await
+    }
+
+    fn devices(lanes: u32) -> Plan {
+        Plan {
+            lanes,
+            serial_tables: devices::TABLES,
+            mapping_tables: MAPPING_TABLES,
+            has_passwords_in_file: true,
+            ..Plan::serials()
+        }
+    }
+
+    async fn open(turn: Turn<'g>, plan: &Plan) -> Self {
+        let site = Self { installation: Installation::prepare(turn, plan).await };
         site.source(format!(
             "SET SESSION sql_log_bin = 0;
              CREATE OR REPLACE USER '{SCAN_USER}'@'127.0.0.1' IDENTIFIED BY '';
@@ -103,7 +153,66 @@ impl<'g> Site<'g> {
         let _ = self.installation.jetstream().await.delete_stream(stream).await;
     }
 
+    /// Keeps a database server's data as they are now.
+    pub fn keep(&self, server: &str) -> Kept {
+        let server = self.installation.server(server);
+        let kept = Kept { copy: server.folder().join("kept"), data: server.folder().join("db"), server };
+        anabranch_tests::blocking(|| {
+            kept.server.stop().expect("it ends");
+            copy(&kept.data, &kept.copy);
+            kept.server.restart().expect("it starts");
+        });
+        kept
+    }
+
     pub fn pid(&self, server: &str) -> u32 {
         self.installation.server(server).pid().expect("it runs")
+    }
+}
+
+fn add(stack: &Stack, server: ServerSpec) {
+    if stack.server(&server.name).is_err() {
+        anabranch_tests::blocking(|| stack.add(server)).expect("it starts");
+    }
+}
+
+/// Data of a server, to begin with again and again: making and dropping 1,536 tables takes longer.
+#[derive(Debug)]
+pub struct Kept {
+    server: Arc<Server>,
+    data: PathBuf,
+    copy: PathBuf,
+}
+
+impl Kept {
+    pub fn restore(&self) {
+        anabranch_tests::blocking(|| {
+            self.server.kill().expect("it ends");
+            copy(&self.copy, &self.data);
+            self.server.restart().expect("it starts");
+        });
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // A rest costs nothing but room.
+        let _ = fs::remove_dir_all(&self.copy);
+    }
+}
+
+/// Makes `to` a copy of the folder.
+fn copy(from: &Path, to: &Path) {
+    if to.exists() {
+        fs::remove_dir_all(to).expect("it is ours");
+    }
+    fs::create_dir(to).expect("it is ours");
+    for entry in fs::read_dir(from).expect("it is ours") {
+        let entry = entry.expect("it is ours");
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        match entry.file_type().expect("it is ours").is_dir() {
+            true => copy(&from, &to),
+            false => _ = fs::copy(from, to).expect("there is room"),
+        }
     }
 }

@@ -3,15 +3,14 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anabranch_demo::{Endpoint, RedisServer, SearchServer};
+use anabranch_demo::{Endpoint, RedisServer};
 use anabranch_stack::{Kind, MariaDbAccount, Options, ServerSpec, ServerStatus, Stack};
 use async_nats::jetstream;
 use futures::TryStreamExt;
-use reqwest::Method;
-use serde_json::Value;
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::patience::blocking;
+use crate::search::Search;
 
 /// Servers, started at the first turn. Put it into a `static`: its servers end with the process.
 #[derive(Debug)]
@@ -92,7 +91,7 @@ impl Turn<'_> {
         for spec in &self.specs {
             match spec.kind {
                 Kind::Redis(_) => self.clean_redis(&spec.name).await,
-                Kind::Search(_) => self.clean_search(&spec.name).await,
+                Kind::Search(_) => Search::of(self.stack).clear().await,
                 Kind::MariaDb(_) | Kind::Nats(_) => {}
             }
         }
@@ -124,19 +123,5 @@ impl Turn<'_> {
         let server = RedisServer::admin(self.stack, name).expect("a server of the stack");
         let mut connection = server.connect().await.expect("it answers");
         connection.one::<()>("clean up", &redis::cmd("FLUSHALL")).await.expect("an administrator may");
-    }
-
-    /// Removes all indexes but the server's own, which begin with a dot.
-    async fn clean_search(&self, name: &str) {
-        let server = SearchServer::admin(self.stack, name).expect("a server of the stack");
-        let ask = async |method, path: &str| {
-            server.ask("clean up", method, path, Value::Null).await.expect("an administrator may")
-        };
-        let indexes = ask(Method::GET, "_cat/indices?format=json&h=index").await;
-        let indexes = indexes.as_array().into_iter().flatten();
-        for index in indexes.filter_map(|index| index["index"].as_str()).filter(|name| !name.starts_with('.'))
-        {
-            ask(Method::DELETE, index).await;
-        }
     }
 }

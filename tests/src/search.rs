@@ -25,6 +25,16 @@ impl Search {
         self.0.ask("ask for a test", method, path, body).await.expect("it answers")
     }
 
+    /// Removes all indexes but the server's own, which begin with a dot.
+    pub async fn clear(&self) {
+        let indexes = self.ask(Method::GET, "_cat/indices?format=json&h=index", Value::Null).await;
+        let indexes = indexes.as_array().into_iter().flatten();
+        for index in indexes.filter_map(|index| index["index"].as_str()).filter(|name| !name.starts_with('.'))
+        {
+            self.ask(Method::DELETE, index, Value::Null).await;
+        }
+    }
+
     /// The first 10,000 documents of a query, by id.
     pub async fn find(&self, index: &str, query: Value) -> BTreeMap<String, Value> {
         self.ask(Method::POST, &format!("{index}/_refresh"), Value::Null).await;

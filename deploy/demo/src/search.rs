@@ -46,6 +46,17 @@ impl SearchServer {
     /// The answer, which must not be an error. `Null` sends no body.
     pub async fn ask(&self, action: &'static str, method: Method, path: &str, body: Value) -> Result<Value> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.send(action, method, path, body).await
+    }
+
+    /// As [`Self::ask`], with a body that is not one value.
+    pub async fn send(
+        &self,
+        action: &'static str,
+        method: Method,
+        path: &str,
+        body: String,
+    ) -> Result<Value> {
         let request = self.client.request(method, format!("{}/{path}", self.admin_url));
         let answer = request.header("Content-Type", "application/json").body(body).send().await;
         // Without the address, which holds the password.

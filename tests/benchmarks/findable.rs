@@ -1,0 +1,118 @@
+//! Commit to findable: the real daemon, 1,000 changes of devices a second, open loop.
+//!
+//! Half of the changes insert a device, half give a code to one that is there. One change in eight is looked up over
+//! HTTP from its commit on, again a millisecond after each answer that does not have it; it is findable when such an
+//! answer arrives. What was asked for before it was there is in the cache as unknown, so the way through the cache is
+//! measured too.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anabranch_demo::{Endpoint, INVENTORY_DATABASES};
+use anabranch_tests::Daemon;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::Scale;
+use crate::devices::{Device, TABLES};
+use crate::http::Client;
+use crate::load::{self, Bar, CHANGES_A_SECOND, Committed, Latencies, Statement, WARM_UP, line};
+use crate::report::Report;
+use crate::site::{REDIS, SOURCE, Site, TARGET};
+
+const BAR: Bar = Bar { p50_ms: None, p99_ms: 30.0 };
+/// Two in so many changes are looked up: an insert and an update.
+const SAMPLE: u64 = 16;
+/// Those that look; each has one code at a time, and a tenth of them would do.
+const LOOKERS: usize = 16;
+const PAUSE: Duration = Duration::from_millis(1);
+/// A change is given up then.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// An update is of the device that was inserted so many changes before: two seconds.
+const BEFORE: u64 = 2 * CHANGES_A_SECOND + 1;
+/// Devices that other figures made lie below.
+const FIRST_DEVICE: u64 = 10_000_000;
+const PROCESSES: [&str; 5] = ["daemon", "target", "Redis", "broker", "source"];
+
+pub async fn measure(site: &Site<'_>, daemon: &Daemon, scale: &Scale, report: &mut Report) {
+    let count = (scale.latency_seconds + WARM_UP.as_secs()) * CHANGES_A_SECOND;
+    let mut runs = Vec::new();
+    for round in 0..u64::from(scale.rounds) {
+        runs.push(run(site, daemon, round * count..(round + 1) * count).await);
+    }
+    report.add(line("findable", &runs, &PROCESSES, Some(BAR)));
+}
+
+async fn run(site: &Site<'_>, daemon: &Daemon, numbers: std::ops::Range<u64>) -> Latencies {
+    let (committed, looked_for) = mpsc::unbounded_channel();
+    let lookers = tokio::spawn(look(site.installation.configuration.http_port, looked_for));
+    let endpoint = Endpoint::admin(site.installation.stack(), SOURCE).expect("a server of the stack");
+    let statement: Statement = Arc::new(|number| change(number).1);
+    let servers = [TARGET, REDIS, "nats", SOURCE].map(|server| site.pid(server));
+    let processes: Vec<u32> = [daemon.pid()].into_iter().chain(servers).collect();
+    let written = load::write(&endpoint, numbers, &statement, &processes, &committed).await;
+    drop(committed);
+    let seen = lookers.await.expect("every change is findable");
+    Latencies::of(&written, &seen)
+}
+
+/// The code by which the change is found, and its statement.
+fn change(number: u64) -> (String, String) {
+    if number % 2 == 1 && number >= BEFORE {
+        let device = device(number - BEFORE);
+        let code = format!("found-{number}");
+        let sql = format!("UPDATE {} SET item_code = '{code}' WHERE uuid = {}", device.table(), device.key());
+        return (code, sql);
+    }
+    let device = device(number);
+    (device.own_code(), device.insert())
+}
+
+/// Each number has a device of its own.
+fn device(number: u64) -> Device {
+    let places = u64::from(INVENTORY_DATABASES * TABLES);
+    let place = (number % places) as u32;
+    Device { database: place / TABLES, table: place % TABLES, index: FIRST_DEVICE + number / places }
+}
+
+/// When each change of the sample was first found.
+async fn look(port: u16, mut committed: mpsc::UnboundedReceiver<Committed>) -> HashMap<u64, Instant> {
+    let mut lookers = JoinSet::new();
+    let mut queues = Vec::new();
+    for _ in 0..LOOKERS {
+        let (queue, mut numbers) = mpsc::unbounded_channel();
+        queues.push(queue);
+        let mut client = Client::connect(port).await;
+        lookers.spawn(async move {
+            let mut seen = Vec::new();
+            while let Some(number) = numbers.recv().await {
+                seen.push((number, until_found(&mut client, &change(number).0).await));
+            }
+            seen
+        });
+    }
+    let mut turn = 0;
+    while let Some(Committed { number, .. }) = committed.recv().await {
+        if number % SAMPLE < 2 {
+            queues[turn % LOOKERS].send(number).expect("every change is findable");
+            turn += 1;
+        }
+    }
+    drop(queues);
+    lookers.join_all().await.into_iter().flatten().collect()
+}
+
+async fn until_found(client: &mut Client, code: &str) -> Instant {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let answer = client.look_up(code).await;
+        let now = Instant::now();
+        let text = String::from_utf8_lossy(answer.body);
+        if answer.status == 200 && !text.contains("\"devices\":[]") {
+            return now;
+        }
+        assert!(now < deadline, "{code} is not findable after {} s: {text}", PATIENCE.as_secs());
+        tokio::time::sleep(PAUSE).await;
+    }
+}

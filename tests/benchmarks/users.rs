@@ -1,0 +1,62 @@
+//! Changes of users in 40 tables: 55 % insert, 33 % update the birthday (so the user moves to another derived table),
+//! 12 % delete.
+
+use std::fmt::Write as _;
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+use crate::data::{Changes, Range};
+use crate::site::{DATABASES, TABLES};
+
+/// The tables of one database.
+#[derive(Debug)]
+pub struct Users {
+    database: u32,
+    ranges: [Range; TABLES as usize],
+}
+
+impl Users {
+    pub const WHAT: &str = "users in 40 tables";
+
+    /// One writer a database.
+    pub fn writers() -> Vec<Self> {
+        (0..DATABASES).map(|database| Self { database, ranges: Default::default() }).collect()
+    }
+}
+
+impl Changes for Users {
+    fn transaction(&mut self, random: &mut StdRng, rows: u64, sql: &mut String) -> u64 {
+        let table = random.random_range(0..TABLES);
+        let range = &mut self.ranges[table as usize];
+        let kind = random.random_range(0..100);
+        let name = format!("user_{:02}.user_{table:03}", self.database);
+        // So that numbers of two tables differ and lie together in each.
+        let base = (u64::from(self.database * TABLES + table) + 1) * 1_000_000_000;
+        if kind < 55 || !range.is_filled() {
+            let (first, last) = (base + range.high, base + range.high + rows - 1);
+            write!(
+                sql,
+                "INSERT INTO {name} (user_id, user_name, birthday, phone, address, lunar_birthday, birthday_type) \
+                 SELECT seq, CONCAT('user-', seq), DATE '1950-01-01' + INTERVAL (seq * 7919 % 20000) DAY, \
+                 CONCAT('1380', seq % 10000000), CONCAT('No. ', seq % 500, ' Zhongshan Road, Nanjing'), '08-15', 'solar' \
+                 FROM user_{:02}.seq_{first}_to_{last};",
+                self.database
+            )
+            .expect("writing to a String cannot fail");
+            range.high += rows;
+        } else if kind < 88 {
+            let first = base + range.any(random, rows);
+            let last = first + rows - 1;
+            let days = random.random_range(1..300);
+            write!(sql, "UPDATE {name} SET birthday = birthday + INTERVAL {days} DAY WHERE user_id BETWEEN {first} AND {last};")
+                .expect("writing to a String cannot fail");
+        } else {
+            let (first, last) = (base + range.low, base + range.low + rows - 1);
+            write!(sql, "DELETE FROM {name} WHERE user_id BETWEEN {first} AND {last};")
+                .expect("writing to a String cannot fail");
+            range.low += rows;
+        }
+        rows
+    }
+}
