@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use anabranch_connectors::memory::{Group, Weather};
+use anabranch_connectors::memory::{Group, Keeping, Weather};
 use anabranch_pipeline::deliver::{Flush, Progress};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{LaneStore, Marks};
@@ -22,7 +22,13 @@ const LANE: LaneAt = (0, 0, 0);
 const WHILE: Duration = Duration::from_secs(5);
 
 fn stage() -> Stage {
-    Stage::new(Weather::calm(), Layout::ByDay, limits(100, 10, Duration::from_secs(3600)), false)
+    Stage::new(
+        Weather::calm(),
+        Keeping::Rows,
+        Layout::ByDay,
+        limits(100, 10, Duration::from_secs(3600)),
+        false,
+    )
 }
 
 fn commit(stage: &Stage) {

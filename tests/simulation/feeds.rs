@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{
-    Group, MemoryLog, MemorySource, MemoryStore, MemoryTarget, ScriptedRow, Weather,
+    Group, Keeping, MemoryLog, MemorySource, MemoryStore, MemoryTarget, ScriptedRow, Weather,
 };
 use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId, Past, Progress};
 use anabranch_pipeline::error::Fault;
@@ -42,7 +42,7 @@ async fn a_lane_that_waits_for_a_direct_feed_goes_on_when_the_stream_links() {
     let calm = Weather::calm;
     let (log, source) = (MemoryLog::new(calm(), 8), MemorySource::new(calm()));
     let id = LaneId { projection: "p".into(), target: "t".into(), source: SOURCE.into(), lane: 0 };
-    let mut store = MemoryTarget::new(calm()).lane(id.clone(), Arc::default());
+    let mut store = MemoryTarget::new(calm(), Keeping::Rows).lane(id.clone(), Arc::default());
     let limits = stage::limits(1024, 10, PATIENCE);
     // Other lanes have all of them, for ever.
     let feeds = Arc::new(Semaphore::new(0));
@@ -94,7 +94,7 @@ async fn a_stop_waits_for_no_question_of_a_lane() {
     for is_emptied in [false, true] {
         let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
         let id = LaneId { projection: "p".into(), target: "t".into(), source: SOURCE.into(), lane: 0 };
-        let mut store = MemoryTarget::new(Weather::calm()).lane(id.clone(), Arc::default());
+        let mut store = MemoryTarget::new(Weather::calm(), Keeping::Rows).lane(id.clone(), Arc::default());
         if is_emptied {
             let table = script::table(0);
             source.commit(Group::Rows(vec![vec![ScriptedRow { table, before: None, after: None }]]));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{
-    MemoryLeases, MemoryLog, MemoryMarks, MemorySource, MemoryStore, MemoryTarget, Weather,
+    Keeping, MemoryLeases, MemoryLog, MemoryMarks, MemorySource, MemoryStore, MemoryTarget, Weather,
 };
 use anabranch_pipeline::capture::{self, Capture};
 use anabranch_pipeline::config::{BirthdayTables, Limits, ProjectionConfig, ProjectionKind};
@@ -84,12 +84,12 @@ fn projected(layout: Layout) -> &'static Projected {
 }
 
 impl Stage {
-    pub fn new(weather: Weather, layout: Layout, limits: Limits, told: bool) -> Self {
+    pub fn new(weather: Weather, keeping: Keeping, layout: Layout, limits: Limits, told: bool) -> Self {
         Self {
             sources: (0..SOURCES).map(|_| MemorySource::new(weather.clone())).collect(),
             log: MemoryLog::new(weather.clone(), 8),
             marks: MemoryMarks::new(weather.clone()),
-            targets: (0..TARGETS).map(|_| MemoryTarget::new(weather.clone())).collect(),
+            targets: (0..TARGETS).map(|_| MemoryTarget::new(weather.clone(), keeping)).collect(),
             leases: MemoryLeases::new(),
             weather,
             layout,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_connectors::memory::{Group, Weather};
+use anabranch_connectors::memory::{Group, Keeping, Weather};
 use anabranch_pipeline::deliver::Progress;
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
@@ -37,7 +37,7 @@ pub struct Run {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, told: bool) -> Run {
+pub fn run(seed: u64, keeping: Keeping, told: bool) -> Run {
     // What the product says, between the steps.
     let subscriber = told.then(|| tracing_subscriber::fmt().with_ansi(false).without_time().finish());
     let _said = subscriber.map(tracing::subscriber::set_default);
@@ -47,7 +47,7 @@ pub fn run(seed: u64, told: bool) -> Run {
         .build()
         .expect("a runtime without I/O");
     runtime.block_on(async {
-        let (began, world) = (Instant::now(), World::new(seed, told));
+        let (began, world) = (Instant::now(), World::new(seed, keeping, told));
         let stage = world.stage.clone();
         let verdict = world.run().await;
         Run {
@@ -72,7 +72,7 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, told: bool) -> Self {
+    fn new(seed: u64, keeping: Keeping, told: bool) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let layout = if random.random() { Layout::ByDay } else { Layout::ByUser };
         let keep_interval = if random.random() { Duration::from_secs(2) } else { LONG };
@@ -81,7 +81,7 @@ impl World {
         let (batch_bytes, flush_rows) = (random.random_range(batch_bytes), random.random_range(1..11));
         let limits = limits(batch_bytes, flush_rows, keep_interval);
         let pause_max_ms = if random.random_ratio(1, 4) { 50 } else { 5 };
-        let stage = Stage::new(Weather::stormy(seed ^ 0x5eed, pause_max_ms), layout, limits, told);
+        let stage = Stage::new(Weather::stormy(seed ^ 0x5eed, pause_max_ms), keeping, layout, limits, told);
         let (lawful, fails_over) = (random.random_ratio(1, 2), random.random_ratio(1, 2));
         Self {
             stage: Arc::new(stage),

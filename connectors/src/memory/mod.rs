@@ -28,7 +28,7 @@ pub use lease::{MemoryLease, MemoryLeases};
 pub use log::{MemoryLog, MemoryReader, MemoryWriter};
 pub use marks::MemoryMarks;
 pub use source::{Group, MemoryReading, MemorySource, ScriptedRow, Transaction};
-pub use store::{MemoryStore, MemoryTarget, StoredRow};
+pub use store::{Keeping, MemoryStore, MemoryTarget, StoredRow};
 
 #[derive(Debug)]
 struct Sky {

@@ -6,13 +6,20 @@
 /// Makes two tests of each function: on the twin, in virtual time, and on the server.
 macro_rules! on_twin_and_server {
     ($twin:ident, $server:ident: $($test:ident),+ $(,)?) => {
-        mod twin {
+        on_twin!(twin, $twin: $($test),+);
+        on_server!(server, $server: $($test),+);
+    };
+}
+
+/// Makes a test of each function in a module, on a twin.
+macro_rules! on_twin {
+    ($module:ident, $twin:ident: $($test:ident),+ $(,)?) => {
+        mod $module {
             $(#[tokio::test(start_paused = true)]
             async fn $test() {
                 super::$test(<super::$twin as super::Ground>::start().await).await;
             })+
         }
-        on_server!(server, $server: $($test),+);
     };
 }
 

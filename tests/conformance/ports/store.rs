@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use anabranch_connectors::memory::{MemoryStore, MemoryTarget, Weather};
+use anabranch_connectors::memory::{Keeping, MemoryStore, MemoryTarget, Weather};
 use anabranch_connectors::mysql::target::MysqlLane;
 use anabranch_connectors::search::SearchLane;
 use anabranch_pipeline::deliver::{Cell, Flush, Mutation, MutationAction, Progress};
@@ -31,14 +31,43 @@ pub struct Twin {
     target: MemoryTarget,
 }
 
+impl Twin {
+    fn keeping(keeping: Keeping) -> Self {
+        let config = crate::nats::parse("nats://x:x@127.0.0.1:1", "/none");
+        let mut birthday = config.projections[0].clone();
+        birthday.lanes = std::num::NonZeroU32::MIN;
+        Self { projection: Projection::new(&birthday), target: MemoryTarget::new(Weather::calm(), keeping) }
+    }
+}
+
+/// As the twin, with documents.
+pub struct DocumentsTwin(Twin);
+
+impl Ground for DocumentsTwin {
+    type Store = MemoryStore;
+
+    async fn start() -> Self {
+        Self(Twin::keeping(Keeping::Documents))
+    }
+
+    async fn lane(&self) -> (MemoryStore, Progress) {
+        self.0.lane().await
+    }
+
+    fn projection(&self) -> Projection {
+        self.0.projection()
+    }
+
+    async fn rows(&self) -> Rows {
+        self.0.rows().await
+    }
+}
+
 impl Ground for Twin {
     type Store = MemoryStore;
 
     async fn start() -> Self {
-        let config = crate::nats::parse("nats://x:x@127.0.0.1:1", "/none");
-        let mut birthday = config.projections[0].clone();
-        birthday.lanes = std::num::NonZeroU32::MIN;
-        Self { projection: Projection::new(&birthday), target: MemoryTarget::new(Weather::calm()) }
+        Self::keeping(Keeping::Rows)
     }
 
     async fn lane(&self) -> (MemoryStore, Progress) {
@@ -205,6 +234,7 @@ impl<S: LaneStore> Writer<S> {
 macro_rules! on_every_store {
     ($($test:ident),+ $(,)?) => {
         on_twin_and_server!(Twin, Server: $($test),+);
+        on_twin!(documents_twin, DocumentsTwin: $($test),+);
         on_server!(search, Documents: $($test),+);
     };
 }
