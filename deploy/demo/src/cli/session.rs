@@ -312,7 +312,7 @@ fn screen(arguments: &Arguments, running: &Running) -> Screen {
         },
         running.measured.seed
     );
-    let footer = vec![
+    let mut footer = vec![
         format!("metrics      http://{}/metrics  (also /v1/status, /readyz)", running.daemon.http()),
         format!("status       cargo anabranch --config {file} status --watch"),
         format!("the log      cargo anabranch --config {file} tail"),
@@ -322,6 +322,10 @@ fn screen(arguments: &Arguments, running: &Running) -> Screen {
         format!("daemon log   {}", running.daemon.log_file().display()),
         "Ctrl-C ends all of it.".to_owned(),
     ];
+    if arguments.devices > 0 && !arguments.without_search {
+        let (http, header) = (running.daemon.http(), format!("Authorization: Bearer {TOKEN}"));
+        footer.insert(3, format!("ask          curl -H '{header}' 'http://{http}/v1/serials?part=3500'"));
+    }
     Screen::new(heading, footer)
 }
 

@@ -1,9 +1,9 @@
 //! The cache layer: every key of Redis against the claims of the sources.
 //!
 //! The rule: key `<prefix>:{<CRC-32 of the code, 8 hexadecimal digits>}e:<code>` holds the complete set of the code's
-//! claims: a byte 1, of each claim shard (8 bytes, big endian), kind (1), length of the uuid (1) and uuid, at the end the
-//! CRC-32 of all that, big endian. A missing key is no difference: what is not cached is read. A set without claims is
-//! remembered for a short time, any other for a long one, none for ever. `…t:<code>` is the token of a fill that was
+//! claims: a byte 1, of each claim shard (8 bytes, big endian), kind (1), length of the uuid (1) and uuid, at the end
+//! the CRC-32 of all that, big endian. A missing key is no difference: what is not cached is read. A set without claims
+//! is remembered for a short time, any other for a long one, none for ever. `…t:<code>` is the token of a fill that was
 //! cut off, for half a minute; `<prefix>:{<number>}m:` a mark that no server holds an old copy, for half an hour.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

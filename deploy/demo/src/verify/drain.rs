@@ -1,8 +1,8 @@
 //! Waits until the derived stores hold everything that the sources' binlogs held when the wait began.
 //!
-//! Heads come from the sources, positions from the progress that targets store, so a daemon that lies about its lag, or
-//! is dead, changes nothing. A cache has everything when its mapping tables have, their outbox is empty, and the life in
-//! which that is so is the server's present one.
+//! Heads come from the sources, positions from the progress that targets store, so a daemon that lies about its lag,
+//! or is dead, changes nothing. A cache has everything when its mapping tables have, their outbox is empty, and the
+//! life in which that is so is the server's present one.
 
 use std::collections::HashMap;
 use std::time::Duration;
