@@ -2,20 +2,22 @@
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
+use std::pin::pin;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Group, Keeping, Weather};
-use anabranch_pipeline::deliver::{Flush, Progress};
+use anabranch_pipeline::deliver::{Flush, Progress, Rewind, rewind};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{LaneStore, Marks};
+use anabranch_pipeline::ports::{LaneStore, Located, Log, LogWriter, Marks, Place, SourceConnector};
 use anabranch_schemas::birthday::Layout;
-use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::Lsn;
+use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::stage::{LaneAt, SOURCE_NAMES, Stage, limits};
+use crate::stage::{LaneAt, SOURCE_NAMES, Stage, lane_id, limits};
 
 const LANE: LaneAt = (0, 0, 0);
 /// A quiet reader or lane has looked around and stored all it knows.
@@ -139,4 +141,92 @@ async fn a_lane_above_its_streams_epoch_is_not_taken_for_one_that_waits() {
     store(&stage, |lane| (lane.position, lane.server) = (Lsn::new(1, 1, 64).unwrap(), server("1"))).await;
     assert!(run(&stage).await.is_none());
     assert_eq!(progress(&stage).await.position.epoch(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_that_is_fed_in_an_epoch_that_is_over_begins_again_in_the_present_one() {
+    let stage = stage();
+    for _ in 0..3 {
+        commit(&stage);
+        read_alone(&stage).await;
+    }
+    let cancel = CancellationToken::new();
+    let first = stage.log.messages(SOURCE_NAMES[0]);
+    stage.sources[0].fail_over();
+    commit(&stage);
+    read_alone(&stage).await;
+    stage.log.roll_back(SOURCE_NAMES[0], stage.log.messages(SOURCE_NAMES[0]) - first);
+    assert!(stage.sources[0].fail_back(&[]));
+    // It lacks what is gone here, and the first server is there again.
+    stage.log.discard(SOURCE_NAMES[0], first - 1);
+    store(&stage, |lane| (lane.position, lane.server) = (Lsn::new(1, 1, 16).unwrap(), server("1"))).await;
+    let feeds = Semaphore::new(2).into();
+    let mut lane = pin!(stage.deliver(LANE, &feeds, &cancel));
+    // It is there before it looks at the stream again.
+    timeout(Duration::from_millis(100), &mut lane).await.unwrap_err();
+    assert_eq!((progress(&stage).await.position.epoch(), progress(&stage).await.message), (1, None));
+    let fault = tokio::select! {
+        ended = lane => ended.unwrap_err(),
+        () = read_alone(&stage) => panic!("it reads on in an epoch that is over"),
+    };
+    assert!(fault.to_string().contains("direct feed of epoch 1 memory:1"), "{fault}");
+    commit(&stage);
+    assert!(run(&stage).await.is_none());
+    assert_eq!(progress(&stage).await.position.epoch(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_that_was_further_than_the_stream_is_not_put_back_by_a_fail_over() {
+    let stage = stage();
+    for _ in 0..3 {
+        commit(&stage);
+    }
+    assert!(run(&stage).await.is_none());
+    stage.log.wipe(SOURCE_NAMES[0]);
+    stage.sources[0].fail_over();
+    commit(&stage);
+    // The first message of the new server follows a place before the lane's.
+    let Located { position, resume, server } =
+        stage.sources[0].locate(Place::Gtid("1-1".to_owned()), 2).await.unwrap();
+    let mut writer = stage.log.writer(SOURCE_NAMES[0], None).await.unwrap();
+    let previous = Lsn::new(1, 1, 16).unwrap();
+    let envelope = Envelope { previous, position, resume, server, ..Envelope::default() };
+    writer.append(envelope, Bytes::new()).await.unwrap();
+    writer.acknowledged().await.unwrap();
+    let (cancel, feeds) = (CancellationToken::new(), Semaphore::new(2).into());
+    timeout(WHILE, stage.deliver(LANE, &feeds, &cancel)).await.unwrap_err();
+    let lane = progress(&stage).await;
+    assert_eq!((lane.position.epoch(), lane.resume.gtid_set.as_str()), (2, "2-4"));
+}
+
+/// A reader without lanes.
+async fn read_alone(stage: &Stage) {
+    timeout(WHILE, stage.read(0, &CancellationToken::new())).await.unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_is_found_only_in_the_epoch_that_the_present_server_is_read_in() {
+    let stage = stage();
+    commit(&stage);
+    read_alone(&stage).await;
+    assert!(stage.past(0).nothing(false).await.is_ok());
+    let first = stage.log.messages(SOURCE_NAMES[0]);
+    stage.sources[0].fail_over();
+    read_alone(&stage).await;
+    stage.log.roll_back(SOURCE_NAMES[0], stage.log.messages(SOURCE_NAMES[0]) - first);
+    assert!(stage.sources[0].fail_back(&[]));
+    let fault = stage.past(0).nothing(false).await.unwrap_err();
+    assert!(fault.to_string().contains("in epoch 1 memory:1; needed: epoch 3 memory:1"), "{fault}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_that_is_set_back_to_nothing_knows_whose_its_epoch_was() {
+    let stage = stage();
+    commit(&stage);
+    assert!(run(&stage).await.is_none());
+    rewind(&lane_id(LANE), &mut stage.store(LANE), &Rewind::ToNothing, false).await.unwrap();
+    stage.log.wipe(SOURCE_NAMES[0]);
+    stage.marks.wipe();
+    assert!(run(&stage).await.is_none());
+    assert_eq!(progress(&stage).await.position.epoch(), 1);
 }

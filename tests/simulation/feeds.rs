@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{
-    Group, Keeping, MemoryLog, MemorySource, MemoryStore, MemoryTarget, ScriptedRow, Weather,
+    Group, Keeping, MemoryLog, MemoryMarks, MemorySource, MemoryStore, MemoryTarget, ScriptedRow, Weather,
 };
 use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId, Past, Progress};
 use anabranch_pipeline::error::Fault;
@@ -138,8 +138,10 @@ async fn a_replay_from_nothing_needs_the_history_from_the_configured_start_on() 
     let envelope = Envelope { position: lsn(6), server: oldest.server, ..Envelope::default() };
     writer.append(envelope, Bytes::new()).await.unwrap();
     writer.acknowledged().await.unwrap();
+    let marks = MemoryMarks::new(Weather::calm());
     let nothing = async |start: Entry| {
-        Past { source: SOURCE, connector: &source, log: &log, start: &start }.nothing(false).await.is_ok()
+        let past = Past { source: SOURCE, connector: &source, log: &log, marks: &marks, start: &start };
+        past.nothing(false).await.is_ok()
     };
     assert!(!nothing(Entry::Earliest).await, "the first file is gone");
     assert!(nothing(Entry::Gtid("1-1".to_owned())).await);

@@ -151,9 +151,9 @@ impl Stage {
         capture::run(capture, lanes, &watch::Sender::new(Lsn::ZERO), cancel).await
     }
 
-    pub fn past(&self, source: usize) -> Past<'_, MemorySource, MemoryLog> {
+    pub fn past(&self, source: usize) -> Past<'_, MemorySource, MemoryLog, MemoryMarks> {
         let (name, connector) = (SOURCE_NAMES[source], &self.sources[source]);
-        Past { source: name, connector, log: &self.log, start: &Entry::Earliest }
+        Past { source: name, connector, log: &self.log, marks: &self.marks, start: &Entry::Earliest }
     }
 
     /// The tables of a lane.

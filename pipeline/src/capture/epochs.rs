@@ -14,7 +14,7 @@ use crate::ports::{Mark, Marks};
 
 /// What one attempt knows of a source's epochs.
 #[derive(Debug)]
-pub(super) struct Epochs<'a, M> {
+pub(crate) struct Epochs<'a, M> {
     marks: &'a M,
     key: String,
     mark: Mark,
@@ -23,7 +23,7 @@ pub(super) struct Epochs<'a, M> {
 }
 
 impl<'a, M: Marks> Epochs<'a, M> {
-    pub(super) async fn read(marks: &'a M, source: &str) -> Result<Self, Fault> {
+    pub(crate) async fn read(marks: &'a M, source: &str) -> Result<Self, Fault> {
         let key = format!("epochs/{source}");
         let mark = marks.read(&key).await?;
         let latest = match mark.value.as_str() {
@@ -38,22 +38,22 @@ impl<'a, M: Marks> Epochs<'a, M> {
     }
 
     /// Whether the mark was ever raised: the source was read before.
-    pub(super) fn is_marked(&self) -> bool {
+    pub(crate) fn is_marked(&self) -> bool {
         self.mark.revision > 0
     }
 
     /// Somebody was read in an epoch.
-    pub(super) fn learn(&mut self, reign: Reign) {
+    pub(crate) fn learn(&mut self, reign: Reign) {
         self.latest = std::mem::take(&mut self.latest).latest(reign);
     }
 
     /// The latest that is known.
-    pub(super) fn latest(&self) -> &Reign {
+    pub(crate) fn latest(&self) -> &Reign {
         &self.latest
     }
 
     /// To be called before anything that was read from `server` is sent.
-    pub(super) async fn claim(&mut self, server: &ServerIdentity) -> Result<(), Fault> {
+    pub(crate) async fn claim(&mut self, server: &ServerIdentity) -> Result<(), Fault> {
         if self.is_claimed {
             return Ok(());
         }

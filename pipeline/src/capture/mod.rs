@@ -9,4 +9,5 @@ mod pace;
 mod run;
 
 pub use batch::{Batch, BatchBuilder, Footing};
+pub(crate) use epochs::Epochs;
 pub use run::{Capture, run};

@@ -33,6 +33,7 @@ pub struct Progress {
     /// The highest position ever; while `position` is below, the lane is replaying.
     pub highest_position: Lsn,
     pub resume: ResumePoint,
+    /// Of the position; of a lane that is set back to nothing, that of the highest position, if it is known.
     pub server: ServerIdentity,
     /// The stream message that was applied last: its sequence and id. `None` before the first.
     pub message: Option<(u64, String)>,
@@ -48,9 +49,12 @@ impl Progress {
         self.position < self.highest_position
     }
 
-    /// The latest epoch that the lane has rows of. Whose it was is not known while the lane is set back behind it.
+    /// The latest epoch that the lane has rows of. Whose it was is not known while the lane is set back into one before.
     pub fn reign(&self) -> Reign {
         let highest = self.highest_position.max(self.position);
+        if self.position == Lsn::ZERO {
+            return Reign::of(highest, &self.server);
+        }
         if highest.epoch() == self.position.epoch() {
             return Reign::of(self.position, &self.server);
         }

@@ -4,10 +4,12 @@
 //! their versions, so what is applied twice ends as it was.
 
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, binlog_file_number};
+use anabranch_schemas::reign::Reign;
 
 use super::{Flush, LaneId, Progress};
+use crate::capture::Epochs;
 use crate::error::{Code, Fault};
-use crate::ports::{Entry, LaneStore, Located, Log, Place, SourceConnector};
+use crate::ports::{Entry, LaneStore, Located, Log, Marks, Place, SourceConnector};
 
 /// A busy lane commits while this is decided; each attempt reads its progress again.
 const ATTEMPTS: u32 = 50;
@@ -23,15 +25,17 @@ pub enum Rewind {
 
 /// The past of one source: its binlog, and the stream that says in which epoch its server is read.
 #[derive(Debug)]
-pub struct Past<'a, S, L> {
+pub struct Past<'a, S, L, M> {
     pub source: &'a str,
     pub connector: &'a S,
     pub log: &'a L,
+    /// Of epochs.
+    pub marks: &'a M,
     /// Where a lane without progress begins.
     pub start: &'a Entry,
 }
 
-impl<S: SourceConnector, L: Log> Past<'_, S, L> {
+impl<S: SourceConnector, L: Log, M: Marks> Past<'_, S, L, M> {
     pub async fn place(&self, place: Place) -> Result<Rewind, Fault> {
         self.locate(place).await.map(Rewind::To)
     }
@@ -62,18 +66,22 @@ impl<S: SourceConnector, L: Log> Past<'_, S, L> {
         Ok(Rewind::ToNothing)
     }
 
-    /// The stream's end says which epoch its server has. Of another server, or without a stream, nobody knows it yet,
-    /// and a wrong one would make the lane take old changes for new ones.
+    /// In the epoch that the stream is in, if the present server is to be read in that. Of another server, or without a
+    /// stream, the epoch is not there yet, and a wrong one would make the lane take old changes for new ones.
     async fn locate(&self, place: Place) -> Result<Located, Fault> {
         let Some(end) = self.log.end(self.source).await? else {
             return Err(self.refused("the stream is empty").needs("a reader that has begun it"));
         };
         let end = end.envelope;
-        let located = self.connector.locate(place, end.position.epoch()).await?;
-        if located.server != end.server {
+        let reached = Reign::of(end.position, &end.server);
+        let mut epochs = Epochs::read(self.marks, self.source).await?;
+        epochs.learn(reached.clone());
+        let located = self.connector.locate(place, reached.epoch).await?;
+        let present = epochs.latest().followed_by(&located.server);
+        if present != reached {
             return Err(self
-                .refused(format!("the server is {}", located.server))
-                .needs(format!("{}, or a stream that follows the new server", end.server)));
+                .refused(format!("the stream is in epoch {reached}"))
+                .needs(format!("epoch {present}: a reader that has begun the present server's")));
         }
         Ok(located)
     }
@@ -122,7 +130,7 @@ pub async fn rewind(
                 }
                 before.rewound(place.position, place.resume.clone(), place.server.clone())
             }
-            Rewind::ToNothing => before.rewound(Lsn::ZERO, Default::default(), Default::default()),
+            Rewind::ToNothing => before.rewound(Lsn::ZERO, Default::default(), before.reign().server),
         };
         if is_rehearsal {
             return Ok(before);

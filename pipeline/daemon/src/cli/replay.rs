@@ -127,11 +127,16 @@ fn chosen(wiring: &Wiring, arguments: &Arguments) -> Result<Vec<LaneId>, Fault> 
 }
 
 /// The past of a source, for whoever goes back into it.
-pub(super) async fn past<'w>(wiring: &'w Wiring, source: &'w str) -> Result<Past<'w, Source, Log>, Fault> {
+pub(super) async fn past<'w>(
+    wiring: &'w Wiring,
+    source: &'w str,
+) -> Result<Past<'w, Source, Log, Log>, Fault> {
+    let log = wiring.log().await?;
     Ok(Past {
         source,
         connector: wiring.source(source)?,
-        log: wiring.log().await?,
+        log,
+        marks: log,
         start: &wiring.source_config(source)?.start,
     })
 }
