@@ -24,7 +24,7 @@ use crate::nats::blocking;
 
 /// Far above what a step takes on a busy machine; a wait that reaches it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-const BATCH_BYTES: usize = 64 * 1024;
+pub const BATCH_BYTES: usize = 64 * 1024;
 const BATCHES_MAX: usize = 100_000;
 
 /// A captured server: MariaDB of the stack, or a MySQL that the environment names.
@@ -217,8 +217,9 @@ impl<S: ChangeSource> Reading<S> {
         source: &impl SourceConnector<Source = S>,
         entry: Entry,
         latest: Reign,
+        batch_bytes: usize,
     ) -> Result<Self, Fault> {
-        Self::of(source, entry, BATCH_BYTES, READER_SEAT, Some(latest)).await
+        Self::of(source, entry, batch_bytes, READER_SEAT, Some(latest)).await
     }
 
     async fn of(

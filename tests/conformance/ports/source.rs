@@ -8,7 +8,7 @@ use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::reign::Reign;
 use anabranch_schemas::shard::ShardId;
 
-use crate::source::{Database, Reading, Seen};
+use crate::source::{BATCH_BYTES, Database, Reading, Seen};
 
 /// A row change of table 0 or 1: what it was and becomes, as (user id, day of January 2000).
 #[derive(Debug, Clone, Copy)]
@@ -364,7 +364,7 @@ async fn another_server_that_holds_all_is_followed_in_a_new_epoch() {
     assert_eq!((back.texts(), back.seen[0].lsn.epoch()), (vec!["t0 + 4 2000-01-01"], 3));
     // A direct feed is told the epoch.
     let reign = Reign { epoch: 3, server: back.stream.server().clone() };
-    let mut told = Reading::open_behind(&ground.0, entry, reign).await.unwrap();
+    let mut told = Reading::open_behind(&ground.0, entry, reign, BATCH_BYTES).await.unwrap();
     told.until_seen(3).await;
     assert_eq!(told.seen.last(), back.seen.last());
 
