@@ -52,11 +52,13 @@ async fn any_place(stage: &Stage, source: usize, random: &mut StdRng) -> Result<
 
 async fn set_back(stage: &Stage, lane: LaneAt, to: &Rewind, random: &mut StdRng) {
     let (id, mut store) = (lane_id(lane), stage.store(lane));
-    match to {
+    match (to, highest(stage, lane) == Lsn::ZERO) {
         // The operator may say where a new lane begins, and answers for that.
-        Rewind::To(_) if highest(stage, lane) == Lsn::ZERO => return,
-        Rewind::To(_) => {}
-        Rewind::ToNothing => tamper(stage, lane, random),
+        (Rewind::To(_), true) => return,
+        (Rewind::To(_), false) => {}
+        // Nothing is removed: documents of its first flush, if that was cut off, come again.
+        (Rewind::ToNothing, true) => {}
+        (Rewind::ToNothing, false) => tamper(stage, lane, random),
     }
     loop {
         let outcome = rewind(&id, &mut store, to, false).await;

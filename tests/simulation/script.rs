@@ -50,6 +50,8 @@ pub struct Script {
     prepared: u64,
     /// Whether branches of one source may be undecided at the same time.
     overlapping: bool,
+    /// Whether one event may change a row twice.
+    repeating: bool,
 }
 
 pub fn table(shard: usize) -> TableIdentity<'static> {
@@ -77,8 +79,8 @@ fn row(user: u64, day: Day) -> Row<'static> {
 }
 
 impl Script {
-    pub fn new(overlapping: bool) -> Self {
-        Self { overlapping, ..Self::default() }
+    pub fn new(overlapping: bool, repeating: bool) -> Self {
+        Self { overlapping, repeating, ..Self::default() }
     }
 
     /// One logical change: groups for one or two sources, in the order in which they commit.
@@ -125,10 +127,10 @@ impl Script {
     }
 
     fn event(&mut self, random: &mut StdRng, source: usize) -> Vec<ScriptedRow> {
-        let mut rows = Vec::new();
+        let (mut rows, mut changed) = (Vec::new(), BTreeSet::new());
         for _ in 0..random.random_range(1..5) {
             let key = any_key(random, source);
-            if !self.is_locked(key) {
+            if !self.is_locked(key) && (changed.insert(key) || self.repeating) {
                 let after = self.any_day(random, key);
                 rows.push(self.change(key, after));
             }

@@ -222,7 +222,7 @@ pub struct MemoryReading {
 }
 
 impl MemoryReading {
-    /// Adds events until the batch is full; `None` when there was none to add.
+    /// Adds its place, then events until the batch is full; `None` when there was nothing to add.
     fn advance(&mut self, batch: &mut BatchBuilder) -> Result<Option<Filled>, Fault> {
         let (source, weather) = (self.source.clone(), self.source.weather.clone());
         let state = lock(&source.state);
@@ -230,11 +230,13 @@ impl MemoryReading {
             return Err(state.primary.fault(Code::SourceUnreachable, "the connection was ended"));
         }
         let server = &state.primary;
+        let mut read = None;
         if !std::mem::replace(&mut self.begun, true) {
             batch.group_complete(self.resume_point(server), 0);
             batch.event_complete(server.place(self.epoch, self.next));
+            // Also where nothing follows: a lane that is fed learns that it is at the end.
+            read = Some(Filled::Drained);
         }
-        let mut read = None;
         loop {
             self.follow_rotation(server, batch);
             let Some(group) = server.group(self.next).cloned() else { return Ok(read) };

@@ -174,6 +174,7 @@ on_twin_and_server!(Twin, Server:
     changes_come_in_commit_order_and_rows_of_one_event_share_a_position,
     every_entry_begins_where_it_says,
     a_reading_goes_on_behind_every_batch_without_loss_or_repetition,
+    a_reading_of_a_quiet_source_tells_its_place,
     a_new_file_moves_the_resume_point_and_a_purged_one_is_named,
     a_reset_server_is_not_read_on,
     a_second_reading_of_a_seat_ends_the_first_and_other_seats_go_on,
@@ -248,6 +249,18 @@ async fn a_reading_goes_on_behind_every_batch_without_loss_or_repetition(ground:
             assert_eq!(again.resume(), reading.resume(), "after batch {index}");
         }
     }
+}
+
+/// Else a lane that is fed would not learn that it is at the end, and would keep its feed.
+async fn a_reading_of_a_quiet_source_tells_its_place(ground: impl Ground) {
+    let source = ground.connector();
+    ground.commit(&[insert(0, 1, 1)]).await;
+    let mut reading = Reading::open(&source, Entry::Earliest).await.unwrap();
+    reading.until_end_of(&source).await;
+    let end = reading.entry_after(reading.batches.len() - 1);
+    let mut again = Reading::open(&source, end).await.unwrap();
+    again.until("its place", |again| !again.batches.is_empty()).await;
+    assert_eq!((again.position(), again.resume()), (reading.position(), reading.resume()));
 }
 
 async fn a_new_file_moves_the_resume_point_and_a_purged_one_is_named(ground: impl Ground) {

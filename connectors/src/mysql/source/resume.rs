@@ -116,6 +116,9 @@ impl MysqlSource {
             file = resume.file,
             "the binlog file was purged; reading goes on behind its groups in another"
         );
+        if let Some(at_end) = self.at_quiet_end(session, &gtids, sent, sent.epoch()).await? {
+            return Ok(at_end);
+        }
         let beginning = self.by_gtids(session, &resume, sent, sent.epoch()).await?;
         Ok((Start::Gtids(gtids), beginning))
     }
@@ -168,7 +171,7 @@ impl MysqlSource {
     }
 
     /// The server's end, when it has nothing behind the set. A start by GTID set would learn its place from the next
-    /// group only; this one tells it at once, so that lanes see which server is read, however quiet that is.
+    /// group only; this one tells it at once, so that lanes see where the present server is read, however quiet that is.
     async fn at_quiet_end(
         &self,
         session: &mut Session,
@@ -178,7 +181,9 @@ impl MysqlSource {
     ) -> Result<Option<(Start, Beginning)>, Fault> {
         let end = session.end().await?;
         let there = self.gtids(session, &end.gtid_set)?;
-        if !there.is(gtids) {
+        // MariaDB takes 4 bytes for a position.
+        let is_far = session.flavor == Flavor::MariaDb && end.position > u64::from(u32::MAX);
+        if is_far || !there.is(gtids) {
             return Ok(None);
         }
         let beginning = Beginning {

@@ -91,10 +91,10 @@ impl<E: Events> MysqlStream<E> {
         tables: CapturedTables,
         beginning: Beginning,
     ) -> Self {
-        // A start by GTID set learns its place from the first group only. On another server the reading links to what
-        // was sent of the one before.
+        // A start by GTID set learns its place from the first group only. What goes on links to what was sent, also where
+        // it begins further on: at the end of another server, or behind a file that was purged.
         let entered_lsn = match beginning.position.lsn() {
-            Ok(lsn) if !beginning.is_by_gtid && beginning.follows.is_none() => lsn.max(beginning.sent),
+            Ok(lsn) if !beginning.is_by_gtid && beginning.sent == Lsn::ZERO => lsn,
             _ => beginning.sent,
         };
         Self {
