@@ -36,7 +36,7 @@ async fn redis_serves_its_accounts_over_verified_tls_and_is_killed_wiped_and_rep
     let mut client = connect(&stack, &server.url()).await.unwrap();
     client.set::<_, _, ()>("key", "value").await.unwrap();
     ask::<String>(&mut client, "INFO server").await.unwrap();
-    for refused in ["CONFIG SET maxmemory 1", "FLUSHALL", "SHUTDOWN", "ACL LIST"] {
+    for refused in ["CONFIG SET maxmemory 1", "CONFIG GET requirepass", "FLUSHALL", "SHUTDOWN", "ACL LIST"] {
         let error = ask::<redis::Value>(&mut client, refused).await.unwrap_err();
         assert_eq!(error.code(), Some("NOPERM"), "{refused}: {error}");
     }
@@ -51,7 +51,8 @@ async fn redis_serves_its_accounts_over_verified_tls_and_is_killed_wiped_and_rep
     server.restart_with(&["--maxmemory 3mb", "--maxmemory-policy allkeys-lru"]).unwrap();
     let mut client = connect(&stack, &server.url()).await.unwrap();
     assert_eq!(client.get::<_, String>("key").await.unwrap(), "value");
-    let limit: Vec<String> = ask(&mut client, "CONFIG GET maxmemory").await.unwrap();
+    let mut administrator = connect(&stack, &server.admin_url()).await.unwrap();
+    let limit: Vec<String> = ask(&mut administrator, "CONFIG GET maxmemory").await.unwrap();
     assert_eq!(limit, ["maxmemory", "3145728"]);
     server.pause().unwrap();
     let paused = tokio::time::timeout(Duration::from_millis(300), connect(&stack, &server.url())).await;
@@ -59,7 +60,7 @@ async fn redis_serves_its_accounts_over_verified_tls_and_is_killed_wiped_and_rep
     server.resume().unwrap();
 
     let replica = stack.add(ServerSpec::redis_replica("redis-2", &server)).unwrap();
-    let mut client = connect(&stack, &server.url()).await.unwrap();
+    let mut client = connect(&stack, &server.admin_url()).await.unwrap();
     // The replica counts from its first whole copy on.
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     loop {
@@ -78,8 +79,8 @@ async fn redis_serves_its_accounts_over_verified_tls_and_is_killed_wiped_and_rep
     client.set::<_, _, ()>("new", "write").await.unwrap();
 
     server.restart_empty().unwrap();
-    let mut client = connect(&stack, &server.url()).await.unwrap();
-    assert_eq!(ask::<u64>(&mut client, "DBSIZE").await.unwrap(), 0);
+    let mut administrator = connect(&stack, &server.admin_url()).await.unwrap();
+    assert_eq!(ask::<u64>(&mut administrator, "DBSIZE").await.unwrap(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,15 +89,16 @@ async fn a_redis_cluster_serves_every_slot() {
     let names = ["redis-1", "redis-2", "redis-3"];
     stack.add_redis_cluster(&names).unwrap();
 
-    let urls = names.map(|name| stack.server(name).unwrap().url());
-    let client = ClusterClient::builder(urls.clone()).certs(certificates(&stack)).build().unwrap();
+    let servers = names.map(|name| stack.server(name).unwrap());
+    let urls = servers.each_ref().map(|server| server.url());
+    let client = ClusterClient::builder(urls).certs(certificates(&stack)).build().unwrap();
     let mut cluster = client.get_async_connection().await.unwrap();
     for number in 0..100 {
         cluster.set::<_, _, ()>(format!("key {number}"), number).await.unwrap();
     }
     let mut kept = 0;
-    for url in &urls {
-        let mut node = connect(&stack, url).await.unwrap();
+    for server in &servers {
+        let mut node = connect(&stack, &server.admin_url()).await.unwrap();
         let keys: u64 = ask(&mut node, "DBSIZE").await.unwrap();
         assert!(keys > 0, "each node has its share");
         kept += keys;
