@@ -1,7 +1,7 @@
 //! The store of a lane on OpenSearch: what only a real server can show. What every store promises: `ports/store.rs`.
 
 use anabranch_connectors::search::{Question, SetupReport};
-use anabranch_pipeline::deliver::{Flush, Progress, fence};
+use anabranch_pipeline::deliver::{Flush, Progress};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_schemas::change::Action;
@@ -13,11 +13,11 @@ use serde_json::{Value as Json, json};
 use crate::derived::lsn;
 use crate::search::{Place, apply, device, flush, lane_id, shard, target_of};
 
-fn insert(uuid: u64, fields: &[(&str, &[u8])]) -> Action<'static> {
+pub fn insert(uuid: u64, fields: &[(&str, &[u8])]) -> Action<'static> {
     Action::Insert { after: device(uuid, fields) }
 }
 
-fn delete(uuid: u64) -> Action<'static> {
+pub fn delete(uuid: u64) -> Action<'static> {
     Action::Delete { before: device(uuid, &[]) }
 }
 
@@ -259,7 +259,7 @@ async fn a_withdrawal_of_a_large_shard_takes_the_lanes_own_documents_only() {
 }
 
 /// Lane of a device among two, as the projection decides it.
-fn place_of(uuid: u64) -> u32 {
+pub fn place_of(uuid: u64) -> u32 {
     crc32fast::hash(uuid.to_string().as_bytes()) % 2
 }
 
@@ -482,108 +482,4 @@ async fn pages_neither_repeat_nor_skip_what_stays_while_others_come_and_go() {
     }
     assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "once each, in order: {seen:?}");
     assert!((115..150).all(|stays: u64| seen.contains(&stays.to_string())), "{seen:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_index_that_is_built_beside_takes_the_place_of_the_other_with_all_its_documents() {
-    let place = Place::new().await.ready().await;
-    let (target, old) = (place.target(), place.index());
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    let past = || vec![(5, 0, insert(1, &[])), (6, 0, insert(2, &[])), (7, 1, insert(3, &[]))];
-    let progress = apply(&mut lane, &progress, past()).await.unwrap();
-    // Under way when the rebuild begins: it would go into the old index alone.
-    let stale = flush(&lane, &progress, vec![(8, 0, insert(9, &[]))]);
-
-    let new = target.begin_rebuild("documents").await.unwrap();
-    assert_eq!(new, format!("{}-v1-2", place.alias()));
-    assert_eq!(target.begin_rebuild("documents").await.unwrap(), new, "it goes on when it is repeated");
-    assert_eq!(fence(&mut lane).await.unwrap(), lsn(7));
-    let fault = lane.commit(&stale).await.unwrap_err();
-    assert_eq!(fault.code(), Code::TargetFenced, "{fault}");
-    let progress = lane.load().await.unwrap();
-    let present = vec![(8, 0, insert(4, &[])), (9, 0, delete(1)), (10, 1, Action::Withdraw)];
-    let progress = apply(&mut lane, &progress, present).await.unwrap();
-    let uuids = async |index: &str| -> Vec<Json> {
-        let found = place.administrator.standing(index).await;
-        found.values().map(|document| document["uuid"].clone()).collect()
-    };
-    assert_eq!(uuids(&new).await, ["4"], "the present goes into both");
-    assert_eq!(uuids(&place.alias()).await, ["2", "4"], "the old one serves");
-    assert!(target.check().await.is_empty(), "{:?}", target.check().await);
-
-    // The past comes later, by a lane of its own, up to and with what was withdrawn meanwhile.
-    let mut building = target.building_lane(&lane_id("source-a", 0), &new).unwrap();
-    let begun = building.load().await.unwrap();
-    let mut changes = past();
-    changes.push((10, 1, Action::Withdraw));
-    apply(&mut building, &begun, changes).await.unwrap();
-    assert_eq!(uuids(&new).await, ["2", "4"]);
-    assert_eq!(target.end_rebuild("documents", &new, false).await.unwrap(), old);
-    assert_eq!(uuids(&place.alias()).await, ["2", "4"], "the new one serves");
-    assert!(target.check().await.is_empty(), "{:?}", target.check().await);
-    assert_eq!(target.setup().await.unwrap(), SetupReport::default());
-
-    let progress = apply(&mut lane, &progress, vec![(11, 0, insert(5, &[]))]).await.unwrap();
-    assert_eq!(
-        (uuids(&place.alias()).await, uuids(&old).await),
-        (vec!["2".into(), "4".into(), "5".into()], vec!["2".into(), "4".into()])
-    );
-    let newest = target.begin_rebuild("documents").await.unwrap();
-    assert_eq!(newest, format!("{}-v1-3", place.alias()));
-    fence(&mut lane).await.unwrap();
-    assert_eq!(target.end_rebuild("documents", &newest, true).await.unwrap(), new);
-    let indexes = place.admin(Method::GET, "_cat/indices?format=json", Json::Null).await.to_string();
-    assert!(indexes.contains(&newest) && !indexes.contains(&format!("\"{new}\"")), "{indexes}");
-    assert_eq!(lane.load().await.unwrap().position, progress.position);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_tombstone_goes_when_it_is_old_and_nobody_could_bring_an_older_write() {
-    let place = Place { lanes: 2, sources: vec!["source-a", "source-b"], ..Place::new().await }.ready().await;
-    let (target, far_ahead) = (place.target(), u64::MAX >> 1);
-    let (mut one, first) = place.lane("source-a", 0).await;
-    let (mut two, second) = place.lane("source-a", 1).await;
-    let changes = || {
-        (0..40)
-            .flat_map(|uuid| [(5, 0, insert(uuid, &[])), (6 + uuid % 2, 0, delete(uuid))])
-            .collect::<Vec<_>>()
-    };
-    let first = apply(&mut one, &first, changes()).await.unwrap();
-    let tombstones = async || target.overview("documents").await.unwrap().tombstones;
-    let sweep = async |before_ms| target.sweep("documents", before_ms, false).await;
-    assert_eq!(sweep(far_ahead).await.unwrap(), 0, "the other lane of the source has not passed them");
-    apply(&mut two, &second, changes()).await.unwrap();
-    let mut behind = two.load().await.unwrap();
-    behind.revision += 1;
-    (behind.position, behind.highest_position) = (lsn(6), lsn(7));
-    two.commit(&Flush::new(behind)).await.unwrap();
-    let fault = sweep(far_ahead).await.unwrap_err();
-    assert!(fault.to_string().contains("replaying"), "{fault}");
-    let mut back = two.load().await.unwrap();
-    (back.revision, back.position) = (back.revision + 1, back.highest_position);
-    two.commit(&Flush::new(back)).await.unwrap();
-
-    assert_eq!(sweep(0).await.unwrap(), 0, "none is so old");
-    assert_eq!(target.sweep("documents", far_ahead, true).await.unwrap(), 40);
-    assert_eq!(tombstones().await, 40, "they were counted only");
-    let living = (100..104).map(|uuid| (9, 0, insert(uuid, &[]))).collect();
-    apply(&mut one, &first, living).await.unwrap();
-    let documents = place.count().await;
-    assert_eq!(sweep(far_ahead).await.unwrap(), 40);
-    assert_eq!((tombstones().await, place.count().await), (0, documents));
-    let building = target.begin_rebuild("documents").await.unwrap();
-    let fault = sweep(far_ahead).await.unwrap_err();
-    assert!(fault.to_string().contains(&building), "{fault}");
-
-    assert_eq!(target.abandon_rebuild("documents").await.unwrap(), Some(building.clone()));
-    assert_eq!(target.abandon_rebuild("documents").await.unwrap(), None);
-    let progress = one.load().await.unwrap();
-    let changes = (200..204).map(|uuid| (10, 0, insert(uuid, &[]))).collect();
-    apply(&mut one, &progress, changes).await.unwrap();
-    let more = (200..204).filter(|uuid| place_of(*uuid) == 0).count() as u64;
-    assert_eq!(place.count().await, documents + more, "the lane goes on in the index that serves");
-    assert!(target.check().await.is_empty(), "{:?}", target.check().await);
-    assert_eq!(target.begin_rebuild("documents").await.unwrap(), building, "it can be begun anew");
-    let shadow = target.building_lane(&lane_id("source-a", 0), &building).unwrap().load().await.unwrap();
-    assert_eq!(shadow, Progress::default());
 }
