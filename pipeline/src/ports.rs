@@ -4,9 +4,11 @@
 //! Contracts that types cannot say are written at each method; the conformance tests check them.
 
 use std::future::Future;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::reign::Reign;
@@ -111,6 +113,40 @@ pub trait SourceConnector: Send + Sync {
     /// The server's present end of the binlog, in the first epoch: only who knows the stream knows the epoch
     /// ([`Lsn::in_epoch`]).
     fn head(&self) -> impl Future<Output = Result<Lsn, Fault>> + Send;
+}
+
+/// A place in the order of a table's primary key, in the notation of the connector that gave it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChunkKey(pub Box<[u8]>);
+
+/// Rows of one table that follow one another in the order of its primary key, as they were at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// The rows hold every change up to here, and none above.
+    pub mark: Lsn,
+    /// Whose position that is.
+    pub server: ServerIdentity,
+    /// Each row as an insert at the mark, in the form of a message's payload.
+    pub payload: Bytes,
+    pub rows: u64,
+    /// Behind the last row, when more may follow.
+    pub next: Option<ChunkKey>,
+}
+
+/// A source whose tables can be read as they are now. It is never written to, and nothing is locked.
+pub trait RowSource: Send + Sync {
+    /// Every captured table that exists, in the order of shard ids.
+    fn tables(&self) -> impl Future<Output = Result<Vec<TableIdentity<'static>>, Fault>> + Send;
+
+    /// At most `rows` rows of a table behind `after`, of the present server; fewer when they are large. The mark is said
+    /// in `epoch`. Values are those that the table's changes have.
+    fn chunk(
+        &self,
+        table: &TableIdentity<'static>,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        epoch: u16,
+    ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
 }
 
 /// A stored message of a source's stream.

@@ -22,6 +22,7 @@ mod source_locate;
 mod source_mysql;
 mod source_outcome;
 mod source_preflight;
+mod source_rows;
 mod source_statements;
 mod store;
 mod store_mapping;

@@ -338,7 +338,7 @@ fn action_text(action: &Action<'_>) -> String {
     }
 }
 
-fn row_text(row: &[Value<'_>]) -> String {
+pub fn row_text(row: &[Value<'_>]) -> String {
     row.iter().map(value_text).collect::<Vec<_>>().join(" ")
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Entry, Located, Place};
-use anabranch_schemas::change::{Row, TableIdentity};
+use anabranch_schemas::change::{Row, TableIdentity, Value};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint, binlog_file_number};
 use anabranch_schemas::shard::ShardId;
@@ -174,10 +174,7 @@ impl Server {
 
     /// The end of the last group.
     pub fn head(&self, epoch: u16) -> Lsn {
-        match self.laid.last() {
-            Some(laid) => self.lsn(epoch, self.laid.len() - 1, laid.ends.len() - 1),
-            None => self.oldest(epoch),
-        }
+        self.end_of(epoch, self.laid.len())
     }
 
     /// Whether a reading that is so far has nothing more to read.
@@ -333,20 +330,59 @@ impl Server {
         Ok(Located { position, resume, server: self.identity() })
     }
 
-    /// Every shard that the history names.
-    pub fn shards(&self) -> Vec<ShardId> {
+    /// Every captured table that the history names.
+    pub fn tables(&self) -> BTreeMap<ShardId, TableIdentity<'static>> {
         let rows = |group: &Group| match group {
             Group::Rows(rows) | Group::Prepare { rows, .. } => {
-                rows.iter().flatten().map(|row| row.table.shard).collect()
+                rows.iter().flatten().map(|row| (row.table.shard, row.table.clone())).collect()
             }
             Group::CommitBranch(_) | Group::RollBackBranch(_) => Vec::new(),
         };
-        let shards: BTreeSet<ShardId> =
-            self.history.iter().flat_map(|committed| rows(&committed.group)).collect();
-        shards.into_iter().collect()
+        self.history.iter().flat_map(|committed| rows(&committed.group)).collect()
+    }
+
+    /// The rows of a table behind the first `groups` groups, by their first column.
+    pub fn rows(&self, shard: ShardId, groups: usize) -> BTreeMap<u64, Row<'static>> {
+        let (mut rows, mut branches) = (BTreeMap::new(), BTreeMap::new());
+        let mut apply = |transaction: &Transaction| {
+            for row in transaction.iter().flatten().filter(|row| row.table.shard == shard) {
+                match (&row.before, &row.after) {
+                    (None, None) => rows.clear(),
+                    (before, after) => {
+                        before.iter().for_each(|before| _ = rows.remove(&key(before)));
+                        rows.extend(after.iter().map(|after| (key(after), after.clone())));
+                    }
+                }
+            }
+        };
+        for committed in &self.history[..groups] {
+            match &*committed.group {
+                Group::Rows(rows) => apply(rows),
+                Group::Prepare { branch, rows } => _ = branches.insert(*branch, rows.clone()),
+                Group::CommitBranch(branch) => branches.remove(branch).iter().for_each(&mut apply),
+                Group::RollBackBranch(branch) => _ = branches.remove(branch),
+            }
+        }
+        rows
+    }
+
+    /// The end of the first `groups` groups.
+    pub fn end_of(&self, epoch: u16, groups: usize) -> Lsn {
+        match groups.checked_sub(1) {
+            Some(last) => self.lsn(epoch, last, self.laid[last].ends.len() - 1),
+            None => self.oldest(epoch),
+        }
     }
 
     pub fn fault(&self, code: Code, found: &str) -> Fault {
         Fault::new(code, format!("server {}", self.number), found)
+    }
+}
+
+/// Keys of these tables are numbers.
+fn key(row: &Row<'_>) -> u64 {
+    match row.first() {
+        Some(Value::UInt(key)) => *key,
+        other => unreachable!("a scripted row begins with {other:?}"),
     }
 }

@@ -1,12 +1,17 @@
 //! A source in memory: servers of one history, of which one is read at a time.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
 use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::deliver::Progress;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{ChangeSource, Entry, Filled, Located, Place, SourceConnector};
+use anabranch_pipeline::ports::{
+    ChangeSource, Chunk, ChunkKey, Entry, Filled, Located, Place, RowSource, SourceConnector,
+};
+use anabranch_schemas::change::TableIdentity;
+use anabranch_schemas::codec::v1::Encoder;
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
 use anabranch_schemas::reign::Reign;
@@ -21,6 +26,9 @@ use super::{Weather, lock};
 const BROKEN: u32 = 4;
 /// In a thousand events: nothing more has arrived for now.
 const DELAYED: u32 = 80;
+/// In a thousand snapshots, for each of the newest groups: it is not seen yet.
+const UNSEEN: u32 = 150;
+const UNSEEN_GROUPS_MAX: usize = 3;
 
 #[derive(Debug)]
 struct State {
@@ -186,11 +194,53 @@ impl SourceConnector for MemorySource {
     }
 
     async fn shards(&self) -> Result<Vec<ShardId>, Fault> {
-        Ok(lock(&self.state).primary.shards())
+        Ok(lock(&self.state).primary.tables().into_keys().collect())
     }
 
     async fn head(&self) -> Result<Lsn, Fault> {
         Ok(lock(&self.state).primary.head(FIRST_EPOCH))
+    }
+}
+
+impl RowSource for MemorySource {
+    async fn tables(&self) -> Result<Vec<TableIdentity<'static>>, Fault> {
+        self.weather.pause().await;
+        Ok(lock(&self.state).primary.tables().into_values().collect())
+    }
+
+    /// In a storm the newest groups may be in the binlog and not be seen yet, as while a replica's acknowledgement is
+    /// waited for.
+    async fn chunk(
+        &self,
+        table: &TableIdentity<'static>,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        epoch: u16,
+    ) -> Result<Chunk, Fault> {
+        self.weather.pause().await;
+        let chunk = {
+            let state = lock(&self.state);
+            let server = &state.primary;
+            if self.weather.strikes_in(BROKEN) {
+                return Err(server.fault(Code::SourceUnreachable, "the connection broke"));
+            }
+            let unseen = (0..UNSEEN_GROUPS_MAX).take_while(|_| self.weather.strikes_in(UNSEEN)).count();
+            let groups = server.groups().saturating_sub(unseen);
+            let mark = server.end_of(epoch, groups);
+            let (mut encoder, mut last) = (Encoder::default(), None);
+            let behind = after.map_or(0, |after| {
+                u64::from_be_bytes((*after.0).try_into().expect("a key of this source")).saturating_add(1)
+            });
+            for (key, row) in server.rows(table.shard, groups).range(behind..).take(rows.get()) {
+                encoder.insert(mark, table, row);
+                last = Some(ChunkKey(key.to_be_bytes().into()));
+            }
+            let count = u64::from(encoder.changes());
+            let next = last.filter(|_| count == rows.get() as u64);
+            Chunk { mark, server: server.identity(), payload: encoder.finish(), rows: count, next }
+        };
+        self.weather.pause().await;
+        Ok(chunk)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::{Code, Fault};
 use mysql_async::prelude::Queryable;
-use mysql_async::{PoolConstraints, PoolOpts, Row};
+use mysql_async::{Conn, PoolConstraints, PoolOpts, Row};
 
 use super::connection::async_options;
 use super::error::{Side, from_async};
@@ -38,12 +38,23 @@ impl Pool {
         ca_file: Option<&Path>,
         connections: usize,
     ) -> Self {
+        Self::with_session((side, subject), url, ca_file, connections, SESSION)
+    }
+
+    /// With these statements at the beginning of each connection: all in one, as a list would be run from its end.
+    pub(super) fn with_session(
+        (side, subject): (Side, String),
+        url: &ServerUrl,
+        ca_file: Option<&Path>,
+        connections: usize,
+        session: &str,
+    ) -> Self {
         let constraints = PoolConstraints::new(0, connections.max(1)).expect("0 is not above the maximum");
         let pool = PoolOpts::default()
             .with_constraints(constraints)
             .with_inactive_connection_ttl(IDLE_MAX)
             .with_reset_connection(false);
-        let options = async_options(url, ca_file).init(vec![SESSION]).pool_opts(pool);
+        let options = async_options(url, ca_file).init(vec![session]).pool_opts(pool);
         Self { side, subject, pool: mysql_async::Pool::new(options) }
     }
 
@@ -53,8 +64,22 @@ impl Pool {
             let mut connection = self.pool.get_conn().await?;
             connection.query::<Row, _>(sql).await
         };
-        match tokio::time::timeout(TIMEOUT, work).await {
-            Ok(rows) => rows.map_err(|error| {
+        self.within(TIMEOUT, work).await
+    }
+
+    /// A connection for several statements.
+    pub(super) async fn connection(&self) -> Result<Conn, Fault> {
+        self.within(TIMEOUT, self.pool.get_conn()).await
+    }
+
+    /// The outcome of work on one of the connections.
+    pub(super) async fn within<T>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = Result<T, mysql_async::Error>>,
+    ) -> Result<T, Fault> {
+        match tokio::time::timeout(limit, work).await {
+            Ok(outcome) => outcome.map_err(|error| {
                 let fault = from_async(self.side, &self.subject, error);
                 match self.side {
                     Side::Source => fault,
@@ -66,7 +91,7 @@ impl Pool {
                     Side::Source => Code::SourceUnreachable,
                     Side::Target => Code::TargetUnreachable,
                 };
-                Err(Fault::new(code, &self.subject, format!("no answer within {} s", TIMEOUT.as_secs())))
+                Err(Fault::new(code, &self.subject, format!("no answer within {} s", limit.as_secs())))
             }
         }
     }

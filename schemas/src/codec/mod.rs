@@ -7,6 +7,8 @@ pub mod v1;
 
 use thiserror::Error;
 
+use crate::change::{Row, Value};
+
 /// Why a payload cannot be read. The payload's bytes are not part of the error: they may hold personal data.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum CodecError {
@@ -22,4 +24,15 @@ pub enum CodecError {
     ChecksumMismatch { found: u32, computed: u32 },
     #[error("payload is malformed at byte {offset}: {reason}")]
     Malformed { offset: usize, reason: String },
+}
+
+/// Values on their own, for whoever keeps a place in the order of rows. Not a payload: no version, no checksum.
+pub fn encode_values(values: &[Value<'_>]) -> Vec<u8> {
+    postcard::to_extend(values, Vec::new()).expect("a growing buffer takes any values")
+}
+
+/// What [`encode_values`] has written; `None` when it has not.
+pub fn decode_values(bytes: &[u8]) -> Option<Row<'_>> {
+    let (values, rest) = postcard::take_from_bytes(bytes).ok()?;
+    rest.is_empty().then_some(values)
 }

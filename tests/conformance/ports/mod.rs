@@ -39,5 +39,6 @@ pub mod cache;
 pub mod lease;
 pub mod log;
 pub mod marks;
+pub mod rows;
 pub mod source;
 pub mod store;

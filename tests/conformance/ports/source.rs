@@ -3,7 +3,7 @@
 use anabranch_connectors::memory::{Group, MemorySource, ScriptedRow, Weather};
 use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_pipeline::error::{Class, Code};
-use anabranch_pipeline::ports::{ChangeSource, Entry, READER_SEAT, SourceConnector};
+use anabranch_pipeline::ports::{ChangeSource, Entry, READER_SEAT, RowSource, SourceConnector};
 use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::reign::Reign;
 use anabranch_schemas::shard::ShardId;
@@ -16,24 +16,24 @@ pub struct Change {
     table: u32,
     user: u64,
     before: Option<u8>,
-    after: Option<u8>,
+    pub after: Option<u8>,
 }
 
-fn insert(table: u32, user: u64, day: u8) -> Change {
+pub fn insert(table: u32, user: u64, day: u8) -> Change {
     Change { table, user, before: None, after: Some(day) }
 }
 
-fn update(table: u32, user: u64, before: u8, after: u8) -> Change {
+pub fn update(table: u32, user: u64, before: u8, after: u8) -> Change {
     Change { table, user, before: Some(before), after: Some(after) }
 }
 
-fn delete(table: u32, user: u64, before: u8) -> Change {
+pub fn delete(table: u32, user: u64, before: u8) -> Change {
     Change { table, user, before: Some(before), after: None }
 }
 
 /// A server with two captured tables, and what happens to it.
 pub trait Ground {
-    type Connector: SourceConnector;
+    type Connector: SourceConnector + RowSource;
 
     async fn start() -> Self;
     fn connector(&self) -> Self::Connector;

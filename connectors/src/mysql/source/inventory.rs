@@ -1,11 +1,8 @@
 //! Rows of captured tables by their key, as the source has them now: for lookups, not for capture.
 
-use std::sync::Arc;
-
 use anabranch_pipeline::error::{Code, Fault};
 use mysql_async::Value;
 
-use super::session::Session;
 use super::{CapturedTable, MysqlSource};
 use crate::mysql::connection::{quote_identifier, quote_table};
 
@@ -13,14 +10,6 @@ use crate::mysql::connection::{quote_identifier, quote_table};
 pub type TextRow = Vec<Option<Vec<u8>>>;
 
 impl MysqlSource {
-    /// Every captured table that exists.
-    pub async fn captured_tables(&self) -> Result<Vec<Arc<CapturedTable>>, Fault> {
-        let mut session = Session::open(&self.address).await?;
-        let tables = self.tables(&mut session).await?;
-        session.close().await;
-        Ok(tables.all().cloned().collect())
-    }
-
     /// The rows whose first field is exactly one of these texts. A key that is not plain (letters, digits, `-`, `_`) is
     /// not looked for.
     pub async fn rows_by_key(&self, table: &CapturedTable, keys: &[&[u8]]) -> Result<Vec<TextRow>, Fault> {

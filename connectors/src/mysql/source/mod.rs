@@ -2,9 +2,10 @@
 //!
 //! `transport.rs` brings events, `stream.rs` turns them into changes with the help of `table_map.rs`, `rows.rs`,
 //! `query.rs` and `gtid.rs`. `resume.rs` decides whether a server can be read on, `locate.rs` finds places of the past;
-//! `session.rs` asks the server small questions, `preflight.rs` many at once. What happens to changes afterwards is not
-//! known here.
+//! `session.rs` asks the server small questions, `preflight.rs` many at once; `chunk.rs` reads tables as they are. What
+//! happens to changes afterwards is not known here.
 
+mod chunk;
 mod column;
 mod compressed;
 mod decimal;
@@ -67,10 +68,14 @@ pub struct MysqlSource {
     head: Mutex<Option<Session>>,
     /// For lookups.
     questions: Pool,
+    /// For chunks of rows.
+    snapshots: Pool,
 }
 
 /// Questions of lookups at once: the source has other work.
 const QUESTIONS: usize = 4;
+/// Chunks at once: the lanes of two projections.
+const SNAPSHOTS: usize = 4;
 
 /// Whether the set, in the notation of a server of this flavor, holds every group of `wanted`; `None` when one of them is
 /// no such set.
@@ -84,16 +89,13 @@ impl MysqlSource {
     /// after `heartbeat` of silence, and is stalled after two.
     pub fn new(config: &SourceConfig, entities: &[EntityConfig], heartbeat: Duration) -> Self {
         let address = Address::of(config);
+        let (side, ca_file) = ((Side::Source, address.subject.clone()), config.ca_file.as_deref());
         Self {
             config: config.clone(),
             entities: entities.to_vec(),
             heartbeat,
-            questions: Pool::new(
-                (Side::Source, address.subject.clone()),
-                &config.url,
-                config.ca_file.as_deref(),
-                QUESTIONS,
-            ),
+            questions: Pool::new(side.clone(), &config.url, ca_file, QUESTIONS),
+            snapshots: Pool::with_session(side, &config.url, ca_file, SNAPSHOTS, chunk::SESSION),
             address,
             head: Mutex::new(None),
         }

@@ -1,0 +1,170 @@
+//! A value of a chunk: as the server writes it, as its row events would have it, and as a literal.
+
+use anabranch_schemas::change::{Entity, Value};
+
+use super::super::tables::accepts_data_type;
+use crate::mysql::connection::push_bytes;
+
+/// What the text of a column means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Signed,
+    Unsigned,
+    Bytes,
+    Date,
+    DateTime,
+    /// Selected as seconds since 1970.
+    Timestamp,
+}
+
+impl Kind {
+    /// Of a captured column; `None` when it cannot be captured.
+    pub(super) fn of_field(entity: Entity, field: usize, data_type: &str, unsigned: bool) -> Option<Self> {
+        accepts_data_type(entity, field, data_type).then(|| Self::of(data_type, unsigned)).flatten()
+    }
+
+    /// Of a column of a primary key; `None` when rows cannot be told apart by it in a statement.
+    pub(super) fn of_key(data_type: &str, unsigned: bool) -> Option<Self> {
+        match data_type {
+            "binary" | "varbinary" => Some(Self::Bytes),
+            _ => Self::of(data_type, unsigned).filter(|kind| *kind != Self::Timestamp),
+        }
+    }
+
+    fn of(data_type: &str, unsigned: bool) -> Option<Self> {
+        Some(match data_type {
+            "tinyint" | "smallint" | "mediumint" | "int" | "bigint" if unsigned => Self::Unsigned,
+            "tinyint" | "smallint" | "mediumint" | "int" | "bigint" => Self::Signed,
+            "char" | "varchar" | "tinytext" | "text" | "mediumtext" | "longtext" => Self::Bytes,
+            "date" => Self::Date,
+            "datetime" => Self::DateTime,
+            "timestamp" => Self::Timestamp,
+            _ => return None,
+        })
+    }
+
+    /// What is selected for a (quoted) column.
+    pub(super) fn selected(self, name: &str) -> String {
+        match self {
+            Self::Timestamp => format!("UNIX_TIMESTAMP({name})"),
+            _ => name.to_owned(),
+        }
+    }
+
+    /// The value that a row event would have; `None` when the text is not of this kind.
+    pub(super) fn decode(self, cell: mysql_async::Value) -> Option<Value<'static>> {
+        let bytes = match cell {
+            mysql_async::Value::NULL => return Some(Value::Null),
+            mysql_async::Value::Bytes(bytes) => bytes,
+            _ => return None,
+        };
+        if self == Self::Bytes {
+            return Some(Value::Bytes(bytes.into()));
+        }
+        let text = std::str::from_utf8(&bytes).ok()?;
+        match self {
+            Self::Signed => text.parse().ok().map(Value::Int),
+            Self::Unsigned => text.parse().ok().map(Value::UInt),
+            Self::Date => date(text).map(|(year, month, day)| Value::Date { year, month, day }),
+            Self::DateTime => {
+                let ((year, month, day), clock) = text
+                    .split_once(' ')
+                    .map(|(day, clock)| (date(day), clock))
+                    .and_then(|(day, clock)| Some((day?, clock)))?;
+                let (clock, microsecond) = fraction(clock)?;
+                let mut parts = clock.split(':').map(|part| part.parse::<u8>().ok());
+                let mut next = || parts.next().flatten();
+                let (hour, minute, second) = (next()?, next()?, next()?);
+                Some(Value::DateTime { year, month, day, hour, minute, second, microsecond })
+            }
+            Self::Timestamp => {
+                let (seconds, microseconds) = fraction(text)?;
+                let seconds: i64 = seconds.parse().ok()?;
+                Some(Value::Timestamp { microseconds: seconds * 1_000_000 + i64::from(microseconds) })
+            }
+            Self::Bytes => unreachable!("taken above"),
+        }
+    }
+}
+
+fn date(text: &str) -> Option<(u16, u8, u8)> {
+    let mut parts = text.split('-');
+    let (year, month, day) = (parts.next()?, parts.next()?, parts.next()?);
+    Some((year.parse().ok()?, month.parse().ok()?, day.parse().ok()?))
+}
+
+/// What stands before the point, and the microseconds behind it.
+fn fraction(text: &str) -> Option<(&str, u32)> {
+    const DIGITS: usize = 6;
+    let Some((whole, digits)) = text.split_once('.') else { return Some((text, 0)) };
+    let missing = DIGITS.checked_sub(digits.len())?;
+    Some((whole, digits.parse::<u32>().ok()? * 10u32.pow(missing as u32)))
+}
+
+/// The value of a key column as SQL. A text literal has the column's character set and takes its collation.
+pub(super) fn literal(value: &Value<'_>, character_set: &str) -> String {
+    match value {
+        Value::Int(number) => number.to_string(),
+        Value::UInt(number) => number.to_string(),
+        Value::Bytes(bytes) => {
+            let mut sql = match character_set {
+                "" => String::new(),
+                name => format!("_{name} "),
+            };
+            push_bytes(&mut sql, bytes);
+            sql
+        }
+        Value::Date { year, month, day } => format!("'{year:04}-{month:02}-{day:02}'"),
+        Value::DateTime { year, month, day, hour, minute, second, microsecond } => {
+            format!("'{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{microsecond:06}'")
+        }
+        // No kind of key has these.
+        Value::Null | Value::Double(_) | Value::Timestamp { .. } | Value::Time { .. } => "NULL".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(kind: Kind, text: &str) -> Option<Value<'static>> {
+        kind.decode(mysql_async::Value::Bytes(text.as_bytes().to_vec()))
+    }
+
+    #[test]
+    fn text_becomes_the_value_of_a_row_event() {
+        assert_eq!(decode(Kind::Signed, "-3"), Some(Value::Int(-3)));
+        assert_eq!(decode(Kind::Unsigned, "0007"), Some(Value::UInt(7)), "ZEROFILL");
+        assert_eq!(decode(Kind::Date, "0000-00-00"), Some(Value::Date { year: 0, month: 0, day: 0 }));
+        let midnight = |microsecond| Value::DateTime {
+            year: 2024,
+            month: 2,
+            day: 30,
+            hour: 0,
+            minute: 0,
+            second: 1,
+            microsecond,
+        };
+        assert_eq!(decode(Kind::DateTime, "2024-02-30 00:00:01"), Some(midnight(0)));
+        assert_eq!(decode(Kind::DateTime, "2024-02-30 00:00:01.5"), Some(midnight(500_000)));
+        assert_eq!(decode(Kind::Timestamp, "1.000001"), Some(Value::Timestamp { microseconds: 1_000_001 }));
+        assert_eq!(decode(Kind::Timestamp, "0"), Some(Value::Timestamp { microseconds: 0 }));
+        for (kind, text) in [
+            (Kind::Signed, ""),
+            (Kind::Date, "x"),
+            (Kind::DateTime, "2024-02-30"),
+            (Kind::Timestamp, "1.0000001"),
+        ] {
+            assert_eq!(decode(kind, text), None, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_literal_cannot_be_ended_by_its_value() {
+        assert_eq!(literal(&Value::Bytes(b"a'\xff".to_vec().into()), "utf8mb4"), "_utf8mb4 x'6127ff'");
+        assert_eq!(literal(&Value::Bytes(b"\0".to_vec().into()), ""), "x'00'");
+        let date =
+            Value::DateTime { year: 1, month: 2, day: 3, hour: 4, minute: 5, second: 6, microsecond: 7 };
+        assert_eq!(literal(&date, ""), "'0001-02-03 04:05:06.000007'");
+    }
+}

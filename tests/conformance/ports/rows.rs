@@ -1,0 +1,181 @@
+//! Tables as they are: chunks of rows at a mark.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::ports::{Chunk, ChunkKey, Entry, RowSource, SourceConnector};
+use anabranch_schemas::change::{Action, TableIdentity};
+use anabranch_schemas::codec::v1;
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+pub use super::source::{Ground, Server, Twin};
+use super::source::{delete, insert, update};
+use crate::source::{Reading, row_text};
+
+on_twin_and_server!(Twin, Server:
+    chunks_hold_every_row_once_in_the_order_of_the_key,
+    a_chunk_holds_what_lies_up_to_its_mark_and_nothing_else,
+    a_table_without_rows_is_one_chunk_with_a_mark,
+    the_mark_of_a_quiet_source_is_reached,
+    the_mark_is_said_in_the_epoch_that_is_asked_for,
+);
+
+pub fn rows(rows: usize) -> NonZeroUsize {
+    NonZeroUsize::new(rows).unwrap()
+}
+
+/// The rows as text; each must be an insert at the mark into the table.
+pub fn texts(table: &TableIdentity<'_>, chunk: &Chunk) -> Vec<String> {
+    let (mut texts, mut changes) = (Vec::new(), v1::decode(&chunk.payload).unwrap());
+    while let Some(change) = changes.next().unwrap() {
+        assert_eq!((change.lsn, change.table), (chunk.mark, table));
+        let Action::Insert { after } = &change.action else { panic!("{:?}", change.action) };
+        texts.push(row_text(after));
+    }
+    assert_eq!(texts.len() as u64, chunk.rows);
+    texts
+}
+
+pub async fn table_of(source: &impl RowSource, name: &str) -> TableIdentity<'static> {
+    let tables = source.tables().await.unwrap();
+    assert!(tables.is_sorted_by_key(|table| table.shard));
+    tables.into_iter().find(|table| table.table == name).unwrap()
+}
+
+/// All chunks of a table.
+pub async fn whole(
+    source: &impl RowSource,
+    table: &TableIdentity<'static>,
+    size: usize,
+) -> Result<Vec<Chunk>, Fault> {
+    let (mut chunks, mut after): (Vec<Chunk>, Option<ChunkKey>) = (Vec::new(), None);
+    loop {
+        let chunk = source.chunk(table, after.as_ref(), rows(size), FIRST_EPOCH).await?;
+        after.clone_from(&chunk.next);
+        chunks.push(chunk);
+        if after.is_none() {
+            return Ok(chunks);
+        }
+    }
+}
+
+async fn chunks_hold_every_row_once_in_the_order_of_the_key(ground: impl Ground) {
+    let source = ground.connector();
+    for user in [7, 3, 200, 100, 5, 1] {
+        ground.commit(&[insert(0, user, 1), insert(1, user + 1, 2)]).await;
+    }
+    let table = table_of(&source, "t0").await;
+    let expected = [1, 3, 5, 7, 100, 200].map(|user| format!("{user} 2000-01-01"));
+    for size in [1, 2, 4, 6, 7] {
+        let chunks = whole(&source, &table, size).await.unwrap();
+        let found: Vec<String> = chunks.iter().flat_map(|chunk| texts(&table, chunk)).collect();
+        assert_eq!(found, expected, "{size} rows a chunk");
+        assert!(chunks.iter().all(|chunk| chunk.rows <= size as u64));
+        assert!(chunks.iter().is_sorted_by_key(|chunk| chunk.mark));
+    }
+}
+
+/// What the binlog says up to a position.
+async fn replayed(source: &impl SourceConnector, table: &str, up_to: Lsn) -> BTreeMap<u64, String> {
+    let mut reading = Reading::open(source, Entry::Earliest).await.unwrap();
+    reading.until("the mark", |reading| reading.position() >= up_to).await;
+    let mut rows = BTreeMap::new();
+    for seen in reading.seen.iter().filter(|seen| seen.lsn <= up_to) {
+        let Some(what) = seen.text.strip_prefix(&format!("{table} ")) else { continue };
+        let key = |row: &str| row.split(' ').next().unwrap().parse::<u64>().unwrap();
+        match (what.strip_prefix("+ "), what.strip_prefix("- "), what.split_once(" ~ ")) {
+            (Some(row), ..) => _ = rows.insert(key(row), row.to_owned()),
+            (_, Some(row), _) => _ = rows.remove(&key(row)),
+            (.., Some((before, after))) => {
+                rows.remove(&key(before));
+                rows.insert(key(after), after.to_owned());
+            }
+            _ => rows.clear(),
+        }
+    }
+    rows
+}
+
+async fn a_chunk_holds_what_lies_up_to_its_mark_and_nothing_else(ground: impl Ground) {
+    let seed = rand::random();
+    println!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let source = ground.connector();
+    ground.commit(&[insert(0, 1000, 1), insert(1, 1000, 1)]).await;
+    let table = table_of(&source, "t0").await;
+    let changes = async {
+        let mut days: BTreeMap<u64, u8> = BTreeMap::new();
+        for _ in 0..150 {
+            let (user, day) = (random.random_range(0..6), random.random_range(1..29));
+            let change = match (days.get(&user).copied(), random.random_ratio(1, 3)) {
+                (None, _) => insert(0, user, day),
+                (Some(before), true) => delete(0, user, before),
+                (Some(before), false) => update(0, user, before, day),
+            };
+            if days.insert(user, day).is_some() && change.after.is_none() {
+                days.remove(&user);
+            }
+            ground.commit(&[change]).await;
+            if random.random_ratio(1, 40) {
+                ground.rotate().await;
+            }
+            if random.random_ratio(1, 60) {
+                ground.truncate(0).await;
+                days.clear();
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let chunks = async {
+        let mut chunks = Vec::new();
+        for _ in 0..40 {
+            chunks.push(source.chunk(&table, None, rows(100), FIRST_EPOCH).await.unwrap());
+            tokio::task::yield_now().await;
+        }
+        chunks
+    };
+    let ((), chunks) = tokio::join!(changes, chunks);
+    for chunk in chunks {
+        let expected: Vec<String> = replayed(&source, "t0", chunk.mark).await.into_values().collect();
+        assert_eq!(texts(&table, &chunk), expected, "at {}", chunk.mark);
+    }
+}
+
+async fn a_table_without_rows_is_one_chunk_with_a_mark(ground: impl Ground) {
+    let source = ground.connector();
+    ground.commit(&[insert(0, 1, 1)]).await;
+    ground.truncate(0).await;
+    let table = table_of(&source, "t0").await;
+    let chunks = whole(&source, &table, 10).await.unwrap();
+    assert_eq!((chunks.len(), chunks[0].rows), (1, 0));
+    assert!(chunks[0].mark > Lsn::ZERO);
+}
+
+/// Else a lane would wait for ever to pass it.
+async fn the_mark_of_a_quiet_source_is_reached(ground: impl Ground) {
+    let source = ground.connector();
+    ground.commit(&[insert(0, 1, 1)]).await;
+    for is_rotated in [false, true] {
+        if is_rotated {
+            ground.rotate().await;
+        }
+        let table = table_of(&source, "t0").await;
+        let mark = source.chunk(&table, None, rows(10), FIRST_EPOCH).await.unwrap().mark;
+        let mut reading = Reading::open(&source, Entry::Earliest).await.unwrap();
+        reading.until("the mark", |reading| reading.position() >= mark).await;
+        // Whoever is at the end already has nothing to read.
+        assert!(mark <= source.head().await.unwrap());
+    }
+}
+
+async fn the_mark_is_said_in_the_epoch_that_is_asked_for(ground: impl Ground) {
+    let source = ground.connector();
+    ground.commit(&[insert(0, 1, 1)]).await;
+    let table = table_of(&source, "t0").await;
+    let first = source.chunk(&table, None, rows(10), 1).await.unwrap().mark;
+    let other = source.chunk(&table, None, rows(10), 7).await.unwrap().mark;
+    assert_eq!((first.epoch(), other), (1, first.in_epoch(7).unwrap()));
+}

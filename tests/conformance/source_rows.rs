@@ -1,0 +1,210 @@
+//! Chunks of rows of a real server: types, keys, and a snapshot that is behind the binlog.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use anabranch_connectors::mysql::source::MysqlSource;
+use anabranch_pipeline::config::EntityConfig;
+use anabranch_pipeline::error::Code;
+use anabranch_pipeline::ports::{ChangeSource, Entry, RowSource, SourceConnector};
+use anabranch_schemas::change::{Action, Entity, Value};
+use anabranch_schemas::codec::v1;
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
+use anabranch_schemas::reign::Reign;
+use anabranch_schemas::shard::TablePattern;
+use mysql_async::prelude::Queryable;
+
+use crate::ports::rows::{rows, table_of, texts, whole};
+use crate::source::{Database, PATIENCE};
+
+/// Of devices, whose columns take integers and text, or of users, whose birthdays take dates too.
+fn source_of(database: &Database, entity: Entity) -> MysqlSource {
+    let mut config = database.config();
+    config.entities = vec![entity];
+    config.replica_server_id = NonZeroU32::new(config.replica_server_id.get() + 1_000_000).unwrap();
+    let entity = EntityConfig {
+        entity,
+        tables: TablePattern::parse(&format!("{}{{db}}.t{{table}}", database.prefix)).unwrap(),
+        columns: entity.fields().iter().map(|field| (*field).to_owned()).collect(),
+        rule: None,
+    };
+    MysqlSource::new(&config, &[entity], Duration::from_secs(2))
+}
+
+/// Each row of each table by its first value, as the binlog has it.
+async fn by_binlog(source: &MysqlSource) -> BTreeMap<(String, String), Vec<Value<'static>>> {
+    let head = source.head().await.unwrap();
+    let mut reading = source.open(Entry::Earliest, &Reign::default(), 0).await.unwrap();
+    let mut batch =
+        anabranch_pipeline::capture::BatchBuilder::new(1 << 20, Lsn::ZERO, ResumePoint::default());
+    let mut found = BTreeMap::new();
+    while batch.position() < head {
+        tokio::time::timeout(PATIENCE, reading.fill(&mut batch)).await.unwrap().unwrap();
+        let taken = batch.take();
+        let mut changes = v1::decode(&taken.payload).unwrap();
+        while let Some(change) = changes.next().unwrap() {
+            if let Action::Insert { after } = change.action {
+                let row: Vec<_> = after.into_iter().map(Value::into_owned).collect();
+                found.insert((change.table.table.clone().into_owned(), format!("{:?}", row[0])), row);
+            }
+        }
+    }
+    found
+}
+
+/// The same by chunks.
+async fn by_chunks(source: &MysqlSource, size: usize) -> BTreeMap<(String, String), Vec<Value<'static>>> {
+    let mut found = BTreeMap::new();
+    for table in source.tables().await.unwrap() {
+        let chunks =
+            whole(source, &table, size).await.unwrap_or_else(|fault| panic!("{}: {fault}", table.table));
+        for chunk in chunks {
+            let mut changes = v1::decode(&chunk.payload).unwrap();
+            while let Some(change) = changes.next().unwrap() {
+                let Action::Insert { after } = change.action else { panic!("{:?}", change.action) };
+                let row: Vec<_> = after.into_iter().map(Value::into_owned).collect();
+                let key = (table.table.clone().into_owned(), format!("{:?}", row[0]));
+                assert_eq!(found.insert(key, row), None, "each row once");
+            }
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_type_that_can_be_captured_is_read_as_from_the_binlog() {
+    let database = Database::with_flags(&[]);
+    let users = [
+        ("BIGINT UNSIGNED", "DATE", "18446744073709551615, '0000-00-00'), (0, '2024-02-29'), (7, NULL"),
+        ("BIGINT", "DATETIME", "-9223372036854775808, '9999-12-31 23:59:59'), (-1, '0000-00-00 00:00:00'"),
+        ("INT", "DATETIME(1)", "-5, '2024-02-29 01:02:03.4'), (5, '2024-00-00 00:00:00'"),
+        ("INT UNSIGNED", "DATETIME(6)", "5, '1000-01-01 00:00:00.000001'), (6, NULL"),
+        ("MEDIUMINT", "TIMESTAMP NULL", "-8388608, '2038-01-19 03:14:07'), (3, '1970-01-01 00:00:01'"),
+        ("MEDIUMINT UNSIGNED ZEROFILL", "TIMESTAMP(3) NULL", "7, '2001-02-03 04:05:06.789'), (8, 0"),
+        ("SMALLINT", "TIMESTAMP(6) NULL", "-3, '2001-02-03 04:05:06.000001'), (4, NULL"),
+        ("SMALLINT UNSIGNED", "CHAR(20)", "65535, '1990-01-02'), (1, 'trailing  '), (2, ''"),
+        ("TINYINT", "VARCHAR(20) CHARACTER SET gbk", "-128, '生日'), (1, 'trailing  '"),
+        ("TINYINT UNSIGNED", "VARCHAR(20) CHARACTER SET latin1", "255, 'ÄÖ'), (1, '\\0\\'\\\\'"),
+        ("CHAR(20)", "TEXT", "'a  ', REPEAT('x', 3000)), ('B', ''), ('b2', '\\n'"),
+        ("VARCHAR(20)", "TINYTEXT", "'ä', '€😀'), ('', 'empty key'), ('z''\\\\', 'quotes'"),
+        ("VARCHAR(20) CHARACTER SET gbk", "MEDIUMTEXT", "'生', 'x'), ('日', 'y'), ('a', 'z'"),
+        ("VARCHAR(20) COLLATE utf8mb4_bin", "LONGTEXT", "'a', 'x'), ('A', 'y'), ('á', 'z'"),
+    ];
+    let mut statements =
+        vec!["CREATE DATABASE $0".to_owned(), "SET sql_mode = '', time_zone = '+00:00'".to_owned()];
+    for (number, (key, value, rows)) in users.iter().enumerate() {
+        statements.push(format!(
+            "CREATE TABLE $0.t{number} (pad POINT, birthday {value}, user_id {key} PRIMARY KEY)"
+        ));
+        statements.push(format!("INSERT INTO $0.t{number} (user_id, birthday) VALUES ({rows})"));
+    }
+    let statements: Vec<&str> = statements.iter().map(String::as_str).collect();
+    database.run(&statements).await;
+    let source = source_of(&database, Entity::User);
+    let expected = by_binlog(&source).await;
+    assert!(expected.len() > 30, "{} rows", expected.len());
+    for size in [1, 2, 100] {
+        assert_eq!(by_chunks(&source, size).await, expected, "{size} rows a chunk");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn devices_with_keys_of_several_columns_are_read_as_from_the_binlog() {
+    let database = Database::with_flags(&[]);
+    let columns = "imei1 BIGINT, imei2 VARCHAR(20), meid CHAR(14), box_no TEXT, item_code VARCHAR(9), \
+        first_agent_code INT, warehouse_code INT, account_id INT UNSIGNED, sku_code VARCHAR(9)";
+    let keys = ["PRIMARY KEY (a, uuid)", "PRIMARY KEY (b, a, uuid)", "PRIMARY KEY (c, uuid)"];
+    let mut statements = vec!["CREATE DATABASE $0".to_owned()];
+    for (number, key) in keys.iter().enumerate() {
+        statements.push(format!(
+            "CREATE TABLE $0.t{number} (a INT, b VARCHAR(9), c VARBINARY(9), uuid VARCHAR(64), {columns}, {key})"
+        ));
+        let device = |uuid: usize| {
+            let (a, b, c) = (uuid % 3, uuid % 4, uuid % 5);
+            format!("({a}, 'b{b}', x'ff0{c}', '{uuid}', {uuid}, NULL, 'A{uuid}', 'box', '', 1, NULL, 2, 's')")
+        };
+        let devices: Vec<String> = (0..40).map(device).collect();
+        statements.push(format!("INSERT INTO $0.t{number} VALUES {}", devices.join(", ")));
+    }
+    let statements: Vec<&str> = statements.iter().map(String::as_str).collect();
+    database.run(&statements).await;
+    let source = source_of(&database, Entity::SerialCode);
+    let expected = by_binlog(&source).await;
+    assert_eq!(expected.len(), 120);
+    for size in [1, 7, 40, 100] {
+        assert_eq!(by_chunks(&source, size).await, expected, "{size} rows a chunk");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_cannot_be_read_in_parts_is_named() {
+    let database = Database::shared();
+    let keyed = "user_id BIGINT, birthday DATE";
+    let tables = [
+        (format!("({keyed})"), Code::SourceTableUnkeyed),
+        (format!("({keyed}, k FLOAT PRIMARY KEY)"), Code::SourceTableUnkeyed),
+        (format!("({keyed}, k ENUM('b', 'a') PRIMARY KEY)"), Code::SourceTableUnkeyed),
+        ("(user_id BIGINT PRIMARY KEY)".to_owned(), Code::SourceColumnMissing),
+        ("(user_id DOUBLE PRIMARY KEY, birthday DATE)".to_owned(), Code::SourceColumnUnsupported),
+    ];
+    database.run(&["CREATE DATABASE $0"]).await;
+    let source = source_of(&database, Entity::User);
+    for (number, (columns, code)) in tables.iter().enumerate() {
+        database.run(&[&format!("CREATE TABLE $0.t{number} {columns}")]).await;
+        let table = table_of(&source, &format!("t{number}")).await;
+        let fault = source.chunk(&table, None, rows(10), FIRST_EPOCH).await.unwrap_err();
+        assert_eq!(fault.code(), *code, "{fault}");
+    }
+    let table = table_of(&source, "t0").await;
+    database.run(&["DROP TABLE $0.t0"]).await;
+    let fault = source.chunk(&table, None, rows(10), FIRST_EPOCH).await.unwrap_err();
+    assert_eq!(fault.code(), Code::SourceTableMissing, "{fault}");
+}
+
+/// A transaction that is in the binlog, and has reached readers, while its commit waits for a replica: the GTID variables
+/// hold it, and no snapshot sees it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_whose_acknowledgement_is_held_is_behind_the_mark() {
+    let database = Database::with_flags(&[]).with_tables().await;
+    database
+        .run(&[
+            "INSERT INTO $0.t0 VALUES (1, '', '2000-01-01')",
+            "SET GLOBAL rpl_semi_sync_master_timeout = 3600000",
+            "SET GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC",
+            "SET GLOBAL rpl_semi_sync_master_enabled = ON",
+        ])
+        .await;
+    let source = database.source();
+    let (end, gtid) = (source.head().await.unwrap(), database.ask("SELECT @@gtid_binlog_pos").await);
+    let mut writer = database.admin().await;
+    let insert = format!("INSERT INTO {}0.t0 VALUES (2, '', '2000-01-02')", database.prefix);
+    let held = tokio::spawn(async move { writer.query_drop(insert).await.unwrap() });
+    let mut reading = database.read(Entry::Earliest).await;
+    reading.until("the transaction that waits", |reading| reading.seen.len() == 2).await;
+    let change = reading.seen[1].lsn;
+    assert_ne!(database.ask("SELECT @@gtid_binlog_pos").await, gtid, "it runs ahead");
+
+    let table = table_of(&source, "t0").await;
+    let chunk = source.chunk(&table, None, rows(10), FIRST_EPOCH).await.unwrap();
+    assert_eq!(texts(&table, &chunk), ["1 2000-01-01"]);
+    assert!(!held.is_finished());
+    assert_eq!(chunk.mark, end);
+    assert!(chunk.mark < change);
+
+    database.run(&["SET GLOBAL rpl_semi_sync_master_enabled = OFF"]).await;
+    tokio::time::timeout(PATIENCE, held).await.unwrap().unwrap();
+    let chunk = source.chunk(&table, None, rows(10), FIRST_EPOCH).await.unwrap();
+    assert_eq!(texts(&table, &chunk), ["1 2000-01-01", "2 2000-01-02"]);
+    assert!(chunk.mark >= change);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mysql_has_no_mark_and_is_refused_by_name() {
+    let Some(database) = Database::mysql() else { return };
+    let database = database.with_tables().await;
+    let source = database.source();
+    let table = table_of(&source, "t0").await;
+    let fault = source.chunk(&table, None, rows(10), FIRST_EPOCH).await.unwrap_err();
+    assert_eq!(fault.code(), Code::SourceSnapshotUnsupported, "{fault}");
+}
