@@ -13,7 +13,7 @@ pub struct Protection {
     pub name: String,
     pub guards: String,
     pub edits: Vec<Edit>,
-    /// Arguments of `cargo test -p anabranch-tests`; the simulation when there are none.
+    /// Arguments of `cargo test --workspace`; the simulation when there are none.
     #[serde(default)]
     pub test: Vec<String>,
     /// It needs real servers.

@@ -2,14 +2,17 @@
 //!
 //! Works on a copy of the sources under `target/protections/` with a target directory of its own, so nothing here
 //! changes. (In a shared one cargo would take the copy's packages for the checkout's.) The first run builds everything.
+//! Each test is first run on the whole copy: one that is red anyway notices nothing.
 //! Arguments: words of names (none = all), `--all` (also those that need real servers), `--seeds N`.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
+use anabranch_demo::daemon;
 use anabranch_tests::protections::Protection;
 
-/// Enough for each protection of the list; the unprotected copy must pass them too.
+/// Enough for each protection of the list; the whole copy must pass them too.
 const SEEDS: u64 = 400;
 const COPIED: [&str; 6] = [".cargo", "schemas", "pipeline", "connectors", "deploy", "tests"];
 const COPIED_FILES: [&str; 4] = ["Cargo.toml", "Cargo.lock", "clippy.toml", "rust-toolchain.toml"];
@@ -43,12 +46,15 @@ fn main() -> ExitCode {
         named || arguments.words.is_empty() && (arguments.all || !protection.slow)
     };
     let protections: Vec<Protection> = Protection::all(&root).into_iter().filter(wanted).collect();
-    println!("{:34} {:10} what went red", "without", "verdict");
-    if let Outcome::Noticed(what) | Outcome::Broken(what) = test(&root, &copy, &[], arguments.seeds) {
-        println!("{:34} {:10} {what}", "nothing", "RED");
-        return ExitCode::FAILURE;
+    println!("{:44} {:10} what went red", "without", "verdict");
+    let tests: BTreeSet<&[String]> = protections.iter().map(|protection| &*protection.test).collect();
+    for chosen in tests {
+        if let Outcome::Noticed(what) | Outcome::Broken(what) = test(&root, &copy, chosen, arguments.seeds) {
+            println!("{:44} {:10} {what}", "nothing", "RED");
+            return ExitCode::FAILURE;
+        }
     }
-    println!("{:34} {:10}", "nothing", "green");
+    println!("{:44} {:10}", "nothing", "green");
     let mut unnoticed = 0;
     for protection in &protections {
         let (verdict, what) = match without(protection, &root, &copy, arguments.seeds) {
@@ -57,7 +63,7 @@ fn main() -> ExitCode {
             Outcome::Broken(what) => ("BROKEN", what),
         };
         unnoticed += usize::from(verdict != "noticed");
-        println!("{:34} {verdict:10} {what}", protection.name);
+        println!("{:44} {verdict:10} {what}", protection.name);
     }
     println!("{} of {} noticed", protections.len() - unnoticed, protections.len());
     if unnoticed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -104,8 +110,8 @@ fn without(protection: &Protection, root: &Path, copy: &Path, seeds: u64) -> Out
 fn test(root: &Path, copy: &Path, arguments: &[String], seeds: u64) -> Outcome {
     let simulation = ["--test", "simulation", "whatever"].map(str::to_owned);
     let arguments = if arguments.is_empty() { &simulation[..] } else { arguments };
-    let output = Command::new(env!("CARGO"))
-        .args(["test", "--package", "anabranch-tests"])
+    let output = daemon::cargo()
+        .args(["test", "--workspace"])
         .args(arguments)
         .args(["--", "--nocapture"])
         .current_dir(copy)
@@ -115,16 +121,17 @@ fn test(root: &Path, copy: &Path, arguments: &[String], seeds: u64) -> Outcome {
         .output()
         .expect("cargo runs");
     let text = String::from_utf8_lossy(&output.stdout);
-    let said = |start: &str| text.lines().find(|line| line.trim_start().starts_with(start));
     let red = || {
-        let failed = text.lines().filter(|line| line.starts_with("test ") && line.ends_with("FAILED"));
-        failed.map(|line| line.trim_end_matches(" ... FAILED").to_owned()).collect::<Vec<_>>().join(", ")
+        let listed = text.rsplit_once("\nfailures:\n").map_or("", |(_, listed)| listed);
+        let names: Vec<_> = listed.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+        names.join(", ")
     };
-    let what = said("simulation:").map_or_else(red, str::to_owned);
-    match (output.status.success(), said("running")) {
+    let is_bad = |line: &&str| line.starts_with("simulation:") && !line.contains(" 0 wrong, 0 stuck");
+    let what = text.lines().find(is_bad).map_or_else(red, str::to_owned);
+    match (output.status.success(), text.contains("running ")) {
         (true, _) => Outcome::Unnoticed(what),
-        (false, Some(_)) => Outcome::Noticed(what),
-        (false, None) => {
+        (false, true) => Outcome::Noticed(what),
+        (false, false) => {
             let errors = String::from_utf8_lossy(&output.stderr);
             let error = errors.lines().find(|line| line.starts_with("error")).unwrap_or("cargo failed");
             Outcome::Broken(error.to_owned())

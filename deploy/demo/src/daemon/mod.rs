@@ -19,23 +19,13 @@ use crate::error::{DemoError, Result};
 const STOP_MAX: Duration = Duration::from_secs(20);
 const LOG_LINES_IN_ERRORS: usize = 20;
 
-/// Builds the binary `anabranch` with the profile of the running program, and returns where it lies.
+/// Cargo as its user calls it, whoever runs this program. Without the variable `CARGO`, which cargo sets for what it
+/// runs, `cargo` is taken from PATH.
 ///
-/// Cargo's messages go to stderr. Without the variable `CARGO`, which cargo sets for what it runs, `cargo` is taken
-/// from PATH.
-pub fn build() -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let program = cargo.to_string_lossy().into_owned();
-    let mut command = Command::new(cargo);
-    // With the features of the whole workspace, as the aliases and the tests have it: no dependency is built twice.
-    command.args(["build", "--quiet", "--workspace", "--bin", "anabranch"]);
-    command.args(["--message-format", "json-render-diagnostics"]);
-    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
-    if !cfg!(debug_assertions) {
-        command.arg("--release");
-    }
-    // What cargo tells the program that it runs is for that program. Build scripts that look at it (ring's) would see
-    // a change, and everything behind them would be built again, now and at the next start.
+/// What cargo tells the program that it runs is for that program. Build scripts that look at it (ring's) would see a
+/// change, and everything behind them would be built again, now and at the next start.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
@@ -45,10 +35,24 @@ pub fn build() -> Result<PathBuf> {
             command.env_remove(&name);
         }
     }
+    command
+}
+
+/// Builds the binary `anabranch` with the profile of the running program, and returns where it lies. Cargo's messages
+/// go to stderr.
+pub fn build() -> Result<PathBuf> {
+    let mut command = cargo();
+    // With the features of the whole workspace, as the aliases and the tests have it: no dependency is built twice.
+    command.args(["build", "--quiet", "--workspace", "--bin", "anabranch"]);
+    command.args(["--message-format", "json-render-diagnostics"]);
+    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
     let output = command
         .stderr(Stdio::inherit())
         .output()
-        .map_err(|source| DemoError::ProgramNotRun { program: program.clone(), source })?;
+        .map_err(|source| DemoError::ProgramNotRun { program: "cargo".to_owned(), source })?;
     let messages = String::from_utf8_lossy(&output.stdout);
     let executable = messages
         .lines()
