@@ -3,23 +3,37 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use anabranch_pipeline::config::ServerUrl;
+use anabranch_stack::Server;
+
+/// How far a wire may be behind and still catch up.
+const CAUGHT_UP_MAX: Duration = Duration::from_millis(500);
 
 /// Forwards connections to a port of this machine.
 pub struct Wire {
-    pub port: u16,
+    port: u16,
+    connections: Arc<AtomicUsize>,
     swallows: Arc<AtomicBool>,
     pause_us: Arc<AtomicU64>,
 }
 
 impl Wire {
-    pub fn to(server_port: u16) -> Self {
+    pub fn to(server: &Server) -> Self {
+        let server_port = server.port();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let (swallows, pause_us) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let wire = Self { port, swallows: Arc::clone(&swallows), pause_us: Arc::clone(&pause_us) };
+        let connections = Arc::<AtomicUsize>::default();
+        let wire = Self {
+            port,
+            connections: Arc::clone(&connections),
+            swallows: Arc::clone(&swallows),
+            pause_us: Arc::clone(&pause_us),
+        };
         // The threads end with their connections, and the last with the process.
         thread::spawn(move || {
             for client in listener.incoming() {
@@ -27,6 +41,7 @@ impl Wire {
                 else {
                     continue;
                 };
+                connections.fetch_add(1, Ordering::Relaxed);
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                     let (swallows, pause_us) = (Arc::clone(&swallows), Arc::clone(&pause_us));
@@ -37,12 +52,24 @@ impl Wire {
         wire
     }
 
+    /// The server's address at this end.
+    pub fn url(&self, server: &Server) -> ServerUrl {
+        let url = server.url().replace(&format!(":{}", server.port()), &format!(":{}", self.port));
+        ServerUrl::try_from(url).unwrap()
+    }
+
+    /// How many connections were made.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
     /// From now on nothing arrives on either side, and nobody is told.
     pub fn swallow(&self) {
         self.swallows.store(true, Ordering::Relaxed);
     }
 
-    /// A pause for each kilobyte.
+    /// A pause for each kilobyte. On a busy machine pauses last longer; what was lost by that is caught up with, so the
+    /// wire is as fast as it is meant to be, and no longer silent than the machine makes it.
     pub fn slow_down(&self, pause: Duration) {
         self.pause_us.store(pause.as_micros() as u64, Ordering::Relaxed);
     }
@@ -50,14 +77,15 @@ impl Wire {
 
 fn forward(mut from: TcpStream, mut to: TcpStream, swallows: &AtomicBool, pause_us: &AtomicU64) {
     let mut buffer = [0; 1024];
+    let mut due = Instant::now();
     while let Ok(length @ 1..) = from.read(&mut buffer) {
         if swallows.load(Ordering::Relaxed) {
             continue;
         }
-        match pause_us.load(Ordering::Relaxed) {
-            0 => {}
-            pause => thread::sleep(Duration::from_micros(pause)),
-        }
+        let pause = Duration::from_micros(pause_us.load(Ordering::Relaxed));
+        // A wire that was idle has nothing to catch up with.
+        due = due.max(Instant::now() - CAUGHT_UP_MAX) + pause;
+        thread::sleep(due.saturating_duration_since(Instant::now()));
         if to.write_all(&buffer[..length]).is_err() {
             break;
         }

@@ -20,8 +20,6 @@ use crate::mysql::connection::async_options;
 
 /// A server looks through a whole file for the place of a GTID set; one that is huge is read from the disk.
 const FIRST_GROUP_TIMEOUT: Duration = Duration::from_secs(60);
-/// Nothing will come behind a GTID set that has everything; one that the server does not know is refused by then.
-const REFUSAL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Apart from readers and lanes, whose readings a question must not end.
 const SEAT: u32 = 1 << 16;
 
@@ -77,35 +75,34 @@ impl MysqlSource {
         Ok((resume, below.max(start)))
     }
 
-    /// Reads until the first group behind the set says where it begins; without one the place is the end.
+    /// Where the first group behind the set begins; without one the place is the end. Which of the two it is, is asked:
+    /// a server that is slow must not look like one that has nothing more.
     async fn behind(
         &self,
         session: &mut Session,
         set: String,
         epoch: u16,
     ) -> Result<(ResumePoint, Lsn), Fault> {
+        let gtids = self.gtids(session, &set)?;
+        if !session.has_groups(&gtids).await? {
+            let found = format!("the server does not hold {gtids}");
+            return Err(self
+                .fault(Code::BinlogGtidUnknown, found)
+                .needs("a GTID set that this server wrote"));
+        }
+        // In front of the question: what is written in between then lies behind the place.
         let end = session.end().await?;
-        let has_more = session.has_more_than(&self.gtids(session, &set)?).await?;
-        let patience = if has_more { FIRST_GROUP_TIMEOUT } else { REFUSAL_TIMEOUT };
-        let mut reading = self.open(Entry::Gtid(set), &Reign::default(), SEAT).await?;
-        let mut batch = BatchBuilder::new(1, Lsn::ZERO, ResumePoint::default());
-        let first_group = async {
-            while batch.resume().file.is_empty() {
-                batch.take();
-                reading.fill(&mut batch).await?;
-            }
-            Ok::<_, Fault>(())
-        };
-        let resume = match tokio::time::timeout(patience, first_group).await {
-            Ok(read) => read.map(|()| batch.resume().clone())?,
-            Err(_) if has_more => {
-                let found = format!("no transaction within {} s", patience.as_secs());
-                return Err(self
+        let resume = if session.has_more_than(&gtids).await? {
+            let mut reading = self.open(Entry::Gtid(set), &Reign::default(), SEAT).await?;
+            first_group(&mut reading).await.unwrap_or_else(|| {
+                let found = format!("no transaction within {} s", FIRST_GROUP_TIMEOUT.as_secs());
+                Err(self
                     .fault(Code::SourceStalled, found)
                     .needs("the first one behind the GTID set")
-                    .remedy("try again, or say the place as a time"));
-            }
-            Err(_) => ResumePoint { file: end.file, position: end.position, gtid_set: end.gtid_set },
+                    .remedy("try again, or say the place as a time"))
+            })?
+        } else {
+            ResumePoint { file: end.file, position: end.position, gtid_set: end.gtid_set }
         };
         let position = self.lsn(epoch, &resume.file, resume.position)?;
         Ok((resume, position))
@@ -149,5 +146,54 @@ impl MysqlSource {
                 return Ok(u64::from(header.timestamp()) * 1_000_000);
             }
         }
+    }
+}
+
+/// Where the first group of a reading that was entered by GTID set begins; `None` when none came in time.
+async fn first_group(reading: &mut impl ChangeSource) -> Option<Result<ResumePoint, Fault>> {
+    let mut batch = BatchBuilder::new(1, Lsn::ZERO, ResumePoint::default());
+    let read = async {
+        while batch.resume().file.is_empty() {
+            batch.take();
+            reading.fill(&mut batch).await?;
+        }
+        Ok(batch.resume().clone())
+    };
+    tokio::time::timeout(FIRST_GROUP_TIMEOUT, read).await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_pipeline::ports::Filled;
+    use anabranch_schemas::envelope::ServerIdentity;
+
+    use super::*;
+
+    /// A server that looks for the place of a GTID set for so long.
+    struct Looking(Duration);
+
+    impl ChangeSource for Looking {
+        async fn fill(&mut self, batch: &mut BatchBuilder) -> Result<Filled, Fault> {
+            tokio::time::sleep(self.0).await;
+            let resume =
+                ResumePoint { file: "binlog.000007".into(), position: 342, gtid_set: "0-1-5".into() };
+            batch.group_complete(resume, 0);
+            Ok(Filled::Drained)
+        }
+
+        fn entered_at(&self) -> Lsn {
+            unreachable!("it is not asked for")
+        }
+
+        fn server(&self) -> &ServerIdentity {
+            unreachable!("it is not asked for")
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_looks_for_long_is_waited_for_and_no_place_is_guessed() {
+        let found = first_group(&mut Looking(Duration::from_secs(50))).await;
+        assert_eq!(found.expect("in time").unwrap().position, 342);
+        assert!(first_group(&mut Looking(Duration::from_secs(70))).await.is_none());
     }
 }
