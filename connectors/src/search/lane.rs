@@ -19,20 +19,19 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::search::index_of;
 use anabranch_schemas::shard::ShardId;
 use futures::future::try_join_all;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::json;
 use tokio::sync::OnceCell;
 
 use super::bulk::{self, Document, Rejected};
 use super::client::Client;
+use super::hits::{Pages, Versioned};
 use super::letters::{self, Letters};
 use super::progress::Read;
 use super::{SearchTarget, progress};
 
 /// Documents a page when a shard is withdrawn.
 const PAGE_DOCUMENTS: usize = 5_000;
-/// How long the server keeps the place between two pages.
-const PAGE_PATIENCE: &str = "2m";
 
 /// One lane's store.
 #[derive(Debug)]
@@ -44,25 +43,6 @@ pub struct SearchLane {
     built: Option<String>,
     /// Read before the first document.
     letters: OnceCell<Mutex<Letters>>,
-}
-
-#[derive(Deserialize)]
-struct Page {
-    _scroll_id: String,
-    #[serde(default)]
-    hits: Hits,
-}
-
-#[derive(Default, Deserialize)]
-struct Hits {
-    #[serde(default)]
-    hits: Vec<Hit>,
-}
-
-#[derive(Deserialize)]
-struct Hit {
-    _id: String,
-    _version: u64,
 }
 
 impl SearchLane {
@@ -132,23 +112,19 @@ impl SearchLane {
                 "size": PAGE_DOCUMENTS, "sort": ["_doc"], "_source": false, "version": true,
                 "query": { "bool": { "filter": filter } },
             });
-            let parts = "filter_path=_scroll_id,hits.hits._id,hits.hits._version";
-            let first =
-                format!("/{index}/_search?scroll={PAGE_PATIENCE}&allow_partial_search_results=false&{parts}");
-            let mut page: Page = client.post(&first, query.to_string()).await?.success(&thing)?.read()?;
-            while !page.hits.hits.is_empty() {
-                let tombstone = |hit: Hit| -> Result<Document, Fault> {
-                    let own = Lsn::from_u64(hit._version).map_err(|_| self.foreign(index))?;
-                    Ok(self.tombstone(hit._id, if lsn > position { own } else { lsn }))
+            let mut pages = Pages::of(client, index, &query);
+            loop {
+                let page = pages.next().await?;
+                if page.is_empty() {
+                    break;
+                }
+                let tombstone = |hit: Versioned| -> Result<Document, Fault> {
+                    let own = Lsn::from_u64(hit.version).map_err(|_| self.foreign(index))?;
+                    Ok(self.tombstone(hit.id, if lsn > position { own } else { lsn }))
                 };
-                let tombstones = page.hits.hits.into_iter().map(tombstone).collect::<Result<Vec<_>, _>>()?;
+                let tombstones = page.into_iter().map(tombstone).collect::<Result<Vec<_>, _>>()?;
                 self.write(client, index, &tombstones).await?;
-                let next = json!({ "scroll": PAGE_PATIENCE, "scroll_id": page._scroll_id }).to_string();
-                let path = format!("/_search/scroll?{parts}");
-                page = client.post(&path, next).await?.success(&thing)?.read()?;
             }
-            // It would go by itself after a while.
-            client.delete("/_search/scroll", json!({ "scroll_id": page._scroll_id }).to_string()).await?;
         }
         Ok(())
     }

@@ -14,10 +14,10 @@ use reqwest::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::SearchTarget;
 use super::bulk::{self, Document, Rejected};
 use super::client::Client;
 use super::error::{TypedError, fault};
+use super::{SearchTarget, hits};
 
 /// Letters that a lane keeps in mind; those beyond are removed by a later one.
 const LETTERS_MAX: usize = 10_000;
@@ -185,27 +185,10 @@ async fn find(
     filter: &Value,
     limit: usize,
 ) -> Result<Vec<DeadLetter>, Fault> {
-    #[derive(Deserialize)]
-    struct Answer {
-        #[serde(default)]
-        hits: Hits,
-    }
-    #[derive(Default, Deserialize)]
-    struct Hits {
-        #[serde(default)]
-        hits: Vec<Hit>,
-    }
-    #[derive(Deserialize)]
-    struct Hit {
-        _source: DeadLetter,
-    }
     let place = target.dead_letters_index();
-    let thing = format!(", index {place}");
-    client.post(&format!("/{place}/_refresh"), Vec::new()).await?.success(&thing)?;
+    client.post(&format!("/{place}/_refresh"), Vec::new()).await?.success(&format!(", index {place}"))?;
     let query = json!({ "size": limit, "sort": ["lsn"], "query": { "bool": { "filter": filter } } });
-    let path = format!("/{place}/_search?allow_partial_search_results=false&filter_path=hits.hits._source");
-    let answer: Answer = client.post(&path, query.to_string()).await?.success(&thing)?.read()?;
-    Ok(answer.hits.hits.into_iter().map(|hit| hit._source).collect())
+    hits::find(client, &place, &query).await
 }
 
 impl SearchTarget {

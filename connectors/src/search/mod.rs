@@ -3,12 +3,13 @@
 //! [`SearchTarget`] is one configured target with the projections that have an index on it: `setup.rs` makes indexes
 //! and first progress and is the pre-flight, [`SearchLane`] in `lane.rs` applies flushes. `client.rs` asks and names what
 //! was answered, `bulk.rs` writes many documents, `progress.rs` is a lane's progress as a document,
-//! `query.rs` finds documents for people, `rebuild.rs` builds an index anew beside the one that serves,
+//! `hits.rs` reads what a search found, `query.rs` finds documents for people, `rebuild.rs` builds an index anew beside the one that serves,
 //! `letters.rs` are the documents that were rejected, `sweep.rs` removes tombstones.
 
 mod bulk;
 mod client;
 mod error;
+mod hits;
 mod lane;
 mod letters;
 mod progress;

@@ -8,7 +8,7 @@ use anabranch_pipeline::error::Fault;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::SearchTarget;
+use super::{SearchTarget, hits};
 
 /// Characters of a part of a code, at least: the trigrams of the index.
 pub const PART_CHARACTERS_MIN: usize = 3;
@@ -60,24 +60,6 @@ pub struct Page {
     pub next: Option<Place>,
 }
 
-/// Without any hit the filtered answer is empty.
-#[derive(Deserialize)]
-struct Answer {
-    #[serde(default)]
-    hits: Hits,
-}
-
-#[derive(Default, Deserialize)]
-struct Hits {
-    #[serde(default)]
-    hits: Vec<Hit>,
-}
-
-#[derive(Deserialize)]
-struct Hit {
-    _source: Found,
-}
-
 impl Question {
     fn filter(&self) -> Value {
         let mut filter = vec![json!({ "term": { "withdrawn": false } })];
@@ -112,11 +94,7 @@ impl SearchTarget {
         if let Some(Place { uuid, shard_id }) = after {
             query["search_after"] = json!([uuid, shard_id]);
         }
-        let path =
-            format!("/{alias}/_search?allow_partial_search_results=false&filter_path=hits.hits._source");
-        let answer = self.client().await?.post(&path, query.to_string()).await?;
-        let answer: Answer = answer.success(&format!(", index {alias}"))?.read()?;
-        let mut found: Vec<Found> = answer.hits.hits.into_iter().map(|hit| hit._source).collect();
+        let mut found: Vec<Found> = hits::find(self.client().await?, alias, &query).await?;
         let has_more = found.len() > limit;
         found.truncate(limit);
         let last = found.last().filter(|_| has_more);

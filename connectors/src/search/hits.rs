@@ -1,0 +1,104 @@
+//! The frame of a search's answer, and going through all that a query finds page by page.
+//!
+//! A part of the frame that is missing is a fault: what was not said must not look like a search that found nothing.
+
+use anabranch_pipeline::error::Fault;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::client::Client;
+
+/// How long the server keeps the place between two pages.
+const PAGE_PATIENCE: &str = "2m";
+/// The whole list of hits: of its parts alone nothing would be left where there is no hit.
+const PARTS: &str = "filter_path=_scroll_id,hits.hits";
+
+#[derive(Deserialize)]
+struct Answer<H> {
+    hits: Hits<H>,
+}
+
+#[derive(Deserialize)]
+struct Page<H> {
+    _scroll_id: String,
+    hits: Hits<H>,
+}
+
+#[derive(Deserialize)]
+struct Hits<H> {
+    hits: Vec<H>,
+}
+
+#[derive(Deserialize)]
+struct Sourced<D> {
+    _source: D,
+}
+
+/// A document by its id and version.
+#[derive(Deserialize)]
+pub(super) struct Versioned {
+    #[serde(rename = "_id")]
+    pub(super) id: String,
+    #[serde(rename = "_version")]
+    pub(super) version: u64,
+}
+
+/// The documents that a query finds, as many as it asks for.
+pub(super) async fn find<D: DeserializeOwned>(
+    client: &Client,
+    index: &str,
+    query: &Value,
+) -> Result<Vec<D>, Fault> {
+    let path = format!("/{index}/_search?allow_partial_search_results=false&{PARTS}");
+    let answer = client.post(&path, query.to_string()).await?.success(&format!(", index {index}"))?;
+    let answer: Answer<Sourced<D>> = answer.read()?;
+    Ok(answer.hits.hits.into_iter().map(|hit| hit._source).collect())
+}
+
+/// All that a query found when its first page was asked for.
+pub(super) struct Pages<'c> {
+    client: &'c Client,
+    thing: String,
+    /// The question for the next page.
+    path: String,
+    body: String,
+}
+
+impl<'c> Pages<'c> {
+    /// `query` says how large a page is, and asks for versions and no sources.
+    pub(super) fn of(client: &'c Client, index: &str, query: &Value) -> Self {
+        let path =
+            format!("/{index}/_search?scroll={PAGE_PATIENCE}&allow_partial_search_results=false&{PARTS}");
+        Self { client, thing: format!(", index {index}"), path, body: query.to_string() }
+    }
+
+    /// The next page; an empty one is the end.
+    pub(super) async fn next(&mut self) -> Result<Vec<Versioned>, Fault> {
+        let body = std::mem::take(&mut self.body);
+        let answer = self.client.post(&self.path, body).await?.success(&self.thing)?;
+        let Page { _scroll_id: scroll, hits: Hits { hits } } = answer.read::<Page<Versioned>>()?;
+        if hits.is_empty() {
+            // The place would be forgotten by itself after a while.
+            self.client.delete("/_search/scroll", json!({ "scroll_id": scroll }).to_string()).await?;
+        }
+        self.path = format!("/_search/scroll?{PARTS}");
+        self.body = json!({ "scroll": PAGE_PATIENCE, "scroll_id": scroll }).to_string();
+        Ok(hits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_without_its_list_of_hits_is_no_search_that_found_nothing() {
+        let read = |text| serde_json::from_str::<Answer<Sourced<u8>>>(text);
+        assert!(read(r#"{"hits":{"hits":[]}}"#).is_ok_and(|answer| answer.hits.hits.is_empty()));
+        for missing in ["{}", r#"{"hits":{}}"#, r#"{"hits":{"hits":[{}]}}"#] {
+            assert!(read(missing).is_err(), "{missing}");
+        }
+        assert!(serde_json::from_str::<Page<Versioned>>(r#"{"hits":{"hits":[]}}"#).is_err());
+    }
+}
