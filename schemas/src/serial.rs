@@ -300,6 +300,23 @@ mod tests {
         assert_eq!(exact("123456789012345678").length_class(), LengthClass::Other);
     }
 
+    /// "30 years" says the document. What a year brings fills the three databases unevenly, and the first much sooner.
+    #[test]
+    fn mapping_tables_are_full_after_eight_to_fifteen_years_and_the_first_database_sooner() {
+        const TABLES: f64 = 512.0;
+        const DEVICES_A_YEAR: f64 = 200e6;
+        let phone = ["490154203237518", "490154203237526", "A0000012AB34CD", "123456789012345678", "ITEM-1"];
+        let of_class = |class| phone.iter().filter(|code| exact(code).length_class() == class).count();
+        let codes = LengthClass::ALL.map(of_class);
+        assert_eq!(codes, [2, 1, 2]);
+        for (rows_a_table, years, years_of_first) in [(5e6, 7.68, 6.4), (10e6, 15.36, 12.8)] {
+            let database = TABLES * rows_a_table;
+            let rows_a_year = |codes: usize| codes as f64 * DEVICES_A_YEAR;
+            assert_eq!(3.0 * database / rows_a_year(codes.iter().sum()), years);
+            assert_eq!(database / rows_a_year(codes[0]), years_of_first);
+        }
+    }
+
     #[test]
     fn codes_keep_their_exact_bytes_but_a_meid_is_written_in_capitals() {
         for code in ["007", "abc ", " abc", "ÄÖ", "a\0b"] {

@@ -1,5 +1,6 @@
 //! From a flush of mapping rows over the outbox into the cache, on real servers.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anabranch_connectors::memory::MemoryCache;
@@ -9,7 +10,7 @@ use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::lookup::{CacheState, Claim, Drain, TimeToLive, Token, decode, drain, fill};
 use anabranch_pipeline::ports::{CacheRecord, Cached, CodeCache, Fill, LaneStore, MappingStore, Outbox};
 use anabranch_schemas::change::Action;
-use anabranch_schemas::serial::{CodeKind, StoredCode};
+use anabranch_schemas::serial::{CodeKind, STORED_BYTES_MAX, StoredCode};
 use futures::FutureExt;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -169,6 +170,21 @@ async fn a_withdrawn_shard_leaves_the_cache_too() {
     for number in 0..10 {
         assert_eq!(cached(&ground.cache, &code(&format!("BOX-{number}"))).await, Some(vec![]));
     }
+}
+
+/// A server cuts a text off where it becomes longer than it may.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_longest_codes_of_a_withdrawn_shard_are_all_noted() {
+    const DEVICES: u64 = 2_400;
+    let (tables, mut lane, progress) = tables().await;
+    let text = |uuid: u64| format!("{uuid:x>STORED_BYTES_MAX$}");
+    let devices = (0..DEVICES).map(|uuid| insert(5, uuid + 1, &text(uuid))).collect();
+    let progress = apply(&mut lane, progress, devices).await;
+    tables.settle(&MemoryCache::default()).await;
+    apply(&mut lane, progress, vec![(6, 0, Action::Withdraw)]).await;
+    let noted = tables.outbox.pending(100).await.unwrap();
+    let codes: BTreeSet<_> = noted.into_iter().flat_map(|row| row.codes).collect();
+    assert_eq!(codes, (0..DEVICES).map(|uuid| code(&text(uuid))).collect());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use anabranch_connectors::mysql::target::MysqlLane;
+use anabranch_connectors::mysql::target::{MysqlLane, MysqlMapping};
 use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
-use anabranch_pipeline::ports::LaneStore;
+use anabranch_pipeline::ports::{LaneStore, MappingStore};
 use anabranch_pipeline::projections::Defects;
 use anabranch_schemas::change::{Action, Change, Entity, Row, TableIdentity, Value};
+use anabranch_schemas::serial::StoredCode;
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 
 use crate::derived::{Place, lsn};
+use crate::wire::Wire;
 
 pub const TABLES: u32 = 2;
 
@@ -150,4 +152,23 @@ async fn an_older_change_neither_removes_nor_restores_a_mapping_row() {
     let progress = apply(&mut lane, progress, vec![insert(12, b"5")]).await;
     apply(&mut lane, progress, vec![(11, 0, Action::Withdraw)]).await;
     assert_eq!(rows(&place).await.len(), 1, "what came after the withdrawal stays");
+}
+
+/// A handshake costs ten times what an answer does.
+#[tokio::test]
+async fn lookups_one_after_the_other_share_connections_that_stay_open() {
+    const AT_ONCE: usize = 2;
+    let (place, mut lane, progress) = place().await;
+    apply(&mut lane, progress, vec![(5, 0, Action::Insert { after: boxed(7, b"BOX-7") })]).await;
+    let server = place.stack.server("target-a").unwrap();
+    let wire = Wire::to(&server);
+    let mut config = place.config();
+    config.targets[0].url = wire.url(&server);
+    let mapping = MysqlMapping::new(&config, "serials", AT_ONCE).unwrap();
+    let code = StoredCode::exact(b"BOX-7").unwrap();
+    for _ in 0..20 {
+        let found = mapping.claims(std::slice::from_ref(&code), 10).await.unwrap();
+        assert_eq!(found[0].claims.len(), 1);
+    }
+    assert!(wire.connections() <= AT_ONCE, "{} connections for 20 lookups", wire.connections());
 }
