@@ -27,6 +27,7 @@ pub const CACHE_INVALIDATIONS: &str = "anabranch_cache_invalidations_total";
 pub const CACHE_FAULTS: &str = "anabranch_cache_faults_total";
 pub const SEARCH_DOCUMENTS: &str = "anabranch_search_documents";
 pub const SEARCH_TOMBSTONES: &str = "anabranch_search_tombstones";
+pub const SEARCH_SWEPT: &str = "anabranch_search_tombstones_removed_total";
 pub const SEARCH_DEAD_LETTERS: &str = "anabranch_search_dead_letters";
 pub const TASK_STATE: &str = "anabranch_task_state";
 pub const FAULTS: &str = "anabranch_faults_total";
@@ -89,6 +90,7 @@ pub fn describe() {
         SEARCH_TOMBSTONES,
         "Tombstones of deleted or withdrawn documents in the index that serves, by projection"
     );
+    describe_counter!(SEARCH_SWEPT, "Tombstones removed because of their age, by projection");
     describe_gauge!(
         SEARCH_DEAD_LETTERS,
         "Documents that the index rejected and that are parked, by projection"

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use anabranch_schemas::sql::serial_code_table;
 use anabranch_stack::ServerSpec;
 use anabranch_tests::{Daemon, Ground, Installation, Plan, Search, blocking, until, until_some};
+use reqwest::Method;
 use serde_json::{Value as Json, json};
 
 use crate::faults::{insert, until_derived};
@@ -21,6 +22,8 @@ static GROUND: Ground = Ground::of(|| {
 const INDEX: &str = "serials";
 const TOKEN: &str = "application-token-1";
 const TABLES: u32 = 2;
+/// The id of a tombstone that was written in 1970.
+const OLD_TOMBSTONE: &str = "1-old";
 
 /// An installation that writes users into tables and devices into documents.
 async fn with_documents() -> Installation<'static> {
@@ -36,7 +39,7 @@ async fn with_documents() -> Installation<'static> {
             "\n[[entities]]\nentity = \"serial_code\"\ntables = \"inventory_{{db}}.serial_code_{{table:02}}\"\n\
              [[targets]]\nname = \"search\"\nurl = \"${{ANABRANCH_SEARCH_URL}}\"\nca_file = \"{}\"\n\
              [[projections]]\nname = \"documents\"\nkind = \"serial_documents\"\ntargets = [\"search\"]\n\
-             lanes = 2\nindex = \"{INDEX}\"\n",
+             lanes = 2\nindex = \"{INDEX}\"\ntombstones_kept_hours = 24\n",
             installation.stack().ca_file().display()
         );
     installation.write_configuration_text(&text);
@@ -120,8 +123,17 @@ async fn documents_equal_their_devices_whatever_happens_to_search_and_other_stor
     daemon.kill();
     installation.free_leases().await;
     add(&installation, 550, 600).await;
+    let administrator = Search::of(installation.stack());
+    let old = json!({ "source": "source-a", "lsn": 5, "withdrawn": true, "withdrawn_at": 1 });
+    let place = format!("{INDEX}-v1/_doc/{OLD_TOMBSTONE}?version=5&version_type=external_gte");
+    administrator.ask(Method::PUT, &place, old).await;
     daemon = installation.run();
     equal(&installation, "the daemon was killed").await;
+    until("the old tombstone goes, and not the young ones", async || {
+        let tombstones = administrator.find(INDEX, json!({ "term": { "withdrawn": true } })).await;
+        !tombstones.contains_key(OLD_TOMBSTONE) && !tombstones.is_empty()
+    })
+    .await;
     replayed(&installation, &daemon).await;
     rebuilt(&installation).await;
 }

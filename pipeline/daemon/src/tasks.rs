@@ -8,7 +8,7 @@ use std::time::Duration;
 use anabranch_pipeline::capture::{self, Capture};
 use anabranch_pipeline::config::{Config, SourceConfig};
 use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId};
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::identifiers::{self, Mint};
 use anabranch_pipeline::lookup::{self, Drain};
 use anabranch_pipeline::metrics as names;
@@ -24,14 +24,16 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::uuids::Orders;
-use crate::observe::{cache_task, lane_task, lanes, reader_task};
+use crate::observe::{cache_task, lane_task, lanes, reader_task, sweep_task};
 use crate::wall_clock;
-use crate::wiring::Wiring;
+use crate::wiring::{Documents, Wiring};
 
 /// The task that gives out uuids, and the beginning of its leases' names.
 const MINT_TASK: &str = "uuids";
 /// A free machine number is taken well within it.
 const MACHINE_PATIENCE: Duration = Duration::from_secs(2);
+/// Between two looks for old tombstones, which have an age of hours.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Starts the reader of one source.
 pub fn spawn_reader(supervisor: &mut Supervisor, wiring: &Wiring, source: &SourceConfig) {
@@ -80,6 +82,42 @@ async fn drain(
             lookup::drain(work, || settled.send_modify(|_| {}), cancel)
         });
         try_join_all(drains).await.map(drop)
+    };
+    under_lease(log, handle, cancel, work).await
+}
+
+/// Starts what removes tombstones of a document projection that are older than this.
+pub fn spawn_sweep(supervisor: &mut Supervisor, wiring: &Wiring, documents: &Documents, kept: Duration) {
+    let (wiring, documents) = (wiring.clone(), documents.clone());
+    let name = sweep_task(&documents.projection);
+    supervisor.spawn(&name, move |handle: TaskHandle, cancel: CancellationToken| {
+        let (wiring, documents) = (wiring.clone(), documents.clone());
+        async move { sweep(&wiring, &documents, kept, &handle, &cancel).await }
+    });
+}
+
+async fn sweep(
+    wiring: &Wiring,
+    documents: &Documents,
+    kept: Duration,
+    handle: &TaskHandle,
+    cancel: &CancellationToken,
+) -> Result<(), Fault> {
+    let log = wiring.log().await?;
+    let Documents { projection, target, .. } = documents;
+    let work = async |swept: watch::Sender<Lsn>| loop {
+        let before_ms = wall_clock::now_ms().saturating_sub(kept.as_millis() as u64);
+        match target.sweep(projection, before_ms, false).await {
+            Ok(count) => counter!(names::SEARCH_SWEPT, "projection" => projection.clone()).increment(count),
+            // They are needed by a rebuild or a replay.
+            Err(fault) if fault.code() == Code::ReplayRefused => tracing::info!(%fault, "tombstones stay"),
+            Err(fault) => return Err(fault),
+        }
+        swept.send_modify(|_| {});
+        tokio::select! {
+            () = cancel.cancelled() => return Ok(()),
+            () = tokio::time::sleep(SWEEP_INTERVAL) => {}
+        }
     };
     under_lease(log, handle, cancel, work).await
 }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anabranch_connectors::StoredProgress;
 use anabranch_connectors::mysql::target::{self as mysql, MysqlLane, MysqlMapping, MysqlOutbox, MysqlTarget};
@@ -74,6 +75,8 @@ enum TargetServer {
 pub struct Documents {
     pub projection: String,
     pub target: SearchTarget,
+    /// Older ones are removed by the daemon; `None` = by people.
+    pub tombstones_kept: Option<Duration>,
     index: String,
 }
 
@@ -137,11 +140,13 @@ impl Wiring {
     /// The documents of every projection that has some.
     pub fn all_documents(&self) -> impl Iterator<Item = Documents> {
         self.0.config.projections.iter().filter_map(|projection| {
-            let ProjectionKind::SerialDocuments(DocumentIndex { index }) = &projection.kind else {
+            let ProjectionKind::SerialDocuments(DocumentIndex { index, tombstones_kept }) = &projection.kind
+            else {
                 return None;
             };
             let target = SearchTarget::new(&self.0.config, projection.targets.first()?)?;
-            Some(Documents { projection: projection.name.clone(), target, index: index.clone() })
+            let (projection, index) = (projection.name.clone(), index.clone());
+            Some(Documents { projection, target, index, tombstones_kept: *tombstones_kept })
         })
     }
 

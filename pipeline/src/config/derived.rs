@@ -56,6 +56,7 @@ pub(super) struct Projection {
     table: Option<String>,
     tables: Option<NonZeroU32>,
     index: Option<String>,
+    tombstones_kept_hours: Option<NonZeroU32>,
 }
 
 impl Cache {
@@ -89,7 +90,9 @@ impl Projection {
             Kind::SerialDocuments => {
                 let index = self.required("index", |raw| raw.index.take(), problems)?;
                 check_index(&index, problems);
-                ProjectionKind::SerialDocuments(DocumentIndex { index })
+                let hours = self.tombstones_kept_hours.take();
+                let kept = hours.map(|hours| Duration::from_secs(u64::from(hours.get()) * 3600));
+                ProjectionKind::SerialDocuments(DocumentIndex { index, tombstones_kept: kept })
             }
         };
         for (key, is_left) in [
@@ -99,6 +102,7 @@ impl Projection {
             ("table", self.table.is_some()),
             ("tables", self.tables.is_some()),
             ("index", self.index.is_some()),
+            ("tombstones_kept_hours", self.tombstones_kept_hours.is_some()),
         ] {
             if is_left {
                 let needed = format!("a key of projection kind `{}`", kind.name());

@@ -183,6 +183,8 @@ pub struct MappingTables {
 pub struct DocumentIndex {
     /// Name by which it is read: an alias of the index of the present version.
     pub index: String,
+    /// Tombstones that are older are removed by the daemon; `None` = by people.
+    pub tombstones_kept: Option<Duration>,
 }
 
 /// Bounds of everything that could grow. Each default has its reason in `raw.rs`.

@@ -86,7 +86,8 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     let root = CancellationToken::new();
     let states = TaskStates::default();
     let group = || Supervisor::new(states.clone(), root.child_token(), config.limits.retry_budget);
-    let (mut readers, mut projectors, mut mints) = (group(), group(), group());
+    // Nobody waits for the end of the others, who never end by themselves.
+    let (mut readers, mut projectors, mut others) = (group(), group(), group());
     let observatory = Observatory::new(&config);
     let wiring = Wiring::new(config.clone());
     if roles.contains(&Role::Reader) {
@@ -95,12 +96,17 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     if roles.contains(&Role::Projector) {
         lanes(&config).iter().for_each(|lane| tasks::spawn_lane(&mut projectors, &wiring, lane));
         config.caches.iter().for_each(|cache| tasks::spawn_cache(&mut projectors, &wiring, &cache.name));
+        for documents in wiring.all_documents() {
+            if let Some(kept) = documents.tombstones_kept {
+                tasks::spawn_sweep(&mut others, &wiring, &documents, kept);
+            }
+        }
     }
     // Without the role, or without tokens, the endpoints for applications are closed.
     let tokens = if roles.contains(&Role::Api) { config.http.tokens.clone() } else { Vec::new() };
     let (orders, serves) = (Orders::default(), !tokens.is_empty());
     if serves {
-        tasks::spawn_mint(&mut mints, &wiring, &orders);
+        tasks::spawn_mint(&mut others, &wiring, &orders);
     }
     let mut servants = JoinSet::new();
     let lookup = serves.then(|| Lookup::new(&wiring)).flatten();
@@ -132,7 +138,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     };
     let stop = async {
         let exit =
-            stop(event, [&mut readers, &mut projectors, &mut mints], &states, config.limits.shutdown).await;
+            stop(event, [&mut readers, &mut projectors, &mut others], &states, config.limits.shutdown).await;
         root.cancel();
         // Requests that never end must not hold the process: HTTP gets what a scrape needs.
         if tokio::time::timeout(SERVANTS_GRACE, async { while servants.join_next().await.is_some() {} })

@@ -27,7 +27,7 @@ use metrics::gauge;
 use self::rate::Rate;
 pub use self::view::{
     CacheView, LaneView, Reason, SearchView, SourceView, StatusView, TaskView, cache_task, lane_task,
-    reader_task,
+    reader_task, sweep_task,
 };
 use crate::wiring::Overview;
 

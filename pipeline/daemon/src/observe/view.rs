@@ -137,6 +137,11 @@ pub fn cache_task(cache: &str) -> String {
     format!("cache/{cache}")
 }
 
+/// The name of the task that removes old tombstones of a document projection.
+pub fn sweep_task(projection: &str) -> String {
+    format!("sweep/{projection}")
+}
+
 /// The name of the task that runs a lane.
 pub fn lane_task(lane: impl std::fmt::Display) -> String {
     format!("lane/{lane}")
