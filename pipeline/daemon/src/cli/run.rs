@@ -86,28 +86,13 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     let root = CancellationToken::new();
     let states = TaskStates::default();
     let group = || Supervisor::new(states.clone(), root.child_token(), config.limits.retry_budget);
-    // Nobody waits for the end of the others, who never end by themselves.
-    let (mut readers, mut projectors, mut others) = (group(), group(), group());
     let observatory = Observatory::new(&config);
     let wiring = Wiring::new(config.clone());
-    if roles.contains(&Role::Reader) {
-        config.sources.iter().for_each(|source| tasks::spawn_reader(&mut readers, &wiring, source));
-    }
-    if roles.contains(&Role::Projector) {
-        lanes(&config).iter().for_each(|lane| tasks::spawn_lane(&mut projectors, &wiring, lane));
-        config.caches.iter().for_each(|cache| tasks::spawn_cache(&mut projectors, &wiring, &cache.name));
-        for documents in wiring.all_documents() {
-            if let Some(kept) = documents.tombstones_kept {
-                tasks::spawn_sweep(&mut others, &wiring, &documents, kept);
-            }
-        }
-    }
     // Without the role, or without tokens, the endpoints for applications are closed.
     let tokens = if roles.contains(&Role::Api) { config.http.tokens.clone() } else { Vec::new() };
     let (orders, serves) = (Orders::default(), !tokens.is_empty());
-    if serves {
-        tasks::spawn_mint(&mut others, &wiring, &orders);
-    }
+    let [mut readers, mut projectors, mut others] =
+        spawn_tasks(&wiring, roles, serves.then_some(&orders), group);
     let mut servants = JoinSet::new();
     let lookup = serves.then(|| Lookup::new(&wiring)).flatten();
     if let Some(lookup) = lookup.clone() {
@@ -157,6 +142,34 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         }
     };
     Ok((exit, states))
+}
+
+/// Readers; lanes and caches; and those who never end by themselves, so that nobody waits for it. In this order they are
+/// stopped.
+fn spawn_tasks(
+    wiring: &Wiring,
+    roles: &[Role],
+    orders: Option<&Orders>,
+    group: impl Fn() -> Supervisor,
+) -> [Supervisor; 3] {
+    let (mut readers, mut projectors, mut others) = (group(), group(), group());
+    let config = wiring.config();
+    if roles.contains(&Role::Reader) {
+        config.sources.iter().for_each(|source| tasks::spawn_reader(&mut readers, wiring, source));
+    }
+    if roles.contains(&Role::Projector) {
+        lanes(config).iter().for_each(|lane| tasks::spawn_lane(&mut projectors, wiring, lane));
+        config.caches.iter().for_each(|cache| tasks::spawn_cache(&mut projectors, wiring, &cache.name));
+        for documents in wiring.all_documents() {
+            if let Some(kept) = documents.tombstones_kept {
+                tasks::spawn_sweep(&mut others, wiring, &documents, kept);
+            }
+        }
+    }
+    if let Some(orders) = orders {
+        tasks::spawn_mint(&mut others, wiring, orders);
+    }
+    [readers, projectors, others]
 }
 
 const SERVANTS_GRACE: Duration = Duration::from_secs(1);
