@@ -120,7 +120,9 @@ index = "serials"
 
 #[test]
 fn serial_codes_have_mapping_tables_and_documents() {
-    let config = Config::parse(&format!("{GOOD}{SERIALS}")).unwrap();
+    let config = Config::parse(&format!("{GOOD}{SERIALS}tombstones_kept_hours = 2\n")).unwrap();
+    let ProjectionKind::SerialDocuments(documents) = &config.projections[2].kind else { panic!("documents") };
+    assert_eq!(documents.tombstones_kept, Some(Duration::from_secs(7200)));
     let ProjectionKind::SerialMapping(tables) = &config.projections[1].kind else { panic!("a mapping") };
     assert_eq!(tables.tables.get(), 512);
     assert_eq!(tables.database_name(LengthClass::Other), "serial_code_other");
@@ -130,6 +132,11 @@ fn serial_codes_have_mapping_tables_and_documents() {
         ("serial_code_{length}", "serial_code", "a name such as serial_code_{length}"),
         ("mapping_{table:03}", "mapping", "a name such as mapping_{table:03}"),
         ("index = \"serials\"", "index = \"Serials*\"", "projections.index: `Serials*`"),
+        (
+            "kind = \"serial_mapping\"",
+            "kind = \"serial_mapping\"\ntombstones_kept_hours = 2",
+            "projections.tombstones_kept_hours: of `serials`",
+        ),
         ("targets = [\"search\"]", "targets = [\"target\"]", "a target with an https:// or http:// URL"),
         ("entity = \"serial_code\"", "entity = \"user\"", "`serials` needs entity `serial_code`"),
     ] {
