@@ -172,9 +172,9 @@ impl Server {
         Lsn::new(epoch, laid.file, laid.ends[event]).expect("a script is short")
     }
 
-    /// The end of the last group.
+    /// The end of the last file, also when there is no group in it.
     pub fn head(&self, epoch: u16) -> Lsn {
-        self.end_of(epoch, self.laid.len())
+        Lsn::new(epoch, self.last_file(), self.end).expect("a script is short")
     }
 
     /// Whether a reading that is so far has nothing more to read.

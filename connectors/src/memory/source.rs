@@ -288,7 +288,9 @@ impl MemoryReading {
             read = Some(Filled::Drained);
         }
         loop {
-            self.follow_rotation(server, batch);
+            if self.follow_rotation(server, batch) {
+                read = Some(Filled::Drained);
+            }
             let Some(group) = server.group(self.next).cloned() else { return Ok(read) };
             read = Some(Filled::Drained);
             let events = match &*group {
@@ -387,12 +389,15 @@ impl MemoryReading {
         }
     }
 
-    fn follow_rotation(&mut self, server: &Server, batch: &mut BatchBuilder) {
+    /// A new file moves position and resume point, also when nothing is in it; whether there was one.
+    fn follow_rotation(&mut self, server: &Server, batch: &mut BatchBuilder) -> bool {
         let file = server.file_before(self.next);
-        if file != self.file {
-            self.file = file;
-            batch.group_complete(self.resume_point(server), 0);
+        if file == std::mem::replace(&mut self.file, file) {
+            return false;
         }
+        batch.group_complete(self.resume_point(server), 0);
+        batch.event_complete(server.place(self.epoch, self.next));
+        true
     }
 }
 

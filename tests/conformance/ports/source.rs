@@ -176,6 +176,7 @@ on_twin_and_server!(Twin, Server:
     a_reading_goes_on_behind_every_batch_without_loss_or_repetition,
     a_reading_of_a_quiet_source_tells_its_place,
     a_new_file_moves_the_resume_point_and_a_purged_one_is_named,
+    a_new_file_of_a_quiet_source_moves_the_position_too,
     a_reset_server_is_not_read_on,
     a_second_reading_of_a_seat_ends_the_first_and_other_seats_go_on,
 );
@@ -290,6 +291,29 @@ async fn a_new_file_moves_the_resume_point_and_a_purged_one_is_named(ground: imp
     ground.purge().await;
     let fault = Reading::open(&source, old).await.err().unwrap();
     assert_eq!(fault.code(), Code::BinlogPurged, "{fault}");
+}
+
+/// Else a lane that was there once, and is set back, would not get there again, and count as replaying.
+async fn a_new_file_of_a_quiet_source_moves_the_position_too(ground: impl Ground) {
+    let source = ground.connector();
+    ground.commit(&[insert(0, 1, 1)]).await;
+    let mut reading = Reading::open(&source, Entry::Earliest).await.unwrap();
+    reading.until_end_of(&source).await;
+    let before = reading.position();
+    ground.rotate().await;
+    reading.until_end_of(&source).await;
+    let end = reading.position();
+    assert_eq!(end.file_number(), before.file_number() + 1);
+    assert_eq!(reading.batches.last().unwrap().position, end, "it was told");
+    assert!(reading.resume().file.ends_with(&format!("{:06}", end.file_number())));
+
+    let mut from_nothing = Reading::open(&source, Entry::Earliest).await.unwrap();
+    from_nothing.until_end_of(&source).await;
+    assert_eq!((from_nothing.position(), from_nothing.resume()), (end, reading.resume()));
+    ground.purge().await;
+    let mut resumed = Reading::open(&source, reading.entry_after(reading.batches.len() - 1)).await.unwrap();
+    ground.commit(&[insert(0, 2, 1)]).await;
+    resumed.until_seen(1).await;
 }
 
 async fn a_reset_server_is_not_read_on(ground: impl Ground) {
