@@ -243,6 +243,12 @@ pub trait LaneStore: Send {
     ///
     /// After any other error the outcome is unknown: load before going on.
     fn commit(&mut self, flush: &Flush) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Whether mutations and progress come in one transaction indeed. A store without transactions writes each mutation
+    /// under its version and progress last: a flush that was cut off leaves rows that no progress tells of.
+    fn is_atomic(&self) -> bool {
+        true
+    }
 }
 
 /// Mapping rows by value: the truth behind the cache.

@@ -264,24 +264,6 @@ pub fn place_of(uuid: u64) -> u32 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_removed_by_a_replay_from_nothing_comes_again_at_its_old_version() {
-    let place = Place::new().await.ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    let changes = || vec![(5, 0, insert(1, &[])), (6, 0, insert(2, &[])), (7, 0, delete(2))];
-    let progress = apply(&mut lane, &progress, changes()).await.unwrap();
-    let mut emptied = Flush::new(Progress { position: Lsn::ZERO, highest_position: lsn(7), ..progress });
-    emptied.progress.revision += 1;
-    emptied.withdraw(shard(0).shard, Lsn::MAX);
-    lane.commit(&emptied).await.unwrap();
-    assert_eq!(place.count().await, 0);
-    apply(&mut lane, &emptied.progress, changes()).await.unwrap();
-    assert_eq!(
-        place.documents().await.keys().collect::<Vec<_>>(),
-        [&format!("{}-1", shard(0).shard.as_u64())]
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_password_an_unknown_authority_a_missing_right_and_a_dead_server_are_told_apart() {
     let place = Place::shared().await;
     let server = place.stack().server("search").unwrap();
@@ -383,10 +365,15 @@ async fn an_index_that_is_gone_is_not_made_by_writing(place: &Place) {
     assert!(!indexes.to_string().contains(&place.alias()), "{indexes}");
 }
 
+/// How long the server remembers the versions of what is removed.
+pub async fn forget_after(place: &Place, time: &str) {
+    let settings = json!({ "index": { "gc_deletes": time } });
+    place.admin(Method::PUT, &format!("{}/_settings", place.index()), settings).await;
+}
+
 async fn a_late_older_write_is_refused(place: &Place) {
     // The server shall forget the versions of what it deletes at once, and does so at a clean restart in any case.
-    let settings = json!({ "index": { "gc_deletes": "1ms" } });
-    place.admin(Method::PUT, &format!("{}/_settings", place.index()), settings).await;
+    forget_after(place, "1ms").await;
     let deletes = || (0..DEVICES).map(|uuid| (9, 0, delete(uuid))).collect();
     for number in 0..place.lanes {
         let (mut lane, progress) = place.lane("source-a", number).await;
@@ -404,6 +391,7 @@ async fn a_late_older_write_is_refused(place: &Place) {
     }
     let target = place.target();
     assert!(target.lane(&lane_id("source-a", 9)).is_none());
+    forget_after(place, "1s").await;
     assert!(target.check().await.is_empty(), "{:?}", target.check().await);
 }
 

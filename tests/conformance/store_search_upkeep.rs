@@ -5,12 +5,13 @@ use anabranch_pipeline::deliver::{Flush, Progress, fence};
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_schemas::change::Action;
+use anabranch_schemas::lsn::Lsn;
 use reqwest::Method;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use crate::derived::lsn;
-use crate::search::{Place, apply, flush, lane_id};
-use crate::store_search::{delete, insert, place_of};
+use crate::search::{Place, apply, flush, lane_id, shard};
+use crate::store_search::{delete, forget_after, insert, place_of};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_that_is_built_beside_takes_the_place_of_the_other_with_all_its_documents() {
@@ -114,4 +115,45 @@ async fn a_tombstone_goes_when_it_is_old_and_nobody_could_bring_an_older_write()
     assert_eq!(target.begin_rebuild("documents").await.unwrap(), building, "it can be begun anew");
     let shadow = target.building_lane(&lane_id("source-a", 0), &building).unwrap().load().await.unwrap();
     assert_eq!(shadow, Progress::default());
+}
+
+/// What a replay from nothing rests on, and the twin of documents with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_is_removed_only_as_it_was_found_and_its_version_is_forgotten_when_it_is_waited_for() {
+    let place = Place::new().await.ready().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let progress = apply(&mut lane, &progress, vec![(5, 0, insert(1, &[]))]).await.unwrap();
+    let path = format!("{}/_doc/{}-1", place.index(), shard(0).shard.as_u64());
+    let found = place.admin(Method::GET, &path, Json::Null).await;
+    let (sequence, term) = (&found["_seq_no"], &found["_primary_term"]);
+    // It comes again in its own version, as a replay brings it.
+    let progress = apply(&mut lane, &progress, vec![(5, 0, insert(1, &[]))]).await.unwrap();
+    let late = format!("{path}?if_seq_no={sequence}&if_primary_term={term}");
+    let refused = place.administrator.refusal(Method::DELETE, &late).await;
+    assert!(refused.contains("409 Conflict"), "{refused}");
+    assert_eq!(place.count().await, 1, "it is not what was found");
+
+    // As high as a hand could set it.
+    let odd = format!("{}/_doc/odd?version={}&version_type=external", place.index(), i64::MAX);
+    let shard_id = shard(0).shard.as_u64().to_string();
+    let body = json!({ "shard_id": shard_id, "lane": 0, "lsn": 5, "withdrawn": false });
+    place.admin(Method::PUT, &odd, body).await;
+    let empty = |progress: &Progress| {
+        let mut emptied = Flush::new(Progress { position: Lsn::ZERO, ..progress.clone() });
+        emptied.progress.revision += 1;
+        emptied.withdraw(shard(0).shard, Lsn::MAX);
+        emptied
+    };
+    let emptied = empty(&progress);
+    lane.commit(&emptied).await.unwrap();
+    assert_eq!(place.count().await, 0);
+    let progress = apply(&mut lane, &emptied.progress, vec![(5, 0, insert(1, &[]))]).await.unwrap();
+    assert_eq!(place.count().await, 1, "its old version is no older one");
+
+    forget_after(&place, "60s").await;
+    let emptied = empty(&progress);
+    lane.commit(&emptied).await.unwrap();
+    let fault = apply(&mut lane, &emptied.progress, vec![(5, 0, insert(1, &[]))]).await.unwrap_err();
+    assert_eq!(fault.code(), Code::TargetTableShape, "{fault}");
+    assert!(fault.remedy_text().unwrap().contains(r#"{"index":{"gc_deletes":"1s"}}"#), "{fault}");
 }

@@ -25,6 +25,11 @@ impl Search {
         self.0.ask("ask for a test", method, path, body).await.expect("it answers")
     }
 
+    /// The answer, which must be an error: its status and text.
+    pub async fn refusal(&self, method: Method, path: &str) -> String {
+        self.0.ask("ask for a test", method, path, Value::Null).await.expect_err("it refuses").to_string()
+    }
+
     /// Removes all indexes but the server's own, which begin with a dot.
     pub async fn clear(&self) {
         let indexes = self.ask(Method::GET, "_cat/indices?format=json&h=index", Value::Null).await;

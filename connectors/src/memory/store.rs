@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anabranch_pipeline::deliver::{Cell, Flush, LaneId, Mutation, MutationAction, Progress};
 use anabranch_pipeline::error::{Code, Fault};
@@ -19,6 +20,10 @@ use super::{Weather, lock};
 const LOST: u32 = 10;
 /// In a thousand commits: done, but the answer is lost.
 const UNHEARD: u32 = 20;
+/// For so long a server of documents remembers that something was removed, and takes it for a newer version.
+const REMEMBERED: Duration = Duration::from_millis(300);
+/// For so long who has removed writes nothing.
+const FORGOTTEN_AFTER: Duration = REMEMBERED.saturating_add(Duration::from_millis(100));
 
 /// Table, shard, key columns.
 type Claim = (u32, ShardId, Box<[Cell]>);
@@ -31,7 +36,8 @@ pub type StoredRow = (Lsn, Box<[Cell]>);
 pub enum Keeping {
     /// Rows and progress in one transaction.
     Rows,
-    /// Each document under its own version, then progress. A deleted document stays as a tombstone.
+    /// Each document under its own version, then progress. A deleted document stays as a tombstone. What is to come
+    /// again is removed, each document while it is what was found.
     Documents,
 }
 
@@ -41,9 +47,9 @@ struct Sent {
     lane: LaneId,
     tables: Arc<BTreeSet<u32>>,
     withdrawals: Vec<(ShardId, Lsn)>,
+    /// Documents, as they were found.
+    removals: Vec<(Claim, u64)>,
     mutations: Vec<Mutation>,
-    /// Where the lane is when it is through.
-    position: Lsn,
     progress: Option<Progress>,
 }
 
@@ -52,6 +58,11 @@ struct State {
     rows: BTreeMap<Claim, StoredRow>,
     /// Of documents.
     tombstones: BTreeMap<Claim, Lsn>,
+    /// By which write each document became what it is; a hand's are not counted.
+    written: BTreeMap<Claim, u64>,
+    writes: u64,
+    /// Versions of documents that were removed, and until when they are known.
+    removed: BTreeMap<Claim, (Lsn, Instant)>,
     progress: BTreeMap<LaneId, Progress>,
     on_the_way: BTreeMap<(Instant, u64), Sent>,
     outcomes: BTreeMap<u64, Result<(), Fault>>,
@@ -76,7 +87,7 @@ impl MemoryTarget {
 
     /// The store of a lane that owns these tables; its progress row is made when it is first used.
     pub fn lane(&self, id: LaneId, tables: Arc<BTreeSet<u32>>) -> MemoryStore {
-        MemoryStore { target: self.clone(), id, tables }
+        MemoryStore { target: self.clone(), id, tables, removed_at: None }
     }
 
     /// Every row: (table, shard, key) → (version, values).
@@ -117,8 +128,8 @@ impl MemoryTarget {
         while let Some(next) = state.on_the_way.first_entry()
             && next.key().0 <= now
         {
-            let ((_, number), sent) = next.remove_entry();
-            let outcome = state.apply(sent, self.keeping);
+            let ((at, number), sent) = next.remove_entry();
+            let outcome = state.apply(sent, self.keeping, at);
             state.fenced += u64::from(outcome.is_err());
             state.outcomes.insert(number, outcome);
         }
@@ -127,7 +138,11 @@ impl MemoryTarget {
 }
 
 impl State {
-    fn apply(&mut self, sent: Sent, keeping: Keeping) -> Result<(), Fault> {
+    fn write_of(&self, claim: &Claim) -> u64 {
+        self.written.get(claim).copied().unwrap_or(0)
+    }
+
+    fn apply(&mut self, sent: Sent, keeping: Keeping, at: Instant) -> Result<(), Fault> {
         if let Some(progress) = sent.progress {
             let stored = self.progress.entry(sent.lane.clone()).or_default();
             if stored.revision + 1 != progress.revision {
@@ -136,25 +151,33 @@ impl State {
             *stored = progress;
         }
         for (shard, lsn) in &sent.withdrawals {
-            let is_meant = |(table, owner, _): &Claim, version: Lsn| {
-                owner == shard && version <= *lsn && sent.tables.contains(table)
-            };
+            let is_meant =
+                |claim: &Claim, version| is_withdrawn(claim, version, &sent.tables, (*shard, *lsn));
             let meant = self.rows.extract_if(.., |claim, (version, _)| is_meant(claim, *version));
-            // At the beginning of a replay everything is to come again.
-            let kept = |own| if *lsn > sent.position { own } else { *lsn };
-            let tombstones = meant.map(|(claim, (own, _))| (claim, kept(own)));
             match keeping {
-                Keeping::Rows => tombstones.for_each(drop),
-                Keeping::Documents => self.tombstones.extend(tombstones),
+                Keeping::Rows => meant.for_each(drop),
+                Keeping::Documents => self.tombstones.extend(meant.map(|(claim, _)| (claim, *lsn))),
+            }
+        }
+        for (claim, found) in sent.removals {
+            if self.write_of(&claim) == found
+                && let Some((version, _)) = self.rows.remove(&claim)
+            {
+                self.removed.insert(claim, (version, at + REMEMBERED));
             }
         }
         for mutation in sent.mutations {
             let claim = (mutation.table, mutation.shard, mutation.key);
             let row = self.rows.get(&claim).map(|(version, _)| *version);
-            if row.max(self.tombstones.get(&claim).copied()).is_some_and(|version| version > mutation.lsn) {
+            let is_older =
+                row.max(self.tombstones.get(&claim).copied()).is_some_and(|version| version > mutation.lsn);
+            let removed = self.removed.get(&claim).filter(|(_, until)| at < *until);
+            if is_older || removed.is_some_and(|(version, _)| mutation.lsn <= *version) {
                 continue;
             }
             self.tombstones.remove(&claim);
+            self.writes += 1;
+            self.written.insert(claim.clone(), self.writes);
             match mutation.action {
                 MutationAction::Upsert(values) => {
                     self.rows.insert(claim, (mutation.lsn, (*values).into()));
@@ -171,6 +194,16 @@ impl State {
     }
 }
 
+/// Whether a withdrawal of the shard means this claim.
+fn is_withdrawn(
+    (table, owner, _): &Claim,
+    version: Lsn,
+    tables: &BTreeSet<u32>,
+    (shard, lsn): (ShardId, Lsn),
+) -> bool {
+    *owner == shard && version <= lsn && tables.contains(table)
+}
+
 fn fenced(lane: &LaneId, stored: u64, next: u64) -> Fault {
     let found = format!("revision {stored} is stored, {next} follows it");
     Fault::new(Code::TargetFenced, format!("lane {lane}"), found)
@@ -182,6 +215,8 @@ pub struct MemoryStore {
     target: MemoryTarget,
     id: LaneId,
     tables: Arc<BTreeSet<u32>>,
+    /// When it has removed documents.
+    removed_at: Option<Instant>,
 }
 
 impl MemoryStore {
@@ -199,13 +234,17 @@ impl LaneStore for MemoryStore {
         Ok(self.target.with(|state| state.progress.entry(self.id.clone()).or_default().clone()))
     }
 
+    fn is_atomic(&self) -> bool {
+        self.target.keeping == Keeping::Rows
+    }
+
     async fn commit(&mut self, flush: &Flush) -> Result<(), Fault> {
         let whole = Sent {
             lane: self.id.clone(),
             tables: self.tables.clone(),
             withdrawals: flush.withdrawals.clone(),
+            removals: Vec::new(),
             mutations: flush.ordered().iter().map(|mutation| mutation.to_owned()).collect(),
-            position: flush.progress.position,
             progress: Some(flush.progress.clone()),
         };
         match self.target.keeping {
@@ -216,30 +255,56 @@ impl LaneStore for MemoryStore {
 }
 
 impl MemoryStore {
-    /// As a lane of documents does it: progress is looked at, then come withdrawals, then documents in two requests at
-    /// once, then progress.
+    /// As a lane of documents does it: progress is looked at, then come removals and withdrawals, then documents in two
+    /// requests at once, then progress.
     async fn send_in_parts(&mut self, mut whole: Sent) -> Result<(), Fault> {
-        let (stored, progress) = (self.load().await?, whole.progress.take());
-        let next = progress.as_ref().map_or(0, |progress| progress.revision);
-        if stored.revision + 1 != next {
-            return Err(fenced(&self.id, stored.revision, next));
-        }
+        let progress = whole.progress.take().expect("a flush has progress");
+        self.require_revision_before(&progress).await?;
+        let (lane, tables) = (whole.lane.clone(), whole.tables.clone());
         let part = || Sent {
-            lane: whole.lane.clone(),
-            tables: whole.tables.clone(),
+            lane: lane.clone(),
+            tables: tables.clone(),
             withdrawals: Vec::new(),
+            removals: Vec::new(),
             mutations: Vec::new(),
-            position: whole.position,
             progress: None,
         };
-        if !whole.withdrawals.is_empty() {
-            self.send(Sent { withdrawals: whole.withdrawals, ..part() }).await?;
+        // Above all that the lane holds: it begins anew from nothing.
+        let (emptied, withdrawals): (Vec<_>, Vec<_>) =
+            whole.withdrawals.into_iter().partition(|(_, lsn)| *lsn > progress.position);
+        if !emptied.is_empty() {
+            let removals = self.find(&emptied);
+            self.require_revision_before(&progress).await?;
+            self.send(Sent { removals, ..part() }).await?;
+            self.removed_at = Some(Instant::now());
+        }
+        if !withdrawals.is_empty() {
+            self.send(Sent { withdrawals, ..part() }).await?;
         }
         let mut one = whole.mutations;
+        if let Some(removed_at) = self.removed_at.take_if(|_| !one.is_empty()) {
+            tokio::time::sleep_until(removed_at + FORGOTTEN_AFTER).await;
+        }
         let other = one.split_off(one.len() / 2);
         let (one, other) = (Sent { mutations: one, ..part() }, Sent { mutations: other, ..part() });
         futures::try_join!(self.send(one), self.send(other))?;
-        self.send(Sent { progress, ..part() }).await
+        self.send(Sent { progress: Some(progress), ..part() }).await
+    }
+
+    async fn require_revision_before(&mut self, next: &Progress) -> Result<(), Fault> {
+        let stored = self.load().await?.revision;
+        if stored + 1 == next.revision { Ok(()) } else { Err(fenced(&self.id, stored, next.revision)) }
+    }
+
+    /// The documents that these withdrawals mean, as they are now.
+    fn find(&self, withdrawals: &[(ShardId, Lsn)]) -> Vec<(Claim, u64)> {
+        self.target.with(|state| {
+            let is_meant = |claim: &Claim, version| {
+                withdrawals.iter().any(|withdrawal| is_withdrawn(claim, version, &self.tables, *withdrawal))
+            };
+            let meant = state.rows.iter().filter(|(claim, (version, _))| is_meant(claim, *version));
+            meant.map(|(claim, _)| (claim.clone(), state.write_of(claim))).collect()
+        })
     }
 
     async fn send(&self, sent: Sent) -> Result<(), Fault> {

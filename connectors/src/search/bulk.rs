@@ -1,9 +1,9 @@
-//! Many versioned documents in few requests.
+//! Many documents in few requests.
 //!
 //! Each document is written under its own version: what already stands in a newer one stays, which the server says with
-//! status 409, and that is a success. A refused document (400) is given back, since no repetition helps it; a busy
-//! server (429) gets the documents that it refused again after a pause. Anything else ends the whole flush, which is
-//! harmless: it is repeated.
+//! status 409, and that is a success. So it is when what was found is to be removed, and was changed since. A refused
+//! document (400) is given back, since no repetition helps it; a busy server (429) gets what it refused again after a
+//! pause. Anything else ends the whole flush, which is harmless: it is repeated.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::lsn::Lsn;
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client::{Client, Patience};
 use super::error::{TypedError, fault};
+use super::hits::Found;
 
 /// Well below the 100 MB that servers take, and enough that the round trip does not count.
 const REQUEST_BYTES: usize = 2 * 1024 * 1024;
@@ -30,6 +31,62 @@ pub(super) struct Document {
     pub(super) source: Vec<u8>,
 }
 
+/// What a bulk does with one document.
+pub(super) trait Operation {
+    fn bytes(&self) -> usize;
+    /// Its lines of a request.
+    fn append_to(&self, body: &mut Vec<u8>);
+    /// That the server will never do it, if that can be.
+    fn rejected(&self, reason: String) -> Option<Rejected>;
+}
+
+impl Operation for Document {
+    fn bytes(&self) -> usize {
+        self.id.len() + self.source.len()
+    }
+
+    fn append_to(&self, body: &mut Vec<u8>) {
+        let version = self.lsn.as_u64();
+        append_line(body, &Action::Index { _id: &self.id, version, version_type: "external_gte" });
+        body.extend_from_slice(&self.source);
+        body.push(b'\n');
+    }
+
+    fn rejected(&self, reason: String) -> Option<Rejected> {
+        Some(Rejected { id: self.id.clone(), lsn: self.lsn, reason })
+    }
+}
+
+impl Operation for Found {
+    fn bytes(&self) -> usize {
+        self.id.len()
+    }
+
+    fn append_to(&self, body: &mut Vec<u8>) {
+        append_line(
+            body,
+            &Action::Delete { _id: &self.id, if_seq_no: self.sequence, if_primary_term: self.term },
+        );
+    }
+
+    fn rejected(&self, _: String) -> Option<Rejected> {
+        None
+    }
+}
+
+/// The line before a document, and all that a removal has.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Action<'d> {
+    Index { _id: &'d str, version: u64, version_type: &'static str },
+    Delete { _id: &'d str, if_seq_no: u64, if_primary_term: u64 },
+}
+
+fn append_line(body: &mut Vec<u8>, action: &Action<'_>) {
+    serde_json::to_writer(&mut *body, action).expect("texts and numbers are always JSON");
+    body.push(b'\n');
+}
+
 /// A document that the server will never take.
 #[derive(Debug)]
 pub(super) struct Rejected {
@@ -39,18 +96,6 @@ pub(super) struct Rejected {
     pub(super) reason: String,
 }
 
-#[derive(Serialize)]
-struct ActionLine<'d> {
-    index: Action<'d>,
-}
-
-#[derive(Serialize)]
-struct Action<'d> {
-    _id: &'d str,
-    version: u64,
-    version_type: &'static str,
-}
-
 #[derive(Deserialize)]
 struct BulkAnswer {
     items: Vec<Item>,
@@ -58,6 +103,7 @@ struct BulkAnswer {
 
 #[derive(Deserialize)]
 struct Item {
+    #[serde(alias = "delete")]
     index: Outcome,
 }
 
@@ -67,11 +113,11 @@ struct Outcome {
     error: Option<TypedError>,
 }
 
-/// Writes the documents, which must all be different ones; those that were refused.
-pub(super) async fn write(
+/// Writes or removes the documents, which must all be different ones; those that were refused.
+pub(super) async fn write<O: Operation>(
     client: &Client,
     index: &str,
-    documents: &[Document],
+    documents: &[O],
 ) -> Result<Vec<Rejected>, Fault> {
     let mut rejected = Vec::new();
     let mut under_way = FuturesUnordered::new();
@@ -88,11 +134,11 @@ pub(super) async fn write(
 }
 
 /// Cuts the documents into requests of bounded size.
-fn requests(documents: &[Document]) -> Vec<Vec<&Document>> {
-    let mut requests: Vec<Vec<&Document>> = Vec::new();
+fn requests<O: Operation>(documents: &[O]) -> Vec<Vec<&O>> {
+    let mut requests: Vec<Vec<&O>> = Vec::new();
     let mut bytes = REQUEST_BYTES;
     for document in documents {
-        let size = document.id.len() + document.source.len();
+        let size = document.bytes();
         if bytes + size > REQUEST_BYTES {
             requests.push(Vec::new());
             bytes = 0;
@@ -103,7 +149,11 @@ fn requests(documents: &[Document]) -> Vec<Vec<&Document>> {
     requests
 }
 
-async fn send(client: &Client, index: &str, mut documents: Vec<&Document>) -> Result<Vec<Rejected>, Fault> {
+async fn send<O: Operation>(
+    client: &Client,
+    index: &str,
+    mut documents: Vec<&O>,
+) -> Result<Vec<Rejected>, Fault> {
     // An index that is gone must not be made by the server, which would guess the fields: an alias it never makes.
     let path = format!(
         "/{}/_bulk?require_alias=true&filter_path=items.*.status,items.*.error.type",
@@ -126,10 +176,12 @@ async fn send(client: &Client, index: &str, mut documents: Vec<&Document>) -> Re
                 status if status.is_success() => {}
                 StatusCode::CONFLICT => {}
                 StatusCode::TOO_MANY_REQUESTS => busy.push(document),
-                StatusCode::BAD_REQUEST => {
-                    rejected.push(Rejected { id: document.id.clone(), lsn: document.lsn, reason });
+                status => {
+                    match document.rejected(reason.clone()).filter(|_| status == StatusCode::BAD_REQUEST) {
+                        Some(refused) => rejected.push(refused),
+                        None => return Err(fault(&format!("{}{thing}", client.subject()), status, &reason)),
+                    }
                 }
-                status => return Err(fault(&format!("{}{thing}", client.subject()), status, &reason)),
             }
         }
         if busy.is_empty() {
@@ -141,17 +193,9 @@ async fn send(client: &Client, index: &str, mut documents: Vec<&Document>) -> Re
     }
 }
 
-fn body(documents: &[&Document]) -> Vec<u8> {
+fn body(documents: &[&impl Operation]) -> Vec<u8> {
     let mut body = Vec::new();
-    for document in documents {
-        let version = document.lsn.as_u64();
-        let action =
-            ActionLine { index: Action { _id: &document.id, version, version_type: "external_gte" } };
-        serde_json::to_writer(&mut body, &action).expect("texts and numbers are always JSON");
-        body.push(b'\n');
-        body.extend_from_slice(&document.source);
-        body.push(b'\n');
-    }
+    documents.iter().for_each(|document| document.append_to(&mut body));
     body
 }
 
@@ -169,6 +213,6 @@ mod tests {
         let documents: Vec<Document> = sizes.into_iter().map(document).collect();
         let lengths: Vec<usize> = requests(&documents).iter().map(Vec::len).collect();
         assert_eq!(lengths, [2, 2, 1, 1]);
-        assert!(requests(&[]).is_empty());
+        assert!(requests::<Document>(&[]).is_empty());
     }
 }

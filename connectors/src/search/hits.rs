@@ -35,13 +35,15 @@ struct Sourced<D> {
     _source: D,
 }
 
-/// A document by its id and version.
-#[derive(Deserialize)]
-pub(super) struct Versioned {
+/// A document as it was found.
+#[derive(Debug, Deserialize)]
+pub(super) struct Found {
     #[serde(rename = "_id")]
     pub(super) id: String,
-    #[serde(rename = "_version")]
-    pub(super) version: u64,
+    #[serde(rename = "_seq_no")]
+    pub(super) sequence: u64,
+    #[serde(rename = "_primary_term")]
+    pub(super) term: u64,
 }
 
 /// The documents that a query finds, as many as it asks for.
@@ -66,7 +68,7 @@ pub(super) struct Pages<'c> {
 }
 
 impl<'c> Pages<'c> {
-    /// `query` says how large a page is, and asks for versions and no sources.
+    /// `query` says how large a page is, and asks for sequence numbers and no sources.
     pub(super) fn of(client: &'c Client, index: &str, query: &Value) -> Self {
         let path =
             format!("/{index}/_search?scroll={PAGE_PATIENCE}&allow_partial_search_results=false&{PARTS}");
@@ -74,10 +76,10 @@ impl<'c> Pages<'c> {
     }
 
     /// The next page; an empty one is the end.
-    pub(super) async fn next(&mut self) -> Result<Vec<Versioned>, Fault> {
+    pub(super) async fn next(&mut self) -> Result<Vec<Found>, Fault> {
         let body = std::mem::take(&mut self.body);
         let answer = self.client.post(&self.path, body).await?.success(&self.thing)?;
-        let Page { _scroll_id: scroll, hits: Hits { hits } } = answer.read::<Page<Versioned>>()?;
+        let Page { _scroll_id: scroll, hits: Hits { hits } } = answer.read::<Page<Found>>()?;
         if hits.is_empty() {
             // The place would be forgotten by itself after a while.
             self.client.delete("/_search/scroll", json!({ "scroll_id": scroll }).to_string()).await?;
@@ -99,6 +101,6 @@ mod tests {
         for missing in ["{}", r#"{"hits":{}}"#, r#"{"hits":{"hits":[{}]}}"#] {
             assert!(read(missing).is_err(), "{missing}");
         }
-        assert!(serde_json::from_str::<Page<Versioned>>(r#"{"hits":{"hits":[]}}"#).is_err());
+        assert!(serde_json::from_str::<Page<Found>>(r#"{"hits":{"hits":[]}}"#).is_err());
     }
 }

@@ -3,7 +3,8 @@
 //! There is no transaction. What is written before progress is written again after a crash, and means the same: a
 //! document never goes back to an older version, and a deleted one stays as a small tombstone, because the server
 //! forgets the versions of what it deletes. A stale writer is told before it writes; one that is paused behind that and
-//! wakes later can only write what its log says at those positions, and its progress is refused.
+//! wakes later can only write what its log says at those positions, and its progress is refused. How a replay from
+//! nothing makes room for what is to come again stands in `removal.rs`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,18 +21,14 @@ use anabranch_schemas::search::index_of;
 use anabranch_schemas::shard::ShardId;
 use futures::future::try_join_all;
 use serde::Serialize;
-use serde_json::json;
 use tokio::sync::OnceCell;
 
 use super::bulk::{self, Document, Rejected};
 use super::client::Client;
-use super::hits::{Pages, Versioned};
 use super::letters::{self, Letters};
 use super::progress::Read;
+use super::removal::{self, Removed};
 use super::{SearchTarget, progress};
-
-/// Documents a page when a shard is withdrawn.
-const PAGE_DOCUMENTS: usize = 5_000;
 
 /// One lane's store.
 #[derive(Debug)]
@@ -43,11 +40,13 @@ pub struct SearchLane {
     built: Option<String>,
     /// Read before the first document.
     letters: OnceCell<Mutex<Letters>>,
+    /// Behind a removal, until something is written.
+    removed: Option<Removed>,
 }
 
 impl SearchLane {
     pub(super) fn new(target: SearchTarget, assignment: Arc<Assignment>, id: LaneId) -> Self {
-        Self { target, assignment, id, built: None, letters: OnceCell::new() }
+        Self { target, assignment, id, built: None, letters: OnceCell::new(), removed: None }
     }
 
     /// A lane with a progress of its own that writes one index only.
@@ -57,7 +56,14 @@ impl SearchLane {
         id: LaneId,
         index: &str,
     ) -> Self {
-        Self { target, assignment, id, built: Some(index.to_owned()), letters: OnceCell::new() }
+        Self {
+            target,
+            assignment,
+            id,
+            built: Some(index.to_owned()),
+            letters: OnceCell::new(),
+            removed: None,
+        }
     }
 
     pub fn id(&self) -> &LaneId {
@@ -88,51 +94,46 @@ impl SearchLane {
         }
     }
 
-    /// Makes tombstones of a shard's documents of this lane that are not above the position.
-    ///
-    /// They get the withdrawal's version, so that nothing older comes back. At the beginning of a replay, which is a
-    /// withdrawal above the lane's own position, they keep their own: everything is to come again.
+    /// Makes tombstones of a shard's documents of this lane that are not above the position. They get its version, so
+    /// that nothing older comes back.
     async fn withdraw(
         &self,
         client: &Client,
-        indexes: &[String],
+        index: &str,
         (shard, lsn): (ShardId, Lsn),
-        position: Lsn,
     ) -> Result<(), Fault> {
-        for index in indexes {
-            let thing = format!(", index {index}");
-            client.post(&format!("/{index}/_refresh"), Vec::new()).await?.success(&thing)?;
-            let filter = json!([
-                { "term": { "shard_id": shard.as_u64().to_string() } },
-                { "term": { "lane": self.id.lane } },
-                { "term": { "withdrawn": false } },
-                { "range": { "lsn": { "lte": lsn.as_u64() } } },
-            ]);
-            let query = json!({
-                "size": PAGE_DOCUMENTS, "sort": ["_doc"], "_source": false, "version": true,
-                "query": { "bool": { "filter": filter } },
-            });
-            let mut pages = Pages::of(client, index, &query);
-            loop {
-                let page = pages.next().await?;
-                if page.is_empty() {
-                    break;
-                }
-                let tombstone = |hit: Versioned| -> Result<Document, Fault> {
-                    let own = Lsn::from_u64(hit.version).map_err(|_| self.foreign(index))?;
-                    Ok(self.tombstone(hit.id, if lsn > position { own } else { lsn }))
-                };
-                let tombstones = page.into_iter().map(tombstone).collect::<Result<Vec<_>, _>>()?;
-                self.write(client, index, &tombstones).await?;
+        let mut pages = removal::find(client, index, self.id.lane, (shard, lsn)).await?;
+        loop {
+            let found = pages.next().await?;
+            if found.is_empty() {
+                return Ok(());
             }
+            let tombstones: Vec<_> = found.into_iter().map(|found| self.tombstone(found.id, lsn)).collect();
+            self.write(client, index, &tombstones).await?;
         }
-        Ok(())
     }
 
-    fn foreign(&self, index: &str) -> Fault {
-        let subject = format!("{}, index {index}", self.target.subject());
-        Fault::new(Code::TargetTableShape, subject, "a document has a version that is no position")
-            .needs("documents that Anabranch alone writes")
+    /// Removes a shard's documents of this lane, which come again in their own versions. `revision`: of the progress that
+    /// was read.
+    async fn remove(
+        &mut self,
+        client: &Client,
+        index: &str,
+        (shard, lsn): (ShardId, Lsn),
+        revision: u64,
+    ) -> Result<(), Fault> {
+        let mut pages = removal::find(client, index, self.id.lane, (shard, lsn)).await?;
+        let mut found = pages.next().await?;
+        // Behind the search: whoever was overtaken before it has found what came again.
+        if progress::read(client, &self.target, &self.id).await?.stored.progress.revision != revision {
+            return Err(self.fenced());
+        }
+        while !found.is_empty() {
+            bulk::write(client, index, &found).await?;
+            found = pages.next().await?;
+        }
+        self.removed = Some(Removed::now());
+        Ok(())
     }
 
     /// Writes documents and parks those that the server will never take.
@@ -185,12 +186,31 @@ impl SearchLane {
         Document { id, lsn, source: line.end() }
     }
 
-    async fn apply(&self, client: &Client, indexes: &[String], flush: &Flush) -> Result<(), Fault> {
-        for withdrawal in &flush.withdrawals {
-            self.withdraw(client, indexes, *withdrawal, flush.progress.position).await?;
+    /// `read`: the progress that the flush follows.
+    async fn apply(
+        &mut self,
+        client: &Client,
+        indexes: &[String],
+        flush: &Flush,
+        read: &Progress,
+    ) -> Result<(), Fault> {
+        for (shard, lsn) in flush.withdrawals.iter().copied() {
+            for index in indexes {
+                // Above all that the lane holds: it begins anew from nothing.
+                if lsn > flush.progress.position {
+                    self.remove(client, index, (shard, lsn), read.revision).await?;
+                } else {
+                    self.withdraw(client, index, (shard, lsn)).await?;
+                }
+            }
         }
         if !flush.withdrawals.is_empty() {
             failpoints::reach("documents-withdrawal-sent").await;
+        }
+        if flush.rows() > 0
+            && let Some(removed) = self.removed.take()
+        {
+            removed.until_forgotten(client, indexes).await?;
         }
         let tables = self.assignment.projection.tables();
         for of_table in flush.ordered().chunk_by(|one, next| one.table == next.table) {
@@ -217,14 +237,20 @@ impl LaneStore for SearchLane {
         }
     }
 
+    fn is_atomic(&self) -> bool {
+        false
+    }
+
     async fn commit(&mut self, flush: &Flush) -> Result<(), Fault> {
-        let client = self.target.client().await?;
+        let target = self.target.clone();
+        let client = target.client().await?;
         // Read each time: a stale writer shall change nothing, although nothing of this is undone.
         let Read { stored, version, indexes } = progress::read(client, &self.target, &self.id).await?;
         if stored.progress.revision + 1 != flush.progress.revision {
             return Err(self.fenced());
         }
-        self.apply(client, &self.indexes(indexes), flush).await?;
+        let indexes = self.indexes(indexes);
+        self.apply(client, &indexes, flush, &stored.progress).await?;
         let replaced = progress::replace(client, &self.target, &self.id, &stored, version, &flush.progress);
         match failpoints::reach_unanswered("documents-progress-sent", replaced).await? {
             true => Ok(()),

@@ -4,7 +4,7 @@
 //! and first progress and is the pre-flight, [`SearchLane`] in `lane.rs` applies flushes. `client.rs` asks and names what
 //! was answered, `bulk.rs` writes many documents, `progress.rs` is a lane's progress as a document,
 //! `hits.rs` reads what a search found, `query.rs` finds documents for people, `rebuild.rs` builds an index anew beside the one that serves,
-//! `letters.rs` are the documents that were rejected, `sweep.rs` removes tombstones.
+//! `letters.rs` are the documents that were rejected, `sweep.rs` removes tombstones, `removal.rs` makes room for a replay.
 
 mod bulk;
 mod client;
@@ -15,6 +15,7 @@ mod letters;
 mod progress;
 mod query;
 mod rebuild;
+mod removal;
 mod setup;
 mod sweep;
 

@@ -13,7 +13,7 @@ use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
 use anabranch_schemas::reign::Reign;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::window::Delivery;
@@ -146,14 +146,14 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
     /// Opens the stream where it continues the lane's progress; where it does not, the source.
     ///
     /// An empty stream is waited for: the reader begins it with a mark, which shows whether it links. Who waits for other
-    /// lanes' direct feeds looks at the stream meanwhile.
+    /// lanes' direct feeds looks at the stream meanwhile. A lane that is apart is fed by the present server, in its epoch.
     pub(super) async fn feed(
         &self,
         progress: &Progress,
         hole: Option<Hole>,
     ) -> Result<Feed<L::Reader>, Fault> {
         let source = &self.id.source;
-        if let (None, Some((sequence, id))) = (hole, progress.message.clone()) {
+        if let (None, Some((sequence, id)), false) = (hole, progress.message.clone(), progress.is_apart()) {
             match self.log.reader(source, ReadFrom::After { sequence, id }).await {
                 Err(fault) if fault.code() == Code::LogHole => {
                     tracing::warn!(lane = %self.id, %fault, "the last applied message is gone");
@@ -164,6 +164,10 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         let mut waits = false;
         loop {
             let Some(end) = self.log.end(source).await? else {
+                if progress.is_apart() {
+                    sleep(JOIN_INTERVAL).await;
+                    continue;
+                }
                 return Ok(Feed::at(self.log.reader(source, ReadFrom::At(Lsn::ZERO)).await?));
             };
             if let Some(feed) = self.join(progress, hole, None).await? {
@@ -196,7 +200,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
             return Err(Fault::new(Code::SourceUnreachable, format!("source {source}"), found)
                 .needs(format!("one of epoch {present}, as the stream is")));
         }
-        if hole.is_some_and(|hole| !hole.is_behind(position)) {
+        if progress.is_apart() || hole.is_some_and(|hole| !hole.is_behind(position)) {
             return Ok(None);
         }
         // What is appended next follows the end; what is there says itself what it follows.

@@ -103,9 +103,11 @@ impl Flush {
             .insert((mutation.table, mutation.shard, mutation.key), (mutation.lsn, mutation.action));
     }
 
-    /// Withdraws all claims of a shard: what was to be written for it before is dropped.
+    /// Withdraws all claims of a shard. What was to be written for it before is deleted: nothing stands there for a
+    /// withdrawal to find, and a writer that was cut off may have sent it, and it comes late.
     pub fn withdraw(&mut self, shard: ShardId, lsn: Lsn) {
-        self.mutations.retain(|(_, owner, _), _| *owner != shard);
+        let of_shard = self.mutations.iter_mut().filter(|((_, owner, _), _)| *owner == shard);
+        of_shard.for_each(|(_, mutation)| *mutation = (lsn, MutationAction::Delete));
         self.withdrawals.push((shard, lsn));
     }
 

@@ -61,6 +61,12 @@ impl Progress {
         Reign::of(highest, &ServerIdentity::default())
     }
 
+    /// It may have rows of a later epoch than its position's, which a flush that was cut off has left. What others read
+    /// in an earlier one would count as older.
+    pub fn is_apart(&self) -> bool {
+        self.position > Lsn::ZERO && self.position.epoch() < self.highest_position.epoch()
+    }
+
     /// Rewound to nothing: the lane's rows are to be removed before it begins anew.
     pub fn is_emptied(&self) -> bool {
         self.position == Lsn::ZERO && self.is_replaying()

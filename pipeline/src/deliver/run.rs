@@ -241,10 +241,12 @@ async fn empty<S: SourceConnector, L: Log>(
 ) -> Result<Progress, Fault> {
     let Some(shards) = unless(cancel, lane.source.shards()).await? else { return Ok(progress) };
     tracing::info!(lane = %lane.id, shards = shards.len(), "rewound to nothing: its derived rows are removed");
-    for shard in shards {
+    // First nothing but the fence: a flush of somebody else that is under way shall end in vain, and not behind the removal
+    // of what it has written.
+    for shard in std::iter::once(None).chain(shards.into_iter().map(Some)) {
         let mut flush = Flush::new(progress.clone());
         flush.progress.revision += 1;
-        flush.withdraw(shard, Lsn::MAX);
+        shard.into_iter().for_each(|shard| flush.withdraw(shard, Lsn::MAX));
         // Cut off, it is done or not: whoever runs the lane next reads its progress.
         if unless(cancel, store.commit(&flush)).await?.is_none() {
             break;
@@ -266,6 +268,12 @@ async fn commit<S, L>(
     }
     let began = Instant::now();
     failpoints::reach("lane-before-commit").await;
+    if !store.is_atomic()
+        && let Some(note) = window.note_of_epoch()
+    {
+        store.commit(&note).await?;
+        window.noted(note.progress);
+    }
     let rows = window.rows();
     store.commit(window.flush()).await?;
     failpoints::reach("lane-after-commit").await;

@@ -9,6 +9,7 @@ use std::fmt;
 use anabranch_schemas::change::Change;
 use anabranch_schemas::codec::{CodecError, v1};
 use anabranch_schemas::envelope::Envelope;
+use anabranch_schemas::lsn::Lsn;
 use bytes::Bytes;
 
 use super::feed::{links, require_reign};
@@ -143,6 +144,29 @@ impl Window {
         Ok(())
     }
 
+    /// To be stored before the first rows of an epoch, where they do not come with their progress: that there are some.
+    /// Else a flush that was cut off leaves rows of an epoch that nobody knows of when the log is lost too, and
+    /// another server is read in it, or in an earlier one.
+    pub(super) fn note_of_epoch(&self) -> Option<Flush> {
+        let (stored, next) = (&self.stored, &self.flush.progress);
+        if !self.has_rows() || next.highest_position.epoch() <= stored.highest_position.epoch() {
+            return None;
+        }
+        let has_begun = stored.position > Lsn::ZERO;
+        let server = if has_begun { &stored.server } else { &next.server };
+        Some(Flush::new(Progress {
+            revision: stored.revision + 1,
+            highest_position: next.highest_position,
+            server: server.clone(),
+            ..stored.clone()
+        }))
+    }
+
+    /// The note was committed.
+    pub(super) fn noted(&mut self, stored: Progress) {
+        self.stored = stored;
+    }
+
     /// The finished flush, with the next revision.
     pub(super) fn flush(&mut self) -> &Flush {
         self.flush.progress.revision = self.stored.revision + 1;
@@ -162,8 +186,6 @@ mod tests {
 
     use anabranch_schemas::change::{Entity, TableIdentity, Value};
     use anabranch_schemas::shard::ShardId;
-
-    use anabranch_schemas::lsn::Lsn;
 
     use super::*;
 
@@ -252,6 +274,29 @@ mod tests {
         bytes[3] ^= 1;
         damaged.payload = bytes.into();
         assert_eq!(taken(&mut window, &damaged), Err(Code::LogMessageCorrupt));
+    }
+
+    #[test]
+    fn an_epoch_is_noted_before_its_first_rows() {
+        let (old, above) = (lsn(10), Lsn::new(2, 1, 160).unwrap());
+        let stored = Progress { revision: 4, position: old, highest_position: old, ..Progress::default() };
+        let mut window = Window::new(stored.clone());
+        let next = |changes: &[u64]| {
+            let mut next = message(1, 10, changes, 12);
+            next.envelope.position = above;
+            next
+        };
+        window.take(&lane(), &next(&[]), |_, _| ()).unwrap();
+        assert!(window.note_of_epoch().is_none(), "there are no rows of it");
+        let mut window = Window::new(stored);
+        let withdraw =
+            |change: &Change<'_, '_>, flush: &mut Flush| flush.withdraw(change.table.shard, change.lsn);
+        window.take(&lane(), &next(&[11]), withdraw).unwrap();
+        let note = window.note_of_epoch().expect("the first rows").progress;
+        assert_eq!((note.revision, note.position, note.highest_position), (5, old, above));
+        window.noted(note);
+        assert!(window.note_of_epoch().is_none());
+        assert_eq!(window.flush().progress.revision, 6);
     }
 
     #[test]

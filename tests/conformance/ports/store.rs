@@ -11,6 +11,7 @@ use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_pipeline::projections::{LaneScope, Projection};
 use anabranch_schemas::change::Action;
+use anabranch_schemas::lsn::Lsn;
 
 use crate::derived::{Place, Rows, flush_of, insert, lsn, table, update, user};
 
@@ -250,6 +251,15 @@ on_every_store!(
     a_withdrawal_takes_one_shards_older_claims_out_of_every_table_of_the_lane,
 );
 
+on_twin!(documents_twin_alone, DocumentsTwin:
+    what_a_withdrawal_swallowed_is_not_brought_by_who_comes_late,
+    what_a_replay_from_nothing_removes_comes_again_in_its_old_version,
+);
+on_server!(search_alone, Documents:
+    what_a_withdrawal_swallowed_is_not_brought_by_who_comes_late,
+    what_a_replay_from_nothing_removes_comes_again_in_its_old_version,
+);
+
 async fn what_was_committed_is_read_back_whole(ground: impl Ground) {
     let mut writer = Writer::open(&ground).await;
     assert_eq!(writer.progress, Progress::default());
@@ -370,4 +380,34 @@ async fn a_withdrawal_takes_one_shards_older_claims_out_of_every_table_of_the_la
     };
     assert_eq!(of_shard(0), [50, 99], "the newer claims only");
     assert_eq!(of_shard(1).len(), 12, "the other shard's all");
+}
+
+/// Documents have no transaction, so a flush that was cut off may be written when another one has taken its place.
+async fn what_a_withdrawal_swallowed_is_not_brought_by_who_comes_late(ground: impl Ground) {
+    let mut writer = Writer::open(&ground).await;
+    let inserts = || vec![(4, 0, insert(user(1, 1, 1))), (4, 1, insert(user(2, 1, 1)))];
+    let whole = [inserts(), vec![(5, 0, Action::Withdraw)]].concat();
+    writer.commit(whole).await;
+    writer.commit(inserts()).await;
+    assert_eq!((rows_of(&ground, 1).await.len(), rows_of(&ground, 2).await.len()), (0, 1));
+}
+
+async fn what_a_replay_from_nothing_removes_comes_again_in_its_old_version(ground: impl Ground) {
+    let mut writer = Writer::open(&ground).await;
+    let past = || {
+        vec![
+            (5, 0, insert(user(1, 1, 1))),
+            (6, 0, insert(user(2, 1, 1))),
+            (7, 0, Action::Delete { before: user(2, 1, 1) }),
+        ]
+    };
+    writer.commit(past()).await;
+    let before = ground.rows().await;
+    let progress = Progress { position: Lsn::ZERO, highest_position: lsn(7), ..writer.progress.clone() };
+    let mut emptied = Flush::new(Progress { revision: progress.revision + 1, ..progress });
+    emptied.withdraw(table(0).shard, Lsn::MAX);
+    writer.commit_flush(emptied).await;
+    assert!(ground.rows().await.is_empty());
+    writer.commit(past()).await;
+    assert_eq!((ground.rows().await, before.len()), (before, 1));
 }
