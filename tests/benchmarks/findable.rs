@@ -1,6 +1,6 @@
 //! Commit to findable: the real daemon, 1,000 changes of devices a second, open loop.
 //!
-//! Half of the changes insert a device, half give a code to one that is there. One change in eight is looked up over
+//! Half of the changes insert a device, half give a code to one that is there. One change in 32 is looked up over
 //! HTTP from its commit on, again a millisecond after each answer that does not have it; it is findable when such an
 //! answer arrives. What was asked for before it was there is in the cache as unknown, so the way through the cache is
 //! measured too.
@@ -23,7 +23,7 @@ use crate::site::{REDIS, SOURCE, Site, TARGET};
 
 const BAR: Bar = Bar { p50_ms: None, p99_ms: 30.0 };
 /// Two in so many changes are looked up: an insert and an update.
-const SAMPLE: u64 = 16;
+const SAMPLE: u64 = 64;
 /// Those that look; each has one code at a time, and a tenth of them would do.
 const LOOKERS: usize = 16;
 const PAUSE: Duration = Duration::from_millis(1);

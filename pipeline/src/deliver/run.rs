@@ -24,8 +24,10 @@ use crate::metrics as names;
 use crate::ports::{Entry, LaneStore, Log, LogReader, SourceConnector};
 
 /// Progress without rows (messages that hold nothing for this lane) is stored at most this often: a transaction for
-/// each would cost more than it tells. A flush that more is to come for waits no longer either.
+/// each would cost more than it tells. Rows that wait for more wait no longer than this for one message.
 const IDLE_PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+/// Rows wait for more for at most so long: of a table's rows few cost as much as many, in each of a thousand tables.
+const FILL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What one lane works on.
 #[derive(Debug)]
@@ -47,6 +49,8 @@ pub struct Lane<'a, S, L> {
 struct Due {
     /// Storing progress without rows.
     progress_at: Instant,
+    /// Writing rows though more are on their way.
+    rows_at: Instant,
     /// Looking whether the stream links, while fed directly.
     join_at: Instant,
     /// Looking whether the stored progress is still this lane's.
@@ -56,12 +60,25 @@ struct Due {
 impl Due {
     fn now(limits: &Limits) -> Self {
         let now = Instant::now();
-        Self { progress_at: now, join_at: now, look_at: now + limits.mark_interval }
+        Self {
+            progress_at: now + IDLE_PROGRESS_INTERVAL,
+            rows_at: now + FILL_INTERVAL,
+            join_at: now,
+            look_at: now + limits.mark_interval,
+        }
     }
 
     fn committed(&mut self, limits: &Limits) {
-        self.progress_at = Instant::now() + IDLE_PROGRESS_INTERVAL;
-        self.look_at = Instant::now() + limits.mark_interval;
+        *self = Self { join_at: self.join_at, ..Self::now(limits) };
+    }
+
+    /// Whether the window waits no longer for more.
+    fn is_reached(&self, window: &Window, limits: &Limits) -> bool {
+        let now = Instant::now();
+        if !window.has_rows() {
+            return now >= self.progress_at;
+        }
+        !window.has_next() || window.rows() >= limits.flush_rows.get() || now >= self.rows_at
     }
 }
 
@@ -102,7 +119,7 @@ pub async fn run<S: SourceConnector, L: Log>(
                 let taken = take(&lane, &mut window, &mut feed, *delivery, &mut project);
                 if let Some(fault) = taken? {
                     hole = Some(found_hole(&lane, &window, &feed, fault)?);
-                } else if is_worth_waiting(&lane, &window) && Instant::now() < due.progress_at {
+                } else if !due.is_reached(&window, lane.limits) {
                     continue;
                 }
             }
@@ -153,11 +170,6 @@ async fn unless<T>(
         () = cancel.cancelled() => Ok(None),
         outcome = work => outcome.map(Some),
     }
-}
-
-/// Nothing to write, or more to come: of a table's rows few cost as much as many, in each of a thousand tables.
-fn is_worth_waiting<S, L>(lane: &Lane<'_, S, L>, window: &Window) -> bool {
-    !window.has_rows() || window.has_next() && window.rows() < lane.limits.flush_rows.get()
 }
 
 /// Waits for whatever comes first. Each branch is cancel safe.

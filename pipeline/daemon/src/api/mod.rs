@@ -12,6 +12,7 @@ mod serials;
 pub mod uuids;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anabranch_pipeline::config::Secret;
@@ -38,7 +39,6 @@ use crate::wiring::Documents;
 const OPENAPI: &str = include_str!("openapi.json");
 
 /// What the handlers show and use.
-#[derive(Clone)]
 pub struct Shown {
     /// The configuration's name.
     pub name: String,
@@ -53,20 +53,24 @@ pub struct Shown {
     pub documents: Option<Documents>,
 }
 
-impl FromRef<Shown> for Option<Lookup> {
-    fn from_ref(shown: &Shown) -> Self {
+/// The same for all requests: each has a clone.
+#[derive(Clone)]
+struct Shared(Arc<Shown>);
+
+impl FromRef<Shared> for Option<Lookup> {
+    fn from_ref(Shared(shown): &Shared) -> Self {
         shown.lookup.clone()
     }
 }
 
-impl FromRef<Shown> for Option<Documents> {
-    fn from_ref(shown: &Shown) -> Self {
+impl FromRef<Shared> for Option<Documents> {
+    fn from_ref(Shared(shown): &Shared) -> Self {
         shown.documents.clone()
     }
 }
 
-impl FromRef<Shown> for Orders {
-    fn from_ref(shown: &Shown) -> Self {
+impl FromRef<Shared> for Orders {
+    fn from_ref(Shared(shown): &Shared) -> Self {
         shown.orders.clone()
     }
 }
@@ -122,7 +126,7 @@ impl Listener {
 }
 
 /// Everything that is served: path, method, handler.
-type Routes = Vec<(&'static str, Method, MethodRouter<Shown>)>;
+type Routes = Vec<(&'static str, Method, MethodRouter<Shared>)>;
 
 fn open_routes() -> Routes {
     vec![
@@ -155,7 +159,7 @@ fn router(shown: Shown) -> Router {
         .merge(guarded)
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
-        .with_state(shown)
+        .with_state(Shared(Arc::new(shown)))
 }
 
 async fn unknown_route(uri: Uri) -> Problem {
@@ -172,7 +176,7 @@ async fn openapi() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], OPENAPI)
 }
 
-async fn metrics(State(shown): State<Shown>) -> impl IntoResponse {
+async fn metrics(State(Shared(shown)): State<Shared>) -> impl IntoResponse {
     shown.observatory.measure_lag(Instant::now());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], shown.metrics.render())
 }
@@ -181,15 +185,15 @@ async fn healthy() -> &'static str {
     "ok\n"
 }
 
-async fn ready(State(shown): State<Shown>) -> impl IntoResponse {
+async fn ready(State(Shared(shown)): State<Shared>) -> impl IntoResponse {
     let reasons = shown.observatory.reasons_against_ready(&shown.tasks.snapshot(), Instant::now());
     let code = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, Json(ReadyAnswer { ready: reasons.is_empty(), reasons }))
 }
 
-async fn status(State(shown): State<Shown>) -> Json<StatusAnswer> {
+async fn status(State(Shared(shown)): State<Shared>) -> Json<StatusAnswer> {
     let status = shown.observatory.status(&shown.tasks.snapshot(), Instant::now());
-    Json(StatusAnswer { name: shown.name, version: env!("CARGO_PKG_VERSION").to_owned(), status })
+    Json(StatusAnswer { name: shown.name.clone(), version: env!("CARGO_PKG_VERSION").to_owned(), status })
 }
 
 #[cfg(test)]
