@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use anabranch_pipeline::deliver::{LaneId, Progress};
+use anabranch_pipeline::deliver::{InvalidRefresh, LaneId, Progress, Refresh};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::Assignment;
 
@@ -31,12 +31,14 @@ pub(crate) fn checksum(projection: &str, source: &str, lane: u32, progress: &Pro
         progress.revision,
         progress.position.as_u64(),
         progress.highest_position.as_u64(),
+        progress.highest_change.as_u64(),
         progress.resume.position,
         sequence,
         u64::from(progress.message.is_some()),
         progress.committed_at_us,
         progress.rows,
     ];
+    let refresh = refresh_text(progress);
     let texts = [
         projection,
         source,
@@ -48,11 +50,25 @@ pub(crate) fn checksum(projection: &str, source: &str, lane: u32, progress: &Pro
     ];
     let mut hasher = crc32fast::Hasher::new();
     numbers.iter().for_each(|number| hasher.update(&number.to_le_bytes()));
-    for text in texts {
+    for text in texts.into_iter().chain(refresh.as_deref()) {
         hasher.update(&(text.len() as u64).to_le_bytes());
         hasher.update(text.as_bytes());
     }
     hasher.finalize()
+}
+
+/// A lane's refresh as text: none before the first one, empty while none is under way.
+pub(crate) fn refresh_text(progress: &Progress) -> Option<String> {
+    match &progress.refresh {
+        Some(refresh) => Some(refresh.to_string()),
+        None => progress.was_refreshed.then(String::new),
+    }
+}
+
+/// The refresh that the text says, and whether there ever was one.
+pub(crate) fn refresh_of(text: Option<&str>) -> Result<(Option<Refresh>, bool), InvalidRefresh> {
+    let refresh = text.filter(|text| !text.is_empty()).map(str::parse).transpose()?;
+    Ok((refresh, text.is_some()))
 }
 
 impl StoredProgress {

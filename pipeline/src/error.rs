@@ -156,6 +156,8 @@ codes! {
     TargetProgressCorrupt = "target-progress-corrupt", Definite;
     /// A lane cannot be set to where a replay was asked to begin.
     ReplayRefused = "replay-refused", Definite;
+    /// A lane cannot be asked for this refresh.
+    RefreshRefused = "refresh-refused", Definite;
     /// The target refuses a statement for a reason that will not pass.
     TargetRejected = "target-rejected", Definite;
 

@@ -31,6 +31,9 @@ pub const WORKING: &[&str] = &[
     "lane-direct-joined",
 ];
 
+/// Met by a lane that is refreshed. The last one needs a table that is read to its end.
+pub const REFRESHING: &[&str] = &["refresh-before-commit", "refresh-after-commit", "refresh-swept"];
+
 /// Met while the outbox is drained into a cache. The first two need a cache of which nothing is known, or that began
 /// another life.
 pub const CACHING: &[&str] = &[
@@ -71,7 +74,7 @@ const CONTINUE: i32 = 18;
 fn is_armed(name: &str) -> bool {
     static ARMED: OnceLock<Option<String>> = OnceLock::new();
     debug_assert!(
-        [WORKING, CACHING, DOCUMENTING, STOPPING, MINTING, SETTING_UP].concat().contains(&name),
+        [WORKING, REFRESHING, CACHING, DOCUMENTING, STOPPING, MINTING, SETTING_UP].concat().contains(&name),
         "{name} is not listed"
     );
     let armed = ARMED.get_or_init(|| std::env::var("ANABRANCH_FAILPOINT").ok());

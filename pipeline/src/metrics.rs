@@ -17,6 +17,8 @@ pub const LANE_LAG: &str = "anabranch_lane_lag_seconds";
 pub const LANE_ROWS: &str = "anabranch_lane_rows_total";
 pub const LANE_FLUSHES: &str = "anabranch_lane_flushes_total";
 pub const LANE_FLUSH_SECONDS: &str = "anabranch_lane_flush_seconds";
+pub const REFRESH_ROWS: &str = "anabranch_refresh_rows_total";
+pub const REFRESH_TABLES_LEFT: &str = "anabranch_refresh_tables_left";
 pub const ROW_DEFECTS: &str = "anabranch_row_defects_total";
 pub const LOOKUP_READINGS: &str = "anabranch_lookup_readings_total";
 pub const HTTP_REQUEST_SECONDS: &str = "anabranch_http_request_seconds";
@@ -73,6 +75,14 @@ pub fn describe() {
         LANE_FLUSH_SECONDS,
         Unit::Seconds,
         "Duration of a target transaction, by projection, target"
+    );
+    describe_counter!(
+        REFRESH_ROWS,
+        "Rows read from the source's tables by a refresh, by projection, target, source, lane"
+    );
+    describe_gauge!(
+        REFRESH_TABLES_LEFT,
+        "Tables of the source that a refresh has not finished, by projection, target, source, lane"
     );
     describe_gauge!(
         CACHE_DELAY,

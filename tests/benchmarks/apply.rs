@@ -96,6 +96,7 @@ pub async fn run_lanes<S: LaneStore + 'static>(
                 source: &MysqlSource::new(source, &config.entities, config.limits.heartbeat),
                 seat: READER_SEAT + 1 + id.lane,
                 start: &source.start,
+                entity: projection.entity(),
                 feeds: &Arc::new(Semaphore::new(1)),
                 limits: &config.limits,
             };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anabranch_demo::{Pace, RedisServer, Workload, WorkloadOptions};
 use anabranch_pipeline::failpoints;
 use anabranch_schemas::change::Entity;
-use anabranch_tests::{Daemon, Installation, Plan, seed};
+use anabranch_tests::{Daemon, Installation, Plan, seed, until};
 use async_nats::jetstream::stream::Config;
 use futures::TryStreamExt;
 
@@ -161,6 +161,43 @@ async fn tear_a_hole(installation: &Installation<'_>, workloads: &mut [Workload]
         }
     }
     installation.free_leases().await;
+}
+
+/// Rows of each store are gone, and are there of nobody; each lane is asked to read its rows again.
+async fn damage_and_refresh(installation: &Installation<'_>) {
+    let sql = "DELETE FROM birthday_00.birthday_0103; DELETE FROM serial_code_15.mapping_003; \
+        INSERT INTO birthday_00.birthday_0105 (shard_id, user_id, birthday, lsn) \
+        SELECT DISTINCT shard_id, 4000000000, '01-05', 1 FROM birthday_00.birthday_0101 \
+        ON DUPLICATE KEY UPDATE birthday_0105.lsn = 1";
+    installation.execute("target", sql).await;
+    for projection in ["birthday", "mapping", "documents"] {
+        installation.command(&["refresh", "--projection", projection]).await.expect_success();
+    }
+}
+
+/// The daemon that takes over goes on behind the last step, and ends with what a whole refresh ends with.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_killed_before_or_after_any_step_of_a_refresh_loses_nothing() {
+    let installation = Installation::set_up(GROUND.turn().await, &Plan::everything()).await;
+    let mut workloads = workloads(&installation, "failpoints of a refresh").await;
+    goes_on(&installation).await;
+    for name in failpoints::REFRESHING {
+        damage_and_refresh(&installation).await;
+        let mut daemon = run_armed(&installation, name);
+        change(&mut workloads).await;
+        daemon.until_failpoint(name).await;
+        daemon.kill();
+        installation.free_leases().await;
+        let mut after = installation.run();
+        // Each lane reads a table at a mark of its own, so the rows of a device may have several versions.
+        until("equal", async || {
+            let differences = installation.compare().await.differences;
+            differences.total() == differences.stale_version
+        })
+        .await;
+        after.kill();
+        installation.free_leases().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

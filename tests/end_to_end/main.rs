@@ -16,6 +16,7 @@ mod log_full;
 mod lookup;
 mod operator;
 mod past;
+mod refresh;
 mod renames;
 mod retention;
 mod secrets;

@@ -13,6 +13,7 @@ use anabranch_connectors::memory::{
 use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId, Past, Progress};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{Entry, LaneStore, Log, LogWriter, Place, SourceConnector};
+use anabranch_schemas::change::Entity;
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
 use bytes::Bytes;
@@ -52,6 +53,7 @@ async fn a_lane_that_waits_for_a_direct_feed_goes_on_when_the_stream_links() {
         source: &source,
         seat: 1,
         start: &Entry::Earliest,
+        entity: Entity::User,
         feeds: &feeds,
         limits: &limits,
     };
@@ -108,6 +110,7 @@ async fn a_stop_waits_for_no_question_of_a_lane() {
             source: &source,
             seat: 1,
             start: &Entry::Earliest,
+            entity: Entity::User,
             feeds: &Arc::new(Semaphore::new(1)),
             limits: &limits,
         };

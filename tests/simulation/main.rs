@@ -7,6 +7,7 @@
 mod daemon;
 mod epochs;
 mod feeds;
+mod refresh;
 mod replay;
 mod script;
 mod seeds;

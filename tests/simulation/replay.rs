@@ -15,18 +15,12 @@ use crate::script::{SOURCES, TARGETS, shards, source_of};
 use crate::stage::{LANES, LaneAt, SOURCE_NAMES, Stage, lane_id};
 
 /// Behind every user of the script.
-const NOBODY: u64 = 1000;
+pub const NOBODY: u64 = 1000;
 
 /// One lane, or all lanes of a source.
 pub async fn replay(stage: &Stage, random: &mut StdRng) {
     let source = random.random_range(0..SOURCES);
-    let mut lanes: Vec<LaneAt> =
-        (0..TARGETS).flat_map(|target| (0..LANES).map(move |lane| (source, target, lane))).collect();
-    if random.random_ratio(2, 3) {
-        lanes = vec![*lanes.choose(random).expect("a source has lanes")];
-    }
-    // Nobody can do that either while the server is away.
-    lanes.retain(|lane| !stage.targets[lane.1].is_down());
+    let lanes = any_lanes(stage, source, random);
     let to = match any_place(stage, source, random).await {
         Ok(Rewind::To(place)) if stage.sources[source].splits_branch(&place.resume) => {
             // It would stop by name: the branch's rows are not behind the place.
@@ -38,6 +32,18 @@ pub async fn replay(stage: &Stage, random: &mut StdRng) {
     for lane in lanes {
         set_back(stage, lane, &to, random).await;
     }
+}
+
+/// One lane of the source, or all.
+pub fn any_lanes(stage: &Stage, source: usize, random: &mut StdRng) -> Vec<LaneAt> {
+    let mut lanes: Vec<LaneAt> =
+        (0..TARGETS).flat_map(|target| (0..LANES).map(move |lane| (source, target, lane))).collect();
+    if random.random_ratio(2, 3) {
+        lanes = vec![*lanes.choose(random).expect("a source has lanes")];
+    }
+    // Nobody can do that either while the server is away.
+    lanes.retain(|lane| !stage.targets[lane.1].is_down());
+    lanes
 }
 
 async fn any_place(stage: &Stage, source: usize, random: &mut StdRng) -> Result<Rewind, Fault> {

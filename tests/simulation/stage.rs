@@ -15,6 +15,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Entry;
 use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
 use anabranch_schemas::birthday::Layout;
+use anabranch_schemas::change::Entity;
 use anabranch_schemas::lsn::Lsn;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
@@ -182,6 +183,7 @@ impl Stage {
             source: &self.sources[source],
             seat: 1 + target as u32 * LANES + number,
             start: &Entry::Earliest,
+            entity: Entity::User,
             feeds,
             limits: &self.limits,
         };

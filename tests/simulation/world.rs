@@ -12,6 +12,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
 
 use crate::daemon::Daemon;
+use crate::refresh::refresh;
 use crate::replay::replay;
 use crate::script::{SOURCES, Script, TARGETS};
 use crate::seeds::Verdict;
@@ -117,6 +118,7 @@ impl World {
             840..850 => self.full_log(),
             850..870 => replay(&self.stage, &mut self.random).await,
             870..880 => self.wait(500..6000).await,
+            880..900 => refresh(&self.stage, &mut self.random).await,
             _ => self.wait(1..40).await,
         }
     }
@@ -322,6 +324,9 @@ impl World {
             self.until_reached(false).await;
             replay(&self.stage, &mut self.random).await;
         }
+        if self.random.random() {
+            refresh(&self.stage, &mut self.random).await;
+        }
     }
 
     /// Waits until every lane is at the end, and then also back on the stream: `Some` when they do not get there.
@@ -367,6 +372,9 @@ impl World {
                 let is_direct = by_the_stream && progress.message.is_none();
                 progress.is_replaying() || !source.is_reached(progress) || is_direct
             };
+            let refreshed = lanes.iter().filter(|(_, progress)| progress.refresh.is_some());
+            behind
+                .extend(refreshed.map(|(id, progress)| format!("{id} is refreshed: {:?}", progress.refresh)));
             let end = source.end();
             let late = lanes.iter().filter(is_behind);
             behind.extend(late.map(|(id, progress)| format!("{id} at {} of {end}", progress.position)));

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client::Client;
 use super::{SETUP_COMMAND, SearchTarget};
-use crate::progress::{Enrolment, StoredProgress, checksum};
+use crate::progress::{Enrolment, StoredProgress, checksum, refresh_of, refresh_text};
 
 /// A progress document; its fields are those of the index.
 #[derive(Debug, Serialize, Deserialize)]
@@ -26,6 +26,7 @@ struct ProgressDocument {
     revision: u64,
     position: u64,
     highest_position: u64,
+    highest_change: u64,
     resume_file: String,
     resume_position: u64,
     resume_gtid_set: String,
@@ -35,6 +36,7 @@ struct ProgressDocument {
     message_id: Option<String>,
     committed_at_us: u64,
     rows_applied: u64,
+    refresh: Option<String>,
     checksum: Option<u32>,
 }
 
@@ -76,6 +78,7 @@ fn document(lane: &LaneId, lanes: u32, layout: &str, progress: &Progress) -> Vec
         revision: progress.revision,
         position: progress.position.as_u64(),
         highest_position: progress.highest_position.as_u64(),
+        highest_change: progress.highest_change.as_u64(),
         resume_file: progress.resume.file.clone(),
         resume_position: progress.resume.position,
         resume_gtid_set: progress.resume.gtid_set.clone(),
@@ -85,6 +88,7 @@ fn document(lane: &LaneId, lanes: u32, layout: &str, progress: &Progress) -> Vec
         message_id,
         committed_at_us: progress.committed_at_us,
         rows_applied: progress.rows,
+        refresh: refresh_text(progress),
         checksum: Some(checksum(&lane.projection, &lane.source, lane.lane, progress)),
     };
     serde_json::to_vec(&document).expect("texts and numbers are always JSON")
@@ -103,10 +107,12 @@ fn stored(subject: &str, got: Got) -> Result<StoredProgress, Fault> {
     let source = got._source.unwrap_or_default();
     let row: ProgressDocument = serde_json::from_value(source).map_err(|_| unreadable())?;
     let lsn = |value| Lsn::from_u64(value).map_err(|_| unreadable());
+    let (refresh, was_refreshed) = refresh_of(row.refresh.as_deref()).map_err(|_| unreadable())?;
     let progress = Progress {
         revision: row.revision,
         position: lsn(row.position)?,
         highest_position: lsn(row.highest_position)?,
+        highest_change: lsn(row.highest_change)?,
         resume: ResumePoint {
             file: row.resume_file,
             position: row.resume_position,
@@ -116,6 +122,8 @@ fn stored(subject: &str, got: Got) -> Result<StoredProgress, Fault> {
         message: row.message_sequence.zip(row.message_id),
         committed_at_us: row.committed_at_us,
         rows: row.rows_applied,
+        refresh,
+        was_refreshed,
     };
     let expected = checksum(&row.projection, &row.source, row.lane, &progress);
     Ok(StoredProgress {

@@ -169,6 +169,7 @@ async fn apply(
             source: wiring.source(&id.source)?,
             seat: seat(config, id),
             start: &wiring.source_config(&id.source)?.start,
+            entity: projection.entity(),
             feeds: wiring.direct_feeds(&id.source)?,
             limits: &config.limits,
         };

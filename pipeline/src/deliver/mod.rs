@@ -3,16 +3,19 @@
 //! A lane owns some derived tables of one target for one source. It is their only writer, and its progress row,
 //! written in the same transaction as the rows, is the only truth about how far it is. `feed.rs` says where a
 //! lane's messages come from, `window.rs` collects what one transaction will do (pure), `run.rs` is one attempt,
-//! `rewind.rs` sets a lane back.
+//! `rewind.rs` sets a lane back, `refresh.rs` brings in rows that are not in the feed.
 
 mod feed;
 mod mutation;
 mod progress;
+mod refresh;
+mod refresh_progress;
 mod rewind;
 mod run;
 mod window;
 
 pub use mutation::{Cell, DerivedTable, Flush, Mutation, MutationAction, OrderedMutation, TableShape};
 pub use progress::{LaneId, Progress};
+pub use refresh_progress::{InvalidRefresh, Refresh, Scope, TableRefresh, request_refresh};
 pub use rewind::{Past, Rewind, fence, rewind};
 pub use run::{Lane, run};

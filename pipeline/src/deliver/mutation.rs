@@ -111,6 +111,16 @@ impl Flush {
         self.withdrawals.push((shard, lsn));
     }
 
+    /// Keeps the mutations of those claims: table and key.
+    pub(super) fn retain(&mut self, keeps: impl Fn(u32, &[Cell]) -> bool) {
+        self.mutations.retain(|(table, _, key), _| keeps(*table, key));
+    }
+
+    /// What is touched: table, shard, key and version, in no order.
+    pub(super) fn claims(&self) -> impl Iterator<Item = (u32, ShardId, &[Cell], Lsn)> {
+        self.mutations.iter().map(|((table, shard, key), (lsn, _))| (*table, *shard, &**key, *lsn))
+    }
+
     pub fn rows(&self) -> usize {
         self.mutations.len()
     }

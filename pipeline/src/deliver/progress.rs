@@ -6,6 +6,8 @@ use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::reign::Reign;
 
+use super::{Refresh, Scope};
+
 /// (projection, target, source, lane): the owner of a set of claims.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId {
@@ -32,6 +34,9 @@ pub struct Progress {
     pub position: Lsn,
     /// The highest position ever; while `position` is below, the lane is replaying.
     pub highest_position: Lsn,
+    /// The highest position of a change that was applied: above `position` while an event is applied in part, below it
+    /// while nothing changes.
+    pub highest_change: Lsn,
     pub resume: ResumePoint,
     /// Of the position; of a lane that is set back to nothing, that of the highest position, if it is known.
     pub server: ServerIdentity,
@@ -41,6 +46,10 @@ pub struct Progress {
     pub committed_at_us: u64,
     /// Rows applied since the lane was made.
     pub rows: u64,
+    /// Rows are being read from the source beside the feed.
+    pub refresh: Option<Refresh>,
+    /// Rows may have come by a refresh, and so have versions that no change has.
+    pub was_refreshed: bool,
 }
 
 impl Progress {
@@ -72,9 +81,15 @@ impl Progress {
         self.position == Lsn::ZERO && self.is_replaying()
     }
 
-    /// Where the lane goes on after it was rewound. Its rows keep their versions, so the replay is harmless.
+    /// Where the lane goes on after it was rewound. Its rows keep their versions, so the replay is harmless. When they are
+    /// removed, those of a refresh must be read again: changes would not bring them back, or not at their versions.
     pub fn rewound(&self, position: Lsn, resume: ResumePoint, server: ServerIdentity) -> Self {
+        let refresh = match position {
+            Lsn::ZERO => self.was_refreshed.then(|| Refresh::new(Scope::Source)),
+            _ => self.refresh.clone(),
+        };
         Self {
+            refresh,
             revision: self.revision + 1,
             position,
             resume,

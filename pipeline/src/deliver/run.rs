@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_schemas::change::Change;
+use anabranch_schemas::change::{Change, Entity};
 use anabranch_schemas::lsn::Lsn;
 use futures::FutureExt;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
@@ -15,13 +15,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::feed::{Feed, Hole, JOIN_INTERVAL, is_hole};
+use super::refresh::Refresher;
 use super::window::{Delivery, Window};
 use super::{Flush, LaneId, Progress};
 use crate::config::Limits;
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
-use crate::ports::{Entry, LaneStore, Log, LogReader, SourceConnector};
+use crate::ports::{Entry, LaneStore, Log, LogReader, RowSource, SourceConnector};
 
 /// Progress without rows (messages that hold nothing for this lane) is stored at most this often: a transaction for
 /// each would cost more than it tells. Rows that wait for more wait no longer than this for one message.
@@ -40,6 +41,8 @@ pub struct Lane<'a, S, L> {
     pub seat: u32,
     /// Where a lane without progress begins when the stream does not begin there.
     pub start: &'a Entry,
+    /// What the projection reads.
+    pub entity: Entity,
     /// Bounds the direct feeds of the source.
     pub feeds: &'a Arc<Semaphore>,
     pub limits: &'a Limits,
@@ -89,12 +92,14 @@ enum Event {
     JoinDue,
     ProgressDue,
     LookDue,
+    /// Rows of the source were read.
+    Read,
     Cancelled,
 }
 
 /// Applies the source's changes to `store` until `cancel` or the first error. `project` turns a change into mutations
 /// of the lane's tables. `applied` follows the position up to which the target holds everything.
-pub async fn run<S: SourceConnector, L: Log>(
+pub async fn run<S: SourceConnector + RowSource, L: Log>(
     lane: Lane<'_, S, L>,
     store: &mut impl LaneStore,
     mut project: impl FnMut(&Change<'_, '_>, &mut Flush) + Send,
@@ -111,15 +116,16 @@ pub async fn run<S: SourceConnector, L: Log>(
     let mut window = Window::new(progress);
     let mut hole = None;
     let mut due = Due::now(lane.limits);
+    let mut refresher = Refresher::new(&lane);
     let Some(mut feed) = unless(cancel, lane.feed(window.progress(), hole)).await? else { return Ok(()) };
     loop {
         meters.direct.set(f64::from(u8::from(feed.is_direct())));
-        match next_event(&mut feed, &window, &due, cancel).await? {
+        match next_event(&mut feed, &window, &due, &mut refresher, cancel).await? {
             Event::Delivery(delivery) => {
                 let taken = take(&lane, &mut window, &mut feed, *delivery, &mut project);
                 if let Some(fault) = taken? {
                     hole = Some(found_hole(&lane, &window, &feed, fault)?);
-                } else if !due.is_reached(&window, lane.limits) {
+                } else if !due.is_reached(&window, lane.limits) && !refresher.is_due(window.progress()) {
                     continue;
                 }
             }
@@ -135,7 +141,7 @@ pub async fn run<S: SourceConnector, L: Log>(
                 }
                 continue;
             }
-            Event::ProgressDue => {}
+            Event::ProgressDue | Event::Read => {}
             Event::LookDue => {
                 unless(cancel, look(&lane, store, &window)).await?;
                 due.look_at = Instant::now() + lane.limits.mark_interval;
@@ -143,7 +149,11 @@ pub async fn run<S: SourceConnector, L: Log>(
             }
             Event::Cancelled => return commit(&lane, &mut window, store, applied, &meters).await,
         }
+        if window.has_moved() {
+            refresher.note(window.flush());
+        }
         commit(&lane, &mut window, store, applied, &meters).await?;
+        refresher.write(&mut window, store, &mut project).await?;
         due.committed(lane.limits);
         if hole.is_some() && !feed.is_direct() {
             drop(feed);
@@ -173,10 +183,11 @@ async fn unless<T>(
 }
 
 /// Waits for whatever comes first. Each branch is cancel safe.
-async fn next_event<R: LogReader>(
+async fn next_event<R: LogReader, S: RowSource>(
     feed: &mut Feed<R>,
     window: &Window,
     due: &Due,
+    refresher: &mut Refresher<'_, S>,
     cancel: &CancellationToken,
 ) -> Result<Event, Fault> {
     let is_direct = feed.is_direct();
@@ -190,6 +201,7 @@ async fn next_event<R: LogReader>(
             Err(fault) => Err(fault),
         },
         () = tokio::time::sleep_until(due.progress_at), if window.has_moved() => Ok(Event::ProgressDue),
+        () = refresher.read(window.progress()) => Ok(Event::Read),
         () = tokio::time::sleep_until(due.look_at), if !window.has_moved() => Ok(Event::LookDue),
     }
 }

@@ -126,6 +126,8 @@ impl Window {
             let mut changes = v1::decode(&message.payload).map_err(unreadable)?;
             while let Some(change) = changes.next().map_err(unreadable)? {
                 if change.lsn > position {
+                    let highest = &mut self.flush.progress.highest_change;
+                    *highest = change.lsn.max(*highest);
                     project(&change, &mut self.flush);
                 }
             }

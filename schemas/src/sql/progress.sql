@@ -8,6 +8,7 @@ CREATE TABLE IF NOT EXISTS {table} (
   `revision` bigint unsigned NOT NULL COMMENT 'Rises by one with each transaction: the fence against a second writer',
   `position` bigint unsigned NOT NULL COMMENT 'Lsn up to which everything is in the tables',
   `highest_position` bigint unsigned NOT NULL COMMENT 'Highest Lsn ever, while position is below, the lane replays',
+  `highest_change` bigint unsigned NOT NULL COMMENT 'Highest Lsn of a change that was applied',
   `resume_file` varchar(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'Binlog file to start reading again',
   `resume_position` bigint unsigned NOT NULL COMMENT 'Position in resume_file, always the start of a transaction',
   `resume_gtid_set` mediumtext CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'GTIDs of the transactions before it',
@@ -17,6 +18,7 @@ CREATE TABLE IF NOT EXISTS {table} (
   `message_id` varchar(255) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'Id of that message',
   `committed_at_us` bigint unsigned NOT NULL COMMENT 'Commit time in the source of the newest change, microseconds since 1970, 0 = unknown',
   `rows_applied` bigint unsigned NOT NULL COMMENT 'Row mutations applied since the lane was made',
+  `refresh` text CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'Refresh under way: scope, tables through, rows, table, first mark, chunks, place, empty = through, NULL = never',
   `checksum` int unsigned NULL COMMENT 'CRC-32 over the other columns, NULL = accepted by an operator as it is',
   `updated_at` datetime(6) NOT NULL COMMENT 'When this row was written, UTC',
   PRIMARY KEY (`projection`, `source`, `lane`)

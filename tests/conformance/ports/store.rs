@@ -6,9 +6,11 @@ use std::sync::Arc;
 use anabranch_connectors::memory::{Keeping, MemoryStore, MemoryTarget, Weather};
 use anabranch_connectors::mysql::target::MysqlLane;
 use anabranch_connectors::search::SearchLane;
-use anabranch_pipeline::deliver::{Cell, Flush, Mutation, MutationAction, Progress};
+use anabranch_pipeline::deliver::{
+    Cell, Flush, Mutation, MutationAction, Progress, Refresh, Scope, TableRefresh,
+};
 use anabranch_pipeline::error::{Class, Code, Fault};
-use anabranch_pipeline::ports::LaneStore;
+use anabranch_pipeline::ports::{ChunkKey, LaneStore};
 use anabranch_pipeline::projections::{LaneScope, Projection};
 use anabranch_schemas::change::Action;
 use anabranch_schemas::lsn::Lsn;
@@ -272,9 +274,24 @@ async fn what_was_committed_is_read_back_whole(ground: impl Ground) {
     flush.progress.message = Some((u64::MAX / 2, "attempt-1".into()));
     flush.progress.committed_at_us = 1_700_000_000_000_001;
     flush.progress.rows = 1;
+    flush.progress.highest_change = lsn(6);
+    let key = ChunkKey([0, 39, 255].repeat(1000).into());
+    let table = TableRefresh { shard: table(0).shard, first: lsn(3), chunks: 7, after: Some(key) };
+    let refresh = Refresh {
+        done: Some(crate::derived::table(1).shard),
+        table: Some(table),
+        rows: 9,
+        ..Refresh::new(Scope::Source)
+    };
+    flush.progress.refresh = Some(refresh);
+    flush.progress.was_refreshed = true;
     writer.commit_flush(flush).await;
     assert_eq!(writer.store.load().await.unwrap(), writer.progress);
     assert_eq!(rows_of(&ground, 7).await, [("birthday_0229".into(), "02-29".into(), 5)]);
+    let mut flush = writer.flush(vec![]);
+    flush.progress.refresh = None;
+    writer.commit_flush(flush).await;
+    assert_eq!(writer.store.load().await.unwrap(), writer.progress);
 }
 
 async fn progress_without_rows_is_stored_too(ground: impl Ground) {

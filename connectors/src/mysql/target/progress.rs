@@ -12,7 +12,7 @@ use anabranch_schemas::lsn::{Lsn, ResumePoint};
 
 use super::session::TextRow;
 use crate::mysql::connection::push_bytes;
-use crate::progress::{StoredProgress, checksum};
+use crate::progress::{StoredProgress, checksum, refresh_of, refresh_text};
 
 /// Columns in the order in which rows are read.
 const COLUMNS: &[&str] = &[
@@ -24,6 +24,7 @@ const COLUMNS: &[&str] = &[
     "revision",
     "position",
     "highest_position",
+    "highest_change",
     "resume_file",
     "resume_position",
     "resume_gtid_set",
@@ -33,6 +34,7 @@ const COLUMNS: &[&str] = &[
     "message_id",
     "committed_at_us",
     "rows_applied",
+    "refresh",
     "checksum",
 ];
 
@@ -69,9 +71,9 @@ pub(super) fn select(table: &str, lane: Option<&LaneId>) -> String {
 pub(super) fn insert(table: &str, lane: &LaneId, lanes: u32, layout: &str) -> String {
     format!(
         "INSERT INTO {table} (`projection`, `source`, `lane`, `lanes`, `layout`, `revision`, `position`, \
-         `highest_position`, `resume_file`, `resume_position`, `resume_gtid_set`, `server_flavor`, `server_id`, \
+         `highest_position`, `highest_change`, `resume_file`, `resume_position`, `resume_gtid_set`, `server_flavor`, `server_id`, \
          `committed_at_us`, `rows_applied`, `checksum`, `updated_at`) \
-         VALUES ({}, {}, {}, {lanes}, {}, 0, 0, 0, '', 0, '', '', '', 0, 0, {}, UTC_TIMESTAMP(6)) \
+         VALUES ({}, {}, {}, {lanes}, {}, 0, 0, 0, 0, '', 0, '', '', '', 0, 0, {}, UTC_TIMESTAMP(6)) \
          ON DUPLICATE KEY UPDATE `lane` = `lane`",
         literal(&lane.projection),
         literal(&lane.source),
@@ -88,15 +90,17 @@ pub(super) fn update(table: &str, lane: &LaneId, progress: &Progress) -> String 
         Some((sequence, id)) => (sequence.to_string(), literal(id)),
         None => ("NULL".to_owned(), "NULL".to_owned()),
     };
+    let refresh = refresh_text(progress).map_or("NULL".to_owned(), |text| literal(&text));
     format!(
-        "UPDATE {table} SET `revision` = IF(`revision` = {}, {}, NULL), `position` = {}, `highest_position` = {}, \
+        "UPDATE {table} SET `revision` = IF(`revision` = {}, {}, NULL), `position` = {}, `highest_position` = {}, `highest_change` = {}, \
          `resume_file` = {}, `resume_position` = {}, `resume_gtid_set` = {}, `server_flavor` = {}, `server_id` = {}, \
          `message_sequence` = {sequence}, `message_id` = {id}, `committed_at_us` = {}, `rows_applied` = {}, \
-         `checksum` = {}, `updated_at` = UTC_TIMESTAMP(6) WHERE {}",
+         `refresh` = {refresh}, `checksum` = {}, `updated_at` = UTC_TIMESTAMP(6) WHERE {}",
         progress.revision.saturating_sub(1),
         progress.revision,
         progress.position.as_u64(),
         progress.highest_position.as_u64(),
+        progress.highest_change.as_u64(),
         literal(&progress.resume.file),
         progress.resume.position,
         literal(&progress.resume.gtid_set),
@@ -117,6 +121,8 @@ impl StoredProgress {
             (Some(_), Some(id)) => Some((cells.number("message_sequence")?, id.to_owned())),
             _ => None,
         };
+        let (refresh, was_refreshed) = refresh_of(cells.optional("refresh"))
+            .map_err(|error| cells.unreadable("refresh").caused_by(error))?;
         let stored_checksum: Option<u32> =
             cells.optional("checksum").is_some().then(|| cells.number("checksum")).transpose()?;
         let mut stored = Self {
@@ -129,6 +135,7 @@ impl StoredProgress {
                 revision: cells.number("revision")?,
                 position: cells.lsn("position")?,
                 highest_position: cells.lsn("highest_position")?,
+                highest_change: cells.lsn("highest_change")?,
                 resume: ResumePoint {
                     file: cells.text("resume_file"),
                     position: cells.number("resume_position")?,
@@ -138,6 +145,8 @@ impl StoredProgress {
                 message,
                 committed_at_us: cells.number("committed_at_us")?,
                 rows: cells.number("rows_applied")?,
+                refresh,
+                was_refreshed,
             },
             is_trusted: false,
         };
@@ -201,7 +210,7 @@ mod tests {
     #[test]
     fn a_row_of_a_new_lane_reads_as_a_new_lane() {
         let checksum = checksum("birthday", "source-a", 1, &Progress::default());
-        let text = format!("birthday,source-a,1,2,by_day,0,0,0,,0,,,,NULL,NULL,0,0,{checksum}");
+        let text = format!("birthday,source-a,1,2,by_day,0,0,0,0,,0,,,,NULL,NULL,0,0,NULL,{checksum}");
         let row: TextRow = text.split(',').map(|cell| (cell != "NULL").then(|| cell.to_owned())).collect();
         assert_eq!(StoredProgress::from_row("target t", &row).unwrap(), stored());
     }
@@ -210,7 +219,8 @@ mod tests {
     fn a_row_that_was_changed_by_hand_is_not_trusted_unless_its_checksum_was_taken_out() {
         let checksum = checksum("birthday", "source-a", 1, &Progress::default());
         let read = |position: u32, checksum: &str| {
-            let text = format!("birthday,source-a,1,2,by_day,0,{position},0,,0,,,,NULL,NULL,0,0,{checksum}");
+            let text =
+                format!("birthday,source-a,1,2,by_day,0,{position},0,0,,0,,,,NULL,NULL,0,0,NULL,{checksum}");
             let row: TextRow =
                 text.split(',').map(|cell| (cell != "NULL").then(|| cell.to_owned())).collect();
             StoredProgress::from_row("target t", &row).unwrap().is_trusted

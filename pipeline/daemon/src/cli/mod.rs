@@ -8,9 +8,11 @@ mod completions;
 mod dead_letters;
 mod explain;
 mod lookup;
+mod refresh;
 mod replay;
 mod run;
 mod search;
+mod selection;
 mod setup;
 mod status;
 mod tail;
@@ -54,6 +56,7 @@ enum Command {
     Tail(tail::Arguments),
     Lookup(lookup::Arguments),
     Replay(replay::Arguments),
+    Refresh(refresh::Arguments),
     Search(search::Arguments),
     DeadLetters(dead_letters::Arguments),
     Completions(completions::Arguments),
@@ -91,6 +94,7 @@ impl Cli {
             Command::Tail(arguments) => tail::run(self, arguments),
             Command::Lookup(arguments) => lookup::run(self, arguments),
             Command::Replay(arguments) => replay::run(self, arguments),
+            Command::Refresh(arguments) => refresh::run(self, arguments),
             Command::Search(arguments) => search::run(self, arguments),
             Command::DeadLetters(arguments) => dead_letters::run(self, arguments),
             Command::Completions(arguments) => Ok(completions::run(arguments)),

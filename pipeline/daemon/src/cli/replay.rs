@@ -10,24 +10,17 @@ use anabranch_schemas::lsn::Lsn;
 use clap::Args;
 use serde::Serialize;
 
+use super::selection::Selection;
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
-use crate::observe::lanes;
 use crate::output;
 use crate::wiring::{Log, Source, Wiring};
 
 /// Apply a part of the past once more, for one projection; others are not touched or delayed
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Projection whose lanes are set back
-    #[arg(long)]
-    projection: String,
-    /// Only lanes of this source; needed for a position and for a GTID set. May be repeated
-    #[arg(long = "source", value_name = "NAME")]
-    sources: Vec<String>,
-    /// Only lanes of this target. May be repeated
-    #[arg(long = "target", value_name = "NAME")]
-    targets: Vec<String>,
+    #[command(flatten)]
+    selection: Selection,
     /// `nothing` (remove the derived rows, begin anew), `earliest` (the oldest binlog), a position (1:42:8192), a GTID set
     /// behind which to begin, or a time (2026-11-21T03:00:00Z), of which the binlog file's start is taken
     #[arg(long, value_name = "PLACE", value_parser = From::parse)]
@@ -104,24 +97,10 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
 }
 
 fn chosen(wiring: &Wiring, arguments: &Arguments) -> Result<Vec<LaneId>, Fault> {
-    wiring.projection(&arguments.projection)?;
-    for source in &arguments.sources {
-        wiring.source(source)?;
-    }
-    let is_wanted = |names: &[String], name: &String| names.is_empty() || names.contains(name);
-    let mut lanes = lanes(wiring.config());
-    lanes.retain(|id| {
-        id.projection == arguments.projection
-            && is_wanted(&arguments.sources, &id.source)
-            && is_wanted(&arguments.targets, &id.target)
-    });
-    let refused = |found: &str| Fault::new(Code::ReplayRefused, "replay", found);
-    if lanes.is_empty() {
-        return Err(refused("no lane of the configuration is meant")
-            .needs("a projection, source and target that belong together"));
-    }
+    let lanes = arguments.selection.lanes(wiring, Code::ReplayRefused)?;
     if arguments.from.is_of_one_source() && lanes.iter().any(|id| id.source != lanes[0].source) {
-        return Err(refused("positions and GTID sets belong to one source").needs("--source NAME, once"));
+        let found = "positions and GTID sets belong to one source";
+        return Err(Fault::new(Code::ReplayRefused, "replay", found).needs("--source NAME, once"));
     }
     Ok(lanes)
 }

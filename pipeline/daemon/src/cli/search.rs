@@ -210,6 +210,7 @@ async fn attempt(
         source: wiring.source(&id.source)?,
         seat: READER_SEAT + 1 + taken as u32 + number,
         start: &wiring.source_config(&id.source)?.start,
+        entity: projection.entity(),
         feeds: wiring.direct_feeds(&id.source)?,
         limits: &config.limits,
     };

@@ -146,7 +146,7 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
         ["SOURCE", "STATE", "LAG", "BINLOG HEAD", "STREAM END", "NEWEST CHANGE", "BINLOG/S", "MESSAGES/S"];
     table(&mut out, heads, status.sources.iter().map(|source| source_row(source, now_us)));
     out.push('\n');
-    let heads = ["LANE", "STATE", "LAG", "POSITION", "FEED", "NEWEST CHANGE", "ROWS", "ROWS/S"];
+    let heads = ["LANE", "STATE", "LAG", "POSITION", "FEED", "NEWEST CHANGE", "ROWS", "ROWS/S", "REFRESHED"];
     table(&mut out, heads, status.lanes.iter().map(|lane| lane_row(lane, now_us)));
     if !status.caches.is_empty() {
         out.push('\n');
@@ -185,7 +185,7 @@ fn source_row(source: &SourceView, now_us: u64) -> [String; 8] {
     ]
 }
 
-fn lane_row(lane: &LaneView, now_us: u64) -> [String; 8] {
+fn lane_row(lane: &LaneView, now_us: u64) -> [String; 9] {
     [
         lane.id(),
         lane.state.clone(),
@@ -195,6 +195,7 @@ fn lane_row(lane: &LaneView, now_us: u64) -> [String; 8] {
         age(lane.committed_at_us, now_us),
         lane.rows.to_string(),
         lane.rows_per_second.map_or("-".to_owned(), |rate| format!("{rate:.0}")),
+        lane.refreshed_rows.map_or("-".to_owned(), |rows| rows.to_string()),
     ]
 }
 

@@ -71,6 +71,8 @@ pub struct LaneView {
     pub committed_at_us: Option<u64>,
     pub rows: u64,
     pub rows_per_second: Option<f64>,
+    /// Rows of the source that the refresh under way has read.
+    pub refreshed_rows: Option<u64>,
 }
 
 /// One cache.
@@ -364,6 +366,7 @@ impl LaneObservation {
             committed_at_us: self.progress.as_ref().and_then(|progress| known(progress.committed_at_us)),
             rows: self.progress.as_ref().map_or(0, |progress| progress.rows),
             rows_per_second: self.rows.per_second(),
+            refreshed_rows: self.progress.as_ref().and_then(|progress| Some(progress.refresh.as_ref()?.rows)),
             ..LaneView::default()
         }
     }

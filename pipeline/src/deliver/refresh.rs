@@ -1,0 +1,344 @@
+//! The refresh of a lane: rows are read from the source as they are, and written between the changes of its feed.
+//!
+//! A chunk is read at a mark. The lane goes on with its feed until it has passed the mark; meanwhile it notes which
+//! claims of the table changed, and then writes the others with the mark's version. Behind the last chunk of a table
+//! come its *sweep*: claims that are older than the first mark are nobody's any more.
+//!
+//! A chunk is thrown away and read again when it cannot be told what changed behind its mark: the lane was beyond the
+//! mark before it began to note, another server came in between, or too much was to be noted. Faults of the source
+//! end no attempt of the lane: its feed goes on.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use anabranch_schemas::change::{Change, Entity, TableIdentity};
+use anabranch_schemas::codec::v1;
+use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use metrics::{Counter, Gauge, counter, gauge};
+use tokio::time::Instant;
+
+use super::mutation::Cell;
+use super::refresh_progress::{Refresh, TableRefresh};
+use super::window::Window;
+use super::{Flush, Lane, LaneId, Progress};
+use crate::error::{Class, Code, Fault};
+use crate::failpoints;
+use crate::metrics as names;
+use crate::ports::{Chunk, LaneStore, RowSource};
+
+/// Before a chunk that was thrown away is read again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Before what failed is tried again: this, and twice as long each time up to the longest.
+const FAILED: Duration = Duration::from_secs(1);
+const FAILED_MAX: Duration = Duration::from_secs(60);
+/// Noted claims of a table; each takes some hundred bytes.
+const NOTES_MAX: usize = 200_000;
+/// Claims that a device has at most.
+const CODES: usize = 5;
+
+/// What the lane does about its refresh now.
+enum Phase<'a> {
+    Resting,
+    Listing(BoxFuture<'a, Result<Vec<TableIdentity<'static>>, Fault>>),
+    Reading(BoxFuture<'a, Result<Chunk, Fault>>),
+    /// To be written as soon as it may.
+    Waiting(Step),
+}
+
+/// One step, which is one commit.
+#[derive(Debug)]
+enum Step {
+    Chunk(Chunk),
+    /// The table is no longer there: its rows went by the feed.
+    Gone(ShardId),
+    Finished,
+}
+
+/// Whether a chunk can be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Write,
+    Wait,
+    Again(&'static str),
+}
+
+/// A lane's refresh, as one attempt of the lane has it.
+pub(super) struct Refresher<'a, S> {
+    id: &'a LaneId,
+    source: &'a S,
+    entity: Entity,
+    rows: NonZeroUsize,
+    phase: Phase<'a>,
+    /// Those of the entity, in the order of shard ids.
+    tables: Option<Vec<TableIdentity<'static>>>,
+    notes: Notes,
+    not_before: Instant,
+    failures: u32,
+    meters: Meters,
+}
+
+impl<'a, S: RowSource> Refresher<'a, S> {
+    pub(super) fn new<L>(lane: &Lane<'a, S, L>) -> Self {
+        let rows = lane.limits.flush_rows.get();
+        let rows = match lane.entity {
+            Entity::User => rows,
+            Entity::SerialCode => rows / CODES,
+        };
+        Self {
+            id: lane.id,
+            source: lane.source,
+            entity: lane.entity,
+            rows: NonZeroUsize::new(rows).unwrap_or(NonZeroUsize::MIN),
+            phase: Phase::Resting,
+            tables: None,
+            notes: Notes::default(),
+            not_before: Instant::now(),
+            failures: 0,
+            meters: Meters::of(lane.id),
+        }
+    }
+
+    /// Reads what is to be written next; waits for ever when there is nothing. Cancel safe. `progress` is the lane's
+    /// with its uncommitted work.
+    pub(super) async fn read(&mut self, progress: &Progress) {
+        if let Phase::Resting = self.phase {
+            let Some(refresh) = &progress.refresh else { return std::future::pending().await };
+            // A replay may be in an epoch that is over, and what it writes comes below any mark.
+            if progress.position == Lsn::ZERO || progress.is_replaying() {
+                return std::future::pending().await;
+            }
+            tokio::time::sleep_until(self.not_before).await;
+            self.phase = self.next(refresh, progress);
+            if let Phase::Waiting(_) = self.phase {
+                return;
+            }
+        }
+        let outcome = match &mut self.phase {
+            Phase::Listing(listing) => listing.await.map(|mut tables| {
+                tables.retain(|table| table.entity == self.entity);
+                self.tables = Some(tables);
+                Phase::Resting
+            }),
+            Phase::Reading(reading) => reading.await.map(|chunk| Phase::Waiting(Step::Chunk(chunk))),
+            Phase::Resting | Phase::Waiting(_) => return std::future::pending().await,
+        };
+        self.phase = match outcome {
+            Ok(phase) => {
+                self.failures = 0;
+                phase
+            }
+            Err(fault) => self.failed(fault),
+        };
+    }
+
+    /// What comes next in the refresh.
+    fn next(&mut self, refresh: &Refresh, progress: &Progress) -> Phase<'a> {
+        let source = self.source;
+        let Some(tables) = &self.tables else { return Phase::Listing(source.tables().boxed()) };
+        self.meters.tables.set(tables.iter().filter(|table| refresh.wants(table.shard)).count() as f64);
+        let (table, after) = match &refresh.table {
+            Some(TableRefresh { shard, after, .. }) => {
+                let Some(table) = tables.iter().find(|table| table.shard == *shard) else {
+                    return Phase::Waiting(Step::Gone(*shard));
+                };
+                (table.clone(), after.clone())
+            }
+            None => match tables.iter().find(|table| refresh.wants(table.shard)) {
+                Some(table) => (table.clone(), None),
+                None => return Phase::Waiting(Step::Finished),
+            },
+        };
+        self.notes = Notes { shard: Some(table.shard), floor: progress.highest_change, ..Notes::default() };
+        let (rows, epoch) = (self.rows, progress.position.epoch());
+        Phase::Reading(async move { source.chunk(&table, after.as_ref(), rows, epoch).await }.boxed())
+    }
+
+    fn failed(&mut self, fault: Fault) -> Phase<'a> {
+        let pause = FAILED.saturating_mul(1 << self.failures.min(6)).min(FAILED_MAX);
+        self.failures += 1;
+        self.not_before = Instant::now() + pause;
+        // One that was dropped meanwhile is not listed any more.
+        self.tables = None;
+        match fault.class() {
+            Class::Transient => tracing::warn!(lane = %self.id, %fault, "the refresh is tried again"),
+            _ => tracing::error!(lane = %self.id, %fault, "the refresh cannot go on; changes go on"),
+        }
+        Phase::Resting
+    }
+
+    /// What is about to be committed: claims that change are not to be taken from a chunk that is older.
+    pub(super) fn note(&mut self, flush: &Flush) {
+        if matches!(self.phase, Phase::Reading(_) | Phase::Waiting(Step::Chunk(_))) {
+            self.notes.note(flush);
+        }
+    }
+
+    /// Whether a chunk could be written if everything was committed.
+    pub(super) fn is_due(&self, progress: &Progress) -> bool {
+        match &self.phase {
+            Phase::Waiting(Step::Chunk(chunk)) => progress.position >= chunk.mark,
+            Phase::Waiting(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Writes what may be written. The window must be empty: everything that it held is committed, and noted.
+    pub(super) async fn write(
+        &mut self,
+        window: &mut Window,
+        store: &mut impl LaneStore,
+        project: impl FnMut(&Change<'_, '_>, &mut Flush),
+    ) -> Result<(), Fault> {
+        let progress = window.progress();
+        let Some(refresh) = &progress.refresh else { return Ok(()) };
+        let mut flush = Flush::new(progress.clone());
+        match std::mem::replace(&mut self.phase, Phase::Resting) {
+            Phase::Waiting(Step::Chunk(chunk)) => match self.verdict(&chunk, refresh, progress) {
+                Verdict::Wait => {
+                    self.phase = Phase::Waiting(Step::Chunk(chunk));
+                    return Ok(());
+                }
+                Verdict::Again(why) => {
+                    tracing::debug!(lane = %self.id, mark = %chunk.mark, why, "a chunk is read again");
+                    self.not_before = Instant::now() + AGAIN;
+                    return Ok(());
+                }
+                Verdict::Write => {
+                    self.take(&chunk, &mut flush, project)?;
+                    self.meters.rows.increment(chunk.rows);
+                    let shard = self.notes.shard.expect("a chunk was read");
+                    flush.progress.refresh =
+                        Some(refresh.behind_chunk(shard, chunk.mark, chunk.rows, chunk.next));
+                }
+            },
+            Phase::Waiting(Step::Gone(shard)) => flush.progress.refresh = Some(refresh.behind_table(shard)),
+            Phase::Waiting(Step::Finished) => {
+                tracing::info!(lane = %self.id, rows = refresh.rows, "the refresh is through");
+                flush.progress.refresh = None;
+            }
+            // It goes on behind the present work.
+            other => {
+                self.phase = other;
+                return Ok(());
+            }
+        }
+        failpoints::reach("refresh-before-commit").await;
+        commit(window, store, flush).await?;
+        failpoints::reach("refresh-after-commit").await;
+        self.sweep(window, store).await
+    }
+
+    fn verdict(&self, chunk: &Chunk, refresh: &Refresh, progress: &Progress) -> Verdict {
+        let mark = chunk.mark;
+        let is_of_lane = chunk.server == progress.server && mark.epoch() == progress.position.epoch();
+        let first = refresh.table.as_ref().map_or(Lsn::ZERO, |table| table.first);
+        match () {
+            // What the mark says of another server's positions is nothing, whether or not the lane is further.
+            () if !is_of_lane => Verdict::Again("the lane reads another server"),
+            () if mark < self.notes.floor || mark < first => Verdict::Again("the lane was further"),
+            () if self.notes.is_full() => Verdict::Again("too much has changed"),
+            () if progress.position < mark => Verdict::Wait,
+            () => Verdict::Write,
+        }
+    }
+
+    /// The mutations of a chunk whose claims have not changed behind its mark.
+    fn take(
+        &self,
+        chunk: &Chunk,
+        flush: &mut Flush,
+        mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
+    ) -> Result<(), Fault> {
+        let broken = |error| {
+            Fault::new(Code::Internal, format!("lane {}", self.id), "a chunk cannot be read").caused_by(error)
+        };
+        let mut changes = v1::decode(&chunk.payload).map_err(broken)?;
+        while let Some(change) = changes.next().map_err(broken)? {
+            project(&change, flush);
+        }
+        flush.retain(|table, key| !self.notes.has_changed(table, key, chunk.mark));
+        Ok(())
+    }
+
+    /// Once all chunks of a table are written: what is older than the first of them is not in the source any more.
+    async fn sweep(&mut self, window: &mut Window, store: &mut impl LaneStore) -> Result<(), Fault> {
+        let progress = window.progress();
+        let Some(refresh) = &progress.refresh else { return Ok(()) };
+        let Some(TableRefresh { shard, first, after: None, .. }) = refresh.table else { return Ok(()) };
+        let mut flush = Flush::new(progress.clone());
+        flush.progress.refresh = Some(refresh.behind_table(shard));
+        if let Some(older) = first.as_u64().checked_sub(1) {
+            flush.withdraw(shard, Lsn::from_u64(older).expect("below an Lsn lie Lsns only"));
+        }
+        commit(window, store, flush).await?;
+        failpoints::reach("refresh-swept").await;
+        Ok(())
+    }
+}
+
+/// A commit of the refresh alone: the position stays.
+async fn commit(window: &mut Window, store: &mut impl LaneStore, mut flush: Flush) -> Result<(), Fault> {
+    flush.progress.revision += 1;
+    flush.progress.rows += flush.rows() as u64;
+    store.commit(&flush).await?;
+    *window = Window::new(flush.progress);
+    Ok(())
+}
+
+/// Which claims of a table changed since a chunk of it began to be read, and at which position last.
+#[derive(Debug, Default)]
+struct Notes {
+    shard: Option<ShardId>,
+    claims: HashMap<(u32, Box<[Cell]>), Lsn, foldhash::quality::RandomState>,
+    /// The whole table was withdrawn.
+    withdrawn: Lsn,
+    /// No change above was applied before noting began.
+    floor: Lsn,
+}
+
+impl Notes {
+    fn note(&mut self, flush: &Flush) {
+        let is_noted = |shard| self.shard == Some(shard);
+        let withdrawn = flush.withdrawals.iter().filter(|(shard, _)| is_noted(*shard)).map(|(_, lsn)| *lsn);
+        self.withdrawn = withdrawn.fold(self.withdrawn, Lsn::max);
+        for (table, _, key, lsn) in flush.claims().filter(|(_, shard, ..)| is_noted(*shard)) {
+            if self.claims.len() <= NOTES_MAX {
+                self.claims.insert((table, key.into()), lsn);
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.claims.len() > NOTES_MAX
+    }
+
+    fn has_changed(&self, table: u32, key: &[Cell], mark: Lsn) -> bool {
+        self.withdrawn > mark
+            || (!self.claims.is_empty())
+                && self.claims.get(&(table, key.into())).is_some_and(|lsn| *lsn > mark)
+    }
+}
+
+struct Meters {
+    rows: Counter,
+    tables: Gauge,
+}
+
+impl Meters {
+    fn of(id: &LaneId) -> Self {
+        let labels = [
+            ("projection", id.projection.clone()),
+            ("target", id.target.clone()),
+            ("source", id.source.clone()),
+            ("lane", id.lane.to_string()),
+        ];
+        Self {
+            rows: counter!(names::REFRESH_ROWS, &labels),
+            tables: gauge!(names::REFRESH_TABLES_LEFT, &labels),
+        }
+    }
+}
