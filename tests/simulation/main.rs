@@ -1,10 +1,12 @@
 //! The flow on in-memory twins and virtual time, under seeded faults: whatever happens, the store ends equal.
 //!
-//! Two sources, two targets, two lanes each, one log, two daemons that share the work through leases. A failing seed
-//! prints itself and is written to a file; `seeds.txt` holds seeds that once failed, which run first.
+//! Two sources, two targets, two lanes each, one log, two daemons that share the work through leases; the cache of mapping
+//! rows (`drain.rs`) and uuids apart. A failing seed prints itself and is written to a file; `seeds.txt` holds seeds that once
+//! failed, which run first.
 //! `ANABRANCH_SIMULATION_SEEDS=N` runs N seeds, `ANABRANCH_SIMULATION_SEED=S` one and prints its steps.
 
 mod daemon;
+mod drain;
 mod epochs;
 mod feeds;
 mod refresh;
@@ -24,22 +26,30 @@ const SEEDS: u64 = 2_000;
 /// Of targets that keep documents: what differs is the step between documents and progress.
 const DOCUMENT_SEEDS: u64 = SEEDS / 4;
 
-/// The kept seeds and so many more, or those that the environment asks for.
-fn run(keeping: Keeping, kept: Vec<u64>, seeds: u64) {
+/// Of the cache's drain.
+const CACHE_SEEDS: u64 = SEEDS;
+
+/// The kept seeds and so many more, or those that the environment asks for; `world` is told whether it is the only one.
+fn run(kept: Vec<u64>, seeds: u64, world: impl Fn(u64, bool) -> Verdict + Send + Sync + 'static) {
     let given = seeds::number("ANABRANCH_SIMULATION_SEED");
     let asked = || seeds::number("ANABRANCH_SIMULATION_SEEDS").map_or(seeds, |asked| asked * seeds / SEEDS);
     let seeds = given.map_or_else(|| kept.into_iter().chain(0..asked()).collect(), |seed| vec![seed]);
-    seeds::run(seeds, move |seed| world::run(seed, keeping, given.is_some()).verdict).require_success();
+    seeds::run(seeds, move |seed| world(seed, given.is_some())).require_success();
 }
 
 #[test]
 fn whatever_fails_the_store_ends_equal_to_its_sources() {
-    run(Keeping::Rows, seeds::kept(), SEEDS);
+    run(seeds::kept(), SEEDS, |seed, told| world::run(seed, Keeping::Rows, told).verdict);
 }
 
 #[test]
 fn whatever_fails_documents_end_equal_to_their_sources() {
-    run(Keeping::Documents, seeds::kept(), DOCUMENT_SEEDS);
+    run(seeds::kept(), DOCUMENT_SEEDS, |seed, told| world::run(seed, Keeping::Documents, told).verdict);
+}
+
+#[test]
+fn whatever_fails_the_cache_answers_nothing_older_than_what_was_drained() {
+    run(Vec::new(), CACHE_SEEDS, |seed, _| drain::run(seed));
 }
 
 /// Else a seed that failed could not be looked at again.

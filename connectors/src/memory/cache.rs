@@ -1,4 +1,6 @@
-//! A cache in memory: entries and tokens, each step at once. It never expires anything by itself.
+//! A cache in memory: entries and tokens, each request at once when it is due. It never expires an entry by itself.
+//!
+//! A request is for the life in which it was sent, as a connection is.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,7 +11,7 @@ use anabranch_pipeline::lookup::Token;
 use anabranch_pipeline::ports::{Cached, CodeCache, Fill};
 use anabranch_schemas::serial::StoredCode;
 
-use super::lock;
+use super::{Weather, lock, request};
 
 #[derive(Debug, Default, Clone)]
 struct State {
@@ -21,109 +23,161 @@ struct State {
 }
 
 /// One cache server.
-#[derive(Debug, Clone, Default)]
-pub struct MemoryCache(Arc<Mutex<State>>);
+#[derive(Debug, Clone)]
+pub struct MemoryCache {
+    state: Arc<Mutex<State>>,
+    weather: Weather,
+}
+
+impl Default for MemoryCache {
+    fn default() -> Self {
+        Self::new(Weather::calm())
+    }
+}
 
 impl MemoryCache {
+    pub fn new(weather: Weather) -> Self {
+        Self { state: Arc::default(), weather }
+    }
+
     /// Begins another life with what `earlier` held, as a replica that lags does.
     pub fn fail_over_to(&self, earlier: &MemoryCache) {
-        let earlier = lock(&earlier.0).clone();
-        let mut state = lock(&self.0);
+        let earlier = lock(&earlier.state).clone();
+        let mut state = lock(&self.state);
         *state = State { life: state.life + 1, given: state.given, ..earlier };
     }
 
     /// Another server with the same content.
     pub fn copy(&self) -> Self {
-        Self(Arc::new(Mutex::new(lock(&self.0).clone())))
+        let content = lock(&self.state).clone();
+        Self { state: Arc::new(Mutex::new(content)), weather: self.weather.clone() }
     }
 
     /// Loses an entry, as eviction and expiry do.
     pub fn evict(&self, code: &StoredCode) {
-        lock(&self.0).entries.remove(code);
+        lock(&self.state).entries.remove(code);
+    }
+
+    /// Loses everything in the same life, as by a hand's FLUSHALL.
+    pub fn lose_all(&self) {
+        lock(&self.state).clear();
     }
 
     /// What it holds is older than a mark lives.
     pub fn grow_old(&self) {
-        lock(&self.0).is_marked = false;
+        lock(&self.state).is_marked = false;
     }
 
     pub fn time_to_live(&self, code: &StoredCode) -> Option<Duration> {
-        lock(&self.0).entries.get(code).map(|(_, time_to_live)| *time_to_live)
+        lock(&self.state).entries.get(code).map(|(_, time_to_live)| *time_to_live)
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut State) -> T + Send + 'static,
+    ) -> Result<T, Fault> {
+        let (state, life) = (self.state.clone(), lock(&self.state).life);
+        let answer = request(&self.weather, move || {
+            let mut state = lock(&state);
+            (state.life == life).then(|| work(&mut state))
+        });
+        let broken = || Fault::new(Code::CacheUnreachable, "cache", "the connection broke");
+        answer.await.flatten().ok_or_else(broken)
+    }
+}
+
+impl State {
+    fn clear(&mut self) {
+        self.entries.clear();
+        self.tokens.clear();
+        self.is_marked = false;
+    }
+
+    fn begin(&mut self, code: &StoredCode) -> Option<Token> {
+        if self.tokens.contains_key(code) {
+            return None;
+        }
+        self.given += 1;
+        let token = Token(self.given);
+        self.tokens.insert(code.clone(), token);
+        Some(token)
     }
 }
 
 impl CodeCache for MemoryCache {
     async fn get(&self, codes: &[StoredCode]) -> Result<Cached, Fault> {
-        let state = lock(&self.0);
-        let entry = |code| state.entries.get(code).map(|(entry, _)| entry.clone());
-        Ok(Cached { incarnation: state.life.to_string().into(), entries: codes.iter().map(entry).collect() })
+        let codes = codes.to_vec();
+        self.ask(move |state| {
+            let entry = |code| state.entries.get(code).map(|(entry, _)| entry.clone());
+            let entries = codes.iter().map(entry).collect();
+            Cached { incarnation: state.life.to_string().into(), entries }
+        })
+        .await
     }
 
     async fn begin(&self, codes: &[StoredCode]) -> Result<Vec<Option<Token>>, Fault> {
-        let mut state = lock(&self.0);
-        let mut begin = |code: &StoredCode| {
-            if state.tokens.contains_key(code) {
-                return None;
-            }
-            state.given += 1;
-            let token = Token(state.given);
-            state.tokens.insert(code.clone(), token);
-            Some(token)
-        };
-        Ok(codes.iter().map(&mut begin).collect())
+        let codes = codes.to_vec();
+        self.ask(move |state| codes.iter().map(|code| state.begin(code)).collect()).await
     }
 
     async fn finish(&self, fills: &[Fill]) -> Result<usize, Fault> {
-        let mut state = lock(&self.0);
-        let mut stored = 0;
-        for fill in fills {
-            if state.tokens.get(&fill.code) == Some(&fill.token) {
-                state.tokens.remove(&fill.code);
-                state.entries.insert(fill.code.clone(), (fill.entry.clone(), fill.time_to_live));
-                stored += 1;
+        let fills = fills.to_vec();
+        self.ask(move |state| {
+            let mut stored = 0;
+            for fill in fills {
+                if state.tokens.get(&fill.code) == Some(&fill.token) {
+                    state.tokens.remove(&fill.code);
+                    state.entries.insert(fill.code, (fill.entry, fill.time_to_live));
+                    stored += 1;
+                }
             }
-        }
-        Ok(stored)
+            stored
+        })
+        .await
     }
 
     async fn invalidate(&self, codes: &[StoredCode]) -> Result<(), Fault> {
-        let mut state = lock(&self.0);
-        for code in codes {
-            state.entries.remove(code);
-            state.tokens.remove(code);
-        }
-        Ok(())
+        let codes = codes.to_vec();
+        self.ask(move |state| {
+            for code in &codes {
+                state.entries.remove(code);
+                state.tokens.remove(code);
+            }
+        })
+        .await
     }
 
     async fn incarnation(&self) -> Result<String, Fault> {
-        Ok(lock(&self.0).life.to_string())
+        self.ask(|state| state.life.to_string()).await
     }
 
     async fn clear(&self) -> Result<(), Fault> {
-        let mut state = lock(&self.0);
-        state.entries.clear();
-        state.tokens.clear();
-        state.is_marked = false;
-        Ok(())
+        self.ask(State::clear).await
     }
 
     async fn shorten(&self, time_to_live: Duration) -> Result<(), Fault> {
-        for (_, longest) in lock(&self.0).entries.values_mut() {
-            *longest = time_to_live.min(*longest);
-        }
-        Ok(())
+        self.ask(move |state| {
+            for (_, longest) in state.entries.values_mut() {
+                *longest = time_to_live.min(*longest);
+            }
+        })
+        .await
     }
 
     async fn mark(&self, incarnation: &str) -> Result<(), Fault> {
-        let mut state = lock(&self.0);
-        if state.life.to_string() != incarnation {
-            return Err(Fault::new(Code::CacheRejected, "cache", "it began another life"));
+        let incarnation = incarnation.to_owned();
+        let is_marked = move |state: &mut State| {
+            let is_meant = state.life.to_string() == incarnation;
+            state.is_marked |= is_meant;
+            is_meant
+        };
+        match self.ask(is_marked).await? {
+            true => Ok(()),
+            false => Err(Fault::new(Code::CacheRejected, "cache", "it began another life")),
         }
-        state.is_marked = true;
-        Ok(())
     }
 
     async fn is_marked(&self) -> Result<bool, Fault> {
-        Ok(lock(&self.0).is_marked)
+        self.ask(|state| state.is_marked).await
     }
 }

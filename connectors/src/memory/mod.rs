@@ -9,6 +9,7 @@ mod binlog;
 mod cache;
 mod lease;
 mod log;
+mod mapping;
 mod marks;
 mod source;
 mod store;
@@ -26,6 +27,7 @@ use tokio::time::Instant;
 pub use cache::MemoryCache;
 pub use lease::{MemoryLease, MemoryLeases};
 pub use log::{MemoryLog, MemoryReader, MemoryWriter};
+pub use mapping::MemoryMapping;
 pub use marks::MemoryMarks;
 pub use source::{Group, MemoryReading, MemorySource, ScriptedRow, Transaction};
 pub use store::{Keeping, MemoryStore, MemoryTarget, StoredRow};
@@ -91,6 +93,30 @@ impl Weather {
         sky.strikes += u64::from(strikes);
         strikes
     }
+}
+
+/// In a thousand requests: lost on the way.
+const LOST: u32 = 10;
+/// In a thousand requests: done, but the answer is lost.
+const UNHEARD: u32 = 20;
+
+/// A request that reaches its server when it is due, whether or not the sender is still there; `None` when the connection
+/// broke, before or behind it.
+async fn request<T: Send + 'static>(
+    weather: &Weather,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    if weather.strikes_in(LOST) {
+        return None;
+    }
+    let delay = weather.delay();
+    let under_way = tokio::spawn(async move {
+        tokio::time::sleep(delay).await;
+        work()
+    });
+    let answer = under_way.await.ok()?;
+    weather.pause().await;
+    (!weather.strikes_in(UNHEARD)).then_some(answer)
 }
 
 /// Stops the tasks of a process as SIGSTOP does. Those that wait are woken in the order in which they came, so a run

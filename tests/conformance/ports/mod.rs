@@ -39,6 +39,7 @@ pub mod cache;
 pub mod lease;
 pub mod log;
 pub mod marks;
+pub mod outbox;
 pub mod rows;
 pub mod source;
 pub mod store;

@@ -1,0 +1,187 @@
+//! Mapping tables in memory, and the outbox of their cache: a flush changes both in one step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::lookup::{Claim, Claims};
+use anabranch_pipeline::ports::{CacheRecord, MappingStore, OUTBOX_KEPT, Outbox, OutboxRow};
+use anabranch_schemas::serial::StoredCode;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::{Weather, lock, request};
+
+/// Values that a flush has touched.
+#[derive(Debug)]
+struct Noted {
+    codes: Vec<StoredCode>,
+    written_at: Instant,
+    drained_at: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sets: BTreeMap<StoredCode, Vec<Claim>>,
+    outbox: BTreeMap<u64, Noted>,
+    flushes: u64,
+    /// Rows that were drained, also those that became pending again.
+    drained: BTreeSet<u64>,
+    record: Option<CacheRecord>,
+}
+
+/// One target's mapping tables.
+#[derive(Debug, Clone)]
+pub struct MemoryMapping {
+    state: Arc<Mutex<State>>,
+    touched: Arc<Notify>,
+    weather: Weather,
+}
+
+impl MemoryMapping {
+    pub fn new(weather: Weather) -> Self {
+        Self { state: Arc::default(), touched: Arc::default(), weather }
+    }
+
+    /// Gives each code this set, and notes that it was touched; the outbox row's id.
+    pub fn flush(&self, sets: Vec<(StoredCode, Vec<Claim>)>) -> u64 {
+        let mut state = lock(&self.state);
+        state.flushes += 1;
+        let (id, codes) = (state.flushes, sets.iter().map(|(code, _)| code.clone()).collect());
+        state.sets.extend(sets);
+        state.outbox.insert(id, Noted { codes, written_at: Instant::now(), drained_at: None });
+        self.touched.notify_waiters();
+        id
+    }
+
+    /// The same by a lane that knows of no cache.
+    pub fn flush_without_cache(&self, sets: Vec<(StoredCode, Vec<Claim>)>) {
+        let mut state = lock(&self.state);
+        state.sets.extend(sets);
+        state.record = None;
+    }
+
+    /// The set of a code, at once.
+    pub fn set(&self, code: &StoredCode) -> Vec<Claim> {
+        lock(&self.state).sets.get(code).cloned().unwrap_or_default()
+    }
+
+    /// Whether the row of a flush was ever drained.
+    pub fn was_drained(&self, id: u64) -> bool {
+        lock(&self.state).drained.contains(&id)
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut State) -> T + Send + 'static,
+    ) -> Result<T, Fault> {
+        let state = self.state.clone();
+        let answer = request(&self.weather, move || work(&mut lock(&state))).await;
+        answer.ok_or_else(|| Fault::new(Code::TargetUnreachable, "target", "the connection broke"))
+    }
+}
+
+impl MappingStore for MemoryMapping {
+    async fn claims(&self, codes: &[StoredCode], limit: usize) -> Result<Vec<Claims>, Fault> {
+        let codes = codes.to_vec();
+        self.ask(move |state| codes.iter().map(|code| state.claims(code, None, limit)).collect()).await
+    }
+
+    async fn page(&self, code: &StoredCode, after: Option<&Claim>, limit: usize) -> Result<Claims, Fault> {
+        let (code, after) = (code.clone(), after.cloned());
+        self.ask(move |state| state.claims(&code, after.as_ref(), limit)).await
+    }
+}
+
+impl State {
+    fn claims(&self, code: &StoredCode, after: Option<&Claim>, limit: usize) -> Claims {
+        let set = self.sets.get(code).map(Vec::as_slice).unwrap_or_default();
+        let behind: Vec<&Claim> =
+            set.iter().filter(|claim| after.is_none_or(|after| *claim > after)).collect();
+        let is_cut = behind.len() > limit;
+        Claims { claims: behind.into_iter().take(limit).cloned().collect(), is_cut }
+    }
+
+    fn is_recorded(&self, incarnation: &str) -> bool {
+        self.record.as_ref().is_some_and(|record| record.incarnation == incarnation)
+    }
+
+    fn pending(&self) -> impl Iterator<Item = (&u64, &Noted)> {
+        self.outbox.iter().filter(|(_, noted)| noted.drained_at.is_none())
+    }
+}
+
+impl Outbox for MemoryMapping {
+    async fn pending(&self, rows: usize) -> Result<Vec<OutboxRow>, Fault> {
+        self.ask(move |state| {
+            let pending = state.pending().take(rows);
+            pending.map(|(id, noted)| OutboxRow { id: *id, codes: noted.codes.clone() }).collect()
+        })
+        .await
+    }
+
+    fn touched(&self) -> impl Future<Output = ()> + Send {
+        self.touched.notified()
+    }
+
+    async fn drained(&self, ids: &[u64], incarnation: &str) -> Result<(), Fault> {
+        let (ids, incarnation) = (ids.to_vec(), incarnation.to_owned());
+        self.ask(move |state| {
+            if !state.is_recorded(&incarnation) {
+                return;
+            }
+            for id in ids {
+                if let Some(noted) = state.outbox.get_mut(&id) {
+                    noted.drained_at = Some(Instant::now());
+                    state.drained.insert(id);
+                }
+            }
+        })
+        .await
+    }
+
+    async fn repeat(&self) -> Result<(), Fault> {
+        self.ask(|state| state.outbox.values_mut().for_each(|noted| noted.drained_at = None)).await
+    }
+
+    async fn forget(&self) -> Result<(), Fault> {
+        let is_kept = |noted: &Noted| noted.drained_at.is_none_or(|at| at.elapsed() < OUTBOX_KEPT);
+        self.ask(move |state| state.outbox.retain(|_, noted| is_kept(noted))).await
+    }
+
+    async fn record(&self) -> Result<Option<CacheRecord>, Fault> {
+        self.ask(|state| state.record.clone()).await
+    }
+
+    async fn begin(&self, record: &CacheRecord) -> Result<(), Fault> {
+        let begun = record.clone();
+        self.ask(move |state| {
+            let time_to_live = state.record.as_ref().map_or(begun.time_to_live, |known| known.time_to_live);
+            state.record = Some(CacheRecord { time_to_live, ..begun });
+        })
+        .await
+    }
+
+    async fn settle(&self, round: &str, incarnation: &str) -> Result<(), Fault> {
+        let (round, incarnation) = (round.to_owned(), incarnation.to_owned());
+        self.ask(move |state| {
+            if let Some(record) = state.record.as_mut().filter(|record| record.incarnation == round) {
+                record.incarnation = incarnation;
+            }
+        })
+        .await
+    }
+
+    async fn set_time_to_live(&self, time_to_live: Duration) -> Result<(), Fault> {
+        self.ask(move |state| state.record.iter_mut().for_each(|record| record.time_to_live = time_to_live))
+            .await
+    }
+
+    async fn delay(&self) -> Result<Duration, Fault> {
+        self.ask(|state| {
+            state.pending().next().map_or(Duration::ZERO, |(_, noted)| noted.written_at.elapsed())
+        })
+        .await
+    }
+}

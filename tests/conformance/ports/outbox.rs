@@ -1,0 +1,158 @@
+//! The outbox of mapping tables: what is pending, who has a say, what a new life of the cache finds.
+
+use std::time::Duration;
+
+use anabranch_connectors::memory::{MemoryMapping, Weather};
+use anabranch_connectors::mysql::target::{MysqlLane, MysqlOutbox};
+use anabranch_pipeline::deliver::Progress;
+use anabranch_pipeline::ports::{CacheRecord, Outbox};
+use anabranch_schemas::change::Action;
+use anabranch_schemas::serial::StoredCode;
+
+use super::cache::{LONG, code, set};
+use crate::derived::Place;
+use crate::store_mapping::{TABLES, apply, boxed, lane};
+
+/// Mapping tables of one target, with a lane that notes what it touches and one that does not.
+pub trait Ground {
+    type Outbox: Outbox;
+
+    async fn start() -> Self;
+    fn outbox(&self) -> &Self::Outbox;
+    /// One flush that touches this code alone.
+    async fn flush(&mut self, code: &StoredCode);
+    async fn flush_without_cache(&mut self, code: &StoredCode);
+}
+
+pub struct Twin(MemoryMapping);
+
+impl Ground for Twin {
+    type Outbox = MemoryMapping;
+
+    async fn start() -> Self {
+        Self(MemoryMapping::new(Weather::calm()))
+    }
+
+    fn outbox(&self) -> &MemoryMapping {
+        &self.0
+    }
+
+    async fn flush(&mut self, code: &StoredCode) {
+        self.0.flush(vec![(code.clone(), set(1))]);
+    }
+
+    async fn flush_without_cache(&mut self, code: &StoredCode) {
+        self.0.flush_without_cache(vec![(code.clone(), set(1))]);
+    }
+}
+
+pub struct Server {
+    place: Place,
+    outbox: MysqlOutbox,
+    positions: u64,
+}
+
+impl Server {
+    /// By a lane as a new process has it.
+    async fn insert(&mut self, is_cached: bool, code: &StoredCode) {
+        self.positions += 1;
+        self.place.is_cached = is_cached;
+        let (mut lane, progress): (MysqlLane, Progress) = lane(&self.place).await;
+        let row = boxed(self.positions, code.as_bytes());
+        apply(&mut lane, progress, vec![(self.positions, 0, Action::Insert { after: row })]).await;
+    }
+}
+
+impl Ground for Server {
+    type Outbox = MysqlOutbox;
+
+    async fn start() -> Self {
+        let place = Place { mapping_tables: TABLES, is_cached: true, ..Place::new().await };
+        place.target("target-a").setup().await.unwrap();
+        let outbox = place.target("target-a").outbox("serials").unwrap();
+        Self { place, outbox, positions: 0 }
+    }
+
+    fn outbox(&self) -> &MysqlOutbox {
+        &self.outbox
+    }
+
+    async fn flush(&mut self, code: &StoredCode) {
+        self.insert(true, code).await;
+    }
+
+    async fn flush_without_cache(&mut self, code: &StoredCode) {
+        self.insert(false, code).await;
+    }
+}
+
+on_twin_and_server!(Twin, Server:
+    what_was_touched_is_pending_in_order_until_it_is_said_to_be_drained,
+    only_who_knows_the_record_has_a_say,
+    a_flush_that_notes_nothing_takes_the_record_away,
+    a_record_keeps_the_time_to_live_that_it_began_with_until_that_is_set,
+);
+
+fn record(incarnation: &str, time_to_live: Duration) -> CacheRecord {
+    CacheRecord { incarnation: incarnation.to_owned(), time_to_live }
+}
+
+async fn pending(outbox: &impl Outbox) -> (Vec<u64>, Vec<StoredCode>) {
+    let rows = outbox.pending(10).await.unwrap();
+    (rows.iter().map(|row| row.id).collect(), rows.into_iter().flat_map(|row| row.codes).collect())
+}
+
+async fn what_was_touched_is_pending_in_order_until_it_is_said_to_be_drained(mut ground: impl Ground) {
+    let codes = ["A", "B", "C"].map(code);
+    assert_eq!(ground.outbox().delay().await.unwrap(), Duration::ZERO);
+    for code in &codes {
+        ground.flush(code).await;
+    }
+    let outbox = ground.outbox();
+    let (ids, touched) = pending(outbox).await;
+    assert_eq!(touched, codes);
+    assert_eq!(outbox.pending(2).await.unwrap().len(), 2, "the oldest, as many as are asked for");
+    outbox.begin(&record("life", LONG)).await.unwrap();
+    outbox.drained(&ids[..2], "life").await.unwrap();
+    assert_eq!(pending(outbox).await.1, codes[2..]);
+    outbox.forget().await.unwrap();
+    outbox.repeat().await.unwrap();
+    assert_eq!(pending(outbox).await.1, codes, "what was drained lately is kept for another life");
+}
+
+async fn only_who_knows_the_record_has_a_say(mut ground: impl Ground) {
+    ground.flush(&code("A")).await;
+    let outbox = ground.outbox();
+    let (ids, _) = pending(outbox).await;
+    outbox.drained(&ids, "life").await.unwrap();
+    assert_eq!(pending(outbox).await.0, ids, "there is no record");
+    outbox.begin(&record("round", LONG)).await.unwrap();
+    outbox.drained(&ids, "life").await.unwrap();
+    outbox.settle("another round", "life").await.unwrap();
+    assert_eq!(pending(outbox).await.0, ids);
+    assert_eq!(outbox.record().await.unwrap(), Some(record("round", LONG)));
+    outbox.drained(&ids, "round").await.unwrap();
+    outbox.settle("round", "life").await.unwrap();
+    assert!(pending(outbox).await.0.is_empty());
+    assert_eq!(outbox.record().await.unwrap(), Some(record("life", LONG)));
+}
+
+async fn a_flush_that_notes_nothing_takes_the_record_away(mut ground: impl Ground) {
+    ground.outbox().begin(&record("life", LONG)).await.unwrap();
+    ground.flush(&code("A")).await;
+    assert!(ground.outbox().record().await.unwrap().is_some());
+    ground.flush_without_cache(&code("B")).await;
+    assert_eq!(ground.outbox().record().await.unwrap(), None);
+    assert_eq!(pending(ground.outbox()).await.1, [code("A")]);
+}
+
+async fn a_record_keeps_the_time_to_live_that_it_began_with_until_that_is_set(ground: impl Ground) {
+    let outbox = ground.outbox();
+    outbox.set_time_to_live(LONG).await.unwrap();
+    assert_eq!(outbox.record().await.unwrap(), None, "there is nothing to set it of");
+    outbox.begin(&record("life", LONG)).await.unwrap();
+    outbox.begin(&record("round", LONG / 2)).await.unwrap();
+    assert_eq!(outbox.record().await.unwrap(), Some(record("round", LONG)));
+    outbox.set_time_to_live(LONG / 2).await.unwrap();
+    assert_eq!(outbox.record().await.unwrap(), Some(record("round", LONG / 2)));
+}
