@@ -161,7 +161,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
                 opened => return Ok(Feed::after(opened?)),
             }
         }
-        let mut waits = false;
+        let (mut waits, mut is_awaited) = (false, false);
         loop {
             let Some(end) = self.log.end(source).await? else {
                 if progress.is_apart() {
@@ -170,6 +170,12 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
                 }
                 return Ok(Feed::at(self.log.reader(source, ReadFrom::At(Lsn::ZERO)).await?));
             };
+            // A stream that was lost begins with a place of the past, and then tells the present epoch.
+            let is_behind = end.envelope.position.epoch() < progress.highest_position.epoch();
+            if progress.is_apart() && is_behind && !std::mem::replace(&mut is_awaited, true) {
+                sleep(JOIN_INTERVAL).await;
+                continue;
+            }
             if let Some(feed) = self.join(progress, hole, None).await? {
                 return Ok(feed);
             }
