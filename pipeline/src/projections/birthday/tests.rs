@@ -103,14 +103,14 @@ fn each_kind_of_change_becomes_its_mutations() {
 }
 
 #[test]
-fn a_withdrawal_drops_what_was_to_be_written_before_it_and_keeps_what_came_after() {
+fn a_withdrawal_deletes_what_was_to_be_written_before_it_and_keeps_what_came_after() {
     let (flush, _) = flush_of(vec![
         Action::Insert { after: row(7, date(1, 1)) },
         Action::Withdraw,
         Action::Insert { after: row(8, date(1, 1)) },
     ]);
     assert_eq!(flush.withdrawals, [(table(0).shard, lsn(2))]);
-    assert_eq!(texts(&flush), ["0101 8 upsert 01-01 @3"]);
+    assert_eq!(texts(&flush), ["0101 7 delete @2", "0101 8 upsert 01-01 @3"]);
 }
 
 #[test]
