@@ -139,7 +139,7 @@ pub trait RowSource: Send + Sync {
     fn tables(&self) -> impl Future<Output = Result<Vec<TableIdentity<'static>>, Fault>> + Send;
 
     /// At most `rows` rows of a table behind `after`, of the present server; fewer when they are large. The mark is said
-    /// in `epoch`. Values are those that the table's changes have.
+    /// in `epoch`. Values are those that the table's changes have. A TRUNCATE behind the mark may be a transient fault.
     fn chunk(
         &self,
         table: &TableIdentity<'static>,

@@ -110,6 +110,7 @@ fn meaning(number: u16) -> &'static str {
         1213 => "deadlock",
         1236 => "the binlog cannot be read from there",
         1290 | 1836 => "the server is read-only",
+        1412 => "the table was changed as a whole since the snapshot",
         _ => "see the server's error list",
     }
 }
