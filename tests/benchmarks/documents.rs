@@ -7,10 +7,12 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::search::{SearchLane, SearchTarget};
-use anabranch_demo::SearchServer;
+use anabranch_demo::{DemoError, SearchServer};
+
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::deliver::{Cell, Flush, MutationAction, OrderedMutation};
 use anabranch_pipeline::projections::{LaneScope, Projection};
@@ -32,6 +34,8 @@ const BAR: f64 = 0.80;
 const CONNECTIONS: usize = 4;
 /// The two that the loader tries; the better one is the limit.
 const REQUEST_DOCUMENTS: [usize; 2] = [1_000, 5_000];
+/// Before a request is sent again that a busy server refused.
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// Rows of a lane's flush at most: within it only the last change of a document is written.
 const FLUSH_ROWS: usize = 20_000;
 
@@ -175,7 +179,13 @@ async fn run(site: &Site<'_>, target: &SearchTarget, work: &Work) -> Measured {
     let meter = Meter::start(&[site.pid(SEARCH)]);
     let runs = work.connections.iter().map(async |requests| {
         for request in requests {
-            let answer = server.send("load by hand", Method::POST, &path, request.clone()).await;
+            let send = async || server.send("load by hand", Method::POST, &path, request.clone()).await;
+            let mut answer = send().await;
+            // The server's memory is full: as any loader, it waits.
+            while matches!(&answer, Err(DemoError::Search { reason, .. }) if reason.starts_with("429")) {
+                tokio::time::sleep(BUSY_PAUSE).await;
+                answer = send().await;
+            }
             assert_eq!(answer.expect("it takes them")["errors"], false);
         }
     });
