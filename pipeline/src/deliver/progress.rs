@@ -18,6 +18,18 @@ pub struct LaneId {
     pub lane: u32,
 }
 
+impl LaneId {
+    /// Of its metrics.
+    pub(super) fn labels(&self) -> [(&'static str, String); 4] {
+        [
+            ("projection", self.projection.clone()),
+            ("target", self.target.clone()),
+            ("source", self.source.clone()),
+            ("lane", self.lane.to_string()),
+        ]
+    }
+}
+
 /// `birthday/target/source-a/0`.
 impl fmt::Display for LaneId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

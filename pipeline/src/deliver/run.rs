@@ -322,12 +322,7 @@ struct Meters {
 
 impl Meters {
     fn of(id: &LaneId) -> Self {
-        let labels = [
-            ("projection", id.projection.clone()),
-            ("target", id.target.clone()),
-            ("source", id.source.clone()),
-            ("lane", id.lane.to_string()),
-        ];
+        let labels = id.labels();
         Self {
             rows: counter!(names::LANE_ROWS, &labels),
             flushes: counter!(names::LANE_FLUSHES, &labels),
