@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use anabranch_schemas::shard::ShardId;
 use bytes::Bytes;
 
 use crate::capture::BatchBuilder;
-use crate::deliver::{Flush, Progress};
+use crate::deliver::{Cell, Claimed, Flush, Progress};
 use crate::error::Fault;
 use crate::lookup::{Claim, Claims, Token};
 
@@ -249,6 +250,38 @@ pub trait LaneStore: Send {
     fn is_atomic(&self) -> bool {
         true
     }
+}
+
+/// Rows that are looked for in one derived table: all that the source row of this key could have there.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sought {
+    /// Index into the projection's list of derived tables.
+    pub table: u32,
+    pub shard: ShardId,
+    /// Key of the source row, see [`crate::projections::Projection::source_key`].
+    pub key: Cell,
+}
+
+/// The derived tables of one projection on one target, read as they stand. Nothing is locked, and no snapshot kept.
+pub trait DerivedRows: Send + Sync {
+    /// Visits at most `limit` rows of a table whose shard lies in `shards`, in an order of the store's own, behind
+    /// `after`. Where the next page begins; `None` = there are no more. What stands through all pages is visited once;
+    /// what comes or goes meanwhile may be or not.
+    fn page(
+        &self,
+        table: u32,
+        shards: RangeInclusive<ShardId>,
+        after: Option<&ChunkKey>,
+        limit: NonZeroUsize,
+        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+    ) -> impl Future<Output = Result<Option<ChunkKey>, Fault>> + Send;
+
+    /// Visits every row that stands for what is sought; all that was committed before the call is seen.
+    fn rows(
+        &self,
+        sought: &[Sought],
+        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+    ) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
 /// Mapping rows by value: the truth behind the cache.

@@ -14,7 +14,9 @@ mod rewind;
 mod run;
 mod window;
 
-pub use mutation::{Cell, DerivedTable, Flush, Mutation, MutationAction, OrderedMutation, TableShape};
+pub use mutation::{
+    Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, OrderedMutation, TableShape,
+};
 pub use progress::{LaneId, Progress};
 pub use refresh_progress::{InvalidRefresh, Refresh, Scope, TableRefresh, request_refresh};
 pub use rewind::{Past, Rewind, fence, rewind};

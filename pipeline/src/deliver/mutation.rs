@@ -39,6 +39,48 @@ pub enum Cell {
     Bytes(Box<[u8]>),
 }
 
+impl Cell {
+    pub fn borrowed(&self) -> CellRef<'_> {
+        match self {
+            Self::Null => CellRef::Null,
+            Self::Int(number) => CellRef::Int(*number),
+            Self::UInt(number) => CellRef::UInt(*number),
+            Self::Bytes(bytes) => CellRef::Bytes(bytes),
+        }
+    }
+}
+
+/// A [`Cell`] without a copy of its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CellRef<'a> {
+    Null,
+    Int(i64),
+    UInt(u64),
+    Bytes(&'a [u8]),
+}
+
+impl CellRef<'_> {
+    pub fn to_owned(self) -> Cell {
+        match self {
+            Self::Null => Cell::Null,
+            Self::Int(number) => Cell::Int(number),
+            Self::UInt(number) => Cell::UInt(number),
+            Self::Bytes(bytes) => Cell::Bytes(bytes.into()),
+        }
+    }
+}
+
+/// A derived row: as it stands, or as it should.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claimed<'a> {
+    /// Index into the projection's list of derived tables.
+    pub table: u32,
+    pub shard: ShardId,
+    /// Key columns beside the shard.
+    pub key: &'a [CellRef<'a>],
+    pub values: &'a [CellRef<'a>],
+}
+
 /// What happens to one claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MutationAction {

@@ -8,12 +8,12 @@
 use std::sync::Arc;
 
 use anabranch_schemas::birthday::{Layout, MonthDay, TABLES};
-use anabranch_schemas::change::{Change, Value};
+use anabranch_schemas::change::{Change, TableIdentity, Value};
 use anabranch_schemas::sql;
 
 use super::{Defect, Defects, LaneScope, ProjectedTable, push_if_owned, share_out};
 use crate::config::BirthdayTables;
-use crate::deliver::{Cell, DerivedTable, Flush, Mutation, MutationAction, TableShape};
+use crate::deliver::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, TableShape};
 
 /// One table of the birthday layer.
 static SHAPE: TableShape =
@@ -114,6 +114,21 @@ impl Birthday {
                 self.config.layout.database(databases, claim.user_id, claim.day) * TABLES + day
             }
         }
+    }
+
+    pub(super) fn claims(
+        &self,
+        table: &TableIdentity<'_>,
+        row: &[Value<'_>],
+        mut visit: impl FnMut(Claimed<'_>),
+    ) {
+        let Ok(claim) = claim(row) else { return };
+        visit(Claimed {
+            table: self.table_of(claim),
+            shard: table.shard,
+            key: &[CellRef::UInt(claim.user_id)],
+            values: &[self.days[claim.day.ordinal() as usize][0].borrowed()],
+        });
     }
 
     pub(super) fn project(

@@ -12,7 +12,7 @@ pub mod serial_mapping;
 use std::collections::BTreeMap;
 
 use anabranch_schemas::birthday::BirthdayDefect;
-use anabranch_schemas::change::{Change, Entity};
+use anabranch_schemas::change::{Change, Entity, TableIdentity, Value};
 use anabranch_schemas::serial::{OddCode, UuidDefect};
 
 pub use self::assignment::Assignment;
@@ -20,7 +20,7 @@ use self::birthday::{Birthday, UserIdDefect};
 use self::serial_documents::SerialDocuments;
 use self::serial_mapping::SerialMapping;
 use crate::config::{ProjectionConfig, ProjectionKind};
-use crate::deliver::{DerivedTable, Flush, Mutation};
+use crate::deliver::{CellRef, Claimed, DerivedTable, Flush, Mutation};
 
 /// A derived table and who owns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,6 +176,24 @@ impl Projection {
             Self::SerialMapping(mapping) => mapping.fingerprint(target),
             Self::SerialDocuments(documents) => documents.fingerprint(),
         }
+    }
+
+    /// Visits what a source row claims, on whatever target. A row with a defect that names no claim has none.
+    pub fn claims(&self, table: &TableIdentity<'_>, row: &[Value<'_>], visit: impl FnMut(Claimed<'_>)) {
+        match self {
+            Self::Birthday(birthday) => birthday.claims(table, row, visit),
+            Self::SerialMapping(mapping) => mapping.claims(table, row, visit),
+            Self::SerialDocuments(documents) => documents.claims(table, row, visit),
+        }
+    }
+
+    /// The part of a derived row's key that is the key of its source row: the entity's first field.
+    pub fn source_key<'a>(&self, key: &[CellRef<'a>]) -> Option<CellRef<'a>> {
+        let place = match self {
+            Self::Birthday(_) | Self::SerialDocuments(_) => 0,
+            Self::SerialMapping(_) => 1,
+        };
+        key.get(place).copied()
     }
 
     /// Adds to `flush` what the change asks of the tables in `scope`.

@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use anabranch_schemas::change::{Change, Entity, Value};
+use anabranch_schemas::change::{Change, Entity, TableIdentity, Value};
 use anabranch_schemas::{search, serial};
 
 use super::{Defect, Defects, LaneScope, ProjectedTable, push_if_owned};
 use crate::config::DocumentIndex;
-use crate::deliver::{Cell, DerivedTable, Flush, Mutation, MutationAction, TableShape};
+use crate::deliver::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, TableShape};
 
 /// The document: its fields are the captured columns and where the row lies. The store adds shard, version and source.
 static SHAPE: TableShape = TableShape {
@@ -60,6 +60,24 @@ impl SerialDocuments {
         format!("serial_documents, index {}, {} lanes", self.config.index, self.lanes)
     }
 
+    pub(super) fn claims(
+        &self,
+        table: &TableIdentity<'_>,
+        row: &[Value<'_>],
+        mut visit: impl FnMut(Claimed<'_>),
+    ) {
+        let Ok(uuid) = serial::uuid(row.get(UUID).unwrap_or(&Value::Null)) else { return };
+        let fields = fields(table, row);
+        let values: Vec<CellRef<'_>> = fields.iter().map(Cell::borrowed).collect();
+        let key = [CellRef::Bytes(&uuid)];
+        visit(Claimed { table: self.table_of(&uuid), shard: table.shard, key: &key, values: &values });
+    }
+
+    /// The part of the index that a device's documents are in.
+    pub fn table_of(&self, uuid: &[u8]) -> u32 {
+        crc32fast::hash(uuid) % self.lanes
+    }
+
     pub(super) fn project(
         &self,
         change: &Change<'_, '_>,
@@ -84,7 +102,7 @@ impl SerialDocuments {
         };
         let mut push = |uuid: &[u8], action| {
             let key = Box::new([Cell::Bytes(uuid.into())]);
-            let table = crc32fast::hash(uuid) % self.lanes;
+            let table = self.table_of(uuid);
             let mutation = Mutation { table, shard: change.table.shard, key, lsn: change.lsn, action };
             push_if_owned(&self.tables, scope, flush, mutation);
         };
@@ -94,19 +112,19 @@ impl SerialDocuments {
             push(old, MutationAction::Delete);
         }
         if let (Some(new), Some(row)) = (&new, after) {
-            push(new, MutationAction::Upsert(fields(change, row)));
+            push(new, MutationAction::Upsert(fields(&change.table, row)));
         }
     }
 }
 
 /// The captured columns behind the uuid, and the place.
-fn fields(change: &Change<'_, '_>, row: &[Value<'_>]) -> Arc<[Cell]> {
+fn fields(table: &TableIdentity<'_>, row: &[Value<'_>]) -> Arc<[Cell]> {
     let captured = (UUID + 1)..Entity::SerialCode.fields().len();
     let cell = |field| match row.get(field).and_then(serial::text) {
         Some(text) if !text.is_empty() => Cell::Bytes(text.as_ref().into()),
         _ => Cell::Null,
     };
-    let place = [&change.table.database, &change.table.table];
+    let place = [&table.database, &table.table];
     captured.map(cell).chain(place.map(|name| Cell::Bytes(name.as_bytes().into()))).collect()
 }
 

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use anabranch_schemas::change::{Change, Value};
+use anabranch_schemas::change::{Change, TableIdentity, Value};
 use anabranch_schemas::serial::{
     self, CodeDefect, CodeKind, LENGTH_CLASSES, LengthClass, OddCode, StoredCode,
 };
@@ -14,7 +14,7 @@ use anabranch_schemas::sql;
 
 use super::{Defect, Defects, LaneScope, ProjectedTable, push_if_owned, share_out};
 use crate::config::MappingTables;
-use crate::deliver::{Cell, DerivedTable, Flush, Mutation, MutationAction, TableShape};
+use crate::deliver::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, TableShape};
 
 /// One table of the mapping layer.
 static SHAPE: TableShape =
@@ -75,6 +75,24 @@ impl SerialMapping {
     pub fn table_of(&self, value: &StoredCode) -> u32 {
         let tables = self.config.tables.get();
         value.length_class() as u32 * tables + value.table(tables)
+    }
+
+    pub(super) fn claims(
+        &self,
+        table: &TableIdentity<'_>,
+        row: &[Value<'_>],
+        mut visit: impl FnMut(Claimed<'_>),
+    ) {
+        let Ok(uuid) = serial::uuid(row.get(UUID).unwrap_or(&Value::Null)) else { return };
+        for kind in CodeKind::ALL {
+            let Some(value) = code(row, kind).and_then(|code| StoredCode::new(kind, &code)) else { continue };
+            let key = [
+                CellRef::Bytes(value.as_bytes()),
+                CellRef::Bytes(&uuid),
+                CellRef::UInt(kind.number().into()),
+            ];
+            visit(Claimed { table: self.table_of(&value), shard: table.shard, key: &key, values: &[] });
+        }
     }
 
     pub(super) fn project(
