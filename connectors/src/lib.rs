@@ -3,6 +3,7 @@
 pub mod memory;
 pub mod mysql;
 pub mod nats;
+mod place;
 mod progress;
 pub mod redis;
 pub mod search;

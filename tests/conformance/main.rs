@@ -13,6 +13,7 @@ mod log_server;
 mod lookup;
 mod nats;
 mod ports;
+mod rows;
 mod search;
 mod source;
 mod source_fail_over;

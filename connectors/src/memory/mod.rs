@@ -11,6 +11,7 @@ mod lease;
 mod log;
 mod mapping;
 mod marks;
+mod rows;
 mod source;
 mod store;
 mod stream;
@@ -29,6 +30,7 @@ pub use lease::{MemoryLease, MemoryLeases};
 pub use log::{MemoryLog, MemoryReader, MemoryWriter};
 pub use mapping::MemoryMapping;
 pub use marks::MemoryMarks;
+pub use rows::MemoryRows;
 pub use source::{Group, MemoryReading, MemorySource, ScriptedRow, Transaction};
 pub use store::{Keeping, MemoryStore, MemoryTarget, StoredRow};
 

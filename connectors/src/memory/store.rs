@@ -4,6 +4,7 @@
 //! A flush reaches the server when it is due, whether or not the process that sent it is still there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,12 +15,8 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use tokio::time::Instant;
 
-use super::{Weather, lock};
+use super::{LOST, UNHEARD, Weather, lock};
 
-/// In a thousand commits: the connection breaks before it.
-const LOST: u32 = 10;
-/// In a thousand commits: done, but the answer is lost.
-const UNHEARD: u32 = 20;
 /// For so long a server of documents remembers that something was removed, and takes it for a newer version.
 const REMEMBERED: Duration = Duration::from_millis(300);
 /// For so long who has removed writes nothing.
@@ -93,6 +90,16 @@ impl MemoryTarget {
     /// Every row: (table, shard, key) → (version, values).
     pub fn rows(&self) -> BTreeMap<Claim, StoredRow> {
         self.with(|state| state.rows.clone())
+    }
+
+    /// Every row behind a claim, in the order of claims.
+    pub(super) fn rows_from(&self, from: Bound<Claim>) -> Vec<(Claim, StoredRow)> {
+        let owned = |(claim, row): (&Claim, &StoredRow)| (claim.clone(), row.clone());
+        self.with(|state| state.rows.range((from, Bound::Unbounded)).map(owned).collect())
+    }
+
+    pub(super) fn weather(&self) -> &Weather {
+        &self.weather
     }
 
     /// Progress of the lanes of one source that have begun.

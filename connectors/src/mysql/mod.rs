@@ -2,6 +2,7 @@
 
 pub mod connection;
 pub mod error;
+mod keyset;
 mod pool;
 pub mod source;
 pub mod target;

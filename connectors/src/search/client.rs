@@ -51,10 +51,13 @@ impl Answer {
     /// The body as what it must be.
     pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, Fault> {
         // The parser's error names line and column; it quotes values of the wrong type, so it stays out.
-        serde_json::from_slice(&self.body).map_err(|_| {
-            Fault::new(Code::TargetRejected, &self.subject, "its answer cannot be understood")
-                .needs("OpenSearch or Elasticsearch at this address")
-        })
+        serde_json::from_slice(&self.body).map_err(|_| self.odd())
+    }
+
+    /// The fault of an answer that is not what it must be.
+    pub(super) fn odd(&self) -> Fault {
+        Fault::new(Code::TargetRejected, &self.subject, "its answer cannot be understood")
+            .needs("OpenSearch or Elasticsearch at this address")
     }
 
     /// The fault that a status which is no success stands for.

@@ -46,16 +46,25 @@ pub(super) struct Found {
     pub(super) term: u64,
 }
 
+/// What a query hits, as many as it asks for.
+pub(super) async fn search<H: DeserializeOwned>(
+    client: &Client,
+    index: &str,
+    query: &Value,
+) -> Result<Vec<H>, Fault> {
+    let path = format!("/{index}/_search?allow_partial_search_results=false&{PARTS}");
+    let answer = client.post(&path, query.to_string()).await?.success(&format!(", index {index}"))?;
+    Ok(answer.read::<Answer<H>>()?.hits.hits)
+}
+
 /// The documents that a query finds, as many as it asks for.
 pub(super) async fn find<D: DeserializeOwned>(
     client: &Client,
     index: &str,
     query: &Value,
 ) -> Result<Vec<D>, Fault> {
-    let path = format!("/{index}/_search?allow_partial_search_results=false&{PARTS}");
-    let answer = client.post(&path, query.to_string()).await?.success(&format!(", index {index}"))?;
-    let answer: Answer<Sourced<D>> = answer.read()?;
-    Ok(answer.hits.hits.into_iter().map(|hit| hit._source).collect())
+    let hits: Vec<Sourced<D>> = search(client, index, query).await?;
+    Ok(hits.into_iter().map(|hit| hit._source).collect())
 }
 
 /// All that a query found when its first page was asked for.

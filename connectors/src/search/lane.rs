@@ -158,8 +158,7 @@ impl SearchLane {
     }
 
     fn document(&self, table: &DerivedTable, mutation: &OrderedMutation<'_>) -> Document {
-        let key: Vec<String> = mutation.key.iter().map(text).collect();
-        let id = format!("{}-{}", mutation.shard.as_u64(), key.join("-"));
+        let id = document_id(mutation.shard, mutation.key);
         let values = match mutation.action {
             MutationAction::Delete => return self.tombstone(id, mutation.lsn),
             MutationAction::Upsert(values) => values,
@@ -257,6 +256,12 @@ impl LaneStore for SearchLane {
             false => Err(self.fenced()),
         }
     }
+}
+
+/// The id of a claim's document.
+pub(super) fn document_id(shard: ShardId, key: &[Cell]) -> String {
+    let key: Vec<String> = key.iter().map(text).collect();
+    format!("{shard}-{}", key.join("-"))
 }
 
 /// A cell as text. What is not UTF-8 gets U+FFFD: search serves people; exact bytes are the mapping tables' matter.

@@ -4,7 +4,8 @@
 //! and first progress and is the pre-flight, [`SearchLane`] in `lane.rs` applies flushes. `client.rs` asks and names what
 //! was answered, `bulk.rs` writes many documents, `progress.rs` is a lane's progress as a document,
 //! `hits.rs` reads what a search found, `query.rs` finds documents for people, `rebuild.rs` builds an index anew beside the one that serves,
-//! `letters.rs` are the documents that were rejected, `sweep.rs` removes tombstones, `removal.rs` makes room for a replay.
+//! `letters.rs` are the documents that were rejected, `rows.rs` reads all that stands,
+//! `sweep.rs` removes tombstones, `removal.rs` makes room for a replay.
 
 mod bulk;
 mod client;
@@ -16,6 +17,7 @@ mod progress;
 mod query;
 mod rebuild;
 mod removal;
+mod rows;
 mod setup;
 mod sweep;
 
@@ -33,6 +35,7 @@ pub use self::lane::SearchLane;
 pub use self::letters::DeadLetter;
 pub use self::query::{Found, PART_CHARACTERS_MIN, Page, Place, Question};
 pub use self::rebuild::{Generations, Overview};
+pub use self::rows::SearchRows;
 pub use self::setup::SetupReport;
 use crate::progress::StoredProgress;
 
@@ -88,6 +91,12 @@ impl SearchTarget {
         let assignment = self.0.assignments.iter().find(|assignment| assignment.name == id.projection)?;
         let known = id.target == self.0.name && assignment.has_lane(id);
         known.then(|| SearchLane::new(self.clone(), Arc::clone(assignment), id.clone()))
+    }
+
+    /// The documents of a projection that has an index here.
+    pub fn rows(&self, projection: &str) -> Option<SearchRows> {
+        let known = self.0.assignments.iter().find(|assignment| assignment.name == projection)?;
+        Some(SearchRows::new(self.clone(), Arc::clone(known)))
     }
 
     /// Creates what is missing: indexes, aliases, first progress. Safe to repeat.

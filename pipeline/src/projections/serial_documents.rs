@@ -3,6 +3,7 @@
 //! Answers merge the documents of a device by its uuid. The lanes of a target share the one index by a hash of the
 //! uuid; each sees it as a table of its own.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use anabranch_schemas::change::{Change, Entity, TableIdentity, Value};
@@ -66,7 +67,7 @@ impl SerialDocuments {
         row: &[Value<'_>],
         mut visit: impl FnMut(Claimed<'_>),
     ) {
-        let Ok(uuid) = serial::uuid(row.get(UUID).unwrap_or(&Value::Null)) else { return };
+        let Ok(uuid) = uuid(row) else { return };
         let fields = fields(table, row);
         let values: Vec<CellRef<'_>> = fields.iter().map(Cell::borrowed).collect();
         let key = [CellRef::Bytes(&uuid)];
@@ -112,7 +113,7 @@ impl SerialDocuments {
             push(old, MutationAction::Delete);
         }
         if let (Some(new), Some(row)) = (&new, after) {
-            push(new, MutationAction::Upsert(fields(&change.table, row)));
+            push(new, MutationAction::Upsert(fields(change.table, row)));
         }
     }
 }
@@ -121,7 +122,7 @@ impl SerialDocuments {
 fn fields(table: &TableIdentity<'_>, row: &[Value<'_>]) -> Arc<[Cell]> {
     let captured = (UUID + 1)..Entity::SerialCode.fields().len();
     let cell = |field| match row.get(field).and_then(serial::text) {
-        Some(text) if !text.is_empty() => Cell::Bytes(text.as_ref().into()),
+        Some(text) if !text.is_empty() => Cell::Bytes(readable(&text).as_bytes().into()),
         _ => Cell::Null,
     };
     let place = [&table.database, &table.table];
@@ -129,7 +130,13 @@ fn fields(table: &TableIdentity<'_>, row: &[Value<'_>]) -> Arc<[Cell]> {
 }
 
 fn uuid(row: &[Value<'_>]) -> Result<Vec<u8>, serial::UuidDefect> {
-    serial::uuid(row.get(UUID).unwrap_or(&Value::Null)).map(|uuid| uuid.into_owned())
+    let uuid = serial::uuid(row.get(UUID).unwrap_or(&Value::Null))?;
+    Ok(readable(&uuid).into_owned().into_bytes())
+}
+
+/// What is not UTF-8 gets U+FFFD: documents are for people, exact bytes are the mapping tables' matter.
+fn readable(text: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(text)
 }
 
 #[cfg(test)]

@@ -36,6 +36,7 @@ macro_rules! on_server {
 }
 
 pub mod cache;
+pub mod derived_rows;
 pub mod lease;
 pub mod log;
 pub mod marks;

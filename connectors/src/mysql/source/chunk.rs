@@ -25,6 +25,7 @@ use super::gtid::Flavor;
 use super::session::{Session, binlog_off, literal};
 use super::{CapturedTable, MysqlSource};
 use crate::mysql::connection::{quote_identifier, quote_table};
+use crate::mysql::keyset::behind;
 
 mod value;
 
@@ -198,28 +199,18 @@ fn select(
     let key: Vec<String> = plan.key.iter().map(|column| quote_identifier(&column.name)).collect();
     let selected = plan.key.iter().zip(&key).map(|(column, name)| column.kind.selected(name));
     let selected: Vec<String> = captured.chain(selected).collect();
-    let condition = after.map_or(String::new(), |after| format!(" WHERE {}", behind(&plan.key, &key, after)));
+    let condition = after.map_or(String::new(), |after| {
+        let literals = plan.key.iter().zip(after);
+        let literals: Vec<String> =
+            literals.map(|(column, value)| value::literal(value, &column.character_set)).collect();
+        format!(" WHERE {}", behind(&key, &literals))
+    });
     format!(
         "SELECT {} FROM {} FORCE INDEX (PRIMARY){condition} ORDER BY {} LIMIT {rows}",
         selected.join(", "),
         quote_table(&table.database, &table.table),
         key.join(", ")
     )
-}
-
-/// Written out, because the server finds no range for a comparison of lists.
-fn behind(key: &[KeyColumn], names: &[String], after: &[Value<'_>]) -> String {
-    let values: Vec<String> =
-        key.iter().zip(after).map(|(column, value)| value::literal(value, &column.character_set)).collect();
-    let mut condition = String::new();
-    for (name, value) in names.iter().zip(&values).rev() {
-        condition = match condition.as_str() {
-            "" => format!("{name} > {value}"),
-            rest => format!("({name} > {value} OR ({name} = {value} AND {rest}))"),
-        };
-    }
-    // Says the same of the first column, so that it alone is a range already.
-    format!("{} >= {} AND {condition}", names[0], values[0])
 }
 
 /// Rows of a chunk on their way into its payload.
@@ -259,27 +250,5 @@ impl Reading<'_> {
         let key = values.split_off(self.plan.kinds.len());
         self.encoder.insert(self.mark, self.table, &values);
         Some(key)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_rows_behind_a_key_of_two_columns() {
-        let column = |name: &str, character_set: &str| KeyColumn {
-            name: name.to_owned(),
-            kind: Kind::of_key("int", false).unwrap(),
-            character_set: character_set.to_owned(),
-        };
-        let key = [column("a", ""), column("b", "gbk")];
-        let names = ["`a`".to_owned(), "`b`".to_owned()];
-        let after = [Value::Int(-3), Value::Bytes(b"x'".to_vec().into())];
-        assert_eq!(
-            behind(&key, &names, &after),
-            "`a` >= -3 AND (`a` > -3 OR (`a` = -3 AND `b` > _gbk x'7827'))"
-        );
-        assert_eq!(behind(&key[..1], &names[..1], &after[..1]), "`a` >= -3 AND `a` > -3");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`MysqlTarget`] is one configured target with the projections that have tables on it: `setup.rs` makes the tables,
 //! `check.rs` is the pre-flight (both through `session.rs`, what exists is read by `catalog.rs`), [`MysqlLane`] in
-//! `lane.rs` applies flushes. The SQL of a flush is built in `statements.rs` and `progress.rs`; `ddl.rs` knows the
+//! `lane.rs` applies flushes, [`MysqlRows`] in `rows.rs` reads what stands. The SQL of a flush is built in `statements.rs` and `progress.rs`; `ddl.rs` knows the
 //! needed shape of each table. Rows are only ever deleted by a lane.
 
 mod catalog;
@@ -12,6 +12,7 @@ mod lane;
 mod mapping;
 mod outbox;
 mod progress;
+mod rows;
 mod session;
 mod setup;
 mod statements;
@@ -30,6 +31,7 @@ pub use self::lane::MysqlLane;
 pub use self::mapping::{Duplicate, MysqlMapping};
 pub use self::outbox::MysqlOutbox;
 use self::outbox::{CACHE_TABLE, OUTBOX_TABLE};
+pub use self::rows::MysqlRows;
 use self::session::Session;
 pub use self::setup::SetupReport;
 use super::connection::quote_table;
@@ -100,6 +102,12 @@ impl MysqlTarget {
     pub fn outbox(&self, projection: &str) -> Option<MysqlOutbox> {
         let is_cached = |assignment: &&Arc<Assignment>| assignment.name == projection && assignment.is_cached;
         self.0.assignments.iter().find(is_cached).map(|_| MysqlOutbox::new(self, projection))
+    }
+
+    /// The derived rows of a projection that has tables here, over so many connections of their own.
+    pub fn rows(&self, projection: &str, connections: usize) -> Option<MysqlRows> {
+        let assignment = self.0.assignments.iter().find(|assignment| assignment.name == projection)?;
+        Some(MysqlRows::new(self.subject(), Arc::clone(assignment), self.pool(connections)))
     }
 
     fn pool(&self, connections: usize) -> Pool {

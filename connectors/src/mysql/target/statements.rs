@@ -262,7 +262,7 @@ impl RowsText for UpsertText<'_> {
     }
 }
 
-fn push_cell(sql: &mut String, cell: &Cell) {
+pub(super) fn push_cell(sql: &mut String, cell: &Cell) {
     match cell {
         Cell::Null => sql.push_str("NULL"),
         Cell::Int(number) => write!(sql, "{number}").expect("writing to a String cannot fail"),

@@ -1,0 +1,100 @@
+//! The rows of a target in memory, as they stand.
+
+use std::num::NonZeroUsize;
+use std::ops::{Bound, RangeInclusive};
+
+use anabranch_pipeline::deliver::{Cell, CellRef, Claimed};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{ChunkKey, DerivedRows, Sought};
+use anabranch_pipeline::projections::Projection;
+use anabranch_schemas::shard::ShardId;
+
+use super::store::StoredRow;
+use super::{LOST, MemoryTarget, UNHEARD};
+use crate::place;
+
+/// Derived rows of one projection on one target.
+#[derive(Debug, Clone)]
+pub struct MemoryRows {
+    target: MemoryTarget,
+    projection: Projection,
+}
+
+/// A row with its claim.
+type Row = ((u32, ShardId, Box<[Cell]>), StoredRow);
+
+impl MemoryTarget {
+    pub fn derived(&self, projection: &Projection) -> MemoryRows {
+        MemoryRows { target: self.clone(), projection: projection.clone() }
+    }
+}
+
+impl MemoryRows {
+    /// What stands when the question reaches the server.
+    async fn ask(&self, question: impl FnOnce(&MemoryTarget) -> Vec<Row>) -> Result<Vec<Row>, Fault> {
+        let weather = self.target.weather();
+        let broken = || Fault::new(Code::TargetUnreachable, "target", "the connection broke");
+        if weather.strikes_in(LOST) {
+            return Err(broken());
+        }
+        weather.pause().await;
+        if self.target.is_down() {
+            return Err(broken());
+        }
+        let rows = question(&self.target);
+        weather.pause().await;
+        if weather.strikes_in(UNHEARD) { Err(broken()) } else { Ok(rows) }
+    }
+}
+
+impl DerivedRows for MemoryRows {
+    async fn page(
+        &self,
+        table: u32,
+        shards: RangeInclusive<ShardId>,
+        after: Option<&ChunkKey>,
+        limit: NonZeroUsize,
+        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+    ) -> Result<Option<ChunkKey>, Fault> {
+        let from = match after.map(|after| place::read(after).expect("a place that a page gave")) {
+            None => Bound::Included((table, *shards.start(), Box::default())),
+            Some((shard, key)) => Bound::Excluded((table, shard, key)),
+        };
+        let page = |target: &MemoryTarget| {
+            let behind = target.rows_from(from);
+            let is_meant = |row: &Row| row.0.0 == table && row.0.1 <= *shards.end();
+            behind.into_iter().take_while(is_meant).take(limit.get()).collect()
+        };
+        let rows = self.ask(page).await?;
+        let mut next = None;
+        for row in &rows {
+            show(row, &mut |claimed| {
+                next = Some(place::behind(&claimed));
+                visit(claimed);
+            });
+        }
+        Ok(next.filter(|_| rows.len() == limit.get()))
+    }
+
+    async fn rows(
+        &self,
+        sought: &[Sought],
+        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+    ) -> Result<(), Fault> {
+        let is_sought = |((table, shard, key), _): &Row| {
+            let key: Vec<CellRef<'_>> = key.iter().map(Cell::borrowed).collect();
+            let of_source = self.projection.source_key(&key);
+            let is_meant = |sought: &Sought| sought.table == *table && sought.shard == *shard;
+            sought.iter().any(|sought| is_meant(sought) && Some(sought.key.borrowed()) == of_source)
+        };
+        let found = |target: &MemoryTarget| target.rows().into_iter().filter(is_sought).collect();
+        self.ask(found).await?.iter().for_each(|row| show(row, visit));
+        Ok(())
+    }
+}
+
+fn show(((table, shard, key), (_, values)): &Row, visit: &mut dyn FnMut(Claimed<'_>)) {
+    let key: Vec<CellRef<'_>> = key.iter().map(Cell::borrowed).collect();
+    let values: Vec<CellRef<'_>> = values.iter().map(Cell::borrowed).collect();
+    visit(Claimed { table: *table, shard: *shard, key: &key, values: &values });
+}

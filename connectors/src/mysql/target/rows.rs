@@ -1,0 +1,251 @@
+//! Derived rows as they stand, for whoever compares them with the source.
+//!
+//! Every page is one statement over the index in which the rows of a shard lie together, which has all that is selected:
+//! no other part of the table is read, no read view outlives the statement, nothing is locked. Rows are handed on while
+//! they arrive, without a copy. The connections are the reader's own, so lookups and lanes never wait for it.
+
+use std::fmt::Write as _;
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_pipeline::deliver::{Cell, CellRef, Claimed, DerivedTable};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{ChunkKey, DerivedRows, Sought};
+use anabranch_pipeline::projections::{Assignment, Projection};
+use anabranch_schemas::shard::ShardId;
+use mysql_async::prelude::Queryable;
+use mysql_async::{Row, Value};
+
+use super::statements::push_cell;
+use crate::mysql::connection::{push_number, quote_identifier, quote_table};
+use crate::mysql::keyset::behind;
+use crate::mysql::pool::Pool;
+use crate::place;
+
+/// A page of a table that is not in memory, on a busy server.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Keys a statement: the server weighs each as a range, and its text stays small.
+const STATEMENT_KEYS: usize = 200;
+/// Columns of the widest derived table without the shard.
+const CELLS_MAX: usize = 8;
+
+/// The derived tables of one projection on one target. Clones share the connections.
+#[derive(Debug, Clone)]
+pub struct MysqlRows {
+    subject: String,
+    assignment: Arc<Assignment>,
+    pool: Pool,
+}
+
+/// The index that has the rows of a shard together, and the key columns behind the shard in its order.
+struct ShardIndex {
+    name: &'static str,
+    order: &'static [usize],
+}
+
+impl MysqlRows {
+    pub(super) fn new(subject: String, assignment: Arc<Assignment>, pool: Pool) -> Self {
+        Self { subject, assignment, pool }
+    }
+
+    fn index(&self) -> ShardIndex {
+        match self.assignment.projection {
+            // Behind (shard, uuid) InnoDB has the rest of the primary key: value and kind.
+            Projection::SerialMapping(_) => ShardIndex { name: "shard_id", order: &[1, 0, 2] },
+            Projection::Birthday(_) | Projection::SerialDocuments(_) => {
+                ShardIndex { name: "PRIMARY", order: &[0] }
+            }
+        }
+    }
+
+    fn table(&self, table: u32) -> Result<&DerivedTable, Fault> {
+        let known = self.assignment.projection.tables().get(table as usize);
+        let known = known.filter(|known| known.target == self.assignment.target);
+        known
+            .map(|known| &known.derived)
+            .ok_or_else(|| self.fault(Code::Internal, "a table that is not on it"))
+    }
+
+    fn fault(&self, code: Code, found: impl Into<String>) -> Fault {
+        let subject = format!("{}, projection {}", self.subject, self.assignment.name);
+        Fault::new(code, subject, found)
+    }
+
+    fn odd(&self, table: &DerivedTable) -> Fault {
+        let subject = format!("{}, table {}.{}", self.subject, table.database, table.table);
+        Fault::new(Code::TargetTableShape, subject, "a row that no lane writes")
+            .needs("rows that lanes wrote")
+    }
+
+    /// The rows of a table, by the index of its shards.
+    fn push_select(&self, sql: &mut String, constant: Option<u32>, table: &DerivedTable) {
+        sql.push_str("SELECT ");
+        if let Some(constant) = constant {
+            push_number(sql, constant.into());
+            sql.push(',');
+        }
+        sql.push_str("`shard_id`");
+        for column in table.shape.key_columns.iter().chain(table.shape.value_columns) {
+            sql.push(',');
+            sql.push_str(&quote_identifier(column));
+        }
+        let (name, index) = (quote_table(&table.database, &table.table), quote_identifier(self.index().name));
+        write!(sql, " FROM {name} FORCE INDEX ({index}) WHERE ").expect("writing to a String cannot fail");
+    }
+
+    /// At most `limit` rows of the shards, behind a place.
+    fn page_sql(
+        &self,
+        table: &DerivedTable,
+        shards: RangeInclusive<ShardId>,
+        after: Option<(ShardId, Box<[Cell]>)>,
+        limit: NonZeroUsize,
+    ) -> String {
+        let key = self.index().order.iter().map(|place| quote_identifier(table.shape.key_columns[*place]));
+        let columns: Vec<String> = std::iter::once("`shard_id`".to_owned()).chain(key).collect();
+        let mut sql = String::new();
+        self.push_select(&mut sql, None, table);
+        match after {
+            None => sql.push_str(&format!("`shard_id` >= {}", shards.start())),
+            Some((shard, key)) => {
+                let values = self.index().order.iter().map(|place| {
+                    let mut literal = String::new();
+                    push_cell(&mut literal, &key[*place]);
+                    literal
+                });
+                let values: Vec<String> = std::iter::once(shard.to_string()).chain(values).collect();
+                sql.push_str(&behind(&columns, &values));
+            }
+        }
+        // Above the last shard there are only rows that no lane wrote: they shall be met.
+        if ShardId::from_u64(shards.end().as_u64() + 1).is_some() {
+            sql.push_str(&format!(" AND `shard_id` <= {}", shards.end()));
+        }
+        sql + &format!(" ORDER BY {} LIMIT {limit}", columns.join(","))
+    }
+
+    /// The rows of these keys, each with its table in front. `sought` is in order.
+    fn rows_sql(&self, sought: &[Sought]) -> Result<String, Fault> {
+        let mut sql = String::new();
+        for of_table in sought.chunk_by(|one, next| one.table == next.table) {
+            let table = self.table(of_table[0].table)?;
+            sql.push_str(if sql.is_empty() { "" } else { " UNION ALL " });
+            self.push_select(&mut sql, Some(of_table[0].table), table);
+            // The source's key stands right behind the shard.
+            let column = quote_identifier(table.shape.key_columns[self.index().order[0]]);
+            for (number, of_shard) in of_table.chunk_by(|one, next| one.shard == next.shard).enumerate() {
+                sql.push_str(if number > 0 { " OR (`shard_id` = " } else { "(`shard_id` = " });
+                push_number(&mut sql, of_shard[0].shard.as_u64());
+                sql.push_str(&format!(" AND {column} IN ("));
+                for (number, sought) in of_shard.iter().enumerate() {
+                    sql.push_str(if number > 0 { "," } else { "" });
+                    push_cell(&mut sql, &sought.key);
+                }
+                sql.push_str("))");
+            }
+        }
+        Ok(sql)
+    }
+
+    /// Hands on each row of a statement; how many there were, and the last one. `Err` inside: a row is odd.
+    async fn read(
+        &self,
+        sql: String,
+        mut take: impl FnMut(&Row) -> Option<()>,
+    ) -> Result<Result<(usize, Option<Row>), ()>, Fault> {
+        let mut connection = self.pool.connection().await?;
+        let work = async {
+            let mut rows = connection.query_iter(sql).await?;
+            let (mut count, mut last) = (0, None);
+            while let Some(row) = rows.next().await? {
+                if take(&row).is_none() {
+                    return Ok(Err(()));
+                }
+                count += 1;
+                last = Some(row);
+            }
+            Ok(Ok((count, last)))
+        };
+        self.pool.within(TIMEOUT, work).await
+    }
+}
+
+impl DerivedRows for MysqlRows {
+    async fn page(
+        &self,
+        table: u32,
+        shards: RangeInclusive<ShardId>,
+        after: Option<&ChunkKey>,
+        limit: NonZeroUsize,
+        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+    ) -> Result<Option<ChunkKey>, Fault> {
+        let derived = self.table(table)?;
+        let keys = derived.shape.key_columns.len();
+        let after = after.map(|after| {
+            let place = place::read(after).filter(|(_, key)| key.len() == keys);
+            place.ok_or_else(|| self.fault(Code::Internal, "a place that is not one of its tables"))
+        });
+        let sql = self.page_sql(derived, shards, after.transpose()?, limit);
+        let take = |row: &Row| claimed(row, 0, table, keys, &mut *visit);
+        let (count, last) = self.read(sql, take).await?.map_err(|()| self.odd(derived))?;
+        let Some(last) = last.filter(|_| count == limit.get()) else { return Ok(None) };
+        let mut next = None;
+        claimed(&last, 0, table, keys, &mut |row| next = Some(place::behind(&row)));
+        Ok(next)
+    }
+
+    async fn rows(
+        &self,
+        sought: &[Sought],
+        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+    ) -> Result<(), Fault> {
+        let mut sought = sought.to_vec();
+        sought.sort_unstable();
+        sought.dedup();
+        for some in sought.chunks(STATEMENT_KEYS) {
+            let (sql, derived) = (self.rows_sql(some)?, self.table(some[0].table)?);
+            let keys = derived.shape.key_columns.len();
+            let take = |row: &Row| {
+                let table = u32::try_from(number(row.as_ref(0)?)?).ok()?;
+                claimed(row, 1, table, keys, &mut *visit)
+            };
+            self.read(sql, take).await?.map_err(|()| self.odd(derived))?;
+        }
+        Ok(())
+    }
+}
+
+/// Visits a row whose shard is the column `first`, and whose key columns follow; `None` when no lane writes such a row.
+fn claimed(
+    row: &Row,
+    first: usize,
+    table: u32,
+    keys: usize,
+    visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+) -> Option<()> {
+    let shard = ShardId::from_u64(number(row.as_ref(first)?)?)?;
+    let mut cells = [CellRef::Null; CELLS_MAX];
+    let count = row.len() - first - 1;
+    for (place, cell) in cells.get_mut(..count)?.iter_mut().enumerate() {
+        let column = first + 1 + place;
+        *cell = match row.as_ref(column)? {
+            Value::NULL => CellRef::Null,
+            value if row.columns_ref()[column].column_type().is_numeric_type() => {
+                CellRef::UInt(number(value)?)
+            }
+            Value::Bytes(bytes) => CellRef::Bytes(bytes),
+            _ => return None,
+        };
+    }
+    let (key, values) = cells[..count].split_at(keys);
+    visit(Claimed { table, shard, key, values });
+    Some(())
+}
+
+/// Text of digits.
+fn number(value: &Value) -> Option<u64> {
+    let Value::Bytes(digits) = value else { return None };
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}

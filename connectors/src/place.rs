@@ -1,0 +1,48 @@
+//! A place between two pages of a derived table: the last row's shard and key.
+
+use anabranch_pipeline::deliver::{Cell, CellRef, Claimed};
+use anabranch_pipeline::ports::ChunkKey;
+use anabranch_schemas::change::Value;
+use anabranch_schemas::codec::{decode_values, encode_values};
+use anabranch_schemas::shard::ShardId;
+
+/// The place behind a row.
+pub(crate) fn behind(row: &Claimed<'_>) -> ChunkKey {
+    let shard = Value::UInt(row.shard.as_u64());
+    let key = row.key.iter().map(|cell| match *cell {
+        CellRef::Null => Value::Null,
+        CellRef::Int(number) => Value::Int(number),
+        CellRef::UInt(number) => Value::UInt(number),
+        CellRef::Bytes(bytes) => Value::Bytes(bytes.into()),
+    });
+    let values: Vec<Value<'_>> = std::iter::once(shard).chain(key).collect();
+    ChunkKey(encode_values(&values).into())
+}
+
+/// What [`behind`] has made; `None` when it has not.
+pub(crate) fn read(place: &ChunkKey) -> Option<(ShardId, Box<[Cell]>)> {
+    let mut values = decode_values(&place.0)?.into_iter();
+    let Value::UInt(shard) = values.next()? else { return None };
+    let cell = |value: Value<'_>| match value {
+        Value::Null => Some(Cell::Null),
+        Value::Int(number) => Some(Cell::Int(number)),
+        Value::UInt(number) => Some(Cell::UInt(number)),
+        Value::Bytes(bytes) => Some(Cell::Bytes(bytes.into_owned().into())),
+        _ => None,
+    };
+    Some((ShardId::from_u64(shard)?, values.map(cell).collect::<Option<_>>()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_read_as_it_was_written() {
+        let shard = ShardId::of("s", "d", "t", 0);
+        let key = [CellRef::Bytes(b"\xff"), CellRef::UInt(u64::MAX), CellRef::Null, CellRef::Int(-1)];
+        let place = behind(&Claimed { table: 3, shard, key: &key, values: &[] });
+        assert_eq!(read(&place), Some((shard, key.map(CellRef::to_owned).into())));
+        assert_eq!(read(&ChunkKey(b"x".as_slice().into())), None);
+    }
+}

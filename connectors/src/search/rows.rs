@@ -1,0 +1,246 @@
+//! Documents as they stand, for whoever compares them with the source.
+//!
+//! A document is what its id says: the id is what a lane writes over. One that is not whole as a lane writes it (another
+//! lane or version, a field that is missing or too much) has no values, so it equals no claim and is written again.
+//! Tombstones are no rows. Pages go on behind (shard, uuid), in which both products sort alike; ids are read at once,
+//! searches see what was refreshed before the first page.
+
+use std::collections::HashSet;
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use anabranch_pipeline::deliver::{Cell, CellRef, Claimed, TableShape};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{ChunkKey, DerivedRows, Sought};
+use anabranch_pipeline::projections::{Assignment, Projection};
+use anabranch_schemas::shard::ShardId;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::lane::document_id;
+use super::{SearchTarget, hits};
+
+/// What servers give at most (`index.max_result_window`).
+const PAGE_DOCUMENTS_MAX: usize = 10_000;
+/// Ids a request: its answer is some hundred kilobytes.
+const REQUEST_IDS: usize = 500;
+/// Digits of the largest shard id.
+const DIGITS_MAX: u32 = 19;
+/// Fields of a document beside those of its shape.
+const OWN_FIELDS: usize = 5;
+
+/// The documents of one projection. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct SearchRows {
+    target: SearchTarget,
+    assignment: Arc<Assignment>,
+}
+
+/// A document as a search or a request by id gives it.
+#[derive(Debug, Deserialize)]
+struct Standing {
+    _id: String,
+    _version: u64,
+    _source: Map<String, Value>,
+    /// The place in the order of pages.
+    #[serde(default)]
+    sort: Vec<Value>,
+}
+
+impl SearchRows {
+    pub(super) fn new(target: SearchTarget, assignment: Arc<Assignment>) -> Self {
+        Self { target, assignment }
+    }
+
+    fn shape(&self) -> &'static TableShape {
+        self.assignment.projection.tables()[0].derived.shape
+    }
+
+    fn table_of(&self, uuid: &[u8]) -> Option<u32> {
+        match &self.assignment.projection {
+            Projection::SerialDocuments(documents) => Some(documents.table_of(uuid)),
+            Projection::Birthday(_) | Projection::SerialMapping(_) => None,
+        }
+    }
+
+    /// Visits a document; a tombstone is none.
+    fn show(&self, standing: &Standing, visit: &mut (dyn FnMut(Claimed<'_>) + Send)) -> Result<(), Fault> {
+        let Standing { _id: id, _version: version, _source: source, .. } = standing;
+        if source.get("withdrawn") == Some(&Value::Bool(true)) {
+            return Ok(());
+        }
+        let meant = id.split_once('-').and_then(|(shard, uuid)| {
+            let id = ShardId::from_u64(shard.parse().ok()?).filter(|id| id.to_string() == shard)?;
+            Some((id, uuid, self.table_of(uuid.as_bytes())?))
+        });
+        let (shard, uuid, table) = meant.ok_or_else(|| self.foreign())?;
+        let text = |name: &str| source.get(name).and_then(Value::as_str);
+        let number = |name: &str| source.get(name).and_then(Value::as_u64);
+        let is_its_own = text("shard_id").is_some_and(|text| *text == shard.to_string())
+            && text("uuid") == Some(uuid)
+            && text("source").is_some()
+            && number("lane") == Some(table.into())
+            && number("lsn") == Some(*version)
+            && source.get("withdrawn") == Some(&Value::Bool(false));
+        let key = [CellRef::Bytes(uuid.as_bytes())];
+        let cells = self.shape().value_columns.iter().map(|name| match source.get(*name) {
+            None => Some(CellRef::Null),
+            Some(value) => Some(CellRef::Bytes(value.as_str()?.as_bytes())),
+        });
+        let values: Option<Vec<CellRef<'_>>> = cells.collect();
+        let is_whole = |values: &Vec<CellRef<'_>>| {
+            let there = values.iter().filter(|cell| **cell != CellRef::Null).count();
+            is_its_own && source.len() == OWN_FIELDS + key.len() + there
+        };
+        let values = values.filter(is_whole).unwrap_or_default();
+        visit(Claimed { table, shard, key: &key, values: &values });
+        Ok(())
+    }
+
+    fn foreign(&self) -> Fault {
+        let subject = format!("{}, index {}", self.target.subject(), self.assignment.alias());
+        Fault::new(
+            Code::TargetTableShape,
+            subject,
+            "a document that no lane writes: its id is none of theirs",
+        )
+        .needs("documents whose id is `shard_id`-`uuid`; remove the others")
+    }
+
+    /// The documents of a lane's part and of these shards.
+    fn filter(&self, table: u32, shards: &RangeInclusive<ShardId>) -> Value {
+        let lanes = self.assignment.lanes;
+        // The first part has also what says no lane that there is.
+        let of_table = match table {
+            0 => json!({ "bool": { "must_not": { "terms": { "lane": (1..lanes).collect::<Vec<_>>() } } } }),
+            table => json!({ "term": { "lane": table } }),
+        };
+        let mut filter = vec![of_table];
+        filter.extend(of_shards(shards));
+        json!({ "bool": { "filter": filter, "must_not": { "term": { "withdrawn": true } } } })
+    }
+}
+
+impl DerivedRows for SearchRows {
+    async fn page(
+        &self,
+        table: u32,
+        shards: RangeInclusive<ShardId>,
+        after: Option<&ChunkKey>,
+        limit: NonZeroUsize,
+        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+    ) -> Result<Option<ChunkKey>, Fault> {
+        let (client, index) = (self.target.client().await?, self.assignment.alias());
+        let size = limit.get().min(PAGE_DOCUMENTS_MAX);
+        // The number of the write tells documents apart that a hand has made alike.
+        let mut query = json!({
+            "size": size, "sort": [{ "shard_id": "asc" }, { "uuid": "asc" }, { "_seq_no": "asc" }], "version": true,
+            "query": self.filter(table, &shards),
+        });
+        match after {
+            None => {
+                let refreshed = client.post(&format!("/{index}/_refresh"), Vec::new()).await?;
+                refreshed.success(&format!(", index {index}"))?;
+            }
+            Some(place) => {
+                let place: Value = serde_json::from_slice(&place.0).map_err(|_| {
+                    Fault::new(Code::Internal, self.target.subject(), "a place that is none of a search")
+                })?;
+                query["search_after"] = place;
+            }
+        }
+        let found: Vec<Standing> = hits::search(client, index, &query).await?;
+        for standing in &found {
+            self.show(standing, visit)?;
+        }
+        let last = found.last().filter(|_| found.len() == size);
+        Ok(last.map(|last| ChunkKey(json!(last.sort).to_string().into_bytes().into())))
+    }
+
+    async fn rows(
+        &self,
+        sought: &[Sought],
+        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+    ) -> Result<(), Fault> {
+        #[derive(Deserialize)]
+        struct Answer {
+            docs: Vec<Asked>,
+        }
+        #[derive(Deserialize)]
+        struct Asked {
+            found: bool,
+            #[serde(flatten)]
+            rest: Map<String, Value>,
+        }
+        // A part is no place of its own: a document of another part is none of the part that is asked for.
+        let is_there = |sought: &&Sought| matches!(&sought.key, Cell::Bytes(uuid) if self.table_of(uuid) == Some(sought.table));
+        let id = |sought: &Sought| document_id(sought.shard, std::slice::from_ref(&sought.key));
+        let ids: HashSet<String> = sought.iter().filter(is_there).map(id).collect();
+        let (client, index) = (self.target.client().await?, self.assignment.alias());
+        for some in ids.into_iter().collect::<Vec<_>>().chunks(REQUEST_IDS) {
+            let answer = client.post(&format!("/{index}/_mget"), json!({ "ids": some }).to_string()).await?;
+            let answer = answer.success(&format!(", index {index}"))?;
+            for asked in answer.read::<Answer>()?.docs.into_iter().filter(|asked| asked.found) {
+                let standing = serde_json::from_value(Value::Object(asked.rest)).map_err(|_| answer.odd())?;
+                self.show(&standing, visit)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Documents of these shards; `None` = of all. Ids are texts, so the numbers of each length are a range of their own; a
+/// document that says no number is of the first shards.
+fn of_shards(shards: &RangeInclusive<ShardId>) -> Option<Value> {
+    let (first, last) = (shards.start().as_u64(), shards.end().as_u64());
+    let (from_start, to_end) = (first == 0, ShardId::from_u64(last + 1).is_none());
+    if from_start && to_end {
+        return None;
+    }
+    let length = |digits: u32| {
+        let (least, most) = (10_u64.pow(digits - 1), 10_u128.pow(digits) - 1);
+        let least = if digits == 1 { 0 } else { least };
+        let most = if digits == DIGITS_MAX && to_end { most } else { most.min(last.into()) };
+        let least = least.max(first);
+        (u128::from(least) <= most).then(|| {
+            json!({ "bool": { "filter": [
+                { "regexp": { "shard_id": format!("[0-9]{{{digits}}}") } },
+                { "range": { "shard_id": { "gte": least.to_string(), "lte": most.to_string() } } },
+            ] } })
+        })
+    };
+    let mut parts: Vec<Value> = (1..=DIGITS_MAX).filter_map(length).collect();
+    if from_start {
+        let digits = format!("[0-9]{{1,{DIGITS_MAX}}}");
+        parts.push(json!({ "bool": { "must_not": { "regexp": { "shard_id": digits } } } }));
+    }
+    Some(json!({ "bool": { "should": parts, "minimum_should_match": 1 } }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranges(first: u64, last: u64) -> Vec<(String, String)> {
+        let [first, last] = [first, last].map(|number| ShardId::from_u64(number).unwrap());
+        let Some(query) = of_shards(&(first..=last)) else { return Vec::new() };
+        let parts = query["bool"]["should"].as_array().unwrap().clone();
+        let range = |part: &Value| {
+            let range = &part["bool"]["filter"].get(1)?["range"]["shard_id"];
+            Some((range["gte"].as_str()?.to_owned(), range["lte"].as_str()?.to_owned()))
+        };
+        parts.iter().filter_map(range).collect()
+    }
+
+    #[test]
+    fn numbers_of_each_length_are_a_range_of_texts() {
+        let text = |(one, two): (&str, &str)| (one.to_owned(), two.to_owned());
+        assert_eq!(ranges(5, 1234), [("5", "9"), ("10", "99"), ("100", "999"), ("1000", "1234")].map(text));
+        assert_eq!(ranges(250, 299), [("250", "299")].map(text));
+        let whole = u64::MAX >> 1;
+        assert_eq!(ranges(whole - 1, whole), [("9223372036854775806", "9999999999999999999")].map(text));
+        assert!(ranges(0, whole).is_empty());
+        assert_eq!(ranges(0, 7), [("0", "7")].map(text));
+    }
+}

@@ -1,0 +1,441 @@
+//! Derived rows as they stand: each is what its source row claims, visited once, in pages of any size.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use anabranch_connectors::memory::{Keeping, MemoryRows, MemoryStore, MemoryTarget, Weather};
+use anabranch_connectors::mysql::target::{MysqlLane, MysqlRows};
+use anabranch_connectors::search::{SearchLane, SearchRows};
+use anabranch_pipeline::config::Config;
+use anabranch_pipeline::deliver::{Cell, CellRef, Claimed, Flush, LaneId, Progress};
+use anabranch_pipeline::ports::{DerivedRows, LaneStore, Sought};
+use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
+use anabranch_schemas::change::{Action, Change, Entity, Row, TableIdentity, Value};
+use anabranch_schemas::shard::ShardId;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+
+use crate::derived::{Place, lsn, table, user};
+use crate::search::{device, shard};
+
+const SHARDS: u32 = 5;
+const LANES: u32 = 2;
+
+/// One projection with two lanes on one target.
+pub trait Ground: Sized {
+    type Store: LaneStore;
+    type Rows: DerivedRows;
+
+    async fn start() -> Self;
+    fn projection(&self) -> Projection;
+    fn rows(&self) -> Self::Rows;
+    fn lane(&self, lane: u32) -> Self::Store;
+}
+
+pub struct Twin(Projection, MemoryTarget);
+
+impl Twin {
+    /// A projection that needs no server.
+    fn of(projection: &str, keeping: Keeping) -> Self {
+        let text = format!(
+            "name = \"test\"\n[log]\nurl = \"tls://u:p@127.0.0.1:1\"\n\
+             [[entities]]\nentity = \"user\"\ntables = \"user_{{db}}.user_{{table}}\"\n\
+             [[entities]]\nentity = \"serial_code\"\ntables = \"inventory_{{db}}.serial_code_{{table}}\"\n\
+             [[sources]]\nname = \"source-a\"\nurl = \"mysql://u:p@127.0.0.1:2\"\n\
+             [[targets]]\nname = \"target-a\"\nurl = \"{}\"\n\
+             [[projections]]\nname = \"one\"\ntargets = [\"target-a\"]\nlanes = {LANES}\n{projection}\n",
+            if keeping == Keeping::Rows { "mysql://u:p@127.0.0.1:3" } else { "https://u:p@127.0.0.1:3" },
+        );
+        let config = Config::parse(&text).unwrap_or_else(|faults| panic!("{faults:?}"));
+        Self(Projection::new(&config.projections[0]), MemoryTarget::new(Weather::calm(), keeping))
+    }
+
+    fn lane(&self, lane: u32) -> MemoryStore {
+        let id = lane_id("one", "target", lane);
+        let tables = self.0.target_tables(0).filter(|(_, table)| table.lane == lane);
+        let tables: BTreeSet<u32> = tables.map(|(index, _)| index).collect();
+        self.1.lane(id, Arc::new(tables))
+    }
+}
+
+fn lane_id(projection: &str, target: &str, lane: u32) -> LaneId {
+    LaneId {
+        projection: projection.to_owned(),
+        target: target.to_owned(),
+        source: "source-a".to_owned(),
+        lane,
+    }
+}
+
+pub struct BirthdayTwin(Twin);
+pub struct MappingTwin(Twin);
+pub struct DocumentsTwin(Twin);
+
+/// The grounds of twins differ only in their projection.
+macro_rules! twins {
+    ($($ground:ident = $projection:literal, $keeping:ident;)+) => {$(
+        impl Ground for $ground {
+            type Store = MemoryStore;
+            type Rows = MemoryRows;
+
+            async fn start() -> Self {
+                Self(Twin::of($projection, Keeping::$keeping))
+            }
+
+            fn projection(&self) -> Projection {
+                self.0.0.clone()
+            }
+
+            fn rows(&self) -> MemoryRows {
+                self.0.1.derived(&self.0.0)
+            }
+
+            fn lane(&self, lane: u32) -> MemoryStore {
+                self.0.lane(lane)
+            }
+        }
+    )+};
+}
+
+twins! {
+    BirthdayTwin = "kind = \"birthday\"\nlayout = \"by_day\"\ndatabases = 1\ndatabase = \"d\"\ntable = \"b_{mmdd}\"", Rows;
+    MappingTwin = "kind = \"serial_mapping\"\ntables = 2\ndatabase = \"d_{length}\"\ntable = \"m_{table}\"", Rows;
+    DocumentsTwin = "kind = \"serial_documents\"\nindex = \"documents\"", Documents;
+}
+
+pub struct BirthdayServer(pub Place);
+pub struct MappingServer(pub Place);
+
+impl Ground for BirthdayServer {
+    type Store = MysqlLane;
+    type Rows = MysqlRows;
+
+    async fn start() -> Self {
+        let place = Place { lanes: LANES, ..Place::new().await };
+        place.target("target-a").setup().await.unwrap();
+        Self(place)
+    }
+
+    fn projection(&self) -> Projection {
+        self.0.projection()
+    }
+
+    fn rows(&self) -> MysqlRows {
+        self.0.target("target-a").rows("birthday", 1).unwrap()
+    }
+
+    fn lane(&self, lane: u32) -> MysqlLane {
+        self.0.target("target-a").lane(&lane_id("birthday", "target-a", lane)).unwrap()
+    }
+}
+
+impl Ground for MappingServer {
+    type Store = MysqlLane;
+    type Rows = MysqlRows;
+
+    async fn start() -> Self {
+        let place = Place { mapping_tables: 2, ..Place::new().await };
+        place.target("target-a").setup().await.unwrap();
+        Self(place)
+    }
+
+    fn projection(&self) -> Projection {
+        Projection::new(&self.0.config().projections[1])
+    }
+
+    fn rows(&self) -> MysqlRows {
+        self.0.target("target-a").rows("serials", 1).unwrap()
+    }
+
+    /// It has one lane.
+    fn lane(&self, _: u32) -> MysqlLane {
+        self.0.target("target-a").lane(&lane_id("serials", "target-a", 0)).unwrap()
+    }
+}
+
+pub struct DocumentsServer(pub crate::search::Place);
+
+impl Ground for DocumentsServer {
+    type Store = SearchLane;
+    type Rows = SearchRows;
+
+    async fn start() -> Self {
+        Self(crate::search::Place { lanes: LANES, ..crate::search::Place::new().await }.ready().await)
+    }
+
+    fn projection(&self) -> Projection {
+        self.0.target().lane(&crate::search::lane_id("source-a", 0)).unwrap().projection().clone()
+    }
+
+    fn rows(&self) -> SearchRows {
+        self.0.target().rows("documents").unwrap()
+    }
+
+    fn lane(&self, lane: u32) -> SearchLane {
+        self.0.target().lane(&crate::search::lane_id("source-a", lane)).unwrap()
+    }
+}
+
+on_twin_and_server!(BirthdayTwin, BirthdayServer:
+    pages_of_any_size_and_range_hold_every_row_once,
+    all_rows_of_a_source_row_are_found_by_its_key,
+    what_stands_through_all_pages_is_visited_whatever_comes_and_goes,
+);
+on_twin!(mapping_twin, MappingTwin:
+    pages_of_any_size_and_range_hold_every_row_once,
+    all_rows_of_a_source_row_are_found_by_its_key,
+    what_stands_through_all_pages_is_visited_whatever_comes_and_goes,
+);
+on_server!(mapping_server, MappingServer:
+    pages_of_any_size_and_range_hold_every_row_once,
+    all_rows_of_a_source_row_are_found_by_its_key,
+    what_stands_through_all_pages_is_visited_whatever_comes_and_goes,
+);
+on_twin!(documents_twin, DocumentsTwin:
+    pages_of_any_size_and_range_hold_every_row_once,
+    all_rows_of_a_source_row_are_found_by_its_key,
+    what_stands_through_all_pages_is_visited_whatever_comes_and_goes,
+);
+on_server!(documents_server, DocumentsServer:
+    pages_of_any_size_and_range_hold_every_row_once,
+    all_rows_of_a_source_row_are_found_by_its_key,
+    what_stands_through_all_pages_is_visited_whatever_comes_and_goes,
+);
+
+/// A derived row that outlives its visit: table, shard, key, values.
+pub type Found = (u32, ShardId, Vec<Cell>, Vec<Cell>);
+
+pub fn found(claimed: Claimed<'_>) -> Found {
+    let owned = |cells: &[CellRef<'_>]| cells.iter().map(|cell| CellRef::to_owned(*cell)).collect();
+    (claimed.table, claimed.shard, owned(claimed.key), owned(claimed.values))
+}
+
+/// Source rows, and the store that holds what they claim.
+pub struct Source<S> {
+    lanes: Vec<(S, Progress, LaneScope)>,
+    pub projection: Projection,
+    /// (shard, key) → the row.
+    rows: BTreeMap<(u32, u64), Row<'static>>,
+    position: u64,
+}
+
+impl<S: LaneStore> Source<S> {
+    pub async fn of(ground: &impl Ground<Store = S>) -> Self {
+        let projection = ground.projection();
+        let lanes = projection.tables().iter().map(|table| table.lane).max().unwrap() + 1;
+        let mut opened = Vec::new();
+        for lane in 0..lanes {
+            let mut store = ground.lane(lane);
+            let progress = store.load().await.unwrap();
+            opened.push((store, progress, LaneScope { target: 0, lane }));
+        }
+        Self { lanes: opened, projection, rows: BTreeMap::new(), position: 0 }
+    }
+
+    fn table(&self, number: u32) -> TableIdentity<'static> {
+        if self.projection.entity() == Entity::User { table(number) } else { shard(number) }
+    }
+
+    fn row(&self, key: u64, variant: u8) -> Row<'static> {
+        if self.projection.entity() == Entity::User {
+            return user(key, variant % 12 + 1, variant % 28 + 1);
+        }
+        let own = format!("BOX-{key}-{variant}").into_bytes();
+        let mut device = device(key, &[("box_no", b"SHARED"), ("item_code", &own), ("sku_code", b"\xff'")]);
+        // Text that is no UTF-8, empty text, and the least that is a uuid.
+        match key % 4 {
+            0 => device[0] = Value::Bytes([b"\xfe-", key.to_string().as_bytes()].concat().into()),
+            1 => device[1] = Value::Bytes(b"490154203237518".as_slice().into()),
+            2 => device[4] = Value::Bytes(b"".as_slice().into()),
+            _ => {}
+        }
+        device
+    }
+
+    /// Commits these rows, where `None` is a row that is deleted.
+    pub async fn change(&mut self, changes: Vec<(u32, u64, Option<u8>)>) {
+        let mut flushes: Vec<Flush> =
+            self.lanes.iter().map(|(_, progress, _)| Flush::new(progress.clone())).collect();
+        for (number, key, variant) in changes {
+            self.position += 1;
+            let after = variant.map(|variant| self.row(key, variant));
+            let before = match after.clone() {
+                Some(row) => self.rows.insert((number, key), row),
+                None => self.rows.remove(&(number, key)),
+            };
+            let action = match (before, after) {
+                (None, Some(after)) => Action::Insert { after },
+                (Some(before), Some(after)) => Action::Update { before, after },
+                (Some(before), None) => Action::Delete { before },
+                (None, None) => continue,
+            };
+            let change = Change { lsn: lsn(self.position), table: &self.table(number), action };
+            for ((.., scope), flush) in self.lanes.iter().zip(&mut flushes) {
+                self.projection.project(&change, *scope, flush, &mut Defects::default());
+            }
+        }
+        for ((store, progress, _), mut flush) in self.lanes.iter_mut().zip(flushes) {
+            flush.progress.revision += 1;
+            flush.progress.position = lsn(self.position);
+            flush.progress.highest_position = lsn(self.position);
+            store.commit(&flush).await.unwrap();
+            *progress = flush.progress;
+        }
+    }
+
+    /// Some rows in some shards.
+    pub async fn fill(&mut self, random: &mut StdRng) {
+        let rows = (0..60).map(|key| (random.random_range(0..SHARDS), key, Some(random.random())));
+        self.change(rows.collect()).await;
+    }
+
+    pub fn claims(&self) -> BTreeSet<Found> {
+        let mut claims = BTreeSet::new();
+        for ((number, _), row) in &self.rows {
+            self.projection.claims(&self.table(*number), row, |claim| assert!(claims.insert(found(claim))));
+        }
+        claims
+    }
+}
+
+pub fn random() -> StdRng {
+    let seed = rand::random();
+    println!("seed {seed}");
+    StdRng::seed_from_u64(seed)
+}
+
+pub fn whole() -> RangeInclusive<ShardId> {
+    ShardId::from_u64(0).unwrap()..=ShardId::from_u64(u64::MAX >> 1).unwrap()
+}
+
+/// All pages of a projection's tables; no row twice.
+pub async fn pages(
+    rows: &impl DerivedRows,
+    projection: &Projection,
+    shards: &RangeInclusive<ShardId>,
+    size: usize,
+) -> BTreeSet<Found> {
+    let (mut all, size) = (BTreeSet::new(), NonZeroUsize::new(size).unwrap());
+    for table in (0..).take(projection.tables().len()) {
+        let mut after = None;
+        loop {
+            let mut count = 0;
+            let mut visit = |claimed: Claimed<'_>| {
+                count += 1;
+                assert_eq!(claimed.table, table);
+                assert!(shards.contains(&claimed.shard) && all.insert(found(claimed)), "{claimed:?}");
+            };
+            let next = rows.page(table, shards.clone(), after.as_ref(), size, &mut visit).await.unwrap();
+            assert!(count <= size.get());
+            assert!(next.is_none() || count > 0, "a page that goes on is not empty");
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    all
+}
+
+async fn pages_of_any_size_and_range_hold_every_row_once(ground: impl Ground) {
+    let mut random = random();
+    let (rows, mut source) = (ground.rows(), Source::of(&ground).await);
+    assert!(pages(&rows, &source.projection, &whole(), 3).await.is_empty());
+    source.fill(&mut random).await;
+    let expected = source.claims();
+    assert!(expected.len() >= 60);
+    for size in [1, 7, 1000] {
+        assert_eq!(pages(&rows, &source.projection, &whole(), size).await, expected, "{size} rows a page");
+    }
+    // Ranges that meet at a shard that there is, and beside it.
+    let cut = expected.iter().nth(random.random_range(0..expected.len())).unwrap().1;
+    for cut in [cut.as_u64(), cut.as_u64() - 1] {
+        let [last, first] = [cut, cut + 1].map(|number| ShardId::from_u64(number).unwrap());
+        let (low, high) = (*whole().start()..=last, first..=*whole().end());
+        let mut both = pages(&rows, &source.projection, &low, 5).await;
+        both.extend(pages(&rows, &source.projection, &high, 5).await);
+        assert_eq!(both, expected, "cut behind {cut}");
+    }
+    let some =
+        (0..60).map(|key| (random.random_range(0..SHARDS), key, random.random_ratio(1, 2).then_some(3)));
+    source.change(some.collect()).await;
+    assert_eq!(
+        pages(&rows, &source.projection, &whole(), 7).await,
+        source.claims(),
+        "what was deleted is no row"
+    );
+}
+
+async fn all_rows_of_a_source_row_are_found_by_its_key(ground: impl Ground) {
+    let mut random = random();
+    let (rows, mut source) = (ground.rows(), Source::of(&ground).await);
+    source.fill(&mut random).await;
+    // Whoever asks behind a commit sees it, also where searches do not yet.
+    for _ in 0..3 {
+        let claims: Vec<Found> = source.claims().into_iter().collect();
+        let key = |found: &Found| {
+            let key: Vec<CellRef<'_>> = found.2.iter().map(Cell::borrowed).collect();
+            CellRef::to_owned(source.projection.source_key(&key).unwrap())
+        };
+        let sought = |found: &Found, table| Sought { table, shard: found.1, key: key(found) };
+        let mut some: Vec<Sought> = Vec::new();
+        for found in &claims {
+            if random.random_ratio(2, 3) {
+                continue;
+            }
+            some.push(sought(found, found.0));
+            // Another table of the layout, where there may be nothing.
+            some.push(sought(found, random.random_range(0..source.projection.tables().len() as u32)));
+        }
+        // Nobody has it.
+        some.push(Sought { table: 0, shard: ShardId::of("x", "y", "z", 0), key: some[0].key.clone() });
+        some.push(some[0].clone());
+        some.shuffle(&mut random);
+        let expected: BTreeSet<Found> =
+            claims.iter().filter(|found| some.contains(&sought(found, found.0))).cloned().collect();
+        let mut seen = BTreeSet::new();
+        rows.rows(&some, &mut |claimed| assert!(seen.insert(found(claimed)), "once")).await.unwrap();
+        assert_eq!(seen, expected);
+        rows.rows(&[], &mut |_| panic!("nothing was asked for")).await.unwrap();
+        let next =
+            (0..60).map(|key| (random.random_range(0..SHARDS), key, random.random_ratio(4, 5).then_some(9)));
+        source.change(next.collect()).await;
+    }
+}
+
+async fn what_stands_through_all_pages_is_visited_whatever_comes_and_goes(ground: impl Ground) {
+    let mut random = random();
+    let (rows, mut source) = (ground.rows(), Source::of(&ground).await);
+    source.fill(&mut random).await;
+    // Keys below this one stay.
+    const STAYS: u64 = 40;
+    let keys: Vec<(u32, u64)> = source.rows.keys().copied().collect();
+    let goes =
+        keys.iter().filter(|(_, key)| *key >= STAYS).map(|(shard, key)| (*shard, *key, None)).collect();
+    let before = source.claims();
+    let size = NonZeroUsize::new(4).unwrap();
+    let (mut seen, mut changes) = (Vec::new(), vec![goes]);
+    let comes = (100..160).map(|key| (random.random_range(0..SHARDS), key, Some(1)));
+    changes.push(comes.collect());
+    for table in (0..).take(source.projection.tables().len()) {
+        let mut after = None;
+        loop {
+            let mut visit = |claimed: Claimed<'_>| seen.push(found(claimed));
+            after = rows.page(table, whole(), after.as_ref(), size, &mut visit).await.unwrap();
+            if after.is_none() {
+                break;
+            }
+            if let Some(changes) = changes.pop() {
+                source.change(changes).await;
+            }
+        }
+    }
+    let stays: BTreeSet<Found> = before.intersection(&source.claims()).cloned().collect();
+    assert!(stays.len() >= 40);
+    let once: BTreeSet<Found> = seen.iter().cloned().collect();
+    assert_eq!(once.len(), seen.len(), "nothing twice");
+    assert!(once.is_superset(&stays), "{:?}", stays.difference(&once));
+}

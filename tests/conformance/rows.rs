@@ -1,0 +1,188 @@
+//! Derived rows on real servers: which index a page uses, and what is met that no lane has written.
+
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+
+use anabranch_pipeline::deliver::{Cell, Claimed};
+use anabranch_pipeline::error::Code;
+use anabranch_pipeline::ports::{DerivedRows, Sought};
+use anabranch_schemas::shard::ShardId;
+use mysql_async::Row;
+use mysql_async::prelude::Queryable;
+use reqwest::Method;
+use serde_json::{Value as Json, json};
+
+use crate::derived::Place;
+use crate::ports::derived_rows::{
+    BirthdayServer, DocumentsServer, Found, Ground, MappingServer, Source, found, pages, random, whole,
+};
+use crate::search::shard;
+
+fn rows(rows: usize) -> NonZeroUsize {
+    NonZeroUsize::new(rows).unwrap()
+}
+
+/// How the server would run each statement that reads derived rows, of those that ran since it was told to note them.
+async fn plans(place: &Place) -> Vec<(String, String, String)> {
+    let mut admin = place.admin().await;
+    let noted = "SELECT CONVERT(argument USING utf8mb4) FROM mysql.general_log WHERE argument LIKE 'SELECT `shard_id`%'";
+    let mut plans = Vec::new();
+    for sql in admin.query::<String, _>(noted).await.unwrap() {
+        let plan: Vec<Row> = admin.query(format!("EXPLAIN {sql}")).await.unwrap();
+        let text = |name: &str| plan[0].get::<Option<String>, _>(name).flatten().unwrap_or_default();
+        plans.push((text("type"), text("key"), text("Extra")));
+    }
+    plans
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_is_a_range_of_one_index_that_has_all_of_it() {
+    let place = Place { mapping_tables: 2, lanes: 2, ..Place::alone().await };
+    place.target("target-a").setup().await.unwrap();
+    let ground = MappingServer(place);
+    let mut mapping = Source::of(&ground).await;
+    mapping.fill(&mut random()).await;
+    let place = ground.0;
+    // Enough that reading all of it would be the server's choice where it may choose.
+    let table = format!("`serial_code_{}_other`.`mapping_000`", place.prefix);
+    place
+        .sql(format!(
+            "USE mysql; INSERT INTO {table} SELECT CONCAT('v', seq), seq % 7, CONCAT('u', seq % 1000), 4, 1 FROM seq_1_to_20000; \
+             INSERT INTO {} SELECT seq % 7, seq, '02-29', 0, NULL, NULL, 1 FROM seq_1_to_20000; ANALYZE TABLE {table}",
+            place.table(59, "0229")
+        ))
+        .await;
+    place.sql("SET GLOBAL log_output = 'TABLE', GLOBAL general_log = 1").await;
+    let target = place.target("target-a");
+    let (low, high) = (ShardId::from_u64(2).unwrap(), ShardId::from_u64(4).unwrap());
+    let tables = [("birthday", 59), ("serials", 4)];
+    for (projection, table) in tables {
+        let (reader, mut after, mut count) = (target.rows(projection, 1).unwrap(), None, 0);
+        loop {
+            let visit = &mut |_: Claimed<'_>| count += 1;
+            after = reader.page(table, low..=high, after.as_ref(), rows(3000), visit).await.unwrap();
+            if after.is_none() {
+                break;
+            }
+        }
+        assert!((8565..8600).contains(&count), "three of seven shards: {count}");
+    }
+    place.sql("SET GLOBAL general_log = 0").await;
+    let plans = plans(&place).await;
+    assert_eq!(plans.len(), 6, "three pages each");
+    for (kind, key, extra) in &plans {
+        assert_eq!(kind, "range", "{plans:?}");
+        assert!(!extra.contains("filesort"), "{plans:?}");
+        assert!(key == "PRIMARY" || key == "shard_id" && extra.contains("Using index"), "{plans:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_no_lane_writes_is_named_and_not_left_out() {
+    let ground = BirthdayServer::start().await;
+    let (reader, place) = (ground.rows(), &ground.0);
+    let insert =
+        format!("INSERT INTO {} VALUES (1 << 63, 1, '01-01', 0, NULL, NULL, 1)", place.table(0, "0101"));
+    place.sql(insert).await;
+    let last = ShardId::from_u64(u64::MAX >> 1).unwrap();
+    let fault = reader.page(0, last..=last, None, rows(10), &mut |_| panic!("it is none")).await.unwrap_err();
+    assert_eq!(fault.code(), Code::TargetTableShape, "{fault}");
+    place.sql(format!("DROP TABLE {}", place.table(0, "0101"))).await;
+    let fault = reader.page(0, whole(), None, rows(10), &mut |_| ()).await.unwrap_err();
+    assert_eq!(fault.code(), Code::TargetTableMissing, "{fault}");
+}
+
+/// Changes a document by hand.
+async fn edit(ground: &DocumentsServer, id: &str, change: Edit) {
+    let path = format!("{}/_doc/{id}", ground.0.index());
+    let mut document = ground.0.admin(Method::GET, &path, Json::Null).await["_source"].take();
+    change(document.as_object_mut().unwrap());
+    ground.0.admin(Method::PUT, &format!("{path}?refresh=true"), document).await;
+}
+
+type Edit = fn(&mut serde_json::Map<String, Json>);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_that_a_hand_has_changed_equals_no_claim() {
+    let ground = DocumentsServer::start().await;
+    let (reader, mut source) = (ground.rows(), Source::of(&ground).await);
+    source.change((1..10).map(|key| (0, key, Some(1))).collect()).await;
+    let claims = source.claims();
+    let of = |key: u64| {
+        let uuid = Cell::Bytes(key.to_string().into_bytes().into());
+        claims.iter().find(|found| found.2 == [uuid.clone()]).unwrap().clone()
+    };
+    let edits: [(u64, Edit); 7] = [
+        (1, |document| document["lane"] = json!(7)),
+        (2, |document| drop(document.remove("withdrawn"))),
+        (3, |document| drop(document.insert("codes".to_owned(), json!("BOX-9")))),
+        (5, |document| document["shard_id"] = json!("7")),
+        (6, |document| document["uuid"] = json!("7")),
+        (7, |document| document["sku_code"] = json!("other")),
+        (9, |document| document["lsn"] = json!(8)),
+    ];
+    let shard_id = shard(0).shard;
+    for (key, change) in edits {
+        edit(&ground, &format!("{shard_id}-{key}"), change).await;
+    }
+    let paged = pages_with_parts(&reader).await;
+    let by_id = Arc::new(Mutex::new(Vec::new()));
+    let sought: Vec<Sought> = claims
+        .iter()
+        .map(|found| Sought { table: found.0, shard: found.1, key: found.2[0].clone() })
+        .collect();
+    reader.rows(&sought, &mut |claimed| by_id.lock().unwrap().push(found(claimed))).await.unwrap();
+    let mut by_id = by_id.lock().unwrap().clone();
+    by_id.sort();
+    assert_eq!(by_id, paged, "both ways see the same");
+    assert_eq!(by_id.len(), claims.len());
+    for (key, _) in edits {
+        let (table, shard, uuid, values) = of(key);
+        let changed = by_id.iter().find(|found| found.2 == uuid).unwrap();
+        assert_eq!((changed.0, changed.1), (table, shard), "device {key}");
+        assert_ne!(changed.3, values, "device {key}");
+    }
+    let is_untouched = |found: &&Found| claims.contains(*found);
+    assert_eq!(by_id.iter().filter(is_untouched).count(), claims.len() - edits.len());
+
+    let foreign =
+        json!({ "shard_id": "1", "uuid": "1", "lane": 0, "lsn": 1, "withdrawn": false, "source": "x" });
+    let path = format!("{}/_doc/foreign?refresh=true", ground.0.index());
+    ground.0.admin(Method::PUT, &path, foreign).await;
+    let fault = reader.page(0, whole(), None, rows(100), &mut |_| ()).await.unwrap_err();
+    assert_eq!(fault.code(), Code::TargetTableShape, "{fault}");
+}
+
+/// All documents, in order; one of a wrong part is met too.
+async fn pages_with_parts(reader: &impl DerivedRows) -> Vec<Found> {
+    let mut all = Vec::new();
+    for table in 0..2 {
+        let mut after = None;
+        loop {
+            let visit = &mut |claimed: Claimed<'_>| all.push(found(claimed));
+            after = reader.page(table, whole(), after.as_ref(), rows(2), visit).await.unwrap();
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    all.sort();
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_keys_are_read_by_several_statements() {
+    let ground = BirthdayServer::start().await;
+    let mut source = Source::of(&ground).await;
+    source.change((0..1000).map(|key| (0, key, Some(key as u8))).collect()).await;
+    let expected = pages(&ground.rows(), &source.projection, &whole(), 1000).await;
+    assert_eq!(expected, source.claims());
+    let sought: Vec<Sought> = expected
+        .iter()
+        .map(|found| Sought { table: found.0, shard: found.1, key: found.2[0].clone() })
+        .collect();
+    let mut seen = Vec::new();
+    ground.rows().rows(&sought, &mut |claimed| seen.push(found(claimed))).await.unwrap();
+    seen.sort();
+    assert_eq!(seen, expected.into_iter().collect::<Vec<_>>());
+}
