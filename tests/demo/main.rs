@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "the whole target is a test")]
 
+mod drift;
 mod serials;
 mod stores;
 mod verify;

@@ -12,7 +12,7 @@ use redis::{Cmd, Value, cmd};
 use reqwest::Method;
 use serde_json::{Value as Json, json};
 
-static GROUND: Ground = Ground::of(|| {
+pub static GROUND: Ground = Ground::of(|| {
     vec![
         ServerSpec::mariadb_source("source-a"),
         ServerSpec::mariadb_source("source-b"),

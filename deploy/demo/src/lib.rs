@@ -4,6 +4,7 @@
 //! configuration file, its derived stores and their progress, and shares no code with what fills them.
 
 pub mod daemon;
+pub mod drift;
 mod endpoint;
 mod error;
 mod probe;
@@ -21,4 +22,4 @@ pub use probe::{LagProbe, LagReport, LagSummary, LiveLag};
 pub use topology::{
     BirthdayType, INVENTORY_DATABASES, Place, SERIAL_TABLES, Topology, USER_TABLES, UuidType, uuid,
 };
-pub use workload::{GIANT_ROWS, LiveReport, Pace, Workload, WorkloadOptions, WorkloadReport};
+pub use workload::{GIANT_ROWS, LiveReport, Pace, SetAside, Workload, WorkloadOptions, WorkloadReport};

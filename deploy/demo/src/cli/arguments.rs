@@ -63,6 +63,10 @@ pub struct Arguments {
     /// For so long; the run takes a minute more
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub stall_seconds: u64,
+    /// Plant so much drift by hand in all derived stores while the workload runs, then reconcile beside it; exit 1
+    /// unless exactly that was found and repaired
+    #[arg(long, value_name = "KEYS", default_value_t = 0)]
+    pub drift: u64,
     /// Print the JSON line also without --verify
     #[arg(long)]
     pub json: bool,

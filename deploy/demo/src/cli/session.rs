@@ -8,13 +8,14 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anabranch_demo::daemon::{self, Daemon, DaemonConfiguration};
+use anabranch_demo::daemon::{self, Commands, Daemon, DaemonConfiguration};
+use anabranch_demo::drift::{Judgement, Night, Planter};
 use anabranch_demo::verify::{
     Audit, BirthdayLayer, CacheLayer, DocumentLayer, Layer, MappingLayer, drain, drain_and_compare,
     topologies,
 };
 use anabranch_demo::{
-    DemoError, Endpoint, LagProbe, Pace, RedisServer, Result, SearchServer, Topology, Workload,
+    DemoError, Endpoint, LagProbe, Pace, RedisServer, Result, SearchServer, SetAside, Topology, Workload,
     WorkloadOptions, WorkloadReport,
 };
 use anabranch_stack::{Options, ServerSpec, Stack};
@@ -42,6 +43,8 @@ const TOKEN: &str = "token-of-the-demo";
 const SEARCH_HEAP_MIB: u32 = 256;
 /// A cached set lives a year, one without claims five minutes.
 const TIME_TO_LIVE: (Duration, Duration) = (Duration::from_secs(365 * 24 * 3600), Duration::from_secs(300));
+/// Drift is planted when everything is under way.
+const BEFORE_DRIFT: Duration = Duration::from_secs(3);
 const DAEMON_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How a run ended.
@@ -210,6 +213,13 @@ async fn measure(arguments: &Arguments, running: &mut Running, stop: &Cancellati
         () = stop.cancelled() => return Ok(()),
         drained = drain(&running.audits, DRAIN_MAX) => drop(drained?),
     }
+    let aside: Vec<SetAside> = match arguments.drift {
+        0 => Vec::new(),
+        keys => {
+            let rows = Planter::rows_needed(keys);
+            running.workloads.iter_mut().flat_map(|workload| workload.set_aside(rows)).collect()
+        }
+    };
     let cancel = stop.child_token();
     let mut screen = screen(arguments, running);
     screen.open();
@@ -219,10 +229,13 @@ async fn measure(arguments: &Arguments, running: &mut Running, stop: &Cancellati
         changes: running.workloads.iter().map(Workload::live).collect(),
         lags: running.probes.iter().flat_map(LagProbe::live).collect(),
     };
+    let (commands, seed) = (running.daemon.commands(), running.measured.seed);
+    let night_is_over = stop.child_token();
     let start = Instant::now();
     let timer = async {
         match arguments.time() {
-            Some(time) => tokio::time::sleep(time).await,
+            // The workload goes on as long as the night does.
+            Some(time) => _ = tokio::join!(tokio::time::sleep(time), night_is_over.cancelled()),
             None => cancel.cancelled().await,
         }
         cancel.cancel();
@@ -249,14 +262,27 @@ async fn measure(arguments: &Arguments, running: &mut Running, stop: &Cancellati
             }
         }
     };
+    let planted = async {
+        let judgement = match arguments.drift {
+            0 => None,
+            keys => Some(night(&running.audits, &commands, (keys, &aside, seed), &cancel).await),
+        };
+        if judgement.as_ref().is_some_and(Result::is_err) {
+            cancel.cancel();
+        }
+        night_is_over.cancel();
+        judgement.transpose()
+    };
     let kept = keep_daemon(&mut running.daemon, &running.stack, &cancel);
     let shown = show(&watched, &mut screen, &cancel);
-    let (worked, lags, kept, stalled, (), ()) = tokio::join!(work, probes, kept, stalled, shown, timer);
+    let (worked, lags, kept, stalled, planted, (), ()) =
+        tokio::join!(work, probes, kept, stalled, planted, shown, timer);
     let (reports, time) = worked;
     running.measured.daemon_restarts = kept?;
     running.measured.paced_seconds = time.as_secs_f64();
     running.measured.lags = lags.concat();
     running.measured.stall = stalled?;
+    running.measured.drift = planted?;
     let reports = reports.into_iter().collect::<Result<Vec<WorkloadReport>>>()?;
     running.measured.paced_changes = reports.iter().map(|report| report.changes).sum();
     for ((_, total), report) in running.measured.totals.iter_mut().zip(&reports) {
@@ -269,6 +295,25 @@ async fn measure(arguments: &Arguments, running: &mut Running, stop: &Cancellati
         }
     }
     Ok(())
+}
+
+/// Plants drift and reconciles, once the workload is under way.
+async fn night(
+    audits: &[Audit],
+    commands: &Commands,
+    (keys, aside, seed): (u64, &[SetAside], u64),
+    cancel: &CancellationToken,
+) -> Result<Judgement> {
+    let night = async {
+        tokio::time::sleep(BEFORE_DRIFT).await;
+        let planted = Planter::new(audits, seed).plant(keys, aside).await?;
+        say(&format!("{} keys of derived stores were changed by hand; reconciling ...", planted.total()));
+        Ok(Night::run(commands).await?.judge(audits, planted))
+    };
+    tokio::select! {
+        () = cancel.cancelled() => Ok(Judgement::default()),
+        judgement = night => judgement,
+    }
 }
 
 /// Starts a killed daemon again, as a supervisor would, until cancelled; returns how often. One that ends by itself

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use anabranch_demo::drift::Judgement;
 use anabranch_demo::verify::{Audit, Comparison, Differences, Drained, Example};
 use anabranch_demo::{LagReport, LagSummary, WorkloadReport};
 use anabranch_schemas::change::Entity;
@@ -22,6 +23,7 @@ pub struct Measured {
     /// By store; that of the first is the one that must be complete.
     pub lags: Vec<(&'static str, LagReport)>,
     pub stall: Vec<Phase>,
+    pub drift: Option<Judgement>,
     pub stack_ready_seconds: f64,
     pub first_row_seconds: f64,
     pub daemon_resident_bytes: u64,
@@ -70,6 +72,8 @@ pub struct Summary {
     pub lags: BTreeMap<&'static str, LagReport>,
     /// Of a run with --stall.
     pub stall: Vec<Phase>,
+    /// Of a run with --drift.
+    pub drift: Option<Judgement>,
     /// Seconds of workload at the given rate.
     pub seconds: f64,
     pub seed: u64,
@@ -139,9 +143,20 @@ fn problems(measured: &Measured, compared: Option<&Compared>) -> Vec<String> {
     problems
 }
 
+/// What makes a run with --drift fail.
+fn drift_problems(wanted: u64, drift: Option<&Judgement>) -> Vec<String> {
+    let planted = drift.map_or(0, |judgement| judgement.planted);
+    let few = (planted != wanted).then(|| format!("{planted} of {wanted} drifts were planted"));
+    let found = drift.into_iter().flat_map(|judgement| judgement.problems.clone());
+    few.into_iter().chain(found).collect()
+}
+
 impl Summary {
     pub fn new(arguments: &Arguments, mut measured: Measured, compared: Option<Compared>) -> Self {
         let mut all_problems = std::mem::take(&mut measured.problems);
+        if arguments.drift > 0 {
+            all_problems.extend(drift_problems(arguments.drift, measured.drift.as_ref()));
+        }
         if arguments.verify {
             all_problems.extend(problems(&measured, compared.as_ref()));
         }
@@ -167,6 +182,7 @@ impl Summary {
             probes_unseen: lag.unseen,
             lags: measured.lags.iter().copied().collect(),
             stall: measured.stall,
+            drift: measured.drift,
             seconds: round(measured.paced_seconds),
             seed: measured.seed,
             rate: arguments.rate,
@@ -213,6 +229,12 @@ impl Summary {
             lines.push(format!(
                 "{layer}: {rows} {noun} compared with {claims} claims of {source_rows} source rows, \
                  {differences} differences"
+            ));
+        }
+        if let Some(Judgement { planted, found, repaired, false_repairs, seconds, .. }) = &self.drift {
+            lines.push(format!(
+                "drift: {planted} keys planted, {found} found, {repaired} repaired, {false_repairs} repaired for \
+                 nothing; the night took {seconds:.1} s"
             ));
         }
         let megabytes = self.daemon_resident_bytes as f64 / 1e6;

@@ -71,6 +71,43 @@ pub fn free_port() -> Result<u16> {
     listener.map(|address| address.port()).map_err(|source| DemoError::PortNotFound { source })
 }
 
+/// Commands of the product beside a running daemon, by its configuration file.
+#[derive(Debug, Clone)]
+pub struct Commands {
+    binary: PathBuf,
+    configuration_file: PathBuf,
+}
+
+/// How a command ended, and what it said.
+#[derive(Debug, Clone)]
+pub struct Finished {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Commands {
+    pub fn new(binary: &Path, configuration_file: &Path) -> Self {
+        Self { binary: binary.to_path_buf(), configuration_file: configuration_file.to_path_buf() }
+    }
+
+    /// `anabranch --config FILE …`, to its end. Dropping the future kills it.
+    pub async fn run(&self, arguments: &[&str]) -> Result<Finished> {
+        let program = self.binary.display().to_string();
+        let output = tokio::process::Command::new(&self.binary)
+            .arg("--config")
+            .arg(&self.configuration_file)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .map_err(|source| DemoError::ProgramNotRun { program, source })?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(Finished { status: output.status, stdout: text(&output.stdout), stderr: text(&output.stderr) })
+    }
+}
+
 /// A running daemon. It ends with its stack; dropping it kills it.
 #[derive(Debug)]
 pub struct Daemon {
@@ -153,6 +190,11 @@ impl Daemon {
 
     pub fn is_running(&self) -> bool {
         self.companion.is_running()
+    }
+
+    /// Commands beside it.
+    pub fn commands(&self) -> Commands {
+        Commands::new(&self.binary, &self.configuration_file)
     }
 
     /// What it says about itself; `None` when it does not answer.

@@ -39,7 +39,7 @@ const STEP_KEYS: usize = 1_000;
 const KEY_BYTES_SHOWN: usize = 60;
 
 /// Shard, uuid, kind.
-type Claim = (u64, Vec<u8>, u8);
+pub(crate) type CachedClaim = (u64, Vec<u8>, u8);
 
 /// What a key means.
 enum Role<'k> {
@@ -93,12 +93,15 @@ pub(super) async fn count(layer: &CacheLayer) -> Result<u64> {
 }
 
 /// The complete set of each code that any source has.
-async fn expected(topology: &Topology, layer: &CacheLayer) -> Result<HashMap<Vec<u8>, BTreeSet<Claim>>> {
+pub(crate) async fn expected(
+    topology: &Topology,
+    layer: &CacheLayer,
+) -> Result<HashMap<Vec<u8>, BTreeSet<CachedClaim>>> {
     let rows = sources::rows::<(Vec<u8>, u64, Vec<u8>, u8)>(topology, "read claims", |source, place| {
         let (shard, claims) = (shard_id_sql(source, place), layer.mapping.claims(place));
         format!("SELECT value, {shard}, uuid, kind FROM ({claims}) AS c")
     });
-    let mut expected: HashMap<Vec<u8>, BTreeSet<Claim>> = HashMap::new();
+    let mut expected: HashMap<Vec<u8>, BTreeSet<CachedClaim>> = HashMap::new();
     for (value, shard, uuid, kind) in rows.await? {
         expected.entry(value).or_default().insert((shard, uuid, kind));
     }
@@ -118,7 +121,7 @@ impl CacheLayer {
         key: &[u8],
         value: Value,
         left: Value,
-        expected: &HashMap<Vec<u8>, BTreeSet<Claim>>,
+        expected: &HashMap<Vec<u8>, BTreeSet<CachedClaim>>,
         comparison: &mut Comparison,
     ) {
         let Value::Int(left) = left else {
@@ -177,8 +180,21 @@ fn shown(key: &[u8]) -> String {
     format!("key {}", key[..key.len().min(KEY_BYTES_SHOWN)].escape_ascii())
 }
 
+/// The entry of a set.
+pub(crate) fn encode<'c>(claims: impl IntoIterator<Item = &'c CachedClaim>) -> Vec<u8> {
+    let mut entry = vec![1];
+    for (shard, uuid, kind) in claims {
+        entry.extend_from_slice(&shard.to_be_bytes());
+        entry.extend_from_slice(&[*kind, u8::try_from(uuid.len()).expect("a uuid has at most 64 bytes")]);
+        entry.extend_from_slice(uuid);
+    }
+    let checksum = crc32fast::hash(&entry);
+    entry.extend_from_slice(&checksum.to_be_bytes());
+    entry
+}
+
 /// The claims of an entry, in its order, which is that of shard, uuid and kind.
-fn decode(entry: &[u8]) -> Option<Vec<Claim>> {
+fn decode(entry: &[u8]) -> Option<Vec<CachedClaim>> {
     let (body, checksum) = entry.split_last_chunk::<4>()?;
     if crc32fast::hash(body) != u32::from_be_bytes(*checksum) {
         return None;

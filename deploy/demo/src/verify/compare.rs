@@ -12,9 +12,14 @@ use super::tables::{Column, DerivedTables, literals, shard_id_sql};
 use crate::error::Result;
 use crate::topology::{Place, Topology};
 
-pub(super) async fn compare(topology: &Topology, layer: &impl DerivedTables) -> Result<Comparison> {
+/// `lanes`: that the tables of each target are shared out to.
+pub(super) async fn compare(
+    topology: &Topology,
+    layer: &impl DerivedTables,
+    lanes: u32,
+) -> Result<Comparison> {
     let mut scratch = Scratch::create(layer).await?;
-    let result = compare_in(&mut scratch, topology, layer).await;
+    let result = compare_in(&mut scratch, topology, layer, lanes).await;
     let dropped = scratch.drop_tables().await;
     let comparison = result?;
     dropped.map(|()| comparison)
@@ -24,10 +29,11 @@ async fn compare_in(
     scratch: &mut Scratch,
     topology: &Topology,
     layer: &impl DerivedTables,
+    lanes: u32,
 ) -> Result<Comparison> {
     let mut comparison = Comparison { tables_filled_min: layer.filled_min(), ..Comparison::default() };
     load_sources(scratch, topology, layer, &mut comparison).await?;
-    load_derived(scratch, layer, &mut comparison).await?;
+    load_derived(scratch, layer, lanes, &mut comparison).await?;
     place_claims(scratch, layer).await?;
     find_differences(scratch, layer, &mut comparison).await?;
     count(scratch, layer, &mut comparison).await?;
@@ -89,6 +95,7 @@ async fn load_sources(
 async fn load_derived(
     scratch: &mut Scratch,
     layer: &impl DerivedTables,
+    lanes: u32,
     comparison: &mut Comparison,
 ) -> Result<()> {
     let (databases_like, tables_like) = layer.names_like();
@@ -100,12 +107,16 @@ async fn load_derived(
              WHERE table_schema LIKE '{databases_like}' AND table_name LIKE '{tables_like}' ORDER BY 1, 2"
         );
         let tables: Vec<(String, String)> = connection.rows("list derived tables", tables).await?;
+        let own = layer.names_on(target);
         let (mut places, mut selects) = (Vec::new(), Vec::new());
         for (number, (database, table)) in (found.len()..).zip(&tables) {
             let named = (0..layer.databases()).find(|number| layer.database_name(*number) == *database);
             let placed = named.filter(|number| layer.target_of(*number) == target);
             let placed = placed.map_or("NULL".to_owned(), |number| number.to_string());
-            places.push(format!("{number}, {placed}, '{database}', '{table}'"));
+            // In turn, in the order of the layout.
+            let lane = own.iter().position(|name| *name == format!("{database}.{table}"));
+            let lane = lane.map_or("NULL".to_owned(), |index| (index as u32 % lanes).to_string());
+            places.push(format!("{number}, {placed}, '{database}', '{table}', {lane}"));
             let columns =
                 [Column::number("number"), Column::number("shard_id")].into_iter().chain(columns(layer));
             selects.push(format!(

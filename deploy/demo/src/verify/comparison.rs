@@ -50,7 +50,7 @@ differences! {
     duplicate;
     /// In the right table with a `birthday` column that says something else.
     wrong_birthday;
-    /// Of a device whose other rows have a newer version; a document with another version than its own `lsn`.
+    /// Of a device of which the same lane has rows of a newer version; a document with another version than its own `lsn`.
     stale_version;
     /// A document with a field that says something else than its row.
     wrong_field;

@@ -116,6 +116,12 @@ async fn revisions(audits: &[Audit]) -> Result<Vec<u64>> {
     Ok(revisions)
 }
 
+/// To how many lanes a layer is shared out; one before any has begun.
+pub(super) async fn lanes(audit: &Audit) -> Result<u32> {
+    let stores = progress(audit).await?;
+    Ok(stores.iter().flat_map(|(_, rows)| rows).map(|row| row.2).max().unwrap_or(1).max(1))
+}
+
 /// Progress by store, with the store's name for people.
 async fn progress(audit: &Audit) -> Result<Vec<(String, Vec<ProgressRow>)>> {
     let (projection, targets) = match &audit.layer {

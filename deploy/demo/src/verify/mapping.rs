@@ -2,8 +2,9 @@
 //!
 //! The rule: NULL and the empty text are no code, a uuid is 1 to 64 bytes of text. A value is the exact bytes of a code,
 //! a MEID in capitals; of one above 255 bytes the first 223 and the SHA-256 of all. Its length says in which database
-//! it lies, its number modulo the tables in which table; anything but decimal digits has its CRC-32 as number. Rows of
-//! one device are always written together, so they have one version.
+//! it lies, its number modulo the tables in which table; anything but decimal digits has its CRC-32 as number. A lane always
+//! writes all its rows of a device together, so these have one version; those of another lane may have another, since
+//! each lane refreshes and repairs at marks of its own.
 
 use super::tables::{Column, DerivedTables};
 use crate::endpoint::Endpoint;
@@ -71,7 +72,8 @@ impl DerivedTables for MappingLayer {
     }
 
     fn actual(&self) -> &'static str {
-        "(SELECT *, MAX(lsn) OVER (PARTITION BY shard_id, uuid) AS newest FROM {actual})"
+        "(SELECT t.*, MAX(t.lsn) OVER (PARTITION BY t.shard_id, t.uuid, p.lane) AS newest
+          FROM {actual} t JOIN {place} p USING (number))"
     }
 
     fn row_name(&self, prefix: &str) -> String {

@@ -19,17 +19,18 @@ use std::collections::BTreeMap;
 
 pub use self::birthdays::{BirthdayLayer, DerivedLayout};
 pub use self::cache::CacheLayer;
+pub(crate) use self::cache::{CachedClaim, encode as encode_cached, expected as expected_in_cache};
 pub use self::comparison::{Comparison, Differences, Example};
 pub use self::documents::DocumentLayer;
 pub use self::drain::{Drained, drain, drain_and_compare};
 pub use self::mapping::MappingLayer;
 pub use self::spot::SpotCheck;
-pub(crate) use self::tables::DerivedTables;
+pub(crate) use self::tables::{Column, DerivedTables, literals, shard_id_sql};
 use crate::error::Result;
 use crate::topology::{Place, Topology};
 
 /// Tables read by one statement.
-const UNION_TABLES: usize = 61;
+pub(crate) const UNION_TABLES: usize = 61;
 
 /// A kind of derived store, with where it is.
 #[derive(Debug, Clone)]
@@ -81,8 +82,10 @@ impl Audit {
     /// Compares every derived row with the sources. Both sides must stand still meanwhile.
     pub async fn compare(&self) -> Result<Comparison> {
         match &self.layer {
-            Layer::Birthday(layer) => compare::compare(&self.topology, layer).await,
-            Layer::Mapping(layer) => compare::compare(&self.topology, layer).await,
+            Layer::Birthday(layer) => {
+                compare::compare(&self.topology, layer, drain::lanes(self).await?).await
+            }
+            Layer::Mapping(layer) => compare::compare(&self.topology, layer, drain::lanes(self).await?).await,
             Layer::Cache(layer) => cache::compare(&self.topology, layer).await,
             Layer::Documents(layer) => documents::compare(&self.topology, layer).await,
         }

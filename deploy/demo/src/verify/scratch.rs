@@ -44,7 +44,7 @@ impl Scratch {
             ),
             // Without a number: a database that should not be on that target.
             "number INT UNSIGNED NOT NULL PRIMARY KEY, database_number INT UNSIGNED NULL,
-             database_name VARCHAR(64) NOT NULL, table_name VARCHAR(64) NOT NULL,
+             database_name VARCHAR(64) NOT NULL, table_name VARCHAR(64) NOT NULL, lane INT UNSIGNED NULL,
              UNIQUE (database_number, table_name)"
                 .to_owned(),
             format!(

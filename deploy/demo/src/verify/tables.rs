@@ -78,7 +78,7 @@ pub(crate) trait DerivedTables {
 }
 
 /// SQL: columns as a list of literals, which can be inserted as they are.
-pub(super) fn literals(columns: impl IntoIterator<Item = Column>) -> String {
+pub(crate) fn literals(columns: impl IntoIterator<Item = Column>) -> String {
     let literal = |column: Column| match column.is_bytes {
         true => format!("CONCAT('x''', IFNULL(HEX({}), ''), '''')", column.name),
         false => column.name.to_owned(),
@@ -88,7 +88,7 @@ pub(super) fn literals(columns: impl IntoIterator<Item = Column>) -> String {
 
 /// SQL: the identity under which a table's rows are claimed: the first 8 bytes of
 /// SHA-256(source, NUL, database, NUL, table, NUL, generation) without the top bit. The demo's generation is 0.
-pub(super) fn shard_id_sql(source: &str, place: Place) -> String {
+pub(crate) fn shard_id_sql(source: &str, place: Place) -> String {
     format!(
         "CAST(CONV(LEFT(SHA2(CONCAT('{source}', x'00', '{}', x'00', '{}', x'00', '0'), 256), 16), 16, 10) \
          AS UNSIGNED) & 9223372036854775807",

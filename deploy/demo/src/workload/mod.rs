@@ -25,7 +25,7 @@ use self::pace::Schedule;
 use self::plan::Planner;
 use self::worker::{Live, Worker};
 use crate::error::Result;
-use crate::topology::Topology;
+use crate::topology::{Place, Topology};
 
 pub use self::pace::Pace;
 pub use self::plan::GIANT_ROWS;
@@ -61,6 +61,14 @@ pub struct Workload {
     options: WorkloadOptions,
     workers: Vec<Worker>,
     live: Live,
+}
+
+/// A row that a workload has given away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SetAside {
+    pub place: Place,
+    /// Of a user the id.
+    pub number: u64,
 }
 
 /// Counts of a running workload, since it was made.
@@ -188,6 +196,23 @@ impl Workload {
         });
         let results = join_all(reading).await;
         self.collect(results)
+    }
+
+    /// So many rows at random, which this workload leaves alone from now on: somebody else is at them. Fewer when there
+    /// are not as many; none lies in a history.
+    pub fn set_aside(&mut self, rows: usize) -> Vec<SetAside> {
+        let turns = self.workers.len() * self.topology.sources.len();
+        let mut aside = Vec::new();
+        for worker in &mut self.workers {
+            let desk = &mut worker.planner.desk;
+            for source in 0..self.topology.sources.len() {
+                let taken = desk.model.take_many(&mut desk.random, source, rows.div_ceil(turns));
+                aside.extend(taken.into_iter().map(|row| SetAside { place: row.place, number: row.id }));
+            }
+            desk.model.commit();
+        }
+        aside.truncate(rows);
+        aside
     }
 
     fn collect(&mut self, results: Vec<Result<()>>) -> Result<WorkloadReport> {

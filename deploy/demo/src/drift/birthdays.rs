@@ -1,0 +1,161 @@
+//! Drift of birthday tables.
+
+use std::collections::BTreeMap;
+
+use super::rows::{Row, Step, carry_out, elsewhere, standing};
+use super::{FUTURE_LSN, Hand, Kinds, count};
+use crate::error::Result;
+use crate::topology::Topology;
+use crate::verify::BirthdayLayer;
+use crate::workload::SetAside;
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Missing,
+    /// In the table of an earlier birthday, with the version of that time.
+    Stale,
+    /// A deleted user.
+    Resurrected,
+    /// In a wrong table with the right content.
+    WrongTable,
+    InTwoTables,
+    /// Two users have each other's birthday.
+    Swapped,
+    /// That many users of one day have the same other day.
+    SameChange(u64),
+    /// In its table, without a birthday.
+    Empty,
+    /// In its table, with another birthday.
+    WrongContent,
+    /// An earlier birthday with a version that no log will ever reach.
+    Future,
+}
+
+const KINDS: [Kind; 11] = [
+    Kind::Missing,
+    Kind::Stale,
+    Kind::Resurrected,
+    Kind::WrongTable,
+    Kind::InTwoTables,
+    Kind::Swapped,
+    Kind::SameChange(2),
+    Kind::SameChange(4),
+    Kind::Empty,
+    Kind::WrongContent,
+    Kind::Future,
+];
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Stale => "stale",
+            Self::Resurrected => "resurrected",
+            Self::WrongTable => "wrong_table",
+            Self::InTwoTables => "in_two_tables",
+            Self::Swapped => "swapped",
+            Self::SameChange(2) => "same_change_of_two",
+            Self::SameChange(_) => "same_change_of_four",
+            Self::Empty => "empty",
+            Self::WrongContent => "wrong_content",
+            Self::Future => "future_version",
+        }
+    }
+
+    fn keys(self) -> u64 {
+        match self {
+            Self::Swapped => 2,
+            Self::SameChange(users) => users,
+            _ => 1,
+        }
+    }
+}
+
+pub(super) async fn plant(
+    topology: &Topology,
+    layer: &BirthdayLayer,
+    aside: &[SetAside],
+    drifts: u64,
+    hand: &mut Hand<'_>,
+) -> Result<Kinds> {
+    let rows = standing(topology, layer, aside).await?.concat();
+    let shards: Vec<u64> = rows.iter().map(|row| row.shard).collect();
+    let mut days: BTreeMap<String, Vec<Row>> = BTreeMap::new();
+    rows.into_iter().for_each(|row| days.entry(row.table.clone()).or_default().push(row));
+    let mut steps = Vec::new();
+    let drawn = hand.draw(&KINDS, drifts, Kind::keys, |hand, kind| {
+        let Some(victims) = victims(&mut days, kind, hand) else { return false };
+        steps.extend(drift(layer, kind, victims, &shards, hand));
+        true
+    });
+    carry_out(layer, &steps).await?;
+    Ok(count(drawn.into_iter().map(|kind| (kind.name(), kind.keys()))))
+}
+
+/// Rows of one day for the same change, of two for a swap, any for the others.
+fn victims(days: &mut BTreeMap<String, Vec<Row>>, kind: Kind, hand: &mut Hand<'_>) -> Option<Vec<Row>> {
+    let (of_each, different) = match kind {
+        Kind::Swapped => (1, 2),
+        Kind::SameChange(users) => (users as usize, 1),
+        _ => (1, 1),
+    };
+    let mut full: Vec<String> =
+        days.iter().filter(|(_, rows)| rows.len() >= of_each).map(|(day, _)| day.clone()).collect();
+    if full.len() < different {
+        return None;
+    }
+    let mut victims = Vec::new();
+    for _ in 0..different {
+        let day = full.swap_remove(hand.below(full.len()));
+        let rows = days.get_mut(&day).expect("it was just there");
+        victims.extend(rows.split_off(rows.len() - of_each));
+    }
+    Some(victims)
+}
+
+/// `MM-DD` of a table, as a literal.
+fn day_of(table: &str) -> String {
+    let digits = table.trim_start_matches("birthday_");
+    format!("'{}-{}'", &digits[..2], &digits[2..])
+}
+
+/// The row as it would be with the birthday of that table's day.
+fn with_day_of(row: &Row) -> Row {
+    Row { checked: day_of(&row.table), ..row.clone() }
+}
+
+fn drift(
+    layer: &BirthdayLayer,
+    kind: Kind,
+    rows: Vec<Row>,
+    shards: &[u64],
+    hand: &mut Hand<'_>,
+) -> Vec<Step> {
+    let row = rows[0].clone();
+    let other = elsewhere(layer, &row, hand);
+    let earlier = Row { lsn: row.lsn - 1, ..with_day_of(&other) };
+    match kind {
+        Kind::Missing => vec![Step::Remove(row)],
+        Kind::Stale => vec![Step::Remove(row), Step::Put(earlier)],
+        Kind::Resurrected => {
+            let shard = shards[hand.below(shards.len())];
+            vec![Step::Put(Row { shard, key: vec![hand.nobody().to_string()], ..with_day_of(&other) })]
+        }
+        Kind::WrongTable => vec![Step::Remove(row), Step::Put(other)],
+        Kind::InTwoTables => vec![Step::Put(with_day_of(&other))],
+        Kind::Swapped => {
+            let to = |row: &Row, of: &Row| Row { shard: row.shard, key: row.key.clone(), ..of.clone() };
+            let [one, two] = [to(&rows[0], &rows[1]), to(&rows[1], &rows[0])];
+            rows.into_iter().map(Step::Remove).chain([Step::Put(one), Step::Put(two)]).collect()
+        }
+        Kind::SameChange(_) => {
+            let day = day_of(&other.table);
+            rows.into_iter().map(|row| Step::Put(Row { checked: day.clone(), ..row })).collect()
+        }
+        Kind::Empty => vec![Step::Put(Row { checked: "''".to_owned(), ..row })],
+        Kind::WrongContent => vec![Step::Put(Row { checked: day_of(&other.table), ..row })],
+        Kind::Future => {
+            vec![Step::Remove(row), Step::Put(Row { lsn: FUTURE_LSN, ..with_day_of(&other) })]
+        }
+    }
+}

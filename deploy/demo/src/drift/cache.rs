@@ -1,0 +1,121 @@
+//! Drift of cached sets.
+
+use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
+
+use redis::{Cmd, Value, cmd};
+
+use super::{Hand, Kinds, count};
+use crate::error::{DemoError, Result};
+use crate::topology::{Topology, uuid};
+use crate::verify::{CacheLayer, CachedClaim, encode_cached, expected_in_cache};
+use crate::workload::SetAside;
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    /// A set with another device in the place of one.
+    WrongSet,
+    /// Said to name nobody.
+    Emptied,
+    /// A set for a code that nobody has.
+    Nobodys,
+    /// It never ends.
+    ForEver,
+    /// Longer than it may.
+    TooLong,
+    /// Bytes that are no set.
+    Unreadable,
+}
+
+const KINDS: [Kind; 6] =
+    [Kind::WrongSet, Kind::Emptied, Kind::Nobodys, Kind::ForEver, Kind::TooLong, Kind::Unreadable];
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::WrongSet => "wrong_set",
+            Self::Emptied => "emptied",
+            Self::Nobodys => "of_nobody",
+            Self::ForEver => "for_ever",
+            Self::TooLong => "too_long",
+            Self::Unreadable => "unreadable",
+        }
+    }
+}
+
+pub(super) async fn plant(
+    topology: &Topology,
+    layer: &CacheLayer,
+    aside: &[SetAside],
+    drifts: u64,
+    hand: &mut Hand<'_>,
+) -> Result<Kinds> {
+    let own: HashSet<Vec<u8>> = aside.iter().map(|row| uuid(row.number).into_bytes()).collect();
+    // No other device's change touches these codes.
+    let is_own = |set: &BTreeSet<CachedClaim>| set.iter().all(|(_, uuid, _)| own.contains(uuid));
+    let sets = expected_in_cache(topology, layer).await?.into_iter().filter(|(_, set)| is_own(set));
+    let mut sets: Vec<(Vec<u8>, BTreeSet<CachedClaim>)> = sets.collect();
+    sets.sort();
+    let mut commands: Vec<Cmd> = Vec::new();
+    let drawn = hand.draw(
+        &KINDS,
+        drifts,
+        |_| 1,
+        |hand, kind| {
+            if sets.is_empty() {
+                return false;
+            }
+            let (code, set) = sets.swap_remove(hand.below(sets.len()));
+            commands.push(drift(layer, kind, code, set, hand));
+            true
+        },
+    );
+    let mut connection = layer.server.connect().await?;
+    let refused =
+        connection.all("plant drift", commands).await?.into_iter().find_map(|answer| match answer {
+            Value::ServerError(error) => Some(error),
+            _ => None,
+        });
+    if let Some(source) = refused {
+        let server = layer.server.name.clone();
+        return Err(DemoError::Redis { server, action: "plant drift", source: source.into() });
+    }
+    Ok(count(drawn.into_iter().map(|kind| (kind.name(), 1))))
+}
+
+fn drift(
+    layer: &CacheLayer,
+    kind: Kind,
+    code: Vec<u8>,
+    set: BTreeSet<CachedClaim>,
+    hand: &mut Hand<'_>,
+) -> Cmd {
+    let (full, empty) = layer.time_to_live;
+    let whole = encode_cached(&set);
+    let other_device = |hand: &mut Hand<'_>| {
+        let mut set = set.clone();
+        let (shard, _, kind) = set.pop_last().expect("a code in the source has a device");
+        set.insert((shard, hand.nobody().to_string().into_bytes(), kind));
+        encode_cached(&set)
+    };
+    match kind {
+        Kind::WrongSet => store(layer, &code, &other_device(hand), Some(full)),
+        Kind::Emptied => store(layer, &code, &encode_cached([]), Some(empty)),
+        Kind::Nobodys => {
+            let entry = other_device(hand);
+            store(layer, format!("NOBODY-{}", hand.nobody()).as_bytes(), &entry, Some(full))
+        }
+        Kind::ForEver => store(layer, &code, &whole, None),
+        Kind::TooLong => store(layer, &code, &whole, Some(full * 2)),
+        Kind::Unreadable => store(layer, &code, &whole[..whole.len() - 1], Some(full)),
+    }
+}
+
+fn store(layer: &CacheLayer, code: &[u8], entry: &[u8], time_to_live: Option<Duration>) -> Cmd {
+    let mut command = cmd("SET");
+    command.arg(layer.key_of(code)).arg(entry);
+    if let Some(time) = time_to_live {
+        command.arg("EX").arg(time.as_secs());
+    }
+    command
+}

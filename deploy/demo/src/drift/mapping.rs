@@ -1,0 +1,178 @@
+//! Drift of mapping tables.
+
+use super::rows::{Row, Step, carry_out, elsewhere, standing};
+use super::{FUTURE_LSN, Hand, Kinds, count};
+use crate::error::Result;
+use crate::topology::Topology;
+use crate::verify::MappingLayer;
+use crate::workload::SetAside;
+
+/// Columns of a row's key.
+const UUID: usize = 0;
+const KIND: usize = 1;
+const VALUE: usize = 2;
+/// Kinds of codes.
+const IMEI1: &str = "1";
+const MEID: &str = "3";
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Missing,
+    /// An earlier code with the version of that time.
+    Stale,
+    /// An earlier code beside the present ones.
+    Extra,
+    /// A deleted device, with its codes.
+    Resurrected,
+    /// A code of one device stands for another one.
+    OtherDevice,
+    WrongTable,
+    InTwoTables,
+    /// Two devices have each other's code.
+    Swapped,
+    /// That many devices have a code said to be of the same other kind.
+    SameChange(u64),
+    /// A row for the empty text, where NULL or that is in the source.
+    Empty,
+    /// An earlier code with a version that no log will ever reach.
+    Future,
+}
+
+const KINDS: [Kind; 12] = [
+    Kind::Missing,
+    Kind::Stale,
+    Kind::Extra,
+    Kind::Resurrected,
+    Kind::OtherDevice,
+    Kind::WrongTable,
+    Kind::InTwoTables,
+    Kind::Swapped,
+    Kind::SameChange(2),
+    Kind::SameChange(4),
+    Kind::Empty,
+    Kind::Future,
+];
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Stale => "stale",
+            Self::Extra => "extra",
+            Self::Resurrected => "resurrected",
+            Self::OtherDevice => "other_device",
+            Self::WrongTable => "wrong_table",
+            Self::InTwoTables => "in_two_tables",
+            Self::Swapped => "swapped",
+            Self::SameChange(2) => "same_change_of_two",
+            Self::SameChange(_) => "same_change_of_four",
+            Self::Empty => "empty",
+            Self::Future => "future_version",
+        }
+    }
+
+    fn keys(self) -> u64 {
+        match self {
+            Self::OtherDevice | Self::Swapped => 2,
+            Self::SameChange(devices) => devices,
+            _ => 1,
+        }
+    }
+}
+
+pub(super) async fn plant(
+    topology: &Topology,
+    layer: &MappingLayer,
+    aside: &[SetAside],
+    drifts: u64,
+    hand: &mut Hand<'_>,
+) -> Result<Kinds> {
+    let mut devices = standing(topology, layer, aside).await?;
+    let mut steps = Vec::new();
+    let drawn = hand.draw(&KINDS, drifts, Kind::keys, |hand, kind| {
+        let Some(victims) = victims(&mut devices, kind, hand) else { return false };
+        steps.extend(drift(layer, kind, victims, hand));
+        true
+    });
+    carry_out(layer, &steps).await?;
+    Ok(count(drawn.into_iter().map(|kind| (kind.name(), kind.keys()))))
+}
+
+/// Devices of one shard when one takes another's place, phones for the same change, any for the others.
+fn victims(devices: &mut Vec<Vec<Row>>, kind: Kind, hand: &mut Hand<'_>) -> Option<Vec<Vec<Row>>> {
+    let wanted = kind.keys() as usize;
+    let first = hand.below(devices.len());
+    let shard = devices.get(first)?[0].shard;
+    let is_fit = |rows: &Vec<Row>| match kind {
+        Kind::OtherDevice => rows[0].shard == shard,
+        Kind::SameChange(_) => rows[0].key[KIND] == IMEI1,
+        _ => true,
+    };
+    let places = (first..devices.len()).chain(0..first).filter(|place| is_fit(&devices[*place]));
+    let mut places: Vec<usize> = places.take(wanted).collect();
+    // From the back, so that none changes its place before it is taken.
+    places.sort_unstable_by(|a, b| b.cmp(a));
+    (places.len() == wanted).then(|| places.into_iter().map(|place| devices.swap_remove(place)).collect())
+}
+
+/// The row with a made-up code of 15 digits, in that code's table.
+fn with_other_code(layer: &MappingLayer, row: &Row, hand: &mut Hand<'_>) -> Row {
+    let number = hand.nobody() % 100_000_000_000_000;
+    let (table, value) = (number % u64::from(layer.tables), format!("{number:015}"));
+    let mut key = row.key.clone();
+    key[VALUE] = format!("'{value}'");
+    Row { database: 0, table: format!("mapping_{table:03}"), key, ..row.clone() }
+}
+
+fn with(row: &Row, column: usize, literal: &str) -> Row {
+    let mut key = row.key.clone();
+    literal.clone_into(&mut key[column]);
+    Row { key, ..row.clone() }
+}
+
+fn drift(layer: &MappingLayer, kind: Kind, devices: Vec<Vec<Row>>, hand: &mut Hand<'_>) -> Vec<Step> {
+    let row = devices[0][hand.below(devices[0].len())].clone();
+    let other = elsewhere(layer, &row, hand);
+    let earlier = Row { lsn: row.lsn - 1, ..with_other_code(layer, &row, hand) };
+    match kind {
+        Kind::Missing => vec![Step::Remove(row)],
+        Kind::Stale => vec![Step::Remove(row), Step::Put(earlier)],
+        Kind::Extra => vec![Step::Put(earlier)],
+        Kind::Resurrected => {
+            let uuid = format!("'{}'", hand.nobody());
+            let (one, two) = (with_other_code(layer, &row, hand), with_other_code(layer, &row, hand));
+            vec![Step::Put(with(&one, UUID, &uuid)), Step::Put(with(&two, UUID, &uuid))]
+        }
+        Kind::OtherDevice => {
+            let taken = with(&row, UUID, &devices[1][0].key[UUID]);
+            vec![Step::Remove(row), Step::Put(taken)]
+        }
+        Kind::WrongTable => vec![Step::Remove(row), Step::Put(other)],
+        Kind::InTwoTables => vec![Step::Put(other)],
+        Kind::Swapped => {
+            let [one, two] = [devices[0][0].clone(), devices[1][0].clone()];
+            let to = |row: &Row, of: &Row| {
+                let key = vec![row.key[UUID].clone(), of.key[KIND].clone(), of.key[VALUE].clone()];
+                Row { shard: row.shard, lsn: row.lsn, key, ..of.clone() }
+            };
+            let swapped = [Step::Put(to(&one, &two)), Step::Put(to(&two, &one))];
+            [Step::Remove(one), Step::Remove(two)].into_iter().chain(swapped).collect()
+        }
+        Kind::SameChange(_) => {
+            let first = |rows: &Vec<Row>| {
+                let changed = with(&rows[0], KIND, MEID);
+                [Step::Remove(rows[0].clone()), Step::Put(changed)]
+            };
+            devices.iter().flat_map(first).collect()
+        }
+        Kind::Empty => {
+            // The empty text has no digits, and its CRC-32 is 0.
+            let place = Row { database: 2, table: "mapping_000".to_owned(), ..row };
+            vec![Step::Put(with(&place, VALUE, "''"))]
+        }
+        Kind::Future => {
+            let future = Row { lsn: FUTURE_LSN, ..with_other_code(layer, &row, hand) };
+            vec![Step::Remove(row), Step::Put(future)]
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Drift planted by hand in derived stores while everything runs: by SQL, by Redis commands, by HTTP.
+//!
+//! It stands for a restored backup, a script that writes where it must not, a disk that lies. What is planted belongs to
+//! rows that no workload touches any more, and to rows that no source has, so nothing but a repair makes it good:
+//! when the stores are equal in the end, each was found; when as many were repaired as were planted, nothing else was.
+//! A drift is counted by keys: of the source row that a derived row says it comes from, and of a cache by codes.
+
+mod birthdays;
+mod cache;
+mod documents;
+mod mapping;
+mod night;
+mod rows;
+
+use std::collections::BTreeMap;
+
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use serde::Serialize;
+
+pub use self::night::{Judgement, Night, Store};
+use crate::error::Result;
+use crate::verify::{Audit, Layer};
+use crate::workload::SetAside;
+
+/// Rows are set aside for each drift of a store: some claim nothing, and some kinds need rows that are alike.
+const ROWS_A_DRIFT: usize = 3;
+/// Versions of which no log will ever tell.
+const FUTURE_LSN: u64 = 1 << 62;
+/// Keys of rows that no source has are above it, and below those near the top that workloads use.
+const NOBODY: u64 = 1 << 61;
+
+/// How many keys differ, by kind.
+pub type Kinds = BTreeMap<&'static str, u64>;
+
+/// What was planted.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Planted {
+    pub seed: u64,
+    /// By the name of the layer.
+    pub layers: BTreeMap<&'static str, Kinds>,
+}
+
+impl Planted {
+    pub fn total(&self) -> u64 {
+        self.layers.values().flat_map(Kinds::values).sum()
+    }
+
+    /// Keys of one layer.
+    pub fn of(&self, layer: &str) -> u64 {
+        self.layers.get(layer).into_iter().flat_map(Kinds::values).sum()
+    }
+}
+
+/// Plants drift in stores of some sources.
+#[derive(Debug)]
+pub struct Planter<'a> {
+    audits: &'a [Audit],
+    random: StdRng,
+    seed: u64,
+    /// Different in each round, so that what is made up is never made up twice.
+    nobody: u64,
+}
+
+impl<'a> Planter<'a> {
+    /// Prints the seed, so that a failed run can be repeated.
+    pub fn new(audits: &'a [Audit], seed: u64) -> Self {
+        eprintln!("drift seed {seed}");
+        Self { audits, random: StdRng::seed_from_u64(seed), seed, nobody: NOBODY }
+    }
+
+    /// How many rows of each entity to set aside for that many drifts.
+    pub fn rows_needed(drifts: u64) -> usize {
+        drifts as usize * ROWS_A_DRIFT
+    }
+
+    /// Plants drift of so many keys, of every kind that the layers can have, in rows that are set aside.
+    pub async fn plant(&mut self, drifts: u64, aside: &[SetAside]) -> Result<Planted> {
+        let mut planted = Planted { seed: self.seed, ..Planted::default() };
+        let mut left = drifts;
+        for (number, audit) in self.audits.iter().enumerate() {
+            let layers = self.audits.len() - number;
+            let share = left / layers as u64;
+            left -= share;
+            let own: Vec<SetAside> = self.share_of(number, aside);
+            let mut hand = Hand { random: &mut self.random, nobody: &mut self.nobody };
+            let (topology, name) = (&audit.topology, audit.name());
+            let kinds = match &audit.layer {
+                Layer::Birthday(layer) => birthdays::plant(topology, layer, &own, share, &mut hand).await?,
+                Layer::Mapping(layer) => mapping::plant(topology, layer, &own, share, &mut hand).await?,
+                Layer::Cache(layer) => cache::plant(topology, layer, &own, share, &mut hand).await?,
+                Layer::Documents(layer) => documents::plant(layer, &own, share, &mut hand).await?,
+            };
+            planted.layers.insert(name, kinds);
+        }
+        Ok(planted)
+    }
+
+    /// Layers of one entity share its rows, so that the repair of one store is not that of another.
+    fn share_of(&self, number: usize, aside: &[SetAside]) -> Vec<SetAside> {
+        let entity = self.audits[number].topology.entity;
+        let is_alike = |audit: &&Audit| audit.topology.entity == entity;
+        let before = self.audits[..number].iter().filter(is_alike).count();
+        let layers = self.audits.iter().filter(is_alike).count();
+        let own = aside.iter().filter(|row| row.place.entity == entity);
+        own.skip(before).step_by(layers).copied().collect()
+    }
+}
+
+/// What a planter draws from.
+struct Hand<'a> {
+    random: &'a mut StdRng,
+    nobody: &'a mut u64,
+}
+
+impl Hand<'_> {
+    /// A number that no row has.
+    fn nobody(&mut self) -> u64 {
+        *self.nobody += 1;
+        *self.nobody
+    }
+
+    /// Kinds in random order, again and again, until so many keys are used; `keys` says how many one needs. What does
+    /// not fit any more, or finds no rows, is left out.
+    fn draw<K: Copy>(
+        &mut self,
+        all: &[K],
+        mut left: u64,
+        keys: impl Fn(K) -> u64,
+        mut take: impl FnMut(&mut Self, K) -> bool,
+    ) -> Vec<K> {
+        let (mut drawn, mut round) = (Vec::new(), Vec::new());
+        let mut failures = 0;
+        while left > 0 && failures <= all.len() {
+            let Some(kind) = round.pop() else {
+                round = all.to_vec();
+                round.shuffle(self.random);
+                continue;
+            };
+            if keys(kind) > left || !take(self, kind) {
+                failures += 1;
+                continue;
+            }
+            failures = 0;
+            left -= keys(kind);
+            drawn.push(kind);
+        }
+        drawn
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        self.random.random_range(0..limit.max(1))
+    }
+}
+
+fn count(kinds: impl IntoIterator<Item = (&'static str, u64)>) -> Kinds {
+    let mut counts = Kinds::new();
+    for (name, keys) in kinds {
+        *counts.entry(name).or_default() += keys;
+    }
+    counts
+}

@@ -1,0 +1,159 @@
+//! Rows of derived tables, as literals: which stand, and how others come to stand in their place.
+
+use std::collections::HashMap;
+
+use super::Hand;
+use crate::endpoint::Connection;
+use crate::error::Result;
+use crate::topology::{Place, Topology};
+use crate::verify::{Column, DerivedTables, UNION_TABLES, literals, shard_id_sql};
+use crate::workload::SetAside;
+
+const ACTION: &str = "plant drift";
+/// A lane may hold what is wanted, or want what is held.
+const TRIES: u32 = 20;
+
+/// A derived row.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    pub database: u32,
+    pub table: String,
+    pub shard: u64,
+    /// Literals, in the order of the layer's key.
+    pub key: Vec<String>,
+    /// Literal of the layer's column behind the key; of the mapping layer that is the version.
+    pub checked: String,
+    pub lsn: u64,
+}
+
+/// What is done to a table.
+#[derive(Debug, Clone)]
+pub(super) enum Step {
+    Remove(Row),
+    /// In place of what stands there with the same key.
+    Put(Row),
+}
+
+/// The rows that stand for what is set aside, all rows of a source row together.
+pub(super) async fn standing(
+    topology: &Topology,
+    layer: &impl DerivedTables,
+    aside: &[SetAside],
+) -> Result<Vec<Vec<Row>>> {
+    let mut by_place: HashMap<Place, Vec<u64>> = HashMap::new();
+    aside.iter().for_each(|row| by_place.entry(row.place).or_default().push(row.number));
+    let mut found: Vec<Row> = Vec::new();
+    for (index, source) in topology.sources.iter().enumerate() {
+        let mut connection = source.connect(&[]).await?;
+        let selects: Vec<String> = topology
+            .places_of(index)
+            .filter_map(|place| Some((place, by_place.get(&place)?)))
+            .map(|(place, numbers)| {
+                let keys: Vec<String> = numbers.iter().map(|number| place.key(*number)).collect();
+                let (claims, key) = (layer.claims(place), layer.key()[0].name);
+                let columns = literals(layer.key().iter().copied().chain([layer.checked()]));
+                format!(
+                    "SELECT database_number, table_name, {}, {columns} FROM ({claims}) AS c WHERE {key} IN ({})",
+                    shard_id_sql(&source.name, place),
+                    keys.join(", ")
+                )
+            })
+            .collect();
+        for part in selects.chunks(UNION_TABLES) {
+            let rows = connection.rows("read claims", part.join(" UNION ALL ")).await?;
+            found.extend(rows.into_iter().map(
+                |(database, table, shard, columns): (u32, String, u64, String)| {
+                    let mut key: Vec<String> = columns.split(',').map(str::to_owned).collect();
+                    let checked = key.pop().unwrap_or_default();
+                    Row { database, table, shard, key, checked, lsn: 0 }
+                },
+            ));
+        }
+    }
+    read_versions(layer, &mut found).await?;
+    found.retain(|row| row.lsn > 0);
+    found.sort_by(|a, b| (a.shard, &a.key).cmp(&(b.shard, &b.key)));
+    let same = |a: &Row, b: &Row| (a.shard, &a.key[0]) == (b.shard, &b.key[0]);
+    Ok(found.chunk_by(same).map(<[Row]>::to_vec).collect())
+}
+
+/// Versions of the rows that stand; the others stay without.
+async fn read_versions(layer: &impl DerivedTables, rows: &mut [Row]) -> Result<()> {
+    for (target, endpoint) in layer.targets().iter().enumerate() {
+        let mut connection = endpoint.connect(&[]).await?;
+        let own = rows.iter().enumerate().filter(|(_, row)| layer.target_of(row.database) == target);
+        let selects: Vec<String> = own
+            .map(|(number, row)| {
+                format!("SELECT {number}, lsn FROM {} WHERE {}", name(layer, row), chosen(layer, row))
+            })
+            .collect();
+        for part in selects.chunks(UNION_TABLES) {
+            let found: Vec<(usize, u64)> = connection.rows("read versions", part.join(" UNION ALL ")).await?;
+            found.into_iter().for_each(|(number, lsn)| rows[number].lsn = lsn);
+        }
+    }
+    Ok(())
+}
+
+/// Another table of the same layer.
+pub(super) fn elsewhere(layer: &impl DerivedTables, row: &Row, hand: &mut Hand<'_>) -> Row {
+    let tables = layer.tables();
+    loop {
+        let (database, table) = tables[hand.below(tables.len())].clone();
+        if (database, &table) != (row.database, &row.table) {
+            return Row { database, table, ..row.clone() };
+        }
+    }
+}
+
+/// Does it, each step by itself, as a hand would.
+pub(super) async fn carry_out(layer: &impl DerivedTables, steps: &[Step]) -> Result<()> {
+    let mut connections: Vec<Connection> = Vec::new();
+    for target in layer.targets() {
+        connections.push(target.connect(&["SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"]).await?);
+    }
+    for step in steps {
+        let (Step::Remove(row) | Step::Put(row)) = step;
+        let sql = match step {
+            Step::Remove(row) => format!("DELETE FROM {} WHERE {}", name(layer, row), chosen(layer, row)),
+            Step::Put(row) => put(layer, row),
+        };
+        let connection = &mut connections[layer.target_of(row.database)];
+        let mut tries = 0;
+        while let Err(error) = connection.execute(ACTION, &sql).await {
+            tries += 1;
+            if !error.is_lock_conflict() || tries == TRIES {
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn put(layer: &impl DerivedTables, row: &Row) -> String {
+    let mut columns: Vec<&str> = layer.key().iter().map(|column| column.name).collect();
+    let mut values: Vec<&str> = row.key.iter().map(String::as_str).collect();
+    let Column { name: checked, .. } = layer.checked();
+    if checked != "lsn" {
+        columns.push(checked);
+        values.push(&row.checked);
+    }
+    format!(
+        "REPLACE INTO {} (shard_id, {}, lsn) VALUES ({}, {}, {})",
+        name(layer, row),
+        columns.join(", "),
+        row.shard,
+        values.join(", "),
+        row.lsn
+    )
+}
+
+fn name(layer: &impl DerivedTables, row: &Row) -> String {
+    format!("`{}`.`{}`", layer.database_name(row.database), row.table)
+}
+
+fn chosen(layer: &impl DerivedTables, row: &Row) -> String {
+    let equal = |(column, value): (&Column, &String)| format!(" AND {} = {value}", column.name);
+    let key: String = layer.key().iter().zip(&row.key).map(equal).collect();
+    format!("shard_id = {}{key}", row.shard)
+}
