@@ -30,6 +30,8 @@ async fn each_planted_drift_is_a_difference_and_nothing_else_is() {
     for workload in &mut workloads {
         workload.run_for(Pace::of(500), Duration::from_secs(1)).await.unwrap();
     }
+    installation.drained().await;
+    daemon.kill();
     let comparisons = installation.compare_each().await;
     for (audit, comparison) in installation.audits.iter().zip(comparisons) {
         let (planted, found) = (&planted.layers[audit.name()], comparison.differences);
@@ -39,5 +41,4 @@ async fn each_planted_drift_is_a_difference_and_nothing_else_is() {
         assert!(is_right, "{}: {planted:?}, {found:?}, {:?}", audit.name(), comparison.examples);
         assert!(planted.len() >= 6, "not each kind: {planted:?}");
     }
-    daemon.kill();
 }

@@ -8,8 +8,11 @@ use redis::{Cmd, Value, cmd};
 use super::{Hand, Kinds, count};
 use crate::error::{DemoError, Result};
 use crate::topology::{Topology, uuid};
-use crate::verify::{CacheLayer, CachedClaim, encode_cached, expected_in_cache};
+use crate::verify::{CacheLayer, CachedClaim, MappingLayer, encode_cached, expected_in_cache};
 use crate::workload::SetAside;
+
+/// The kind of a box's number.
+const BOX_NO: u8 = 4;
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
@@ -50,12 +53,7 @@ pub(super) async fn plant(
     drifts: u64,
     hand: &mut Hand<'_>,
 ) -> Result<Kinds> {
-    let own: HashSet<Vec<u8>> = aside.iter().map(|row| uuid(row.number).into_bytes()).collect();
-    // No other device's change touches these codes.
-    let is_own = |set: &BTreeSet<CachedClaim>| set.iter().all(|(_, uuid, _)| own.contains(uuid));
-    let sets = expected_in_cache(topology, layer).await?.into_iter().filter(|(_, set)| is_own(set));
-    let mut sets: Vec<(Vec<u8>, BTreeSet<CachedClaim>)> = sets.collect();
-    sets.sort();
+    let mut sets = private_sets(topology, &layer.mapping, aside).await?;
     let mut commands: Vec<Cmd> = Vec::new();
     let drawn = hand.draw(
         &KINDS,
@@ -81,6 +79,22 @@ pub(super) async fn plant(
         return Err(DemoError::Redis { server, action: "plant drift", source: source.into() });
     }
     Ok(count(drawn.into_iter().map(|kind| (kind.name(), 1))))
+}
+
+/// Codes that no other device has or will have, in order. A box may get another device at any time, whose change would
+/// make the set right again, or a drift of the mapping tables a part of it.
+pub(super) async fn private_sets(
+    topology: &Topology,
+    mapping: &MappingLayer,
+    aside: &[SetAside],
+) -> Result<Vec<(Vec<u8>, BTreeSet<CachedClaim>)>> {
+    let own: HashSet<Vec<u8>> = aside.iter().map(|row| uuid(row.number).into_bytes()).collect();
+    let is_private =
+        |set: &BTreeSet<CachedClaim>| set.iter().all(|(_, uuid, kind)| *kind != BOX_NO && own.contains(uuid));
+    let sets = expected_in_cache(topology, mapping).await?.into_iter().filter(|(_, set)| is_private(set));
+    let mut sets: Vec<_> = sets.collect();
+    sets.sort();
+    Ok(sets)
 }
 
 fn drift(

@@ -1,5 +1,8 @@
 //! Drift of mapping tables.
 
+use std::collections::HashSet;
+
+use super::cache::private_sets;
 use super::rows::{Row, Step, carry_out, elsewhere, standing};
 use super::{FUTURE_LSN, Hand, Kinds, count};
 use crate::error::Result;
@@ -87,7 +90,11 @@ pub(super) async fn plant(
     drifts: u64,
     hand: &mut Hand<'_>,
 ) -> Result<Kinds> {
+    let sets = private_sets(topology, layer, aside).await?;
+    let private: HashSet<String> = sets.iter().map(|(code, _)| format!("x'{}'", hex(code))).collect();
     let mut devices = standing(topology, layer, aside).await?;
+    devices.iter_mut().for_each(|rows| rows.retain(|row| private.contains(&row.key[VALUE])));
+    devices.retain(|rows| !rows.is_empty());
     let mut steps = Vec::new();
     let drawn = hand.draw(&KINDS, drifts, Kind::keys, |hand, kind| {
         let Some(victims) = victims(&mut devices, kind, hand) else { return false };
@@ -96,6 +103,11 @@ pub(super) async fn plant(
     });
     carry_out(layer, &steps).await?;
     Ok(count(drawn.into_iter().map(|kind| (kind.name(), kind.keys()))))
+}
+
+/// As `HEX` has it.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
 /// Devices of one shard when one takes another's place, phones for the same change, any for the others.

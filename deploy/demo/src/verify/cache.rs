@@ -49,7 +49,7 @@ enum Role<'k> {
 }
 
 pub(super) async fn compare(topology: &Topology, layer: &CacheLayer) -> Result<Comparison> {
-    let expected = expected(topology, layer).await?;
+    let expected = expected(topology, &layer.mapping).await?;
     let mut comparison = Comparison {
         source_rows: sources::count(topology).await?,
         claims: expected.values().map(|set| set.len() as u64).sum(),
@@ -95,10 +95,10 @@ pub(super) async fn count(layer: &CacheLayer) -> Result<u64> {
 /// The complete set of each code that any source has.
 pub(crate) async fn expected(
     topology: &Topology,
-    layer: &CacheLayer,
+    mapping: &MappingLayer,
 ) -> Result<HashMap<Vec<u8>, BTreeSet<CachedClaim>>> {
     let rows = sources::rows::<(Vec<u8>, u64, Vec<u8>, u8)>(topology, "read claims", |source, place| {
-        let (shard, claims) = (shard_id_sql(source, place), layer.mapping.claims(place));
+        let (shard, claims) = (shard_id_sql(source, place), mapping.claims(place));
         format!("SELECT value, {shard}, uuid, kind FROM ({claims}) AS c")
     });
     let mut expected: HashMap<Vec<u8>, BTreeSet<CachedClaim>> = HashMap::new();
