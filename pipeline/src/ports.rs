@@ -148,6 +148,15 @@ pub trait RowSource: Send + Sync {
         rows: NonZeroUsize,
         epoch: u16,
     ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
+
+    /// All rows of a table whose first field, as derived keys have it, is one of these; others may be among them. There
+    /// is no next chunk. None of the keys asks for the mark alone.
+    fn rows(
+        &self,
+        table: &TableIdentity<'static>,
+        keys: &[Cell],
+        epoch: u16,
+    ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
 }
 
 /// A stored message of a source's stream.
@@ -240,7 +249,8 @@ pub trait LaneStore: Send {
     fn load(&mut self) -> impl Future<Output = Result<Progress, Fault>> + Send;
 
     /// Applies the mutations and stores `flush.progress` in one transaction, if the stored revision is still the one
-    /// before `flush.progress.revision`; else [`crate::error::Code::TargetFenced`] and nothing is changed.
+    /// before `flush.progress.revision`; else [`crate::error::Code::TargetFenced`] and nothing is changed. Of a source row
+    /// that the flush replaces exactly what it writes stands afterwards, whatever version stood there.
     ///
     /// After any other error the outcome is unknown: load before going on.
     fn commit(&mut self, flush: &Flush) -> impl Future<Output = Result<(), Fault>> + Send;

@@ -97,6 +97,7 @@ pub async fn run_lanes<S: LaneStore + 'static>(
                 seat: READER_SEAT + 1 + id.lane,
                 start: &source.start,
                 entity: projection.entity(),
+                source_column: projection.source_column(),
                 feeds: &Arc::new(Semaphore::new(1)),
                 limits: &config.limits,
             };

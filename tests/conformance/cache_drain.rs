@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anabranch_connectors::memory::MemoryCache;
 use anabranch_connectors::mysql::target::{MysqlLane, MysqlMapping, MysqlOutbox};
-use anabranch_pipeline::deliver::{LaneId, Progress};
+use anabranch_pipeline::deliver::{Cell, Flush, LaneId, Progress, Replacement};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::lookup::{CacheState, Claim, Drain, TimeToLive, Token, decode, drain, fill};
 use anabranch_pipeline::ports::{CacheRecord, Cached, CodeCache, Fill, LaneStore, MappingStore, Outbox};
@@ -17,7 +17,7 @@ use rand::{RngExt, SeedableRng};
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::RedisGround;
-use crate::derived::Place;
+use crate::derived::{Place, lsn};
 use crate::ports::cache::{LONG, cached, code, store};
 use crate::store_mapping::{TABLES, apply, boxed, lane, shard};
 
@@ -170,6 +170,28 @@ async fn a_withdrawn_shard_leaves_the_cache_too() {
     for number in 0..10 {
         assert_eq!(cached(&ground.cache, &code(&format!("BOX-{number}"))).await, Some(vec![]));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_refresh_of_keys_removes_leaves_the_cache_too() {
+    let (tables, mut lane, progress) = tables().await;
+    let progress =
+        apply(&mut lane, progress, vec![insert(9, 7, "WRONG"), insert(4, 7, "BOX"), insert(9, 8, "BOX")])
+            .await;
+    let cache = MemoryCache::default();
+    tables.settle(&cache).await;
+    assert_eq!(tables.mapped(&code("WRONG")).await.len(), 1);
+    let mut flush = Flush::new(progress.clone());
+    flush.progress.revision += 1;
+    let rows = [(shard(0).shard, Cell::Bytes(b"7".as_slice().into()))].into();
+    flush.replacement = Some(Replacement { mark: lsn(5), column: lane.projection().source_column(), rows });
+    lane.commit(&flush).await.unwrap();
+    let noted: BTreeSet<_> =
+        tables.outbox.pending(10).await.unwrap().into_iter().flat_map(|row| row.codes).collect();
+    assert_eq!(noted, [code("BOX"), code("WRONG")].into());
+    tables.settle(&cache).await;
+    assert_eq!(tables.mapped(&code("WRONG")).await, []);
+    assert_eq!(uuids(&tables.mapped(&code("BOX")).await), ["8"]);
 }
 
 /// A server cuts a text off where it becomes longer than it may.

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_pipeline::config::EntityConfig;
+use anabranch_pipeline::deliver::Cell;
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::{ChangeSource, Entry, RowSource, SourceConnector};
 use anabranch_schemas::change::{Action, Entity, Value};
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
 use anabranch_schemas::reign::Reign;
+use anabranch_schemas::serial;
 use anabranch_schemas::shard::TablePattern;
 use mysql_async::prelude::Queryable;
 
@@ -107,6 +109,30 @@ async fn every_type_that_can_be_captured_is_read_as_from_the_binlog() {
     for size in [1, 2, 100] {
         assert_eq!(by_chunks(&source, size).await, expected, "{size} rows a chunk");
     }
+    each_row_is_found_by_its_key(&source, &expected).await;
+}
+
+/// By the text of its first value, as uuids are; and what can be no key of a table is found in no row.
+async fn each_row_is_found_by_its_key(
+    source: &MysqlSource,
+    expected: &BTreeMap<(String, String), Vec<Value<'static>>>,
+) {
+    for ((name, _), row) in expected {
+        let table = table_of(source, name).await;
+        let key = |bytes: &[u8]| [Cell::Bytes(bytes.into())];
+        let exact = key(&serial::text(&row[0]).unwrap());
+        let chunk =
+            source.rows(&table, &exact, FIRST_EPOCH).await.unwrap_or_else(|fault| panic!("{name}: {fault}"));
+        let mut changes = v1::decode(&chunk.payload).unwrap();
+        let mut found = Vec::new();
+        while let Some(change) = changes.next().unwrap() {
+            let Action::Insert { after } = change.action else { panic!("{:?}", change.action) };
+            found.push(after.into_iter().map(Value::into_owned).collect::<Vec<_>>());
+        }
+        assert!(found.contains(row), "{name}: {exact:?}");
+        let foreign = source.rows(&table, &key(b"\xff\xfe\x81"), FIRST_EPOCH).await;
+        assert_eq!(foreign.unwrap_or_else(|fault| panic!("{name}: {fault}")).rows, 0, "{name}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -135,6 +161,15 @@ async fn devices_with_keys_of_several_columns_are_read_as_from_the_binlog() {
     for size in [1, 7, 40, 100] {
         assert_eq!(by_chunks(&source, size).await, expected, "{size} rows a chunk");
     }
+    let table = table_of(&source, "t0").await;
+    let fault = source.rows(&table, &[Cell::UInt(1)], FIRST_EPOCH).await.unwrap_err();
+    assert_eq!(fault.code(), Code::SourceTableUnkeyed, "{fault}");
+    assert!(fault.to_string().contains("column uuid"), "{fault}");
+    let index = |number: usize| format!("ALTER TABLE $0.t{number} ADD KEY (uuid, a)");
+    let statements: Vec<String> = (0..keys.len()).map(index).collect();
+    let statements: Vec<&str> = statements.iter().map(String::as_str).collect();
+    database.run(&statements).await;
+    each_row_is_found_by_its_key(&source, &expected).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use anabranch_pipeline::deliver::{Cell, Replacement};
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
 use anabranch_schemas::change::{Action, Value};
@@ -165,6 +166,7 @@ async fn a_lock_time_out_repeats_the_whole_flush() {
     assert_eq!(place.rows_of(1).await, [("birthday_0102".into(), "01-02".into(), 2)]);
 }
 
+/// Also when it is replaced, and a hand has given it another version.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_belongs_to_the_dispatcher_survives_every_upsert() {
     let place = ready().await;
@@ -180,6 +182,12 @@ async fn what_belongs_to_the_dispatcher_survives_every_upsert() {
          AND sent_occurrence = 2026",
         place.table(0, "0101")
     );
+    assert_eq!(place.number(&kept).await, 1);
+    place.sql(format!("UPDATE {} SET lsn = {}", place.table(0, "0101"), u64::MAX)).await;
+    let mut third = place.flush(&lane, &second.progress, vec![(2, 0, insert(user(1, 1, 1)))]);
+    let rows = [(table(0).shard, Cell::UInt(1))].into();
+    third.replacement = Some(Replacement { mark: lsn(2), column: 0, rows });
+    lane.commit(&third).await.unwrap();
     assert_eq!(place.number(&kept).await, 1);
 }
 

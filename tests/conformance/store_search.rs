@@ -1,7 +1,7 @@
 //! The store of a lane on OpenSearch: what only a real server can show. What every store promises: `ports/store.rs`.
 
 use anabranch_connectors::search::{Question, SetupReport};
-use anabranch_pipeline::deliver::{Flush, Progress};
+use anabranch_pipeline::deliver::{Cell, Flush, Progress, Replacement};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_schemas::change::Action;
@@ -470,4 +470,32 @@ async fn pages_neither_repeat_nor_skip_what_stays_while_others_come_and_go() {
     }
     assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "once each, in order: {seen:?}");
     assert!((115..150).all(|stays: u64| seen.contains(&stays.to_string())), "{seen:?}");
+}
+
+/// What was removed a moment ago counts as a higher version, of which the server says nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_that_a_hand_has_just_deleted_comes_back_when_it_is_replaced() {
+    let place = Place { lanes: 2, ..Place::new().await }.ready().await;
+    for number in [0, 1] {
+        let (mut lane, mut progress) = place.lane("source-a", number).await;
+        let fields: &[(&str, &[u8])] = &[("imei1", b"490154203237518")];
+        progress = apply(&mut lane, &progress, vec![(5, 0, insert(1, fields)), (5, 0, insert(2, fields))])
+            .await
+            .unwrap();
+        let column = lane.projection().source_column();
+        let rows = [b"1", b"2"].map(|uuid| (shard(0).shard, Cell::Bytes(uuid.as_slice().into())));
+        for id in place.documents().await.into_keys() {
+            place.admin(Method::DELETE, &format!("{}/_doc/{id}", place.index()), Json::Null).await;
+        }
+        let mut replaced =
+            flush(&lane, &progress, vec![(6, 0, insert(1, fields)), (6, 0, insert(2, fields))]);
+        replaced.replacement = Some(Replacement { mark: lsn(6), column, rows: rows.into() });
+        let own = replaced.rows();
+        lane.commit(&replaced).await.unwrap();
+        assert_eq!(
+            place.count().await,
+            own as u64,
+            "those of lane {number}, and none of another's is touched"
+        );
+    }
 }

@@ -82,6 +82,38 @@ async fn rows_that_no_binlog_holds_come_by_a_refresh_and_rows_of_nobody_go_while
         }
     }
     until("equal after refreshes of tables", async || wrong(&installation).await == 0).await;
+
+    // Of one key: a row in a wrong table that is newer than everything.
+    let planted = "INSERT INTO birthday_00.birthday_0107 (shard_id, user_id, birthday, lsn) \
+        SELECT shard_id, user_id, '01-07', ~0 FROM birthday_00.birthday_0103 LIMIT 1";
+    installation.execute("target", planted).await;
+    let user = "SELECT user_id FROM birthday_00.birthday_0107 WHERE lsn = ~0";
+    let user: u64 = installation.admin("target").await.rows("the user", user).await.unwrap()[0];
+    let no_user = [
+        "refresh",
+        "--projection",
+        "birthday",
+        "--source",
+        "source-a",
+        "--table",
+        "user_00.user_000",
+        "--key",
+        "x",
+    ];
+    let refused = installation.command(&no_user).await;
+    assert!(refused.exit_code != 0 && refused.stderr.contains("no user id"), "{refused:?}");
+    for (number, source) in installation.configuration.sources.iter().enumerate() {
+        for place in installation.audits[0].topology.places_of(number) {
+            let (table, key) = (place.name(), user.to_string());
+            let arguments =
+                ["refresh", "--projection", "birthday", "--source", source, "--table", &table, "--key", &key];
+            until("the refresh before it is through", async || {
+                installation.command(&arguments).await.exit_code == 0
+            })
+            .await;
+        }
+    }
+    until("equal after refreshes of a key", async || wrong(&installation).await == 0).await;
     let log = daemon.log();
     assert!(log.contains("the refresh is through"), "{log}");
 }

@@ -54,6 +54,7 @@ async fn a_lane_that_waits_for_a_direct_feed_goes_on_when_the_stream_links() {
         seat: 1,
         start: &Entry::Earliest,
         entity: Entity::User,
+        source_column: 0,
         feeds: &feeds,
         limits: &limits,
     };
@@ -111,6 +112,7 @@ async fn a_stop_waits_for_no_question_of_a_lane() {
             seat: 1,
             start: &Entry::Earliest,
             entity: Entity::User,
+            source_column: 0,
             feeds: &Arc::new(Semaphore::new(1)),
             limits: &limits,
         };

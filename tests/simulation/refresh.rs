@@ -1,7 +1,9 @@
 //! Refreshes while everything goes on, of lanes whose rows were damaged before: some are gone, and some are there of
-//! users who are not, or in tables where they do not belong.
+//! users who are not, or in tables where they do not belong. Of single keys, whatever a hand can do.
 
-use anabranch_pipeline::deliver::{Cell, Scope, request_refresh};
+use std::collections::BTreeMap;
+
+use anabranch_pipeline::deliver::{Cell, Progress, Scope, request_refresh};
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::SourceConnector;
 use anabranch_schemas::lsn::Lsn;
@@ -14,27 +16,83 @@ use crate::replay::{NOBODY, any_lanes};
 use crate::script::{SOURCES, shards, source_of};
 use crate::stage::{LaneAt, Stage, lane_id};
 
-/// One lane, or all lanes of a source; one table, or all.
+/// One lane, or all lanes of a source; one table, or all, or keys.
 pub async fn refresh(stage: &Stage, random: &mut StdRng) {
     let source = random.random_range(0..SOURCES);
+    // Tables come to be with their first rows.
+    let known = stage.sources[source].shards().await.expect("it always knows");
+    if random.random() {
+        return refresh_keys(stage, source, &known, random).await;
+    }
     let of_source = || shards().into_iter().filter(|(_, number)| source_of(*number) == source);
     let scope = match random.random_ratio(1, 3) {
         true => Scope::Table(of_source().choose(random).expect("a source has tables").0),
         false => Scope::Source,
     };
-    // Tables come to be with their first rows.
-    let mut damaged = stage.sources[source].shards().await.expect("it always knows");
+    let mut damaged = known;
     damaged.retain(|shard| scope == Scope::Source || scope == Scope::Table(*shard));
     for lane in any_lanes(stage, source, random) {
-        damage(stage, lane, &damaged, random);
-        ask(stage, lane, scope).await;
+        // It would take the place of one of keys, which alone repairs what these have.
+        let refresh = progress(stage, lane).and_then(|progress| progress.refresh);
+        if !matches!(refresh, Some(refresh) if matches!(refresh.scope, Scope::Keys(_))) {
+            damage(stage, lane, &damaged, random);
+            ask(stage, lane, scope.clone()).await;
+        }
     }
+}
+
+/// A lane that has begun: else its rows would not be removed when it is set back to nothing.
+async fn refresh_keys(stage: &Stage, source: usize, known: &[ShardId], random: &mut StdRng) {
+    for lane in any_lanes(stage, source, random) {
+        let may_be_asked = |progress: Progress| progress.position > Lsn::ZERO && progress.refresh.is_none();
+        if known.is_empty() || !progress(stage, lane).is_some_and(may_be_asked) {
+            continue;
+        }
+        let mut keys: BTreeMap<ShardId, Vec<Cell>> = BTreeMap::new();
+        for _ in 0..random.random_range(1..5) {
+            let (shard, user) = (*known.iter().choose(random).expect("not empty"), random.random_range(0..8));
+            let user = if user < 6 { user } else { NOBODY + user };
+            spoil(stage, lane, shard, user, random);
+            keys.entry(shard).or_default().push(Cell::UInt(user));
+        }
+        ask(stage, lane, Scope::Keys(keys)).await;
+    }
+}
+
+fn progress(stage: &Stage, lane: LaneAt) -> Option<Progress> {
+    let id = lane_id(lane);
+    stage.progress(lane.0).into_iter().find(|(other, _)| *other == id).map(|(_, progress)| progress)
+}
+
+/// What stands for a user is gone, wrong, too old or far too new; or something stands where nothing should.
+fn spoil(stage: &Stage, lane: LaneAt, shard: ShardId, user: u64, random: &mut StdRng) {
+    let owned = stage.owned(lane);
+    let key: Box<[Cell]> = [Cell::UInt(user)].into();
+    let wrong = || [Cell::Bytes(b"xx-xx".as_slice().into())].into();
+    let (old, new) = (Lsn::from_u64(1).expect("an Lsn"), Lsn::MAX);
+    stage.targets[lane.1].tamper(|rows| {
+        let is_of_user = |table: &u32, of: &ShardId, of_key: &[Cell]| {
+            owned.contains(table) && *of == shard && *of_key == *key
+        };
+        let of_user = rows.iter_mut().filter(|((table, of, of_key), _)| is_of_user(table, of, of_key));
+        match random.random_range(0..6) {
+            0 => rows.retain(|(table, of, of_key), _| !is_of_user(table, of, of_key)),
+            1 => of_user.for_each(|(_, row)| row.1 = wrong()),
+            2 => of_user.for_each(|(_, row)| *row = (old, wrong())),
+            3 => of_user.for_each(|(_, row)| *row = (new, wrong())),
+            kind => {
+                let version = if kind == 4 { old } else { new };
+                let table = *owned.iter().choose(random).expect("a lane has tables");
+                rows.insert((table, shard, key.clone()), (version, wrong()));
+            }
+        }
+    });
 }
 
 async fn ask(stage: &Stage, lane: LaneAt, mut scope: Scope) {
     let (id, mut store) = (lane_id(lane), stage.store(lane));
     loop {
-        let outcome = request_refresh(&id, &mut store, scope).await;
+        let outcome = request_refresh(&id, &mut store, scope.clone()).await;
         stage.tell(|| match &outcome {
             Ok(before) => format!("{id} at {} is asked to refresh {scope:?}", before.position),
             Err(fault) => format!("refresh: {fault}"),

@@ -184,6 +184,7 @@ impl Stage {
             seat: 1 + target as u32 * LANES + number,
             start: &Entry::Earliest,
             entity: Entity::User,
+            source_column: 0,
             feeds,
             limits: &self.limits,
         };

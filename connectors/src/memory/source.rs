@@ -5,12 +5,12 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
 use anabranch_pipeline::capture::BatchBuilder;
-use anabranch_pipeline::deliver::Progress;
+use anabranch_pipeline::deliver::{Cell, Progress};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{
     ChangeSource, Chunk, ChunkKey, Entry, Filled, Located, Place, RowSource, SourceConnector,
 };
-use anabranch_schemas::change::TableIdentity;
+use anabranch_schemas::change::{Row, TableIdentity};
 use anabranch_schemas::codec::v1::Encoder;
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
@@ -29,6 +29,9 @@ const DELAYED: u32 = 80;
 /// In a thousand snapshots, for each of the newest groups: it is not seen yet.
 const UNSEEN: u32 = 150;
 const UNSEEN_GROUPS_MAX: usize = 3;
+
+/// Of a table, by key.
+type Rows = BTreeMap<u64, Row<'static>>;
 
 #[derive(Debug)]
 struct State {
@@ -208,8 +211,6 @@ impl RowSource for MemorySource {
         Ok(lock(&self.state).primary.tables().into_values().collect())
     }
 
-    /// In a storm the newest groups may be in the binlog and not be seen yet, as while a replica's acknowledgement is
-    /// waited for.
     async fn chunk(
         &self,
         table: &TableIdentity<'static>,
@@ -217,8 +218,34 @@ impl RowSource for MemorySource {
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
+        let behind = after.map_or(0, |after| {
+            u64::from_be_bytes((*after.0).try_into().expect("a key of this source")).saturating_add(1)
+        });
+        let take = |all: &Rows| all.range(behind..).take(rows.get()).map(|(key, _)| *key).collect();
+        let (mut chunk, last) = self.read_at_a_mark(table, epoch, take).await?;
+        let last = last.map(|key| ChunkKey(key.to_be_bytes().into()));
+        chunk.next = last.filter(|_| chunk.rows == rows.get() as u64);
+        Ok(chunk)
+    }
+
+    async fn rows(&self, table: &TableIdentity<'static>, keys: &[Cell], epoch: u16) -> Result<Chunk, Fault> {
+        let is_meant = |key: &u64| keys.contains(&Cell::UInt(*key));
+        let take = |all: &Rows| all.keys().copied().filter(is_meant).collect();
+        Ok(self.read_at_a_mark(table, epoch, take).await?.0)
+    }
+}
+
+impl MemorySource {
+    /// The rows whose keys are taken, and the last of these. In a storm the newest groups may be in the binlog and not be
+    /// seen yet, as while a replica's acknowledgement is waited for.
+    async fn read_at_a_mark(
+        &self,
+        table: &TableIdentity<'static>,
+        epoch: u16,
+        take: impl Fn(&Rows) -> Vec<u64>,
+    ) -> Result<(Chunk, Option<u64>), Fault> {
         self.weather.pause().await;
-        let chunk = {
+        let read = {
             let state = lock(&self.state);
             let server = &state.primary;
             if self.weather.strikes_in(BROKEN) {
@@ -227,20 +254,16 @@ impl RowSource for MemorySource {
             let unseen = (0..UNSEEN_GROUPS_MAX).take_while(|_| self.weather.strikes_in(UNSEEN)).count();
             let groups = server.groups().saturating_sub(unseen);
             let mark = server.end_of(epoch, groups);
-            let (mut encoder, mut last) = (Encoder::default(), None);
-            let behind = after.map_or(0, |after| {
-                u64::from_be_bytes((*after.0).try_into().expect("a key of this source")).saturating_add(1)
-            });
-            for (key, row) in server.rows(table.shard, groups).range(behind..).take(rows.get()) {
-                encoder.insert(mark, table, row);
-                last = Some(ChunkKey(key.to_be_bytes().into()));
-            }
-            let count = u64::from(encoder.changes());
-            let next = last.filter(|_| count == rows.get() as u64);
-            Chunk { mark, server: server.identity(), payload: encoder.finish(), rows: count, next }
+            let (all, mut encoder) = (server.rows(table.shard, groups), Encoder::default());
+            let keys = take(&all);
+            keys.iter().for_each(|key| encoder.insert(mark, table, &all[key]));
+            let rows = u64::from(encoder.changes());
+            let chunk =
+                Chunk { mark, server: server.identity(), payload: encoder.finish(), rows, next: None };
+            (chunk, keys.last().copied())
         };
         self.weather.pause().await;
-        Ok(chunk)
+        Ok(read)
     }
 }
 

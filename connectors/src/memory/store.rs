@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{Cell, Flush, LaneId, Mutation, MutationAction, Progress};
+use anabranch_pipeline::deliver::{Cell, Flush, LaneId, Mutation, MutationAction, Progress, Replacement};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_schemas::lsn::Lsn;
@@ -39,13 +39,14 @@ pub enum Keeping {
 }
 
 /// A flush as sent, or a part of it: the server knows nothing of who sent it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Sent {
     lane: LaneId,
     tables: Arc<BTreeSet<u32>>,
     withdrawals: Vec<(ShardId, Lsn)>,
     /// Documents, as they were found.
     removals: Vec<(Claim, u64)>,
+    replacement: Option<Replacement>,
     mutations: Vec<Mutation>,
     progress: Option<Progress>,
 }
@@ -173,6 +174,16 @@ impl State {
                 self.removed.insert(claim, (version, at + REMEMBERED));
             }
         }
+        if let Some(replacement) = &sent.replacement {
+            let written = |claim: &Claim| sent.mutations.iter().any(|mutation| mutation.is_of(claim));
+            self.rows.retain(|claim, (version, _)| {
+                if !is_replaced(claim, &sent.tables, replacement) {
+                    return true;
+                }
+                *version = (*version).min(replacement.mark);
+                written(claim)
+            });
+        }
         for mutation in sent.mutations {
             let claim = (mutation.table, mutation.shard, mutation.key);
             let row = self.rows.get(&claim).map(|(version, _)| *version);
@@ -209,6 +220,10 @@ fn is_withdrawn(
     (shard, lsn): (ShardId, Lsn),
 ) -> bool {
     *owner == shard && version <= lsn && tables.contains(table)
+}
+
+fn is_replaced((table, shard, key): &Claim, tables: &BTreeSet<u32>, replacement: &Replacement) -> bool {
+    tables.contains(table) && replacement.covers(*shard, key)
 }
 
 fn fenced(lane: &LaneId, stored: u64, next: u64) -> Fault {
@@ -251,6 +266,7 @@ impl LaneStore for MemoryStore {
             tables: self.tables.clone(),
             withdrawals: flush.withdrawals.clone(),
             removals: Vec::new(),
+            replacement: flush.replacement.clone(),
             mutations: flush.ordered().iter().map(|mutation| mutation.to_owned()).collect(),
             progress: Some(flush.progress.clone()),
         };
@@ -273,6 +289,7 @@ impl MemoryStore {
             tables: tables.clone(),
             withdrawals: Vec::new(),
             removals: Vec::new(),
+            replacement: None,
             mutations: Vec::new(),
             progress: None,
         };
@@ -280,7 +297,9 @@ impl MemoryStore {
         let (emptied, withdrawals): (Vec<_>, Vec<_>) =
             whole.withdrawals.into_iter().partition(|(_, lsn)| *lsn > progress.position);
         if !emptied.is_empty() {
-            let removals = self.find(&emptied);
+            let removals = self.find(|claim, version| {
+                emptied.iter().any(|withdrawal| is_withdrawn(claim, version, &self.tables, *withdrawal))
+            });
             self.require_revision_before(&progress).await?;
             self.send(Sent { removals, ..part() }).await?;
             self.removed_at = Some(Instant::now());
@@ -288,14 +307,48 @@ impl MemoryStore {
         if !withdrawals.is_empty() {
             self.send(Sent { withdrawals, ..part() }).await?;
         }
-        let mut one = whole.mutations;
-        if let Some(removed_at) = self.removed_at.take_if(|_| !one.is_empty()) {
+        let mut mutations = whole.mutations;
+        if let Some(replacement) = &whole.replacement {
+            let is_replaced = |claim: &Claim| is_replaced(claim, &self.tables, replacement);
+            let standing = self.find(|claim, _| is_replaced(claim));
+            let above = self.find(|claim, version| is_replaced(claim) && version > replacement.mark);
+            if !above.is_empty() {
+                self.require_revision_before(&progress).await?;
+                self.send(Sent { removals: above, ..part() }).await?;
+                self.removed_at = Some(Instant::now());
+            }
+            for (claim, _) in standing {
+                if !mutations.iter().any(|mutation| mutation.is_of(&claim)) {
+                    let (table, shard, key) = claim;
+                    let (lsn, action) = (replacement.mark, MutationAction::Delete);
+                    mutations.push(Mutation { table, shard, key, lsn, action });
+                }
+            }
+        }
+        if let Some(removed_at) = self.removed_at.take_if(|_| !mutations.is_empty()) {
             tokio::time::sleep_until(removed_at + FORGOTTEN_AFTER).await;
         }
-        let other = one.split_off(one.len() / 2);
-        let (one, other) = (Sent { mutations: one, ..part() }, Sent { mutations: other, ..part() });
+        let other = mutations.split_off(mutations.len() / 2);
+        let (one, other) = (Sent { mutations, ..part() }, Sent { mutations: other, ..part() });
+        let again = whole.replacement.map(|_| [one.clone(), other.clone()]);
         futures::try_join!(self.send(one), self.send(other))?;
+        if let Some([one, other]) = again
+            && !(self.holds(&one.mutations) && self.holds(&other.mutations))
+        {
+            // An overtaken process has just removed what stood above, and that is remembered.
+            tokio::time::sleep(FORGOTTEN_AFTER).await;
+            futures::try_join!(self.send(one), self.send(other))?;
+        }
         self.send(Sent { progress: Some(progress), ..part() }).await
+    }
+
+    /// Whether what is written stands.
+    fn holds(&self, mutations: &[Mutation]) -> bool {
+        let claim = |mutation: &Mutation| (mutation.table, mutation.shard, mutation.key.clone());
+        let written = |mutation: &&Mutation| mutation.action != MutationAction::Delete;
+        self.target.with(|state| {
+            mutations.iter().filter(written).all(|mutation| state.rows.contains_key(&claim(mutation)))
+        })
     }
 
     async fn require_revision_before(&mut self, next: &Progress) -> Result<(), Fault> {
@@ -303,12 +356,9 @@ impl MemoryStore {
         if stored + 1 == next.revision { Ok(()) } else { Err(fenced(&self.id, stored, next.revision)) }
     }
 
-    /// The documents that these withdrawals mean, as they are now.
-    fn find(&self, withdrawals: &[(ShardId, Lsn)]) -> Vec<(Claim, u64)> {
+    /// The documents that are meant, as they are now.
+    fn find(&self, is_meant: impl Fn(&Claim, Lsn) -> bool) -> Vec<(Claim, u64)> {
         self.target.with(|state| {
-            let is_meant = |claim: &Claim, version| {
-                withdrawals.iter().any(|withdrawal| is_withdrawn(claim, version, &self.tables, *withdrawal))
-            };
             let meant = state.rows.iter().filter(|(claim, (version, _))| is_meant(claim, *version));
             meant.map(|(claim, _)| (claim.clone(), state.write_of(claim))).collect()
         })

@@ -80,7 +80,19 @@ impl SearchLane {
         &self.assignment.projection
     }
 
-    fn fenced(&self) -> Fault {
+    pub(super) fn target(&self) -> &SearchTarget {
+        &self.target
+    }
+
+    /// The lane that a device's documents belong to.
+    pub(super) fn lane_of(&self, uuid: &[u8]) -> u32 {
+        match &self.assignment.projection {
+            Projection::SerialDocuments(documents) => documents.table_of(uuid),
+            _ => self.id.lane,
+        }
+    }
+
+    pub(super) fn fenced(&self) -> Fault {
         Fault::new(Code::TargetFenced, format!("lane {}", self.id), "another writer moved its progress")
             .needs("progress as this writer read it")
     }
@@ -125,9 +137,7 @@ impl SearchLane {
         let mut pages = removal::find(client, index, self.id.lane, (shard, lsn)).await?;
         let mut found = pages.next().await?;
         // Behind the search: whoever was overtaken before it has found what came again.
-        if progress::read(client, &self.target, &self.id).await?.stored.progress.revision != revision {
-            return Err(self.fenced());
-        }
+        self.require_revision(client, revision).await?;
         while !found.is_empty() {
             bulk::write(client, index, &found).await?;
             found = pages.next().await?;
@@ -137,7 +147,12 @@ impl SearchLane {
     }
 
     /// Writes documents and parks those that the server will never take.
-    async fn write(&self, client: &Client, index: &str, documents: &[Document]) -> Result<(), Fault> {
+    pub(super) async fn write(
+        &self,
+        client: &Client,
+        index: &str,
+        documents: &[Document],
+    ) -> Result<(), Fault> {
         let read = async || Letters::read(client, &self.target, &self.id).await.map(Mutex::new);
         let letters = self.letters.get_or_try_init(read).await?;
         let locked = || letters.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,7 +191,7 @@ impl SearchLane {
         Document { id, lsn: mutation.lsn, source: line.end() }
     }
 
-    fn tombstone(&self, id: String, lsn: Lsn) -> Document {
+    pub(super) fn tombstone(&self, id: String, lsn: Lsn) -> Document {
         let mut line = Line::default();
         line.field("source", &self.id.source);
         line.field("lsn", &lsn.as_u64());
@@ -206,11 +221,25 @@ impl SearchLane {
         if !flush.withdrawals.is_empty() {
             failpoints::reach("documents-withdrawal-sent").await;
         }
+        if let Some(replacement) = &flush.replacement {
+            self.replace(client, indexes, (flush, replacement), read.revision).await?;
+        }
         if flush.rows() > 0
             && let Some(removed) = self.removed.take()
         {
             removed.until_forgotten(client, indexes).await?;
         }
+        self.write_all(client, indexes, flush).await?;
+        if flush.replacement.is_some() && !self.holds(client, indexes, flush).await? {
+            // An overtaken process has just removed what stood above, and that is remembered.
+            Removed::now().until_forgotten(client, indexes).await?;
+            self.write_all(client, indexes, flush).await?;
+        }
+        failpoints::reach("documents-sent").await;
+        Ok(())
+    }
+
+    async fn write_all(&self, client: &Client, indexes: &[String], flush: &Flush) -> Result<(), Fault> {
         let tables = self.assignment.projection.tables();
         for of_table in flush.ordered().chunk_by(|one, next| one.table == next.table) {
             let table = &tables[of_table[0].table as usize].derived;
@@ -218,7 +247,6 @@ impl SearchLane {
                 of_table.iter().map(|mutation| self.document(table, mutation)).collect();
             try_join_all(indexes.iter().map(|index| self.write(client, index, &documents))).await?;
         }
-        failpoints::reach("documents-sent").await;
         Ok(())
     }
 }

@@ -17,6 +17,7 @@ mod progress;
 mod query;
 mod rebuild;
 mod removal;
+mod replace;
 mod rows;
 mod setup;
 mod sweep;

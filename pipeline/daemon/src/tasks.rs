@@ -170,6 +170,7 @@ async fn apply(
             seat: seat(config, id),
             start: &wiring.source_config(&id.source)?.start,
             entity: projection.entity(),
+            source_column: projection.source_column(),
             feeds: wiring.direct_feeds(&id.source)?,
             limits: &config.limits,
         };

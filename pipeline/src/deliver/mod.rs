@@ -15,9 +15,10 @@ mod run;
 mod window;
 
 pub use mutation::{
-    Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, OrderedMutation, TableShape,
+    Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, OrderedMutation, Replacement,
+    TableShape,
 };
 pub use progress::{LaneId, Progress};
-pub use refresh_progress::{InvalidRefresh, Refresh, Scope, TableRefresh, request_refresh};
+pub use refresh_progress::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh, request_refresh};
 pub use rewind::{Past, Rewind, fence, rewind};
 pub use run::{Lane, run};

@@ -3,7 +3,7 @@
 //! A claim is one row of one derived table, said by one shard. Within a flush only the last mutation of each
 //! (table, claim) is kept, *after* projecting: 0101 → 0102 → 0103 in one window must delete in two tables.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use anabranch_schemas::lsn::Lsn;
@@ -102,6 +102,13 @@ pub struct Mutation {
     pub action: MutationAction,
 }
 
+impl Mutation {
+    /// Whether it is one of this row: table, shard, key.
+    pub fn is_of(&self, (table, shard, key): &(u32, ShardId, Box<[Cell]>)) -> bool {
+        (self.table, self.shard, &self.key) == (*table, *shard, key)
+    }
+}
+
 /// One mutation of a finished flush.
 #[derive(Debug, Clone, Copy)]
 pub struct OrderedMutation<'f> {
@@ -120,14 +127,34 @@ impl OrderedMutation<'_> {
     }
 }
 
+/// Source rows that were read as they are: nothing stands afterwards for them in the lane's tables but what the flush
+/// writes. Versions do not count there: what stands above the mark is nobody's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replacement {
+    /// Where they were read.
+    pub mark: Lsn,
+    /// Which key column of a derived row is the key of its source row.
+    pub column: usize,
+    pub rows: BTreeSet<(ShardId, Cell)>,
+}
+
+impl Replacement {
+    /// Whether a derived row of this key is of one of them.
+    pub fn covers(&self, shard: ShardId, key: &[Cell]) -> bool {
+        key.get(self.column).is_some_and(|cell| self.rows.contains(&(shard, cell.clone())))
+    }
+}
+
 /// Which row of which table: table, shard, key columns.
 type Claim = (u32, ShardId, Box<[Cell]>);
 
-/// The work of one transaction: withdrawals first, then mutations, then progress.
+/// The work of one transaction: withdrawals first, then what is replaced, then mutations, then progress.
 #[derive(Debug, Default)]
 pub struct Flush {
     /// Shards of which every claim not above the Lsn goes, in all tables of the lane.
     pub withdrawals: Vec<(ShardId, Lsn)>,
+    /// Of a refresh of keys.
+    pub replacement: Option<Replacement>,
     mutations: HashMap<Claim, (Lsn, MutationAction), foldhash::quality::RandomState>,
     /// What the progress row will be; `revision` is one above the stored one.
     pub progress: Progress,
@@ -159,7 +186,7 @@ impl Flush {
     }
 
     /// What is touched: table, shard, key and version, in no order.
-    pub(super) fn claims(&self) -> impl Iterator<Item = (u32, ShardId, &[Cell], Lsn)> {
+    pub fn claims(&self) -> impl Iterator<Item = (u32, ShardId, &[Cell], Lsn)> {
         self.mutations.iter().map(|((table, shard, key), (lsn, _))| (*table, *shard, &**key, *lsn))
     }
 
@@ -168,7 +195,7 @@ impl Flush {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.mutations.is_empty() && self.withdrawals.is_empty()
+        self.mutations.is_empty() && self.withdrawals.is_empty() && self.replacement.is_none()
     }
 
     /// The mutations ordered by table, shard and key: every flush locks in one order.

@@ -4,11 +4,14 @@
 //! claims of the table changed, and then writes the others with the mark's version. Behind the last chunk of a table
 //! come its *sweep*: claims that are older than the first mark are nobody's any more.
 //!
+//! Of single keys the rows are read, and exactly what they claim stands afterwards: what else stood for them, in whatever
+//! version, was nobody's. A key that changed behind the mark is read again.
+//!
 //! A chunk is thrown away and read again when it cannot be told what changed behind its mark: the lane was beyond the
 //! mark before it began to note, another server came in between, or too much was to be noted. Faults of the source
 //! end no attempt of the lane: its feed goes on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -21,7 +24,7 @@ use futures::future::BoxFuture;
 use metrics::{Counter, Gauge, counter, gauge};
 use tokio::time::Instant;
 
-use super::mutation::Cell;
+use super::mutation::{Cell, Replacement};
 use super::refresh_progress::{Refresh, TableRefresh};
 use super::window::Window;
 use super::{Flush, Lane, LaneId, Progress};
@@ -35,6 +38,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Before what failed is tried again: this, and twice as long each time up to the longest.
 const FAILED: Duration = Duration::from_secs(1);
 const FAILED_MAX: Duration = Duration::from_secs(60);
+/// A key that changes so often that it never stands still is left as it is in the end.
+const REPEATED_MAX: u32 = 10;
 /// Noted claims of a table; each takes some hundred bytes.
 const NOTES_MAX: usize = 200_000;
 /// Claims that a device has at most.
@@ -71,6 +76,7 @@ pub(super) struct Refresher<'a, S> {
     id: &'a LaneId,
     source: &'a S,
     entity: Entity,
+    source_column: usize,
     rows: NonZeroUsize,
     phase: Phase<'a>,
     /// Those of the entity, in the order of shard ids.
@@ -78,6 +84,8 @@ pub(super) struct Refresher<'a, S> {
     notes: Notes,
     not_before: Instant,
     failures: u32,
+    /// How often the chunk was thrown away.
+    repeated: u32,
     meters: Meters,
 }
 
@@ -92,12 +100,14 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             id: lane.id,
             source: lane.source,
             entity: lane.entity,
+            source_column: lane.source_column,
             rows: NonZeroUsize::new(rows).unwrap_or(NonZeroUsize::MIN),
             phase: Phase::Resting,
             tables: None,
             notes: Notes::default(),
             not_before: Instant::now(),
             failures: 0,
+            repeated: 0,
             meters: Meters::of(lane.id),
         }
     }
@@ -140,6 +150,14 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let source = self.source;
         let Some(tables) = &self.tables else { return Phase::Listing(source.tables().boxed()) };
         self.meters.tables.set(tables.iter().filter(|table| refresh.wants(table.shard)).count() as f64);
+        let (rows, epoch, floor) = (self.rows, progress.position.epoch(), progress.highest_change);
+        if let Some(of_table) = refresh.keys() {
+            let Some((shard, keys)) = of_table else { return Phase::Waiting(Step::Finished) };
+            let known = tables.iter().find(|table| table.shard == shard);
+            let tables = known.map_or_else(|| tables.clone(), |table| vec![table.clone()]);
+            self.notes = Notes { shard: Some(shard), floor, ..Notes::default() };
+            return Phase::Reading(rows_of(source, tables, shard, keys.to_vec(), epoch).boxed());
+        }
         let (table, after) = match &refresh.table {
             Some(TableRefresh { shard, after, .. }) => {
                 let Some(table) = tables.iter().find(|table| table.shard == *shard) else {
@@ -152,8 +170,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 None => return Phase::Waiting(Step::Finished),
             },
         };
-        self.notes = Notes { shard: Some(table.shard), floor: progress.highest_change, ..Notes::default() };
-        let (rows, epoch) = (self.rows, progress.position.epoch());
+        self.notes = Notes { shard: Some(table.shard), floor, ..Notes::default() };
         Phase::Reading(async move { source.chunk(&table, after.as_ref(), rows, epoch).await }.boxed())
     }
 
@@ -205,14 +222,14 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 Verdict::Again(why) => {
                     tracing::debug!(lane = %self.id, mark = %chunk.mark, why, "a chunk is read again");
                     self.not_before = Instant::now() + AGAIN;
+                    self.repeated += 1;
                     return Ok(());
                 }
                 Verdict::Write => {
-                    self.take(&chunk, &mut flush, project)?;
+                    self.repeated = 0;
+                    self.take(&chunk, refresh, &mut flush, project)?;
                     self.meters.rows.increment(chunk.rows);
-                    let shard = self.notes.shard.expect("a chunk was read");
-                    flush.progress.refresh =
-                        Some(refresh.behind_chunk(shard, chunk.mark, chunk.rows, chunk.next));
+                    flush.progress.refresh = Some(refresh.behind_chunk(self.shard(), &chunk));
                 }
             },
             Phase::Waiting(Step::Gone(shard)) => flush.progress.refresh = Some(refresh.behind_table(shard)),
@@ -242,14 +259,30 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             () if mark < self.notes.floor || mark < first => Verdict::Again("the lane was further"),
             () if self.notes.is_full() => Verdict::Again("too much has changed"),
             () if progress.position < mark => Verdict::Wait,
+            () if self.repeated < REPEATED_MAX && self.has_changed(refresh, mark) => {
+                Verdict::Again("a key has changed")
+            }
             () => Verdict::Write,
         }
     }
 
-    /// The mutations of a chunk whose claims have not changed behind its mark.
+    /// Of the table that was read.
+    fn shard(&self) -> ShardId {
+        self.notes.shard.expect("a chunk was read")
+    }
+
+    /// Whether one of the keys that were read has changed behind the mark.
+    fn has_changed(&self, refresh: &Refresh, mark: Lsn) -> bool {
+        let Some(Some((_, keys))) = refresh.keys() else { return false };
+        let changed = self.notes.changed_keys(self.source_column, mark);
+        self.notes.withdrawn > mark || keys.iter().any(|key| changed.contains(key))
+    }
+
+    /// The mutations of a chunk whose claims have not changed behind its mark; of keys, those of whole source rows.
     fn take(
         &self,
         chunk: &Chunk,
+        refresh: &Refresh,
         flush: &mut Flush,
         mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
     ) -> Result<(), Fault> {
@@ -260,7 +293,16 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         while let Some(change) = changes.next().map_err(broken)? {
             project(&change, flush);
         }
-        flush.retain(|table, key| !self.notes.has_changed(table, key, chunk.mark));
+        let Some(Some((shard, keys))) = refresh.keys() else {
+            flush.retain(|table, key| !self.notes.has_changed(table, key, chunk.mark));
+            return Ok(());
+        };
+        let changed = self.notes.changed_keys(self.source_column, chunk.mark);
+        let stands = |key: &&Cell| self.notes.withdrawn <= chunk.mark && !changed.contains(*key);
+        let rows = keys.iter().filter(stands).map(|key| (shard, key.clone())).collect();
+        let replacement = Replacement { mark: chunk.mark, column: self.source_column, rows };
+        flush.retain(|_, key| replacement.covers(shard, key));
+        flush.replacement = Some(replacement);
         Ok(())
     }
 
@@ -277,6 +319,33 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         commit(window, store, flush).await?;
         failpoints::reach("refresh-swept").await;
         Ok(())
+    }
+}
+
+/// The rows of these keys. A table that is not there has none, at a mark behind which it is still not there.
+async fn rows_of<S: RowSource>(
+    source: &S,
+    mut tables: Vec<TableIdentity<'static>>,
+    shard: ShardId,
+    keys: Vec<Cell>,
+    epoch: u16,
+) -> Result<Chunk, Fault> {
+    loop {
+        if let Some(table) = tables.iter().find(|table| table.shard == shard) {
+            return source.rows(table, &keys, epoch).await;
+        }
+        let Some(any) = tables.first() else {
+            return Err(Fault::new(
+                Code::SourceTableMissing,
+                format!("shard {shard}"),
+                "the source has no table",
+            ));
+        };
+        let chunk = source.rows(any, &[], epoch).await?;
+        tables = source.tables().await?;
+        if tables.iter().all(|table| table.shard != shard) {
+            return Ok(chunk);
+        }
     }
 }
 
@@ -314,6 +383,12 @@ impl Notes {
 
     fn is_full(&self) -> bool {
         self.claims.len() > NOTES_MAX
+    }
+
+    /// Keys of source rows of which a claim changed behind the mark.
+    fn changed_keys(&self, column: usize, mark: Lsn) -> HashSet<&Cell> {
+        let changed = self.claims.iter().filter(|(_, lsn)| **lsn > mark);
+        changed.filter_map(|((_, key), _)| key.get(column)).collect()
     }
 
     fn has_changed(&self, table: u32, key: &[Cell], mark: Lsn) -> bool {

@@ -3,25 +3,52 @@
 //! Tables are taken in the order of their shard ids, each by chunks in the order of its primary key; behind the last
 //! chunk comes the sweep. What is stored is always the end of a step, so whoever runs the lane next begins the next one.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::serial::UUID_BYTES_MAX;
 use anabranch_schemas::shard::ShardId;
 
-use super::{Flush, LaneId, Progress};
+use super::{Cell, Flush, LaneId, Progress};
 use crate::error::{Code, Fault};
-use crate::ports::{ChunkKey, LaneStore};
+use crate::ports::{Chunk, ChunkKey, LaneStore};
+
+/// Of one request: they stand in the progress row, which has 64 KiB for them.
+pub const KEYS_MAX: usize = 256;
 
 /// A busy lane commits while this is asked for; each attempt reads its progress again.
 const ATTEMPTS: u32 = 50;
 
-/// Which tables are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
     /// Every captured table of the projection's entity.
     Source,
     Table(ShardId),
+    /// The rows of these keys, as derived keys have them. Exactly what they claim stands afterwards; of a table that is
+    /// not there, nothing.
+    Keys(BTreeMap<ShardId, Vec<Cell>>),
+}
+
+impl Scope {
+    /// Why it cannot be asked for.
+    fn problem(&self) -> Option<String> {
+        let Self::Keys(keys) = self else { return None };
+        let all = || keys.values().flatten();
+        let is_key = |key: &Cell| match key {
+            Cell::UInt(_) => true,
+            Cell::Bytes(bytes) => (1..=UUID_BYTES_MAX).contains(&bytes.len()),
+            Cell::Null | Cell::Int(_) => false,
+        };
+        if !all().all(is_key) {
+            return Some("a key is none that a derived row can have".to_owned());
+        }
+        let count = all().count();
+        let is_counted = (1..=KEYS_MAX).contains(&count) && keys.values().all(|keys| !keys.is_empty());
+        (!is_counted).then(|| format!("{count} keys"))
+    }
 }
 
 /// A refresh that is not through.
@@ -54,18 +81,30 @@ impl Refresh {
 
     /// Whether a table is meant that is not through.
     pub(super) fn wants(&self, shard: ShardId) -> bool {
-        let is_meant = match self.scope {
+        let is_meant = match &self.scope {
             Scope::Source => true,
-            Scope::Table(only) => only == shard,
+            Scope::Table(only) => *only == shard,
+            Scope::Keys(keys) => keys.contains_key(&shard),
         };
         is_meant && self.done.is_none_or(|done| done < shard)
     }
 
-    /// Behind one more chunk of a table.
-    pub(super) fn behind_chunk(&self, shard: ShardId, mark: Lsn, rows: u64, next: Option<ChunkKey>) -> Self {
-        let (first, chunks) = self.table.as_ref().map_or((mark, 0), |table| (table.first, table.chunks));
-        let table = TableRefresh { shard, first, chunks: chunks + 1, after: next };
-        Self { table: Some(table), rows: self.rows + rows, ..self.clone() }
+    /// The keys of the table whose turn it is, when keys are meant; `Some(None)` = all are through.
+    pub(super) fn keys(&self) -> Option<Option<(ShardId, &[Cell])>> {
+        let Scope::Keys(keys) = &self.scope else { return None };
+        Some(keys.iter().find(|(shard, _)| self.wants(**shard)).map(|(shard, keys)| (*shard, &**keys)))
+    }
+
+    /// Behind one more chunk of a table; of keys there is one.
+    pub(super) fn behind_chunk(&self, shard: ShardId, chunk: &Chunk) -> Self {
+        let read = Self { rows: self.rows + chunk.rows, ..self.clone() };
+        if let Scope::Keys(_) = self.scope {
+            return read.behind_table(shard);
+        }
+        let (first, chunks) =
+            self.table.as_ref().map_or((chunk.mark, 0), |table| (table.first, table.chunks));
+        let table = TableRefresh { shard, first, chunks: chunks + 1, after: chunk.next.clone() };
+        Self { table: Some(table), ..read }
     }
 
     /// Behind a table.
@@ -82,20 +121,21 @@ pub async fn request_refresh(
     store: &mut impl LaneStore,
     scope: Scope,
 ) -> Result<Progress, Fault> {
+    let refused = |found: String| Fault::new(Code::RefreshRefused, format!("lane {id}"), found);
+    if let Some(problem) = scope.problem() {
+        let needs = format!("1 to {KEYS_MAX} keys in one request, each a user id or a uuid");
+        return Err(refused(problem).needs(needs));
+    }
     let mut attempt = 1;
     loop {
         let before = store.load().await?;
         let is_replaced = |other: &Refresh| scope == Scope::Source || scope == other.scope;
         if before.refresh.as_ref().is_some_and(|other| !is_replaced(other)) {
-            return Err(Fault::new(
-                Code::RefreshRefused,
-                format!("lane {id}"),
-                "another refresh is under way",
-            )
-            .needs("its end, or a refresh of all tables, which takes its place"));
+            return Err(refused("another refresh is under way".to_owned())
+                .needs("its end, or a refresh of all tables, which takes its place"));
         }
         let revision = before.revision + 1;
-        let refresh = Some(Refresh::new(scope));
+        let refresh = Some(Refresh::new(scope.clone()));
         let after = Progress { revision, refresh, was_refreshed: true, ..before.clone() };
         match store.commit(&Flush::new(after)).await {
             Err(fault) if fault.code() == Code::TargetFenced && attempt < ATTEMPTS => attempt += 1,
@@ -105,22 +145,47 @@ pub async fn request_refresh(
 }
 
 /// `- 4711 20000` (scope, tables through, rows), then `4712 1:7:320 3 00ff` (table, first mark, chunks, place) when a
-/// table is being read; `-` = none.
+/// table is being read; `-` = none. The scope is all tables, a table, or keys of tables: `4711=7,9;4712=x3766`.
 impl fmt::Display for Refresh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shard = |shard: Option<ShardId>| shard.map_or("-".to_owned(), |shard| shard.to_string());
-        let only = match self.scope {
-            Scope::Source => None,
-            Scope::Table(only) => Some(only),
-        };
-        write!(f, "{} {} {}", shard(only), shard(self.done), self.rows)?;
+        write!(f, "{} {} {}", self.scope, shard(self.done), self.rows)?;
         let Some(table) = &self.table else { return Ok(()) };
         write!(f, " {} {} {} ", table.shard, table.first, table.chunks)?;
         match &table.after {
             None => f.write_str("-"),
-            Some(ChunkKey(key)) => key.iter().try_for_each(|byte| write!(f, "{byte:02x}")),
+            Some(ChunkKey(key)) => write_bytes(f, key),
         }
     }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tables = match self {
+            Self::Source => return f.write_str("-"),
+            Self::Table(only) => return write!(f, "{only}"),
+            Self::Keys(tables) => tables,
+        };
+        for (place, (shard, keys)) in tables.iter().enumerate() {
+            write!(f, "{}{shard}", if place == 0 { "" } else { ";" })?;
+            for (place, key) in keys.iter().enumerate() {
+                f.write_str(if place == 0 { "=" } else { "," })?;
+                match key {
+                    Cell::UInt(number) => write!(f, "{number}")?,
+                    Cell::Bytes(bytes) => {
+                        f.write_str("x")?;
+                        write_bytes(f, bytes)?;
+                    }
+                    Cell::Null | Cell::Int(_) => unreachable!("refused when it was asked for"),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_bytes(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
 }
 
 /// The text is not that of a refresh.
@@ -133,8 +198,6 @@ impl FromStr for Refresh {
 
     fn from_str(text: &str) -> Result<Self, InvalidRefresh> {
         let parts: Vec<&str> = text.split(' ').collect();
-        let number = |part: &str| part.parse::<u64>().map_err(|_| InvalidRefresh);
-        let shard = |part: &str| ShardId::from_u64(number(part)?).ok_or(InvalidRefresh);
         let optional = |part: &str| if part == "-" { Ok(None) } else { shard(part).map(Some) };
         let (head, table) = match parts.as_slice() {
             [scope, done, rows] => ([scope, done, rows], None),
@@ -146,9 +209,35 @@ impl FromStr for Refresh {
             }
             _ => return Err(InvalidRefresh),
         };
-        let scope = optional(head[0])?.map_or(Scope::Source, Scope::Table);
-        Ok(Self { scope, done: optional(head[1])?, table, rows: number(head[2])? })
+        Ok(Self { scope: head[0].parse()?, done: optional(head[1])?, table, rows: number(head[2])? })
     }
+}
+
+impl FromStr for Scope {
+    type Err = InvalidRefresh;
+
+    fn from_str(text: &str) -> Result<Self, InvalidRefresh> {
+        if !text.contains('=') {
+            return if text == "-" { Ok(Self::Source) } else { shard(text).map(Self::Table) };
+        }
+        let key = |text: &str| match text.strip_prefix('x') {
+            Some(digits) => bytes(digits).map(Cell::Bytes),
+            None => number(text).map(Cell::UInt),
+        };
+        let table = |text: &str| {
+            let (of, keys) = text.split_once('=').ok_or(InvalidRefresh)?;
+            Ok((shard(of)?, keys.split(',').map(key).collect::<Result<_, _>>()?))
+        };
+        text.split(';').map(table).collect::<Result<_, _>>().map(Self::Keys)
+    }
+}
+
+fn number(text: &str) -> Result<u64, InvalidRefresh> {
+    text.parse().map_err(|_| InvalidRefresh)
+}
+
+fn shard(text: &str) -> Result<ShardId, InvalidRefresh> {
+    ShardId::from_u64(number(text)?).ok_or(InvalidRefresh)
 }
 
 fn bytes(text: &str) -> Result<Box<[u8]>, InvalidRefresh> {
@@ -166,36 +255,85 @@ fn bytes(text: &str) -> Result<Box<[u8]>, InvalidRefresh> {
 mod tests {
     use super::*;
 
+    fn numbered(number: u64) -> ShardId {
+        ShardId::from_u64(number).unwrap()
+    }
+
+    fn chunk(position: u64, rows: u64, next: Option<&[u8]>) -> Chunk {
+        let mark = Lsn::new(1, 7, position).unwrap();
+        let next = next.map(|key| ChunkKey(key.into()));
+        Chunk { mark, server: Default::default(), payload: Default::default(), rows, next }
+    }
+
+    fn keys() -> Scope {
+        let texts = [b"7".as_slice(), b"\x00\xff ,"].map(|key| Cell::Bytes(key.into()));
+        Scope::Keys(
+            [(numbered(4), vec![Cell::UInt(0), Cell::UInt(u64::MAX)]), (numbered(9), texts.into())].into(),
+        )
+    }
+
     #[test]
     fn the_text_is_read_back() {
-        let shard = |number| ShardId::from_u64(number).unwrap();
         let whole = Refresh::new(Scope::Source);
-        let begun = whole.behind_table(shard(7)).behind_chunk(
-            shard(9),
-            Lsn::new(1, 7, 320).unwrap(),
-            20,
-            Some(ChunkKey([0, 255, 16].into())),
-        );
-        let read = begun.behind_chunk(shard(9), Lsn::new(1, 7, 640).unwrap(), 3, None);
+        let begun =
+            whole.behind_table(numbered(7)).behind_chunk(numbered(9), &chunk(320, 20, Some(&[0, 255, 16])));
+        let read = begun.behind_chunk(numbered(9), &chunk(640, 3, None));
         assert_eq!(begun.to_string(), "- 7 20 9 1:7:320 1 00ff10");
         assert_eq!(read.to_string(), "- 7 23 9 1:7:320 2 -");
-        for known in [whole, begun, read, Refresh::new(Scope::Table(shard(3)))] {
+        let keys = Refresh::new(keys());
+        assert_eq!(keys.to_string(), "4=0,18446744073709551615;9=x37,x00ff202c - 0");
+        for known in [whole, begun, read, Refresh::new(Scope::Table(numbered(3))), keys] {
             assert_eq!(known.to_string().parse(), Ok(known));
         }
-        for text in
-            ["", "-", "- - x", "- - 1 2", "- - 1 2 1:1:16 1 0", "- - 1 2 1:1:16 1 zz", "- - 1 2 x 1 -"]
-        {
+        for text in [
+            "",
+            "-",
+            "- - x",
+            "- - 1 2",
+            "- - 1 2 1:1:16 1 0",
+            "- - 1 2 1:1:16 1 zz",
+            "- - 1 2 x 1 -",
+            "4= - 0",
+            "=7 - 0",
+            "4=x0 - 0",
+            "4=7;5 - 0",
+        ] {
             assert_eq!(text.parse::<Refresh>(), Err(InvalidRefresh), "{text}");
         }
     }
 
     #[test]
+    fn keys_are_taken_table_by_table_in_one_chunk_each() {
+        let mut refresh = Refresh::new(keys());
+        let mut seen = Vec::new();
+        while let Some((shard, keys)) = refresh.keys().unwrap() {
+            seen.push((shard, keys.len()));
+            refresh = refresh.behind_chunk(shard, &chunk(320, 1, None));
+        }
+        assert_eq!(seen, [(numbered(4), 2), (numbered(9), 2)]);
+        assert_eq!((refresh.rows, refresh.table), (2, None));
+    }
+
+    #[test]
+    fn so_many_keys_of_any_kind_fit_into_the_progress_row() {
+        let all = |keys: Vec<Cell>| Scope::Keys([(numbered(u64::MAX >> 1), keys)].into());
+        let long = |length| Cell::Bytes(vec![0; length].into());
+        let full = all(vec![long(UUID_BYTES_MAX); KEYS_MAX]);
+        assert_eq!(full.problem(), None);
+        assert!(Refresh::new(full).to_string().len() < usize::from(u16::MAX));
+        let refused =
+            [vec![], vec![Cell::UInt(1); KEYS_MAX + 1], vec![long(0)], vec![long(UUID_BYTES_MAX + 1)]];
+        for keys in refused.into_iter().chain([vec![Cell::Null], vec![Cell::Int(1)]]) {
+            assert!(all(keys.clone()).problem().is_some(), "{keys:?}");
+        }
+    }
+
+    #[test]
     fn tables_that_are_through_are_not_wanted_again() {
-        let shard = |number| ShardId::from_u64(number).unwrap();
-        let refresh = Refresh::new(Scope::Source).behind_table(shard(7));
-        assert_eq!([6, 7, 8].map(|number| refresh.wants(shard(number))), [false, false, true]);
-        let one = Refresh::new(Scope::Table(shard(7)));
-        assert_eq!([6, 7, 8].map(|number| one.wants(shard(number))), [false, true, false]);
-        assert!(!one.behind_table(shard(7)).wants(shard(7)));
+        let refresh = Refresh::new(Scope::Source).behind_table(numbered(7));
+        assert_eq!([6, 7, 8].map(|number| refresh.wants(numbered(number))), [false, false, true]);
+        let one = Refresh::new(Scope::Table(numbered(7)));
+        assert_eq!([6, 7, 8].map(|number| one.wants(numbered(number))), [false, true, false]);
+        assert!(!one.behind_table(numbered(7)).wants(numbered(7)));
     }
 }

@@ -43,6 +43,8 @@ pub struct Lane<'a, S, L> {
     pub start: &'a Entry,
     /// What the projection reads.
     pub entity: Entity,
+    /// See [`crate::projections::Projection::source_column`].
+    pub source_column: usize,
     /// Bounds the direct feeds of the source.
     pub feeds: &'a Arc<Semaphore>,
     pub limits: &'a Limits,

@@ -189,11 +189,15 @@ impl Projection {
 
     /// The part of a derived row's key that is the key of its source row: the entity's first field.
     pub fn source_key<'a>(&self, key: &[CellRef<'a>]) -> Option<CellRef<'a>> {
-        let place = match self {
+        key.get(self.source_column()).copied()
+    }
+
+    /// The key column that is the key of the source row.
+    pub fn source_column(&self) -> usize {
+        match self {
             Self::Birthday(_) | Self::SerialDocuments(_) => 0,
             Self::SerialMapping(_) => 1,
-        };
-        key.get(place).copied()
+        }
     }
 
     /// Adds to `flush` what the change asks of the tables in `scope`.

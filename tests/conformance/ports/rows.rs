@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
+use anabranch_pipeline::deliver::Cell;
 use anabranch_pipeline::error::{Class, Fault};
 use anabranch_pipeline::ports::{Chunk, ChunkKey, Entry, RowSource, SourceConnector};
 use anabranch_schemas::change::{Action, TableIdentity};
@@ -21,6 +22,7 @@ on_twin_and_server!(Twin, Server:
     a_table_without_rows_is_one_chunk_with_a_mark,
     the_mark_of_a_quiet_source_is_reached,
     the_mark_is_said_in_the_epoch_that_is_asked_for,
+    rows_of_keys_are_those_of_the_table,
 );
 
 pub fn rows(rows: usize) -> NonZeroUsize {
@@ -99,6 +101,23 @@ async fn replayed(source: &impl SourceConnector, table: &str, up_to: Lsn) -> BTr
     rows
 }
 
+fn keys(users: impl IntoIterator<Item = u64>) -> Vec<Cell> {
+    users.into_iter().map(Cell::UInt).collect()
+}
+
+async fn rows_of_keys_are_those_of_the_table(ground: impl Ground) {
+    let source = ground.connector();
+    for user in [7, 3, 200, 100, 5, 1] {
+        ground.commit(&[insert(0, user, 1), insert(1, user + 1, 2)]).await;
+    }
+    let table = table_of(&source, "t0").await;
+    let chunk = source.rows(&table, &keys([200, 4, 3, 201]), FIRST_EPOCH).await.unwrap();
+    assert_eq!(texts(&table, &chunk), ["3 2000-01-01", "200 2000-01-01"]);
+    assert_eq!(chunk.next, None);
+    let none = source.rows(&table, &[], FIRST_EPOCH).await.unwrap();
+    assert_eq!((none.rows, none.next, none.mark), (0, None, chunk.mark));
+}
+
 async fn a_chunk_holds_what_lies_up_to_its_mark_and_nothing_else(ground: impl Ground) {
     let seed = rand::random();
     println!("seed {seed}");
@@ -132,7 +151,11 @@ async fn a_chunk_holds_what_lies_up_to_its_mark_and_nothing_else(ground: impl Gr
     let chunks = async {
         let mut chunks = Vec::new();
         while chunks.len() < 40 {
-            match source.chunk(&table, None, rows(100), FIRST_EPOCH).await {
+            let chunk = match chunks.len() % 2 {
+                0 => source.chunk(&table, None, rows(100), FIRST_EPOCH).await,
+                _ => source.rows(&table, &keys((0..6).chain([1000])), FIRST_EPOCH).await,
+            };
+            match chunk {
                 Ok(chunk) => chunks.push(chunk),
                 // The table was truncated behind the mark: a lane reads again.
                 Err(fault) => assert_eq!(fault.class(), Class::Transient, "{fault}"),

@@ -7,7 +7,7 @@ use anabranch_connectors::memory::{Keeping, MemoryStore, MemoryTarget, Weather};
 use anabranch_connectors::mysql::target::MysqlLane;
 use anabranch_connectors::search::SearchLane;
 use anabranch_pipeline::deliver::{
-    Cell, Flush, Mutation, MutationAction, Progress, Refresh, Scope, TableRefresh,
+    Cell, Flush, KEYS_MAX, Mutation, MutationAction, Progress, Refresh, Replacement, Scope, TableRefresh,
 };
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::{ChunkKey, LaneStore};
@@ -162,6 +162,16 @@ impl LaneStore for AsDocuments {
             let key = Box::new([Cell::Bytes(key.into())]);
             documents.push(Mutation { table: 0, key, action, ..mutation.to_owned() });
         }
+        // A user is a device in each table.
+        documents.replacement = flush.replacement.as_ref().map(|replacement| {
+            let device = |(shard, key): &(_, Cell)| {
+                let Cell::UInt(user) = key else { panic!("{key:?}") };
+                let keys =
+                    (0..366).map(move |table| Cell::Bytes(format!("{table}.{user}").into_bytes().into()));
+                keys.map(move |key| (*shard, key)).collect::<Vec<_>>()
+            };
+            Replacement { rows: replacement.rows.iter().flat_map(device).collect(), ..replacement.clone() }
+        });
         self.0.commit(&documents).await
     }
 }
@@ -251,6 +261,7 @@ on_every_store!(
     each_row_of_a_multi_row_delete_has_its_own_version,
     the_last_mutation_of_a_claim_wins_and_a_move_over_three_days_leaves_one_row,
     a_withdrawal_takes_one_shards_older_claims_out_of_every_table_of_the_lane,
+    of_what_is_replaced_exactly_what_is_written_stands_afterwards_whatever_stood,
 );
 
 on_twin!(documents_twin_alone, DocumentsTwin:
@@ -285,6 +296,11 @@ async fn what_was_committed_is_read_back_whole(ground: impl Ground) {
     };
     flush.progress.refresh = Some(refresh);
     flush.progress.was_refreshed = true;
+    writer.commit_flush(flush).await;
+    assert_eq!(writer.store.load().await.unwrap(), writer.progress);
+    let mut flush = writer.flush(vec![]);
+    let keys = vec![Cell::Bytes(vec![0; 64].into()); KEYS_MAX];
+    flush.progress.refresh = Some(Refresh::new(Scope::Keys([(crate::derived::table(1).shard, keys)].into())));
     writer.commit_flush(flush).await;
     assert_eq!(writer.store.load().await.unwrap(), writer.progress);
     assert_eq!(rows_of(&ground, 7).await, [("birthday_0229".into(), "02-29".into(), 5)]);
@@ -427,4 +443,52 @@ async fn what_a_replay_from_nothing_removes_comes_again_in_its_old_version(groun
     assert!(ground.rows().await.is_empty());
     writer.commit(past()).await;
     assert_eq!((ground.rows().await, before.len()), (before, 1));
+}
+
+async fn of_what_is_replaced_exactly_what_is_written_stands_afterwards_whatever_stood(ground: impl Ground) {
+    let mut writer = Writer::open(&ground).await;
+    let at = |version, shard, id, month, day| (version, shard, insert(user(id, month, day)));
+    writer
+        .commit(vec![
+            // Right but old, far too new, in another table too; gone; of another shard; not meant.
+            at(3, 0, 1, 1, 1),
+            at(99, 0, 2, 1, 2),
+            at(3, 0, 3, 1, 3),
+            at(3, 0, 3, 2, 3),
+            at(99, 0, 3, 3, 3),
+            at(3, 0, 4, 1, 4),
+            at(99, 0, 5, 1, 5),
+            at(99, 1, 2, 1, 2),
+            at(99, 0, 6, 1, 6),
+        ])
+        .await;
+    let shard = table(0).shard;
+    let rows = [1, 2, 3, 4, 5, 7].map(|id| (shard, Cell::UInt(id)));
+    let read = [(1, 1, 1), (2, 1, 2), (3, 4, 3), (7, 1, 7)];
+    let replaced = |writer: &Writer<_>, mark| {
+        let mut flush = writer.flush(read.map(|(id, month, day)| at(mark, 0, id, month, day)).into());
+        flush.replacement = Some(Replacement { mark: lsn(mark), column: 0, rows: rows.clone().into() });
+        flush
+    };
+    let flush = replaced(&writer, 50);
+    writer.commit_flush(flush).await;
+    let found = ground.rows().await;
+    let name = |(table, owner, id): &(String, u64, u64)| {
+        (table.rsplit_once('_').unwrap().1.to_owned(), *owner == shard.as_u64(), *id)
+    };
+    let found: BTreeSet<_> = found.iter().map(|(place, row)| (name(place), row.1)).collect();
+    let row = |day: &str, own, id, version| ((day.to_owned(), own, id), version);
+    let own = [
+        row("0101", true, 1, 50),
+        row("0102", true, 2, 50),
+        row("0403", true, 3, 50),
+        row("0107", true, 7, 50),
+    ];
+    let others = [row("0102", false, 2, 99), row("0106", true, 6, 99)];
+    assert_eq!(found, own.into_iter().chain(others).collect());
+    // It may be done twice, and changes behind it count again.
+    let flush = replaced(&writer, 50);
+    writer.commit_flush(flush).await;
+    writer.commit(vec![(51, 0, Action::Delete { before: user(2, 1, 2) }), at(52, 0, 5, 6, 5)]).await;
+    assert_eq!((rows_of(&ground, 2).await.len(), rows_of(&ground, 5).await.len()), (1, 1));
 }

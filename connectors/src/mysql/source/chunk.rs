@@ -11,6 +11,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_pipeline::deliver::Cell;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Chunk, ChunkKey, RowSource};
 use anabranch_schemas::change::{Entity, TableIdentity, Value};
@@ -38,20 +39,32 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// A chunk ends early when its rows are that large.
 const CHUNK_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// Which rows of a table.
+enum Wanted<'w> {
+    /// At most so many behind a place.
+    Behind(Option<&'w ChunkKey>, NonZeroUsize),
+    /// Those whose first field is one of these.
+    Keys(&'w [Cell]),
+}
+
 /// How one table is read.
 struct Plan {
     server: ServerIdentity,
     /// Of the captured columns, in the order of the entity's fields.
     kinds: Vec<Kind>,
+    /// The index that leads to the rows.
+    index: String,
+    /// Its columns, as far as they are compared.
     key: Vec<KeyColumn>,
 }
 
-/// A column of the primary key.
+/// A column that rows are found by.
 struct KeyColumn {
     name: String,
     kind: Kind,
     /// Of texts; empty for bytes.
     character_set: String,
+    collation: String,
 }
 
 impl RowSource for MysqlSource {
@@ -69,15 +82,38 @@ impl RowSource for MysqlSource {
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
+        self.read_at_a_mark(table, &Wanted::Behind(after, rows), epoch).await
+    }
+
+    async fn rows(&self, table: &TableIdentity<'static>, keys: &[Cell], epoch: u16) -> Result<Chunk, Fault> {
+        let chunk = self.read_at_a_mark(table, &Wanted::Keys(keys), epoch).await?;
+        if chunk.next.is_some() {
+            let found = format!("the rows of {} keys are larger than {CHUNK_BYTES_MAX} bytes", keys.len());
+            return Err(table_fault(Code::RefreshRefused, table, found).needs("fewer keys in one request"));
+        }
+        Ok(chunk)
+    }
+}
+
+impl MysqlSource {
+    /// Every captured table that exists.
+    pub async fn captured_tables(&self) -> Result<Vec<Arc<CapturedTable>>, Fault> {
+        let mut session = Session::open(&self.address).await?;
+        let tables = self.tables(&mut session).await?;
+        session.close().await;
+        Ok(tables.all().cloned().collect())
+    }
+
+    async fn read_at_a_mark(
+        &self,
+        table: &TableIdentity<'static>,
+        wanted: &Wanted<'_>,
+        epoch: u16,
+    ) -> Result<Chunk, Fault> {
         let columns = self.columns_of(table.entity)?;
         let mut connection = self.snapshots.connection().await?;
-        let plan = self.plan(&mut connection, table, &columns).await?;
-        let after = after.map(|key| {
-            decode_values(&key.0)
-                .filter(|values| values.len() == plan.key.len())
-                .ok_or_else(|| table_fault(Code::Internal, table, "a stored place is not one of its key"))
-        });
-        let sql = select(table, &columns, &plan, after.transpose()?.as_deref(), rows);
+        let plan = self.plan(&mut connection, table, &columns, wanted).await?;
+        let sql = select(table, &columns, &plan, wanted)?;
         let begin = connection.query_drop("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY");
         self.snapshots.within(TIMEOUT, begin).await?;
         let place = connection.query("SHOW STATUS LIKE 'Binlog\\_snapshot\\_%'");
@@ -97,18 +133,9 @@ impl RowSource for MysqlSource {
         }
         let Reading { mut encoder, last, .. } = reading;
         let count = u64::from(encoder.changes());
-        let next = last.filter(|_| !is_whole || count == rows.get() as u64);
+        let is_full = matches!(wanted, Wanted::Behind(_, rows) if count == rows.get() as u64);
+        let next = last.filter(|_| !is_whole || is_full);
         Ok(Chunk { mark, server: plan.server, payload: encoder.finish(), rows: count, next })
-    }
-}
-
-impl MysqlSource {
-    /// Every captured table that exists.
-    pub async fn captured_tables(&self) -> Result<Vec<Arc<CapturedTable>>, Fault> {
-        let mut session = Session::open(&self.address).await?;
-        let tables = self.tables(&mut session).await?;
-        session.close().await;
-        Ok(tables.all().cloned().collect())
     }
 
     fn columns_of(&self, entity: Entity) -> Result<Vec<String>, Fault> {
@@ -123,6 +150,7 @@ impl MysqlSource {
         connection: &mut Conn,
         table: &TableIdentity<'static>,
         columns: &[String],
+        wanted: &Wanted<'_>,
     ) -> Result<Plan, Fault> {
         let ask = connection.query("SELECT @@version, CAST(@@server_id AS CHAR)");
         let server: Vec<(String, String)> = self.snapshots.within(TIMEOUT, ask).await?;
@@ -132,27 +160,15 @@ impl MysqlSource {
                 .fault(Code::SourceSnapshotUnsupported, format!("the server is MySQL {version}"))
                 .needs("MariaDB, which says where in its binlog a snapshot stands"));
         }
-        let flavor = Flavor::MariaDb.as_str().to_owned();
-        let place = |names: [&str; 2]| {
-            let [database, name] = [&table.database, &table.table].map(|name| literal(name));
-            format!("{} = {database} AND {} = {name}", names[0], names[1])
-        };
-        let described = format!(
-            "SELECT c.COLUMN_NAME, LOWER(c.DATA_TYPE), LOWER(IFNULL(c.CHARACTER_SET_NAME, '')), \
-             c.COLUMN_TYPE LIKE '%unsigned%', k.SEQ_IN_INDEX FROM information_schema.COLUMNS c \
-             LEFT JOIN (SELECT COLUMN_NAME, SEQ_IN_INDEX FROM information_schema.STATISTICS \
-             WHERE INDEX_NAME = 'PRIMARY' AND {}) k ON k.COLUMN_NAME = c.COLUMN_NAME WHERE {}",
-            place(["TABLE_SCHEMA", "TABLE_NAME"]),
-            place(["c.TABLE_SCHEMA", "c.TABLE_NAME"]),
-        );
-        type Described = (String, String, String, bool, Option<u32>);
-        let known: Vec<Described> = self.snapshots.within(TIMEOUT, connection.query(described)).await?;
+        let server = ServerIdentity { flavor: Flavor::MariaDb.as_str().to_owned(), id };
+        let known = connection.query_map(describe(table, wanted), Described::from_row);
+        let known: Vec<Described> = self.snapshots.within(TIMEOUT, known).await?;
         if known.is_empty() {
             return Err(table_fault(Code::SourceTableMissing, table, "it does not exist"));
         }
         let kinds = columns.iter().enumerate().map(|(field, name)| {
-            let found = known.iter().find(|column| column.0.eq_ignore_ascii_case(name));
-            let (_, data_type, _, unsigned, _) = found.ok_or_else(|| {
+            let found = known.iter().find(|column| column.name.eq_ignore_ascii_case(name));
+            let Described { data_type, unsigned, .. } = found.ok_or_else(|| {
                 table_fault(Code::SourceColumnMissing, table, format!("it has no column {name}"))
             })?;
             Kind::of_field(table.entity, field, data_type, *unsigned).ok_or_else(|| {
@@ -164,22 +180,17 @@ impl MysqlSource {
             })
         });
         let kinds = kinds.collect::<Result<_, _>>()?;
-        let mut parts: Vec<_> = known.iter().filter_map(|column| Some((column.4?, column))).collect();
-        parts.sort_unstable_by_key(|(place, _)| *place);
-        let key = parts.into_iter().map(|(_, (name, data_type, character_set, unsigned, _))| {
-            let kind = Kind::of_key(data_type, *unsigned)?;
-            Some(KeyColumn { name: name.clone(), kind, character_set: character_set.clone() })
-        });
+        let is_key = |column: &&Described| match wanted {
+            Wanted::Behind(..) => column.place.is_some(),
+            Wanted::Keys(_) => column.place.is_some() && column.name.eq_ignore_ascii_case(&columns[0]),
+        };
+        let mut parts: Vec<&Described> = known.iter().filter(is_key).collect();
+        parts.sort_unstable_by_key(|column| column.place);
+        let index = parts.first().and_then(|column| column.index.clone()).unwrap_or_default();
+        let key = parts.into_iter().map(Described::key);
         let key: Option<Vec<_>> = key.collect();
-        let key = key.filter(|key| !key.is_empty()).ok_or_else(|| {
-            table_fault(
-                Code::SourceTableUnkeyed,
-                table,
-                "it has no primary key of integers, text, bytes or dates",
-            )
-            .needs("one, by which its rows are read a part at a time")
-        })?;
-        Ok(Plan { server: ServerIdentity { flavor, id }, kinds, key })
+        let key = key.filter(|key| !key.is_empty()).ok_or_else(|| unkeyed(table, columns, wanted))?;
+        Ok(Plan { server, kinds, index, key })
     }
 }
 
@@ -187,30 +198,112 @@ fn table_fault(code: Code, table: &TableIdentity<'_>, found: impl Into<String>) 
     Fault::new(code, format!("table {}.{}", table.database, table.table), found)
 }
 
-/// The captured columns and the key of at most so many rows behind `after`.
+fn unkeyed(table: &TableIdentity<'_>, columns: &[String], wanted: &Wanted<'_>) -> Fault {
+    let fault = |found: String| table_fault(Code::SourceTableUnkeyed, table, found);
+    match wanted {
+        Wanted::Behind(..) => fault("it has no primary key of integers, text, bytes or dates".to_owned())
+            .needs("one, by which its rows are read a part at a time"),
+        Wanted::Keys(_) => fault(format!("no index begins with column {}", columns[0]))
+            .needs("one, by which single rows are found"),
+    }
+}
+
+/// What the server says of a column.
+struct Described {
+    name: String,
+    data_type: String,
+    character_set: String,
+    collation: String,
+    unsigned: bool,
+    /// In the index in question.
+    place: Option<u32>,
+    index: Option<String>,
+}
+
+impl Described {
+    fn from_row(
+        (name, data_type, character_set, collation, unsigned, place, index): (
+            String,
+            String,
+            String,
+            String,
+            bool,
+            Option<u32>,
+            Option<String>,
+        ),
+    ) -> Self {
+        Self { name, data_type, character_set, collation, unsigned, place, index }
+    }
+
+    fn key(&self) -> Option<KeyColumn> {
+        let kind = Kind::of_key(&self.data_type, self.unsigned)?;
+        let (character_set, collation) = (self.character_set.clone(), self.collation.clone());
+        Some(KeyColumn { name: self.name.clone(), kind, character_set, collation })
+    }
+}
+
+/// A statement for [`Described`].
+fn describe(table: &TableIdentity<'_>, wanted: &Wanted<'_>) -> String {
+    let place = |names: [&str; 2]| {
+        let [database, name] = [&table.database, &table.table].map(|name| literal(name));
+        format!("{} = {database} AND {} = {name}", names[0], names[1])
+    };
+    let (index, only) = match wanted {
+        Wanted::Behind(..) => ("INDEX_NAME", "INDEX_NAME = 'PRIMARY'"),
+        // Any that begins with the column will do.
+        Wanted::Keys(_) => ("MIN(INDEX_NAME)", "SEQ_IN_INDEX = 1 AND INDEX_TYPE = 'BTREE'"),
+    };
+    format!(
+        "SELECT c.COLUMN_NAME, LOWER(c.DATA_TYPE), LOWER(IFNULL(c.CHARACTER_SET_NAME, '')), \
+         LOWER(IFNULL(c.COLLATION_NAME, '')), c.COLUMN_TYPE LIKE '%unsigned%', k.SEQ_IN_INDEX, k.INDEX_NAME \
+         FROM information_schema.COLUMNS c LEFT JOIN (SELECT COLUMN_NAME, SEQ_IN_INDEX, {index} AS INDEX_NAME \
+         FROM information_schema.STATISTICS WHERE {only} AND {} GROUP BY COLUMN_NAME, SEQ_IN_INDEX) k \
+         ON k.COLUMN_NAME = c.COLUMN_NAME WHERE {}",
+        place(["TABLE_SCHEMA", "TABLE_NAME"]),
+        place(["c.TABLE_SCHEMA", "c.TABLE_NAME"]),
+    )
+}
+
+/// The captured columns and the key of the rows that are wanted.
 fn select(
     table: &TableIdentity<'_>,
     columns: &[String],
     plan: &Plan,
-    after: Option<&[Value<'_>]>,
-    rows: NonZeroUsize,
-) -> String {
+    wanted: &Wanted<'_>,
+) -> Result<String, Fault> {
     let captured = columns.iter().zip(&plan.kinds).map(|(name, kind)| kind.selected(&quote_identifier(name)));
     let key: Vec<String> = plan.key.iter().map(|column| quote_identifier(&column.name)).collect();
     let selected = plan.key.iter().zip(&key).map(|(column, name)| column.kind.selected(name));
     let selected: Vec<String> = captured.chain(selected).collect();
-    let condition = after.map_or(String::new(), |after| {
-        let literals = plan.key.iter().zip(after);
-        let literals: Vec<String> =
-            literals.map(|(column, value)| value::literal(value, &column.character_set)).collect();
-        format!(" WHERE {}", behind(&key, &literals))
-    });
-    format!(
-        "SELECT {} FROM {} FORCE INDEX (PRIMARY){condition} ORDER BY {} LIMIT {rows}",
+    let condition = match wanted {
+        Wanted::Behind(None, rows) => format!("ORDER BY {} LIMIT {rows}", key.join(", ")),
+        Wanted::Behind(Some(after), rows) => {
+            let values = decode_values(&after.0).filter(|values| values.len() == plan.key.len());
+            let values = values
+                .ok_or_else(|| table_fault(Code::Internal, table, "a stored place is not one of its key"))?;
+            let literals = plan.key.iter().zip(&values);
+            let literals: Vec<String> =
+                literals.map(|(column, value)| value::literal(value, &column.character_set)).collect();
+            format!("WHERE {} ORDER BY {} LIMIT {rows}", behind(&key, &literals), key.join(", "))
+        }
+        Wanted::Keys(keys) => {
+            let (column, name) = (&plan.key[0], &key[0]);
+            let literals = keys.iter().filter_map(|key| {
+                let value = column.kind.of_cell(key)?;
+                Some(value::exact_literal(&value, &column.character_set, &column.collation))
+            });
+            match literals.collect::<Vec<_>>().join(", ") {
+                none if none.is_empty() => "WHERE FALSE".to_owned(),
+                literals => format!("WHERE {name} IN ({literals})"),
+            }
+        }
+    };
+    Ok(format!(
+        "SELECT {} FROM {} FORCE INDEX ({}) {condition}",
         selected.join(", "),
         quote_table(&table.database, &table.table),
-        key.join(", ")
-    )
+        quote_identifier(&plan.index)
+    ))
 }
 
 /// Rows of a chunk on their way into its payload.

@@ -19,6 +19,7 @@ use mysql_async::{Conn, Row};
 
 use super::outbox::{CACHE_TABLE, OutboxText, PACKED_BYTES_MAX};
 use super::progress::{self, literal};
+use super::replace::{self, Standing};
 use super::session::TextRow;
 use super::statements::{self, Layout, TextLimits};
 use super::{MysqlTarget, SETUP_COMMAND, with_remedy};
@@ -153,11 +154,14 @@ impl MysqlLane {
         ];
         head.extend(connected.forgets_cache.clone());
         let outbox = self.assignment.is_cached.then(|| OutboxText::new(&self.target, &self.id.projection));
-        let layout = Layout {
-            tables: self.assignment.projection.tables(),
-            owned: &self.owned,
-            outbox: outbox.as_ref(),
+        let (tables, owned) = (self.assignment.projection.tables(), &self.owned[..]);
+        let layout = Layout { tables, owned, outbox: outbox.as_ref(), standing: &[] };
+        let standing = match &flush.replacement {
+            Some(replacement) => self.standing(&mut connected, &replace::selects(&layout, replacement)).await,
+            None => Ok(Vec::new()),
         };
+        let standing = standing.map_err(|fault| Failed { fault, again: false })?;
+        let layout = Layout { standing: &standing, ..layout };
         let packets = statements::packets(&head, flush, layout, limits);
         let last = packets.len();
         for (number, packet) in packets.into_iter().chain([commit_statement()]).enumerate() {
@@ -189,6 +193,20 @@ impl MysqlLane {
         }
         self.connection = Some(connected);
         Ok(())
+    }
+
+    async fn standing(&self, connected: &mut Connected, selects: &[String]) -> Result<Vec<Standing>, Fault> {
+        let mut standing = Vec::new();
+        for sql in selects {
+            let rows = tokio::time::timeout(PACKET_TIMEOUT, connected.connection.query::<Row, _>(sql)).await;
+            let rows = rows.map_err(|_| self.silent(PACKET_TIMEOUT))?.map_err(|error| self.fault(error))?;
+            for row in rows {
+                standing.push(Standing::from_row(row).ok_or_else(|| {
+                    Fault::new(Code::TargetTableShape, self.subject(), "a derived row of other types")
+                })?);
+            }
+        }
+        Ok(standing)
     }
 
     fn classify(&self, error: mysql_async::Error, is_commit: bool) -> (Failed, Rollback) {

@@ -12,6 +12,7 @@ mod lane;
 mod mapping;
 mod outbox;
 mod progress;
+mod replace;
 mod rows;
 mod session;
 mod setup;

@@ -10,6 +10,7 @@ use anabranch_pipeline::deliver::{Cell, DerivedTable, Flush, MutationAction, Ord
 use anabranch_pipeline::projections::ProjectedTable;
 
 use super::outbox::OutboxText;
+use super::replace::{Standing, Undoing};
 use crate::mysql::connection::{push_bytes, push_number, quote_identifier, quote_table};
 
 /// Rows a DELETE by a list of conditions: the server weighs each `OR` as a range, which at 1000 rows costs three times
@@ -39,18 +40,16 @@ pub(super) struct Layout<'l> {
     pub(super) owned: &'l [u32],
     /// Where touched values are noted, if there is a cache.
     pub(super) outbox: Option<&'l OutboxText>,
+    /// What was found of what the flush replaces.
+    pub(super) standing: &'l [Standing],
 }
 
 /// The statements of a flush behind `head`, as packets of statements separated by semicolons.
 ///
 /// A withdrawal is one DELETE for each of them, all in the
 /// flush's transaction: a shard of a million users keeps it open for some ten seconds, and progress only moves after.
-pub(super) fn packets(
-    head: &[String],
-    flush: &Flush,
-    Layout { tables, owned, outbox }: Layout<'_>,
-    limits: TextLimits,
-) -> Vec<String> {
+pub(super) fn packets(head: &[String], flush: &Flush, layout: Layout<'_>, limits: TextLimits) -> Vec<String> {
+    let Layout { tables, owned, outbox, standing } = layout;
     let mut packets = Packets { limit_bytes: limits.packet_bytes, ..Packets::default() };
     for statement in head {
         packets.push(statement);
@@ -66,7 +65,11 @@ pub(super) fn packets(
             packets.push(&format!("DELETE FROM {table} WHERE {condition}"));
         }
     }
-    let ordered = flush.ordered();
+    let Undoing { mut deletes, lowers } = Undoing::of(flush, standing, &layout);
+    lowers.iter().for_each(|statement| packets.push(statement));
+    let mut ordered = flush.ordered();
+    ordered.append(&mut deletes);
+    ordered.sort_unstable_by(|a, b| (a.table, a.shard, a.key).cmp(&(b.table, b.shard, b.key)));
     for of_table in ordered.chunk_by(|a, b| a.table == b.table) {
         let table = &tables[of_table[0].table as usize].derived;
         let is_delete = |mutation: &&OrderedMutation<'_>| *mutation.action == MutationAction::Delete;
@@ -333,7 +336,7 @@ mod tests {
 
     fn text(flush: &Flush, statement_rows: usize, packet_bytes: usize) -> Vec<String> {
         let head = ["START TRANSACTION".to_owned()];
-        let layout = Layout { tables: &[table()], owned: &[0], outbox: None };
+        let layout = Layout { tables: &[table()], owned: &[0], outbox: None, standing: &[] };
         packets(&head, flush, layout, TextLimits { statement_rows, packet_bytes })
     }
 

@@ -3,8 +3,9 @@
 //! Only progress rows are written. The daemon that runs the lanes notices and reads the tables beside its feed; a daemon
 //! that starts later does. `status` shows how far it is.
 
-use anabranch_pipeline::deliver::{LaneId, Scope, request_refresh};
+use anabranch_pipeline::deliver::{Cell, LaneId, Scope, request_refresh};
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::ShardId;
 use clap::Args;
 use serde::Serialize;
@@ -24,6 +25,9 @@ pub struct Arguments {
     /// Only this table of the source, which must then be named
     #[arg(long, value_name = "DATABASE.TABLE")]
     table: Option<String>,
+    /// Only the row of this user id or uuid of the table, and whatever stands for it. May be repeated
+    #[arg(long = "key", value_name = "KEY", requires = "table")]
+    keys: Vec<String>,
     /// Print one JSON object a lane
     #[arg(long)]
     json: bool,
@@ -34,6 +38,7 @@ pub struct Arguments {
 struct Asked<'a> {
     lane: String,
     table: Option<&'a str>,
+    keys: usize,
 }
 
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
@@ -41,10 +46,10 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let one = |fault| vec![fault];
     let lanes = arguments.selection.lanes(&wiring, Code::RefreshRefused).map_err(one)?;
     block_on(async {
-        let scope = scope(&wiring, &lanes, arguments.table.as_deref()).await.map_err(one)?;
+        let scope = scope(&wiring, &lanes, arguments).await.map_err(one)?;
         let mut faults = Vec::new();
         for id in &lanes {
-            match ask(&wiring, id, scope).await {
+            match ask(&wiring, id, scope.clone()).await {
                 Ok(()) => _ = output::line(&text(id, arguments)),
                 Err(fault) => faults.push(fault),
             }
@@ -54,8 +59,8 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
 }
 
 /// The one table that is named must be captured from the one source.
-async fn scope(wiring: &Wiring, lanes: &[LaneId], table: Option<&str>) -> Result<Scope, Fault> {
-    let Some(name) = table else { return Ok(Scope::Source) };
+async fn scope(wiring: &Wiring, lanes: &[LaneId], arguments: &Arguments) -> Result<Scope, Fault> {
+    let Some(name) = &arguments.table else { return Ok(Scope::Source) };
     let refused = |found: &str| Fault::new(Code::RefreshRefused, format!("table {name}"), found);
     let source = &lanes[0].source;
     if lanes.iter().any(|lane| lane.source != *source) {
@@ -73,7 +78,18 @@ async fn scope(wiring: &Wiring, lanes: &[LaneId], table: Option<&str>) -> Result
         return Err(refused("the projection does not read it").needs("a captured table of its entity"));
     }
     let generation = wiring.source_config(source)?.generation;
-    Ok(Scope::Table(ShardId::of(source, database, table, generation)))
+    let shard = ShardId::of(source, database, table, generation);
+    if arguments.keys.is_empty() {
+        return Ok(Scope::Table(shard));
+    }
+    let key = |text: &String| match entity {
+        Entity::User => {
+            let number = text.parse().ok().filter(|number: &u64| number.to_string() == *text);
+            number.map(Cell::UInt).ok_or_else(|| refused("a key is no user id").needs("a number"))
+        }
+        Entity::SerialCode => Ok(Cell::Bytes(text.as_bytes().into())),
+    };
+    Ok(Scope::Keys([(shard, arguments.keys.iter().map(key).collect::<Result<_, _>>()?)].into()))
 }
 
 async fn ask(wiring: &Wiring, id: &LaneId, scope: Scope) -> Result<(), Fault> {
@@ -81,9 +97,13 @@ async fn ask(wiring: &Wiring, id: &LaneId, scope: Scope) -> Result<(), Fault> {
 }
 
 fn text(id: &LaneId, arguments: &Arguments) -> String {
-    let table = arguments.table.as_deref();
+    let (table, keys) = (arguments.table.as_deref(), arguments.keys.len());
     match arguments.json {
-        true => output::json(&Asked { lane: id.to_string(), table }),
-        false => format!("lane {id} refreshes {}", table.unwrap_or("all tables of its source")),
+        true => output::json(&Asked { lane: id.to_string(), table, keys }),
+        false => {
+            let table = table.unwrap_or("all tables of its source");
+            let keys = if keys == 0 { String::new() } else { format!("{keys} keys of ") };
+            format!("lane {id} refreshes {keys}{table}")
+        }
     }
 }

@@ -211,6 +211,7 @@ async fn attempt(
         seat: READER_SEAT + 1 + taken as u32 + number,
         start: &wiring.source_config(&id.source)?.start,
         entity: projection.entity(),
+        source_column: projection.source_column(),
         feeds: wiring.direct_feeds(&id.source)?,
         limits: &config.limits,
     };

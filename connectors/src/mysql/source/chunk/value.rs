@@ -1,6 +1,8 @@
 //! A value of a chunk: as the server writes it, as its row events would have it, and as a literal.
 
+use anabranch_pipeline::deliver::Cell;
 use anabranch_schemas::change::{Entity, Value};
+use anabranch_schemas::serial;
 
 use super::super::tables::accepts_data_type;
 use crate::mysql::connection::push_bytes;
@@ -48,6 +50,25 @@ impl Kind {
         match self {
             Self::Timestamp => format!("UNIX_TIMESTAMP({name})"),
             _ => name.to_owned(),
+        }
+    }
+
+    /// The value that a derived key stands for in a column; `None` = in none of its rows.
+    pub(super) fn of_cell(self, cell: &Cell) -> Option<Value<'static>> {
+        let text = match cell {
+            Cell::UInt(number) => number.to_string().into_bytes(),
+            Cell::Bytes(bytes) => bytes.to_vec(),
+            Cell::Null | Cell::Int(_) => return None,
+        };
+        match self {
+            Self::Bytes => Some(Value::Bytes(text.into())),
+            Self::Signed | Self::Unsigned => {
+                let value = self.decode(mysql_async::Value::Bytes(text.clone()))?;
+                // The text of a number is one: `07` is none.
+                let is_exact = serial::text(&value).is_some_and(|exact| *exact == *text);
+                is_exact.then_some(value)
+            }
+            Self::Date | Self::DateTime | Self::Timestamp => None,
         }
     }
 
@@ -99,6 +120,15 @@ fn fraction(text: &str) -> Option<(&str, u32)> {
     let Some((whole, digits)) = text.split_once('.') else { return Some((text, 0)) };
     let missing = DIGITS.checked_sub(digits.len())?;
     Some((whole, digits.parse::<u32>().ok()? * 10u32.pow(missing as u32)))
+}
+
+/// The same of a value that need not be one of the column: bytes that are no text of its character set are found in no
+/// row, and are no error.
+pub(super) fn exact_literal(value: &Value<'_>, character_set: &str, collation: &str) -> String {
+    match (value, character_set) {
+        (Value::Bytes(_), "") | (Value::Int(_) | Value::UInt(_), _) => literal(value, ""),
+        _ => format!("CONVERT({} USING {character_set}) COLLATE {collation}", literal(value, "")),
+    }
 }
 
 /// The value of a key column as SQL. A text literal has the column's character set and takes its collation.
@@ -157,6 +187,21 @@ mod tests {
         ] {
             assert_eq!(decode(kind, text), None, "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_derived_key_is_what_its_column_could_hold() {
+        let text = |text: &str| Cell::Bytes(text.as_bytes().into());
+        assert_eq!(Kind::Signed.of_cell(&text("-7")), Some(Value::Int(-7)));
+        assert_eq!(Kind::Unsigned.of_cell(&Cell::UInt(u64::MAX)), Some(Value::UInt(u64::MAX)));
+        assert_eq!(Kind::Bytes.of_cell(&Cell::UInt(7)), Some(Value::Bytes(b"7".as_slice().into())));
+        for none in ["07", "+7", " 7", "x", "", "99999999999999999999"] {
+            assert_eq!(Kind::Signed.of_cell(&text(none)), None, "{none}");
+        }
+        assert_eq!(Kind::Signed.of_cell(&Cell::UInt(u64::MAX)), None);
+        let bytes = Value::Bytes(b"\xff'".as_slice().into());
+        assert_eq!(exact_literal(&bytes, "gbk", "gbk_bin"), "CONVERT(x'ff27' USING gbk) COLLATE gbk_bin");
+        assert_eq!(exact_literal(&bytes, "", ""), "x'ff27'");
     }
 
     #[test]

@@ -1,0 +1,107 @@
+//! Documents of source rows that a flush replaces: what stands for them and is not written becomes a tombstone.
+//!
+//! What stands above the mark would keep out what is written at it, so it is removed first, only while it is what was found,
+//! and the server is waited for until it has forgotten that. It is looked up before the lane's revision is: a process that
+//! was overtaken finds nothing that its successor has written.
+
+use std::collections::HashSet;
+
+use anabranch_pipeline::deliver::{Cell, Flush, Replacement};
+use anabranch_pipeline::error::Fault;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::bulk::{self, Document};
+use super::client::Client;
+use super::hits::Found;
+use super::lane::{SearchLane, document_id};
+use super::progress;
+use super::removal::Removed;
+
+#[derive(Deserialize)]
+struct Answer {
+    docs: Vec<Got>,
+}
+
+/// Without `found` it is an error of the server.
+#[derive(Deserialize)]
+struct Got {
+    _id: String,
+    found: bool,
+    _version: Option<u64>,
+    _seq_no: Option<u64>,
+    _primary_term: Option<u64>,
+}
+
+impl SearchLane {
+    /// Makes room for what the flush writes of what it replaces. `revision`: of the progress that was read.
+    pub(super) async fn replace(
+        &self,
+        client: &Client,
+        indexes: &[String],
+        (flush, replacement): (&Flush, &Replacement),
+        revision: u64,
+    ) -> Result<(), Fault> {
+        let written: HashSet<String> = ids_of(flush).collect();
+        let is_own = |key: &Cell| matches!(key, Cell::Bytes(uuid) if self.lane_of(uuid) == self.id().lane);
+        let own = replacement.rows.iter().filter(|(_, key)| is_own(key));
+        let ids = own.map(|(shard, key)| document_id(*shard, std::slice::from_ref(key)));
+        let ids: Vec<String> = ids.collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        for index in indexes {
+            let standing = get(client, index, &ids).await?;
+            let is_above =
+                |got: &&Got| got._version.is_some_and(|version| version > replacement.mark.as_u64());
+            let above = standing.iter().filter(is_above).filter_map(|got| {
+                Some(Found { id: got._id.clone(), sequence: got._seq_no?, term: got._primary_term? })
+            });
+            let above: Vec<Found> = above.collect();
+            if !above.is_empty() {
+                self.require_revision(client, revision).await?;
+                bulk::write(client, index, &above).await?;
+                Removed::now().until_forgotten(client, std::slice::from_ref(index)).await?;
+            }
+            let gone = standing.into_iter().filter(|got| !written.contains(&got._id));
+            let gone: Vec<Document> = gone.map(|got| self.tombstone(got._id, replacement.mark)).collect();
+            self.write(client, index, &gone).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether everything that the flush writes stands.
+    pub(super) async fn holds(
+        &self,
+        client: &Client,
+        indexes: &[String],
+        flush: &Flush,
+    ) -> Result<bool, Fault> {
+        let ids: Vec<String> = ids_of(flush).collect();
+        for index in indexes {
+            if !ids.is_empty() && get(client, index, &ids).await?.len() < ids.len() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whoever was overtaken has found nothing before this that came behind.
+    pub(super) async fn require_revision(&self, client: &Client, revision: u64) -> Result<(), Fault> {
+        let stored = progress::read(client, self.target(), self.id()).await?.stored;
+        if stored.progress.revision == revision { Ok(()) } else { Err(self.fenced()) }
+    }
+}
+
+fn ids_of(flush: &Flush) -> impl Iterator<Item = String> {
+    flush.claims().map(|(_, shard, key, _)| document_id(shard, key))
+}
+
+/// Those of the documents that stand, also as tombstones.
+async fn get(client: &Client, index: &str, ids: &[String]) -> Result<Vec<Got>, Fault> {
+    let path = format!("/{index}/_mget?_source=false");
+    let answer =
+        client.post(&path, json!({ "ids": ids }).to_string()).await?.success(&format!(", index {index}"))?;
+    let Answer { docs } = answer.read()?;
+    Ok(docs.into_iter().filter(|got| got.found).collect())
+}
