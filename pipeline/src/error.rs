@@ -45,6 +45,11 @@ codes! {
     /// The configuration is not TOML, has unknown keys or values that make no sense.
     ConfigInvalid = "config-invalid", Definite;
 
+    /// A night was asked for that cannot be.
+    ReconcileRefused = "reconcile-refused", Definite;
+    /// A past night is not as it was signed.
+    HistoryBroken = "history-broken", Definite;
+
     /// No connection to a source, or it broke.
     SourceUnreachable = "source-unreachable", Transient;
     /// Nothing, not even a heartbeat, came from the source in time.

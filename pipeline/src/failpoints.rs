@@ -34,6 +34,15 @@ pub const WORKING: &[&str] = &[
 /// Met by a lane that is refreshed. The last one needs a table that is read to its end.
 pub const REFRESHING: &[&str] = &["refresh-before-commit", "refresh-after-commit", "refresh-swept"];
 
+/// Met by a night that finds something to repair.
+pub const NIGHTLY: &[&str] = &[
+    "night-scanned",
+    "night-rechecked",
+    "night-repaired",
+    "night-before-checkpoint",
+    "night-after-checkpoint",
+];
+
 /// Met while the outbox is drained into a cache. The first two need a cache of which nothing is known, or that began
 /// another life.
 pub const CACHING: &[&str] = &[
@@ -74,7 +83,9 @@ const CONTINUE: i32 = 18;
 fn is_armed(name: &str) -> bool {
     static ARMED: OnceLock<Option<String>> = OnceLock::new();
     debug_assert!(
-        [WORKING, REFRESHING, CACHING, DOCUMENTING, STOPPING, MINTING, SETTING_UP].concat().contains(&name),
+        [WORKING, REFRESHING, NIGHTLY, CACHING, DOCUMENTING, STOPPING, MINTING, SETTING_UP]
+            .concat()
+            .contains(&name),
         "{name} is not listed"
     );
     let armed = ARMED.get_or_init(|| std::env::var("ANABRANCH_FAILPOINT").ok());

@@ -13,5 +13,6 @@ pub mod lookup;
 pub mod metrics;
 pub mod ports;
 pub mod projections;
+pub mod reconcile;
 pub mod supervise;
 pub mod wall_clock;

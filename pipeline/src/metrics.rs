@@ -31,11 +31,29 @@ pub const SEARCH_DOCUMENTS: &str = "anabranch_search_documents";
 pub const SEARCH_TOMBSTONES: &str = "anabranch_search_tombstones";
 pub const SEARCH_SWEPT: &str = "anabranch_search_tombstones_removed_total";
 pub const SEARCH_DEAD_LETTERS: &str = "anabranch_search_dead_letters";
+pub const NIGHT_VERDICT: &str = "anabranch_night_verdict";
+pub const NIGHT_ENDED: &str = "anabranch_night_ended_timestamp_seconds";
+pub const NIGHT_ROWS: &str = "anabranch_night_rows";
+pub const NIGHT_DRIFT: &str = "anabranch_night_drift";
+pub const NIGHT_LEFT: &str = "anabranch_night_drift_left";
+pub const NIGHT_AGAIN: &str = "anabranch_night_drift_again";
+pub const NIGHT_SECONDS: &str = "anabranch_night_seconds";
 pub const TASK_STATE: &str = "anabranch_task_state";
 pub const FAULTS: &str = "anabranch_faults_total";
 
 /// Registers help texts and units; called once, when the recorder is installed.
 pub fn describe() {
+    describe_gauge!(NIGHT_VERDICT, "1 for the verdict of the last night, else 0, by verdict");
+    describe_gauge!(
+        NIGHT_ENDED,
+        Unit::Seconds,
+        "When the last night ended, since the Unix epoch; alert on its age"
+    );
+    describe_gauge!(NIGHT_ROWS, "Rows that the last night read on both sides, by store");
+    describe_gauge!(NIGHT_DRIFT, "Source rows whose derived rows the last night found wrong, by store");
+    describe_gauge!(NIGHT_LEFT, "Of these, rows that are wrong still, by store");
+    describe_gauge!(NIGHT_AGAIN, "Of these, rows that the night before found too, by store");
+    describe_gauge!(NIGHT_SECONDS, Unit::Seconds, "Time that the last night took, by store");
     describe_counter!(SOURCE_CHANGES, "Captured row changes read from the binlog, by source");
     describe_gauge!(
         SOURCE_HEAD_POSITION,

@@ -18,9 +18,10 @@ use anabranch_schemas::shard::ShardId;
 use bytes::Bytes;
 
 use crate::capture::BatchBuilder;
-use crate::deliver::{Cell, Claimed, Flush, Progress};
+use crate::deliver::{Cell, Claimed, Flush, LaneId, Progress};
 use crate::error::Fault;
 use crate::lookup::{Claim, Claims, Token};
+use crate::reconcile::PastNight;
 
 /// Where a reading of a source begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -292,6 +293,37 @@ pub trait DerivedRows: Send + Sync {
         sought: &[Sought],
         visit: &mut (dyn FnMut(Claimed<'_>) + Send),
     ) -> impl Future<Output = Result<(), Fault>> + Send;
+}
+
+/// The lanes of one projection, seen from beside them.
+pub trait Lanes: Send + Sync {
+    type Store: LaneStore;
+
+    /// Stored progress of every lane of a source, on all targets; all must answer.
+    fn progress(&self, source: &str) -> impl Future<Output = Result<Vec<(LaneId, Progress)>, Fault>> + Send;
+
+    /// What a lane can be asked through: whoever commits there fences its owner, who begins again with what was asked.
+    fn store(&self, lane: &LaneId) -> Result<Self::Store, Fault>;
+}
+
+/// What nights have left behind, in the order of their numbers; never changed.
+pub trait History: Send + Sync {
+    /// At most so many of the newest, the newest first.
+    fn newest(&self, nights: usize) -> impl Future<Output = Result<Vec<PastNight>, Fault>> + Send;
+
+    /// At most so many behind this number, the oldest first.
+    fn behind(
+        &self,
+        number: u64,
+        nights: usize,
+    ) -> impl Future<Output = Result<Vec<PastNight>, Fault>> + Send;
+
+    fn numbered(&self, number: u64) -> impl Future<Output = Result<Option<PastNight>, Fault>> + Send;
+
+    fn named(&self, id: &str) -> impl Future<Output = Result<Option<PastNight>, Fault>> + Send;
+
+    /// Adds a night. Its number must be free; after an error the outcome is unknown.
+    fn append(&self, night: &PastNight) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
 /// Mapping rows by value: the truth behind the cache.

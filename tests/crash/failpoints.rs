@@ -195,6 +195,33 @@ async fn a_daemon_killed_before_or_after_any_step_of_a_refresh_loses_nothing() {
     }
 }
 
+/// Whoever is next goes on with the night, and ends with equal stores.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_night_that_is_killed_in_any_phase_is_gone_on_with() {
+    let installation = Installation::set_up(GROUND.turn().await, &Plan::both()).await;
+    let mut workloads = workloads(&installation, "failpoints of a night").await;
+    let _daemon = installation.run();
+    let target = installation.configuration.targets[0].clone();
+    for name in failpoints::NIGHTLY {
+        change(&mut workloads).await;
+        installation.drained().await;
+        installation
+            .execute(&target, "DELETE FROM birthday_00.birthday_0103; DELETE FROM serial_code_15.mapping_000")
+            .await;
+        let mut night = installation.start(&["reconcile", "--now"], &[(VARIABLE, name)]);
+        night.until_failpoint(name).await;
+        night.kill();
+        let underway = installation.command(&["reconcile", "status", "--json"]).await.json();
+        let is_stored = *name == "night-after-checkpoint";
+        assert_eq!(!underway["underway"].is_null(), is_stored, "{name}: {underway}");
+        let report = installation.command(&["reconcile", "--now", "--json"]).await.expect_success().json();
+        if is_stored {
+            assert_eq!(report["id"], underway["underway"]["id"], "the same night goes on");
+        }
+        installation.expect_equal().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_killed_while_it_stops_loses_nothing() {
     let installation = Installation::set_up(GROUND.turn().await, &Plan::small()).await;

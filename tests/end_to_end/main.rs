@@ -14,6 +14,7 @@ mod large;
 mod log_damage;
 mod log_full;
 mod lookup;
+mod nights;
 mod operator;
 mod past;
 mod refresh;

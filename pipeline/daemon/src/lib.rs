@@ -9,6 +9,7 @@ pub mod cli;
 pub mod exit;
 pub mod logging;
 pub mod lookup;
+pub mod nights;
 pub mod observe;
 pub mod output;
 pub mod settings;

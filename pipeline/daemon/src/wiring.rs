@@ -3,22 +3,30 @@
 //! Making a [`Wiring`] connects nothing, so a server that is down hinders only the tasks that need it.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::StoredProgress;
-use anabranch_connectors::mysql::target::{self as mysql, MysqlLane, MysqlMapping, MysqlOutbox, MysqlTarget};
+use anabranch_connectors::mysql::target::{
+    self as mysql, MysqlHistory, MysqlLane, MysqlMapping, MysqlOutbox, MysqlRows, MysqlTarget,
+};
 use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::redis::{RedisCache, RedisSettings};
-use anabranch_connectors::search::{self, SearchLane, SearchTarget};
+use anabranch_connectors::search::{self, SearchLane, SearchRows, SearchTarget};
 use anabranch_pipeline::config::{
     CacheConfig, Config, DocumentIndex, ProjectionConfig, ProjectionKind, SourceConfig,
 };
-use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
+use anabranch_pipeline::deliver::{Claimed, Flush, LaneId, Progress};
 use anabranch_pipeline::error::{Class, Code, Fault};
-use anabranch_pipeline::ports::{self, SourceConnector};
+use anabranch_pipeline::ports::{self, ChunkKey, Sought, SourceConnector};
 use anabranch_pipeline::projections::{LaneScope, Projection};
+use anabranch_schemas::shard::ShardId;
 use tokio::sync::{OnceCell, Semaphore};
+
+/// Connections of a night to each target: pages and single rows take turns.
+const NIGHT_CONNECTIONS: usize = 1;
 
 pub use anabranch_connectors::mysql::source::{CapturedTable, MysqlSource as Source, TextRow, holds_gtids};
 pub use anabranch_connectors::mysql::target::{Duplicate, MysqlMapping as Mapping};
@@ -54,7 +62,7 @@ pub struct Cache {
 
 struct WiredSource {
     config: SourceConfig,
-    connector: Source,
+    connector: Arc<Source>,
     direct_feeds: Arc<Semaphore>,
 }
 
@@ -92,6 +100,13 @@ impl Documents {
     }
 }
 
+/// The derived rows of a projection on either kind of server.
+#[derive(Debug)]
+pub enum DerivedStore {
+    Mysql(MysqlRows),
+    Search(SearchRows),
+}
+
 /// The store of a lane on either kind of server.
 #[derive(Debug)]
 pub enum LaneStore {
@@ -105,7 +120,7 @@ impl Wiring {
             .sources
             .iter()
             .map(|source| {
-                let connector = Source::new(source, &config.entities, config.limits.heartbeat);
+                let connector = Arc::new(Source::new(source, &config.entities, config.limits.heartbeat));
                 let direct_feeds = Arc::new(Semaphore::new(config.limits.direct_feeds.get()));
                 (source.name.clone(), WiredSource { config: source.clone(), connector, direct_feeds })
             })
@@ -173,6 +188,11 @@ impl Wiring {
         Ok(&self.wired_source(name)?.config)
     }
 
+    /// The same for those who keep it.
+    pub fn source_connector(&self, name: &str) -> Result<Arc<Source>, Fault> {
+        Ok(Arc::clone(&self.wired_source(name)?.connector))
+    }
+
     /// Bounds the direct feeds of a source in this process.
     pub fn direct_feeds(&self, source: &str) -> Result<&Arc<Semaphore>, Fault> {
         Ok(&self.wired_source(source)?.direct_feeds)
@@ -189,6 +209,36 @@ impl Wiring {
     /// The store of a lane, not connected yet.
     pub fn lane(&self, id: &LaneId) -> Result<LaneStore, Fault> {
         self.target(&id.target)?.server.lane(id).ok_or_else(|| unknown("lane", &id.to_string()))
+    }
+
+    /// The derived rows of a projection, on each of its targets.
+    pub fn derived(&self, projection: &str) -> Result<Vec<DerivedStore>, Fault> {
+        self.projection(projection)?;
+        let of_projection = self.0.config.projections.iter().find(|known| known.name == projection);
+        let targets = of_projection.map(|known| known.targets.as_slice()).unwrap_or_default();
+        let derived = |target: &String| {
+            let derived = match &self.target(target)?.server {
+                TargetServer::Mysql(server) => {
+                    server.rows(projection, NIGHT_CONNECTIONS).map(DerivedStore::Mysql)
+                }
+                TargetServer::Search(server) => server.rows(projection).map(DerivedStore::Search),
+            };
+            derived.ok_or_else(|| unknown("projection", projection))
+        };
+        targets.iter().map(derived).collect()
+    }
+
+    /// The history of nights: in the first MySQL target.
+    pub fn history(&self) -> Result<MysqlHistory, Fault> {
+        let first =
+            self.0.config.targets.iter().find_map(|target| match &self.target(&target.name).ok()?.server {
+                TargetServer::Mysql(server) => Some(MysqlHistory::new(server)),
+                TargetServer::Search(_) => None,
+            });
+        first.ok_or_else(|| {
+            Fault::new(Code::ReconcileRefused, "configuration", "no target can keep the history of nights")
+                .needs("a target with mysql:// whose control database keeps it")
+        })
     }
 
     /// The projection whose mapping tables answer lookups: the first, and rather one with a cache.
@@ -376,6 +426,33 @@ impl TargetServer {
                 (made != search::SetupReport::default()).then_some(text)
             }
         })
+    }
+}
+
+impl ports::DerivedRows for DerivedStore {
+    async fn page(
+        &self,
+        table: u32,
+        shards: RangeInclusive<ShardId>,
+        after: Option<&ChunkKey>,
+        limit: NonZeroUsize,
+        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+    ) -> Result<Option<ChunkKey>, Fault> {
+        match self {
+            Self::Mysql(rows) => rows.page(table, shards, after, limit, visit).await,
+            Self::Search(rows) => rows.page(table, shards, after, limit, visit).await,
+        }
+    }
+
+    async fn rows(
+        &self,
+        sought: &[Sought],
+        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+    ) -> Result<(), Fault> {
+        match self {
+            Self::Mysql(rows) => rows.rows(sought, visit).await,
+            Self::Search(rows) => rows.rows(sought, visit).await,
+        }
     }
 }
 

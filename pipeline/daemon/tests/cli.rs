@@ -73,7 +73,7 @@ fn the_example_of_serial_codes_passes_the_offline_check() {
 #[test]
 fn the_examples_show_every_default_as_it_is() {
     // Each commented key, taken literally, must parse and change nothing; these have no default.
-    const WITHOUT_DEFAULT: [&str; 2] = ["ca_file", "tokens"];
+    const WITHOUT_DEFAULT: [&str; 4] = ["ca_file", "tokens", "schedule", "signing_key"];
     for example in [EXAMPLE, SERIAL_CODES] {
         let active: String = example
             .lines()
@@ -106,6 +106,15 @@ fn a_wrong_configuration_exits_2_and_names_key_value_and_need() {
             "configuration key name: `an abranch`; needed: 1 to 32",
         ),
         ("# batch_bytes = 65536", "batch_bytes = 0", "nonzero"),
+        ("# schedule = \"30 2 * * *\"", "schedule = \"half past two\"", "five fields of cron"),
+        (
+            "# schedule = \"30 2 * * *\"",
+            "schedule = \"30 2 * * *\"\ntime_zone = \"Mars\"",
+            "reconcile.time_zone: `Mars`",
+        ),
+        ("# gate_percent = 10.0", "gate_percent = 101.0", "reconcile.gate_percent: 101; needed: 0 to 100"),
+        ("# memory_bytes = 201326592", "memory_bytes = 1000", "at least 16777216"),
+        ("# mode = \"repair\"", "signing_key = \"short\"", "reconcile.signing_key: it is too short"),
         ("# flush_rows = 20000", "flush_rows = -1", "flush_rows"),
         (
             "mysql://capture:change-me@127.0.0.1:3306",

@@ -1,11 +1,12 @@
 //! The configuration: parsed once into types that cannot hold nonsense.
 //!
-//! `raw.rs` and `derived.rs` are the file as written (unknown keys refused), `values.rs` its scalar types (secrets, server URLs). This
+//! `raw.rs`, `derived.rs` and `reconcile.rs` are the file as written (unknown keys refused), `values.rs` its scalar types (secrets, server URLs). This
 //! file turns one into the other and checks what concerns several parts at once. Each problem is a
 //! [`Fault`] that names the key; all are reported together. Nothing here touches the network.
 
 mod derived;
 mod raw;
+mod reconcile;
 mod values;
 
 use std::collections::HashSet;
@@ -18,12 +19,15 @@ use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::serial::LengthClass;
 use anabranch_schemas::shard::{ShardingRule, TablePattern};
+use croner::Cron;
+use jiff::tz::TimeZone;
 
 pub use self::values::{Secret, ServerUrl};
 use crate::error::{Code, Fault};
 use crate::lookup::TimeToLive;
 use crate::ports::Entry;
 use crate::projections::{Assignment, ProjectedTable, Projection};
+use crate::reconcile::Settings;
 
 /// Everything that `anabranch` needs to know.
 #[derive(Debug, Clone)]
@@ -37,6 +41,7 @@ pub struct Config {
     pub targets: Vec<TargetConfig>,
     pub projections: Vec<ProjectionConfig>,
     pub caches: Vec<CacheConfig>,
+    pub reconcile: ReconcileConfig,
     pub limits: Limits,
 }
 
@@ -128,6 +133,25 @@ pub struct CacheConfig {
     /// The projection, of kind `serial_mapping`.
     pub projection: String,
     pub time_to_live: TimeToLive,
+}
+
+/// The night.
+#[derive(Debug, Clone)]
+pub struct ReconcileConfig {
+    /// `None` = only when it is asked for.
+    pub schedule: Option<Schedule>,
+    pub settings: Settings,
+    /// Signs the history, and hides keys in it. Without it the history is not signed.
+    pub signing_key: Option<Secret>,
+}
+
+/// When nights begin, and how long they may take.
+#[derive(Debug, Clone)]
+pub struct Schedule {
+    pub cron: Cron,
+    pub time_zone: TimeZone,
+    /// What is not through by then goes on in the next night's window.
+    pub window: Duration,
 }
 
 #[derive(Debug, Clone)]

@@ -13,6 +13,7 @@ use anabranch_schemas::shard::{ShardingRule, TablePattern};
 use serde::Deserialize;
 
 use super::derived::{Cache, Projection};
+use super::reconcile::Reconcile;
 use super::values::{Expanded, Secret, ServerUrl};
 use super::{Problems, REPLICA_SERVER_IDS};
 use crate::ports::Entry;
@@ -72,6 +73,8 @@ pub struct Config {
     projections: Vec<Projection>,
     #[serde(default)]
     caches: Vec<Cache>,
+    #[serde(default)]
+    reconcile: Reconcile,
 }
 
 #[derive(Debug, Deserialize)]
@@ -165,6 +168,7 @@ impl Config {
         let max_age = log.as_ref().map_or(Duration::MAX, |log| log.max_age);
         let limits = self.limits.resolve(max_age, problems)?;
         let http = self.http.resolve(problems);
+        let reconcile = self.reconcile.resolve(problems);
         Some(super::Config {
             name: self.name,
             log: log?,
@@ -174,6 +178,7 @@ impl Config {
             targets,
             projections,
             caches,
+            reconcile,
             limits,
         })
     }

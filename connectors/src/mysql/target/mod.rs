@@ -8,6 +8,7 @@
 mod catalog;
 mod check;
 mod ddl;
+mod history;
 mod lane;
 mod mapping;
 mod outbox;
@@ -28,6 +29,7 @@ use anabranch_pipeline::projections::{Assignment, LaneScope, Projection};
 use anabranch_schemas::sql;
 use tokio::sync::{Mutex, Notify};
 
+pub use self::history::MysqlHistory;
 pub use self::lane::MysqlLane;
 pub use self::mapping::{Duplicate, MysqlMapping};
 pub use self::outbox::MysqlOutbox;
@@ -118,7 +120,11 @@ impl MysqlTarget {
 
     /// Name and statement of each control table.
     fn control_tables(&self) -> Vec<(&'static str, &'static str)> {
-        let mut tables = vec![(ddl::PROGRESS_TABLE, sql::PROGRESS), (ddl::ENROLLED_TABLE, sql::ENROLLED)];
+        let mut tables = vec![
+            (ddl::PROGRESS_TABLE, sql::PROGRESS),
+            (ddl::ENROLLED_TABLE, sql::ENROLLED),
+            (ddl::NIGHTS_TABLE, sql::NIGHTS),
+        ];
         // Without a cache too: lanes that know of none tell those that do.
         let is_mapping =
             |assignment: &Arc<Assignment>| matches!(assignment.projection, Projection::SerialMapping(_));

@@ -8,6 +8,7 @@ mod completions;
 mod dead_letters;
 mod explain;
 mod lookup;
+mod reconcile;
 mod refresh;
 mod replay;
 mod run;
@@ -57,6 +58,7 @@ enum Command {
     Lookup(lookup::Arguments),
     Replay(replay::Arguments),
     Refresh(refresh::Arguments),
+    Reconcile(reconcile::Arguments),
     Search(search::Arguments),
     DeadLetters(dead_letters::Arguments),
     Completions(completions::Arguments),
@@ -95,6 +97,7 @@ impl Cli {
             Command::Lookup(arguments) => lookup::run(self, arguments),
             Command::Replay(arguments) => replay::run(self, arguments),
             Command::Refresh(arguments) => refresh::run(self, arguments),
+            Command::Reconcile(arguments) => reconcile::run(self, arguments),
             Command::Search(arguments) => search::run(self, arguments),
             Command::DeadLetters(arguments) => dead_letters::run(self, arguments),
             Command::Completions(arguments) => Ok(completions::run(arguments)),

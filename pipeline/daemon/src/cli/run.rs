@@ -24,7 +24,7 @@ use crate::exit::Exit;
 use crate::lookup::Lookup;
 use crate::observe::{Observatory, lanes, poll};
 use crate::wiring::Wiring;
-use crate::{output, tasks, telemetry};
+use crate::{nights, output, tasks, telemetry};
 
 /// Run the daemon: readers, lanes and the HTTP API, until SIGTERM or Ctrl-C
 #[derive(Debug, Args)]
@@ -40,6 +40,8 @@ enum Role {
     Reader,
     /// From the log to the targets
     Projector,
+    /// Compares both sides every night, if reconcile.schedule is set
+    Reconciler,
     /// Endpoints for applications over HTTP, if http.tokens is set
     Api,
 }
@@ -47,7 +49,7 @@ enum Role {
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let config = cli.configuration()?;
     let roles = match arguments.roles.as_slice() {
-        [] => &[Role::Reader, Role::Projector, Role::Api],
+        [] => &[Role::Reader, Role::Projector, Role::Reconciler, Role::Api],
         [Role::Api] if config.http.tokens.is_empty() => return Err(vec![nothing_to_serve()]),
         roles => roles,
     };
@@ -166,6 +168,9 @@ fn spawn_tasks(
             }
         }
     }
+    if roles.contains(&Role::Reconciler) {
+        nights::spawn_nights(&mut others, wiring);
+    }
     if let Some(orders) = orders {
         tasks::spawn_mint(&mut others, wiring, orders);
     }
@@ -239,6 +244,7 @@ impl Role {
         match self {
             Role::Reader => "reader",
             Role::Projector => "projector",
+            Role::Reconciler => "reconciler",
             Role::Api => "api",
         }
     }

@@ -1,0 +1,292 @@
+//! A night over all stores of an installation: who works on it, how far it is, and where its report goes.
+//!
+//! Exactly one process works on it, under a lease. How far it is stands in a mark, raised behind every unit by who knows
+//! its last revision: whoever was overtaken stops there, and whoever is next goes on there, if he means the same night.
+//! The report goes into the history of the first MySQL target.
+
+mod schedule;
+mod stores;
+
+use std::time::Duration;
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::metrics as names;
+use anabranch_pipeline::ports::{History, Lease, Leases, Mark, Marks};
+use anabranch_pipeline::projections::Assignment;
+use anabranch_pipeline::reconcile::{
+    self, Checkpoint, Mode, NightReport, Outcome, PastNight, Settings, StoreReport, StoreState, seal,
+};
+use metrics::gauge;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+pub use self::schedule::spawn_nights;
+use crate::wall_clock;
+use crate::wiring::Wiring;
+
+/// The mark and the lease of the night.
+const NIGHT: &str = "night";
+/// Who asks for a night by hand waits no longer for one that is under way.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is asked of a night.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// `None` = as configured.
+    pub mode: Option<Mode>,
+    /// Projections and caches; empty = all.
+    pub stores: Vec<String>,
+    /// Repairs whatever the share and number of what differs.
+    pub is_gate_open: bool,
+}
+
+/// How far a night is.
+#[derive(Debug, Serialize, Deserialize)]
+struct State {
+    id: String,
+    begun_at_ms: u64,
+    order: Order,
+    /// What was compared by what: a night goes on only under the same.
+    layout: String,
+    /// Stores that are through.
+    done: Vec<StoreReport>,
+    current: Option<StoreState>,
+}
+
+/// What became of a night.
+#[derive(Debug)]
+pub enum Ended {
+    Over(Box<NightReport>),
+    /// It goes on when it is begun again.
+    Paused {
+        id: String,
+    },
+}
+
+/// Works on a night while its lease is held, or says that somebody else does.
+pub async fn run_now(wiring: &Wiring, order: &Order, cancel: &CancellationToken) -> Result<Ended, Fault> {
+    let log = wiring.log().await?;
+    let Ok(lease) = tokio::time::timeout(PATIENCE, log.acquire(NIGHT)).await else {
+        return Err(Fault::new(Code::ReconcileRefused, "reconcile", "another process is at a night")
+            .needs("its end: `anabranch reconcile status` shows how far it is"));
+    };
+    let mut lease = lease?;
+    let night = tokio::select! {
+        night = run(wiring, order, cancel) => night,
+        fault = lease.lost() => Err(fault),
+    };
+    lease.release().await;
+    night
+}
+
+/// Goes on with a night that was cut off, or begins one.
+async fn run(wiring: &Wiring, order: &Order, cancel: &CancellationToken) -> Result<Ended, Fault> {
+    let (log, history) = (wiring.log().await?, wiring.history()?);
+    let stores = stores::names(wiring, order)?;
+    let mark = log.read(NIGHT).await?;
+    let state = match resumed(&mark, order, &layout(wiring)) {
+        Some(state) => {
+            tracing::info!(night = state.id, stores = state.done.len(), "the night goes on");
+            state
+        }
+        None => begun(order, layout(wiring)),
+    };
+    let settings = settings(wiring, order);
+    let mut reached = Reached { log, mark, state };
+    for store in &stores {
+        if reached.state.done.iter().any(|done| done.store == *store) {
+            continue;
+        }
+        let of_store = reached.state.current.take().filter(|current| current.report.store == *store);
+        let mut of_store = of_store.unwrap_or_else(|| StoreState::new(store, rand::random()));
+        stores::night(wiring, &settings, &mut of_store, &mut reached, cancel).await?;
+        if cancel.is_cancelled() {
+            return Ok(Ended::Paused { id: reached.state.id });
+        }
+        let outcome = of_store.report.outcome().name();
+        tracing::info!(night = reached.state.id, store, outcome, "a store is through");
+        reached.state.current = None;
+        reached.state.done.push(of_store.report);
+        reached.raise().await?;
+    }
+    let Reached { mark, state, .. } = reached;
+    let report = close(wiring, &history, state, settings.mode).await?;
+    log.raise(NIGHT, &mark, String::new()).await?;
+    tell(&report);
+    Ok(Ended::Over(Box::new(report)))
+}
+
+/// How far the night is, here and in its mark.
+struct Reached<'a, M> {
+    log: &'a M,
+    mark: Mark,
+    state: State,
+}
+
+impl<M: Marks> Reached<'_, M> {
+    async fn raise(&mut self) -> Result<(), Fault> {
+        let text = serde_json::to_string(&self.state).expect("a state holds text and numbers only");
+        // A checksum in front: what was cut off or changed is not gone on from.
+        let value = format!("{:08x} {text}", crc32fast::hash(text.as_bytes()));
+        self.mark = self.log.raise(NIGHT, &self.mark, value).await?;
+        Ok(())
+    }
+}
+
+impl<M: Marks> Checkpoint for Reached<'_, M> {
+    async fn store(&mut self, state: &StoreState) -> Result<(), Fault> {
+        self.state.current = Some(state.clone());
+        self.raise().await
+    }
+}
+
+/// The state of a night that was cut off, if it is whole and of what is asked for now.
+fn resumed(mark: &Mark, order: &Order, layout: &str) -> Option<State> {
+    let state = match read(mark) {
+        Some(Ok(state)) => state,
+        Some(Err(())) => {
+            tracing::warn!("the night that was cut off cannot be read: it begins again");
+            return None;
+        }
+        None => return None,
+    };
+    if state.layout != layout || state.order != *order {
+        let why = if state.layout != layout {
+            "the configuration or version has changed"
+        } else {
+            "it was of other stores"
+        };
+        tracing::warn!(night = state.id, why, "the night that was cut off is not gone on with");
+        return None;
+    }
+    Some(state)
+}
+
+fn read(mark: &Mark) -> Option<Result<State, ()>> {
+    if mark.value.is_empty() {
+        return None;
+    }
+    let parts = mark.value.split_once(' ');
+    let whole = parts.filter(|(sum, text)| format!("{:08x}", crc32fast::hash(text.as_bytes())) == *sum);
+    Some(whole.and_then(|(_, text)| serde_json::from_str(text).ok()).ok_or(()))
+}
+
+fn begun(order: &Order, layout: String) -> State {
+    let now = wall_clock::now_ms();
+    let random: u16 = rand::random();
+    let at = jiff::Timestamp::from_millisecond(i64::try_from(now).unwrap_or(i64::MAX));
+    let at = at.map_or_else(|_| now.to_string(), |at| at.strftime("%Y%m%dT%H%M%SZ").to_string());
+    State {
+        id: format!("{at}-{random:04x}"),
+        begun_at_ms: now,
+        order: order.clone(),
+        layout,
+        done: Vec::new(),
+        current: None,
+    }
+}
+
+/// What decides which rows stand where: sources, captured tables and columns, derived tables, this version.
+fn layout(wiring: &Wiring) -> String {
+    let config = wiring.config();
+    let entities = config.entities.iter().map(|entity| format!("{:?} {:?}", entity.tables, entity.columns));
+    let sources = config.sources.iter().map(|source| format!("{} {}", source.name, source.generation));
+    let targets = config.targets.iter().flat_map(|target| Assignment::all(config, &target.name));
+    let targets = targets.map(|assignment| format!("{} {}", assignment.name, assignment.fingerprint()));
+    let all = entities.chain(sources).chain(targets).chain([env!("CARGO_PKG_VERSION").to_owned()]);
+    let all: Vec<String> = all.collect();
+    format!("{:08x}", crc32fast::hash(all.join("\n").as_bytes()))
+}
+
+fn settings(wiring: &Wiring, order: &Order) -> Settings {
+    let configured = wiring.config().reconcile.settings.clone();
+    let mode = order.mode.unwrap_or(configured.mode);
+    match order.is_gate_open {
+        true => Settings { mode, gate_keys: u64::MAX, gate_share: 1.0, ..configured },
+        false => Settings { mode, ..configured },
+    }
+}
+
+/// Makes the report and puts it into the history.
+async fn close(
+    wiring: &Wiring,
+    history: &impl History,
+    state: State,
+    mode: Mode,
+) -> Result<NightReport, Fault> {
+    let before = history.newest(1).await?.into_iter().next();
+    let State { id, begun_at_ms, done: mut stores, .. } = state;
+    if let Some(last) = before.as_ref().and_then(|night| parsed(&night.report)) {
+        stores.iter_mut().for_each(|store| reconcile::count_again(store, &last));
+    }
+    let verdict = reconcile::worst(&stores);
+    let ended_at_ms = wall_clock::now_ms();
+    let report = NightReport { id, verdict, begun_at_ms, ended_at_ms, mode, stores };
+    let key = wiring.config().reconcile.signing_key.as_ref();
+    let text = serde_json::to_string(&report).expect("a report holds text and numbers only");
+    // Written, and cut off before the mark was raised: it is the same night.
+    if before.as_ref().is_none_or(|before| before.id != report.id) {
+        history.append(&seal(before.as_ref(), (&report.id, ended_at_ms, verdict), text, key)).await?;
+    }
+    Ok(report)
+}
+
+/// The report of a past night, unless another version wrote it in another form.
+pub fn parsed(report: &str) -> Option<NightReport> {
+    serde_json::from_str(report).ok()
+}
+
+/// Shows how the last night ended.
+pub fn tell(report: &NightReport) {
+    for outcome in Outcome::ALL {
+        let is_it = f64::from(u8::from(outcome == report.verdict));
+        gauge!(names::NIGHT_VERDICT, "verdict" => outcome.name()).set(is_it);
+    }
+    gauge!(names::NIGHT_ENDED).set(report.ended_at_ms as f64 / 1000.0);
+    for store in &report.stores {
+        let label = |name: &'static str| gauge!(name, "store" => store.store.clone());
+        label(names::NIGHT_ROWS).set((store.rows_source + store.rows_derived) as f64);
+        label(names::NIGHT_DRIFT).set(store.drifted() as f64);
+        label(names::NIGHT_LEFT).set(store.left as f64);
+        label(names::NIGHT_AGAIN).set(store.again as f64);
+        label(names::NIGHT_SECONDS).set(store.seconds);
+    }
+}
+
+/// How far a night is that is not over.
+#[derive(Debug, Serialize)]
+pub struct Underway {
+    pub id: String,
+    pub begun_at_ms: u64,
+    pub done: Vec<StoreReport>,
+    pub current: Option<StoreReport>,
+    /// Of the current store, from 0 to 1.
+    pub share: f64,
+}
+
+/// The night that is not over, if there is one.
+pub async fn underway(wiring: &Wiring) -> Result<Option<Underway>, Fault> {
+    let mark = wiring.log().await?.read(NIGHT).await?;
+    let Some(Ok(state)) = read(&mark) else { return Ok(None) };
+    let share = state.current.as_ref().map_or(0.0, StoreState::share);
+    let State { id, begun_at_ms, done, current, .. } = state;
+    Ok(Some(Underway { id, begun_at_ms, done, current: current.map(|state| state.report), share }))
+}
+
+/// The past night of this id, or the newest, with the one before it.
+pub async fn past(wiring: &Wiring, id: Option<&str>) -> Result<(PastNight, Option<PastNight>), Fault> {
+    let history = wiring.history()?;
+    let subject = format!("night {}", id.unwrap_or("LAST"));
+    let missing =
+        || Fault::new(Code::ReconcileRefused, subject, "there is none").needs("one of `reconcile status`");
+    let night = match id {
+        Some(id) => history.named(id).await?,
+        None => history.newest(1).await?.into_iter().next(),
+    };
+    let night = night.ok_or_else(missing)?;
+    let before = match night.number.checked_sub(1) {
+        Some(number) => history.numbered(number).await?,
+        None => None,
+    };
+    Ok((night, before))
+}

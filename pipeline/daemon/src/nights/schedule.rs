@@ -1,0 +1,168 @@
+//! When nights begin: in the daemon, by a pattern of cron in a time zone, in one process of all.
+//!
+//! A night that is not through when its window ends is paused, and goes on in the next window. One that was due while
+//! no daemon ran begins when one does, if its window is still open.
+
+use std::time::Duration;
+
+use anabranch_pipeline::config::Schedule;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{History, Lease, Leases};
+use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
+use jiff::{Timestamp, Zoned};
+use tokio_util::sync::CancellationToken;
+
+use super::{Ended, NIGHT, Order, parsed, run, tell};
+use crate::wall_clock;
+use crate::wiring::Wiring;
+
+/// The wall clock may be set while a night is waited for: it is looked at so often.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// Starts what begins nights, if there is a schedule.
+pub fn spawn_nights(supervisor: &mut Supervisor, wiring: &Wiring) {
+    let Some(schedule) = wiring.config().reconcile.schedule.clone() else { return };
+    let wiring = wiring.clone();
+    supervisor.spawn(NIGHT, move |handle: TaskHandle, cancel: CancellationToken| {
+        let (wiring, schedule) = (wiring.clone(), schedule.clone());
+        async move { nights(&wiring, &schedule, &handle, &cancel).await }
+    });
+}
+
+async fn nights(
+    wiring: &Wiring,
+    schedule: &Schedule,
+    handle: &TaskHandle,
+    cancel: &CancellationToken,
+) -> Result<(), Fault> {
+    let mut ended_at_ms = last(wiring).await?;
+    handle.running();
+    loop {
+        // The lease is held for a night only, so that one can be asked for by hand meanwhile.
+        if open_for(schedule, ended_at_ms, wall_clock::now_ms())?.is_some() {
+            ended_at_ms = with_lease(wiring, schedule, ended_at_ms, cancel).await?;
+        }
+        tokio::select! {
+            () = cancel.cancelled() => return Ok(()),
+            () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+}
+
+/// When the last night of all processes ended; shows how.
+async fn last(wiring: &Wiring) -> Result<u64, Fault> {
+    let newest = wiring.history()?.newest(1).await?.into_iter().next();
+    if let Some(report) = newest.as_ref().and_then(|night| parsed(&night.report)) {
+        tell(&report);
+    }
+    Ok(newest.map_or(0, |night| night.ended_at_ms))
+}
+
+/// A night, unless another process has worked on it meanwhile; when it ended, or its window did.
+async fn with_lease(
+    wiring: &Wiring,
+    schedule: &Schedule,
+    ended_at_ms: u64,
+    cancel: &CancellationToken,
+) -> Result<u64, Fault> {
+    let log = wiring.log().await?;
+    let mut lease = tokio::select! {
+        lease = log.acquire(NIGHT) => lease?,
+        () = cancel.cancelled() => return Ok(ended_at_ms),
+    };
+    let ended_at_ms = last(wiring).await?.max(ended_at_ms);
+    let night = tokio::select! {
+        night = in_window(wiring, schedule, ended_at_ms, cancel) => night,
+        fault = lease.lost() => Err(fault),
+    };
+    lease.release().await;
+    night
+}
+
+async fn in_window(
+    wiring: &Wiring,
+    schedule: &Schedule,
+    ended_at_ms: u64,
+    cancel: &CancellationToken,
+) -> Result<u64, Fault> {
+    let Some(left) = open_for(schedule, ended_at_ms, wall_clock::now_ms())? else { return Ok(ended_at_ms) };
+    let window = cancel.child_token();
+    let closing = async {
+        tokio::time::sleep(left).await;
+        window.cancel();
+        std::future::pending::<()>().await;
+    };
+    let order = Order::default();
+    let night = tokio::select! {
+        night = run(wiring, &order, &window) => night?,
+        () = closing => unreachable!("it never ends"),
+    };
+    match night {
+        Ended::Over(report) => {
+            tracing::info!(night = report.id, verdict = report.verdict.name(), "the night is over");
+            Ok(report.ended_at_ms)
+        }
+        Ended::Paused { id } => {
+            if !cancel.is_cancelled() {
+                tracing::warn!(night = id, "the window has ended: the night goes on in the next one");
+            }
+            // Nothing more in this window.
+            Ok(wall_clock::now_ms())
+        }
+    }
+}
+
+/// For how long the window is open in which a night is due that has not ended yet.
+fn open_for(schedule: &Schedule, ended_at_ms: u64, now_ms: u64) -> Result<Option<Duration>, Fault> {
+    let broken = |error: String| Fault::new(Code::Internal, "reconcile.schedule", error);
+    let now = Timestamp::from_millisecond(i64::try_from(now_ms).unwrap_or(i64::MAX));
+    let now = now.map_err(|error| broken(error.to_string()))?.to_zoned(schedule.time_zone.clone());
+    // A pattern of a single day may have none before.
+    let Ok(due) = schedule.cron.find_previous_occurrence(&now, true) else { return Ok(None) };
+    let due: Zoned = due;
+    let due_ms = u64::try_from(due.timestamp().as_millisecond()).unwrap_or(0);
+    let closes_ms = due_ms.saturating_add(u64::try_from(schedule.window.as_millis()).unwrap_or(u64::MAX));
+    let is_open = ended_at_ms < due_ms && now_ms < closes_ms;
+    Ok(is_open.then(|| Duration::from_millis(closes_ms - now_ms)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::str::FromStr;
+
+    use croner::Cron;
+    use jiff::tz::TimeZone;
+
+    use super::*;
+
+    fn schedule(cron: &str, zone: &str, hours: u64) -> Schedule {
+        let (cron, time_zone) = (Cron::from_str(cron).unwrap(), TimeZone::get(zone).unwrap());
+        Schedule { cron, time_zone, window: Duration::from_secs(hours * 3600) }
+    }
+
+    fn ms(time: &str) -> u64 {
+        time.parse::<Timestamp>().unwrap().as_millisecond() as u64
+    }
+
+    #[test]
+    fn a_night_is_due_in_its_window_of_its_time_zone_and_once() {
+        let schedule = schedule("30 2 * * *", "Asia/Shanghai", 4);
+        let open = |ended: &str, now: &str| {
+            open_for(&schedule, ms(ended), ms(now)).unwrap().map(|left| left.as_secs())
+        };
+        // Half past two in Shanghai is 18:30 UTC of the day before.
+        assert_eq!(open("2026-11-20T19:00:00Z", "2026-11-21T18:29:59Z"), None);
+        assert_eq!(open("2026-11-20T19:00:00Z", "2026-11-21T18:30:00Z"), Some(4 * 3600));
+        assert_eq!(open("2026-11-20T19:00:00Z", "2026-11-21T21:30:00Z"), Some(3600));
+        assert_eq!(open("2026-11-20T19:00:00Z", "2026-11-21T22:30:00Z"), None);
+        assert_eq!(open("2026-11-21T18:45:00Z", "2026-11-21T19:30:00Z"), None);
+    }
+
+    #[test]
+    fn the_hour_that_summer_time_skips_has_its_night_all_the_same() {
+        let schedule = schedule("30 2 * * *", "Europe/Berlin", 20);
+        // 2026-03-29 has no half past two in Berlin.
+        let open = open_for(&schedule, ms("2026-03-28T02:00:00Z"), ms("2026-03-29T03:00:00Z"));
+        assert!(open.unwrap().is_some());
+    }
+}

@@ -1,0 +1,90 @@
+//! The night as the configuration file has it: when, how much memory, what may be repaired unasked.
+
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::str::FromStr;
+use std::time::Duration;
+
+use croner::Cron;
+use jiff::tz::TimeZone;
+use serde::Deserialize;
+
+use super::values::{Expanded, Secret};
+use super::{Problems, Schedule};
+use crate::reconcile::{Mode, Settings};
+
+/// Half of it is the sketch: 2.1 million differing users, 1.3 million mapping rows in one reading of a unit.
+const MEMORY_BYTES: NonZeroUsize = NonZeroUsize::new(192 * 1024 * 1024).expect("not zero");
+/// Below it a unit is read more than once for little drift.
+const MEMORY_BYTES_MIN: usize = 16 * 1024 * 1024;
+/// More keys than a bad day makes, fewer than a store that was emptied.
+const GATE_KEYS: u64 = 10_000;
+/// Of a unit's source rows, in percent.
+const GATE_PERCENT: f64 = 10.0;
+/// Long enough for any night; a window is what an installation has.
+const WINDOW_HOURS: NonZeroU64 = NonZeroU64::new(24).expect("not zero");
+/// Shorter ones can be guessed.
+const SIGNING_KEY_MIN_BYTES: usize = 16;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Reconcile {
+    schedule: Option<String>,
+    time_zone: Option<String>,
+    window_hours: Option<NonZeroU64>,
+    mode: Option<Mode>,
+    memory_bytes: Option<NonZeroUsize>,
+    gate_keys: Option<u64>,
+    gate_percent: Option<f64>,
+    signing_key: Option<Expanded>,
+}
+
+impl Reconcile {
+    pub(super) fn resolve(self, problems: &mut Problems) -> super::ReconcileConfig {
+        let memory = self.memory_bytes.unwrap_or(MEMORY_BYTES);
+        if memory.get() < MEMORY_BYTES_MIN {
+            problems.add("reconcile.memory_bytes", memory.to_string(), "at least 16777216");
+        }
+        let percent = self.gate_percent.unwrap_or(GATE_PERCENT);
+        if !(0.0..=100.0).contains(&percent) {
+            problems.add("reconcile.gate_percent", percent.to_string(), "0 to 100");
+        }
+        let signing_key = self.signing_key.map(|key| key.0);
+        if signing_key.as_ref().is_some_and(|key| key.len() < SIGNING_KEY_MIN_BYTES) {
+            let needed = "16 or more bytes (openssl rand -hex 32)";
+            problems.add("reconcile.signing_key", "it is too short".to_owned(), needed);
+        }
+        let schedule = self.schedule.and_then(|text| {
+            schedule(&text, self.time_zone.as_deref(), self.window_hours.unwrap_or(WINDOW_HOURS), problems)
+        });
+        super::ReconcileConfig {
+            schedule,
+            settings: Settings {
+                mode: self.mode.unwrap_or_default(),
+                memory,
+                gate_keys: self.gate_keys.unwrap_or(GATE_KEYS),
+                gate_share: percent / 100.0,
+            },
+            signing_key: signing_key.map(Secret::new),
+        }
+    }
+}
+
+fn schedule(
+    text: &str,
+    zone: Option<&str>,
+    window_hours: NonZeroU64,
+    problems: &mut Problems,
+) -> Option<Schedule> {
+    let zone = zone.unwrap_or("UTC");
+    let cron = Cron::from_str(text);
+    let time_zone = TimeZone::get(zone);
+    if cron.is_err() {
+        let needed = "five fields of cron, such as 30 2 * * * for half past two";
+        problems.add("reconcile.schedule", format!("`{text}`"), needed);
+    }
+    if time_zone.is_err() {
+        problems.add("reconcile.time_zone", format!("`{zone}`"), "a name such as Asia/Shanghai or UTC");
+    }
+    let window = Duration::from_secs(window_hours.get().saturating_mul(3600));
+    Some(Schedule { cron: cron.ok()?, time_zone: time_zone.ok()?, window })
+}

@@ -1,0 +1,118 @@
+//! Source rows whose derived rows may differ: what a unit's sketch lists, grouped by the row that they come from.
+//!
+//! A user whose birthday changed is two elements, a device with a new code too: both are looked at once. A unit may list
+//! millions, so they are told in windows, in the order of shards.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anabranch_schemas::shard::ShardId;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::element::{self, RowKey};
+use super::sketch::Difference;
+use crate::deliver::Cell;
+use crate::projections::Projection;
+
+/// A source row, or what was one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceKey {
+    pub shard: ShardId,
+    /// See [`Projection::source_key`].
+    pub key: Cell,
+}
+
+/// Source rows, each with the derived tables where something is to be looked at.
+pub type Window = BTreeMap<SourceKey, BTreeSet<u32>>;
+
+/// What a sketch listed cannot be read: a part of a key is missing.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Garbled;
+
+/// Everything that a unit lists.
+#[derive(Debug)]
+pub struct Candidates {
+    difference: Difference,
+    /// Of each derived row: shard, hash of its source key, and where its parts stand in `parts`.
+    rows: Vec<(ShardId, u64, u32)>,
+    /// Numbers of elements, those of one row one behind the other.
+    parts: Vec<u32>,
+    projection: Projection,
+}
+
+impl Candidates {
+    pub fn new(difference: Difference, projection: &Projection) -> Result<Self, Garbled> {
+        let count = u32::try_from(difference.len()).map_err(|_| Garbled)?;
+        let mut parts: Vec<u32> = (0..count).collect();
+        let element = |part: &u32| difference.element(*part as usize);
+        parts.sort_unstable_by(|one, other| element::order(element(one), element(other)));
+        let mut rows = Vec::new();
+        let mut begin = 0;
+        for group in parts.chunk_by(|one, other| element::are_of_one_row(element(one), element(other))) {
+            let row = element::assemble(group.iter().map(element)).ok_or(Garbled)?;
+            let source = source_key(projection, &row).ok_or(Garbled)?;
+            rows.push((row.shard, hash(&source.key), begin));
+            begin += group.len() as u32;
+        }
+        rows.sort_unstable();
+        Ok(Self { difference, rows, parts, projection: projection.clone() })
+    }
+
+    /// Derived rows that are listed.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// All of them, about so many derived rows at a time; a source row is in one window only.
+    pub fn windows(&self, rows: usize) -> impl Iterator<Item = Window> {
+        let mut begin = 0;
+        std::iter::from_fn(move || {
+            let mut end = (begin + rows.max(1)).min(self.rows.len());
+            while end < self.rows.len() && self.of_one_source_row(end - 1, end) {
+                end += 1;
+            }
+            let of_window = &self.rows[begin..end];
+            begin = end;
+            (!of_window.is_empty()).then(|| self.window(of_window))
+        })
+    }
+
+    fn of_one_source_row(&self, one: usize, other: usize) -> bool {
+        let of = |row: usize| (self.rows[row].0, self.rows[row].1);
+        of(one) == of(other)
+    }
+
+    fn window(&self, rows: &[(ShardId, u64, u32)]) -> Window {
+        let mut window = Window::new();
+        for (_, _, begin) in rows {
+            let parts =
+                self.parts[*begin as usize..].iter().map(|part| self.difference.element(*part as usize));
+            let mut parts = parts.peekable();
+            let first = *parts.peek().expect("a row has a part");
+            let row = element::assemble(parts.take_while(|part| element::are_of_one_row(first, part)));
+            let row = row.expect("it was put together before");
+            let source = source_key(&self.projection, &row).expect("it was found before");
+            window.entry(source).or_default().insert(row.table);
+        }
+        window
+    }
+}
+
+fn source_key(projection: &Projection, row: &RowKey) -> Option<SourceKey> {
+    let key: Vec<_> = row.key.iter().map(Cell::borrowed).collect();
+    let key = projection.source_key(&key)?.to_owned();
+    ((row.table as usize) < projection.tables().len()).then_some(SourceKey { shard: row.shard, key })
+}
+
+/// Brings derived rows of one source row together; a collision only does more in one window.
+fn hash(key: &Cell) -> u64 {
+    match key {
+        Cell::Null => 0,
+        Cell::Int(number) => xxh3_64(&number.to_le_bytes()),
+        Cell::UInt(number) => xxh3_64(&number.to_le_bytes()),
+        Cell::Bytes(bytes) => xxh3_64(bytes),
+    }
+}

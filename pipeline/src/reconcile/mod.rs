@@ -1,0 +1,25 @@
+//! The night: both sides of every projection are read and compared, what differs is proved to differ, and repaired.
+//!
+//! `scan.rs` reads a *unit*, all rows of a range of shards on both sides, into one `sketch.rs`, which lists what differs
+//! as `candidates.rs`. `recheck.rs` looks at each candidate in the order source, barrier, derived stores, source: only what
+//! disagrees while the source stands still and the lanes have passed it is drift. `repair.rs` asks the lanes that own the
+//! rows to read them again. `night.rs` goes through all units, and `report.rs` says what was found.
+//!
+//! Nothing here writes a derived row, and nothing is called clean that was not read.
+
+mod candidates;
+mod element;
+mod history;
+mod night;
+mod recheck;
+mod repair;
+mod report;
+mod scan;
+mod sketch;
+
+pub use candidates::{SourceKey, Window};
+pub use history::{PastNight, Seal, hash_key, seal};
+pub use night::{Checkpoint, Night, Settings, StoreState};
+pub use recheck::{Judged, Patience, Recheck, Verdict};
+pub use report::{Drifted, Mode, NightReport, Outcome, StoreReport, count_again, worst};
+pub use scan::{Sides, SourceTable, Unit};

@@ -1,0 +1,318 @@
+//! The night of one projection: unit after unit, each scanned, rechecked and repaired before the next one.
+//!
+//! A unit is a range of shards with about [`UNIT_ROWS`] source rows; all units together are all shards there can be. What
+//! has to be remembered is where the next unit begins and what was found so far, so a night that was cut off goes on
+//! there. A table that cannot be read costs its own unit only. Rows of shards that no source has are never judged: a
+//! table that is gone, or not seen any more, looks the same as one that was emptied.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+
+use anabranch_schemas::shard::ShardId;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::candidates::{Candidates, SourceKey, Window};
+use super::recheck::{Judged, Patience, Recheck, Verdict};
+use super::repair::repair;
+use super::report::{Drifted, Mode, StoreReport};
+use super::scan::{Scanned, Sides, SourceTable, Unit, Unscanned, again};
+use crate::error::Fault;
+use crate::failpoints;
+use crate::ports::{DerivedRows, Lanes, RowSource};
+
+/// Source rows of a unit: what differs in all of them can be listed within the default memory.
+const UNIT_ROWS: u64 = 2_000_000;
+/// Tables of the first unit, before anything is known of their size.
+const FIRST_TABLES: usize = 8;
+/// Derived rows that are looked at with one barrier.
+const WINDOW_ROWS: usize = 20_000;
+/// Fewer differences in a unit are repaired whatever their share.
+const SHARE_KEYS_MIN: u64 = 100;
+
+/// How a night works.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub mode: Mode,
+    /// Bytes for what is compared.
+    pub memory: NonZeroUsize,
+    /// More drifted source rows in a store are not repaired without being asked.
+    pub gate_keys: u64,
+    /// Nor is a unit of which a larger share differs, from 0 to 1.
+    pub gate_share: f64,
+}
+
+/// How far the night of one projection is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoreState {
+    pub report: StoreReport,
+    /// Where the next unit begins; `None` = all are through.
+    pub next: Option<ShardId>,
+    /// So that a unit has about [`UNIT_ROWS`], as far as is known.
+    tables_a_unit: usize,
+    /// Up to here units are single tables, since one of them could not be read.
+    careful_up_to: Option<ShardId>,
+    /// New each night, so that chance hides nothing twice.
+    seed: u64,
+}
+
+impl StoreState {
+    /// How much of all shards there can be is through, from 0 to 1; tables lie in them at random.
+    pub fn share(&self) -> f64 {
+        self.next.map_or(1.0, |next| next.as_u64() as f64 / (u64::MAX >> 1) as f64)
+    }
+
+    pub fn new(store: &str, seed: u64) -> Self {
+        Self {
+            report: StoreReport::new(store),
+            next: ShardId::from_u64(0),
+            tables_a_unit: FIRST_TABLES,
+            careful_up_to: None,
+            seed,
+        }
+    }
+}
+
+/// Where a night is stored, so that it can be gone on with.
+pub trait Checkpoint: Send {
+    /// Fails when another process has stored since.
+    fn store(&mut self, state: &StoreState) -> impl Future<Output = Result<(), Fault>> + Send;
+}
+
+/// One projection's night.
+pub struct Night<'a, S, D, L> {
+    pub sides: &'a Sides<S, D>,
+    pub lanes: &'a L,
+    pub settings: &'a Settings,
+    pub patience: Patience,
+    /// Makes the hash of a key that reports show.
+    pub hash_key: &'a (dyn Fn(&SourceTable, &SourceKey) -> String + Sync),
+}
+
+impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D, L> {
+    /// Goes on from `state` until all units are through or `cancel`; what is reached is stored behind each.
+    pub async fn run(
+        &self,
+        state: &mut StoreState,
+        checkpoint: &mut impl Checkpoint,
+        cancel: &CancellationToken,
+    ) -> Result<(), Fault> {
+        let tables = self.tables(&mut state.report).await;
+        let Some(tables) = tables else {
+            state.next = None;
+            return checkpoint.store(state).await;
+        };
+        while let Some(next) = state.next {
+            let began = Instant::now();
+            let unit = cut(&tables, next, state);
+            let end = *unit.shards.end();
+            let ended = tokio::select! {
+                biased;
+                () = cancel.cancelled() => return Ok(()),
+                ended = self.unit(unit, &tables, state) => ended,
+            };
+            state.next = match ended {
+                Ended::Through => end.as_u64().checked_add(1).and_then(ShardId::from_u64),
+                Ended::InPieces => Some(next),
+                Ended::Store => None,
+            };
+            state.report.seconds += began.elapsed().as_secs_f64();
+            failpoints::reach("night-before-checkpoint").await;
+            checkpoint.store(state).await?;
+            failpoints::reach("night-after-checkpoint").await;
+        }
+        Ok(())
+    }
+
+    /// Every captured table of the projection; `None` when a source does not tell: then rows of tables that are not known
+    /// cannot be told from rows of tables that are gone.
+    async fn tables(&self, report: &mut StoreReport) -> Option<BTreeMap<ShardId, SourceTable>> {
+        let mut all = BTreeMap::new();
+        let entity = self.sides.projection.entity();
+        for (name, source) in &self.sides.sources {
+            match again(|| source.tables()).await {
+                Ok(tables) => {
+                    let of_entity = tables.into_iter().filter(|table| table.entity == entity);
+                    all.extend(
+                        of_entity
+                            .map(|identity| (identity.shard, SourceTable { source: name.clone(), identity })),
+                    );
+                }
+                Err(fault) => {
+                    report.is_missing(format!("the tables of source {name} are not known: {fault}"));
+                    return None;
+                }
+            }
+        }
+        Some(all)
+    }
+
+    /// One unit, from scan to repair.
+    async fn unit(
+        &self,
+        unit: Unit,
+        tables: &BTreeMap<ShardId, SourceTable>,
+        state: &mut StoreState,
+    ) -> Ended {
+        let scanned = match self.sides.scan(&unit, state.seed, self.settings.memory.get()).await {
+            Ok(scanned) => scanned,
+            Err(Unscanned::Unread { shard: Some(shard), fault }) if unit.tables.len() > 1 => {
+                tracing::warn!(%shard, %fault, "a table cannot be read: the unit is read again, table by table");
+                state.careful_up_to = Some(*unit.shards.end());
+                return Ended::InPieces;
+            }
+            Err(Unscanned::Unread { shard: Some(_), fault }) => {
+                state.report.is_missing(format!("not read: {fault}"));
+                return Ended::Through;
+            }
+            Err(Unscanned::Unread { shard: None, fault }) => {
+                state.report.is_missing(format!("not read to its end: {fault}"));
+                return Ended::Store;
+            }
+            Err(Unscanned::TooMuch) => {
+                let found = "more differs than can be listed; `anabranch refresh` reads the tables anew";
+                state.report.is_missing(found);
+                state.report.is_gate_closed = true;
+                return Ended::Through;
+            }
+        };
+        failpoints::reach("night-scanned").await;
+        let report = &mut state.report;
+        report.tables += unit.tables.len() as u64;
+        report.rows_source += scanned.rows_source;
+        report.rows_expected += scanned.rows_expected;
+        report.rows_derived += scanned.rows_derived;
+        if !scanned.unowned.is_empty() {
+            let rows: u64 = scanned.unowned.values().sum();
+            let shards = scanned.unowned.len();
+            report.is_missing(format!("{rows} derived rows of {shards} tables that no source has"));
+        }
+        if let Some(a_table) = scanned.rows_source.checked_div(unit.tables.len() as u64) {
+            state.tables_a_unit = (UNIT_ROWS / a_table.max(1)).clamp(1, UNIT_ROWS) as usize;
+        }
+        self.settle(scanned, tables, &mut state.report).await;
+        Ended::Through
+    }
+
+    /// Judges all candidates of a unit, and repairs what is wrong.
+    async fn settle(
+        &self,
+        scanned: Scanned,
+        tables: &BTreeMap<ShardId, SourceTable>,
+        report: &mut StoreReport,
+    ) {
+        let recheck = Recheck { sides: self.sides, lanes: self.lanes, tables, patience: &self.patience };
+        let rows = scanned.rows_source;
+        let mut wrong = Wrong::default();
+        for window in
+            scanned.candidates.iter().flat_map(|candidates: &Candidates| candidates.windows(WINDOW_ROWS))
+        {
+            if wrong.is_beyond(self.settings, report, rows) {
+                report.is_gate_closed = true;
+                report.is_missing("more differs than the gate lets pass; the rest was not looked at");
+                break;
+            }
+            report.candidates += window.len() as u64;
+            match recheck.judge(window).await {
+                Ok(judged) => self.take(judged, tables, report, &mut wrong),
+                Err(fault) => return report.is_missing(format!("not rechecked: {fault}")),
+            }
+        }
+        failpoints::reach("night-rechecked").await;
+        report.is_gate_closed |= wrong.is_beyond(self.settings, report, rows);
+        if report.is_gate_closed || self.settings.mode == Mode::Report {
+            report.left += wrong.keys.len() as u64;
+            return;
+        }
+        self.repair(&recheck, wrong, report).await;
+    }
+
+    fn take(
+        &self,
+        judged: Judged,
+        tables: &BTreeMap<ShardId, SourceTable>,
+        report: &mut StoreReport,
+        wrong: &mut Wrong,
+    ) {
+        judged.unread.into_iter().for_each(|why| report.is_missing(why));
+        for (key, (verdict, of_key)) in judged.verdicts {
+            report.count(verdict, 1);
+            if let (true, Some(table)) = (verdict.is_drift(), tables.get(&key.shard)) {
+                let name = format!("{}.{}", table.identity.database, table.identity.table);
+                let key_hash = (self.hash_key)(table, &key);
+                report.list(Drifted { source: table.source.clone(), table: name, verdict, key_hash });
+                wrong.keys.insert(key, of_key);
+            }
+        }
+    }
+
+    async fn repair(&self, recheck: &Recheck<'_, S, D, L>, wrong: Wrong, report: &mut StoreReport) {
+        let mut of_source: BTreeMap<&str, Vec<&SourceKey>> = BTreeMap::new();
+        for key in wrong.keys.keys() {
+            if let Some(table) = recheck.tables.get(&key.shard) {
+                of_source.entry(&table.source).or_default().push(key);
+            }
+        }
+        for (source, keys) in of_source {
+            report.repaired += keys.len() as u64;
+            if let Err(why) = repair(self.lanes, &self.patience, source, &keys).await {
+                report.is_missing(format!("not repaired: {why}"));
+            }
+        }
+        failpoints::reach("night-repaired").await;
+        if wrong.keys.is_empty() {
+            return;
+        }
+        let keys = wrong.keys.len() as u64;
+        match recheck.judge(wrong.keys).await {
+            Ok(judged) => {
+                judged.unread.into_iter().for_each(|why| report.is_missing(why));
+                let right =
+                    judged.verdicts.values().filter(|(verdict, _)| *verdict == Verdict::InFlight).count();
+                report.confirmed += right as u64;
+                report.left += keys - right as u64;
+            }
+            Err(fault) => {
+                report.left += keys;
+                report.is_missing(format!("the repair was not read back: {fault}"));
+            }
+        }
+    }
+}
+
+/// What a unit leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Through,
+    /// It is read again, a table at a time.
+    InPieces,
+    /// Nothing more can be read.
+    Store,
+}
+
+/// Source rows of a unit that are known to be wrong.
+#[derive(Debug, Default)]
+struct Wrong {
+    keys: Window,
+}
+
+impl Wrong {
+    /// More than may be repaired without being asked: an empty source must not empty the stores.
+    fn is_beyond(&self, settings: &Settings, report: &StoreReport, rows: u64) -> bool {
+        let of_unit = self.keys.len() as u64;
+        let share = of_unit as f64 / rows.max(1) as f64;
+        report.drifted() > settings.gate_keys || of_unit > SHARE_KEYS_MIN && share > settings.gate_share
+    }
+}
+
+/// The unit that begins at a shard.
+fn cut(tables: &BTreeMap<ShardId, SourceTable>, next: ShardId, state: &StoreState) -> Unit {
+    let is_careful = state.careful_up_to.is_some_and(|end| next <= end);
+    let count = if is_careful { 1 } else { state.tables_a_unit };
+    let mut behind = tables.range(next..);
+    let of_unit = behind.by_ref().take(count).map(|(shard, table)| (*shard, table.clone())).collect();
+    let last = behind.next().and_then(|(shard, _)| ShardId::from_u64(shard.as_u64().checked_sub(1)?));
+    let highest = ShardId::from_u64(u64::MAX >> 1).expect("63 bits");
+    Unit { shards: next..=last.unwrap_or(highest), tables: of_unit }
+}

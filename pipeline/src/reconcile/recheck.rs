@@ -1,0 +1,396 @@
+//! Is a candidate drift? Source, barrier, derived stores, source: in this order, and never from less.
+//!
+//! A transaction that the first look at the source does not see either changes the row before the second look, which
+//! makes the row *hot*, or comes after both. One that it sees is in the stores once every lane of the source has passed the
+//! place of that look (*barrier*); lanes say so with the progress that they commit with their rows. So what disagrees
+//! while both looks agree is drift. What is hot is looked at again, a few times; a lane that stands still, reads another
+//! server or is being loaded makes its keys *unreadable*, and the night incomplete.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anabranch_schemas::change::Action;
+use anabranch_schemas::codec::v1;
+use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
+use anabranch_schemas::shard::ShardId;
+use futures::future::{join_all, try_join_all};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::candidates::{SourceKey, Window};
+use super::scan::{Sides, SourceTable, again};
+use crate::deliver::{Cell, CellRef, Claimed, LaneId, Progress, Scope};
+use crate::error::{Code, Fault};
+use crate::ports::{Chunk, DerivedRows, Lanes, RowSource, Sought};
+
+/// Looks at one candidate until it holds still; then it is hot, and left to the next night.
+const ROUNDS: u32 = 6;
+/// Before what was hot is looked at again: this, and as much more each time.
+const HOT_PAUSE: Duration = Duration::from_secs(1);
+/// Keys asked for in one statement.
+const KEYS_A_READING: usize = 500;
+/// Between two looks at progress.
+const POLL: Duration = Duration::from_millis(100);
+/// One that moves is not waited for longer.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What is wrong with the derived rows of one source row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Rows that should stand do not.
+    Missing,
+    /// A row stands with values that the source does not have.
+    Stale,
+    /// Rows stand, and the source row makes none.
+    Orphan,
+    /// A row stands where it should not, and not where it should.
+    WrongPartition,
+    /// Rows stand where they should, and where they should not too.
+    InTwoPartitions,
+    /// All is well: the change was on its way while the sides were read.
+    InFlight,
+    /// It changed at each look.
+    Hot,
+    /// One of the sides could not be read, or a lane has not come so far.
+    Unreadable,
+}
+
+impl Verdict {
+    /// Whether the stores are wrong.
+    pub fn is_drift(self) -> bool {
+        !matches!(self, Self::InFlight | Self::Hot | Self::Unreadable)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Stale => "stale",
+            Self::Orphan => "orphan",
+            Self::WrongPartition => "wrong_partition",
+            Self::InTwoPartitions => "in_two_partitions",
+            Self::InFlight => "in_flight",
+            Self::Hot => "hot",
+            Self::Unreadable => "unreadable",
+        }
+    }
+}
+
+/// The derived rows of a source row: by table and key, their values.
+type Rows = BTreeMap<(u32, Box<[Cell]>), Box<[Cell]>>;
+
+/// Compares what should stand with what does.
+pub fn judge(expected: &Rows, found: &Rows) -> Verdict {
+    let is_missing = expected.keys().any(|row| !found.contains_key(row));
+    let is_extra = found.keys().any(|row| !expected.contains_key(row));
+    let is_changed = found.iter().any(|(row, values)| expected.get(row).is_some_and(|right| right != values));
+    match (is_missing, is_extra) {
+        (true, true) => Verdict::WrongPartition,
+        (true, false) => Verdict::Missing,
+        (false, true) if expected.is_empty() => Verdict::Orphan,
+        (false, true) => Verdict::InTwoPartitions,
+        (false, false) if is_changed => Verdict::Stale,
+        (false, false) => Verdict::InFlight,
+    }
+}
+
+/// What was judged of a window, and why what could not be read was not.
+#[derive(Debug, Default)]
+pub struct Judged {
+    /// With the derived tables that were looked at.
+    pub verdicts: BTreeMap<SourceKey, (Verdict, BTreeSet<u32>)>,
+    pub unread: BTreeSet<String>,
+}
+
+/// What is needed to look at single rows.
+pub struct Recheck<'a, S, D, L> {
+    pub sides: &'a Sides<S, D>,
+    pub lanes: &'a L,
+    pub tables: &'a BTreeMap<ShardId, SourceTable>,
+    pub patience: &'a Patience,
+}
+
+/// Source rows as they were looked at.
+#[derive(Debug, Default)]
+struct Look {
+    rows: BTreeMap<SourceKey, Rows>,
+    /// By source: the furthest place of the reading, and whose place it is.
+    places: BTreeMap<String, (Lsn, ServerIdentity)>,
+    /// Sources and shards that could not be read.
+    failed: BTreeMap<ShardId, String>,
+}
+
+impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, D, L> {
+    pub async fn judge(&self, window: Window) -> Result<Judged, Fault> {
+        let mut judged = Judged::default();
+        let mut pending = window;
+        for round in 1..=ROUNDS {
+            pending = self.round(pending, &mut judged).await?;
+            if pending.is_empty() {
+                return Ok(judged);
+            }
+            if round < ROUNDS {
+                tokio::time::sleep(HOT_PAUSE * round).await;
+            }
+        }
+        judged.verdicts.extend(pending.into_iter().map(|(key, tables)| (key, (Verdict::Hot, tables))));
+        Ok(judged)
+    }
+
+    /// Looks at all once; what was hot.
+    async fn round(&self, pending: Window, judged: &mut Judged) -> Result<Window, Fault> {
+        let first = self.look(pending.keys()).await;
+        let barred = self.barrier(&first.places).await;
+        let mut wanted = pending;
+        for (key, tables) in &mut wanted {
+            tables.extend(
+                first.rows.get(key).into_iter().flat_map(|rows| rows.keys().map(|(table, _)| *table)),
+            );
+        }
+        let found = self.found(&wanted).await?;
+        let second = self.look(wanted.keys()).await;
+        let mut hot = Window::new();
+        for (key, tables) in wanted {
+            let why = first.failed.get(&key.shard).or(second.failed.get(&key.shard));
+            let source = self.tables.get(&key.shard).map(|table| &table.source);
+            let why = why.or_else(|| barred.get(source?));
+            let verdict = match why {
+                Some(why) => {
+                    judged.unread.insert(why.clone());
+                    Verdict::Unreadable
+                }
+                None if first.rows.get(&key) != second.rows.get(&key) => {
+                    hot.insert(key, tables);
+                    continue;
+                }
+                None => {
+                    let nothing = Rows::new();
+                    judge(first.rows.get(&key).unwrap_or(&nothing), found.get(&key).unwrap_or(&nothing))
+                }
+            };
+            judged.verdicts.insert(key, (verdict, tables));
+        }
+        Ok(hot)
+    }
+
+    /// Reads source rows by their keys. What fails concerns its table only.
+    async fn look(&self, keys: impl Iterator<Item = &SourceKey>) -> Look {
+        let mut of_shard: BTreeMap<ShardId, Vec<Cell>> = BTreeMap::new();
+        keys.for_each(|key| of_shard.entry(key.shard).or_default().push(key.key.clone()));
+        let mut look = Look::default();
+        let mut of_source: BTreeMap<&str, Vec<(ShardId, Vec<Cell>)>> = BTreeMap::new();
+        for (shard, keys) in of_shard {
+            match self.tables.get(&shard) {
+                Some(table) => of_source.entry(&table.source).or_default().push((shard, keys)),
+                None => _ = look.failed.insert(shard, format!("no source has the table of shard {shard}")),
+            }
+        }
+        let readings = of_source.into_iter().map(|(source, shards)| self.look_at(source, shards));
+        for part in join_all(readings).await {
+            look.rows.extend(part.rows);
+            look.places.extend(part.places);
+            look.failed.extend(part.failed);
+        }
+        look
+    }
+
+    async fn look_at(&self, source: &str, shards: Vec<(ShardId, Vec<Cell>)>) -> Look {
+        let mut look = Look::default();
+        let Some(connector) = self.sides.primaries.get(source) else { return look };
+        // Marks are told in the epoch that the lanes are in; whether it is the same server's is asked later.
+        let epoch = match self.lanes.progress(source).await {
+            Ok(lanes) => lanes.iter().map(|(_, progress)| progress.position.epoch()).max(),
+            Err(_) => None,
+        };
+        for (shard, keys) in shards {
+            let table = &self.tables[&shard].identity;
+            for keys in keys.chunks(KEYS_A_READING) {
+                let read = again(|| connector.rows(table, keys, epoch.unwrap_or(FIRST_EPOCH))).await;
+                if let Err(fault) = read.and_then(|chunk| self.take(source, shard, &chunk, &mut look)) {
+                    look.failed.insert(shard, fault.to_string());
+                    break;
+                }
+            }
+        }
+        look
+    }
+
+    fn take(&self, source: &str, shard: ShardId, chunk: &Chunk, look: &mut Look) -> Result<(), Fault> {
+        let table = &self.tables[&shard].identity;
+        let broken = |error| {
+            let subject = format!("table {}.{}", table.database, table.table);
+            Fault::new(Code::Internal, subject, "rows cannot be read").caused_by(error)
+        };
+        let mut changes = v1::decode(&chunk.payload).map_err(broken)?;
+        while let Some(change) = changes.next().map_err(broken)? {
+            if let Action::Insert { after } = &change.action {
+                self.sides.projection.claims(table, after, |row| self.note(&row, &mut look.rows));
+            }
+        }
+        let place = (chunk.mark, chunk.server.clone());
+        let furthest = look.places.entry(source.to_owned()).or_insert_with(|| place.clone());
+        if furthest.1 != place.1 {
+            return Err(Fault::new(
+                Code::SourceUnreachable,
+                format!("source {source}"),
+                "another server took over",
+            ));
+        }
+        furthest.0 = furthest.0.max(place.0);
+        Ok(())
+    }
+
+    fn note(&self, row: &Claimed<'_>, rows: &mut BTreeMap<SourceKey, Rows>) {
+        let Some(key) = self.sides.projection.source_key(row.key) else { return };
+        let owned = |cells: &[CellRef<'_>]| {
+            cells.iter().map(|cell| CellRef::to_owned(*cell)).collect::<Box<[Cell]>>()
+        };
+        let key = SourceKey { shard: row.shard, key: key.to_owned() };
+        rows.entry(key).or_default().insert((row.table, owned(row.key)), owned(row.values));
+    }
+
+    /// The derived rows of all that is wanted.
+    async fn found(&self, wanted: &Window) -> Result<BTreeMap<SourceKey, Rows>, Fault> {
+        let tables = self.sides.projection.tables();
+        let of_target = |place: u32| {
+            let sought = wanted.iter().flat_map(|(key, of_key)| {
+                of_key.iter().map(|table| Sought { table: *table, shard: key.shard, key: key.key.clone() })
+            });
+            sought.filter(|sought| tables[sought.table as usize].target == place).collect::<Vec<_>>()
+        };
+        let readings = self.sides.targets.iter().zip(0u32..).map(async |(target, place)| {
+            let (sought, mut rows) = (of_target(place), BTreeMap::new());
+            for sought in sought.chunks(KEYS_A_READING) {
+                let read = async || {
+                    let mut found = BTreeMap::new();
+                    target.rows(sought, &mut |row| self.note(&row, &mut found)).await.map(|()| found)
+                };
+                for (key, found) in again(read).await? {
+                    rows.entry(key).or_insert_with(Rows::new).extend(found);
+                }
+            }
+            Ok::<_, Fault>(rows)
+        });
+        let mut all: BTreeMap<SourceKey, Rows> = BTreeMap::new();
+        for rows in try_join_all(readings).await? {
+            for (key, found) in rows {
+                all.entry(key).or_default().extend(found);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Waits until the lanes of each source have passed its place; of those that do not, why.
+    async fn barrier(&self, places: &BTreeMap<String, (Lsn, ServerIdentity)>) -> BTreeMap<String, String> {
+        let waits = places.iter().map(async |(source, (place, server))| {
+            let hindered = |progress: &Progress| hinders(progress, *place, server);
+            let ended = self.patience.until(self.lanes, source, hindered).await;
+            Some((source.clone(), ended.err()?))
+        });
+        join_all(waits).await.into_iter().flatten().collect()
+    }
+}
+
+/// Waits for lanes, and remembers those that stood still: they are not waited for again before they move.
+#[derive(Debug)]
+pub struct Patience {
+    standstill: Duration,
+    /// By source.
+    stood_still: Mutex<BTreeMap<String, Vec<(LaneId, u64)>>>,
+}
+
+impl Patience {
+    /// Lanes that have not moved for `standstill` while they should are not waited for: several times what a quiet source
+    /// takes to tell its position.
+    pub fn new(standstill: Duration) -> Self {
+        Self { standstill, stood_still: Mutex::default() }
+    }
+
+    /// Waits until nothing hinders any lane of a source; not for lanes that stand still. Else why not.
+    pub(super) async fn until<L: Lanes>(
+        &self,
+        lanes: &L,
+        source: &str,
+        hindered: impl Fn(&Progress) -> Option<Hindrance>,
+    ) -> Result<(), String> {
+        let mut last: Vec<(LaneId, u64)> = Vec::new();
+        let (begun_at, mut moved_at) = (Instant::now(), Instant::now());
+        loop {
+            let why = match lanes.progress(source).await {
+                Ok(progress) => {
+                    let hindered = progress.iter().find_map(|(id, now)| Some((id, hindered(now)?)));
+                    let Some((id, hindrance)) = hindered else { return Ok(()) };
+                    let why = format!("lane {id} {}", hindrance.why);
+                    let revisions: Vec<_> =
+                        progress.iter().map(|(id, now)| (id.clone(), now.revision)).collect();
+                    if !hindrance.passes || self.stood_still().get(source) == Some(&revisions) {
+                        return Err(why);
+                    }
+                    if last != revisions {
+                        (last, moved_at) = (revisions, Instant::now());
+                    }
+                    why
+                }
+                Err(fault) => fault.to_string(),
+            };
+            if moved_at.elapsed() >= self.standstill || begun_at.elapsed() >= PATIENCE {
+                self.stood_still().insert(source.to_owned(), last);
+                return Err(why);
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    fn stood_still(&self) -> MutexGuard<'_, BTreeMap<String, Vec<(LaneId, u64)>>> {
+        self.stood_still.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why something cannot be said of a lane yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hindrance {
+    pub why: &'static str,
+    /// It is worth waiting for.
+    pub passes: bool,
+}
+
+/// Why a lane does not hold everything up to a place.
+fn hinders(progress: &Progress, place: Lsn, server: &ServerIdentity) -> Option<Hindrance> {
+    let waits = |why| Some(Hindrance { why, passes: true });
+    let is_of_lane = progress.server == *server && progress.position.epoch() == place.epoch();
+    match () {
+        () if progress.refresh.as_ref().is_some_and(|refresh| !matches!(refresh.scope, Scope::Keys(_))) => {
+            Some(Hindrance { why: "is reading its tables anew", passes: false })
+        }
+        () if progress.position == Lsn::ZERO => waits("has not begun"),
+        () if progress.is_replaying() => waits("is replaying"),
+        () if !is_of_lane => waits("reads another server"),
+        () if progress.position < place => waits("has not come so far"),
+        () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(of: &[(u32, u64, &str)]) -> Rows {
+        let cell = |text: &str| [Cell::Bytes(text.as_bytes().into())].into();
+        of.iter().map(|(table, key, value)| ((*table, [Cell::UInt(*key)].into()), cell(value))).collect()
+    }
+
+    #[test]
+    fn every_kind_of_disagreement_has_its_name() {
+        let right = rows(&[(3, 7, "a")]);
+        let judged = |found: &[(u32, u64, &str)]| judge(&right, &rows(found)).name();
+        assert_eq!(judged(&[(3, 7, "a")]), "in_flight");
+        assert_eq!(judged(&[]), "missing");
+        assert_eq!(judged(&[(3, 7, "b")]), "stale");
+        assert_eq!(judged(&[(4, 7, "a")]), "wrong_partition");
+        assert_eq!(judged(&[(3, 7, "a"), (4, 7, "a")]), "in_two_partitions");
+        assert_eq!(judge(&Rows::new(), &right).name(), "orphan");
+        assert_eq!(judge(&Rows::new(), &Rows::new()).name(), "in_flight");
+    }
+}

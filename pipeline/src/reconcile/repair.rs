@@ -1,0 +1,39 @@
+//! Repair: the lanes that own the rows read the source rows again, and write what these say.
+//!
+//! Nothing is written from outside, so nothing can be overtaken: a lane does it between its own changes, at a version
+//! that the source has. Whether it helped is asked of the stores again.
+
+use std::collections::BTreeMap;
+
+use anabranch_schemas::shard::ShardId;
+
+use super::candidates::SourceKey;
+use super::recheck::{Hindrance, Patience};
+use crate::deliver::{Cell, KEYS_MAX, Progress, Scope, request_refresh};
+use crate::error::Fault;
+use crate::ports::Lanes;
+
+/// Has every lane of a source read these rows again, and waits until they have; else why not.
+pub async fn repair<L: Lanes>(
+    lanes: &L,
+    patience: &Patience,
+    source: &str,
+    keys: &[&SourceKey],
+) -> Result<(), String> {
+    for keys in keys.chunks(KEYS_MAX) {
+        let mut of_shard: BTreeMap<ShardId, Vec<Cell>> = BTreeMap::new();
+        keys.iter().for_each(|key| of_shard.entry(key.shard).or_default().push(key.key.clone()));
+        let text = |fault: Fault| fault.to_string();
+        let asked = lanes.progress(source).await.map_err(text)?;
+        for (id, _) in &asked {
+            let mut store = lanes.store(id).map_err(text)?;
+            request_refresh(id, &mut store, Scope::Keys(of_shard.clone())).await.map_err(text)?;
+        }
+        let hindered = |progress: &Progress| {
+            let waits = Hindrance { why: "does not come to the repair", passes: true };
+            progress.refresh.is_some().then_some(waits)
+        };
+        patience.until(lanes, source, hindered).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! What a night has read, found and done: for people, programs and the history.
+//!
+//! Keys do not appear: a key is told by a hash that only who knows the installation's secret can make, the same every
+//! night, so that a row which is wrong again is noticed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::recheck::Verdict;
+
+/// Drifted source rows that a report lists one by one; it goes through a message of 1 MB on its way.
+pub const LISTED_MAX: usize = 1_000;
+const REASONS_MAX: usize = 100;
+
+/// How a night or one store of it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Every row was read, and both sides are equal.
+    Clean,
+    /// Every row was read; what was wrong was repaired, and read back.
+    Repaired,
+    /// Something could not be read or decided.
+    Incomplete,
+    /// Something is wrong and stays so.
+    Failed,
+}
+
+impl Outcome {
+    pub const ALL: [Self; 4] = [Self::Clean, Self::Repaired, Self::Incomplete, Self::Failed];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Clean => "clean",
+            Self::Repaired => "repaired",
+            Self::Incomplete => "incomplete",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// One source row whose derived rows were wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drifted {
+    pub source: String,
+    /// The source table: `database.table`.
+    pub table: String,
+    pub verdict: Verdict,
+    /// 16 hexadecimal digits: see the module.
+    pub key_hash: String,
+}
+
+/// What a night found in the stores of one projection, or in one cache.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct StoreReport {
+    /// The projection or cache.
+    pub store: String,
+    /// Source tables read, and their rows.
+    pub tables: u64,
+    pub rows_source: u64,
+    /// Derived rows that the source rows make, and those that stand.
+    pub rows_expected: u64,
+    pub rows_derived: u64,
+    /// Source rows that were looked at one by one.
+    pub candidates: u64,
+    pub verdicts: BTreeMap<Verdict, u64>,
+    /// Source rows whose lanes were asked to read them anew, and those that were right afterwards.
+    pub repaired: u64,
+    pub confirmed: u64,
+    /// Source rows that are wrong still.
+    pub left: u64,
+    /// Found the night before too.
+    pub again: u64,
+    pub drift: Vec<Drifted>,
+    /// There was more drift than is listed.
+    pub is_drift_cut: bool,
+    /// More differs than may be repaired without being asked.
+    pub is_gate_closed: bool,
+    /// What could not be read or decided.
+    pub incomplete: Vec<String>,
+    pub seconds: f64,
+}
+
+impl StoreReport {
+    pub fn new(store: &str) -> Self {
+        Self { store: store.to_owned(), ..Self::default() }
+    }
+
+    pub fn count(&mut self, verdict: Verdict, rows: u64) {
+        if rows > 0 {
+            *self.verdicts.entry(verdict).or_default() += rows;
+        }
+    }
+
+    pub fn of(&self, verdict: Verdict) -> u64 {
+        self.verdicts.get(&verdict).copied().unwrap_or_default()
+    }
+
+    /// Source rows whose derived rows were wrong.
+    pub fn drifted(&self) -> u64 {
+        self.verdicts.iter().filter(|(verdict, _)| verdict.is_drift()).map(|(_, rows)| rows).sum()
+    }
+
+    pub fn list(&mut self, drifted: Drifted) {
+        if self.drift.len() < LISTED_MAX {
+            self.drift.push(drifted);
+        } else {
+            self.is_drift_cut = true;
+        }
+    }
+
+    /// Each reason once, and not endlessly many.
+    pub fn is_missing(&mut self, why: impl Into<String>) {
+        let why = why.into();
+        if self.incomplete.contains(&why) {
+            return;
+        }
+        match self.incomplete.len() {
+            0..REASONS_MAX => self.incomplete.push(why),
+            REASONS_MAX => self.incomplete.push("further reasons are left out".to_owned()),
+            _ => {}
+        }
+    }
+
+    /// Never clean unless everything was read and decided.
+    pub fn outcome(&self) -> Outcome {
+        let undecided = self.of(Verdict::Hot) + self.of(Verdict::Unreadable);
+        match () {
+            () if self.left > 0 || self.is_gate_closed => Outcome::Failed,
+            () if undecided > 0 || !self.incomplete.is_empty() => Outcome::Incomplete,
+            () if self.drifted() > 0 => Outcome::Repaired,
+            () => Outcome::Clean,
+        }
+    }
+}
+
+/// The whole night.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NightReport {
+    /// Unique, and later ones are greater.
+    pub id: String,
+    pub verdict: Outcome,
+    /// Milliseconds since the Unix epoch.
+    pub begun_at_ms: u64,
+    pub ended_at_ms: u64,
+    pub mode: Mode,
+    pub stores: Vec<StoreReport>,
+}
+
+/// What is done about drift.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// It is told.
+    Report,
+    /// The lanes read the source rows anew, unless too much differs.
+    #[default]
+    Repair,
+}
+
+/// Counts what the night before found too: a repair that does not last is a defect somewhere.
+pub fn count_again(store: &mut StoreReport, last: &NightReport) {
+    let Some(before) = last.stores.iter().find(|before| before.store == store.store) else { return };
+    let known: BTreeSet<&str> = before.drift.iter().map(|drifted| &*drifted.key_hash).collect();
+    store.again = store.drift.iter().filter(|drifted| known.contains(&*drifted.key_hash)).count() as u64;
+}
+
+/// The worst of all; a night of nothing has read nothing.
+pub fn worst<'s>(stores: impl IntoIterator<Item = &'s StoreReport>) -> Outcome {
+    stores.into_iter().map(StoreReport::outcome).max().unwrap_or(Outcome::Incomplete)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_night_is_clean_only_when_all_was_read_and_nothing_differs() {
+        let clean = StoreReport::new("birthday");
+        let with = |change: fn(&mut StoreReport)| {
+            let mut report = clean.clone();
+            change(&mut report);
+            report.outcome()
+        };
+        assert_eq!(clean.outcome(), Outcome::Clean);
+        assert_eq!(with(|report| report.count(Verdict::InFlight, 5)), Outcome::Clean);
+        assert_eq!(with(|report| report.count(Verdict::Stale, 5)), Outcome::Repaired);
+        assert_eq!(with(|report| report.count(Verdict::Hot, 1)), Outcome::Incomplete);
+        assert_eq!(with(|report| report.count(Verdict::Unreadable, 1)), Outcome::Incomplete);
+        assert_eq!(with(|report| report.is_missing("a table")), Outcome::Incomplete);
+        assert_eq!(with(|report| report.left = 1), Outcome::Failed);
+        assert_eq!(with(|report| report.is_gate_closed = true), Outcome::Failed);
+        assert_eq!(worst([]), Outcome::Incomplete);
+    }
+
+    #[test]
+    fn reasons_are_told_once_and_not_endlessly() {
+        let mut report = StoreReport::new("birthday");
+        (0..1000).for_each(|number| report.is_missing(format!("{}", number % 500)));
+        assert_eq!(report.incomplete.len(), REASONS_MAX + 1);
+    }
+}

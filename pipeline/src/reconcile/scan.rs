@@ -1,0 +1,387 @@
+//! One unit of a night: all rows of a range of shards, read on both sides at once and cancelled out in one sketch.
+//!
+//! Chunks and pages need no common moment: whatever changed while they were read is one candidate more. The servers of
+//! both sides are read at the same time, each over one connection. A sketch begins small, so that it stays in the
+//! processor's cache; when more differs than it can list, the unit is read again with all the memory that is allowed,
+//! and then in slices, a part of the rows each time. Beside it every table has a count and a sum of fingerprints: what is
+//! listed must explain them, else it is not believed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anabranch_schemas::change::{Action, TableIdentity};
+use anabranch_schemas::codec::v1;
+use anabranch_schemas::lsn::FIRST_EPOCH;
+use anabranch_schemas::shard::ShardId;
+use tokio::task::JoinSet;
+
+use super::candidates::Candidates;
+use super::element::{ElementShape, Elements, sum_place};
+use super::sketch::Sketch;
+use crate::deliver::Claimed;
+use crate::error::{Class, Code, Fault};
+use crate::ports::{DerivedRows, RowSource};
+use crate::projections::Projection;
+
+/// Source rows of a chunk, and derived rows of a page: below a second of reading, and few megabytes.
+const CHUNK_ROWS: NonZeroUsize = NonZeroUsize::new(20_000).expect("it is not 0");
+/// What a sketch has at first: it stays in the cache of a processor, and lists ten thousands of differences.
+const FIRST_BYTES: usize = 4 << 20;
+/// Reading a unit so many times is too much: its store is better read anew as a whole.
+const SLICES_MAX: u64 = 64;
+/// Attempts at one chunk or page, with a pause before each further one.
+const ATTEMPTS: u32 = 4;
+const PAUSE: Duration = Duration::from_secs(1);
+/// Groups of rows with a sum of their own, in each table.
+const BUCKETS: u64 = 16;
+
+/// Both sides of one projection.
+pub struct Sides<S, D> {
+    pub projection: Projection,
+    /// Read as a whole: replicas where there are some.
+    pub sources: BTreeMap<String, Arc<S>>,
+    /// Asked for single rows: the servers whose changes the lanes follow.
+    pub primaries: BTreeMap<String, Arc<S>>,
+    /// In the order of the projection's targets.
+    pub targets: Vec<Arc<D>>,
+}
+
+/// A range of shards, and the source tables whose shards lie in it.
+#[derive(Debug, Clone)]
+pub struct Unit {
+    pub shards: RangeInclusive<ShardId>,
+    pub tables: BTreeMap<ShardId, SourceTable>,
+}
+
+/// A captured table and where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceTable {
+    pub source: String,
+    pub identity: TableIdentity<'static>,
+}
+
+/// What a scan has found.
+#[derive(Debug)]
+pub struct Scanned {
+    pub rows_source: u64,
+    /// Derived rows that the source rows should make.
+    pub rows_expected: u64,
+    pub rows_derived: u64,
+    /// Derived rows of shards that no source table has, by shard: they are not among the candidates.
+    pub unowned: BTreeMap<ShardId, u64>,
+    /// One of each slice.
+    pub candidates: Vec<Candidates>,
+}
+
+/// Why a unit has no result.
+#[derive(Debug)]
+pub enum Unscanned {
+    /// This source table, or a derived store, could not be read.
+    Unread { shard: Option<ShardId>, fault: Box<Fault> },
+    /// More differs than can be listed.
+    TooMuch,
+}
+
+/// What of a unit's rows is looked at in one reading.
+#[derive(Debug, Clone, Copy)]
+struct Slice {
+    number: u64,
+    of: u64,
+}
+
+/// How elements of a projection's rows are cut: nearly all keys need one.
+pub(super) fn shape(projection: &Projection) -> ElementShape {
+    let key_words = match projection {
+        Projection::Birthday(_) => 1,
+        Projection::SerialMapping(_) => 6,
+        Projection::SerialDocuments(_) => 3,
+    };
+    ElementShape { key_words }
+}
+
+impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
+    /// Reads a unit. `memory` bounds the sketch and what it lists, in bytes.
+    pub async fn scan(&self, unit: &Unit, seed: u64, memory: usize) -> Result<Scanned, Unscanned> {
+        // A half is for what is listed.
+        let whole = (memory / 2).max(1);
+        for bytes in [FIRST_BYTES.min(whole), whole] {
+            if let Some(scanned) = self.read(unit, seed, bytes, Slice { number: 0, of: 1 }).await? {
+                return Ok(scanned);
+            }
+        }
+        let mut of = 4;
+        while of <= SLICES_MAX {
+            if let Some(scanned) = self.slices(unit, seed, whole, of).await? {
+                return Ok(scanned);
+            }
+            of *= 4;
+        }
+        Err(Unscanned::TooMuch)
+    }
+
+    async fn slices(
+        &self,
+        unit: &Unit,
+        seed: u64,
+        bytes: usize,
+        of: u64,
+    ) -> Result<Option<Scanned>, Unscanned> {
+        let mut all: Option<Scanned> = None;
+        for number in 0..of {
+            let Some(mut scanned) = self.read(unit, seed, bytes, Slice { number, of }).await? else {
+                return Ok(None);
+            };
+            match &mut all {
+                Some(all) => {
+                    all.candidates.append(&mut scanned.candidates);
+                    all.rows_expected += scanned.rows_expected;
+                    all.rows_derived += scanned.rows_derived;
+                }
+                None => all = Some(scanned),
+            }
+        }
+        Ok(all)
+    }
+
+    /// One reading; `None` when more differs than the sketch can list.
+    async fn read(
+        &self,
+        unit: &Unit,
+        seed: u64,
+        bytes: usize,
+        slice: Slice,
+    ) -> Result<Option<Scanned>, Unscanned> {
+        let shape = shape(&self.projection);
+        let board = Arc::new(Mutex::new(Board {
+            sketch: Sketch::within(bytes, shape.words(), seed ^ 1),
+            sums: vec![0; self.projection.tables().len() * BUCKETS as usize],
+            rows_source: 0,
+            rows_expected: 0,
+            rows_derived: 0,
+            unowned: BTreeMap::new(),
+        }));
+        let owned: Arc<BTreeSet<ShardId>> = Arc::new(unit.tables.keys().copied().collect());
+        let desk = || Desk {
+            board: Arc::clone(&board),
+            elements: Elements::new(shape, seed),
+            slice,
+            owned: Arc::clone(&owned),
+            last: None,
+            words: Vec::new(),
+            sums: Vec::new(),
+            unowned: BTreeMap::new(),
+        };
+        let mut readings = JoinSet::new();
+        for (name, source) in &self.sources {
+            let of_source = unit.tables.values().filter(|table| table.source == *name);
+            let tables: Vec<_> = of_source.map(|table| table.identity.clone()).collect();
+            readings.spawn(read_source(Arc::clone(source), tables, self.projection.clone(), desk()));
+        }
+        for (target, place) in self.targets.iter().zip(0u32..) {
+            let tables = self.projection.target_tables(place).map(|(table, _)| table).collect();
+            readings.spawn(read_derived(Arc::clone(target), tables, unit.shards.clone(), desk()));
+        }
+        while let Some(ended) = readings.join_next().await {
+            ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
+        }
+        let board = Arc::into_inner(board).expect("every reading has ended");
+        let board = board.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Board { sketch, sums, rows_source, rows_expected, rows_derived, unowned } = board;
+        let Some(difference) = sketch.list() else { return Ok(None) };
+        let not_understood = |found: &str| Unscanned::Unread {
+            shard: None,
+            fault: Box::new(Fault::new(Code::Internal, "the night's sketch", found)),
+        };
+        if explained(difference.iter(), sums.len()) != sums {
+            return Err(not_understood("what it lists does not explain the sums of its tables"));
+        }
+        let candidates = Candidates::new(difference, &self.projection)
+            .map_err(|_| not_understood("it lists parts of a key that are not whole"))?;
+        let candidates = vec![candidates];
+        Ok(Some(Scanned { rows_source, rows_expected, rows_derived, unowned, candidates }))
+    }
+}
+
+/// What all readings of a unit work on.
+struct Board {
+    sketch: Sketch,
+    /// By table and bucket: fingerprints of the source side less those of the derived one.
+    sums: Vec<u64>,
+    rows_source: u64,
+    rows_expected: u64,
+    rows_derived: u64,
+    unowned: BTreeMap<ShardId, u64>,
+}
+
+/// The sums that these differences make.
+fn explained<'e>(difference: impl Iterator<Item = (&'e [u64], bool)>, length: usize) -> Vec<u64> {
+    let mut sums = vec![0u64; length];
+    for (element, is_added) in difference {
+        let Some((place, fingerprint)) = Elements::sum_place(element, BUCKETS) else { continue };
+        if let Some(sum) = sums.get_mut(place) {
+            *sum = if is_added { sum.wrapping_add(fingerprint) } else { sum.wrapping_sub(fingerprint) };
+        }
+    }
+    sums
+}
+
+/// Where one reading puts its rows down until it hands them over, a chunk or page at a time: what was read in part of
+/// one that failed is forgotten.
+struct Desk {
+    board: Arc<Mutex<Board>>,
+    elements: Elements,
+    slice: Slice,
+    /// Shards of the unit's source tables.
+    owned: Arc<BTreeSet<ShardId>>,
+    /// The shard that was looked for last, and whether it is among them: rows come shard by shard.
+    last: Option<(ShardId, bool)>,
+    words: Vec<u64>,
+    sums: Vec<(usize, u64)>,
+    unowned: BTreeMap<ShardId, u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Source,
+    Derived,
+}
+
+impl Desk {
+    fn put(&mut self, row: &Claimed<'_>) {
+        let is_owned = match self.last {
+            Some((shard, is_owned)) if shard == row.shard => is_owned,
+            _ => self.owned.contains(&row.shard),
+        };
+        self.last = Some((row.shard, is_owned));
+        if !is_owned {
+            *self.unowned.entry(row.shard).or_default() += 1;
+            return;
+        }
+        let Self { elements, words, sums, slice, .. } = self;
+        let begin = words.len();
+        let fingerprint = elements.of(row, |element| words.extend_from_slice(element));
+        if fingerprint % slice.of != slice.number {
+            words.truncate(begin);
+            return;
+        }
+        sums.push((sum_place(row.table, fingerprint, BUCKETS), fingerprint));
+    }
+
+    fn hand_over(&mut self, side: Side, rows_source: u64) {
+        let shared = Arc::clone(&self.board);
+        let mut board = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let board = &mut *board;
+        for element in self.words.chunks_exact(self.elements.words()) {
+            match side {
+                Side::Source => board.sketch.add(element),
+                Side::Derived => board.sketch.subtract(element),
+            }
+        }
+        for (place, fingerprint) in &self.sums {
+            let sum = &mut board.sums[*place];
+            *sum = match side {
+                Side::Source => sum.wrapping_add(*fingerprint),
+                Side::Derived => sum.wrapping_sub(*fingerprint),
+            };
+        }
+        let rows = self.sums.len() as u64;
+        match side {
+            Side::Source => board.rows_expected += rows,
+            Side::Derived => board.rows_derived += rows,
+        }
+        board.rows_source += rows_source;
+        for (shard, rows) in &self.unowned {
+            *board.unowned.entry(*shard).or_default() += rows;
+        }
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        self.words.clear();
+        self.sums.clear();
+        self.unowned.clear();
+    }
+}
+
+async fn read_source<S: RowSource>(
+    source: Arc<S>,
+    tables: Vec<TableIdentity<'static>>,
+    projection: Projection,
+    mut desk: Desk,
+) -> Result<(), Unscanned> {
+    for table in tables {
+        let unread = |fault| Unscanned::Unread { shard: Some(table.shard), fault: Box::new(fault) };
+        let mut after = None;
+        loop {
+            let read = || source.chunk(&table, after.as_ref(), CHUNK_ROWS, FIRST_EPOCH);
+            let chunk = again(read).await.map_err(unread)?;
+            let mut changes = v1::decode(&chunk.payload).map_err(|error| unread(broken(&table, error)))?;
+            while let Some(change) = changes.next().map_err(|error| unread(broken(&table, error)))? {
+                if let Action::Insert { after } = &change.action {
+                    projection.claims(&table, after, |row| desk.put(&row));
+                }
+            }
+            desk.hand_over(Side::Source, chunk.rows);
+            after = chunk.next;
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn broken(table: &TableIdentity<'_>, error: impl std::error::Error + Send + Sync + 'static) -> Fault {
+    let subject = format!("table {}.{}", table.database, table.table);
+    Fault::new(Code::Internal, subject, "a chunk cannot be read").caused_by(error)
+}
+
+async fn read_derived<D: DerivedRows>(
+    target: Arc<D>,
+    tables: Vec<u32>,
+    shards: RangeInclusive<ShardId>,
+    mut desk: Desk,
+) -> Result<(), Unscanned> {
+    for table in tables {
+        let mut after = None;
+        loop {
+            let mut attempt = 1;
+            after = loop {
+                let mut visit = |row: Claimed<'_>| desk.put(&row);
+                match target.page(table, shards.clone(), after.as_ref(), CHUNK_ROWS, &mut visit).await {
+                    Ok(next) => break next,
+                    Err(fault) if fault.class() == Class::Transient && attempt < ATTEMPTS => {
+                        desk.forget();
+                        tokio::time::sleep(PAUSE * attempt).await;
+                        attempt += 1;
+                    }
+                    Err(fault) => return Err(Unscanned::Unread { shard: None, fault: Box::new(fault) }),
+                }
+            };
+            desk.hand_over(Side::Derived, 0);
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Does what may pass a few times.
+pub(super) async fn again<T, F: Future<Output = Result<T, Fault>>>(
+    mut work: impl FnMut() -> F,
+) -> Result<T, Fault> {
+    let mut attempt = 1;
+    loop {
+        match work().await {
+            Err(fault) if fault.class() == Class::Transient && attempt < ATTEMPTS => {
+                tokio::time::sleep(PAUSE * attempt).await;
+                attempt += 1;
+            }
+            ended => return ended,
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Nights on real servers: what is wrong is found, named and repaired beside the changes, and nothing is called clean
+//! that was not read.
+
+use std::time::Duration;
+
+use anabranch_demo::{Pace, Workload, WorkloadOptions};
+use anabranch_tests::{Daemon, Finished, Installation, Plan, seed, until};
+use serde_json::Value as Json;
+
+use crate::STANDARD;
+
+/// An installation with users and devices, streaming, everything up to date.
+async fn filled(rows: u64) -> (Installation<'static>, Vec<Workload>, Daemon) {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::both()).await;
+    let daemon = installation.run();
+    let mut workloads = installation.workloads(WorkloadOptions::new(seed("nights")));
+    for workload in &mut workloads {
+        workload.insert_rows(rows).await.unwrap();
+    }
+    installation.expect_equal().await;
+    (installation, workloads, daemon)
+}
+
+async fn night(installation: &Installation<'_>, arguments: &[&str]) -> (Finished, Json) {
+    let night = installation.command(&[&["reconcile", "--now", "--json"], arguments].concat()).await;
+    let report = serde_json::from_str(&night.stdout).unwrap_or(Json::Null);
+    assert!(!report.is_null(), "{night:?}");
+    (night, report)
+}
+
+fn store<'r>(report: &'r Json, name: &str) -> &'r Json {
+    let stores = report["stores"].as_array().unwrap();
+    stores.iter().find(|store| store["store"] == name).unwrap_or_else(|| panic!("{report}"))
+}
+
+fn drift(store: &Json) -> u64 {
+    let kinds = ["missing", "stale", "orphan", "wrong_partition", "in_two_partitions"];
+    kinds.iter().filter_map(|kind| store["verdicts"][kind].as_u64()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_night_finds_what_is_wrong_beside_the_changes_and_repairs_it() {
+    let (installation, mut workloads, _daemon) = filled(3_000).await;
+    let (ended, report) = night(&installation, &[]).await;
+    assert_eq!((ended.exit_code, &report["verdict"]), (0, &Json::from("clean")), "{report}");
+
+    // Each of another kind: missing; in a wrong table; twice; of nobody, in the far future; a missing mapping row, and one
+    // that nobody says.
+    let target = installation.configuration.targets[0].clone();
+    installation
+        .execute(
+            &target,
+            "DELETE FROM birthday_00.birthday_0103 LIMIT 2; \
+             UPDATE birthday_00.birthday_0105 SET is_sent = 1; \
+             INSERT INTO birthday_00.birthday_0107 (shard_id, user_id, birthday, lsn) \
+             SELECT shard_id, user_id, '01-07', lsn FROM birthday_00.birthday_0105 ORDER BY user_id LIMIT 2; \
+             DELETE FROM birthday_00.birthday_0105 ORDER BY user_id LIMIT 1; \
+             INSERT INTO birthday_00.birthday_0109 (shard_id, user_id, birthday, lsn) \
+             SELECT shard_id, 4000000000, '01-09', 9000000000000000000 FROM birthday_00.birthday_0101 LIMIT 1; \
+             DELETE FROM serial_code_15.mapping_000 LIMIT 3; \
+             INSERT INTO serial_code_15.mapping_001 (value, shard_id, uuid, kind, lsn) \
+             SELECT value, shard_id, '123', kind, lsn FROM serial_code_15.mapping_001 LIMIT 1",
+        )
+        .await;
+    let before = installation.compare().await.differences.total();
+    assert!(before >= 7, "{before} rows differ");
+    let running = workloads.iter_mut().map(|w| w.run_for(Pace::of(200), Duration::from_secs(4)));
+    let (ended, (night_ended, report)) =
+        tokio::join!(futures::future::join_all(running), night(&installation, &[]));
+    ended.into_iter().for_each(|ended| _ = ended.unwrap());
+    assert_eq!((night_ended.exit_code, &report["verdict"]), (0, &Json::from("repaired")), "{report}");
+    for (name, least) in [("birthday", 4), ("mapping", 3)] {
+        let store = store(&report, name);
+        let found = drift(store);
+        assert!(found >= least, "{store}");
+        assert_eq!((&store["repaired"], &store["confirmed"]), (&found.into(), &found.into()), "{store}");
+        assert_eq!(store["left"], 0);
+        assert_eq!(store["drift"].as_array().unwrap().len() as u64, found);
+    }
+    installation.expect_equal().await;
+
+    // The history: what was shown, and that nobody has changed it.
+    let shown = installation.command(&["reconcile", "show", "--json"]).await.expect_success().json();
+    assert_eq!(shown, report);
+    let status = installation.command(&["reconcile", "status", "--json"]).await.expect_success().json();
+    assert_eq!(status["underway"], Json::Null);
+    assert_eq!(status["nights"][0]["id"], report["id"]);
+    assert_eq!(status["nights"].as_array().unwrap().len(), 2);
+    installation.command(&["reconcile", "verify"]).await.expect_success();
+    installation
+        .execute(&target, "UPDATE anabranch.nights SET report = REPLACE(report, 'repaired', 'clean')")
+        .await;
+    let broken = installation.command(&["reconcile", "verify"]).await;
+    assert!(broken.exit_code == 1 && broken.stderr.contains("history-broken"), "{broken:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_called_clean_that_was_not_read() {
+    let (installation, mut workloads, daemon) = filled(1_000).await;
+    let incomplete = async |why: &str| {
+        let (ended, report) = night(&installation, &["--projection", "birthday"]).await;
+        assert_eq!((ended.exit_code, &report["verdict"]), (3, &Json::from("incomplete")), "{report}");
+        assert!(report.to_string().contains(why), "{why} is not in {report}");
+        report
+    };
+    // A table that nobody may read any more, without a word in the binlog.
+    let source = installation.configuration.sources[0].clone();
+    let place = installation.audits[0].topology.places_of(0).next().unwrap().name();
+    let (database, table) = place.split_once('.').unwrap();
+    let rename = |from: &str, to: &str| {
+        format!("SET SESSION sql_log_bin = 0; RENAME TABLE `{database}`.`{from}` TO `{database}`.`{to}`")
+    };
+    installation.execute(&source, rename(table, "hidden")).await;
+    let report = incomplete("that no source has").await;
+    assert_eq!(drift(store(&report, "birthday")), 0, "rows of a table that is not seen are not judged");
+    installation.execute(&source, rename("hidden", table)).await;
+    installation.expect_equal().await;
+
+    // Lanes that stand still: what differs may be on its way.
+    drop(daemon);
+    let target = installation.configuration.targets[0].clone();
+    installation.execute(&target, "DELETE FROM birthday_00.birthday_0103").await;
+    for workload in &mut workloads {
+        workload.insert_rows(50).await.unwrap();
+    }
+    let report = incomplete("has not come so far").await;
+    assert_eq!(store(&report, "birthday")["repaired"], 0);
+    let _daemon = installation.run();
+    installation.drained().await;
+    let (_, report) = night(&installation, &["--projection", "birthday"]).await;
+    assert_eq!(report["verdict"], "repaired", "{report}");
+    installation.expect_equal().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_source_does_not_empty_the_stores_and_an_empty_store_is_filled_on_the_word_of_a_person() {
+    let (installation, _, _daemon) = filled(2_000).await;
+    let target = installation.configuration.targets[0].clone();
+    let source = installation.configuration.sources[0].clone();
+    let place = installation.audits[0].topology.places_of(0).next().unwrap().name();
+    let (database, table) = place.split_once('.').unwrap();
+    let rows = async || installation.derived_where("birthday\\_%", "birthday", "1").await.len();
+    let before = rows().await;
+    installation
+        .execute(
+            &source,
+            format!(
+                "SET SESSION sql_log_bin = 0; CREATE TABLE `{database}`.kept LIKE `{database}`.`{table}`; \
+                 INSERT INTO `{database}`.kept SELECT * FROM `{database}`.`{table}`; DELETE FROM `{database}`.`{table}`"
+            ),
+        )
+        .await;
+    let (ended, report) = night(&installation, &["--projection", "birthday"]).await;
+    assert_eq!((ended.exit_code, &report["verdict"]), (1, &Json::from("failed")), "{report}");
+    assert_eq!(store(&report, "birthday")["is_gate_closed"], true);
+    assert_eq!(rows().await, before, "nothing was taken away");
+    installation
+        .execute(
+            &source,
+            format!(
+                "SET SESSION sql_log_bin = 0; INSERT INTO `{database}`.`{table}` SELECT * FROM `{database}`.kept; \
+                 DROP TABLE `{database}`.kept"
+            ),
+        )
+        .await;
+    let (_, report) = night(&installation, &["--projection", "birthday"]).await;
+    assert_eq!(report["verdict"], "clean", "{report}");
+
+    // The other way round.
+    let days = (1..=31).step_by(2).map(|day| format!("DELETE FROM birthday_00.birthday_01{day:02}"));
+    installation.execute(&target, days.collect::<Vec<_>>().join(";")).await;
+    let (ended, report) = night(&installation, &["--mode", "report"]).await;
+    assert_eq!((ended.exit_code, &report["verdict"]), (1, &Json::from("failed")), "{report}");
+    assert_eq!(store(&report, "birthday")["repaired"], 0);
+    let (_, report) = night(&installation, &["--open-gate"]).await;
+    assert_eq!(report["verdict"], "repaired", "{report}");
+    until("equal again", async || installation.compare().await.differences.total() == 0).await;
+}
