@@ -15,7 +15,7 @@ use super::batch::{BatchBuilder, Footing};
 use super::epochs::Epochs;
 use super::pace::{self, Step, View};
 use crate::config::Limits;
-use crate::deliver::Progress;
+use crate::deliver::{Progress, refresh_command};
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
@@ -57,7 +57,8 @@ pub async fn run<S: SourceConnector, L: Log, M: Marks>(
 ) -> Result<(), Fault> {
     let mut epochs = Epochs::read(capture.marks, capture.source).await?;
     let end = capture.log.end(capture.source).await?;
-    let (source, entry, origin) = enter(&capture, &mut epochs, end.as_ref(), lanes).await?;
+    let entered = enter(&capture, &mut epochs, end.as_ref(), lanes).await?;
+    let Entered { source, entry, origin, is_announced } = entered;
     let (resume, told) = match &entry {
         Entry::Resume { resume, server, .. } => (resume.clone(), Some((resume.clone(), server.clone()))),
         _ => (ResumePoint::default(), None),
@@ -70,7 +71,7 @@ pub async fn run<S: SourceConnector, L: Log, M: Marks>(
         name: capture.source,
         log: capture.log,
         term: end.as_ref().map_or(1, |end| end.envelope.term + 1),
-        is_announced: end.is_some(),
+        is_announced,
         last_id: end.map(|end| end.id),
         batch: BatchBuilder::new(capture.limits.batch_bytes.get(), position, resume),
         previous: position,
@@ -89,22 +90,37 @@ pub async fn run<S: SourceConnector, L: Log, M: Marks>(
     attempt.run(acknowledged, cancel).await
 }
 
-/// Opens the source behind the stream's end: the reading, where it entered, whether the history begins there.
+/// An open source: where it was entered, and what lanes must be told of that.
+struct Entered<S> {
+    source: S,
+    entry: Entry,
+    /// The source's history begins there.
+    origin: bool,
+    /// Lanes learn at once where the stream goes on.
+    is_announced: bool,
+}
+
+/// Opens the source behind the stream's end.
 ///
 /// A stream that lost its newest messages may end where the binlog is purged already. The lanes were further, and
-/// those that are not are fed from the binlog, so the stream goes on from the furthest as if it were lost.
+/// those that are not are fed from the binlog, so the stream goes on from the furthest as if it were lost. When no lane is,
+/// and all of them read their tables again, it goes on from the oldest binlog that there is.
 async fn enter<S: SourceConnector, L, M: Marks>(
     capture: &Capture<'_, S, L, M>,
     epochs: &mut Epochs<'_, M>,
     end: Option<&LogEntry>,
     lanes: impl AsyncFnOnce() -> Result<Vec<Progress>, Fault>,
-) -> Result<(S::Source, Entry, bool), Fault> {
+) -> Result<Entered<S::Source>, Fault> {
     let end = end.map(|end| &end.envelope);
     end.iter().for_each(|end| epochs.learn(Reign::of(end.position, &end.server)));
     let Some(envelope) = end else {
         let lanes = ask(lanes, epochs).await?;
         let (entry, origin) = entry_without_log(&lanes, capture.start);
-        return Ok((open(capture, epochs, &entry).await?, entry, origin));
+        return match open(capture, epochs, &entry).await {
+            Ok(source) => Ok(Entered { source, entry, origin, is_announced: false }),
+            Err(fault) if !origin => anew(capture, epochs, &lanes, fault).await,
+            Err(fault) => Err(fault),
+        };
     };
     let entry = resume_at(&envelope.resume, envelope.position, &envelope.server);
     // Nobody has said which epochs were used.
@@ -113,7 +129,7 @@ async fn enter<S: SourceConnector, L, M: Marks>(
         false => (ask(lanes, epochs).await?, None),
     };
     let fault = match open(capture, epochs, &entry).await {
-        Ok(source) => return Ok((source, entry, false)),
+        Ok(source) => return Ok(Entered { source, entry, origin: false, is_announced: true }),
         Err(fault) if fault.code() == Code::BinlogPurged => fault,
         Err(fault) => return Err(fault),
     };
@@ -122,11 +138,33 @@ async fn enter<S: SourceConnector, L, M: Marks>(
         None => known,
     };
     let Some(lane) = furthest(&known).filter(|lane| lane.position > envelope.position) else {
-        return Err(fault);
+        return anew(capture, epochs, &known, fault).await;
     };
     tracing::warn!(%fault, position = %lane.position, "the stream goes on from the lane that is furthest");
     let entry = resume_at(&lane.resume, lane.position, &lane.server);
-    Ok((open(capture, epochs, &entry).await?, entry, false))
+    match open(capture, epochs, &entry).await {
+        Ok(source) => Ok(Entered { source, entry, origin: false, is_announced: true }),
+        Err(fault) => anew(capture, epochs, &known, fault).await,
+    }
+}
+
+/// From the oldest binlog that there is, once no lane needs an older one.
+async fn anew<S: SourceConnector, L, M: Marks>(
+    capture: &Capture<'_, S, L, M>,
+    epochs: &Epochs<'_, M>,
+    lanes: &[Progress],
+    fault: Fault,
+) -> Result<Entered<S::Source>, Fault> {
+    if fault.code() != Code::BinlogPurged {
+        return Err(fault);
+    }
+    if !lanes.iter().all(Progress::may_begin_anew) {
+        return Err(fault.remedy(refresh_command("NAME", capture.source) + "; for each projection"));
+    }
+    tracing::warn!(%fault, "the stream goes on from the oldest binlog: every lane reads its tables again");
+    let entry = Entry::Earliest;
+    let source = open(capture, epochs, &entry).await?;
+    Ok(Entered { source, entry, origin: false, is_announced: false })
 }
 
 async fn open<S: SourceConnector, L, M: Marks>(

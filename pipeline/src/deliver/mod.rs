@@ -3,9 +3,10 @@
 //! A lane owns some derived tables of one target for one source. It is their only writer, and its progress row,
 //! written in the same transaction as the rows, is the only truth about how far it is. `feed.rs` says where a
 //! lane's messages come from, `window.rs` collects what one transaction will do (pure), `run.rs` is one attempt,
-//! `rewind.rs` sets a lane back, `refresh.rs` brings in rows that are not in the feed.
+//! `rewind.rs` sets a lane back, `refresh.rs` brings in rows that are not in the feed, `load.rs` begins with them.
 
 mod feed;
+mod load;
 mod mutation;
 mod progress;
 mod refresh;
@@ -14,6 +15,7 @@ mod rewind;
 mod run;
 mod window;
 
+pub(crate) use load::refresh_command;
 pub use mutation::{
     Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, OrderedMutation, Replacement,
     TableShape,

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::feed::{Feed, Hole, JOIN_INTERVAL, is_hole};
+use super::load::lacks_rows;
 use super::refresh::Refresher;
 use super::window::{Delivery, Window};
 use super::{Flush, LaneId, Progress};
@@ -119,7 +120,8 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
     let mut hole = None;
     let mut due = Due::now(lane.limits);
     let mut refresher = Refresher::new(&lane);
-    let Some(mut feed) = unless(cancel, lane.feed(window.progress(), hole)).await? else { return Ok(()) };
+    let opened = lane.feed_or_load(&mut window, hole, store, cancel).await?;
+    let Some((mut feed, _)) = opened else { return Ok(()) };
     loop {
         meters.direct.set(f64::from(u8::from(feed.is_direct())));
         match next_event(&mut feed, &window, &due, &mut refresher, cancel).await? {
@@ -159,9 +161,12 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
         due.committed(lane.limits);
         if hole.is_some() && !feed.is_direct() {
             drop(feed);
-            match unless(cancel, lane.feed(window.progress(), hole)).await? {
-                Some(other) => feed = other,
-                None => return Ok(()),
+            let Some((other, was_set)) = lane.feed_or_load(&mut window, hole, store, cancel).await? else {
+                return Ok(());
+            };
+            feed = other;
+            if was_set {
+                refresher = Refresher::new(&lane);
             }
             if !feed.is_direct() {
                 // It is trusted again; a direct feed keeps the hole in mind until it is behind.
@@ -173,7 +178,7 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
 }
 
 /// The outcome of what may take long and leaves nothing behind; `None` when cancelled meanwhile.
-async fn unless<T>(
+pub(super) async fn unless<T>(
     cancel: &CancellationToken,
     work: impl Future<Output = Result<T, Fault>>,
 ) -> Result<Option<T>, Fault> {
@@ -228,7 +233,15 @@ fn take<S, L: Log>(
 ) -> Result<Option<Fault>, Fault> {
     let mut next = Ok(delivery);
     loop {
-        let taken = next.and_then(|delivery| window.take(lane.id, &delivery, &mut project));
+        let taken = next.and_then(|delivery| {
+            let lacks_rows = lacks_rows(window.progress(), lane.start, &delivery.envelope);
+            window.take(lane.id, &delivery, &mut project)?;
+            if lacks_rows {
+                tracing::info!(lane = %lane.id, "the binlog does not begin with the source: all tables are read");
+                window.load();
+            }
+            Ok(())
+        });
         match taken {
             Err(fault) if is_hole(&fault) => return Ok(Some(fault)),
             Err(fault) => return Err(fault),

@@ -94,6 +94,11 @@ impl Window {
         self.has_next
     }
 
+    /// All tables are to be read, from the next commit on.
+    pub(super) fn load(&mut self) {
+        self.flush.progress = std::mem::take(&mut self.flush.progress).loads();
+    }
+
     /// Takes one message: checks its link, projects what lies above the lane's position.
     pub(super) fn take(
         &mut self,
