@@ -364,6 +364,24 @@ pub struct Cached {
     pub entries: Vec<Option<Vec<u8>>>,
 }
 
+/// What the cache keeps for a code.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// The entry's bytes, none where something else stands in its place, and for how long it lives; `None` = for ever.
+    pub entry: Option<(Vec<u8>, Option<Duration>)>,
+    /// A token stands that never ends, so nobody fills the code again.
+    pub is_blocked: bool,
+}
+
+/// What stands in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shelf {
+    /// The life of the server that answered, see [`CodeCache::incarnation`].
+    pub incarnation: Arc<str>,
+    /// In the order of the codes.
+    pub standing: Vec<Standing>,
+}
+
 /// The cache of mapping rows. It may lose anything at any moment; what it holds is a complete set that was read.
 pub trait CodeCache: Send + Sync {
     fn get(&self, codes: &[StoredCode]) -> impl Future<Output = Result<Cached, Fault>> + Send;
@@ -386,6 +404,16 @@ pub trait CodeCache: Send + Sync {
 
     /// Makes entries that would live longer, or for ever, live this long.
     fn shorten(&self, time_to_live: Duration) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Some of the codes that something is kept for, behind `after`, and where the next ones begin; `None` = there are no
+    /// more. What stands through all of it, in one life, is named at least once; a code may be named again.
+    fn scan(
+        &self,
+        after: Option<&ChunkKey>,
+    ) -> impl Future<Output = Result<(Vec<StoredCode>, Option<ChunkKey>), Fault>> + Send;
+
+    /// What is kept for these codes.
+    fn standing(&self, codes: &[StoredCode]) -> impl Future<Output = Result<Shelf, Fault>> + Send;
 
     /// Leaves a mark that goes after [`MARK_KEPT`]; an error when the server is in another life.
     fn mark(&self, incarnation: &str) -> impl Future<Output = Result<(), Fault>> + Send;
@@ -431,8 +459,13 @@ pub trait Outbox: Send + Sync {
     /// `None`: the cache's content is not known, and flushes may have left it out.
     fn record(&self) -> impl Future<Output = Result<Option<CacheRecord>, Fault>> + Send;
 
-    /// Records this incarnation, whatever is recorded. The time to live is that of a first record only.
-    fn begin(&self, record: &CacheRecord) -> impl Future<Output = Result<(), Fault>> + Send;
+    /// Records this incarnation if `before` is still what is recorded, `None` = nothing is: a flush that took the record
+    /// away meanwhile has the say. The time to live is that of a first record only.
+    fn begin(
+        &self,
+        before: Option<&str>,
+        record: &CacheRecord,
+    ) -> impl Future<Output = Result<(), Fault>> + Send;
 
     /// Records this incarnation if `round` is still what is recorded.
     fn settle(&self, round: &str, incarnation: &str) -> impl Future<Output = Result<(), Fault>> + Send;

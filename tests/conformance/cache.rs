@@ -9,6 +9,7 @@ use anabranch_connectors::redis::{RedisCache, RedisSettings};
 use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::{CodeCache, MARK_KEPT};
+use anabranch_schemas::serial::StoredCode;
 use anabranch_stack::{Options, Server, ServerSpec, Stack};
 use anabranch_tests::until_some;
 use redis::aio::MultiplexedConnection;
@@ -54,8 +55,16 @@ impl RedisGround {
         self.stack.server("redis").unwrap()
     }
 
+    /// The key of a code's entry (`e`) or token (`t`).
+    pub fn key(&self, code: &StoredCode, role: char) -> Vec<u8> {
+        let tag = crc32fast::hash(code.as_bytes());
+        let mut key = format!("{}:{{{tag:08x}}}{role}:", self.prefix).into_bytes();
+        key.extend_from_slice(code.as_bytes());
+        key
+    }
+
     /// An administrator's connection.
-    async fn admin(&self) -> MultiplexedConnection {
+    pub async fn admin(&self) -> MultiplexedConnection {
         let root = std::fs::read(self.stack.ca_file()).unwrap();
         let certificates = redis::TlsCertificates { client_tls: None, root_cert: Some(root) };
         let client = redis::Client::build_with_tls(self.server().admin_url(), certificates).unwrap();

@@ -8,7 +8,9 @@ use anabranch_connectors::mysql::target::{MysqlLane, MysqlMapping, MysqlOutbox};
 use anabranch_pipeline::deliver::{Cell, Flush, LaneId, Progress, Replacement};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::lookup::{CacheState, Claim, Drain, TimeToLive, Token, decode, drain, fill};
-use anabranch_pipeline::ports::{CacheRecord, Cached, CodeCache, Fill, LaneStore, MappingStore, Outbox};
+use anabranch_pipeline::ports::{
+    CacheRecord, Cached, ChunkKey, CodeCache, Fill, LaneStore, MappingStore, Outbox, Shelf,
+};
 use anabranch_schemas::change::Action;
 use anabranch_schemas::serial::{CodeKind, STORED_BYTES_MAX, StoredCode};
 use futures::FutureExt;
@@ -127,6 +129,14 @@ impl CodeCache for Deaf {
 
     async fn shorten(&self, time_to_live: Duration) -> Result<(), Fault> {
         self.0.shorten(time_to_live).await
+    }
+
+    async fn scan(&self, after: Option<&ChunkKey>) -> Result<(Vec<StoredCode>, Option<ChunkKey>), Fault> {
+        self.0.scan(after).await
+    }
+
+    async fn standing(&self, codes: &[StoredCode]) -> Result<Shelf, Fault> {
+        self.0.standing(codes).await
     }
 
     async fn mark(&self, incarnation: &str) -> Result<(), Fault> {
@@ -264,7 +274,7 @@ async fn who_was_overtaken_while_draining_says_nothing_of_the_next_life() {
     assert_eq!(ids.len(), 1);
     // It has removed them from the cache and stands still; another life begins, and another process with it.
     let round = CacheRecord { incarnation: "repeating:1".to_owned(), time_to_live: LONG };
-    tables.outbox.begin(&round).await.unwrap();
+    tables.outbox.begin(Some(&life), &round).await.unwrap();
     tables.outbox.repeat().await.unwrap();
     tables.outbox.drained(&ids, &life).await.unwrap();
     tables.outbox.settle("repeating:0", "another life").await.unwrap();

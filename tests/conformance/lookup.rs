@@ -86,7 +86,7 @@ impl Outbox for Drained {
         Ok(self.0.as_ref().map(record))
     }
 
-    async fn begin(&self, _: &CacheRecord) -> Result<(), Fault> {
+    async fn begin(&self, _: Option<&str>, _: &CacheRecord) -> Result<(), Fault> {
         Ok(())
     }
 

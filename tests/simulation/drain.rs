@@ -2,14 +2,17 @@
 //! step, a cache that is emptied, restarted and replaced by a replica that lags.
 //!
 //! Proved: an answer from the cache is a complete set, and not older than a change that was drained before it was asked
-//! for. When all is quiet, each entry is the set of its mapping rows, and readers believe the cache.
+//! for. When all is quiet, each entry is the set of its mapping rows, and readers believe the cache. Nights go on meanwhile:
+//! they find nothing, since nothing is damaged; what is damaged in the quiet they find, and remove nothing else.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Freezer, MemoryCache, MemoryMapping, Weather};
 use anabranch_pipeline::lookup::{
-    CacheState, Claim, Drain, Origin, Reader, Readings, TimeToLive, decode, drain,
+    Audit, Audited, CacheState, Claim, Drain, EntryDrift, Origin, Reader, Readings, TimeToLive, audit,
+    decode, drain, encode,
 };
 use anabranch_pipeline::ports::{CodeCache, Outbox};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
@@ -27,6 +30,8 @@ const DRAINS: usize = 2;
 const READERS: usize = 2;
 /// Virtual time after which a quiet cache that is not right is stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Whatever was on its way has come.
+const LATE: Duration = Duration::from_secs(5);
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 const LOOK_INTERVAL: Duration = Duration::from_millis(300);
 const TIME: TimeToLive = TimeToLive { full: Duration::from_secs(3600), empty: Duration::from_secs(3600) };
@@ -107,6 +112,55 @@ impl Stage {
         }))
     }
 
+    /// Compares the cache again and again.
+    fn start_audits(&self) -> AbortOnDropHandle<()> {
+        let stage = self.clone();
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            loop {
+                let audited = stage.audit().await;
+                if audited.found() > 0 {
+                    stage.accuse(format!("an audit finds what is none: {audited:?}"));
+                }
+                sleep(LOOK_INTERVAL / 2).await;
+            }
+        }))
+    }
+
+    async fn audit(&self) -> Audited {
+        let Self { cache, mapping, .. } = self;
+        let outboxes = std::slice::from_ref(mapping);
+        audit(&Audit { cache, outboxes, mapping, time_to_live: TIME, repairs_max: u64::MAX }).await
+    }
+
+    /// Damages what is kept for some codes; what an audit must find.
+    fn damage(&self, random: &mut StdRng) -> BTreeMap<EntryDrift, u64> {
+        let mut damages = BTreeMap::new();
+        for code in self.codes.iter() {
+            if random.random() {
+                continue;
+            }
+            let right = self.mapping.set(code);
+            let (drift, set, time) = match random.random_range(0..5) {
+                0 => (EntryDrift::Unreadable, None, TIME.full),
+                // No row ever had it.
+                1 if right.is_empty() => (EntryDrift::Orphan, Some(set(1)), TIME.full),
+                1 => (EntryDrift::Stale, Some(set(u64::MAX)), TIME.full),
+                2 if right.is_empty() => continue,
+                2 => (EntryDrift::Stale, Some(right[..1].to_vec()), TIME.full),
+                3 => (EntryDrift::Lasting, Some(right), Duration::MAX),
+                _ => {
+                    self.cache.evict(code);
+                    self.cache.block(code);
+                    *damages.entry(EntryDrift::Blocked).or_default() += 1;
+                    continue;
+                }
+            };
+            self.cache.plant(code, set.map_or(b"damaged".to_vec(), |set| encode(&set)), time);
+            *damages.entry(drift).or_default() += 1;
+        }
+        damages
+    }
+
     async fn look_up(&self, reader: &Reader<MemoryCache, MemoryMapping>, code: usize) {
         let drained = self.drained(code);
         let Ok(found) = reader.read(std::slice::from_ref(&self.codes[code])).await else { return };
@@ -159,6 +213,7 @@ struct World {
     versions: [u64; CODES],
     drains: Vec<Drainer>,
     readers: Vec<AbortOnDropHandle<()>>,
+    audits: AbortOnDropHandle<()>,
     replica: MemoryCache,
 }
 
@@ -223,10 +278,31 @@ impl World {
             sleep(RETRY_PAUSE).await;
         }
         let wrong = self.stage.wrong.lock().expect("nothing panics in there").first().cloned();
-        match wrong {
-            Some(wrong) => Verdict::Wrong(wrong),
-            None => self.stage.differences().await.map_or(Verdict::Equal, Verdict::Wrong),
+        if let Some(wrong) = wrong {
+            return Verdict::Wrong(wrong);
         }
+        if let Some(differs) = self.stage.differences().await {
+            return Verdict::Wrong(differs);
+        }
+        self.night().await
+    }
+
+    /// An audit of a quiet cache of which some was damaged.
+    async fn night(mut self) -> Verdict {
+        self.readers.clear();
+        drop(self.audits);
+        // What readers and drains have begun ends by itself, and may end in another round of a drain.
+        sleep(LATE).await;
+        while self.stage.settled().await.is_err() {
+            sleep(RETRY_PAUSE).await;
+        }
+        let damaged = self.stage.damage(&mut self.random);
+        let audited = self.stage.audit().await;
+        let count = damaged.values().sum::<u64>();
+        if !audited.is_complete() || audited.drift != damaged || audited.repaired != count {
+            return Verdict::Wrong(format!("{damaged:?} was damaged, {audited:?}"));
+        }
+        self.stage.differences().await.map_or(Verdict::Equal, Verdict::Wrong)
     }
 }
 
@@ -252,7 +328,8 @@ pub fn run(seed: u64) -> Verdict {
         let drains = (0..DRAINS).map(|_| stage.start_drain()).collect();
         let readers = (0..READERS).map(|_| stage.start_reader(random.random())).collect();
         let replica = stage.cache.copy();
-        let world = World { stage, random, versions: [0; CODES], drains, readers, replica };
+        let audits = stage.start_audits();
+        let world = World { stage, random, versions: [0; CODES], drains, readers, audits, replica };
         world.run(&weather).await
     })
 }

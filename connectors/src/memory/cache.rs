@@ -2,21 +2,27 @@
 //!
 //! A request is for the life in which it was sent, as a connection is.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lookup::Token;
-use anabranch_pipeline::ports::{Cached, CodeCache, Fill};
+use anabranch_pipeline::ports::{Cached, ChunkKey, CodeCache, Fill, Shelf, Standing};
 use anabranch_schemas::serial::StoredCode;
 
 use super::{Weather, lock, request};
 
+/// Codes a step of a scan.
+const STEP_CODES: usize = 3;
+
 #[derive(Debug, Default, Clone)]
 struct State {
+    /// The longest time to live is for ever.
     entries: HashMap<StoredCode, (Vec<u8>, Duration)>,
     tokens: HashMap<StoredCode, Token>,
+    /// Codes with a token that a hand has made to stand for ever.
+    blocked: BTreeSet<StoredCode>,
     life: u64,
     given: u128,
     is_marked: bool,
@@ -58,6 +64,16 @@ impl MemoryCache {
         lock(&self.state).entries.remove(code);
     }
 
+    /// Puts an entry there by hand.
+    pub fn plant(&self, code: &StoredCode, entry: Vec<u8>, time_to_live: Duration) {
+        lock(&self.state).entries.insert(code.clone(), (entry, time_to_live));
+    }
+
+    /// Lets nobody fill a code again, by hand.
+    pub fn block(&self, code: &StoredCode) {
+        lock(&self.state).blocked.insert(code.clone());
+    }
+
     /// Loses everything in the same life, as by a hand's FLUSHALL.
     pub fn lose_all(&self) {
         lock(&self.state).clear();
@@ -90,11 +106,12 @@ impl State {
     fn clear(&mut self) {
         self.entries.clear();
         self.tokens.clear();
+        self.blocked.clear();
         self.is_marked = false;
     }
 
     fn begin(&mut self, code: &StoredCode) -> Option<Token> {
-        if self.tokens.contains_key(code) {
+        if self.tokens.contains_key(code) || self.blocked.contains(code) {
             return None;
         }
         self.given += 1;
@@ -142,6 +159,7 @@ impl CodeCache for MemoryCache {
             for code in &codes {
                 state.entries.remove(code);
                 state.tokens.remove(code);
+                state.blocked.remove(code);
             }
         })
         .await
@@ -159,6 +177,44 @@ impl CodeCache for MemoryCache {
         self.ask(move |state| {
             for (_, longest) in state.entries.values_mut() {
                 *longest = time_to_live.min(*longest);
+            }
+        })
+        .await
+    }
+
+    async fn scan(&self, after: Option<&ChunkKey>) -> Result<(Vec<StoredCode>, Option<ChunkKey>), Fault> {
+        let after = after.and_then(|place| StoredCode::exact(&place.0));
+        self.ask(move |state| {
+            let mut codes: Vec<StoredCode> = state
+                .entries
+                .keys()
+                .chain(&state.blocked)
+                .filter(|code| Some(*code) > after.as_ref())
+                .cloned()
+                .collect();
+            codes.sort_unstable();
+            codes.dedup();
+            let has_more = codes.len() > STEP_CODES;
+            codes.truncate(STEP_CODES);
+            let last = codes.last().filter(|_| has_more);
+            let next = last.map(|last| ChunkKey(last.as_bytes().into()));
+            (codes, next)
+        })
+        .await
+    }
+
+    async fn standing(&self, codes: &[StoredCode]) -> Result<Shelf, Fault> {
+        let codes = codes.to_vec();
+        self.ask(move |state| {
+            let standing = |code| {
+                let entry = state.entries.get(code);
+                let entry = entry
+                    .map(|(entry, left)| (entry.clone(), Some(*left).filter(|left| *left < Duration::MAX)));
+                Standing { entry, is_blocked: state.blocked.contains(code) }
+            };
+            Shelf {
+                incarnation: state.life.to_string().into(),
+                standing: codes.iter().map(standing).collect(),
             }
         })
         .await

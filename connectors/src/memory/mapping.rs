@@ -154,13 +154,12 @@ impl Outbox for MemoryMapping {
         self.ask(|state| state.record.clone()).await
     }
 
-    async fn begin(&self, record: &CacheRecord) -> Result<(), Fault> {
-        let begun = record.clone();
-        self.ask(move |state| {
-            let time_to_live = state.record.as_ref().map_or(begun.time_to_live, |known| known.time_to_live);
-            state.record = Some(CacheRecord { time_to_live, ..begun });
-        })
-        .await
+    async fn begin(&self, before: Option<&str>, record: &CacheRecord) -> Result<(), Fault> {
+        let Some(before) = before else {
+            let begun = record.clone();
+            return self.ask(move |state| _ = state.record.get_or_insert(begun)).await;
+        };
+        self.settle(before, &record.incarnation).await
     }
 
     async fn settle(&self, round: &str, incarnation: &str) -> Result<(), Fault> {

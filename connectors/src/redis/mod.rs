@@ -14,7 +14,7 @@ use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lookup::Token;
 use anabranch_pipeline::metrics as names;
-use anabranch_pipeline::ports::{Cached, CodeCache, Fill, MARK_KEPT};
+use anabranch_pipeline::ports::{Cached, ChunkKey, CodeCache, Fill, MARK_KEPT, Shelf, Standing};
 use anabranch_schemas::serial::StoredCode;
 use metrics::counter;
 use redis::{Cmd, Value, cmd};
@@ -27,6 +27,10 @@ const TOKEN_TIME_TO_LIVE: Duration = Duration::from_secs(30);
 const CLUSTER_MARKS: u32 = 1024;
 /// Keys a step of a scan: some milliseconds of the server's time.
 const SCAN_KEYS: usize = 1000;
+/// Time to live of a key that never ends; one that is not there has a smaller number.
+const FOR_EVER: i64 = -1;
+/// The cursor before the first step of a scan, and behind the last.
+const FIRST: &str = "0";
 /// Stores the entry and removes the token, if it is still that one.
 const FINISH: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
      redis.call('DEL', KEYS[1]) redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3]) return 1 end return 0";
@@ -88,23 +92,38 @@ impl RedisCache {
         format!("{}:{{????????}}?:*", self.prefix)
     }
 
+    /// The code that a key of this cache is for.
+    fn code_of(&self, key: &[u8]) -> Option<StoredCode> {
+        let rest = key.strip_prefix(self.prefix.as_bytes())?.get(":{12345678}".len()..)?;
+        let (role, code) = match rest {
+            [b'e', b':', code @ ..] => (Role::Entry, code),
+            [b't', b':', code @ ..] => (Role::Token, code),
+            _ => return None,
+        };
+        StoredCode::exact(code).filter(|code| self.key(code, role) == key)
+    }
+
+    /// A step of a scan over one server: its keys, and the next cursor; "0" = it is through.
+    async fn step(&self, node: &Client, cursor: &str) -> Result<(String, Vec<Vec<u8>>), Fault> {
+        let mut scan = cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(self.pattern()).arg("COUNT").arg(SCAN_KEYS);
+        let answer = node.one(scan).await?;
+        redis::from_redis_value(answer).map_err(|error| self.client.odd(&error.to_string()))
+    }
+
     /// Visits every key on every primary, in steps.
-    async fn scan<F>(&self, mut visit: impl FnMut(Client, Vec<Vec<u8>>) -> F) -> Result<(), Fault>
+    async fn each_step<F>(&self, mut visit: impl FnMut(Client, Vec<Vec<u8>>) -> F) -> Result<(), Fault>
     where
         F: Future<Output = Result<(), Fault>>,
     {
         for node in self.client.primaries().await? {
-            let mut cursor = b"0".to_vec();
+            let mut cursor = FIRST.to_owned();
             loop {
-                let mut scan = cmd("SCAN");
-                scan.arg(&cursor).arg("MATCH").arg(self.pattern()).arg("COUNT").arg(SCAN_KEYS);
-                let answer = node.one(scan).await?;
-                let (next, keys): (Vec<u8>, Vec<Vec<u8>>) =
-                    redis::from_redis_value(answer).map_err(|error| self.client.odd(&error.to_string()))?;
+                let (next, keys) = self.step(&node, &cursor).await?;
                 if !keys.is_empty() {
                     visit(node.clone(), keys).await?;
                 }
-                if next == b"0" {
+                if next == FIRST {
                     break;
                 }
                 cursor = next;
@@ -190,7 +209,7 @@ impl CodeCache for RedisCache {
     }
 
     async fn clear(&self) -> Result<(), Fault> {
-        self.scan(|node, keys| async move {
+        self.each_step(|node, keys| async move {
             let unlink = |key| {
                 let mut unlink = cmd("UNLINK");
                 unlink.arg(key);
@@ -202,7 +221,7 @@ impl CodeCache for RedisCache {
     }
 
     async fn shorten(&self, time_to_live: Duration) -> Result<(), Fault> {
-        self.scan(|node, keys| async move {
+        self.each_step(|node, keys| async move {
             let left = |key: &Vec<u8>| {
                 let mut left = cmd("PTTL");
                 left.arg(key.as_slice());
@@ -210,9 +229,8 @@ impl CodeCache for RedisCache {
             };
             let (_, left) = node.all(keys.iter().map(left).collect()).await?;
             let shorter = |(key, left): (Vec<u8>, Result<Value, Fault>)| {
-                // −1 = lives for ever; −2 = is gone.
                 let is_longer =
-                    matches!(left, Ok(Value::Int(left)) if left == -1 || left > milliseconds(time_to_live));
+                    matches!(left, Ok(Value::Int(left)) if left == FOR_EVER || left > milliseconds(time_to_live));
                 is_longer.then(|| {
                     let mut expire = cmd("PEXPIRE");
                     expire.arg(key).arg(milliseconds(time_to_live));
@@ -223,6 +241,55 @@ impl CodeCache for RedisCache {
             node.all(commands).await.map(drop)
         })
         .await
+    }
+
+    /// The place is the number of the server and its cursor: with another set of servers it is another life.
+    async fn scan(&self, after: Option<&ChunkKey>) -> Result<(Vec<StoredCode>, Option<ChunkKey>), Fault> {
+        let place = after.and_then(|place| std::str::from_utf8(&place.0).ok()?.split_once(' '));
+        let (number, cursor) = place.unwrap_or((FIRST, FIRST));
+        let nodes = self.client.primaries().await?;
+        let number = number.parse::<usize>().unwrap_or(usize::MAX);
+        let Some(node) = nodes.get(number) else { return Err(self.client.odd("its servers have changed")) };
+        let (next, keys) = self.step(node, cursor).await?;
+        let place = match next.as_str() {
+            FIRST => (number + 1 < nodes.len()).then(|| format!("{} {FIRST}", number + 1)),
+            next => Some(format!("{number} {next}")),
+        };
+        // Other keys are found by no lookup.
+        let mut codes: Vec<StoredCode> = keys.iter().filter_map(|key| self.code_of(key)).collect();
+        codes.sort_unstable();
+        codes.dedup();
+        Ok((codes, place.map(|place| ChunkKey(place.into_bytes().into()))))
+    }
+
+    async fn standing(&self, codes: &[StoredCode]) -> Result<Shelf, Fault> {
+        let commands = codes.iter().flat_map(|code| {
+            let ask = |word, role| {
+                let mut command = cmd(word);
+                command.arg(self.key(code, role));
+                command
+            };
+            [ask("GET", Role::Entry), ask("PTTL", Role::Entry), ask("PTTL", Role::Token)]
+        });
+        let (incarnation, answers) = self.client.all(commands.collect()).await?;
+        let mut answers = answers.into_iter();
+        let mut standing = Vec::with_capacity(codes.len());
+        while let (Some(entry), Some(left), Some(token)) = (answers.next(), answers.next(), answers.next()) {
+            let bytes = match entry {
+                Ok(Value::BulkString(bytes)) => bytes,
+                // A key of another type.
+                _ => Vec::new(),
+            };
+            let entry = match left? {
+                Value::Int(FOR_EVER) => Some((bytes, None)),
+                Value::Int(left) => {
+                    u64::try_from(left).ok().map(|left| (bytes, Some(Duration::from_millis(left))))
+                }
+                _ => None,
+            };
+            standing.push(Standing { entry, is_blocked: token? == Value::Int(FOR_EVER) });
+        }
+        Ok(Shelf { incarnation, standing })
     }
 
     async fn mark(&self, incarnation: &str) -> Result<(), Fault> {

@@ -163,10 +163,11 @@ async fn look<C: CodeCache, O: Outbox, M>(
     {
         return Ok(round);
     }
+    let known = known.as_deref();
     let is_whole = known.is_some_and(|known| !known.starts_with(EMPTYING)) && work.cache.is_marked().await?;
     let record = format!("{}{:016x}", if is_whole { REPEATING } else { EMPTYING }, rand::random::<u64>());
     let time_to_live = work.time_to_live.full;
-    work.outbox.begin(&CacheRecord { incarnation: record.clone(), time_to_live }).await?;
+    work.outbox.begin(known, &CacheRecord { incarnation: record.clone(), time_to_live }).await?;
     if is_whole {
         tracing::info!("the cache began another life: what changed lately is removed from it again");
         work.outbox.repeat().await?;

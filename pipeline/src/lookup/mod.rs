@@ -4,13 +4,15 @@
 //! writes mapping rows notes their values in the outbox of the same transaction, and the outbox is drained into the
 //! cache (`drain.rs`). A fill takes a token before it reads; draining removes entry and token; an entry is stored only
 //! while its token stands. So what was read before a change is never stored after it.
-//! `reader.rs` answers lookups.
+//! `reader.rs` answers lookups, `audit.rs` compares all that stands in the cache.
 
+mod audit;
 mod drain;
 mod entry;
 mod fill;
 mod reader;
 
+pub use self::audit::{Audit, Audited, EntryDrift, audit};
 pub use self::drain::{CacheState, Drain, drain};
 pub use self::entry::{EntryDefect, decode, encode};
 pub use self::fill::{TimeToLive, fill};

@@ -6,7 +6,7 @@ use anabranch_connectors::memory::MemoryCache;
 use anabranch_connectors::redis::RedisCache;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::{Claim, Claims, TimeToLive, decode, encode, fill};
-use anabranch_pipeline::ports::{CodeCache, Fill, MappingStore};
+use anabranch_pipeline::ports::{CodeCache, Fill, MappingStore, Standing};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use anabranch_schemas::shard::ShardId;
 
@@ -17,6 +17,10 @@ pub trait Ground {
 
     async fn start() -> Self;
     fn cache(&self) -> &Self::Cache;
+    /// Puts an entry there by hand; without a time it lives for ever.
+    async fn plant(&self, code: &StoredCode, entry: Vec<u8>, time_to_live: Option<Duration>);
+    /// Lets nobody fill the code again, by hand.
+    async fn block(&self, code: &StoredCode);
 }
 
 pub struct Twin(MemoryCache);
@@ -31,6 +35,14 @@ impl Ground for Twin {
     fn cache(&self) -> &MemoryCache {
         &self.0
     }
+
+    async fn plant(&self, code: &StoredCode, entry: Vec<u8>, time_to_live: Option<Duration>) {
+        self.0.plant(code, entry, time_to_live.unwrap_or(Duration::MAX));
+    }
+
+    async fn block(&self, code: &StoredCode) {
+        self.0.block(code);
+    }
 }
 
 impl Ground for RedisGround {
@@ -43,12 +55,28 @@ impl Ground for RedisGround {
     fn cache(&self) -> &RedisCache {
         &self.cache
     }
+
+    async fn plant(&self, code: &StoredCode, entry: Vec<u8>, time_to_live: Option<Duration>) {
+        let mut set = redis::cmd("SET");
+        set.arg(self.key(code, 'e')).arg(entry);
+        if let Some(time_to_live) = time_to_live {
+            set.arg("PX").arg(time_to_live.as_millis() as u64);
+        }
+        set.query_async::<()>(&mut self.admin().await).await.unwrap();
+    }
+
+    async fn block(&self, code: &StoredCode) {
+        let mut set = redis::cmd("SET");
+        set.arg(self.key(code, 't')).arg("nobody");
+        set.query_async::<()>(&mut self.admin().await).await.unwrap();
+    }
 }
 
 on_twin_and_server!(Twin, RedisGround:
     a_fill_stores_a_complete_set_once_and_only_under_its_token,
     a_fill_that_crosses_a_write_in_any_order_never_leaves_what_was_before_it,
     a_mark_is_left_in_its_life_only_and_goes_with_the_rest,
+    a_scan_names_every_code_that_something_is_kept_for,
     any_bytes_are_a_code,
     emptying_removes_everything_of_this_cache,
     sets_too_large_to_cache_are_read_and_not_stored,
@@ -184,6 +212,54 @@ async fn a_mark_is_left_in_its_life_only_and_goes_with_the_rest(ground: impl Gro
     assert!(cache.is_marked().await.unwrap());
     cache.clear().await.unwrap();
     assert!(!cache.is_marked().await.unwrap());
+}
+
+/// Every code that a scan names, in order.
+pub async fn scanned(cache: &impl CodeCache) -> Vec<StoredCode> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let (codes, next) = cache.scan(after.as_ref()).await.unwrap();
+        all.extend(codes);
+        after = next;
+        if after.is_none() {
+            all.sort_unstable();
+            all.dedup();
+            return all;
+        }
+    }
+}
+
+async fn a_scan_names_every_code_that_something_is_kept_for(ground: impl Ground) {
+    let cache = ground.cache();
+    assert!(scanned(cache).await.is_empty());
+    let mut codes: Vec<StoredCode> = (0..2500).map(|number| code(&format!("SCANNED-{number:04}"))).collect();
+    codes.extend(
+        [b"{".as_slice(), b"}e:x", b"\0\xff*", &[b'y'; 255]].map(|odd| StoredCode::exact(odd).unwrap()),
+    );
+    fill(cache, &Same, &codes, TimeToLive { full: LONG, empty: LONG }).await.unwrap();
+    let [lasting, blocked] = ["LASTING", "BLOCKED"].map(code);
+    ground.plant(&lasting, b"any".to_vec(), None).await;
+    ground.block(&blocked).await;
+    cache.mark(&cache.incarnation().await.unwrap()).await.unwrap();
+    codes.extend([lasting.clone(), blocked.clone()]);
+    codes.sort_unstable();
+    assert_eq!(scanned(cache).await, codes);
+
+    let asked = [codes[0].clone(), lasting, code("NOTHING"), blocked];
+    let shelf = cache.standing(&asked).await.unwrap();
+    assert_eq!(*shelf.incarnation, *cache.incarnation().await.unwrap());
+    let [filled, lasting, nothing, blocked] = &shelf.standing[..] else { panic!("{shelf:?}") };
+    let (bytes, left) = filled.entry.as_ref().unwrap();
+    assert_eq!(decode(bytes), Ok(set(0)));
+    let left = left.unwrap();
+    assert!(left <= LONG && left > LONG.mul_f64(0.9), "{left:?}");
+    assert_eq!(lasting.entry, Some((b"any".to_vec(), None)));
+    assert_eq!((nothing, blocked.entry.as_ref(), blocked.is_blocked), (&Standing::default(), None, true));
+    cache.invalidate(&asked).await.unwrap();
+    assert_eq!(
+        scanned(cache).await,
+        codes.into_iter().filter(|code| !asked.contains(code)).collect::<Vec<_>>()
+    );
 }
 
 async fn any_bytes_are_a_code(ground: impl Ground) {

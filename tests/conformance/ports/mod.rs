@@ -35,6 +35,7 @@ macro_rules! on_server {
     };
 }
 
+pub mod audit;
 pub mod cache;
 pub mod derived_rows;
 pub mod lease;

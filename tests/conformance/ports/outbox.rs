@@ -112,7 +112,7 @@ async fn what_was_touched_is_pending_in_order_until_it_is_said_to_be_drained(mut
     let (ids, touched) = pending(outbox).await;
     assert_eq!(touched, codes);
     assert_eq!(outbox.pending(2).await.unwrap().len(), 2, "the oldest, as many as are asked for");
-    outbox.begin(&record("life", LONG)).await.unwrap();
+    outbox.begin(None, &record("life", LONG)).await.unwrap();
     outbox.drained(&ids[..2], "life").await.unwrap();
     assert_eq!(pending(outbox).await.1, codes[2..]);
     outbox.forget().await.unwrap();
@@ -126,7 +126,10 @@ async fn only_who_knows_the_record_has_a_say(mut ground: impl Ground) {
     let (ids, _) = pending(outbox).await;
     outbox.drained(&ids, "life").await.unwrap();
     assert_eq!(pending(outbox).await.0, ids, "there is no record");
-    outbox.begin(&record("round", LONG)).await.unwrap();
+    outbox.begin(Some("life"), &record("round", LONG)).await.unwrap();
+    assert_eq!(outbox.record().await.unwrap(), None, "what it follows is not there");
+    outbox.begin(None, &record("round", LONG)).await.unwrap();
+    outbox.begin(None, &record("late", LONG)).await.unwrap();
     outbox.drained(&ids, "life").await.unwrap();
     outbox.settle("another round", "life").await.unwrap();
     assert_eq!(pending(outbox).await.0, ids);
@@ -138,7 +141,7 @@ async fn only_who_knows_the_record_has_a_say(mut ground: impl Ground) {
 }
 
 async fn a_flush_that_notes_nothing_takes_the_record_away(mut ground: impl Ground) {
-    ground.outbox().begin(&record("life", LONG)).await.unwrap();
+    ground.outbox().begin(None, &record("life", LONG)).await.unwrap();
     ground.flush(&code("A")).await;
     assert!(ground.outbox().record().await.unwrap().is_some());
     ground.flush_without_cache(&code("B")).await;
@@ -150,8 +153,8 @@ async fn a_record_keeps_the_time_to_live_that_it_began_with_until_that_is_set(gr
     let outbox = ground.outbox();
     outbox.set_time_to_live(LONG).await.unwrap();
     assert_eq!(outbox.record().await.unwrap(), None, "there is nothing to set it of");
-    outbox.begin(&record("life", LONG)).await.unwrap();
-    outbox.begin(&record("round", LONG / 2)).await.unwrap();
+    outbox.begin(None, &record("life", LONG)).await.unwrap();
+    outbox.begin(Some("life"), &record("round", LONG / 2)).await.unwrap();
     assert_eq!(outbox.record().await.unwrap(), Some(record("round", LONG)));
     outbox.set_time_to_live(LONG / 2).await.unwrap();
     assert_eq!(outbox.record().await.unwrap(), Some(record("round", LONG / 2)));

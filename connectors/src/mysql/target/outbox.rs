@@ -193,15 +193,18 @@ impl Outbox for MysqlOutbox {
         Ok(Some(CacheRecord { incarnation, time_to_live: Duration::from_millis(time_to_live) }))
     }
 
-    async fn begin(&self, record: &CacheRecord) -> Result<(), Fault> {
-        let Self { cache, projection, .. } = self;
-        let (incarnation, time_to_live) = (literal(&record.incarnation), record.time_to_live.as_millis());
-        self.run(format!(
-            "INSERT INTO {cache} (`projection`, `incarnation`, `time_to_live_ms`) \
-             VALUES ({projection}, {incarnation}, {time_to_live}) \
-             ON DUPLICATE KEY UPDATE `incarnation` = VALUES(`incarnation`)"
-        ))
-        .await
+    async fn begin(&self, before: Option<&str>, record: &CacheRecord) -> Result<(), Fault> {
+        let Some(before) = before else {
+            let Self { cache, projection, .. } = self;
+            let (incarnation, time_to_live) = (literal(&record.incarnation), record.time_to_live.as_millis());
+            let insert = format!(
+                "INSERT INTO {cache} (`projection`, `incarnation`, `time_to_live_ms`) \
+                 VALUES ({projection}, {incarnation}, {time_to_live}) \
+                 ON DUPLICATE KEY UPDATE `incarnation` = {cache}.`incarnation`"
+            );
+            return self.run(insert).await;
+        };
+        self.settle(before, &record.incarnation).await
     }
 
     async fn settle(&self, round: &str, incarnation: &str) -> Result<(), Fault> {

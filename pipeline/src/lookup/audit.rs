@@ -1,0 +1,268 @@
+//! The cache's part of a night: every entry that stands is compared with the complete set of mapping rows of its code.
+//!
+//! A code without an entry is no drift: a cache may lose anything. What disagrees is looked at again: mapping rows, then
+//! until everything that was noted before has been drained, then whether readers believe the cache, then the entry, then
+//! mapping rows. Only what both readings of the mapping rows contradict is drift, and all that is done about it is to
+//! remove it, as a drain does: the next lookup fills the complete set. In a life that is not recorded nothing is judged.
+//! It is not resumable: a cache that began another life must be read from its beginning anyway.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anabranch_schemas::serial::StoredCode;
+use tokio::time::Instant;
+
+use super::{CACHED_CLAIMS_MAX, CacheState, Claims, TimeToLive, decode};
+use crate::error::{Class, Code, Fault};
+use crate::ports::{ChunkKey, CodeCache, MappingStore, Outbox, Standing};
+
+/// Looks at a code that keeps changing.
+const LOOKS: usize = 5;
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Drains are this far behind at most, else what they have not come to stays unverified.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
+/// Tries of a question that a transient fault ended, with a pause that doubles.
+const TRIES: u32 = 5;
+
+/// What is compared with what.
+#[derive(Debug)]
+pub struct Audit<'a, C, O, M> {
+    pub cache: &'a C,
+    /// Of every target of the mapping tables.
+    pub outboxes: &'a [O],
+    pub mapping: &'a M,
+    pub time_to_live: TimeToLive,
+    /// Once more than this is found, nothing is removed any more; 0 = look only.
+    pub repairs_max: u64,
+}
+
+/// What is wrong with what is kept for a code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EntryDrift {
+    /// Bytes that are no entry, or another type of value.
+    Unreadable,
+    /// Not the complete set of its mapping rows.
+    Stale,
+    /// A set, although no mapping row has the code.
+    Orphan,
+    /// It lives for ever, or longer than is configured.
+    Lasting,
+    /// Nobody can fill the code any more.
+    Blocked,
+}
+
+impl EntryDrift {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unreadable => "unreadable",
+            Self::Stale => "stale",
+            Self::Orphan => "orphan",
+            Self::Lasting => "lasting",
+            Self::Blocked => "blocked",
+        }
+    }
+}
+
+/// What an audit found. A code that the scan named twice is counted twice.
+#[derive(Debug, Default)]
+pub struct Audited {
+    pub entries: u64,
+    /// Disagreed at first, and agree.
+    pub in_flight: u64,
+    pub drift: BTreeMap<EntryDrift, u64>,
+    /// Of the drift: removed, and right or gone when it was looked at again.
+    pub repaired: u64,
+    /// Changed whenever they were looked at, or waited for a drain that does not come.
+    pub unverified: u64,
+    /// Why not every entry was read.
+    pub fault: Option<Fault>,
+}
+
+impl Audited {
+    pub fn found(&self) -> u64 {
+        self.drift.values().sum()
+    }
+
+    /// Whether every entry was read and judged.
+    pub fn is_complete(&self) -> bool {
+        self.fault.is_none() && self.unverified == 0
+    }
+}
+
+/// Compares all that stands in the cache.
+pub async fn audit<C: CodeCache, O: Outbox, M: MappingStore>(work: &Audit<'_, C, O, M>) -> Audited {
+    let mut audited = Audited::default();
+    let compared = work.compare(&mut audited).await;
+    audited.fault = compared.err();
+    audited
+}
+
+/// A code and what is wrong with what is kept for it.
+type Compared = (StoredCode, Option<EntryDrift>);
+
+impl<C: CodeCache, O: Outbox, M: MappingStore> Audit<'_, C, O, M> {
+    async fn compare(&self, audited: &mut Audited) -> Result<(), Fault> {
+        let life = patiently(|| self.cache.incarnation()).await?;
+        self.require_belief(&life).await?;
+        let mut after: Option<ChunkKey> = None;
+        loop {
+            let (codes, next) = patiently(|| self.cache.scan(after.as_ref())).await?;
+            self.compare_some(&life, codes, audited).await?;
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+        // A cache that began another life in between may not have shown all that it holds.
+        match patiently(|| self.cache.incarnation()).await? {
+            now if now == life => Ok(()),
+            _ => Err(unbelieved("it began another life")),
+        }
+    }
+
+    async fn compare_some(
+        &self,
+        life: &str,
+        codes: Vec<StoredCode>,
+        audited: &mut Audited,
+    ) -> Result<(), Fault> {
+        let standing = patiently(|| self.cache.standing(&codes)).await?.standing;
+        let entries = standing.iter().filter(|standing| standing.entry.is_some()).count();
+        audited.entries += entries as u64;
+        let claims = self.claims(&codes).await?;
+        let compared = codes.into_iter().zip(standing.iter().zip(&claims));
+        let candidates: Vec<StoredCode> = compared
+            .filter(|(_, (standing, claims))| self.drift(standing, claims).is_some())
+            .map(|(code, _)| code)
+            .collect();
+        if candidates.is_empty() {
+            return Ok(());
+        }
+        let (judged, unverified) = self.look_again(life, candidates).await?;
+        audited.unverified += unverified;
+        let mut codes = Vec::new();
+        for (code, drift) in judged {
+            match drift {
+                None => audited.in_flight += 1,
+                Some(drift) => {
+                    *audited.drift.entry(drift).or_default() += 1;
+                    codes.push(code);
+                }
+            }
+        }
+        if codes.is_empty() || audited.found() > self.repairs_max {
+            return Ok(());
+        }
+        patiently(|| self.cache.invalidate(&codes)).await?;
+        let (judged, unverified) = self.look_again(life, codes).await?;
+        audited.unverified += unverified;
+        audited.repaired += judged.iter().filter(|(_, drift)| drift.is_none()).count() as u64;
+        Ok(())
+    }
+
+    /// Each code with what is wrong with it for certain, and how many cannot be judged.
+    async fn look_again(
+        &self,
+        life: &str,
+        mut codes: Vec<StoredCode>,
+    ) -> Result<(Vec<Compared>, u64), Fault> {
+        let mut judged = Vec::new();
+        for look in 0..LOOKS {
+            if look > 0 {
+                tokio::time::sleep(PAUSE).await;
+            }
+            let before = self.claims(&codes).await?;
+            if !self.is_drained(Instant::now()).await? {
+                break;
+            }
+            self.require_belief(life).await?;
+            let shelf = patiently(|| self.cache.standing(&codes)).await?;
+            if *shelf.incarnation != *life {
+                return Err(unbelieved("it began another life"));
+            }
+            let after = self.claims(&codes).await?;
+            let mut hot = Vec::new();
+            for ((code, standing), (before, after)) in
+                codes.into_iter().zip(&shelf.standing).zip(before.iter().zip(&after))
+            {
+                match self.drift(standing, after) {
+                    Some(_) if before != after => hot.push(code),
+                    drift => judged.push((code, drift)),
+                }
+            }
+            codes = hot;
+            if codes.is_empty() {
+                break;
+            }
+        }
+        Ok((judged, codes.len() as u64))
+    }
+
+    fn drift(&self, standing: &Standing, claims: &Claims) -> Option<EntryDrift> {
+        let blocked = standing.is_blocked.then_some(EntryDrift::Blocked);
+        let Some((bytes, left)) = &standing.entry else { return blocked };
+        match decode(bytes) {
+            Err(_) => Some(EntryDrift::Unreadable),
+            Ok(set) if claims.claims.is_empty() && !set.is_empty() => Some(EntryDrift::Orphan),
+            Ok(set) if claims.is_cut || set != claims.claims => Some(EntryDrift::Stale),
+            Ok(set) => {
+                let longest = self.time_to_live.of(set.len(), 0.0);
+                let is_lasting = left.is_none_or(|left| left > longest);
+                is_lasting.then_some(EntryDrift::Lasting).or(blocked)
+            }
+        }
+    }
+
+    /// Waits until all that was noted before `at` has been drained; whether it was.
+    async fn is_drained(&self, at: Instant) -> Result<bool, Fault> {
+        loop {
+            // Before the question: its answer may be long on its way.
+            let elapsed = at.elapsed();
+            let mut delay = Duration::ZERO;
+            for outbox in self.outboxes {
+                delay = delay.max(patiently(|| outbox.delay()).await?);
+            }
+            if delay < elapsed {
+                return Ok(true);
+            }
+            if elapsed > DRAIN_PATIENCE {
+                return Ok(false);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// An error unless readers believe the cache in this life, however far drains are behind.
+    async fn require_belief(&self, life: &str) -> Result<(), Fault> {
+        for outbox in self.outboxes {
+            let state = patiently(|| CacheState::read(outbox)).await?;
+            if state.incarnation.as_deref() != Some(life) {
+                return Err(unbelieved("it is being drained again, or emptied"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn claims(&self, codes: &[StoredCode]) -> Result<Vec<Claims>, Fault> {
+        patiently(|| self.mapping.claims(codes, CACHED_CLAIMS_MAX)).await
+    }
+}
+
+fn unbelieved(found: &str) -> Fault {
+    Fault::new(Code::CacheRejected, "cache", found).needs("one life that everything was drained into")
+}
+
+/// Asks again when a transient fault ended it.
+async fn patiently<T, F: Future<Output = Result<T, Fault>>>(ask: impl Fn() -> F) -> Result<T, Fault> {
+    let mut pause = PAUSE;
+    for _ in 1..TRIES {
+        match ask().await {
+            Err(fault) if fault.class() == Class::Transient => tracing::debug!(%fault, "asked again"),
+            answer => return answer,
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+    ask().await
+}

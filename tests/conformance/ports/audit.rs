@@ -1,0 +1,126 @@
+//! The cache's part of a night, over each cache: every kind of wrong entry is found, and nothing else is removed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anabranch_connectors::memory::{MemoryMapping, Weather};
+use anabranch_pipeline::lookup::{Audit, Audited, EntryDrift, TimeToLive, audit, encode, fill};
+use anabranch_pipeline::ports::{CacheRecord, CodeCache, Outbox};
+use anabranch_schemas::serial::StoredCode;
+
+use super::cache::{Ground, LONG, Twin, cached, code, set};
+use crate::cache::RedisGround;
+
+on_twin_and_server!(Twin, RedisGround:
+    every_kind_of_wrong_entry_is_found_and_removed_and_no_other,
+    more_drift_than_may_be_removed_is_told_and_stays,
+    what_waits_for_its_drain_is_no_drift,
+    a_cache_that_is_not_believed_is_not_judged,
+);
+
+const TIME: TimeToLive = TimeToLive { full: LONG, empty: Duration::from_secs(60) };
+
+/// Mapping tables whose codes have these sets, and a cache that holds all of them and is believed.
+async fn filled(ground: &impl Ground, codes: &[StoredCode]) -> MemoryMapping {
+    let mapping = MemoryMapping::new(Weather::calm());
+    let flush = mapping.flush(codes.iter().map(|code| (code.clone(), set(1))).collect());
+    let incarnation = ground.cache().incarnation().await.unwrap();
+    let record = CacheRecord { incarnation: incarnation.clone(), time_to_live: LONG };
+    mapping.begin(None, &record).await.unwrap();
+    fill(ground.cache(), &mapping, codes, TIME).await.unwrap();
+    fill(ground.cache(), &mapping, &[code("NOBODY")], TIME).await.unwrap();
+    mapping.drained(&[flush], &incarnation).await.unwrap();
+    mapping
+}
+
+async fn look(ground: &impl Ground, mapping: &MemoryMapping, repairs_max: u64) -> Audited {
+    let outboxes = std::slice::from_ref(mapping);
+    audit(&Audit { cache: ground.cache(), outboxes, mapping, time_to_live: TIME, repairs_max }).await
+}
+
+fn codes(count: u32) -> Vec<StoredCode> {
+    (0..count).map(|number| code(&format!("AUDITED-{number:04}"))).collect()
+}
+
+async fn every_kind_of_wrong_entry_is_found_and_removed_and_no_other(ground: impl Ground) {
+    let codes = codes(2000);
+    let mapping = filled(&ground, &codes).await;
+    let clean = look(&ground, &mapping, 100).await;
+    assert!(clean.is_complete() && clean.found() == 0, "{clean:?}");
+    assert!(clean.entries > 2000, "{clean:?}");
+
+    let [empty, part, other, swapped, lasting, longer, damaged, nobody] =
+        [1, 2, 3, 4, 5, 6, 7, 8].map(|number: usize| codes[number * 100].clone());
+    // A scan may name a code once for its entry and once for its token.
+    let [orphan, blocked] = ["ORPHAN", "BLOCKED"].map(code);
+    let left = Some(Duration::from_secs(600));
+    ground.plant(&empty, encode(&[]), left).await;
+    ground.plant(&part, encode(&set(1)[..1]), left).await;
+    ground.plant(&other, encode(&set(2)), left).await;
+    let reversed: Vec<_> = set(1).into_iter().rev().collect();
+    ground.plant(&swapped, encode(&reversed), left).await;
+    ground.plant(&lasting, encode(&set(1)), None).await;
+    ground.plant(&longer, encode(&set(1)), Some(LONG + Duration::from_secs(60))).await;
+    ground.plant(&damaged, b"damaged".to_vec(), left).await;
+    ground.plant(&orphan, encode(&set(1)), left).await;
+    // A set without claims lives shorter.
+    ground.plant(&nobody, Vec::new(), left).await;
+    ground.block(&blocked).await;
+    let expected = BTreeMap::from([
+        (EntryDrift::Unreadable, 2),
+        (EntryDrift::Stale, 4),
+        (EntryDrift::Orphan, 1),
+        (EntryDrift::Lasting, 2),
+        (EntryDrift::Blocked, 1),
+    ]);
+    let found = look(&ground, &mapping, 0).await;
+    assert!(found.is_complete() && found.repaired == 0, "{found:?}");
+    assert_eq!(found.drift, expected, "nothing was removed");
+
+    let found = look(&ground, &mapping, 100).await;
+    assert!(found.is_complete() && found.repaired == 10, "{found:?}");
+    assert_eq!(found.drift, expected);
+    let wrong = [empty, part, other, swapped, lasting, longer, damaged, nobody, blocked, orphan];
+    for code in codes.iter().chain(&wrong) {
+        let left = if wrong.contains(code) { None } else { Some(set(1)) };
+        assert_eq!(cached(ground.cache(), code).await, left, "{code:?}");
+    }
+    let clean = look(&ground, &mapping, 100).await;
+    assert!(clean.is_complete() && clean.found() == 0, "{clean:?}");
+}
+
+async fn more_drift_than_may_be_removed_is_told_and_stays(ground: impl Ground) {
+    let codes = codes(50);
+    let mapping = filled(&ground, &codes).await;
+    for code in &codes {
+        ground.plant(code, encode(&set(7)), Some(Duration::from_secs(600))).await;
+    }
+    let found = look(&ground, &mapping, 20).await;
+    assert!(found.is_complete() && found.found() == 50 && found.repaired <= 20, "{found:?}");
+    let found = look(&ground, &mapping, 50).await;
+    assert!(found.is_complete() && found.found() >= 30 && found.repaired == found.found(), "{found:?}");
+}
+
+async fn what_waits_for_its_drain_is_no_drift(ground: impl Ground) {
+    let codes = codes(20);
+    let mapping = filled(&ground, &codes).await;
+    let incarnation = ground.cache().incarnation().await.unwrap();
+    let flush = mapping.flush(vec![(codes[3].clone(), set(2))]);
+    let drain = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        ground.cache().invalidate(&codes[3..4]).await.unwrap();
+        mapping.drained(&[flush], &incarnation).await.unwrap();
+    };
+    let (found, ()) = tokio::join!(look(&ground, &mapping, 100), drain);
+    assert!(found.is_complete() && found.found() == 0 && found.in_flight == 1, "{found:?}");
+}
+
+async fn a_cache_that_is_not_believed_is_not_judged(ground: impl Ground) {
+    let codes = codes(20);
+    let mapping = filled(&ground, &codes).await;
+    ground.plant(&codes[3], encode(&set(7)), Some(LONG)).await;
+    mapping.flush_without_cache(vec![(codes[5].clone(), set(2))]);
+    let found = look(&ground, &mapping, 100).await;
+    assert!(!found.is_complete() && found.found() == 0 && found.fault.is_some(), "{found:?}");
+    assert_eq!(cached(ground.cache(), &codes[3]).await, Some(set(7)));
+}
