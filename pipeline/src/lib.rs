@@ -15,4 +15,5 @@ pub mod ports;
 pub mod projections;
 pub mod reconcile;
 pub mod supervise;
+pub mod throttle;
 pub mod wall_clock;

@@ -19,6 +19,7 @@ pub const LANE_FLUSHES: &str = "anabranch_lane_flushes_total";
 pub const LANE_FLUSH_SECONDS: &str = "anabranch_lane_flush_seconds";
 pub const REFRESH_ROWS: &str = "anabranch_refresh_rows_total";
 pub const REFRESH_TABLES_LEFT: &str = "anabranch_refresh_tables_left";
+pub const REFRESH_SECONDS_LEFT: &str = "anabranch_refresh_seconds_left";
 pub const ROW_DEFECTS: &str = "anabranch_row_defects_total";
 pub const LOOKUP_READINGS: &str = "anabranch_lookup_readings_total";
 pub const HTTP_REQUEST_SECONDS: &str = "anabranch_http_request_seconds";
@@ -101,6 +102,10 @@ pub fn describe() {
     describe_gauge!(
         REFRESH_TABLES_LEFT,
         "Tables of the source that a refresh has not finished, by projection, target, source, lane"
+    );
+    describe_gauge!(
+        REFRESH_SECONDS_LEFT,
+        "How long those will take if each takes as long as the ones before, by projection, target, source, lane"
     );
     describe_gauge!(
         CACHE_DELAY,

@@ -218,5 +218,6 @@ pub fn limits(batch_bytes: usize, flush_rows: usize, keep_interval: Duration) ->
         retry_budget: Duration::from_secs(1),
         shutdown: Duration::from_secs(1),
         direct_feeds: number(DIRECT_FEEDS),
+        refresh_rows_per_second: None,
     }
 }

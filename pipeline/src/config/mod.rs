@@ -221,6 +221,8 @@ pub struct Limits {
     pub statement_rows: NonZeroUsize,
     /// Direct feeds of one source in one process.
     pub direct_feeds: NonZeroUsize,
+    /// Source rows that a lane reads at most in a refresh; `None` = as fast as it can.
+    pub refresh_rows_per_second: Option<NonZeroU64>,
     pub mark_interval: Duration,
     /// A quiet stream gets a mark this often, so that `log.max_age` never empties it.
     pub keep_interval: Duration,

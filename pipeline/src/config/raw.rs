@@ -51,6 +51,9 @@ const MESSAGE_BYTES_MAX: NonZeroUsize = NonZeroUsize::new(64 * 1024 * 1024).expe
 const RETENTION_MIN_SECONDS: u64 = 3 * 24 * 3600;
 /// The lanes of two projections at once; each is one more replica to the source.
 const DIRECT_FEEDS: NonZeroUsize = NonZeroUsize::new(4).expect("not zero");
+/// A lane then reads a hundred million rows in three hours, at a few percent of what servers can do; each part is small
+/// enough that changes hardly wait for it.
+const REFRESH_ROWS_PER_SECOND: u64 = 10_000;
 /// Rather unlikely to be taken: 0xA7A0 and the source's place in the file, each with room for its lanes.
 const REPLICA_SERVER_ID_BASE: u32 = 0xA7A0_0000;
 
@@ -110,6 +113,7 @@ struct Limits {
     flush_rows: Option<NonZeroUsize>,
     statement_rows: Option<NonZeroUsize>,
     direct_feeds: Option<NonZeroUsize>,
+    refresh_rows_per_second: Option<u64>,
     mark_interval_ms: Option<NonZeroU64>,
     heartbeat_ms: Option<NonZeroU64>,
     retry_budget_seconds: Option<NonZeroU64>,
@@ -242,6 +246,9 @@ impl Limits {
             flush_rows: self.flush_rows.unwrap_or(FLUSH_ROWS),
             statement_rows: self.statement_rows.unwrap_or(STATEMENT_ROWS),
             direct_feeds: self.direct_feeds.unwrap_or(DIRECT_FEEDS),
+            refresh_rows_per_second: NonZeroU64::new(
+                self.refresh_rows_per_second.unwrap_or(REFRESH_ROWS_PER_SECOND),
+            ),
             mark_interval: millis(self.mark_interval_ms, MARK_INTERVAL_MS),
             keep_interval: max_age / MARKS_WITHIN_MAX_AGE,
             heartbeat: millis(self.heartbeat_ms, HEARTBEAT_MS),

@@ -32,6 +32,7 @@ use crate::error::{Class, Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
 use crate::ports::{Chunk, LaneStore, RowSource};
+use crate::throttle::Throttle;
 
 /// Before a chunk that was thrown away is read again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -77,7 +78,9 @@ pub(super) struct Refresher<'a, S> {
     source: &'a S,
     entity: Entity,
     source_column: usize,
-    rows: NonZeroUsize,
+    throttle: Throttle,
+    /// Rows of the chunk that is being read, at most.
+    asked: usize,
     phase: Phase<'a>,
     /// Those of the entity, in the order of shard ids.
     tables: Option<Vec<TableIdentity<'static>>>,
@@ -101,7 +104,11 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             source: lane.source,
             entity: lane.entity,
             source_column: lane.source_column,
-            rows: NonZeroUsize::new(rows).unwrap_or(NonZeroUsize::MIN),
+            throttle: Throttle::new(
+                lane.limits.refresh_rows_per_second,
+                NonZeroUsize::new(rows).unwrap_or(NonZeroUsize::MIN),
+            ),
+            asked: 0,
             phase: Phase::Resting,
             tables: None,
             notes: Notes::default(),
@@ -122,6 +129,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 return std::future::pending().await;
             }
             tokio::time::sleep_until(self.not_before).await;
+            self.throttle.ready().await;
             self.phase = self.next(refresh, progress);
             if let Phase::Waiting(_) = self.phase {
                 return;
@@ -133,7 +141,11 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 self.tables = Some(tables);
                 Phase::Resting
             }),
-            Phase::Reading(reading) => reading.await.map(|chunk| Phase::Waiting(Step::Chunk(chunk))),
+            Phase::Reading(reading) => reading.await.map(|chunk| {
+                let asked = std::mem::take(&mut self.asked);
+                self.throttle.give_back(asked.saturating_sub(usize::try_from(chunk.rows).unwrap_or(asked)));
+                Phase::Waiting(Step::Chunk(chunk))
+            }),
             Phase::Resting | Phase::Waiting(_) => return std::future::pending().await,
         };
         self.phase = match outcome {
@@ -149,8 +161,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     fn next(&mut self, refresh: &Refresh, progress: &Progress) -> Phase<'a> {
         let source = self.source;
         let Some(tables) = &self.tables else { return Phase::Listing(source.tables().boxed()) };
-        self.meters.tables.set(tables.iter().filter(|table| refresh.wants(table.shard)).count() as f64);
-        let (rows, epoch, floor) = (self.rows, progress.position.epoch(), progress.highest_change);
+        let left = tables.iter().filter(|table| refresh.wants(table.shard)).count();
+        self.meters.left(left);
+        let (epoch, floor) = (progress.position.epoch(), progress.highest_change);
         if let Some(of_table) = refresh.keys() {
             let Some((shard, keys)) = of_table else { return Phase::Waiting(Step::Finished) };
             let known = tables.iter().find(|table| table.shard == shard);
@@ -171,6 +184,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             },
         };
         self.notes = Notes { shard: Some(table.shard), floor, ..Notes::default() };
+        let rows = self.throttle.take();
+        self.asked = rows.get();
         Phase::Reading(async move { source.chunk(&table, after.as_ref(), rows, epoch).await }.boxed())
     }
 
@@ -401,6 +416,9 @@ impl Notes {
 struct Meters {
     rows: Counter,
     tables: Gauge,
+    seconds: Gauge,
+    /// Tables that were left when this attempt began with them, and when that was.
+    began: Option<(usize, Instant)>,
 }
 
 impl Meters {
@@ -409,6 +427,20 @@ impl Meters {
         Self {
             rows: counter!(names::REFRESH_ROWS, &labels),
             tables: gauge!(names::REFRESH_TABLES_LEFT, &labels),
+            seconds: gauge!(names::REFRESH_SECONDS_LEFT, &labels),
+            began: None,
+        }
+    }
+
+    /// The tables before took as long as those that are left will.
+    fn left(&mut self, tables: usize) {
+        self.tables.set(tables as f64);
+        let (first, began) = match self.began {
+            Some(began) if began.0 >= tables => began,
+            _ => *self.began.insert((tables, Instant::now())),
+        };
+        if first > tables {
+            self.seconds.set(began.elapsed().as_secs_f64() * tables as f64 / (first - tables) as f64);
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Only progress rows are written. The daemon that runs the lanes notices and reads the tables beside its feed; a daemon
 //! that starts later does. `status` shows how far it is.
 
+use std::num::NonZeroU64;
+
 use anabranch_pipeline::deliver::{Cell, LaneId, Scope, request_refresh};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::change::Entity;
@@ -47,10 +49,11 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let lanes = arguments.selection.lanes(&wiring, Code::RefreshRefused).map_err(one)?;
     block_on(async {
         let scope = scope(&wiring, &lanes, arguments).await.map_err(one)?;
+        let rate = wiring.config().limits.refresh_rows_per_second;
         let mut faults = Vec::new();
         for id in &lanes {
             match ask(&wiring, id, scope.clone()).await {
-                Ok(()) => _ = output::line(&text(id, arguments)),
+                Ok(()) => _ = output::line(&text(id, arguments, rate)),
                 Err(fault) => faults.push(fault),
             }
         }
@@ -96,14 +99,15 @@ async fn ask(wiring: &Wiring, id: &LaneId, scope: Scope) -> Result<(), Fault> {
     request_refresh(id, &mut wiring.lane(id)?, scope).await.map(drop)
 }
 
-fn text(id: &LaneId, arguments: &Arguments) -> String {
+fn text(id: &LaneId, arguments: &Arguments, rate: Option<NonZeroU64>) -> String {
     let (table, keys) = (arguments.table.as_deref(), arguments.keys.len());
     match arguments.json {
         true => output::json(&Asked { lane: id.to_string(), table, keys }),
         false => {
             let table = table.unwrap_or("all tables of its source");
             let keys = if keys == 0 { String::new() } else { format!("{keys} keys of ") };
-            format!("lane {id} refreshes {keys}{table}")
+            let rate = rate.map_or(String::new(), |rate| format!(", at most {rate} rows/s"));
+            format!("lane {id} refreshes {keys}{table}{rate}")
         }
     }
 }

@@ -1,0 +1,98 @@
+//! How fast rows may be read beside what is more urgent: a bucket that fills at a rate.
+//!
+//! Who waited long for something else finds more in it, up to its size, so a rate is kept also where each part takes its
+//! time. It never fills so little that a part costs more than its rows.
+
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// What is taken at once holds at least the rows of this time: shorter parts cost more than their rows, and longer ones
+/// keep what is urgent waiting.
+const PART: Duration = Duration::from_millis(50);
+
+/// Rows that may be read now. Without a rate, as many as are wanted at once.
+#[derive(Debug)]
+pub struct Throttle {
+    rate: Option<NonZeroU64>,
+    most: NonZeroUsize,
+    /// What was in it, and when.
+    rows: f64,
+    counted_at: Instant,
+}
+
+impl Throttle {
+    /// `most`: what is ever taken at once.
+    pub fn new(rows_per_second: Option<NonZeroU64>, most: NonZeroUsize) -> Self {
+        Self { rate: rows_per_second, most, rows: 0.0, counted_at: Instant::now() }
+    }
+
+    /// Waits until a part may be taken. Cancel safe: nothing is taken.
+    pub async fn ready(&self) {
+        let Some(rate) = self.rate else { return };
+        let missing = self.part(rate) - self.rows;
+        tokio::time::sleep_until(
+            self.counted_at + Duration::from_secs_f64((missing / rate.get() as f64).max(0.0)),
+        )
+        .await;
+    }
+
+    /// Takes what there is; of one that is not ready, a part all the same.
+    pub fn take(&mut self) -> NonZeroUsize {
+        let Some(rate) = self.rate else { return self.most };
+        let filled = self.counted_at.elapsed().as_secs_f64() * rate.get() as f64;
+        let rows = (self.rows + filled).min(self.most.get() as f64);
+        let taken = NonZeroUsize::new(rows.max(self.part(rate)) as usize).unwrap_or(NonZeroUsize::MIN);
+        (self.rows, self.counted_at) = (rows - taken.get() as f64, Instant::now());
+        taken
+    }
+
+    /// Fewer rows were there.
+    pub fn give_back(&mut self, rows: usize) {
+        self.rows += rows as f64;
+    }
+
+    fn part(&self, rate: NonZeroU64) -> f64 {
+        (rate.get() as f64 * PART.as_secs_f64()).clamp(1.0, self.most.get() as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn throttle(rate: u64, most: usize) -> Throttle {
+        Throttle::new(NonZeroU64::new(rate), NonZeroUsize::new(most).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rate_is_kept_whatever_each_part_takes() {
+        for (rate, pause_ms) in [(1_000, 0), (1_000, 300), (20_000, 7), (3, 0)] {
+            let (mut throttle, began, mut taken) = (throttle(rate, 20_000), Instant::now(), 0);
+            while began.elapsed() < Duration::from_secs(20) {
+                throttle.ready().await;
+                let rows = throttle.take().get();
+                // Half of a part was not there.
+                throttle.give_back(rows / 2);
+                taken += rows - rows / 2;
+                tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+            }
+            let expected = rate as f64 * 20.0;
+            assert!((taken as f64 - expected).abs() <= expected * 0.05 + 1.0, "{taken} of {expected}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waited_long_takes_no_more_than_the_most_and_without_a_rate_nobody_waits() {
+        let mut slow = throttle(1_000, 500);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(slow.take().get(), 500);
+        let (mut free, began) = (throttle(0, 500), Instant::now());
+        for _ in 0..100 {
+            free.ready().await;
+            assert_eq!(free.take().get(), 500);
+        }
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+}
