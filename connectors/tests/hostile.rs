@@ -154,6 +154,7 @@ impl Ground {
             tables: TablePattern::parse("user_f{db}.t{table}").unwrap(),
             columns: vec!["user_id".to_owned(), "birthday".to_owned()],
             rule: None,
+            sharding_column: None,
         };
         let config = SourceConfig {
             name: "source-a".to_owned(),
@@ -161,6 +162,7 @@ impl Ground {
             ca_file: None,
             replica_server_id: NonZeroU32::MIN,
             start: Entry::Earliest,
+            replica: None,
             generation: 0,
             entities: vec![Entity::User],
             retention_min: Duration::ZERO,

@@ -133,6 +133,7 @@ impl Database {
             tables: TablePattern::parse(&format!("{}{{db}}.t{{table}}", self.prefix)).unwrap(),
             columns: vec!["user_id".to_owned(), "birthday".to_owned()],
             rule: None,
+            sharding_column: None,
         }
     }
 
@@ -144,6 +145,7 @@ impl Database {
             ca_file: Some(self.ca_file()),
             replica_server_id: NonZeroU32::new(NEXT.fetch_add(1, Ordering::Relaxed)).unwrap(),
             start: Entry::Earliest,
+            replica: None,
             generation: 0,
             entities: vec![Entity::User],
             retention_min: Duration::ZERO,

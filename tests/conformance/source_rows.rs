@@ -30,6 +30,7 @@ fn source_of(database: &Database, entity: Entity) -> MysqlSource {
         tables: TablePattern::parse(&format!("{}{{db}}.t{{table}}", database.prefix)).unwrap(),
         columns: entity.fields().iter().map(|field| (*field).to_owned()).collect(),
         rule: None,
+        sharding_column: None,
     };
     MysqlSource::new(&config, &[entity], Duration::from_secs(2))
 }

@@ -79,17 +79,35 @@ async fn a_night_finds_what_is_wrong_beside_the_changes_and_repairs_it() {
     }
     installation.expect_equal().await;
 
+    // A user in two tables, of which one is not his: the stores follow the tables, and the night says where they are wrong.
+    assert_eq!(store(&report, "birthday")["placement"]["misplaced"], serde_json::json!({}), "{report}");
+    installation
+        .execute(
+            &installation.configuration.sources[0],
+            "INSERT INTO user_00.user_000 (user_id, user_name, birthday) \
+             SELECT user_id, user_name, '1990-01-01' FROM user_01.user_000 ORDER BY user_id LIMIT 1",
+        )
+        .await;
+    installation.expect_equal().await;
+    let (_, report) = night(&installation, &[]).await;
+    assert_eq!(report["verdict"], "clean", "{report}");
+    let placement = &store(&report, "birthday")["placement"];
+    assert_eq!(placement["misplaced"], serde_json::json!({"user_00.user_000": 1}), "{placement}");
+    assert_eq!(
+        placement["doubles"][0]["tables"],
+        serde_json::json!(["user_00.user_000", "user_01.user_000"])
+    );
+    assert_eq!(placement["share_of_keys"], 1.0);
+
     // The history: what was shown, and that nobody has changed it.
     let shown = installation.command(&["reconcile", "show", "--json"]).await.expect_success().json();
     assert_eq!(shown, report);
     let status = installation.command(&["reconcile", "status", "--json"]).await.expect_success().json();
     assert_eq!(status["underway"], Json::Null);
     assert_eq!(status["nights"][0]["id"], report["id"]);
-    assert_eq!(status["nights"].as_array().unwrap().len(), 2);
+    assert_eq!(status["nights"].as_array().unwrap().len(), 3);
     installation.command(&["reconcile", "verify"]).await.expect_success();
-    installation
-        .execute(&target, "UPDATE anabranch.nights SET report = REPLACE(report, 'repaired', 'clean')")
-        .await;
+    installation.execute(&target, "UPDATE anabranch.nights SET report = REPLACE(report, '0', '1')").await;
     let broken = installation.command(&["reconcile", "verify"]).await;
     assert!(broken.exit_code == 1 && broken.stderr.contains("history-broken"), "{broken:?}");
 }
@@ -98,7 +116,7 @@ async fn a_night_finds_what_is_wrong_beside_the_changes_and_repairs_it() {
 async fn nothing_is_called_clean_that_was_not_read() {
     let (installation, mut workloads, daemon) = filled(1_000).await;
     let incomplete = async |why: &str| {
-        let (ended, report) = night(&installation, &["--projection", "birthday"]).await;
+        let (ended, report) = night(&installation, &["--store", "birthday"]).await;
         assert_eq!((ended.exit_code, &report["verdict"]), (3, &Json::from("incomplete")), "{report}");
         assert!(report.to_string().contains(why), "{why} is not in {report}");
         report
@@ -127,7 +145,7 @@ async fn nothing_is_called_clean_that_was_not_read() {
     assert_eq!(store(&report, "birthday")["repaired"], 0);
     let _daemon = installation.run();
     installation.drained().await;
-    let (_, report) = night(&installation, &["--projection", "birthday"]).await;
+    let (_, report) = night(&installation, &["--store", "birthday"]).await;
     assert_eq!(report["verdict"], "repaired", "{report}");
     installation.expect_equal().await;
 }
@@ -150,7 +168,7 @@ async fn an_empty_source_does_not_empty_the_stores_and_an_empty_store_is_filled_
             ),
         )
         .await;
-    let (ended, report) = night(&installation, &["--projection", "birthday"]).await;
+    let (ended, report) = night(&installation, &["--store", "birthday"]).await;
     assert_eq!((ended.exit_code, &report["verdict"]), (1, &Json::from("failed")), "{report}");
     assert_eq!(store(&report, "birthday")["is_gate_closed"], true);
     assert_eq!(rows().await, before, "nothing was taken away");
@@ -163,7 +181,7 @@ async fn an_empty_source_does_not_empty_the_stores_and_an_empty_store_is_filled_
             ),
         )
         .await;
-    let (_, report) = night(&installation, &["--projection", "birthday"]).await;
+    let (_, report) = night(&installation, &["--store", "birthday"]).await;
     assert_eq!(report["verdict"], "clean", "{report}");
 
     // The other way round.

@@ -73,7 +73,8 @@ fn the_example_of_serial_codes_passes_the_offline_check() {
 #[test]
 fn the_examples_show_every_default_as_it_is() {
     // Each commented key, taken literally, must parse and change nothing; these have no default.
-    const WITHOUT_DEFAULT: [&str; 4] = ["ca_file", "tokens", "schedule", "signing_key"];
+    const WITHOUT_DEFAULT: [&str; 6] =
+        ["ca_file", "tokens", "schedule", "signing_key", "sharding_column", "replica_"];
     for example in [EXAMPLE, SERIAL_CODES] {
         let active: String = example
             .lines()

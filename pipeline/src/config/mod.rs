@@ -73,6 +73,24 @@ pub struct EntityConfig {
     pub columns: Vec<String>,
     /// Where the application puts a row; capture does not depend on it.
     pub rule: Option<ShardingRule>,
+    /// The column that the rule reads; nothing but the placement audit does.
+    pub sharding_column: Option<String>,
+}
+
+impl EntityConfig {
+    /// Where the rule's key stands in a row of captured columns, or behind them; `None` = it is not known.
+    pub fn sharding_field(&self) -> Option<usize> {
+        let column = self.sharding_column.as_ref()?;
+        Some(self.columns.iter().position(|known| known == column).unwrap_or(self.columns.len()))
+    }
+
+    /// The same with the rule's key among its columns.
+    #[must_use]
+    pub fn with_sharding_column(mut self) -> Self {
+        let is_behind = self.sharding_field() == Some(self.columns.len());
+        self.columns.extend(self.sharding_column.clone().filter(|_| is_behind));
+        self
+    }
 }
 
 /// Replication server ids of one source: its reader's and those of direct feeds.
@@ -88,6 +106,8 @@ pub struct SourceConfig {
     pub replica_server_id: NonZeroU32,
     /// Where a source without any log begins.
     pub start: Entry,
+    /// A replica that nights read whole tables from, and its CA; single rows are asked of the server itself.
+    pub replica: Option<(ServerUrl, Option<PathBuf>)>,
     /// Owner generation of its tables (part of the shard id).
     pub generation: u32,
     pub entities: Vec<Entity>,

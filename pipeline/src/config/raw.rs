@@ -128,6 +128,7 @@ struct EntityTables {
     #[serde(default)]
     columns: BTreeMap<String, String>,
     rule: Option<ShardingRule>,
+    sharding_column: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -138,6 +139,8 @@ struct Source {
     ca_file: Option<Expanded>,
     replica_server_id: Option<NonZeroU32>,
     start: Option<String>,
+    replica_url: Option<ServerUrl>,
+    replica_ca_file: Option<Expanded>,
     #[serde(default)]
     generation: u32,
     entities: Option<Vec<Entity>>,
@@ -294,7 +297,7 @@ impl EntityTables {
         let tables = TablePattern::parse(&self.tables)
             .map_err(|error| problems.add("entities.tables", error.to_string(), "a pattern"))
             .ok()?;
-        let columns = self
+        let columns: Vec<String> = self
             .entity
             .fields()
             .iter()
@@ -313,7 +316,10 @@ impl EntityTables {
                 "both at least 1",
             );
         }
-        Some(super::EntityConfig { entity: self.entity, tables, columns, rule: self.rule })
+        // A device's rule reads its uuid, which is captured; a user's reads the name, which is not.
+        let uuid = (self.entity == Entity::SerialCode).then(|| columns[0].clone());
+        let sharding_column = self.sharding_column.or(uuid);
+        Some(super::EntityConfig { entity: self.entity, tables, columns, rule: self.rule, sharding_column })
     }
 }
 
@@ -340,6 +346,10 @@ impl Source {
                 "the name of an [[entities]] entry",
             );
         }
+        if self.replica_url.as_ref().is_some_and(|url| url.scheme() != "mysql") {
+            problems.add("sources.replica_url", "another scheme".to_owned(), "mysql://");
+        }
+        let replica = self.replica_url.map(|url| (url, path(self.replica_ca_file)));
         let base = NonZeroU32::new(REPLICA_SERVER_ID_BASE + index as u32 * REPLICA_SERVER_IDS)
             .expect("the base is not zero");
         Some(super::SourceConfig {
@@ -348,6 +358,7 @@ impl Source {
             ca_file: path(self.ca_file),
             replica_server_id: self.replica_server_id.unwrap_or(base),
             start,
+            replica,
             generation: self.generation,
             entities,
             retention_min: Duration::from_secs(self.retention_min_seconds.unwrap_or(RETENTION_MIN_SECONDS)),

@@ -8,12 +8,15 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
+use anabranch_schemas::lsn::FIRST_EPOCH;
 use anabranch_schemas::shard::ShardId;
+use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::candidates::{Candidates, SourceKey, Window};
+use super::placement::Double;
 use super::recheck::{Judged, Patience, Recheck, Verdict};
 use super::repair::repair;
 use super::report::{Drifted, Mode, StoreReport};
@@ -103,6 +106,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
             state.next = None;
             return checkpoint.store(state).await;
         };
+        let begun_anew = state.next == ShardId::from_u64(0);
         while let Some(next) = state.next {
             let began = Instant::now();
             let unit = cut(&tables, next, state);
@@ -122,7 +126,43 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
             checkpoint.store(state).await?;
             failpoints::reach("night-after-checkpoint").await;
         }
+        self.place(&tables, begun_anew, &mut state.report).await;
         Ok(())
+    }
+
+    /// What was seen of placement; what stands twice is read once more, as a row may have moved meanwhile.
+    async fn place(
+        &self,
+        tables: &BTreeMap<ShardId, SourceTable>,
+        begun_anew: bool,
+        report: &mut StoreReport,
+    ) {
+        let Some(audit) = &self.sides.audit else { return };
+        let mut placement = audit.placement();
+        if !begun_anew {
+            placement
+                .not_audited
+                .push("the night was cut off: only rows behind that place were compared".to_owned());
+            placement.share_of_keys = 0.0;
+        }
+        for (key, first) in audit.doubles() {
+            let other = SourceKey { shard: first, key: key.key.clone() };
+            let (Some(table), Some(first)) = (tables.get(&key.shard), tables.get(&first)) else { continue };
+            let stands = [(table, &key), (first, &other)].map(|(table, key)| self.stands(table, key));
+            if join_all(stands).await == [true, true] {
+                let key_hash = (self.hash_key)(table, &key);
+                let names = [table, first].map(|table| table.name());
+                placement.doubles.push(Double { key_hash, tables: names });
+            }
+        }
+        report.placement = Some(placement);
+    }
+
+    async fn stands(&self, table: &SourceTable, key: &SourceKey) -> bool {
+        let Some(source) = self.sides.primaries.get(&table.source) else { return false };
+        let keys = [key.key.clone()];
+        let read = again(|| source.rows(&table.identity, &keys, FIRST_EPOCH)).await;
+        read.is_ok_and(|chunk| chunk.rows > 0)
     }
 
     /// Every captured table of the projection; `None` when a source does not tell: then rows of tables that are not known
@@ -239,9 +279,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
         for (key, (verdict, of_key)) in judged.verdicts {
             report.count(verdict, 1);
             if let (true, Some(table)) = (verdict.is_drift(), tables.get(&key.shard)) {
-                let name = format!("{}.{}", table.identity.database, table.identity.table);
                 let key_hash = (self.hash_key)(table, &key);
-                report.list(Drifted { source: table.source.clone(), table: name, verdict, key_hash });
+                report.list(Drifted { source: table.source.clone(), table: table.name(), verdict, key_hash });
                 wrong.keys.insert(key, of_key);
             }
         }

@@ -23,6 +23,7 @@ use super::candidates::{SourceKey, Window};
 use super::scan::{Sides, SourceTable, again};
 use crate::deliver::{Cell, CellRef, Claimed, LaneId, Progress, Scope};
 use crate::error::{Code, Fault};
+use crate::lookup::EntryDrift;
 use crate::ports::{Chunk, DerivedRows, Lanes, RowSource, Sought};
 
 /// Looks at one candidate until it holds still; then it is hot, and left to the next night.
@@ -50,6 +51,10 @@ pub enum Verdict {
     WrongPartition,
     /// Rows stand where they should, and where they should not too.
     InTwoPartitions,
+    /// An entry of a cache that lives for ever, or longer than is configured.
+    Lasting,
+    /// A code that nobody can fill in a cache any more.
+    Blocked,
     /// All is well: the change was on its way while the sides were read.
     InFlight,
     /// It changed at each look.
@@ -71,9 +76,22 @@ impl Verdict {
             Self::Orphan => "orphan",
             Self::WrongPartition => "wrong_partition",
             Self::InTwoPartitions => "in_two_partitions",
+            Self::Lasting => "lasting",
+            Self::Blocked => "blocked",
             Self::InFlight => "in_flight",
             Self::Hot => "hot",
             Self::Unreadable => "unreadable",
+        }
+    }
+}
+
+impl From<EntryDrift> for Verdict {
+    fn from(drift: EntryDrift) -> Self {
+        match drift {
+            EntryDrift::Stale | EntryDrift::Unreadable => Self::Stale,
+            EntryDrift::Orphan => Self::Orphan,
+            EntryDrift::Lasting => Self::Lasting,
+            EntryDrift::Blocked => Self::Blocked,
         }
     }
 }

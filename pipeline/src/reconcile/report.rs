@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::placement::Placement;
 use super::recheck::Verdict;
 
 /// Drifted source rows that a report lists one by one; it goes through a message of 1 MB on its way.
@@ -77,6 +78,8 @@ pub struct StoreReport {
     pub is_drift_cut: bool,
     /// More differs than may be repaired without being asked.
     pub is_gate_closed: bool,
+    /// Where source rows stand, seen once for each kind of rows.
+    pub placement: Option<Placement>,
     /// What could not be read or decided.
     pub incomplete: Vec<String>,
     pub seconds: f64,

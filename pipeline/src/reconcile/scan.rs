@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 
 use super::candidates::Candidates;
 use super::element::{ElementShape, Elements, sum_place};
+use super::placement::Audit;
 use super::sketch::Sketch;
 use crate::deliver::Claimed;
 use crate::error::{Class, Code, Fault};
@@ -47,6 +48,8 @@ pub struct Sides<S, D> {
     pub primaries: BTreeMap<String, Arc<S>>,
     /// In the order of the projection's targets.
     pub targets: Vec<Arc<D>>,
+    /// Where source rows stand is looked at in the same reading.
+    pub audit: Option<Audit>,
 }
 
 /// A range of shards, and the source tables whose shards lie in it.
@@ -61,6 +64,13 @@ pub struct Unit {
 pub struct SourceTable {
     pub source: String,
     pub identity: TableIdentity<'static>,
+}
+
+impl SourceTable {
+    /// `database.table`.
+    pub fn name(&self) -> String {
+        format!("{}.{}", self.identity.database, self.identity.table)
+    }
 }
 
 /// What a scan has found.
@@ -107,8 +117,9 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
     pub async fn scan(&self, unit: &Unit, seed: u64, memory: usize) -> Result<Scanned, Unscanned> {
         // A half is for what is listed.
         let whole = (memory / 2).max(1);
-        for bytes in [FIRST_BYTES.min(whole), whole] {
-            if let Some(scanned) = self.read(unit, seed, bytes, Slice { number: 0, of: 1 }).await? {
+        let all = Slice { number: 0, of: 1 };
+        for (bytes, audit) in [(FIRST_BYTES.min(whole), self.audit.as_ref()), (whole, None)] {
+            if let Some(scanned) = self.read(unit, seed, bytes, all, audit).await? {
                 return Ok(scanned);
             }
         }
@@ -131,7 +142,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
     ) -> Result<Option<Scanned>, Unscanned> {
         let mut all: Option<Scanned> = None;
         for number in 0..of {
-            let Some(mut scanned) = self.read(unit, seed, bytes, Slice { number, of }).await? else {
+            let Some(mut scanned) = self.read(unit, seed, bytes, Slice { number, of }, None).await? else {
                 return Ok(None);
             };
             match &mut all {
@@ -153,6 +164,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
         seed: u64,
         bytes: usize,
         slice: Slice,
+        audit: Option<&Audit>,
     ) -> Result<Option<Scanned>, Unscanned> {
         let shape = shape(&self.projection);
         let board = Arc::new(Mutex::new(Board {
@@ -178,7 +190,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
         for (name, source) in &self.sources {
             let of_source = unit.tables.values().filter(|table| table.source == *name);
             let tables: Vec<_> = of_source.map(|table| table.identity.clone()).collect();
-            readings.spawn(read_source(Arc::clone(source), tables, self.projection.clone(), desk()));
+            let audit = audit.cloned();
+            readings.spawn(read_source(Arc::clone(source), tables, self.projection.clone(), audit, desk()));
         }
         for (target, place) in self.targets.iter().zip(0u32..) {
             let tables = self.projection.target_tables(place).map(|(table, _)| table).collect();
@@ -310,9 +323,11 @@ async fn read_source<S: RowSource>(
     source: Arc<S>,
     tables: Vec<TableIdentity<'static>>,
     projection: Projection,
+    audit: Option<Audit>,
     mut desk: Desk,
 ) -> Result<(), Unscanned> {
     for table in tables {
+        let mut placement = audit.as_ref().map(|audit| audit.reading(&table));
         let unread = |fault| Unscanned::Unread { shard: Some(table.shard), fault: Box::new(fault) };
         let mut after = None;
         loop {
@@ -322,7 +337,13 @@ async fn read_source<S: RowSource>(
             while let Some(change) = changes.next().map_err(|error| unread(broken(&table, error)))? {
                 if let Action::Insert { after } = &change.action {
                     projection.claims(&table, after, |row| desk.put(&row));
+                    if let Some(placement) = &mut placement {
+                        placement.row(after);
+                    }
                 }
+            }
+            if let Some(placement) = &mut placement {
+                placement.hand_over();
             }
             desk.hand_over(Side::Source, chunk.rows);
             after = chunk.next;

@@ -325,6 +325,7 @@ mod tests {
                 tables: TablePattern::parse(&pattern).unwrap(),
                 columns: vec!["id".to_owned(), "birthday".to_owned()],
                 rule: None,
+                sharding_column: None,
             };
             let config = SourceConfig {
                 name: "source-a".to_owned(),
@@ -334,6 +335,7 @@ mod tests {
                 start: Entry::Earliest,
                 generation: 0,
                 entities: vec![Entity::User],
+                replica: None,
                 retention_min: Duration::ZERO,
             };
             let mut tables = CapturedTables::new(&config, &[entity]);

@@ -182,6 +182,9 @@ fn entities(topology: &Topology) -> String {
             )
             .expect("writing to a String cannot fail");
         }
+        if topology.entity == Entity::User {
+            text.push_str("sharding_column = \"user_name\"\n");
+        }
     }
     text
 }

@@ -5,7 +5,9 @@
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::History;
-use anabranch_pipeline::reconcile::{Mode, NightReport, Outcome as Verdict, PastNight, Seal, StoreReport};
+use anabranch_pipeline::reconcile::{
+    Mode, NightReport, Outcome as Verdict, PastNight, Placement, Seal, StoreReport,
+};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -32,9 +34,9 @@ pub struct Arguments {
     /// Do it now, in this process; goes on with a night that was cut off
     #[arg(long)]
     now: bool,
-    /// Only this projection; may be repeated
-    #[arg(long = "projection", value_name = "NAME")]
-    projections: Vec<String>,
+    /// Only this projection, or cache/NAME; may be repeated
+    #[arg(long = "store", value_name = "NAME")]
+    stores: Vec<String>,
     /// What is done about drift. Default: as configured
     #[arg(long, value_enum)]
     mode: Option<ModeArgument>,
@@ -99,7 +101,7 @@ async fn now(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
             ModeArgument::Report => Mode::Report,
             ModeArgument::Repair => Mode::Repair,
         }),
-        stores: arguments.projections.clone(),
+        stores: arguments.stores.clone(),
         is_gate_open: arguments.open_gate,
     };
     let cancel = CancellationToken::new();
@@ -160,6 +162,7 @@ fn print_store(store: &StoreReport) {
         ),
     ];
     lines.iter().for_each(|line| _ = output::line(line));
+    store.placement.iter().for_each(print_placement);
     for why in &store.incomplete {
         _ = output::line(&format!("  missing    {why}"));
     }
@@ -167,6 +170,31 @@ fn print_store(store: &StoreReport) {
         _ = output::line(
             "  gate       more differs than may be repaired unasked: look first; then --open-gate, or `anabranch refresh`",
         );
+    }
+}
+
+fn print_placement(placement: &Placement) {
+    let Placement { rows, undecided, misplaced, share_of_keys, doubles, unreachable, not_audited } =
+        placement;
+    let elsewhere: u64 = misplaced.values().sum();
+    _ = output::line(&format!(
+        "  placement  {rows} rows, {elsewhere} belong into another table, {undecided} have no place; {} keys in two tables \
+         ({:.0} % of keys looked for)",
+        doubles.len(),
+        share_of_keys * 100.0
+    ));
+    for (table, rows) in misplaced {
+        _ = output::line(&format!("  placement  {rows} rows of {table} belong into other tables"));
+    }
+    for double in doubles {
+        _ = output::line(&format!(
+            "  placement  key {} stands in {}",
+            double.key_hash,
+            double.tables.join(" and ")
+        ));
+    }
+    for text in unreachable.iter().chain(not_audited) {
+        _ = output::line(&format!("  placement  {text}"));
     }
 }
 

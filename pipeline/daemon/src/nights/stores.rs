@@ -4,16 +4,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_pipeline::config::{Config, EntityConfig, SourceConfig};
 use anabranch_pipeline::deliver::{LaneId, Progress};
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::lookup::{Audit, audit};
 use anabranch_pipeline::ports::Lanes;
-use anabranch_pipeline::reconcile::{self, Checkpoint, Patience, Settings, Sides, StoreState};
+use anabranch_pipeline::projections::Projection;
+use anabranch_pipeline::reconcile::{
+    self, Checkpoint, Mode, Patience, Settings, Sides, StoreReport, StoreState, Verdict,
+};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Order;
 use crate::observe::lanes;
-use crate::wiring::{DerivedStore, LaneStore, Source, Wiring};
+use crate::wiring::{Cache, DerivedStore, LaneStore, Source, Wiring};
 
+/// Of a cache's name, to tell it from a projection's.
+const CACHE: &str = "cache/";
 /// A lane that has not moved for so many intervals of marks stands still, and for so long.
 const MARKS: u32 = 3;
 const STANDSTILL_MIN: Duration = Duration::from_secs(10);
@@ -22,14 +30,16 @@ const STANDSTILL_MIN: Duration = Duration::from_secs(10);
 /// that it is filled from.
 pub fn names(wiring: &Wiring, order: &Order) -> Result<Vec<String>, Fault> {
     let config = wiring.config();
-    let projections = config.projections.iter().map(|projection| &projection.name);
-    let all: Vec<&String> = projections.collect();
+    let projections = config.projections.iter().map(|projection| projection.name.clone());
+    let caches = config.caches.iter().map(|cache| format!("{CACHE}{}", cache.name));
+    let mut all: Vec<String> = projections.chain(caches).collect();
     if let Some(unknown) = order.stores.iter().find(|name| !all.contains(name)) {
+        let needed = format!("one of {}", all.join(", "));
         return Err(Fault::new(Code::ReconcileRefused, format!("store {unknown}"), "it is not configured")
-            .needs("a projection or cache of the configuration"));
+            .needs(needed));
     }
-    let is_wanted = |name: &&&String| order.stores.is_empty() || order.stores.contains(name);
-    Ok(all.iter().filter(is_wanted).map(|name| (*name).clone()).collect())
+    all.retain(|name| order.stores.is_empty() || order.stores.contains(name));
+    Ok(all)
 }
 
 /// The night of one store, up to its end or `cancel`.
@@ -40,6 +50,15 @@ pub async fn night(
     checkpoint: &mut impl Checkpoint,
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
+    if let Some(cache) = state.report.store.strip_prefix(CACHE) {
+        let cache = wiring.cache(cache)?;
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => {}
+            () = of_cache(cache, settings, &mut state.report) => {}
+        }
+        return Ok(());
+    }
     let sides = sides(wiring, &state.report.store)?;
     let of_projection = ProjectionLanes { wiring, projection: &state.report.store.clone() };
     let key = wiring.config().reconcile.signing_key.as_ref();
@@ -53,15 +72,65 @@ pub async fn night(
     night.run(state, checkpoint, cancel).await
 }
 
+/// A cache is compared with its mapping tables, which were compared with their sources before.
+async fn of_cache(cache: &Cache, settings: &Settings, report: &mut StoreReport) {
+    let began = Instant::now();
+    let repairs_max = match settings.mode {
+        Mode::Repair => settings.gate_keys,
+        Mode::Report => 0,
+    };
+    let work = Audit {
+        cache: &cache.redis,
+        outboxes: cache.outboxes.as_slice(),
+        mapping: &cache.mapping,
+        time_to_live: cache.config.time_to_live,
+        repairs_max,
+    };
+    let audited = audit(&work).await;
+    report.rows_derived = audited.entries;
+    report.candidates = audited.found() + audited.in_flight + audited.unverified;
+    report.count(Verdict::InFlight, audited.in_flight);
+    report.count(Verdict::Hot, audited.unverified);
+    for (drift, entries) in &audited.drift {
+        report.count(Verdict::from(*drift), *entries);
+    }
+    (report.repaired, report.confirmed) = (audited.repaired, audited.repaired);
+    report.left = audited.found() - audited.repaired;
+    report.is_gate_closed = settings.mode == Mode::Repair && audited.found() > repairs_max;
+    if let Some(fault) = audited.fault {
+        report.is_missing(format!("not read to its end: {fault}"));
+    }
+    report.seconds = began.elapsed().as_secs_f64();
+}
+
 fn sides(wiring: &Wiring, name: &str) -> Result<Sides<Source, DerivedStore>, Fault> {
     let projection = wiring.projection(name)?.clone();
-    let captures =
-        |source: &&anabranch_pipeline::config::SourceConfig| source.entities.contains(&projection.entity());
-    let sources = wiring.config().sources.iter().filter(captures);
-    let primaries = sources.map(|source| Ok((source.name.clone(), wiring.source_connector(&source.name)?)));
+    let captures = |source: &&SourceConfig| source.entities.contains(&projection.entity());
+    let config = wiring.config();
+    let sources: Vec<_> = config.sources.iter().filter(captures).collect();
+    let read = sources.iter().map(|source| (source.name.clone(), Arc::new(whole_tables(config, source))));
+    let read: BTreeMap<String, Arc<Source>> = read.collect();
+    let primaries =
+        sources.iter().map(|source| Ok((source.name.clone(), wiring.source_connector(&source.name)?)));
     let primaries: BTreeMap<String, Arc<Source>> = primaries.collect::<Result<_, Fault>>()?;
     let targets = wiring.derived(name)?.into_iter().map(Arc::new).collect();
-    Ok(Sides { projection, sources: primaries.clone(), primaries, targets })
+    // Once for each kind of rows.
+    let is_first =
+        config.projections.iter().find(|known| Projection::new(known).entity() == projection.entity());
+    let audit = is_first.filter(|first| first.name == name).map(|_| {
+        reconcile::Audit::new(reconcile::Rules::of(projection.entity(), &config.entities), rand::random())
+    });
+    Ok(Sides { projection, sources: read, primaries, targets, audit })
+}
+
+/// What whole tables are read from: a replica if there is one, and with what the sharding rules read.
+fn whole_tables(config: &Config, source: &SourceConfig) -> Source {
+    let mut server = source.clone();
+    if let Some((url, ca_file)) = &source.replica {
+        (server.url, server.ca_file) = (url.clone(), ca_file.clone());
+    }
+    let entities: Vec<_> = config.entities.iter().cloned().map(EntityConfig::with_sharding_column).collect();
+    Source::new(&server, &entities, config.limits.heartbeat)
 }
 
 /// The lanes of one projection.

@@ -1,0 +1,279 @@
+//! The placement audit, in the same reading: is each source row where its sharding rule puts it, and nowhere else too?
+//!
+//! A misplaced row is in the derived stores all the same, since these follow the tables and not the rule; the application
+//! does not find it. A key in two tables is looked for with a bounded book of key hashes: when it is full, half of the
+//! keys are not looked for any more, and the report says which share was. What stands twice is read again at the end, as a
+//! row may move from one table to another while they are read. Tables without a rule of their own take no part.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anabranch_schemas::change::{Entity, TableIdentity, Value};
+use anabranch_schemas::serial;
+use anabranch_schemas::shard::{ShardId, ShardingRule, TablePattern};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::candidates::SourceKey;
+use crate::config::EntityConfig;
+use crate::deliver::Cell;
+
+/// Key hashes that the book holds; each takes 17 bytes and room to grow: 60 MB.
+const BOOK_KEYS: usize = 1 << 20;
+/// Keys that stand in two tables, listed.
+const DOUBLES_MAX: usize = 1_000;
+/// The key of a row among its fields.
+const KEY: usize = 0;
+
+/// What a night knows of placement.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Placement {
+    /// Rows whose place was compared with their rule's.
+    pub rows: u64,
+    /// Rows whose rule has no place for them: their key is no number, or NULL.
+    pub undecided: u64,
+    /// Source tables with rows that belong elsewhere, and how many.
+    pub misplaced: BTreeMap<String, u64>,
+    /// Of all keys, the share that was looked for in other tables, from 0 to 1.
+    pub share_of_keys: f64,
+    /// Keys that stand in more than one table; each names both.
+    pub doubles: Vec<Double>,
+    /// Rules that cannot reach all of their tables, in words.
+    pub unreachable: Vec<String>,
+    /// Why rows of an entity were not compared.
+    pub not_audited: Vec<String>,
+}
+
+/// A key that stands in two tables of its rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Double {
+    /// As in [`super::Drifted`].
+    pub key_hash: String,
+    pub tables: [String; 2],
+}
+
+/// A rule and the tables that it is about.
+#[derive(Debug, Clone)]
+struct Ruled {
+    pattern: TablePattern,
+    rule: ShardingRule,
+    /// Where its key stands in a row that was read for a night.
+    key: usize,
+}
+
+/// The rules of one entity.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    ruled: Arc<[Ruled]>,
+    unreachable: Vec<String>,
+    not_audited: Vec<String>,
+}
+
+impl Rules {
+    /// Those of an entity, as configured.
+    pub fn of(entity: Entity, entities: &[EntityConfig]) -> Self {
+        let (mut ruled, mut unreachable, mut not_audited) = (Vec::new(), Vec::new(), Vec::new());
+        for config in entities.iter().filter(|config| config.entity == entity) {
+            let Some(rule) = config.rule else { continue };
+            let (reached, all) =
+                (rule.reachable_tables(), u64::from(rule.databases) * u64::from(rule.tables));
+            if reached < all {
+                unreachable.push(format!("the rule of {} reaches {reached} of {all} tables", config.tables));
+            }
+            match config.sharding_field() {
+                Some(key) => ruled.push(Ruled { pattern: config.tables.clone(), rule, key }),
+                None => not_audited.push(format!("{}: entities.sharding_column is not set", config.tables)),
+            }
+        }
+        Self { ruled: ruled.into(), unreachable, not_audited }
+    }
+
+    /// The rule of a table, with its number and the place that the table is.
+    fn of_table(&self, table: &TableIdentity<'_>) -> Option<(usize, &Ruled, (u32, u32))> {
+        let matching = |(number, ruled): (usize, &'_ Ruled)| {
+            let place = ruled.pattern.matches(&table.database, &table.table)?;
+            Some((number, place))
+        };
+        let (number, place) = self.ruled.iter().enumerate().find_map(matching)?;
+        Some((number, &self.ruled[number], place))
+    }
+}
+
+/// The audit of one entity in one night. Clones share the book.
+#[derive(Debug, Clone)]
+pub struct Audit {
+    rules: Rules,
+    seed: u64,
+    found: Arc<Mutex<Found>>,
+}
+
+#[derive(Debug)]
+struct Found {
+    placement: Placement,
+    /// Hash of rule and key → the table where it was seen first.
+    book: HashMap<u64, ShardId, foldhash::fast::RandomState>,
+    /// Keys whose hash lies above are not looked for.
+    highest: u64,
+    /// Key, and the two tables.
+    doubles: Vec<(SourceKey, ShardId)>,
+}
+
+/// One table on its way through the audit.
+pub(super) struct Reading<'a> {
+    audit: &'a Audit,
+    /// `None` = it has no rule.
+    rule: Option<(usize, &'a Ruled, (u32, u32))>,
+    table: &'a TableIdentity<'static>,
+    rows: u64,
+    undecided: u64,
+    misplaced: u64,
+    keys: Vec<(u64, Cell)>,
+}
+
+impl Audit {
+    pub fn new(rules: Rules, seed: u64) -> Self {
+        let (unreachable, not_audited) = (rules.unreachable.clone(), rules.not_audited.clone());
+        let placement = Placement { unreachable, not_audited, share_of_keys: 1.0, ..Placement::default() };
+        let found = Found { placement, book: HashMap::default(), highest: u64::MAX, doubles: Vec::new() };
+        Self { rules, seed, found: Arc::new(Mutex::new(found)) }
+    }
+
+    pub(super) fn reading<'a>(&'a self, table: &'a TableIdentity<'static>) -> Reading<'a> {
+        let rule = self.rules.of_table(table);
+        Reading { audit: self, rule, table, rows: 0, undecided: 0, misplaced: 0, keys: Vec::new() }
+    }
+
+    fn found(&self) -> MutexGuard<'_, Found> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keys that were seen in two tables, each with the other one, to be looked at again.
+    pub fn doubles(&self) -> Vec<(SourceKey, ShardId)> {
+        self.found().doubles.clone()
+    }
+
+    /// What was found, without doubles.
+    pub fn placement(&self) -> Placement {
+        let found = self.found();
+        let share_of_keys = found.highest as f64 / u64::MAX as f64;
+        Placement { share_of_keys, ..found.placement.clone() }
+    }
+}
+
+impl Reading<'_> {
+    pub(super) fn row(&mut self, row: &[Value<'_>]) {
+        let Some((number, ruled, place)) = &self.rule else { return };
+        self.rows += 1;
+        let text = row.get(ruled.key).and_then(serial::text);
+        let of_rule = text.and_then(|text| ruled.rule.place(std::str::from_utf8(&text).ok()?));
+        match of_rule {
+            None => self.undecided += 1,
+            Some(of_rule) if of_rule != *place => self.misplaced += 1,
+            Some(_) => {}
+        }
+        let Some(key) = row.get(KEY).and_then(serial::text) else { return };
+        let hash = xxh3_64_with_seed(&key, self.audit.seed ^ *number as u64);
+        let cell = match &row[KEY] {
+            Value::UInt(id) => Cell::UInt(*id),
+            Value::Int(id) if *id >= 0 => Cell::UInt(*id as u64),
+            _ => Cell::Bytes(key.as_ref().into()),
+        };
+        self.keys.push((hash, cell));
+    }
+
+    /// A chunk of the table is whole.
+    pub(super) fn hand_over(&mut self) {
+        let mut found = self.audit.found();
+        let found = &mut *found;
+        found.placement.rows += self.rows;
+        found.placement.undecided += self.undecided;
+        if self.misplaced > 0 {
+            let name = format!("{}.{}", self.table.database, self.table.table);
+            *found.placement.misplaced.entry(name).or_default() += self.misplaced;
+        }
+        let shard = self.table.shard;
+        for (hash, key) in self.keys.drain(..).filter(|(hash, _)| *hash <= found.highest) {
+            let first = *found.book.entry(hash).or_insert(shard);
+            if first != shard && found.doubles.len() < DOUBLES_MAX {
+                found.doubles.push((SourceKey { shard, key }, first));
+            }
+        }
+        while found.book.len() > BOOK_KEYS {
+            found.highest /= 2;
+            let highest = found.highest;
+            found.book.retain(|hash, _| *hash <= highest);
+        }
+        (self.rows, self.undecided, self.misplaced) = (0, 0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_schemas::shard::{NameHash, Spread};
+
+    use super::*;
+
+    fn table(database: u32, number: u32) -> TableIdentity<'static> {
+        let (database, table) = (format!("user_{database}"), format!("user_{number}"));
+        let shard = ShardId::of("a", &database, &table, 0);
+        TableIdentity { entity: Entity::User, shard, database: database.into(), table: table.into() }
+    }
+
+    fn audit(spread: Spread) -> Audit {
+        let config = EntityConfig {
+            entity: Entity::User,
+            tables: TablePattern::parse("user_{db}.user_{table}").unwrap(),
+            columns: vec!["user_id".to_owned(), "birthday".to_owned()],
+            rule: Some(ShardingRule { hash: NameHash::Crc32, spread, databases: 10, tables: 100 }),
+            sharding_column: Some("user_name".to_owned()),
+        };
+        Audit::new(Rules::of(Entity::User, &[config]), 7)
+    }
+
+    fn put(audit: &Audit, table: &TableIdentity<'static>, user: u64, name: &str) {
+        let mut reading = audit.reading(table);
+        reading.row(&[Value::UInt(user), Value::Null, Value::Bytes(name.as_bytes().to_vec().into())]);
+        reading.hand_over();
+    }
+
+    #[test]
+    fn a_row_is_compared_with_the_place_that_its_rule_has_for_it() {
+        let audit = audit(Spread::Spread);
+        // CRC32('alice') = 663665735: database 5, table 73.
+        put(&audit, &table(5, 73), 1, "alice");
+        put(&audit, &table(5, 74), 2, "alice");
+        let found = audit.placement();
+        assert_eq!((found.rows, found.undecided, found.share_of_keys), (2, 0, 1.0));
+        assert_eq!(found.misplaced, BTreeMap::from([("user_5.user_74".to_owned(), 1)]));
+        assert!(audit.doubles().is_empty() && found.unreachable.is_empty());
+    }
+
+    #[test]
+    fn a_key_in_two_tables_is_seen_and_a_rule_that_reaches_too_few_is_told() {
+        let audit = audit(Spread::Literal);
+        put(&audit, &table(5, 73), 1, "alice");
+        put(&audit, &table(5, 73), 1, "alice");
+        assert!(audit.doubles().is_empty(), "twice in one table is the table's matter");
+        put(&audit, &table(6, 1), 1, "bob");
+        let key = SourceKey { shard: table(6, 1).shard, key: Cell::UInt(1) };
+        assert_eq!(audit.doubles(), [(key, table(5, 73).shard)]);
+        assert_eq!(
+            audit.placement().unreachable,
+            ["the rule of user_{db}.user_{table} reaches 100 of 1000 tables"]
+        );
+    }
+
+    #[test]
+    fn a_full_book_looks_for_a_share_of_the_keys_and_says_so() {
+        let audit = audit(Spread::Spread);
+        let place = table(5, 73);
+        let mut reading = audit.reading(&place);
+        for user in 0..2 * BOOK_KEYS as u64 {
+            reading.row(&[Value::UInt(user), Value::Null, Value::Null]);
+        }
+        reading.hand_over();
+        let found = audit.placement();
+        assert_eq!(found.undecided, 2 * BOOK_KEYS as u64);
+        assert!((0.2..=0.5).contains(&found.share_of_keys), "{}", found.share_of_keys);
+    }
+}
