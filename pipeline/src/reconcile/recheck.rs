@@ -2,8 +2,9 @@
 //!
 //! A transaction that the first look at the source does not see either changes the row before the second look, which
 //! makes the row *hot*, or comes after both. One that it sees is in the stores once every lane of the source has passed the
-//! place of that look (*barrier*); lanes say so with the progress that they commit with their rows. So what disagrees
-//! while both looks agree is drift. What is hot is looked at again, a few times; a lane that stands still, reads another
+//! place of that look (*barrier*); lanes say so with the progress that they commit with their rows. One that waits for a
+//! replica's acknowledgement may be in the stores and in no snapshot: so the second look must have come as far as the
+//! lanes had when the stores were read, else the row is hot too. So what disagrees while both looks agree is drift. What is hot is looked at again, a few times; a lane that stands still, reads another
 //! server or is being loaded makes its keys *unreadable*, and the night incomplete.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,6 +137,8 @@ struct Look {
     rows: BTreeMap<SourceKey, Rows>,
     /// By source: the furthest place of the reading, and whose place it is.
     places: BTreeMap<String, (Lsn, ServerIdentity)>,
+    /// Up to where all readings of a shard's rows have seen.
+    seen: BTreeMap<ShardId, Lsn>,
     /// Sources and shards that could not be read.
     failed: BTreeMap<ShardId, String>,
 }
@@ -168,18 +171,22 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
             );
         }
         let found = self.found(&wanted).await?;
+        let applied = self.applied(&first.places).await;
         let second = self.look(wanted.keys()).await;
         let mut hot = Window::new();
         for (key, tables) in wanted {
             let why = first.failed.get(&key.shard).or(second.failed.get(&key.shard));
             let source = self.tables.get(&key.shard).map(|table| &table.source);
             let why = why.or_else(|| barred.get(source?));
+            // Lanes may have read what no snapshot shows yet, so that neither look has seen it.
+            let applied = source.and_then(|source| applied.get(source));
+            let has_seen_all = applied.is_some_and(|applied| second.seen.get(&key.shard) >= Some(applied));
             let verdict = match why {
                 Some(why) => {
                     judged.unread.insert(why.clone());
                     Verdict::Unreadable
                 }
-                None if first.rows.get(&key) != second.rows.get(&key) => {
+                None if !has_seen_all || first.rows.get(&key) != second.rows.get(&key) => {
                     hot.insert(key, tables);
                     continue;
                 }
@@ -209,6 +216,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         for part in join_all(readings).await {
             look.rows.extend(part.rows);
             look.places.extend(part.places);
+            look.seen.extend(part.seen);
             look.failed.extend(part.failed);
         }
         look
@@ -257,6 +265,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
             ));
         }
         furthest.0 = furthest.0.max(place.0);
+        let seen = look.seen.entry(shard).or_insert(place.0);
+        *seen = place.0.min(*seen);
         Ok(())
     }
 
@@ -298,6 +308,15 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
             }
         }
         Ok(all)
+    }
+
+    /// The furthest change of each source that any lane has in its tables; none of a source whose lanes do not tell.
+    async fn applied(&self, places: &BTreeMap<String, (Lsn, ServerIdentity)>) -> BTreeMap<String, Lsn> {
+        let asked = places.keys().map(async |source| {
+            let lanes = self.lanes.progress(source).await.ok()?;
+            Some((source.clone(), lanes.iter().map(|(_, lane)| lane.highest_change).max()?))
+        });
+        join_all(asked).await.into_iter().flatten().collect()
     }
 
     /// Waits until the lanes of each source have passed its place; of those that do not, why.
