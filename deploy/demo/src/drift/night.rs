@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Planted;
 use crate::daemon::Commands;
 use crate::error::{DemoError, Result};
-use crate::verify::Audit;
+use crate::verify::{Audit, Layer};
 
 /// Verdicts that are no drift.
 const NO_DRIFT: [&str; 3] = ["in_flight", "hot", "unreadable"];
@@ -23,7 +23,8 @@ pub struct Night {
 /// One store of a night.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Store {
-    pub projection: String,
+    /// The projection, or the cache.
+    pub store: String,
     #[serde(default)]
     pub rows_source: u64,
     #[serde(default)]
@@ -88,7 +89,11 @@ impl Night {
         }
         for audit in audits {
             let (name, planted) = (audit.name(), planted.of(audit.name()));
-            let Some(store) = self.stores.iter().find(|store| store.projection == name) else {
+            let wanted = match &audit.layer {
+                Layer::Cache(layer) => &layer.server.name,
+                _ => name,
+            };
+            let Some(store) = self.stores.iter().find(|store| store.store == wanted) else {
                 problem(format!("{name}: the night did not look at it"));
                 continue;
             };
@@ -115,7 +120,7 @@ impl Night {
 mod tests {
     use super::*;
     use crate::topology::Topology;
-    use crate::verify::{Layer, MappingLayer};
+    use crate::verify::MappingLayer;
 
     fn audits() -> Vec<Audit> {
         let layer = Layer::Mapping(MappingLayer { tables: 8, targets: Vec::new() });
@@ -130,7 +135,7 @@ mod tests {
     fn night(verdict: &str, found: u64, repaired: u64) -> Night {
         let verdicts = BTreeMap::from([("missing".to_owned(), found), ("in_flight".to_owned(), 7)]);
         let store = Store {
-            projection: "mapping".to_owned(),
+            store: "mapping".to_owned(),
             verdicts,
             repaired,
             confirmed: repaired,
@@ -165,7 +170,7 @@ mod tests {
 
     #[test]
     fn the_report_of_a_night_is_read() {
-        let text = r#"{"id": "7", "verdict": "repaired", "mode": "repair", "stores": [{"projection": "birthday",
+        let text = r#"{"id": "7", "verdict": "repaired", "mode": "repair", "stores": [{"store": "birthday",
             "verdicts": {"missing": 2, "hot": 1}, "repaired": 2, "confirmed": 2, "left": 0, "drift": []}]}"#;
         let night: Night = serde_json::from_str(text).unwrap();
         assert_eq!((night.stores[0].found(), night.stores[0].repaired), (2, 2));
