@@ -9,6 +9,7 @@ mod daemon;
 mod drain;
 mod epochs;
 mod feeds;
+mod nights;
 mod refresh;
 mod replay;
 mod script;
@@ -26,6 +27,9 @@ const SEEDS: u64 = 2_000;
 /// Of targets that keep documents: what differs is the step between documents and progress.
 const DOCUMENT_SEEDS: u64 = SEEDS / 4;
 
+/// Of worlds with nights: each has three in the quiet beside those in the storm.
+const NIGHT_SEEDS: u64 = SEEDS / 8;
+
 /// Of the cache's drain.
 const CACHE_SEEDS: u64 = SEEDS;
 
@@ -39,12 +43,19 @@ fn run(kept: Vec<u64>, seeds: u64, world: impl Fn(u64, bool) -> Verdict + Send +
 
 #[test]
 fn whatever_fails_the_store_ends_equal_to_its_sources() {
-    run(seeds::kept(), SEEDS, |seed, told| world::run(seed, Keeping::Rows, told).verdict);
+    run(seeds::kept(), SEEDS, |seed, told| world::run(seed, Keeping::Rows, false, told).verdict);
 }
 
 #[test]
 fn whatever_fails_documents_end_equal_to_their_sources() {
-    run(seeds::kept(), DOCUMENT_SEEDS, |seed, told| world::run(seed, Keeping::Documents, told).verdict);
+    run(seeds::kept(), DOCUMENT_SEEDS, |seed, told| {
+        world::run(seed, Keeping::Documents, false, told).verdict
+    });
+}
+
+#[test]
+fn whatever_fails_nights_find_all_drift_and_take_nothing_else_for_it() {
+    run(Vec::new(), NIGHT_SEEDS, |seed, told| world::run(seed, Keeping::Rows, true, told).verdict);
 }
 
 #[test]
@@ -57,7 +68,8 @@ fn whatever_fails_the_cache_answers_nothing_older_than_what_was_drained() {
 fn a_seed_runs_the_same_every_time() {
     for seed in 0..20 {
         for keeping in [Keeping::Rows, Keeping::Documents] {
-            let (one, two) = (world::run(seed, keeping, false), world::run(seed, keeping, false));
+            let (one, two) =
+                (world::run(seed, keeping, false, false), world::run(seed, keeping, false, false));
             assert_eq!(one, two, "seed {seed}");
             assert_eq!(one.verdict, Verdict::Equal, "seed {seed}");
         }

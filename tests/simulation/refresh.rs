@@ -70,7 +70,7 @@ fn spoil(stage: &Stage, lane: LaneAt, shard: ShardId, user: u64, random: &mut St
     let key: Box<[Cell]> = [Cell::UInt(user)].into();
     let wrong = || [Cell::Bytes(b"xx-xx".as_slice().into())].into();
     let (old, new) = (Lsn::from_u64(1).expect("an Lsn"), Lsn::MAX);
-    stage.targets[lane.1].tamper(|rows| {
+    stage.tamper(lane.1, |rows| {
         let is_of_user = |table: &u32, of: &ShardId, of_key: &[Cell]| {
             owned.contains(table) && *of == shard && *of_key == *key
         };
@@ -111,7 +111,7 @@ async fn ask(stage: &Stage, lane: LaneAt, mut scope: Scope) {
 fn damage(stage: &Stage, lane: LaneAt, shards: &[ShardId], random: &mut StdRng) {
     let owned = stage.owned(lane);
     let old = Lsn::from_u64(1).expect("an Lsn");
-    stage.targets[lane.1].tamper(|rows| {
+    stage.tamper(lane.1, |rows| {
         rows.retain(|(table, shard, _), _| {
             !owned.contains(table) || !shards.contains(shard) || random.random_ratio(1, 2)
         });

@@ -90,7 +90,7 @@ fn highest(stage: &Stage, lane: LaneAt) -> Lsn {
 fn tamper(stage: &Stage, lane: LaneAt, random: &mut StdRng) {
     let (owned, shards) = (stage.owned(lane), shards());
     let of_lane = |table: &u32, shard| owned.contains(table) && source_of(shards[&shard]) == lane.0;
-    stage.targets[lane.1].tamper(|rows| {
+    stage.tamper(lane.1, |rows| {
         let claims: Vec<_> =
             rows.keys().filter(|(table, shard, _)| of_lane(table, *shard)).cloned().collect();
         for claim in claims {

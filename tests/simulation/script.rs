@@ -29,7 +29,7 @@ const DAYS: [((u8, u8), Option<usize>); 5] =
 /// Index into [`DAYS`].
 type Day = usize;
 /// Shard number and user.
-type Key = (usize, u64);
+pub type Key = (usize, u64);
 
 /// A derived row as it must be: target, `database.table`, shard number, user, birthday.
 pub type Claim = (usize, String, usize, u64, String);

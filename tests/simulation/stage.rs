@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{
-    Keeping, MemoryLeases, MemoryLog, MemoryMarks, MemorySource, MemoryStore, MemoryTarget, Weather,
+    Keeping, MemoryLeases, MemoryLog, MemoryMarks, MemorySource, MemoryStore, MemoryTarget, StoredRow,
+    Weather,
 };
 use anabranch_pipeline::capture::{self, Capture};
 use anabranch_pipeline::config::{BirthdayTables, Limits, ProjectionConfig, ProjectionKind};
@@ -17,11 +18,12 @@ use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::script::{self, Claim, SOURCES, TARGETS};
+use crate::script::{self, Claim, Key, SOURCES, TARGETS};
 
 pub const LANES: u32 = 2;
 pub const SOURCE_NAMES: [&str; SOURCES] = ["source-0", "source-1"];
@@ -30,6 +32,9 @@ pub const DIRECT_FEEDS: usize = 2;
 
 /// Source, target and number of a lane.
 pub type LaneAt = (usize, usize, u32);
+
+/// Table, shard and key columns of a derived row.
+pub type RowClaim = (u32, ShardId, Box<[Cell]>);
 
 /// What outlives every process.
 #[derive(Debug)]
@@ -44,6 +49,8 @@ pub struct Stage {
     pub limits: Limits,
     /// Tasks that a definite fault has stopped, as the supervisor stops them.
     pub stopped: Mutex<Vec<String>>,
+    /// Keys of whose derived rows a hand has changed some.
+    touched: Mutex<BTreeSet<Key>>,
     /// Whether steps are printed.
     told: bool,
     began: Instant,
@@ -96,6 +103,7 @@ impl Stage {
             layout,
             limits,
             stopped: Mutex::default(),
+            touched: Mutex::default(),
             told,
             began: Instant::now(),
         }
@@ -112,19 +120,46 @@ impl Stage {
         self.targets.iter().flat_map(|target| target.progress(SOURCE_NAMES[source])).collect()
     }
 
+    pub fn projection(&self) -> &'static Projection {
+        &projected(self.layout).projection
+    }
+
+    /// Changes rows of a target by hand.
+    pub fn tamper(&self, target: usize, change: impl FnOnce(&mut BTreeMap<RowClaim, StoredRow>)) {
+        let (mut touched, shards) = (self.touched.lock().expect("nothing panics in there"), script::shards());
+        self.targets[target].tamper(|rows| {
+            let before = rows.clone();
+            change(rows);
+            let has_changed = |claim: &&RowClaim| before.get(*claim) != rows.get(*claim);
+            for (_, shard, key) in before.keys().chain(rows.keys()).filter(has_changed) {
+                let [Cell::UInt(user)] = &**key else { panic!("a birthday row has a number, not {key:?}") };
+                touched.insert((shards.get(shard).copied().unwrap_or(usize::MAX), *user));
+            }
+        });
+    }
+
+    pub fn is_touched(&self, key: Key) -> bool {
+        self.touched.lock().expect("nothing panics in there").contains(&key)
+    }
+
     /// What the derived tables hold.
     pub fn found(&self) -> BTreeSet<Claim> {
-        let (shards, tables) = (script::shards(), projected(self.layout).projection.tables());
-        let mut found = BTreeSet::new();
+        self.found_with_versions().into_iter().map(|(claim, _)| claim).collect()
+    }
+
+    pub fn found_with_versions(&self) -> Vec<(Claim, Lsn)> {
+        let (shards, tables) = (script::shards(), self.projection().tables());
+        let mut found = Vec::new();
         for (target, server) in self.targets.iter().enumerate() {
-            for ((table, shard, key), (_, values)) in server.rows() {
+            for ((table, shard, key), (version, values)) in server.rows() {
                 let ([Cell::UInt(user)], [Cell::Bytes(day)]) = (&*key, &*values) else {
                     panic!("a birthday row is a number and a text, not {key:?} and {values:?}")
                 };
                 let derived = &tables[table as usize].derived;
                 let name = format!("{}.{}", derived.database, derived.table);
                 let shard = shards.get(&shard).copied().unwrap_or(usize::MAX);
-                found.insert((target, name, shard, *user, String::from_utf8_lossy(day).into_owned()));
+                let day = String::from_utf8_lossy(day).into_owned();
+                found.push(((target, name, shard, *user, day), version));
             }
         }
         found

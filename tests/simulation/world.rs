@@ -12,6 +12,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
 
 use crate::daemon::Daemon;
+use crate::nights::Nights;
 use crate::refresh::refresh;
 use crate::replay::replay;
 use crate::script::{SOURCES, Script, TARGETS};
@@ -38,7 +39,7 @@ pub struct Run {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, keeping: Keeping, told: bool) -> Run {
+pub fn run(seed: u64, keeping: Keeping, has_nights: bool, told: bool) -> Run {
     // What the product says, between the steps.
     let subscriber = told.then(|| tracing_subscriber::fmt().with_ansi(false).without_time().finish());
     let _said = subscriber.map(tracing::subscriber::set_default);
@@ -48,7 +49,7 @@ pub fn run(seed: u64, keeping: Keeping, told: bool) -> Run {
         .build()
         .expect("a runtime without I/O");
     runtime.block_on(async {
-        let (began, world) = (Instant::now(), World::new(seed, keeping, told));
+        let (began, world) = (Instant::now(), World::new(seed, keeping, has_nights, told));
         let stage = world.stage.clone();
         let verdict = world.run().await;
         Run {
@@ -71,10 +72,14 @@ struct World {
     /// Whether sources fail over. XA branches that overlap then stop a source by name (`ARCHITECTURE.md`, known gaps),
     /// so a run has the one or the other.
     fails_over: bool,
+    /// In worlds with drift that only nights repair.
+    nights: Option<Nights>,
+    /// What a night said wrong.
+    lie: Option<String>,
 }
 
 impl World {
-    fn new(seed: u64, keeping: Keeping, told: bool) -> Self {
+    fn new(seed: u64, keeping: Keeping, has_nights: bool, told: bool) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let layout = if random.random() { Layout::ByDay } else { Layout::ByUser };
         let keep_interval = if random.random() { Duration::from_secs(2) } else { LONG };
@@ -94,6 +99,8 @@ impl World {
             keeping,
             lawful,
             fails_over,
+            nights: has_nights.then(Nights::default),
+            lie: None,
         }
     }
 
@@ -101,9 +108,18 @@ impl World {
         self.stage.tell(|| format!("layout {:?}, leases kept: {}", self.stage.layout, self.lawful));
         self.daemons = (0..DAEMONS).map(|_| self.start()).collect();
         for _ in 0..self.random.random_range(80..240) {
-            self.step().await;
+            match self.nights.is_some() && self.random.random_ratio(1, 8) {
+                true => self.night().await,
+                false => self.step().await,
+            }
+            if let Some(lie) = self.lie.take() {
+                return Verdict::Wrong(lie);
+            }
         }
-        self.settle().await
+        match self.nights.is_some() {
+            true => self.settle_nights().await,
+            false => self.settle().await,
+        }
     }
 
     fn start(&self) -> Daemon {
@@ -131,6 +147,17 @@ impl World {
             self.stage.tell(|| format!("source {source}: {group:?}"));
             self.stage.sources[source].commit(group);
         }
+        if let Some(nights) = &mut self.nights {
+            nights.note(self.script.claims(self.stage.layout));
+        }
+    }
+
+    /// Drift and nights, and time for them.
+    async fn night(&mut self) {
+        if let Some(nights) = &mut self.nights {
+            self.lie = nights.step(&self.stage, &mut self.random).await;
+        }
+        self.wait(1..2000).await;
     }
 
     async fn wait(&mut self, millis: std::ops::Range<u64>) {
@@ -280,8 +307,8 @@ impl World {
         points
     }
 
-    /// No more faults: within [`PATIENCE`] the store must be equal, and stay so.
-    async fn settle(&mut self) -> Verdict {
+    /// No more faults.
+    async fn calm(&mut self) {
         self.stage.tell(|| "quiet".to_owned());
         self.stage.weather.clear();
         self.stage.targets.iter().for_each(|target| target.set_down(false));
@@ -292,6 +319,29 @@ impl World {
             // They would hinder each other for ever.
             self.daemons.truncate(1);
         }
+    }
+
+    /// No more faults: nights find all drift, and the store is equal behind each.
+    async fn settle_nights(&mut self) -> Verdict {
+        self.calm().await;
+        let Some(mut nights) = self.nights.take() else { return Verdict::Equal };
+        for plants in [true, true, false] {
+            if let Some(stuck) = self.until_reached(false).await {
+                return stuck;
+            }
+            if let Some(wrong) = nights.settle(&self.stage, &mut self.random, plants).await {
+                return Verdict::Wrong(wrong);
+            }
+            if let Some(differences) = self.differences() {
+                return Verdict::Wrong(format!("behind a night: {differences}"));
+            }
+        }
+        Verdict::Equal
+    }
+
+    /// No more faults: within [`PATIENCE`] the store must be equal, and stay so.
+    async fn settle(&mut self) -> Verdict {
+        self.calm().await;
         // First without another change: what is stuck must not be set going by one.
         if let Some(stuck) = self.until_reached(false).await {
             return stuck;

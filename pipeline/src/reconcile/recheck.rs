@@ -4,8 +4,9 @@
 //! makes the row *hot*, or comes after both. One that it sees is in the stores once every lane of the source has passed the
 //! place of that look (*barrier*); lanes say so with the progress that they commit with their rows. One that waits for a
 //! replica's acknowledgement may be in the stores and in no snapshot: so the second look must have come as far as the
-//! lanes had when the stores were read, else the row is hot too. So what disagrees while both looks agree is drift. What is hot is looked at again, a few times; a lane that stands still, reads another
-//! server or is being loaded makes its keys *unreadable*, and the night incomplete.
+//! lanes had when the stores were read, else the row is hot too. So what disagrees while both looks agree is drift. What
+//! is hot is looked at again, a few times; a lane that stands still, reads another server or is being loaded makes its
+//! keys *unreadable*, and the night incomplete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

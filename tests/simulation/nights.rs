@@ -1,0 +1,389 @@
+//! Nights while everything goes on: drift is planted by hand in rows of any lane, and processes that reconcile are
+//! killed and go on.
+//!
+//! In the storm a night may say little, but nothing wrong: it never takes for drift what no hand has touched, and never
+//! says that all is well while a row that a hand has put there stands. In the quiet it finds exactly what is wrong, has it
+//! repaired, and the next one finds nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anabranch_connectors::memory::{MemoryRows, MemorySource, MemoryStore};
+use anabranch_pipeline::deliver::{Cell, LaneId, Progress};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{Chunk, ChunkKey, Lanes, RowSource, SourceConnector};
+use anabranch_pipeline::reconcile::{
+    Checkpoint, Mode, Night, Outcome, Patience, Settings, Sides, SourceKey, SourceTable, StoreReport,
+    StoreState,
+};
+use anabranch_schemas::change::TableIdentity;
+use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
+use rand::RngExt;
+use rand::rngs::StdRng;
+use rand::seq::IteratorRandom;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::replay::NOBODY;
+use crate::script::{self, Claim, Key, SOURCES, TARGETS};
+use crate::stage::{LANES, LaneAt, SOURCE_NAMES, Stage, lane_id};
+
+/// Virtual time after which a night in the quiet is stuck: above what it waits for a lane that stands still.
+const PATIENCE: Duration = Duration::from_secs(900);
+/// A lane that does not move for so long is not waited for.
+const STANDSTILL: Duration = Duration::from_secs(30);
+/// Versions that hands give, and no change has.
+const OLD: u64 = 3;
+
+/// A derived row and its version.
+type Standing = BTreeMap<Claim, Lsn>;
+
+/// When single rows of a key were asked for: from, to.
+type Looks = Arc<Mutex<BTreeMap<Key, Vec<(Instant, Instant)>>>>;
+
+/// All nights of a run.
+#[derive(Default)]
+pub struct Nights {
+    underway: Option<Underway>,
+    begun: u64,
+    /// When the source row of a key changed.
+    changes: BTreeMap<Key, Vec<Instant>>,
+    /// What should stand for keys, at the last change.
+    truth: BTreeSet<Claim>,
+}
+
+/// A night, in whatever process.
+struct Underway {
+    began: Instant,
+    standing: Standing,
+    settings: Settings,
+    saved: Saved,
+    looks: Looks,
+    process: JoinHandle<Result<StoreState, Fault>>,
+}
+
+/// What outlives the process of a night.
+#[derive(Debug, Clone)]
+struct Saved(Arc<Mutex<StoreState>>);
+
+impl Checkpoint for Saved {
+    async fn store(&mut self, state: &StoreState) -> Result<(), Fault> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state.clone();
+        Ok(())
+    }
+}
+
+impl Nights {
+    /// Notes what a change of the sources made of their rows.
+    pub fn note(&mut self, truth: BTreeSet<Claim>) {
+        let now = Instant::now();
+        let keys: BTreeSet<Key> = truth.symmetric_difference(&self.truth).map(key_of).collect();
+        keys.into_iter().for_each(|key| self.changes.entry(key).or_default().push(now));
+        self.truth = truth;
+    }
+
+    /// Drift, or something about a night; what it said wrong.
+    pub async fn step(&mut self, stage: &Arc<Stage>, random: &mut StdRng) -> Option<String> {
+        if let Some(wrong) = self.ended(stage).await {
+            return Some(wrong);
+        }
+        match (&mut self.underway, random.random_range(0..8)) {
+            (_, 0..5) => plant(stage, random).await,
+            (None, _) => self.begin(stage, random),
+            (Some(night), 5) => {
+                stage.tell(|| "the process of the night is killed, and another one goes on".to_owned());
+                night.process.abort();
+                night.process = night.start(stage);
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn begin(&mut self, stage: &Arc<Stage>, random: &mut StdRng) {
+        self.begun += 1;
+        let mode = if random.random_ratio(1, 5) { Mode::Report } else { Mode::Repair };
+        // From few cells, which take several slices, to more than is needed.
+        let memory = NonZeroUsize::new(1 << random.random_range(12..18)).expect("not zero");
+        let settings = Settings { mode, memory, gate_keys: u64::MAX, gate_share: 1.0 };
+        let state = StoreState::new("birthday", random.random());
+        let mut night = Underway {
+            began: Instant::now(),
+            standing: standing(stage),
+            settings,
+            saved: Saved(Arc::new(Mutex::new(state))),
+            looks: Looks::default(),
+            process: tokio::spawn(std::future::pending()),
+        };
+        stage.tell(|| format!("night {} begins: {mode:?}, {memory} bytes", self.begun));
+        night.process.abort();
+        night.process = night.start(stage);
+        self.underway = Some(night);
+    }
+
+    /// What the night said wrong, if it has ended.
+    async fn ended(&mut self, stage: &Arc<Stage>) -> Option<String> {
+        let night = self.underway.take_if(|night| night.process.is_finished())?;
+        self.judge(stage, night).await.err()
+    }
+
+    /// The report of a night that has ended; else what it said wrong.
+    async fn judge(&self, stage: &Arc<Stage>, mut night: Underway) -> Result<StoreReport, String> {
+        let ended = (&mut night.process).await.map_err(|error| format!("the night panicked: {error}"))?;
+        let report = ended.map_err(|fault| format!("the night failed: {fault}"))?.report;
+        let outcome = report.outcome();
+        stage.tell(|| format!("night {}: {outcome:?}, {report:?}", self.begun));
+        for drifted in &report.drift {
+            let key = parsed(&drifted.key_hash);
+            if !stage.is_touched(key) && !self.may_seem_wrong(key, &night) {
+                return Err(format!("{key:?} was never wrong, and found {:?}", drifted.verdict));
+            }
+        }
+        if matches!(outcome, Outcome::Clean | Outcome::Repaired) {
+            let after = standing(stage);
+            let is_hand_made = |lsn: &Lsn| *lsn == Lsn::MAX || lsn.as_u64() <= OLD;
+            let stayed = night.standing.iter().find(|(row, lsn)| {
+                let key = key_of(row);
+                let has_changed =
+                    self.changes.get(&key).is_some_and(|at| at.iter().any(|at| *at >= night.began));
+                is_hand_made(lsn)
+                    && after.get(*row) == Some(lsn)
+                    && !self.truth.contains(*row)
+                    && !has_changed
+            });
+            if let Some(row) = stayed {
+                return Err(format!("{outcome:?}, and all the while {row:?} stood there"));
+            }
+        }
+        Ok(report)
+    }
+
+    /// Whether a key changed, and back, between two looks: harmless, since what is repaired is what the source says.
+    fn may_seem_wrong(&self, key: Key, night: &Underway) -> bool {
+        let looks = night.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(looks), Some(changes)) = (looks.get(&key), self.changes.get(&key)) else { return false };
+        let is_between = |pair: &[(Instant, Instant)]| {
+            changes.iter().filter(|at| (pair[0].0..=pair[1].1).contains(at)).count() > 1
+        };
+        looks.windows(2).any(is_between)
+    }
+
+    /// In the quiet, with every lane at its end: lets what is under way end, then plants drift, and expects a night to find
+    /// exactly what is wrong. What was wrong.
+    pub async fn settle(&mut self, stage: &Arc<Stage>, random: &mut StdRng, plants: bool) -> Option<String> {
+        if let Some(night) = self.underway.take()
+            && let Err(wrong) = self.over(stage, night).await
+        {
+            return Some(wrong);
+        }
+        if plants {
+            for _ in 0..random.random_range(1..4) {
+                plant(stage, random).await;
+            }
+        }
+        let wrong: BTreeSet<Key> = stage.found().symmetric_difference(&self.truth).map(key_of).collect();
+        self.begin(stage, random);
+        let mut night = self.underway.take().expect("it has just begun");
+        night.process.abort();
+        night.settings.mode = Mode::Repair;
+        night.process = night.start(stage);
+        let report = match self.over(stage, night).await {
+            Ok(report) => report,
+            Err(wrong) => return Some(wrong),
+        };
+        let found: BTreeSet<Key> = report.drift.iter().map(|drifted| parsed(&drifted.key_hash)).collect();
+        let expected = if wrong.is_empty() { Outcome::Clean } else { Outcome::Repaired };
+        if found != wrong || report.outcome() != expected {
+            return Some(format!("a night in the quiet: {report:?}, and wrong were {wrong:?}"));
+        }
+        None
+    }
+
+    async fn over(&self, stage: &Arc<Stage>, night: Underway) -> Result<StoreReport, String> {
+        let deadline = Instant::now() + PATIENCE;
+        while !night.process.is_finished() {
+            if Instant::now() > deadline {
+                night.process.abort();
+                return Err("the night does not end".to_owned());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        self.judge(stage, night).await
+    }
+}
+
+impl Underway {
+    fn start(&self, stage: &Arc<Stage>) -> JoinHandle<Result<StoreState, Fault>> {
+        let (stage, mut saved) = (stage.clone(), self.saved.clone());
+        let (settings, looks) = (self.settings.clone(), self.looks.clone());
+        tokio::spawn(async move {
+            let sources: BTreeMap<String, Arc<Watched>> = (0..SOURCES)
+                .map(|source| {
+                    let watched = Watched { source: stage.sources[source].clone(), looks: looks.clone() };
+                    (SOURCE_NAMES[source].to_owned(), Arc::new(watched))
+                })
+                .collect();
+            let projection = stage.projection();
+            let sides: Sides<Watched, MemoryRows> = Sides {
+                projection: projection.clone(),
+                audit: None,
+                primaries: sources.clone(),
+                sources,
+                targets: stage.targets.iter().map(|target| Arc::new(target.derived(projection))).collect(),
+            };
+            let shards = script::shards();
+            let hash_key =
+                |_: &SourceTable, key: &SourceKey| format!("{}:{}", shards[&key.shard], user_of(&key.key));
+            let mut state = saved.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let night = Night {
+                sides: &sides,
+                lanes: &*stage,
+                settings: &settings,
+                hash_key: &hash_key,
+                patience: Patience::new(STANDSTILL),
+            };
+            night.run(&mut state, &mut saved, &CancellationToken::new()).await?;
+            Ok(state)
+        })
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.process.abort();
+    }
+}
+
+/// A source of which is known when single rows of it were looked at.
+#[derive(Debug)]
+struct Watched {
+    source: MemorySource,
+    looks: Looks,
+}
+
+impl RowSource for Watched {
+    async fn tables(&self) -> Result<Vec<TableIdentity<'static>>, Fault> {
+        self.source.tables().await
+    }
+
+    async fn chunk(
+        &self,
+        table: &TableIdentity<'static>,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        epoch: u16,
+    ) -> Result<Chunk, Fault> {
+        self.source.chunk(table, after, rows, epoch).await
+    }
+
+    async fn rows(&self, table: &TableIdentity<'static>, keys: &[Cell], epoch: u16) -> Result<Chunk, Fault> {
+        let from = Instant::now();
+        let chunk = self.source.rows(table, keys, epoch).await?;
+        let shard = script::shards()[&table.shard];
+        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        for key in keys {
+            looks.entry((shard, user_of(key))).or_default().push((from, Instant::now()));
+        }
+        Ok(chunk)
+    }
+}
+
+impl Lanes for Stage {
+    type Store = MemoryStore;
+
+    async fn progress(&self, source: &str) -> Result<Vec<(LaneId, Progress)>, Fault> {
+        // As a question to each target takes its time.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        if self.targets.iter().any(|target| target.is_down()) {
+            return Err(Fault::new(Code::TargetUnreachable, "target", "it is down"));
+        }
+        let number = SOURCE_NAMES.iter().position(|name| *name == source).expect("a source of the stage");
+        let begun: BTreeMap<LaneId, Progress> = Stage::progress(self, number).into_iter().collect();
+        let lanes = lanes_of(number).map(lane_id);
+        Ok(lanes.map(|id| (id.clone(), begun.get(&id).cloned().unwrap_or_default())).collect())
+    }
+
+    fn store(&self, lane: &LaneId) -> Result<MemoryStore, Fault> {
+        let at = (0..SOURCES).flat_map(lanes_of).find(|at| lane_id(*at) == *lane);
+        Ok(Stage::store(self, at.expect("a lane of the stage")))
+    }
+}
+
+fn lanes_of(source: usize) -> impl Iterator<Item = LaneAt> {
+    (0..TARGETS).flat_map(move |target| (0..LANES).map(move |lane| (source, target, lane)))
+}
+
+/// Changes a few rows of a lane by hand, each in one of the ways in which drift comes to be.
+async fn plant(stage: &Stage, random: &mut StdRng) {
+    let at @ (source, target, _) =
+        (random.random_range(0..SOURCES), random.random_range(0..TARGETS), random.random_range(0..LANES));
+    // Tables come to be with their first rows.
+    let shards = stage.sources[source].shards().await.expect("it always knows");
+    let Some(shard) = shards.into_iter().choose(random) else { return };
+    let owned = stage.owned(at);
+    let tables: Vec<u32> = owned.iter().copied().collect();
+    let old = Lsn::from_u64(random.random_range(1..=OLD)).expect("an Lsn");
+    let version = if random.random_ratio(1, 4) { Lsn::MAX } else { old };
+    stage.tell(|| format!("a hand changes rows of {}", lane_id(at)));
+    stage.tamper(target, |rows| {
+        let of_lane = |(table, of, _): &&(u32, ShardId, Box<[Cell]>)| owned.contains(table) && *of == shard;
+        let found: Vec<_> = rows.keys().filter(of_lane).cloned().collect();
+        let other = tables[random.random_range(0..tables.len())];
+        let day = |text: &str| Box::new([Cell::Bytes(text.as_bytes().into())]);
+        let Some(row) = found.into_iter().choose(random) else {
+            // A deleted user.
+            let user = [0, 1, NOBODY][random.random_range(0..3)] + random.random_range(0..3);
+            rows.insert((other, shard, [Cell::UInt(user)].into()), (version, day("01-01")));
+            return;
+        };
+        let stored = rows[&row].1.clone();
+        match random.random_range(0..7) {
+            0 => _ = rows.remove(&row),
+            // In a wrong table, with the right content.
+            1 => {
+                rows.remove(&row);
+                rows.insert((other, row.1, row.2), (version, stored));
+            }
+            // In two tables.
+            2 => _ = rows.insert((other, row.1, row.2), (version, day("01-03"))),
+            3 => _ = rows.insert(row, (version, day("12-31"))),
+            4 => _ = rows.insert(row, (version, day(""))),
+            // Two users change places.
+            5 => {
+                let user = Cell::UInt(random.random_range(0..3));
+                rows.remove(&row);
+                rows.insert((row.0, row.1, [user].into()), (version, stored));
+            }
+            _ => {
+                let user = Cell::UInt(NOBODY + random.random_range(0..3));
+                rows.insert((other, row.1, [user].into()), (version, stored));
+            }
+        }
+    });
+}
+
+/// What the derived tables hold, with versions.
+fn standing(stage: &Stage) -> Standing {
+    stage.found_with_versions().into_iter().collect()
+}
+
+fn key_of((_, _, shard, user, _): &Claim) -> Key {
+    (*shard, *user)
+}
+
+fn user_of(key: &Cell) -> u64 {
+    match key {
+        Cell::UInt(user) => *user,
+        other => panic!("a user's key is a number, not {other:?}"),
+    }
+}
+
+/// Of `shard:user`.
+fn parsed(text: &str) -> Key {
+    let (shard, user) = text.split_once(':').expect("as the hash of this run is");
+    (shard.parse().expect("a number"), user.parse().expect("a number"))
+}
