@@ -485,7 +485,8 @@ async fn a_document_that_a_hand_has_just_deleted_comes_back_when_it_is_replaced(
         let column = lane.projection().source_column();
         let rows = [b"1", b"2"].map(|uuid| (shard(0).shard, Cell::Bytes(uuid.as_slice().into())));
         for id in place.documents().await.into_keys() {
-            place.admin(Method::DELETE, &format!("{}/_doc/{id}", place.index()), Json::Null).await;
+            let document = format!("{}/_doc/{id}?version=99&version_type=external_gte", place.index());
+            place.admin(Method::DELETE, &document, Json::Null).await;
         }
         let mut replaced =
             flush(&lane, &progress, vec![(6, 0, insert(1, fields)), (6, 0, insert(2, fields))]);
