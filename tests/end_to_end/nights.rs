@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use anabranch_demo::{Pace, Workload, WorkloadOptions};
-use anabranch_tests::{Daemon, Finished, Installation, Plan, seed, until};
+use anabranch_demo::{Pace, RedisServer, Workload, WorkloadOptions};
+use anabranch_stack::ServerSpec;
+use anabranch_tests::{Daemon, Finished, Ground, Installation, Plan, seed, until};
 use serde_json::Value as Json;
 
 use crate::STANDARD;
@@ -34,7 +35,7 @@ fn store<'r>(report: &'r Json, name: &str) -> &'r Json {
 }
 
 fn drift(store: &Json) -> u64 {
-    let kinds = ["missing", "stale", "orphan", "wrong_partition", "in_two_partitions"];
+    let kinds = ["missing", "stale", "orphan", "wrong_partition", "in_two_partitions", "lasting"];
     kinds.iter().filter_map(|kind| store["verdicts"][kind].as_u64()).sum()
 }
 
@@ -193,4 +194,44 @@ async fn an_empty_source_does_not_empty_the_stores_and_an_empty_store_is_filled_
     let (_, report) = night(&installation, &["--open-gate"]).await;
     assert_eq!(report["verdict"], "repaired", "{report}");
     until("equal again", async || installation.compare().await.differences.total() == 0).await;
+}
+
+static CACHED: Ground = Ground::of(|| {
+    vec![
+        ServerSpec::mariadb_source("source-a"),
+        ServerSpec::mariadb_source("source-b"),
+        ServerSpec::mariadb_target("target"),
+        ServerSpec::nats("nats"),
+        ServerSpec::redis("redis"),
+    ]
+});
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_entries_of_the_cache_are_found_and_removed() {
+    let plan = Plan { has_cache: true, ..Plan::serials() };
+    let installation = Installation::set_up(CACHED.turn().await, &plan).await;
+    let _daemon = installation.run();
+    for workload in &mut installation.workloads(WorkloadOptions::new(seed("cached night"))) {
+        workload.insert_rows(500).await.unwrap();
+    }
+    installation.expect_equal().await;
+    let (_, report) = night(&installation, &[]).await;
+    assert_eq!(report["verdict"], "clean", "{report}");
+    let cache = report["stores"].as_array().unwrap().last().unwrap().clone();
+    assert!(cache["rows_derived"].as_u64().unwrap() > 500, "{report}");
+
+    let mut redis = RedisServer::admin(installation.stack(), "redis").unwrap().connect().await.unwrap();
+    let mut scan = redis::cmd("SCAN");
+    scan.arg(0).arg("MATCH").arg("*}e:*").arg("COUNT").arg(100);
+    let (_, keys): (String, Vec<Vec<u8>>) = redis.one("look", &scan).await.unwrap();
+    redis.one::<u64>("let live for ever", redis::cmd("PERSIST").arg(&keys[0])).await.unwrap();
+    redis.one::<()>("damage", redis::cmd("SET").arg(&keys[1]).arg("x").arg("KEEPTTL")).await.unwrap();
+    let (ended, report) = night(&installation, &["--mode", "report"]).await;
+    assert_eq!((ended.exit_code, &report["verdict"]), (1, &Json::from("failed")), "{report}");
+    let name = cache["store"].as_str().unwrap();
+    assert_eq!(drift(store(&report, name)), 2, "{report}");
+    let (_, report) = night(&installation, &[]).await;
+    assert_eq!(report["verdict"], "repaired", "{report}");
+    assert_eq!((drift(store(&report, name)), &store(&report, name)["confirmed"]), (2, &Json::from(2)));
+    installation.expect_equal().await;
 }
