@@ -135,10 +135,21 @@ pub struct Chunk {
     pub next: Option<ChunkKey>,
 }
 
+/// How busy a server is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// Statements that it runs at this moment, the question included.
+    pub running_threads: u64,
+    /// `None` = it is no replica, or does not tell.
+    pub replica_lag: Option<Duration>,
+}
+
 /// A source whose tables can be read as they are now. It is never written to, and nothing is locked.
 pub trait RowSource: Send + Sync {
     /// Every captured table that exists, in the order of shard ids.
     fn tables(&self) -> impl Future<Output = Result<Vec<TableIdentity<'static>>, Fault>> + Send;
+
+    fn pressure(&self) -> impl Future<Output = Result<Pressure, Fault>> + Send;
 
     /// At most `rows` rows of a table behind `after`, of the present server; fewer when they are large. The mark is said
     /// in `epoch`. Values are those that the table's changes have. A TRUNCATE behind the mark may be a transient fault.

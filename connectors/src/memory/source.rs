@@ -8,7 +8,7 @@ use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::deliver::{Cell, Progress};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{
-    ChangeSource, Chunk, ChunkKey, Entry, Filled, Located, Place, RowSource, SourceConnector,
+    ChangeSource, Chunk, ChunkKey, Entry, Filled, Located, Place, Pressure, RowSource, SourceConnector,
 };
 use anabranch_schemas::change::{Row, TableIdentity};
 use anabranch_schemas::codec::v1::Encoder;
@@ -209,6 +209,11 @@ impl RowSource for MemorySource {
     async fn tables(&self) -> Result<Vec<TableIdentity<'static>>, Fault> {
         self.weather.pause().await;
         Ok(lock(&self.state).primary.tables().into_values().collect())
+    }
+
+    async fn pressure(&self) -> Result<Pressure, Fault> {
+        self.weather.pause().await;
+        Ok(Pressure { running_threads: 1, replica_lag: None })
     }
 
     async fn chunk(

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::values::{Expanded, Secret};
 use super::{Problems, Schedule};
-use crate::reconcile::{Mode, Settings};
+use crate::reconcile::{Limits, Mode, Settings};
 
 /// Half of it is the sketch: 2.1 million differing users, 1.3 million mapping rows in one reading of a unit.
 const MEMORY_BYTES: NonZeroUsize = NonZeroUsize::new(192 * 1024 * 1024).expect("not zero");
@@ -20,6 +20,13 @@ const MEMORY_BYTES_MIN: usize = 16 * 1024 * 1024;
 const GATE_KEYS: u64 = 10_000;
 /// Of a unit's source rows, in percent.
 const GATE_PERCENT: f64 = 10.0;
+/// A fifth of what a core of a server reads, so that half a billion rows take two and a half hours over one connection.
+const ROWS_PER_SECOND: u64 = 50_000;
+/// As other tools take it for a busy server.
+const RUNNING_THREADS: NonZeroU64 = NonZeroU64::new(25).expect("not zero");
+const REPLICA_LAG_SECONDS: NonZeroU64 = NonZeroU64::new(10).expect("not zero");
+/// Live changes come first.
+const LANE_LAG_MS: NonZeroU64 = NonZeroU64::new(2_000).expect("not zero");
 /// Long enough for any night; a window is what an installation has.
 const WINDOW_HOURS: NonZeroU64 = NonZeroU64::new(24).expect("not zero");
 /// Shorter ones can be guessed.
@@ -36,6 +43,10 @@ pub(super) struct Reconcile {
     gate_keys: Option<u64>,
     gate_percent: Option<f64>,
     signing_key: Option<Expanded>,
+    rows_per_second: Option<u64>,
+    running_threads: Option<NonZeroU64>,
+    replica_lag_seconds: Option<NonZeroU64>,
+    lane_lag_ms: Option<NonZeroU64>,
 }
 
 impl Reconcile {
@@ -63,6 +74,14 @@ impl Reconcile {
                 memory,
                 gate_keys: self.gate_keys.unwrap_or(GATE_KEYS),
                 gate_share: percent / 100.0,
+                limits: Limits {
+                    rows_per_second: NonZeroU64::new(self.rows_per_second.unwrap_or(ROWS_PER_SECOND)),
+                    running_threads: self.running_threads.unwrap_or(RUNNING_THREADS),
+                    replica_lag: Duration::from_secs(
+                        self.replica_lag_seconds.unwrap_or(REPLICA_LAG_SECONDS).get(),
+                    ),
+                    lane_lag: Duration::from_millis(self.lane_lag_ms.unwrap_or(LANE_LAG_MS).get()),
+                },
             },
             signing_key: signing_key.map(Secret::new),
         }

@@ -57,15 +57,6 @@ impl Candidates {
         Ok(Self { difference, rows, parts, projection: projection.clone() })
     }
 
-    /// Derived rows that are listed.
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
     /// All of them, about so many derived rows at a time; a source row is in one window only.
     pub fn windows(&self, rows: usize) -> impl Iterator<Item = Window> {
         let mut begin = 0;

@@ -7,6 +7,7 @@
 //!
 //! Nothing here writes a derived row, and nothing is called clean that was not read.
 
+mod brake;
 mod candidates;
 mod element;
 mod history;
@@ -18,10 +19,11 @@ mod report;
 mod scan;
 mod sketch;
 
+pub use brake::Limits;
 pub use candidates::{SourceKey, Window};
 pub use history::{PastNight, Seal, hash_key, seal};
 pub use night::{Checkpoint, Night, Settings, StoreState};
 pub use placement::{Audit, Double, Placement, Rules};
 pub use recheck::{Judged, Patience, Recheck, Verdict};
 pub use report::{Drifted, Mode, NightReport, Outcome, StoreReport, count_again, worst};
-pub use scan::{Sides, SourceTable, Unit};
+pub use scan::{Pace, Scanned, Sides, SourceTable, Unit};

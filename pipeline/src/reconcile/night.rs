@@ -15,15 +15,16 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::brake::{Brake, Limits};
 use super::candidates::{Candidates, SourceKey, Window};
 use super::placement::Double;
 use super::recheck::{Judged, Patience, Recheck, Verdict};
 use super::repair::repair;
 use super::report::{Drifted, Mode, StoreReport};
-use super::scan::{Scanned, Sides, SourceTable, Unit, Unscanned, again};
+use super::scan::{Pace, Scanned, Sides, SourceTable, Unit, Unscanned, again};
 use crate::error::Fault;
 use crate::failpoints;
-use crate::ports::{DerivedRows, Lanes, RowSource};
+use crate::ports::{DerivedRows, Lanes, RowSource, SourceConnector};
 
 /// Source rows of a unit: what differs in all of them can be listed within the default memory.
 const UNIT_ROWS: u64 = 2_000_000;
@@ -44,6 +45,8 @@ pub struct Settings {
     pub gate_keys: u64,
     /// Nor is a unit of which a larger share differs, from 0 to 1.
     pub gate_share: f64,
+    /// What it waits for.
+    pub limits: Limits,
 }
 
 /// How far the night of one projection is.
@@ -93,7 +96,7 @@ pub struct Night<'a, S, D, L> {
     pub hash_key: &'a (dyn Fn(&SourceTable, &SourceKey) -> String + Sync),
 }
 
-impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D, L> {
+impl<S: RowSource + SourceConnector + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D, L> {
     /// Goes on from `state` until all units are through or `cancel`; what is reached is stored behind each.
     pub async fn run(
         &self,
@@ -195,7 +198,13 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
         tables: &BTreeMap<ShardId, SourceTable>,
         state: &mut StoreState,
     ) -> Ended {
-        let scanned = match self.sides.scan(&unit, state.seed, self.settings.memory.get()).await {
+        let (brake, held) = Brake::new();
+        let pace = Pace { rows_per_second: self.settings.limits.rows_per_second, brake: held };
+        let scanned = tokio::select! {
+            scanned = self.sides.scan(&unit, state.seed, self.settings.memory.get(), &pace) => scanned,
+            () = brake.look(self.sides, self.lanes, &self.settings.limits) => unreachable!("it never ends"),
+        };
+        let scanned = match scanned {
             Ok(scanned) => scanned,
             Err(Unscanned::Unread { shard: Some(shard), fault }) if unit.tables.len() > 1 => {
                 tracing::warn!(%shard, %fault, "a table cannot be read: the unit is read again, table by table");

@@ -7,7 +7,7 @@
 //! listed must explain them, else it is not believed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,8 +16,10 @@ use anabranch_schemas::change::{Action, TableIdentity};
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::FIRST_EPOCH;
 use anabranch_schemas::shard::ShardId;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::brake::released;
 use super::candidates::Candidates;
 use super::element::{ElementShape, Elements, sum_place};
 use super::placement::Audit;
@@ -26,6 +28,7 @@ use crate::deliver::Claimed;
 use crate::error::{Class, Code, Fault};
 use crate::ports::{DerivedRows, RowSource};
 use crate::projections::Projection;
+use crate::throttle::Throttle;
 
 /// Source rows of a chunk, and derived rows of a page: below a second of reading, and few megabytes.
 const CHUNK_ROWS: NonZeroUsize = NonZeroUsize::new(20_000).expect("it is not 0");
@@ -95,6 +98,20 @@ pub enum Unscanned {
     TooMuch,
 }
 
+/// How fast each server is read.
+#[derive(Debug, Clone)]
+pub struct Pace {
+    pub(super) rows_per_second: Option<NonZeroU64>,
+    pub(super) brake: watch::Receiver<bool>,
+}
+
+impl Pace {
+    /// As fast as it goes.
+    pub fn unbounded() -> Self {
+        Self { rows_per_second: None, brake: watch::channel(false).1 }
+    }
+}
+
 /// What of a unit's rows is looked at in one reading.
 #[derive(Debug, Clone, Copy)]
 struct Slice {
@@ -114,18 +131,24 @@ pub(super) fn shape(projection: &Projection) -> ElementShape {
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
     /// Reads a unit. `memory` bounds the sketch and what it lists, in bytes.
-    pub async fn scan(&self, unit: &Unit, seed: u64, memory: usize) -> Result<Scanned, Unscanned> {
+    pub async fn scan(
+        &self,
+        unit: &Unit,
+        seed: u64,
+        memory: usize,
+        pace: &Pace,
+    ) -> Result<Scanned, Unscanned> {
         // A half is for what is listed.
         let whole = (memory / 2).max(1);
         let all = Slice { number: 0, of: 1 };
         for (bytes, audit) in [(FIRST_BYTES.min(whole), self.audit.as_ref()), (whole, None)] {
-            if let Some(scanned) = self.read(unit, seed, bytes, all, audit).await? {
+            if let Some(scanned) = self.read(unit, seed, bytes, all, (audit, pace)).await? {
                 return Ok(scanned);
             }
         }
         let mut of = 4;
         while of <= SLICES_MAX {
-            if let Some(scanned) = self.slices(unit, seed, whole, of).await? {
+            if let Some(scanned) = self.slices(unit, seed, whole, of, pace).await? {
                 return Ok(scanned);
             }
             of *= 4;
@@ -139,10 +162,12 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
         seed: u64,
         bytes: usize,
         of: u64,
+        pace: &Pace,
     ) -> Result<Option<Scanned>, Unscanned> {
         let mut all: Option<Scanned> = None;
         for number in 0..of {
-            let Some(mut scanned) = self.read(unit, seed, bytes, Slice { number, of }, None).await? else {
+            let Some(mut scanned) = self.read(unit, seed, bytes, Slice { number, of }, (None, pace)).await?
+            else {
                 return Ok(None);
             };
             match &mut all {
@@ -164,7 +189,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
         seed: u64,
         bytes: usize,
         slice: Slice,
-        audit: Option<&Audit>,
+        (audit, pace): (Option<&Audit>, &Pace),
     ) -> Result<Option<Scanned>, Unscanned> {
         let shape = shape(&self.projection);
         let board = Arc::new(Mutex::new(Board {
@@ -185,6 +210,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
             words: Vec::new(),
             sums: Vec::new(),
             unowned: BTreeMap::new(),
+            throttle: Throttle::new(pace.rows_per_second, CHUNK_ROWS),
+            brake: pace.brake.clone(),
         };
         let mut readings = JoinSet::new();
         for (name, source) in &self.sources {
@@ -254,6 +281,8 @@ struct Desk {
     words: Vec<u64>,
     sums: Vec<(usize, u64)>,
     unowned: BTreeMap<ShardId, u64>,
+    throttle: Throttle,
+    brake: watch::Receiver<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -263,6 +292,13 @@ enum Side {
 }
 
 impl Desk {
+    /// Waits until more may be read; how many rows.
+    async fn ready(&mut self) -> NonZeroUsize {
+        released(&mut self.brake).await;
+        self.throttle.ready().await;
+        self.throttle.take()
+    }
+
     fn put(&mut self, row: &Claimed<'_>) {
         let is_owned = match self.last {
             Some((shard, is_owned)) if shard == row.shard => is_owned,
@@ -331,8 +367,10 @@ async fn read_source<S: RowSource>(
         let unread = |fault| Unscanned::Unread { shard: Some(table.shard), fault: Box::new(fault) };
         let mut after = None;
         loop {
-            let read = || source.chunk(&table, after.as_ref(), CHUNK_ROWS, FIRST_EPOCH);
+            let rows = desk.ready().await;
+            let read = || source.chunk(&table, after.as_ref(), rows, FIRST_EPOCH);
             let chunk = again(read).await.map_err(unread)?;
+            desk.throttle.give_back(rows.get().saturating_sub(chunk.rows as usize));
             let mut changes = v1::decode(&chunk.payload).map_err(|error| unread(broken(&table, error)))?;
             while let Some(change) = changes.next().map_err(|error| unread(broken(&table, error)))? {
                 if let Action::Insert { after } = &change.action {
@@ -369,10 +407,11 @@ async fn read_derived<D: DerivedRows>(
     for table in tables {
         let mut after = None;
         loop {
+            let rows = desk.ready().await;
             let mut attempt = 1;
             after = loop {
                 let mut visit = |row: Claimed<'_>| desk.put(&row);
-                match target.page(table, shards.clone(), after.as_ref(), CHUNK_ROWS, &mut visit).await {
+                match target.page(table, shards.clone(), after.as_ref(), rows, &mut visit).await {
                     Ok(next) => break next,
                     Err(fault) if fault.class() == Class::Transient && attempt < ATTEMPTS => {
                         desk.forget();
@@ -382,6 +421,7 @@ async fn read_derived<D: DerivedRows>(
                     Err(fault) => return Err(Unscanned::Unread { shard: None, fault: Box::new(fault) }),
                 }
             };
+            desk.throttle.give_back(rows.get().saturating_sub(desk.sums.len()));
             desk.hand_over(Side::Derived, 0);
             if after.is_none() {
                 break;

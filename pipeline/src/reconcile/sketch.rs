@@ -52,10 +52,6 @@ impl Difference {
     pub fn len(&self) -> usize {
         self.is_added.len()
     }
-
-    pub fn is_empty(&self) -> bool {
-        self.is_added.is_empty()
-    }
 }
 
 impl Sketch {

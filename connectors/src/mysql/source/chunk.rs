@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::deliver::Cell;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Chunk, ChunkKey, RowSource};
+use anabranch_pipeline::ports::{Chunk, ChunkKey, Pressure, RowSource};
 use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::codec::v1::Encoder;
 use anabranch_schemas::codec::{decode_values, encode_values};
@@ -73,6 +73,10 @@ impl RowSource for MysqlSource {
         let mut tables: Vec<_> = tables.into_iter().map(|table| table.identity.clone()).collect();
         tables.sort_unstable_by_key(|table| table.shard);
         Ok(tables)
+    }
+
+    async fn pressure(&self) -> Result<Pressure, Fault> {
+        self.present_pressure().await
     }
 
     async fn chunk(

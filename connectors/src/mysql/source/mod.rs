@@ -21,6 +21,7 @@ mod pending;
 mod position;
 mod preflight;
 mod preflight_tables;
+mod pressure;
 mod query;
 mod resume;
 mod rows;

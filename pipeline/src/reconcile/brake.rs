@@ -1,0 +1,106 @@
+//! What a night waits for: everybody else. Reading stops while a server that is read is busy, a replica is behind, or the
+//! lanes are, and goes on when it has passed.
+//!
+//! Looked at once a second, beside the readings. What cannot be asked brakes nothing: the reading itself will fail, or not.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use anabranch_schemas::lsn::Lsn;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::scan::Sides;
+use crate::lag::HeadSamples;
+use crate::ports::{DerivedRows, Lanes, RowSource, SourceConnector};
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// When a night steps back.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Rows a second that are read from one server; `None` = as fast as it goes.
+    pub rows_per_second: Option<NonZeroU64>,
+    /// Statements that a source runs at once, this one included.
+    pub running_threads: NonZeroU64,
+    /// What a replica may be behind.
+    pub replica_lag: Duration,
+    /// What the lanes of the projection may be behind.
+    pub lane_lag: Duration,
+}
+
+/// Tells the readings whether to wait.
+#[derive(Debug)]
+pub(super) struct Brake {
+    is_held: watch::Sender<bool>,
+}
+
+impl Brake {
+    pub(super) fn new() -> (Self, watch::Receiver<bool>) {
+        let (is_held, readings) = watch::channel(false);
+        (Self { is_held }, readings)
+    }
+
+    /// Looks until it is dropped.
+    pub(super) async fn look<S, D, L>(&self, sides: &Sides<S, D>, lanes: &L, limits: &Limits)
+    where
+        S: RowSource + SourceConnector,
+        D: DerivedRows,
+        L: Lanes,
+    {
+        let mut heads: BTreeMap<&str, HeadSamples> = BTreeMap::new();
+        loop {
+            let mut why = None;
+            for (name, source) in &sides.sources {
+                why = why.or(busy(&**source, limits).await);
+                let head = heads.entry(name).or_default();
+                if let Some(primary) = sides.primaries.get(name) {
+                    why = why.or(behind(&**primary, lanes, name, head, limits).await);
+                }
+            }
+            let is_held = why.is_some();
+            let was_held = self.is_held.send_replace(is_held);
+            if let (Some(why), false) = (&why, was_held) {
+                tracing::info!(why, "the night waits");
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+/// Resolves while the brake is not held.
+pub(super) async fn released(readings: &mut watch::Receiver<bool>) {
+    // Without anybody who looks nothing is held.
+    let _ = readings.wait_for(|is_held| !is_held).await;
+}
+
+async fn busy(source: &impl RowSource, limits: &Limits) -> Option<&'static str> {
+    let pressure = source.pressure().await.ok()?;
+    match () {
+        () if pressure.running_threads > limits.running_threads.get() => Some("a source is busy"),
+        () if pressure.replica_lag.is_some_and(|lag| lag > limits.replica_lag) => Some("a replica is behind"),
+        () => None,
+    }
+}
+
+/// Whether a head that was seen so long ago is not passed yet.
+async fn behind(
+    source: &impl SourceConnector,
+    lanes: &impl Lanes,
+    name: &str,
+    head: &mut HeadSamples,
+    limits: &Limits,
+) -> Option<&'static str> {
+    let progress = lanes.progress(name).await.ok()?;
+    let slowest = progress.iter().map(|(_, progress)| progress.position).min()?;
+    // One that has not begun, or reads another server, is told by the recheck.
+    if slowest == Lsn::ZERO {
+        return None;
+    }
+    let now = Instant::now().into_std();
+    head.observe(source.head().await.ok()?.in_epoch(slowest.epoch()).ok()?, now);
+    head.forget(slowest);
+    (head.lag(slowest, now) > limits.lane_lag).then_some("lanes are behind")
+}
