@@ -136,8 +136,10 @@ pub struct Chunk {
 }
 
 /// How busy a server is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pressure {
+    /// The present end of its binlog, in the first epoch, see [`SourceConnector::head`].
+    pub head: Lsn,
     /// Statements that it runs at this moment, the question included.
     pub running_threads: u64,
     /// `None` = it is no replica, or does not tell.

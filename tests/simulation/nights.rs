@@ -6,16 +6,16 @@
 //! repaired, and the next one finds nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{MemoryRows, MemorySource, MemoryStore};
 use anabranch_pipeline::deliver::{Cell, LaneId, Progress};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Chunk, ChunkKey, Lanes, RowSource, SourceConnector};
+use anabranch_pipeline::ports::{Chunk, ChunkKey, Lanes, Pressure, RowSource, SourceConnector};
 use anabranch_pipeline::reconcile::{
-    Checkpoint, Mode, Night, Outcome, Patience, Settings, Sides, SourceKey, SourceTable, StoreReport,
+    Checkpoint, Limits, Mode, Night, Outcome, Patience, Settings, Sides, SourceKey, SourceTable, StoreReport,
     StoreState,
 };
 use anabranch_schemas::change::TableIdentity;
@@ -109,7 +109,13 @@ impl Nights {
         let mode = if random.random_ratio(1, 5) { Mode::Report } else { Mode::Repair };
         // From few cells, which take several slices, to more than is needed.
         let memory = NonZeroUsize::new(1 << random.random_range(12..18)).expect("not zero");
-        let settings = Settings { mode, memory, gate_keys: u64::MAX, gate_share: 1.0 };
+        let limits = Limits {
+            rows_per_second: None,
+            running_threads: NonZeroU64::MIN,
+            replica_lag: Duration::ZERO,
+            lane_lag: Duration::from_secs(random.random_range(1..30)),
+        };
+        let settings = Settings { mode, memory, gate_keys: u64::MAX, gate_share: 1.0, limits };
         let state = StoreState::new("birthday", random.random());
         let mut night = Underway {
             began: Instant::now(),
@@ -268,6 +274,10 @@ struct Watched {
 impl RowSource for Watched {
     async fn tables(&self) -> Result<Vec<TableIdentity<'static>>, Fault> {
         self.source.tables().await
+    }
+
+    async fn pressure(&self) -> Result<Pressure, Fault> {
+        self.source.pressure().await
     }
 
     async fn chunk(

@@ -212,8 +212,7 @@ impl RowSource for MemorySource {
     }
 
     async fn pressure(&self) -> Result<Pressure, Fault> {
-        self.weather.pause().await;
-        Ok(Pressure { running_threads: 1, replica_lag: None })
+        Ok(Pressure { head: self.head().await?, running_threads: 1, replica_lag: None })
     }
 
     async fn chunk(

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::scan::Sides;
 use crate::lag::HeadSamples;
-use crate::ports::{DerivedRows, Lanes, RowSource, SourceConnector};
+use crate::ports::{DerivedRows, Lanes, RowSource};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ impl Brake {
     /// Looks until it is dropped.
     pub(super) async fn look<S, D, L>(&self, sides: &Sides<S, D>, lanes: &L, limits: &Limits)
     where
-        S: RowSource + SourceConnector,
+        S: RowSource,
         D: DerivedRows,
         L: Lanes,
     {
@@ -87,7 +87,7 @@ async fn busy(source: &impl RowSource, limits: &Limits) -> Option<&'static str> 
 
 /// Whether a head that was seen so long ago is not passed yet.
 async fn behind(
-    source: &impl SourceConnector,
+    source: &impl RowSource,
     lanes: &impl Lanes,
     name: &str,
     head: &mut HeadSamples,
@@ -100,7 +100,7 @@ async fn behind(
         return None;
     }
     let now = Instant::now().into_std();
-    head.observe(source.head().await.ok()?.in_epoch(slowest.epoch()).ok()?, now);
+    head.observe(source.pressure().await.ok()?.head.in_epoch(slowest.epoch()).ok()?, now);
     head.forget(slowest);
     (head.lag(slowest, now) > limits.lane_lag).then_some("lanes are behind")
 }

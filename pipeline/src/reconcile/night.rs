@@ -24,7 +24,7 @@ use super::report::{Drifted, Mode, StoreReport};
 use super::scan::{Pace, Scanned, Sides, SourceTable, Unit, Unscanned, again};
 use crate::error::Fault;
 use crate::failpoints;
-use crate::ports::{DerivedRows, Lanes, RowSource, SourceConnector};
+use crate::ports::{DerivedRows, Lanes, RowSource};
 
 /// Source rows of a unit: what differs in all of them can be listed within the default memory.
 const UNIT_ROWS: u64 = 2_000_000;
@@ -96,7 +96,7 @@ pub struct Night<'a, S, D, L> {
     pub hash_key: &'a (dyn Fn(&SourceTable, &SourceKey) -> String + Sync),
 }
 
-impl<S: RowSource + SourceConnector + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D, L> {
+impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D, L> {
     /// Goes on from `state` until all units are through or `cancel`; what is reached is stored behind each.
     pub async fn run(
         &self,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::Pressure;
+use anabranch_pipeline::ports::{Pressure, SourceConnector};
 use mysql_async::Row;
 
 use super::MysqlSource;
@@ -17,6 +17,7 @@ impl MysqlSource {
         let replica = self.questions.rows("SHOW ALL SLAVES STATUS".to_owned()).await.unwrap_or_default();
         let lag = |row: &Row| row.get::<Option<u64>, _>("Seconds_Behind_Master").flatten();
         Ok(Pressure {
+            head: self.head().await?,
             running_threads: text.parse().unwrap_or(0),
             replica_lag: replica.iter().filter_map(lag).max().map(Duration::from_secs),
         })
