@@ -17,6 +17,8 @@ use crate::ports::{DerivedRows, Lanes, RowSource};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
+/// A night goes on slowly all the same: a part each time.
+const HELD_MAX: Duration = Duration::from_secs(10);
 
 /// When a night steps back.
 #[derive(Debug, Clone)]
@@ -29,6 +31,18 @@ pub struct Limits {
     pub replica_lag: Duration,
     /// What the lanes of the projection may be behind.
     pub lane_lag: Duration,
+}
+
+impl Limits {
+    /// Waits for nobody.
+    pub fn none() -> Self {
+        Self {
+            rows_per_second: None,
+            running_threads: NonZeroU64::MAX,
+            replica_lag: Duration::MAX,
+            lane_lag: Duration::MAX,
+        }
+    }
 }
 
 /// Tells the readings whether to wait.
@@ -70,10 +84,10 @@ impl Brake {
     }
 }
 
-/// Resolves while the brake is not held.
+/// Resolves while the brake is not held, or has been for too long.
 pub(super) async fn released(readings: &mut watch::Receiver<bool>) {
     // Without anybody who looks nothing is held.
-    let _ = readings.wait_for(|is_held| !is_held).await;
+    let _ = tokio::time::timeout(HELD_MAX, readings.wait_for(|is_held| !is_held)).await;
 }
 
 async fn busy(source: &impl RowSource, limits: &Limits) -> Option<&'static str> {

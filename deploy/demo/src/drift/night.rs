@@ -70,7 +70,7 @@ impl Store {
 impl Night {
     /// Runs one to its end, beside whatever else runs.
     pub async fn run(commands: &Commands) -> Result<Self> {
-        let finished = commands.run(&["reconcile", "--now", "--json"]).await?;
+        let finished = commands.run(&["reconcile", "--now", "--unthrottled", "--json"]).await?;
         let text = finished.stdout.trim();
         serde_json::from_str(text).map_err(|error| DemoError::Program {
             program: "anabranch reconcile".to_owned(),

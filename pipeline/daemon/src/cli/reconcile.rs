@@ -43,6 +43,9 @@ pub struct Arguments {
     /// Repair also when more differs than the gate lets pass
     #[arg(long)]
     open_gate: bool,
+    /// Read as fast as it goes, also while lanes or a replica are behind
+    #[arg(long)]
+    unthrottled: bool,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -103,6 +106,7 @@ async fn now(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
         }),
         stores: arguments.stores.clone(),
         is_gate_open: arguments.open_gate,
+        is_unthrottled: arguments.unthrottled,
     };
     let cancel = CancellationToken::new();
     let interrupted = async {

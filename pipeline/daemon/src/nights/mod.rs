@@ -14,7 +14,7 @@ use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{History, Lease, Leases, Mark, Marks};
 use anabranch_pipeline::projections::Assignment;
 use anabranch_pipeline::reconcile::{
-    self, Checkpoint, Mode, NightReport, Outcome, PastNight, Settings, StoreReport, StoreState, seal,
+    self, Checkpoint, Limits, Mode, NightReport, Outcome, PastNight, Settings, StoreReport, StoreState, seal,
 };
 use metrics::gauge;
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,8 @@ pub struct Order {
     pub stores: Vec<String>,
     /// Repairs whatever the share and number of what differs.
     pub is_gate_open: bool,
+    /// Waits for nobody else.
+    pub is_unthrottled: bool,
 }
 
 /// How far a night is.
@@ -199,7 +201,10 @@ fn layout(wiring: &Wiring) -> String {
 }
 
 fn settings(wiring: &Wiring, order: &Order) -> Settings {
-    let configured = wiring.config().reconcile.settings.clone();
+    let mut configured = wiring.config().reconcile.settings.clone();
+    if order.is_unthrottled {
+        configured.limits = Limits::none();
+    }
     let mode = order.mode.unwrap_or(configured.mode);
     match order.is_gate_open {
         true => Settings { mode, gate_keys: u64::MAX, gate_share: 1.0, ..configured },
