@@ -198,6 +198,40 @@ async fn a_table_that_cannot_be_read_in_parts_is_named() {
     assert_eq!(fault.code(), Code::SourceTableMissing, "{fault}");
 }
 
+/// What is kept of a table from one chunk to the next must be its present definition: here the same text means another
+/// type, and then the key has one column more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_is_altered_between_two_chunks_is_read_as_it_is_then() {
+    let database = Database::shared();
+    database
+        .run(&[
+            "CREATE DATABASE $0",
+            "CREATE TABLE $0.t0 (user_id BIGINT PRIMARY KEY AUTO_INCREMENT, birthday DATETIME, region INT DEFAULT 0)",
+            "INSERT INTO $0.t0 (birthday) VALUES ('2001-01-01'), ('2002-01-01'), ('2003-01-01'), ('2004-01-01')",
+        ])
+        .await;
+    let source = source_of(&database, Entity::User);
+    let table = table_of(&source, "t0").await;
+    let first = source.chunk(&table, None, rows(1), FIRST_EPOCH).await.unwrap();
+    database.run(&["INSERT INTO $0.t0 (birthday) VALUES ('2005-01-01')"]).await;
+    for alter in [
+        "ALTER TABLE $0.t0 MODIFY birthday TIMESTAMP NULL",
+        "ALTER TABLE $0.t0 MODIFY birthday VARCHAR(30)",
+        "ALTER TABLE $0.t0 CHANGE birthday born DATE, ADD birthday DATE DEFAULT '1999-09-09'",
+    ] {
+        database.run(&[alter]).await;
+        let chunk = source.chunk(&table, first.next.as_ref(), rows(2), FIRST_EPOCH).await.unwrap();
+        let anew = source_of(&database, Entity::User);
+        let expected = anew.chunk(&table, first.next.as_ref(), rows(2), FIRST_EPOCH).await.unwrap();
+        assert_eq!(texts(&table, &chunk), texts(&table, &expected), "{alter}");
+        assert_eq!(chunk.next, expected.next, "{alter}");
+    }
+    database.run(&["ALTER TABLE $0.t0 DROP PRIMARY KEY, ADD PRIMARY KEY (user_id, region)"]).await;
+    let chunks = whole(&source, &table, 2).await.unwrap();
+    assert_eq!(chunks.iter().map(|chunk| chunk.rows).collect::<Vec<_>>(), [2, 2, 1]);
+    assert_ne!(chunks[0].next, first.next, "the place has the second column too");
+}
+
 /// A transaction that is in the binlog, and has reached readers, while its commit waits for a replica: the GTID variables
 /// hold it, and no snapshot sees it.
 #[tokio::test(flavor = "multi_thread")]

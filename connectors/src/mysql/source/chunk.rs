@@ -5,10 +5,13 @@
 //! behind that place. The GTID variables run ahead of what is seen (measured). MySQL has no such place.
 //!
 //! A snapshot lives for one chunk, so no long read view holds up the server's purge. Values are read as text in the
-//! column's own character set, which for all types that can be captured is what its row events hold.
+//! column's own character set, which for all types that can be captured is what its row events hold. How a table is
+//! read is kept as long as its definition stays, which each chunk's transaction asks for behind its rows: from the
+//! first row to COMMIT no statement can change it.
 
+use std::collections::HashMap;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_pipeline::deliver::Cell;
@@ -18,8 +21,9 @@ use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::codec::v1::Encoder;
 use anabranch_schemas::codec::{decode_values, encode_values};
 use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Row};
+use mysql_async::{Conn, QueryResult, Row, TextProtocol};
 
 use self::value::Kind;
 use super::gtid::Flavor;
@@ -39,6 +43,11 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// A chunk ends early when its rows are that large.
 const CHUNK_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// Tables whose plans are kept; with more, all are forgotten.
+const PLANS_MAX: usize = 20_000;
+/// What the server says of itself.
+const IDENTITY: &str = "SELECT @@version, CAST(@@server_id AS CHAR)";
+
 /// Which rows of a table.
 enum Wanted<'w> {
     /// At most so many behind a place.
@@ -47,11 +56,40 @@ enum Wanted<'w> {
     Keys(&'w [Cell]),
 }
 
+/// How tables are read, as long as their definitions stay; by shard, for chunks.
+#[derive(Default)]
+pub(super) struct Plans(Mutex<HashMap<ShardId, Arc<Plan>>>);
+
+impl Plans {
+    fn get(&self, shard: ShardId) -> Option<Arc<Plan>> {
+        self.plans().get(&shard).cloned()
+    }
+
+    fn keep(&self, shard: ShardId, plan: &Arc<Plan>) {
+        let mut plans = self.plans();
+        if plans.len() >= PLANS_MAX {
+            plans.clear();
+        }
+        plans.insert(shard, Arc::clone(plan));
+    }
+
+    fn forget(&self, shard: ShardId) {
+        self.plans().remove(&shard);
+    }
+
+    fn plans(&self) -> std::sync::MutexGuard<'_, HashMap<ShardId, Arc<Plan>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// How one table is read.
 struct Plan {
-    server: ServerIdentity,
+    /// What it was made for.
+    definition: String,
     /// Of the captured columns, in the order of the entity's fields.
     kinds: Vec<Kind>,
+    /// As SQL: the captured columns, and behind them what of the key is none.
+    selected: String,
     /// The index that leads to the rows.
     index: String,
     /// Its columns, as far as they are compared.
@@ -62,6 +100,8 @@ struct Plan {
 struct KeyColumn {
     name: String,
     kind: Kind,
+    /// Its place among the selected columns: a captured one is not selected twice.
+    place: usize,
     /// Of texts; empty for bytes.
     character_set: String,
     collation: String,
@@ -116,12 +156,58 @@ impl MysqlSource {
     ) -> Result<Chunk, Fault> {
         let columns = self.columns_of(table.entity)?;
         let mut connection = self.snapshots.connection().await?;
-        let plan = self.plan(&mut connection, table, &columns, wanted).await?;
-        let sql = select(table, &columns, &plan, wanted)?;
-        let begin = connection.query_drop("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY");
-        self.snapshots.within(TIMEOUT, begin).await?;
-        let place = connection.query("SHOW STATUS LIKE 'Binlog\\_snapshot\\_%'");
-        let place: Vec<(String, String)> = self.snapshots.within(TIMEOUT, place).await?;
+        let is_chunk = matches!(wanted, Wanted::Behind(..));
+        if let Some(plan) = self.plans.get(table.shard).filter(|_| is_chunk) {
+            let sql = select(table, &plan, wanted);
+            if let Ok(sql) = sql
+                && let Ok(Some(chunk)) =
+                    self.read_as_planned(&mut connection, table, &plan, &sql, wanted, epoch).await
+            {
+                return Ok(chunk);
+            }
+            // Whatever it was, the table may have changed.
+            self.plans.forget(table.shard);
+            connection = self.snapshots.connection().await?;
+        }
+        let plan = Arc::new(self.plan(&mut connection, table, &columns, wanted).await?);
+        let sql = select(table, &plan, wanted)?;
+        let chunk = self.read_as_planned(&mut connection, table, &plan, &sql, wanted, epoch).await?;
+        let chunk = chunk.ok_or_else(|| {
+            self.fault(
+                Code::SourceUnreachable,
+                format!("{} was altered while it was read", table_name(table)),
+            )
+        })?;
+        if is_chunk {
+            self.plans.keep(table.shard, &plan);
+        }
+        Ok(chunk)
+    }
+
+    /// One transaction in one packet; `None` when the table is not defined any more as the plan has it.
+    async fn read_as_planned(
+        &self,
+        connection: &mut Conn,
+        table: &TableIdentity<'static>,
+        plan: &Plan,
+        select: &str,
+        wanted: &Wanted<'_>,
+        epoch: u16,
+    ) -> Result<Option<Chunk>, Fault> {
+        let definition = show_definition(table);
+        let sql = format!(
+            "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY; {IDENTITY}; \
+             SHOW STATUS LIKE 'Binlog\\_snapshot\\_%'; {select}; {definition}; COMMIT"
+        );
+        let mut results = self.snapshots.within(TIMEOUT, connection.query_iter(sql)).await?;
+        let head = async {
+            results.collect::<Row>().await?;
+            let server = results.collect::<(String, String)>().await?;
+            Ok((server, results.collect::<(String, String)>().await?))
+        };
+        let (server, place) = self.snapshots.within(TIMEOUT, head).await?;
+        let server = server.into_iter().next().map(|(_, id)| id).unwrap_or_default();
+        let server = ServerIdentity { flavor: Flavor::MariaDb.as_str().to_owned(), id: server };
         let of = |name: &str| {
             let found = place.iter().find(|(variable, _)| variable.eq_ignore_ascii_case(name));
             found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
@@ -129,17 +215,27 @@ impl MysqlSource {
         let file = of("Binlog_snapshot_file").ok_or_else(|| binlog_off(&self.address.subject))?;
         let position = of("Binlog_snapshot_position").and_then(|text| text.parse().ok()).unwrap_or(0);
         let mark = self.lsn(epoch, file, position)?;
-        let mut reading = Reading { plan: &plan, table, mark, encoder: Encoder::default(), last: None };
-        let read = self.snapshots.within(TIMEOUT, reading.read(&mut connection, sql)).await?;
-        let is_whole = read.map_err(|()| table_fault(Code::Internal, table, "a value is not of its type"))?;
-        if is_whole {
-            self.snapshots.within(TIMEOUT, connection.query_drop("COMMIT")).await?;
+        let mut reading = Reading { plan, table, mark, encoder: Encoder::default(), last: None };
+        let body = async {
+            let taken = reading.read(&mut results).await?;
+            let definition = results.collect::<(String, String)>().await?;
+            results.drop_result().await?;
+            Ok((taken, definition))
+        };
+        let (taken, definition) = self.snapshots.within(TIMEOUT, body).await?;
+        if definition.first().is_none_or(|(_, text)| without_counter(text) != plan.definition) {
+            return Ok(None);
         }
+        let odd = || table_fault(Code::Internal, table, "a value is not of its type");
+        let is_whole = taken.ok_or_else(odd)?;
         let Reading { mut encoder, last, .. } = reading;
         let count = u64::from(encoder.changes());
         let is_full = matches!(wanted, Wanted::Behind(_, rows) if count == rows.get() as u64);
-        let next = last.filter(|_| !is_whole || is_full);
-        Ok(Chunk { mark, server: plan.server, payload: encoder.finish(), rows: count, next })
+        let next = match last.filter(|_| !is_whole || is_full) {
+            Some(last) => Some(plan.place(&last).ok_or_else(odd)?),
+            None => None,
+        };
+        Ok(Some(Chunk { mark, server, payload: encoder.finish(), rows: count, next }))
     }
 
     fn columns_of(&self, entity: Entity) -> Result<Vec<String>, Fault> {
@@ -156,15 +252,14 @@ impl MysqlSource {
         columns: &[String],
         wanted: &Wanted<'_>,
     ) -> Result<Plan, Fault> {
-        let ask = connection.query("SELECT @@version, CAST(@@server_id AS CHAR)");
-        let server: Vec<(String, String)> = self.snapshots.within(TIMEOUT, ask).await?;
-        let (version, id) = server.into_iter().next().unwrap_or_default();
+        let server: Vec<(String, String)> =
+            self.snapshots.within(TIMEOUT, connection.query(IDENTITY)).await?;
+        let (version, _) = server.into_iter().next().unwrap_or_default();
         if !version.contains("MariaDB") {
             return Err(self
                 .fault(Code::SourceSnapshotUnsupported, format!("the server is MySQL {version}"))
                 .needs("MariaDB, which says where in its binlog a snapshot stands"));
         }
-        let server = ServerIdentity { flavor: Flavor::MariaDb.as_str().to_owned(), id };
         let known = connection.query_map(describe(table, wanted), Described::from_row);
         let known: Vec<Described> = self.snapshots.within(TIMEOUT, known).await?;
         if known.is_empty() {
@@ -183,7 +278,7 @@ impl MysqlSource {
                 )
             })
         });
-        let kinds = kinds.collect::<Result<_, _>>()?;
+        let kinds = kinds.collect::<Result<Vec<_>, _>>()?;
         let is_key = |column: &&Described| match wanted {
             Wanted::Behind(..) => column.place.is_some(),
             Wanted::Keys(_) => column.place.is_some() && column.name.eq_ignore_ascii_case(&columns[0]),
@@ -194,12 +289,59 @@ impl MysqlSource {
         let key = parts.into_iter().map(Described::key);
         let key: Option<Vec<_>> = key.collect();
         let key = key.filter(|key| !key.is_empty()).ok_or_else(|| unkeyed(table, columns, wanted))?;
-        Ok(Plan { server, kinds, index, key })
+        let ask = connection.query_first(show_definition(table));
+        let definition: Option<(String, String)> = self.snapshots.within(TIMEOUT, ask).await?;
+        let definition = definition.map(|(_, text)| without_counter(&text)).unwrap_or_default();
+        Ok(Plan::new(definition, columns, kinds, (index, key)))
     }
 }
 
+impl Plan {
+    fn new(
+        definition: String,
+        columns: &[String],
+        kinds: Vec<Kind>,
+        (index, mut key): (String, Vec<KeyColumn>),
+    ) -> Self {
+        let mut selected: Vec<String> =
+            columns.iter().zip(&kinds).map(|(name, kind)| kind.selected(&quote_identifier(name))).collect();
+        for column in &mut key {
+            let captured = columns.iter().position(|name| name.eq_ignore_ascii_case(&column.name));
+            column.place = captured.filter(|place| kinds[*place] == column.kind).unwrap_or_else(|| {
+                selected.push(column.kind.selected(&quote_identifier(&column.name)));
+                selected.len() - 1
+            });
+        }
+        Self { definition, selected: selected.join(", "), kinds, index, key }
+    }
+
+    /// Where the next chunk begins; `None` when a value is not of its type.
+    fn place(&self, last: &Row) -> Option<ChunkKey> {
+        let values = self.key.iter().map(|column| column.kind.decode(last.as_ref(column.place)?));
+        let values: Vec<Value<'_>> = values.collect::<Option<_>>()?;
+        Some(ChunkKey(encode_values(&values).into()))
+    }
+}
+
+fn show_definition(table: &TableIdentity<'_>) -> String {
+    format!("SHOW CREATE TABLE {}", quote_table(&table.database, &table.table))
+}
+
+/// A definition without the number that each new row changes: it stands behind the columns, in front of all comments.
+fn without_counter(definition: &str) -> String {
+    const COUNTER: &str = " AUTO_INCREMENT=";
+    let options = definition.find("\n) ").unwrap_or(definition.len());
+    let (columns, options) = definition.split_at(options);
+    let Some((front, rest)) = options.split_once(COUNTER) else { return definition.to_owned() };
+    format!("{columns}{front}{}", rest.trim_start_matches(|digit: char| digit.is_ascii_digit()))
+}
+
+fn table_name(table: &TableIdentity<'_>) -> String {
+    format!("table {}.{}", table.database, table.table)
+}
+
 fn table_fault(code: Code, table: &TableIdentity<'_>, found: impl Into<String>) -> Fault {
-    Fault::new(code, format!("table {}.{}", table.database, table.table), found)
+    Fault::new(code, table_name(table), found)
 }
 
 fn unkeyed(table: &TableIdentity<'_>, columns: &[String], wanted: &Wanted<'_>) -> Fault {
@@ -242,7 +384,7 @@ impl Described {
     fn key(&self) -> Option<KeyColumn> {
         let kind = Kind::of_key(&self.data_type, self.unsigned)?;
         let (character_set, collation) = (self.character_set.clone(), self.collation.clone());
-        Some(KeyColumn { name: self.name.clone(), kind, character_set, collation })
+        Some(KeyColumn { name: self.name.clone(), kind, place: 0, character_set, collation })
     }
 }
 
@@ -269,16 +411,8 @@ fn describe(table: &TableIdentity<'_>, wanted: &Wanted<'_>) -> String {
 }
 
 /// The captured columns and the key of the rows that are wanted.
-fn select(
-    table: &TableIdentity<'_>,
-    columns: &[String],
-    plan: &Plan,
-    wanted: &Wanted<'_>,
-) -> Result<String, Fault> {
-    let captured = columns.iter().zip(&plan.kinds).map(|(name, kind)| kind.selected(&quote_identifier(name)));
+fn select(table: &TableIdentity<'_>, plan: &Plan, wanted: &Wanted<'_>) -> Result<String, Fault> {
     let key: Vec<String> = plan.key.iter().map(|column| quote_identifier(&column.name)).collect();
-    let selected = plan.key.iter().zip(&key).map(|(column, name)| column.kind.selected(name));
-    let selected: Vec<String> = captured.chain(selected).collect();
     let condition = match wanted {
         Wanted::Behind(None, rows) => format!("ORDER BY {} LIMIT {rows}", key.join(", ")),
         Wanted::Behind(Some(after), rows) => {
@@ -304,7 +438,7 @@ fn select(
     };
     Ok(format!(
         "SELECT {} FROM {} FORCE INDEX ({}) {condition}",
-        selected.join(", "),
+        plan.selected,
         quote_table(&table.database, &table.table),
         quote_identifier(&plan.index)
     ))
@@ -316,36 +450,63 @@ struct Reading<'r> {
     table: &'r TableIdentity<'static>,
     mark: anabranch_schemas::lsn::Lsn,
     encoder: Encoder,
-    last: Option<ChunkKey>,
+    last: Option<Row>,
 }
 
 impl Reading<'_> {
-    /// Whether all rows were taken; `Err` inside: a value cannot be understood.
+    /// Whether all rows were taken; what follows them is stepped over. `None` inside: a value cannot be understood.
     async fn read(
         &mut self,
-        connection: &mut Conn,
-        sql: String,
-    ) -> Result<Result<bool, ()>, mysql_async::Error> {
-        let mut rows = connection.query_iter(sql).await?;
-        let mut last = None;
+        rows: &mut QueryResult<'_, '_, TextProtocol>,
+    ) -> Result<Option<bool>, mysql_async::Error> {
+        let mut is_whole = Some(true);
         while let Some(row) = rows.next().await? {
-            let Some(key) = self.take(row) else { return Ok(Err(())) };
-            last = Some(key);
+            if is_whole != Some(true) {
+                continue;
+            }
             if self.encoder.bytes() > CHUNK_BYTES_MAX {
-                break;
+                is_whole = Some(false);
+            } else if self.take(&row).is_some() {
+                self.last = Some(row);
+            } else {
+                is_whole = None;
             }
         }
-        self.last = last.map(|key| ChunkKey(encode_values(&key).into()));
-        Ok(Ok(self.encoder.bytes() <= CHUNK_BYTES_MAX))
+        Ok(is_whole)
     }
 
-    /// Encodes the captured values; the values of the key.
-    fn take(&mut self, row: Row) -> Option<Vec<Value<'static>>> {
-        let kinds = self.plan.kinds.iter().chain(self.plan.key.iter().map(|column| &column.kind));
-        let values = row.unwrap().into_iter().zip(kinds).map(|(cell, kind)| kind.decode(cell));
-        let mut values: Vec<Value<'static>> = values.collect::<Option<_>>()?;
-        let key = values.split_off(self.plan.kinds.len());
+    /// Encodes the captured values.
+    fn take(&mut self, row: &Row) -> Option<()> {
+        let values = self.plan.kinds.iter().enumerate().map(|(place, kind)| kind.decode(row.as_ref(place)?));
+        let values: Vec<Value<'_>> = values.collect::<Option<_>>()?;
         self.encoder.insert(self.mark, self.table, &values);
-        Some(key)
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_definition_does_not_change_with_its_rows() {
+        let define = |rest: &str| format!("CREATE TABLE `t` (\n  `id` int(11)\n) ENGINE=InnoDB{rest}");
+        let text = define(" AUTO_INCREMENT=17 COMMENT=' AUTO_INCREMENT=3'");
+        assert_eq!(without_counter(&text), define(" COMMENT=' AUTO_INCREMENT=3'"));
+        assert_eq!(without_counter(&define("")), define(""));
+    }
+
+    #[test]
+    fn a_key_that_is_captured_is_selected_once() {
+        let column = |name: &str, kind| {
+            let (character_set, collation) = (String::new(), String::new());
+            KeyColumn { name: name.to_owned(), kind, place: 0, character_set, collation }
+        };
+        let columns = ["user_id", "birthday"].map(str::to_owned);
+        let key = vec![column("region", Kind::Bytes), column("USER_ID", Kind::Unsigned)];
+        let kinds = vec![Kind::Unsigned, Kind::Date];
+        let plan = Plan::new(String::new(), &columns, kinds, ("PRIMARY".to_owned(), key));
+        assert_eq!(plan.selected, "`user_id`, `birthday`, `region`");
+        assert_eq!(plan.key.iter().map(|column| column.place).collect::<Vec<_>>(), [2, 0]);
     }
 }

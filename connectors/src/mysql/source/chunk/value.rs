@@ -66,7 +66,7 @@ impl Kind {
         match self {
             Self::Bytes => Some(Value::Bytes(text.into())),
             Self::Signed | Self::Unsigned => {
-                let value = self.decode(mysql_async::Value::Bytes(text.clone()))?;
+                let value = self.parse(&text)?.into_owned();
                 // The text of a number is one: `07` is none.
                 let is_exact = serial::text(&value).is_some_and(|exact| *exact == *text);
                 is_exact.then_some(value)
@@ -76,16 +76,19 @@ impl Kind {
     }
 
     /// The value that a row event would have; `None` when the text is not of this kind.
-    pub(super) fn decode(self, cell: mysql_async::Value) -> Option<Value<'static>> {
-        let bytes = match cell {
-            mysql_async::Value::NULL => return Some(Value::Null),
-            mysql_async::Value::Bytes(bytes) => bytes,
-            _ => return None,
-        };
+    pub(super) fn decode(self, cell: &mysql_async::Value) -> Option<Value<'_>> {
+        match cell {
+            mysql_async::Value::NULL => Some(Value::Null),
+            mysql_async::Value::Bytes(bytes) => self.parse(bytes),
+            _ => None,
+        }
+    }
+
+    fn parse(self, bytes: &[u8]) -> Option<Value<'_>> {
         if self == Self::Bytes {
             return Some(Value::Bytes(bytes.into()));
         }
-        let text = std::str::from_utf8(&bytes).ok()?;
+        let text = std::str::from_utf8(bytes).ok()?;
         match self {
             Self::Signed => text.parse().ok().map(Value::Int),
             Self::Unsigned => text.parse().ok().map(Value::UInt),
@@ -160,8 +163,8 @@ pub(super) fn literal(value: &Value<'_>, character_set: &str) -> String {
 mod tests {
     use super::*;
 
-    fn decode(kind: Kind, text: &str) -> Option<Value<'static>> {
-        kind.decode(mysql_async::Value::Bytes(text.as_bytes().to_vec()))
+    fn decode(kind: Kind, text: &str) -> Option<Value<'_>> {
+        kind.parse(text.as_bytes())
     }
 
     #[test]
