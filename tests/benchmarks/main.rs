@@ -18,6 +18,7 @@ mod load;
 mod lookup;
 mod memory;
 mod meter;
+mod reconcile;
 mod report;
 mod scan;
 mod site;
@@ -76,6 +77,8 @@ enum Figure {
     Lookup,
     /// Commit to findable by exact lookup over HTTP at 1,000 changes a second
     Findable,
+    /// Both sides of a night's unit, read and compared, against the two streams of rows alone
+    Reconcile,
     /// Most memory of the daemon: catching up, and with one very large transaction
     Memory,
 }
@@ -102,6 +105,7 @@ struct Scale {
     cached_devices: u64,
     documents: u64,
     lookup_seconds: u64,
+    users: u64,
     large_transaction_rows: u64,
     latency_seconds: u64,
     rounds: u32,
@@ -117,6 +121,7 @@ impl Scale {
             cached_devices: 150_000 / divisor,
             documents: 100_000 / divisor,
             lookup_seconds: if arguments.quick { 2 } else { 8 },
+            users: 2_000_000 / divisor,
             large_transaction_rows: 1_000_000 / divisor,
             latency_seconds: if arguments.quick { 5 } else { 20 },
             rounds: arguments.rounds,
@@ -162,6 +167,10 @@ async fn main() {
         if wanted.has(Figure::Memory) {
             memory::measure(&mut site, &data, &scale, &mut report).await;
         }
+    }
+    if wanted.has(Figure::Reconcile) {
+        let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
+        reconcile::measure(&mut site, &scale, &mut report).await;
     }
     if wanted.has(Figure::Latency) {
         latency::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, &scale, &mut report).await;

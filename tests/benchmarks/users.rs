@@ -14,6 +14,8 @@ use crate::site::{DATABASES, TABLES};
 pub struct Users {
     database: u32,
     ranges: [Range; TABLES as usize],
+    /// Nobody changes or goes.
+    is_arrival: bool,
 }
 
 impl Users {
@@ -21,7 +23,16 @@ impl Users {
 
     /// One writer a database.
     pub fn writers() -> Vec<Self> {
-        (0..DATABASES).map(|database| Self { database, ranges: Default::default() }).collect()
+        Self::each(false)
+    }
+
+    /// The same that only insert.
+    pub fn arriving() -> Vec<Self> {
+        Self::each(true)
+    }
+
+    fn each(is_arrival: bool) -> Vec<Self> {
+        (0..DATABASES).map(|database| Self { database, ranges: Default::default(), is_arrival }).collect()
     }
 }
 
@@ -33,7 +44,7 @@ impl Changes for Users {
         let name = format!("user_{:02}.user_{table:03}", self.database);
         // So that numbers of two tables differ and lie together in each.
         let base = (u64::from(self.database * TABLES + table) + 1) * 1_000_000_000;
-        if kind < 55 || !range.is_filled() {
+        if self.is_arrival || kind < 55 || !range.is_filled() {
             let (first, last) = (base + range.high, base + range.high + rows - 1);
             write!(
                 sql,

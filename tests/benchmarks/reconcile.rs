@@ -1,0 +1,188 @@
+//! Both sides of a night's unit, read and cancelled out, in turn with the two streams of rows alone.
+//!
+//! The limit reads the same columns of all source tables and all derived tables whole, one statement a table, over one
+//! connection to each server, with the same client library, and throws the rows away: no chunks, no snapshot whose
+//! place is asked for, nothing decoded or compared. Both sides are equal, so a scan must find no candidate.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anabranch_connectors::mysql::connection::{async_options, quote_identifier, quote_table};
+use anabranch_connectors::mysql::source::MysqlSource;
+use anabranch_connectors::mysql::target::{MysqlRows, MysqlTarget};
+use anabranch_pipeline::config::{Config, EntityConfig};
+use anabranch_pipeline::ports::RowSource;
+use anabranch_pipeline::projections::Projection;
+use anabranch_pipeline::reconcile::{Audit, Pace, Rules, Sides, SourceTable, Unit};
+use anabranch_schemas::change::Entity;
+use anabranch_schemas::shard::ShardId;
+use mysql_async::Conn;
+use mysql_async::prelude::Queryable;
+
+use crate::contest::{Contest, Hand};
+use crate::meter::{Measured, Meter};
+use crate::report::Report;
+use crate::site::{SOURCE, Site, TARGET};
+use crate::users::Users;
+use crate::{Scale, apply, capture, data};
+
+const BAR: f64 = 0.70;
+/// The default of the configuration.
+const MEMORY_BYTES: usize = 192 << 20;
+const PROJECTION: &str = "birthday";
+
+pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
+    let data =
+        data::write(site, "new users in 40 tables", (scale.users, scale.seed), Users::arriving()).await;
+    let log = site.new_log("reconcile").await;
+    capture::append(site, &log, &data).await;
+    let config = Arc::new(site.config());
+    site.installation.command(&["setup"]).await.expect_success();
+    apply::product(site, &config, &log, data.end_lsn).await;
+    site.delete_log().await;
+    for is_audited in [false, true] {
+        let entities = config.entities.iter().cloned();
+        let entities: Vec<_> = match is_audited {
+            true => entities.map(EntityConfig::with_sharding_column).collect(),
+            false => entities.collect(),
+        };
+        let (sides, unit) = open(&config, &entities, is_audited).await;
+        let streams = streams(&config, &entities, &sides.projection, &unit);
+        let (mut products, mut hand) = (Vec::new(), Hand::new("both streams, thrown away".to_owned()));
+        let mut memory = 0;
+        // The first run of all finds cold servers.
+        for round in 0..=scale.rounds {
+            let (by_hand, rows) = by_hand(site, &config, &streams).await;
+            assert_eq!(rows, 2 * data.rows, "both sides are whole");
+            let (product, resident) =
+                product(site, &sides, &unit, data.rows, scale.seed ^ u64::from(round)).await;
+            memory = memory.max(resident);
+            if round > 0 {
+                hand.runs.push(by_hand);
+                products.push(product);
+            }
+        }
+        report.note(&format!("reconcile: {} MB resident at most while scanning", memory / 1_000_000));
+        let contest = Contest {
+            figure: if is_audited { "reconcile and audit, TLS" } else { "reconcile, TLS" },
+            unit: "rows",
+            count: 2 * data.rows,
+            servers: "source and target",
+            bar: BAR,
+            products,
+            hands: vec![hand],
+        };
+        report.add(contest.line());
+    }
+}
+
+/// As a night has them.
+async fn open(
+    config: &Config,
+    entities: &[EntityConfig],
+    is_audited: bool,
+) -> (Sides<MysqlSource, MysqlRows>, Unit) {
+    let source = Arc::new(MysqlSource::new(&config.sources[0], entities, config.limits.heartbeat));
+    let target = MysqlTarget::new(config, TARGET).expect("it is configured");
+    let rows = target.rows(PROJECTION, 4).expect("it has tables there");
+    let lane = target.lane(&target.lane_ids()[0]).expect("it has lanes");
+    let tables = RowSource::tables(&*source).await.expect("the source answers");
+    let tables: BTreeMap<_, _> = tables
+        .into_iter()
+        .map(|identity| (identity.shard, SourceTable { source: SOURCE.to_owned(), identity }))
+        .collect();
+    let highest = ShardId::from_u64(u64::MAX >> 1).expect("63 bits");
+    let lowest = ShardId::from_u64(0).expect("63 bits");
+    let of_source = || BTreeMap::from([(SOURCE.to_owned(), Arc::clone(&source))]);
+    let sides = Sides {
+        projection: lane.projection().clone(),
+        sources: of_source(),
+        primaries: of_source(),
+        targets: vec![Arc::new(rows)],
+        audit: is_audited.then(|| Audit::new(Rules::of(Entity::User, entities), 1)),
+    };
+    (sides, Unit { shards: lowest..=highest, tables })
+}
+
+/// One statement a table: of the source, and of the target.
+fn streams(
+    config: &Config,
+    entities: &[EntityConfig],
+    projection: &Projection,
+    unit: &Unit,
+) -> [Vec<String>; 2] {
+    let select = |columns: Vec<&str>, (database, table): (&str, &str)| {
+        let columns: Vec<String> = columns.into_iter().map(quote_identifier).collect();
+        format!("SELECT {} FROM {}", columns.join(","), quote_table(database, table))
+    };
+    let entity = entities.iter().find(|known| known.entity == Entity::User).expect("it is configured");
+    let captured: Vec<&str> = entity.columns.iter().map(String::as_str).collect();
+    let source = unit
+        .tables
+        .values()
+        .map(|table| select(captured.clone(), (&table.identity.database, &table.identity.table)));
+    assert_eq!(config.targets.len(), 1, "all tables are on one");
+    let target = projection.tables().iter().map(|table| {
+        let shape = table.derived.shape;
+        let columns = shape.key_columns.iter().chain(shape.value_columns).copied();
+        let columns = std::iter::once("shard_id").chain(columns).collect();
+        select(columns, (&table.derived.database, &table.derived.table))
+    });
+    [source.collect(), target.collect()]
+}
+
+/// How long it took, and how many rows came.
+async fn by_hand(site: &Site<'_>, config: &Config, streams: &[Vec<String>; 2]) -> (Measured, u64) {
+    let (source, target) = (&config.sources[0], &config.targets[0]);
+    let mut connections = Vec::new();
+    for (url, ca_file) in [(&source.url, &source.ca_file), (&target.url, &target.ca_file)] {
+        let options = async_options(url, ca_file.as_deref());
+        connections.push(Conn::new(options).await.expect("it answers"));
+    }
+    let meter = Meter::start(&[site.pid(SOURCE), site.pid(TARGET)]);
+    let mut readings = Vec::new();
+    for (mut connection, statements) in connections.into_iter().zip(streams.clone()) {
+        // On any core, as the product's.
+        readings.push(tokio::spawn(async move {
+            let mut rows = 0;
+            for statement in statements {
+                let mut result = connection.query_iter(statement).await.expect("the account may read");
+                while result.next().await.expect("the rows come").is_some() {
+                    rows += 1;
+                }
+            }
+            rows
+        }));
+    }
+    let mut rows = 0;
+    for reading in readings {
+        rows += reading.await.expect("no panic");
+    }
+    (meter.stop(), rows)
+}
+
+/// How long it took, and the most memory of this process meanwhile.
+async fn product(
+    site: &Site<'_>,
+    sides: &Sides<MysqlSource, MysqlRows>,
+    unit: &Unit,
+    rows: u64,
+    seed: u64,
+) -> (Measured, u64) {
+    // From now on the mark of the most resident memory counts anew.
+    std::fs::write("/proc/self/clear_refs", "5").expect("a process may reset its own mark");
+    let meter = Meter::start(&[site.pid(SOURCE), site.pid(TARGET)]);
+    let scanned =
+        sides.scan(unit, seed, MEMORY_BYTES, &Pace::unbounded()).await.expect("both sides can be read");
+    let measured = meter.stop();
+    assert_eq!((scanned.rows_source, scanned.rows_derived), (rows, rows), "both sides were read");
+    assert!(scanned.candidates.iter().all(|found| found.windows(1).next().is_none()), "both sides are equal");
+    (measured, resident_bytes_max())
+}
+
+fn resident_bytes_max() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("it has this line");
+    let kilobytes = line.split_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok());
+    kilobytes.expect("a number of kB") * 1024
+}
