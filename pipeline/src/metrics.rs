@@ -9,12 +9,14 @@ pub const SOURCE_HEAD_POSITION: &str = "anabranch_source_head_position";
 pub const CAPTURE_POSITION: &str = "anabranch_capture_position";
 pub const CAPTURE_LAG: &str = "anabranch_capture_lag_seconds";
 pub const LOG_MESSAGES: &str = "anabranch_log_messages_total";
+pub const LOG_CHANGES: &str = "anabranch_log_changes_total";
 pub const LOG_BYTES: &str = "anabranch_log_bytes_total";
 pub const LOG_IN_FLIGHT: &str = "anabranch_log_in_flight_messages";
 pub const LANE_POSITION: &str = "anabranch_lane_position";
 pub const LANE_DIRECT: &str = "anabranch_lane_direct";
 pub const LANE_LAG: &str = "anabranch_lane_lag_seconds";
 pub const LANE_ROWS: &str = "anabranch_lane_rows_total";
+pub const LANE_CHANGES: &str = "anabranch_lane_changes_total";
 pub const LANE_FLUSHES: &str = "anabranch_lane_flushes_total";
 pub const LANE_FLUSH_SECONDS: &str = "anabranch_lane_flush_seconds";
 pub const REFRESH_ROWS: &str = "anabranch_refresh_rows_total";
@@ -39,6 +41,9 @@ pub const NIGHT_DRIFT: &str = "anabranch_night_drift";
 pub const NIGHT_LEFT: &str = "anabranch_night_drift_left";
 pub const NIGHT_AGAIN: &str = "anabranch_night_drift_again";
 pub const NIGHT_SECONDS: &str = "anabranch_night_seconds";
+pub const WATCH_KEYS: &str = "anabranch_watch_keys_total";
+pub const WATCH_DRIFT: &str = "anabranch_watch_drift_total";
+pub const WATCH_SKIPPED: &str = "anabranch_watch_skipped_changes_total";
 pub const TASK_STATE: &str = "anabranch_task_state";
 pub const FAULTS: &str = "anabranch_faults_total";
 
@@ -55,6 +60,18 @@ pub fn describe() {
     describe_gauge!(NIGHT_LEFT, "Of these, rows that are wrong still, by store");
     describe_gauge!(NIGHT_AGAIN, "Of these, rows that the night before found too, by store");
     describe_gauge!(NIGHT_SECONDS, Unit::Seconds, "Time that the last night took, by store");
+    describe_counter!(
+        WATCH_KEYS,
+        "Changed source rows that were looked at again, by store, source, seconds after the change, and verdict"
+    );
+    describe_counter!(
+        WATCH_DRIFT,
+        "Of these, rows whose derived rows were wrong, by store, source and seconds after the change"
+    );
+    describe_counter!(
+        WATCH_SKIPPED,
+        "Changes that were too many to choose from, or could not be read, by source"
+    );
     describe_counter!(SOURCE_CHANGES, "Captured row changes read from the binlog, by source");
     describe_gauge!(
         SOURCE_HEAD_POSITION,
@@ -67,6 +84,7 @@ pub fn describe() {
         "Age of the oldest known source position that the log does not hold yet; 0 = none, by source"
     );
     describe_counter!(LOG_MESSAGES, "Messages acknowledged by the log, by source");
+    describe_counter!(LOG_CHANGES, "Row changes in messages acknowledged by the log, by source");
     describe_counter!(LOG_BYTES, Unit::Bytes, "Payload bytes acknowledged by the log, by source");
     describe_gauge!(LOG_IN_FLIGHT, "Messages sent and not yet acknowledged, by source");
     describe_gauge!(
@@ -85,6 +103,10 @@ pub fn describe() {
     describe_counter!(
         LANE_ROWS,
         "Row mutations committed to the target, by projection, target, source, lane"
+    );
+    describe_counter!(
+        LANE_CHANGES,
+        "Row changes that the lane has taken and committed, by projection, target, source, lane and outcome: applied, or passed since they came before"
     );
     describe_counter!(
         LANE_FLUSHES,

@@ -118,6 +118,7 @@ impl TaskHandle {
 #[derive(Debug)]
 pub struct Supervisor {
     tasks: JoinSet<()>,
+    names: Vec<String>,
     states: TaskStates,
     cancel: CancellationToken,
     retry_budget: Duration,
@@ -126,7 +127,7 @@ pub struct Supervisor {
 impl Supervisor {
     /// Tasks stop when `cancel` is cancelled. Groups that share `states` are shown together.
     pub fn new(states: TaskStates, cancel: CancellationToken, retry_budget: Duration) -> Self {
-        Self { tasks: JoinSet::new(), states, cancel, retry_budget }
+        Self { tasks: JoinSet::new(), names: Vec::new(), states, cancel, retry_budget }
     }
 
     /// Runs `attempt` again and again until it ends well, is cancelled or meets a definite fault.
@@ -136,7 +137,16 @@ impl Supervisor {
     {
         let handle = TaskHandle { name: name.into(), states: self.states.clone() };
         self.states.set(name, TaskState::Waiting, None, false);
+        self.names.push(name.to_owned());
         self.tasks.spawn(supervise(handle, attempt, self.cancel.clone(), self.retry_budget));
+    }
+
+    /// Whether each of its tasks was stopped by a definite fault.
+    pub fn are_stopped(&self) -> bool {
+        let states = self.states.snapshot();
+        self.names
+            .iter()
+            .all(|name| states.get(name).is_some_and(|status| status.state == TaskState::Stopped))
     }
 
     /// Resolves when no task is left.

@@ -16,6 +16,7 @@ mod script;
 mod seeds;
 mod stage;
 mod uuids;
+mod watch;
 mod world;
 
 use anabranch_connectors::memory::Keeping;

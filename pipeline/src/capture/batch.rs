@@ -57,6 +57,7 @@ pub struct BatchBuilder {
     limit_bytes: usize,
     /// Of the newest change that was added.
     newest: Lsn,
+    added: u64,
     /// The batch before ended in the middle of an event.
     continues: bool,
     position: Lsn,
@@ -71,6 +72,7 @@ impl BatchBuilder {
             encoder,
             limit_bytes,
             newest: Lsn::ZERO,
+            added: 0,
             continues: false,
             position,
             resume,
@@ -79,7 +81,7 @@ impl BatchBuilder {
     }
 
     pub fn insert(&mut self, lsn: Lsn, table: &TableIdentity<'static>, after: &[Value<'_>]) {
-        self.newest = lsn;
+        self.note(lsn);
         self.encoder.insert(lsn, table, after);
     }
 
@@ -90,18 +92,28 @@ impl BatchBuilder {
         before: &[Value<'_>],
         after: &[Value<'_>],
     ) {
-        self.newest = lsn;
+        self.note(lsn);
         self.encoder.update(lsn, table, before, after);
     }
 
     pub fn delete(&mut self, lsn: Lsn, table: &TableIdentity<'static>, before: &[Value<'_>]) {
-        self.newest = lsn;
+        self.note(lsn);
         self.encoder.delete(lsn, table, before);
     }
 
     pub fn withdraw(&mut self, lsn: Lsn, table: &TableIdentity<'static>) {
-        self.newest = lsn;
+        self.note(lsn);
         self.encoder.withdraw(lsn, table);
+    }
+
+    fn note(&mut self, lsn: Lsn) {
+        self.newest = lsn;
+        self.added += 1;
+    }
+
+    /// Changes that were ever added, counted beside what encodes them.
+    pub fn added(&self) -> u64 {
+        self.added
     }
 
     /// All of the event at `lsn` is in this batch or an earlier one. A position not above the present one is ignored

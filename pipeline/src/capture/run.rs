@@ -74,6 +74,7 @@ pub async fn run<S: SourceConnector, L: Log, M: Marks>(
         is_announced,
         last_id: end.map(|end| end.id),
         batch: BatchBuilder::new(capture.limits.batch_bytes.get(), position, resume),
+        counted: 0,
         previous: position,
         footing: Footing::new(position, told),
         origin,
@@ -219,6 +220,7 @@ fn entry_name(entry: &Entry) -> &'static str {
 
 struct Meters {
     changes: Counter,
+    acknowledged: Counter,
     messages: Counter,
     bytes: Counter,
     in_flight: Gauge,
@@ -230,6 +232,7 @@ impl Meters {
         let source = source.to_owned();
         Self {
             changes: counter!(names::SOURCE_CHANGES, "source" => source.clone()),
+            acknowledged: counter!(names::LOG_CHANGES, "source" => source.clone()),
             messages: counter!(names::LOG_MESSAGES, "source" => source.clone()),
             bytes: counter!(names::LOG_BYTES, "source" => source.clone()),
             in_flight: gauge!(names::LOG_IN_FLIGHT, "source" => source.clone()),
@@ -247,6 +250,8 @@ struct Attempt<'a, C, L: Log, M> {
     /// Id of the newest message that is known to be stored.
     last_id: Option<String>,
     batch: BatchBuilder,
+    /// Changes that the counter of those that were read has.
+    counted: u64,
     /// Position of the message sent last.
     previous: Lsn,
     footing: Footing,
@@ -276,7 +281,10 @@ impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
                 continue;
             }
             match self.event(step, cancel).await? {
-                Event::Filled(filled) => self.drained = filled == Filled::Drained,
+                Event::Filled(filled) => {
+                    self.count_read();
+                    self.drained = filled == Filled::Drained;
+                }
                 Event::Acknowledged(entry) => self.acknowledge(&entry, acknowledged).await,
                 Event::MarkDue => self.look_at_the_end().await?,
                 Event::Cancelled => return self.drain(acknowledged).await,
@@ -334,7 +342,15 @@ impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
         Err(Fault::new(Code::LogFenced, format!("stream of source {}", self.name), found))
     }
 
+    /// What a cancelled reading has added is counted with the next one.
+    fn count_read(&mut self) {
+        let added = self.batch.added();
+        self.meters.changes.increment(added - self.counted);
+        self.counted = added;
+    }
+
     async fn append(&mut self) -> Result<(), Fault> {
+        self.count_read();
         self.epochs.claim(self.source.server()).await?;
         let batch = self.batch.take();
         let (resume, server) = self.footing.of(&batch, self.source.server());
@@ -353,7 +369,6 @@ impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
         self.is_announced = true;
         self.mark_at = Instant::now() + self.limits.mark_interval;
         self.keep_at = Instant::now() + self.limits.keep_interval;
-        self.meters.changes.increment(u64::from(batch.changes));
         self.meters.bytes.increment(batch.payload.len() as u64);
         failpoints::reach("capture-before-append").await;
         self.writer.append(envelope, batch.payload).await?;
@@ -365,6 +380,7 @@ impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
     async fn acknowledge(&mut self, entry: &LogEntry, acknowledged: &watch::Sender<Lsn>) {
         failpoints::reach("capture-after-ack").await;
         self.meters.messages.increment(1);
+        self.meters.acknowledged.increment(u64::from(entry.envelope.changes));
         self.meters.in_flight.set(self.writer.in_flight() as f64);
         self.meters.position.set(entry.envelope.position.as_u64() as f64);
         acknowledged.send_replace(entry.envelope.position);

@@ -163,6 +163,16 @@ pub struct ReconcileConfig {
     pub settings: Settings,
     /// Signs the history, and hides keys in it. Without it the history is not signed.
     pub signing_key: Option<Secret>,
+    pub watch: WatchConfig,
+}
+
+/// Looks at changed keys between nights.
+#[derive(Debug, Clone)]
+pub struct WatchConfig {
+    /// Of each source and store; 0 = off.
+    pub keys_a_second: usize,
+    /// When a key is looked at, each time later than the one before.
+    pub after: Vec<Duration>,
 }
 
 /// When nights begin, and how long they may take.

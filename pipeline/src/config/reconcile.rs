@@ -29,6 +29,13 @@ const REPLICA_LAG_SECONDS: NonZeroU64 = NonZeroU64::new(10).expect("not zero");
 const LANE_LAG_MS: NonZeroU64 = NonZeroU64::new(2_000).expect("not zero");
 /// Long enough for any night; a window is what an installation has.
 const WINDOW_HOURS: NonZeroU64 = NonZeroU64::new(24).expect("not zero");
+/// As the cost of a look is that of a few readings by primary key, far below what a source has to spare.
+const WATCH_KEYS_A_SECOND: usize = 20;
+/// What waits is kept in memory.
+const WATCH_KEYS_A_SECOND_MAX: usize = 1_000;
+/// Most of what is late is there after one; what is not there after ten is worth waking somebody.
+const WATCH_AFTER_SECONDS: [u64; 3] = [60, 300, 600];
+const WATCH_AFTER_SECONDS_MAX: u64 = 3_600;
 /// Shorter ones can be guessed.
 const SIGNING_KEY_MIN_BYTES: usize = 16;
 
@@ -47,6 +54,8 @@ pub(super) struct Reconcile {
     running_threads: Option<NonZeroU64>,
     replica_lag_seconds: Option<NonZeroU64>,
     lane_lag_ms: Option<NonZeroU64>,
+    watch_keys_per_second: Option<usize>,
+    watch_after_seconds: Option<Vec<u64>>,
 }
 
 impl Reconcile {
@@ -64,6 +73,7 @@ impl Reconcile {
             let needed = "16 or more bytes (openssl rand -hex 32)";
             problems.add("reconcile.signing_key", "it is too short".to_owned(), needed);
         }
+        let watch = watch(self.watch_keys_per_second, self.watch_after_seconds, problems);
         let schedule = self.schedule.and_then(|text| {
             schedule(&text, self.time_zone.as_deref(), self.window_hours.unwrap_or(WINDOW_HOURS), problems)
         });
@@ -84,8 +94,23 @@ impl Reconcile {
                 },
             },
             signing_key: signing_key.map(Secret::new),
+            watch,
         }
     }
+}
+
+fn watch(keys: Option<usize>, after: Option<Vec<u64>>, problems: &mut Problems) -> super::WatchConfig {
+    let keys_a_second = keys.unwrap_or(WATCH_KEYS_A_SECOND);
+    if keys_a_second > WATCH_KEYS_A_SECOND_MAX {
+        problems.add("reconcile.watch_keys_per_second", keys_a_second.to_string(), "0 (off) to 1000");
+    }
+    let after = after.unwrap_or_else(|| WATCH_AFTER_SECONDS.to_vec());
+    let is_rising = after.is_sorted_by(|one, next| one < next);
+    if !is_rising || after.last().is_none_or(|last| *last > WATCH_AFTER_SECONDS_MAX) {
+        let needed = "rising numbers up to 3600, such as [60, 300, 600]";
+        problems.add("reconcile.watch_after_seconds", format!("{after:?}"), needed);
+    }
+    super::WatchConfig { keys_a_second, after: after.into_iter().map(Duration::from_secs).collect() }
 }
 
 fn schedule(

@@ -105,7 +105,7 @@ impl<R: LogReader> Feed<R> {
 }
 
 /// Whether a fault of the stream means that the binlog has what the stream has not: a damaged message is a hole too.
-pub(super) fn is_hole(fault: &Fault) -> bool {
+pub(crate) fn is_hole(fault: &Fault) -> bool {
     matches!(fault.code(), Code::LogHole | Code::LogMessageCorrupt)
 }
 

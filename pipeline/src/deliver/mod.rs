@@ -15,6 +15,7 @@ mod rewind;
 mod run;
 mod window;
 
+pub(crate) use feed::is_hole;
 pub(crate) use load::refresh_command;
 pub use mutation::{
     Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, OrderedMutation, Replacement,

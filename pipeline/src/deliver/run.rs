@@ -313,13 +313,15 @@ async fn commit<S, L>(
         store.commit(&note).await?;
         window.noted(note.progress);
     }
-    let rows = window.rows();
+    let (rows, taken) = (window.rows(), window.taken());
     store.commit(window.flush()).await?;
     failpoints::reach("lane-after-commit").await;
     window.committed();
     let position = window.progress().position;
     applied.send_replace(position);
     meters.rows.increment(rows as u64);
+    meters.applied.increment(taken.applied);
+    meters.passed.increment(taken.passed);
     meters.flushes.increment(1);
     meters.seconds.record(began.elapsed().as_secs_f64());
     meters.position.set(position.as_u64() as f64);
@@ -329,6 +331,8 @@ async fn commit<S, L>(
 
 struct Meters {
     rows: Counter,
+    applied: Counter,
+    passed: Counter,
     flushes: Counter,
     seconds: Histogram,
     position: Gauge,
@@ -338,8 +342,15 @@ struct Meters {
 impl Meters {
     fn of(id: &LaneId) -> Self {
         let labels = id.labels();
+        let changes = |outcome: &'static str| {
+            let mut labels = labels.to_vec();
+            labels.push(("outcome", outcome.to_owned()));
+            counter!(names::LANE_CHANGES, &labels)
+        };
         Self {
             rows: counter!(names::LANE_ROWS, &labels),
+            applied: changes("applied"),
+            passed: changes("passed"),
             flushes: counter!(names::LANE_FLUSHES, &labels),
             seconds: histogram!(names::LANE_FLUSH_SECONDS, &labels[..2]),
             position: gauge!(names::LANE_POSITION, &labels),

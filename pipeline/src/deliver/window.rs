@@ -62,12 +62,22 @@ pub(super) struct Window {
     has_moved: bool,
     /// Behind the message that was taken last the next one is on its way.
     has_next: bool,
+    taken: Taken,
+}
+
+/// Changes of the messages that were taken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// Above the lane's position.
+    pub(super) applied: u64,
+    /// Not above it: they came before.
+    pub(super) passed: u64,
 }
 
 impl Window {
     pub(super) fn new(stored: Progress) -> Self {
         let flush = Flush::new(stored.clone());
-        Self { stored, flush, has_moved: false, has_next: false }
+        Self { stored, flush, has_moved: false, has_next: false, taken: Taken::default() }
     }
 
     /// Where the lane is, uncommitted work included.
@@ -77,6 +87,11 @@ impl Window {
 
     pub(super) fn rows(&self) -> usize {
         self.flush.rows()
+    }
+
+    /// What was taken since the last commit.
+    pub(super) fn taken(&self) -> Taken {
+        self.taken
     }
 
     /// Whether there are rows to write.
@@ -134,6 +149,9 @@ impl Window {
                     let highest = &mut self.flush.progress.highest_change;
                     *highest = change.lsn.max(*highest);
                     project(&change, &mut self.flush);
+                    self.taken.applied += 1;
+                } else {
+                    self.taken.passed += 1;
                 }
             }
         }
@@ -262,6 +280,7 @@ mod tests {
         assert_eq!(taken(&mut window, &message(1, 0, &[8, 9, 10], 10)), Ok(vec![]));
         assert_eq!(taken(&mut window, &message(2, 10, &[11, 12], 12)), Ok(vec![11, 12]));
         assert_eq!(taken(&mut window, &message(3, 5, &[6, 7], 7)), Ok(vec![]));
+        assert_eq!(window.taken(), Taken { applied: 2, passed: 5 });
         assert_eq!(window.progress().position, lsn(12), "a position never goes back");
     }
 

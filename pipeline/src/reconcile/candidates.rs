@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::element::{self, RowKey};
 use super::sketch::Difference;
-use crate::deliver::Cell;
+use crate::deliver::{Cell, CellRef};
 use crate::projections::Projection;
 
 /// A source row, or what was one.
@@ -50,7 +50,7 @@ impl Candidates {
         for group in parts.chunk_by(|one, other| element::are_of_one_row(element(one), element(other))) {
             let row = element::assemble(group.iter().map(element)).ok_or(Garbled)?;
             let source = source_key(projection, &row).ok_or(Garbled)?;
-            rows.push((row.shard, hash(&source.key), begin));
+            rows.push((row.shard, hash(source.key.borrowed()), begin));
             begin += group.len() as u32;
         }
         rows.sort_unstable();
@@ -99,11 +99,11 @@ fn source_key(projection: &Projection, row: &RowKey) -> Option<SourceKey> {
 }
 
 /// Brings derived rows of one source row together; a collision only does more in one window.
-fn hash(key: &Cell) -> u64 {
+pub(super) fn hash(key: CellRef<'_>) -> u64 {
     match key {
-        Cell::Null => 0,
-        Cell::Int(number) => xxh3_64(&number.to_le_bytes()),
-        Cell::UInt(number) => xxh3_64(&number.to_le_bytes()),
-        Cell::Bytes(bytes) => xxh3_64(bytes),
+        CellRef::Null => 0,
+        CellRef::Int(number) => xxh3_64(&number.to_le_bytes()),
+        CellRef::UInt(number) => xxh3_64(&number.to_le_bytes()),
+        CellRef::Bytes(bytes) => xxh3_64(bytes),
     }
 }

@@ -335,6 +335,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
 #[derive(Debug)]
 pub struct Patience {
     standstill: Duration,
+    /// Nor longer for one that moves.
+    longest: Duration,
     /// By source.
     stood_still: Mutex<BTreeMap<String, Vec<(LaneId, u64)>>>,
 }
@@ -343,7 +345,12 @@ impl Patience {
     /// Lanes that have not moved for `standstill` while they should are not waited for: several times what a quiet source
     /// takes to tell its position.
     pub fn new(standstill: Duration) -> Self {
-        Self { standstill, stood_still: Mutex::default() }
+        Self { standstill, longest: PATIENCE, stood_still: Mutex::default() }
+    }
+
+    /// Of lanes that move no more is expected: who is late is to be seen as late.
+    pub fn short(standstill: Duration) -> Self {
+        Self { longest: standstill, ..Self::new(standstill) }
     }
 
     /// Waits until nothing hinders any lane of a source; not for lanes that stand still. Else why not.
@@ -373,7 +380,7 @@ impl Patience {
                 }
                 Err(fault) => fault.to_string(),
             };
-            if moved_at.elapsed() >= self.standstill || begun_at.elapsed() >= PATIENCE {
+            if moved_at.elapsed() >= self.standstill || begun_at.elapsed() >= self.longest {
                 self.stood_still().insert(source.to_owned(), last);
                 return Err(why);
             }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::supervise::{Supervisor, TaskState, TaskStates};
+use anabranch_pipeline::supervise::{Supervisor, TaskStates};
 use clap::{Args, ValueEnum};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -124,8 +124,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         () = ended => Event::AllEnded,
     };
     let stop = async {
-        let exit =
-            stop(event, [&mut readers, &mut projectors, &mut others], &states, config.limits.shutdown).await;
+        let exit = stop(event, [&mut readers, &mut projectors, &mut others], config.limits.shutdown).await;
         root.cancel();
         // Requests that never end must not hold the process: HTTP gets what a scrape needs.
         if tokio::time::timeout(SERVANTS_GRACE, async { while servants.join_next().await.is_some() {} })
@@ -170,6 +169,7 @@ fn spawn_tasks(
     }
     if roles.contains(&Role::Reconciler) {
         nights::spawn_nights(&mut others, wiring);
+        nights::spawn_watches(&mut others, wiring);
     }
     if let Some(orders) = orders {
         tasks::spawn_mint(&mut others, wiring, orders);
@@ -179,19 +179,21 @@ fn spawn_tasks(
 
 const SERVANTS_GRACE: Duration = Duration::from_secs(1);
 
-async fn stop(event: Event, groups: [&mut Supervisor; 3], states: &TaskStates, limit: Duration) -> Exit {
+async fn stop(event: Event, groups: [&mut Supervisor; 3], limit: Duration) -> Exit {
     match event {
         Event::Signal(name) => tracing::info!(signal = name, "stopping: readers, then lanes"),
         Event::AllEnded => tracing::error!("no task is left"),
     }
     let deadline = Instant::now() + limit;
     let mut ended = true;
+    // The others never end by themselves.
+    let are_stopped = groups[..2].iter().all(|group| group.are_stopped());
     for group in groups {
         ended &= group.stop(deadline).await;
     }
     match event {
         Event::AllEnded => {
-            if states.snapshot().values().all(|status| status.state == TaskState::Stopped) {
+            if are_stopped {
                 Exit::Definite
             } else {
                 Exit::Internal

@@ -6,6 +6,7 @@
 
 mod schedule;
 mod stores;
+mod watch;
 
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 pub use self::schedule::spawn_nights;
+pub use self::watch::spawn_watches;
 use crate::wall_clock;
 use crate::wiring::Wiring;
 

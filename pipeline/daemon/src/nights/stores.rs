@@ -66,10 +66,15 @@ pub async fn night(
         sides: &sides,
         lanes: &of_projection,
         settings,
-        patience: Patience::new(STANDSTILL_MIN.max(wiring.config().limits.mark_interval * MARKS)),
+        patience: Patience::new(standstill(wiring.config())),
         hash_key: &|table, row| reconcile::hash_key(table, row, key),
     };
     night.run(state, checkpoint, cancel).await
+}
+
+/// For how long a lane may not move while it should: several times what a quiet source takes to tell its position.
+pub(super) fn standstill(config: &Config) -> Duration {
+    STANDSTILL_MIN.max(config.limits.mark_interval * MARKS)
 }
 
 /// A cache is compared with its mapping tables, which were compared with their sources before.
@@ -103,7 +108,7 @@ async fn of_cache(cache: &Cache, settings: &Settings, report: &mut StoreReport) 
     report.seconds = began.elapsed().as_secs_f64();
 }
 
-fn sides(wiring: &Wiring, name: &str) -> Result<Sides<Source, DerivedStore>, Fault> {
+pub(super) fn sides(wiring: &Wiring, name: &str) -> Result<Sides<Source, DerivedStore>, Fault> {
     let projection = wiring.projection(name)?.clone();
     let captures = |source: &&SourceConfig| source.entities.contains(&projection.entity());
     let config = wiring.config();
@@ -134,9 +139,9 @@ fn whole_tables(config: &Config, source: &SourceConfig) -> Source {
 }
 
 /// The lanes of one projection.
-struct ProjectionLanes<'a> {
-    wiring: &'a Wiring,
-    projection: &'a str,
+pub(super) struct ProjectionLanes<'a> {
+    pub wiring: &'a Wiring,
+    pub projection: &'a str,
 }
 
 impl Lanes for ProjectionLanes<'_> {

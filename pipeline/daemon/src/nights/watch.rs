@@ -1,0 +1,115 @@
+//! Between nights: looks at some of what changed, in one process for each source, and says how it stands.
+//!
+//! It is beside the work, so nothing depends on it: whatever fails is said, and begun again after a while.
+
+use std::time::Duration;
+
+use anabranch_pipeline::config::SourceConfig;
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::metrics as names;
+use anabranch_pipeline::ports::{Lease, Leases};
+use anabranch_pipeline::reconcile::{self, Patience, Told, Verdict, Watch, Watched};
+use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
+use metrics::counter;
+use tokio_util::sync::CancellationToken;
+
+use super::stores::{ProjectionLanes, sides, standstill};
+use crate::wiring::Wiring;
+
+/// After something has failed.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// Starts a watch for each source, unless it is switched off.
+pub fn spawn_watches(supervisor: &mut Supervisor, wiring: &Wiring) {
+    let config = wiring.config();
+    if config.reconcile.watch.keys_a_second == 0 {
+        return;
+    }
+    for source in &config.sources {
+        let (wiring, source) = (wiring.clone(), source.clone());
+        let name = format!("watch/{}", source.name);
+        supervisor.spawn(&name, move |handle: TaskHandle, cancel: CancellationToken| {
+            let (wiring, source) = (wiring.clone(), source.clone());
+            async move {
+                tokio::select! {
+                    () = cancel.cancelled() => {}
+                    () = keep(&wiring, &source, &handle) => {}
+                }
+                Ok(())
+            }
+        });
+    }
+}
+
+/// Watches for ever. The task runs whatever fails: who asks whether the daemon is ready asks for its work.
+async fn keep(wiring: &Wiring, source: &SourceConfig, handle: &TaskHandle) {
+    handle.running();
+    loop {
+        if let Err(fault) = under_lease(wiring, source, handle.name()).await {
+            let (task, code) = (handle.name().to_owned(), fault.code().as_str());
+            counter!(names::FAULTS, "task" => task, "code" => code).increment(1);
+            tracing::info!(source = source.name, %fault, "the watch begins again");
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn under_lease(wiring: &Wiring, source: &SourceConfig, name: &str) -> Result<(), Fault> {
+    let mut lease = wiring.log().await?.acquire(name).await?;
+    let ended = tokio::select! {
+        ended = watch(wiring, source) => ended,
+        fault = lease.lost() => Err(fault),
+    };
+    lease.release().await;
+    ended
+}
+
+async fn watch(wiring: &Wiring, source: &SourceConfig) -> Result<(), Fault> {
+    let config = wiring.config();
+    let mut stores = Vec::new();
+    for projection in &config.projections {
+        let name = projection.name.clone();
+        if source.entities.contains(&wiring.projection(&name)?.entity()) {
+            let lanes = ProjectionLanes { wiring, projection: &projection.name };
+            stores.push(Watched { sides: sides(wiring, &name)?, lanes, name });
+        }
+    }
+    let watch = &config.reconcile.watch;
+    let watch = Watch {
+        source: &source.name,
+        log: wiring.log().await?,
+        stores: &stores,
+        config: watch,
+        patience: Patience::short(standstill(config)),
+        tell: &|told| tell(wiring, &source.name, &told),
+    };
+    watch.run().await
+}
+
+fn tell(wiring: &Wiring, source: &str, told: &Told<'_>) {
+    let source = source.to_owned();
+    let &Told::Looked { store, after, table, key, verdict } = told else {
+        if let Told::Skipped(changes) = told {
+            counter!(names::WATCH_SKIPPED, "source" => source).increment(*changes);
+        }
+        return;
+    };
+    let name = if verdict == Verdict::InFlight { "equal" } else { verdict.name() };
+    let labels = [("store", store.to_owned()), ("source", source), ("after", after.as_secs().to_string())];
+    let of_verdict = labels.iter().cloned().chain([("verdict", name.to_owned())]);
+    counter!(names::WATCH_KEYS, &of_verdict.collect::<Vec<_>>()).increment(1);
+    // Present from the first look on, so that its increase can be alarmed on.
+    counter!(names::WATCH_DRIFT, &labels).increment(u64::from(verdict.is_drift()));
+    if verdict.is_drift() && wiring.config().reconcile.watch.after.last() == Some(&after) {
+        let key_hash = reconcile::hash_key(table, key, wiring.config().reconcile.signing_key.as_ref());
+        tracing::warn!(
+            store,
+            source = table.source,
+            table = table.name(),
+            key_hash,
+            verdict = name,
+            after_seconds = after.as_secs(),
+            "a changed row is still wrong in the store; a night repairs it: anabranch reconcile --now"
+        );
+    }
+}
