@@ -16,6 +16,7 @@ use anabranch_schemas::reign::Reign;
 use anabranch_schemas::serial::StoredCode;
 use anabranch_schemas::shard::ShardId;
 use bytes::Bytes;
+use futures::stream::BoxStream;
 
 use crate::capture::BatchBuilder;
 use crate::deliver::{Cell, Claimed, Flush, LaneId, Progress};
@@ -228,6 +229,16 @@ pub trait Log: Send + Sync {
         source: &str,
         from: ReadFrom,
     ) -> impl Future<Output = Result<Self::Reader, Fault>> + Send;
+
+    /// Asks the source's reader, wherever it runs, to tell its position now if it has moved. May be lost: whoever waits
+    /// for a position asks again meanwhile.
+    fn ask_for_mark(&self, source: &str) -> impl Future<Output = ()> + Send;
+
+    /// What is asked of the source's reader from now on; several questions may come as one.
+    fn mark_requests(
+        &self,
+        source: &str,
+    ) -> impl Future<Output = Result<BoxStream<'static, ()>, Fault>> + Send;
 }
 
 /// One attempt to append. The first error ends it: nothing after the failed message is stored.
@@ -317,6 +328,9 @@ pub trait Lanes: Send + Sync {
 
     /// What a lane can be asked through: whoever commits there fences its owner, who begins again with what was asked.
     fn store(&self, lane: &LaneId) -> Result<Self::Store, Fault>;
+
+    /// Has a quiet source's position told to its lanes, see [`Log::ask_for_mark`].
+    fn ask_for_mark(&self, source: &str) -> impl Future<Output = ()> + Send;
 }
 
 /// What nights have left behind, in the order of their numbers; never changed.

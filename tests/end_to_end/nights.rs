@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anabranch_demo::{Pace, RedisServer, Workload, WorkloadOptions};
 use anabranch_stack::ServerSpec;
-use anabranch_tests::{Daemon, Finished, Ground, Installation, Plan, seed, until};
+use anabranch_tests::{Daemon, Finished, Ground, Installation, PATIENCE, Plan, seed, until};
 use serde_json::Value as Json;
 
 use crate::STANDARD;
@@ -194,6 +194,69 @@ async fn an_empty_source_does_not_empty_the_stores_and_an_empty_store_is_filled_
     let (_, report) = night(&installation, &["--open-gate"]).await;
     assert_eq!(report["verdict"], "repaired", "{report}");
     until("equal again", async || installation.compare().await.differences.total() == 0).await;
+}
+
+/// Transactions on tables that are not captured, for ever.
+async fn write_elsewhere(installation: &Installation<'_>) {
+    let sources = installation.configuration.sources.iter().enumerate();
+    let writers = sources.map(async |(number, source)| {
+        let place = installation.audits[0].topology.places_of(number).next().unwrap().name();
+        let table = format!("{}.elsewhere", place.split_once('.').unwrap().0);
+        let mut admin = installation.admin(source).await;
+        admin.execute("create", format!("CREATE TABLE {table} (number INT)")).await.unwrap();
+        loop {
+            admin.execute("insert", format!("INSERT INTO {table} VALUES (1)")).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    futures::future::join_all(writers).await;
+}
+
+/// A mark would come by itself long after every wait of this test is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn refreshes_and_nights_of_sources_that_write_other_tables_only_do_not_wait_for_the_next_mark() {
+    let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
+    installation.configuration.limits = vec!["mark_interval_ms = 3600000".to_owned()];
+    installation.write_configuration_text(&installation.configuration_text());
+    installation.command(&["setup"]).await.expect_success();
+    let daemon = installation.run();
+    let mut workloads = installation.workloads(WorkloadOptions::new(seed("elsewhere")));
+    for workload in &mut workloads {
+        workload.insert_rows(300).await.unwrap();
+    }
+    installation.expect_equal().await;
+    let target = installation.configuration.targets[0].clone();
+    let of_january = |verb: &str| -> Vec<String> {
+        (1..=31).map(|day| format!("{verb} FROM birthday_00.birthday_01{day:02}")).collect()
+    };
+    let count = format!("SELECT SUM(n) FROM ({}) c", of_january("SELECT COUNT(*) n").join(" UNION ALL "));
+    let rows = async || -> u64 { installation.admin(&target).await.rows("count", &count).await.unwrap()[0] };
+    let lose_rows = of_january("DELETE").join(";");
+    let before = rows().await;
+    let work = async {
+        installation.execute(&target, &lose_rows).await;
+        installation.command(&["refresh", "--projection", "birthday"]).await.expect_success();
+        // Lanes that have nothing to commit do not hear of it.
+        for workload in &mut workloads {
+            workload.insert_rows(1).await.unwrap();
+        }
+        until("refreshed", async || {
+            let status = installation.command(&["status", "--json"]).await.json();
+            let is_through = |lane: &Json| lane["refreshed_rows"].is_null();
+            daemon.log().contains("the refresh is through")
+                && status["lanes"].as_array().unwrap().iter().all(is_through)
+        })
+        .await;
+        assert!(before > 0 && rows().await >= before, "the rows are back");
+        installation.execute(&target, &lose_rows).await;
+        let night = tokio::time::timeout(PATIENCE, night(&installation, &[])).await;
+        let (_, report) = night.expect("it does not wait for the next mark");
+        assert_eq!(report["verdict"], "repaired", "{report}");
+    };
+    tokio::select! {
+        () = work => {}
+        () = write_elsewhere(&installation) => unreachable!("it has no end"),
+    }
 }
 
 static CACHED: Ground = Ground::of(|| {

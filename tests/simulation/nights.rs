@@ -13,7 +13,7 @@ use std::time::Duration;
 use anabranch_connectors::memory::{MemoryRows, MemorySource, MemoryStore};
 use anabranch_pipeline::deliver::{Cell, LaneId, Progress};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Chunk, ChunkKey, Lanes, Pressure, RowSource, SourceConnector};
+use anabranch_pipeline::ports::{Chunk, ChunkKey, Lanes, Log, Pressure, RowSource, SourceConnector};
 use anabranch_pipeline::reconcile::{
     Checkpoint, Limits, Mode, Night, Outcome, Patience, Settings, Sides, SourceKey, SourceTable, StoreReport,
     StoreState,
@@ -320,6 +320,10 @@ impl Lanes for Stage {
     fn store(&self, lane: &LaneId) -> Result<MemoryStore, Fault> {
         let at = (0..SOURCES).flat_map(lanes_of).find(|at| lane_id(*at) == *lane);
         Ok(Stage::store(self, at.expect("a lane of the stage")))
+    }
+
+    async fn ask_for_mark(&self, source: &str) {
+        self.log.ask_for_mark(source).await;
     }
 }
 

@@ -8,6 +8,9 @@ use anabranch_pipeline::ports::{Log, LogEntry, LogMessage, LogReader, LogWriter,
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
 use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::stream::{Sent, Stream};
@@ -24,6 +27,8 @@ const FORGOTTEN: u32 = 300;
 struct State {
     streams: BTreeMap<String, Stream>,
     attempts: u64,
+    /// By source, who is told that a mark is asked for.
+    asked: BTreeMap<String, watch::Sender<()>>,
 }
 
 /// A log whose streams come into being when they are first used.
@@ -146,6 +151,21 @@ impl Log for MemoryLog {
             place.map(|place| (place, stream.cut()))
         })?;
         Ok(MemoryReader { log: self.clone(), source: source.to_owned(), place, cut })
+    }
+
+    async fn ask_for_mark(&self, source: &str) {
+        if !self.weather.strikes_in(LOST)
+            && let Some(asked) = lock(&self.state).asked.get(source)
+        {
+            asked.send_replace(());
+        }
+    }
+
+    async fn mark_requests(&self, source: &str) -> Result<BoxStream<'static, ()>, Fault> {
+        let asked = lock(&self.state).asked.entry(source.to_owned()).or_default().subscribe();
+        let requests =
+            stream::unfold(asked, async |mut asked| asked.changed().await.ok().map(|()| ((), asked)));
+        Ok(requests.boxed())
     }
 }
 

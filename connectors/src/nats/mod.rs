@@ -1,7 +1,8 @@
 //! NATS JetStream: the replayable log, one stream a source, and the leases.
 //!
 //! Names, for the configured name `demo` and the source `source-a`: stream `demo_source-a` with the one subject
-//! `demo.source-a.changes`; bucket `demo_leases`, bucket `demo_uuids`. Case stays as configured. Two installations whose stream names
+//! `demo.source-a.changes`, questions for
+//! a mark on `demo.source-a.marks` (core NATS); bucket `demo_leases`, bucket `demo_uuids`. Case stays as configured. Two installations whose stream names
 //! coincide (`a_b` + `c` and `a` + `b_c`) differ in the subject, so the second one's `setup` is refused by name.
 //!
 //! `client.rs` connects and checks the server, `setup.rs` makes and compares streams, `writer.rs` appends under the
@@ -22,6 +23,9 @@ use anabranch_pipeline::config::{Limits, LogConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Log, LogEntry, ReadFrom};
 use anabranch_schemas::lsn::Lsn;
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use tokio::sync::Mutex;
 
 use self::client::Connection;
@@ -139,6 +143,10 @@ impl NatsLog {
         format!("{}.{source}.changes", self.prefix)
     }
 
+    fn request_subject(&self, source: &str) -> String {
+        format!("{}.{source}.marks", self.prefix)
+    }
+
     fn lease_bucket(&self) -> String {
         format!("{}_leases", self.prefix)
     }
@@ -209,5 +217,20 @@ impl Log for NatsLog {
             ReadFrom::After { sequence, id } => Place::After { sequence, id },
         };
         NatsLogReader::open(self.reader_connection().await?, self.stream(source), place).await
+    }
+
+    async fn ask_for_mark(&self, source: &str) {
+        if let Err(error) = self.connection.client().publish(self.request_subject(source), Bytes::new()).await
+        {
+            tracing::debug!(source, %error, "a mark cannot be asked for");
+        }
+    }
+
+    async fn mark_requests(&self, source: &str) -> Result<BoxStream<'static, ()>, Fault> {
+        let subject = self.request_subject(source);
+        let asked = self.connection.client().subscribe(subject.clone()).await.map_err(|error| {
+            Fault::new(Code::LogUnreachable, format!("subject {subject}"), "no subscription").caused_by(error)
+        })?;
+        Ok(asked.map(|_| ()).boxed())
     }
 }

@@ -6,6 +6,8 @@
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::reign::Reign;
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use metrics::{Counter, Gauge, counter, gauge};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -41,6 +43,8 @@ enum Event {
     Acknowledged(LogEntry),
     Filled(Filled),
     MarkDue,
+    /// Somebody waits for the position.
+    MarkAsked,
     Cancelled,
 }
 
@@ -66,6 +70,7 @@ pub async fn run<S: SourceConnector, L: Log, M: Marks>(
     let position = source.entered_at();
     tracing::info!(source = capture.source, %position, entry = entry_name(&entry), "capture begins");
     let writer = capture.log.writer(capture.source, end.as_ref()).await?;
+    let mark_requests = capture.log.mark_requests(capture.source).await?;
     acknowledged.send_replace(position);
     let attempt = Attempt {
         name: capture.source,
@@ -86,6 +91,7 @@ pub async fn run<S: SourceConnector, L: Log, M: Marks>(
         epochs,
         source,
         writer,
+        mark_requests,
         limits: capture.limits,
     };
     attempt.run(acknowledged, cancel).await
@@ -247,6 +253,7 @@ struct Attempt<'a, C, L: Log, M> {
     epochs: Epochs<'a, M>,
     source: C,
     writer: L::Writer,
+    mark_requests: BoxStream<'static, ()>,
     /// Id of the newest message that is known to be stored.
     last_id: Option<String>,
     batch: BatchBuilder,
@@ -287,6 +294,9 @@ impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
                 }
                 Event::Acknowledged(entry) => self.acknowledge(&entry, acknowledged).await,
                 Event::MarkDue => self.look_at_the_end().await?,
+                // One that has not moved is asked again.
+                Event::MarkAsked if self.wants_mark() => self.mark_at = Instant::now(),
+                Event::MarkAsked => {}
                 Event::Cancelled => return self.drain(acknowledged).await,
             }
         }
@@ -321,6 +331,7 @@ impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
             biased;
             () = cancel.cancelled() => Ok(Event::Cancelled),
             entry = self.writer.acknowledged(), if self.writer.in_flight() > 0 => entry.map(Event::Acknowledged),
+            Some(()) = self.mark_requests.next() => Ok(Event::MarkAsked),
             filled = self.source.fill(&mut self.batch), if step == Step::Fill => filled.map(Event::Filled),
             // What is on its way is waited for; an answer wakes too, and else this would go round in a circle.
             () = tokio::time::sleep_until(self.mark_at), if self.is_idle() => Ok(Event::MarkDue),

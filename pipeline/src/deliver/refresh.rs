@@ -31,11 +31,13 @@ use super::{Flush, Lane, LaneId, Progress};
 use crate::error::{Class, Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
-use crate::ports::{Chunk, LaneStore, RowSource};
+use crate::ports::{Chunk, LaneStore, Log, RowSource};
 use crate::throttle::Throttle;
 
 /// Before a chunk that was thrown away is read again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// While a chunk waits for its mark, the source's reader is asked so often for its position.
+const ASK: Duration = Duration::from_millis(200);
 /// Before what failed is tried again: this, and twice as long each time up to the longest.
 const FAILED: Duration = Duration::from_secs(1);
 const FAILED_MAX: Duration = Duration::from_secs(60);
@@ -76,6 +78,9 @@ enum Verdict {
 pub(super) struct Refresher<'a, S> {
     id: &'a LaneId,
     source: &'a S,
+    /// Asks the source's reader to tell its position.
+    ask: Box<dyn Fn() -> BoxFuture<'a, ()> + Send + Sync + 'a>,
+    ask_at: Instant,
     entity: Entity,
     source_column: usize,
     throttle: Throttle,
@@ -93,7 +98,8 @@ pub(super) struct Refresher<'a, S> {
 }
 
 impl<'a, S: RowSource> Refresher<'a, S> {
-    pub(super) fn new<L>(lane: &Lane<'a, S, L>) -> Self {
+    pub(super) fn new<L: Log>(lane: &Lane<'a, S, L>) -> Self {
+        let (log, name) = (lane.log, lane.id.source.as_str());
         let rows = lane.limits.flush_rows.get();
         let rows = match lane.entity {
             Entity::User => rows,
@@ -102,6 +108,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         Self {
             id: lane.id,
             source: lane.source,
+            ask: Box::new(move || log.ask_for_mark(name).boxed()),
+            ask_at: Instant::now(),
             entity: lane.entity,
             source_column: lane.source_column,
             throttle: Throttle::new(
@@ -146,6 +154,11 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 self.throttle.give_back(asked.saturating_sub(usize::try_from(chunk.rows).unwrap_or(asked)));
                 Phase::Waiting(Step::Chunk(chunk))
             }),
+            Phase::Waiting(Step::Chunk(chunk)) if progress.position < chunk.mark => loop {
+                tokio::time::sleep_until(self.ask_at).await;
+                self.ask_at = Instant::now() + ASK;
+                (self.ask)().await;
+            },
             Phase::Resting | Phase::Waiting(_) => return std::future::pending().await,
         };
         self.phase = match outcome {

@@ -384,6 +384,7 @@ impl Patience {
                 self.stood_still().insert(source.to_owned(), last);
                 return Err(why);
             }
+            lanes.ask_for_mark(source).await;
             tokio::time::sleep(POLL).await;
         }
     }

@@ -10,7 +10,7 @@ use anabranch_pipeline::ports::{Log, LogEntry, LogReader, LogWriter, ReadFrom};
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
 use bytes::Bytes;
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt};
 use tokio::time::sleep;
 
 use crate::nats::{
@@ -208,6 +208,7 @@ on_twin_and_server!(Twin, Server:
     a_reader_notices_that_its_messages_were_replaced_by_others,
     a_reader_notices_a_rollback_during_an_outage,
     a_reader_that_waits_at_a_position_finds_it_in_a_stream_made_anew,
+    who_asks_for_a_mark_is_heard_by_every_reader_of_that_source,
 );
 
 async fn messages_are_read_back_as_they_were_appended(ground: impl Ground) {
@@ -411,4 +412,25 @@ async fn a_reader_that_waits_at_a_position_finds_it_in_a_stream_made_anew(ground
     ground.replace().await;
     append(log, 28..=32).await;
     assert_eq!(settled(&mut reader).await.unwrap(), 30);
+}
+
+async fn who_asks_for_a_mark_is_heard_by_every_reader_of_that_source(ground: impl Ground) {
+    let (log, other) = (ground.log(), ground.other().await);
+    log.ask_for_mark(SOURCE).await;
+    let mut heard = log.mark_requests(SOURCE).await.unwrap();
+    let mut elsewhere = log.mark_requests("source-b").await.unwrap();
+    assert!(heard.next().now_or_never().is_none(), "only from now on");
+    // A question may be lost: whoever waits asks again.
+    let asked = async {
+        loop {
+            other.ask_for_mark(SOURCE).await;
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        () = asked => {}
+        heard = within(heard.next()) => assert_eq!(heard, Some(())),
+    }
+    assert!(elsewhere.next().now_or_never().is_none());
+    assert!(log.end(SOURCE).await.unwrap().is_none(), "questions are not kept");
 }

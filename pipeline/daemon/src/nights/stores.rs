@@ -8,7 +8,7 @@ use anabranch_pipeline::config::{Config, EntityConfig, SourceConfig};
 use anabranch_pipeline::deliver::{LaneId, Progress};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lookup::{Audit, audit};
-use anabranch_pipeline::ports::Lanes;
+use anabranch_pipeline::ports::{Lanes, Log};
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::reconcile::{
     self, Checkpoint, Mode, Patience, Settings, Sides, StoreReport, StoreState, Verdict,
@@ -167,5 +167,11 @@ impl Lanes for ProjectionLanes<'_> {
 
     fn store(&self, lane: &LaneId) -> Result<LaneStore, Fault> {
         self.wiring.lane(lane)
+    }
+
+    async fn ask_for_mark(&self, source: &str) {
+        if let Ok(log) = self.wiring.log().await {
+            log.ask_for_mark(source).await;
+        }
     }
 }
