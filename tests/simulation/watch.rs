@@ -37,6 +37,10 @@ impl Lanes for StageLanes {
     fn store(&self, lane: &LaneId) -> Result<MemoryStore, Fault> {
         Lanes::store(&*self.0, lane)
     }
+
+    async fn ask_for_mark(&self, source: &str) {
+        Lanes::ask_for_mark(&*self.0, source).await;
+    }
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
