@@ -41,11 +41,11 @@ pub fn spawn_watches(supervisor: &mut Supervisor, wiring: &Wiring) {
     }
 }
 
-/// Watches for ever. The task runs whatever fails: who asks whether the daemon is ready asks for its work.
+/// Watches for ever. Once it holds its lease the task runs whatever fails: who asks whether the daemon is ready asks for its
+/// work.
 async fn keep(wiring: &Wiring, source: &SourceConfig, handle: &TaskHandle) {
-    handle.running();
     loop {
-        if let Err(fault) = under_lease(wiring, source, handle.name()).await {
+        if let Err(fault) = under_lease(wiring, source, handle).await {
             let (task, code) = (handle.name().to_owned(), fault.code().as_str());
             counter!(names::FAULTS, "task" => task, "code" => code).increment(1);
             tracing::info!(source = source.name, %fault, "the watch begins again");
@@ -54,8 +54,9 @@ async fn keep(wiring: &Wiring, source: &SourceConfig, handle: &TaskHandle) {
     }
 }
 
-async fn under_lease(wiring: &Wiring, source: &SourceConfig, name: &str) -> Result<(), Fault> {
-    let mut lease = wiring.log().await?.acquire(name).await?;
+async fn under_lease(wiring: &Wiring, source: &SourceConfig, handle: &TaskHandle) -> Result<(), Fault> {
+    let mut lease = wiring.log().await?.acquire(handle.name()).await?;
+    handle.running();
     let ended = tokio::select! {
         ended = watch(wiring, source) => ended,
         fault = lease.lost() => Err(fault),
