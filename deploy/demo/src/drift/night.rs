@@ -90,8 +90,8 @@ impl Night {
         for audit in audits {
             let (name, planted) = (audit.name(), planted.of(audit.name()));
             let wanted = match &audit.layer {
-                Layer::Cache(layer) => &layer.server.name,
-                _ => name,
+                Layer::Cache(layer) => format!("cache/{}", layer.server.name),
+                _ => name.to_owned(),
             };
             let Some(store) = self.stores.iter().find(|store| store.store == wanted) else {
                 problem(format!("{name}: the night did not look at it"));
