@@ -1,28 +1,32 @@
 //! What the flow needs of the outside, and nothing more.
 //!
 //! The traits stand here, and not beside their implementations, because dependencies run `pipeline ← connectors`.
-//! Contracts that types cannot say are written at each method; the conformance tests check them.
+//! Contracts that types cannot say are written at each method; the conformance tests check them. `lookup.rs` and
+//! `night.rs` have those that only lookups and nights need.
+
+mod lookup;
+mod night;
 
 use std::future::Future;
 use std::num::NonZeroUsize;
-use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::reign::Reign;
-use anabranch_schemas::serial::StoredCode;
 use anabranch_schemas::shard::ShardId;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 
+pub use self::lookup::{
+    CacheRecord, Cached, CodeCache, Fill, MARK_KEPT, MappingStore, OUTBOX_KEPT, Outbox, OutboxRow, Shelf,
+    Standing,
+};
+pub use self::night::{DerivedRows, History, Lanes, Sought};
 use crate::capture::BatchBuilder;
-use crate::deliver::{Cell, Claimed, Flush, LaneId, Progress};
+use crate::deliver::{Cell, Flush, Progress};
 use crate::error::Fault;
-use crate::lookup::{Claim, Claims, Token};
-use crate::reconcile::PastNight;
 
 /// Where a reading of a source begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -287,223 +291,6 @@ pub trait LaneStore: Send {
     }
 }
 
-/// Rows that are looked for in one derived table: all that the source row of this key could have there.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Sought {
-    /// Index into the projection's list of derived tables.
-    pub table: u32,
-    pub shard: ShardId,
-    /// Key of the source row, see [`crate::projections::Projection::source_key`].
-    pub key: Cell,
-}
-
-/// The derived tables of one projection on one target, read as they stand. Nothing is locked, and no snapshot kept.
-pub trait DerivedRows: Send + Sync {
-    /// Visits at most `limit` rows of a table whose shard lies in `shards`, in an order of the store's own, behind
-    /// `after`. Where the next page begins; `None` = there are no more. What stands through all pages is visited once;
-    /// what comes or goes meanwhile may be or not. After an error some rows of the page may have been visited.
-    fn page(
-        &self,
-        table: u32,
-        shards: RangeInclusive<ShardId>,
-        after: Option<&ChunkKey>,
-        limit: NonZeroUsize,
-        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
-    ) -> impl Future<Output = Result<Option<ChunkKey>, Fault>> + Send;
-
-    /// Visits every row that stands for what is sought; all that was committed before the call is seen.
-    fn rows(
-        &self,
-        sought: &[Sought],
-        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
-    ) -> impl Future<Output = Result<(), Fault>> + Send;
-}
-
-/// The lanes of one projection, seen from beside them.
-pub trait Lanes: Send + Sync {
-    type Store: LaneStore;
-
-    /// Stored progress of every lane of a source, on all targets; all must answer.
-    fn progress(&self, source: &str) -> impl Future<Output = Result<Vec<(LaneId, Progress)>, Fault>> + Send;
-
-    /// What a lane can be asked through: whoever commits there fences its owner, who begins again with what was asked.
-    fn store(&self, lane: &LaneId) -> Result<Self::Store, Fault>;
-
-    /// Has a quiet source's position told to its lanes, see [`Log::ask_for_mark`].
-    fn ask_for_mark(&self, source: &str) -> impl Future<Output = ()> + Send;
-}
-
-/// What nights have left behind, in the order of their numbers; never changed.
-pub trait History: Send + Sync {
-    /// At most so many of the newest, the newest first.
-    fn newest(&self, nights: usize) -> impl Future<Output = Result<Vec<PastNight>, Fault>> + Send;
-
-    /// At most so many behind this number, the oldest first.
-    fn behind(
-        &self,
-        number: u64,
-        nights: usize,
-    ) -> impl Future<Output = Result<Vec<PastNight>, Fault>> + Send;
-
-    fn numbered(&self, number: u64) -> impl Future<Output = Result<Option<PastNight>, Fault>> + Send;
-
-    fn named(&self, id: &str) -> impl Future<Output = Result<Option<PastNight>, Fault>> + Send;
-
-    /// Adds a night. Its number must be free; after an error the outcome is unknown.
-    fn append(&self, night: &PastNight) -> impl Future<Output = Result<(), Fault>> + Send;
-}
-
-/// Mapping rows by value: the truth behind the cache.
-pub trait MappingStore: Send + Sync {
-    /// The claims of each code, in the order of `codes`, each a set as it was at one moment after the call.
-    /// At most `limit` claims a code; the rest is cut.
-    fn claims(
-        &self,
-        codes: &[StoredCode],
-        limit: usize,
-    ) -> impl Future<Output = Result<Vec<Claims>, Fault>> + Send;
-
-    /// The claims of a code behind `after`, in the order of [`Claim`], at most `limit`.
-    fn page(
-        &self,
-        code: &StoredCode,
-        after: Option<&Claim>,
-        limit: usize,
-    ) -> impl Future<Output = Result<Claims, Fault>> + Send;
-}
-
-/// One entry to be stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fill {
-    pub code: StoredCode,
-    pub token: Token,
-    /// [`crate::lookup::encode`]d complete set.
-    pub entry: Vec<u8>,
-    pub time_to_live: Duration,
-}
-
-/// What the cache answered.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cached {
-    /// The life of the server that answered, see [`CodeCache::incarnation`].
-    pub incarnation: Arc<str>,
-    /// In the order of the codes; `None` = there is none.
-    pub entries: Vec<Option<Vec<u8>>>,
-}
-
-/// What the cache keeps for a code.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Standing {
-    /// The entry's bytes, none where something else stands in its place, and for how long it lives; `None` = for ever.
-    pub entry: Option<(Vec<u8>, Option<Duration>)>,
-    /// A token stands that never ends, so nobody fills the code again.
-    pub is_blocked: bool,
-}
-
-/// What stands in the cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shelf {
-    /// The life of the server that answered, see [`CodeCache::incarnation`].
-    pub incarnation: Arc<str>,
-    /// In the order of the codes.
-    pub standing: Vec<Standing>,
-}
-
-/// The cache of mapping rows. It may lose anything at any moment; what it holds is a complete set that was read.
-pub trait CodeCache: Send + Sync {
-    fn get(&self, codes: &[StoredCode]) -> impl Future<Output = Result<Cached, Fault>> + Send;
-
-    /// A token for each code that nobody fills yet; `None` = somebody does.
-    fn begin(&self, codes: &[StoredCode]) -> impl Future<Output = Result<Vec<Option<Token>>, Fault>> + Send;
-
-    /// Stores each entry whose token still stands, and removes the token, in one step; how many were stored.
-    fn finish(&self, fills: &[Fill]) -> impl Future<Output = Result<usize, Fault>> + Send;
-
-    /// Removes entries and tokens, each pair in one step.
-    fn invalidate(&self, codes: &[StoredCode]) -> impl Future<Output = Result<(), Fault>> + Send;
-
-    /// Tells the server's lives apart: another one after a restart or fail-over, in which it may have forgotten the
-    /// newest removals.
-    fn incarnation(&self) -> impl Future<Output = Result<String, Fault>> + Send;
-
-    /// Removes every entry and token.
-    fn clear(&self) -> impl Future<Output = Result<(), Fault>> + Send;
-
-    /// Makes entries that would live longer, or for ever, live this long.
-    fn shorten(&self, time_to_live: Duration) -> impl Future<Output = Result<(), Fault>> + Send;
-
-    /// Some of the codes that something is kept for, behind `after`, and where the next ones begin; `None` = there are no
-    /// more. What stands through all of it, in one life, is named at least once; a code may be named again.
-    fn scan(
-        &self,
-        after: Option<&ChunkKey>,
-    ) -> impl Future<Output = Result<(Vec<StoredCode>, Option<ChunkKey>), Fault>> + Send;
-
-    /// What is kept for these codes.
-    fn standing(&self, codes: &[StoredCode]) -> impl Future<Output = Result<Shelf, Fault>> + Send;
-
-    /// Leaves a mark that goes after [`MARK_KEPT`]; an error when the server is in another life.
-    fn mark(&self, incarnation: &str) -> impl Future<Output = Result<(), Fault>> + Send;
-
-    /// Whether the mark stands: what the cache holds is at most [`MARK_KEPT`] old, and no old copy of it.
-    fn is_marked(&self) -> impl Future<Output = Result<bool, Fault>> + Send;
-}
-
-/// Values that a flush of mapping rows has touched.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OutboxRow {
-    pub id: u64,
-    pub codes: Vec<StoredCode>,
-}
-
-/// What the outbox knows of the cache that it is drained into.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CacheRecord {
-    /// The life into which everything that was touched has been drained; while somebody is at it, a name of his round,
-    /// which is no life.
-    pub incarnation: String,
-    pub time_to_live: Duration,
-}
-
-/// The outbox of one target's mapping tables.
-pub trait Outbox: Send + Sync {
-    /// The oldest rows that are not drained, at most so many.
-    fn pending(&self, rows: usize) -> impl Future<Output = Result<Vec<OutboxRow>, Fault>> + Send;
-
-    /// Resolves when a lane of this process has committed since the call; one of another process is not noticed.
-    fn touched(&self) -> impl Future<Output = ()> + Send;
-
-    /// Says that these were drained, if `incarnation` is still what is recorded: whoever was overtaken meanwhile has
-    /// no say. They are kept for [`OUTBOX_KEPT`], in case the cache forgets it.
-    fn drained(&self, ids: &[u64], incarnation: &str) -> impl Future<Output = Result<(), Fault>> + Send;
-
-    /// Makes all kept rows pending again.
-    fn repeat(&self) -> impl Future<Output = Result<(), Fault>> + Send;
-
-    /// Removes rows that were drained longer ago than [`OUTBOX_KEPT`].
-    fn forget(&self) -> impl Future<Output = Result<(), Fault>> + Send;
-
-    /// `None`: the cache's content is not known, and flushes may have left it out.
-    fn record(&self) -> impl Future<Output = Result<Option<CacheRecord>, Fault>> + Send;
-
-    /// Records this incarnation if `before` is still what is recorded, `None` = nothing is: a flush that took the record
-    /// away meanwhile has the say. The time to live is that of a first record only.
-    fn begin(
-        &self,
-        before: Option<&str>,
-        record: &CacheRecord,
-    ) -> impl Future<Output = Result<(), Fault>> + Send;
-
-    /// Records this incarnation if `round` is still what is recorded.
-    fn settle(&self, round: &str, incarnation: &str) -> impl Future<Output = Result<(), Fault>> + Send;
-
-    /// Records what entries live at most, if anything is recorded.
-    fn set_time_to_live(&self, time_to_live: Duration) -> impl Future<Output = Result<(), Fault>> + Send;
-
-    /// For how long the oldest pending row has waited.
-    fn delay(&self) -> impl Future<Output = Result<Duration, Fault>> + Send;
-}
-
 /// Names that at most one process holds at a time. A lease saves work; it fences nothing.
 pub trait Leases: Send + Sync {
     type Lease: Lease;
@@ -545,12 +332,6 @@ pub trait Marks: Send + Sync {
 
 /// The seat of a source's reader; lanes have the ones behind it.
 pub const READER_SEAT: u32 = 0;
-
-/// A replica that takes over lags by less; what was drained within this time is drained again then.
-pub const OUTBOX_KEPT: Duration = Duration::from_secs(3600);
-
-/// What a restarted cache holds may be as old as this and be mended by what is kept; an older copy is not believed.
-pub const MARK_KEPT: Duration = Duration::from_secs(1800);
 
 /// After this time without renewal a lease is free.
 pub const LEASE_TIME_TO_LIVE: Duration = Duration::from_secs(4);

@@ -1,0 +1,78 @@
+//! What a night needs beside the rows of sources: derived rows, their lanes, and a history.
+
+use std::future::Future;
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
+
+use anabranch_schemas::shard::ShardId;
+
+use super::{ChunkKey, LaneStore};
+use crate::deliver::{Cell, Claimed, LaneId, Progress};
+use crate::error::Fault;
+use crate::reconcile::PastNight;
+
+/// Rows that are looked for in one derived table: all that the source row of this key could have there.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sought {
+    /// Index into the projection's list of derived tables.
+    pub table: u32,
+    pub shard: ShardId,
+    /// Key of the source row, see [`crate::projections::Projection::source_key`].
+    pub key: Cell,
+}
+
+/// The derived tables of one projection on one target, read as they stand. Nothing is locked, and no snapshot kept.
+pub trait DerivedRows: Send + Sync {
+    /// Visits at most `limit` rows of a table whose shard lies in `shards`, in an order of the store's own, behind
+    /// `after`. Where the next page begins; `None` = there are no more. What stands through all pages is visited once;
+    /// what comes or goes meanwhile may be or not. After an error some rows of the page may have been visited.
+    fn page(
+        &self,
+        table: u32,
+        shards: RangeInclusive<ShardId>,
+        after: Option<&ChunkKey>,
+        limit: NonZeroUsize,
+        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+    ) -> impl Future<Output = Result<Option<ChunkKey>, Fault>> + Send;
+
+    /// Visits every row that stands for what is sought; all that was committed before the call is seen.
+    fn rows(
+        &self,
+        sought: &[Sought],
+        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+    ) -> impl Future<Output = Result<(), Fault>> + Send;
+}
+
+/// The lanes of one projection, seen from beside them.
+pub trait Lanes: Send + Sync {
+    type Store: LaneStore;
+
+    /// Stored progress of every lane of a source, on all targets; all must answer.
+    fn progress(&self, source: &str) -> impl Future<Output = Result<Vec<(LaneId, Progress)>, Fault>> + Send;
+
+    /// What a lane can be asked through: whoever commits there fences its owner, who begins again with what was asked.
+    fn store(&self, lane: &LaneId) -> Result<Self::Store, Fault>;
+
+    /// Has a quiet source's position told to its lanes, see [`Log::ask_for_mark`].
+    fn ask_for_mark(&self, source: &str) -> impl Future<Output = ()> + Send;
+}
+
+/// What nights have left behind, in the order of their numbers; never changed.
+pub trait History: Send + Sync {
+    /// At most so many of the newest, the newest first.
+    fn newest(&self, nights: usize) -> impl Future<Output = Result<Vec<PastNight>, Fault>> + Send;
+
+    /// At most so many behind this number, the oldest first.
+    fn behind(
+        &self,
+        number: u64,
+        nights: usize,
+    ) -> impl Future<Output = Result<Vec<PastNight>, Fault>> + Send;
+
+    fn numbered(&self, number: u64) -> impl Future<Output = Result<Option<PastNight>, Fault>> + Send;
+
+    fn named(&self, id: &str) -> impl Future<Output = Result<Option<PastNight>, Fault>> + Send;
+
+    /// Adds a night. Its number must be free; after an error the outcome is unknown.
+    fn append(&self, night: &PastNight) -> impl Future<Output = Result<(), Fault>> + Send;
+}
