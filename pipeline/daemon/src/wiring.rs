@@ -2,32 +2,32 @@
 //!
 //! Making a [`Wiring`] connects nothing, so a server that is down hinders only the tasks that need it.
 
+mod derived;
+
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::StoredProgress;
 use anabranch_connectors::mysql::target::{
-    self as mysql, MysqlHistory, MysqlLane, MysqlMapping, MysqlOutbox, MysqlRows, MysqlTarget,
+    self as mysql, MysqlHistory, MysqlLane, MysqlMapping, MysqlOutbox, MysqlTarget,
 };
 use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::redis::{RedisCache, RedisSettings};
-use anabranch_connectors::search::{self, SearchLane, SearchRows, SearchTarget};
+use anabranch_connectors::search::{self, SearchLane, SearchTarget};
 use anabranch_pipeline::config::{
     CacheConfig, Config, DocumentIndex, ProjectionConfig, ProjectionKind, SourceConfig,
 };
-use anabranch_pipeline::deliver::{Claimed, Flush, LaneId, Progress};
+use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
 use anabranch_pipeline::error::{Class, Code, Fault};
-use anabranch_pipeline::ports::{self, ChunkKey, Sought, SourceConnector};
+use anabranch_pipeline::ports::{self, SourceConnector};
 use anabranch_pipeline::projections::{LaneScope, Projection};
-use anabranch_schemas::shard::ShardId;
 use tokio::sync::{OnceCell, Semaphore};
 
 /// Connections of a night to each target: pages and single rows take turns.
 const NIGHT_CONNECTIONS: usize = 1;
 
+pub use self::derived::DerivedStore;
 pub use anabranch_connectors::mysql::source::{CapturedTable, MysqlSource as Source, TextRow, holds_gtids};
 pub use anabranch_connectors::mysql::target::{Duplicate, MysqlMapping as Mapping};
 pub use anabranch_connectors::nats::{NatsLog as Log, TailFrom};
@@ -98,13 +98,6 @@ impl Documents {
     ) -> Result<SearchPage, Fault> {
         self.target.find(&self.index, question, after, limit).await
     }
-}
-
-/// The derived rows of a projection on either kind of server.
-#[derive(Debug)]
-pub enum DerivedStore {
-    Mysql(MysqlRows),
-    Search(SearchRows),
 }
 
 /// The store of a lane on either kind of server.
@@ -426,33 +419,6 @@ impl TargetServer {
                 (made != search::SetupReport::default()).then_some(text)
             }
         })
-    }
-}
-
-impl ports::DerivedRows for DerivedStore {
-    async fn page(
-        &self,
-        table: u32,
-        shards: RangeInclusive<ShardId>,
-        after: Option<&ChunkKey>,
-        limit: NonZeroUsize,
-        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
-    ) -> Result<Option<ChunkKey>, Fault> {
-        match self {
-            Self::Mysql(rows) => rows.page(table, shards, after, limit, visit).await,
-            Self::Search(rows) => rows.page(table, shards, after, limit, visit).await,
-        }
-    }
-
-    async fn rows(
-        &self,
-        sought: &[Sought],
-        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
-    ) -> Result<(), Fault> {
-        match self {
-            Self::Mysql(rows) => rows.rows(sought, visit).await,
-            Self::Search(rows) => rows.rows(sought, visit).await,
-        }
     }
 }
 
