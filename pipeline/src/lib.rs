@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod ports;
 pub mod projections;
 pub mod reconcile;
+pub mod retry;
 pub mod supervise;
 pub mod throttle;
 pub mod wall_clock;

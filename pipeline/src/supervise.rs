@@ -10,18 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use backoff::backoff::Backoff;
-use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 use metrics::{counter, gauge};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Class, Code, Fault};
 use crate::metrics as names;
-
-/// The first pause after a failure; doubled (with jitter) up to [`PAUSE_MAX`].
-const PAUSE_FIRST: Duration = Duration::from_millis(100);
-/// Short enough that a server that is back is used again at once by human measure.
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+use crate::retry::{self, PAUSE_MAX};
 
 /// What is definite is met again at once, since the task goes on where it stopped. What comes back later is another
 /// matter: a process that is frozen once a week is not broken.
@@ -192,7 +187,7 @@ async fn supervise(
     cancel: CancellationToken,
     retry_budget: Duration,
 ) {
-    let mut pauses = pauses();
+    let mut pauses = retry::pauses();
     let mut definite = None;
     loop {
         let fault = match one_attempt(&handle, &attempt, &cancel).await {
@@ -220,7 +215,7 @@ async fn supervise(
         // A task that had worked starts with small pauses again.
         let down = handle.states.snapshot().get(handle.name()).and_then(|status| status.down_since);
         if down.is_none() {
-            pauses = self::pauses();
+            pauses = retry::pauses();
         }
         let lasting = down.is_some_and(|since| since.elapsed() > retry_budget);
         handle.states.set(handle.name(), TaskState::Retrying, shown, lasting);
@@ -248,15 +243,6 @@ async fn one_attempt(
         }
         _ => Err(Fault::new(Code::Internal, format!("task {}", handle.name()), "it was aborted")),
     }
-}
-
-fn pauses() -> ExponentialBackoff {
-    ExponentialBackoffBuilder::new()
-        .with_initial_interval(PAUSE_FIRST)
-        .with_max_interval(PAUSE_MAX)
-        .with_multiplier(2.0)
-        .with_max_elapsed_time(None)
-        .build()
 }
 
 #[cfg(test)]

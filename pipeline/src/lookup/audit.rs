@@ -13,8 +13,9 @@ use anabranch_schemas::serial::StoredCode;
 use tokio::time::Instant;
 
 use super::{CACHED_CLAIMS_MAX, CacheState, Claims, TimeToLive, decode};
-use crate::error::{Class, Code, Fault};
+use crate::error::{Code, Fault};
 use crate::ports::{ChunkKey, CodeCache, MappingStore, Outbox, Standing};
+use crate::retry::again;
 
 /// Looks at a code that keeps changing.
 const LOOKS: usize = 5;
@@ -22,8 +23,6 @@ const LOOKS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Drains are this far behind at most, else what they have not come to stays unverified.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
-/// Tries of a question that a transient fault ended, with a pause that doubles.
-const TRIES: u32 = 5;
 
 /// What is compared with what.
 #[derive(Debug)]
@@ -103,11 +102,11 @@ type Compared = (StoredCode, Option<EntryDrift>);
 
 impl<C: CodeCache, O: Outbox, M: MappingStore> Audit<'_, C, O, M> {
     async fn compare(&self, audited: &mut Audited) -> Result<(), Fault> {
-        let life = patiently(|| self.cache.incarnation()).await?;
+        let life = again(|| self.cache.incarnation()).await?;
         self.require_belief(&life).await?;
         let mut after: Option<ChunkKey> = None;
         loop {
-            let (codes, next) = patiently(|| self.cache.scan(after.as_ref())).await?;
+            let (codes, next) = again(|| self.cache.scan(after.as_ref())).await?;
             self.compare_some(&life, codes, audited).await?;
             after = next;
             if after.is_none() {
@@ -115,7 +114,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> Audit<'_, C, O, M> {
             }
         }
         // A cache that began another life in between may not have shown all that it holds.
-        match patiently(|| self.cache.incarnation()).await? {
+        match again(|| self.cache.incarnation()).await? {
             now if now == life => Ok(()),
             _ => Err(unbelieved("it began another life")),
         }
@@ -127,7 +126,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> Audit<'_, C, O, M> {
         codes: Vec<StoredCode>,
         audited: &mut Audited,
     ) -> Result<(), Fault> {
-        let standing = patiently(|| self.cache.standing(&codes)).await?.standing;
+        let standing = again(|| self.cache.standing(&codes)).await?.standing;
         let entries = standing.iter().filter(|standing| standing.entry.is_some()).count();
         audited.entries += entries as u64;
         let claims = self.claims(&codes).await?;
@@ -154,7 +153,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> Audit<'_, C, O, M> {
         if codes.is_empty() || audited.found() > self.repairs_max {
             return Ok(());
         }
-        patiently(|| self.cache.invalidate(&codes)).await?;
+        again(|| self.cache.invalidate(&codes)).await?;
         let (judged, unverified) = self.look_again(life, codes).await?;
         audited.unverified += unverified;
         audited.repaired += judged.iter().filter(|(_, drift)| drift.is_none()).count() as u64;
@@ -177,7 +176,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> Audit<'_, C, O, M> {
                 break;
             }
             self.require_belief(life).await?;
-            let shelf = patiently(|| self.cache.standing(&codes)).await?;
+            let shelf = again(|| self.cache.standing(&codes)).await?;
             if *shelf.incarnation != *life {
                 return Err(unbelieved("it began another life"));
             }
@@ -221,7 +220,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> Audit<'_, C, O, M> {
             let elapsed = at.elapsed();
             let mut delay = Duration::ZERO;
             for outbox in self.outboxes {
-                delay = delay.max(patiently(|| outbox.delay()).await?);
+                delay = delay.max(again(|| outbox.delay()).await?);
             }
             if delay < elapsed {
                 return Ok(true);
@@ -236,7 +235,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> Audit<'_, C, O, M> {
     /// An error unless readers believe the cache in this life, however far drains are behind.
     async fn require_belief(&self, life: &str) -> Result<(), Fault> {
         for outbox in self.outboxes {
-            let state = patiently(|| CacheState::read(outbox)).await?;
+            let state = again(|| CacheState::read(outbox)).await?;
             if state.incarnation.as_deref() != Some(life) {
                 return Err(unbelieved("it is being drained again, or emptied"));
             }
@@ -245,24 +244,10 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> Audit<'_, C, O, M> {
     }
 
     async fn claims(&self, codes: &[StoredCode]) -> Result<Vec<Claims>, Fault> {
-        patiently(|| self.mapping.claims(codes, CACHED_CLAIMS_MAX)).await
+        again(|| self.mapping.claims(codes, CACHED_CLAIMS_MAX)).await
     }
 }
 
 fn unbelieved(found: &str) -> Fault {
     Fault::new(Code::CacheRejected, "cache", found).needs("one life that everything was drained into")
-}
-
-/// Asks again when a transient fault ended it.
-async fn patiently<T, F: Future<Output = Result<T, Fault>>>(ask: impl Fn() -> F) -> Result<T, Fault> {
-    let mut pause = PAUSE;
-    for _ in 1..TRIES {
-        match ask().await {
-            Err(fault) if fault.class() == Class::Transient => tracing::debug!(%fault, "asked again"),
-            answer => return answer,
-        }
-        tokio::time::sleep(pause).await;
-        pause *= 2;
-    }
-    ask().await
 }

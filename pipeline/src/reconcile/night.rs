@@ -21,10 +21,11 @@ use super::placement::Double;
 use super::recheck::{Judged, Patience, Recheck, Verdict};
 use super::repair::repair;
 use super::report::{Drifted, Mode, StoreReport};
-use super::scan::{Pace, Scanned, Sides, SourceTable, Unit, Unscanned, again};
+use super::scan::{Pace, Scanned, Sides, SourceTable, Unit, Unscanned};
 use crate::error::Fault;
 use crate::failpoints;
 use crate::ports::{DerivedRows, Lanes, RowSource};
+use crate::retry::again;
 
 /// Source rows of a unit: what differs in all of them can be listed within the default memory.
 const UNIT_ROWS: u64 = 2_000_000;

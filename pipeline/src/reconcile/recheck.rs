@@ -22,11 +22,12 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::candidates::{SourceKey, Window};
-use super::scan::{Sides, SourceTable, again};
+use super::scan::{Sides, SourceTable};
 use crate::deliver::{Cell, CellRef, Claimed, LaneId, Progress, Scope};
 use crate::error::{Code, Fault};
 use crate::lookup::EntryDrift;
 use crate::ports::{Chunk, DerivedRows, Lanes, RowSource, Sought};
+use crate::retry::again;
 
 /// Looks at one candidate until it holds still; then it is hot, and left to the next night.
 const ROUNDS: u32 = 6;

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use anabranch_schemas::change::{Action, TableIdentity};
 use anabranch_schemas::codec::v1;
@@ -25,9 +24,10 @@ use super::element::{ElementShape, Elements, sum_place};
 use super::placement::Audit;
 use super::sketch::Sketch;
 use crate::deliver::Claimed;
-use crate::error::{Class, Code, Fault};
+use crate::error::{Code, Fault};
 use crate::ports::{DerivedRows, RowSource};
 use crate::projections::Projection;
+use crate::retry::{Attempts, again};
 use crate::throttle::Throttle;
 
 /// Source rows of a chunk, and derived rows of a page: below a second of reading, and few megabytes.
@@ -36,9 +36,6 @@ const CHUNK_ROWS: NonZeroUsize = NonZeroUsize::new(20_000).expect("it is not 0")
 const FIRST_BYTES: usize = 4 << 20;
 /// Reading a unit so many times is too much: its store is better read anew as a whole.
 const SLICES_MAX: u64 = 64;
-/// Attempts at one chunk or page, with a pause before each further one.
-const ATTEMPTS: u32 = 4;
-const PAUSE: Duration = Duration::from_secs(1);
 /// Groups of rows with a sum of their own, in each table.
 const BUCKETS: u64 = 16;
 
@@ -404,22 +401,19 @@ async fn read_derived<D: DerivedRows>(
     shards: RangeInclusive<ShardId>,
     mut desk: Desk,
 ) -> Result<(), Unscanned> {
+    let unread = |fault| Unscanned::Unread { shard: None, fault: Box::new(fault) };
     for table in tables {
         let mut after = None;
         loop {
             let rows = desk.ready().await;
-            let mut attempt = 1;
+            let mut attempts = Attempts::default();
             after = loop {
                 let mut visit = |row: Claimed<'_>| desk.put(&row);
                 match target.page(table, shards.clone(), after.as_ref(), rows, &mut visit).await {
                     Ok(next) => break next,
-                    Err(fault) if fault.class() == Class::Transient && attempt < ATTEMPTS => {
-                        desk.forget();
-                        tokio::time::sleep(PAUSE * attempt).await;
-                        attempt += 1;
-                    }
-                    Err(fault) => return Err(Unscanned::Unread { shard: None, fault: Box::new(fault) }),
+                    Err(fault) => attempts.failed(fault).await.map_err(unread)?,
                 }
+                desk.forget();
             };
             desk.throttle.give_back(rows.get().saturating_sub(desk.sums.len()));
             desk.hand_over(Side::Derived, 0);
@@ -429,20 +423,4 @@ async fn read_derived<D: DerivedRows>(
         }
     }
     Ok(())
-}
-
-/// Does what may pass a few times.
-pub(super) async fn again<T, F: Future<Output = Result<T, Fault>>>(
-    mut work: impl FnMut() -> F,
-) -> Result<T, Fault> {
-    let mut attempt = 1;
-    loop {
-        match work().await {
-            Err(fault) if fault.class() == Class::Transient && attempt < ATTEMPTS => {
-                tokio::time::sleep(PAUSE * attempt).await;
-                attempt += 1;
-            }
-            ended => return ended,
-        }
-    }
 }
