@@ -190,7 +190,7 @@ pub fn spawn_mint(supervisor: &mut Supervisor, wiring: &Wiring, orders: &Orders)
             let work = async |ready: watch::Sender<Lsn>| {
                 mint(log, machine, &orders, || _ = ready.send(Lsn::ZERO), &cancel).await
             };
-            while_held(lease, &handle, work).await
+            running_under(lease, &handle, work).await
         }
     });
 }
@@ -277,10 +277,11 @@ where
         lease = leases.acquire(handle.name()) => lease?,
         () = cancel.cancelled() => return Ok(()),
     };
-    while_held(lease, handle, work).await
+    running_under(lease, handle, work).await
 }
 
-async fn while_held<W>(mut lease: impl Lease, handle: &TaskHandle, work: W) -> Result<(), Fault>
+/// The task runs from the first position that the work reports.
+async fn running_under<W>(lease: impl Lease, handle: &TaskHandle, work: W) -> Result<(), Fault>
 where
     W: AsyncFnOnce(watch::Sender<Lsn>) -> Result<(), Fault>,
 {
@@ -291,11 +292,24 @@ where
         }
         std::future::pending::<()>().await;
     };
-    let result = tokio::select! {
-        result = work(sender) => result,
+    let work = async {
+        tokio::select! {
+            result = work(sender) => result,
+            () = started => unreachable!("it never ends"),
+        }
+    };
+    while_held(lease, work).await
+}
+
+/// Works while the lease is held, and gives it back.
+pub async fn while_held<T>(
+    mut lease: impl Lease,
+    work: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    let ended = tokio::select! {
+        ended = work => ended,
         fault = lease.lost() => Err(fault),
-        () = started => unreachable!("it never ends"),
     };
     lease.release().await;
-    result
+    ended
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
-use anabranch_pipeline::ports::{History, Lease, Leases, Mark, Marks};
+use anabranch_pipeline::ports::{History, Leases, Mark, Marks};
 use anabranch_pipeline::projections::Assignment;
 use anabranch_pipeline::reconcile::{
     self, Checkpoint, Limits, Mode, NightReport, Outcome, PastNight, Settings, StoreReport, StoreState, seal,
@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::schedule::spawn_nights;
 pub use self::watch::spawn_watches;
+use crate::tasks::while_held;
 use crate::wall_clock;
 use crate::wiring::Wiring;
 
@@ -74,13 +75,7 @@ pub async fn run_now(wiring: &Wiring, order: &Order, cancel: &CancellationToken)
         return Err(Fault::new(Code::ReconcileRefused, "reconcile", "another process is at a night")
             .needs("its end: `anabranch reconcile status` shows how far it is"));
     };
-    let mut lease = lease?;
-    let night = tokio::select! {
-        night = run(wiring, order, cancel) => night,
-        fault = lease.lost() => Err(fault),
-    };
-    lease.release().await;
-    night
+    while_held(lease?, run(wiring, order, cancel)).await
 }
 
 /// Goes on with a night that was cut off, or begins one.

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use anabranch_pipeline::config::Schedule;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{History, Lease, Leases};
+use anabranch_pipeline::ports::{History, Leases};
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
 use jiff::{Timestamp, Zoned};
 use tokio_util::sync::CancellationToken;
 
 use super::{Ended, NIGHT, Order, parsed, run, tell};
+use crate::tasks::while_held;
 use crate::wall_clock;
 use crate::wiring::Wiring;
 
@@ -66,17 +67,12 @@ async fn with_lease(
     cancel: &CancellationToken,
 ) -> Result<u64, Fault> {
     let log = wiring.log().await?;
-    let mut lease = tokio::select! {
+    let lease = tokio::select! {
         lease = log.acquire(NIGHT) => lease?,
         () = cancel.cancelled() => return Ok(ended_at_ms),
     };
     let ended_at_ms = last(wiring).await?.max(ended_at_ms);
-    let night = tokio::select! {
-        night = in_window(wiring, schedule, ended_at_ms, cancel) => night,
-        fault = lease.lost() => Err(fault),
-    };
-    lease.release().await;
-    night
+    while_held(lease, in_window(wiring, schedule, ended_at_ms, cancel)).await
 }
 
 async fn in_window(

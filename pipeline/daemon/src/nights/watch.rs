@@ -7,13 +7,14 @@ use std::time::Duration;
 use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::metrics as names;
-use anabranch_pipeline::ports::{Lease, Leases};
+use anabranch_pipeline::ports::Leases;
 use anabranch_pipeline::reconcile::{self, Patience, Told, Verdict, Watch, Watched};
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
 use metrics::counter;
 use tokio_util::sync::CancellationToken;
 
 use super::stores::{ProjectionLanes, sides, standstill};
+use crate::tasks::while_held;
 use crate::wiring::Wiring;
 
 /// After something has failed.
@@ -55,14 +56,9 @@ async fn keep(wiring: &Wiring, source: &SourceConfig, handle: &TaskHandle) {
 }
 
 async fn under_lease(wiring: &Wiring, source: &SourceConfig, handle: &TaskHandle) -> Result<(), Fault> {
-    let mut lease = wiring.log().await?.acquire(handle.name()).await?;
+    let lease = wiring.log().await?.acquire(handle.name()).await?;
     handle.running();
-    let ended = tokio::select! {
-        ended = watch(wiring, source) => ended,
-        fault = lease.lost() => Err(fault),
-    };
-    lease.release().await;
-    ended
+    while_held(lease, watch(wiring, source)).await
 }
 
 async fn watch(wiring: &Wiring, source: &SourceConfig) -> Result<(), Fault> {
