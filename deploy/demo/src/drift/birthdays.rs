@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::rows::{Row, Step, carry_out, elsewhere, standing};
-use super::{FUTURE_LSN, Hand, Kinds, count};
+use super::{Drift, FUTURE_LSN, Hand, Kinds, drift};
 use crate::error::Result;
 use crate::topology::Topology;
 use crate::verify::BirthdayLayer;
@@ -21,8 +21,8 @@ enum Kind {
     InTwoTables,
     /// Two users have each other's birthday.
     Swapped,
-    /// That many users of one day have the same other day.
-    SameChange(u64),
+    /// Several users of one day have the same other day.
+    SameChange,
     /// In its table, without a birthday.
     Empty,
     /// In its table, with another birthday.
@@ -31,45 +31,19 @@ enum Kind {
     Future,
 }
 
-const KINDS: [Kind; 11] = [
-    Kind::Missing,
-    Kind::Stale,
-    Kind::Resurrected,
-    Kind::WrongTable,
-    Kind::InTwoTables,
-    Kind::Swapped,
-    Kind::SameChange(2),
-    Kind::SameChange(4),
-    Kind::Empty,
-    Kind::WrongContent,
-    Kind::Future,
+const KINDS: [Drift<Kind>; 11] = [
+    drift(Kind::Missing, "missing", 1),
+    drift(Kind::Stale, "stale", 1),
+    drift(Kind::Resurrected, "resurrected", 1),
+    drift(Kind::WrongTable, "wrong_table", 1),
+    drift(Kind::InTwoTables, "in_two_tables", 1),
+    drift(Kind::Swapped, "swapped", 2),
+    drift(Kind::SameChange, "same_change_of_two", 2),
+    drift(Kind::SameChange, "same_change_of_four", 4),
+    drift(Kind::Empty, "empty", 1),
+    drift(Kind::WrongContent, "wrong_content", 1),
+    drift(Kind::Future, "future_version", 1),
 ];
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Stale => "stale",
-            Self::Resurrected => "resurrected",
-            Self::WrongTable => "wrong_table",
-            Self::InTwoTables => "in_two_tables",
-            Self::Swapped => "swapped",
-            Self::SameChange(2) => "same_change_of_two",
-            Self::SameChange(_) => "same_change_of_four",
-            Self::Empty => "empty",
-            Self::WrongContent => "wrong_content",
-            Self::Future => "future_version",
-        }
-    }
-
-    fn keys(self) -> u64 {
-        match self {
-            Self::Swapped => 2,
-            Self::SameChange(users) => users,
-            _ => 1,
-        }
-    }
-}
 
 pub(super) async fn plant(
     topology: &Topology,
@@ -83,20 +57,24 @@ pub(super) async fn plant(
     let mut days: BTreeMap<String, Vec<Row>> = BTreeMap::new();
     rows.into_iter().for_each(|row| days.entry(row.table.clone()).or_default().push(row));
     let mut steps = Vec::new();
-    let drawn = hand.draw(&KINDS, drifts, Kind::keys, |hand, kind| {
-        let Some(victims) = victims(&mut days, kind, hand) else { return false };
-        steps.extend(drift(layer, kind, victims, &shards, hand));
+    let drawn = hand.draw(&KINDS, drifts, |hand, drift| {
+        let Some(victims) = victims(&mut days, drift, hand) else { return false };
+        steps.extend(steps_of(layer, drift.kind, victims, &shards, hand));
         true
     });
     carry_out(layer, &steps).await?;
-    Ok(count(drawn.into_iter().map(|kind| (kind.name(), kind.keys()))))
+    Ok(drawn)
 }
 
 /// Rows of one day for the same change, of two for a swap, any for the others.
-fn victims(days: &mut BTreeMap<String, Vec<Row>>, kind: Kind, hand: &mut Hand<'_>) -> Option<Vec<Row>> {
-    let (of_each, different) = match kind {
+fn victims(
+    days: &mut BTreeMap<String, Vec<Row>>,
+    drift: &Drift<Kind>,
+    hand: &mut Hand<'_>,
+) -> Option<Vec<Row>> {
+    let (of_each, different) = match drift.kind {
         Kind::Swapped => (1, 2),
-        Kind::SameChange(users) => (users as usize, 1),
+        Kind::SameChange => (drift.keys as usize, 1),
         _ => (1, 1),
     };
     let mut full: Vec<String> =
@@ -124,7 +102,7 @@ fn with_day_of(row: &Row) -> Row {
     Row { checked: day_of(&row.table), ..row.clone() }
 }
 
-fn drift(
+fn steps_of(
     layer: &BirthdayLayer,
     kind: Kind,
     rows: Vec<Row>,
@@ -148,7 +126,7 @@ fn drift(
             let [one, two] = [to(&rows[0], &rows[1]), to(&rows[1], &rows[0])];
             rows.into_iter().map(Step::Remove).chain([Step::Put(one), Step::Put(two)]).collect()
         }
-        Kind::SameChange(_) => {
+        Kind::SameChange => {
             let day = day_of(&other.table);
             rows.into_iter().map(|row| Step::Put(Row { checked: day.clone(), ..row })).collect()
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
 
-use super::{Hand, Kinds, count};
+use super::{Drift, Hand, Kinds, drift};
 use crate::error::{DemoError, Result};
 use crate::topology::{Topology, uuid};
 use crate::verify::{CacheLayer, CachedClaim, MappingLayer, encode_cached, expected_in_cache};
@@ -30,21 +30,14 @@ enum Kind {
     Unreadable,
 }
 
-const KINDS: [Kind; 6] =
-    [Kind::WrongSet, Kind::Emptied, Kind::Nobodys, Kind::ForEver, Kind::TooLong, Kind::Unreadable];
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::WrongSet => "wrong_set",
-            Self::Emptied => "emptied",
-            Self::Nobodys => "of_nobody",
-            Self::ForEver => "for_ever",
-            Self::TooLong => "too_long",
-            Self::Unreadable => "unreadable",
-        }
-    }
-}
+const KINDS: [Drift<Kind>; 6] = [
+    drift(Kind::WrongSet, "wrong_set", 1),
+    drift(Kind::Emptied, "emptied", 1),
+    drift(Kind::Nobodys, "of_nobody", 1),
+    drift(Kind::ForEver, "for_ever", 1),
+    drift(Kind::TooLong, "too_long", 1),
+    drift(Kind::Unreadable, "unreadable", 1),
+];
 
 pub(super) async fn plant(
     topology: &Topology,
@@ -55,19 +48,14 @@ pub(super) async fn plant(
 ) -> Result<Kinds> {
     let mut sets = private_sets(topology, &layer.mapping, aside).await?;
     let mut commands: Vec<Cmd> = Vec::new();
-    let drawn = hand.draw(
-        &KINDS,
-        drifts,
-        |_| 1,
-        |hand, kind| {
-            if sets.is_empty() {
-                return false;
-            }
-            let (code, set) = sets.swap_remove(hand.below(sets.len()));
-            commands.push(drift(layer, kind, code, set, hand));
-            true
-        },
-    );
+    let drawn = hand.draw(&KINDS, drifts, |hand, drift| {
+        if sets.is_empty() {
+            return false;
+        }
+        let (code, set) = sets.swap_remove(hand.below(sets.len()));
+        commands.push(command(layer, drift.kind, code, set, hand));
+        true
+    });
     let mut connection = layer.server.connect().await?;
     let refused =
         connection.all("plant drift", commands).await?.into_iter().find_map(|answer| match answer {
@@ -78,7 +66,7 @@ pub(super) async fn plant(
         let server = layer.server.name.clone();
         return Err(DemoError::Redis { server, action: "plant drift", source: source.into() });
     }
-    Ok(count(drawn.into_iter().map(|kind| (kind.name(), 1))))
+    Ok(drawn)
 }
 
 /// Codes that no other device has or will have, in order. A box may get another device at any time, whose change would
@@ -97,7 +85,7 @@ pub(super) async fn private_sets(
     Ok(sets)
 }
 
-fn drift(
+fn command(
     layer: &CacheLayer,
     kind: Kind,
     code: Vec<u8>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{FUTURE_LSN, Hand, Kinds, count};
+use super::{Drift, FUTURE_LSN, Hand, Kinds, drift};
 use crate::error::Result;
 use crate::topology::uuid;
 use crate::verify::DocumentLayer;
@@ -32,53 +32,27 @@ enum Kind {
     LackingField,
     /// Two devices have each other's first code.
     Swapped,
-    /// That many devices have the same other warehouse.
-    SameChange(u64),
+    /// Several devices have the same other warehouse.
+    SameChange,
     /// Said to be withdrawn.
     Withdrawn,
     /// An earlier state with a version that no log will ever reach.
     Future,
 }
 
-const KINDS: [Kind; 11] = [
-    Kind::Missing,
-    Kind::Stale,
-    Kind::Resurrected,
-    Kind::WrongField,
-    Kind::Empty,
-    Kind::LackingField,
-    Kind::Swapped,
-    Kind::SameChange(2),
-    Kind::SameChange(4),
-    Kind::Withdrawn,
-    Kind::Future,
+const KINDS: [Drift<Kind>; 11] = [
+    drift(Kind::Missing, "missing", 1),
+    drift(Kind::Stale, "stale", 1),
+    drift(Kind::Resurrected, "resurrected", 1),
+    drift(Kind::WrongField, "wrong_field", 1),
+    drift(Kind::Empty, "empty", 1),
+    drift(Kind::LackingField, "lacking_field", 1),
+    drift(Kind::Swapped, "swapped", 2),
+    drift(Kind::SameChange, "same_change_of_two", 2),
+    drift(Kind::SameChange, "same_change_of_four", 4),
+    drift(Kind::Withdrawn, "withdrawn", 1),
+    drift(Kind::Future, "future_version", 1),
 ];
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Stale => "stale",
-            Self::Resurrected => "resurrected",
-            Self::WrongField => "wrong_field",
-            Self::Empty => "empty",
-            Self::LackingField => "lacking_field",
-            Self::Swapped => "swapped",
-            Self::SameChange(2) => "same_change_of_two",
-            Self::SameChange(_) => "same_change_of_four",
-            Self::Withdrawn => "withdrawn",
-            Self::Future => "future_version",
-        }
-    }
-
-    fn keys(self) -> u64 {
-        match self {
-            Self::Swapped => 2,
-            Self::SameChange(devices) => devices,
-            _ => 1,
-        }
-    }
-}
 
 /// A document, or one that is to be there.
 #[derive(Debug, Clone)]
@@ -103,17 +77,17 @@ pub(super) async fn plant(
     let lane_of = |document: &Document| document.fields["lane"].as_u64().unwrap_or(0) as u32;
     let lanes = documents.iter().map(lane_of).max().unwrap_or(0) + 1;
     let mut steps = Vec::new();
-    let drawn = hand.draw(&KINDS, drifts, Kind::keys, |hand, kind| {
-        let wanted = kind.keys() as usize;
+    let drawn = hand.draw(&KINDS, drifts, |hand, drift| {
+        let wanted = drift.keys as usize;
         if documents.len() < wanted {
             return false;
         }
         let victims = (0..wanted).map(|_| documents.swap_remove(hand.below(documents.len()))).collect();
-        steps.extend(drift(kind, victims, lanes, hand));
+        steps.extend(steps_of(drift.kind, victims, lanes, hand));
         true
     });
     carry_out(layer, steps).await?;
-    Ok(count(drawn.into_iter().map(|kind| (kind.name(), kind.keys()))))
+    Ok(drawn)
 }
 
 /// The documents of what is set aside that have an agent and a box, as nearly all do.
@@ -150,7 +124,7 @@ impl Document {
     }
 }
 
-fn drift(kind: Kind, documents: Vec<Document>, lanes: u32, hand: &mut Hand<'_>) -> Vec<Step> {
+fn steps_of(kind: Kind, documents: Vec<Document>, lanes: u32, hand: &mut Hand<'_>) -> Vec<Step> {
     let one = documents[0].clone();
     let earlier = |hand: &mut Hand<'_>| one.with(&[("box_no", format!("{}", hand.nobody()).into())]);
     match kind {
@@ -179,7 +153,7 @@ fn drift(kind: Kind, documents: Vec<Document>, lanes: u32, hand: &mut Hand<'_>) 
             let of = |document: &Document| [("box_no", document.fields["box_no"].clone())];
             vec![Step::Put(one.with(&of(two))), Step::Put(two.with(&of(one)))]
         }
-        Kind::SameChange(_) => {
+        Kind::SameChange => {
             let changed =
                 |document: &Document| Step::Put(document.with(&[("warehouse_code", "W-drift".into())]));
             documents.iter().map(changed).collect()

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::cache::private_sets;
 use super::rows::{Row, Step, carry_out, elsewhere, standing};
-use super::{FUTURE_LSN, Hand, Kinds, count};
+use super::{Drift, FUTURE_LSN, Hand, Kinds, drift};
 use crate::error::Result;
 use crate::topology::Topology;
 use crate::verify::MappingLayer;
@@ -33,55 +33,28 @@ enum Kind {
     InTwoTables,
     /// Two devices have each other's code.
     Swapped,
-    /// That many devices have a code said to be of the same other kind.
-    SameChange(u64),
+    /// Several devices have a code said to be of the same other kind.
+    SameChange,
     /// A row for the empty text, where NULL or that is in the source.
     Empty,
     /// An earlier code with a version that no log will ever reach.
     Future,
 }
 
-const KINDS: [Kind; 12] = [
-    Kind::Missing,
-    Kind::Stale,
-    Kind::Extra,
-    Kind::Resurrected,
-    Kind::OtherDevice,
-    Kind::WrongTable,
-    Kind::InTwoTables,
-    Kind::Swapped,
-    Kind::SameChange(2),
-    Kind::SameChange(4),
-    Kind::Empty,
-    Kind::Future,
+const KINDS: [Drift<Kind>; 12] = [
+    drift(Kind::Missing, "missing", 1),
+    drift(Kind::Stale, "stale", 1),
+    drift(Kind::Extra, "extra", 1),
+    drift(Kind::Resurrected, "resurrected", 1),
+    drift(Kind::OtherDevice, "other_device", 2),
+    drift(Kind::WrongTable, "wrong_table", 1),
+    drift(Kind::InTwoTables, "in_two_tables", 1),
+    drift(Kind::Swapped, "swapped", 2),
+    drift(Kind::SameChange, "same_change_of_two", 2),
+    drift(Kind::SameChange, "same_change_of_four", 4),
+    drift(Kind::Empty, "empty", 1),
+    drift(Kind::Future, "future_version", 1),
 ];
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Stale => "stale",
-            Self::Extra => "extra",
-            Self::Resurrected => "resurrected",
-            Self::OtherDevice => "other_device",
-            Self::WrongTable => "wrong_table",
-            Self::InTwoTables => "in_two_tables",
-            Self::Swapped => "swapped",
-            Self::SameChange(2) => "same_change_of_two",
-            Self::SameChange(_) => "same_change_of_four",
-            Self::Empty => "empty",
-            Self::Future => "future_version",
-        }
-    }
-
-    fn keys(self) -> u64 {
-        match self {
-            Self::OtherDevice | Self::Swapped => 2,
-            Self::SameChange(devices) => devices,
-            _ => 1,
-        }
-    }
-}
 
 pub(super) async fn plant(
     topology: &Topology,
@@ -96,13 +69,13 @@ pub(super) async fn plant(
     devices.iter_mut().for_each(|rows| rows.retain(|row| private.contains(&row.key[VALUE])));
     devices.retain(|rows| !rows.is_empty());
     let mut steps = Vec::new();
-    let drawn = hand.draw(&KINDS, drifts, Kind::keys, |hand, kind| {
-        let Some(victims) = victims(&mut devices, kind, hand) else { return false };
-        steps.extend(drift(layer, kind, victims, hand));
+    let drawn = hand.draw(&KINDS, drifts, |hand, drift| {
+        let Some(victims) = victims(&mut devices, drift, hand) else { return false };
+        steps.extend(steps_of(layer, drift.kind, victims, hand));
         true
     });
     carry_out(layer, &steps).await?;
-    Ok(count(drawn.into_iter().map(|kind| (kind.name(), kind.keys()))))
+    Ok(drawn)
 }
 
 /// As `HEX` has it.
@@ -111,13 +84,13 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Devices of one shard when one takes another's place, phones for the same change, any for the others.
-fn victims(devices: &mut Vec<Vec<Row>>, kind: Kind, hand: &mut Hand<'_>) -> Option<Vec<Vec<Row>>> {
-    let wanted = kind.keys() as usize;
+fn victims(devices: &mut Vec<Vec<Row>>, drift: &Drift<Kind>, hand: &mut Hand<'_>) -> Option<Vec<Vec<Row>>> {
+    let wanted = drift.keys as usize;
     let first = hand.below(devices.len());
     let shard = devices.get(first)?[0].shard;
-    let is_fit = |rows: &Vec<Row>| match kind {
+    let is_fit = |rows: &Vec<Row>| match drift.kind {
         Kind::OtherDevice => rows[0].shard == shard,
-        Kind::SameChange(_) => rows[0].key[KIND] == IMEI1,
+        Kind::SameChange => rows[0].key[KIND] == IMEI1,
         _ => true,
     };
     let places = (first..devices.len()).chain(0..first).filter(|place| is_fit(&devices[*place]));
@@ -142,7 +115,7 @@ fn with(row: &Row, column: usize, literal: &str) -> Row {
     Row { key, ..row.clone() }
 }
 
-fn drift(layer: &MappingLayer, kind: Kind, devices: Vec<Vec<Row>>, hand: &mut Hand<'_>) -> Vec<Step> {
+fn steps_of(layer: &MappingLayer, kind: Kind, devices: Vec<Vec<Row>>, hand: &mut Hand<'_>) -> Vec<Step> {
     let row = devices[0][hand.below(devices[0].len())].clone();
     let other = elsewhere(layer, &row, hand);
     let earlier = Row { lsn: row.lsn - 1, ..with_other_code(layer, &row, hand) };
@@ -170,7 +143,7 @@ fn drift(layer: &MappingLayer, kind: Kind, devices: Vec<Vec<Row>>, hand: &mut Ha
             let swapped = [Step::Put(to(&one, &two)), Step::Put(to(&two, &one))];
             [Step::Remove(one), Step::Remove(two)].into_iter().chain(swapped).collect()
         }
-        Kind::SameChange(_) => {
+        Kind::SameChange => {
             let first = |rows: &Vec<Row>| {
                 let changed = with(&rows[0], KIND, MEID);
                 [Step::Remove(rows[0].clone()), Step::Put(changed)]

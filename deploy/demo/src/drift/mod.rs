@@ -31,6 +31,19 @@ const FUTURE_LSN: u64 = 1 << 62;
 /// Keys of rows that no source has are above it, and below those near the top that workloads use.
 const NOBODY: u64 = 1 << 61;
 
+/// A kind of drift, as its layer knows it.
+#[derive(Debug, Clone, Copy)]
+struct Drift<K> {
+    kind: K,
+    name: &'static str,
+    /// So many differ when it is planted once.
+    keys: u64,
+}
+
+const fn drift<K>(kind: K, name: &'static str, keys: u64) -> Drift<K> {
+    Drift { kind, name, keys }
+}
+
 /// How many keys differ, by kind.
 pub type Kinds = BTreeMap<&'static str, u64>;
 
@@ -121,30 +134,29 @@ impl Hand<'_> {
         *self.nobody
     }
 
-    /// Kinds in random order, again and again, until so many keys are used; `keys` says how many one needs. What does
-    /// not fit any more, or finds no rows, is left out.
+    /// Takes kinds in random order, again and again, until so many keys are used, and counts them. What does not fit any
+    /// more, or finds no rows, is left out.
     fn draw<K: Copy>(
         &mut self,
-        all: &[K],
+        all: &[Drift<K>],
         mut left: u64,
-        keys: impl Fn(K) -> u64,
-        mut take: impl FnMut(&mut Self, K) -> bool,
-    ) -> Vec<K> {
-        let (mut drawn, mut round) = (Vec::new(), Vec::new());
+        mut take: impl FnMut(&mut Self, &Drift<K>) -> bool,
+    ) -> Kinds {
+        let (mut drawn, mut round) = (Kinds::new(), Vec::new());
         let mut failures = 0;
         while left > 0 && failures <= all.len() {
-            let Some(kind) = round.pop() else {
+            let Some(drift) = round.pop() else {
                 round = all.to_vec();
                 round.shuffle(self.random);
                 continue;
             };
-            if keys(kind) > left || !take(self, kind) {
+            if drift.keys > left || !take(self, &drift) {
                 failures += 1;
                 continue;
             }
             failures = 0;
-            left -= keys(kind);
-            drawn.push(kind);
+            left -= drift.keys;
+            *drawn.entry(drift.name).or_default() += drift.keys;
         }
         drawn
     }
@@ -152,12 +164,4 @@ impl Hand<'_> {
     fn below(&mut self, limit: usize) -> usize {
         self.random.random_range(0..limit.max(1))
     }
-}
-
-fn count(kinds: impl IntoIterator<Item = (&'static str, u64)>) -> Kinds {
-    let mut counts = Kinds::new();
-    for (name, keys) in kinds {
-        *counts.entry(name).or_default() += keys;
-    }
-    counts
 }
