@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-/// A seed takes milliseconds. One that takes so long goes round in a circle without virtual time passing.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A seed takes milliseconds. One that takes so many seconds goes round in a circle without virtual time passing.
+const PATIENCE_SECONDS: u32 = 60;
 const SHOWN: usize = 10;
 
 /// How one seed ended.
@@ -64,12 +64,16 @@ pub fn run(seeds: Vec<u64>, world: impl Fn(u64) -> Verdict + Send + Sync + 'stat
         });
     }
     drop(sender);
-    let mut failed = Vec::new();
+    let (mut failed, mut silent) = (Vec::new(), 0);
     loop {
-        match verdicts.recv_timeout(PATIENCE) {
+        // Second by second: a process that was stopped for an hour has been silent for one of them.
+        let verdict = verdicts.recv_timeout(Duration::from_secs(1));
+        silent = if verdict.is_ok() { 0 } else { silent + 1 };
+        match verdict {
             Ok((_, Verdict::Equal)) => {}
             Ok(other) => failed.push(other),
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) if silent < PATIENCE_SECONDS => {}
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 let endless = Verdict::Stuck("it never ends".to_owned());
                 failed.extend(running.lock().expect("as above").iter().map(|seed| (*seed, endless.clone())));
