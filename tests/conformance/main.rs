@@ -28,6 +28,7 @@ mod source_statements;
 mod store;
 mod store_mapping;
 mod store_search;
+mod store_search_find;
 mod store_search_upkeep;
 mod store_setup;
 mod wire;

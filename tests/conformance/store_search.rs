@@ -1,6 +1,7 @@
-//! The store of a lane on OpenSearch: what only a real server can show. What every store promises: `ports/store.rs`.
+//! The store of a lane on OpenSearch: what only a real server can show. What every store promises: `ports/store.rs`;
+//! what is found in it: `store_search_find.rs`.
 
-use anabranch_connectors::search::{Question, SetupReport};
+use anabranch_connectors::search::SetupReport;
 use anabranch_pipeline::deliver::{Cell, Flush, Progress, Replacement};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::LaneStore;
@@ -131,49 +132,6 @@ async fn each_foreign_index_is_named_with_what_differs() {
     place.admin(Method::DELETE, &other, Json::Null).await;
     assert_eq!(place.target().setup().await.unwrap().indexes, 1);
     assert!(place.target().check().await.is_empty());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn any_part_of_any_code_finds_the_document_with_all_its_fields() {
-    let place = Place::new().await.ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    let fields: &[(&str, &[u8])] = &[
-        ("imei1", b"356938035643809"),
-        ("imei2", b"035693803564380"),
-        ("meid", b"A0000012345678"),
-        ("box_no", b"BOX *?\"\\{}/+-:\0 7"),
-        ("item_code", b"  lead and trail "),
-        ("first_agent_code", b"agent-1"),
-        ("warehouse_code", b"W"),
-        ("account_id", b"77"),
-        ("sku_code", b"\xff\xfe"),
-    ];
-    let long = vec![b'9'; 40_000];
-    let others = [insert(8, &[("box_no", b"BOX 8")]), insert(9, &[("box_no", &long)])];
-    let mut changes = vec![(5, 3, insert(7, fields))];
-    changes.extend(others.map(|action| (6, 3, action)));
-    apply(&mut lane, &progress, changes).await.unwrap();
-
-    let id = format!("{}-7", shard(3).shard.as_u64());
-    let expected = json!({
-        "shard_id": shard(3).shard.as_u64().to_string(), "source": "source-a", "lane": 0, "lsn": 5, "withdrawn": false,
-        "uuid": "7", "imei1": "356938035643809", "imei2": "035693803564380", "meid": "A0000012345678",
-        "box_no": "BOX *?\"\\{}/+-:\0 7", "item_code": "  lead and trail ", "first_agent_code": "agent-1",
-        "warehouse_code": "W", "account_id": "77", "sku_code": "\u{fffd}\u{fffd}",
-        "database": "inventory_0", "table": "serial_code_03",
-    });
-    assert_eq!(place.documents().await[&id], expected);
-    for part in ["356938035643809", "69380", "809", "a00000123", "*?\"\\{}/", "d AND t", "\0 7"] {
-        let found = place.find(&place.alias(), json!({ "match_phrase": { "codes": part } })).await;
-        assert!(found.keys().eq([&id]), "{part:?} finds {:?}", found.keys());
-    }
-    for part in ["agent-1", "356938035643800", "80903569"] {
-        let found = place.find(&place.alias(), json!({ "match_phrase": { "codes": part } })).await;
-        assert!(found.is_empty(), "{part:?} finds {:?}", found.keys());
-    }
-    let exact = json!({ "term": { "item_code": "  lead and trail " } });
-    assert!(place.find(&place.alias(), exact).await.keys().eq([&id]));
-    assert_eq!(place.documents().await.len(), 3, "a code beyond every limit is kept");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -393,83 +351,6 @@ async fn a_late_older_write_is_refused(place: &Place) {
     assert!(target.lane(&lane_id("source-a", 9)).is_none());
     forget_after(place, "1s").await;
     assert!(target.check().await.is_empty(), "{:?}", target.check().await);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn any_part_of_any_code_finds_the_device_and_nothing_is_taken_for_a_query() {
-    let place = Place::new().await.ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    type Fields = &'static [(&'static str, &'static [u8])];
-    let devices: Vec<(u64, Fields)> = vec![
-        (1, &[("imei1", b"490154203237518"), ("warehouse_code", b"W1"), ("sku_code", b"S1")]),
-        (2, &[("box_no", b"BOX*1?\"{}\\ AND *:*"), ("warehouse_code", b"W1")]),
-        (3, &[("meid", b"A0000012AB34CD"), ("item_code", b"abcdef"), ("account_id", b"7")]),
-        (4, &[("item_code", b"ghiabc"), ("first_agent_code", b"AG")]),
-    ];
-    let changes = devices.into_iter().map(|(uuid, fields)| (5, 0, insert(uuid, fields))).collect();
-    apply(&mut lane, &progress, changes).await.unwrap();
-    let target = place.target();
-    let alias = place.alias();
-    place.admin(Method::POST, &format!("{alias}/_refresh"), Json::Null).await;
-    let find = async |question: Question| {
-        let page = target.find(&alias, &question, None, 10).await.unwrap();
-        page.found.into_iter().map(|found| found.uuid).collect::<Vec<_>>()
-    };
-    let part = |part: &str| Question { part: Some(part.to_owned()), ..Question::default() };
-    for (text, expected) in [
-        ("490154203237518", vec!["1"]),
-        ("4203", vec!["1"]),
-        ("0000012ab", vec!["3"]),
-        ("abc", vec!["3", "4"]),
-        // The end of one code and the beginning of another are not one code.
-        ("4cdabc", vec![]),
-        ("518490", vec![]),
-        ("*1?\"{}\\ and", vec!["2"]),
-        ("***", vec![]),
-        ("*:*", vec!["2"]),
-        ("imei1:490", vec![]),
-        ("(box OR", vec![]),
-    ] {
-        assert_eq!(find(part(text)).await, expected, "{text}");
-    }
-    assert_eq!(find(Question { warehouse: Some("W1".into()), ..Question::default() }).await, ["1", "2"]);
-    assert_eq!(
-        find(Question { warehouse: Some("W1".into()), sku: Some("S1".into()), ..part("490") }).await,
-        ["1"]
-    );
-    assert_eq!(find(Question { account: Some("7".into()), ..Question::default() }).await, ["3"]);
-    assert_eq!(find(Question { agent: Some("AG".into()), ..Question::default() }).await, ["4"]);
-    assert!(find(Question { agent: Some("A*".into()), ..Question::default() }).await.is_empty());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn pages_neither_repeat_nor_skip_what_stays_while_others_come_and_go() {
-    let place = Place::new().await.ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    let boxed = |uuid: u64| insert(uuid, &[("box_no", b"PALLET-1")]);
-    let changes = (100..150).map(|uuid| (5, 0, boxed(uuid))).collect();
-    let mut progress = apply(&mut lane, &progress, changes).await.unwrap();
-    let (target, alias) = (place.target(), place.alias());
-    let question = Question { part: Some("pallet".into()), ..Question::default() };
-    let (mut seen, mut after) = (Vec::<String>::new(), None);
-    for turn in 0.. {
-        place.admin(Method::POST, &format!("{alias}/_refresh"), Json::Null).await;
-        let page = target.find(&alias, &question, after.as_ref(), 7).await.unwrap();
-        seen.extend(page.found.into_iter().map(|found| found.uuid));
-        // One before and one behind the place goes, two others come.
-        let changes = vec![
-            (6 + turn, 0, delete(100 + turn)),
-            (6 + turn, 0, boxed(200 + turn)),
-            (6 + turn, 0, boxed(10 + turn)),
-        ];
-        progress = apply(&mut lane, &progress, changes).await.unwrap();
-        match page.next {
-            Some(next) => after = Some(next),
-            None => break,
-        }
-    }
-    assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "once each, in order: {seen:?}");
-    assert!((115..150).all(|stays: u64| seen.contains(&stays.to_string())), "{seen:?}");
 }
 
 /// What was removed a moment ago counts as a higher version, of which the server says nothing.
