@@ -71,7 +71,7 @@ pub struct MysqlSource {
     questions: Pool,
     /// For chunks of rows.
     snapshots: Pool,
-    plans: chunk::Plans,
+    plans: chunk::plan::Plans,
 }
 
 /// Questions of lookups at once: the source has other work.
@@ -98,7 +98,7 @@ impl MysqlSource {
             heartbeat,
             questions: Pool::new(side.clone(), &config.url, ca_file, QUESTIONS),
             snapshots: Pool::with_session(side, &config.url, ca_file, SNAPSHOTS, chunk::SESSION),
-            plans: chunk::Plans::default(),
+            plans: chunk::plan::Plans::default(),
             address,
             head: Mutex::new(None),
         }
