@@ -15,6 +15,7 @@ mod outbox;
 mod progress;
 mod replace;
 mod rows;
+mod select;
 mod session;
 mod setup;
 mod statements;

@@ -10,6 +10,7 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use mysql_async::{Row, Value};
 
+use super::select::{Select, push_condition};
 use super::statements::{Layout, push_cell};
 use crate::mysql::connection::{quote_identifier, quote_table};
 
@@ -31,26 +32,17 @@ pub(super) fn selects(layout: &Layout<'_>, replacement: &Replacement) -> Vec<Str
     let by_shard: Vec<&(ShardId, Cell)> = replacement.rows.iter().collect();
     let mut selects = Vec::new();
     for of_shard in by_shard.chunk_by(|one, next| one.0 == next.0) {
-        let mut list = String::new();
-        for (_, key) in of_shard {
-            list.push_str(if list.is_empty() { "" } else { "," });
-            push_cell(&mut list, key);
-        }
         let shard = of_shard[0].0;
         selects.extend(layout.owned.chunks(TABLES_MAX).map(|tables| {
-            let of_table = |index: &u32| {
+            let mut sql = String::new();
+            for index in tables {
+                sql.push_str(if sql.is_empty() { "" } else { " UNION ALL " });
                 let table = &layout.tables[*index as usize].derived;
-                let columns: Vec<String> =
-                    table.shape.key_columns.iter().map(|name| quote_identifier(name)).collect();
-                format!(
-                    "SELECT {index},{},`lsn` FROM {} WHERE `shard_id` = {shard} AND {} IN ({list})",
-                    columns.join(","),
-                    quote_table(&table.database, &table.table),
-                    columns[replacement.column]
-                )
-            };
-            let found: Vec<String> = tables.iter().map(of_table).collect();
-            format!("SELECT {shard},`f`.* FROM ({}) AS `f`", found.join(" UNION ALL "))
+                Select { number: Some(*index), table, columns: &["lsn"], index: None }.push(&mut sql);
+                let column = table.shape.key_columns[replacement.column];
+                push_condition(&mut sql, shard, column, of_shard.iter().map(|(_, key)| key));
+            }
+            sql
         }));
     }
     selects
@@ -69,7 +61,7 @@ impl Standing {
         };
         let kinds = columns.iter().map(|column| column.column_type().is_numeric_type());
         let mut cells = row.unwrap().into_iter().zip(kinds).map(cell).collect::<Option<Vec<Cell>>>()?;
-        let [Cell::UInt(shard), Cell::UInt(table), .., Cell::UInt(version)] = cells[..] else { return None };
+        let [Cell::UInt(table), Cell::UInt(shard), .., Cell::UInt(version)] = cells[..] else { return None };
         cells.pop();
         Some(Self {
             table: u32::try_from(table).ok()?,

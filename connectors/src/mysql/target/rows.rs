@@ -4,7 +4,6 @@
 //! no other part of the table is read, no read view outlives the statement, nothing is locked. Rows are handed on while
 //! they arrive, without a copy. The connections are the reader's own, so lookups and lanes never wait for it.
 
-use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -18,8 +17,9 @@ use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Row, Value};
 
+use super::select::{Select, push_condition};
 use super::statements::push_cell;
-use crate::mysql::connection::{push_number, quote_identifier, quote_table};
+use crate::mysql::connection::quote_identifier;
 use crate::mysql::keyset::behind;
 use crate::mysql::pool::Pool;
 use crate::place;
@@ -80,19 +80,9 @@ impl MysqlRows {
     }
 
     /// The rows of a table, by the index of its shards.
-    fn push_select(&self, sql: &mut String, constant: Option<u32>, table: &DerivedTable) {
-        sql.push_str("SELECT ");
-        if let Some(constant) = constant {
-            push_number(sql, constant.into());
-            sql.push(',');
-        }
-        sql.push_str("`shard_id`");
-        for column in table.shape.key_columns.iter().chain(table.shape.value_columns) {
-            sql.push(',');
-            sql.push_str(&quote_identifier(column));
-        }
-        let (name, index) = (quote_table(&table.database, &table.table), quote_identifier(self.index().name));
-        write!(sql, " FROM {name} FORCE INDEX ({index}) WHERE ").expect("writing to a String cannot fail");
+    fn push_select(&self, sql: &mut String, number: Option<u32>, table: &DerivedTable) {
+        let (columns, index) = (table.shape.value_columns, Some(self.index().name));
+        Select { number, table, columns, index }.push(sql);
     }
 
     /// At most `limit` rows of the shards, behind a place.
@@ -134,16 +124,15 @@ impl MysqlRows {
             sql.push_str(if sql.is_empty() { "" } else { " UNION ALL " });
             self.push_select(&mut sql, Some(of_table[0].table), table);
             // The source's key stands right behind the shard.
-            let column = quote_identifier(table.shape.key_columns[self.index().order[0]]);
+            let column = table.shape.key_columns[self.index().order[0]];
             for (number, of_shard) in of_table.chunk_by(|one, next| one.shard == next.shard).enumerate() {
-                sql.push_str(if number > 0 { " OR (`shard_id` = " } else { "(`shard_id` = " });
-                push_number(&mut sql, of_shard[0].shard.as_u64());
-                sql.push_str(&format!(" AND {column} IN ("));
-                for (number, sought) in of_shard.iter().enumerate() {
-                    sql.push_str(if number > 0 { "," } else { "" });
-                    push_cell(&mut sql, &sought.key);
-                }
-                sql.push_str("))");
+                sql.push_str(if number > 0 { " OR " } else { "" });
+                push_condition(
+                    &mut sql,
+                    of_shard[0].shard,
+                    column,
+                    of_shard.iter().map(|sought| &sought.key),
+                );
             }
         }
         Ok(sql)

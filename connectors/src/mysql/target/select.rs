@@ -1,0 +1,56 @@
+//! Derived rows of given source rows, as SQL: for who compares them, and for the lane that replaces them.
+
+use anabranch_pipeline::deliver::{Cell, DerivedTable};
+use anabranch_schemas::shard::ShardId;
+
+use super::statements::push_cell;
+use crate::mysql::connection::{push_number, quote_identifier, quote_table};
+
+/// What is selected of a table. A condition follows.
+pub(super) struct Select<'t> {
+    /// Stands in front of each row, so that rows of several tables can be told apart.
+    pub(super) number: Option<u32>,
+    pub(super) table: &'t DerivedTable,
+    /// Behind the shard and the key.
+    pub(super) columns: &'t [&'t str],
+    /// The index to go by; `None` = as the server thinks.
+    pub(super) index: Option<&'static str>,
+}
+
+impl Select<'_> {
+    pub(super) fn push(&self, sql: &mut String) {
+        sql.push_str("SELECT ");
+        if let Some(number) = self.number {
+            push_number(sql, number.into());
+            sql.push(',');
+        }
+        sql.push_str("`shard_id`");
+        for column in self.table.shape.key_columns.iter().chain(self.columns) {
+            sql.push(',');
+            sql.push_str(&quote_identifier(column));
+        }
+        sql.push_str(" FROM ");
+        sql.push_str(&quote_table(&self.table.database, &self.table.table));
+        if let Some(index) = self.index {
+            sql.push_str(&format!(" FORCE INDEX ({})", quote_identifier(index)));
+        }
+        sql.push_str(" WHERE ");
+    }
+}
+
+/// A condition: rows of a shard whose column is one of these.
+pub(super) fn push_condition<'k>(
+    sql: &mut String,
+    shard: ShardId,
+    column: &str,
+    keys: impl IntoIterator<Item = &'k Cell>,
+) {
+    sql.push_str("(`shard_id` = ");
+    push_number(sql, shard.as_u64());
+    sql.push_str(&format!(" AND {} IN (", quote_identifier(column)));
+    for (number, key) in keys.into_iter().enumerate() {
+        sql.push_str(if number > 0 { "," } else { "" });
+        push_cell(sql, key);
+    }
+    sql.push_str("))");
+}
