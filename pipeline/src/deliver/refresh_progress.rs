@@ -11,15 +11,13 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::serial::UUID_BYTES_MAX;
 use anabranch_schemas::shard::ShardId;
 
-use super::{Cell, Flush, LaneId, Progress};
+use super::rewind::amend;
+use super::{Cell, LaneId, Progress};
 use crate::error::{Code, Fault};
 use crate::ports::{Chunk, ChunkKey, LaneStore};
 
 /// Of one request: they stand in the progress row, which has 64 KiB for them.
 pub const KEYS_MAX: usize = 256;
-
-/// A busy lane commits while this is asked for; each attempt reads its progress again.
-const ATTEMPTS: u32 = 50;
 
 /// What is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,9 +124,7 @@ pub async fn request_refresh(
         let needs = format!("1 to {KEYS_MAX} keys in one request, each a user id or a uuid");
         return Err(refused(problem).needs(needs));
     }
-    let mut attempt = 1;
-    loop {
-        let before = store.load().await?;
+    let asked = |before: &Progress| {
         let is_replaced = |other: &Refresh| scope == Scope::Source || scope == other.scope;
         if before.refresh.as_ref().is_some_and(|other| !is_replaced(other)) {
             return Err(refused("another refresh is under way".to_owned())
@@ -136,12 +132,9 @@ pub async fn request_refresh(
         }
         let revision = before.revision + 1;
         let refresh = Some(Refresh::new(scope.clone()));
-        let after = Progress { revision, refresh, was_refreshed: true, ..before.clone() };
-        match store.commit(&Flush::new(after)).await {
-            Err(fault) if fault.code() == Code::TargetFenced && attempt < ATTEMPTS => attempt += 1,
-            ended => return ended.map(|()| before),
-        }
-    }
+        Ok(Some(Progress { revision, refresh, was_refreshed: true, ..before.clone() }))
+    };
+    amend(store, asked).await
 }
 
 /// `- 4711 20000` (scope, tables through, rows), then `4712 1:7:320 3 00ff` (table, first mark, chunks, place) when a

@@ -91,19 +91,28 @@ impl<S: SourceConnector, L: Log, M: Marks> Past<'_, S, L, M> {
     }
 }
 
+/// Changes the progress of a lane whoever runs it: he is fenced by that, and begins again. Returns it as it was; `None`
+/// leaves it so.
+pub(super) async fn amend(
+    store: &mut impl LaneStore,
+    change: impl Fn(&Progress) -> Result<Option<Progress>, Fault>,
+) -> Result<Progress, Fault> {
+    let mut attempt = 1;
+    loop {
+        let before = store.load().await?;
+        let Some(after) = change(&before)? else { return Ok(before) };
+        match store.commit(&Flush::new(after)).await {
+            Err(fault) if fault.code() == Code::TargetFenced && attempt < ATTEMPTS => attempt += 1,
+            ended => return ended.map(|()| before),
+        }
+    }
+}
+
 /// Raises the lane's revision and nothing else, and returns its position: a flush that is under way is refused and done
 /// again by whoever runs the lane.
 pub async fn fence(store: &mut impl LaneStore) -> Result<Lsn, Fault> {
-    let mut attempt = 1;
-    loop {
-        let mut progress = store.load().await?;
-        progress.revision += 1;
-        let position = progress.position;
-        match store.commit(&Flush::new(progress)).await {
-            Err(fault) if fault.code() == Code::TargetFenced && attempt < ATTEMPTS => attempt += 1,
-            ended => return ended.map(|()| position),
-        }
-    }
+    let raised = |before: &Progress| Ok(Some(Progress { revision: before.revision + 1, ..before.clone() }));
+    Ok(amend(store, raised).await?.position)
 }
 
 /// Sets the lane back; returns its progress before. With `is_rehearsal` nothing is changed.
@@ -116,9 +125,7 @@ pub async fn rewind(
     to: &Rewind,
     is_rehearsal: bool,
 ) -> Result<Progress, Fault> {
-    let mut attempt = 1;
-    loop {
-        let before = store.load().await?;
+    let rewound = |before: &Progress| {
         let after = match to {
             Rewind::To(place) => {
                 let is_back = place.position < before.position;
@@ -132,12 +139,7 @@ pub async fn rewind(
             }
             Rewind::ToNothing => before.rewound(Lsn::ZERO, Default::default(), before.reign().server),
         };
-        if is_rehearsal {
-            return Ok(before);
-        }
-        match store.commit(&Flush::new(after)).await {
-            Err(fault) if fault.code() == Code::TargetFenced && attempt < ATTEMPTS => attempt += 1,
-            ended => return ended.map(|()| before),
-        }
-    }
+        Ok((!is_rehearsal).then_some(after))
+    };
+    amend(store, rewound).await
 }
