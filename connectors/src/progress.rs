@@ -72,6 +72,17 @@ pub(crate) fn refresh_of(text: Option<&str>) -> Result<(Option<Refresh>, bool), 
 }
 
 impl StoredProgress {
+    /// What a lane goes on from, if the row is whole and made for it.
+    pub(crate) fn assigned_to(self, subject: &str, assignment: &Assignment) -> Result<Progress, Fault> {
+        if !self.is_trusted {
+            return Err(self.damaged(subject));
+        }
+        match self.mismatch(subject, assignment.lanes, &assignment.fingerprint()) {
+            Some(fault) => Err(fault),
+            None => Ok(self.progress),
+        }
+    }
+
     /// Why a row that is not trusted must not be gone on from.
     pub fn damaged(&self, subject: &str) -> Fault {
         let row = format!("{subject}, progress of {}/{}/{}", self.projection, self.source, self.lane);

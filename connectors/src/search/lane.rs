@@ -254,14 +254,7 @@ impl SearchLane {
 impl LaneStore for SearchLane {
     async fn load(&mut self) -> Result<Progress, Fault> {
         let stored = progress::read(self.target.client().await?, &self.target, &self.id).await?.stored;
-        let subject = self.target.subject();
-        if !stored.is_trusted {
-            return Err(stored.damaged(&subject));
-        }
-        match stored.mismatch(&subject, self.assignment.lanes, &self.assignment.fingerprint()) {
-            Some(fault) => Err(fault),
-            None => Ok(stored.progress),
-        }
+        stored.assigned_to(&self.target.subject(), &self.assignment)
     }
 
     fn is_atomic(&self) -> bool {

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
 use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::projections::Assignment;
+use anabranch_pipeline::projections::Assignments;
 use tokio::sync::OnceCell;
 
 use self::client::Client;
@@ -54,7 +54,7 @@ struct Settings {
     ca_file: Option<PathBuf>,
     /// What the names of the indexes of progress and dead letters begin with.
     control: String,
-    assignments: Vec<Arc<Assignment>>,
+    assignments: Assignments,
     /// Made by the first who asks; it keeps its connections.
     client: OnceCell<Client>,
 }
@@ -68,7 +68,7 @@ impl SearchTarget {
             url: target.url.clone(),
             ca_file: target.ca_file.clone(),
             control: target.control_database.clone(),
-            assignments: Assignment::all(config, name).into_iter().map(Arc::new).collect(),
+            assignments: Assignments::of(config, name),
             client: OnceCell::new(),
         })))
     }
@@ -84,19 +84,18 @@ impl SearchTarget {
 
     /// Every lane of this target: projections × sources × lanes.
     pub fn lane_ids(&self) -> Vec<LaneId> {
-        self.0.assignments.iter().flat_map(|assignment| assignment.lane_ids(&self.0.name)).collect()
+        self.0.assignments.lane_ids()
     }
 
     /// The store of one lane; `None` when this target has no such lane. Nothing is connected yet.
     pub fn lane(&self, id: &LaneId) -> Option<SearchLane> {
-        let assignment = self.0.assignments.iter().find(|assignment| assignment.name == id.projection)?;
-        let known = id.target == self.0.name && assignment.has_lane(id);
-        known.then(|| SearchLane::new(self.clone(), Arc::clone(assignment), id.clone()))
+        let assignment = self.0.assignments.of_lane(id)?;
+        Some(SearchLane::new(self.clone(), Arc::clone(assignment), id.clone()))
     }
 
     /// The documents of a projection that has an index here.
     pub fn rows(&self, projection: &str) -> Option<SearchRows> {
-        let known = self.0.assignments.iter().find(|assignment| assignment.name == projection)?;
+        let known = self.0.assignments.of_projection(projection)?;
         Some(SearchRows::new(self.clone(), Arc::clone(known)))
     }
 

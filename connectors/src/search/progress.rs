@@ -258,7 +258,7 @@ pub(super) async fn read_enrolment(client: &Client, target: &SearchTarget) -> Re
     let mut enrolment = Enrolment::at(format!("index {index}"));
     let mut pairs = Vec::new();
     let mut ids: Vec<String> = target.lane_ids().iter().map(document_id).collect();
-    for assignment in &target.0.assignments {
+    for assignment in target.0.assignments.iter() {
         for source in &assignment.sources {
             pairs.push((assignment.name.clone(), source.clone()));
             ids.push(enrolled_id(&assignment.name, source));

@@ -50,8 +50,7 @@ impl Generations {
 
 impl SearchTarget {
     fn assignment(&self, projection: &str) -> Result<&std::sync::Arc<Assignment>, Fault> {
-        let known = self.0.assignments.iter().find(|assignment| assignment.name == projection);
-        known.ok_or_else(|| {
+        self.0.assignments.of_projection(projection).ok_or_else(|| {
             let found = format!("projection {projection} has no index here");
             Fault::new(Code::ConfigInvalid, self.subject(), found)
         })
@@ -94,11 +93,10 @@ impl SearchTarget {
 
     /// The lane that brings the past of a lane into the new index.
     pub fn building_lane(&self, id: &LaneId, index: &str) -> Option<SearchLane> {
-        let assignment = self.assignment(&id.projection).ok()?;
-        let known = id.target == self.name() && assignment.has_lane(id);
+        let assignment = self.0.assignments.of_lane(id)?;
         let projection = building_name(&id.projection, index);
         let id = LaneId { projection, ..id.clone() };
-        known.then(|| SearchLane::building(self.clone(), assignment.clone(), id, index))
+        Some(SearchLane::building(self.clone(), assignment.clone(), id, index))
     }
 
     /// Lets the new index serve in place of the old one, in one step, and lanes write it alone. The old one is removed,

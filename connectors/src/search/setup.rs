@@ -201,7 +201,7 @@ pub(super) async fn setup(target: &SearchTarget) -> Result<SetupReport, Fault> {
         State::Missing => Enrolment::at(format!("index {}", progress_index.index)),
         State::Standing { .. } => progress::read_enrolment(client, target).await?,
     };
-    for assignment in &target.0.assignments {
+    for assignment in target.0.assignments.iter() {
         for lane in assignment.lane_ids(target.name()) {
             if let Some(fault) = enrolment.loss(&target.subject(), assignment, &lane) {
                 return Err(fault);
@@ -256,7 +256,7 @@ async fn generations(
 
 /// Progress of lanes that never had any, then the note that they have it: a crash between them is repaired by the next.
 async fn enrol(client: &Client, target: &SearchTarget, report: &mut SetupReport) -> Result<(), Fault> {
-    for assignment in &target.0.assignments {
+    for assignment in target.0.assignments.iter() {
         for lane in assignment.lane_ids(target.name()) {
             let layout = assignment.fingerprint();
             let made = progress::create(client, target, &lane, assignment.lanes, &layout).await?;
@@ -324,7 +324,7 @@ async fn look(target: &SearchTarget, faults: &mut Vec<Fault>) -> Result<(), Faul
             }
         }
     }
-    for assignment in &target.0.assignments {
+    for assignment in target.0.assignments.iter() {
         let fault = enrolment.as_ref().and_then(|enrolment| progress_fault(target, assignment, enrolment));
         let has_moved = enrolment.as_ref().is_some_and(|enrolment| enrolment.has_moved(&assignment.name));
         faults.extend(fault);

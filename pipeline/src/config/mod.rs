@@ -26,7 +26,7 @@ pub use self::values::{Secret, ServerUrl};
 use crate::error::{Code, Fault};
 use crate::lookup::TimeToLive;
 use crate::ports::Entry;
-use crate::projections::{Assignment, ProjectedTable, Projection};
+use crate::projections::{Assignments, ProjectedTable, Projection};
 use crate::reconcile::Settings;
 
 /// Everything that `anabranch` needs to know.
@@ -409,7 +409,7 @@ impl Config {
             let (database, table) = (&table.derived.database, &table.derived.table);
             self.entities.iter().any(|entity| entity.tables.matches(database, table).is_some())
         };
-        Assignment::all(self, &target.name).iter().any(|assignment| assignment.tables().any(is_captured))
+        Assignments::of(self, &target.name).iter().any(|assignment| assignment.tables().any(is_captured))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Which projections have tables on a target, and which lanes serve them there.
 
+use std::sync::Arc;
+
 use super::{ProjectedTable, Projection};
 use crate::config::{Config, ProjectionConfig};
 use crate::deliver::LaneId;
@@ -19,9 +21,16 @@ pub struct Assignment {
     pub is_cached: bool,
 }
 
-impl Assignment {
+/// All projections that have tables on one target.
+#[derive(Debug)]
+pub struct Assignments {
+    target: String,
+    all: Vec<Arc<Assignment>>,
+}
+
+impl Assignments {
     /// Those of the target of that name.
-    pub fn all(config: &Config, target: &str) -> Vec<Self> {
+    pub fn of(config: &Config, target: &str) -> Self {
         let here = |name: &String| name == target;
         let places = config
             .projections
@@ -31,7 +40,7 @@ impl Assignment {
             let kind = Projection::new(config_of);
             let captures = |entities: &[_]| entities.contains(&kind.entity());
             let sources = config.sources.iter().filter(|source| captures(&source.entities));
-            Self {
+            Assignment {
                 name: config_of.name.clone(),
                 target: place as u32,
                 lanes: config_of.lanes.get(),
@@ -40,9 +49,30 @@ impl Assignment {
                 projection: kind,
             }
         };
-        places.map(assignment).collect()
+        Self { target: target.to_owned(), all: places.map(assignment).map(Arc::new).collect() }
     }
 
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Assignment>> {
+        self.all.iter()
+    }
+
+    pub fn of_projection(&self, name: &str) -> Option<&Arc<Assignment>> {
+        self.all.iter().find(|assignment| assignment.name == name)
+    }
+
+    /// The one that has the lane; `None` when the target has no such lane.
+    pub fn of_lane(&self, id: &LaneId) -> Option<&Arc<Assignment>> {
+        let known = self.of_projection(&id.projection)?;
+        (id.target == self.target && known.has_lane(id)).then_some(known)
+    }
+
+    /// Every lane of the target: projections × sources × lanes.
+    pub fn lane_ids(&self) -> Vec<LaneId> {
+        self.all.iter().flat_map(|assignment| assignment.lane_ids(&self.target)).collect()
+    }
+}
+
+impl Assignment {
     /// Its tables on the target.
     pub fn tables(&self) -> impl Iterator<Item = &ProjectedTable> {
         self.projection.target_tables(self.target).map(|(_, table)| table)
@@ -65,7 +95,7 @@ impl Assignment {
     }
 
     /// Whether a lane of its projection is one of its own.
-    pub fn has_lane(&self, id: &LaneId) -> bool {
+    fn has_lane(&self, id: &LaneId) -> bool {
         id.projection == self.name && id.lane < self.lanes && self.sources.contains(&id.source)
     }
 

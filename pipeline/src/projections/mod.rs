@@ -15,7 +15,7 @@ use anabranch_schemas::birthday::BirthdayDefect;
 use anabranch_schemas::change::{Change, Entity, TableIdentity, Value};
 use anabranch_schemas::serial::{OddCode, UuidDefect};
 
-pub use self::assignment::Assignment;
+pub use self::assignment::{Assignment, Assignments};
 use self::birthday::{Birthday, UserIdDefect};
 use self::serial_documents::SerialDocuments;
 use self::serial_mapping::SerialMapping;

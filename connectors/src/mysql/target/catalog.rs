@@ -44,7 +44,7 @@ impl Catalog {
     /// Reads everything that the target uses.
     pub(super) async fn read(session: &mut Session, target: &MysqlTarget) -> Result<Self, Fault> {
         let mut databases: Vec<&str> = vec![&target.0.control_database];
-        for assignment in &target.0.assignments {
+        for assignment in target.0.assignments.iter() {
             databases.extend(assignment.tables().map(|table| table.derived.database.as_str()));
         }
         databases.sort_unstable();

@@ -54,7 +54,7 @@ async fn look(target: &MysqlTarget, faults: &mut Vec<Fault>) -> Result<(), Fault
         true => read_enrolment(&mut session, target, &catalog).await?,
         false => Enrolment::at(target.progress_table()),
     };
-    for assignment in &target.0.assignments {
+    for assignment in target.0.assignments.iter() {
         // Progress of another layout means other tables: what is missing then is no mistake of its own.
         if control_is_usable && let Some(fault) = progress_fault(target, assignment, &enrolment) {
             faults.push(fault);

@@ -277,14 +277,7 @@ impl LaneStore for MysqlLane {
         let row: TextRow =
             (0..row.len()).map(|index| row.get::<Option<String>, _>(index).flatten()).collect();
         let stored = StoredProgress::from_row(&self.subject(), &row)?;
-        let subject = self.target.subject();
-        if !stored.is_trusted {
-            return Err(stored.damaged(&subject));
-        }
-        match stored.mismatch(&subject, self.assignment.lanes, &self.assignment.fingerprint()) {
-            Some(fault) => Err(fault),
-            None => Ok(stored.progress),
-        }
+        stored.assigned_to(&self.target.subject(), &self.assignment)
     }
 
     async fn commit(&mut self, flush: &Flush) -> Result<(), Fault> {

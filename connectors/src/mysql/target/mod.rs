@@ -26,7 +26,7 @@ use std::sync::Arc;
 use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
 use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::projections::{Assignment, LaneScope, Projection};
+use anabranch_pipeline::projections::{Assignment, Assignments, LaneScope, Projection};
 use anabranch_schemas::sql;
 use tokio::sync::{Mutex, Notify};
 
@@ -57,7 +57,7 @@ struct Settings {
     ca_file: Option<PathBuf>,
     control_database: String,
     statement_rows: usize,
-    assignments: Vec<Arc<Assignment>>,
+    assignments: Assignments,
     /// A lane has committed what its outbox is told of.
     touched: Notify,
     /// Kept open between readings of progress, which come once a second.
@@ -68,14 +68,13 @@ impl MysqlTarget {
     /// The target of that name, if the configuration has it as such a server.
     pub fn new(config: &Config, name: &str) -> Option<Self> {
         let target = config.target(name).filter(|target| target.store == TargetStore::Mysql)?;
-        let assignments = Assignment::all(config, name).into_iter().map(Arc::new).collect();
         Some(Self(Arc::new(Settings {
             name: target.name.clone(),
             url: target.url.clone(),
             ca_file: target.ca_file.clone(),
             control_database: target.control_database.clone(),
             statement_rows: config.limits.statement_rows.get(),
-            assignments,
+            assignments: Assignments::of(config, name),
             touched: Notify::new(),
             progress_session: Mutex::default(),
         })))
@@ -92,25 +91,24 @@ impl MysqlTarget {
 
     /// Every lane of this target: projections × sources × lanes.
     pub fn lane_ids(&self) -> Vec<LaneId> {
-        self.0.assignments.iter().flat_map(|assignment| assignment.lane_ids(&self.0.name)).collect()
+        self.0.assignments.lane_ids()
     }
 
     /// The store of one lane; `None` when this target has no such lane. Nothing is connected yet.
     pub fn lane(&self, id: &LaneId) -> Option<MysqlLane> {
-        let assignment = self.0.assignments.iter().find(|assignment| assignment.name == id.projection)?;
-        let known = id.target == self.0.name && assignment.has_lane(id);
-        known.then(|| MysqlLane::new(self.clone(), Arc::clone(assignment), id.clone()))
+        let assignment = self.0.assignments.of_lane(id)?;
+        Some(MysqlLane::new(self.clone(), Arc::clone(assignment), id.clone()))
     }
 
     /// The outbox of a projection that has tables here and a cache.
     pub fn outbox(&self, projection: &str) -> Option<MysqlOutbox> {
-        let is_cached = |assignment: &&Arc<Assignment>| assignment.name == projection && assignment.is_cached;
-        self.0.assignments.iter().find(is_cached).map(|_| MysqlOutbox::new(self, projection))
+        let assignment = self.0.assignments.of_projection(projection)?;
+        assignment.is_cached.then(|| MysqlOutbox::new(self, projection))
     }
 
     /// The derived rows of a projection that has tables here, over so many connections of their own.
     pub fn rows(&self, projection: &str, connections: usize) -> Option<MysqlRows> {
-        let assignment = self.0.assignments.iter().find(|assignment| assignment.name == projection)?;
+        let assignment = self.0.assignments.of_projection(projection)?;
         Some(MysqlRows::new(self.subject(), Arc::clone(assignment), self.pool(connections)))
     }
 

@@ -59,7 +59,7 @@ pub(super) async fn setup(target: &MysqlTarget) -> Result<SetupReport, Fault> {
     let mut session = Session::open(target).await?;
     let catalog = Catalog::read(&mut session, target).await?;
     let enrolment = read_enrolment(&mut session, target, &catalog).await?;
-    for assignment in &target.0.assignments {
+    for assignment in target.0.assignments.iter() {
         look(&mut session, target, &catalog, &enrolment, assignment).await?;
     }
     let mut report = SetupReport::default();
@@ -157,7 +157,7 @@ async fn create(
     for (table, statement) in target.control_tables() {
         add(control, table, statement);
     }
-    for assignment in &target.0.assignments {
+    for assignment in target.0.assignments.iter() {
         for table in assignment.tables() {
             add(&table.derived.database, &table.derived.table, table.derived.shape.definition);
         }
@@ -189,7 +189,7 @@ async fn enrol(
     report: &mut SetupReport,
 ) -> Result<(), Fault> {
     let mut statements = vec!["START TRANSACTION".to_owned()];
-    for assignment in &target.0.assignments {
+    for assignment in target.0.assignments.iter() {
         for source in &assignment.sources {
             statements.push(format!(
                 "INSERT INTO {} (`projection`, `source`, `enrolled_at`) VALUES ({}, {}, UTC_TIMESTAMP(6)) \

@@ -8,12 +8,13 @@ mod schedule;
 mod stores;
 mod watch;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{History, Leases, Mark, Marks};
-use anabranch_pipeline::projections::Assignment;
+use anabranch_pipeline::projections::{Assignment, Assignments};
 use anabranch_pipeline::reconcile::{
     self, Checkpoint, Limits, Mode, NightReport, Outcome, PastNight, Settings, StoreReport, StoreState, seal,
 };
@@ -190,8 +191,11 @@ fn layout(wiring: &Wiring) -> String {
     let config = wiring.config();
     let entities = config.entities.iter().map(|entity| format!("{:?} {:?}", entity.tables, entity.columns));
     let sources = config.sources.iter().map(|source| format!("{} {}", source.name, source.generation));
-    let targets = config.targets.iter().flat_map(|target| Assignment::all(config, &target.name));
-    let targets = targets.map(|assignment| format!("{} {}", assignment.name, assignment.fingerprint()));
+    let targets = config.targets.iter().flat_map(|target| {
+        let fingerprint =
+            |assignment: &Arc<Assignment>| format!("{} {}", assignment.name, assignment.fingerprint());
+        Assignments::of(config, &target.name).iter().map(fingerprint).collect::<Vec<_>>()
+    });
     let all = entities.chain(sources).chain(targets).chain([env!("CARGO_PKG_VERSION").to_owned()]);
     let all: Vec<String> = all.collect();
     format!("{:08x}", crc32fast::hash(all.join("\n").as_bytes()))

@@ -18,7 +18,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lag::HeadSamples;
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::LogEntry;
-use anabranch_pipeline::projections::Assignment;
+use anabranch_pipeline::projections::Assignments;
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::reign::Reign;
@@ -306,10 +306,7 @@ impl LaneObservation {
 
 /// Every lane of a configuration.
 pub fn lanes(config: &Config) -> Vec<LaneId> {
-    let of_target = |name: &String| {
-        let assignments = Assignment::all(config, name);
-        assignments.iter().flat_map(|assignment| assignment.lane_ids(name)).collect::<Vec<_>>()
-    };
+    let of_target = |name: &String| Assignments::of(config, name).lane_ids();
     config.targets.iter().flat_map(|target| of_target(&target.name)).collect()
 }
 
