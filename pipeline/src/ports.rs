@@ -14,8 +14,8 @@ use std::time::Duration;
 use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
-use anabranch_schemas::reign::Reign;
 use anabranch_schemas::shard::ShardId;
+use anabranch_schemas::timeline::Timeline;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 
@@ -98,7 +98,8 @@ pub trait SourceConnector: Send + Sync {
     /// Checks everything that capture depends on; each failed check is one fault. An unreachable server is one too.
     fn check(&self) -> impl Future<Output = Vec<Fault>> + Send;
 
-    /// Opens a reading in the epoch that follows `latest` ([`Reign::followed_by`]); it must not lie below the entry's.
+    /// Opens a reading in the epoch that follows `latest` ([`Timeline::followed_by`]); it must not lie below the
+    /// entry's.
     /// In the entry's own epoch its place is gone on from, in a higher one its transactions are.
     ///
     /// `seat` tells readings of one source apart, which the server takes for replicas: 0 is the reader's, each lane has
@@ -106,7 +107,7 @@ pub trait SourceConnector: Send + Sync {
     fn open(
         &self,
         entry: Entry,
-        latest: &Reign,
+        latest: &Timeline,
         seat: u32,
     ) -> impl Future<Output = Result<Self::Source, Fault>> + Send;
 

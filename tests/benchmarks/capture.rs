@@ -5,7 +5,7 @@ use anabranch_pipeline::capture::{self, BatchBuilder, Capture};
 use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::ports::{ChangeSource, Entry, Filled, READER_SEAT, SourceConnector};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
-use anabranch_schemas::reign::Reign;
+use anabranch_schemas::timeline::Timeline;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -72,7 +72,7 @@ async fn decode(site: &Site<'_>, source: &SourceConfig, data: &Data) -> Measured
     let work = async move {
         let mut batch = BatchBuilder::new(limit, Lsn::ZERO, ResumePoint::default());
         let mut stream = connector
-            .open(Entry::Earliest, &Reign::default(), READER_SEAT)
+            .open(Entry::Earliest, &Timeline::default(), READER_SEAT)
             .await
             .expect("the source answers");
         let meter = Meter::start(&[server]);

@@ -15,8 +15,8 @@ use anabranch_pipeline::ports::{ChangeSource, Entry, SourceConnector};
 use anabranch_schemas::change::{Action, Value};
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
-use anabranch_schemas::reign::Reign;
 use anabranch_schemas::shard::TablePattern;
+use anabranch_schemas::timeline::Timeline;
 use anabranch_tests::Daemon;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -183,7 +183,7 @@ impl Watch {
         config.entities[0].tables = pattern.expect("it is a pattern");
         let connector = MysqlSource::new(&config.sources[0], &config.entities, Duration::from_secs(5));
         let stream =
-            connector.open(Entry::Latest, &Reign::default(), 0).await.expect("the target has a binlog");
+            connector.open(Entry::Latest, &Timeline::default(), 0).await.expect("the target has a binlog");
         let seen = Seen::default();
         let (sample, samples) = mpsc::unbounded_channel();
         let limit = config.limits.batch_bytes.get();

@@ -15,8 +15,8 @@ use anabranch_pipeline::ports::{ChangeSource, Entry, READER_SEAT, SourceConnecto
 use anabranch_schemas::change::{Action, Entity, Value};
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
-use anabranch_schemas::reign::Reign;
 use anabranch_schemas::shard::TablePattern;
+use anabranch_schemas::timeline::Timeline;
 use anabranch_stack::{Options, Server, ServerSpec, Stack};
 use mysql_async::prelude::Queryable;
 
@@ -218,7 +218,7 @@ impl<S: ChangeSource> Reading<S> {
     pub async fn open_behind(
         source: &impl SourceConnector<Source = S>,
         entry: Entry,
-        latest: Reign,
+        latest: Timeline,
         batch_bytes: usize,
     ) -> Result<Self, Fault> {
         Self::of(source, entry, batch_bytes, READER_SEAT, Some(latest)).await
@@ -229,11 +229,11 @@ impl<S: ChangeSource> Reading<S> {
         entry: Entry,
         batch_bytes: usize,
         seat: u32,
-        latest: Option<Reign>,
+        latest: Option<Timeline>,
     ) -> Result<Self, Fault> {
         let (position, known) = match &entry {
-            Entry::Resume { position, server, .. } => (*position, Reign::of(*position, server)),
-            _ => (Lsn::ZERO, Reign::default()),
+            Entry::Resume { position, server, .. } => (*position, Timeline::of(*position, server)),
+            _ => (Lsn::ZERO, Timeline::default()),
         };
         let latest = latest.unwrap_or(known);
         let builder = BatchBuilder::new(batch_bytes, position, ResumePoint::default());

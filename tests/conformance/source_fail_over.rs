@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::{ChangeSource, Entry};
-use anabranch_schemas::reign::Reign;
+use anabranch_schemas::timeline::Timeline;
 use anabranch_stack::ServerSpec;
 
 use crate::nats::blocking;
@@ -86,8 +86,8 @@ async fn a_promoted_replica_is_read_on_without_loss_or_doubles() {
     let mut again = new.read(end_of(&followed)).await;
     again.until_seen(1).await;
     assert_eq!((again.texts(), again.seen[0].lsn.epoch()), (vec!["t0 + 5 NULL"], 2));
-    let reign = Reign { epoch: 2, server: again.stream.server().clone() };
-    let mut fed = Reading::open_behind(&new.source(), before.clone(), reign, BATCH_BYTES).await.unwrap();
+    let timeline = Timeline { epoch: 2, server: again.stream.server().clone() };
+    let mut fed = Reading::open_behind(&new.source(), before.clone(), timeline, BATCH_BYTES).await.unwrap();
     fed.until_seen(3).await;
     let expected: Vec<_> = followed.seen.iter().chain(&again.seen).collect();
     assert!(fed.seen.iter().eq(expected), "the same change has the same position");
@@ -183,7 +183,7 @@ async fn a_transaction_that_was_read_in_part_comes_again_whole() {
     assert!(followed.seen.iter().all(|seen| seen.lsn.epoch() == 2));
     // A batch of less than one event, behind a server that nobody knows.
     new.run(&["INSERT INTO $0.t0 SELECT user_id + 50000, REPEAT('x', 40), NULL FROM $0.t0 LIMIT 50"]).await;
-    let latest = Reign { epoch: 2, ..Reign::default() };
+    let latest = Timeline { epoch: 2, ..Timeline::default() };
     let mut part = Reading::open_behind(&new.source(), end_of(&followed), latest, 64).await.unwrap();
     part.until("the first row", |part| !part.seen.is_empty()).await;
     assert!(part.seen.len() < 50);

@@ -12,9 +12,9 @@ use anabranch_pipeline::ports::{ChangeSource, Entry, RowSource, SourceConnector}
 use anabranch_schemas::change::{Action, Entity, Value};
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
-use anabranch_schemas::reign::Reign;
 use anabranch_schemas::serial;
 use anabranch_schemas::shard::TablePattern;
+use anabranch_schemas::timeline::Timeline;
 use mysql_async::prelude::Queryable;
 
 use crate::ports::rows::{rows, table_of, texts, whole};
@@ -38,7 +38,7 @@ fn source_of(database: &Database, entity: Entity) -> MysqlSource {
 /// Each row of each table by its first value, as the binlog has it.
 async fn by_binlog(source: &MysqlSource) -> BTreeMap<(String, String), Vec<Value<'static>>> {
     let head = source.head().await.unwrap();
-    let mut reading = source.open(Entry::Earliest, &Reign::default(), 0).await.unwrap();
+    let mut reading = source.open(Entry::Earliest, &Timeline::default(), 0).await.unwrap();
     let mut batch =
         anabranch_pipeline::capture::BatchBuilder::new(1 << 20, Lsn::ZERO, ResumePoint::default());
     let mut found = BTreeMap::new();

@@ -14,8 +14,8 @@ use anabranch_schemas::change::{Row, TableIdentity};
 use anabranch_schemas::codec::v1::Encoder;
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
-use anabranch_schemas::reign::Reign;
 use anabranch_schemas::shard::ShardId;
+use anabranch_schemas::timeline::Timeline;
 use tokio::sync::Notify;
 
 use super::binlog::Server;
@@ -168,7 +168,7 @@ impl SourceConnector for MemorySource {
         Vec::new()
     }
 
-    async fn open(&self, entry: Entry, latest: &Reign, seat: u32) -> Result<MemoryReading, Fault> {
+    async fn open(&self, entry: Entry, latest: &Timeline, seat: u32) -> Result<MemoryReading, Fault> {
         self.weather.pause().await;
         self.change(|state| {
             let epoch = latest.followed_by(&state.primary.identity()).epoch;

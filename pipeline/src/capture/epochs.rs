@@ -7,7 +7,7 @@
 //! revision: a process that woke late begins no epoch.
 
 use anabranch_schemas::envelope::ServerIdentity;
-use anabranch_schemas::reign::{InvalidReign, Reign};
+use anabranch_schemas::timeline::{InvalidTimeline, Timeline};
 
 use crate::error::{Code, Fault};
 use crate::ports::{Mark, Marks};
@@ -18,7 +18,7 @@ pub(crate) struct Epochs<'a, M> {
     marks: &'a M,
     key: String,
     mark: Mark,
-    latest: Reign,
+    latest: Timeline,
     is_claimed: bool,
 }
 
@@ -27,8 +27,8 @@ impl<'a, M: Marks> Epochs<'a, M> {
         let key = format!("epochs/{source}");
         let mark = marks.read(&key).await?;
         let latest = match mark.value.as_str() {
-            "" => Reign::default(),
-            value => value.parse().map_err(|error: InvalidReign| {
+            "" => Timeline::default(),
+            value => value.parse().map_err(|error: InvalidTimeline| {
                 Fault::new(Code::LogForeign, format!("mark {key}"), "its value is no epoch")
                     .needs("a bucket that nobody else writes")
                     .caused_by(error)
@@ -43,12 +43,12 @@ impl<'a, M: Marks> Epochs<'a, M> {
     }
 
     /// Somebody was read in an epoch.
-    pub(crate) fn learn(&mut self, reign: Reign) {
-        self.latest = std::mem::take(&mut self.latest).latest(reign);
+    pub(crate) fn learn(&mut self, timeline: Timeline) {
+        self.latest = std::mem::take(&mut self.latest).latest(timeline);
     }
 
     /// The latest that is known.
-    pub(crate) fn latest(&self) -> &Reign {
+    pub(crate) fn latest(&self) -> &Timeline {
         &self.latest
     }
 

@@ -5,7 +5,7 @@
 
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
-use anabranch_schemas::reign::Reign;
+use anabranch_schemas::timeline::Timeline;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use metrics::{Counter, Gauge, counter, gauge};
@@ -119,7 +119,7 @@ async fn enter<S: SourceConnector, L, M: Marks>(
     lanes: impl AsyncFnOnce() -> Result<Vec<Progress>, Fault>,
 ) -> Result<Entered<S::Source>, Fault> {
     let end = end.map(|end| &end.envelope);
-    end.iter().for_each(|end| epochs.learn(Reign::of(end.position, &end.server)));
+    end.iter().for_each(|end| epochs.learn(Timeline::of(end.position, &end.server)));
     let Some(envelope) = end else {
         let lanes = ask(lanes, epochs).await?;
         let (entry, origin) = entry_without_log(&lanes, capture.start);
@@ -188,7 +188,7 @@ async fn ask<M: Marks>(
     epochs: &mut Epochs<'_, M>,
 ) -> Result<Vec<Progress>, Fault> {
     let lanes = lanes().await?;
-    lanes.iter().for_each(|lane| epochs.learn(lane.reign()));
+    lanes.iter().for_each(|lane| epochs.learn(lane.timeline()));
     Ok(lanes)
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
-use anabranch_schemas::reign::Reign;
+use anabranch_schemas::timeline::Timeline;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -44,7 +44,7 @@ pub(super) enum Feed<R> {
 pub(super) struct DirectFeed {
     batches: mpsc::Receiver<Result<Delivery, Fault>>,
     /// In which it reads.
-    reign: Reign,
+    timeline: Timeline,
     _reading: AbortOnDropHandle<()>,
 }
 
@@ -78,13 +78,13 @@ impl<R: LogReader> Feed<R> {
     }
 
     pub(super) fn is_direct(&self) -> bool {
-        self.direct_reign().is_some()
+        self.direct_timeline().is_some()
     }
 
     /// The epoch of a direct feed, and the server that it reads.
-    pub(super) fn direct_reign(&self) -> Option<&Reign> {
+    pub(super) fn direct_timeline(&self) -> Option<&Timeline> {
         match self {
-            Self::Direct(feed) => Some(&feed.reign),
+            Self::Direct(feed) => Some(&feed.timeline),
             Self::Stream { .. } => None,
         }
     }
@@ -110,9 +110,11 @@ pub(crate) fn is_hole(fault: &Fault) -> bool {
 }
 
 /// Another server's rows under the same epoch have positions that mean something else.
-pub(super) fn require_reign(lane: &LaneId, progress: &Progress, envelope: &Envelope) -> Result<(), Fault> {
-    let (own, theirs) =
-        (Reign::of(progress.position, &progress.server), Reign::of(envelope.position, &envelope.server));
+pub(super) fn require_timeline(lane: &LaneId, progress: &Progress, envelope: &Envelope) -> Result<(), Fault> {
+    let (own, theirs) = (
+        Timeline::of(progress.position, &progress.server),
+        Timeline::of(envelope.position, &envelope.server),
+    );
     if !own.contradicts(&theirs) {
         return Ok(());
     }
@@ -194,13 +196,13 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         &self,
         progress: &Progress,
         hole: Option<Hole>,
-        fed: Option<&Reign>,
+        fed: Option<&Timeline>,
     ) -> Result<Option<Feed<L::Reader>>, Fault> {
         let position = progress.position;
         let source = &self.id.source;
         let Some(LogEntry { envelope: end, .. }) = self.log.end(source).await? else { return Ok(None) };
-        require_reign(self.id, progress, &end)?;
-        let present = Reign::of(end.position, &end.server);
+        require_timeline(self.id, progress, &end)?;
+        let present = Timeline::of(end.position, &end.server);
         if let Some(over) = fed.filter(|fed| fed.epoch < present.epoch) {
             let found = format!("a direct feed of epoch {over}");
             return Err(Fault::new(Code::SourceUnreachable, format!("source {source}"), found)
@@ -235,12 +237,12 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         permit: OwnedSemaphorePermit,
     ) -> Result<DirectFeed, Fault> {
         let entry = self.direct_entry(progress, end)?;
-        let reign = Reign::of(end.envelope.position, &end.envelope.server);
+        let timeline = Timeline::of(end.envelope.position, &end.envelope.server);
         let (resume, told) = match &entry {
             Entry::Resume { resume, server, .. } => (resume.clone(), Some((resume.clone(), server.clone()))),
             _ => (ResumePoint::default(), None),
         };
-        let source = self.source.open(entry, &reign, self.seat).await?;
+        let source = self.source.open(entry, &timeline, self.seat).await?;
         if *source.server() != end.envelope.server {
             let (found, needed) = (source.server().to_string(), end.envelope.server.to_string());
             return Err(Fault::new(Code::SourceUnreachable, format!("source {}", self.id.source), found)
@@ -264,13 +266,13 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
                 let _ = sender.send(Err(fault)).await;
             }
         });
-        Ok(DirectFeed { batches, reign, _reading: AbortOnDropHandle::new(reading) })
+        Ok(DirectFeed { batches, timeline, _reading: AbortOnDropHandle::new(reading) })
     }
 
     /// Where a direct feed enters the binlog. A lane that has not begun begins where the configuration says.
     fn direct_entry(&self, progress: &Progress, end: &LogEntry) -> Result<Entry, Fault> {
         let epoch = end.envelope.position.epoch();
-        let highest = progress.reign().epoch;
+        let highest = progress.timeline().epoch;
         if epoch < highest {
             let found = format!("the stream is in epoch {epoch}, and the lane has been in {highest}");
             return Err(Fault::new(Code::LogEpochBehind, format!("lane {}", self.id), found)

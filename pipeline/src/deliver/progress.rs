@@ -4,7 +4,7 @@ use std::fmt;
 
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
-use anabranch_schemas::reign::Reign;
+use anabranch_schemas::timeline::Timeline;
 
 use super::{Refresh, Scope};
 
@@ -71,15 +71,15 @@ impl Progress {
     }
 
     /// The latest epoch that the lane has rows of. Whose it was is not known while the lane is set back into one before.
-    pub fn reign(&self) -> Reign {
+    pub fn timeline(&self) -> Timeline {
         let highest = self.highest_position.max(self.position);
         if self.position == Lsn::ZERO {
-            return Reign::of(highest, &self.server);
+            return Timeline::of(highest, &self.server);
         }
         if highest.epoch() == self.position.epoch() {
-            return Reign::of(self.position, &self.server);
+            return Timeline::of(self.position, &self.server);
         }
-        Reign::of(highest, &ServerIdentity::default())
+        Timeline::of(highest, &ServerIdentity::default())
     }
 
     /// It may have rows of a later epoch than its position's, which a flush that was cut off has left. What others read

@@ -4,7 +4,7 @@
 //! their versions, so what is applied twice ends as it was.
 
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, binlog_file_number};
-use anabranch_schemas::reign::Reign;
+use anabranch_schemas::timeline::Timeline;
 
 use super::{Flush, LaneId, Progress};
 use crate::capture::Epochs;
@@ -73,7 +73,7 @@ impl<S: SourceConnector, L: Log, M: Marks> Past<'_, S, L, M> {
             return Err(self.refused("the stream is empty").needs("a reader that has begun it"));
         };
         let end = end.envelope;
-        let reached = Reign::of(end.position, &end.server);
+        let reached = Timeline::of(end.position, &end.server);
         let mut epochs = Epochs::read(self.marks, self.source).await?;
         epochs.learn(reached.clone());
         let located = self.connector.locate(place, reached.epoch).await?;
@@ -137,7 +137,7 @@ pub async fn rewind(
                 }
                 before.rewound(place.position, place.resume.clone(), place.server.clone())
             }
-            Rewind::ToNothing => before.rewound(Lsn::ZERO, Default::default(), before.reign().server),
+            Rewind::ToNothing => before.rewound(Lsn::ZERO, Default::default(), before.timeline().server),
         };
         Ok((!is_rehearsal).then_some(after))
     };

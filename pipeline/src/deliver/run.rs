@@ -137,7 +137,7 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
             Event::Hole(fault) => hole = Some(found_hole(&lane, &window, &feed, fault)?),
             Event::JoinDue => {
                 due.join_at = Instant::now() + JOIN_INTERVAL;
-                let joined = lane.join(window.progress(), hole, feed.direct_reign());
+                let joined = lane.join(window.progress(), hole, feed.direct_timeline());
                 if let Some(Some(joined)) = unless(cancel, joined).await? {
                     tracing::info!(lane = %lane.id, position = %window.progress().position, "back to the stream");
                     failpoints::reach("lane-direct-joined").await;

@@ -12,7 +12,7 @@ use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
 use bytes::Bytes;
 
-use super::feed::{links, require_reign};
+use super::feed::{links, require_timeline};
 use super::{Flush, LaneId, Progress};
 use crate::error::{Code, Fault};
 use crate::ports::LogMessage;
@@ -122,7 +122,7 @@ impl Window {
         mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
     ) -> Result<(), Fault> {
         let envelope = &message.envelope;
-        require_reign(lane, &self.flush.progress, envelope)?;
+        require_timeline(lane, &self.flush.progress, envelope)?;
         let position = self.flush.progress.position;
         if !links(envelope, position, message.follows) {
             let follows = if envelope.continues { "continues an event behind" } else { "follows" };

@@ -5,8 +5,8 @@ use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::{ChangeSource, Entry, READER_SEAT, RowSource, SourceConnector};
 use anabranch_schemas::change::{Entity, TableIdentity, Value};
-use anabranch_schemas::reign::Reign;
 use anabranch_schemas::shard::ShardId;
+use anabranch_schemas::timeline::Timeline;
 
 use crate::source::{BATCH_BYTES, Database, Reading, Seen};
 
@@ -400,8 +400,8 @@ async fn another_server_that_holds_all_is_followed_in_a_new_epoch() {
     back.until_seen(1).await;
     assert_eq!((back.texts(), back.seen[0].lsn.epoch()), (vec!["t0 + 4 2000-01-01"], 3));
     // A direct feed is told the epoch.
-    let reign = Reign { epoch: 3, server: back.stream.server().clone() };
-    let mut told = Reading::open_behind(&ground.0, entry, reign, BATCH_BYTES).await.unwrap();
+    let timeline = Timeline { epoch: 3, server: back.stream.server().clone() };
+    let mut told = Reading::open_behind(&ground.0, entry, timeline, BATCH_BYTES).await.unwrap();
     told.until_seen(3).await;
     assert_eq!(told.seen.last(), back.seen.last());
 

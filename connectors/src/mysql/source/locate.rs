@@ -9,7 +9,7 @@ use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Entry, Located, Place, SourceConnector};
 use anabranch_schemas::lsn::{Lsn, ResumePoint, binlog_file_number};
-use anabranch_schemas::reign::Reign;
+use anabranch_schemas::timeline::Timeline;
 
 use super::MysqlSource;
 use super::events::{self, Class};
@@ -93,7 +93,7 @@ impl MysqlSource {
         // In front of the question: what is written in between then lies behind the place.
         let end = session.end().await?;
         let resume = if session.has_more_than(&gtids).await? {
-            let mut reading = self.open(Entry::Gtid(set), &Reign::default(), SEAT).await?;
+            let mut reading = self.open(Entry::Gtid(set), &Timeline::default(), SEAT).await?;
             first_group(&mut reading).await.unwrap_or_else(|| {
                 let found = format!("no transaction within {} s", FIRST_GROUP_TIMEOUT.as_secs());
                 Err(self

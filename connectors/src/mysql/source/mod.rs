@@ -42,8 +42,8 @@ use anabranch_pipeline::config::{EntityConfig, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Entry, Located, Place, SourceConnector};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
-use anabranch_schemas::reign::Reign;
 use anabranch_schemas::shard::ShardId;
+use anabranch_schemas::timeline::Timeline;
 use tokio::sync::Mutex;
 
 use self::gtid::{Flavor, Gtids};
@@ -207,7 +207,7 @@ impl SourceConnector for MysqlSource {
         preflight::check(&self.config, &self.entities).await
     }
 
-    async fn open(&self, entry: Entry, latest: &Reign, seat: u32) -> Result<MysqlStream, Fault> {
+    async fn open(&self, entry: Entry, latest: &Timeline, seat: u32) -> Result<MysqlStream, Fault> {
         let mut session = Session::open(&self.address).await?;
         let server = session.identity().await?;
         let flavor = session.flavor;

@@ -21,7 +21,7 @@ use anabranch_pipeline::ports::LogEntry;
 use anabranch_pipeline::projections::Assignments;
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
-use anabranch_schemas::reign::Reign;
+use anabranch_schemas::timeline::Timeline;
 use metrics::gauge;
 
 use self::rate::Rate;
@@ -136,7 +136,7 @@ impl Observatory {
     pub fn head_seen(&self, source: &str, head: &Result<Lsn, Fault>, now: Instant) {
         let mut all = self.lock();
         let Some(seen) = all.sources.get_mut(source) else { return };
-        let epoch = seen.reign().epoch;
+        let epoch = seen.timeline().epoch;
         match head {
             Ok(head) => {
                 // An epoch of a known position fits.
@@ -279,9 +279,9 @@ impl SourceObservation {
     }
 
     /// The epoch that the stream has reached, and its server.
-    fn reign(&self) -> Reign {
+    fn timeline(&self) -> Timeline {
         let epoch = self.position.map_or(FIRST_EPOCH, Lsn::epoch).max(FIRST_EPOCH);
-        Reign { epoch, server: self.server.clone() }
+        Timeline { epoch, server: self.server.clone() }
     }
 }
 
@@ -297,8 +297,8 @@ impl LaneObservation {
     /// Its position cannot be compared with those of the stream: it is of a later epoch, or of another server.
     fn is_apart(&self, source: &SourceObservation) -> bool {
         self.progress.as_ref().is_some_and(|progress| {
-            let own = Reign::of(progress.position, &progress.server);
-            let stream = source.reign();
+            let own = Timeline::of(progress.position, &progress.server);
+            let stream = source.timeline();
             source.position.is_some() && (own.epoch > stream.epoch || own.contradicts(&stream))
         })
     }

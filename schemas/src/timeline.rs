@@ -1,4 +1,5 @@
-//! Which server is read in which epoch. No epoch has two servers, so rows of two servers never share a position.
+//! Which server is read in which epoch: a source's timelines, of which each promotion begins another. No epoch has two
+//! servers, so rows of two servers never share a position.
 //!
 //! A server that comes back after another one was read gets another epoch: its places mean something else then.
 
@@ -10,19 +11,19 @@ use crate::lsn::Lsn;
 
 /// An epoch and the server that is read in it, as far as somebody knows. The default: nobody was read yet.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Reign {
+pub struct Timeline {
     pub epoch: u16,
     /// The default identity, which no server has, when it is not known.
     pub server: ServerIdentity,
 }
 
-impl Reign {
+impl Timeline {
     /// That of a position and of the server that it is a place of.
     pub fn of(position: Lsn, server: &ServerIdentity) -> Self {
         Self { epoch: position.epoch(), server: server.clone() }
     }
 
-    /// The reign in which the present server is read, when this one is the latest: this, or the next.
+    /// The timeline in which the present server is read, when this one is the latest: this, or the next.
     pub fn followed_by(&self, present: &ServerIdentity) -> Self {
         let is_over = self.server != *present;
         Self { epoch: self.epoch.saturating_add(u16::from(is_over)), server: present.clone() }
@@ -50,7 +51,7 @@ impl Reign {
 }
 
 /// `2 mariadb:7`.
-impl fmt::Display for Reign {
+impl fmt::Display for Timeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.epoch, self.server)
     }
@@ -59,16 +60,16 @@ impl fmt::Display for Reign {
 /// The text is not an epoch and a server.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("expected an epoch and a server, such as `2 mariadb:7`")]
-pub struct InvalidReign;
+pub struct InvalidTimeline;
 
-impl FromStr for Reign {
-    type Err = InvalidReign;
+impl FromStr for Timeline {
+    type Err = InvalidTimeline;
 
-    fn from_str(text: &str) -> Result<Self, InvalidReign> {
-        let (epoch, server) = text.split_once(' ').ok_or(InvalidReign)?;
-        let (flavor, id) = server.split_once(':').ok_or(InvalidReign)?;
+    fn from_str(text: &str) -> Result<Self, InvalidTimeline> {
+        let (epoch, server) = text.split_once(' ').ok_or(InvalidTimeline)?;
+        let (flavor, id) = server.split_once(':').ok_or(InvalidTimeline)?;
         let server = ServerIdentity { flavor: flavor.to_owned(), id: id.to_owned() };
-        Ok(Self { epoch: epoch.parse().map_err(|_| InvalidReign)?, server })
+        Ok(Self { epoch: epoch.parse().map_err(|_| InvalidTimeline)?, server })
     }
 }
 
@@ -77,40 +78,42 @@ mod tests {
     use super::*;
     use crate::lsn::FIRST_EPOCH;
 
-    fn reign(epoch: u16, id: &str) -> Reign {
+    fn timeline(epoch: u16, id: &str) -> Timeline {
         let flavor = if id.is_empty() { "" } else { "mariadb" };
-        Reign { epoch, server: ServerIdentity { flavor: flavor.to_owned(), id: id.to_owned() } }
+        Timeline { epoch, server: ServerIdentity { flavor: flavor.to_owned(), id: id.to_owned() } }
     }
 
     #[test]
     fn a_server_keeps_its_epoch_and_another_begins_the_next() {
-        assert_eq!(Reign::default().followed_by(&reign(0, "1").server), reign(FIRST_EPOCH, "1"));
-        assert_eq!(reign(2, "1").followed_by(&reign(0, "1").server), reign(2, "1"));
-        assert_eq!(reign(2, "1").followed_by(&reign(0, "2").server), reign(3, "2"));
-        assert_eq!(reign(2, "").followed_by(&reign(0, "2").server), reign(3, "2"));
+        assert_eq!(Timeline::default().followed_by(&timeline(0, "1").server), timeline(FIRST_EPOCH, "1"));
+        assert_eq!(timeline(2, "1").followed_by(&timeline(0, "1").server), timeline(2, "1"));
+        assert_eq!(timeline(2, "1").followed_by(&timeline(0, "2").server), timeline(3, "2"));
+        assert_eq!(timeline(2, "").followed_by(&timeline(0, "2").server), timeline(3, "2"));
     }
 
     #[test]
     fn the_latest_is_the_highest_epoch_and_two_servers_in_one_epoch_are_nobody() {
-        let latest = |one: &Reign, other: &Reign| {
+        let latest = |one: &Timeline, other: &Timeline| {
             let both = (one.clone().latest(other.clone()), other.clone().latest(one.clone()));
             assert_eq!(both.0, both.1);
             both.0
         };
-        assert_eq!(latest(&reign(1, "1"), &reign(2, "2")), reign(2, "2"));
-        assert_eq!(latest(&reign(2, "2"), &reign(2, "2")), reign(2, "2"));
-        assert_eq!(latest(&reign(2, ""), &reign(2, "2")), reign(2, "2"));
-        assert_eq!(latest(&reign(3, ""), &reign(2, "2")), reign(3, ""));
-        assert_eq!(latest(&reign(2, "1"), &reign(2, "2")), reign(2, ""));
+        assert_eq!(latest(&timeline(1, "1"), &timeline(2, "2")), timeline(2, "2"));
+        assert_eq!(latest(&timeline(2, "2"), &timeline(2, "2")), timeline(2, "2"));
+        assert_eq!(latest(&timeline(2, ""), &timeline(2, "2")), timeline(2, "2"));
+        assert_eq!(latest(&timeline(3, ""), &timeline(2, "2")), timeline(3, ""));
+        assert_eq!(latest(&timeline(2, "1"), &timeline(2, "2")), timeline(2, ""));
     }
 
     #[test]
     fn the_text_is_read_back() {
-        for known in [reign(2, "7"), reign(2047, "3E11FA47-71CA-11E1-9E33-C80AA9429562"), Reign::default()] {
+        for known in
+            [timeline(2, "7"), timeline(2047, "3E11FA47-71CA-11E1-9E33-C80AA9429562"), Timeline::default()]
+        {
             assert_eq!(known.to_string().parse(), Ok(known));
         }
         for text in ["", "2", "2 7", "x mariadb:7"] {
-            assert_eq!(text.parse::<Reign>(), Err(InvalidReign), "{text}");
+            assert_eq!(text.parse::<Timeline>(), Err(InvalidTimeline), "{text}");
         }
     }
 }
