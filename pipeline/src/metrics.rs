@@ -49,6 +49,18 @@ pub const FAULTS: &str = "anabranch_faults_total";
 
 /// Registers help texts and units; called once, when the recorder is installed.
 pub fn describe() {
+    describe_nights();
+    describe_capture();
+    describe_lanes();
+    describe_stores();
+    describe_gauge!(
+        TASK_STATE,
+        "0 waiting for its lease, 1 running, 2 retrying, 3 stopped by a definite fault, by task"
+    );
+    describe_counter!(FAULTS, "Faults met, by task and code");
+}
+
+fn describe_nights() {
     describe_gauge!(NIGHT_VERDICT, "1 for the verdict of the last night, else 0, by verdict");
     describe_gauge!(
         NIGHT_ENDED,
@@ -72,6 +84,9 @@ pub fn describe() {
         WATCH_SKIPPED,
         "Changes that were too many to choose from, or could not be read, by source"
     );
+}
+
+fn describe_capture() {
     describe_counter!(SOURCE_CHANGES, "Captured row changes read from the binlog, by source");
     describe_gauge!(
         SOURCE_HEAD_POSITION,
@@ -87,6 +102,9 @@ pub fn describe() {
     describe_counter!(LOG_CHANGES, "Row changes in messages acknowledged by the log, by source");
     describe_counter!(LOG_BYTES, Unit::Bytes, "Payload bytes acknowledged by the log, by source");
     describe_gauge!(LOG_IN_FLIGHT, "Messages sent and not yet acknowledged, by source");
+}
+
+fn describe_lanes() {
     describe_gauge!(
         LANE_POSITION,
         "Position in the target (Lsn as a number), by projection, target, source, lane"
@@ -129,6 +147,9 @@ pub fn describe() {
         REFRESH_SECONDS_LEFT,
         "How long those will take if each takes as long as the ones before, by projection, target, source, lane"
     );
+}
+
+fn describe_stores() {
     describe_gauge!(
         CACHE_DELAY,
         "For how long the oldest change waits to be removed from the cache, by cache"
@@ -163,9 +184,4 @@ pub fn describe() {
         Unit::Seconds,
         "Duration of a request to an endpoint for applications, by route and status"
     );
-    describe_gauge!(
-        TASK_STATE,
-        "0 waiting for its lease, 1 running, 2 retrying, 3 stopped by a definite fault, by task"
-    );
-    describe_counter!(FAULTS, "Faults met, by task and code");
 }

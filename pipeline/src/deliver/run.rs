@@ -110,13 +110,7 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     let meters = Meters::of(lane.id);
-    let mut progress = store.load().await?;
-    if progress.is_emptied() {
-        progress = empty(&lane, store, progress, cancel).await?;
-    }
-    applied.send_replace(progress.position);
-    tracing::info!(lane = %lane.id, position = %progress.position, revision = progress.revision, "lane begins");
-    let mut window = Window::new(progress);
+    let mut window = begin(&lane, store, applied, cancel).await?;
     let mut hole = None;
     let mut due = Due::now(lane.limits);
     let mut refresher = Refresher::new(&lane);
@@ -175,6 +169,22 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
             due.join_at = Instant::now() + JOIN_INTERVAL;
         }
     }
+}
+
+/// Where the lane goes on; its rows are removed first when it was set back to nothing.
+async fn begin<S: SourceConnector, L: Log>(
+    lane: &Lane<'_, S, L>,
+    store: &mut impl LaneStore,
+    applied: &watch::Sender<Lsn>,
+    cancel: &CancellationToken,
+) -> Result<Window, Fault> {
+    let mut progress = store.load().await?;
+    if progress.is_emptied() {
+        progress = empty(lane, store, progress, cancel).await?;
+    }
+    applied.send_replace(progress.position);
+    tracing::info!(lane = %lane.id, position = %progress.position, revision = progress.revision, "lane begins");
+    Ok(Window::new(progress))
 }
 
 /// The outcome of what may take long and leaves nothing behind; `None` when cancelled meanwhile.
