@@ -152,6 +152,43 @@ async fn nothing_is_called_clean_that_was_not_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn tables_that_are_not_shown_are_told_by_name_though_they_have_no_derived_rows() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let source = installation.configuration.sources[0].clone();
+    let account = "'anabranch_capture'@'127.0.0.1'";
+    let grant = |pattern: &str| format!("GRANT SELECT ON `{pattern}`.* TO {account}");
+    let revoke = |pattern: &str| format!("REVOKE SELECT ON `{pattern}`.* FROM {account}");
+    let ended = async |verdict: &str, whys: &[&str]| {
+        let (_, report) = night(&installation, &["--store", "birthday"]).await;
+        let reasons = &store(&report, "birthday")["incomplete"];
+        assert_eq!(
+            (&report["verdict"], reasons.as_array().unwrap().len()),
+            (&verdict.into(), whys.len()),
+            "{report}"
+        );
+        whys.iter().for_each(|why| assert!(reasons.to_string().contains(why), "{why}: {reasons}"));
+    };
+    // In the first night nobody knows what there should be.
+    installation.execute(&source, revoke("user\\_%")).await;
+    ended("incomplete", &[&format!("source {source} shows no table of user")]).await;
+    installation.execute(&source, grant("user\\_%")).await;
+    installation
+        .execute(&source, "CREATE DATABASE user_77; CREATE TABLE user_77.user_000 LIKE user_00.user_000")
+        .await;
+    ended("clean", &[]).await;
+
+    installation.execute(&source, format!("{}; {}", grant("user\\_0%"), revoke("user\\_%"))).await;
+    for _ in 0..2 {
+        ended("incomplete", &["table user_77.user_000 of source"]).await;
+    }
+    installation.execute(&source, grant("user\\_%")).await;
+    ended("clean", &[]).await;
+    installation.execute(&source, "DROP DATABASE user_77").await;
+    ended("clean", &[]).await;
+    installation.execute(&source, revoke("user\\_0%")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_empty_source_does_not_empty_the_stores_and_an_empty_store_is_filled_on_the_word_of_a_person() {
     let (installation, _, _daemon) = filled(2_000).await;
     let target = installation.configuration.targets[0].clone();

@@ -4,6 +4,7 @@
 //! as `candidates.rs`. `recheck.rs` looks at each candidate in the order source, barrier, derived stores, source: only what
 //! disagrees while the source stands still and the lanes have passed it is drift. `repair.rs` asks the lanes that own the
 //! rows to read them again. `night.rs` goes through all units, and `report.rs` says what was found.
+//! `shown.rs` remembers which tables there were.
 //! `watch.rs` looks at some of the changed keys in the same way between nights, and says only what it finds.
 //!
 //! Nothing here writes a derived row, and nothing is called clean that was not read.
@@ -18,6 +19,7 @@ mod recheck;
 mod repair;
 mod report;
 mod scan;
+mod shown;
 mod sketch;
 mod watch;
 
@@ -29,4 +31,5 @@ pub use placement::{Audit, Double, Placement, Rules};
 pub use recheck::{Judged, Patience, Recheck, Verdict};
 pub use report::{Drifted, Mode, NightReport, Outcome, StoreReport, count_again, worst};
 pub use scan::{Pace, Scanned, Sides, SourceTable, Unit};
+pub use shown::{Shown, look as look_for_tables};
 pub use watch::{Told, Watch, Watched};

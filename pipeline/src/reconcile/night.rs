@@ -177,11 +177,18 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
         for (name, source) in &self.sides.sources {
             match again(|| source.tables()).await {
                 Ok(tables) => {
+                    let before = all.len();
                     let of_entity = tables.into_iter().filter(|table| table.entity == entity);
                     all.extend(
                         of_entity
                             .map(|identity| (identity.shard, SourceTable { source: name.clone(), identity })),
                     );
+                    if all.len() == before {
+                        let entity = entity.name();
+                        report.is_missing(format!(
+                            "source {name} shows no table of {entity}: look at its patterns and grants"
+                        ));
+                    }
                 }
                 Err(fault) => {
                     report.is_missing(format!("the tables of source {name} are not known: {fault}"));

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::placement::Placement;
 use super::recheck::Verdict;
+use super::shown::Shown;
 
 /// Drifted source rows that a report lists one by one; it goes through a message of 1 MB on its way.
 pub const LISTED_MAX: usize = 1_000;
@@ -149,6 +150,9 @@ pub struct NightReport {
     pub ended_at_ms: u64,
     pub mode: Mode,
     pub stores: Vec<StoreReport>,
+    /// What the next night expects to be shown.
+    #[serde(default)]
+    pub tables: Shown,
 }
 
 /// What is done about drift.

@@ -16,7 +16,8 @@ use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{History, Leases, Mark, Marks};
 use anabranch_pipeline::projections::{Assignment, Assignments};
 use anabranch_pipeline::reconcile::{
-    self, Checkpoint, Limits, Mode, NightReport, Outcome, PastNight, Settings, StoreReport, StoreState, seal,
+    self, Checkpoint, Limits, Mode, NightReport, Outcome, PastNight, Settings, Shown, StoreReport,
+    StoreState, seal,
 };
 use metrics::gauge;
 use serde::{Deserialize, Serialize};
@@ -222,12 +223,15 @@ async fn close(
 ) -> Result<NightReport, Fault> {
     let before = history.newest(1).await?.into_iter().next();
     let State { id, begun_at_ms, done: mut stores, .. } = state;
-    if let Some(last) = before.as_ref().and_then(|night| parsed(&night.report)) {
-        stores.iter_mut().for_each(|store| reconcile::count_again(store, &last));
+    let last = before.as_ref().and_then(|night| parsed(&night.report));
+    if let Some(last) = &last {
+        stores.iter_mut().for_each(|store| reconcile::count_again(store, last));
     }
+    let tables =
+        stores::tables(wiring, &mut stores, &last.map_or_else(Shown::new, |last| last.tables)).await?;
     let verdict = reconcile::worst(&stores);
     let ended_at_ms = wall_clock::now_ms();
-    let report = NightReport { id, verdict, begun_at_ms, ended_at_ms, mode, stores };
+    let report = NightReport { id, verdict, begun_at_ms, ended_at_ms, mode, stores, tables };
     let key = wiring.config().reconcile.signing_key.as_ref();
     let text = serde_json::to_string(&report).expect("a report holds text and numbers only");
     // Written, and cut off before the mark was raised: it is the same night.

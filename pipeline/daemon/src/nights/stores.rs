@@ -11,7 +11,7 @@ use anabranch_pipeline::lookup::{Audit, audit};
 use anabranch_pipeline::ports::{Lanes, Log};
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::reconcile::{
-    self, Checkpoint, Mode, Patience, Settings, Sides, StoreReport, StoreState, Verdict,
+    self, Checkpoint, Mode, Patience, Settings, Shown, Sides, StoreReport, StoreState, Verdict,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -106,6 +106,20 @@ async fn of_cache(cache: &Cache, settings: &Settings, report: &mut StoreReport) 
         report.is_missing(format!("not read to its end: {fault}"));
     }
     report.seconds = began.elapsed().as_secs_f64();
+}
+
+/// The tables that sources show now; what the night before knew and is hidden makes the stores of it incomplete.
+pub async fn tables(wiring: &Wiring, stores: &mut [StoreReport], before: &Shown) -> Result<Shown, Fault> {
+    let entity = |store: &StoreReport| wiring.projection(&store.store).ok().map(Projection::entity);
+    let asked = stores.iter().filter_map(entity).collect();
+    let names = wiring.config().sources.iter().map(|source| &source.name);
+    let sources = names.map(|name| Ok((name.clone(), wiring.source_connector(name)?)));
+    let sources: BTreeMap<String, Arc<Source>> = sources.collect::<Result<_, Fault>>()?;
+    let (shown, hidden) = reconcile::look_for_tables(&sources, before, &asked).await;
+    for (of, why) in hidden {
+        stores.iter_mut().filter(|store| entity(store) == Some(of)).for_each(|store| store.is_missing(&*why));
+    }
+    Ok(shown)
 }
 
 pub(super) fn sides(wiring: &Wiring, name: &str) -> Result<Sides<Source, DerivedStore>, Fault> {

@@ -92,7 +92,13 @@ impl MysqlSource {
         let known = connection.query_map(describe(table, wanted), Described::from_row);
         let known: Vec<Described> = self.snapshots.within(TIMEOUT, known).await?;
         if known.is_empty() {
-            return Err(table_fault(Code::SourceTableMissing, table, "it does not exist"));
+            // What may not be read is not listed either.
+            let name = quote_table(&table.database, &table.table);
+            let ask = connection.query_drop(format!("SELECT 1 FROM {name} LIMIT 0"));
+            return Err(match self.snapshots.within(TIMEOUT, ask).await {
+                Err(fault) if fault.code() != Code::SourceTableMissing => fault,
+                _ => table_fault(Code::SourceTableMissing, table, "it does not exist"),
+            });
         }
         let kinds = columns.iter().enumerate().map(|(field, name)| {
             let found = known.iter().find(|column| column.name.eq_ignore_ascii_case(name));
