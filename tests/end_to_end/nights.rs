@@ -45,20 +45,20 @@ async fn a_night_finds_what_is_wrong_beside_the_changes_and_repairs_it() {
     let (ended, report) = night(&installation, &[]).await;
     assert_eq!((ended.exit_code, &report["verdict"]), (0, &Json::from("clean")), "{report}");
 
-    // Each of another kind: missing; in a wrong table; twice; of nobody, in the far future; a missing mapping row, and one
-    // that nobody says.
+    // Each of another kind: missing; in a wrong table; twice; of nobody, in the far future; missing mapping rows, more than
+    // the changes beside the night mend by chance, and one that nobody says.
     let target = installation.configuration.targets[0].clone();
     installation
         .execute(
             &target,
-            "DELETE FROM birthday_00.birthday_0103 LIMIT 2; \
+            "DELETE FROM birthday_00.birthday_0103 LIMIT 10; \
              UPDATE birthday_00.birthday_0105 SET is_sent = 1; \
              INSERT INTO birthday_00.birthday_0107 (shard_id, user_id, birthday, lsn) \
              SELECT shard_id, user_id, '01-07', lsn FROM birthday_00.birthday_0105 ORDER BY user_id LIMIT 2; \
              DELETE FROM birthday_00.birthday_0105 ORDER BY user_id LIMIT 1; \
              INSERT INTO birthday_00.birthday_0109 (shard_id, user_id, birthday, lsn) \
              SELECT shard_id, 4000000000, '01-09', 9000000000000000000 FROM birthday_00.birthday_0101 LIMIT 1; \
-             DELETE FROM serial_code_15.mapping_000 LIMIT 3; \
+             DELETE FROM serial_code_15.mapping_000 LIMIT 30; \
              INSERT INTO serial_code_15.mapping_001 (value, shard_id, uuid, kind, lsn) \
              SELECT value, shard_id, '123', kind, lsn FROM serial_code_15.mapping_001 LIMIT 1",
         )
