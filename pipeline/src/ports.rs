@@ -25,7 +25,7 @@ pub use self::lookup::{
 };
 pub use self::night::{DerivedRows, History, Lanes, Sought};
 use crate::capture::BatchBuilder;
-use crate::deliver::{Cell, Flush, Progress};
+use crate::deliver::{Cell, Condition, Flush, Progress};
 use crate::error::Fault;
 
 /// Where a reading of a source begins.
@@ -164,6 +164,17 @@ pub trait RowSource: Send + Sync {
     fn chunk(
         &self,
         table: &TableIdentity<'static>,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        epoch: u16,
+    ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
+
+    /// The same of those rows only that a condition finds; an unknown column and a value that is none of its type are
+    /// definite faults. Rows whose columns are equal under the column's collation are.
+    fn matching(
+        &self,
+        table: &TableIdentity<'static>,
+        condition: &Condition,
         after: Option<&ChunkKey>,
         rows: NonZeroUsize,
         epoch: u16,

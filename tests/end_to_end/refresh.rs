@@ -145,4 +145,48 @@ async fn rows_that_no_binlog_holds_come_by_a_refresh_and_rows_of_nobody_go_while
     until("equal after refreshes of a key", async || wrong(&installation).await == 0).await;
     let log = daemon.log();
     assert!(log.contains("the refresh is through"), "{log}");
+    rows_that_a_condition_finds_are_refreshed(&installation).await;
+}
+
+/// In all tables of all sources: what is missing comes back, whatever a hand wrote for these users goes, and what a
+/// hand did to others stays.
+async fn rows_that_a_condition_finds_are_refreshed(installation: &Installation<'_>) {
+    let refresh = async |conditions: &[&str]| {
+        let conditions = conditions.iter().flat_map(|condition| ["--where", condition]);
+        let arguments: Vec<&str> =
+            ["refresh", "--projection", "birthday"].into_iter().chain(conditions).collect();
+        installation.command(&arguments).await
+    };
+    for (condition, expected) in [
+        ("nobody = 1", "it has no column nobody"),
+        ("user_id = 1 OR 1=1", "is not of type bigint"),
+        ("birthday > yesterday", "is not of type date"),
+        ("birthday = '2000-01-01' OR '1'", "is no value"),
+        ("1 = 1 OR user_id = 1", "has no column 1"),
+        ("user_id", "none of the operators"),
+    ] {
+        let refused = refresh(&[condition]).await;
+        assert!(refused.exit_code != 0 && refused.stderr.contains(expected), "{condition}: {refused:?}");
+    }
+    let users = "SELECT DISTINCT user_id FROM birthday_00.birthday_0103 ORDER BY user_id";
+    let users: Vec<u64> = installation.admin("target").await.rows("users", users).await.unwrap();
+    let (from, to) = (users[users.len() / 3], users[users.len() * 2 / 3]);
+    let meant = format!("user_id >= {from} AND user_id < {to}");
+    // Rows that are newer than everything, too: what the users claim stands, and nothing else.
+    let spoil = format!(
+        "INSERT INTO birthday_00.birthday_0107 (shard_id, user_id, birthday, lsn) \
+         SELECT shard_id, user_id, '01-07', ~0 FROM birthday_00.birthday_0103 WHERE {meant}; \
+         DELETE FROM birthday_00.birthday_0103"
+    );
+    installation.execute("target", &spoil).await;
+    let left = users.iter().filter(|user| !(from..to).contains(user)).count() as u64;
+    assert!(wrong(installation).await > left && left > 0);
+    until("no other refresh is under way", async || {
+        let asked = refresh(&[&format!("user_id >= {from}"), &format!("user_id < {to}")]).await;
+        asked.exit_code == 0
+    })
+    .await;
+    until("those that are meant are right", async || wrong(installation).await == left).await;
+    until("the others too", async || refresh(&["birthday > 1000-01-01"]).await.exit_code == 0).await;
+    until("equal", async || wrong(installation).await == 0).await;
 }

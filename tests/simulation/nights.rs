@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{MemoryRows, MemorySource, MemoryStore};
-use anabranch_pipeline::deliver::{Cell, LaneId, Progress};
+use anabranch_pipeline::deliver::{Cell, Condition, LaneId, Progress};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Chunk, ChunkKey, Lanes, Log, Pressure, RowSource, SourceConnector};
 use anabranch_pipeline::reconcile::{
@@ -288,6 +288,17 @@ impl RowSource for Watched {
         epoch: u16,
     ) -> Result<Chunk, Fault> {
         self.source.chunk(table, after, rows, epoch).await
+    }
+
+    async fn matching(
+        &self,
+        table: &TableIdentity<'static>,
+        condition: &Condition,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        epoch: u16,
+    ) -> Result<Chunk, Fault> {
+        self.source.matching(table, condition, after, rows, epoch).await
     }
 
     async fn rows(&self, table: &TableIdentity<'static>, keys: &[Cell], epoch: u16) -> Result<Chunk, Fault> {

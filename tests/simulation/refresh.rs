@@ -1,9 +1,10 @@
 //! Refreshes while everything goes on, of lanes whose rows were damaged before: some are gone, and some are there of
-//! users who are not, or in tables where they do not belong. Of single keys, whatever a hand can do.
+//! users who are not, or in tables where they do not belong. Of single keys, whatever a hand can do; of those that a
+//! condition finds, what the next change of a row would mend too, since a row that is gone is not found.
 
 use std::collections::BTreeMap;
 
-use anabranch_pipeline::deliver::{Cell, Progress, Scope, request_refresh};
+use anabranch_pipeline::deliver::{Cell, Condition, Progress, Scope, request_refresh};
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::SourceConnector;
 use anabranch_schemas::lsn::Lsn;
@@ -34,7 +35,7 @@ pub async fn refresh(stage: &Stage, random: &mut StdRng) {
     for lane in any_lanes(stage, source, random) {
         // It would take the place of one of keys, which alone repairs what these have.
         let refresh = progress(stage, lane).and_then(|progress| progress.refresh);
-        if !matches!(refresh, Some(refresh) if matches!(refresh.scope, Scope::Keys(_))) {
+        if !matches!(refresh, Some(refresh) if matches!(refresh.scope, Scope::Keys(_) | Scope::Where(..))) {
             damage(stage, lane, &damaged, random);
             ask(stage, lane, scope.clone()).await;
         }
@@ -48,15 +49,36 @@ async fn refresh_keys(stage: &Stage, source: usize, known: &[ShardId], random: &
         if known.is_empty() || !progress(stage, lane).is_some_and(may_be_asked) {
             continue;
         }
+        if random.random_ratio(1, 3) {
+            refresh_where(stage, lane, known, random).await;
+            continue;
+        }
         let mut keys: BTreeMap<ShardId, Vec<Cell>> = BTreeMap::new();
         for _ in 0..random.random_range(1..5) {
             let (shard, user) = (*known.iter().choose(random).expect("not empty"), random.random_range(0..8));
             let user = if user < 6 { user } else { NOBODY + user };
-            spoil(stage, lane, shard, user, random);
+            let kind = random.random_range(0..6);
+            spoil(stage, lane, shard, user, kind, random);
             keys.entry(shard).or_default().push(Cell::UInt(user));
         }
         ask(stage, lane, Scope::Keys(keys)).await;
     }
+}
+
+async fn refresh_where(stage: &Stage, lane: LaneAt, known: &[ShardId], random: &mut StdRng) {
+    let (from, users) = (random.random_range(0..5), random.random_range(1..4));
+    let table = *known.iter().choose(random).expect("not empty");
+    let (only, of_table) = if random.random() { (Some(table), &[table][..]) } else { (None, known) };
+    for shard in of_table {
+        for user in from..from + users {
+            let kind = random.random_range(0..3);
+            spoil(stage, lane, *shard, user, kind, random);
+        }
+    }
+    let comparisons = [format!("user_id >= {from}"), format!("user_id < {}", from + users)];
+    let comparisons = comparisons.map(|text| text.parse().expect("a comparison"));
+    let condition = Condition::new(comparisons.into()).expect("not too many");
+    ask(stage, lane, Scope::Where(only, condition)).await;
 }
 
 fn progress(stage: &Stage, lane: LaneAt) -> Option<Progress> {
@@ -65,7 +87,7 @@ fn progress(stage: &Stage, lane: LaneAt) -> Option<Progress> {
 }
 
 /// What stands for a user is gone, wrong, too old or far too new; or something stands where nothing should.
-fn spoil(stage: &Stage, lane: LaneAt, shard: ShardId, user: u64, random: &mut StdRng) {
+fn spoil(stage: &Stage, lane: LaneAt, shard: ShardId, user: u64, kind: u32, random: &mut StdRng) {
     let owned = stage.owned(lane);
     let key: Box<[Cell]> = [Cell::UInt(user)].into();
     let wrong = || [Cell::Bytes(b"xx-xx".as_slice().into())].into();
@@ -75,12 +97,12 @@ fn spoil(stage: &Stage, lane: LaneAt, shard: ShardId, user: u64, random: &mut St
             owned.contains(table) && *of == shard && *of_key == *key
         };
         let of_user = rows.iter_mut().filter(|((table, of, of_key), _)| is_of_user(table, of, of_key));
-        match random.random_range(0..6) {
+        match kind {
             0 => rows.retain(|(table, of, of_key), _| !is_of_user(table, of, of_key)),
             1 => of_user.for_each(|(_, row)| row.1 = wrong()),
             2 => of_user.for_each(|(_, row)| *row = (old, wrong())),
             3 => of_user.for_each(|(_, row)| *row = (new, wrong())),
-            kind => {
+            _ => {
                 let version = if kind == 4 { old } else { new };
                 let table = *owned.iter().choose(random).expect("a lane has tables");
                 rows.insert((table, shard, key.clone()), (version, wrong()));

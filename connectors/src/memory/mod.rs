@@ -7,6 +7,7 @@
 
 mod binlog;
 mod cache;
+mod chunk;
 mod lease;
 mod log;
 mod mapping;

@@ -1,17 +1,12 @@
 //! A source in memory: servers of one history, of which one is read at a time.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
 use anabranch_pipeline::capture::BatchBuilder;
-use anabranch_pipeline::deliver::{Cell, Progress};
+use anabranch_pipeline::deliver::Progress;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{
-    ChangeSource, Chunk, ChunkKey, Entry, Filled, Located, Place, Pressure, RowSource, SourceConnector,
-};
-use anabranch_schemas::change::{Row, TableIdentity};
-use anabranch_schemas::codec::v1::Encoder;
+use anabranch_pipeline::ports::{ChangeSource, Entry, Filled, Located, Place, SourceConnector};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
 use anabranch_schemas::shard::ShardId;
@@ -23,20 +18,14 @@ pub use super::binlog::{Group, ScriptedRow, Transaction};
 use super::{Weather, lock};
 
 /// In a thousand calls: the connection breaks.
-const BROKEN: u32 = 4;
+pub(super) const BROKEN: u32 = 4;
 /// In a thousand events: nothing more has arrived for now.
 const DELAYED: u32 = 80;
-/// In a thousand snapshots, for each of the newest groups: it is not seen yet.
-const UNSEEN: u32 = 150;
-const UNSEEN_GROUPS_MAX: usize = 3;
-
-/// Of a table, by key.
-type Rows = BTreeMap<u64, Row<'static>>;
 
 #[derive(Debug)]
-struct State {
+pub(super) struct State {
     /// The one that is read.
-    primary: Server,
+    pub(super) primary: Server,
     /// The primary before it, still replicating.
     former: Option<Server>,
     /// Servers so far.
@@ -51,9 +40,9 @@ struct State {
 /// A source whose binlog grows while it is read.
 #[derive(Debug, Clone)]
 pub struct MemorySource {
-    state: Arc<Mutex<State>>,
+    pub(super) state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
-    weather: Weather,
+    pub(super) weather: Weather,
 }
 
 impl MemorySource {
@@ -202,72 +191,6 @@ impl SourceConnector for MemorySource {
 
     async fn head(&self) -> Result<Lsn, Fault> {
         Ok(lock(&self.state).primary.head(FIRST_EPOCH))
-    }
-}
-
-impl RowSource for MemorySource {
-    async fn tables(&self) -> Result<Vec<TableIdentity<'static>>, Fault> {
-        self.weather.pause().await;
-        Ok(lock(&self.state).primary.tables().into_values().collect())
-    }
-
-    async fn pressure(&self) -> Result<Pressure, Fault> {
-        Ok(Pressure { head: self.head().await?, running_threads: 1, replica_lag: None })
-    }
-
-    async fn chunk(
-        &self,
-        table: &TableIdentity<'static>,
-        after: Option<&ChunkKey>,
-        rows: NonZeroUsize,
-        epoch: u16,
-    ) -> Result<Chunk, Fault> {
-        let behind = after.map_or(0, |after| {
-            u64::from_be_bytes((*after.0).try_into().expect("a key of this source")).saturating_add(1)
-        });
-        let take = |all: &Rows| all.range(behind..).take(rows.get()).map(|(key, _)| *key).collect();
-        let (mut chunk, last) = self.read_at_a_mark(table, epoch, take).await?;
-        let last = last.map(|key| ChunkKey(key.to_be_bytes().into()));
-        chunk.next = last.filter(|_| chunk.rows == rows.get() as u64);
-        Ok(chunk)
-    }
-
-    async fn rows(&self, table: &TableIdentity<'static>, keys: &[Cell], epoch: u16) -> Result<Chunk, Fault> {
-        let is_meant = |key: &u64| keys.contains(&Cell::UInt(*key));
-        let take = |all: &Rows| all.keys().copied().filter(is_meant).collect();
-        Ok(self.read_at_a_mark(table, epoch, take).await?.0)
-    }
-}
-
-impl MemorySource {
-    /// The rows whose keys are taken, and the last of these. In a storm the newest groups may be in the binlog and not be
-    /// seen yet, as while a replica's acknowledgement is waited for.
-    async fn read_at_a_mark(
-        &self,
-        table: &TableIdentity<'static>,
-        epoch: u16,
-        take: impl Fn(&Rows) -> Vec<u64>,
-    ) -> Result<(Chunk, Option<u64>), Fault> {
-        self.weather.pause().await;
-        let read = {
-            let state = lock(&self.state);
-            let server = &state.primary;
-            if self.weather.strikes_in(BROKEN) {
-                return Err(server.fault(Code::SourceUnreachable, "the connection broke"));
-            }
-            let unseen = (0..UNSEEN_GROUPS_MAX).take_while(|_| self.weather.strikes_in(UNSEEN)).count();
-            let groups = server.groups().saturating_sub(unseen);
-            let mark = server.end_of(epoch, groups);
-            let (all, mut encoder) = (server.rows(table.shard, groups), Encoder::default());
-            let keys = take(&all);
-            keys.iter().for_each(|key| encoder.insert(mark, table, &all[key]));
-            let rows = u64::from(encoder.changes());
-            let chunk =
-                Chunk { mark, server: server.identity(), payload: encoder.finish(), rows, next: None };
-            (chunk, keys.last().copied())
-        };
-        self.weather.pause().await;
-        Ok(read)
     }
 }
 

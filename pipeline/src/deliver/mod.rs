@@ -5,16 +5,19 @@
 //! lane's messages come from, `window.rs` collects what one transaction will do (pure), `run.rs` is one attempt,
 //! `rewind.rs` sets a lane back, `refresh.rs` brings in rows that are not in the feed, `load.rs` begins with them.
 
+mod condition;
 mod feed;
 mod load;
 mod mutation;
 mod progress;
 mod refresh;
 mod refresh_progress;
+mod refresh_read;
 mod rewind;
 mod run;
 mod window;
 
+pub use condition::{COMPARISONS_MAX, Comparison, Condition, InvalidComparison, Operator};
 pub(crate) use feed::is_hole;
 pub(crate) use load::refresh_command;
 pub use mutation::{

@@ -5,7 +5,7 @@
 //! come its *sweep*: claims that are older than the first mark are nobody's any more.
 //!
 //! Of single keys the rows are read, and exactly what they claim stands afterwards: what else stood for them, in whatever
-//! version, was nobody's. A key that changed behind the mark is read again.
+//! version, was nobody's. A key that changed behind the mark is read again. A condition finds keys, a part at a time.
 //!
 //! A chunk is thrown away and read again when it cannot be told what changed behind its mark: the lane was beyond the
 //! mark before it began to note, another server came in between, or too much was to be noted. Faults of the source
@@ -19,19 +19,20 @@ use anabranch_schemas::change::{Change, Entity, TableIdentity};
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
-use futures::FutureExt;
 use futures::future::BoxFuture;
+use futures::{FutureExt, TryFutureExt};
 use metrics::{Counter, Gauge, counter, gauge};
 use tokio::time::Instant;
 
 use super::mutation::{Cell, Replacement};
-use super::refresh_progress::{Refresh, TableRefresh};
+use super::refresh_progress::{KEYS_MAX, Refresh, Scope, TableRefresh};
+use super::refresh_read::{Read, rows_of, rows_where};
 use super::window::Window;
 use super::{Flush, Lane, LaneId, Progress};
 use crate::error::{Class, Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
-use crate::ports::{Chunk, LaneStore, Log, RowSource};
+use crate::ports::{LaneStore, Log, RowSource};
 use crate::throttle::Throttle;
 
 /// Before a chunk that was thrown away is read again.
@@ -52,7 +53,7 @@ const CODES: usize = 5;
 enum Phase<'a> {
     Resting,
     Listing(BoxFuture<'a, Result<Vec<TableIdentity<'static>>, Fault>>),
-    Reading(BoxFuture<'a, Result<Chunk, Fault>>),
+    Reading(BoxFuture<'a, Result<Read, Fault>>),
     /// To be written as soon as it may.
     Waiting(Step),
 }
@@ -60,7 +61,7 @@ enum Phase<'a> {
 /// One step, which is one commit.
 #[derive(Debug)]
 enum Step {
-    Chunk(Chunk),
+    Chunk(Read),
     /// The table is no longer there: its rows went by the feed.
     Gone(ShardId),
     Finished,
@@ -149,12 +150,13 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 self.tables = Some(tables);
                 Phase::Resting
             }),
-            Phase::Reading(reading) => reading.await.map(|chunk| {
+            Phase::Reading(reading) => reading.await.map(|read| {
                 let asked = std::mem::take(&mut self.asked);
-                self.throttle.give_back(asked.saturating_sub(usize::try_from(chunk.rows).unwrap_or(asked)));
-                Phase::Waiting(Step::Chunk(chunk))
+                self.throttle
+                    .give_back(asked.saturating_sub(usize::try_from(read.chunk.rows).unwrap_or(asked)));
+                Phase::Waiting(Step::Chunk(read))
             }),
-            Phase::Waiting(Step::Chunk(chunk)) if progress.position < chunk.mark => loop {
+            Phase::Waiting(Step::Chunk(Read { chunk, .. })) if progress.position < chunk.mark => loop {
                 tokio::time::sleep_until(self.ask_at).await;
                 self.ask_at = Instant::now() + ASK;
                 (self.ask)().await;
@@ -199,7 +201,12 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         self.notes = Notes { shard: Some(table.shard), floor, ..Notes::default() };
         let rows = self.throttle.take();
         self.asked = rows.get();
-        Phase::Reading(async move { source.chunk(&table, after.as_ref(), rows, epoch).await }.boxed())
+        if let Scope::Where(_, condition) = &refresh.scope {
+            let rows = rows.min(NonZeroUsize::new(KEYS_MAX).expect("it is not zero"));
+            return Phase::Reading(rows_where(source, table, condition.clone(), after, rows, epoch).boxed());
+        }
+        let chunk = async move { source.chunk(&table, after.as_ref(), rows, epoch).await };
+        Phase::Reading(chunk.map_ok(|chunk| Read { chunk, keys: None }).boxed())
     }
 
     fn failed(&mut self, fault: Fault) -> Phase<'a> {
@@ -225,7 +232,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     /// Whether a chunk could be written if everything was committed.
     pub(super) fn is_due(&self, progress: &Progress) -> bool {
         match &self.phase {
-            Phase::Waiting(Step::Chunk(chunk)) => progress.position >= chunk.mark,
+            Phase::Waiting(Step::Chunk(read)) => progress.position >= read.chunk.mark,
             Phase::Waiting(_) => true,
             _ => false,
         }
@@ -242,22 +249,22 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let Some(refresh) = &progress.refresh else { return Ok(()) };
         let mut flush = Flush::new(progress.clone());
         match std::mem::replace(&mut self.phase, Phase::Resting) {
-            Phase::Waiting(Step::Chunk(chunk)) => match self.verdict(&chunk, refresh, progress) {
+            Phase::Waiting(Step::Chunk(read)) => match self.verdict(&read, refresh, progress) {
                 Verdict::Wait => {
-                    self.phase = Phase::Waiting(Step::Chunk(chunk));
+                    self.phase = Phase::Waiting(Step::Chunk(read));
                     return Ok(());
                 }
                 Verdict::Again(why) => {
-                    tracing::debug!(lane = %self.id, mark = %chunk.mark, why, "a chunk is read again");
+                    tracing::debug!(lane = %self.id, mark = %read.chunk.mark, why, "a chunk is read again");
                     self.not_before = Instant::now() + AGAIN;
                     self.repeated += 1;
                     return Ok(());
                 }
                 Verdict::Write => {
                     self.repeated = 0;
-                    self.take(&chunk, refresh, &mut flush, project)?;
-                    self.meters.rows.increment(chunk.rows);
-                    flush.progress.refresh = Some(refresh.behind_chunk(self.shard(), &chunk));
+                    self.take(&read, &mut flush, project)?;
+                    self.meters.rows.increment(read.chunk.rows);
+                    flush.progress.refresh = Some(refresh.behind_chunk(self.shard(), &read.chunk));
                 }
             },
             Phase::Waiting(Step::Gone(shard)) => flush.progress.refresh = Some(refresh.behind_table(shard)),
@@ -277,9 +284,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         self.sweep(window, store).await
     }
 
-    fn verdict(&self, chunk: &Chunk, refresh: &Refresh, progress: &Progress) -> Verdict {
-        let mark = chunk.mark;
-        let is_of_lane = chunk.server == progress.server && mark.epoch() == progress.position.epoch();
+    fn verdict(&self, read: &Read, refresh: &Refresh, progress: &Progress) -> Verdict {
+        let mark = read.chunk.mark;
+        let is_of_lane = read.chunk.server == progress.server && mark.epoch() == progress.position.epoch();
         let first = refresh.table.as_ref().map_or(Lsn::ZERO, |table| table.first);
         match () {
             // What the mark says of another server's positions is nothing, whether or not the lane is further.
@@ -287,7 +294,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             () if mark < self.notes.floor || mark < first => Verdict::Again("the lane was further"),
             () if self.notes.is_full() => Verdict::Again("too much has changed"),
             () if progress.position < mark => Verdict::Wait,
-            () if self.repeated < REPEATED_MAX && self.has_changed(refresh, mark) => {
+            () if self.repeated < REPEATED_MAX && self.has_changed(read) => {
                 Verdict::Again("a key has changed")
             }
             () => Verdict::Write,
@@ -300,8 +307,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     }
 
     /// Whether one of the keys that were read has changed behind the mark.
-    fn has_changed(&self, refresh: &Refresh, mark: Lsn) -> bool {
-        let Some(Some((_, keys))) = refresh.keys() else { return false };
+    fn has_changed(&self, Read { chunk, keys }: &Read) -> bool {
+        let (Some(keys), mark) = (keys, chunk.mark) else { return false };
         let changed = self.notes.changed_keys(self.source_column, mark);
         self.notes.withdrawn > mark || keys.iter().any(|key| changed.contains(key))
     }
@@ -309,8 +316,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     /// The mutations of a chunk whose claims have not changed behind its mark; of keys, those of whole source rows.
     fn take(
         &self,
-        chunk: &Chunk,
-        refresh: &Refresh,
+        Read { chunk, keys }: &Read,
         flush: &mut Flush,
         mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
     ) -> Result<(), Fault> {
@@ -321,7 +327,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         while let Some(change) = changes.next().map_err(broken)? {
             project(&change, flush);
         }
-        let Some(Some((shard, keys))) = refresh.keys() else {
+        let shard = self.shard();
+        let Some(keys) = keys else {
             flush.retain(|table, key| !self.notes.has_changed(table, key, chunk.mark));
             return Ok(());
         };
@@ -347,33 +354,6 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         commit(window, store, flush).await?;
         failpoints::reach("refresh-swept").await;
         Ok(())
-    }
-}
-
-/// The rows of these keys. A table that is not there has none, at a mark behind which it is still not there.
-async fn rows_of<S: RowSource>(
-    source: &S,
-    mut tables: Vec<TableIdentity<'static>>,
-    shard: ShardId,
-    keys: Vec<Cell>,
-    epoch: u16,
-) -> Result<Chunk, Fault> {
-    loop {
-        if let Some(table) = tables.iter().find(|table| table.shard == shard) {
-            return source.rows(table, &keys, epoch).await;
-        }
-        let Some(any) = tables.first() else {
-            return Err(Fault::new(
-                Code::SourceTableMissing,
-                format!("shard {shard}"),
-                "the source has no table",
-            ));
-        };
-        let chunk = source.rows(any, &[], epoch).await?;
-        tables = source.tables().await?;
-        if tables.iter().all(|table| table.shard != shard) {
-            return Ok(chunk);
-        }
     }
 }
 

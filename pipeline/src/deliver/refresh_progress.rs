@@ -12,7 +12,7 @@ use anabranch_schemas::serial::UUID_BYTES_MAX;
 use anabranch_schemas::shard::ShardId;
 
 use super::rewind::amend;
-use super::{Cell, LaneId, Progress};
+use super::{Cell, Comparison, Condition, LaneId, Progress};
 use crate::error::{Code, Fault};
 use crate::ports::{Chunk, ChunkKey, LaneStore};
 
@@ -28,6 +28,8 @@ pub enum Scope {
     /// The rows of these keys, as derived keys have them. Exactly what they claim stands afterwards; of a table that is
     /// not there, nothing.
     Keys(BTreeMap<ShardId, Vec<Cell>>),
+    /// The same of the rows that a condition finds, in one table or in all.
+    Where(Option<ShardId>, Condition),
 }
 
 impl Scope {
@@ -83,6 +85,7 @@ impl Refresh {
             Scope::Source => true,
             Scope::Table(only) => *only == shard,
             Scope::Keys(keys) => keys.contains_key(&shard),
+            Scope::Where(only, _) => only.is_none_or(|only| only == shard),
         };
         is_meant && self.done.is_none_or(|done| done < shard)
     }
@@ -96,7 +99,12 @@ impl Refresh {
     /// Behind one more chunk of a table; of keys there is one.
     pub(super) fn behind_chunk(&self, shard: ShardId, chunk: &Chunk) -> Self {
         let read = Self { rows: self.rows + chunk.rows, ..self.clone() };
-        if let Scope::Keys(_) = self.scope {
+        let has_ended = match self.scope {
+            Scope::Source | Scope::Table(_) => false,
+            Scope::Keys(_) => true,
+            Scope::Where(..) => chunk.next.is_none(),
+        };
+        if has_ended {
             return read.behind_table(shard);
         }
         let (first, chunks) =
@@ -138,7 +146,8 @@ pub async fn request_refresh(
 }
 
 /// `- 4711 20000` (scope, tables through, rows), then `4712 1:7:320 3 00ff` (table, first mark, chunks, place) when a
-/// table is being read; `-` = none. The scope is all tables, a table, or keys of tables: `4711=7,9;4712=x3766`.
+/// table is being read; `-` = none. The scope is all tables, a table, keys of tables (`4711=7,9;4712=x3766`), or a
+/// condition on all tables or one, each comparison in hexadecimal digits: `4711?6964203d202737`.
 impl fmt::Display for Refresh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shard = |shard: Option<ShardId>| shard.map_or("-".to_owned(), |shard| shard.to_string());
@@ -158,6 +167,17 @@ impl fmt::Display for Scope {
             Self::Source => return f.write_str("-"),
             Self::Table(only) => return write!(f, "{only}"),
             Self::Keys(tables) => tables,
+            Self::Where(only, condition) => {
+                match only {
+                    None => f.write_str("-")?,
+                    Some(only) => write!(f, "{only}")?,
+                }
+                for (place, comparison) in condition.comparisons().iter().enumerate() {
+                    f.write_str(if place == 0 { "?" } else { "&" })?;
+                    write_bytes(f, comparison.to_string().as_bytes())?;
+                }
+                return Ok(());
+            }
         };
         for (place, (shard, keys)) in tables.iter().enumerate() {
             write!(f, "{}{shard}", if place == 0 { "" } else { ";" })?;
@@ -210,6 +230,15 @@ impl FromStr for Scope {
     type Err = InvalidRefresh;
 
     fn from_str(text: &str) -> Result<Self, InvalidRefresh> {
+        if let Some((only, condition)) = text.split_once('?') {
+            let only = if only == "-" { None } else { Some(shard(only)?) };
+            let comparison = |digits: &str| -> Result<Comparison, InvalidRefresh> {
+                let text = String::from_utf8(bytes(digits)?.into()).map_err(|_| InvalidRefresh)?;
+                text.parse().map_err(|_| InvalidRefresh)
+            };
+            let comparisons = condition.split('&').map(comparison).collect::<Result<_, _>>()?;
+            return Ok(Self::Where(only, Condition::new(comparisons).ok_or(InvalidRefresh)?));
+        }
         if !text.contains('=') {
             return if text == "-" { Ok(Self::Source) } else { shard(text).map(Self::Table) };
         }
@@ -275,7 +304,15 @@ mod tests {
         assert_eq!(read.to_string(), "- 7 23 9 1:7:320 2 -");
         let keys = Refresh::new(keys());
         assert_eq!(keys.to_string(), "4=0,18446744073709551615;9=x37,x00ff202c - 0");
-        for known in [whole, begun, read, Refresh::new(Scope::Table(numbered(3))), keys] {
+        let found = Refresh::new(Scope::Where(Some(numbered(4)), condition()))
+            .behind_chunk(numbered(4), &chunk(320, 2, Some(&[1])));
+        assert_eq!(
+            found.to_string(),
+            "4?757365725f6964203e3d20273727&757365725f6964203c20273927 - 2 4 1:7:320 1 01"
+        );
+        let anywhere = Refresh::new(Scope::Where(None, condition()));
+        let table = Refresh::new(Scope::Table(numbered(3)));
+        for known in [whole, begun, read, table, keys, found, anywhere] {
             assert_eq!(known.to_string().parse(), Ok(known));
         }
         for text in [
@@ -290,9 +327,28 @@ mod tests {
             "=7 - 0",
             "4=x0 - 0",
             "4=7;5 - 0",
+            "? - 0",
+            "-? - 0",
+            "-?61 - 0",
+            "x?61203d20273727 - 0",
         ] {
             assert_eq!(text.parse::<Refresh>(), Err(InvalidRefresh), "{text}");
         }
+    }
+
+    fn condition() -> Condition {
+        let comparisons = ["user_id >= 7", "user_id < 9"].map(|text| text.parse().unwrap());
+        Condition::new(comparisons.into()).unwrap()
+    }
+
+    #[test]
+    fn what_a_condition_finds_is_taken_a_chunk_at_a_time_and_swept_away_by_nothing() {
+        let refresh = Refresh::new(Scope::Where(None, condition()));
+        let begun = refresh.behind_chunk(numbered(4), &chunk(320, 2, Some(&[1])));
+        assert!(begun.wants(numbered(4)) && begun.table.is_some());
+        let through = begun.behind_chunk(numbered(4), &chunk(640, 1, None));
+        assert_eq!((through.table, through.done, through.rows), (None, Some(numbered(4)), 3));
+        assert!(!Refresh::new(Scope::Where(Some(numbered(4)), condition())).wants(numbered(5)));
     }
 
     #[test]

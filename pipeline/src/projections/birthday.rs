@@ -177,7 +177,7 @@ fn claim(row: &[Value<'_>]) -> Result<Claim, Defect> {
     Ok(Claim { user_id, day })
 }
 
-fn user_id(value: &Value<'_>) -> Result<u64, UserIdDefect> {
+pub(super) fn user_id(value: &Value<'_>) -> Result<u64, UserIdDefect> {
     match value {
         Value::UInt(id) => Ok(*id),
         Value::Int(id) => u64::try_from(*id).map_err(|_| UserIdDefect::Negative),

@@ -13,14 +13,14 @@ use std::collections::BTreeMap;
 
 use anabranch_schemas::birthday::BirthdayDefect;
 use anabranch_schemas::change::{Change, Entity, TableIdentity, Value};
-use anabranch_schemas::serial::{OddCode, UuidDefect};
+use anabranch_schemas::serial::{self, OddCode, UuidDefect};
 
 pub use self::assignment::{Assignment, Assignments};
 use self::birthday::{Birthday, UserIdDefect};
 use self::serial_documents::SerialDocuments;
 use self::serial_mapping::SerialMapping;
 use crate::config::{ProjectionConfig, ProjectionKind};
-use crate::deliver::{CellRef, Claimed, DerivedTable, Flush, Mutation};
+use crate::deliver::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation};
 
 /// A derived table and who owns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +43,15 @@ pub struct LaneScope {
 impl LaneScope {
     /// Every lane sees every change; only this one counts defects, so that sums over lanes are right.
     pub const COUNTS_DEFECTS: LaneScope = LaneScope { target: 0, lane: 0 };
+}
+
+/// The key of a source row, as the derived rows that it makes have it; `None` = it can have none.
+pub fn key_of(entity: Entity, row: &[Value<'_>]) -> Option<Cell> {
+    let first = row.first()?;
+    match entity {
+        Entity::User => birthday::user_id(first).ok().map(Cell::UInt),
+        Entity::SerialCode => serial::uuid(first).ok().map(|uuid| Cell::Bytes(uuid.into_owned().into())),
+    }
 }
 
 /// Shares tables out: those of database `i` go to target `i` modulo their number, those of a target to its lanes in

@@ -403,12 +403,20 @@ pub(super) struct Hindrance {
     pub passes: bool,
 }
 
+/// Rows that no chunk has brought yet may be missing.
+fn reads_tables(scope: &Scope) -> bool {
+    match scope {
+        Scope::Source | Scope::Table(_) => true,
+        Scope::Keys(_) | Scope::Where(..) => false,
+    }
+}
+
 /// Why a lane does not hold everything up to a place.
 fn hinders(progress: &Progress, place: Lsn, server: &ServerIdentity) -> Option<Hindrance> {
     let waits = |why| Some(Hindrance { why, passes: true });
     let is_of_lane = progress.server == *server && progress.position.epoch() == place.epoch();
     match () {
-        () if progress.refresh.as_ref().is_some_and(|refresh| !matches!(refresh.scope, Scope::Keys(_))) => {
+        () if progress.refresh.as_ref().is_some_and(|refresh| reads_tables(&refresh.scope)) => {
             Some(Hindrance { why: "is reading its tables anew", passes: false })
         }
         () if progress.position == Lsn::ZERO => waits("has not begun"),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-use anabranch_pipeline::deliver::Cell;
-use anabranch_pipeline::error::{Class, Fault};
+use anabranch_pipeline::deliver::{Cell, Condition};
+use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::{Chunk, ChunkKey, Entry, RowSource, SourceConnector};
 use anabranch_schemas::change::{Action, TableIdentity};
 use anabranch_schemas::codec::v1;
@@ -23,6 +23,8 @@ on_twin_and_server!(Twin, Server:
     the_mark_of_a_quiet_source_is_reached,
     the_mark_is_said_in_the_epoch_that_is_asked_for,
     rows_of_keys_are_those_of_the_table,
+    a_condition_finds_the_rows_that_it_holds_for_a_part_at_a_time,
+    what_no_row_can_be_compared_with_is_refused,
 );
 
 pub fn rows(rows: usize) -> NonZeroUsize {
@@ -116,6 +118,57 @@ async fn rows_of_keys_are_those_of_the_table(ground: impl Ground) {
     assert_eq!(chunk.next, None);
     let none = source.rows(&table, &[], FIRST_EPOCH).await.unwrap();
     assert_eq!((none.rows, none.next, none.mark), (0, None, chunk.mark));
+}
+
+pub fn condition(comparisons: &[&str]) -> Condition {
+    Condition::new(comparisons.iter().map(|text| text.parse().unwrap()).collect()).unwrap()
+}
+
+async fn a_condition_finds_the_rows_that_it_holds_for_a_part_at_a_time(ground: impl Ground) {
+    let source = ground.connector();
+    for user in [7, 3, 200, 100, 5, 1] {
+        ground.commit(&[insert(0, user, 1 + (user % 2) as u8), insert(1, user, 1)]).await;
+    }
+    let table = table_of(&source, "t0").await;
+    for (comparisons, expected) in [
+        (vec!["user_id >= 5", "user_id < 200"], vec![5, 7, 100]),
+        (vec!["user_id > 5", "user_id <= 200"], vec![7, 100, 200]),
+        (vec!["user_id = 7"], vec![7]),
+        (vec!["user_id = 8"], vec![]),
+        (vec!["user_id >= 0"], vec![1, 3, 5, 7, 100, 200]),
+        (vec!["birthday = 2000-01-01"], vec![100, 200]),
+        (vec!["birthday > 2000-01-01", "user_id > 1"], vec![3, 5, 7]),
+    ] {
+        let (condition, mut found, mut after) = (condition(&comparisons), Vec::new(), None);
+        loop {
+            let chunk =
+                source.matching(&table, &condition, after.as_ref(), rows(2), FIRST_EPOCH).await.unwrap();
+            assert!(chunk.rows <= 2);
+            found.extend(texts(&table, &chunk));
+            after = chunk.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        let expected: Vec<String> =
+            expected.into_iter().map(|user| format!("{user} 2000-01-0{}", 1 + user % 2)).collect();
+        assert_eq!(found, expected, "{comparisons:?}");
+    }
+}
+
+async fn what_no_row_can_be_compared_with_is_refused(ground: impl Ground) {
+    let source = ground.connector();
+    ground.commit(&[insert(0, 1, 1)]).await;
+    let table = table_of(&source, "t0").await;
+    for (comparison, expected) in [
+        ("age = 7", Code::SourceColumnMissing),
+        ("user_id = x", Code::RefreshRefused),
+        ("user_id > 2000-01-01", Code::RefreshRefused),
+        ("birthday > 7", Code::RefreshRefused),
+    ] {
+        let refused = source.matching(&table, &condition(&[comparison]), None, rows(1), FIRST_EPOCH).await;
+        assert_eq!(refused.unwrap_err().code(), expected, "{comparison}");
+    }
 }
 
 async fn a_chunk_holds_what_lies_up_to_its_mark_and_nothing_else(ground: impl Ground) {

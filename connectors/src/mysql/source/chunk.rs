@@ -13,7 +13,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::Cell;
+use anabranch_pipeline::deliver::{Cell, Condition};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Chunk, ChunkKey, Pressure, RowSource};
 use anabranch_schemas::change::{Entity, TableIdentity, Value};
@@ -30,6 +30,7 @@ use super::{CapturedTable, MysqlSource};
 use crate::mysql::connection::{quote_identifier, quote_table};
 use crate::mysql::keyset::behind;
 
+mod condition;
 pub(super) mod plan;
 mod value;
 
@@ -44,8 +45,8 @@ const CHUNK_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Which rows of a table.
 enum Wanted<'w> {
-    /// At most so many behind a place.
-    Behind(Option<&'w ChunkKey>, NonZeroUsize),
+    /// At most so many behind a place, of those that a condition finds.
+    Behind(Option<&'w ChunkKey>, NonZeroUsize, Option<&'w Condition>),
     /// Those whose first field is one of these.
     Keys(&'w [Cell]),
 }
@@ -69,7 +70,18 @@ impl RowSource for MysqlSource {
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
-        self.read_at_a_mark(table, &Wanted::Behind(after, rows), epoch).await
+        self.read_at_a_mark(table, &Wanted::Behind(after, rows, None), epoch).await
+    }
+
+    async fn matching(
+        &self,
+        table: &TableIdentity<'static>,
+        condition: &Condition,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        epoch: u16,
+    ) -> Result<Chunk, Fault> {
+        self.read_at_a_mark(table, &Wanted::Behind(after, rows, Some(condition)), epoch).await
     }
 
     async fn rows(&self, table: &TableIdentity<'static>, keys: &[Cell], epoch: u16) -> Result<Chunk, Fault> {
@@ -99,7 +111,7 @@ impl MysqlSource {
     ) -> Result<Chunk, Fault> {
         let columns = self.columns_of(table.entity)?;
         let mut connection = self.snapshots.connection().await?;
-        let is_chunk = matches!(wanted, Wanted::Behind(..));
+        let is_chunk = matches!(wanted, Wanted::Behind(.., None));
         if let Some(plan) = self.plans.get(table.shard).filter(|_| is_chunk) {
             let sql = select(table, &plan, wanted);
             if let Ok(sql) = sql
@@ -173,7 +185,7 @@ impl MysqlSource {
         let is_whole = taken.ok_or_else(odd)?;
         let Reading { mut encoder, last, .. } = reading;
         let count = u64::from(encoder.changes());
-        let is_full = matches!(wanted, Wanted::Behind(_, rows) if count == rows.get() as u64);
+        let is_full = matches!(wanted, Wanted::Behind(_, rows, _) if count == rows.get() as u64);
         let next = match last.filter(|_| !is_whole || is_full) {
             Some(last) => Some(plan.place(&last).ok_or_else(odd)?),
             None => None,
@@ -199,16 +211,18 @@ fn table_fault(code: Code, table: &TableIdentity<'_>, found: impl Into<String>) 
 /// The captured columns and the key of the rows that are wanted.
 fn select(table: &TableIdentity<'_>, plan: &Plan, wanted: &Wanted<'_>) -> Result<String, Fault> {
     let key: Vec<String> = plan.key.iter().map(|column| quote_identifier(&column.name)).collect();
+    let order = |rows: &NonZeroUsize| format!("ORDER BY {} LIMIT {rows}", key.join(", "));
+    let only = |before: &str| plan.only.as_ref().map_or(String::new(), |only| format!("{before} {only} "));
     let condition = match wanted {
-        Wanted::Behind(None, rows) => format!("ORDER BY {} LIMIT {rows}", key.join(", ")),
-        Wanted::Behind(Some(after), rows) => {
+        Wanted::Behind(None, rows, _) => format!("{}{}", only("WHERE"), order(rows)),
+        Wanted::Behind(Some(after), rows, _) => {
             let values = decode_values(&after.0).filter(|values| values.len() == plan.key.len());
             let values = values
                 .ok_or_else(|| table_fault(Code::Internal, table, "a stored place is not one of its key"))?;
             let literals = plan.key.iter().zip(&values);
             let literals: Vec<String> =
                 literals.map(|(column, value)| value::literal(value, &column.character_set)).collect();
-            format!("WHERE {} ORDER BY {} LIMIT {rows}", behind(&key, &literals), key.join(", "))
+            format!("WHERE {} {}{}", behind(&key, &literals), only("AND"), order(rows))
         }
         Wanted::Keys(keys) => {
             let (column, name) = (&plan.key[0], &key[0]);

@@ -1,13 +1,19 @@
 //! `refresh`: has the lanes of a projection read their rows from the source again.
 //!
 //! Only progress rows are written. The daemon that runs the lanes notices and reads the tables beside its feed; a daemon
-//! that starts later does. `status` shows how far it is.
+//! that starts later does. `status` shows how far it is. A condition is tried on the source first: what no lane could
+//! read is refused here.
 
-use std::num::NonZeroU64;
+use std::collections::BTreeMap;
+use std::num::{NonZeroU64, NonZeroUsize};
 
-use anabranch_pipeline::deliver::{Cell, LaneId, Scope, request_refresh};
+use anabranch_pipeline::deliver::{
+    COMPARISONS_MAX, Cell, Comparison, Condition, LaneId, Scope, request_refresh,
+};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_schemas::change::Entity;
+use anabranch_pipeline::ports::RowSource;
+use anabranch_schemas::change::{Entity, TableIdentity};
+use anabranch_schemas::lsn::FIRST_EPOCH;
 use anabranch_schemas::shard::ShardId;
 use clap::Args;
 use serde::Serialize;
@@ -30,6 +36,10 @@ pub struct Arguments {
     /// Only the row of this user id or uuid of the table, and whatever stands for it. May be repeated
     #[arg(long = "key", value_name = "KEY", requires = "table")]
     keys: Vec<String>,
+    /// Only rows of the source for which this holds, `COLUMN >= VALUE`, with =, <, <=, > or >=, and whatever stands for
+    /// them. Times are UTC. May be repeated: then all must hold
+    #[arg(long = "where", value_name = "CONDITION", conflicts_with = "keys")]
+    conditions: Vec<String>,
     /// Print one JSON object a lane
     #[arg(long)]
     json: bool,
@@ -41,6 +51,7 @@ struct Asked<'a> {
     lane: String,
     table: Option<&'a str>,
     keys: usize,
+    conditions: &'a [String],
 }
 
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
@@ -61,9 +72,33 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     })?
 }
 
-/// The one table that is named must be captured from the one source.
 async fn scope(wiring: &Wiring, lanes: &[LaneId], arguments: &Arguments) -> Result<Scope, Fault> {
-    let Some(name) = &arguments.table else { return Ok(Scope::Source) };
+    let condition = condition(&arguments.conditions)?;
+    let table = match &arguments.table {
+        None => None,
+        Some(name) => Some(table(wiring, lanes, name)?),
+    };
+    if let Some(condition) = condition {
+        try_out(wiring, lanes, table, &condition).await?;
+        return Ok(Scope::Where(table, condition));
+    }
+    let Some(shard) = table else { return Ok(Scope::Source) };
+    if arguments.keys.is_empty() {
+        return Ok(Scope::Table(shard));
+    }
+    let refused = || Fault::new(Code::RefreshRefused, "a key", "it is no user id").needs("a number");
+    let key = |text: &String| match wiring.projection(&lanes[0].projection)?.entity() {
+        Entity::User => {
+            let number = text.parse().ok().filter(|number: &u64| number.to_string() == *text);
+            number.map(Cell::UInt).ok_or_else(refused)
+        }
+        Entity::SerialCode => Ok(Cell::Bytes(text.as_bytes().into())),
+    };
+    Ok(Scope::Keys([(shard, arguments.keys.iter().map(key).collect::<Result<_, _>>()?)].into()))
+}
+
+/// The one table that is named must be captured from the one source.
+fn table(wiring: &Wiring, lanes: &[LaneId], name: &str) -> Result<ShardId, Fault> {
     let refused = |found: &str| Fault::new(Code::RefreshRefused, format!("table {name}"), found);
     let source = &lanes[0].source;
     if lanes.iter().any(|lane| lane.source != *source) {
@@ -81,18 +116,54 @@ async fn scope(wiring: &Wiring, lanes: &[LaneId], arguments: &Arguments) -> Resu
         return Err(refused("the projection does not read it").needs("a captured table of its entity"));
     }
     let generation = wiring.source_config(source)?.generation;
-    let shard = ShardId::of(source, database, table, generation);
-    if arguments.keys.is_empty() {
-        return Ok(Scope::Table(shard));
-    }
-    let key = |text: &String| match entity {
-        Entity::User => {
-            let number = text.parse().ok().filter(|number: &u64| number.to_string() == *text);
-            number.map(Cell::UInt).ok_or_else(|| refused("a key is no user id").needs("a number"))
-        }
-        Entity::SerialCode => Ok(Cell::Bytes(text.as_bytes().into())),
+    Ok(ShardId::of(source, database, table, generation))
+}
+
+fn condition(texts: &[String]) -> Result<Option<Condition>, Fault> {
+    let comparison = |(place, text): (usize, &String)| {
+        text.parse::<Comparison>().map_err(|invalid| {
+            Fault::new(Code::RefreshRefused, format!("condition {}", place + 1), invalid.to_string())
+                .needs("`COLUMN >= VALUE`, with =, <, <=, > or >=; a value in single quotes has none in it")
+        })
     };
-    Ok(Scope::Keys([(shard, arguments.keys.iter().map(key).collect::<Result<_, _>>()?)].into()))
+    let comparisons = texts.iter().enumerate().map(comparison).collect::<Result<Vec<_>, _>>()?;
+    let count = comparisons.len();
+    match Condition::new(comparisons) {
+        None if count > 0 => {
+            Err(Fault::new(Code::RefreshRefused, "the condition", format!("{count} comparisons"))
+                .needs(format!("at most {COMPARISONS_MAX}")))
+        }
+        condition => Ok(condition),
+    }
+}
+
+/// On a table of each source: a lane would try for ever what its source does not understand.
+async fn try_out(
+    wiring: &Wiring,
+    lanes: &[LaneId],
+    only: Option<ShardId>,
+    condition: &Condition,
+) -> Result<(), Fault> {
+    let sources: BTreeMap<&str, &LaneId> = lanes.iter().map(|lane| (lane.source.as_str(), lane)).collect();
+    for (name, lane) in sources {
+        let (source, entity) = (wiring.source(name)?, wiring.projection(&lane.projection)?.entity());
+        let is_meant =
+            |table: &TableIdentity<'_>| table.entity == entity && only.is_none_or(|only| only == table.shard);
+        let tables = RowSource::tables(source).await?;
+        match tables.iter().find(|table| is_meant(table)) {
+            Some(table) => {
+                _ = source.matching(table, condition, None, NonZeroUsize::MIN, FIRST_EPOCH).await?
+            }
+            None => {
+                return Err(Fault::new(
+                    Code::SourceTableMissing,
+                    format!("source {name}"),
+                    "no table is meant",
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 async fn ask(wiring: &Wiring, id: &LaneId, scope: Scope) -> Result<(), Fault> {
@@ -102,10 +173,17 @@ async fn ask(wiring: &Wiring, id: &LaneId, scope: Scope) -> Result<(), Fault> {
 fn text(id: &LaneId, arguments: &Arguments, rate: Option<NonZeroU64>) -> String {
     let (table, keys) = (arguments.table.as_deref(), arguments.keys.len());
     match arguments.json {
-        true => output::json(&Asked { lane: id.to_string(), table, keys }),
+        true => {
+            let conditions = &arguments.conditions;
+            output::json(&Asked { lane: id.to_string(), table, keys, conditions })
+        }
         false => {
             let table = table.unwrap_or("all tables of its source");
-            let keys = if keys == 0 { String::new() } else { format!("{keys} keys of ") };
+            let keys = match keys {
+                0 if arguments.conditions.is_empty() => String::new(),
+                0 => format!("rows where {} of ", arguments.conditions.join(" and ")),
+                keys => format!("{keys} keys of "),
+            };
             let rate = rate.map_or(String::new(), |rate| format!(", at most {rate} rows/s"));
             format!("lane {id} refreshes {keys}{table}{rate}")
         }

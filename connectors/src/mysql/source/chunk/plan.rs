@@ -12,7 +12,7 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
 use super::value::Kind;
-use super::{MysqlSource, TIMEOUT, Wanted, table_fault};
+use super::{MysqlSource, TIMEOUT, Wanted, condition, table_fault};
 use crate::mysql::connection::{quote_identifier, quote_table};
 use crate::mysql::source::session::literal;
 
@@ -59,6 +59,8 @@ pub(super) struct Plan {
     pub(super) index: String,
     /// Its columns, as far as they are compared.
     pub(super) key: Vec<KeyColumn>,
+    /// As SQL: which rows are meant.
+    pub(super) only: Option<String>,
 }
 
 /// A column that rows are found by.
@@ -124,10 +126,14 @@ impl MysqlSource {
         let key = parts.into_iter().map(Described::key);
         let key: Option<Vec<_>> = key.collect();
         let key = key.filter(|key| !key.is_empty()).ok_or_else(|| unkeyed(table, columns, wanted))?;
+        let only = match wanted {
+            Wanted::Behind(.., Some(condition)) => Some(condition::sql(table, &known, condition)?),
+            Wanted::Behind(.., None) | Wanted::Keys(_) => None,
+        };
         let ask = connection.query_first(show_definition(table));
         let definition: Option<(String, String)> = self.snapshots.within(TIMEOUT, ask).await?;
         let definition = definition.map(|(_, text)| without_counter(&text)).unwrap_or_default();
-        Ok(Plan::new(definition, columns, kinds, (index, key)))
+        Ok(Plan { only, ..Plan::new(definition, columns, kinds, (index, key)) })
     }
 }
 
@@ -147,7 +153,7 @@ impl Plan {
                 selected.len() - 1
             });
         }
-        Self { definition, selected: selected.join(", "), kinds, index, key }
+        Self { definition, selected: selected.join(", "), kinds, index, key, only: None }
     }
 
     /// Where the next chunk begins; `None` when a value is not of its type.
@@ -182,15 +188,15 @@ fn unkeyed(table: &TableIdentity<'_>, columns: &[String], wanted: &Wanted<'_>) -
 }
 
 /// What the server says of a column.
-struct Described {
-    name: String,
-    data_type: String,
-    character_set: String,
-    collation: String,
-    unsigned: bool,
+pub(super) struct Described {
+    pub(super) name: String,
+    pub(super) data_type: String,
+    pub(super) character_set: String,
+    pub(super) collation: String,
+    pub(super) unsigned: bool,
     /// In the index in question.
-    place: Option<u32>,
-    index: Option<String>,
+    pub(super) place: Option<u32>,
+    pub(super) index: Option<String>,
 }
 
 impl Described {

@@ -36,6 +36,31 @@ impl Kind {
         }
     }
 
+    /// Of a column that is compared with a value.
+    pub(super) fn compared(data_type: &str, unsigned: bool) -> Option<Self> {
+        Self::of_key(data_type, unsigned).or_else(|| Self::of(data_type, unsigned))
+    }
+
+    /// A value as people write it; a moment is UTC, and may be a date.
+    pub(super) fn typed(self, text: &str) -> Option<Value<'static>> {
+        match self {
+            Self::Signed | Self::Unsigned | Self::Bytes => self.parse(text.as_bytes()).map(Value::into_owned),
+            Self::Date => {
+                let (year, month, day) = date(text).filter(|(_, month, day)| *month <= 12 && *day <= 31)?;
+                let value = Value::Date { year, month, day };
+                (literal(&value, "") == format!("'{text}'")).then_some(value)
+            }
+            Self::DateTime | Self::Timestamp => {
+                let whole = if text.contains(' ') { text.to_owned() } else { format!("{text} 00:00:00") };
+                let value = Self::DateTime.parse(whole.as_bytes())?.into_owned();
+                let Value::DateTime { month, day, hour, minute, second, .. } = value else { return None };
+                let is_time = month <= 12 && day <= 31 && hour < 24 && minute < 60 && second < 60;
+                let is_exact = literal(&value, "").starts_with(&format!("'{whole}"));
+                (is_time && is_exact).then_some(value)
+            }
+        }
+    }
+
     fn of(data_type: &str, unsigned: bool) -> Option<Self> {
         Some(match data_type {
             "tinyint" | "smallint" | "mediumint" | "int" | "bigint" if unsigned => Self::Unsigned,

@@ -1,0 +1,144 @@
+//! The tables of a source in memory as they are, at a mark.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+
+use anabranch_pipeline::deliver::{Cell, Comparison, Condition, Operator};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{Chunk, ChunkKey, Pressure, RowSource, SourceConnector};
+use anabranch_schemas::change::{Row, TableIdentity, Value};
+use anabranch_schemas::codec::v1::Encoder;
+
+use super::lock;
+use super::source::{BROKEN, MemorySource};
+
+/// In a thousand snapshots, for each of the newest groups: it is not seen yet.
+const UNSEEN: u32 = 150;
+const UNSEEN_GROUPS_MAX: usize = 3;
+
+/// Of a table, by key.
+type Rows = BTreeMap<u64, Row<'static>>;
+
+impl RowSource for MemorySource {
+    async fn tables(&self) -> Result<Vec<TableIdentity<'static>>, Fault> {
+        self.weather.pause().await;
+        Ok(lock(&self.state).primary.tables().into_values().collect())
+    }
+
+    async fn pressure(&self) -> Result<Pressure, Fault> {
+        Ok(Pressure { head: self.head().await?, running_threads: 1, replica_lag: None })
+    }
+
+    async fn chunk(
+        &self,
+        table: &TableIdentity<'static>,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        epoch: u16,
+    ) -> Result<Chunk, Fault> {
+        self.part(table, |_| true, after, rows, epoch).await
+    }
+
+    async fn matching(
+        &self,
+        table: &TableIdentity<'static>,
+        condition: &Condition,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        epoch: u16,
+    ) -> Result<Chunk, Fault> {
+        let comparisons = condition.comparisons().iter().map(|comparison| meaning(table, comparison));
+        let comparisons = comparisons.collect::<Result<Vec<_>, _>>()?;
+        self.part(table, |row| comparisons.iter().all(|holds| holds(row)), after, rows, epoch).await
+    }
+
+    async fn rows(&self, table: &TableIdentity<'static>, keys: &[Cell], epoch: u16) -> Result<Chunk, Fault> {
+        let is_meant = |key: &u64| keys.contains(&Cell::UInt(*key));
+        let take = |all: &Rows| all.keys().copied().filter(is_meant).collect();
+        Ok(self.read_at_a_mark(table, epoch, take).await?.0)
+    }
+}
+
+impl MemorySource {
+    /// Rows that are meant, behind a place.
+    async fn part(
+        &self,
+        table: &TableIdentity<'static>,
+        is_meant: impl Fn(&Row<'static>) -> bool,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        epoch: u16,
+    ) -> Result<Chunk, Fault> {
+        let behind = after.map_or(0, |after| {
+            u64::from_be_bytes((*after.0).try_into().expect("a key of this source")).saturating_add(1)
+        });
+        let take = |all: &Rows| {
+            let meant = all.range(behind..).filter(|(_, row)| is_meant(row));
+            meant.take(rows.get()).map(|(key, _)| *key).collect()
+        };
+        let (mut chunk, last) = self.read_at_a_mark(table, epoch, take).await?;
+        let last = last.map(|key| ChunkKey(key.to_be_bytes().into()));
+        chunk.next = last.filter(|_| chunk.rows == rows.get() as u64);
+        Ok(chunk)
+    }
+
+    /// The rows whose keys are taken, and the last of these. In a storm the newest groups may be in the binlog and not be
+    /// seen yet, as while a replica's acknowledgement is waited for.
+    async fn read_at_a_mark(
+        &self,
+        table: &TableIdentity<'static>,
+        epoch: u16,
+        take: impl Fn(&Rows) -> Vec<u64>,
+    ) -> Result<(Chunk, Option<u64>), Fault> {
+        self.weather.pause().await;
+        let read = {
+            let state = lock(&self.state);
+            let server = &state.primary;
+            if self.weather.strikes_in(BROKEN) {
+                return Err(server.fault(Code::SourceUnreachable, "the connection broke"));
+            }
+            let unseen = (0..UNSEEN_GROUPS_MAX).take_while(|_| self.weather.strikes_in(UNSEEN)).count();
+            let groups = server.groups().saturating_sub(unseen);
+            let mark = server.end_of(epoch, groups);
+            let (all, mut encoder) = (server.rows(table.shard, groups), Encoder::default());
+            let keys = take(&all);
+            keys.iter().for_each(|key| encoder.insert(mark, table, &all[key]));
+            let rows = u64::from(encoder.changes());
+            let chunk =
+                Chunk { mark, server: server.identity(), payload: encoder.finish(), rows, next: None };
+            (chunk, keys.last().copied())
+        };
+        self.weather.pause().await;
+        Ok(read)
+    }
+}
+
+/// Whether a row is found. Of fields that are numbers and dates.
+fn meaning(
+    table: &TableIdentity<'_>,
+    Comparison { column, operator, value }: &Comparison,
+) -> Result<impl Fn(&Row<'static>) -> bool, Fault> {
+    let refused = |code, found: &str| Fault::new(code, format!("table {}", table.table), found);
+    let field = table.entity.fields().iter().position(|field| field == column);
+    let field = field.ok_or_else(|| refused(Code::SourceColumnMissing, "it has no such column"))?;
+    let wrong = || refused(Code::RefreshRefused, "a value is not of its column's type");
+    let number: Option<u64> = value.parse().ok();
+    if (field == 0) != number.is_some() {
+        return Err(wrong());
+    }
+    let (operator, value) = (*operator, value.clone());
+    Ok(move |row: &Row<'static>| {
+        let order = match &row[field] {
+            Value::UInt(found) => found.cmp(&number.unwrap_or_default()),
+            Value::Date { year, month, day } => format!("{year:04}-{month:02}-{day:02}").cmp(&value),
+            _ => return false,
+        };
+        match operator {
+            Operator::Equal => order.is_eq(),
+            Operator::Below => order.is_lt(),
+            Operator::AtMost => order.is_le(),
+            Operator::Above => order.is_gt(),
+            Operator::AtLeast => order.is_ge(),
+        }
+    })
+}

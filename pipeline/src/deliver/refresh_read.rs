@@ -1,0 +1,79 @@
+//! What a refresh reads from the source at a time: rows of single keys, named or found by a condition.
+
+use std::num::NonZeroUsize;
+
+use anabranch_schemas::change::TableIdentity;
+use anabranch_schemas::codec::{CodecError, v1};
+use anabranch_schemas::shard::ShardId;
+
+use super::{Cell, Condition};
+use crate::error::{Code, Fault};
+use crate::ports::{Chunk, ChunkKey, RowSource};
+use crate::projections::key_of;
+
+/// What was read.
+#[derive(Debug)]
+pub(super) struct Read {
+    pub chunk: Chunk,
+    /// What these rows claim is to stand, and nothing else for them; `None` = single keys are not meant.
+    pub keys: Option<Vec<Cell>>,
+}
+
+/// A part of the rows that a condition finds, whole: also other rows of their keys.
+pub(super) async fn rows_where<S: RowSource>(
+    source: &S,
+    table: TableIdentity<'static>,
+    condition: Condition,
+    after: Option<ChunkKey>,
+    rows: NonZeroUsize,
+    epoch: u16,
+) -> Result<Read, Fault> {
+    let found = source.matching(&table, &condition, after.as_ref(), rows, epoch).await?;
+    let (mut keys, mut changes) =
+        (Vec::new(), v1::decode(&found.payload).map_err(|error| broken(&table, error))?);
+    while let Some(change) = changes.next().map_err(|error| broken(&table, error))? {
+        let (_, after) = change.action.images().unwrap_or_default();
+        keys.extend(after.and_then(|row| key_of(table.entity, row)));
+    }
+    drop(changes);
+    keys.sort_unstable();
+    keys.dedup();
+    let chunk = match keys.is_empty() {
+        true => found,
+        false => Chunk { next: found.next, ..source.rows(&table, &keys, epoch).await? },
+    };
+    Ok(Read { chunk, keys: Some(keys) })
+}
+
+fn broken(table: &TableIdentity<'_>, error: CodecError) -> Fault {
+    let table = format!("table {}.{}", table.database, table.table);
+    Fault::new(Code::Internal, table, "a chunk cannot be read").caused_by(error)
+}
+
+/// The rows of these keys. A table that is not there has none, at a mark behind which it is still not there.
+pub(super) async fn rows_of<S: RowSource>(
+    source: &S,
+    mut tables: Vec<TableIdentity<'static>>,
+    shard: ShardId,
+    keys: Vec<Cell>,
+    epoch: u16,
+) -> Result<Read, Fault> {
+    loop {
+        if let Some(table) = tables.iter().find(|table| table.shard == shard) {
+            let chunk = source.rows(table, &keys, epoch).await?;
+            return Ok(Read { chunk, keys: Some(keys) });
+        }
+        let Some(any) = tables.first() else {
+            return Err(Fault::new(
+                Code::SourceTableMissing,
+                format!("shard {shard}"),
+                "the source has no table",
+            ));
+        };
+        let chunk = source.rows(any, &[], epoch).await?;
+        tables = source.tables().await?;
+        if tables.iter().all(|table| table.shard != shard) {
+            return Ok(Read { chunk, keys: Some(keys) });
+        }
+    }
+}
