@@ -9,6 +9,7 @@ mod chunk;
 mod column;
 mod compressed;
 mod decimal;
+mod estimate;
 mod events;
 mod group;
 mod gtid;

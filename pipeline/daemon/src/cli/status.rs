@@ -95,6 +95,13 @@ fn merge(status: &mut StatusView, daemon: StatusView) {
     for lane in &mut status.lanes {
         if let Some(known) = daemon.lanes.iter().find(|known| known.id() == lane.id()) {
             lane.lag_seconds = known.lag_seconds.or(lane.lag_seconds);
+            if lane.refreshed_rows.is_some() && known.refreshed_rows.is_some() {
+                // Over more than a second.
+                lane.refreshed_rows_per_second =
+                    known.refreshed_rows_per_second.or(lane.refreshed_rows_per_second);
+                lane.refresh_rows = known.refresh_rows.or(lane.refresh_rows);
+                lane.refresh_seconds_left = known.refresh_seconds_left.or(lane.refresh_seconds_left);
+            }
             if lane.position.is_none() {
                 // The target does not answer now; the daemon remembers its last answer.
                 lane.position.clone_from(&known.position);
@@ -146,7 +153,7 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
         ["SOURCE", "STATE", "LAG", "BINLOG HEAD", "STREAM END", "NEWEST CHANGE", "BINLOG/S", "MESSAGES/S"];
     table(&mut out, heads, status.sources.iter().map(|source| source_row(source, now_us)));
     out.push('\n');
-    let heads = ["LANE", "STATE", "LAG", "POSITION", "FEED", "NEWEST CHANGE", "ROWS", "ROWS/S", "REFRESHED"];
+    let heads = ["LANE", "STATE", "LAG", "POSITION", "FEED", "NEWEST CHANGE", "ROWS", "ROWS/S", "REFRESH"];
     table(&mut out, heads, status.lanes.iter().map(|lane| lane_row(lane, now_us)));
     if !status.caches.is_empty() {
         out.push('\n');
@@ -195,8 +202,25 @@ fn lane_row(lane: &LaneView, now_us: u64) -> [String; 9] {
         age(lane.committed_at_us, now_us),
         lane.rows.to_string(),
         lane.rows_per_second.map_or("-".to_owned(), |rate| format!("{rate:.0}")),
-        lane.refreshed_rows.map_or("-".to_owned(), |rows| rows.to_string()),
+        refresh(lane),
     ]
+}
+
+/// `12000 of about 300000 rows, 9800/s, 29 s left`, as far as it is known.
+fn refresh(lane: &LaneView) -> String {
+    let Some(rows) = lane.refreshed_rows else { return "-".to_owned() };
+    let mut text = rows.to_string();
+    if let Some(expected) = lane.refresh_rows {
+        _ = write!(text, " of about {expected}");
+    }
+    text.push_str(" rows");
+    if let Some(rate) = lane.refreshed_rows_per_second {
+        _ = write!(text, ", {rate:.0}/s");
+    }
+    if let Some(left) = lane.refresh_seconds_left {
+        _ = write!(text, ", {} left", duration(left as u64));
+    }
+    text
 }
 
 fn cache_row(cache: &CacheView) -> [String; 3] {
@@ -241,12 +265,15 @@ fn seconds(lag: Option<f64>) -> String {
 /// How long ago the newest change was committed at its source.
 fn age(committed_at_us: Option<u64>, now_us: u64) -> String {
     let Some(at) = committed_at_us else { return "-".to_owned() };
-    let seconds = now_us.saturating_sub(at) / 1_000_000;
+    format!("{} ago", duration(now_us.saturating_sub(at) / 1_000_000))
+}
+
+fn duration(seconds: u64) -> String {
     match seconds {
-        0..120 => format!("{seconds} s ago"),
-        120..7_200 => format!("{} min ago", seconds / 60),
-        7_200..172_800 => format!("{} h ago", seconds / 3_600),
-        _ => format!("{} days ago", seconds / 86_400),
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
     }
 }
 
@@ -312,6 +339,18 @@ mod tests {
         assert_eq!(lines[6..8], ["CACHE  STATE     DELAY", "redis  believed  0.0 s"]);
         assert_eq!(lines[9], "SEARCH     INDEX       BUILDING  DOCUMENTS  TOMBSTONES  DEAD LETTERS");
         assert_eq!(lines[10], "documents  serials-v1  -         3          -           1");
+    }
+
+    #[test]
+    fn a_refresh_shows_as_much_as_is_known_of_it() {
+        let mut lane = LaneView { refreshed_rows: Some(12_000), ..LaneView::default() };
+        assert_eq!(refresh(&lane), "12000 rows");
+        lane.refreshed_rows_per_second = Some(9_800.4);
+        assert_eq!(refresh(&lane), "12000 rows, 9800/s");
+        lane.refresh_rows = Some(300_000);
+        lane.refresh_seconds_left = Some(29.4);
+        assert_eq!(refresh(&lane), "12000 of about 300000 rows, 9800/s, 29 s left");
+        assert_eq!(refresh(&LaneView::default()), "-");
     }
 
     #[test]

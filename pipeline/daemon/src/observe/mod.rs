@@ -13,14 +13,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anabranch_pipeline::config::{Config, ProjectionConfig, ProjectionKind};
-use anabranch_pipeline::deliver::{LaneId, Progress};
+use anabranch_pipeline::deliver::{LaneId, Progress, Scope};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lag::HeadSamples;
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::LogEntry;
-use anabranch_pipeline::projections::Assignments;
+use anabranch_pipeline::projections::{Assignments, Projection};
+use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
+use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
 use metrics::gauge;
 
@@ -33,6 +35,8 @@ use crate::wiring::Overview;
 
 /// An answer older than this is no longer the present state: lag is counted up to now instead of up to the answer.
 const ANSWER_AGE_MAX: Duration = Duration::from_secs(3);
+/// Sizes of tables change slowly, and the server looks at each to tell them.
+const SIZES_AGE_MAX: Duration = Duration::from_secs(600);
 
 /// The last answer of a server about one thing.
 #[derive(Debug, Clone, Default)]
@@ -74,6 +78,16 @@ struct SourceObservation {
     log_answer: Answer,
     messages: Rate,
     moved_at: Option<Instant>,
+    /// Rows of its tables, about, and when that was asked; asked only while somebody reads them all.
+    sizes: Option<(Instant, Vec<TableSize>)>,
+}
+
+/// A source's table.
+#[derive(Debug, Clone, Copy)]
+struct TableSize {
+    entity: Entity,
+    shard: ShardId,
+    rows: u64,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -82,6 +96,7 @@ struct LaneObservation {
     progress: Option<Progress>,
     answer: Answer,
     rows: Rate,
+    refreshed: Rate,
     moved_at: Option<Instant>,
 }
 
@@ -104,6 +119,8 @@ struct Observations {
     sources: BTreeMap<String, SourceObservation>,
     lanes: BTreeMap<LaneId, LaneObservation>,
     caches: BTreeMap<String, CacheObservation>,
+    /// By projection: what it is derived of.
+    entities: BTreeMap<String, Entity>,
     /// By projection.
     searches: BTreeMap<String, SearchObservation>,
 }
@@ -124,7 +141,10 @@ impl Observatory {
         let searches = searches.map(|projection| (projection.name.clone(), SearchObservation::default()));
         let (sources, lanes, caches) = (sources.collect(), lanes.collect(), caches.collect());
         let searches = searches.collect();
-        Self(Arc::new(Mutex::new(Observations { sources, lanes, caches, searches })))
+        let entity =
+            |projection: &ProjectionConfig| (projection.name.clone(), Projection::new(projection).entity());
+        let entities = config.projections.iter().map(entity).collect();
+        Self(Arc::new(Mutex::new(Observations { sources, lanes, caches, entities, searches })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Observations> {
@@ -188,12 +208,46 @@ impl Observatory {
                         seen.moved_at = Some(now);
                     }
                     seen.rows.observe(0, progress.rows, now);
+                    match &progress.refresh {
+                        Some(refresh) => seen.refreshed.observe(0, refresh.rows, now),
+                        None => seen.refreshed = Rate::default(),
+                    }
                     seen.progress = Some(progress);
                     seen.answer.good(now);
                 }
                 Err(fault) => seen.answer.bad(fault),
             }
         }
+    }
+
+    /// Whether somebody reads whole tables of a source of which it is not known how large they are.
+    pub fn lacks_sizes(&self, source: &str, now: Instant) -> bool {
+        let all = self.lock();
+        let is_read = |lane: &LaneObservation| {
+            let refresh = lane.progress.as_ref().and_then(|progress| progress.refresh.as_ref());
+            refresh.is_some_and(|refresh| matches!(refresh.scope, Scope::Source | Scope::Table(_)))
+        };
+        let asked_at = all.sources.get(source).and_then(|seen| seen.sizes.as_ref()).map(|(at, _)| *at);
+        let is_known = asked_at.is_some_and(|at| now.saturating_duration_since(at) < SIZES_AGE_MAX);
+        !is_known && all.lanes.iter().any(|(id, lane)| id.source == source && is_read(lane))
+    }
+
+    /// A source said how large its tables are, or could not: it is not asked again soon.
+    pub fn sizes_seen(
+        &self,
+        source: &str,
+        sizes: &Result<Vec<(TableIdentity<'_>, u64)>, Fault>,
+        now: Instant,
+    ) {
+        let mut all = self.lock();
+        let Some(seen) = all.sources.get_mut(source) else { return };
+        let size = |(table, rows): &(TableIdentity<'_>, u64)| TableSize {
+            entity: table.entity,
+            shard: table.shard,
+            rows: *rows,
+        };
+        let sizes = sizes.iter().flatten().map(size).collect();
+        seen.sizes = Some((now, sizes));
     }
 
     /// A cache and its outboxes told how far it is behind and whether it is believed, or could not.

@@ -88,6 +88,11 @@ async fn ask_source(wiring: &Wiring, observatory: &Observatory, name: &str) {
     let end = answer(Code::LogUnreachable, || "log".to_owned(), end).await;
     observatory.log_end_seen(name, &end, Instant::now());
     observatory.head_seen(name, &head, head_at);
+    if observatory.lacks_sizes(name, head_at) {
+        let sizes = async { wiring.source(name)?.estimated_rows().await };
+        let sizes = answer(Code::SourceUnreachable, || format!("source {name}"), sizes).await;
+        observatory.sizes_seen(name, &sizes, head_at);
+    }
 }
 
 async fn ask_target(wiring: &Wiring, observatory: &Observatory, name: &str) {

@@ -1,3 +1,4 @@
+use anabranch_pipeline::deliver::Refresh;
 use anabranch_pipeline::supervise::{TaskState, TaskStatus};
 use anabranch_schemas::envelope::Envelope;
 
@@ -227,4 +228,51 @@ fn what_all_have_passed_is_forgotten_and_nothing_else() {
     }
     world.observatory.forget_passed();
     assert_eq!(world.view(9).lanes[0].lag_seconds, Some(6.0));
+}
+
+#[test]
+fn a_refresh_shows_its_rate_and_about_how_much_is_left() {
+    let world = world();
+    let refreshed = |scope: Scope, rows, second| {
+        let refresh = Some(Refresh { rows, ..Refresh::new(scope) });
+        let progress = Progress { revision: 1, position: at(1), refresh, ..Progress::default() };
+        world.observatory.progress_seen(
+            "t",
+            &Ok([(world.lane.clone(), progress)].into()),
+            world.second(second),
+        );
+        world.observatory.status(&world.tasks, world.second(second)).lanes.remove(0)
+    };
+    world.poll(0, 1, 1, 1);
+    assert!(!world.observatory.lacks_sizes("a", world.second(0)), "nobody reads");
+    refreshed(Scope::Source, 0, 1);
+    assert!(world.observatory.lacks_sizes("a", world.second(1)));
+    let table = |entity, name: &str| TableIdentity {
+        entity,
+        shard: ShardId::of("a", "d", name, 0),
+        database: "d".into(),
+        table: name.to_owned().into(),
+    };
+    let sizes = [
+        (table(Entity::User, "u"), 700),
+        (table(Entity::User, "v"), 300),
+        (table(Entity::SerialCode, "s"), 9),
+    ];
+    world.observatory.sizes_seen("a", &Ok(sizes.to_vec()), world.second(1));
+    assert!(!world.observatory.lacks_sizes("a", world.second(2)));
+    let shown = |view: LaneView| {
+        let LaneView {
+            refreshed_rows, refreshed_rows_per_second, refresh_rows, refresh_seconds_left, ..
+        } = view;
+        (refreshed_rows, refreshed_rows_per_second, refresh_rows, refresh_seconds_left)
+    };
+    let through = refreshed(Scope::Source, 200, 3);
+    assert_eq!(shown(through), (Some(200), Some(100.0), Some(1000), Some(8.0)));
+    let more_than_reckoned = refreshed(Scope::Source, 2000, 5);
+    assert_eq!(shown(more_than_reckoned), (Some(2000), Some(500.0), Some(2000), Some(0.0)));
+    // Another one begins anew.
+    let only = Scope::Table(ShardId::of("a", "d", "v", 0));
+    assert_eq!(shown(refreshed(only, 30, 6)), (Some(30), None, Some(300), None));
+    world.poll(7, 1, 1, 1);
+    assert_eq!(shown(world.view(7).lanes.remove(0)), (None, None, None, None));
 }

@@ -5,12 +5,16 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anabranch_pipeline::deliver::Progress;
+use anabranch_pipeline::deliver::{Progress, Refresh, Scope};
 use anabranch_pipeline::supervise::{TaskState, TaskStatus};
+use anabranch_schemas::change::Entity;
 use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, CacheObservation, LaneObservation, Observatory, SearchObservation, SourceObservation};
+use super::{
+    Answer, CacheObservation, LaneObservation, Observatory, SearchObservation, SourceObservation, TableSize,
+};
 
 /// Lag up to here is fine even without visible progress: a position that moves only by marks stands still for a while.
 const LAG_READY: Duration = Duration::from_secs(30);
@@ -73,6 +77,10 @@ pub struct LaneView {
     pub rows_per_second: Option<f64>,
     /// Rows of the source that the refresh under way has read.
     pub refreshed_rows: Option<u64>,
+    pub refreshed_rows_per_second: Option<f64>,
+    /// About as many rows as it will read in all, as the source reckons; not known of a condition.
+    pub refresh_rows: Option<u64>,
+    pub refresh_seconds_left: Option<f64>,
 }
 
 /// One cache.
@@ -156,7 +164,8 @@ impl Observatory {
         let mut sources: Vec<_> = all.sources.iter().map(|(name, source)| source.view(name, now)).collect();
         let mut lanes: Vec<LaneView> = Vec::new();
         for (id, lane) in &all.lanes {
-            let mut view = lane.view(all.sources.get(&id.source), now);
+            let entity = all.entities.get(&id.projection).copied();
+            let mut view = lane.view(all.sources.get(&id.source), entity, now);
             view.projection = id.projection.clone();
             view.target = id.target.clone();
             view.source = id.source.clone();
@@ -283,6 +292,20 @@ fn feed(progress: &Progress) -> Option<&'static str> {
     (progress.position > Lsn::ZERO).then_some(if is_from_stream { "stream" } else { "binlog" })
 }
 
+/// Rows that a refresh reads in all, about: not fewer than it has read.
+fn expected_rows(refresh: &Refresh, sizes: &[TableSize], entity: Entity) -> Option<u64> {
+    let of_tables = |is_meant: &dyn Fn(ShardId) -> bool| -> Option<u64> {
+        let sizes = sizes.iter().filter(|table| table.entity == entity && is_meant(table.shard));
+        sizes.map(|table| table.rows).reduce(u64::saturating_add)
+    };
+    let rows = match &refresh.scope {
+        Scope::Source => of_tables(&|_| true),
+        Scope::Table(only) => of_tables(&|shard| shard == *only),
+        Scope::Keys(_) | Scope::Where(..) => None,
+    };
+    rows.map(|rows| rows.max(refresh.rows))
+}
+
 /// 0 stands for an unknown time.
 fn known(committed_at_us: u64) -> Option<u64> {
     (committed_at_us > 0).then_some(committed_at_us)
@@ -345,7 +368,11 @@ impl SearchObservation {
 
 impl LaneObservation {
     /// Without the lane's names, which the observation does not know.
-    fn view(&self, source: Option<&SourceObservation>, now: Instant) -> LaneView {
+    fn view(&self, source: Option<&SourceObservation>, entity: Option<Entity>, now: Instant) -> LaneView {
+        let refresh = self.progress.as_ref().and_then(|progress| progress.refresh.as_ref());
+        let sizes = source.and_then(|source| source.sizes.as_ref()).map(|(_, sizes)| &**sizes);
+        let refresh_rows = refresh.and_then(|refresh| expected_rows(refresh, sizes?, entity?));
+        let refreshed_rows_per_second = self.refreshed.per_second();
         let (code, fault) = first_fault(&[&self.answer]);
         let head = source.and_then(|source| source.head.newest());
         let position = self.progress.as_ref().map(|progress| progress.position);
@@ -366,7 +393,13 @@ impl LaneObservation {
             committed_at_us: self.progress.as_ref().and_then(|progress| known(progress.committed_at_us)),
             rows: self.progress.as_ref().map_or(0, |progress| progress.rows),
             rows_per_second: self.rows.per_second(),
-            refreshed_rows: self.progress.as_ref().and_then(|progress| Some(progress.refresh.as_ref()?.rows)),
+            refreshed_rows: refresh.map(|refresh| refresh.rows),
+            refreshed_rows_per_second,
+            refresh_rows,
+            refresh_seconds_left: refresh.zip(refresh_rows).and_then(|(refresh, rows)| {
+                let rate = refreshed_rows_per_second.filter(|rate| *rate > 0.0)?;
+                Some((rows - refresh.rows) as f64 / rate)
+            }),
             ..LaneView::default()
         }
     }
