@@ -99,7 +99,9 @@ impl MemorySource {
             }
             let unseen = (0..UNSEEN_GROUPS_MAX).take_while(|_| self.weather.strikes_in(UNSEEN)).count();
             let groups = server.groups().saturating_sub(unseen);
-            let mark = server.end_of(epoch, groups);
+            // With everything seen, in the file that the server has begun, also when nothing is in it.
+            let mark =
+                if groups == server.groups() { server.head(epoch) } else { server.end_of(epoch, groups) };
             let (all, mut encoder) = (server.rows(table.shard, groups), Encoder::default());
             let keys = take(&all);
             keys.iter().for_each(|key| encoder.insert(mark, table, &all[key]));

@@ -47,7 +47,7 @@ pub struct Progress {
     /// The highest position ever; while `position` is below, the lane is replaying.
     pub highest_position: Lsn,
     /// The highest position of a change that was applied: above `position` while an event is applied in part, below it
-    /// while nothing changes.
+    /// while nothing changes. Of an epoch in which nothing was applied yet, where the lane first stood in it.
     pub highest_change: Lsn,
     pub resume: ResumePoint,
     /// Of the position; of a lane that is set back to nothing, that of the highest position, if it is known.

@@ -157,6 +157,12 @@ impl Window {
         }
         let progress = &mut self.flush.progress;
         if envelope.position >= progress.position {
+            let begins_epoch = envelope.position.epoch() > progress.position.epoch();
+            if begins_epoch && progress.position > Lsn::ZERO {
+                // What was applied so far lies up to here in the binlog of this server too; a chunk from before need not
+                // hold it, though its mark is above the versions of then.
+                progress.highest_change = progress.highest_change.max(envelope.position);
+            }
             progress.position = envelope.position;
             progress.resume = envelope.resume.clone();
             progress.server = envelope.server.clone();
@@ -323,6 +329,26 @@ mod tests {
         window.noted(note);
         assert!(window.note_of_epoch().is_none());
         assert_eq!(window.flush().progress.revision, 6);
+    }
+
+    #[test]
+    fn what_was_applied_before_an_epoch_is_behind_no_chunk_that_is_older_than_its_first_message() {
+        let begins = Lsn::new(2, 4, 160).unwrap();
+        let of_epoch = |previous: u64| {
+            let mut message = message(1, previous, &[], 12);
+            message.envelope.position = begins;
+            message
+        };
+        let stored = Progress { position: lsn(10), highest_change: lsn(9), ..Progress::default() };
+        let mut window = Window::new(stored);
+        taken(&mut window, &message(1, 10, &[11], 12)).unwrap();
+        assert_eq!(window.progress().highest_change, lsn(11));
+        taken(&mut window, &of_epoch(12)).unwrap();
+        assert_eq!(window.progress().highest_change, begins);
+        let mut behind = of_epoch(12);
+        (behind.envelope.previous, behind.envelope.position) = (begins, Lsn::new(2, 4, 320).unwrap());
+        taken(&mut window, &behind).unwrap();
+        assert_eq!(window.progress().highest_change, begins, "a position alone changes nothing");
     }
 
     #[test]
