@@ -159,6 +159,12 @@ pub trait RowSource: Send + Sync {
 
     fn pressure(&self) -> impl Future<Output = Result<Pressure, Fault>> + Send;
 
+    /// The present end of the server, in the notation of its replicas.
+    fn replication_end(&self) -> impl Future<Output = Result<String, Fault>> + Send;
+
+    /// Whether this server holds all up to such an end of another one; waits for it, but not for longer than a second.
+    fn has_replicated(&self, end: &str) -> impl Future<Output = Result<bool, Fault>> + Send;
+
     /// At most `rows` rows of a table behind `after`, of the present server; fewer when they are large. The mark is said
     /// in `epoch`. Values are those that the table's changes have. A TRUNCATE behind the mark may be a transient fault.
     fn chunk(

@@ -95,6 +95,7 @@ async fn open(
     let lowest = ShardId::from_u64(0).expect("63 bits");
     let of_source = || BTreeMap::from([(SOURCE.to_owned(), Arc::clone(&source))]);
     let sides = Sides {
+        replicated: Default::default(),
         projection: lane.projection().clone(),
         sources: of_source(),
         primaries: of_source(),

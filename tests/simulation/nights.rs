@@ -235,6 +235,7 @@ impl Underway {
                 .collect();
             let projection = stage.projection();
             let sides: Sides<Watched, MemoryRows> = Sides {
+                replicated: Default::default(),
                 projection: projection.clone(),
                 audit: None,
                 primaries: sources.clone(),
@@ -278,6 +279,14 @@ impl RowSource for Watched {
 
     async fn pressure(&self) -> Result<Pressure, Fault> {
         self.source.pressure().await
+    }
+
+    async fn replication_end(&self) -> Result<String, Fault> {
+        self.source.replication_end().await
+    }
+
+    async fn has_replicated(&self, end: &str) -> Result<bool, Fault> {
+        self.source.has_replicated(end).await
     }
 
     async fn chunk(

@@ -83,6 +83,7 @@ async fn watch(stage: Arc<Stage>, seen: Seen) {
     let projection = stage.projection();
     let sources = BTreeMap::from([(SOURCE_NAMES[0].to_owned(), Arc::new(stage.sources[0].clone()))]);
     let sides: Sides<MemorySource, MemoryRows> = Sides {
+        replicated: Default::default(),
         projection: projection.clone(),
         audit: None,
         primaries: sources.clone(),

@@ -8,6 +8,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Chunk, ChunkKey, Pressure, RowSource, SourceConnector};
 use anabranch_schemas::change::{Row, TableIdentity, Value};
 use anabranch_schemas::codec::v1::Encoder;
+use anabranch_schemas::lsn::Lsn;
 
 use super::lock;
 use super::source::{BROKEN, MemorySource};
@@ -27,6 +28,15 @@ impl RowSource for MemorySource {
 
     async fn pressure(&self) -> Result<Pressure, Fault> {
         Ok(Pressure { head: self.head().await?, running_threads: 1, replica_lag: None })
+    }
+
+    async fn replication_end(&self) -> Result<String, Fault> {
+        Ok(self.head().await?.to_string())
+    }
+
+    async fn has_replicated(&self, end: &str) -> Result<bool, Fault> {
+        let end: Lsn = end.parse().map_err(|_| Fault::new(Code::Internal, "a source's end", "it is none"))?;
+        Ok(self.head().await? >= end)
     }
 
     async fn chunk(

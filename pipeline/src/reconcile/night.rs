@@ -105,7 +105,11 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
         checkpoint: &mut impl Checkpoint,
         cancel: &CancellationToken,
     ) -> Result<(), Fault> {
-        let tables = self.tables(&mut state.report).await;
+        let tables = match self.replicas_hold(&mut state.report, cancel).await {
+            true => self.tables(&mut state.report).await,
+            false if cancel.is_cancelled() => return Ok(()),
+            false => None,
+        };
         let Some(tables) = tables else {
             state.next = None;
             return checkpoint.store(state).await;
@@ -167,6 +171,46 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
         let keys = [key.key.clone()];
         let read = again(|| source.rows(&table.identity, &keys, FIRST_EPOCH)).await;
         read.is_ok_and(|chunk| chunk.rows > 0)
+    }
+
+    /// Whether each replica has come as far as its source was when the night began: what is older there looks right where
+    /// the stores are as old, and is no word against them.
+    async fn replicas_hold(&self, report: &mut StoreReport, cancel: &CancellationToken) -> bool {
+        for name in &self.sides.replicated {
+            let (Some(replica), Some(primary)) =
+                (self.sides.sources.get(name), self.sides.primaries.get(name))
+            else {
+                continue;
+            };
+            let held = tokio::select! {
+                held = self.replica_holds(&**replica, &**primary) => held,
+                () = cancel.cancelled() => return false,
+            };
+            match held {
+                Ok(true) => {}
+                Ok(false) => {
+                    report
+                        .is_missing(format!("the replica of source {name} is behind, or replicates nothing"));
+                    return false;
+                }
+                Err(fault) => {
+                    report.is_missing(format!("how far the replica of source {name} is: {fault}"));
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    async fn replica_holds(&self, replica: &S, primary: &S) -> Result<bool, Fault> {
+        let end = again(|| primary.replication_end()).await?;
+        let until = Instant::now() + self.patience.standstill();
+        loop {
+            let is_held = again(|| replica.has_replicated(&end)).await?;
+            if is_held || Instant::now() >= until {
+                return Ok(is_held);
+            }
+        }
     }
 
     /// Every captured table of the projection; `None` when a source does not tell: then rows of tables that are not known

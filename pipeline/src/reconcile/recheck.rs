@@ -354,6 +354,11 @@ impl Patience {
         Self { longest: standstill, ..Self::new(standstill) }
     }
 
+    /// For how long what does not move is waited for.
+    pub(super) fn standstill(&self) -> Duration {
+        self.standstill
+    }
+
     /// Waits until nothing hinders any lane of a source; not for lanes that stand still. Else why not.
     pub(super) async fn until<L: Lanes>(
         &self,

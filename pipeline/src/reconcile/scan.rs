@@ -44,6 +44,8 @@ pub struct Sides<S, D> {
     pub projection: Projection,
     /// Read as a whole: replicas where there are some.
     pub sources: BTreeMap<String, Arc<S>>,
+    /// Sources whose tables are read from a replica.
+    pub replicated: BTreeSet<String>,
     /// Asked for single rows: the servers whose changes the lanes follow.
     pub primaries: BTreeMap<String, Arc<S>>,
     /// In the order of the projection's targets.

@@ -63,6 +63,14 @@ impl RowSource for MysqlSource {
         self.present_pressure().await
     }
 
+    async fn replication_end(&self) -> Result<String, Fault> {
+        self.present_end().await
+    }
+
+    async fn has_replicated(&self, end: &str) -> Result<bool, Fault> {
+        self.reaches(end).await
+    }
+
     async fn chunk(
         &self,
         table: &TableIdentity<'static>,

@@ -1,4 +1,4 @@
-//! How busy a server is that whole tables are read from.
+//! How busy a server is that whole tables are read from, and how far it is.
 
 use std::time::Duration;
 
@@ -7,8 +7,22 @@ use anabranch_pipeline::ports::{Pressure, SourceConnector};
 use mysql_async::Row;
 
 use super::MysqlSource;
+use super::session::literal;
 
 impl MysqlSource {
+    /// What is in its binlog.
+    pub(super) async fn present_end(&self) -> Result<String, Fault> {
+        let rows = self.questions.rows("SELECT @@gtid_binlog_pos".to_owned()).await?;
+        Ok(rows.into_iter().next().and_then(|row| row.get(0)).unwrap_or_default())
+    }
+
+    /// Of a server that replicates nothing any more this becomes false, whatever it says of its lag.
+    pub(super) async fn reaches(&self, end: &str) -> Result<bool, Fault> {
+        let wait = format!("SELECT MASTER_GTID_WAIT({}, 1)", literal(end));
+        let waited = self.questions.rows(wait).await?.into_iter().next();
+        Ok(waited.and_then(|row| row.get::<Option<i64>, _>(0).flatten()) == Some(0))
+    }
+
     pub(super) async fn present_pressure(&self) -> Result<Pressure, Fault> {
         let threads = "SHOW GLOBAL STATUS LIKE 'Threads\\_running'".to_owned();
         let threads = self.questions.rows(threads).await?.into_iter().next();

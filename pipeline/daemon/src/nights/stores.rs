@@ -139,7 +139,9 @@ pub(super) fn sides(wiring: &Wiring, name: &str) -> Result<Sides<Source, Derived
     let audit = is_first.filter(|first| first.name == name).map(|_| {
         reconcile::Audit::new(reconcile::Rules::of(projection.entity(), &config.entities), rand::random())
     });
-    Ok(Sides { projection, sources: read, primaries, targets, audit })
+    let replicated = sources.iter().filter(|source| source.replica.is_some());
+    let replicated = replicated.map(|source| source.name.clone()).collect();
+    Ok(Sides { projection, sources: read, replicated, primaries, targets, audit })
 }
 
 /// What whole tables are read from: a replica if there is one, and with what the sharding rules read.
