@@ -41,6 +41,7 @@ pub const NIGHT_DRIFT: &str = "anabranch_night_drift";
 pub const NIGHT_LEFT: &str = "anabranch_night_drift_left";
 pub const NIGHT_AGAIN: &str = "anabranch_night_drift_again";
 pub const NIGHT_SECONDS: &str = "anabranch_night_seconds";
+pub const NIGHT_WINDOWS: &str = "anabranch_night_windows";
 pub const WATCH_KEYS: &str = "anabranch_watch_keys_total";
 pub const WATCH_DRIFT: &str = "anabranch_watch_drift_total";
 pub const WATCH_SKIPPED: &str = "anabranch_watch_skipped_changes_total";
@@ -72,6 +73,10 @@ fn describe_nights() {
     describe_gauge!(NIGHT_LEFT, "Of these, rows that are wrong still, by store");
     describe_gauge!(NIGHT_AGAIN, "Of these, rows that the night before found too, by store");
     describe_gauge!(NIGHT_SECONDS, Unit::Seconds, "Time that the last night took, by store");
+    describe_gauge!(
+        NIGHT_WINDOWS,
+        "Windows of the schedule in which the night under way, or the last one, was worked on"
+    );
     describe_counter!(
         WATCH_KEYS,
         "Changed source rows that were looked at again, by store, source, seconds after the change, and verdict"

@@ -28,7 +28,8 @@ const REPLICA_LAG_SECONDS: NonZeroU64 = NonZeroU64::new(10).expect("not zero");
 /// Live changes come first.
 const LANE_LAG_MS: NonZeroU64 = NonZeroU64::new(2_000).expect("not zero");
 /// Long enough for any night; a window is what an installation has.
-const WINDOW_HOURS: NonZeroU64 = NonZeroU64::new(24).expect("not zero");
+const WINDOW_HOURS: f64 = 24.0;
+const WINDOW_HOURS_MAX: f64 = 24.0 * 366.0;
 /// Off: what it costs beside a full load has not been measured.
 const WATCH_KEYS_A_SECOND: usize = 0;
 /// What waits is kept in memory.
@@ -44,7 +45,7 @@ const SIGNING_KEY_MIN_BYTES: usize = 16;
 pub(super) struct Reconcile {
     schedule: Option<String>,
     time_zone: Option<String>,
-    window_hours: Option<NonZeroU64>,
+    window_hours: Option<f64>,
     mode: Option<Mode>,
     memory_bytes: Option<NonZeroUsize>,
     gate_keys: Option<u64>,
@@ -113,12 +114,7 @@ fn watch(keys: Option<usize>, after: Option<Vec<u64>>, problems: &mut Problems) 
     super::WatchConfig { keys_a_second, after: after.into_iter().map(Duration::from_secs).collect() }
 }
 
-fn schedule(
-    text: &str,
-    zone: Option<&str>,
-    window_hours: NonZeroU64,
-    problems: &mut Problems,
-) -> Option<Schedule> {
+fn schedule(text: &str, zone: Option<&str>, window_hours: f64, problems: &mut Problems) -> Option<Schedule> {
     let zone = zone.unwrap_or("UTC");
     let cron = Cron::from_str(text);
     let time_zone = TimeZone::get(zone);
@@ -129,6 +125,12 @@ fn schedule(
     if time_zone.is_err() {
         problems.add("reconcile.time_zone", format!("`{zone}`"), "a name such as Asia/Shanghai or UTC");
     }
-    let window = Duration::from_secs(window_hours.get().saturating_mul(3600));
+    // One that is no number is not above 0 either.
+    let is_window = window_hours > 0.0 && window_hours <= WINDOW_HOURS_MAX;
+    if !is_window {
+        problems.add("reconcile.window_hours", window_hours.to_string(), "above 0, such as 4 or 0.5");
+        return None;
+    }
+    let window = Duration::from_secs_f64(window_hours * 3600.0);
     Some(Schedule { cron: cron.ok()?, time_zone: time_zone.ok()?, window })
 }

@@ -125,7 +125,7 @@ async fn now(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
             print(&report, arguments.json);
             Ok(exit(report.verdict))
         }
-        Ended::Paused { id } => {
+        Ended::Paused { id, .. } => {
             eprintln!("night {id} is cut off; the same command goes on with it");
             Ok(Exit::Transient)
         }
@@ -251,8 +251,12 @@ async fn status(wiring: &Wiring, json: bool) -> Result<Exit, Fault> {
                     store.rows_source
                 )
             });
+            let windows = match night.windows {
+                0 | 1 => String::new(),
+                windows => format!(", worked on in {windows} windows"),
+            };
             _ = output::line(&format!(
-                "under way: {}, {} stores are through, now {now}",
+                "under way: {}{windows}, {} stores are through, now {now}",
                 night.id,
                 night.done.len()
             ));

@@ -55,6 +55,11 @@ struct State {
     order: Order,
     /// What was compared by what: a night goes on only under the same.
     layout: String,
+    /// Windows of the schedule in which it was worked on, and when the last of them began.
+    #[serde(default)]
+    windows: u32,
+    #[serde(default)]
+    window_began_at_ms: Option<u64>,
     /// Stores that are through.
     done: Vec<StoreReport>,
     current: Option<StoreState>,
@@ -67,6 +72,7 @@ pub enum Ended {
     /// It goes on when it is begun again.
     Paused {
         id: String,
+        windows: u32,
     },
 }
 
@@ -77,11 +83,16 @@ pub async fn run_now(wiring: &Wiring, order: &Order, cancel: &CancellationToken)
         return Err(Fault::new(Code::ReconcileRefused, "reconcile", "another process is at a night")
             .needs("its end: `anabranch reconcile status` shows how far it is"));
     };
-    while_held(lease?, run(wiring, order, cancel)).await
+    while_held(lease?, run(wiring, order, None, cancel)).await
 }
 
-/// Goes on with a night that was cut off, or begins one.
-async fn run(wiring: &Wiring, order: &Order, cancel: &CancellationToken) -> Result<Ended, Fault> {
+/// Goes on with a night that was cut off, or begins one, in a window of the schedule that began then, if in any.
+async fn run(
+    wiring: &Wiring,
+    order: &Order,
+    window_began_at_ms: Option<u64>,
+    cancel: &CancellationToken,
+) -> Result<Ended, Fault> {
     let (log, history) = (wiring.log().await?, wiring.history()?);
     let stores = stores::names(wiring, order)?;
     let mark = log.read(NIGHT).await?;
@@ -94,6 +105,12 @@ async fn run(wiring: &Wiring, order: &Order, cancel: &CancellationToken) -> Resu
     };
     let settings = settings(wiring, order);
     let mut reached = Reached { log, mark, state };
+    if window_began_at_ms.is_some() && reached.state.window_began_at_ms != window_began_at_ms {
+        reached.state.window_began_at_ms = window_began_at_ms;
+        reached.state.windows += 1;
+        gauge!(names::NIGHT_WINDOWS).set(f64::from(reached.state.windows));
+        reached.raise().await?;
+    }
     for store in &stores {
         if reached.state.done.iter().any(|done| done.store == *store) {
             continue;
@@ -102,7 +119,7 @@ async fn run(wiring: &Wiring, order: &Order, cancel: &CancellationToken) -> Resu
         let mut of_store = of_store.unwrap_or_else(|| StoreState::new(store, rand::random()));
         stores::night(wiring, &settings, &mut of_store, &mut reached, cancel).await?;
         if cancel.is_cancelled() {
-            return Ok(Ended::Paused { id: reached.state.id });
+            return Ok(Ended::Paused { id: reached.state.id, windows: reached.state.windows });
         }
         let outcome = of_store.report.outcome().name();
         tracing::info!(night = reached.state.id, store, outcome, "a store is through");
@@ -182,6 +199,8 @@ fn begun(order: &Order, layout: String) -> State {
         begun_at_ms: now,
         order: order.clone(),
         layout,
+        windows: 0,
+        window_began_at_ms: None,
         done: Vec::new(),
         current: None,
     }
@@ -268,6 +287,8 @@ pub fn tell(report: &NightReport) {
 pub struct Underway {
     pub id: String,
     pub begun_at_ms: u64,
+    /// Of the schedule, in which it was worked on.
+    pub windows: u32,
     pub done: Vec<StoreReport>,
     pub current: Option<StoreReport>,
     /// Of the current store, from 0 to 1.
@@ -279,8 +300,8 @@ pub async fn underway(wiring: &Wiring) -> Result<Option<Underway>, Fault> {
     let mark = wiring.log().await?.read(NIGHT).await?;
     let Some(Ok(state)) = read(&mark) else { return Ok(None) };
     let share = state.current.as_ref().map_or(0.0, StoreState::share);
-    let State { id, begun_at_ms, done, current, .. } = state;
-    Ok(Some(Underway { id, begun_at_ms, done, current: current.map(|state| state.report), share }))
+    let State { id, begun_at_ms, windows, done, current, .. } = state;
+    Ok(Some(Underway { id, begun_at_ms, windows, done, current: current.map(|state| state.report), share }))
 }
 
 /// The past night of this id, or the newest, with the one before it.

@@ -1,6 +1,7 @@
 //! When nights begin: in the daemon, by a pattern of cron in a time zone, in one process of all.
 //!
-//! A night that is not through when its window ends is paused, and goes on in the next window. One that was due while
+//! A night that is not through when its window ends is paused, and goes on in the next window; from the third one on
+//! that is told as an error, since rows are looked at less often than somebody thinks. One that was due while
 //! no daemon ran begins when one does, if its window is still open.
 
 use std::time::Duration;
@@ -19,6 +20,8 @@ use crate::wiring::Wiring;
 
 /// The wall clock may be set while a night is waited for: it is looked at so often.
 const LOOK: Duration = Duration::from_secs(30);
+/// A night that needs so many windows has a window that is too short.
+const WINDOWS_MAX: u32 = 3;
 
 /// Starts what begins nights, if there is a schedule.
 pub fn spawn_nights(supervisor: &mut Supervisor, wiring: &Wiring) {
@@ -45,7 +48,7 @@ async fn nights(
         }
         tokio::select! {
             () = cancel.cancelled() => return Ok(()),
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(LOOK.min(next_in(schedule))) => {}
         }
     }
 }
@@ -81,7 +84,8 @@ async fn in_window(
     ended_at_ms: u64,
     cancel: &CancellationToken,
 ) -> Result<u64, Fault> {
-    let Some(left) = open_for(schedule, ended_at_ms, wall_clock::now_ms())? else { return Ok(ended_at_ms) };
+    let open = open_for(schedule, ended_at_ms, wall_clock::now_ms())?;
+    let Some(Window { began_at_ms, left }) = open else { return Ok(ended_at_ms) };
     let window = cancel.child_token();
     let closing = async {
         tokio::time::sleep(left).await;
@@ -90,7 +94,7 @@ async fn in_window(
     };
     let order = Order::default();
     let night = tokio::select! {
-        night = run(wiring, &order, &window) => night?,
+        night = run(wiring, &order, Some(began_at_ms), &window) => night?,
         () = closing => unreachable!("it never ends"),
     };
     match night {
@@ -98,9 +102,21 @@ async fn in_window(
             tracing::info!(night = report.id, verdict = report.verdict.name(), "the night is over");
             Ok(report.ended_at_ms)
         }
-        Ended::Paused { id } => {
-            if !cancel.is_cancelled() {
-                tracing::warn!(night = id, "the window has ended: the night goes on in the next one");
+        Ended::Paused { id, windows } => {
+            match windows {
+                _ if cancel.is_cancelled() => {}
+                0..WINDOWS_MAX => {
+                    tracing::warn!(
+                        night = id,
+                        windows,
+                        "the window has ended: the night goes on in the next one"
+                    );
+                }
+                _ => {
+                    let needed =
+                        "a longer window (reconcile.window_hours), or a higher reconcile.rows_per_second";
+                    tracing::error!(night = id, windows, needed, "the window is too short for a night");
+                }
             }
             // Nothing more in this window.
             Ok(wall_clock::now_ms())
@@ -108,8 +124,22 @@ async fn in_window(
     }
 }
 
-/// For how long the window is open in which a night is due that has not ended yet.
-fn open_for(schedule: &Schedule, ended_at_ms: u64, now_ms: u64) -> Result<Option<Duration>, Fault> {
+/// A window that is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Window {
+    began_at_ms: u64,
+    left: Duration,
+}
+
+/// Until the next night is due.
+fn next_in(schedule: &Schedule) -> Duration {
+    let now = Zoned::now().with_time_zone(schedule.time_zone.clone());
+    let due = schedule.cron.find_next_occurrence(&now, false).ok();
+    due.and_then(|due: Zoned| Duration::try_from(now.duration_until(&due)).ok()).unwrap_or(LOOK)
+}
+
+/// The window that is open, in which a night is due that has not ended yet.
+fn open_for(schedule: &Schedule, ended_at_ms: u64, now_ms: u64) -> Result<Option<Window>, Fault> {
     let broken = |error: String| Fault::new(Code::Internal, "reconcile.schedule", error);
     let now = Timestamp::from_millisecond(i64::try_from(now_ms).unwrap_or(i64::MAX));
     let now = now.map_err(|error| broken(error.to_string()))?.to_zoned(schedule.time_zone.clone());
@@ -119,7 +149,8 @@ fn open_for(schedule: &Schedule, ended_at_ms: u64, now_ms: u64) -> Result<Option
     let due_ms = u64::try_from(due.timestamp().as_millisecond()).unwrap_or(0);
     let closes_ms = due_ms.saturating_add(u64::try_from(schedule.window.as_millis()).unwrap_or(u64::MAX));
     let is_open = ended_at_ms < due_ms && now_ms < closes_ms;
-    Ok(is_open.then(|| Duration::from_millis(closes_ms - now_ms)))
+    let left = Duration::from_millis(closes_ms.saturating_sub(now_ms));
+    Ok(is_open.then_some(Window { began_at_ms: due_ms, left }))
 }
 
 #[cfg(test)]
@@ -144,7 +175,7 @@ mod tests {
     fn a_night_is_due_in_its_window_of_its_time_zone_and_once() {
         let schedule = schedule("30 2 * * *", "Asia/Shanghai", 4);
         let open = |ended: &str, now: &str| {
-            open_for(&schedule, ms(ended), ms(now)).unwrap().map(|left| left.as_secs())
+            open_for(&schedule, ms(ended), ms(now)).unwrap().map(|window| window.left.as_secs())
         };
         // Half past two in Shanghai is 18:30 UTC of the day before.
         assert_eq!(open("2026-11-20T19:00:00Z", "2026-11-21T18:29:59Z"), None);
