@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use anabranch_connectors::mysql::target::{MysqlLane, MysqlMapping};
-use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
-use anabranch_pipeline::ports::{LaneStore, MappingStore};
+use anabranch_pipeline::deliver::{Cell, Flush, LaneId, Progress, Replacement};
+use anabranch_pipeline::ports::{LaneStore, MappingStore, Outbox};
 use anabranch_pipeline::projections::Defects;
 use anabranch_schemas::change::{Action, Change, Entity, Row, TableIdentity, Value};
 use anabranch_schemas::serial::StoredCode;
@@ -152,6 +152,41 @@ async fn an_older_change_neither_removes_nor_restores_a_mapping_row() {
     let progress = apply(&mut lane, progress, vec![insert(12, b"5")]).await;
     apply(&mut lane, progress, vec![(11, 0, Action::Withdraw)]).await;
     assert_eq!(rows(&place).await.len(), 1, "what came after the withdrawal stays");
+}
+
+/// A hand's row, which no device has: noted, it would be no entry of the outbox, and its drain would stop for good.
+#[tokio::test]
+async fn what_is_no_code_is_removed_and_not_noted_in_the_outbox() {
+    let place = Place { mapping_tables: TABLES, is_cached: true, ..Place::new().await };
+    place.target("target-a").setup().await.unwrap();
+    let outbox = place.target("target-a").outbox("serials").unwrap();
+    let (mut lane, mut progress) = lane(&place).await;
+    let of = shard(0).shard;
+    for is_refreshed in [true, false] {
+        let at = progress.revision * 10 + 5;
+        progress =
+            apply(&mut lane, progress, vec![(at, 0, Action::Insert { after: boxed(7, b"BOX-7") })]).await;
+        let table = format!("serial_code_{}_other.mapping_000", place.prefix);
+        let plant = format!(
+            "INSERT INTO {table} (value, shard_id, uuid, kind, lsn) VALUES ('', {}, '7', 1, 1)",
+            of.as_u64()
+        );
+        place.admin().await.query_drop(plant).await.unwrap();
+        let mut flush = Flush::new(progress.clone());
+        flush.progress.revision += 1;
+        if is_refreshed {
+            let rows = [(of, Cell::Bytes(b"7".as_slice().into()))].into();
+            flush.replacement = Some(Replacement { mark: lsn(at + 1), column: 1, rows });
+        } else {
+            flush.withdraw(of, lsn(at + 1));
+        }
+        lane.commit(&flush).await.unwrap();
+        progress = flush.progress;
+        assert!(rows(&place).await.is_empty(), "both are gone");
+        let pending = outbox.pending(100).await.unwrap();
+        let codes: Vec<_> = pending.iter().flat_map(|row| &row.codes).collect();
+        assert!(codes.contains(&&StoredCode::exact(b"BOX-7").unwrap()), "{codes:?}");
+    }
 }
 
 /// A handshake costs ten times what an answer does.

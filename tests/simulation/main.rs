@@ -9,6 +9,7 @@ mod daemon;
 mod drain;
 mod epochs;
 mod feeds;
+mod loads;
 mod nights;
 mod refresh;
 mod replay;

@@ -1,0 +1,192 @@
+//! A lane that begins at the stream's end and reads its tables: what lies before that end is in no message that it takes,
+//! so a chunk that is older is no word of it.
+
+#![expect(clippy::unwrap_used, reason = "the whole file is a test")]
+
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anabranch_connectors::memory::{
+    Group, Keeping, MemoryLog, MemoryReading, MemorySource, MemoryTarget, ScriptedRow, Weather,
+};
+use anabranch_pipeline::deliver::{
+    self, Cell, Condition, Flush, Lane, LaneId, Mutation, MutationAction, Progress, Refresh, Scope,
+};
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::ports::{
+    Chunk, ChunkKey, Entry, LaneStore, Located, Log, LogWriter, Place, Pressure, RowSource, SourceConnector,
+};
+use anabranch_schemas::change::{Action, Change, Entity, TableIdentity, Value};
+use anabranch_schemas::envelope::Envelope;
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
+use anabranch_schemas::shard::ShardId;
+use anabranch_schemas::timeline::Timeline;
+use bytes::Bytes;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{script, stage};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A source whose first chunk is an older one, as a snapshot is while an acknowledgement is waited for.
+struct Behind {
+    source: MemorySource,
+    old: Mutex<Option<Chunk>>,
+}
+
+impl SourceConnector for Behind {
+    type Source = MemoryReading;
+
+    async fn check(&self) -> Vec<Fault> {
+        self.source.check().await
+    }
+
+    async fn open(&self, entry: Entry, latest: &Timeline, seat: u32) -> Result<MemoryReading, Fault> {
+        self.source.open(entry, latest, seat).await
+    }
+
+    async fn locate(&self, place: Place, epoch: u16) -> Result<Located, Fault> {
+        self.source.locate(place, epoch).await
+    }
+
+    async fn shards(&self) -> Result<Vec<ShardId>, Fault> {
+        self.source.shards().await
+    }
+
+    async fn head(&self) -> Result<Lsn, Fault> {
+        self.source.head().await
+    }
+}
+
+impl RowSource for Behind {
+    async fn tables(&self) -> Result<Vec<TableIdentity<'static>>, Fault> {
+        self.source.tables().await
+    }
+
+    async fn pressure(&self) -> Result<Pressure, Fault> {
+        self.source.pressure().await
+    }
+
+    async fn replication_end(&self) -> Result<String, Fault> {
+        self.source.replication_end().await
+    }
+
+    async fn has_replicated(&self, end: &str) -> Result<bool, Fault> {
+        self.source.has_replicated(end).await
+    }
+
+    async fn chunk(
+        &self,
+        table: &TableIdentity<'static>,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        epoch: u16,
+    ) -> Result<Chunk, Fault> {
+        let old = self.old.lock().unwrap().take();
+        match old {
+            Some(old) => Ok(old),
+            None => self.source.chunk(table, after, rows, epoch).await,
+        }
+    }
+
+    async fn matching(
+        &self,
+        table: &TableIdentity<'static>,
+        condition: &Condition,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        epoch: u16,
+    ) -> Result<Chunk, Fault> {
+        self.source.matching(table, condition, after, rows, epoch).await
+    }
+
+    async fn rows(&self, table: &TableIdentity<'static>, keys: &[Cell], epoch: u16) -> Result<Chunk, Fault> {
+        self.source.rows(table, keys, epoch).await
+    }
+}
+
+fn insert(user: u64) -> Group {
+    let day = Value::Date { year: 1990, month: 1, day: 3 };
+    let after = Some(vec![Value::UInt(user), day]);
+    Group::Rows(vec![vec![ScriptedRow { table: script::table(0), before: None, after }]])
+}
+
+fn project(change: &Change<'_, '_>, flush: &mut Flush) {
+    let Action::Insert { after } = &change.action else { panic!("{:?}", change.action) };
+    let Value::UInt(user) = after[0] else { panic!("{after:?}") };
+    flush.push(Mutation {
+        table: 0,
+        shard: change.table.shard,
+        key: [Cell::UInt(user)].into(),
+        lsn: change.lsn,
+        action: MutationAction::Upsert([].into()),
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_that_begins_at_the_streams_end_takes_no_chunk_from_before_it() {
+    let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
+    let end = async || {
+        let head = source.head().await.unwrap();
+        // It may say a place that lies further back.
+        Located { position: head, ..source.locate(Place::Lsn(head), FIRST_EPOCH).await.unwrap() }
+    };
+    source.commit(insert(1));
+    let begun = end().await;
+    let rows = NonZeroUsize::new(100).unwrap();
+    let old = source.chunk(&script::table(0), None, rows, FIRST_EPOCH).await.unwrap();
+    // What the lane would need next is gone from the binlog, and in no message either.
+    source.rotate();
+    source.commit(insert(2));
+    let missed = source.head().await.unwrap();
+    source.rotate();
+    source.commit(Group::Rows(Vec::new()));
+    source.purge([]);
+    let Located { position, resume, server } = end().await;
+    let envelope = Envelope { previous: missed, position, resume, server, ..Envelope::default() };
+    let mut writer = log.writer("source-0", None).await.unwrap();
+    writer.append(envelope, Bytes::new()).await.unwrap();
+    writer.acknowledged().await.unwrap();
+    assert!(old.mark < missed && missed < position);
+
+    let id = LaneId { projection: "p".into(), target: "t".into(), source: "source-0".into(), lane: 0 };
+    let target = MemoryTarget::new(Weather::calm(), Keeping::Rows);
+    let mut store = target.lane(id.clone(), Arc::new([0].into()));
+    let progress = Progress {
+        revision: 1,
+        position: begun.position,
+        highest_position: begun.position,
+        highest_change: begun.position,
+        resume: begun.resume,
+        server: begun.server,
+        refresh: Some(Refresh::new(Scope::Source)),
+        ..Progress::default()
+    };
+    store.commit(&Flush::new(progress)).await.unwrap();
+    let (limits, behind) = (stage::limits(1024, 10, PATIENCE), Behind { source, old: Mutex::new(Some(old)) });
+    let lane = Lane {
+        id: &id,
+        log: &log,
+        source: &behind,
+        seat: 1,
+        start: &Entry::Earliest,
+        entity: Entity::User,
+        source_column: 0,
+        feeds: &Arc::new(Semaphore::new(1)),
+        limits: &limits,
+    };
+    let (applied, cancel) = (watch::Sender::new(Lsn::ZERO), CancellationToken::new());
+    let through = async {
+        tokio::time::sleep(PATIENCE).await;
+        cancel.cancel();
+    };
+    let running = deliver::run(lane, &mut store, project, &applied, &cancel);
+    let (ended, ()) = tokio::join!(running, through);
+    ended.unwrap();
+    assert_eq!(target.progress("source-0")[&id].refresh, None, "it is through");
+    assert!(behind.old.lock().unwrap().is_none(), "the old chunk was read");
+    let users: Vec<_> = target.rows().into_keys().map(|(_, _, key)| key[0].clone()).collect();
+    assert_eq!(users, [Cell::UInt(1), Cell::UInt(2)]);
+}
