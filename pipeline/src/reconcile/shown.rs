@@ -84,7 +84,7 @@ mod tests {
     use std::num::NonZeroUsize;
 
     use super::*;
-    use crate::deliver::Cell;
+    use crate::deliver::{Cell, Condition};
     use crate::error::Fault;
     use crate::ports::{Chunk, ChunkKey, Pressure};
 
@@ -103,6 +103,25 @@ mod tests {
         async fn chunk(
             &self,
             _: &TableIdentity<'static>,
+            _: Option<&ChunkKey>,
+            _: NonZeroUsize,
+            _: u16,
+        ) -> Result<Chunk, Fault> {
+            unreachable!("nobody asks")
+        }
+
+        async fn replication_end(&self) -> Result<String, Fault> {
+            unreachable!("nobody asks")
+        }
+
+        async fn has_replicated(&self, _: &str) -> Result<bool, Fault> {
+            unreachable!("nobody asks")
+        }
+
+        async fn matching(
+            &self,
+            _: &TableIdentity<'static>,
+            _: &Condition,
             _: Option<&ChunkKey>,
             _: NonZeroUsize,
             _: u16,
