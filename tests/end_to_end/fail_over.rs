@@ -13,7 +13,7 @@ use anabranch_tests::{Ground, Installation, PATIENCE, Plan, blocking, seed, unti
 use crate::STANDARD;
 use crate::faults::{expect_stopped, insert, until_derived};
 
-static REPLICATED: Ground = Ground::of(|| {
+pub static REPLICATED: Ground = Ground::of(|| {
     vec![
         ServerSpec::mariadb_source("source-a"),
         ServerSpec::mariadb_source("source-b"),
@@ -23,7 +23,7 @@ static REPLICATED: Ground = Ground::of(|| {
 });
 
 /// A replica of `source-a`.
-async fn standby(installation: &Installation<'_>, name: &str) -> Arc<Server> {
+pub async fn standby(installation: &Installation<'_>, name: &str) -> Arc<Server> {
     let stack = installation.stack();
     // Of one domain with the source, which is the first server of the stack.
     let spec = ServerSpec::mariadb_source(name).flag("--gtid-domain-id=1");
@@ -52,7 +52,7 @@ async fn promote(installation: &Installation<'_>, standby: &str, source: &str) {
 }
 
 /// Waits until a replica has all of a server.
-async fn catch_up(installation: &Installation<'_>, standby: &str, source: &str) {
+pub async fn catch_up(installation: &Installation<'_>, standby: &str, source: &str) {
     let end: Option<String> =
         installation.admin(source).await.first("read the end", "SELECT @@gtid_binlog_pos").await.unwrap();
     let end = end.expect("it has a binlog");

@@ -15,6 +15,7 @@ mod large;
 mod log_damage;
 mod log_full;
 mod lookup;
+mod night_faults;
 mod nights;
 mod operator;
 mod past;

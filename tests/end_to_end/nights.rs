@@ -22,19 +22,19 @@ async fn filled(rows: u64) -> (Installation<'static>, Vec<Workload>, Daemon) {
     (installation, workloads, daemon)
 }
 
-async fn night(installation: &Installation<'_>, arguments: &[&str]) -> (Finished, Json) {
+pub async fn night(installation: &Installation<'_>, arguments: &[&str]) -> (Finished, Json) {
     let night = installation.command(&[&["reconcile", "--now", "--json"], arguments].concat()).await;
     let report = serde_json::from_str(&night.stdout).unwrap_or(Json::Null);
     assert!(!report.is_null(), "{night:?}");
     (night, report)
 }
 
-fn store<'r>(report: &'r Json, name: &str) -> &'r Json {
+pub fn store<'r>(report: &'r Json, name: &str) -> &'r Json {
     let stores = report["stores"].as_array().unwrap();
     stores.iter().find(|store| store["store"] == name).unwrap_or_else(|| panic!("{report}"))
 }
 
-fn drift(store: &Json) -> u64 {
+pub fn drift(store: &Json) -> u64 {
     let kinds = ["missing", "stale", "orphan", "wrong_partition", "in_two_partitions", "lasting"];
     kinds.iter().filter_map(|kind| store["verdicts"][kind].as_u64()).sum()
 }

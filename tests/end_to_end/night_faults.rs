@@ -1,0 +1,255 @@
+//! What may be wrong around a night: a target that was set back, progress that runs ahead, a replica that is old, a window
+//! that is too short, a checkpoint that is none. Each ends in the right verdict and the right store.
+
+use std::time::Duration;
+
+use anabranch_demo::{Pace, Workload, WorkloadOptions};
+use anabranch_tests::{Daemon, Installation, Plan, seed, until};
+use serde_json::Value as Json;
+
+use crate::STANDARD;
+use crate::fail_over::{REPLICATED, catch_up, standby};
+use crate::nights::{drift, night, store};
+
+/// Users, streaming and up to date, with what is said of nights.
+async fn installed(
+    prepared: Installation<'static>,
+    reconcile: &str,
+) -> (Installation<'static>, Workload, Daemon) {
+    let mut installation = prepared;
+    let text = installation.configuration_text();
+    let text = text.replacen("[[sources]]", &format!("[reconcile]\n{reconcile}\n[[sources]]"), 1);
+    installation.write_configuration_text(&text);
+    installation.command(&["setup"]).await.expect_success();
+    let daemon = installation.run();
+    let mut workload = installation.workload(WorkloadOptions::new(seed("faults of the night")));
+    workload.insert_rows(1_000).await.unwrap();
+    installation.expect_equal().await;
+    (installation, workload, daemon)
+}
+
+async fn small(reconcile: &str) -> (Installation<'static>, Workload, Daemon) {
+    installed(Installation::prepare(STANDARD.turn().await, &Plan::small()).await, reconcile).await
+}
+
+/// Derived tables with rows, and the lanes' progress.
+async fn tables(installation: &Installation<'_>) -> Vec<String> {
+    let rows = installation.derived_where("birthday\\_%", "birthday", "1").await;
+    let mut tables: Vec<String> = rows.into_iter().map(|(table, _)| table).collect();
+    tables.sort();
+    tables.dedup();
+    tables.push("anabranch.progress".to_owned());
+    tables
+}
+
+fn kept(table: &str) -> String {
+    format!("kept.{}", table.replace('.', "_"))
+}
+
+async fn back_up(installation: &Installation<'_>) {
+    let copies = tables(installation).await.into_iter().map(|table| {
+        let kept = kept(&table);
+        format!("CREATE TABLE {kept} LIKE {table}; INSERT INTO {kept} SELECT * FROM {table};")
+    });
+    let copies: String = copies.collect();
+    installation
+        .execute("target", format!("DROP DATABASE IF EXISTS kept; CREATE DATABASE kept; {copies}"))
+        .await;
+}
+
+/// What was backed up stands again, and nothing else; without progress that stays where it is.
+async fn restore(installation: &Installation<'_>, has_progress: bool) {
+    let known =
+        "SELECT CONCAT('kept.', table_name) FROM information_schema.tables WHERE table_schema = 'kept'";
+    let known: Vec<String> = installation.admin("target").await.rows("list copies", known).await.unwrap();
+    let tables = tables(installation).await.into_iter();
+    let restored = tables.filter(|table| has_progress || !table.ends_with("progress")).map(|table| {
+        let kept = kept(&table);
+        // One without a copy was empty then.
+        let is_known = known.contains(&kept);
+        let copied =
+            if is_known { format!("INSERT INTO {table} SELECT * FROM {kept};") } else { String::new() };
+        format!("DELETE FROM {table}; {copied}")
+    });
+    let restored: String = restored.collect();
+    installation.execute("target", format!("START TRANSACTION; {restored} COMMIT")).await;
+}
+
+async fn wrong(installation: &Installation<'_>) -> u64 {
+    installation.compare().await.differences.total()
+}
+
+async fn expect_verdict(installation: &Installation<'_>, arguments: &[&str], verdict: &str) -> Json {
+    let (_, report) = night(installation, arguments).await;
+    assert_eq!(report["verdict"], verdict, "{report}");
+    report
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_is_restored_under_the_daemon_ends_equal_and_progress_that_runs_ahead_is_found_by_the_night()
+ {
+    let (installation, mut workload, mut daemon) = small("").await;
+    // Tables and progress of yesterday: the lanes begin there.
+    back_up(&installation).await;
+    workload.run_for(Pace::of(200), Duration::from_secs(1)).await.unwrap();
+    installation.expect_equal().await;
+    restore(&installation, true).await;
+    workload.insert_rows(10).await.unwrap();
+    until("the lanes have gone on from yesterday", async || wrong(&installation).await == 0).await;
+    expect_verdict(&installation, &[], "clean").await;
+
+    // Tables of yesterday under the progress of today, and one that is empty.
+    back_up(&installation).await;
+    workload.insert_rows(60).await.unwrap();
+    installation.expect_equal().await;
+    restore(&installation, false).await;
+    installation.execute("target", "TRUNCATE birthday_00.birthday_0103").await;
+    let lost = wrong(&installation).await;
+    assert!(lost > 60, "{lost}");
+    let report = expect_verdict(&installation, &[], "repaired").await;
+    let birthdays = store(&report, "birthday");
+    assert_eq!((drift(birthdays), birthdays["left"].as_u64()), (lost, Some(0)), "{birthdays}");
+    installation.expect_equal().await;
+
+    // A hand sets progress forward, or takes it away: that lane stops, and nothing is judged by what it has not done.
+    back_up(&installation).await;
+    for (damage, code) in [
+        (
+            "UPDATE anabranch.progress SET position = position + 16, revision = revision + 1",
+            "target-progress-corrupt",
+        ),
+        ("DELETE FROM anabranch.progress", "target-progress-lost"),
+    ] {
+        let of_lane = "projection = 'birthday' AND source = 'source-a' AND lane = 0";
+        installation.execute("target", format!("{damage} WHERE {of_lane}")).await;
+        workload.insert_rows(20).await.unwrap();
+        until("the lane says so", async || daemon.log_of_this_run().contains(&format!("[{code}]"))).await;
+        let report = expect_verdict(&installation, &[], "incomplete").await;
+        assert_eq!(
+            (drift(store(&report, "birthday")), &store(&report, "birthday")["repaired"]),
+            (0, &Json::from(0))
+        );
+        daemon.kill();
+        installation.free_leases().await;
+        let put_back =
+            format!("REPLACE INTO anabranch.progress SELECT * FROM kept.anabranch_progress WHERE {of_lane}");
+        installation.execute("target", put_back).await;
+        daemon = installation.run();
+        until("equal", async || wrong(&installation).await == 0).await;
+    }
+    expect_verdict(&installation, &[], "clean").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_old_or_empty_replica_says_is_no_word_against_the_stores() {
+    let mut installation = Installation::prepare(REPLICATED.turn().await, &Plan::small()).await;
+    let replica = standby(&installation, "night-replica").await;
+    let ca_file = installation.stack().ca_file().display().to_string();
+    let variables = installation.stack().env();
+    installation.environment_mut().extend(variables);
+    let of_source = "name = \"source-a\"\n";
+    let text = installation.configuration_text().replacen(
+        of_source,
+        &format!(
+            "{of_source}replica_url = \"${{ANABRANCH_NIGHT_REPLICA_URL}}\"\nreplica_ca_file = \"{ca_file}\"\n"
+        ),
+        1,
+    );
+    assert!(text.contains("replica_url"), "{text}");
+    installation.write_configuration_text(&text);
+    installation.command(&["setup"]).await.expect_success();
+    let _daemon = installation.run();
+    let mut workload = installation.workload(WorkloadOptions::new(seed("an old replica")));
+    workload.insert_rows(600).await.unwrap();
+    installation.expect_equal().await;
+    catch_up(&installation, "night-replica", "source-a").await;
+    expect_verdict(&installation, &[], "clean").await;
+
+    // It does not know of a row, and neither does the target any more: both say the same, and both are wrong.
+    installation.execute("night-replica", "STOP SLAVE").await;
+    let user = 77_000_001;
+    let insert = "INSERT INTO user_00.user_000 (user_id, user_name, birthday)";
+    installation.execute("source-a", format!("{insert} VALUES ({user}, 'x', '1990-01-03')")).await;
+    until("it has arrived", async || installation.derived(user).await.len() == 1).await;
+    let delete = format!("DELETE FROM birthday_00.birthday_0103 WHERE user_id = {user}");
+    installation.execute("target", delete).await;
+    let report = expect_verdict(&installation, &[], "incomplete").await;
+    assert!(report.to_string().contains("the replica of source source-a is behind"), "{report}");
+    assert_eq!(store(&report, "birthday")["repaired"], 0);
+
+    // It has all there is, and was emptied: what it lacks is looked for on the source itself.
+    let places = installation.audits[0].topology.places_of(0);
+    let empty: Vec<String> = places.map(|place| format!("DELETE FROM {}", place.name())).collect();
+    installation.execute("night-replica", format!("SET SESSION sql_log_bin = 0; {}", empty.join("; "))).await;
+    installation.execute("night-replica", "START SLAVE").await;
+    catch_up(&installation, "night-replica", "source-a").await;
+    let report = expect_verdict(&installation, &[], "repaired").await;
+    let birthdays = store(&report, "birthday");
+    assert_eq!((drift(birthdays), &birthdays["confirmed"]), (1, &Json::from(1)), "{birthdays}");
+    installation.expect_equal().await;
+    anabranch_tests::blocking(|| replica.stop()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_night_whose_window_is_too_short_is_paused_and_goes_on_and_the_third_time_somebody_is_told() {
+    let schedule = "schedule = \"*/6 * * * * *\"\nwindow_hours = 0.0008\nrows_per_second = 100\n";
+    let (mut installation, _, mut daemon) = small(schedule).await;
+    let status =
+        async || installation.command(&["reconcile", "status", "--json"]).await.expect_success().json();
+    until("it is told", async || daemon.log().contains("the window is too short for a night")).await;
+    assert!(
+        daemon.log().contains("the window has ended: the night goes on in the next one"),
+        "{}",
+        daemon.log()
+    );
+    assert!(daemon.metric("anabranch_night_windows", &[]).await >= 3.0);
+    let underway = status().await["underway"].clone();
+    assert!(underway["windows"].as_u64().unwrap() >= 3, "{underway}");
+    let shown = installation.command(&["reconcile", "status"]).await.expect_success().stdout;
+    assert!(shown.contains("windows"), "{shown}");
+    daemon.kill();
+    installation.free_leases().await;
+    installation.write_configuration();
+    let _daemon = installation.run_with(&["--role", "reader", "--role", "projector"], &[]);
+    let report = expect_verdict(&installation, &[], "clean").await;
+    assert_eq!(report["id"], underway["id"], "the same night");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_night_waits_for_a_busy_source_passes_its_gate_by_word_only_and_begins_again_without_its_checkpoint()
+ {
+    let (installation, _, _daemon) = small("running_threads = 12\ngate_keys = 5\n").await;
+    let busy = (0..16).map(|_| installation.execute("source-a", "DO SLEEP(6)"));
+    let (_, (ended, report)) = tokio::join!(futures::future::join_all(busy), night(&installation, &[]));
+    assert_eq!(report["verdict"], "clean", "{report}");
+    assert!(ended.stderr.contains("the night waits"), "{ended:?}");
+
+    let days = (1..=31).step_by(2).map(|day| format!("DELETE FROM birthday_00.birthday_01{day:02} LIMIT 2"));
+    installation.execute("target", days.collect::<Vec<_>>().join(";")).await;
+    let lost = wrong(&installation).await;
+    assert!(lost > 5, "{lost}");
+    let report = expect_verdict(&installation, &[], "failed").await;
+    let birthdays = store(&report, "birthday");
+    assert_eq!((&birthdays["is_gate_closed"], &birthdays["repaired"]), (&Json::from(true), &Json::from(0)));
+    assert_eq!(wrong(&installation).await, lost);
+    let report = expect_verdict(&installation, &["--open-gate"], "repaired").await;
+    assert_eq!(store(&report, "birthday")["confirmed"], lost, "{report}");
+    installation.expect_equal().await;
+
+    let lose = "DELETE FROM birthday_00.birthday_0105 ORDER BY user_id LIMIT 3";
+    installation.execute("target", lose).await;
+    let armed = [("ANABRANCH_FAILPOINT", "night-after-checkpoint")];
+    let mut cut_off = installation.start(&["reconcile", "--now"], &armed);
+    cut_off.until_failpoint("night-after-checkpoint").await;
+    cut_off.kill();
+    let marks = format!("{}_uuids", installation.configuration.name);
+    let marks = installation.jetstream().await.get_key_value(marks).await.unwrap();
+    let mark = marks.get("night").await.unwrap().expect("it has a checkpoint");
+    marks.put("night", mark.slice(..mark.len() - 20)).await.unwrap();
+    let (ended, report) = night(&installation, &[]).await;
+    assert_eq!(report["verdict"], if drift(store(&report, "birthday")) > 0 { "repaired" } else { "clean" });
+    assert!(ended.stderr.contains("cannot be read: it begins again"), "{ended:?}");
+    let birthdays = store(&report, "birthday");
+    assert_eq!(birthdays["tables"], 10, "all were read: {birthdays}");
+    installation.expect_equal().await;
+}
