@@ -3,9 +3,12 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anabranch_stack::Stack;
-use reqwest::{Client, Method};
+use backoff::ExponentialBackoffBuilder;
+use backoff::backoff::Backoff;
+use reqwest::{Client, Method, StatusCode};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
@@ -16,6 +19,8 @@ use crate::error::{DemoError, Result};
 
 /// Documents a page.
 const PAGE_DOCUMENTS: usize = 2_000;
+/// A node that has no room for a question for so long has no room for the demo.
+const BUSY_BUDGET: Duration = Duration::from_secs(60);
 
 /// How to reach one node. Cheap to clone; keeps its connections.
 #[derive(Clone)]
@@ -49,7 +54,7 @@ impl SearchServer {
         self.send(action, method, path, body).await
     }
 
-    /// As [`Self::ask`], with a body that is not one value.
+    /// As [`Self::ask`], with a body that is not one value. A node that is too busy for it (429) is asked again.
     pub async fn send(
         &self,
         action: &'static str,
@@ -57,17 +62,26 @@ impl SearchServer {
         path: &str,
         body: String,
     ) -> Result<Value> {
-        let request = self.client.request(method, format!("{}/{path}", self.admin_url));
-        let answer = request.header("Content-Type", "application/json").body(body).send().await;
-        // Without the address, which holds the password.
-        let failed = |error: reqwest::Error| self.failed(action, error.without_url().to_string());
-        let answer = answer.map_err(failed)?;
-        let status = answer.status();
-        let text = answer.text().await.map_err(failed)?;
-        if !status.is_success() {
-            return Err(self.failed(action, format!("{status}: {text}")));
+        let mut pauses = ExponentialBackoffBuilder::new().with_max_elapsed_time(Some(BUSY_BUDGET)).build();
+        loop {
+            let request = self.client.request(method.clone(), format!("{}/{path}", self.admin_url));
+            let answer = request.header("Content-Type", "application/json").body(body.clone()).send().await;
+            // Without the address, which holds the password.
+            let failed = |error: reqwest::Error| self.failed(action, error.without_url().to_string());
+            let answer = answer.map_err(failed)?;
+            let status = answer.status();
+            let text = answer.text().await.map_err(failed)?;
+            if status == StatusCode::TOO_MANY_REQUESTS
+                && let Some(pause) = pauses.next_backoff()
+            {
+                tokio::time::sleep(pause).await;
+                continue;
+            }
+            if !status.is_success() {
+                return Err(self.failed(action, format!("{status}: {text}")));
+            }
+            return serde_json::from_str(&text).map_err(|error| self.failed(action, error.to_string()));
         }
-        serde_json::from_str(&text).map_err(|error| self.failed(action, error.to_string()))
     }
 
     /// Every hit of a query, with version and source, as the index is now.

@@ -39,8 +39,6 @@ const DRAIN_MAX: Duration = Duration::from_secs(120);
 const NAME: &str = "demo";
 /// What applications show to the API.
 const TOKEN: &str = "token-of-the-demo";
-/// Half of what a stack's node has otherwise: the demo's documents are few.
-const SEARCH_HEAP_MIB: u32 = 256;
 /// A cached set lives a year, one without claims five minutes.
 const TIME_TO_LIVE: (Duration, Duration) = (Duration::from_secs(365 * 24 * 3600), Duration::from_secs(300));
 /// Drift is planted when everything is under way.
@@ -170,7 +168,7 @@ fn servers(arguments: &Arguments) -> Options {
     if arguments.devices > 0 {
         options = options.with(ServerSpec::redis("redis"));
         if !arguments.without_search {
-            options = options.with(ServerSpec::search("search").heap_mib(SEARCH_HEAP_MIB));
+            options = options.with(ServerSpec::search("search"));
         }
     }
     options
