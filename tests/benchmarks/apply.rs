@@ -3,18 +3,19 @@
 //!
 //! Both start with empty tables, have four connections to the same server, write the same rows and are as durable.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_connectors::mysql::target::MysqlTarget;
 use anabranch_connectors::nats::NatsLog;
 use anabranch_pipeline::config::Config;
-use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId};
+use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId, Shared};
 use anabranch_pipeline::ports::{LaneStore, READER_SEAT};
 use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
 use anabranch_schemas::change::Change;
 use anabranch_schemas::lsn::Lsn;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -98,7 +99,8 @@ pub async fn run_lanes<S: LaneStore + 'static>(
                 start: &source.start,
                 entity: projection.entity(),
                 source_column: projection.source_column(),
-                feeds: &Arc::new(Semaphore::new(1)),
+                lanes: NonZeroUsize::MIN,
+                shared: &Shared::new(1),
                 limits: &config.limits,
             };
             deliver::run(lane, &mut store, project, &sender, &cancel).await

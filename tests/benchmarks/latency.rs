@@ -33,39 +33,41 @@ const LARGE_EVERY: Duration = Duration::from_secs(2);
 const SAMPLE: u64 = 64;
 /// The last change must be visible by then.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Users that are there before have lower numbers.
+const OTHER_USERS: u64 = 1_000_000_000;
 /// Numbers of users that are made while measuring begin here.
-const NEW_USERS: u64 = 1_000_000_000;
-const LARGE_USERS: u64 = 2_000_000_000;
-const PROCESSES: [&str; 4] = ["daemon", "target", "broker", "source"];
+const NEW_USERS: u64 = 1_000_000_000_000;
+const LARGE_USERS: u64 = 2_000_000_000_000;
+pub const PROCESSES: [&str; 4] = ["daemon", "target", "broker", "source"];
 
 pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
     let _ = site.new_log("latency").await;
     site.installation.command(&["setup"]).await.expect_success();
     let daemon = site.installation.run();
     daemon.until_ready().await;
-    let count = scale.latency_seconds * CHANGES_A_SECOND;
-    let warm_up = WARM_UP.as_secs() * CHANGES_A_SECOND;
     let runs = u64::from(scale.rounds) + 1;
-    let users_a_table = (count + warm_up) * runs / u64::from(DATABASES * TABLES) + 1;
+    let users_a_table = (scale.latency_seconds + WARM_UP.as_secs()) * CHANGES_A_SECOND * runs
+        / u64::from(DATABASES * TABLES)
+        + 1;
     make_users(&site, users_a_table).await;
-    let watch = Watch::start(&site).await;
-    let mut load = Load { site: &site, daemon: &daemon, watch, users_a_table, count, numbers: 0 };
+    let mut load = Load::begin(&site, &daemon, users_a_table, scale).await;
     let mut uniform = Vec::new();
     for _ in 0..scale.rounds {
         uniform.push(load.run(false).await);
     }
     let mixed = load.run(true).await;
-    let (sampled, visible) = load.watch.finish().await;
+    let (sampled, visible) = load.finish().await;
     report.note(&format!("latency: {visible} of {sampled} sampled rows were there when first selected"));
     report.add(line("latency", &uniform, &PROCESSES, Some(BAR)));
     report.add(line("latency, 10,000-row transactions too", &[mixed], &PROCESSES, None));
 }
 
 /// What the runs share.
-struct Load<'s, 'g> {
+pub struct Load<'s, 'g> {
     site: &'s Site<'g>,
     daemon: &'s Daemon,
     watch: Watch,
+    /// Those who are changed; 0 = all changes make new users.
     users_a_table: u64,
     /// Changes a run, without those of its warm-up.
     count: u64,
@@ -101,8 +103,14 @@ fn insert(table: &str, first: u64, last: u64) -> String {
     )
 }
 
-impl Load<'_, '_> {
-    async fn run(&mut self, is_mixed: bool) -> Latencies {
+impl<'s, 'g> Load<'s, 'g> {
+    pub async fn begin(site: &'s Site<'g>, daemon: &'s Daemon, users_a_table: u64, scale: &Scale) -> Self {
+        let watch = Watch::start(site).await;
+        let count = scale.latency_seconds * CHANGES_A_SECOND;
+        Self { site, daemon, watch, users_a_table, count, numbers: 0 }
+    }
+
+    pub async fn run(&mut self, is_mixed: bool) -> Latencies {
         let endpoint =
             Endpoint::admin(self.site.installation.stack(), SOURCE).expect("a server of the stack");
         let warm_up = WARM_UP.as_secs() * CHANGES_A_SECOND;
@@ -124,6 +132,11 @@ impl Load<'_, '_> {
         let seen = users.iter().map(|(number, user)| (*number, visible[user])).collect();
         Latencies::of(&written, &seen)
     }
+
+    /// How many rows were selected, and how many of them were there.
+    pub async fn finish(self) -> (u64, u64) {
+        self.watch.finish().await
+    }
 }
 
 /// Each number changes a user of its own.
@@ -132,7 +145,7 @@ fn change(number: u64, users_a_table: u64) -> (u64, String) {
     let (place, turn) = (number % places, number / places);
     let table = format!("user_{:02}.user_{:03}", place / u64::from(TABLES), place % u64::from(TABLES));
     let day = format!("DATE '1950-01-01' + INTERVAL {} DAY", number * 104_729 % 20_000);
-    if turn % 2 == 0 {
+    if turn % 2 == 0 || users_a_table == 0 {
         let user_id = NEW_USERS + number;
         let sql = format!(
             "INSERT INTO {table} (user_id, user_name, birthday) VALUES ({user_id}, 'new-{number}', {day})"
@@ -236,7 +249,8 @@ async fn follow(
         while let Some(change) = changes.next().expect("it was made now") {
             let (Action::Insert { after } | Action::Update { after, .. }) = &change.action else { continue };
             let Some(Value::UInt(user_id)) = after.first() else { continue };
-            if *user_id >= LARGE_USERS || seen.insert(*user_id, now).is_some() {
+            let is_measured = *user_id < OTHER_USERS || (NEW_USERS..LARGE_USERS).contains(user_id);
+            if !is_measured || seen.insert(*user_id, now).is_some() {
                 continue;
             }
             count += 1;

@@ -137,6 +137,27 @@ fn record(histogram: &mut Histogram<u64>, latency: Duration) {
     histogram.record(latency.as_micros() as u64).expect("it grows");
 }
 
+/// Quantiles with something beside the changes, against those without it.
+pub fn beside(
+    figure: &'static str,
+    with: &[Latencies],
+    without: &[Latencies],
+    processes: &[&str],
+    most: f64,
+) -> Line {
+    let [with, without] = [with, without].map(|runs| line(figure, runs, processes, None));
+    let p99 = |line: &Line| line.detail["p99_ms"].as_f64().unwrap_or(f64::NAN);
+    let ratio = p99(&with) / p99(&without);
+    Line {
+        limit: format!("without: {}", without.measured),
+        ratio: format!("{ratio:.1} ×"),
+        bar: format!("p99 ≤ {most} ×"),
+        passes: Some(ratio <= most),
+        detail: json!({ "ratio": ratio, "with": with.detail, "without": without.detail }),
+        ..with
+    }
+}
+
 /// What is asked of quantiles, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Bar {
@@ -179,6 +200,6 @@ pub fn line(figure: &'static str, runs: &[Latencies], processes: &[&str], bar: O
         cpu: cpu.join(", "),
         bar: bar.map_or("-".to_owned(), text),
         passes: bar.map(passes),
-        detail: json!({ "runs": runs.iter().map(one).collect::<Vec<_>>() }),
+        detail: json!({ "p99_ms": p99, "runs": runs.iter().map(one).collect::<Vec<_>>() }),
     }
 }

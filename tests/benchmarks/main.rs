@@ -4,6 +4,7 @@
 //! ratios and CPU per row can be compared. `README.md` beside this file says how each figure is measured.
 
 mod apply;
+mod beside;
 mod by_hand;
 mod cache;
 mod capture;
@@ -13,11 +14,13 @@ mod devices;
 mod documents;
 mod findable;
 mod http;
+mod initial_load;
 mod latency;
 mod load;
 mod lookup;
 mod memory;
 mod meter;
+mod nights;
 mod reconcile;
 mod report;
 mod scan;
@@ -79,6 +82,14 @@ enum Figure {
     Findable,
     /// Both sides of a night's unit, read and compared, against the two streams of rows alone
     Reconcile,
+    /// CPU a row of units of half a million to four million users
+    Slope,
+    /// Memory of whole nights with 0, 1 and 100 % drift
+    Nights,
+    /// A full source without its binlogs into 366 tables, against bulk loads written by hand
+    Load,
+    /// Lag of live changes beside a load and beside a night, against the lag without
+    Beside,
     /// Most memory of the daemon: catching up, and with one very large transaction
     Memory,
 }
@@ -171,6 +182,21 @@ async fn main() {
     if wanted.has(Figure::Reconcile) {
         let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
         reconcile::measure(&mut site, &scale, &mut report).await;
+    }
+    if wanted.has(Figure::Slope) {
+        let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
+        nights::slope(&mut site, &scale, &mut report).await;
+    }
+    if wanted.has(Figure::Nights) {
+        let mut site = Site::of_users(GROUND.turn().await, LATENCY_LANES).await;
+        nights::memory(&mut site, &scale, &mut report).await;
+    }
+    if wanted.has(Figure::Load) {
+        let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
+        initial_load::measure(&mut site, &scale, &mut report).await;
+    }
+    if wanted.has(Figure::Beside) {
+        beside::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, &scale, &mut report).await;
     }
     if wanted.has(Figure::Latency) {
         latency::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, &scale, &mut report).await;

@@ -20,7 +20,7 @@ use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 
 use crate::contest::{Contest, Hand};
-use crate::meter::{Measured, Meter};
+use crate::meter::{Measured, Meter, resident_bytes_max};
 use crate::report::Report;
 use crate::site::{SOURCE, Site, TARGET};
 use crate::users::Users;
@@ -54,12 +54,11 @@ pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
         for round in 0..=scale.rounds {
             let (by_hand, rows) = by_hand(site, &config, &streams).await;
             assert_eq!(rows, 2 * data.rows, "both sides are whole");
-            let (product, resident) =
-                product(site, &sides, &unit, data.rows, scale.seed ^ u64::from(round)).await;
-            memory = memory.max(resident);
+            let product = product(site, &sides, &unit, Some(data.rows), scale.seed ^ u64::from(round)).await;
+            memory = memory.max(product.resident_bytes_max);
             if round > 0 {
                 hand.runs.push(by_hand);
-                products.push(product);
+                products.push(product.measured);
             }
         }
         report.note(&format!("reconcile: {} MB resident at most while scanning", memory / 1_000_000));
@@ -77,7 +76,7 @@ pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
 }
 
 /// As a night has them.
-async fn open(
+pub async fn open(
     config: &Config,
     entities: &[EntityConfig],
     is_audited: bool,
@@ -162,28 +161,33 @@ async fn by_hand(site: &Site<'_>, config: &Config, streams: &[Vec<String>; 2]) -
     (meter.stop(), rows)
 }
 
-/// How long it took, and the most memory of this process meanwhile.
-async fn product(
+/// One scan of a unit.
+pub struct Product {
+    pub measured: Measured,
+    /// Of both sides.
+    pub rows: u64,
+    /// The most of this process meanwhile.
+    pub resident_bytes_max: u64,
+}
+
+/// Reads and compares a unit, of which both sides are equal, and have so many rows if that is known.
+pub async fn product(
     site: &Site<'_>,
     sides: &Sides<MysqlSource, MysqlRows>,
     unit: &Unit,
-    rows: u64,
+    rows: Option<u64>,
     seed: u64,
-) -> (Measured, u64) {
+) -> Product {
     // From now on the mark of the most resident memory counts anew.
     std::fs::write("/proc/self/clear_refs", "5").expect("a process may reset its own mark");
     let meter = Meter::start(&[site.pid(SOURCE), site.pid(TARGET)]);
     let scanned =
         sides.scan(unit, seed, MEMORY_BYTES, &Pace::unbounded()).await.expect("both sides can be read");
     let measured = meter.stop();
-    assert_eq!((scanned.rows_source, scanned.rows_derived), (rows, rows), "both sides were read");
+    let wanted = rows.unwrap_or(scanned.rows_source);
+    assert_eq!((scanned.rows_source, scanned.rows_derived), (wanted, wanted), "both sides were read");
     assert!(scanned.candidates.iter().all(|found| found.windows(1).next().is_none()), "both sides are equal");
-    (measured, resident_bytes_max())
-}
-
-fn resident_bytes_max() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("it has this line");
-    let kilobytes = line.split_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok());
-    kilobytes.expect("a number of kB") * 1024
+    let rows = scanned.rows_source + scanned.rows_derived;
+    let resident_bytes_max = resident_bytes_max(std::process::id()).expect("this process runs");
+    Product { measured, rows, resident_bytes_max }
 }
