@@ -186,12 +186,11 @@ pub trait RowSource: Send + Sync {
         epoch: u16,
     ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
 
-    /// All rows of a table whose first field, as derived keys have it, is one of these; others may be among them. There
-    /// is no next chunk. None of the keys asks for the mark alone.
+    /// All rows whose first field, as derived keys have it, is one of the keys of their table, all at one mark; others
+    /// may be among them. There is no next chunk. Without tables it is the mark alone.
     fn rows(
         &self,
-        table: &TableIdentity<'static>,
-        keys: &[Cell],
+        keys: &[(TableIdentity<'static>, Vec<Cell>)],
         epoch: u16,
     ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
 }

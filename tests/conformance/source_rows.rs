@@ -122,8 +122,10 @@ async fn each_row_is_found_by_its_key(
         let table = table_of(source, name).await;
         let key = |bytes: &[u8]| [Cell::Bytes(bytes.into())];
         let exact = key(&serial::text(&row[0]).unwrap());
-        let chunk =
-            source.rows(&table, &exact, FIRST_EPOCH).await.unwrap_or_else(|fault| panic!("{name}: {fault}"));
+        let chunk = source
+            .rows(&[(table.clone(), exact.to_vec())], FIRST_EPOCH)
+            .await
+            .unwrap_or_else(|fault| panic!("{name}: {fault}"));
         let mut changes = v1::decode(&chunk.payload).unwrap();
         let mut found = Vec::new();
         while let Some(change) = changes.next().unwrap() {
@@ -131,7 +133,7 @@ async fn each_row_is_found_by_its_key(
             found.push(after.into_iter().map(Value::into_owned).collect::<Vec<_>>());
         }
         assert!(found.contains(row), "{name}: {exact:?}");
-        let foreign = source.rows(&table, &key(b"\xff\xfe\x81"), FIRST_EPOCH).await;
+        let foreign = source.rows(&[(table, key(b"\xff\xfe\x81").to_vec())], FIRST_EPOCH).await;
         assert_eq!(foreign.unwrap_or_else(|fault| panic!("{name}: {fault}")).rows, 0, "{name}");
     }
 }
@@ -163,7 +165,7 @@ async fn devices_with_keys_of_several_columns_are_read_as_from_the_binlog() {
         assert_eq!(by_chunks(&source, size).await, expected, "{size} rows a chunk");
     }
     let table = table_of(&source, "t0").await;
-    let fault = source.rows(&table, &[Cell::UInt(1)], FIRST_EPOCH).await.unwrap_err();
+    let fault = source.rows(&[(table, vec![Cell::UInt(1)])], FIRST_EPOCH).await.unwrap_err();
     assert_eq!(fault.code(), Code::SourceTableUnkeyed, "{fault}");
     assert!(fault.to_string().contains("column uuid"), "{fault}");
     let index = |number: usize| format!("ALTER TABLE $0.t{number} ADD KEY (uuid, a)");

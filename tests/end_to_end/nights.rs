@@ -12,7 +12,9 @@ use crate::STANDARD;
 
 /// An installation with users and devices, streaming, everything up to date.
 async fn filled(rows: u64) -> (Installation<'static>, Vec<Workload>, Daemon) {
-    let installation = Installation::set_up(STANDARD.turn().await, &Plan::both()).await;
+    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::both()).await;
+    let text = format!("{}\n[reconcile]\nlane_wait_seconds = 5\n", installation.configuration_text());
+    installation.write_configuration_text(&text);
     let daemon = installation.run();
     let mut workloads = installation.workloads(WorkloadOptions::new(seed("nights")));
     for workload in &mut workloads {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Freezer, MemoryLeases};
+use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::{Lease, Leases};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -48,7 +48,7 @@ struct Task {
     stage: Arc<Stage>,
     /// `None` = it believes that it holds its lease.
     leases: Option<MemoryLeases>,
-    feeds: Arc<Semaphore>,
+    shared: Arc<Shared>,
     work: Work,
     cancel: CancellationToken,
 }
@@ -65,11 +65,11 @@ impl Daemon {
     pub fn start(stage: &Arc<Stage>, leases: Option<&MemoryLeases>) -> Self {
         let freezer = Freezer::default();
         let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
-        let feeds: Vec<_> = (0..SOURCES).map(|_| Arc::new(Semaphore::new(DIRECT_FEEDS))).collect();
+        let shared: Vec<_> = (0..SOURCES).map(|_| Arc::new(Shared::new(DIRECT_FEEDS))).collect();
         for work in Work::all() {
             let leases = leases.map(|leases| leases.of_process(freezer.clone()));
-            let feeds = feeds[work.source()].clone();
-            let task = Task { stage: stage.clone(), leases, feeds, work, cancel: cancel.clone() };
+            let shared = shared[work.source()].clone();
+            let task = Task { stage: stage.clone(), leases, shared, work, cancel: cancel.clone() };
             let freezer = freezer.clone();
             tasks.spawn(async move { freezer.run(task.supervise()).await });
         }
@@ -145,7 +145,7 @@ impl Task {
         match self.work {
             Work::Reader(source) => self.stage.read(source, &self.cancel).await,
             Work::Lane(source, target, lane) => {
-                self.stage.deliver((source, target, lane), &self.feeds, &self.cancel).await
+                self.stage.deliver((source, target, lane), &self.shared, &self.cancel).await
             }
         }
     }

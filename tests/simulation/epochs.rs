@@ -6,14 +6,13 @@ use std::pin::pin;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Group, Keeping, Weather};
-use anabranch_pipeline::deliver::{Flush, Progress, Rewind, rewind};
+use anabranch_pipeline::deliver::{Flush, Progress, Rewind, Shared, rewind};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{LaneStore, Located, Log, LogWriter, Marks, Place, SourceConnector};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::Lsn;
 use bytes::Bytes;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -39,11 +38,11 @@ fn commit(stage: &Stage) {
 
 /// One attempt of the reader, and one of a lane beside it, for some time: how the lane ended, if it did.
 async fn run(stage: &Stage) -> Option<Fault> {
-    let (cancel, feeds) = (CancellationToken::new(), Semaphore::new(2).into());
+    let (cancel, shared) = (CancellationToken::new(), Shared::new(2));
     tokio::select! {
         biased;
         ended = stage.read(0, &cancel) => panic!("the reader ended: {ended:?}"),
-        ended = timeout(WHILE, stage.deliver(LANE, &feeds, &cancel)) => ended.ok().map(|ended| ended.unwrap_err()),
+        ended = timeout(WHILE, stage.deliver(LANE, &shared, &cancel)) => ended.ok().map(|ended| ended.unwrap_err()),
     }
 }
 
@@ -160,8 +159,8 @@ async fn a_lane_that_is_fed_in_an_epoch_that_is_over_begins_again_in_the_present
     // It lacks what is gone here, and the first server is there again.
     stage.log.discard(SOURCE_NAMES[0], first - 1);
     store(&stage, |lane| (lane.position, lane.server) = (Lsn::new(1, 1, 16).unwrap(), server("1"))).await;
-    let feeds = Semaphore::new(2).into();
-    let mut lane = pin!(stage.deliver(LANE, &feeds, &cancel));
+    let shared = Shared::new(2);
+    let mut lane = pin!(stage.deliver(LANE, &shared, &cancel));
     // It is there before it looks at the stream again.
     timeout(Duration::from_millis(100), &mut lane).await.unwrap_err();
     assert_eq!((progress(&stage).await.position.epoch(), progress(&stage).await.message), (1, None));
@@ -193,8 +192,8 @@ async fn a_lane_that_was_further_than_the_stream_is_not_put_back_by_a_fail_over(
     let envelope = Envelope { previous, position, resume, server, ..Envelope::default() };
     writer.append(envelope, Bytes::new()).await.unwrap();
     writer.acknowledged().await.unwrap();
-    let (cancel, feeds) = (CancellationToken::new(), Semaphore::new(2).into());
-    timeout(WHILE, stage.deliver(LANE, &feeds, &cancel)).await.unwrap_err();
+    let (cancel, shared) = (CancellationToken::new(), Shared::new(2));
+    timeout(WHILE, stage.deliver(LANE, &shared, &cancel)).await.unwrap_err();
     let lane = progress(&stage).await;
     assert_eq!((lane.position.epoch(), lane.resume.gtid_set.as_str()), (2, "2-4"));
 }

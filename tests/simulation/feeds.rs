@@ -4,20 +4,21 @@
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
 use std::future::pending;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{
     Group, Keeping, MemoryLog, MemoryMarks, MemorySource, MemoryStore, MemoryTarget, ScriptedRow, Weather,
 };
-use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId, Past, Progress};
+use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId, Past, Progress, Shared};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{Entry, LaneStore, Log, LogWriter, Place, SourceConnector};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
 use bytes::Bytes;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -46,7 +47,7 @@ async fn a_lane_that_waits_for_a_direct_feed_goes_on_when_the_stream_links() {
     let mut store = MemoryTarget::new(calm(), Keeping::Rows).lane(id.clone(), Arc::default());
     let limits = stage::limits(1024, 10, PATIENCE);
     // Other lanes have all of them, for ever.
-    let feeds = Arc::new(Semaphore::new(0));
+    let shared = Shared::new(0);
     let lane = Lane {
         id: &id,
         log: &log,
@@ -55,7 +56,8 @@ async fn a_lane_that_waits_for_a_direct_feed_goes_on_when_the_stream_links() {
         start: &Entry::Earliest,
         entity: Entity::User,
         source_column: 0,
-        feeds: &feeds,
+        lanes: NonZeroUsize::MIN,
+        shared: &shared,
         limits: &limits,
     };
     begin(&log, false).await;
@@ -113,7 +115,8 @@ async fn a_stop_waits_for_no_question_of_a_lane() {
             start: &Entry::Earliest,
             entity: Entity::User,
             source_column: 0,
-            feeds: &Arc::new(Semaphore::new(1)),
+            lanes: NonZeroUsize::MIN,
+            shared: &Shared::new(1),
             limits: &limits,
         };
         let cancel = CancellationToken::new();

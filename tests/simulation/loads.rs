@@ -11,7 +11,7 @@ use anabranch_connectors::memory::{
     Group, Keeping, MemoryLog, MemoryReading, MemorySource, MemoryTarget, ScriptedRow, Weather,
 };
 use anabranch_pipeline::deliver::{
-    self, Cell, Condition, Flush, Lane, LaneId, Mutation, MutationAction, Progress, Refresh, Scope,
+    self, Cell, Condition, Flush, Lane, LaneId, Mutation, MutationAction, Progress, Refresh, Scope, Shared,
 };
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{
@@ -23,7 +23,7 @@ use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
 use bytes::Bytes;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{script, stage};
@@ -102,8 +102,8 @@ impl RowSource for Behind {
         self.source.matching(table, condition, after, rows, epoch).await
     }
 
-    async fn rows(&self, table: &TableIdentity<'static>, keys: &[Cell], epoch: u16) -> Result<Chunk, Fault> {
-        self.source.rows(table, keys, epoch).await
+    async fn rows(&self, keys: &[(TableIdentity<'static>, Vec<Cell>)], epoch: u16) -> Result<Chunk, Fault> {
+        self.source.rows(keys, epoch).await
     }
 }
 
@@ -174,7 +174,8 @@ async fn a_lane_that_begins_at_the_streams_end_takes_no_chunk_from_before_it() {
         start: &Entry::Earliest,
         entity: Entity::User,
         source_column: 0,
-        feeds: &Arc::new(Semaphore::new(1)),
+        lanes: NonZeroUsize::MIN,
+        shared: &Shared::new(1),
         limits: &limits,
     };
     let (applied, cancel) = (watch::Sender::new(Lsn::ZERO), CancellationToken::new());

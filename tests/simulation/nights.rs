@@ -42,8 +42,8 @@ const OLD: u64 = 3;
 /// A derived row and its version.
 type Standing = BTreeMap<Claim, Lsn>;
 
-/// When single rows of a key were asked for: from, to.
-type Looks = Arc<Mutex<BTreeMap<Key, Vec<(Instant, Instant)>>>>;
+/// When single rows of a key were asked for: from, to; `None` = the newest changes were not seen, whenever they came.
+type Looks = Arc<Mutex<BTreeMap<Key, Vec<(Option<Instant>, Instant)>>>>;
 
 /// All nights of a run.
 #[derive(Default)]
@@ -172,8 +172,9 @@ impl Nights {
     fn may_seem_wrong(&self, key: Key, night: &Underway) -> bool {
         let looks = night.looks.lock().unwrap_or_else(PoisonError::into_inner);
         let (Some(looks), Some(changes)) = (looks.get(&key), self.changes.get(&key)) else { return false };
-        let is_between = |pair: &[(Instant, Instant)]| {
-            changes.iter().filter(|at| (pair[0].0..=pair[1].1).contains(at)).count() > 1
+        let is_between = |pair: &[(Option<Instant>, Instant)]| {
+            let changes = changes.iter().filter(|at| pair[0].0 <= Some(**at) && **at <= pair[1].1);
+            changes.count() > 1
         };
         looks.windows(2).any(is_between)
     }
@@ -310,13 +311,17 @@ impl RowSource for Watched {
         self.source.matching(table, condition, after, rows, epoch).await
     }
 
-    async fn rows(&self, table: &TableIdentity<'static>, keys: &[Cell], epoch: u16) -> Result<Chunk, Fault> {
+    async fn rows(&self, keys: &[(TableIdentity<'static>, Vec<Cell>)], epoch: u16) -> Result<Chunk, Fault> {
         let from = Instant::now();
-        let chunk = self.source.rows(table, keys, epoch).await?;
-        let shard = script::shards()[&table.shard];
+        let chunk = self.source.rows(keys, epoch).await?;
+        let head = self.source.head().await?.in_epoch(epoch).expect("it was one");
+        let from = Some(from).filter(|_| chunk.mark >= head);
         let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
-        for key in keys {
-            looks.entry((shard, user_of(key))).or_default().push((from, Instant::now()));
+        for (table, keys) in keys {
+            let shard = script::shards()[&table.shard];
+            for key in keys {
+                looks.entry((shard, user_of(key))).or_default().push((from, Instant::now()));
+            }
         }
         Ok(chunk)
     }

@@ -11,7 +11,7 @@ use anabranch_connectors::memory::{
 };
 use anabranch_pipeline::capture::{self, Capture};
 use anabranch_pipeline::config::{BirthdayTables, Limits, ProjectionConfig, ProjectionKind};
-use anabranch_pipeline::deliver::{self, Cell, Lane, LaneId, Past, Progress};
+use anabranch_pipeline::deliver::{self, Cell, Lane, LaneId, Past, Progress, Shared};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Entry;
 use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
@@ -19,7 +19,7 @@ use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -204,7 +204,7 @@ impl Stage {
     pub async fn deliver(
         &self,
         lane @ (source, target, number): LaneAt,
-        feeds: &Arc<Semaphore>,
+        shared: &Shared,
         cancel: &CancellationToken,
     ) -> Result<(), Fault> {
         let id = lane_id(lane);
@@ -220,7 +220,8 @@ impl Stage {
             start: &Entry::Earliest,
             entity: Entity::User,
             source_column: 0,
-            feeds,
+            lanes: NonZeroUsize::MIN,
+            shared,
             limits: &self.limits,
         };
         let project = |change: &anabranch_schemas::change::Change<'_, '_>, flush: &mut deliver::Flush| {

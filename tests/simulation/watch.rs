@@ -8,14 +8,13 @@ use anabranch_connectors::memory::{
     Group, Keeping, MemoryRows, MemorySource, MemoryStore, ScriptedRow, Weather,
 };
 use anabranch_pipeline::config::WatchConfig;
-use anabranch_pipeline::deliver::{Cell, LaneId, Progress};
+use anabranch_pipeline::deliver::{Cell, LaneId, Progress, Shared};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::Lanes;
 use anabranch_pipeline::reconcile::{Patience, Sides, Told, Verdict, Watch, Watched};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Value;
 use anabranch_schemas::lsn::Lsn;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::script::{self, TARGETS};
@@ -70,8 +69,8 @@ fn start(stage: &Arc<Stage>, without: Option<LaneAt>, seen: &Seen) -> Vec<tokio:
     for lane in lanes.filter(|lane| Some(*lane) != without) {
         let stage = stage.clone();
         tasks.push(tokio::spawn(async move {
-            let feeds = Arc::new(Semaphore::new(2));
-            let ended = stage.deliver(lane, &feeds, &CancellationToken::new()).await;
+            let shared = Shared::new(2);
+            let ended = stage.deliver(lane, &shared, &CancellationToken::new()).await;
             panic!("lane {} ended: {ended:?}", lane_id(lane));
         }));
     }
@@ -166,8 +165,8 @@ async fn a_lane_that_is_late_is_no_drift_and_a_lost_stream_ends_no_watch() {
     assert_eq!(taken(&seen), [((60, Verdict::Unreadable), 10)]);
     let of_lane = stage.clone();
     let lane = tokio::spawn(async move {
-        let feeds = Arc::new(Semaphore::new(2));
-        of_lane.deliver(late, &feeds, &CancellationToken::new()).await.unwrap();
+        let shared = Shared::new(2);
+        of_lane.deliver(late, &shared, &CancellationToken::new()).await.unwrap();
     });
     minutes(4.0).await;
     assert_eq!(taken(&seen), [((300, Verdict::InFlight), 10)]);

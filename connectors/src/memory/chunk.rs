@@ -62,10 +62,14 @@ impl RowSource for MemorySource {
         self.part(table, |row| comparisons.iter().all(|holds| holds(row)), after, rows, epoch).await
     }
 
-    async fn rows(&self, table: &TableIdentity<'static>, keys: &[Cell], epoch: u16) -> Result<Chunk, Fault> {
-        let is_meant = |key: &u64| keys.contains(&Cell::UInt(*key));
-        let take = |all: &Rows| all.keys().copied().filter(is_meant).collect();
-        Ok(self.read_at_a_mark(table, epoch, take).await?.0)
+    async fn rows(&self, keys: &[(TableIdentity<'static>, Vec<Cell>)], epoch: u16) -> Result<Chunk, Fault> {
+        let parts: Vec<_> = (keys.iter())
+            .map(|(table, keys)| {
+                let is_meant = |key: &u64| keys.contains(&Cell::UInt(*key));
+                (table, move |all: &Rows| all.keys().copied().filter(is_meant).collect())
+            })
+            .collect();
+        Ok(self.read_at_a_mark(&parts, epoch).await?.0)
     }
 }
 
@@ -86,19 +90,18 @@ impl MemorySource {
             let meant = all.range(behind..).filter(|(_, row)| is_meant(row));
             meant.take(rows.get()).map(|(key, _)| *key).collect()
         };
-        let (mut chunk, last) = self.read_at_a_mark(table, epoch, take).await?;
+        let (mut chunk, last) = self.read_at_a_mark(&[(table, take)], epoch).await?;
         let last = last.map(|key| ChunkKey(key.to_be_bytes().into()));
         chunk.next = last.filter(|_| chunk.rows == rows.get() as u64);
         Ok(chunk)
     }
 
-    /// The rows whose keys are taken, and the last of these. In a storm the newest groups may be in the binlog and not be
-    /// seen yet, as while a replica's acknowledgement is waited for.
+    /// The rows of some tables whose keys are taken, and the last of these. In a storm the newest groups may be in the
+    /// binlog and not be seen yet, as while a replica's acknowledgement is waited for.
     async fn read_at_a_mark(
         &self,
-        table: &TableIdentity<'static>,
+        parts: &[(&TableIdentity<'static>, impl Fn(&Rows) -> Vec<u64>)],
         epoch: u16,
-        take: impl Fn(&Rows) -> Vec<u64>,
     ) -> Result<(Chunk, Option<u64>), Fault> {
         self.weather.pause().await;
         let read = {
@@ -112,13 +115,18 @@ impl MemorySource {
             // With everything seen, in the file that the server has begun, also when nothing is in it.
             let mark =
                 if groups == server.groups() { server.head(epoch) } else { server.end_of(epoch, groups) };
-            let (all, mut encoder) = (server.rows(table.shard, groups), Encoder::default());
-            let keys = take(&all);
-            keys.iter().for_each(|key| encoder.insert(mark, table, &all[key]));
+            let (mut encoder, mut last) = (Encoder::default(), None);
+            for (table, take) in parts {
+                let all = server.rows(table.shard, groups);
+                for key in take(&all) {
+                    encoder.insert(mark, table, &all[&key]);
+                    last = Some(key);
+                }
+            }
             let rows = u64::from(encoder.changes());
             let chunk =
                 Chunk { mark, server: server.identity(), payload: encoder.finish(), rows, next: None };
-            (chunk, keys.last().copied())
+            (chunk, last)
         };
         self.weather.pause().await;
         Ok(read)

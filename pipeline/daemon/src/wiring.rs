@@ -18,11 +18,11 @@ use anabranch_connectors::search::{self, SearchLane, SearchTarget};
 use anabranch_pipeline::config::{
     CacheConfig, Config, DocumentIndex, ProjectionConfig, ProjectionKind, SourceConfig,
 };
-use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
+use anabranch_pipeline::deliver::{Flush, LaneId, Progress, Shared};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::{self, SourceConnector};
 use anabranch_pipeline::projections::{LaneScope, Projection};
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::OnceCell;
 
 /// Connections of a night to each target: pages and single rows take turns.
 const NIGHT_CONNECTIONS: usize = 1;
@@ -63,7 +63,7 @@ pub struct Cache {
 struct WiredSource {
     config: SourceConfig,
     connector: Arc<Source>,
-    direct_feeds: Arc<Semaphore>,
+    shared: Shared,
 }
 
 struct Target {
@@ -114,8 +114,8 @@ impl Wiring {
             .iter()
             .map(|source| {
                 let connector = Arc::new(Source::new(source, &config.entities, config.limits.heartbeat));
-                let direct_feeds = Arc::new(Semaphore::new(config.limits.direct_feeds.get()));
-                (source.name.clone(), WiredSource { config: source.clone(), connector, direct_feeds })
+                let shared = Shared::new(config.limits.direct_feeds.get());
+                (source.name.clone(), WiredSource { config: source.clone(), connector, shared })
             })
             .collect();
         let mysql = MysqlTarget::all(&config);
@@ -186,9 +186,9 @@ impl Wiring {
         Ok(Arc::clone(&self.wired_source(name)?.connector))
     }
 
-    /// Bounds the direct feeds of a source in this process.
-    pub fn direct_feeds(&self, source: &str) -> Result<&Arc<Semaphore>, Fault> {
-        Ok(&self.wired_source(source)?.direct_feeds)
+    /// What the lanes of a source share in this process.
+    pub fn shared(&self, source: &str) -> Result<&Shared, Fault> {
+        Ok(&self.wired_source(source)?.shared)
     }
 
     fn wired_source(&self, name: &str) -> Result<&WiredSource, Fault> {

@@ -161,6 +161,8 @@ pub struct ReconcileConfig {
     /// `None` = only when it is asked for.
     pub schedule: Option<Schedule>,
     pub settings: Settings,
+    /// A lane that does not move for so long, though it should, is not waited for.
+    pub lane_wait: Duration,
     /// Signs the history, and hides keys in it. Without it the history is not signed.
     pub signing_key: Option<Secret>,
     pub watch: WatchConfig,

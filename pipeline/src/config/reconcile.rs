@@ -27,6 +27,8 @@ const RUNNING_THREADS: NonZeroU64 = NonZeroU64::new(25).expect("not zero");
 const REPLICA_LAG_SECONDS: NonZeroU64 = NonZeroU64::new(10).expect("not zero");
 /// Live changes come first.
 const LANE_LAG_MS: NonZeroU64 = NonZeroU64::new(2_000).expect("not zero");
+/// Longer than the longest transaction of a lane: a shard of a million users is withdrawn in some ten seconds.
+const LANE_WAIT_SECONDS: NonZeroU64 = NonZeroU64::new(60).expect("not zero");
 /// Long enough for any night; a window is what an installation has.
 const WINDOW_HOURS: f64 = 24.0;
 const WINDOW_HOURS_MAX: f64 = 24.0 * 366.0;
@@ -55,6 +57,7 @@ pub(super) struct Reconcile {
     running_threads: Option<NonZeroU64>,
     replica_lag_seconds: Option<NonZeroU64>,
     lane_lag_ms: Option<NonZeroU64>,
+    lane_wait_seconds: Option<NonZeroU64>,
     watch_keys_per_second: Option<usize>,
     watch_after_seconds: Option<Vec<u64>>,
 }
@@ -94,6 +97,7 @@ impl Reconcile {
                     lane_lag: Duration::from_millis(self.lane_lag_ms.unwrap_or(LANE_LAG_MS).get()),
                 },
             },
+            lane_wait: Duration::from_secs(self.lane_wait_seconds.unwrap_or(LANE_WAIT_SECONDS).get()),
             signing_key: signing_key.map(Secret::new),
             watch,
         }

@@ -226,7 +226,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
 
     /// For a direct feed; `None` while other lanes have all of them.
     async fn permit(&self) -> Option<OwnedSemaphorePermit> {
-        let waited = timeout(JOIN_INTERVAL, self.feeds.clone().acquire_owned()).await;
+        let waited = timeout(JOIN_INTERVAL, self.shared.feeds.clone().acquire_owned()).await;
         waited.ok().map(|permit| permit.expect("nobody closes it"))
     }
 

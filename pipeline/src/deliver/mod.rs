@@ -3,7 +3,8 @@
 //! A lane owns some derived tables of one target for one source. It is their only writer, and its progress row,
 //! written in the same transaction as the rows, is the only truth about how far it is. `feed.rs` says where a
 //! lane's messages come from, `window.rs` collects what one transaction will do (pure), `run.rs` is one attempt,
-//! `rewind.rs` sets a lane back, `refresh.rs` brings in rows that are not in the feed, `load.rs` begins with them.
+//! `rewind.rs` sets a lane back, `refresh.rs` brings in rows that are not in the feed, `load.rs` begins with them, `shared.rs` is
+//! what the lanes of a source have in common.
 
 mod condition;
 mod feed;
@@ -15,6 +16,7 @@ mod refresh_progress;
 mod refresh_read;
 mod rewind;
 mod run;
+mod shared;
 mod window;
 
 pub use condition::{COMPARISONS_MAX, Comparison, Condition, InvalidComparison, Operator};
@@ -28,3 +30,4 @@ pub use progress::{LaneId, Progress};
 pub use refresh_progress::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh, request_refresh};
 pub use rewind::{Past, Rewind, fence, rewind};
 pub use run::{Lane, run};
+pub use shared::Shared;

@@ -180,9 +180,9 @@ impl Flush {
         self.withdrawals.push((shard, lsn));
     }
 
-    /// Keeps the mutations of those claims: table and key.
-    pub(super) fn retain(&mut self, keeps: impl Fn(u32, &[Cell]) -> bool) {
-        self.mutations.retain(|(table, _, key), _| keeps(*table, key));
+    /// Keeps the mutations of those claims: table, shard and key.
+    pub(super) fn retain(&mut self, keeps: impl Fn(u32, ShardId, &[Cell]) -> bool) {
+        self.mutations.retain(|(table, shard, key), _| keeps(*table, *shard, key));
     }
 
     /// What is touched: table, shard, key and version, in no order.

@@ -11,7 +11,7 @@
 //! mark before it began to note, another server came in between, or too much was to be noted. Faults of the source
 //! end no attempt of the lane: its feed goes on.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use tokio::time::Instant;
 use super::mutation::{Cell, Replacement};
 use super::refresh_progress::{KEYS_MAX, Refresh, Scope, TableRefresh};
 use super::refresh_read::{Read, rows_of, rows_where};
+use super::shared::{Shared, Wanted};
 use super::window::Window;
 use super::{Flush, Lane, LaneId, Progress};
 use crate::error::{Class, Code, Fault};
@@ -79,6 +80,7 @@ enum Verdict {
 pub(super) struct Refresher<'a, S> {
     id: &'a LaneId,
     source: &'a S,
+    shared: &'a Shared,
     /// Asks the source's reader to tell its position.
     ask: Box<dyn Fn() -> BoxFuture<'a, ()> + Send + Sync + 'a>,
     ask_at: Instant,
@@ -101,7 +103,7 @@ pub(super) struct Refresher<'a, S> {
 impl<'a, S: RowSource> Refresher<'a, S> {
     pub(super) fn new<L: Log>(lane: &Lane<'a, S, L>) -> Self {
         let (log, name) = (lane.log, lane.id.source.as_str());
-        let rows = lane.limits.flush_rows.get();
+        let rows = lane.limits.flush_rows.get().saturating_mul(lane.lanes.get());
         let rows = match lane.entity {
             Entity::User => rows,
             Entity::SerialCode => rows / CODES,
@@ -109,6 +111,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         Self {
             id: lane.id,
             source: lane.source,
+            shared: lane.shared,
             ask: Box::new(move || log.ask_for_mark(name).boxed()),
             ask_at: Instant::now(),
             entity: lane.entity,
@@ -179,33 +182,44 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let left = tables.iter().filter(|table| refresh.wants(table.shard)).count();
         self.meters.left(left);
         let (epoch, floor) = (progress.position.epoch(), progress.highest_change);
-        if let Some(of_table) = refresh.keys() {
-            let Some((shard, keys)) = of_table else { return Phase::Waiting(Step::Finished) };
-            let known = tables.iter().find(|table| table.shard == shard);
-            let tables = known.map_or_else(|| tables.clone(), |table| vec![table.clone()]);
-            self.notes = Notes { shard: Some(shard), floor, ..Notes::default() };
-            return Phase::Reading(rows_of(source, tables, shard, keys.to_vec(), epoch).boxed());
+        if let Some(keys) = refresh.keys() {
+            let keys: BTreeMap<ShardId, Vec<Cell>> =
+                keys.map(|(shard, keys)| (shard, keys.to_vec())).collect();
+            if keys.is_empty() {
+                return Phase::Waiting(Step::Finished);
+            }
+            let shards = keys.keys().copied().collect();
+            self.notes = Notes { epoch, shards, floor, ..Notes::default() };
+            return Phase::Reading(rows_of(source, tables.clone(), keys, epoch).boxed());
         }
-        let (table, after) = match &refresh.table {
-            Some(TableRefresh { shard, after, .. }) => {
+        let (table, after, first) = match &refresh.table {
+            Some(TableRefresh { shard, after, first, .. }) => {
                 let Some(table) = tables.iter().find(|table| table.shard == *shard) else {
                     return Phase::Waiting(Step::Gone(*shard));
                 };
-                (table.clone(), after.clone())
+                (table.clone(), after.clone(), *first)
             }
             None => match tables.iter().find(|table| refresh.wants(table.shard)) {
-                Some(table) => (table.clone(), None),
+                Some(table) => (table.clone(), None, Lsn::ZERO),
                 None => return Phase::Waiting(Step::Finished),
             },
         };
-        self.notes = Notes { shard: Some(table.shard), floor, ..Notes::default() };
+        // Noted since its first chunk, so that chunks which other lanes have read before can be taken.
+        let is_noted = self.notes.epoch == epoch && self.notes.shards.iter().eq([&table.shard]);
+        if !is_noted || self.notes.is_full() {
+            self.notes = Notes { epoch, shards: [table.shard].into(), floor, ..Notes::default() };
+        }
         let rows = self.throttle.take();
         self.asked = rows.get();
         if let Scope::Where(_, condition) = &refresh.scope {
             let rows = rows.min(NonZeroUsize::new(KEYS_MAX).expect("it is not zero"));
             return Phase::Reading(rows_where(source, table, condition.clone(), after, rows, epoch).boxed());
         }
-        let chunk = async move { source.chunk(&table, after.as_ref(), rows, epoch).await };
+        let (floor, server, shared) = (self.notes.floor.max(first), progress.server.clone(), self.shared);
+        let chunk = async move {
+            let (table, after, server) = (&table, after.as_ref(), &server);
+            shared.chunk(source, Wanted { table, after, rows, epoch, floor, server }).await
+        };
         Phase::Reading(chunk.map_ok(|chunk| Read { chunk, keys: None }).boxed())
     }
 
@@ -224,9 +238,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
 
     /// What is about to be committed: claims that change are not to be taken from a chunk that is older.
     pub(super) fn note(&mut self, flush: &Flush) {
-        if matches!(self.phase, Phase::Reading(_) | Phase::Waiting(Step::Chunk(_))) {
-            self.notes.note(flush);
-        }
+        self.notes.note(flush);
     }
 
     /// Whether a chunk could be written if everything was committed.
@@ -264,13 +276,15 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                     self.repeated = 0;
                     self.take(&read, &mut flush, project)?;
                     self.meters.rows.increment(read.chunk.rows);
-                    flush.progress.refresh = Some(refresh.behind_chunk(self.shard(), &read.chunk));
+                    let shard = *self.notes.shards.first().expect("a chunk was read of something");
+                    flush.progress.refresh = Some(refresh.behind_chunk(shard, &read.chunk));
                 }
             },
             Phase::Waiting(Step::Gone(shard)) => flush.progress.refresh = Some(refresh.behind_table(shard)),
             Phase::Waiting(Step::Finished) => {
                 tracing::info!(lane = %self.id, rows = refresh.rows, "the refresh is through");
                 flush.progress.refresh = None;
+                self.notes = Notes::default();
             }
             // It goes on behind the present work.
             other => {
@@ -301,16 +315,11 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         }
     }
 
-    /// Of the table that was read.
-    fn shard(&self) -> ShardId {
-        self.notes.shard.expect("a chunk was read")
-    }
-
     /// Whether one of the keys that were read has changed behind the mark.
     fn has_changed(&self, Read { chunk, keys }: &Read) -> bool {
-        let (Some(keys), mark) = (keys, chunk.mark) else { return false };
-        let changed = self.notes.changed_keys(self.source_column, mark);
-        self.notes.withdrawn > mark || keys.iter().any(|key| changed.contains(key))
+        let Some(keys) = keys else { return false };
+        let changed = self.notes.changed(self.source_column, chunk.mark);
+        keys.iter().any(|(shard, keys)| keys.iter().any(|key| changed.has(*shard, key)))
     }
 
     /// The mutations of a chunk whose claims have not changed behind its mark; of keys, those of whole source rows.
@@ -327,16 +336,16 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         while let Some(change) = changes.next().map_err(broken)? {
             project(&change, flush);
         }
-        let shard = self.shard();
         let Some(keys) = keys else {
-            flush.retain(|table, key| !self.notes.has_changed(table, key, chunk.mark));
+            flush.retain(|table, shard, key| !self.notes.has_changed(table, shard, key, chunk.mark));
             return Ok(());
         };
-        let changed = self.notes.changed_keys(self.source_column, chunk.mark);
-        let stands = |key: &&Cell| self.notes.withdrawn <= chunk.mark && !changed.contains(*key);
-        let rows = keys.iter().filter(stands).map(|key| (shard, key.clone())).collect();
+        let changed = self.notes.changed(self.source_column, chunk.mark);
+        let all = keys.iter().flat_map(|(shard, keys)| keys.iter().map(|key| (*shard, key)));
+        let stand = all.filter(|(shard, key)| !changed.has(*shard, key));
+        let rows = stand.map(|(shard, key)| (shard, key.clone())).collect();
         let replacement = Replacement { mark: chunk.mark, column: self.source_column, rows };
-        flush.retain(|_, key| replacement.covers(shard, key));
+        flush.retain(|_, shard, key| replacement.covers(shard, key));
         flush.replacement = Some(replacement);
         Ok(())
     }
@@ -366,25 +375,40 @@ async fn commit(window: &mut Window, store: &mut impl LaneStore, mut flush: Flus
     Ok(())
 }
 
-/// Which claims of a table changed since a chunk of it began to be read, and at which position last.
+/// Which claims of some tables changed since a chunk of them began to be read, and at which position last.
 #[derive(Debug, Default)]
 struct Notes {
-    shard: Option<ShardId>,
-    claims: HashMap<(u32, Box<[Cell]>), Lsn, foldhash::quality::RandomState>,
-    /// The whole table was withdrawn.
-    withdrawn: Lsn,
+    /// Of the lane: positions of another one say nothing of it.
+    epoch: u16,
+    shards: BTreeSet<ShardId>,
+    claims: HashMap<(u32, ShardId, Box<[Cell]>), Lsn, foldhash::quality::RandomState>,
+    /// Whole tables that were withdrawn.
+    withdrawn: HashMap<ShardId, Lsn>,
     /// No change above was applied before noting began.
     floor: Lsn,
 }
 
+/// Source rows of which something changed behind a mark.
+struct Changed<'n> {
+    keys: HashSet<(ShardId, &'n Cell)>,
+    tables: HashSet<ShardId>,
+}
+
+impl Changed<'_> {
+    fn has(&self, shard: ShardId, key: &Cell) -> bool {
+        self.tables.contains(&shard) || self.keys.contains(&(shard, key))
+    }
+}
+
 impl Notes {
     fn note(&mut self, flush: &Flush) {
-        let is_noted = |shard| self.shard == Some(shard);
-        let withdrawn = flush.withdrawals.iter().filter(|(shard, _)| is_noted(*shard)).map(|(_, lsn)| *lsn);
-        self.withdrawn = withdrawn.fold(self.withdrawn, Lsn::max);
-        for (table, _, key, lsn) in flush.claims().filter(|(_, shard, ..)| is_noted(*shard)) {
+        for (shard, lsn) in flush.withdrawals.iter().filter(|(shard, _)| self.shards.contains(shard)) {
+            let withdrawn = self.withdrawn.entry(*shard).or_default();
+            *withdrawn = (*withdrawn).max(*lsn);
+        }
+        for (table, shard, key, lsn) in flush.claims().filter(|(_, shard, ..)| self.shards.contains(shard)) {
             if self.claims.len() <= NOTES_MAX {
-                self.claims.insert((table, key.into()), lsn);
+                self.claims.insert((table, shard, key.into()), lsn);
             }
         }
     }
@@ -393,16 +417,18 @@ impl Notes {
         self.claims.len() > NOTES_MAX
     }
 
-    /// Keys of source rows of which a claim changed behind the mark.
-    fn changed_keys(&self, column: usize, mark: Lsn) -> HashSet<&Cell> {
-        let changed = self.claims.iter().filter(|(_, lsn)| **lsn > mark);
-        changed.filter_map(|((_, key), _)| key.get(column)).collect()
+    /// Source rows of which a claim changed behind the mark.
+    fn changed(&self, column: usize, mark: Lsn) -> Changed<'_> {
+        let claims = self.claims.iter().filter(|(_, lsn)| **lsn > mark);
+        let keys = claims.filter_map(|((_, shard, key), _)| Some((*shard, key.get(column)?))).collect();
+        let tables = self.withdrawn.iter().filter(|(_, lsn)| **lsn > mark).map(|(shard, _)| *shard).collect();
+        Changed { keys, tables }
     }
 
-    fn has_changed(&self, table: u32, key: &[Cell], mark: Lsn) -> bool {
-        self.withdrawn > mark
+    fn has_changed(&self, table: u32, shard: ShardId, key: &[Cell], mark: Lsn) -> bool {
+        self.withdrawn.get(&shard).is_some_and(|lsn| *lsn > mark)
             || (!self.claims.is_empty())
-                && self.claims.get(&(table, key.into())).is_some_and(|lsn| *lsn > mark)
+                && self.claims.get(&(table, shard, key.into())).is_some_and(|lsn| *lsn > mark)
     }
 }
 

@@ -90,18 +90,25 @@ impl Refresh {
         is_meant && self.done.is_none_or(|done| done < shard)
     }
 
-    /// The keys of the table whose turn it is, when keys are meant; `Some(None)` = all are through.
-    pub(super) fn keys(&self) -> Option<Option<(ShardId, &[Cell])>> {
+    /// The keys that are not through, by table, when keys are meant: one chunk has all of them.
+    pub(super) fn keys(&self) -> Option<impl Iterator<Item = (ShardId, &[Cell])>> {
         let Scope::Keys(keys) = &self.scope else { return None };
-        Some(keys.iter().find(|(shard, _)| self.wants(**shard)).map(|(shard, keys)| (*shard, &**keys)))
+        let left = keys.iter().filter(|(shard, _)| self.wants(**shard));
+        Some(left.map(|(shard, keys)| (*shard, &**keys)))
     }
 
-    /// Behind one more chunk of a table; of keys there is one.
+    fn behind_keys(&self, chunk: &Chunk) -> Self {
+        let last = self.keys().and_then(|keys| keys.map(|(shard, _)| shard).last());
+        let done = last.or(self.done);
+        Self { rows: self.rows + chunk.rows, done, ..self.clone() }
+    }
+
+    /// Behind one more chunk of a table; of all keys there is one.
     pub(super) fn behind_chunk(&self, shard: ShardId, chunk: &Chunk) -> Self {
         let read = Self { rows: self.rows + chunk.rows, ..self.clone() };
         let has_ended = match self.scope {
             Scope::Source | Scope::Table(_) => false,
-            Scope::Keys(_) => true,
+            Scope::Keys(_) => return self.behind_keys(chunk),
             Scope::Where(..) => chunk.next.is_none(),
         };
         if has_ended {
@@ -352,15 +359,17 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_taken_table_by_table_in_one_chunk_each() {
-        let mut refresh = Refresh::new(keys());
-        let mut seen = Vec::new();
-        while let Some((shard, keys)) = refresh.keys().unwrap() {
-            seen.push((shard, keys.len()));
-            refresh = refresh.behind_chunk(shard, &chunk(320, 1, None));
-        }
-        assert_eq!(seen, [(numbered(4), 2), (numbered(9), 2)]);
-        assert_eq!((refresh.rows, refresh.table), (2, None));
+    fn keys_of_all_tables_are_taken_in_one_chunk() {
+        let refresh = Refresh::new(keys());
+        let left = |refresh: &Refresh| -> Vec<(ShardId, usize)> {
+            refresh.keys().unwrap().map(|(shard, keys)| (shard, keys.len())).collect()
+        };
+        assert_eq!(left(&refresh), [(numbered(4), 2), (numbered(9), 2)]);
+        // As an earlier version left it, which took them table by table.
+        assert_eq!(left(&refresh.behind_table(numbered(4))), [(numbered(9), 2)]);
+        let through = refresh.behind_chunk(numbered(4), &chunk(320, 3, None));
+        assert!(left(&through).is_empty());
+        assert_eq!((through.rows, through.table), (3, None));
     }
 
     #[test]

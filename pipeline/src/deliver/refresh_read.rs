@@ -1,5 +1,6 @@
 //! What a refresh reads from the source at a time: rows of single keys, named or found by a condition.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use anabranch_schemas::change::TableIdentity;
@@ -16,7 +17,7 @@ use crate::projections::key_of;
 pub(super) struct Read {
     pub chunk: Chunk,
     /// What these rows claim is to stand, and nothing else for them; `None` = single keys are not meant.
-    pub keys: Option<Vec<Cell>>,
+    pub keys: Option<BTreeMap<ShardId, Vec<Cell>>>,
 }
 
 /// A part of the rows that a condition finds, whole: also other rows of their keys.
@@ -40,9 +41,9 @@ pub(super) async fn rows_where<S: RowSource>(
     keys.dedup();
     let chunk = match keys.is_empty() {
         true => found,
-        false => Chunk { next: found.next, ..source.rows(&table, &keys, epoch).await? },
+        false => Chunk { next: found.next, ..source.rows(&[(table.clone(), keys.clone())], epoch).await? },
     };
-    Ok(Read { chunk, keys: Some(keys) })
+    Ok(Read { chunk, keys: Some([(table.shard, keys)].into()) })
 }
 
 fn broken(table: &TableIdentity<'_>, error: CodecError) -> Fault {
@@ -54,25 +55,23 @@ fn broken(table: &TableIdentity<'_>, error: CodecError) -> Fault {
 pub(super) async fn rows_of<S: RowSource>(
     source: &S,
     mut tables: Vec<TableIdentity<'static>>,
-    shard: ShardId,
-    keys: Vec<Cell>,
+    keys: BTreeMap<ShardId, Vec<Cell>>,
     epoch: u16,
 ) -> Result<Read, Fault> {
     loop {
-        if let Some(table) = tables.iter().find(|table| table.shard == shard) {
-            let chunk = source.rows(table, &keys, epoch).await?;
-            return Ok(Read { chunk, keys: Some(keys) });
+        if tables.is_empty() {
+            let shard = keys.keys().next().map_or("?".to_owned(), ToString::to_string);
+            let subject = format!("shard {shard}");
+            return Err(Fault::new(Code::SourceTableMissing, subject, "the source has no table"));
         }
-        let Some(any) = tables.first() else {
-            return Err(Fault::new(
-                Code::SourceTableMissing,
-                format!("shard {shard}"),
-                "the source has no table",
-            ));
-        };
-        let chunk = source.rows(any, &[], epoch).await?;
-        tables = source.tables().await?;
-        if tables.iter().all(|table| table.shard != shard) {
+        let there = tables.iter().filter_map(|table| Some((table.clone(), keys.get(&table.shard)?.clone())));
+        let wanted: Vec<_> = there.collect();
+        let chunk = source.rows(&wanted, epoch).await?;
+        let is_known = |shard| wanted.iter().any(|(table, _)| table.shard == shard);
+        if wanted.len() < keys.len() {
+            tables = source.tables().await?;
+        }
+        if tables.iter().all(|table| is_known(table.shard) || !keys.contains_key(&table.shard)) {
             return Ok(Read { chunk, keys: Some(keys) });
         }
     }

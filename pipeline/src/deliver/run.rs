@@ -3,20 +3,21 @@
 //! Every error ends the attempt; the next one reads progress again. So a commit of unknown outcome needs no special
 //! path: the progress row says whether it happened. Where the messages come from is decided in `feed.rs`.
 
-use std::sync::Arc;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anabranch_schemas::change::{Change, Entity};
 use anabranch_schemas::lsn::Lsn;
 use futures::FutureExt;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::feed::{Feed, Hole, JOIN_INTERVAL, is_hole};
 use super::load::lacks_rows;
 use super::refresh::Refresher;
+use super::shared::Shared;
 use super::window::{Delivery, Window};
 use super::{Flush, LaneId, Progress};
 use crate::config::Limits;
@@ -46,8 +47,10 @@ pub struct Lane<'a, S, L> {
     pub entity: Entity,
     /// See [`crate::projections::Projection::source_column`].
     pub source_column: usize,
-    /// Bounds the direct feeds of the source.
-    pub feeds: &'a Arc<Semaphore>,
+    /// Lanes over which the projection spreads what the rows of the source make: each takes its part of a chunk.
+    pub lanes: NonZeroUsize,
+    /// With the other lanes of the source.
+    pub shared: &'a Shared,
     pub limits: &'a Limits,
 }
 

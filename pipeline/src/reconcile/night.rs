@@ -168,8 +168,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
 
     async fn stands(&self, table: &SourceTable, key: &SourceKey) -> bool {
         let Some(source) = self.sides.primaries.get(&table.source) else { return false };
-        let keys = [key.key.clone()];
-        let read = again(|| source.rows(&table.identity, &keys, FIRST_EPOCH)).await;
+        let keys = [(table.identity.clone(), vec![key.key.clone()])];
+        let read = again(|| source.rows(&keys, FIRST_EPOCH)).await;
         read.is_ok_and(|chunk| chunk.rows > 0)
     }
 

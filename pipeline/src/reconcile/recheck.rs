@@ -8,7 +8,7 @@
 //! is hot is looked at again, a few times; a lane that stands still, reads another server or is being loaded makes its
 //! keys *unreadable*, and the night incomplete.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::candidates::{SourceKey, Window};
 use super::scan::{Sides, SourceTable};
 use crate::deliver::{Cell, CellRef, Claimed, LaneId, Progress, Scope};
-use crate::error::{Code, Fault};
+use crate::error::{Class, Code, Fault};
 use crate::lookup::EntryDrift;
 use crate::ports::{Chunk, DerivedRows, Lanes, RowSource, Sought};
 use crate::retry::again;
@@ -33,7 +33,7 @@ use crate::retry::again;
 const ROUNDS: u32 = 6;
 /// Before what was hot is looked at again: this, and as much more each time.
 const HOT_PAUSE: Duration = Duration::from_secs(1);
-/// Keys asked for in one statement.
+/// Keys asked for at once.
 const KEYS_A_READING: usize = 500;
 /// Between two looks at progress.
 const POLL: Duration = Duration::from_millis(100);
@@ -123,6 +123,29 @@ pub struct Judged {
     /// With the derived tables that were looked at.
     pub verdicts: BTreeMap<SourceKey, (Verdict, BTreeSet<u32>)>,
     pub unread: BTreeSet<String>,
+}
+
+/// Keys of some tables that are read at one mark.
+type Reading = Vec<(ShardId, Vec<Cell>)>;
+
+/// Cut so that each has no more than [`KEYS_A_READING`].
+fn readings(shards: Vec<(ShardId, Vec<Cell>)>) -> Vec<Reading> {
+    let mut readings = vec![Reading::new()];
+    let mut room = KEYS_A_READING;
+    for (shard, mut keys) in shards {
+        while !keys.is_empty() {
+            let rest = keys.split_off(keys.len().min(room));
+            room -= keys.len();
+            readings.last_mut().expect("there is always one").push((shard, keys));
+            keys = rest;
+            if room == 0 {
+                readings.push(Reading::new());
+                room = KEYS_A_READING;
+            }
+        }
+    }
+    readings.retain(|reading| !reading.is_empty());
+    readings
 }
 
 /// What is needed to look at single rows.
@@ -232,29 +255,35 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
             Ok(lanes) => lanes.iter().map(|(_, progress)| progress.position.epoch()).max(),
             Err(_) => None,
         };
-        for (shard, keys) in shards {
-            let table = &self.tables[&shard].identity;
-            for keys in keys.chunks(KEYS_A_READING) {
-                let read = again(|| connector.rows(table, keys, epoch.unwrap_or(FIRST_EPOCH))).await;
-                if let Err(fault) = read.and_then(|chunk| self.take(source, shard, &chunk, &mut look)) {
-                    look.failed.insert(shard, fault.to_string());
-                    break;
+        let mut readings = readings(shards).into_iter().collect::<VecDeque<_>>();
+        while let Some(reading) = readings.pop_front() {
+            let keys: Vec<_> = (reading.iter())
+                .map(|(shard, keys)| (self.tables[shard].identity.clone(), keys.clone()))
+                .collect();
+            let read = again(|| connector.rows(&keys, epoch.unwrap_or(FIRST_EPOCH))).await;
+            match read.and_then(|chunk| self.take(source, &reading, &chunk, &mut look)) {
+                Ok(()) => {}
+                // One table that cannot be read is no reason not to read the others.
+                Err(fault) if reading.len() > 1 && fault.class() != Class::Transient => {
+                    readings.extend(reading.into_iter().map(|one| vec![one]))
+                }
+                Err(fault) => {
+                    look.failed.extend(reading.iter().map(|(shard, _)| (*shard, fault.to_string())));
                 }
             }
         }
         look
     }
 
-    fn take(&self, source: &str, shard: ShardId, chunk: &Chunk, look: &mut Look) -> Result<(), Fault> {
-        let table = &self.tables[&shard].identity;
+    fn take(&self, source: &str, reading: &Reading, chunk: &Chunk, look: &mut Look) -> Result<(), Fault> {
         let broken = |error| {
-            let subject = format!("table {}.{}", table.database, table.table);
+            let subject = format!("source {source}");
             Fault::new(Code::Internal, subject, "rows cannot be read").caused_by(error)
         };
         let mut changes = v1::decode(&chunk.payload).map_err(broken)?;
         while let Some(change) = changes.next().map_err(broken)? {
             if let Action::Insert { after } = &change.action {
-                self.sides.projection.claims(table, after, |row| self.note(&row, &mut look.rows));
+                self.sides.projection.claims(change.table, after, |row| self.note(&row, &mut look.rows));
             }
         }
         let place = (chunk.mark, chunk.server.clone());
@@ -267,8 +296,10 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
             ));
         }
         furthest.0 = furthest.0.max(place.0);
-        let seen = look.seen.entry(shard).or_insert(place.0);
-        *seen = place.0.min(*seen);
+        for (shard, _) in reading {
+            let seen = look.seen.entry(*shard).or_insert(place.0);
+            *seen = place.0.min(*seen);
+        }
         Ok(())
     }
 
@@ -312,10 +343,14 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         Ok(all)
     }
 
-    /// The furthest change of each source that any lane has in its tables; none of a source whose lanes do not tell.
+    /// The furthest change of each source that any lane has in its tables; none of a source whose lanes do not tell, or of
+    /// which one has not what it had at the barrier: an operator may have set it back meanwhile.
     async fn applied(&self, places: &BTreeMap<String, (Lsn, ServerIdentity)>) -> BTreeMap<String, Lsn> {
-        let asked = places.keys().map(async |source| {
+        let asked = places.iter().map(async |(source, (place, server))| {
             let lanes = self.lanes.progress(source).await.ok()?;
+            if lanes.iter().any(|(_, lane)| hinders(lane, *place, server).is_some()) {
+                return None;
+            }
             Some((source.clone(), lanes.iter().map(|(_, lane)| lane.highest_change).max()?))
         });
         join_all(asked).await.into_iter().flatten().collect()

@@ -71,7 +71,8 @@ async fn why_hidden(
     // Nothing is kept or compared under its shard.
     let shard = ShardId::from_u64(0).expect("63 bits");
     let table = TableIdentity { entity, shard, database: database.into(), table: table.into() }.into_owned();
-    match again(|| source.rows(&table, &[], FIRST_EPOCH)).await {
+    let no_keys = [(table, Vec::new())];
+    match again(|| source.rows(&no_keys, FIRST_EPOCH)).await {
         Ok(_) => (false, Some("was known the night before, and is not captured any more".to_owned())),
         Err(fault) if fault.code() == Code::SourceTableMissing => (false, None),
         Err(fault) if fault.class() == Class::Transient => (true, Some(format!("is not shown: {fault}"))),
@@ -129,8 +130,8 @@ mod tests {
             unreachable!("nobody asks")
         }
 
-        async fn rows(&self, table: &TableIdentity<'static>, _: &[Cell], _: u16) -> Result<Chunk, Fault> {
-            Err(Fault::new(self.1, format!("table {}", table.table), "asked for"))
+        async fn rows(&self, keys: &[(TableIdentity<'static>, Vec<Cell>)], _: u16) -> Result<Chunk, Fault> {
+            Err(Fault::new(self.1, format!("table {}", keys[0].0.table), "asked for"))
         }
     }
 

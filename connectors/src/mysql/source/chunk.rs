@@ -20,10 +20,12 @@ use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::codec::decode_values;
 use anabranch_schemas::codec::v1::Encoder;
 use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, QueryResult, Row, TextProtocol};
 
-use self::plan::{IDENTITY, Plan, show_definition, without_counter};
+use self::plan::{Plan, show_definition, without_counter};
 use super::gtid::Flavor;
 use super::session::{Session, binlog_off};
 use super::{CapturedTable, MysqlSource};
@@ -43,12 +45,49 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// A chunk ends early when its rows are that large.
 const CHUNK_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// What the server says of itself.
+const IDENTITY: &str = "SELECT @@version, CAST(@@server_id AS CHAR)";
+
 /// Which rows of a table.
+#[derive(Clone, Copy)]
 enum Wanted<'w> {
     /// At most so many behind a place, of those that a condition finds.
     Behind(Option<&'w ChunkKey>, NonZeroUsize, Option<&'w Condition>),
     /// Those whose first field is one of these.
     Keys(&'w [Cell]),
+}
+
+impl Wanted<'_> {
+    /// What a plan is kept for, whether by chunks; conditions are too many.
+    fn plan_of(&self, table: &TableIdentity<'_>) -> Option<(ShardId, bool)> {
+        match self {
+            Self::Behind(.., None) => Some((table.shard, true)),
+            Self::Behind(.., Some(_)) => None,
+            Self::Keys(_) => Some((table.shard, false)),
+        }
+    }
+}
+
+/// One table of a reading.
+struct Part<'w> {
+    table: &'w TableIdentity<'static>,
+    wanted: Wanted<'w>,
+    plan: Arc<Plan>,
+}
+
+impl Part<'_> {
+    fn read(&self) -> Option<(ShardId, bool)> {
+        self.wanted.plan_of(self.table)
+    }
+}
+
+/// What was read.
+struct Taken {
+    chunk: Chunk,
+    /// Nothing was left out for its size.
+    is_whole: bool,
+    /// The place of the last row.
+    last: Option<ChunkKey>,
 }
 
 impl RowSource for MysqlSource {
@@ -78,7 +117,7 @@ impl RowSource for MysqlSource {
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
-        self.read_at_a_mark(table, &Wanted::Behind(after, rows, None), epoch).await
+        self.part(table, Wanted::Behind(after, rows, None), rows, epoch).await
     }
 
     async fn matching(
@@ -89,14 +128,16 @@ impl RowSource for MysqlSource {
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
-        self.read_at_a_mark(table, &Wanted::Behind(after, rows, Some(condition)), epoch).await
+        self.part(table, Wanted::Behind(after, rows, Some(condition)), rows, epoch).await
     }
 
-    async fn rows(&self, table: &TableIdentity<'static>, keys: &[Cell], epoch: u16) -> Result<Chunk, Fault> {
-        let chunk = self.read_at_a_mark(table, &Wanted::Keys(keys), epoch).await?;
-        if chunk.next.is_some() {
-            let found = format!("the rows of {} keys are larger than {CHUNK_BYTES_MAX} bytes", keys.len());
-            return Err(table_fault(Code::RefreshRefused, table, found).needs("fewer keys in one request"));
+    async fn rows(&self, keys: &[(TableIdentity<'static>, Vec<Cell>)], epoch: u16) -> Result<Chunk, Fault> {
+        let wanted: Vec<_> = keys.iter().map(|(table, keys)| (table, Wanted::Keys(keys))).collect();
+        let Taken { chunk, is_whole, .. } = self.read_at_a_mark(&wanted, epoch).await?;
+        if !is_whole {
+            let count: usize = keys.iter().map(|(_, keys)| keys.len()).sum();
+            let found = format!("the rows of {count} keys are larger than {CHUNK_BYTES_MAX} bytes");
+            return Err(self.fault(Code::RefreshRefused, found).needs("fewer keys in one request"));
         }
         Ok(chunk)
     }
@@ -111,57 +152,75 @@ impl MysqlSource {
         Ok(tables.all().cloned().collect())
     }
 
-    async fn read_at_a_mark(
+    /// Rows of a table that follow one another.
+    async fn part(
         &self,
         table: &TableIdentity<'static>,
-        wanted: &Wanted<'_>,
+        wanted: Wanted<'_>,
+        rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
-        let columns = self.columns_of(table.entity)?;
-        let mut connection = self.snapshots.connection().await?;
-        let is_chunk = matches!(wanted, Wanted::Behind(.., None));
-        if let Some(plan) = self.plans.get(table.shard).filter(|_| is_chunk) {
-            let sql = select(table, &plan, wanted);
-            if let Ok(sql) = sql
-                && let Ok(Some(chunk)) =
-                    self.read_as_planned(&mut connection, table, &plan, &sql, wanted, epoch).await
-            {
-                return Ok(chunk);
-            }
-            // Whatever it was, the table may have changed.
-            self.plans.forget(table.shard);
-            connection = self.snapshots.connection().await?;
-        }
-        let plan = Arc::new(self.plan(&mut connection, table, &columns, wanted).await?);
-        let sql = select(table, &plan, wanted)?;
-        let chunk = self.read_as_planned(&mut connection, table, &plan, &sql, wanted, epoch).await?;
-        let chunk = chunk.ok_or_else(|| {
-            self.fault(
-                Code::SourceUnreachable,
-                format!("{} was altered while it was read", table_name(table)),
-            )
-        })?;
-        if is_chunk {
-            self.plans.keep(table.shard, &plan);
-        }
-        Ok(chunk)
+        let Taken { chunk, is_whole, last } = self.read_at_a_mark(&[(table, wanted)], epoch).await?;
+        let next = last.filter(|_| !is_whole || chunk.rows == rows.get() as u64);
+        Ok(Chunk { next, ..chunk })
     }
 
-    /// One transaction in one packet; `None` when the table is not defined any more as the plan has it.
+    async fn read_at_a_mark(
+        &self,
+        wanted: &[(&TableIdentity<'static>, Wanted<'_>)],
+        epoch: u16,
+    ) -> Result<Taken, Fault> {
+        let mut may_be_kept = true;
+        loop {
+            let mut connection = self.snapshots.connection().await?;
+            let (mut parts, mut are_new) = (Vec::with_capacity(wanted.len()), true);
+            for &(table, wanted) in wanted {
+                let kept =
+                    wanted.plan_of(table).and_then(|read| self.plans.get(read)).filter(|_| may_be_kept);
+                are_new &= kept.is_none();
+                let plan = match kept {
+                    Some(plan) => plan,
+                    None => Arc::new(self.plan(&mut connection, table, &wanted).await?),
+                };
+                parts.push(Part { table, wanted, plan });
+            }
+            match self.read_as_planned(&mut connection, &parts, epoch).await {
+                Ok(taken) => {
+                    self.keep_plans(&parts);
+                    return Ok(taken);
+                }
+                Err(fault) if are_new => return Err(fault),
+                // Whatever it was, a table may have changed since its plan was made.
+                Err(_) => {
+                    parts.iter().filter_map(Part::read).for_each(|read| self.plans.forget(read));
+                    may_be_kept = false;
+                }
+            }
+        }
+    }
+
+    fn keep_plans(&self, parts: &[Part<'_>]) {
+        for part in parts {
+            if let Some(read) = part.read() {
+                self.plans.keep(read, &part.plan);
+            }
+        }
+    }
+
+    /// One transaction in one packet.
     async fn read_as_planned(
         &self,
         connection: &mut Conn,
-        table: &TableIdentity<'static>,
-        plan: &Plan,
-        select: &str,
-        wanted: &Wanted<'_>,
+        parts: &[Part<'_>],
         epoch: u16,
-    ) -> Result<Option<Chunk>, Fault> {
-        let definition = show_definition(table);
-        let sql = format!(
-            "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY; {IDENTITY}; \
-             SHOW STATUS LIKE 'Binlog\\_snapshot\\_%'; {select}; {definition}; COMMIT"
+    ) -> Result<Taken, Fault> {
+        let mut sql = format!(
+            "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY; {IDENTITY};              SHOW STATUS LIKE 'Binlog\\_snapshot\\_%'; "
         );
+        for part in parts {
+            sql += &format!("{}; {}; ", select(part)?, show_definition(part.table));
+        }
+        sql += "COMMIT";
         let mut results = self.snapshots.within(TIMEOUT, connection.query_iter(sql)).await?;
         let head = async {
             results.collect::<Row>().await?;
@@ -169,8 +228,13 @@ impl MysqlSource {
             Ok((server, results.collect::<(String, String)>().await?))
         };
         let (server, place) = self.snapshots.within(TIMEOUT, head).await?;
-        let server = server.into_iter().next().map(|(_, id)| id).unwrap_or_default();
-        let server = ServerIdentity { flavor: Flavor::MariaDb.as_str().to_owned(), id: server };
+        let (version, id) = server.into_iter().next().unwrap_or_default();
+        if !version.contains("MariaDB") {
+            return Err(self
+                .fault(Code::SourceSnapshotUnsupported, format!("the server is MySQL {version}"))
+                .needs("MariaDB, which says where in its binlog a snapshot stands"));
+        }
+        let server = ServerIdentity { flavor: Flavor::MariaDb.as_str().to_owned(), id };
         let of = |name: &str| {
             let found = place.iter().find(|(variable, _)| variable.eq_ignore_ascii_case(name));
             found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
@@ -178,27 +242,30 @@ impl MysqlSource {
         let file = of("Binlog_snapshot_file").ok_or_else(|| binlog_off(&self.address.subject))?;
         let position = of("Binlog_snapshot_position").and_then(|text| text.parse().ok()).unwrap_or(0);
         let mark = self.lsn(epoch, file, position)?;
-        let mut reading = Reading { plan, table, mark, encoder: Encoder::default(), last: None };
-        let body = async {
-            let taken = reading.read(&mut results).await?;
-            let definition = results.collect::<(String, String)>().await?;
-            results.drop_result().await?;
-            Ok((taken, definition))
-        };
-        let (taken, definition) = self.snapshots.within(TIMEOUT, body).await?;
-        if definition.first().is_none_or(|(_, text)| without_counter(text) != plan.definition) {
-            return Ok(None);
+        let mut reading = Reading { mark, encoder: Encoder::default(), is_whole: true, last: None };
+        for part in parts {
+            let body = async {
+                let are_understood = reading.read(part, &mut results).await?;
+                Ok((are_understood, results.collect::<(String, String)>().await?))
+            };
+            let (are_understood, definition) = self.snapshots.within(TIMEOUT, body).await?;
+            if definition.first().is_none_or(|(_, text)| without_counter(text) != part.plan.definition) {
+                let found = format!("{} was altered while it was read", table_name(part.table));
+                return Err(self.fault(Code::SourceUnreachable, found));
+            }
+            if !are_understood {
+                return Err(odd(part.table));
+            }
         }
-        let odd = || table_fault(Code::Internal, table, "a value is not of its type");
-        let is_whole = taken.ok_or_else(odd)?;
-        let Reading { mut encoder, last, .. } = reading;
-        let count = u64::from(encoder.changes());
-        let is_full = matches!(wanted, Wanted::Behind(_, rows, _) if count == rows.get() as u64);
-        let next = match last.filter(|_| !is_whole || is_full) {
-            Some(last) => Some(plan.place(&last).ok_or_else(odd)?),
-            None => None,
+        self.snapshots.within(TIMEOUT, results.drop_result()).await?;
+        let Reading { mut encoder, is_whole, last, .. } = reading;
+        let last = match (last, parts.last()) {
+            (Some(last), Some(part)) => Some(part.plan.place(&last).ok_or_else(|| odd(part.table))?),
+            _ => None,
         };
-        Ok(Some(Chunk { mark, server, payload: encoder.finish(), rows: count, next }))
+        let rows = u64::from(encoder.changes());
+        let chunk = Chunk { mark, server, payload: encoder.finish(), rows, next: None };
+        Ok(Taken { chunk, is_whole, last })
     }
 
     fn columns_of(&self, entity: Entity) -> Result<Vec<String>, Fault> {
@@ -216,8 +283,13 @@ fn table_fault(code: Code, table: &TableIdentity<'_>, found: impl Into<String>) 
     Fault::new(code, table_name(table), found)
 }
 
+fn odd(table: &TableIdentity<'_>) -> Fault {
+    table_fault(Code::Internal, table, "a value is not of its type")
+}
+
 /// The captured columns and the key of the rows that are wanted.
-fn select(table: &TableIdentity<'_>, plan: &Plan, wanted: &Wanted<'_>) -> Result<String, Fault> {
+fn select(part: &Part<'_>) -> Result<String, Fault> {
+    let Part { table, wanted, plan } = part;
     let key: Vec<String> = plan.key.iter().map(|column| quote_identifier(&column.name)).collect();
     let order = |rows: &NonZeroUsize| format!("ORDER BY {} LIMIT {rows}", key.join(", "));
     let only = |before: &str| plan.only.as_ref().map_or(String::new(), |only| format!("{before} {only} "));
@@ -252,42 +324,39 @@ fn select(table: &TableIdentity<'_>, plan: &Plan, wanted: &Wanted<'_>) -> Result
     ))
 }
 
-/// Rows of a chunk on their way into its payload.
-struct Reading<'r> {
-    plan: &'r Plan,
-    table: &'r TableIdentity<'static>,
-    mark: anabranch_schemas::lsn::Lsn,
+/// Rows on their way into a payload.
+struct Reading {
+    mark: Lsn,
     encoder: Encoder,
+    /// All rows were taken so far; what follows those that have no room is stepped over.
+    is_whole: bool,
+    /// The last one that was taken.
     last: Option<Row>,
 }
 
-impl Reading<'_> {
-    /// Whether all rows were taken; what follows them is stepped over. `None` inside: a value cannot be understood.
+impl Reading {
+    /// Takes the rows of one table; whether each could be understood.
     async fn read(
         &mut self,
+        part: &Part<'_>,
         rows: &mut QueryResult<'_, '_, TextProtocol>,
-    ) -> Result<Option<bool>, mysql_async::Error> {
-        let mut is_whole = Some(true);
+    ) -> Result<bool, mysql_async::Error> {
+        let mut are_understood = true;
         while let Some(row) = rows.next().await? {
-            if is_whole != Some(true) {
-                continue;
-            }
-            if self.encoder.bytes() > CHUNK_BYTES_MAX {
-                is_whole = Some(false);
-            } else if self.take(&row).is_some() {
+            self.is_whole &= self.encoder.bytes() <= CHUNK_BYTES_MAX;
+            if self.is_whole && are_understood {
+                are_understood = self.take(part, &row).is_some();
                 self.last = Some(row);
-            } else {
-                is_whole = None;
             }
         }
-        Ok(is_whole)
+        Ok(are_understood)
     }
 
     /// Encodes the captured values.
-    fn take(&mut self, row: &Row) -> Option<()> {
-        let values = self.plan.kinds.iter().enumerate().map(|(place, kind)| kind.decode(row.as_ref(place)?));
+    fn take(&mut self, part: &Part<'_>, row: &Row) -> Option<()> {
+        let values = part.plan.kinds.iter().enumerate().map(|(place, kind)| kind.decode(row.as_ref(place)?));
         let values: Vec<Value<'_>> = values.collect::<Option<_>>()?;
-        self.encoder.insert(self.mark, self.table, &values);
+        self.encoder.insert(self.mark, part.table, &values);
         Some(())
     }
 }

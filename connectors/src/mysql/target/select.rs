@@ -19,6 +19,20 @@ pub(super) struct Select<'t> {
 
 impl Select<'_> {
     pub(super) fn push(&self, sql: &mut String) {
+        self.push_columns(sql);
+        self.push_table(sql);
+        sql.push_str(" WHERE ");
+    }
+
+    /// Joined with a list `l` of shards (`s`) and keys (`k`): the rows whose column is the key.
+    pub(super) fn push_joined(&self, sql: &mut String, column: &str) {
+        self.push_columns(sql);
+        sql.push_str("`l` STRAIGHT_JOIN ");
+        self.push_table(sql);
+        sql.push_str(&format!(" ON `shard_id` = `l`.`s` AND {} = `l`.`k`", quote_identifier(column)));
+    }
+
+    fn push_columns(&self, sql: &mut String) {
         sql.push_str("SELECT ");
         if let Some(number) = self.number {
             push_number(sql, number.into());
@@ -30,11 +44,13 @@ impl Select<'_> {
             sql.push_str(&quote_identifier(column));
         }
         sql.push_str(" FROM ");
+    }
+
+    fn push_table(&self, sql: &mut String) {
         sql.push_str(&quote_table(&self.table.database, &self.table.table));
         if let Some(index) = self.index {
             sql.push_str(&format!(" FORCE INDEX ({})", quote_identifier(index)));
         }
-        sql.push_str(" WHERE ");
     }
 }
 

@@ -22,9 +22,8 @@ use crate::wiring::{Cache, DerivedStore, LaneStore, Source, Wiring};
 
 /// Of a cache's name, to tell it from a projection's.
 const CACHE: &str = "cache/";
-/// A lane that has not moved for so many intervals of marks stands still, and for so long.
+/// A quiet source tells its position in less than so many intervals of marks.
 const MARKS: u32 = 3;
-const STANDSTILL_MIN: Duration = Duration::from_secs(10);
 
 /// Names of the stores that are asked for, in the order in which they are worked on: a cache comes behind the tables
 /// that it is filled from.
@@ -66,15 +65,15 @@ pub async fn night(
         sides: &sides,
         lanes: &of_projection,
         settings,
-        patience: Patience::new(standstill(wiring.config())),
+        patience: Patience::new(standstill(wiring.config(), wiring.config().reconcile.lane_wait)),
         hash_key: &|table, row| reconcile::hash_key(table, row, key),
     };
     night.run(state, checkpoint, cancel).await
 }
 
 /// For how long a lane may not move while it should: several times what a quiet source takes to tell its position.
-pub(super) fn standstill(config: &Config) -> Duration {
-    STANDSTILL_MIN.max(config.limits.mark_interval * MARKS)
+pub(super) fn standstill(config: &Config, least: Duration) -> Duration {
+    least.max(config.limits.mark_interval * MARKS)
 }
 
 /// A cache is compared with its mapping tables, which were compared with their sources before.

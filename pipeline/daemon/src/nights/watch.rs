@@ -17,6 +17,8 @@ use super::stores::{ProjectionLanes, sides, standstill};
 use crate::tasks::while_held;
 use crate::wiring::Wiring;
 
+/// A lane that has not moved for so long is late, and so is what it should show.
+const LATE: Duration = Duration::from_secs(10);
 /// After something has failed.
 const PAUSE: Duration = Duration::from_secs(10);
 
@@ -77,7 +79,7 @@ async fn watch(wiring: &Wiring, source: &SourceConfig) -> Result<(), Fault> {
         log: wiring.log().await?,
         stores: &stores,
         config: watch,
-        patience: Patience::short(standstill(config)),
+        patience: Patience::short(standstill(config, LATE)),
         tell: &|told| tell(wiring, &source.name, &told),
     };
     watch.run().await

@@ -18,31 +18,31 @@ use crate::mysql::source::session::literal;
 
 /// Tables whose plans are kept; with more, all are forgotten.
 const PLANS_MAX: usize = 20_000;
-/// What the server says of itself.
-pub(super) const IDENTITY: &str = "SELECT @@version, CAST(@@server_id AS CHAR)";
-
-/// How tables are read, as long as their definitions stay; by shard, for chunks.
+/// How tables are read, as long as their definitions stay: by shard, for chunks and for keys.
 #[derive(Default)]
-pub(in super::super) struct Plans(Mutex<HashMap<ShardId, Arc<Plan>>>);
+pub(in super::super) struct Plans(Mutex<HashMap<Read, Arc<Plan>>>);
+
+/// Of which table, and whether by chunks.
+type Read = (ShardId, bool);
 
 impl Plans {
-    pub(super) fn get(&self, shard: ShardId) -> Option<Arc<Plan>> {
-        self.plans().get(&shard).cloned()
+    pub(super) fn get(&self, read: Read) -> Option<Arc<Plan>> {
+        self.plans().get(&read).cloned()
     }
 
-    pub(super) fn keep(&self, shard: ShardId, plan: &Arc<Plan>) {
+    pub(super) fn keep(&self, read: Read, plan: &Arc<Plan>) {
         let mut plans = self.plans();
         if plans.len() >= PLANS_MAX {
             plans.clear();
         }
-        plans.insert(shard, Arc::clone(plan));
+        plans.insert(read, Arc::clone(plan));
     }
 
-    pub(super) fn forget(&self, shard: ShardId) {
-        self.plans().remove(&shard);
+    pub(super) fn forget(&self, read: Read) {
+        self.plans().remove(&read);
     }
 
-    fn plans(&self) -> std::sync::MutexGuard<'_, HashMap<ShardId, Arc<Plan>>> {
+    fn plans(&self) -> std::sync::MutexGuard<'_, HashMap<Read, Arc<Plan>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -75,22 +75,14 @@ pub(super) struct KeyColumn {
 }
 
 impl MysqlSource {
-    /// What the server says of itself and of the table.
+    /// What the server says of the table.
     pub(super) async fn plan(
         &self,
         connection: &mut Conn,
         table: &TableIdentity<'static>,
-        columns: &[String],
         wanted: &Wanted<'_>,
     ) -> Result<Plan, Fault> {
-        let server: Vec<(String, String)> =
-            self.snapshots.within(TIMEOUT, connection.query(IDENTITY)).await?;
-        let (version, _) = server.into_iter().next().unwrap_or_default();
-        if !version.contains("MariaDB") {
-            return Err(self
-                .fault(Code::SourceSnapshotUnsupported, format!("the server is MySQL {version}"))
-                .needs("MariaDB, which says where in its binlog a snapshot stands"));
-        }
+        let columns = &self.columns_of(table.entity)?;
         let known = connection.query_map(describe(table, wanted), Described::from_row);
         let known: Vec<Described> = self.snapshots.within(TIMEOUT, known).await?;
         if known.is_empty() {
