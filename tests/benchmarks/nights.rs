@@ -2,7 +2,7 @@
 //!
 //! Units of several sizes are contiguous ranges of the same shards, read in turn, so that nothing but their size
 //! changes. Memory is that of a whole `anabranch reconcile --now` beside the daemon: with nothing wrong, with every
-//! hundredth derived row deleted (and repaired), and with a wrong value in every derived row, which the gate must stop.
+//! hundredth derived row deleted, and with a wrong value in every derived row; the gate stops repairs at 10,000 keys.
 
 use std::time::Duration;
 
@@ -94,21 +94,25 @@ pub async fn memory(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
     site.installation.drained().await;
     let config = site.config();
     let cases = [
-        ("night's memory, no drift", None, "clean"),
-        ("night's memory, 1 % drift", Some("DELETE FROM {} WHERE user_id MOD 100 = 7"), "repaired"),
-        ("night's memory, 100 % drift", Some("UPDATE {} SET birthday = '00-00'"), "failed"),
+        ("night's memory, no drift", None),
+        ("night's memory, 1 % drift", Some("DELETE FROM {} WHERE user_id MOD 100 = 7")),
+        ("night's memory, 100 % drift", Some("UPDATE {} SET birthday = '00-00'")),
     ];
-    for (figure, drift, wanted) in cases {
+    for (figure, drift) in cases {
         if let Some(drift) = drift {
             damage(site, &config, drift).await;
         }
         let night = night(site).await;
         let found = night.report["verdict"].as_str().unwrap_or("none").to_owned();
-        assert_eq!(found, wanted, "{}", night.report);
+        assert_eq!(found == "clean", drift.is_none(), "{}", night.report);
+        let verdicts = night.report["stores"][0]["verdicts"].to_string();
         let megabytes = night.resident_bytes / 1_000_000;
         report.add(Line {
             figure,
-            measured: format!("{megabytes} MB resident at most, {found} after {:.0} s", night.seconds),
+            measured: format!(
+                "{megabytes} MB resident at most, {found} after {:.0} s, {verdicts}",
+                night.seconds
+            ),
             limit: format!("{} users; memory_bytes = {}", data.rows, config.reconcile.settings.memory),
             ratio: "-".to_owned(),
             cpu: "-".to_owned(),
