@@ -18,7 +18,11 @@ async fn installed(
 ) -> (Installation<'static>, Workload, Daemon) {
     let mut installation = prepared;
     let text = installation.configuration_text();
-    let text = text.replacen("[[sources]]", &format!("[reconcile]\n{reconcile}\n[[sources]]"), 1);
+    let text = text.replacen(
+        "[[sources]]",
+        &format!("[reconcile]\nlane_wait_seconds = 5\n{reconcile}\n[[sources]]"),
+        1,
+    );
     installation.write_configuration_text(&text);
     installation.command(&["setup"]).await.expect_success();
     let daemon = installation.run();
@@ -156,7 +160,7 @@ async fn what_an_old_or_empty_replica_says_is_no_word_against_the_stores() {
         1,
     );
     assert!(text.contains("replica_url"), "{text}");
-    installation.write_configuration_text(&text);
+    installation.write_configuration_text(&format!("{text}\n[reconcile]\nlane_wait_seconds = 5\n"));
     installation.command(&["setup"]).await.expect_success();
     let _daemon = installation.run();
     let mut workload = installation.workload(WorkloadOptions::new(seed("an old replica")));
