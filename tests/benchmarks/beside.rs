@@ -6,8 +6,6 @@
 
 use serde_json::Value as Json;
 
-use anabranch_tests::until;
-
 use crate::latency::{Load, PROCESSES};
 use crate::load::beside;
 use crate::report::Report;
@@ -37,7 +35,6 @@ pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
     for _ in 0..scale.rounds {
         alone.push(load.run(false).await);
         let mut other = site.installation.start(&["reconcile", "--now"], &[]);
-        until("the night reads", async || other.log_of_this_run().contains("night")).await;
         night.push(load.run(false).await);
         assert!(other.is_running(), "the night lasts as long as the changes: {}", other.log_of_this_run());
         assert!(other.wait().is_some_and(|status| status.success()), "{}", other.log_of_this_run());
