@@ -3,7 +3,6 @@
 //!
 //! Both start with empty tables, have four connections to the same server, write the same rows and are as durable.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use anabranch_connectors::mysql::source::MysqlSource;
@@ -99,7 +98,6 @@ pub async fn run_lanes<S: LaneStore + 'static>(
                 start: &source.start,
                 entity: projection.entity(),
                 source_column: projection.source_column(),
-                lanes: NonZeroUsize::MIN,
                 shared: &Shared::new(1),
                 limits: &config.limits,
             };

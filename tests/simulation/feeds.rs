@@ -4,7 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
 use std::future::pending;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,7 +55,6 @@ async fn a_lane_that_waits_for_a_direct_feed_goes_on_when_the_stream_links() {
         start: &Entry::Earliest,
         entity: Entity::User,
         source_column: 0,
-        lanes: NonZeroUsize::MIN,
         shared: &shared,
         limits: &limits,
     };
@@ -115,7 +113,6 @@ async fn a_stop_waits_for_no_question_of_a_lane() {
             start: &Entry::Earliest,
             entity: Entity::User,
             source_column: 0,
-            lanes: NonZeroUsize::MIN,
             shared: &Shared::new(1),
             limits: &limits,
         };

@@ -220,7 +220,6 @@ impl Stage {
             start: &Entry::Earliest,
             entity: Entity::User,
             source_column: 0,
-            lanes: NonZeroUsize::MIN,
             shared,
             limits: &self.limits,
         };

@@ -3,7 +3,6 @@
 //! What an attempt does is the pipeline's; here it gets its pre-flight, its lease and its connectors. Every failure
 //! ends the attempt, and the supervisor decides whether there is a next one.
 
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anabranch_pipeline::capture::{self, Capture};
@@ -172,7 +171,6 @@ async fn apply(
             start: &wiring.source_config(&id.source)?.start,
             entity: projection.entity(),
             source_column: projection.source_column(),
-            lanes: spread(config, id),
             shared: wiring.shared(&id.source)?,
             limits: &config.limits,
         };
@@ -250,12 +248,6 @@ fn seat(config: &Config, id: &LaneId) -> u32 {
     let of_source = lanes(config).into_iter().filter(|lane| lane.source == id.source);
     let place = of_source.take_while(|lane| lane != id).count();
     READER_SEAT + 1 + place as u32
-}
-
-/// How many lanes of its projection read its source.
-fn spread(config: &Config, id: &LaneId) -> NonZeroUsize {
-    let is_alike = |lane: &LaneId| (&lane.projection, &lane.source) == (&id.projection, &id.source);
-    NonZeroUsize::new(lanes(config).into_iter().filter(is_alike).count()).unwrap_or(NonZeroUsize::MIN)
 }
 
 /// Defects are rare: the counter is looked up only when there are some.

@@ -103,7 +103,7 @@ pub(super) struct Refresher<'a, S> {
 impl<'a, S: RowSource> Refresher<'a, S> {
     pub(super) fn new<L: Log>(lane: &Lane<'a, S, L>) -> Self {
         let (log, name) = (lane.log, lane.id.source.as_str());
-        let rows = lane.limits.flush_rows.get().saturating_mul(lane.lanes.get());
+        let rows = lane.limits.flush_rows.get();
         let rows = match lane.entity {
             Entity::User => rows,
             Entity::SerialCode => rows / CODES,

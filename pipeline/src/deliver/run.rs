@@ -3,7 +3,6 @@
 //! Every error ends the attempt; the next one reads progress again. So a commit of unknown outcome needs no special
 //! path: the progress row says whether it happened. Where the messages come from is decided in `feed.rs`.
 
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anabranch_schemas::change::{Change, Entity};
@@ -47,8 +46,6 @@ pub struct Lane<'a, S, L> {
     pub entity: Entity,
     /// See [`crate::projections::Projection::source_column`].
     pub source_column: usize,
-    /// Lanes over which the projection spreads what the rows of the source make: each takes its part of a chunk.
-    pub lanes: NonZeroUsize,
     /// With the other lanes of the source.
     pub shared: &'a Shared,
     pub limits: &'a Limits,

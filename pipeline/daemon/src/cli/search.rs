@@ -4,7 +4,6 @@
 //! and puts it in the other's place. Daemons go on meanwhile; they write both. Cut off, it goes on when it is repeated.
 //! `sweep` removes tombstones.
 
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId, fence};
@@ -213,7 +212,6 @@ async fn attempt(
         start: &wiring.source_config(&id.source)?.start,
         entity: projection.entity(),
         source_column: projection.source_column(),
-        lanes: NonZeroUsize::MIN,
         shared: wiring.shared(&id.source)?,
         limits: &config.limits,
     };
