@@ -17,10 +17,13 @@ use crate::nats::until;
 use crate::source::{Database, PATIENCE, Reading};
 use crate::wire::Wire;
 
+/// Long enough that a busy machine is not taken for a silent server.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+
 /// The source as seen through a wire.
 fn source_behind(database: &Database, wire: &Wire) -> MysqlSource {
     let config = SourceConfig { url: wire.url(database.server()), ..database.config() };
-    MysqlSource::new(&config, &[database.entity()], Duration::from_millis(500))
+    MysqlSource::new(&config, &[database.entity()], HEARTBEAT)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -28,11 +31,12 @@ async fn a_half_open_connection_is_noticed_and_a_slow_one_is_not_given_up() {
     let database = Database::shared().with_tables().await;
     let wire = Wire::to(database.server());
     let mut reading = Reading::open(&source_behind(&database, &wire), Entry::Latest).await.unwrap();
-    wire.slow_down(Duration::from_millis(4));
+    wire.slow_down(Duration::from_millis(10));
     let values: Vec<_> = (0..6_000).map(|id| format!("({id}, REPEAT('x', 80), NULL)")).collect();
     database.run(&[&format!("INSERT INTO $0.t0 VALUES {}", values.join(","))]).await;
-    // Half a megabyte: longer than the server may be silent.
+    let start = Instant::now();
     reading.until_seen(6_000).await;
+    assert!(start.elapsed() > 2 * HEARTBEAT, "half a megabyte takes longer than the server may be silent");
     wire.slow_down(Duration::ZERO);
     wire.swallow();
     database.run(&["INSERT INTO $0.t0 VALUES (7000, '', NULL)"]).await;
