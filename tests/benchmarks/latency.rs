@@ -250,9 +250,11 @@ async fn follow(
             let (Action::Insert { after } | Action::Update { after, .. }) = &change.action else { continue };
             let Some(Value::UInt(user_id)) = after.first() else { continue };
             let is_measured = *user_id < OTHER_USERS || (NEW_USERS..LARGE_USERS).contains(user_id);
-            if !is_measured || seen.insert(*user_id, now).is_some() {
+            // Whoever is written again, as by a load, was visible before.
+            if !is_measured || seen.contains_key(user_id) {
                 continue;
             }
+            seen.insert(*user_id, now);
             count += 1;
             if count % SAMPLE == 0 {
                 let table = format!("{}.{}", change.table.database, change.table.table);
