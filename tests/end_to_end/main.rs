@@ -16,6 +16,7 @@ mod log_damage;
 mod log_full;
 mod lookup;
 mod night_faults;
+mod night_schema;
 mod nights;
 mod operator;
 mod past;

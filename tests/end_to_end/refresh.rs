@@ -9,20 +9,18 @@ use anabranch_tests::{Installation, Plan, seed, until};
 
 use crate::STANDARD;
 
-/// Nothing that was written so far can be read from the binlogs.
-async fn forget_the_past(installation: &Installation<'_>) {
-    for source in ["source-a", "source-b"] {
-        let mut admin = installation.admin(source).await;
-        admin.execute("begin a file", "FLUSH BINARY LOGS").await.unwrap();
-        // A file is kept until all of its transactions are safe in the tables.
-        until("the older files are purged", async || {
-            let files = admin.rows::<(String, u64)>("list files", "SHOW BINARY LOGS").await.unwrap();
-            let (last, _) = files.last().unwrap();
-            admin.execute("purge", format!("PURGE BINARY LOGS TO '{last}'")).await.unwrap();
-            files.len() == 1
-        })
-        .await;
-    }
+/// Nothing that was written on a source so far can be read from its binlog.
+pub async fn forget_the_past(installation: &Installation<'_>, source: &str) {
+    let mut admin = installation.admin(source).await;
+    admin.execute("begin a file", "FLUSH BINARY LOGS").await.unwrap();
+    // A file is kept until all of its transactions are safe in the tables.
+    until("the older files are purged", async || {
+        let files = admin.rows::<(String, u64)>("list files", "SHOW BINARY LOGS").await.unwrap();
+        let (last, _) = files.last().unwrap();
+        admin.execute("purge", format!("PURGE BINARY LOGS TO '{last}'")).await.unwrap();
+        files.len() == 1
+    })
+    .await;
 }
 
 /// Rows that differ.
@@ -37,7 +35,9 @@ async fn rows_that_no_binlog_holds_come_by_a_refresh_and_rows_of_nobody_go_while
     for workload in &mut workloads {
         workload.insert_rows(3_000).await.unwrap();
     }
-    forget_the_past(&installation).await;
+    for source in ["source-a", "source-b"] {
+        forget_the_past(&installation, source).await;
+    }
     // Nobody asks for it: the binlogs do not begin with the sources.
     installation.command(&["setup"]).await.expect_success();
     let mut daemon = installation.run();
@@ -56,7 +56,9 @@ async fn rows_that_no_binlog_holds_come_by_a_refresh_and_rows_of_nobody_go_while
     for workload in &mut workloads {
         workload.run_for(Pace::of(300), Duration::from_secs(1)).await.unwrap();
     }
-    forget_the_past(&installation).await;
+    for source in ["source-a", "source-b"] {
+        forget_the_past(&installation, source).await;
+    }
     let mut daemon = installation.run();
     until("the remedy is told", async || {
         let log = daemon.log();
