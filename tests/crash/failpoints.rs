@@ -221,6 +221,8 @@ async fn a_night_that_is_killed_in_any_phase_is_gone_on_with() {
         let report = installation.command(&["reconcile", "--now", "--json"]).await.expect_success().json();
         if is_stored {
             assert_eq!(report["id"], underway["underway"]["id"], "the same night goes on");
+            let said = "the night was cut off: only rows behind that place were compared";
+            assert!(report.to_string().contains(said), "it begins behind what was through: {report}");
         }
         installation.expect_equal().await;
     }

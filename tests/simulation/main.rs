@@ -11,6 +11,7 @@ mod epochs;
 mod feeds;
 mod loads;
 mod nights;
+mod one_night;
 mod refresh;
 mod replay;
 mod script;

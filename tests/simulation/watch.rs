@@ -9,12 +9,13 @@ use anabranch_connectors::memory::{
 };
 use anabranch_pipeline::config::WatchConfig;
 use anabranch_pipeline::deliver::{Cell, LaneId, Progress, Shared};
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Lanes;
 use anabranch_pipeline::reconcile::{Patience, Sides, Told, Verdict, Watch, Watched};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Value;
 use anabranch_schemas::lsn::Lsn;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::script::{self, TARGETS};
@@ -24,7 +25,7 @@ use crate::stage::{LANES, LaneAt, SOURCE_NAMES, Stage, lane_id, limits};
 type Seen = Arc<Mutex<BTreeMap<(u64, Verdict), usize>>>;
 
 /// The lanes of a stage.
-struct StageLanes(Arc<Stage>);
+pub struct StageLanes(pub Arc<Stage>);
 
 impl Lanes for StageLanes {
     type Store = MemoryStore;
@@ -44,7 +45,7 @@ impl Lanes for StageLanes {
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn stage() -> Arc<Stage> {
+pub fn stage() -> Arc<Stage> {
     let limits = limits(100, 10, Duration::from_secs(3600));
     Arc::new(Stage::new(Weather::calm(), Keeping::Rows, Layout::ByDay, limits, false))
 }
@@ -58,7 +59,14 @@ fn insert(stage: &Stage, users: std::ops::Range<u64>) {
 }
 
 /// A reader, all lanes of the first source but `without`, and its watch.
-fn start(stage: &Arc<Stage>, without: Option<LaneAt>, seen: &Seen) -> Vec<tokio::task::JoinHandle<()>> {
+fn start(stage: &Arc<Stage>, without: Option<LaneAt>, seen: &Seen) -> Vec<JoinHandle<()>> {
+    let mut tasks = run(stage, without);
+    tasks.push(tokio::spawn(watch(stage.clone(), seen.clone())));
+    tasks
+}
+
+/// A reader and all lanes of the first source but `without`.
+pub fn run(stage: &Arc<Stage>, without: Option<LaneAt>) -> Vec<JoinHandle<()>> {
     let mut tasks = Vec::new();
     let of_reader = stage.clone();
     tasks.push(tokio::spawn(async move {
@@ -70,25 +78,33 @@ fn start(stage: &Arc<Stage>, without: Option<LaneAt>, seen: &Seen) -> Vec<tokio:
         let stage = stage.clone();
         tasks.push(tokio::spawn(async move {
             let shared = Shared::new(2);
-            let ended = stage.deliver(lane, &shared, &CancellationToken::new()).await;
-            panic!("lane {} ended: {ended:?}", lane_id(lane));
+            loop {
+                let ended = stage.deliver(lane, &shared, &CancellationToken::new()).await;
+                // Somebody has asked it for a refresh.
+                let is_asked = matches!(&ended, Err(fault) if fault.code() == Code::TargetFenced);
+                assert!(is_asked, "lane {} ended: {ended:?}", lane_id(lane));
+            }
         }));
     }
-    tasks.push(tokio::spawn(watch(stage.clone(), seen.clone())));
     tasks
 }
 
-async fn watch(stage: Arc<Stage>, seen: Seen) {
+/// What is made of the first source.
+pub fn sides(stage: &Stage) -> Sides<MemorySource, MemoryRows> {
     let projection = stage.projection();
     let sources = BTreeMap::from([(SOURCE_NAMES[0].to_owned(), Arc::new(stage.sources[0].clone()))]);
-    let sides: Sides<MemorySource, MemoryRows> = Sides {
+    Sides {
         replicated: Default::default(),
         projection: projection.clone(),
         audit: None,
         primaries: sources.clone(),
         sources,
         targets: stage.targets.iter().map(|target| Arc::new(target.derived(projection))).collect(),
-    };
+    }
+}
+
+async fn watch(stage: Arc<Stage>, seen: Seen) {
+    let sides = sides(&stage);
     let config = WatchConfig { keys_a_second: 20, after: [1, 5, 10].map(|minutes| MINUTE * minutes).into() };
     let stores = [Watched { name: "birthday".to_owned(), sides, lanes: StageLanes(stage.clone()) }];
     let tell = |told: Told<'_>| match told {
@@ -114,12 +130,12 @@ fn taken(seen: &Seen) -> Vec<((u64, Verdict), usize)> {
     std::mem::take(&mut *seen.lock().expect("nothing panics in there")).into_iter().collect()
 }
 
-async fn minutes(number: f64) {
+pub async fn minutes(number: f64) {
     tokio::time::sleep(MINUTE.mul_f64(number)).await;
 }
 
 /// The lane that owns the table of the first of January.
-fn owner(stage: &Stage) -> LaneAt {
+pub fn owner(stage: &Stage) -> LaneAt {
     let tables = stage.projection().tables();
     let place = tables.iter().position(|table| table.derived.table == "birthday_0101").expect("it is there");
     (0, tables[place].target as usize, tables[place].lane)

@@ -27,7 +27,9 @@ impl RowSource for MemorySource {
     }
 
     async fn pressure(&self) -> Result<Pressure, Fault> {
-        Ok(Pressure { head: self.head().await?, running_threads: 1, replica_lag: None })
+        let head = self.head().await?;
+        let state = lock(&self.state);
+        Ok(Pressure { head, running_threads: state.running_threads, replica_lag: state.replica_lag })
     }
 
     async fn replication_end(&self) -> Result<String, Fault> {

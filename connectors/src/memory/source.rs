@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::deliver::Progress;
@@ -35,6 +36,9 @@ pub(super) struct State {
     /// The reading of each seat; a later one ends it.
     seats: BTreeMap<u32, u64>,
     readings: u64,
+    /// What it says of its statements and of the server that it replicates.
+    pub(super) running_threads: u64,
+    pub(super) replica_lag: Option<Duration>,
 }
 
 /// A source whose binlog grows while it is read.
@@ -54,6 +58,8 @@ impl MemorySource {
             switches: 0,
             seats: BTreeMap::new(),
             readings: 0,
+            running_threads: 1,
+            replica_lag: None,
         };
         Self { state: Arc::new(Mutex::new(state)), changed: Arc::default(), weather }
     }
@@ -66,6 +72,11 @@ impl MemorySource {
 
     pub fn commit(&self, group: Group) {
         self.change(|state| state.primary.commit(group));
+    }
+
+    /// From now on it runs so many statements, and is so far behind the server that it replicates.
+    pub fn press(&self, running_threads: u64, replica_lag: Option<Duration>) {
+        self.change(|state| (state.running_threads, state.replica_lag) = (running_threads, replica_lag));
     }
 
     /// Begins a new binlog file.

@@ -30,7 +30,7 @@ pub struct Shared {
 }
 
 /// What a lane asks for.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'w> {
     pub(super) table: &'w TableIdentity<'static>,
     pub(super) after: Option<&'w ChunkKey>,
@@ -81,5 +81,60 @@ impl Shared {
             kept.pop_front();
         }
         Ok(chunk)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use anabranch_schemas::change::Entity;
+
+    use super::*;
+
+    #[test]
+    fn a_chunk_serves_who_asks_for_the_same_and_reads_the_same_server_in_the_same_epoch() {
+        let lsn = |epoch, position| Lsn::new(epoch, 1, position).unwrap();
+        let table = |number| TableIdentity {
+            entity: Entity::User,
+            shard: ShardId::of("s", "d", "t", number),
+            database: Cow::Borrowed("d"),
+            table: Cow::Borrowed("t"),
+        };
+        let rows = |rows| NonZeroUsize::new(rows).unwrap();
+        let server = |id: &str| ServerIdentity { flavor: "mariadb".to_owned(), id: id.to_owned() };
+        let key = |byte| ChunkKey(Box::new([byte]));
+        let (this, after, here) = (table(0), key(7), server("1"));
+        let chunk = Chunk {
+            mark: lsn(2, 1600),
+            server: here.clone(),
+            payload: Default::default(),
+            rows: 0,
+            next: None,
+        };
+        let kept = Kept { shard: this.shard, after: Some(after.clone()), rows: rows(10), chunk };
+        let wanted = Wanted {
+            table: &this,
+            after: Some(&after),
+            rows: rows(10),
+            epoch: 2,
+            floor: lsn(2, 1600),
+            server: &here,
+        };
+        assert!(kept.serves(&wanted));
+        assert!(kept.serves(&Wanted { rows: rows(11), floor: lsn(2, 640), ..wanted }));
+        for (what, other) in [
+            // Its marks lie below all that the lane has.
+            ("an epoch before", Wanted { epoch: 3, floor: lsn(1, 640), ..wanted }),
+            ("an epoch behind", Wanted { epoch: 1, floor: lsn(1, 640), ..wanted }),
+            ("what the lane may not know", Wanted { floor: lsn(2, 1616), ..wanted }),
+            ("another server", Wanted { server: &server("2"), ..wanted }),
+            ("another table", Wanted { table: &table(1), ..wanted }),
+            ("another place", Wanted { after: Some(&key(8)), ..wanted }),
+            ("the first place", Wanted { after: None, ..wanted }),
+            ("fewer rows", Wanted { rows: rows(9), ..wanted }),
+        ] {
+            assert!(!kept.serves(&other), "{what}");
+        }
     }
 }

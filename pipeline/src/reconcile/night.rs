@@ -58,6 +58,9 @@ pub struct StoreState {
     pub next: Option<ShardId>,
     /// So that a unit has about [`UNIT_ROWS`], as far as is known.
     tables_a_unit: usize,
+    /// Of a unit at most, since a window ended before one with more was through.
+    #[serde(default)]
+    tables_max: Option<usize>,
     /// Up to here units are single tables, since one of them could not be read.
     careful_up_to: Option<ShardId>,
     /// New each night, so that chance hides nothing twice.
@@ -75,6 +78,7 @@ impl StoreState {
             report: StoreReport::new(store),
             next: ShardId::from_u64(0),
             tables_a_unit: FIRST_TABLES,
+            tables_max: None,
             careful_up_to: None,
             seed,
         }
@@ -98,7 +102,9 @@ pub struct Night<'a, S, D, L> {
 }
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D, L> {
-    /// Goes on from `state` until all units are through or `cancel`; what is reached is stored behind each.
+    /// Goes on from `state` until all units are through or `cancel`; what is reached is stored behind each. When none gets
+    /// through before `cancel`, units are half as large from then on: a night gets on in windows of any length above what a
+    /// single table takes.
     pub async fn run(
         &self,
         state: &mut StoreState,
@@ -115,15 +121,25 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
             return checkpoint.store(state).await;
         };
         let begun_anew = state.next == ShardId::from_u64(0);
+        let mut is_any_through = false;
         while let Some(next) = state.next {
             let began = Instant::now();
             let unit = cut(&tables, next, state);
-            let end = *unit.shards.end();
+            let (end, tables_of_unit, before) = (*unit.shards.end(), unit.tables.len(), state.clone());
             let ended = tokio::select! {
                 biased;
-                () = cancel.cancelled() => return Ok(()),
-                ended = self.unit(unit, &tables, state) => ended,
+                () = cancel.cancelled() => None,
+                ended = self.unit(unit, &tables, state) => Some(ended),
             };
+            let Some(ended) = ended else {
+                *state = before;
+                if is_any_through {
+                    return Ok(());
+                }
+                state.tables_max = Some((tables_of_unit / 2).max(1));
+                return checkpoint.store(state).await;
+            };
+            is_any_through = true;
             state.next = match ended {
                 Ended::Through => end.as_u64().checked_add(1).and_then(ShardId::from_u64),
                 Ended::InPieces => Some(next),
@@ -409,7 +425,7 @@ impl Wrong {
 /// The unit that begins at a shard.
 fn cut(tables: &BTreeMap<ShardId, SourceTable>, next: ShardId, state: &StoreState) -> Unit {
     let is_careful = state.careful_up_to.is_some_and(|end| next <= end);
-    let count = if is_careful { 1 } else { state.tables_a_unit };
+    let count = if is_careful { 1 } else { state.tables_a_unit.min(state.tables_max.unwrap_or(usize::MAX)) };
     let mut behind = tables.range(next..);
     let of_unit = behind.by_ref().take(count).map(|(shard, table)| (*shard, table.clone())).collect();
     let last = behind.next().and_then(|(shard, _)| ShardId::from_u64(shard.as_u64().checked_sub(1)?));

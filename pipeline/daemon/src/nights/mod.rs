@@ -11,6 +11,7 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_pipeline::config::Config;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{History, Leases, Mark, Marks};
@@ -96,12 +97,12 @@ async fn run(
     let (log, history) = (wiring.log().await?, wiring.history()?);
     let stores = stores::names(wiring, order)?;
     let mark = log.read(NIGHT).await?;
-    let state = match resumed(&mark, order, &layout(wiring)) {
+    let state = match resumed(&mark, order, &layout(wiring.config())) {
         Some(state) => {
             tracing::info!(night = state.id, stores = state.done.len(), "the night goes on");
             state
         }
-        None => begun(order, layout(wiring)),
+        None => begun(order, layout(wiring.config())),
     };
     let settings = settings(wiring, order);
     let mut reached = Reached { log, mark, state };
@@ -143,10 +144,7 @@ struct Reached<'a, M> {
 
 impl<M: Marks> Reached<'_, M> {
     async fn raise(&mut self) -> Result<(), Fault> {
-        let text = serde_json::to_string(&self.state).expect("a state holds text and numbers only");
-        // A checksum in front: what was cut off or changed is not gone on from.
-        let value = format!("{:08x} {text}", crc32fast::hash(text.as_bytes()));
-        self.mark = self.log.raise(NIGHT, &self.mark, value).await?;
+        self.mark = self.log.raise(NIGHT, &self.mark, written(&self.state)).await?;
         Ok(())
     }
 }
@@ -180,6 +178,12 @@ fn resumed(mark: &Mark, order: &Order, layout: &str) -> Option<State> {
     Some(state)
 }
 
+/// A checksum in front: what was cut off or changed is not gone on from.
+fn written(state: &State) -> String {
+    let text = serde_json::to_string(state).expect("a state holds text and numbers only");
+    format!("{:08x} {text}", crc32fast::hash(text.as_bytes()))
+}
+
 fn read(mark: &Mark) -> Option<Result<State, ()>> {
     if mark.value.is_empty() {
         return None;
@@ -207,8 +211,7 @@ fn begun(order: &Order, layout: String) -> State {
 }
 
 /// What decides which rows stand where: sources, captured tables and columns, derived tables, this version.
-fn layout(wiring: &Wiring) -> String {
-    let config = wiring.config();
+fn layout(config: &Config) -> String {
     let entities = config.entities.iter().map(|entity| format!("{:?} {:?}", entity.tables, entity.columns));
     let sources = config.sources.iter().map(|source| format!("{} {}", source.name, source.generation));
     let targets = config.targets.iter().flat_map(|target| {
@@ -320,4 +323,65 @@ pub async fn past(wiring: &Wiring, id: Option<&str>) -> Result<(PastNight, Optio
         None => None,
     };
     Ok((night, before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = include_str!("../../../../deploy/anabranch.example.toml");
+
+    fn layout_of(text: &str) -> String {
+        layout(&Config::parse(text).unwrap())
+    }
+
+    fn mark(value: String) -> Mark {
+        Mark { value, revision: 7 }
+    }
+
+    #[test]
+    fn a_night_goes_on_as_the_same_only_and_from_what_is_whole() {
+        let order = Order { stores: vec!["birthday".to_owned()], ..Order::default() };
+        let state = begun(&order, "a layout".to_owned());
+        let goes_on = |value: &str, order: &Order, layout: &str| {
+            resumed(&mark(value.to_owned()), order, layout).map(|state| state.id)
+        };
+        let whole = written(&state);
+        assert_eq!(goes_on(&whole, &order, "a layout"), Some(state.id.clone()));
+        assert_eq!(goes_on(&whole, &order, "another layout"), None);
+        for other in [
+            Order::default(),
+            Order { mode: Some(Mode::Report), ..order.clone() },
+            Order { is_gate_open: true, ..order.clone() },
+        ] {
+            assert_eq!(goes_on(&whole, &other, "a layout"), None, "{other:?}");
+        }
+        let changed = whole.replace("\"windows\":0", "\"windows\":1");
+        assert_ne!(changed, whole);
+        for broken in ["", "{", &whole[1..], &whole[..whole.len() - 1], &changed] {
+            assert_eq!(goes_on(broken, &order, "a layout"), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn whatever_decides_which_rows_stand_where_makes_another_layout() {
+        let present = layout_of(CONFIG);
+        assert_eq!(
+            present,
+            layout_of(&CONFIG.replace("127.0.0.1:3306", "127.0.0.1:3310")),
+            "a server that moved"
+        );
+        for (text, other) in [
+            ("birthday = \"birthday\" }", "birthday = \"born\" }"),
+            ("\"user_{db:02}.user_{table:03}\"", "\"user_{db:02}.user_{table:04}\""),
+            ("name = \"source-b\"\n", "name = \"source-c\"\n"),
+            ("name = \"source-b\"\n", "name = \"source-b\"\ngeneration = 1\n"),
+            ("layout = \"by_day\"\n", "layout = \"by_user\"\n"),
+            ("databases = 4\n", "databases = 5\n"),
+        ] {
+            let changed = CONFIG.replace(text, other);
+            assert_ne!(changed, CONFIG, "{text}");
+            assert_ne!(layout_of(&changed), present, "{other}");
+        }
+    }
 }

@@ -190,3 +190,22 @@ impl Lanes for ProjectionLanes<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_may_stand_still_as_long_as_is_configured_and_several_marks_of_a_quiet_source() {
+        let text = include_str!("../../../../deploy/anabranch.example.toml");
+        let standstill = |lane_wait: u64, mark_interval_ms: u64| {
+            let text = text
+                .replace("[reconcile]\n", &format!("[reconcile]\nlane_wait_seconds = {lane_wait}\n"))
+                .replace("[limits]\n", &format!("[limits]\nmark_interval_ms = {mark_interval_ms}\n"));
+            let config = Config::parse(&text).unwrap();
+            super::standstill(&config, config.reconcile.lane_wait).as_secs()
+        };
+        assert_eq!(standstill(70, 1_000), 70);
+        assert_eq!(standstill(5, 10_000), 30);
+    }
+}
