@@ -12,8 +12,6 @@ mod load;
 mod mutation;
 mod progress;
 mod refresh;
-mod refresh_progress;
-mod refresh_read;
 mod rewind;
 mod run;
 mod shared;
@@ -27,7 +25,7 @@ pub use mutation::{
     TableShape,
 };
 pub use progress::{LaneId, Progress};
-pub use refresh_progress::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh, request_refresh};
+pub use refresh::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh, request_refresh};
 pub use rewind::{Past, Rewind, fence, rewind};
 pub use run::{Lane, run};
 pub use shared::Shared;

@@ -11,7 +11,11 @@
 //! mark before it began to note, another server came in between, or too much was to be noted. Faults of the source
 //! end no attempt of the lane: its feed goes on.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+mod notes;
+mod progress;
+mod read;
+
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -24,9 +28,10 @@ use futures::{FutureExt, TryFutureExt};
 use metrics::{Counter, Gauge, counter, gauge};
 use tokio::time::Instant;
 
+use self::notes::Notes;
+pub use self::progress::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh, request_refresh};
+use self::read::{Read, rows_of, rows_where};
 use super::mutation::{Cell, Replacement};
-use super::refresh_progress::{KEYS_MAX, Refresh, Scope, TableRefresh};
-use super::refresh_read::{Read, rows_of, rows_where};
 use super::shared::{Shared, Wanted};
 use super::window::Window;
 use super::{Flush, Lane, LaneId, Progress};
@@ -45,8 +50,6 @@ const FAILED: Duration = Duration::from_secs(1);
 const FAILED_MAX: Duration = Duration::from_secs(60);
 /// A key that changes so often that it never stands still is left as it is in the end.
 const REPEATED_MAX: u32 = 10;
-/// Noted claims of a table; each takes some hundred bytes.
-const NOTES_MAX: usize = 200_000;
 /// Claims that a device has at most.
 const CODES: usize = 5;
 
@@ -189,7 +192,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 return Phase::Waiting(Step::Finished);
             }
             let shards = keys.keys().copied().collect();
-            self.notes = Notes { epoch, shards, floor, ..Notes::default() };
+            self.notes = Notes::new(epoch, shards, floor);
             return Phase::Reading(rows_of(source, tables.clone(), keys, epoch).boxed());
         }
         let (table, after, first) = match &refresh.table {
@@ -207,7 +210,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         // Noted since its first chunk, so that chunks which other lanes have read before can be taken.
         let is_noted = self.notes.epoch == epoch && self.notes.shards.iter().eq([&table.shard]);
         if !is_noted || self.notes.is_full() {
-            self.notes = Notes { epoch, shards: [table.shard].into(), floor, ..Notes::default() };
+            self.notes = Notes::new(epoch, [table.shard].into(), floor);
         }
         let rows = self.throttle.take();
         self.asked = rows.get();
@@ -373,63 +376,6 @@ async fn commit(window: &mut Window, store: &mut impl LaneStore, mut flush: Flus
     store.commit(&flush).await?;
     *window = Window::new(flush.progress);
     Ok(())
-}
-
-/// Which claims of some tables changed since a chunk of them began to be read, and at which position last.
-#[derive(Debug, Default)]
-struct Notes {
-    /// Of the lane: positions of another one say nothing of it.
-    epoch: u16,
-    shards: BTreeSet<ShardId>,
-    claims: HashMap<(u32, ShardId, Box<[Cell]>), Lsn, foldhash::quality::RandomState>,
-    /// Whole tables that were withdrawn.
-    withdrawn: HashMap<ShardId, Lsn>,
-    /// No change above was applied before noting began.
-    floor: Lsn,
-}
-
-/// Source rows of which something changed behind a mark.
-struct Changed<'n> {
-    keys: HashSet<(ShardId, &'n Cell)>,
-    tables: HashSet<ShardId>,
-}
-
-impl Changed<'_> {
-    fn has(&self, shard: ShardId, key: &Cell) -> bool {
-        self.tables.contains(&shard) || self.keys.contains(&(shard, key))
-    }
-}
-
-impl Notes {
-    fn note(&mut self, flush: &Flush) {
-        for (shard, lsn) in flush.withdrawals.iter().filter(|(shard, _)| self.shards.contains(shard)) {
-            let withdrawn = self.withdrawn.entry(*shard).or_default();
-            *withdrawn = (*withdrawn).max(*lsn);
-        }
-        for (table, shard, key, lsn) in flush.claims().filter(|(_, shard, ..)| self.shards.contains(shard)) {
-            if self.claims.len() <= NOTES_MAX {
-                self.claims.insert((table, shard, key.into()), lsn);
-            }
-        }
-    }
-
-    fn is_full(&self) -> bool {
-        self.claims.len() > NOTES_MAX
-    }
-
-    /// Source rows of which a claim changed behind the mark.
-    fn changed(&self, column: usize, mark: Lsn) -> Changed<'_> {
-        let claims = self.claims.iter().filter(|(_, lsn)| **lsn > mark);
-        let keys = claims.filter_map(|((_, shard, key), _)| Some((*shard, key.get(column)?))).collect();
-        let tables = self.withdrawn.iter().filter(|(_, lsn)| **lsn > mark).map(|(shard, _)| *shard).collect();
-        Changed { keys, tables }
-    }
-
-    fn has_changed(&self, table: u32, shard: ShardId, key: &[Cell], mark: Lsn) -> bool {
-        self.withdrawn.get(&shard).is_some_and(|lsn| *lsn > mark)
-            || (!self.claims.is_empty())
-                && self.claims.get(&(table, shard, key.into())).is_some_and(|lsn| *lsn > mark)
-    }
 }
 
 struct Meters {

@@ -7,7 +7,7 @@ use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::codec::{CodecError, v1};
 use anabranch_schemas::shard::ShardId;
 
-use super::{Cell, Condition};
+use crate::deliver::{Cell, Condition};
 use crate::error::{Code, Fault};
 use crate::ports::{Chunk, ChunkKey, RowSource};
 use crate::projections::key_of;

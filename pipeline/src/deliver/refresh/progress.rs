@@ -11,8 +11,8 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::serial::UUID_BYTES_MAX;
 use anabranch_schemas::shard::ShardId;
 
-use super::rewind::amend;
-use super::{Cell, Comparison, Condition, LaneId, Progress};
+use crate::deliver::rewind::amend;
+use crate::deliver::{Cell, Comparison, Condition, LaneId, Progress};
 use crate::error::{Code, Fault};
 use crate::ports::{Chunk, ChunkKey, LaneStore};
 

@@ -1,0 +1,72 @@
+//! What a lane remembers while it refreshes: the claims that its feed changed behind a mark.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
+
+use crate::deliver::{Cell, Flush};
+
+/// Noted claims of a table; each takes some hundred bytes.
+const NOTES_MAX: usize = 200_000;
+
+/// Which claims of some tables changed since a chunk of them began to be read, and at which position last.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    /// Of the lane: positions of another one say nothing of it.
+    pub epoch: u16,
+    pub shards: BTreeSet<ShardId>,
+    claims: HashMap<(u32, ShardId, Box<[Cell]>), Lsn, foldhash::quality::RandomState>,
+    /// Whole tables that were withdrawn.
+    withdrawn: HashMap<ShardId, Lsn>,
+    /// No change above was applied before noting began.
+    pub floor: Lsn,
+}
+
+/// Source rows of which something changed behind a mark.
+pub(super) struct Changed<'n> {
+    keys: HashSet<(ShardId, &'n Cell)>,
+    tables: HashSet<ShardId>,
+}
+
+impl Changed<'_> {
+    pub(super) fn has(&self, shard: ShardId, key: &Cell) -> bool {
+        self.tables.contains(&shard) || self.keys.contains(&(shard, key))
+    }
+}
+
+impl Notes {
+    pub(super) fn new(epoch: u16, shards: BTreeSet<ShardId>, floor: Lsn) -> Self {
+        Self { epoch, shards, floor, ..Self::default() }
+    }
+
+    pub(super) fn note(&mut self, flush: &Flush) {
+        for (shard, lsn) in flush.withdrawals.iter().filter(|(shard, _)| self.shards.contains(shard)) {
+            let withdrawn = self.withdrawn.entry(*shard).or_default();
+            *withdrawn = (*withdrawn).max(*lsn);
+        }
+        for (table, shard, key, lsn) in flush.claims().filter(|(_, shard, ..)| self.shards.contains(shard)) {
+            if self.claims.len() <= NOTES_MAX {
+                self.claims.insert((table, shard, key.into()), lsn);
+            }
+        }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.claims.len() > NOTES_MAX
+    }
+
+    /// Source rows of which a claim changed behind the mark.
+    pub(super) fn changed(&self, column: usize, mark: Lsn) -> Changed<'_> {
+        let claims = self.claims.iter().filter(|(_, lsn)| **lsn > mark);
+        let keys = claims.filter_map(|((_, shard, key), _)| Some((*shard, key.get(column)?))).collect();
+        let tables = self.withdrawn.iter().filter(|(_, lsn)| **lsn > mark).map(|(shard, _)| *shard).collect();
+        Changed { keys, tables }
+    }
+
+    pub(super) fn has_changed(&self, table: u32, shard: ShardId, key: &[Cell], mark: Lsn) -> bool {
+        self.withdrawn.get(&shard).is_some_and(|lsn| *lsn > mark)
+            || (!self.claims.is_empty())
+                && self.claims.get(&(table, shard, key.into())).is_some_and(|lsn| *lsn > mark)
+    }
+}
