@@ -8,14 +8,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What is taken at once holds at least the rows of this time: shorter parts cost more than their rows, and longer ones
-/// keep what is urgent waiting.
-const PART: Duration = Duration::from_millis(50);
-
 /// Rows that may be read now. Without a rate, as many as are wanted at once.
 #[derive(Debug)]
 pub struct Throttle {
     rate: Option<NonZeroU64>,
+    part: Duration,
     most: NonZeroUsize,
     /// What was in it, and when.
     rows: f64,
@@ -23,15 +20,16 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// `most`: what is ever taken at once.
-    pub fn new(rows_per_second: Option<NonZeroU64>, most: NonZeroUsize) -> Self {
-        Self { rate: rows_per_second, most, rows: 0.0, counted_at: Instant::now() }
+    /// What is taken at once holds the rows of `part`, or more if nobody asked for them meanwhile, and never more than
+    /// `most`: shorter parts cost more than their rows, and longer ones keep what is urgent waiting.
+    pub fn new(rows_per_second: Option<NonZeroU64>, part: Duration, most: NonZeroUsize) -> Self {
+        Self { rate: rows_per_second, part, most, rows: 0.0, counted_at: Instant::now() }
     }
 
     /// Waits until a part may be taken. Cancel safe: nothing is taken.
     pub async fn ready(&self) {
         let Some(rate) = self.rate else { return };
-        let missing = self.part(rate) - self.rows;
+        let missing = self.rows_of_part(rate) - self.rows;
         tokio::time::sleep_until(
             self.counted_at + Duration::from_secs_f64((missing / rate.get() as f64).max(0.0)),
         )
@@ -43,7 +41,8 @@ impl Throttle {
         let Some(rate) = self.rate else { return self.most };
         let filled = self.counted_at.elapsed().as_secs_f64() * rate.get() as f64;
         let rows = (self.rows + filled).min(self.most.get() as f64);
-        let taken = NonZeroUsize::new(rows.max(self.part(rate)) as usize).unwrap_or(NonZeroUsize::MIN);
+        let taken =
+            NonZeroUsize::new(rows.max(self.rows_of_part(rate)) as usize).unwrap_or(NonZeroUsize::MIN);
         (self.rows, self.counted_at) = (rows - taken.get() as f64, Instant::now());
         taken
     }
@@ -53,8 +52,8 @@ impl Throttle {
         self.rows += rows as f64;
     }
 
-    fn part(&self, rate: NonZeroU64) -> f64 {
-        (rate.get() as f64 * PART.as_secs_f64()).clamp(1.0, self.most.get() as f64)
+    fn rows_of_part(&self, rate: NonZeroU64) -> f64 {
+        (rate.get() as f64 * self.part.as_secs_f64()).clamp(1.0, self.most.get() as f64)
     }
 }
 
@@ -63,7 +62,7 @@ mod tests {
     use super::*;
 
     fn throttle(rate: u64, most: usize) -> Throttle {
-        Throttle::new(NonZeroU64::new(rate), NonZeroUsize::new(most).unwrap())
+        Throttle::new(NonZeroU64::new(rate), Duration::from_millis(50), NonZeroUsize::new(most).unwrap())
     }
 
     #[tokio::test(start_paused = true)]

@@ -98,6 +98,7 @@ pub async fn run_lanes<S: LaneStore + 'static>(
                 start: &source.start,
                 entity: projection.entity(),
                 source_column: projection.source_column(),
+                tables: projection.tables().len() as u32,
                 shared: &Shared::new(1),
                 limits: &config.limits,
             };

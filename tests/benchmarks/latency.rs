@@ -105,7 +105,7 @@ fn insert(table: &str, first: u64, last: u64) -> String {
 
 impl<'s, 'g> Load<'s, 'g> {
     pub async fn begin(site: &'s Site<'g>, daemon: &'s Daemon, users_a_table: u64, scale: &Scale) -> Self {
-        let watch = Watch::start(site).await;
+        let watch = Watch::start(site, users_a_table > 0).await;
         let count = scale.latency_seconds * CHANGES_A_SECOND;
         Self { site, daemon, watch, users_a_table, count, numbers: 0 }
     }
@@ -187,7 +187,8 @@ struct Watch {
 }
 
 impl Watch {
-    async fn start(site: &Site<'_>) -> Self {
+    /// `changes_users`: not only new ones are looked for.
+    async fn start(site: &Site<'_>, changes_users: bool) -> Self {
         let server = site.installation.server(TARGET);
         let text = site.installation.configuration_text();
         let text = text.replace(&site.installation.server(SOURCE).url(), &server.admin_url());
@@ -201,7 +202,7 @@ impl Watch {
         let (sample, samples) = mpsc::unbounded_channel();
         let limit = config.limits.batch_bytes.get();
         Self {
-            follower: tokio::spawn(follow(stream, limit, Arc::clone(&seen), sample)),
+            follower: tokio::spawn(follow(stream, (limit, changes_users), Arc::clone(&seen), sample)),
             sampler: tokio::spawn(select(site.installation.admin(TARGET).await, samples)),
             seen,
         }
@@ -231,7 +232,7 @@ impl Watch {
 
 async fn follow(
     mut stream: MysqlStream,
-    limit: usize,
+    (limit, changes_users): (usize, bool),
     seen: Seen,
     sample: mpsc::UnboundedSender<(String, u64)>,
 ) {
@@ -249,7 +250,8 @@ async fn follow(
         while let Some(change) = changes.next().expect("it was made now") {
             let (Action::Insert { after } | Action::Update { after, .. }) = &change.action else { continue };
             let Some(Value::UInt(user_id)) = after.first() else { continue };
-            let is_measured = *user_id < OTHER_USERS || (NEW_USERS..LARGE_USERS).contains(user_id);
+            let is_measured =
+                (NEW_USERS..LARGE_USERS).contains(user_id) || changes_users && *user_id < OTHER_USERS;
             // Whoever is written again, as by a load, was visible before.
             if !is_measured || seen.contains_key(user_id) {
                 continue;

@@ -55,6 +55,7 @@ async fn a_lane_that_waits_for_a_direct_feed_goes_on_when_the_stream_links() {
         start: &Entry::Earliest,
         entity: Entity::User,
         source_column: 0,
+        tables: 1,
         shared: &shared,
         limits: &limits,
     };
@@ -113,6 +114,7 @@ async fn a_stop_waits_for_no_question_of_a_lane() {
             start: &Entry::Earliest,
             entity: Entity::User,
             source_column: 0,
+            tables: 1,
             shared: &Shared::new(1),
             limits: &limits,
         };

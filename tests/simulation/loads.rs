@@ -174,6 +174,7 @@ async fn a_lane_that_begins_at_the_streams_end_takes_no_chunk_from_before_it() {
         start: &Entry::Earliest,
         entity: Entity::User,
         source_column: 0,
+        tables: 1,
         shared: &Shared::new(1),
         limits: &limits,
     };

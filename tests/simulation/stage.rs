@@ -1,7 +1,7 @@
 //! The twins of one run, and one attempt of a reader or of a lane on them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -220,6 +220,7 @@ impl Stage {
             start: &Entry::Earliest,
             entity: Entity::User,
             source_column: 0,
+            tables: projection.tables().len() as u32,
             shared,
             limits: &self.limits,
         };
@@ -253,6 +254,7 @@ pub fn limits(batch_bytes: usize, flush_rows: usize, keep_interval: Duration) ->
         retry_budget: Duration::from_secs(1),
         shutdown: Duration::from_secs(1),
         direct_feeds: number(DIRECT_FEEDS),
-        refresh_rows_per_second: None,
+        // With a rate, chunks are written in parts.
+        refresh_rows_per_second: NonZeroU64::new(1_000_000).filter(|_| flush_rows.is_multiple_of(2)),
     }
 }

@@ -263,7 +263,12 @@ impl LaneStore for MemoryStore {
     async fn commit(&mut self, flush: &Flush) -> Result<(), Fault> {
         let whole = Sent {
             lane: self.id.clone(),
-            tables: self.tables.clone(),
+            tables: match flush.withdrawals.is_empty() {
+                true => self.tables.clone(),
+                false => Arc::new(
+                    self.tables.iter().copied().filter(|table| flush.withdraws_from(*table)).collect(),
+                ),
+            },
             withdrawals: flush.withdrawals.clone(),
             removals: Vec::new(),
             replacement: flush.replacement.clone(),

@@ -171,6 +171,7 @@ async fn apply(
             start: &wiring.source_config(&id.source)?.start,
             entity: projection.entity(),
             source_column: projection.source_column(),
+            tables: projection.tables().len() as u32,
             shared: wiring.shared(&id.source)?,
             limits: &config.limits,
         };

@@ -1,8 +1,9 @@
 //! The refresh of a lane: rows are read from the source as they are, and written between the changes of its feed.
 //!
 //! A chunk is read at a mark. The lane goes on with its feed until it has passed the mark; meanwhile it notes which
-//! claims of the table changed, and then writes the others with the mark's version. Behind the last chunk of a table
-//! come its *sweep*: claims that are older than the first mark are nobody's any more.
+//! claims of the table changed, and then writes the others with the mark's version; in parts, where changes are not to
+//! wait for a whole chunk. Behind the last chunk of a table comes its *sweep*: claims that are older than the first mark
+//! are nobody's any more.
 //!
 //! Of single keys the rows are read, and exactly what they claim stands afterwards: what else stood for them, in whatever
 //! version, was nobody's. A key that changed behind the mark is read again. A condition finds keys, a part at a time.
@@ -17,6 +18,7 @@ mod read;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::time::Duration;
 
 use anabranch_schemas::change::{Change, Entity, TableIdentity};
@@ -31,7 +33,7 @@ use tokio::time::Instant;
 use self::notes::Notes;
 pub use self::progress::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh, request_refresh};
 use self::read::{Read, rows_of, rows_where};
-use super::mutation::{Cell, Replacement};
+use super::mutation::{Cell, Replacement, TABLE_WORK};
 use super::shared::{Shared, Wanted};
 use super::window::Window;
 use super::{Flush, Lane, LaneId, Progress};
@@ -50,6 +52,15 @@ const FAILED: Duration = Duration::from_secs(1);
 const FAILED_MAX: Duration = Duration::from_secs(60);
 /// A key that changes so often that it never stands still is left as it is in the end.
 const REPEATED_MAX: u32 = 10;
+/// What a lane that is not to read faster takes at once: rows of few seconds cost half as much as those of moments, as
+/// each of a thousand tables gets one statement and not many.
+const CHUNK: Duration = Duration::from_millis(500);
+/// And writes at once, as [`Flush::cut`] counts: some ten milliseconds, for which changes wait.
+const PART_WORK: usize = 500;
+/// What a table costs of that which is swept: the rows of one shard in it are looked at.
+const SWEPT_TABLE_WORK: usize = 2 * TABLE_WORK;
+/// As each part of a sweep is a commit.
+const SWEEP_PARTS_MAX: u32 = 16;
 /// Claims that a device has at most.
 const CODES: usize = 5;
 
@@ -65,7 +76,10 @@ enum Phase<'a> {
 /// One step, which is one commit.
 #[derive(Debug)]
 enum Step {
-    Chunk(Read),
+    /// With what is left of it to be written, once a part is.
+    Chunk(Read, Option<Box<Flush>>),
+    /// What is left of a sweep: these tables, and those behind them.
+    Sweep(Range<u32>),
     /// The table is no longer there: its rows went by the feed.
     Gone(ShardId),
     Finished,
@@ -90,6 +104,10 @@ pub(super) struct Refresher<'a, S> {
     entity: Entity,
     source_column: usize,
     throttle: Throttle,
+    /// What is written at once, if changes are not to wait for more.
+    part_work: Option<usize>,
+    /// Of the projection.
+    derived_tables: u32,
     /// Rows of the chunk that is being read, at most.
     asked: usize,
     phase: Phase<'a>,
@@ -106,10 +124,10 @@ pub(super) struct Refresher<'a, S> {
 impl<'a, S: RowSource> Refresher<'a, S> {
     pub(super) fn new<L: Log>(lane: &Lane<'a, S, L>) -> Self {
         let (log, name) = (lane.log, lane.id.source.as_str());
-        let rows = lane.limits.flush_rows.get();
+        let (flush_rows, rate) = (lane.limits.flush_rows.get(), lane.limits.refresh_rows_per_second);
         let rows = match lane.entity {
-            Entity::User => rows,
-            Entity::SerialCode => rows / CODES,
+            Entity::User => flush_rows,
+            Entity::SerialCode => flush_rows / CODES,
         };
         Self {
             id: lane.id,
@@ -119,10 +137,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             ask_at: Instant::now(),
             entity: lane.entity,
             source_column: lane.source_column,
-            throttle: Throttle::new(
-                lane.limits.refresh_rows_per_second,
-                NonZeroUsize::new(rows).unwrap_or(NonZeroUsize::MIN),
-            ),
+            throttle: Throttle::new(rate, CHUNK, NonZeroUsize::new(rows).unwrap_or(NonZeroUsize::MIN)),
+            derived_tables: lane.tables,
+            part_work: rate.map(|_| PART_WORK.min(flush_rows)),
             asked: 0,
             phase: Phase::Resting,
             tables: None,
@@ -160,13 +177,14 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 let asked = std::mem::take(&mut self.asked);
                 self.throttle
                     .give_back(asked.saturating_sub(usize::try_from(read.chunk.rows).unwrap_or(asked)));
-                Phase::Waiting(Step::Chunk(read))
+                Phase::Waiting(Step::Chunk(read, None))
             }),
-            Phase::Waiting(Step::Chunk(Read { chunk, .. })) if progress.position < chunk.mark => loop {
+            Phase::Waiting(Step::Chunk(Read { chunk, .. }, _)) if progress.position < chunk.mark => loop {
                 tokio::time::sleep_until(self.ask_at).await;
                 self.ask_at = Instant::now() + ASK;
                 (self.ask)().await;
             },
+            Phase::Waiting(Step::Chunk(_, Some(_)) | Step::Sweep(_)) => return,
             Phase::Resting | Phase::Waiting(_) => return std::future::pending().await,
         };
         self.phase = match outcome {
@@ -247,7 +265,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     /// Whether a chunk could be written if everything was committed.
     pub(super) fn is_due(&self, progress: &Progress) -> bool {
         match &self.phase {
-            Phase::Waiting(Step::Chunk(read)) => progress.position >= read.chunk.mark,
+            Phase::Waiting(Step::Chunk(read, _)) => progress.position >= read.chunk.mark,
             Phase::Waiting(_) => true,
             _ => false,
         }
@@ -264,9 +282,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let Some(refresh) = &progress.refresh else { return Ok(()) };
         let mut flush = Flush::new(progress.clone());
         match std::mem::replace(&mut self.phase, Phase::Resting) {
-            Phase::Waiting(Step::Chunk(read)) => match self.verdict(&read, refresh, progress) {
+            Phase::Waiting(Step::Chunk(read, rest)) => match self.verdict(&read, refresh, progress) {
                 Verdict::Wait => {
-                    self.phase = Phase::Waiting(Step::Chunk(read));
+                    self.phase = Phase::Waiting(Step::Chunk(read, rest));
                     return Ok(());
                 }
                 Verdict::Again(why) => {
@@ -276,13 +294,28 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                     return Ok(());
                 }
                 Verdict::Write => {
-                    self.repeated = 0;
-                    self.take(&read, &mut flush, project)?;
-                    self.meters.rows.increment(read.chunk.rows);
-                    let shard = *self.notes.shards.first().expect("a chunk was read of something");
-                    flush.progress.refresh = Some(refresh.behind_chunk(shard, &read.chunk));
+                    flush = match rest {
+                        Some(mut rest) => {
+                            rest.progress = flush.progress;
+                            *rest
+                        }
+                        None => self.take(&read, flush, project)?,
+                    };
+                    let (mark, rest) = (read.chunk.mark, self.part_work.and_then(|work| flush.cut(work)));
+                    if read.keys.is_none() {
+                        flush.retain(|table, shard, key| !self.notes.has_changed(table, shard, key, mark));
+                    }
+                    if let Some(rest) = rest {
+                        self.phase = Phase::Waiting(Step::Chunk(read, Some(Box::new(rest))));
+                    } else {
+                        self.repeated = 0;
+                        self.meters.rows.increment(read.chunk.rows);
+                        let shard = *self.notes.shards.first().expect("a chunk was read of something");
+                        flush.progress.refresh = Some(refresh.behind_chunk(shard, &read.chunk));
+                    }
                 }
             },
+            Phase::Waiting(Step::Sweep(tables)) => return self.sweep(window, store, tables).await,
             Phase::Waiting(Step::Gone(shard)) => flush.progress.refresh = Some(refresh.behind_table(shard)),
             Phase::Waiting(Step::Finished) => {
                 tracing::info!(lane = %self.id, rows = refresh.rows, "the refresh is through");
@@ -298,7 +331,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         failpoints::reach("refresh-before-commit").await;
         commit(window, store, flush).await?;
         failpoints::reach("refresh-after-commit").await;
-        self.sweep(window, store).await
+        let at_once = self.part_work.map_or(u32::MAX, |work| (work / SWEPT_TABLE_WORK) as u32);
+        let at_least = self.derived_tables.div_ceil(SWEEP_PARTS_MAX);
+        self.sweep(window, store, 0..at_once.max(at_least)).await
     }
 
     fn verdict(&self, read: &Read, refresh: &Refresh, progress: &Progress) -> Verdict {
@@ -325,24 +360,21 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         keys.iter().any(|(shard, keys)| keys.iter().any(|key| changed.has(*shard, key)))
     }
 
-    /// The mutations of a chunk whose claims have not changed behind its mark; of keys, those of whole source rows.
+    /// The mutations of a chunk; of keys, those whose source rows have not changed behind its mark.
     fn take(
         &self,
         Read { chunk, keys }: &Read,
-        flush: &mut Flush,
+        mut flush: Flush,
         mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
-    ) -> Result<(), Fault> {
+    ) -> Result<Flush, Fault> {
         let broken = |error| {
             Fault::new(Code::Internal, format!("lane {}", self.id), "a chunk cannot be read").caused_by(error)
         };
         let mut changes = v1::decode(&chunk.payload).map_err(broken)?;
         while let Some(change) = changes.next().map_err(broken)? {
-            project(&change, flush);
+            project(&change, &mut flush);
         }
-        let Some(keys) = keys else {
-            flush.retain(|table, shard, key| !self.notes.has_changed(table, shard, key, chunk.mark));
-            return Ok(());
-        };
+        let Some(keys) = keys else { return Ok(flush) };
         let changed = self.notes.changed(self.source_column, chunk.mark);
         let all = keys.iter().flat_map(|(shard, keys)| keys.iter().map(|key| (*shard, key)));
         let stand = all.filter(|(shard, key)| !changed.has(*shard, key));
@@ -350,18 +382,29 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let replacement = Replacement { mark: chunk.mark, column: self.source_column, rows };
         flush.retain(|_, shard, key| replacement.covers(shard, key));
         flush.replacement = Some(replacement);
-        Ok(())
+        Ok(flush)
     }
 
     /// Once all chunks of a table are written: what is older than the first of them is not in the source any more.
-    async fn sweep(&mut self, window: &mut Window, store: &mut impl LaneStore) -> Result<(), Fault> {
+    async fn sweep(
+        &mut self,
+        window: &mut Window,
+        store: &mut impl LaneStore,
+        tables: Range<u32>,
+    ) -> Result<(), Fault> {
         let progress = window.progress();
         let Some(refresh) = &progress.refresh else { return Ok(()) };
         let Some(TableRefresh { shard, first, after: None, .. }) = refresh.table else { return Ok(()) };
         let mut flush = Flush::new(progress.clone());
-        flush.progress.refresh = Some(refresh.behind_table(shard));
         if let Some(older) = first.as_u64().checked_sub(1) {
             flush.withdraw(shard, Lsn::from_u64(older).expect("below an Lsn lie Lsns only"));
+            flush.withdrawn_tables = Some(tables.clone());
+        }
+        if tables.end < self.derived_tables {
+            let behind = tables.end.saturating_add(tables.end - tables.start);
+            self.phase = Phase::Waiting(Step::Sweep(tables.end..behind));
+        } else {
+            flush.progress.refresh = Some(refresh.behind_table(shard));
         }
         commit(window, store, flush).await?;
         failpoints::reach("refresh-swept").await;
@@ -373,7 +416,11 @@ impl<'a, S: RowSource> Refresher<'a, S> {
 async fn commit(window: &mut Window, store: &mut impl LaneStore, mut flush: Flush) -> Result<(), Fault> {
     flush.progress.revision += 1;
     flush.progress.rows += flush.rows() as u64;
+    let began = Instant::now();
     store.commit(&flush).await?;
+    let (rows, withdraws, seconds) =
+        (flush.rows(), !flush.withdrawals.is_empty(), began.elapsed().as_secs_f64());
+    tracing::debug!(rows, withdraws, seconds, "refreshed rows are written");
     *window = Window::new(flush.progress);
     Ok(())
 }

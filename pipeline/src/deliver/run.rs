@@ -46,6 +46,8 @@ pub struct Lane<'a, S, L> {
     pub entity: Entity,
     /// See [`crate::projections::Projection::source_column`].
     pub source_column: usize,
+    /// Derived tables of the projection, all lanes' together.
+    pub tables: u32,
     /// With the other lanes of the source.
     pub shared: &'a Shared,
     pub limits: &'a Limits,

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anabranch_schemas::change::{Action, TableIdentity};
 use anabranch_schemas::codec::v1;
@@ -32,6 +33,8 @@ use crate::throttle::Throttle;
 
 /// Source rows of a chunk, and derived rows of a page: below a second of reading, and few megabytes.
 const CHUNK_ROWS: NonZeroUsize = NonZeroUsize::new(20_000).expect("it is not 0");
+/// Of the rows that a server may be read a second, these at a time: whoever else reads it hardly waits.
+const CHUNK: Duration = Duration::from_millis(50);
 /// What a sketch has at first: it stays in the cache of a processor, and lists ten thousands of differences.
 const FIRST_BYTES: usize = 4 << 20;
 /// Reading a unit so many times is too much: its store is better read anew as a whole.
@@ -209,7 +212,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
             words: Vec::new(),
             sums: Vec::new(),
             unowned: BTreeMap::new(),
-            throttle: Throttle::new(pace.rows_per_second, CHUNK_ROWS),
+            throttle: Throttle::new(pace.rows_per_second, CHUNK, CHUNK_ROWS),
             brake: pace.brake.clone(),
         };
         let mut readings = JoinSet::new();

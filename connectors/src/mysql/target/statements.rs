@@ -55,7 +55,7 @@ pub(super) fn packets(head: &[String], flush: &Flush, layout: Layout<'_>, limits
         packets.push(statement);
     }
     for (shard, lsn) in &flush.withdrawals {
-        for index in owned {
+        for index in owned.iter().filter(|index| flush.withdraws_from(**index)) {
             let table = &tables[*index as usize].derived;
             let table = quote_table(&table.database, &table.table);
             let condition = format!("`shard_id` = {shard} AND `lsn` <= {}", lsn.as_u64());
