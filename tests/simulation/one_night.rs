@@ -210,3 +210,24 @@ async fn lanes_that_stand_still_are_waited_for_as_long_as_is_configured() {
     }
     tasks.into_iter().for_each(|task| task.abort());
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_counted_of_a_unit_that_a_window_cuts_off_is_not_counted_twice() {
+    let (stage, mut tasks) = filled(100).await;
+    tasks.drain(..).for_each(|task| task.abort());
+    insert(&stage, 0, 200..201);
+    let (settings, mut state, window) =
+        (settings(), StoreState::new("birthday", 7), CancellationToken::new());
+    // The unit is scanned at once, and its one candidate waits for the lanes.
+    let closing = async {
+        tokio::time::sleep(LANE_WAIT / 3).await;
+        window.cancel();
+    };
+    tokio::join!(night(&stage, &settings, &mut state, &window), closing);
+    assert!(state.next.is_some(), "{:?}", state.report);
+    let tasks = run(&stage, None);
+    night(&stage, &settings, &mut state, &CancellationToken::new()).await;
+    let report = state.report;
+    assert_eq!((report.outcome(), report.tables, report.rows_source), (Outcome::Clean, 2, 201), "{report:?}");
+    tasks.into_iter().for_each(|task| task.abort());
+}
