@@ -9,6 +9,7 @@ mod daemon;
 mod drain;
 mod epochs;
 mod feeds;
+mod half_way;
 mod loads;
 mod nights;
 mod one_night;

@@ -1,12 +1,13 @@
-//! Is a candidate drift? Source, barrier, derived stores, source: in this order, and never from less.
+//! Is a candidate drift? Source, barrier, derived stores, source: in this order, never from less, and twice.
 //!
 //! A transaction that the first look at the source does not see either changes the row before the second look, which
-//! makes the row *hot*, or comes after both. One that it sees is in the stores once every lane of the source has passed the
-//! place of that look (*barrier*); lanes say so with the progress that they commit with their rows. One that waits for a
-//! replica's acknowledgement may be in the stores and in no snapshot: so the second look must have come as far as the
-//! lanes had when the stores were read, else the row is hot too. So what disagrees while both looks agree is drift. What
-//! is hot is looked at again, a few times; a lane that stands still, reads another server or is being loaded makes its
-//! keys *unreadable*, and the night incomplete.
+//! makes the row *hot*, or comes after both. One that it sees is in the stores once every lane has passed the place of that
+//! look (*barrier*), as the progress says that lanes commit with their rows. One that waits for a replica's acknowledgement
+//! may be in the stores and in no snapshot: so the second look must have come as far as the lanes had when the stores were
+//! read. What disagrees while both looks agree, and does so again in the same way, is drift: once is not enough, as a row
+//! that changed and changed back between the looks may be found half way. What is hot or disagrees is looked at again, a
+//! few times; a lane that stands still, reads another server or is being loaded makes its keys *unreadable*, and the night
+//! incomplete.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,9 +30,9 @@ use crate::lookup::EntryDrift;
 use crate::ports::{Chunk, DerivedRows, Lanes, RowSource, Sought};
 use crate::retry::again;
 
-/// Looks at one candidate until it holds still; then it is hot, and left to the next night.
+/// Looks at one candidate until it is decided; then it is hot, and left to the next night.
 const ROUNDS: u32 = 6;
-/// Before what was hot is looked at again: this, and as much more each time.
+/// Before what is not decided is looked at again: this, and as much more each time.
 const HOT_PAUSE: Duration = Duration::from_secs(1);
 /// Keys asked for at once.
 const KEYS_A_READING: usize = 500;
@@ -60,7 +61,7 @@ pub enum Verdict {
     Blocked,
     /// All is well: the change was on its way while the sides were read.
     InFlight,
-    /// It changed at each look.
+    /// It changed at each look, or disagreed in another way each time.
     Hot,
     /// One of the sides could not be read, or a lane has not come so far.
     Unreadable,
@@ -101,6 +102,9 @@ impl From<EntryDrift> for Verdict {
 
 /// The derived rows of a source row: by table and key, their values.
 type Rows = BTreeMap<(u32, Box<[Cell]>), Box<[Cell]>>;
+
+/// What should stand and what did, as they disagreed at the look before.
+type Suspected = BTreeMap<SourceKey, (Rows, Rows)>;
 
 /// Compares what should stand with what does.
 pub fn judge(expected: &Rows, found: &Rows) -> Verdict {
@@ -171,9 +175,9 @@ struct Look {
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, D, L> {
     pub async fn judge(&self, window: Window) -> Result<Judged, Fault> {
         let mut judged = Judged::default();
-        let mut pending = window;
+        let (mut pending, mut suspected) = (window, Suspected::new());
         for round in 1..=ROUNDS {
-            pending = self.round(pending, &mut judged).await?;
+            pending = self.round(pending, &mut suspected, &mut judged).await?;
             if pending.is_empty() {
                 return Ok(judged);
             }
@@ -185,9 +189,14 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         Ok(judged)
     }
 
-    /// Looks at all once; what was hot.
-    async fn round(&self, pending: Window, judged: &mut Judged) -> Result<Window, Fault> {
-        let first = self.look(pending.keys()).await;
+    /// Looks at all once; what is not decided yet.
+    async fn round(
+        &self,
+        pending: Window,
+        suspected: &mut Suspected,
+        judged: &mut Judged,
+    ) -> Result<Window, Fault> {
+        let mut first = self.look(pending.keys()).await;
         let barred = self.barrier(&first.places).await;
         let mut wanted = pending;
         for (key, tables) in &mut wanted {
@@ -195,10 +204,10 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
                 first.rows.get(key).into_iter().flat_map(|rows| rows.keys().map(|(table, _)| *table)),
             );
         }
-        let found = self.found(&wanted).await?;
+        let mut found = self.found(&wanted).await?;
         let applied = self.applied(&first.places).await;
         let second = self.look(wanted.keys()).await;
-        let mut hot = Window::new();
+        let mut undecided = Window::new();
         for (key, tables) in wanted {
             let why = first.failed.get(&key.shard).or(second.failed.get(&key.shard));
             let source = self.tables.get(&key.shard).map(|table| &table.source);
@@ -212,17 +221,24 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
                     Verdict::Unreadable
                 }
                 None if !has_seen_all || first.rows.get(&key) != second.rows.get(&key) => {
-                    hot.insert(key, tables);
+                    undecided.insert(key, tables);
                     continue;
                 }
                 None => {
-                    let nothing = Rows::new();
-                    judge(first.rows.get(&key).unwrap_or(&nothing), found.get(&key).unwrap_or(&nothing))
+                    let expected = first.rows.remove(&key).unwrap_or_default();
+                    let found = found.remove(&key).unwrap_or_default();
+                    let (verdict, seen) = (judge(&expected, &found), Some((expected, found)));
+                    if verdict.is_drift() && suspected.get(&key) != seen.as_ref() {
+                        suspected.extend(seen.map(|seen| (key.clone(), seen)));
+                        undecided.insert(key, tables);
+                        continue;
+                    }
+                    verdict
                 }
             };
             judged.verdicts.insert(key, (verdict, tables));
         }
-        Ok(hot)
+        Ok(undecided)
     }
 
     /// Reads source rows by their keys. What fails concerns its table only.
