@@ -8,16 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Group, ScriptedRow};
+use anabranch_pipeline::deliver::Cell;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::reconcile::{
     Checkpoint, Limits, Mode, Night, Outcome, Patience, Settings, SourceKey, SourceTable, StoreReport,
-    StoreState,
+    StoreState, Verdict,
 };
 use anabranch_schemas::change::Value;
+use anabranch_schemas::lsn::Lsn;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::replay::NOBODY;
 use crate::script;
 use crate::stage::Stage;
 use crate::watch::{StageLanes, minutes, owner, run, sides, stage};
@@ -118,6 +121,26 @@ async fn more_drift_than_the_gate_lets_pass_is_told_and_left() {
     assert_eq!(of_lost(100, 1_000, 0.05).await, (Outcome::Repaired, false, 100, 0));
     assert_eq!(of_lost(101, 1_000, 0.102).await, (Outcome::Repaired, false, 101, 0));
     assert_eq!(of_lost(101, 1_000, 0.1).await, (Outcome::Failed, true, 0, 101));
+}
+
+/// With little memory the sides are read in slices, and derived rows of one source row lie in several.
+#[tokio::test(start_paused = true)]
+async fn a_row_that_several_slices_list_is_counted_once() {
+    let (stage, tasks) = filled(1).await;
+    let (users, lane, shard) = (100, owner(&stage), script::table(0).shard);
+    let tables: Vec<u32> = stage.owned(lane).iter().copied().take(2).collect();
+    stage.tamper(lane.1, |rows| {
+        for (user, of) in (NOBODY..NOBODY + users).flat_map(|user| tables.iter().map(move |of| (user, *of))) {
+            let values = [Cell::Bytes(b"01-01".as_slice().into())].into();
+            rows.insert((of, shard, [Cell::UInt(user)].into()), (Lsn::MAX, values));
+        }
+    });
+    let memory = NonZeroUsize::new(1 << 13).unwrap();
+    let report = whole_night(&stage, &Settings { memory, gate_keys: users, ..settings() }).await;
+    assert_eq!((report.of(Verdict::Orphan), report.drift.len()), (users, 100), "{report:?}");
+    assert_eq!((report.outcome(), report.confirmed), (Outcome::Repaired, users), "{report:?}");
+    assert_eq!(stage.found().len(), 2, "of both tables");
+    tasks.into_iter().for_each(|task| task.abort());
 }
 
 /// For how long a throttled night works, beside this.

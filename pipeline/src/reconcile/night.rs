@@ -322,9 +322,17 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
         let recheck = Recheck { sides: self.sides, lanes: self.lanes, tables, patience: &self.patience };
         let rows = scanned.rows_source;
         let mut wrong = Wrong::default();
-        for window in
+        for mut window in
             scanned.candidates.iter().flat_map(|candidates: &Candidates| candidates.windows(WINDOW_ROWS))
         {
+            // Derived rows of one source row may lie in several slices; it counts once, and is read back with all of them.
+            window.retain(|key, tables| match wrong.keys.get_mut(key) {
+                Some(known) => {
+                    known.append(tables);
+                    false
+                }
+                None => true,
+            });
             if wrong.is_beyond(self.settings, report, rows) {
                 report.is_gate_closed = true;
                 report.is_missing("more differs than the gate lets pass; the rest was not looked at");
