@@ -1,9 +1,10 @@
 //! Nights while everything goes on: drift is planted by hand in rows of any lane, and processes that reconcile are
 //! killed and go on.
 //!
-//! In the storm a night may say little, but nothing wrong: it never takes for drift what no hand has touched, and never
-//! says that all is well while a row that a hand has put there stands. In the quiet it finds exactly what is wrong, has it
-//! repaired, and the next one finds nothing.
+//! In the storm a night may say little, but nothing wrong: it never takes for drift what no hand has touched, never says
+//! that all is well while a row that a hand has put there stands, and never repairs more than its gate lets pass. In the
+//! quiet it finds exactly what is wrong; beyond its gate it changes nothing and says so, else it has it repaired, and the
+//! next one finds nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -20,15 +21,14 @@ use anabranch_pipeline::reconcile::{
 };
 use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::lsn::Lsn;
-use anabranch_schemas::shard::ShardId;
-use rand::RngExt;
 use rand::rngs::StdRng;
-use rand::seq::IteratorRandom;
+use rand::{RngExt, SeedableRng};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::replay::NOBODY;
+use crate::drift::{is_hand_made, plant};
+use crate::past::{Groups, Past, key_of};
 use crate::script::{self, Claim, Key, SOURCES, TARGETS};
 use crate::stage::{LANES, LaneAt, SOURCE_NAMES, Stage, lane_id};
 
@@ -36,29 +36,35 @@ use crate::stage::{LANES, LaneAt, SOURCE_NAMES, Stage, lane_id};
 const PATIENCE: Duration = Duration::from_secs(900);
 /// A lane that does not move for so long is not waited for.
 const STANDSTILL: Duration = Duration::from_secs(30);
-/// Versions that hands give, and no change has.
-const OLD: u64 = 3;
 
 /// A derived row and its version.
 type Standing = BTreeMap<Claim, Lsn>;
 
-/// When single rows of a key were asked for: from, to; `None` = the newest changes were not seen, whenever they came.
-type Looks = Arc<Mutex<BTreeMap<Key, Vec<(Option<Instant>, Instant)>>>>;
+/// When single rows of a key were asked for.
+type Looks = Arc<Mutex<BTreeMap<Key, Vec<Look>>>>;
+
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    from: Instant,
+    to: Instant,
+    /// No change was hidden.
+    sees_all: bool,
+}
 
 /// All nights of a run.
-#[derive(Default)]
 pub struct Nights {
+    /// Draws their gates.
+    random: StdRng,
     underway: Option<Underway>,
     begun: u64,
-    /// When the source row of a key changed.
-    changes: BTreeMap<Key, Vec<Instant>>,
-    /// What should stand for keys, at the last change.
-    truth: BTreeSet<Claim>,
+    pub past: Past,
 }
 
 /// A night, in whatever process.
 struct Underway {
     began: Instant,
+    /// What the sources and the derived tables held then.
+    groups: Groups,
     standing: Standing,
     settings: Settings,
     saved: Saved,
@@ -78,12 +84,8 @@ impl Checkpoint for Saved {
 }
 
 impl Nights {
-    /// Notes what a change of the sources made of their rows.
-    pub fn note(&mut self, truth: BTreeSet<Claim>) {
-        let now = Instant::now();
-        let keys: BTreeSet<Key> = truth.symmetric_difference(&self.truth).map(key_of).collect();
-        keys.into_iter().for_each(|key| self.changes.entry(key).or_default().push(now));
-        self.truth = truth;
+    pub fn new(seed: u64) -> Self {
+        Self { random: StdRng::seed_from_u64(seed), underway: None, begun: 0, past: Past::default() }
     }
 
     /// Drift, or something about a night; what it said wrong.
@@ -115,17 +117,20 @@ impl Nights {
             replica_lag: Duration::ZERO,
             lane_lag: Duration::from_secs(random.random_range(1..30)),
         };
-        let settings = Settings { mode, memory, gate_keys: u64::MAX, gate_share: 1.0, limits };
+        let gate = self.random.random_range(0..4);
+        let gate_keys = if self.random.random_ratio(1, 4) { gate } else { u64::MAX };
+        let settings = Settings { mode, memory, gate_keys, gate_share: 1.0, limits };
         let state = StoreState::new("birthday", random.random());
         let mut night = Underway {
             began: Instant::now(),
+            groups: self.past.groups(),
             standing: standing(stage),
             settings,
             saved: Saved(Arc::new(Mutex::new(state))),
             looks: Looks::default(),
             process: tokio::spawn(std::future::pending()),
         };
-        stage.tell(|| format!("night {} begins: {mode:?}, {memory} bytes", self.begun));
+        stage.tell(|| format!("night {} begins: {mode:?}, {memory} bytes, gate {gate_keys}", self.begun));
         night.process.abort();
         night.process = night.start(stage);
         self.underway = Some(night);
@@ -145,21 +150,22 @@ impl Nights {
         stage.tell(|| format!("night {}: {outcome:?}, {report:?}", self.begun));
         for drifted in &report.drift {
             let key = parsed(&drifted.key_hash);
-            if !stage.is_touched(key) && !self.may_seem_wrong(key, &night) {
+            if stage.touched(key).is_none() && !self.may_seem_wrong(key, &night) {
                 return Err(format!("{key:?} was never wrong, and found {:?}", drifted.verdict));
             }
         }
+        if report.repaired > night.settings.gate_keys || (report.is_gate_closed && outcome != Outcome::Failed)
+        {
+            return Err(format!("{outcome:?} with a gate of {}: {report:?}", night.settings.gate_keys));
+        }
         if matches!(outcome, Outcome::Clean | Outcome::Repaired) {
             let after = standing(stage);
-            let is_hand_made = |lsn: &Lsn| *lsn == Lsn::MAX || lsn.as_u64() <= OLD;
-            let stayed = night.standing.iter().find(|(row, lsn)| {
-                let key = key_of(row);
-                let has_changed =
-                    self.changes.get(&key).is_some_and(|at| at.iter().any(|at| *at >= night.began));
-                is_hand_made(lsn)
-                    && after.get(*row) == Some(lsn)
-                    && !self.truth.contains(*row)
-                    && !has_changed
+            let stayed = night.standing.iter().find(|(row, version)| {
+                let was_touched = stage.touched(key_of(row)) >= Some(night.began);
+                is_hand_made(**version)
+                    && after.get(*row) == Some(version)
+                    && !was_touched
+                    && !self.past.may_be_shown(row, night.groups)
             });
             if let Some(row) = stayed {
                 return Err(format!("{outcome:?}, and all the while {row:?} stood there"));
@@ -168,15 +174,23 @@ impl Nights {
         Ok(report)
     }
 
-    /// Whether a key changed, and back, between two looks: harmless, since what is repaired is what the source says.
+    /// Whether a key changed, and back, between two looks, twice: harmless, since what is repaired is what the source says.
     fn may_seem_wrong(&self, key: Key, night: &Underway) -> bool {
         let looks = night.looks.lock().unwrap_or_else(PoisonError::into_inner);
-        let (Some(looks), Some(changes)) = (looks.get(&key), self.changes.get(&key)) else { return false };
-        let is_between = |pair: &[(Option<Instant>, Instant)]| {
-            let changes = changes.iter().filter(|at| pair[0].0 <= Some(**at) && **at <= pair[1].1);
-            changes.count() > 1
+        let looks = looks.get(&key).map_or(&[][..], Vec::as_slice);
+        let seen_from = |look: &Look| match look.sees_all {
+            true => look.from,
+            false => self.past.hidden_from(script::source_of(key.0), look.from),
         };
-        looks.windows(2).any(is_between)
+        let mut times = 0;
+        let mut pairs = looks.windows(2);
+        while let Some([one, other]) = pairs.next() {
+            if self.past.changes(key, seen_from(one), other.to) > 1 {
+                times += 1;
+                pairs.next();
+            }
+        }
+        times > 1
     }
 
     /// In the quiet, with every lane at its end: lets what is under way end, then plants drift, and expects a night to find
@@ -192,22 +206,49 @@ impl Nights {
                 plant(stage, random).await;
             }
         }
-        let wrong: BTreeSet<Key> = stage.found().symmetric_difference(&self.truth).map(key_of).collect();
-        self.begin(stage, random);
-        let mut night = self.underway.take().expect("it has just begun");
-        night.process.abort();
-        night.settings.mode = Mode::Repair;
-        night.process = night.start(stage);
-        let report = match self.over(stage, night).await {
+        let wrong: BTreeSet<Key> =
+            stage.found().symmetric_difference(self.past.truth()).map(key_of).collect();
+        let (count, before) = (wrong.len() as u64, standing(stage));
+        if count > 0 && self.random.random_ratio(1, 3) {
+            let gate_keys = self.random.random_range(0..count);
+            let report = match self.night_in_the_quiet(stage, random, gate_keys).await {
+                Ok(report) => report,
+                Err(wrong) => return Some(wrong),
+            };
+            // With little memory it looks at some at a time, and at no more once they are too many.
+            let (found, is_whole) = (keys_of(&report), report.incomplete.is_empty());
+            let is_told = report.is_gate_closed && report.outcome() == Outcome::Failed;
+            let is_right = if is_whole { found == wrong } else { found.is_subset(&wrong) };
+            let is_beyond = found.len() as u64 > gate_keys && found.len() as u64 == report.left;
+            if !is_told || !is_right || !is_beyond || report.repaired > 0 || standing(stage) != before {
+                return Some(format!("a night beyond its gate: {report:?}, and wrong were {wrong:?}"));
+            }
+        }
+        let gate_keys = if self.random.random() { count } else { u64::MAX };
+        let report = match self.night_in_the_quiet(stage, random, gate_keys).await {
             Ok(report) => report,
             Err(wrong) => return Some(wrong),
         };
-        let found: BTreeSet<Key> = report.drift.iter().map(|drifted| parsed(&drifted.key_hash)).collect();
         let expected = if wrong.is_empty() { Outcome::Clean } else { Outcome::Repaired };
-        if found != wrong || report.outcome() != expected {
+        if keys_of(&report) != wrong || report.outcome() != expected || report.confirmed != count {
             return Some(format!("a night in the quiet: {report:?}, and wrong were {wrong:?}"));
         }
         None
+    }
+
+    async fn night_in_the_quiet(
+        &mut self,
+        stage: &Arc<Stage>,
+        random: &mut StdRng,
+        gate_keys: u64,
+    ) -> Result<StoreReport, String> {
+        self.begin(stage, random);
+        let mut night = self.underway.take().expect("it has just begun");
+        night.process.abort();
+        night.settings = Settings { mode: Mode::Repair, gate_keys, ..night.settings.clone() };
+        stage.tell(|| format!("night {} repairs, gate {gate_keys}", self.begun));
+        night.process = night.start(stage);
+        self.over(stage, night).await
     }
 
     async fn over(&self, stage: &Arc<Stage>, night: Underway) -> Result<StoreReport, String> {
@@ -315,12 +356,12 @@ impl RowSource for Watched {
         let from = Instant::now();
         let chunk = self.source.rows(keys, epoch).await?;
         let head = self.source.head().await?.in_epoch(epoch).expect("it was one");
-        let from = Some(from).filter(|_| chunk.mark >= head);
+        let look = Look { from, to: Instant::now(), sees_all: chunk.mark >= head };
         let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
         for (table, keys) in keys {
             let shard = script::shards()[&table.shard];
             for key in keys {
-                looks.entry((shard, user_of(key))).or_default().push((from, Instant::now()));
+                looks.entry((shard, user_of(key))).or_default().push(look);
             }
         }
         Ok(chunk)
@@ -356,62 +397,13 @@ fn lanes_of(source: usize) -> impl Iterator<Item = LaneAt> {
     (0..TARGETS).flat_map(move |target| (0..LANES).map(move |lane| (source, target, lane)))
 }
 
-/// Changes a few rows of a lane by hand, each in one of the ways in which drift comes to be.
-async fn plant(stage: &Stage, random: &mut StdRng) {
-    let at @ (source, target, _) =
-        (random.random_range(0..SOURCES), random.random_range(0..TARGETS), random.random_range(0..LANES));
-    // Tables come to be with their first rows.
-    let shards = stage.sources[source].shards().await.expect("it always knows");
-    let Some(shard) = shards.into_iter().choose(random) else { return };
-    let owned = stage.owned(at);
-    let tables: Vec<u32> = owned.iter().copied().collect();
-    let old = Lsn::from_u64(random.random_range(1..=OLD)).expect("an Lsn");
-    let version = if random.random_ratio(1, 4) { Lsn::MAX } else { old };
-    stage.tell(|| format!("a hand changes rows of {}", lane_id(at)));
-    stage.tamper(target, |rows| {
-        let of_lane = |(table, of, _): &&(u32, ShardId, Box<[Cell]>)| owned.contains(table) && *of == shard;
-        let found: Vec<_> = rows.keys().filter(of_lane).cloned().collect();
-        let other = tables[random.random_range(0..tables.len())];
-        let day = |text: &str| Box::new([Cell::Bytes(text.as_bytes().into())]);
-        let Some(row) = found.into_iter().choose(random) else {
-            // A deleted user.
-            let user = [0, 1, NOBODY][random.random_range(0..3)] + random.random_range(0..3);
-            rows.insert((other, shard, [Cell::UInt(user)].into()), (version, day("01-01")));
-            return;
-        };
-        let stored = rows[&row].1.clone();
-        match random.random_range(0..7) {
-            0 => _ = rows.remove(&row),
-            // In a wrong table, with the right content.
-            1 => {
-                rows.remove(&row);
-                rows.insert((other, row.1, row.2), (version, stored));
-            }
-            // In two tables.
-            2 => _ = rows.insert((other, row.1, row.2), (version, day("01-03"))),
-            3 => _ = rows.insert(row, (version, day("12-31"))),
-            4 => _ = rows.insert(row, (version, day(""))),
-            // Two users change places.
-            5 => {
-                let user = Cell::UInt(random.random_range(0..3));
-                rows.remove(&row);
-                rows.insert((row.0, row.1, [user].into()), (version, stored));
-            }
-            _ => {
-                let user = Cell::UInt(NOBODY + random.random_range(0..3));
-                rows.insert((other, row.1, [user].into()), (version, stored));
-            }
-        }
-    });
-}
-
 /// What the derived tables hold, with versions.
 fn standing(stage: &Stage) -> Standing {
     stage.found_with_versions().into_iter().collect()
 }
 
-fn key_of((_, _, shard, user, _): &Claim) -> Key {
-    (*shard, *user)
+fn keys_of(report: &StoreReport) -> BTreeSet<Key> {
+    report.drift.iter().map(|drifted| parsed(&drifted.key_hash)).collect()
 }
 
 fn user_of(key: &Cell) -> u64 {

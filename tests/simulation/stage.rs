@@ -49,8 +49,8 @@ pub struct Stage {
     pub limits: Limits,
     /// Tasks that a definite fault has stopped, as the supervisor stops them.
     pub stopped: Mutex<Vec<String>>,
-    /// Keys of whose derived rows a hand has changed some.
-    touched: Mutex<BTreeSet<Key>>,
+    /// Keys of whose derived rows a hand has changed some, and when last.
+    touched: Mutex<BTreeMap<Key, Instant>>,
     /// Whether steps are printed.
     told: bool,
     began: Instant,
@@ -133,13 +133,14 @@ impl Stage {
             let has_changed = |claim: &&RowClaim| before.get(*claim) != rows.get(*claim);
             for (_, shard, key) in before.keys().chain(rows.keys()).filter(has_changed) {
                 let [Cell::UInt(user)] = &**key else { panic!("a birthday row has a number, not {key:?}") };
-                touched.insert((shards.get(shard).copied().unwrap_or(usize::MAX), *user));
+                touched.insert((shards.get(shard).copied().unwrap_or(usize::MAX), *user), Instant::now());
             }
         });
     }
 
-    pub fn is_touched(&self, key: Key) -> bool {
-        self.touched.lock().expect("nothing panics in there").contains(&key)
+    /// When a hand has changed derived rows of a key last.
+    pub fn touched(&self, key: Key) -> Option<Instant> {
+        self.touched.lock().expect("nothing panics in there").get(&key).copied()
     }
 
     /// What the derived tables hold.

@@ -99,7 +99,7 @@ impl World {
             keeping,
             lawful,
             fails_over,
-            nights: has_nights.then(Nights::default),
+            nights: has_nights.then(|| Nights::new(seed)),
             lie: None,
         }
     }
@@ -143,12 +143,13 @@ impl World {
 
     /// Something is committed at the sources.
     fn change(&mut self) {
-        for (source, group) in self.script.next(&mut self.random) {
+        let groups = self.script.next(&mut self.random);
+        if let Some(nights) = &mut self.nights {
+            nights.past.note(&groups, self.script.claims(self.stage.layout));
+        }
+        for (source, group) in groups {
             self.stage.tell(|| format!("source {source}: {group:?}"));
             self.stage.sources[source].commit(group);
-        }
-        if let Some(nights) = &mut self.nights {
-            nights.note(self.script.claims(self.stage.layout));
         }
     }
 

@@ -15,7 +15,8 @@ use super::source::{BROKEN, MemorySource};
 
 /// In a thousand snapshots, for each of the newest groups: it is not seen yet.
 const UNSEEN: u32 = 150;
-const UNSEEN_GROUPS_MAX: usize = 3;
+/// So many of the newest groups may be hidden from a snapshot.
+pub const UNSEEN_GROUPS_MAX: usize = 3;
 
 /// Of a table, by key.
 type Rows = BTreeMap<u64, Row<'static>>;
