@@ -8,6 +8,9 @@ use anabranch_tests::{Daemon, Installation, Plan, seed, until};
 use crate::STANDARD;
 
 const DRIFT: &str = "anabranch_watch_drift_total";
+const KEYS: &str = "anabranch_watch_keys_total";
+/// Users that move later.
+const MOVING: [u64; 2] = [77_000_002, 77_000_003];
 const LANE: &str = "anabranch_lane_changes_total";
 
 /// Changes that a source's hops have counted: read, acknowledged, and applied by each lane.
@@ -23,6 +26,25 @@ async fn counts(daemon: &Daemon, source: &str) -> (f64, f64, Vec<f64>) {
     (read, acknowledged, of_lanes)
 }
 
+async fn expect_balance(installation: &Installation<'_>, daemon: &Daemon) {
+    for source in &installation.configuration.sources {
+        until("every hop has counted the same", async || {
+            let (read, acknowledged, lanes) = counts(daemon, source).await;
+            read > 1_000.0
+                && read == acknowledged
+                && !lanes.is_empty()
+                && lanes.iter().all(|lane| *lane == read)
+        })
+        .await;
+    }
+}
+
+async fn insert(installation: &Installation<'_>, user: u64) {
+    let insert = "INSERT INTO user_00.user_000 (user_id, user_name, birthday)";
+    let source = &installation.configuration.sources[0];
+    installation.execute(source, format!("{insert} VALUES ({user}, 'x', '1990-01-03')")).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn counts_balance_at_every_hop_and_what_is_wrong_after_a_change_is_seen() {
     let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::both()).await;
@@ -33,24 +55,19 @@ async fn counts_balance_at_every_hop_and_what_is_wrong_after_a_change_is_seen() 
     installation.command(&["setup"]).await.expect_success();
     let daemon = installation.run();
     daemon.until_ready().await;
+    // They are looked at for the last time before anything becomes of them.
+    for user in MOVING {
+        insert(&installation, user).await;
+    }
     let mut workloads = installation.workloads(WorkloadOptions::new(seed("between nights")));
     for workload in &mut workloads {
         workload.insert_rows(1_000).await.unwrap();
         workload.run_for(Pace::of(200), Duration::from_secs(2)).await.unwrap();
     }
-    for source in installation.configuration.sources.clone() {
-        until("every hop has counted the same", async || {
-            let (read, acknowledged, lanes) = counts(&daemon, &source).await;
-            read > 1_000.0
-                && read == acknowledged
-                && !lanes.is_empty()
-                && lanes.iter().all(|lane| *lane == read)
-        })
-        .await;
-    }
+    expect_balance(&installation, &daemon).await;
     installation.expect_equal().await;
     until("keys are looked at three times", async || {
-        daemon.metric("anabranch_watch_keys_total", &["after=\"6\"", "verdict=\"equal\""]).await > 100.0
+        daemon.metric(KEYS, &["after=\"6\"", "verdict=\"equal\""]).await > 100.0
     })
     .await;
     assert_eq!(daemon.metric(DRIFT, &[]).await, 0.0, "{}", daemon.log());
@@ -59,8 +76,7 @@ async fn counts_balance_at_every_hop_and_what_is_wrong_after_a_change_is_seen() 
     let source = installation.configuration.sources[0].clone();
     let target = installation.configuration.targets[0].clone();
     let user = 77_000_001;
-    let insert = "INSERT INTO user_00.user_000 (user_id, user_name, birthday)";
-    installation.execute(&source, format!("{insert} VALUES ({user}, 'x', '1990-01-03')")).await;
+    insert(&installation, user).await;
     until("it has arrived", async || installation.derived(user).await.len() == 1).await;
     let delete = format!("DELETE FROM birthday_00.birthday_0103 WHERE user_id = {user}");
     installation.execute(&target, delete).await;
@@ -72,4 +88,28 @@ async fn counts_balance_at_every_hop_and_what_is_wrong_after_a_change_is_seen() 
     }
     until("it is told", async || daemon.log().contains("a changed row is still wrong in the store")).await;
     assert!(!daemon.log().contains("77000001"), "by the hash of its key only");
+
+    // Of two that move, one is put back by a hand, and one was made newer than its change before that came.
+    let [back, ahead] = MOVING;
+    let make_newer = format!("UPDATE birthday_00.birthday_0103 SET lsn = ~0 WHERE user_id = {ahead}");
+    installation.execute(&target, make_newer).await;
+    let update = "UPDATE user_00.user_000 SET birthday = '1990-01-05'";
+    installation.execute(&source, format!("{update} WHERE user_id IN ({back}, {ahead})")).await;
+    until("it has moved", async || installation.derived(back).await.iter().all(|(_, day)| day == "01-05"))
+        .await;
+    let put_back = format!(
+        "START TRANSACTION; INSERT INTO birthday_00.birthday_0103 (shard_id, user_id, birthday, lsn) \
+         SELECT shard_id, user_id, '01-03', 1 FROM birthday_00.birthday_0105 WHERE user_id = {back}; \
+         DELETE FROM birthday_00.birthday_0105 WHERE user_id = {back}; COMMIT"
+    );
+    installation.execute(&target, put_back).await;
+    for after in ["after=\"2\"", "after=\"4\"", "after=\"6\""] {
+        for verdict in ["missing", "wrong_partition", "in_two_partitions"] {
+            let verdict = format!("verdict=\"{verdict}\"");
+            until("the watch sees each", async || daemon.metric(KEYS, &[after, &verdict]).await == 1.0).await;
+        }
+        assert_eq!(daemon.metric(DRIFT, &[after]).await, 3.0, "and nothing else");
+    }
+    // So it was lost behind the last hop.
+    expect_balance(&installation, &daemon).await;
 }
