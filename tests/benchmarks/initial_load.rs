@@ -33,7 +33,7 @@ const CONNECTIONS: usize = 4;
 const STATEMENT_ROWS: usize = 1_000;
 const FLUSH_ROWS: usize = 20_000;
 /// The throttle is off.
-const UNTHROTTLED: &str = "refresh_rows_per_second = 1000000000";
+const UNTHROTTLED: &str = "refresh_rows_per_second = 0";
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Far above what it takes.
 const PATIENCE: Duration = Duration::from_secs(600);

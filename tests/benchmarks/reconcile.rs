@@ -181,12 +181,13 @@ pub async fn product(
     // From now on the mark of the most resident memory counts anew.
     std::fs::write("/proc/self/clear_refs", "5").expect("a process may reset its own mark");
     let meter = Meter::start(&[site.pid(SOURCE), site.pid(TARGET)]);
-    let scanned =
-        sides.scan(unit, seed, MEMORY_BYTES, &Pace::unbounded()).await.expect("both sides can be read");
+    let pace = Pace::unbounded();
+    let scanned = sides.scan(unit, seed, MEMORY_BYTES, &pace).next().await.expect("both sides can be read");
+    let scanned = scanned.expect("it was not read before");
     let measured = meter.stop();
     let wanted = rows.unwrap_or(scanned.rows_source);
     assert_eq!((scanned.rows_source, scanned.rows_derived), (wanted, wanted), "both sides were read");
-    assert!(scanned.candidates.iter().all(|found| found.windows(1).next().is_none()), "both sides are equal");
+    assert!(scanned.candidates.windows(1).next().is_none(), "both sides are equal");
     let rows = scanned.rows_source + scanned.rows_derived;
     let resident_bytes_max = resident_bytes_max(std::process::id()).expect("this process runs");
     Product { measured, rows, resident_bytes_max }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::brake::{Brake, Limits};
-use super::candidates::{Candidates, SourceKey, Window};
+use super::candidates::{SourceKey, Window};
 use super::placement::Double;
 use super::recheck::{Judged, Patience, Recheck, Verdict};
 use super::repair::repair;
@@ -268,35 +268,46 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
     ) -> Ended {
         let (brake, held) = Brake::new();
         let pace = Pace { rows_per_second: self.settings.limits.rows_per_second, brake: held };
-        let scanned = tokio::select! {
-            scanned = self.sides.scan(&unit, state.seed, self.settings.memory.get(), &pace) => scanned,
-            () = brake.look(self.sides, self.lanes, &self.settings.limits) => unreachable!("it never ends"),
+        let mut scan = self.sides.scan(&unit, state.seed, self.settings.memory.get(), &pace);
+        let recheck = Recheck { sides: self.sides, lanes: self.lanes, tables, patience: &self.patience };
+        let (mut wrong, mut rows, mut is_read) = (Wrong::default(), 0, false);
+        let ended = loop {
+            let scanned = tokio::select! {
+                scanned = scan.next() => scanned,
+                () = brake.look(self.sides, self.lanes, &self.settings.limits) => unreachable!("it never ends"),
+            };
+            let scanned = match scanned {
+                Ok(Some(scanned)) => scanned,
+                Ok(None) => break Ended::Through,
+                Err(why) => break not_scanned(why, &unit, is_read, state),
+            };
+            failpoints::reach("night-scanned").await;
+            rows += scanned.rows_source;
+            if !std::mem::replace(&mut is_read, true) {
+                state.report.tables += unit.tables.len() as u64;
+                if let Some(a_table) = rows.checked_div(unit.tables.len() as u64) {
+                    state.tables_a_unit = (UNIT_ROWS / a_table.max(1)).clamp(1, UNIT_ROWS) as usize;
+                }
+            }
+            if !self.judge(&recheck, scanned, rows, &mut state.report, &mut wrong).await {
+                break Ended::Through;
+            }
         };
-        let scanned = match scanned {
-            Ok(scanned) => scanned,
-            Err(Unscanned::Unread { shard: Some(shard), fault }) if unit.tables.len() > 1 => {
-                tracing::warn!(%shard, %fault, "a table cannot be read: the unit is read again, table by table");
-                state.careful_up_to = Some(*unit.shards.end());
-                return Ended::InPieces;
-            }
-            Err(Unscanned::Unread { shard: Some(_), fault }) => {
-                state.report.is_missing(format!("not read: {fault}"));
-                return Ended::Through;
-            }
-            Err(Unscanned::Unread { shard: None, fault }) => {
-                state.report.is_missing(format!("not read to its end: {fault}"));
-                return Ended::Store;
-            }
-            Err(Unscanned::TooMuch) => {
-                let found = "more differs than can be listed; `anabranch refresh` reads the tables anew";
-                state.report.is_missing(found);
-                state.report.is_gate_closed = true;
-                return Ended::Through;
-            }
-        };
-        failpoints::reach("night-scanned").await;
-        let report = &mut state.report;
-        report.tables += unit.tables.len() as u64;
+        if is_read {
+            self.settle(&recheck, wrong, rows, &mut state.report).await;
+        }
+        ended
+    }
+
+    /// Judges the candidates of a slice; false when no more are to be judged. `rows`: of the whole unit.
+    async fn judge(
+        &self,
+        recheck: &Recheck<'_, S, D, L>,
+        scanned: Scanned,
+        rows: u64,
+        report: &mut StoreReport,
+        wrong: &mut Wrong,
+    ) -> bool {
         report.rows_source += scanned.rows_source;
         report.rows_expected += scanned.rows_expected;
         report.rows_derived += scanned.rows_derived;
@@ -305,26 +316,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
             let shards = scanned.unowned.len();
             report.is_missing(format!("{rows} derived rows of {shards} tables that no source has"));
         }
-        if let Some(a_table) = scanned.rows_source.checked_div(unit.tables.len() as u64) {
-            state.tables_a_unit = (UNIT_ROWS / a_table.max(1)).clamp(1, UNIT_ROWS) as usize;
-        }
-        self.settle(scanned, tables, &mut state.report).await;
-        Ended::Through
-    }
-
-    /// Judges all candidates of a unit, and repairs what is wrong.
-    async fn settle(
-        &self,
-        scanned: Scanned,
-        tables: &BTreeMap<ShardId, SourceTable>,
-        report: &mut StoreReport,
-    ) {
-        let recheck = Recheck { sides: self.sides, lanes: self.lanes, tables, patience: &self.patience };
-        let rows = scanned.rows_source;
-        let mut wrong = Wrong::default();
-        for mut window in
-            scanned.candidates.iter().flat_map(|candidates: &Candidates| candidates.windows(WINDOW_ROWS))
-        {
+        for mut window in scanned.candidates.windows(WINDOW_ROWS) {
             // Derived rows of one source row may lie in several slices; it counts once, and is read back with all of them.
             window.retain(|key, tables| match wrong.keys.get_mut(key) {
                 Some(known) => {
@@ -336,13 +328,31 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
             if wrong.is_beyond(self.settings, report, rows) {
                 report.is_gate_closed = true;
                 report.is_missing("more differs than the gate lets pass; the rest was not looked at");
-                break;
+                return false;
             }
             report.candidates += window.len() as u64;
             match recheck.judge(window).await {
-                Ok(judged) => self.take(judged, tables, report, &mut wrong),
-                Err(fault) => return report.is_missing(format!("not rechecked: {fault}")),
+                Ok(judged) => self.take(judged, recheck.tables, report, wrong),
+                Err(fault) => {
+                    report.is_missing(format!("not rechecked: {fault}"));
+                    wrong.is_partial = true;
+                    return false;
+                }
             }
+        }
+        true
+    }
+
+    /// Repairs what is wrong in a unit.
+    async fn settle(
+        &self,
+        recheck: &Recheck<'_, S, D, L>,
+        wrong: Wrong,
+        rows: u64,
+        report: &mut StoreReport,
+    ) {
+        if wrong.is_partial {
+            return;
         }
         failpoints::reach("night-rechecked").await;
         report.is_gate_closed |= wrong.is_beyond(self.settings, report, rows);
@@ -350,7 +360,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
             report.left += wrong.keys.len() as u64;
             return;
         }
-        self.repair(&recheck, wrong, report).await;
+        self.repair(recheck, wrong, report).await;
     }
 
     fn take(
@@ -415,10 +425,37 @@ enum Ended {
     Store,
 }
 
+/// What a unit that cannot be read leads to; one of which a part was judged already is not read again.
+fn not_scanned(why: Unscanned, unit: &Unit, is_read: bool, state: &mut StoreState) -> Ended {
+    match why {
+        Unscanned::Unread { shard: Some(shard), fault } if unit.tables.len() > 1 && !is_read => {
+            tracing::warn!(%shard, %fault, "a table cannot be read: the unit is read again, table by table");
+            state.careful_up_to = Some(*unit.shards.end());
+            Ended::InPieces
+        }
+        Unscanned::Unread { shard: Some(_), fault } => {
+            state.report.is_missing(format!("not read: {fault}"));
+            Ended::Through
+        }
+        Unscanned::Unread { shard: None, fault } => {
+            state.report.is_missing(format!("not read to its end: {fault}"));
+            Ended::Store
+        }
+        Unscanned::TooMuch => {
+            let found = "more differs than can be listed; `anabranch refresh` reads the tables anew";
+            state.report.is_missing(found);
+            state.report.is_gate_closed = true;
+            Ended::Through
+        }
+    }
+}
+
 /// Source rows of a unit that are known to be wrong.
 #[derive(Debug, Default)]
 struct Wrong {
     keys: Window,
+    /// Others could not be judged.
+    is_partial: bool,
 }
 
 impl Wrong {

@@ -37,6 +37,8 @@ const CHUNK_ROWS: NonZeroUsize = NonZeroUsize::new(20_000).expect("it is not 0")
 const CHUNK: Duration = Duration::from_millis(50);
 /// What a sketch has at first: it stays in the cache of a processor, and lists ten thousands of differences.
 const FIRST_BYTES: usize = 4 << 20;
+/// Slices that one is cut into when too much differs.
+const CUT: u64 = 4;
 /// Reading a unit so many times is too much: its store is better read anew as a whole.
 const SLICES_MAX: u64 = 64;
 /// Groups of rows with a sum of their own, in each table.
@@ -78,17 +80,17 @@ impl SourceTable {
     }
 }
 
-/// What a scan has found.
+/// What the reading of a unit, or of a slice of it, has found.
 #[derive(Debug)]
 pub struct Scanned {
+    /// With the first slice, of all.
     pub rows_source: u64,
     /// Derived rows that the source rows should make.
     pub rows_expected: u64,
     pub rows_derived: u64,
-    /// Derived rows of shards that no source table has, by shard: they are not among the candidates.
+    /// Derived rows of shards that no source table has, by shard, as `rows_source`: they are not among the candidates.
     pub unowned: BTreeMap<ShardId, u64>,
-    /// One of each slice.
-    pub candidates: Vec<Candidates>,
+    pub candidates: Candidates,
 }
 
 /// Why a unit has no result.
@@ -133,55 +135,11 @@ pub(super) fn shape(projection: &Projection) -> ElementShape {
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
     /// Reads a unit. `memory` bounds the sketch and what it lists, in bytes.
-    pub async fn scan(
-        &self,
-        unit: &Unit,
-        seed: u64,
-        memory: usize,
-        pace: &Pace,
-    ) -> Result<Scanned, Unscanned> {
+    pub fn scan<'a>(&'a self, unit: &'a Unit, seed: u64, memory: usize, pace: &'a Pace) -> Scan<'a, S, D> {
         // A half is for what is listed.
         let whole = (memory / 2).max(1);
-        let all = Slice { number: 0, of: 1 };
-        for (bytes, audit) in [(FIRST_BYTES.min(whole), self.audit.as_ref()), (whole, None)] {
-            if let Some(scanned) = self.read(unit, seed, bytes, all, (audit, pace)).await? {
-                return Ok(scanned);
-            }
-        }
-        let mut of = 4;
-        while of <= SLICES_MAX {
-            if let Some(scanned) = self.slices(unit, seed, whole, of, pace).await? {
-                return Ok(scanned);
-            }
-            of *= 4;
-        }
-        Err(Unscanned::TooMuch)
-    }
-
-    async fn slices(
-        &self,
-        unit: &Unit,
-        seed: u64,
-        bytes: usize,
-        of: u64,
-        pace: &Pace,
-    ) -> Result<Option<Scanned>, Unscanned> {
-        let mut all: Option<Scanned> = None;
-        for number in 0..of {
-            let Some(mut scanned) = self.read(unit, seed, bytes, Slice { number, of }, (None, pace)).await?
-            else {
-                return Ok(None);
-            };
-            match &mut all {
-                Some(all) => {
-                    all.candidates.append(&mut scanned.candidates);
-                    all.rows_expected += scanned.rows_expected;
-                    all.rows_derived += scanned.rows_derived;
-                }
-                None => all = Some(scanned),
-            }
-        }
-        Ok(all)
+        let left = vec![(Slice { number: 0, of: 1 }, FIRST_BYTES.min(whole))];
+        Scan { sides: self, unit, seed, pace, whole, left, audit: self.audit.as_ref(), is_counted: false }
     }
 
     /// One reading; `None` when more differs than the sketch can list.
@@ -242,8 +200,55 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
         }
         let candidates = Candidates::new(difference, &self.projection)
             .map_err(|_| not_understood("it lists parts of a key that are not whole"))?;
-        let candidates = vec![candidates];
         Ok(Some(Scanned { rows_source, rows_expected, rows_derived, unowned, candidates }))
+    }
+}
+
+/// The reading of a unit, as a whole or slice by slice: only one slice's differences are kept at a time.
+pub struct Scan<'a, S, D> {
+    sides: &'a Sides<S, D>,
+    unit: &'a Unit,
+    seed: u64,
+    pace: &'a Pace,
+    /// What a sketch may have, in bytes.
+    whole: usize,
+    /// The next one last, with what its sketch has.
+    left: Vec<(Slice, usize)>,
+    /// Looks at the first reading, which sees all rows.
+    audit: Option<&'a Audit>,
+    /// A slice was read, and with it all source rows counted.
+    is_counted: bool,
+}
+
+impl<S: RowSource + 'static, D: DerivedRows + 'static> Scan<'_, S, D> {
+    /// The next slice, cut smaller until what differs can be listed; `None` behind the last.
+    pub async fn next(&mut self) -> Result<Option<Scanned>, Unscanned> {
+        while let Some((slice, bytes)) = self.left.pop() {
+            let looks = (self.audit.take(), self.pace);
+            if let Some(mut scanned) = self.sides.read(self.unit, self.seed, bytes, slice, looks).await? {
+                if std::mem::replace(&mut self.is_counted, true) {
+                    scanned.rows_source = 0;
+                    scanned.unowned.clear();
+                }
+                return Ok(Some(scanned));
+            }
+            if bytes < self.whole {
+                self.left.push((slice, self.whole));
+            } else if slice.of < SLICES_MAX {
+                self.left.extend(slice.cut().map(|slice| (slice, bytes)));
+            } else {
+                return Err(Unscanned::TooMuch);
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Slice {
+    /// The rows of a slice, in [`CUT`] smaller ones.
+    fn cut(self) -> impl Iterator<Item = Self> {
+        let Self { number, of } = self;
+        (0..CUT).rev().map(move |part| Self { number: number + part * of, of: of * CUT })
     }
 }
 
