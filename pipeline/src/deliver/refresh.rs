@@ -184,8 +184,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 self.ask_at = Instant::now() + ASK;
                 (self.ask)().await;
             },
-            Phase::Waiting(Step::Chunk(_, Some(_)) | Step::Sweep(_)) => return,
-            Phase::Resting | Phase::Waiting(_) => return std::future::pending().await,
+            Phase::Resting | Phase::Waiting(_) => return,
         };
         self.phase = match outcome {
             Ok(phase) => {
@@ -329,7 +328,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             }
         }
         failpoints::reach("refresh-before-commit").await;
-        commit(window, store, flush).await?;
+        self.commit(window, store, flush).await?;
         failpoints::reach("refresh-after-commit").await;
         let at_once = self.part_work.map_or(u32::MAX, |work| (work / SWEPT_TABLE_WORK) as u32);
         let at_least = self.derived_tables.div_ceil(SWEEP_PARTS_MAX);
@@ -385,6 +384,40 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         Ok(flush)
     }
 
+    /// A commit of the refresh alone: the position stays. What comes behind it is read meanwhile, as no change is applied
+    /// in between.
+    async fn commit(
+        &mut self,
+        window: &mut Window,
+        store: &mut impl LaneStore,
+        mut flush: Flush,
+    ) -> Result<(), Fault> {
+        flush.progress.revision += 1;
+        flush.progress.rows += flush.rows() as u64;
+        let behind = flush.progress.clone();
+        let reading_ahead = async {
+            if !is_sweep_due(&behind) {
+                self.read(&behind).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let began = Instant::now();
+        tokio::select! {
+            biased;
+            committed = store.commit(&flush) => committed?,
+            () = reading_ahead => unreachable!("it never ends"),
+        }
+        let (rows, withdraws) = (flush.rows(), !flush.withdrawals.is_empty());
+        tracing::debug!(
+            rows,
+            withdraws,
+            seconds = began.elapsed().as_secs_f64(),
+            "refreshed rows are written"
+        );
+        *window = Window::new(flush.progress);
+        Ok(())
+    }
+
     /// Once all chunks of a table are written: what is older than the first of them is not in the source any more.
     async fn sweep(
         &mut self,
@@ -406,23 +439,18 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         } else {
             flush.progress.refresh = Some(refresh.behind_table(shard));
         }
-        commit(window, store, flush).await?;
+        self.commit(window, store, flush).await?;
         failpoints::reach("refresh-swept").await;
         Ok(())
     }
 }
 
-/// A commit of the refresh alone: the position stays.
-async fn commit(window: &mut Window, store: &mut impl LaneStore, mut flush: Flush) -> Result<(), Fault> {
-    flush.progress.revision += 1;
-    flush.progress.rows += flush.rows() as u64;
-    let began = Instant::now();
-    store.commit(&flush).await?;
-    let (rows, withdraws, seconds) =
-        (flush.rows(), !flush.withdrawals.is_empty(), began.elapsed().as_secs_f64());
-    tracing::debug!(rows, withdraws, seconds, "refreshed rows are written");
-    *window = Window::new(flush.progress);
-    Ok(())
+fn is_sweep_due(progress: &Progress) -> bool {
+    progress
+        .refresh
+        .as_ref()
+        .and_then(|refresh| refresh.table.as_ref())
+        .is_some_and(|table| table.after.is_none())
 }
 
 struct Meters {
