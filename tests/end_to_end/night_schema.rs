@@ -44,12 +44,23 @@ async fn lose(installation: &Installation<'_>) {
     installation.execute("target", format!("DELETE FROM {DERIVED} WHERE user_id IN ({users})")).await;
 }
 
+/// A connection that takes dates as they stand: among the birthdays are some that no calendar has.
+async fn alterer(installation: &Installation<'_>) -> Connection {
+    let mut connection = installation.admin("source-a").await;
+    connection.execute("allow", "SET SESSION sql_mode = 'ALLOW_INVALID_DATES'").await.unwrap();
+    connection
+}
+
+async fn alter(installation: &Installation<'_>, statement: &str) {
+    alterer(installation).await.execute("alter", statement).await.unwrap();
+}
+
 /// The report of a night that stands still behind its first scan while this is done.
-async fn altered_behind_a_scan(installation: &Installation<'_>, alter: &str) -> Json {
+async fn altered_behind_a_scan(installation: &Installation<'_>, statement: &str) -> Json {
     let armed = [("ANABRANCH_FAILPOINT", "night-scanned")];
     let mut night = installation.start(&["reconcile", "--now"], &armed);
     night.until_failpoint("night-scanned").await;
-    installation.execute("source-a", alter).await;
+    alter(installation, statement).await;
     night.resume();
     night.wait().expect("the night ends");
     installation.command(&["reconcile", "show", "--json"]).await.expect_success().json()
@@ -57,8 +68,7 @@ async fn altered_behind_a_scan(installation: &Installation<'_>, alter: &str) -> 
 
 /// The report of a night whose chunk of the table waits for this: its snapshot is older.
 async fn altered_in_a_scan(installation: &Installation<'_>, alter: &str) -> Json {
-    let (mut locker, mut observer) =
-        (installation.admin("source-a").await, installation.admin("source-a").await);
+    let (mut locker, mut observer) = (alterer(installation).await, installation.admin("source-a").await);
     locker.execute("lock", format!("LOCK TABLES {ALTERED} WRITE")).await.unwrap();
     let altering = async {
         until("the night waits for the table", async || is_waited_for(&mut observer).await).await;
@@ -92,12 +102,12 @@ fn expect(report: &Json, verdict: &str, of: (u64, u64), named: &str) {
 async fn a_night_of_a_table_that_is_altered_reads_it_or_names_it_and_judges_nothing_that_it_did_not_read() {
     let (installation, daemon) = filled().await;
     // Beside the captured columns, and one of them to a type that can be captured too: nothing is missed.
-    for alter in [
+    for change in [
         "ALTER TABLE user_03.user_000 ADD COLUMN note VARCHAR(9) NOT NULL DEFAULT 'x' FIRST",
         "ALTER TABLE user_03.user_000 MODIFY COLUMN birthday VARCHAR(20)",
     ] {
         lose(&installation).await;
-        expect(&altered_behind_a_scan(&installation, alter).await, "repaired", (2, 2), "");
+        expect(&altered_behind_a_scan(&installation, change).await, "repaired", (2, 2), "");
         installation.expect_equal().await;
     }
     lose(&installation).await;
@@ -108,22 +118,22 @@ async fn a_night_of_a_table_that_is_altered_reads_it_or_names_it_and_judges_noth
     // To a type that is none of a birthday, and to another name: the other table is mended, this one is left as it is.
     let retype = "ALTER TABLE user_03.user_000 MODIFY COLUMN birthday INT";
     let retype_back = "ALTER TABLE user_03.user_000 MODIFY COLUMN birthday DATE";
-    for (alter, remedy, named) in [
+    for (change, remedy, named) in [
         (retype, retype_back, "[source-column-unsupported] table user_03.user_000"),
         (RENAME, RENAME_BACK, "[source-column-missing] table user_03.user_000"),
     ] {
         lose(&installation).await;
-        expect(&altered_behind_a_scan(&installation, alter).await, "incomplete", (1, 1), named);
+        expect(&altered_behind_a_scan(&installation, change).await, "incomplete", (1, 1), named);
         // All of it is unread now.
         expect(&night(&installation, &[]).await.1, "incomplete", (0, 0), named);
-        installation.execute("source-a", remedy).await;
+        alter(&installation, remedy).await;
         expect(&night(&installation, &[]).await.1, "repaired", (1, 1), "");
         installation.expect_equal().await;
     }
     lose(&installation).await;
     let named = "[source-column-missing] table user_03.user_000";
     expect(&altered_in_a_scan(&installation, RENAME).await, "incomplete", (1, 1), named);
-    installation.execute("source-a", RENAME_BACK).await;
+    alter(&installation, RENAME_BACK).await;
     expect(&night(&installation, &[]).await.1, "repaired", (1, 1), "");
     installation.expect_equal().await;
     assert!(daemon.is_running());
@@ -163,7 +173,7 @@ async fn a_column_that_is_renamed_under_the_reader_makes_nights_incomplete_until
     assert_eq!((&report["verdict"], mended(&report)), (&"incomplete".into(), (0, 0)), "{report}");
     assert!(report.to_string().contains("has not come so far"), "{report}");
 
-    installation.execute("source-a", RENAME_BACK).await;
+    alter(&installation, RENAME_BACK).await;
     daemon.kill();
     installation.free_leases().await;
     forget_the_past(&installation, "source-a").await;
