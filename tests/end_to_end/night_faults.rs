@@ -109,7 +109,8 @@ async fn a_target_that_is_restored_under_the_daemon_ends_equal_and_progress_that
     restore(&installation, false).await;
     installation.execute("target", "TRUNCATE birthday_00.birthday_0103").await;
     let lost = wrong(&installation).await;
-    assert!(lost > 60, "{lost}");
+    // Not each of the sixty has a birthday.
+    assert!(lost > 30, "{lost}");
     let report = expect_verdict(&installation, &[], "repaired").await;
     let birthdays = store(&report, "birthday");
     assert_eq!((drift(birthdays), birthdays["left"].as_u64()), (lost, Some(0)), "{birthdays}");
