@@ -52,7 +52,7 @@ const FAILED: Duration = Duration::from_secs(1);
 const FAILED_MAX: Duration = Duration::from_secs(60);
 /// A key that changes so often that it never stands still is left as it is in the end.
 const REPEATED_MAX: u32 = 10;
-/// What a lane that is not to read faster takes at once: rows of few seconds cost half as much as those of moments, as
+/// What a lane that is not to read faster takes at once: rows of half a second cost half as much as those of 50 ms, as
 /// each of a thousand tables gets one statement and not many.
 const CHUNK: Duration = Duration::from_millis(500);
 /// And writes at once, as [`Flush::cut`] counts: some ten milliseconds, for which changes wait.

@@ -4,7 +4,7 @@
 //! as `candidates.rs`. `recheck.rs` looks at each candidate in the order source, barrier, derived stores, source: only what
 //! disagrees while the source stands still and the lanes have passed it is drift. `repair.rs` asks the lanes that own the
 //! rows to read them again. `night.rs` goes through all units, and `report.rs` says what was found.
-//! `shown.rs` remembers which tables there were.
+//! `shown.rs` remembers which tables there were; `patience.rs` waits for lanes.
 //! `watch.rs` looks at some of the changed keys in the same way between nights, and says only what it finds.
 //!
 //! Nothing here writes a derived row, and nothing is called clean that was not read.
@@ -14,6 +14,7 @@ mod candidates;
 mod element;
 mod history;
 mod night;
+mod patience;
 mod placement;
 mod recheck;
 mod repair;
@@ -27,8 +28,9 @@ pub use brake::Limits;
 pub use candidates::{SourceKey, Window};
 pub use history::{PastNight, Seal, hash_key, seal};
 pub use night::{Checkpoint, Night, Settings, StoreState};
+pub use patience::Patience;
 pub use placement::{Audit, Double, Placement, Rules};
-pub use recheck::{Judged, Patience, Recheck, Verdict};
+pub use recheck::{Judged, Recheck, Verdict};
 pub use report::{Drifted, Mode, NightReport, Outcome, StoreReport, count_again, worst};
 pub use scan::{Pace, Scanned, Sides, SourceTable, Unit};
 pub use shown::{Shown, look as look_for_tables};

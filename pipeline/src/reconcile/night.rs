@@ -17,8 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::brake::{Brake, Limits};
 use super::candidates::{SourceKey, Window};
+use super::patience::Patience;
 use super::placement::Double;
-use super::recheck::{Judged, Patience, Recheck, Verdict};
+use super::recheck::{Judged, Recheck, Verdict};
 use super::repair::repair;
 use super::report::{Drifted, Mode, StoreReport};
 use super::scan::{Pace, Scanned, Sides, SourceTable, Unit, Unscanned};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use anabranch_schemas::shard::ShardId;
 
 use super::candidates::SourceKey;
-use super::recheck::{Hindrance, Patience};
+use super::patience::{Hindrance, Patience};
 use crate::deliver::{Cell, KEYS_MAX, Progress, Scope, request_refresh};
 use crate::error::Fault;
 use crate::ports::Lanes;

@@ -20,7 +20,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::candidates::{SourceKey, Window, hash};
-use super::recheck::{Patience, Recheck, Verdict};
+use super::patience::Patience;
+use super::recheck::{Recheck, Verdict};
 use super::scan::{Sides, SourceTable};
 use crate::config::WatchConfig;
 use crate::deliver::{CellRef, is_hole};
