@@ -30,7 +30,7 @@ use crate::{script, stage};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A source whose first chunk is an older one, as a snapshot is while an acknowledgement is waited for.
+/// A source whose first reading is an older one, as a snapshot is while an acknowledgement is waited for.
 struct Behind {
     source: MemorySource,
     old: Mutex<Option<Chunk>>,
@@ -99,7 +99,11 @@ impl RowSource for Behind {
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
-        self.source.matching(table, condition, after, rows, epoch).await
+        let old = self.old.lock().unwrap().take();
+        match old {
+            Some(old) => Ok(old),
+            None => self.source.matching(table, condition, after, rows, epoch).await,
+        }
     }
 
     async fn rows(&self, keys: &[(TableIdentity<'static>, Vec<Cell>)], epoch: u16) -> Result<Chunk, Fault> {
@@ -125,32 +129,28 @@ fn project(change: &Change<'_, '_>, flush: &mut Flush) {
     });
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_lane_that_begins_at_the_streams_end_takes_no_chunk_from_before_it() {
-    let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
-    let end = async || {
-        let head = source.head().await.unwrap();
-        // It may say a place that lies further back.
-        Located { position: head, ..source.locate(Place::Lsn(head), FIRST_EPOCH).await.unwrap() }
-    };
-    source.commit(insert(1));
-    let begun = end().await;
-    let rows = NonZeroUsize::new(100).unwrap();
-    let old = source.chunk(&script::table(0), None, rows, FIRST_EPOCH).await.unwrap();
-    // What the lane would need next is gone from the binlog, and in no message either.
-    source.rotate();
-    source.commit(insert(2));
-    let missed = source.head().await.unwrap();
-    source.rotate();
-    source.commit(Group::Rows(Vec::new()));
-    source.purge([]);
-    let Located { position, resume, server } = end().await;
-    let envelope = Envelope { previous: missed, position, resume, server, ..Envelope::default() };
+/// Where the binlog ends.
+async fn end(source: &MemorySource) -> Located {
+    let head = source.head().await.unwrap();
+    // It may say a place that lies further back.
+    Located { position: head, ..source.locate(Place::Lsn(head), FIRST_EPOCH).await.unwrap() }
+}
+
+async fn append(log: &MemoryLog, envelope: Envelope) {
     let mut writer = log.writer("source-0", None).await.unwrap();
     writer.append(envelope, Bytes::new()).await.unwrap();
     writer.acknowledged().await.unwrap();
-    assert!(old.mark < missed && missed < position);
+}
 
+/// Runs a lane that is there and has no rows until it has refreshed this, with an older reading first; which users it
+/// has then.
+async fn refreshed(
+    log: &MemoryLog,
+    source: MemorySource,
+    old: Chunk,
+    begun: Located,
+    scope: Scope,
+) -> Vec<Cell> {
     let id = LaneId { projection: "p".into(), target: "t".into(), source: "source-0".into(), lane: 0 };
     let target = MemoryTarget::new(Weather::calm(), Keeping::Rows);
     let mut store = target.lane(id.clone(), Arc::new([0].into()));
@@ -161,14 +161,14 @@ async fn a_lane_that_begins_at_the_streams_end_takes_no_chunk_from_before_it() {
         highest_change: begun.position,
         resume: begun.resume,
         server: begun.server,
-        refresh: Some(Refresh::new(Scope::Source)),
+        refresh: Some(Refresh::new(scope)),
         ..Progress::default()
     };
     store.commit(&Flush::new(progress)).await.unwrap();
     let (limits, behind) = (stage::limits(1024, 10, PATIENCE), Behind { source, old: Mutex::new(Some(old)) });
     let lane = Lane {
         id: &id,
-        log: &log,
+        log,
         source: &behind,
         seat: 1,
         start: &Entry::Earliest,
@@ -187,7 +187,43 @@ async fn a_lane_that_begins_at_the_streams_end_takes_no_chunk_from_before_it() {
     let (ended, ()) = tokio::join!(running, through);
     ended.unwrap();
     assert_eq!(target.progress("source-0")[&id].refresh, None, "it is through");
-    assert!(behind.old.lock().unwrap().is_none(), "the old chunk was read");
-    let users: Vec<_> = target.rows().into_keys().map(|(_, _, key)| key[0].clone()).collect();
+    assert!(behind.old.lock().unwrap().is_none(), "the older one was read");
+    target.rows().into_keys().map(|(_, _, key)| key[0].clone()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_that_begins_at_the_streams_end_takes_no_chunk_from_before_it() {
+    let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
+    source.commit(insert(1));
+    let begun = end(&source).await;
+    let rows = NonZeroUsize::new(100).unwrap();
+    let old = source.chunk(&script::table(0), None, rows, FIRST_EPOCH).await.unwrap();
+    // What the lane would need next is gone from the binlog, and in no message either.
+    source.rotate();
+    source.commit(insert(2));
+    let missed = source.head().await.unwrap();
+    source.rotate();
+    source.commit(Group::Rows(Vec::new()));
+    source.purge([]);
+    let Located { position, resume, server } = end(&source).await;
+    append(&log, Envelope { previous: missed, position, resume, server, ..Envelope::default() }).await;
+    assert!(old.mark < missed && missed < position);
+    let users = refreshed(&log, source, old, begun, Scope::Source).await;
+    assert_eq!(users, [Cell::UInt(1), Cell::UInt(2)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_condition_finds_is_no_older_than_what_the_lane_has_applied() {
+    let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
+    let condition = || Condition::new(vec!["user_id >= 0".parse().unwrap()]).unwrap();
+    source.commit(insert(1));
+    let rows = NonZeroUsize::new(100).unwrap();
+    let old = source.matching(&script::table(0), &condition(), None, rows, FIRST_EPOCH).await.unwrap();
+    source.commit(insert(2));
+    let begun = end(&source).await;
+    let Located { position, resume, server } = begun.clone();
+    append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
+    // Both rows were applied, and a hand has taken them out.
+    let users = refreshed(&log, source, old, begun, Scope::Where(None, condition())).await;
     assert_eq!(users, [Cell::UInt(1), Cell::UInt(2)]);
 }

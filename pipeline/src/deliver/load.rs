@@ -28,8 +28,15 @@ pub(super) fn lacks_rows(progress: &Progress, start: &Entry, first: &Envelope) -
 
 impl Progress {
     /// All tables are to be read again, from the first one on.
-    pub(super) fn loads(self) -> Self {
+    fn loads(self) -> Self {
         Self { refresh: Some(Refresh::new(Scope::Source)), was_refreshed: true, ..self }
+    }
+
+    /// All tables are to be read by a lane that has just begun. Set-up found no rows of it; who asked for a refresh before
+    /// may know of some all the same.
+    pub(super) fn loads_first(self) -> Self {
+        let vacant = (!self.was_refreshed).then_some(self.position.epoch());
+        Self { refresh: Some(Refresh { vacant, ..Refresh::new(Scope::Source) }), was_refreshed: true, ..self }
     }
 
     /// Nothing of its own needs the binlog behind its position: it has not begun, or reads all tables.

@@ -55,6 +55,9 @@ const REPEATED_MAX: u32 = 10;
 /// What a lane that is not to read faster takes at once: rows of half a second cost half as much as those of 50 ms, as
 /// each of a thousand tables gets one statement and not many.
 const CHUNK: Duration = Duration::from_millis(500);
+/// What one that is to read as fast as it can takes at once, in full flushes: a hundred rows for each of hundreds of
+/// tables. Of one flush, which has some fifty, a row costs the target a tenth more.
+const CHUNK_FLUSHES: usize = 3;
 /// And writes at once, as [`Flush::cut`] counts: some ten milliseconds, for which changes wait.
 const PART_WORK: usize = 500;
 /// What a table costs of that which is swept: the rows of one shard in it are looked at.
@@ -125,9 +128,10 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     pub(super) fn new<L: Log>(lane: &Lane<'a, S, L>) -> Self {
         let (log, name) = (lane.log, lane.id.source.as_str());
         let (flush_rows, rate) = (lane.limits.flush_rows.get(), lane.limits.refresh_rows_per_second);
+        let claims = if rate.is_some() { flush_rows } else { flush_rows * CHUNK_FLUSHES };
         let rows = match lane.entity {
-            Entity::User => flush_rows,
-            Entity::SerialCode => flush_rows / CODES,
+            Entity::User => claims,
+            Entity::SerialCode => claims / CODES,
         };
         Self {
             id: lane.id,
@@ -240,7 +244,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             let (table, after, server) = (&table, after.as_ref(), &server);
             shared.chunk(source, Wanted { table, after, rows, epoch, floor, server }).await
         };
-        Phase::Reading(chunk.map_ok(|chunk| Read { chunk, keys: None }).boxed())
+        Phase::Reading(chunk.map_ok(|chunk| Read { found_at: chunk.mark, chunk, keys: None }).boxed())
     }
 
     fn failed(&mut self, fault: Fault) -> Phase<'a> {
@@ -342,7 +346,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         match () {
             // What the mark says of another server's positions is nothing, whether or not the lane is further.
             () if !is_of_lane => Verdict::Again("the lane reads another server"),
-            () if mark < self.notes.floor || mark < first => Verdict::Again("the lane was further"),
+            () if read.found_at.min(mark) < self.notes.floor || mark < first => {
+                Verdict::Again("the lane was further")
+            }
             () if self.notes.is_full() => Verdict::Again("too much has changed"),
             () if progress.position < mark => Verdict::Wait,
             () if self.repeated < REPEATED_MAX && self.has_changed(read) => {
@@ -353,7 +359,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     }
 
     /// Whether one of the keys that were read has changed behind the mark.
-    fn has_changed(&self, Read { chunk, keys }: &Read) -> bool {
+    fn has_changed(&self, Read { chunk, keys, .. }: &Read) -> bool {
         let Some(keys) = keys else { return false };
         let changed = self.notes.changed(self.source_column, chunk.mark);
         keys.iter().any(|(shard, keys)| keys.iter().any(|key| changed.has(*shard, key)))
@@ -362,7 +368,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     /// The mutations of a chunk; of keys, those whose source rows have not changed behind its mark.
     fn take(
         &self,
-        Read { chunk, keys }: &Read,
+        Read { chunk, keys, .. }: &Read,
         mut flush: Flush,
         mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
     ) -> Result<Flush, Fault> {

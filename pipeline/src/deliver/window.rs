@@ -109,9 +109,9 @@ impl Window {
         self.has_next
     }
 
-    /// All tables are to be read, from the next commit on.
+    /// All tables are to be read, from the next commit on: the lane has just begun.
     pub(super) fn load(&mut self) {
-        self.flush.progress = std::mem::take(&mut self.flush.progress).loads();
+        self.flush.progress = std::mem::take(&mut self.flush.progress).loads_first();
     }
 
     /// Takes one message: checks its link, projects what lies above the lane's position.

@@ -61,6 +61,9 @@ pub struct Refresh {
     pub table: Option<TableRefresh>,
     /// Source rows read.
     pub rows: u64,
+    /// The lane had no rows when this began, in this epoch. As long as that lasts, all that stands came by the feed or by
+    /// chunks, so no table has anything to be swept away.
+    pub vacant: Option<u16>,
 }
 
 /// A table of which at least one chunk is written.
@@ -76,7 +79,7 @@ pub struct TableRefresh {
 
 impl Refresh {
     pub fn new(scope: Scope) -> Self {
-        Self { scope, done: None, table: None, rows: 0 }
+        Self { scope, done: None, table: None, rows: 0, vacant: None }
     }
 
     /// Whether a table is meant that is not through.
@@ -107,7 +110,9 @@ impl Refresh {
     pub(super) fn behind_chunk(&self, shard: ShardId, chunk: &Chunk) -> Self {
         let read = Self { rows: self.rows + chunk.rows, ..self.clone() };
         let has_ended = match self.scope {
-            Scope::Source | Scope::Table(_) => false,
+            Scope::Source | Scope::Table(_) => {
+                chunk.next.is_none() && self.vacant == Some(chunk.mark.epoch())
+            }
             Scope::Keys(_) => return self.behind_keys(chunk),
             Scope::Where(..) => chunk.next.is_none(),
         };
@@ -152,13 +157,18 @@ pub async fn request_refresh(
     amend(store, asked).await
 }
 
-/// `- 4711 20000` (scope, tables through, rows), then `4712 1:7:320 3 00ff` (table, first mark, chunks, place) when a
-/// table is being read; `-` = none. The scope is all tables, a table, keys of tables (`4711=7,9;4712=x3766`), or a
+const VACANT: &str = "vacant:";
+
+/// `- 4711 20000` (scope, tables through, rows), then `vacant:1` (epoch) when the lane had no rows, then
+/// `4712 1:7:320 3 00ff` (table, first mark, chunks, place) when a table is being read; `-` = none. The scope is all tables, a table, keys of tables (`4711=7,9;4712=x3766`), or a
 /// condition on all tables or one, each comparison in hexadecimal digits: `4711?6964203d202737`.
 impl fmt::Display for Refresh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shard = |shard: Option<ShardId>| shard.map_or("-".to_owned(), |shard| shard.to_string());
         write!(f, "{} {} {}", self.scope, shard(self.done), self.rows)?;
+        if let Some(epoch) = self.vacant {
+            write!(f, " {VACANT}{epoch}")?;
+        }
         let Some(table) = &self.table else { return Ok(()) };
         write!(f, " {} {} {} ", table.shard, table.first, table.chunks)?;
         match &table.after {
@@ -218,18 +228,25 @@ impl FromStr for Refresh {
 
     fn from_str(text: &str) -> Result<Self, InvalidRefresh> {
         let parts: Vec<&str> = text.split(' ').collect();
-        let optional = |part: &str| if part == "-" { Ok(None) } else { shard(part).map(Some) };
-        let (head, table) = match parts.as_slice() {
-            [scope, done, rows] => ([scope, done, rows], None),
-            [scope, done, rows, of, first, chunks, after] => {
+        let [scope, done, rows, behind @ ..] = parts.as_slice() else { return Err(InvalidRefresh) };
+        let vacant = behind.first().and_then(|part| part.strip_prefix(VACANT));
+        let table = match &behind[usize::from(vacant.is_some())..] {
+            [] => None,
+            [of, first, chunks, after] => {
                 let after = if *after == "-" { None } else { Some(ChunkKey(bytes(after)?)) };
                 let first = first.parse().map_err(|_| InvalidRefresh)?;
-                let table = TableRefresh { shard: shard(of)?, first, chunks: number(chunks)?, after };
-                ([scope, done, rows], Some(table))
+                Some(TableRefresh { shard: shard(of)?, first, chunks: number(chunks)?, after })
             }
             _ => return Err(InvalidRefresh),
         };
-        Ok(Self { scope: head[0].parse()?, done: optional(head[1])?, table, rows: number(head[2])? })
+        let epoch = |text: &str| text.parse().map_err(|_| InvalidRefresh);
+        Ok(Self {
+            scope: scope.parse()?,
+            done: if *done == "-" { None } else { Some(shard(done)?) },
+            table,
+            rows: number(rows)?,
+            vacant: vacant.map(epoch).transpose()?,
+        })
     }
 }
 
@@ -282,6 +299,8 @@ fn bytes(text: &str) -> Result<Box<[u8]>, InvalidRefresh> {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_schemas::lsn::FIRST_EPOCH;
+
     use super::*;
 
     fn numbered(number: u64) -> ShardId {
@@ -319,7 +338,10 @@ mod tests {
         );
         let anywhere = Refresh::new(Scope::Where(None, condition()));
         let table = Refresh::new(Scope::Table(numbered(3)));
-        for known in [whole, begun, read, table, keys, found, anywhere] {
+        let vacant = Refresh { vacant: Some(FIRST_EPOCH), ..whole.clone() };
+        let vacant_begun = Refresh { vacant: Some(FIRST_EPOCH), ..begun.clone() };
+        assert_eq!(vacant_begun.to_string(), "- 7 20 vacant:1 9 1:7:320 1 00ff10");
+        for known in [whole, begun, read, table, keys, found, anywhere, vacant, vacant_begun] {
             assert_eq!(known.to_string().parse(), Ok(known));
         }
         for text in [
@@ -330,6 +352,9 @@ mod tests {
             "- - 1 2 1:1:16 1 0",
             "- - 1 2 1:1:16 1 zz",
             "- - 1 2 x 1 -",
+            "- - 1 vacant:",
+            "- - 1 vacant:1 2",
+            "- - 1 vacant:1 vacant:1",
             "4= - 0",
             "=7 - 0",
             "4=x0 - 0",
@@ -356,6 +381,21 @@ mod tests {
         let through = begun.behind_chunk(numbered(4), &chunk(640, 1, None));
         assert_eq!((through.table, through.done, through.rows), (None, Some(numbered(4)), 3));
         assert!(!Refresh::new(Scope::Where(Some(numbered(4)), condition())).wants(numbered(5)));
+    }
+
+    #[test]
+    fn a_table_is_swept_unless_the_lane_had_no_rows_in_the_same_epoch() {
+        let swept = Refresh::new(Scope::Source);
+        let vacant = |epoch| Refresh { vacant: Some(epoch), ..Refresh::new(Scope::Source) };
+        let is_through = |refresh: &Refresh, next| {
+            let behind = refresh.behind_chunk(numbered(4), &chunk(320, 2, next));
+            assert_eq!(behind.vacant, refresh.vacant);
+            behind.table.is_none() && behind.done == Some(numbered(4))
+        };
+        assert!(is_through(&vacant(FIRST_EPOCH), None));
+        assert!(!is_through(&vacant(FIRST_EPOCH), Some(&[1])));
+        assert!(!is_through(&vacant(FIRST_EPOCH + 1), None));
+        assert!(!is_through(&swept, None));
     }
 
     #[test]

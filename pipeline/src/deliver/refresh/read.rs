@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 
 use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::codec::{CodecError, v1};
+use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
 use crate::deliver::{Cell, Condition};
@@ -16,6 +17,8 @@ use crate::projections::key_of;
 #[derive(Debug)]
 pub(super) struct Read {
     pub chunk: Chunk,
+    /// Mark of the reading that found the rows; the one that read them may be older or newer.
+    pub found_at: Lsn,
     /// What these rows claim is to stand, and nothing else for them; `None` = single keys are not meant.
     pub keys: Option<BTreeMap<ShardId, Vec<Cell>>>,
 }
@@ -39,11 +42,12 @@ pub(super) async fn rows_where<S: RowSource>(
     drop(changes);
     keys.sort_unstable();
     keys.dedup();
+    let found_at = found.mark;
     let chunk = match keys.is_empty() {
         true => found,
         false => Chunk { next: found.next, ..source.rows(&[(table.clone(), keys.clone())], epoch).await? },
     };
-    Ok(Read { chunk, keys: Some([(table.shard, keys)].into()) })
+    Ok(Read { chunk, found_at, keys: Some([(table.shard, keys)].into()) })
 }
 
 fn broken(table: &TableIdentity<'_>, error: CodecError) -> Fault {
@@ -72,7 +76,7 @@ pub(super) async fn rows_of<S: RowSource>(
             tables = source.tables().await?;
         }
         if tables.iter().all(|table| is_known(table.shard) || !keys.contains_key(&table.shard)) {
-            return Ok(Read { chunk, keys: Some(keys) });
+            return Ok(Read { found_at: chunk.mark, chunk, keys: Some(keys) });
         }
     }
 }
