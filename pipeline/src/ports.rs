@@ -11,7 +11,7 @@ use std::future::Future;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use anabranch_schemas::change::TableIdentity;
+use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::shard::ShardId;
@@ -175,7 +175,17 @@ pub trait RowSource: Send + Sync {
         epoch: u16,
     ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
 
-    /// The same of those rows only that a condition finds; an unknown column and a value that is none of its type are
+    /// The same rows without their mark, each visited as it arrives: after a fault some have been. Behind which row the
+    /// next ones follow, when more may.
+    fn page(
+        &self,
+        table: &TableIdentity<'static>,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        visit: &mut (dyn FnMut(&[Value<'_>]) + Send),
+    ) -> impl Future<Output = Result<Option<ChunkKey>, Fault>> + Send;
+
+    /// A chunk of those rows only that a condition finds; an unknown column and a value that is none of its type are
     /// definite faults. Rows whose columns are equal under the column's collation are.
     fn matching(
         &self,

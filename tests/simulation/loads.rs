@@ -91,6 +91,16 @@ impl RowSource for Behind {
         }
     }
 
+    async fn page(
+        &self,
+        table: &TableIdentity<'static>,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        visit: &mut (dyn FnMut(&[Value<'_>]) + Send),
+    ) -> Result<Option<ChunkKey>, Fault> {
+        self.source.page(table, after, rows, visit).await
+    }
+
     async fn matching(
         &self,
         table: &TableIdentity<'static>,

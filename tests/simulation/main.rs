@@ -14,6 +14,7 @@ mod half_way;
 mod loads;
 mod nights;
 mod one_night;
+mod pages;
 mod past;
 mod refresh;
 mod replay;

@@ -19,7 +19,7 @@ use anabranch_pipeline::reconcile::{
     Checkpoint, Limits, Mode, Night, Outcome, Patience, Settings, Sides, SourceKey, SourceTable, StoreReport,
     StoreState,
 };
-use anabranch_schemas::change::TableIdentity;
+use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::lsn::Lsn;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -339,6 +339,16 @@ impl RowSource for Watched {
         epoch: u16,
     ) -> Result<Chunk, Fault> {
         self.source.chunk(table, after, rows, epoch).await
+    }
+
+    async fn page(
+        &self,
+        table: &TableIdentity<'static>,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        visit: &mut (dyn FnMut(&[Value<'_>]) + Send),
+    ) -> Result<Option<ChunkKey>, Fault> {
+        self.source.page(table, after, rows, visit).await
     }
 
     async fn matching(

@@ -7,8 +7,8 @@ use anabranch_pipeline::deliver::{Cell, Comparison, Condition, Operator};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Chunk, ChunkKey, Pressure, RowSource, SourceConnector};
 use anabranch_schemas::change::{Row, TableIdentity, Value};
-use anabranch_schemas::codec::v1::Encoder;
-use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::codec::v1::{self, Encoder};
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 
 use super::lock;
 use super::source::{BROKEN, MemorySource};
@@ -50,6 +50,28 @@ impl RowSource for MemorySource {
         epoch: u16,
     ) -> Result<Chunk, Fault> {
         self.part(table, |_| true, after, rows, epoch).await
+    }
+
+    async fn page(
+        &self,
+        table: &TableIdentity<'static>,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        visit: &mut (dyn FnMut(&[Value<'_>]) + Send),
+    ) -> Result<Option<ChunkKey>, Fault> {
+        let chunk = self.chunk(table, after, rows, FIRST_EPOCH).await?;
+        let breaks_behind = self.weather.strikes_in(BROKEN).then_some(chunk.rows / 2);
+        let mut changes = v1::decode(&chunk.payload).expect("it was just encoded");
+        let mut visited = 0;
+        while let Some(change) = changes.next().expect("it was just encoded") {
+            if breaks_behind == Some(visited) {
+                return Err(lock(&self.state).primary.fault(Code::SourceUnreachable, "the connection broke"));
+            }
+            let (_, after) = change.action.images().expect("rows are inserts");
+            visit(after.expect("rows are inserts"));
+            visited += 1;
+        }
+        Ok(chunk.next)
     }
 
     async fn matching(

@@ -205,6 +205,12 @@ impl Reading<'_> {
         }
         (self.rows, self.undecided, self.misplaced) = (0, 0, 0);
     }
+
+    /// A chunk of the table was read in part, and is read again.
+    pub(super) fn forget(&mut self) {
+        self.keys.clear();
+        (self.rows, self.undecided, self.misplaced) = (0, 0, 0);
+    }
 }
 
 #[cfg(test)]

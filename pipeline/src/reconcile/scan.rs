@@ -12,9 +12,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anabranch_schemas::change::{Action, TableIdentity};
-use anabranch_schemas::codec::v1;
-use anabranch_schemas::lsn::FIRST_EPOCH;
+use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::shard::ShardId;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -22,21 +20,22 @@ use tokio::task::JoinSet;
 use super::brake::released;
 use super::candidates::Candidates;
 use super::element::{ElementShape, Elements, sum_place};
-use super::placement::Audit;
+use super::placement::{Audit, Reading};
 use super::sketch::Sketch;
 use crate::deliver::Claimed;
 use crate::error::{Code, Fault};
 use crate::ports::{DerivedRows, RowSource};
 use crate::projections::Projection;
-use crate::retry::{Attempts, again};
+use crate::retry::Attempts;
 use crate::throttle::Throttle;
 
 /// Source rows of a chunk, and derived rows of a page: below a second of reading, and few megabytes.
 const CHUNK_ROWS: NonZeroUsize = NonZeroUsize::new(20_000).expect("it is not 0");
 /// Of the rows that a server may be read a second, these at a time: whoever else reads it hardly waits.
 const CHUNK: Duration = Duration::from_millis(50);
-/// What a sketch has at first: it stays in the cache of a processor, and lists ten thousands of differences.
-const FIRST_BYTES: usize = 4 << 20;
+/// What a sketch has at first: it stays in the second cache of a processor's core, and lists some sixteen thousand
+/// differences of users.
+const FIRST_BYTES: usize = 1 << 20;
 /// Slices that one is cut into when too much differs.
 const CUT: u64 = 4;
 /// Reading a unit so many times is too much: its store is better read anew as a whole.
@@ -375,34 +374,33 @@ async fn read_source<S: RowSource>(
         let mut after = None;
         loop {
             let rows = desk.ready().await;
-            let read = || source.chunk(&table, after.as_ref(), rows, FIRST_EPOCH);
-            let chunk = again(read).await.map_err(unread)?;
-            desk.throttle.give_back(rows.get().saturating_sub(chunk.rows as usize));
-            let mut changes = v1::decode(&chunk.payload).map_err(|error| unread(broken(&table, error)))?;
-            while let Some(change) = changes.next().map_err(|error| unread(broken(&table, error)))? {
-                if let Action::Insert { after } = &change.action {
-                    projection.claims(&table, after, |row| desk.put(&row));
+            let mut attempts = Attempts::default();
+            let (count, next) = loop {
+                let mut count = 0;
+                let mut visit = |row: &[Value<'_>]| {
+                    count += 1;
+                    projection.claims(&table, row, |row| desk.put(&row));
                     if let Some(placement) = &mut placement {
-                        placement.row(after);
+                        placement.row(row);
                     }
+                };
+                match source.page(&table, after.as_ref(), rows, &mut visit).await {
+                    Ok(next) => break (count, next),
+                    Err(fault) => attempts.failed(fault).await.map_err(unread)?,
                 }
-            }
-            if let Some(placement) = &mut placement {
-                placement.hand_over();
-            }
-            desk.hand_over(Side::Source, chunk.rows);
-            after = chunk.next;
+                desk.forget();
+                placement.iter_mut().for_each(Reading::forget);
+            };
+            desk.throttle.give_back(rows.get().saturating_sub(count));
+            placement.iter_mut().for_each(Reading::hand_over);
+            desk.hand_over(Side::Source, count as u64);
+            after = next;
             if after.is_none() {
                 break;
             }
         }
     }
     Ok(())
-}
-
-fn broken(table: &TableIdentity<'_>, error: impl std::error::Error + Send + Sync + 'static) -> Fault {
-    let subject = format!("table {}.{}", table.database, table.table);
-    Fault::new(Code::Internal, subject, "a chunk cannot be read").caused_by(error)
 }
 
 async fn read_derived<D: DerivedRows>(

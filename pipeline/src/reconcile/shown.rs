@@ -84,6 +84,8 @@ async fn why_hidden(
 mod tests {
     use std::num::NonZeroUsize;
 
+    use anabranch_schemas::change::Value;
+
     use super::*;
     use crate::deliver::{Cell, Condition};
     use crate::error::Fault;
@@ -116,6 +118,16 @@ mod tests {
         }
 
         async fn has_replicated(&self, _: &str) -> Result<bool, Fault> {
+            unreachable!("nobody asks")
+        }
+
+        async fn page(
+            &self,
+            _: &TableIdentity<'static>,
+            _: Option<&ChunkKey>,
+            _: NonZeroUsize,
+            _: &mut (dyn FnMut(&[Value<'_>]) + Send),
+        ) -> Result<Option<ChunkKey>, Fault> {
             unreachable!("nobody asks")
         }
 

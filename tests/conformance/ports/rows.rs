@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use anabranch_pipeline::deliver::{Cell, Condition};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::{Chunk, ChunkKey, Entry, RowSource, SourceConnector};
-use anabranch_schemas::change::{Action, TableIdentity};
+use anabranch_schemas::change::{Action, TableIdentity, Value};
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use rand::rngs::StdRng;
@@ -87,6 +87,13 @@ async fn chunks_hold_every_row_once_in_the_order_of_the_key(ground: impl Ground)
         assert_eq!(found, expected, "{size} rows a chunk");
         assert!(chunks.iter().all(|chunk| chunk.rows <= size as u64));
         assert!(chunks.iter().is_sorted_by_key(|chunk| chunk.mark));
+        let (mut visited, mut after) = (Vec::new(), None);
+        for chunk in &chunks {
+            let mut visit = |row: &[Value<'_>]| visited.push(row_text(row));
+            after = source.page(&table, after.as_ref(), rows(size), &mut visit).await.unwrap();
+            assert_eq!(after, chunk.next);
+        }
+        assert_eq!(visited, expected, "{size} rows a page");
     }
 }
 

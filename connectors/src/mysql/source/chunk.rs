@@ -20,7 +20,7 @@ use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::codec::decode_values;
 use anabranch_schemas::codec::v1::Encoder;
 use anabranch_schemas::envelope::ServerIdentity;
-use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, QueryResult, Row, TextProtocol};
@@ -83,7 +83,8 @@ impl Part<'_> {
 
 /// What was read.
 struct Taken {
-    chunk: Chunk,
+    mark: Lsn,
+    server: ServerIdentity,
     /// Nothing was left out for its size.
     is_whole: bool,
     /// The place of the last row.
@@ -120,6 +121,19 @@ impl RowSource for MysqlSource {
         self.part(table, Wanted::Behind(after, rows, None), rows, epoch).await
     }
 
+    async fn page(
+        &self,
+        table: &TableIdentity<'static>,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        visit: &mut (dyn FnMut(&[Value<'_>]) + Send),
+    ) -> Result<Option<ChunkKey>, Fault> {
+        let wanted = Wanted::Behind(after, rows, None);
+        let mut visiting = Visiting { visit, rows: 0 };
+        let taken = self.read_at_a_mark(&[(table, wanted)], FIRST_EPOCH, &mut visiting).await?;
+        Ok(taken.last.filter(|_| visiting.rows == rows.get()))
+    }
+
     async fn matching(
         &self,
         table: &TableIdentity<'static>,
@@ -133,8 +147,8 @@ impl RowSource for MysqlSource {
 
     async fn rows(&self, keys: &[(TableIdentity<'static>, Vec<Cell>)], epoch: u16) -> Result<Chunk, Fault> {
         let wanted: Vec<_> = keys.iter().map(|(table, keys)| (table, Wanted::Keys(keys))).collect();
-        let Taken { chunk, is_whole, .. } = self.read_at_a_mark(&wanted, epoch).await?;
-        if !is_whole {
+        let (chunk, taken) = self.encoded(&wanted, epoch).await?;
+        if !taken.is_whole {
             let count: usize = keys.iter().map(|(_, keys)| keys.len()).sum();
             let found = format!("the rows of {count} keys are larger than {CHUNK_BYTES_MAX} bytes");
             return Err(self.fault(Code::RefreshRefused, found).needs("fewer keys in one request"));
@@ -160,15 +174,27 @@ impl MysqlSource {
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
-        let Taken { chunk, is_whole, last } = self.read_at_a_mark(&[(table, wanted)], epoch).await?;
-        let next = last.filter(|_| !is_whole || chunk.rows == rows.get() as u64);
+        let (chunk, taken) = self.encoded(&[(table, wanted)], epoch).await?;
+        let next = taken.last.filter(|_| !taken.is_whole || chunk.rows == rows.get() as u64);
         Ok(Chunk { next, ..chunk })
+    }
+
+    async fn encoded(
+        &self,
+        wanted: &[(&TableIdentity<'static>, Wanted<'_>)],
+        epoch: u16,
+    ) -> Result<(Chunk, Taken), Fault> {
+        let mut encoder = Encoder::default();
+        let taken = self.read_at_a_mark(wanted, epoch, &mut encoder).await?;
+        let (mark, server, rows) = (taken.mark, taken.server.clone(), u64::from(encoder.changes()));
+        Ok((Chunk { mark, server, payload: encoder.finish(), rows, next: None }, taken))
     }
 
     async fn read_at_a_mark(
         &self,
         wanted: &[(&TableIdentity<'static>, Wanted<'_>)],
         epoch: u16,
+        sink: &mut impl Sink,
     ) -> Result<Taken, Fault> {
         let mut may_be_kept = true;
         loop {
@@ -184,16 +210,20 @@ impl MysqlSource {
                 };
                 parts.push(Part { table, wanted, plan });
             }
-            match self.read_as_planned(&mut connection, &parts, epoch).await {
+            match self.read_as_planned(&mut connection, &parts, epoch, sink).await {
                 Ok(taken) => {
                     self.keep_plans(&parts);
                     return Ok(taken);
                 }
                 Err(fault) if are_new => return Err(fault),
                 // Whatever it was, a table may have changed since its plan was made.
-                Err(_) => {
+                Err(fault) => {
                     parts.iter().filter_map(Part::read).for_each(|read| self.plans.forget(read));
                     may_be_kept = false;
+                    if !sink.begins_again() {
+                        let found = "a page was read in part, as its table was before";
+                        return Err(self.fault(Code::SourceUnreachable, found).caused_by(fault));
+                    }
                 }
             }
         }
@@ -213,6 +243,7 @@ impl MysqlSource {
         connection: &mut Conn,
         parts: &[Part<'_>],
         epoch: u16,
+        sink: &mut impl Sink,
     ) -> Result<Taken, Fault> {
         let mut sql = format!(
             "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY; {IDENTITY};              SHOW STATUS LIKE 'Binlog\\_snapshot\\_%'; "
@@ -242,7 +273,7 @@ impl MysqlSource {
         let file = of("Binlog_snapshot_file").ok_or_else(|| binlog_off(&self.address.subject))?;
         let position = of("Binlog_snapshot_position").and_then(|text| text.parse().ok()).unwrap_or(0);
         let mark = self.lsn(epoch, file, position)?;
-        let mut reading = Reading { mark, encoder: Encoder::default(), is_whole: true, last: None };
+        let mut reading = Reading { mark, sink, is_whole: true, last: None };
         for part in parts {
             let body = async {
                 let are_understood = reading.read(part, &mut results).await?;
@@ -258,14 +289,12 @@ impl MysqlSource {
             }
         }
         self.snapshots.within(TIMEOUT, results.drop_result()).await?;
-        let Reading { mut encoder, is_whole, last, .. } = reading;
+        let Reading { is_whole, last, .. } = reading;
         let last = match (last, parts.last()) {
             (Some(last), Some(part)) => Some(part.plan.place(&last).ok_or_else(|| odd(part.table))?),
             _ => None,
         };
-        let rows = u64::from(encoder.changes());
-        let chunk = Chunk { mark, server, payload: encoder.finish(), rows, next: None };
-        Ok(Taken { chunk, is_whole, last })
+        Ok(Taken { mark, server, is_whole, last })
     }
 
     fn columns_of(&self, entity: Entity) -> Result<Vec<String>, Fault> {
@@ -324,17 +353,17 @@ fn select(part: &Part<'_>) -> Result<String, Fault> {
     ))
 }
 
-/// Rows on their way into a payload.
-struct Reading {
+/// Rows on their way.
+struct Reading<'s, S> {
     mark: Lsn,
-    encoder: Encoder,
+    sink: &'s mut S,
     /// All rows were taken so far; what follows those that have no room is stepped over.
     is_whole: bool,
     /// The last one that was taken.
     last: Option<Row>,
 }
 
-impl Reading {
+impl<S: Sink> Reading<'_, S> {
     /// Takes the rows of one table; whether each could be understood.
     async fn read(
         &mut self,
@@ -343,7 +372,7 @@ impl Reading {
     ) -> Result<bool, mysql_async::Error> {
         let mut are_understood = true;
         while let Some(row) = rows.next().await? {
-            self.is_whole &= self.encoder.bytes() <= CHUNK_BYTES_MAX;
+            self.is_whole &= self.sink.has_room();
             if self.is_whole && are_understood {
                 are_understood = self.take(part, &row).is_some();
                 self.last = Some(row);
@@ -352,11 +381,57 @@ impl Reading {
         Ok(are_understood)
     }
 
-    /// Encodes the captured values.
+    /// Hands on the captured values.
     fn take(&mut self, part: &Part<'_>, row: &Row) -> Option<()> {
         let values = part.plan.kinds.iter().enumerate().map(|(place, kind)| kind.decode(row.as_ref(place)?));
         let values: Vec<Value<'_>> = values.collect::<Option<_>>()?;
-        self.encoder.insert(self.mark, part.table, &values);
+        self.sink.take(self.mark, part.table, &values);
         Some(())
+    }
+}
+
+/// Where rows go.
+trait Sink: Send {
+    fn take(&mut self, mark: Lsn, table: &TableIdentity<'static>, row: &[Value<'_>]);
+
+    fn has_room(&self) -> bool;
+
+    /// Whether what was taken can be forgotten, and is.
+    fn begins_again(&mut self) -> bool;
+}
+
+impl Sink for Encoder {
+    fn take(&mut self, mark: Lsn, table: &TableIdentity<'static>, row: &[Value<'_>]) {
+        self.insert(mark, table, row);
+    }
+
+    fn has_room(&self) -> bool {
+        self.bytes() <= CHUNK_BYTES_MAX
+    }
+
+    fn begins_again(&mut self) -> bool {
+        *self = Self::default();
+        true
+    }
+}
+
+/// Hands rows on.
+struct Visiting<'v> {
+    visit: &'v mut (dyn FnMut(&[Value<'_>]) + Send),
+    rows: usize,
+}
+
+impl Sink for Visiting<'_> {
+    fn take(&mut self, _mark: Lsn, _table: &TableIdentity<'static>, row: &[Value<'_>]) {
+        self.rows += 1;
+        (self.visit)(row);
+    }
+
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    fn begins_again(&mut self) -> bool {
+        self.rows == 0
     }
 }
