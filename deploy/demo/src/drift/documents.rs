@@ -82,7 +82,14 @@ pub(super) async fn plant(
         if documents.len() < wanted {
             return false;
         }
-        let victims = (0..wanted).map(|_| documents.swap_remove(hand.below(documents.len()))).collect();
+        let mut any = || documents.swap_remove(hand.below(documents.len()));
+        let victims = match drift.kind {
+            Kind::Swapped => of_two_boxes(any(), &mut documents),
+            _ => (0..wanted).map(|_| any()).collect(),
+        };
+        if victims.is_empty() {
+            return false;
+        }
         steps.extend(steps_of(drift.kind, victims, lanes, hand));
         true
     });
@@ -106,6 +113,17 @@ async fn standing(layer: &DocumentLayer, aside: &[SetAside]) -> Result<Vec<Docum
     }
     documents.sort_by(|a, b| a.id.cmp(&b.id));
     Ok(documents)
+}
+
+/// This one and one in another box: to swap what is the same changes nothing. None when all are in its box.
+fn of_two_boxes(one: Document, documents: &mut Vec<Document>) -> Vec<Document> {
+    match documents.iter().position(|other| other.fields["box_no"] != one.fields["box_no"]) {
+        Some(place) => vec![one, documents.swap_remove(place)],
+        None => {
+            documents.push(one);
+            Vec::new()
+        }
+    }
 }
 
 impl Document {
