@@ -3,7 +3,7 @@
 //! A chunk is read at a mark. The lane goes on with its feed until it has passed the mark; meanwhile it notes which
 //! claims of the table changed, and then writes the others with the mark's version; in parts, where changes are not to
 //! wait for a whole chunk. Behind the last chunk of a table comes its *sweep*: claims that are older than the first mark
-//! are nobody's any more.
+//! are nobody's any more. A lane that had no rows when it began has nothing to sweep.
 //!
 //! Of single keys the rows are read, and exactly what they claim stands afterwards: what else stood for them, in whatever
 //! version, was nobody's. A key that changed behind the mark is read again. A condition finds keys, a part at a time.
@@ -55,15 +55,15 @@ const REPEATED_MAX: u32 = 10;
 /// What a lane that is not to read faster takes at once: rows of half a second cost half as much as those of 50 ms, as
 /// each of a thousand tables gets one statement and not many.
 const CHUNK: Duration = Duration::from_millis(500);
-/// What one that is to read as fast as it can takes at once, in full flushes: a hundred rows for each of hundreds of
-/// tables. Of one flush, which has some fifty, a row costs the target a tenth more.
-const CHUNK_FLUSHES: usize = 3;
 /// And writes at once, as [`Flush::cut`] counts: some ten milliseconds, for which changes wait.
 const PART_WORK: usize = 500;
 /// What a table costs of that which is swept: the rows of one shard in it are looked at.
 const SWEPT_TABLE_WORK: usize = 2 * TABLE_WORK;
 /// As each part of a sweep is a commit.
 const SWEEP_PARTS_MAX: u32 = 16;
+/// What a lane that is to read as fast as it can takes at once, in full flushes: a hundred rows for each of hundreds of
+/// tables. Of one flush, which has some fifty, a row costs the target a tenth more.
+const CHUNK_FLUSHES: usize = 3;
 /// Claims that a device has at most.
 const CODES: usize = 5;
 

@@ -203,7 +203,7 @@ impl Reading<'_> {
             let highest = found.highest;
             found.book.retain(|hash, _| *hash <= highest);
         }
-        (self.rows, self.undecided, self.misplaced) = (0, 0, 0);
+        self.forget();
     }
 
     /// A chunk of the table was read in part, and is read again.

@@ -1,4 +1,4 @@
-//! Rows of captured tables as they are at a known position: for a refresh, not for capture.
+//! Rows of captured tables as they are at a known position: for refreshes and nights, not for capture.
 //!
 //! MariaDB says at which place of its binlog a snapshot stands (`Binlog_snapshot_position`), and that is exact: a
 //! transaction that is in the binlog already, but is not seen yet because a replica's acknowledgement is waited for, is
