@@ -14,19 +14,20 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::ports::cache::{LONG, code, set, store};
+use crate::watched::Watched;
 
 const TIME: TimeToLive = TimeToLive { full: LONG, empty: LONG };
 const BOUNDS: Readings = Readings { at_once: 2, queued: 3 };
 
 /// Mapping tables that answer when they are let, and count.
 #[derive(Debug, Clone)]
-struct Slow {
-    let_go: Arc<Semaphore>,
+pub struct Slow {
+    pub let_go: Arc<Semaphore>,
     readings: Arc<AtomicUsize>,
 }
 
 impl Slow {
-    fn stopped() -> Self {
+    pub fn stopped() -> Self {
         Self { let_go: Arc::new(Semaphore::new(0)), readings: Arc::default() }
     }
 
@@ -36,7 +37,7 @@ impl Slow {
         slow
     }
 
-    fn readings(&self) -> usize {
+    pub fn readings(&self) -> usize {
         self.readings.load(Ordering::SeqCst)
     }
 }
@@ -248,4 +249,40 @@ async fn a_cache_is_asked_only_in_the_life_that_everything_was_drained_into() {
         Origin::Mapping,
         "what was seen long ago is not believed"
     );
+}
+
+/// Each has its own answer, also those whose neighbour has gone away.
+#[tokio::test(start_paused = true)]
+async fn lookups_that_come_while_the_cache_is_asked_share_the_next_question() {
+    let cache = Watched { let_go: Arc::new(Semaphore::new(0)), ..Watched::new(MemoryCache::default()) };
+    let text = |number: u64| format!("BOX-{number}");
+    for number in 0..200 {
+        assert!(store(&cache.cache, &code(&text(number)), number, LONG).await);
+    }
+    let reader = Reader::new(Some((cache.clone(), TIME)), Slow::open(), BOUNDS);
+    reader.look(&[Drained(Some(cache.incarnation().await.unwrap()))]).await;
+    let lookup = |numbers: Vec<u64>| {
+        let reader = reader.clone();
+        tokio::spawn(async move {
+            let codes: Vec<StoredCode> = numbers.iter().map(|number| code(&text(*number))).collect();
+            let found = reader.read(&codes).await.unwrap();
+            for (number, (claims, origin)) in numbers.into_iter().zip(found) {
+                assert_eq!((&claims.claims, origin), (&set(number), Origin::Cache), "{number}");
+            }
+        })
+    };
+    let asked = || cache.asked.lock().unwrap().clone();
+    let alone = lookup(vec![0]);
+    settled().await;
+    assert_eq!(asked(), [1], "it waits for nobody");
+    let mut others: Vec<_> = (1..50).map(|number| lookup(vec![number, number + 100])).collect();
+    settled().await;
+    others.swap_remove(7).abort();
+    cache.let_go.add_permits(1_000);
+    alone.await.unwrap();
+    for other in others {
+        other.await.unwrap();
+    }
+    assert_eq!(asked().iter().sum::<usize>(), 99);
+    assert!(asked().len() <= 3, "{:?}", asked());
 }

@@ -31,4 +31,5 @@ mod store_search;
 mod store_search_find;
 mod store_search_upkeep;
 mod store_setup;
+mod watched;
 mod wire;

@@ -12,18 +12,15 @@ use std::time::Duration;
 
 use anabranch_schemas::serial::StoredCode;
 use futures::FutureExt;
-use futures::future::{BoxFuture, Shared, join_all};
+use futures::future::{BoxFuture, Shared};
 use metrics::counter;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
-use super::{CACHED_CLAIMS_MAX, CacheState, Claim, Claims, TimeToLive, decode, fill};
+use super::believed::BelievedCache;
+use super::{CACHED_CLAIMS_MAX, Claim, Claims, TimeToLive, fill};
 use crate::error::{Code, Fault};
 use crate::metrics as names;
 use crate::ports::{CodeCache, MappingStore, Outbox};
-
-/// What was learned about the cache is used for so long; whoever reads looks at it several times as often.
-const BELIEF_AGE_MAX: Duration = Duration::from_secs(3);
 
 /// Why there is no answer.
 #[derive(Debug, Clone)]
@@ -53,14 +50,6 @@ pub struct Readings {
     pub queued: usize,
 }
 
-/// Whether the cache may be asked.
-#[derive(Debug, Clone)]
-enum Belief {
-    /// In this life, and for how long its oldest change waited.
-    In(String, Duration),
-    Bypassed(&'static str),
-}
-
 type Flight = Shared<BoxFuture<'static, Result<Arc<HashMap<StoredCode, Arc<Claims>>>, Unanswered>>>;
 
 /// Reads mapping rows for many at once. Clones share everything.
@@ -75,9 +64,8 @@ impl<C, M> Clone for Reader<C, M> {
 
 #[derive(Debug)]
 struct Shelf<C, M> {
-    cache: Option<(C, TimeToLive)>,
+    cache: Option<(BelievedCache<C>, TimeToLive)>,
     mapping: M,
-    belief: Mutex<(Belief, Instant)>,
     flights: Mutex<HashMap<StoredCode, Flight>>,
     turns: Semaphore,
     waiting: AtomicUsize,
@@ -89,12 +77,11 @@ where
     C: CodeCache + 'static,
     M: MappingStore + 'static,
 {
+    /// To be called in a runtime.
     pub fn new(cache: Option<(C, TimeToLive)>, mapping: M, bounds: Readings) -> Self {
-        let why = if cache.is_some() { "not looked at yet" } else { "none is configured" };
         Self(Arc::new(Shelf {
-            cache,
+            cache: cache.map(|(cache, time_to_live)| (BelievedCache::new(cache), time_to_live)),
             mapping,
-            belief: Mutex::new((Belief::Bypassed(why), Instant::now())),
             flights: Mutex::default(),
             turns: Semaphore::new(bounds.at_once),
             waiting: AtomicUsize::new(0),
@@ -104,40 +91,22 @@ where
 
     /// Why the cache is not asked; `None` while it is.
     pub fn bypassed(&self) -> Option<&'static str> {
-        match self.belief() {
-            Belief::In(..) => None,
-            Belief::Bypassed(why) => Some(why),
+        match &self.0.cache {
+            Some((cache, _)) => cache.bypassed(),
+            None => Some("none is configured"),
         }
     }
 
     /// How far the cache may be behind the mapping tables, as far as is known: what was seen, and the time since.
     pub fn cache_delay(&self) -> Option<Duration> {
-        match &*lock(&self.0.belief) {
-            (Belief::In(_, delay), since) => Some(*delay + since.elapsed()),
-            (Belief::Bypassed(_), _) => None,
-        }
+        self.0.cache.as_ref().and_then(|(cache, _)| cache.delay())
     }
 
     /// Looks whether the cache can be believed. To be called about every second, with the outboxes of all targets.
     pub async fn look(&self, outboxes: &[impl Outbox]) {
-        let Some((cache, _)) = &self.0.cache else { return };
-        let belief = match cache.incarnation().await {
-            Err(fault) => {
-                tracing::debug!(%fault, "the cache is bypassed");
-                Belief::Bypassed("it does not answer")
-            }
-            Ok(life) => {
-                let states = join_all(outboxes.iter().map(CacheState::read)).await;
-                match states.into_iter().collect::<Result<Vec<_>, Fault>>() {
-                    Err(_) => Belief::Bypassed("its outbox cannot be read"),
-                    Ok(states) if states.iter().all(|state| state.is_believed(&life)) => {
-                        Belief::In(life, states.iter().map(|state| state.delay).max().unwrap_or_default())
-                    }
-                    Ok(_) => Belief::Bypassed("it is behind, or began another life"),
-                }
-            }
-        };
-        self.believe(belief);
+        if let Some((cache, _)) = &self.0.cache {
+            cache.look(outboxes).await;
+        }
     }
 
     /// The claims of each code, at most [`CACHED_CLAIMS_MAX`], and where they are from.
@@ -176,28 +145,9 @@ where
     }
 
     async fn cached(&self, codes: &[StoredCode]) -> Vec<Option<(Arc<Claims>, Origin)>> {
-        let nothing = || codes.iter().map(|_| None).collect();
-        let (Some((cache, _)), Belief::In(life, _)) = (&self.0.cache, self.belief()) else {
-            return nothing();
-        };
-        let cached = match cache.get(codes).await {
-            Ok(cached) if *cached.incarnation == *life => cached,
-            Ok(_) => {
-                self.believe(Belief::Bypassed("it began another life"));
-                return nothing();
-            }
-            Err(fault) => {
-                counter!(names::CACHE_FAULTS, "code" => fault.code().as_str()).increment(1);
-                // The others need not wait for it too; the next look may find it well.
-                self.believe(Belief::Bypassed("it does not answer"));
-                return nothing();
-            }
-        };
-        let set = |entry: Option<Vec<u8>>| {
-            let claims = decode(&entry?).ok()?;
-            Some((Arc::new(Claims { claims, is_cut: false }), Origin::Cache))
-        };
-        cached.entries.into_iter().map(set).collect()
+        let Some((cache, _)) = &self.0.cache else { return codes.iter().map(|_| None).collect() };
+        let found = cache.get(codes).await.into_iter();
+        found.map(|claims| Some((Arc::new(claims?), Origin::Cache))).collect()
     }
 
     /// The readings under way that have these codes, and one more for the others.
@@ -230,9 +180,9 @@ where
     }
 
     async fn fill(&self, codes: &[StoredCode]) -> Result<Arc<HashMap<StoredCode, Arc<Claims>>>, Unanswered> {
-        let claims = match (&self.0.cache, self.belief()) {
-            (Some((cache, time_to_live)), Belief::In(..)) => {
-                self.in_turn(fill(cache, &self.0.mapping, codes, *time_to_live)).await?
+        let claims = match &self.0.cache {
+            Some((cache, time_to_live)) if cache.bypassed().is_none() => {
+                self.in_turn(fill(cache.cache(), &self.0.mapping, codes, *time_to_live)).await?
             }
             _ => self.in_turn(self.0.mapping.claims(codes, CACHED_CLAIMS_MAX)).await?,
         };
@@ -251,20 +201,6 @@ where
         };
         counter!(names::LOOKUP_READINGS).increment(1);
         Ok(reading.await?)
-    }
-
-    fn belief(&self) -> Belief {
-        let (belief, since) = lock(&self.0.belief).clone();
-        match belief {
-            Belief::In(..) if since.elapsed() > BELIEF_AGE_MAX => {
-                Belief::Bypassed("not looked at for a while")
-            }
-            belief => belief,
-        }
-    }
-
-    fn believe(&self, belief: Belief) {
-        *lock(&self.0.belief) = (belief, Instant::now());
     }
 }
 

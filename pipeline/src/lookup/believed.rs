@@ -1,0 +1,184 @@
+//! A cache that is asked only while it can be believed, for many lookups at a time.
+//!
+//! What is asked for while a question is with the cache makes up the next one. So a lone lookup waits for nobody, and of
+//! many at once each has a small part of a round trip, which costs more than all else that a lookup does.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anabranch_schemas::serial::StoredCode;
+use futures::future::join_all;
+use metrics::counter;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::{CacheState, Claims, decode};
+use crate::error::Fault;
+use crate::metrics as names;
+use crate::ports::{CodeCache, Outbox};
+
+/// What was learned about the cache is used for so long; whoever reads looks at it several times as often.
+const BELIEF_AGE_MAX: Duration = Duration::from_secs(3);
+/// Questions at once: the next one is on its way while an answer comes back.
+const QUESTIONS: usize = 2;
+/// Lookups that share one: no answer holds up others for long.
+const SHARED_BY_MAX: usize = 64;
+
+/// Clones share everything.
+#[derive(Debug)]
+pub(super) struct BelievedCache<C> {
+    known: Arc<Known<C>>,
+    asked: mpsc::UnboundedSender<Asked>,
+}
+
+#[derive(Debug)]
+struct Known<C> {
+    cache: C,
+    belief: Mutex<(Belief, Instant)>,
+}
+
+/// Whether the cache may be asked.
+#[derive(Debug, Clone)]
+enum Belief {
+    /// In this life, and for how long its oldest change waited.
+    In(Arc<str>, Duration),
+    Bypassed(&'static str),
+}
+
+/// Codes of one lookup, and who waits for the entry of each.
+#[derive(Debug)]
+struct Asked {
+    codes: Vec<StoredCode>,
+    entries: oneshot::Sender<Vec<Option<Vec<u8>>>>,
+}
+
+impl<C: CodeCache + 'static> BelievedCache<C> {
+    /// To be called in a runtime: what asks runs until this is dropped.
+    pub(super) fn new(cache: C) -> Self {
+        let belief = Mutex::new((Belief::Bypassed("not looked at yet"), Instant::now()));
+        let known = Arc::new(Known { cache, belief });
+        let (asked, questions) = mpsc::unbounded_channel();
+        tokio::spawn(ask_together(Arc::clone(&known), questions));
+        Self { known, asked }
+    }
+
+    pub(super) fn cache(&self) -> &C {
+        &self.known.cache
+    }
+
+    /// Why the cache is not asked; `None` while it is.
+    pub(super) fn bypassed(&self) -> Option<&'static str> {
+        self.known.life().err()
+    }
+
+    /// How far the cache may be behind the mapping tables, as far as is known: what was seen, and the time since.
+    pub(super) fn delay(&self) -> Option<Duration> {
+        match &*self.known.lock() {
+            (Belief::In(_, delay), since) => Some(*delay + since.elapsed()),
+            (Belief::Bypassed(_), _) => None,
+        }
+    }
+
+    /// Looks whether the cache can be believed.
+    pub(super) async fn look(&self, outboxes: &[impl Outbox]) {
+        let belief = match self.known.cache.incarnation().await {
+            Err(fault) => {
+                tracing::debug!(%fault, "the cache is bypassed");
+                Belief::Bypassed("it does not answer")
+            }
+            Ok(life) => {
+                let states = join_all(outboxes.iter().map(CacheState::read)).await;
+                match states.into_iter().collect::<Result<Vec<_>, Fault>>() {
+                    Err(_) => Belief::Bypassed("its outbox cannot be read"),
+                    Ok(states) if states.iter().all(|state| state.is_believed(&life)) => {
+                        let delay = states.iter().map(|state| state.delay).max().unwrap_or_default();
+                        Belief::In(life.into(), delay)
+                    }
+                    Ok(_) => Belief::Bypassed("it is behind, or began another life"),
+                }
+            }
+        };
+        self.known.believe(belief);
+    }
+
+    /// The set of each code that has an entry; none while the cache is not believed.
+    pub(super) async fn get(&self, codes: &[StoredCode]) -> Vec<Option<Claims>> {
+        let nothing = || codes.iter().map(|_| None).collect();
+        if codes.is_empty() || self.bypassed().is_some() {
+            return nothing();
+        }
+        let (answer, entries) = oneshot::channel();
+        // Nobody answers when the runtime ends.
+        let _ = self.asked.send(Asked { codes: codes.to_vec(), entries: answer });
+        let Ok(entries) = entries.await else { return nothing() };
+        let set = |entry: Option<Vec<u8>>| Some(Claims { claims: decode(&entry?).ok()?, is_cut: false });
+        entries.into_iter().map(set).collect()
+    }
+}
+
+impl<C: CodeCache> Known<C> {
+    /// The life in which the cache is believed, or why it is not.
+    fn life(&self) -> Result<Arc<str>, &'static str> {
+        match &*self.lock() {
+            (Belief::In(..), since) if since.elapsed() > BELIEF_AGE_MAX => Err("not looked at for a while"),
+            (Belief::In(life, _), _) => Ok(Arc::clone(life)),
+            (Belief::Bypassed(why), _) => Err(why),
+        }
+    }
+
+    async fn answer(&self, together: Vec<Asked>) {
+        let codes: Vec<StoredCode> = together.iter().flat_map(|asked| asked.codes.iter().cloned()).collect();
+        // Who hears nothing reads mapping tables.
+        let Some(entries) = self.entries(&codes).await else { return };
+        let mut entries = entries.into_iter();
+        for asked in together {
+            // Whoever asked may have gone away.
+            let _ = asked.entries.send(entries.by_ref().take(asked.codes.len()).collect());
+        }
+    }
+
+    async fn entries(&self, codes: &[StoredCode]) -> Option<Vec<Option<Vec<u8>>>> {
+        let life = self.life().ok()?;
+        match self.cache.get(codes).await {
+            Ok(cached) if cached.incarnation == life => Some(cached.entries),
+            Ok(_) => {
+                self.believe(Belief::Bypassed("it began another life"));
+                None
+            }
+            Err(fault) => {
+                counter!(names::CACHE_FAULTS, "code" => fault.code().as_str()).increment(1);
+                // The others need not wait for it too; the next look may find it well.
+                self.believe(Belief::Bypassed("it does not answer"));
+                None
+            }
+        }
+    }
+
+    fn believe(&self, belief: Belief) {
+        *self.lock() = (belief, Instant::now());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Belief, Instant)> {
+        // No code under this lock leaves it half changed.
+        self.belief.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks for what has gathered, until nobody can ask any more.
+async fn ask_together<C: CodeCache + 'static>(
+    known: Arc<Known<C>>,
+    mut asked: mpsc::UnboundedReceiver<Asked>,
+) {
+    let turns = Arc::new(Semaphore::new(QUESTIONS));
+    while let Ok(turn) = Arc::clone(&turns).acquire_owned().await {
+        let mut together = Vec::new();
+        if asked.recv_many(&mut together, SHARED_BY_MAX).await == 0 {
+            return;
+        }
+        let known = Arc::clone(&known);
+        tokio::spawn(async move {
+            let _turn = turn;
+            known.answer(together).await;
+        });
+    }
+}

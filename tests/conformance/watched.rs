@@ -1,0 +1,84 @@
+//! A cache in memory that counts what it is asked, and can be held up or made to refuse.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anabranch_connectors::memory::MemoryCache;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::lookup::Token;
+use anabranch_pipeline::ports::{Cached, ChunkKey, CodeCache, Fill, Shelf};
+use anabranch_schemas::serial::StoredCode;
+use tokio::sync::Semaphore;
+
+#[derive(Debug, Clone)]
+pub struct Watched {
+    pub cache: MemoryCache,
+    /// Without it the cache is not there when something is to be removed from it.
+    pub takes_removals: bool,
+    /// One for each question that may be answered.
+    pub let_go: Arc<Semaphore>,
+    /// Codes of each question.
+    pub asked: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Watched {
+    pub fn new(cache: MemoryCache) -> Self {
+        Self {
+            cache,
+            takes_removals: true,
+            let_go: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
+            asked: Arc::default(),
+        }
+    }
+}
+
+impl CodeCache for Watched {
+    async fn get(&self, codes: &[StoredCode]) -> Result<Cached, Fault> {
+        self.asked.lock().unwrap().push(codes.len());
+        self.let_go.acquire().await.unwrap().forget();
+        self.cache.get(codes).await
+    }
+
+    async fn begin(&self, codes: &[StoredCode]) -> Result<Vec<Option<Token>>, Fault> {
+        self.cache.begin(codes).await
+    }
+
+    async fn finish(&self, fills: &[Fill]) -> Result<usize, Fault> {
+        self.cache.finish(fills).await
+    }
+
+    async fn invalidate(&self, codes: &[StoredCode]) -> Result<(), Fault> {
+        if self.takes_removals {
+            return self.cache.invalidate(codes).await;
+        }
+        Err(Fault::new(Code::CacheUnreachable, "cache", "it does not answer"))
+    }
+
+    async fn incarnation(&self) -> Result<String, Fault> {
+        self.cache.incarnation().await
+    }
+
+    async fn clear(&self) -> Result<(), Fault> {
+        self.cache.clear().await
+    }
+
+    async fn shorten(&self, time_to_live: Duration) -> Result<(), Fault> {
+        self.cache.shorten(time_to_live).await
+    }
+
+    async fn scan(&self, after: Option<&ChunkKey>) -> Result<(Vec<StoredCode>, Option<ChunkKey>), Fault> {
+        self.cache.scan(after).await
+    }
+
+    async fn standing(&self, codes: &[StoredCode]) -> Result<Shelf, Fault> {
+        self.cache.standing(codes).await
+    }
+
+    async fn mark(&self, incarnation: &str) -> Result<(), Fault> {
+        self.cache.mark(incarnation).await
+    }
+
+    async fn is_marked(&self) -> Result<bool, Fault> {
+        self.cache.is_marked().await
+    }
+}
