@@ -156,7 +156,17 @@ impl Shelf {
             time_to_live: self.time_to_live,
         };
         let meter = Meter::start(&pids(site));
-        drain(work, || cancel.cancel(), &cancel).await.expect("the servers answer");
+        drain(
+            work,
+            |is_filled| {
+                if is_filled {
+                    cancel.cancel()
+                }
+            },
+            &cancel,
+        )
+        .await
+        .expect("the servers answer");
         meter.stop()
     }
 

@@ -1,18 +1,18 @@
 //! From a flush of mapping rows over the outbox into the cache, on real servers.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anabranch_connectors::memory::MemoryCache;
 use anabranch_connectors::mysql::target::{MysqlLane, MysqlMapping, MysqlOutbox};
 use anabranch_pipeline::deliver::{Cell, Flush, LaneId, Progress, Replacement};
 use anabranch_pipeline::error::{Class, Code, Fault};
-use anabranch_pipeline::lookup::{CacheState, Claim, Drain, TimeToLive, Token, decode, drain, fill};
-use anabranch_pipeline::ports::{
-    CacheRecord, Cached, ChunkKey, CodeCache, Fill, LaneStore, MappingStore, Outbox, Shelf,
-};
+use anabranch_pipeline::lookup::{CacheState, Claim, Drain, TimeToLive, decode, drain, fill};
+use anabranch_pipeline::ports::{CacheRecord, CodeCache, Fill, LaneStore, MappingStore, Outbox};
 use anabranch_schemas::change::Action;
 use anabranch_schemas::serial::{CodeKind, STORED_BYTES_MAX, StoredCode};
+use anabranch_tests::until;
 use futures::FutureExt;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -20,8 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cache::RedisGround;
 use crate::derived::{Place, lsn};
+use crate::lookup::Slow;
 use crate::ports::cache::{LONG, cached, code, store};
 use crate::store_mapping::{TABLES, apply, boxed, lane, shard};
+use crate::watched::Watched;
 
 const TIME: TimeToLive = TimeToLive { full: LONG, empty: LONG };
 
@@ -46,7 +48,17 @@ impl Tables {
     async fn settle(&self, cache: &impl CodeCache) {
         let done = CancellationToken::new();
         let work = Drain { cache, outbox: &self.outbox, mapping: &self.mapping, time_to_live: TIME };
-        drain(work, || done.cancel(), &done).await.unwrap();
+        drain(
+            work,
+            |is_filled| {
+                if is_filled {
+                    done.cancel()
+                }
+            },
+            &done,
+        )
+        .await
+        .unwrap();
     }
 
     async fn state(&self) -> CacheState {
@@ -99,53 +111,30 @@ async fn what_a_flush_touches_is_removed_and_filled_as_a_complete_set() {
     assert_eq!(uuids(&cached(&ground.cache, &code("BOX")).await.unwrap()), ["1", "2", "3"]);
 }
 
-/// A cache that is not there when something is to be removed from it.
-struct Deaf(MemoryCache);
-
-impl CodeCache for Deaf {
-    async fn get(&self, codes: &[StoredCode]) -> Result<Cached, Fault> {
-        self.0.get(codes).await
-    }
-
-    async fn begin(&self, codes: &[StoredCode]) -> Result<Vec<Option<Token>>, Fault> {
-        self.0.begin(codes).await
-    }
-
-    async fn finish(&self, fills: &[Fill]) -> Result<usize, Fault> {
-        self.0.finish(fills).await
-    }
-
-    async fn invalidate(&self, _: &[StoredCode]) -> Result<(), Fault> {
-        Err(Fault::new(Code::CacheUnreachable, "cache", "it does not answer"))
-    }
-
-    async fn incarnation(&self) -> Result<String, Fault> {
-        self.0.incarnation().await
-    }
-
-    async fn clear(&self) -> Result<(), Fault> {
-        self.0.clear().await
-    }
-
-    async fn shorten(&self, time_to_live: Duration) -> Result<(), Fault> {
-        self.0.shorten(time_to_live).await
-    }
-
-    async fn scan(&self, after: Option<&ChunkKey>) -> Result<(Vec<StoredCode>, Option<ChunkKey>), Fault> {
-        self.0.scan(after).await
-    }
-
-    async fn standing(&self, codes: &[StoredCode]) -> Result<Shelf, Fault> {
-        self.0.standing(codes).await
-    }
-
-    async fn mark(&self, incarnation: &str) -> Result<(), Fault> {
-        self.0.mark(incarnation).await
-    }
-
-    async fn is_marked(&self) -> Result<bool, Fault> {
-        self.0.is_marked().await
-    }
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_waits_for_no_reading_of_mapping_tables() {
+    let (tables, mut lane, progress) = tables().await;
+    let cache = MemoryCache::default();
+    let progress = apply(&mut lane, progress, vec![insert(5, 1, "BOX")]).await;
+    tables.settle(&cache).await;
+    let life = cache.incarnation().await.unwrap();
+    apply(&mut lane, progress, vec![insert(6, 2, "BOX")]).await;
+    let stuck = Slow::stopped();
+    let work = Drain { cache: &cache, outbox: &tables.outbox, mapping: &stuck, time_to_live: TIME };
+    let (is_filled, stop) = (AtomicBool::new(false), CancellationToken::new());
+    let removed = async {
+        until("it is removed", async || cached(&cache, &code("BOX")).await.is_none()).await;
+        until("it is not pending", async || tables.state().await.is_believed(&life)).await;
+        until("it is to be filled", async || stuck.readings() == 1).await;
+        assert!(!is_filled.load(Ordering::SeqCst), "nothing was read");
+        stuck.let_go.add_permits(1);
+        until("it is filled", async || is_filled.load(Ordering::SeqCst)).await;
+        stop.cancel();
+    };
+    let draining = drain(work, |filled| is_filled.store(filled, Ordering::SeqCst), &stop);
+    let (ended, ()) = tokio::join!(draining, removed);
+    ended.unwrap();
+    assert!(cached(&cache, &code("BOX")).await.is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,9 +144,9 @@ async fn what_the_cache_did_not_take_is_removed_later() {
     let progress = apply(&mut lane, progress, vec![insert(5, 1, "BOX")]).await;
     tables.settle(&cache).await;
     apply(&mut lane, progress, vec![insert(6, 2, "BOX")]).await;
-    let deaf = Deaf(cache.clone());
+    let deaf = Watched { takes_removals: false, ..Watched::new(cache.clone()) };
     let work = Drain { cache: &deaf, outbox: &tables.outbox, mapping: &tables.mapping, time_to_live: TIME };
-    let fault = drain(work, || (), &CancellationToken::new()).await.unwrap_err();
+    let fault = drain(work, |_| (), &CancellationToken::new()).await.unwrap_err();
     assert_eq!(fault.code(), Code::CacheUnreachable, "{fault}");
     assert_eq!(uuids(&cached(&cache, &code("BOX")).await.unwrap()), ["1"], "still as it was");
     tables.settle(&cache).await;
@@ -362,7 +351,7 @@ async fn under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_
             let (cache, outbox, mapping) = (&ground.cache, &tables.outbox, &tables.mapping);
             let work = Drain { cache, outbox, mapping, time_to_live: TIME };
             let life = Duration::from_micros(random.random_range(500..20_000));
-            if let Ok(Err(fault)) = tokio::time::timeout(life, drain(work, || (), &stop)).await {
+            if let Ok(Err(fault)) = tokio::time::timeout(life, drain(work, |_| (), &stop)).await {
                 // What the one before had on the way may stand in the way of this one.
                 assert_eq!(fault.class(), Class::Transient, "{fault}");
             }

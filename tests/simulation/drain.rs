@@ -85,7 +85,7 @@ impl Stage {
                 let Stage { cache, mapping, .. } = &stage;
                 let work = Drain { cache, outbox: mapping, mapping, time_to_live: TIME };
                 // As the supervisor does it.
-                let _ended = drain(work, || (), &never).await;
+                let _ended = drain(work, |_| (), &never).await;
                 sleep(RETRY_PAUSE).await;
             }
         };

@@ -79,7 +79,7 @@ async fn drain(
                 mapping: &cache.mapping,
                 time_to_live: cache.config.time_to_live,
             };
-            lookup::drain(work, || settled.send_modify(|_| {}), cancel)
+            lookup::drain(work, |_| settled.send_modify(|_| {}), cancel)
         });
         try_join_all(drains).await.map(drop)
     };

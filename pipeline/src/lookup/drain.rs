@@ -1,15 +1,21 @@
-//! From the outbox into the cache: what was touched is removed, and filled again.
+//! From the outbox into the cache: what was touched is removed, and filled again behind it.
+//!
+//! The removal makes the cache right, so it waits for no reading. The filling only spares the next reader one: it follows
+//! beside the removal with many codes at a time, and holds it up only when it is far behind. What a killed process had
+//! still to fill is filled by whoever asks for it first.
 //!
 //! Everything here may be done twice: rows stay pending until the cache has answered. After the cache began another life
 //! (restart, fail-over) it may hold entries whose removal it has forgotten; then the rows of the last hour are drained
 //! again, or the cache is emptied if it lost its mark (an old copy), and until that is done readers go past it
 //! ([`CacheState`]).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anabranch_schemas::serial::StoredCode;
 use futures::{TryFutureExt, TryStreamExt, stream};
 use metrics::counter;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +37,10 @@ const ROWS: usize = 64;
 const CODES: usize = 1000;
 /// Fills at once: while one is with the cache, another one reads.
 const FILLS: usize = 2;
+/// Few codes wait so long for more: to read thirty with one statement costs half of what reading each alone does.
+const FILL_INTERVAL: Duration = Duration::from_millis(50);
+/// With more codes to fill the next removal waits.
+const UNFILLED_MAX: usize = 20 * CODES;
 /// A cache that is further behind than this is not asked.
 const DELAY_MAX: Duration = Duration::from_secs(1);
 
@@ -78,25 +88,37 @@ const REPEATING: &str = "repeating:";
 /// Begins what is recorded while a cache is emptied whose content is not known.
 const EMPTYING: &str = "emptying:";
 
-/// Drains until `cancel` or the first error. `settled` is called whenever nothing is pending.
+/// What is removed, and not filled again yet.
+#[derive(Debug, Default)]
+struct Unfilled {
+    waiting: BTreeSet<StoredCode>,
+    is_filling: bool,
+}
+
+/// Drains until `cancel` or the first error. `settled` is called whenever nothing is pending, with whether everything
+/// is filled again as well.
 pub async fn drain<C: CodeCache, O: Outbox, M: MappingStore>(
     work: Drain<'_, C, O, M>,
-    settled: impl Fn(),
+    settled: impl Fn(bool),
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
+    let unfilled = watch::Sender::default();
     // Everything may be done twice, so it may be left at any moment.
     tokio::select! {
         biased;
         () = cancel.cancelled() => Ok(()),
-        ended = remove(&work, settled) => ended,
+        ended = remove(&work, &unfilled, settled) => ended,
+        ended = refill(&work, &unfilled) => ended,
         ended = shorten(&work) => ended,
     }
 }
 
 async fn remove<C: CodeCache, O: Outbox, M: MappingStore>(
     work: &Drain<'_, C, O, M>,
-    settled: impl Fn(),
+    unfilled: &watch::Sender<Unfilled>,
+    settled: impl Fn(bool),
 ) -> Result<(), Fault> {
+    let mut room = unfilled.subscribe();
     let mut round = look(work, None).await?;
     let mut look_at = Instant::now() + LOOK_INTERVAL;
     loop {
@@ -116,7 +138,11 @@ async fn remove<C: CodeCache, O: Outbox, M: MappingStore>(
                 look_at = Instant::now();
                 continue;
             }
-            settled();
+            let is_filled = {
+                let unfilled = unfilled.borrow();
+                unfilled.waiting.is_empty() && !unfilled.is_filling
+            };
+            settled(is_filled);
             tokio::select! {
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
                 () = touched => {}
@@ -127,18 +153,40 @@ async fn remove<C: CodeCache, O: Outbox, M: MappingStore>(
         codes.sort_unstable();
         codes.dedup();
         failpoints::reach("cache-before-removal").await;
-        // All of them first: a stale entry is worse than none.
         for some in codes.chunks(CODES) {
             work.cache.invalidate(some).await?;
         }
         failpoints::reach("cache-after-removal").await;
         counter!(names::CACHE_INVALIDATIONS).increment(codes.len() as u64);
-        let fills = codes.chunks(CODES).map(|some| fill(work.cache, work.mapping, some, work.time_to_live));
-        stream::iter(fills.map(Ok)).try_for_each_concurrent(FILLS, |fill| fill.map_ok(drop)).await?;
-        failpoints::reach("cache-after-fill").await;
         let ids: Vec<u64> = rows.iter().map(|row| row.id).collect();
         work.outbox.drained(&ids, &round.record).await?;
         failpoints::reach("cache-after-drained").await;
+        unfilled.send_modify(|unfilled| unfilled.waiting.extend(codes));
+        // The sender is here, so this is no error.
+        let _ = room.wait_for(|unfilled| unfilled.waiting.len() < UNFILLED_MAX).await;
+    }
+}
+
+/// Fills what was removed.
+async fn refill<C: CodeCache, O, M: MappingStore>(
+    work: &Drain<'_, C, O, M>,
+    unfilled: &watch::Sender<Unfilled>,
+) -> Result<(), Fault> {
+    let mut removed = unfilled.subscribe();
+    loop {
+        let waiting = removed.wait_for(|unfilled| !unfilled.waiting.is_empty()).await;
+        if waiting.is_ok_and(|unfilled| unfilled.waiting.len() < CODES) {
+            tokio::time::sleep(FILL_INTERVAL).await;
+        }
+        let mut codes = Vec::new();
+        unfilled.send_modify(|unfilled| {
+            unfilled.is_filling = true;
+            codes.extend(std::mem::take(&mut unfilled.waiting));
+        });
+        let fills = codes.chunks(CODES).map(|some| fill(work.cache, work.mapping, some, work.time_to_live));
+        stream::iter(fills.map(Ok)).try_for_each_concurrent(FILLS, |fill| fill.map_ok(drop)).await?;
+        failpoints::reach("cache-after-fill").await;
+        unfilled.send_modify(|unfilled| unfilled.is_filling = false);
     }
 }
 
