@@ -7,9 +7,9 @@ use std::time::Duration;
 use anabranch_connectors::memory::MemoryCache;
 use anabranch_connectors::mysql::target::{MysqlLane, MysqlMapping, MysqlOutbox};
 use anabranch_pipeline::deliver::{Cell, Flush, LaneId, Progress, Replacement};
-use anabranch_pipeline::error::{Class, Code, Fault};
+use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::lookup::{CacheState, Claim, Drain, TimeToLive, decode, drain, fill};
-use anabranch_pipeline::ports::{CacheRecord, CodeCache, Fill, LaneStore, MappingStore, Outbox};
+use anabranch_pipeline::ports::{CacheRecord, CodeCache, LaneStore, MappingStore, Outbox};
 use anabranch_schemas::change::Action;
 use anabranch_schemas::serial::{CodeKind, STORED_BYTES_MAX, StoredCode};
 use anabranch_tests::until;
@@ -286,7 +286,7 @@ async fn a_shorter_time_to_live_reaches_what_is_cached() {
     let time_to_live = TimeToLive { full, empty: full };
     let work = Drain { cache: &cache, outbox: &tables.outbox, mapping: &tables.mapping, time_to_live };
     let shortened = || cache.time_to_live(&code("BOX")) == Some(full);
-    let until_shortened = || {
+    let until_shortened = |_| {
         if shortened() {
             done.cancel()
         }

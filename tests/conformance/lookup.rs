@@ -275,7 +275,8 @@ async fn lookups_that_come_while_the_cache_is_asked_share_the_next_question() {
     let alone = lookup(vec![0]);
     settled().await;
     assert_eq!(asked(), [1], "it waits for nobody");
-    let mut others: Vec<_> = (1..50).map(|number| lookup(vec![number, number + 100])).collect();
+    let some = |number: u64| if number % 2 == 0 { vec![number] } else { vec![number, number + 100] };
+    let mut others: Vec<_> = (1..50).map(|number| lookup(some(number))).collect();
     settled().await;
     others.swap_remove(7).abort();
     cache.let_go.add_permits(1_000);
@@ -283,6 +284,6 @@ async fn lookups_that_come_while_the_cache_is_asked_share_the_next_question() {
     for other in others {
         other.await.unwrap();
     }
-    assert_eq!(asked().iter().sum::<usize>(), 99);
+    assert_eq!(asked().iter().sum::<usize>(), 1 + 49 + 25);
     assert!(asked().len() <= 3, "{:?}", asked());
 }
