@@ -141,13 +141,10 @@ impl Scale {
     }
 }
 
-/// The target's default are 400 definitions of tables, and there are 1,536 tables.
-const TABLES_CACHED: &str = "--table-definition-cache=4000";
-
 static GROUND: Ground = Ground::of(|| {
     Options::empty()
         .with(ServerSpec::mariadb_source("source"))
-        .with(ServerSpec::mariadb_target("target").flag(TABLES_CACHED))
+        .with(ServerSpec::mariadb_target("target"))
         .with(ServerSpec::nats("nats"))
         .servers
 });
