@@ -62,7 +62,7 @@ fn change(number: u64) -> (String, String) {
     if number % 2 == 1 && number >= BEFORE {
         // What is looked up keeps its code, however late it is found: another one is updated twice.
         let before = number - BEFORE;
-        let device = device(if before % SAMPLE == 0 { before + 2 } else { before });
+        let device = device(if before.is_multiple_of(SAMPLE) { before + 2 } else { before });
         let code = format!("found-{number}");
         let sql = format!("UPDATE {} SET item_code = '{code}' WHERE uuid = {}", device.table(), device.key());
         return (code, sql);
