@@ -275,7 +275,7 @@ async fn lookups_that_come_while_the_cache_is_asked_share_the_next_question() {
     let alone = lookup(vec![0]);
     settled().await;
     assert_eq!(asked(), [1], "it waits for nobody");
-    let some = |number: u64| if number % 2 == 0 { vec![number] } else { vec![number, number + 100] };
+    let some = |number: u64| if number.is_multiple_of(2) { vec![number] } else { vec![number, number + 100] };
     let mut others: Vec<_> = (1..50).map(|number| lookup(some(number))).collect();
     settled().await;
     others.swap_remove(7).abort();
