@@ -24,7 +24,6 @@ const QUESTIONS: usize = 2;
 /// Lookups that share one: no answer holds up others for long.
 const SHARED_BY_MAX: usize = 64;
 
-/// Clones share everything.
 #[derive(Debug)]
 pub(super) struct BelievedCache<C> {
     known: Arc<Known<C>>,
