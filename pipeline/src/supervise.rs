@@ -107,6 +107,11 @@ impl TaskHandle {
     pub fn running(&self) {
         self.states.set(&self.name, TaskState::Running, None, false);
     }
+
+    /// The task has lost its lease and waits for it again, without its supervisor.
+    pub fn waiting(&self) {
+        self.states.set(&self.name, TaskState::Waiting, None, false);
+    }
 }
 
 /// A group of tasks that stops together.

@@ -121,7 +121,8 @@ impl<'s, 'g> Load<'s, 'g> {
         let large = is_mixed.then(|| tokio::spawn(write_large(endpoint.clone())));
         let pids = [self.daemon.pid(), self.site.pid(TARGET), self.site.pid("nats"), self.site.pid(SOURCE)];
         let (committed, _) = mpsc::unbounded_channel();
-        let written = load::write(&endpoint, numbers, &statement, &pids, &committed).await;
+        let written =
+            load::write(&endpoint, (numbers, CHANGES_A_SECOND), &statement, &pids, &committed).await;
         if let Some(large) = large {
             large.abort();
         }

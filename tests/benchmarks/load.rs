@@ -43,10 +43,10 @@ pub struct Written {
     cpu_seconds: Vec<f64>,
 }
 
-/// Writes the changes of these numbers, each when it is due, and tells `committed` of each.
+/// Writes the changes of these numbers, so many a second, each when it is due, and tells `committed` of each.
 pub async fn write(
     endpoint: &Endpoint,
-    numbers: Range<u64>,
+    (numbers, changes_a_second): (Range<u64>, u64),
     statement: &Statement,
     processes: &[u32],
     committed: &mpsc::UnboundedSender<Committed>,
@@ -59,7 +59,7 @@ pub async fn write(
         let connection = endpoint.connect(&[]).await.expect("it answers");
         writers.spawn(write_due(connection, due, Arc::clone(statement), committed.clone()));
     }
-    let clock = thread::spawn(move || schedule(numbers, &queues));
+    let clock = thread::spawn(move || schedule(numbers, changes_a_second, &queues));
     let before: Vec<f64> = processes.iter().copied().map(cpu_seconds).collect();
     let mut changes = Vec::new();
     while let Some(written) = writers.join_next().await {
@@ -71,9 +71,9 @@ pub async fn write(
 }
 
 /// Gives each change to a connection when it is due, whatever the others do.
-fn schedule(numbers: Range<u64>, queues: &[mpsc::UnboundedSender<(u64, Instant)>]) {
+fn schedule(numbers: Range<u64>, changes_a_second: u64, queues: &[mpsc::UnboundedSender<(u64, Instant)>]) {
     let began = Instant::now();
-    let interval = Duration::from_secs(1) / CHANGES_A_SECOND as u32;
+    let interval = Duration::from_secs(1) / changes_a_second as u32;
     for (index, number) in numbers.enumerate() {
         let due = began + interval * index as u32;
         thread::sleep(due.saturating_duration_since(Instant::now()));

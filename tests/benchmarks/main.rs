@@ -88,7 +88,7 @@ enum Figure {
     Nights,
     /// A full source without its binlogs into 366 tables, against bulk loads written by hand
     Load,
-    /// Lag of live changes beside a load and beside a night, against the lag without
+    /// Lag of live changes beside a load, a night and the watch between nights, against the lag without
     Beside,
     /// Most memory of the daemon: catching up, and with one very large transaction
     Memory,

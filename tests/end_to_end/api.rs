@@ -49,7 +49,7 @@ async fn applications_are_served_beside_readers_and_lanes_or_by_a_process_of_the
     let mut whole = installation.run();
     whole.until_ready().await;
     let tasks = whole.status().await.unwrap()["tasks"].as_array().unwrap().len();
-    assert_eq!((tasks, uuids(&whole, 1).await.0), (7, 200));
+    assert_eq!((tasks, uuids(&whole, 1).await.0), (9, 200));
     whole.kill();
 
     installation.write_configuration();

@@ -85,6 +85,11 @@ async fn each_role_runs_alone_and_set_up_can_be_repeated() {
         status["tasks"].as_array().unwrap().iter().map(|task| task["task"].as_str().unwrap()).collect();
     assert!(tasks.iter().all(|task| task.starts_with("lane/")), "{tasks:?}");
     drop(projector);
+    let mut reconciler = installation.run_with(&["--role", "reconciler"], &[]);
+    reconciler.until_ready().await;
+    let status = reconciler.status().await.unwrap();
+    assert!(status["tasks"].as_array().is_some_and(|tasks| tasks.len() == 2), "{status}");
+    assert!(reconciler.terminate().is_some_and(|ended| ended.success()), "{}", reconciler.log());
     let _whole = installation.run();
     installation.expect_equal().await;
 }

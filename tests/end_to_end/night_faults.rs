@@ -221,6 +221,22 @@ async fn a_night_whose_window_is_too_short_is_paused_and_goes_on_and_the_third_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_night_that_loses_its_lease_takes_it_again_and_ends() {
+    let (installation, _, _daemon) = small("rows_per_second = 300\n").await;
+    let mut night = installation.start(&["reconcile", "--now"], &[]);
+    let bucket = format!("{}_leases", installation.configuration.name);
+    let leases = installation.jetstream().await.get_key_value(bucket).await.unwrap();
+    let is_held = async || leases.entry("night").await.unwrap().is_some_and(|entry| !entry.value.is_empty());
+    until("the night holds its lease", is_held).await;
+    // As after a pause of the process for longer than the lease lives.
+    leases.purge("night").await.unwrap();
+    until("it holds it again", is_held).await;
+    assert!(night.wait().is_some_and(|ended| ended.success()), "{}", night.log());
+    let status = installation.command(&["reconcile", "status", "--json"]).await.expect_success().json();
+    assert_eq!(status["nights"].as_array().map(Vec::len), Some(1), "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_night_waits_for_a_busy_source_passes_its_gate_by_word_only_and_begins_again_without_its_checkpoint()
  {
     let (installation, _, _daemon) = small("running_threads = 12\ngate_keys = 5\n").await;

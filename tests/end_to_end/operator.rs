@@ -42,7 +42,7 @@ async fn status_shows_positions_states_and_rows_with_and_without_a_daemon() {
     let rows: u64 =
         status["lanes"].as_array().unwrap().iter().map(|lane| lane["rows"].as_u64().unwrap()).sum();
     assert!(rows > 500, "{status}");
-    assert_eq!(strings(&status["tasks"], "state"), ["running"; 6]);
+    assert_eq!(strings(&status["tasks"], "state"), ["running"; 8]);
 
     let text = installation.command(&["status"]).await.expect_success().stdout;
     for wanted in ["source-a", "birthday/target/source-b/1", "current", "LAG", "BINLOG HEAD"] {

@@ -265,7 +265,7 @@ fn count_defects(id: &LaneId, defects: &mut Defects) {
 
 /// Waits for the task's lease and works while it is held. The task runs from the first position that the work
 /// reports: then its servers have answered. On `cancel` the work itself comes to an orderly end.
-async fn under_lease<W>(
+pub async fn under_lease<W>(
     leases: &impl Leases,
     handle: &TaskHandle,
     cancel: &CancellationToken,

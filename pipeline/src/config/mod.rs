@@ -168,6 +168,13 @@ pub struct ReconcileConfig {
     pub watch: WatchConfig,
 }
 
+impl ReconcileConfig {
+    /// Whether there is nothing to do without being asked.
+    pub fn is_idle(&self) -> bool {
+        self.schedule.is_none() && self.watch.keys_a_second == 0
+    }
+}
+
 /// Looks at changed keys between nights.
 #[derive(Debug, Clone)]
 pub struct WatchConfig {

@@ -19,7 +19,7 @@ use super::brake::{Brake, Limits};
 use super::candidates::{SourceKey, Window};
 use super::patience::Patience;
 use super::placement::Double;
-use super::recheck::{Judged, Recheck, Verdict};
+use super::recheck::{Judged, Recheck};
 use super::repair::repair;
 use super::report::{Drifted, Mode, StoreReport};
 use super::scan::{Pace, Scanned, Sides, SourceTable, Unit, Unscanned};
@@ -403,15 +403,9 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
         match recheck.judge(wrong.keys).await {
             Ok(judged) => {
                 judged.unread.into_iter().for_each(|why| report.is_missing(why));
-                let right =
-                    judged.verdicts.values().filter(|(verdict, _)| *verdict == Verdict::InFlight).count();
-                report.confirmed += right as u64;
-                report.left += keys - right as u64;
+                report.read_back(keys, judged.verdicts.values().map(|(verdict, _)| *verdict));
             }
-            Err(fault) => {
-                report.left += keys;
-                report.is_missing(format!("the repair was not read back: {fault}"));
-            }
+            Err(fault) => report.is_missing(format!("{keys} repaired rows were not read back: {fault}")),
         }
     }
 }

@@ -114,6 +114,24 @@ impl StoreReport {
         }
     }
 
+    /// So many source rows were repaired, and this is how those stand that could be read back. Only what is seen wrong
+    /// is left; what changed at each look was not decided.
+    pub fn read_back(&mut self, repaired: u64, verdicts: impl Iterator<Item = Verdict>) {
+        let (mut right, mut wrong) = (0, 0);
+        for verdict in verdicts {
+            right += u64::from(verdict == Verdict::InFlight);
+            wrong += u64::from(verdict.is_drift());
+        }
+        self.confirmed += right;
+        self.left += wrong;
+        let undecided = repaired - right - wrong;
+        if undecided > 0 {
+            self.is_missing(format!(
+                "{undecided} repaired rows changed meanwhile, or could not be read back"
+            ));
+        }
+    }
+
     /// Each reason once, and not endlessly many.
     pub fn is_missing(&mut self, why: impl Into<String>) {
         let why = why.into();
@@ -199,6 +217,20 @@ mod tests {
         assert_eq!(with(|report| report.left = 1), Outcome::Failed);
         assert_eq!(with(|report| report.is_gate_closed = true), Outcome::Failed);
         assert_eq!(worst([]), Outcome::Incomplete);
+    }
+
+    #[test]
+    fn a_repaired_row_is_left_only_when_it_was_seen_wrong() {
+        let after = |verdicts: &[Verdict]| {
+            let mut report = StoreReport::new("birthday");
+            report.count(Verdict::Missing, 3);
+            report.read_back(3, verdicts.iter().copied());
+            (report.outcome(), report.confirmed, report.left)
+        };
+        assert_eq!(after(&[Verdict::InFlight; 3]), (Outcome::Repaired, 3, 0));
+        assert_eq!(after(&[Verdict::InFlight, Verdict::InFlight, Verdict::Hot]), (Outcome::Incomplete, 2, 0));
+        assert_eq!(after(&[Verdict::InFlight]), (Outcome::Incomplete, 1, 0));
+        assert_eq!(after(&[Verdict::InFlight, Verdict::Hot, Verdict::Missing]), (Outcome::Failed, 1, 1));
     }
 
     #[test]

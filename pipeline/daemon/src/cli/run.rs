@@ -40,7 +40,7 @@ enum Role {
     Reader,
     /// From the log to the targets
     Projector,
-    /// Compares both sides every night, if reconcile.schedule is set
+    /// Compares both sides every night, if reconcile.schedule is set, and looks at changed rows in between
     Reconciler,
     /// Endpoints for applications over HTTP, if http.tokens is set
     Api,
@@ -51,6 +51,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let roles = match arguments.roles.as_slice() {
         [] => &[Role::Reader, Role::Projector, Role::Reconciler, Role::Api],
         [Role::Api] if config.http.tokens.is_empty() => return Err(vec![nothing_to_serve()]),
+        [Role::Reconciler] if config.reconcile.is_idle() => return Err(vec![nothing_to_reconcile()]),
         roles => roles,
     };
     let (exit, states) = block_on(daemon(config, roles))?.map_err(|fault| vec![fault])?;
@@ -68,6 +69,16 @@ fn nothing_to_serve() -> Fault {
     Fault::new(Code::ConfigInvalid, "configuration key http.tokens", "none")
         .needs("at least one token for --role api: its endpoints are for those who send one")
         .remedy("see http.tokens in deploy/anabranch.example.toml")
+}
+
+fn nothing_to_reconcile() -> Fault {
+    Fault::new(
+        Code::ConfigInvalid,
+        "configuration keys reconcile.schedule, reconcile.watch_keys_per_second",
+        "none, 0",
+    )
+    .needs("a schedule of nights, or a watch between them, for --role reconciler alone")
+    .remedy("see [reconcile] in deploy/anabranch.example.toml; one night by hand: anabranch reconcile --now")
 }
 
 /// What woke the daemon.
@@ -111,11 +122,12 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         servants.spawn(listener.serve(shown, root.child_token()));
     }
 
+    let moves_changes = roles.contains(&Role::Reader) || roles.contains(&Role::Projector);
     let ended = async {
         readers.finished().await;
         projectors.finished().await;
-        // Applications are answered also when every reader and lane has stopped.
-        if serves {
+        // Applications are answered also when every reader and lane has stopped, and nights need none in this process.
+        if serves || !moves_changes {
             std::future::pending::<()>().await;
         }
     };

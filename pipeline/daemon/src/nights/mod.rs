@@ -20,6 +20,7 @@ use anabranch_pipeline::reconcile::{
     self, Checkpoint, Limits, Mode, NightReport, Outcome, PastNight, Settings, Shown, StoreReport,
     StoreState, seal,
 };
+use anabranch_pipeline::retry;
 use metrics::gauge;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
@@ -77,8 +78,13 @@ pub enum Ended {
     },
 }
 
-/// Works on a night while its lease is held, or says that somebody else does.
+/// Works on a night, or says that somebody else does. What passes does not end it: a process that stood still until its
+/// lease had run out goes on where it was.
 pub async fn run_now(wiring: &Wiring, order: &Order, cancel: &CancellationToken) -> Result<Ended, Fault> {
+    retry::again(|| attempt(wiring, order, cancel)).await
+}
+
+async fn attempt(wiring: &Wiring, order: &Order, cancel: &CancellationToken) -> Result<Ended, Fault> {
     let log = wiring.log().await?;
     let Ok(lease) = tokio::time::timeout(PATIENCE, log.acquire(NIGHT)).await else {
         return Err(Fault::new(Code::ReconcileRefused, "reconcile", "another process is at a night")
@@ -122,8 +128,9 @@ async fn run(
         if cancel.is_cancelled() {
             return Ok(Ended::Paused { id: reached.state.id, windows: reached.state.windows });
         }
-        let outcome = of_store.report.outcome().name();
-        tracing::info!(night = reached.state.id, store, outcome, "a store is through");
+        let report = &of_store.report;
+        let (outcome, left, reason) = (report.outcome().name(), report.left, report.incomplete.first());
+        tracing::info!(night = reached.state.id, store, outcome, left, reason, "a store is through");
         reached.state.current = None;
         reached.state.done.push(of_store.report);
         reached.raise().await?;

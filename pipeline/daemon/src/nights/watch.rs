@@ -5,16 +5,16 @@
 use std::time::Duration;
 
 use anabranch_pipeline::config::SourceConfig;
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
-use anabranch_pipeline::ports::Leases;
 use anabranch_pipeline::reconcile::{self, Patience, Told, Verdict, Watch, Watched};
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
+use anabranch_schemas::lsn::Lsn;
 use metrics::counter;
 use tokio_util::sync::CancellationToken;
 
 use super::stores::{ProjectionLanes, sides, standstill};
-use crate::tasks::while_held;
+use crate::tasks::under_lease;
 use crate::wiring::Wiring;
 
 /// A lane that has not moved for so long is late, and so is what it should show.
@@ -34,33 +34,47 @@ pub fn spawn_watches(supervisor: &mut Supervisor, wiring: &Wiring) {
         supervisor.spawn(&name, move |handle: TaskHandle, cancel: CancellationToken| {
             let (wiring, source) = (wiring.clone(), source.clone());
             async move {
-                tokio::select! {
-                    () = cancel.cancelled() => {}
-                    () = keep(&wiring, &source, &handle) => {}
-                }
+                keep(&wiring, &source, &handle, &cancel).await;
                 Ok(())
             }
         });
     }
 }
 
-/// Watches for ever. Once it holds its lease the task runs whatever fails: who asks whether the daemon is ready asks for its
-/// work.
-async fn keep(wiring: &Wiring, source: &SourceConfig, handle: &TaskHandle) {
-    loop {
-        if let Err(fault) = under_lease(wiring, source, handle).await {
+/// Watches until `cancel`. While it holds its lease the task runs whatever fails: who asks whether the daemon is ready asks
+/// for its work.
+async fn keep(wiring: &Wiring, source: &SourceConfig, handle: &TaskHandle, cancel: &CancellationToken) {
+    while !cancel.is_cancelled() {
+        if let Err(fault) = attempt(wiring, source, handle, cancel).await {
             let (task, code) = (handle.name().to_owned(), fault.code().as_str());
             counter!(names::FAULTS, "task" => task, "code" => code).increment(1);
             tracing::info!(source = source.name, %fault, "the watch begins again");
+            if fault.code() == Code::LeaseLost {
+                handle.waiting();
+            }
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = tokio::time::sleep(PAUSE) => {}
+        }
     }
 }
 
-async fn under_lease(wiring: &Wiring, source: &SourceConfig, handle: &TaskHandle) -> Result<(), Fault> {
-    let lease = wiring.log().await?.acquire(handle.name()).await?;
-    handle.running();
-    while_held(lease, watch(wiring, source)).await
+async fn attempt(
+    wiring: &Wiring,
+    source: &SourceConfig,
+    handle: &TaskHandle,
+    cancel: &CancellationToken,
+) -> Result<(), Fault> {
+    let log = wiring.log().await?;
+    let work = async |begun: tokio::sync::watch::Sender<Lsn>| {
+        begun.send_modify(|_| {});
+        tokio::select! {
+            () = cancel.cancelled() => Ok(()),
+            ended = watch(wiring, source) => ended,
+        }
+    };
+    under_lease(log, handle, cancel, work).await
 }
 
 async fn watch(wiring: &Wiring, source: &SourceConfig) -> Result<(), Fault> {
