@@ -1,18 +1,22 @@
 //! Drift of cached sets.
 
 use std::collections::{BTreeSet, HashSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value, cmd};
 
 use super::{Drift, Hand, Kinds, drift};
 use crate::error::{DemoError, Result};
+use crate::redis::RedisConnection;
 use crate::topology::{Topology, uuid};
 use crate::verify::{CacheLayer, CachedClaim, MappingLayer, encode_cached, expected_in_cache};
 use crate::workload::SetAside;
 
 /// The kind of a box's number.
 const BOX_NO: u8 = 4;
+/// The cache is filled behind the changes; a busy machine is that far behind.
+const FILLED_WITHIN: Duration = Duration::from_secs(60);
+const FILLED_LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
@@ -46,7 +50,9 @@ pub(super) async fn plant(
     drifts: u64,
     hand: &mut Hand<'_>,
 ) -> Result<Kinds> {
-    let mut sets = private_sets(topology, &layer.mapping, aside).await?;
+    let mut connection = layer.server.connect().await?;
+    let sets = private_sets(topology, &layer.mapping, aside).await?;
+    let mut sets = cached(layer, sets, &mut connection).await?;
     let mut commands: Vec<Cmd> = Vec::new();
     let drawn = hand.draw(&KINDS, drifts, |hand, drift| {
         if sets.is_empty() {
@@ -56,7 +62,6 @@ pub(super) async fn plant(
         commands.push(command(layer, drift.kind, code, set, hand));
         true
     });
-    let mut connection = layer.server.connect().await?;
     let refused =
         connection.all("plant drift", commands).await?.into_iter().find_map(|answer| match answer {
             Value::ServerError(error) => Some(error),
@@ -83,6 +88,28 @@ pub(super) async fn private_sets(
     let mut sets: Vec<_> = sets.collect();
     sets.sort();
     Ok(sets)
+}
+
+/// Those that stand in the cache: what was removed and not filled again would be made good by its filling. It is waited
+/// for, as nobody changes them any more.
+async fn cached(
+    layer: &CacheLayer,
+    sets: Vec<(Vec<u8>, BTreeSet<CachedClaim>)>,
+    connection: &mut RedisConnection,
+) -> Result<Vec<(Vec<u8>, BTreeSet<CachedClaim>)>> {
+    let deadline = Instant::now() + FILLED_WITHIN;
+    loop {
+        let look = sets.iter().map(|(code, _)| cmd("GET").arg(layer.key_of(code)).take());
+        let entries = connection.all("look what stands", look).await?;
+        let stands =
+            |set: &BTreeSet<CachedClaim>, entry: &Value| *entry == Value::BulkString(encode_cached(set));
+        let standing = sets.iter().zip(&entries).filter(|((_, set), entry)| stands(set, entry));
+        let standing: Vec<_> = standing.map(|(set, _)| set.clone()).collect();
+        if standing.len() == sets.len() || Instant::now() >= deadline {
+            return Ok(standing);
+        }
+        tokio::time::sleep(FILLED_LOOK).await;
+    }
 }
 
 fn command(
