@@ -2,14 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
+use std::collections::HashMap;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_connectors::memory::{Group, ScriptedRow};
-use anabranch_pipeline::deliver::Cell;
-use anabranch_pipeline::error::Fault;
+use anabranch_connectors::memory::{Group, MemoryStore, ScriptedRow};
+use anabranch_pipeline::deliver::{Cell, LaneId, Progress};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::Lanes;
 use anabranch_pipeline::reconcile::{
     Checkpoint, Limits, Mode, Night, Outcome, Patience, Settings, SourceKey, SourceTable, StoreReport,
     StoreState, Verdict,
@@ -73,6 +75,36 @@ impl Checkpoint for Saved<'_> {
     async fn store(&mut self, state: &StoreState) -> Result<(), Fault> {
         *self.0 = state.clone();
         Ok(())
+    }
+}
+
+/// Lanes of which each is refused twice before it can be asked for anything.
+struct Refused {
+    lanes: StageLanes,
+    asked: Mutex<HashMap<LaneId, u32>>,
+}
+
+impl Lanes for Refused {
+    type Store = MemoryStore;
+
+    async fn progress(&self, source: &str) -> Result<Vec<(LaneId, Progress)>, Fault> {
+        self.lanes.progress(source).await
+    }
+
+    fn store(&self, lane: &LaneId) -> Result<MemoryStore, Fault> {
+        let mut asked = self.asked.lock().unwrap();
+        let times = asked.entry(lane.clone()).or_default();
+        *times += 1;
+        match *times {
+            ..=2 => {
+                Err(Fault::new(Code::TargetUnreachable, format!("lane {lane}"), "its progress is locked"))
+            }
+            _ => self.lanes.store(lane),
+        }
+    }
+
+    async fn ask_for_mark(&self, source: &str) {
+        self.lanes.ask_for_mark(source).await;
     }
 }
 
@@ -231,6 +263,25 @@ async fn lanes_that_stand_still_are_waited_for_as_long_as_is_configured() {
         minutes(1.0).await;
         assert_eq!(stage.found().len() as u64, user + 1);
     }
+    tasks.into_iter().for_each(|task| task.abort());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_that_cannot_be_asked_for_a_repair_for_a_moment_is_asked_again() {
+    let (stage, tasks) = filled(100).await;
+    stage.tamper(owner(&stage).1, |rows| {
+        rows.pop_first();
+    });
+    let (sides, settings) = (sides(&stage), settings());
+    let lanes = Refused { lanes: StageLanes(stage.clone()), asked: Mutex::default() };
+    let hash_key = |_: &SourceTable, key: &SourceKey| format!("{key:?}");
+    let patience = Patience::new(LANE_WAIT);
+    let night = Night { sides: &sides, lanes: &lanes, settings: &settings, patience, hash_key: &hash_key };
+    let mut state = StoreState::new("birthday", 7);
+    let mut saved = state.clone();
+    night.run(&mut state, &mut Saved(&mut saved), &CancellationToken::new()).await.unwrap();
+    let report = state.report;
+    assert_eq!((report.outcome(), report.confirmed), (Outcome::Repaired, 1), "{report:?}");
     tasks.into_iter().for_each(|task| task.abort());
 }
 

@@ -12,6 +12,7 @@ use super::patience::{Hindrance, Patience};
 use crate::deliver::{Cell, KEYS_MAX, Progress, Scope, request_refresh};
 use crate::error::Fault;
 use crate::ports::Lanes;
+use crate::retry::again;
 
 /// Has every lane of a source read these rows again, and waits until they have; else why not.
 pub async fn repair<L: Lanes>(
@@ -24,10 +25,13 @@ pub async fn repair<L: Lanes>(
         let mut of_shard: BTreeMap<ShardId, Vec<Cell>> = BTreeMap::new();
         keys.iter().for_each(|key| of_shard.entry(key.shard).or_default().push(key.key.clone()));
         let text = |fault: Fault| fault.to_string();
-        let asked = lanes.progress(source).await.map_err(text)?;
+        let asked = again(|| lanes.progress(source)).await.map_err(text)?;
         for (id, _) in &asked {
-            let mut store = lanes.store(id).map_err(text)?;
-            request_refresh(id, &mut store, Scope::Keys(of_shard.clone())).await.map_err(text)?;
+            // The lane's own commits may hold its progress for longer than one request waits.
+            let ask = async || {
+                request_refresh(id, &mut lanes.store(id)?, Scope::Keys(of_shard.clone())).await.map(drop)
+            };
+            again(ask).await.map_err(text)?;
         }
         let hindered = |progress: &Progress| {
             let waits = Hindrance { why: "does not come to the repair", passes: true };

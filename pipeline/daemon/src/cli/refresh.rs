@@ -12,6 +12,7 @@ use anabranch_pipeline::deliver::{
 };
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::RowSource;
+use anabranch_pipeline::retry::again;
 use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::lsn::FIRST_EPOCH;
 use anabranch_schemas::shard::ShardId;
@@ -167,7 +168,7 @@ async fn try_out(
 }
 
 async fn ask(wiring: &Wiring, id: &LaneId, scope: Scope) -> Result<(), Fault> {
-    request_refresh(id, &mut wiring.lane(id)?, scope).await.map(drop)
+    again(async || request_refresh(id, &mut wiring.lane(id)?, scope.clone()).await.map(drop)).await
 }
 
 fn text(id: &LaneId, arguments: &Arguments, rate: Option<NonZeroU64>) -> String {
