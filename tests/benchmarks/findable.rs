@@ -40,17 +40,20 @@ const PROCESSES: [&str; 5] = ["daemon", "target", "Redis", "broker", "source"];
 
 pub async fn measure(site: &Site<'_>, daemon: &Daemon, scale: &Scale, report: &mut Report) {
     let seconds = scale.latency_seconds + WARM_UP.as_secs();
-    let rates = [CHANGES_A_SECOND, CHANGES_A_SECOND / SLOWER];
-    let (mut runs, mut next) = ([Vec::new(), Vec::new()], 0);
-    for _ in 0..scale.rounds {
-        for (rate, runs) in rates.into_iter().zip(&mut runs) {
+    let mut next = 0;
+    // The slower one first: on an overloaded machine the other leaves work behind.
+    for (figure, rate, bar) in [
+        ("findable, 250 changes a second", CHANGES_A_SECOND / SLOWER, None),
+        ("findable", CHANGES_A_SECOND, Some(BAR)),
+    ] {
+        let mut runs = Vec::new();
+        for _ in 0..scale.rounds {
             let numbers = next..next + seconds * rate;
             next = numbers.end;
             runs.push(run(site, daemon, numbers, rate).await);
         }
+        report.add(line(figure, &runs, &PROCESSES, bar));
     }
-    report.add(line("findable", &runs[0], &PROCESSES, Some(BAR)));
-    report.add(line("findable, 250 changes a second", &runs[1], &PROCESSES, None));
 }
 
 async fn run(
