@@ -24,8 +24,8 @@ use crate::load::Load;
 
 static GROUND: Ground = Ground::of(|| Options::everything().servers);
 
-/// Readers and watches of two sources, and two lanes each.
-const TASKS: usize = 8;
+/// Readers of two sources, and two lanes each.
+const TASKS: usize = 6;
 /// What the work of a daemon that is gone may take until others do it. The promise is 5 s, which follows from the
 /// settings of the leases (a unit test says so) and is printed here; an overloaded machine is slower, a daemon
 /// that waits for anything else than the lease much slower.
