@@ -224,7 +224,7 @@ async fn a_second_daemon_waits_and_takes_over() {
     second.until_view("lanes", ("source", "source-b"), |lane| lane["state"] == "current").await;
     let (code, reasons) = second.readiness().await.unwrap();
     let waiting = reasons.matches("waiting for its lease").count();
-    assert_eq!((code, waiting), (503, 6), "two readers and four lanes: {reasons}");
+    assert_eq!((code, waiting), (503, 8), "two readers, four lanes and two watches: {reasons}");
     insert(&installation, 0, 1..=10).await;
     until_applied(&first, 10).await;
     first.kill();

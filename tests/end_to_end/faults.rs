@@ -49,7 +49,7 @@ pub async fn expect_stopped(
     until_derived(installation, 100).await;
     let status = daemon.status().await.unwrap();
     let running = status["tasks"].as_array().unwrap().iter().filter(|task| task["state"] == "running");
-    assert_eq!(running.count(), 5, "{status}");
+    assert_eq!(running.count(), 7, "{status}");
     source["fault"].as_str().unwrap().to_owned()
 }
 
