@@ -1,5 +1,4 @@
-//! Commit to findable: the real daemon, 1,000 changes of devices a second, open loop; and a quarter of that, where the
-//! processors are not the limit.
+//! Commit to findable: the real daemon, 1,000 changes of devices a second, open loop; and before that a quarter of it.
 //!
 //! Half of the changes insert a device, half give a code to one that is there. One change in 32 is looked up over
 //! HTTP from its commit on, again a millisecond after each answer that does not have it; it is findable when such an
