@@ -10,7 +10,6 @@ use crate::latency::{Load, PROCESSES};
 use crate::load::beside;
 use crate::report::Report;
 use crate::site::{SOURCE, Site};
-use crate::users::Users;
 use crate::{Scale, data};
 
 const MOST: f64 = 3.0;
@@ -19,8 +18,7 @@ const SOON: &str = "watch_after_seconds = [1, 2, 4]";
 const OFF: &str = "watch_keys_per_second = 0";
 
 pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
-    let data =
-        data::write(&site, "new users in 40 tables", (scale.users, scale.seed), Users::arriving()).await;
+    let data = data::write_arrivals(&site, scale).await;
     let _ = site.new_log("beside").await;
     site.installation.command(&["setup"]).await.expect_success();
     configure(&mut site, OFF);

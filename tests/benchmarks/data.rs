@@ -8,11 +8,15 @@ use std::fmt;
 
 use anabranch_demo::{Connection, Endpoint};
 use anabranch_pipeline::ports::SourceConnector;
+use anabranch_schemas::change::Entity;
 use anabranch_schemas::lsn::Lsn;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use crate::Scale;
+use crate::devices::Devices;
 use crate::site::{SOURCE, Site};
+use crate::users::Users;
 
 /// Rows of a large transaction.
 pub const LARGE: u64 = 100;
@@ -46,6 +50,15 @@ impl fmt::Display for Data {
             "binlog: {rows} row changes in {transactions} transactions, {} MB, {what}",
             self.end / 1_000_000
         )
+    }
+}
+
+/// Writes as many new users or devices as nights and loads are measured over.
+pub async fn write_arrivals(site: &Site<'_>, scale: &Scale) -> Data {
+    let seed = scale.seed;
+    match site.entity {
+        Entity::User => write(site, Users::NEW, (scale.users, seed), Users::arriving()).await,
+        Entity::SerialCode => write(site, Devices::NEW, (scale.devices, seed), Devices::arriving()).await,
     }
 }
 

@@ -30,15 +30,27 @@ pub struct Devices {
     database: u32,
     ranges: [Range; TABLES as usize],
     boxes: u64,
+    /// None changes, moves or goes.
+    is_arrival: bool,
 }
 
 impl Devices {
     pub const WHAT: &str = "devices in 48 tables";
+    pub const NEW: &str = "new devices in 40 tables";
 
     /// One writer a database.
     pub fn writers() -> Vec<Self> {
+        Self::each(false)
+    }
+
+    /// The same that only insert.
+    pub fn arriving() -> Vec<Self> {
+        Self::each(true)
+    }
+
+    fn each(is_arrival: bool) -> Vec<Self> {
         (0..INVENTORY_DATABASES)
-            .map(|database| Self { database, ranges: Default::default(), boxes: 0 })
+            .map(|database| Self { database, ranges: Default::default(), boxes: 0, is_arrival })
             .collect()
     }
 
@@ -74,7 +86,7 @@ impl Changes for Devices {
         let table = random.random_range(0..TABLES);
         let range = self.ranges[table as usize];
         let kind = random.random_range(0..100);
-        if kind < 60 || !range.is_filled() {
+        if self.is_arrival || kind < 60 || !range.is_filled() {
             self.insert(table, range.high..range.high + rows, sql);
             self.ranges[table as usize].high += rows;
             return rows;

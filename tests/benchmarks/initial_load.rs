@@ -25,7 +25,6 @@ use crate::contest::{Contest, Hand};
 use crate::meter::{Measured, Meter, cpu_seconds};
 use crate::report::Report;
 use crate::site::{SOURCE, Site, TARGET};
-use crate::users::Users;
 use crate::{Scale, data};
 
 const BAR: f64 = 0.60;
@@ -47,8 +46,7 @@ enum How {
 }
 
 pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
-    let data =
-        data::write(site, "new users in 40 tables", (scale.users, scale.seed), Users::arriving()).await;
+    let data = data::write_arrivals(site, scale).await;
     forget_the_past(site).await;
     site.installation.configuration.limits.push(UNTHROTTLED.to_owned());
     let _ = site.new_log("load").await;

@@ -27,6 +27,7 @@ mod scan;
 mod site;
 mod users;
 
+use anabranch_schemas::change::Entity;
 use anabranch_stack::{Options, ServerSpec};
 use anabranch_tests::Ground;
 use clap::{Parser, ValueEnum};
@@ -117,6 +118,7 @@ struct Scale {
     documents: u64,
     lookup_seconds: u64,
     users: u64,
+    devices: u64,
     large_transaction_rows: u64,
     latency_seconds: u64,
     rounds: u32,
@@ -133,6 +135,7 @@ impl Scale {
             documents: 100_000 / divisor,
             lookup_seconds: if arguments.quick { 2 } else { 8 },
             users: 2_000_000 / divisor,
+            devices: 1_000_000 / divisor,
             large_transaction_rows: 1_000_000 / divisor,
             latency_seconds: if arguments.quick { 5 } else { 20 },
             rounds: arguments.rounds,
@@ -176,17 +179,19 @@ async fn main() {
             memory::measure(&mut site, &data, &scale, &mut report).await;
         }
     }
-    if wanted.has(Figure::Reconcile) {
-        let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
-        reconcile::measure(&mut site, &scale, &mut report).await;
+    for entity in Entity::ALL {
+        if wanted.has(Figure::Reconcile) {
+            let mut site = Site::of(entity, GROUND.turn().await, APPLY_LANES).await;
+            reconcile::measure(&mut site, &scale, &mut report).await;
+        }
+        if wanted.has(Figure::Nights) {
+            let mut site = Site::of(entity, GROUND.turn().await, LATENCY_LANES).await;
+            nights::memory(&mut site, &scale, &mut report).await;
+        }
     }
     if wanted.has(Figure::Slope) {
         let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
         nights::slope(&mut site, &scale, &mut report).await;
-    }
-    if wanted.has(Figure::Nights) {
-        let mut site = Site::of_users(GROUND.turn().await, LATENCY_LANES).await;
-        nights::memory(&mut site, &scale, &mut report).await;
     }
     if wanted.has(Figure::Load) {
         let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;

@@ -2,7 +2,7 @@
 //!
 //! Units of several sizes are contiguous ranges of the same shards, read in turn, so that nothing but their size
 //! changes. Memory is that of a whole `anabranch reconcile --now` beside the daemon: with nothing wrong, with every
-//! hundredth derived row deleted, and with a wrong value in every derived row; the gate stops repairs at 10,000 keys.
+//! hundredth derived row deleted, and with every derived row wrong; the gate stops repairs at 10,000 keys.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use anabranch_connectors::mysql::connection::quote_table;
 use anabranch_connectors::mysql::target::MysqlTarget;
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::reconcile::Unit;
+use anabranch_schemas::change::Entity;
 use serde_json::{Value as Json, json};
 
 use crate::meter::{Measured, median, resident_bytes_max};
 use crate::reconcile::{open, product};
 use crate::report::{Line, Report};
 use crate::site::{Site, TARGET};
-use crate::users::Users;
 use crate::{Scale, apply, capture, data};
 
 /// Tables of each unit, of 40.
@@ -26,26 +26,28 @@ const SLOPE_MAX: f64 = 1.10;
 const SLOPE_ROUNDS: u32 = 5;
 const MEMORY_BAR_MEGABYTES: u64 = 300;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Far above what the daemon needs to catch up.
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// CPU a row of units of several sizes, over twice the users of the other figures.
 pub async fn slope(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
-    let users = scale.users * 2;
-    let data = data::write(site, "new users in 40 tables", (users, scale.seed), Users::arriving()).await;
+    let data = data::write_arrivals(site, &Scale { users: scale.users * 2, ..*scale }).await;
     let log = site.new_log("slope").await;
     capture::append(site, &log, &data).await;
     let config = std::sync::Arc::new(site.config());
     site.installation.command(&["setup"]).await.expect_success();
     apply::product(site, &config, &log, data.end_lsn).await;
     site.delete_log().await;
-    let (sides, whole) = open(&config, &config.entities, false).await;
+    let (sides, whole) = open(site, &config.entities, false).await;
     let units = TABLES.map(|tables| front(&whole, tables));
     let mut runs: [Vec<(Measured, u64)>; TABLES.len()] = Default::default();
     // The first run of all finds cold servers.
     for round in 0..=SLOPE_ROUNDS {
         for (unit, runs) in units.iter().zip(&mut runs) {
-            let run = product(site, &sides, unit, None, scale.seed ^ u64::from(round)).await;
+            let run = product(site, &sides, unit, scale.seed ^ u64::from(round)).await;
             if round > 0 {
-                runs.push((run.measured, run.rows));
+                assert_eq!(run.rows[0], run.rows[1], "a user has one row");
+                runs.push((run.measured, run.rows.iter().sum()));
             }
         }
     }
@@ -85,19 +87,26 @@ fn front(whole: &Unit, tables: usize) -> Unit {
 
 /// Memory of nights in which nothing, a hundredth and everything differs.
 pub async fn memory(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
-    let data =
-        data::write(site, "new users in 40 tables", (scale.users, scale.seed), Users::arriving()).await;
+    let data = data::write_arrivals(site, scale).await;
     let _ = site.new_log("nights").await;
     site.installation.command(&["setup"]).await.expect_success();
     let daemon = site.installation.run();
     daemon.until_ready().await;
-    site.installation.drained().await;
+    site.installation.drained_within(PATIENCE).await;
     let config = site.config();
-    let cases = [
-        ("night's memory, no drift", None),
-        ("night's memory, 1 % drift", Some("DELETE FROM {} WHERE user_id MOD 100 = 7")),
-        ("night's memory, 100 % drift", Some("UPDATE {} SET birthday = '00-00'")),
-    ];
+    let cases = match site.entity {
+        Entity::User => [
+            ("night's memory, no drift", None),
+            ("night's memory, 1 % drift", Some("DELETE FROM {} WHERE user_id MOD 100 = 7")),
+            ("night's memory, 100 % drift", Some("UPDATE {} SET birthday = '00-00'")),
+        ],
+        // A row that names another device is one too many, and one is missing.
+        Entity::SerialCode => [
+            ("night's memory, devices, no drift", None),
+            ("night's memory, devices, 1 % drift", Some("DELETE FROM {} WHERE CRC32(uuid) MOD 100 = 7")),
+            ("night's memory, devices, 100 % drift", Some("UPDATE {} SET uuid = CONCAT(uuid, '0')")),
+        ],
+    };
     for (figure, drift) in cases {
         if let Some(drift) = drift {
             damage(site, &config, drift).await;
@@ -113,7 +122,10 @@ pub async fn memory(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
                 "{megabytes} MB resident at most, {found} after {:.0} s, {verdicts}",
                 night.seconds
             ),
-            limit: format!("{} users; memory_bytes = {}", data.rows, config.reconcile.settings.memory),
+            limit: format!(
+                "{} {}; memory_bytes = {}",
+                data.rows, data.what, config.reconcile.settings.memory
+            ),
             ratio: "-".to_owned(),
             cpu: "-".to_owned(),
             bar: format!("≤ {MEMORY_BAR_MEGABYTES} MB"),

@@ -23,17 +23,14 @@ use crate::contest::{Contest, Hand};
 use crate::meter::{Measured, Meter, resident_bytes_max};
 use crate::report::Report;
 use crate::site::{SOURCE, Site, TARGET};
-use crate::users::Users;
 use crate::{Scale, apply, capture, data};
 
 const BAR: f64 = 0.70;
 /// The default of the configuration.
 const MEMORY_BYTES: usize = 192 << 20;
-const PROJECTION: &str = "birthday";
 
 pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
-    let data =
-        data::write(site, "new users in 40 tables", (scale.users, scale.seed), Users::arriving()).await;
+    let data = data::write_arrivals(site, scale).await;
     let log = site.new_log("reconcile").await;
     capture::append(site, &log, &data).await;
     let config = Arc::new(site.config());
@@ -46,26 +43,37 @@ pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
             true => entities.map(EntityConfig::with_sharding_column).collect(),
             false => entities.collect(),
         };
-        let (sides, unit) = open(&config, &entities, is_audited).await;
+        let (sides, unit) = open(site, &entities, is_audited).await;
         let streams = streams(&config, &entities, &sides.projection, &unit);
         let (mut products, mut hand) = (Vec::new(), Hand::new("both streams, thrown away".to_owned()));
-        let mut memory = 0;
+        let (mut rows, mut memory) = ([0; 2], 0);
         // The first run of all finds cold servers.
         for round in 0..=scale.rounds {
-            let (by_hand, rows) = by_hand(site, &config, &streams).await;
-            assert_eq!(rows, 2 * data.rows, "both sides are whole");
-            let product = product(site, &sides, &unit, Some(data.rows), scale.seed ^ u64::from(round)).await;
+            let (by_hand, streamed) = by_hand(site, &config, &streams).await;
+            let product = product(site, &sides, &unit, scale.seed ^ u64::from(round)).await;
+            rows = product.rows;
+            assert_eq!((streamed, rows[0]), (rows, data.rows), "both sides were read whole");
             memory = memory.max(product.resident_bytes_max);
             if round > 0 {
                 hand.runs.push(by_hand);
                 products.push(product.measured);
             }
         }
-        report.note(&format!("reconcile: {} MB resident at most while scanning", memory / 1_000_000));
+        report.note(&format!(
+            "reconcile: {} and {} rows, {} MB resident at most while scanning",
+            rows[0],
+            rows[1],
+            memory / 1_000_000
+        ));
         let contest = Contest {
-            figure: if is_audited { "reconcile and audit, TLS" } else { "reconcile, TLS" },
+            figure: match (site.entity, is_audited) {
+                (Entity::User, false) => "reconcile, TLS",
+                (Entity::User, true) => "reconcile and audit, TLS",
+                (Entity::SerialCode, false) => "reconcile devices, TLS",
+                (Entity::SerialCode, true) => "reconcile and audit devices, TLS",
+            },
             unit: "rows",
-            count: 2 * data.rows,
+            count: rows.iter().sum(),
             servers: "source and target",
             bar: BAR,
             products,
@@ -77,13 +85,14 @@ pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
 
 /// As a night has them.
 pub async fn open(
-    config: &Config,
+    site: &Site<'_>,
     entities: &[EntityConfig],
     is_audited: bool,
 ) -> (Sides<MysqlSource, MysqlRows>, Unit) {
+    let config = &site.config();
     let source = Arc::new(MysqlSource::new(&config.sources[0], entities, config.limits.heartbeat));
     let target = MysqlTarget::new(config, TARGET).expect("it is configured");
-    let rows = target.rows(PROJECTION, 4).expect("it has tables there");
+    let rows = target.rows(site.projection(), 4).expect("it has tables there");
     let lane = target.lane(&target.lane_ids()[0]).expect("it has lanes");
     let tables = RowSource::tables(&*source).await.expect("the source answers");
     let tables: BTreeMap<_, _> = tables
@@ -99,7 +108,7 @@ pub async fn open(
         sources: of_source(),
         primaries: of_source(),
         targets: vec![Arc::new(rows)],
-        audit: is_audited.then(|| Audit::new(Rules::of(Entity::User, entities), 1)),
+        audit: is_audited.then(|| Audit::new(Rules::of(site.entity, entities), 1)),
     };
     (sides, Unit { shards: lowest..=highest, tables })
 }
@@ -115,7 +124,7 @@ fn streams(
         let columns: Vec<String> = columns.into_iter().map(quote_identifier).collect();
         format!("SELECT {} FROM {}", columns.join(","), quote_table(database, table))
     };
-    let entity = entities.iter().find(|known| known.entity == Entity::User).expect("it is configured");
+    let entity = entities.iter().find(|known| known.entity == projection.entity()).expect("it is configured");
     let captured: Vec<&str> = entity.columns.iter().map(String::as_str).collect();
     let source = unit
         .tables
@@ -131,8 +140,8 @@ fn streams(
     [source.collect(), target.collect()]
 }
 
-/// How long it took, and how many rows came.
-async fn by_hand(site: &Site<'_>, config: &Config, streams: &[Vec<String>; 2]) -> (Measured, u64) {
+/// How long it took, and how many rows came of each side.
+async fn by_hand(site: &Site<'_>, config: &Config, streams: &[Vec<String>; 2]) -> (Measured, [u64; 2]) {
     let (source, target) = (&config.sources[0], &config.targets[0]);
     let mut connections = Vec::new();
     for (url, ca_file) in [(&source.url, &source.ca_file), (&target.url, &target.ca_file)] {
@@ -154,9 +163,9 @@ async fn by_hand(site: &Site<'_>, config: &Config, streams: &[Vec<String>; 2]) -
             rows
         }));
     }
-    let mut rows = 0;
-    for reading in readings {
-        rows += reading.await.expect("no panic");
+    let mut rows = [0; 2];
+    for (rows, reading) in rows.iter_mut().zip(readings) {
+        *rows = reading.await.expect("no panic");
     }
     (meter.stop(), rows)
 }
@@ -164,18 +173,17 @@ async fn by_hand(site: &Site<'_>, config: &Config, streams: &[Vec<String>; 2]) -
 /// One scan of a unit.
 pub struct Product {
     pub measured: Measured,
-    /// Of both sides.
-    pub rows: u64,
+    /// Of the source, and derived.
+    pub rows: [u64; 2],
     /// The most of this process meanwhile.
     pub resident_bytes_max: u64,
 }
 
-/// Reads and compares a unit, of which both sides are equal, and have so many rows if that is known.
+/// Reads and compares a unit, of which both sides are equal.
 pub async fn product(
     site: &Site<'_>,
     sides: &Sides<MysqlSource, MysqlRows>,
     unit: &Unit,
-    rows: Option<u64>,
     seed: u64,
 ) -> Product {
     // From now on the mark of the most resident memory counts anew.
@@ -185,10 +193,9 @@ pub async fn product(
     let scanned = sides.scan(unit, seed, MEMORY_BYTES, &pace).next().await.expect("both sides can be read");
     let scanned = scanned.expect("it was not read before");
     let measured = meter.stop();
-    let wanted = rows.unwrap_or(scanned.rows_source);
-    assert_eq!((scanned.rows_source, scanned.rows_derived), (wanted, wanted), "both sides were read");
+    assert_eq!(scanned.rows_expected, scanned.rows_derived, "both sides were read");
     assert!(scanned.candidates.windows(1).next().is_none(), "both sides are equal");
-    let rows = scanned.rows_source + scanned.rows_derived;
+    let rows = [scanned.rows_source, scanned.rows_derived];
     let resident_bytes_max = resident_bytes_max(std::process::id()).expect("this process runs");
     Product { measured, rows, resident_bytes_max }
 }

@@ -9,6 +9,7 @@ use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_connectors::nats::NatsLog;
 use anabranch_demo::verify::DerivedLayout;
 use anabranch_pipeline::config::{Config, SourceConfig};
+use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
 use anabranch_stack::{Server, ServerSpec, Stack};
 use anabranch_tests::{Installation, Plan, Turn};
@@ -20,7 +21,8 @@ pub const TARGET: &str = "target";
 /// Started when they are first needed: they would disturb other figures.
 pub const REDIS: &str = "redis";
 pub const SEARCH: &str = "search";
-/// The projection of mapping tables, as the installation names it.
+/// The projections of tables, as the installation names them.
+const BIRTHDAY: &str = "birthday";
 pub const MAPPING: &str = "mapping";
 /// Of applications.
 pub const TOKEN: &str = "application-token-1";
@@ -38,9 +40,19 @@ const MAPPING_TABLES: u32 = 512;
 #[derive(Debug)]
 pub struct Site<'g> {
     pub installation: Installation<'g>,
+    /// What its source tables hold.
+    pub entity: Entity,
 }
 
 impl<'g> Site<'g> {
+    /// With rows of the entity in source tables, and tables derived of them.
+    pub async fn of(entity: Entity, turn: Turn<'g>, lanes: u32) -> Self {
+        match entity {
+            Entity::User => Self::of_users(turn, lanes).await,
+            Entity::SerialCode => Self::of_devices(turn, lanes).await,
+        }
+    }
+
     /// With users in source tables and birthday tables.
     pub async fn of_users(turn: Turn<'g>, lanes: u32) -> Self {
         let plan = Plan {
@@ -91,7 +103,8 @@ impl<'g> Site<'g> {
     }
 
     async fn open(turn: Turn<'g>, plan: &Plan) -> Self {
-        let site = Self { installation: Installation::prepare(turn, plan).await };
+        let &[entity] = plan.entities.as_slice() else { panic!("a site has one entity") };
+        let site = Self { installation: Installation::prepare(turn, plan).await, entity };
         site.source(format!(
             "SET SESSION sql_log_bin = 0;
              CREATE OR REPLACE USER '{SCAN_USER}'@'127.0.0.1' IDENTIFIED BY '';
@@ -101,6 +114,14 @@ impl<'g> Site<'g> {
         ))
         .await;
         site
+    }
+
+    /// The projection to tables.
+    pub fn projection(&self) -> &'static str {
+        match self.entity {
+            Entity::User => BIRTHDAY,
+            Entity::SerialCode => MAPPING,
+        }
     }
 
     pub async fn source(&self, sql: impl AsRef<str>) {

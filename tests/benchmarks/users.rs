@@ -20,6 +20,7 @@ pub struct Users {
 
 impl Users {
     pub const WHAT: &str = "users in 40 tables";
+    pub const NEW: &str = "new users in 40 tables";
 
     /// One writer a database.
     pub fn writers() -> Vec<Self> {

@@ -294,7 +294,12 @@ impl<'g> Installation<'g> {
 
     /// Waits until every lane has passed the present end of its source's binlog.
     pub async fn drained(&self) {
-        let drained = drain(&self.audits, PATIENCE).await.expect("the servers answer");
+        self.drained_within(PATIENCE).await;
+    }
+
+    /// As [`Installation::drained`], for very much.
+    pub async fn drained_within(&self, patience: Duration) {
+        let drained = drain(&self.audits, patience).await.expect("the servers answer");
         assert!(drained.is_complete(), "not drained: {:?}", drained.behind);
     }
 

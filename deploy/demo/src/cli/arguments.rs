@@ -20,9 +20,10 @@ pub struct Arguments {
     /// Then compare every derived row with the sources; exit 1 on any difference. Prints one JSON line on stdout
     #[arg(long)]
     pub verify: bool,
-    /// Row changes a second, half of them of users and half of devices; 0 = as fast as possible
-    #[arg(long, default_value_t = 1_000)]
-    pub rate: u32,
+    /// Row changes a second, half of them of users and half of devices; 0 = as fast as possible. Without it 1,000, or
+    /// 300 with --drift, whose night shares the machine
+    #[arg(long)]
+    rate: Option<u32>,
     /// Users to begin with; 20,000 more come in two transactions of 10,000 rows
     #[arg(long, default_value_t = 20_000)]
     pub users: u64,
@@ -94,6 +95,11 @@ pub enum Layout {
 }
 
 impl Arguments {
+    /// Row changes a second; 0 = as fast as possible.
+    pub fn rate(&self) -> u32 {
+        self.rate.unwrap_or(if self.drift > 0 { 300 } else { 1_000 })
+    }
+
     pub fn spread(&self) -> Spread {
         match self.rule {
             Rule::Literal => Spread::Literal,

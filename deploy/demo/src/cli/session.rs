@@ -241,7 +241,7 @@ async fn measure(arguments: &Arguments, running: &mut Running, stop: &Cancellati
     let work = async {
         let workloads = running.workloads.len() as u32;
         let works = running.workloads.iter_mut().map(|workload| {
-            let (cancel, pace) = (cancel.clone(), Pace::of(arguments.rate.div_ceil(workloads)));
+            let (cancel, pace) = (cancel.clone(), Pace::of(arguments.rate().div_ceil(workloads)));
             async move {
                 let report = workload.run(pace, cancel.clone()).await;
                 // Also when it failed: nothing goes on alone.

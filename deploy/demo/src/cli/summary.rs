@@ -185,7 +185,7 @@ impl Summary {
             drift: measured.drift,
             seconds: round(measured.paced_seconds),
             seed: measured.seed,
-            rate: arguments.rate,
+            rate: arguments.rate(),
             changes_per_second: round(measured.paced_changes as f64 / measured.paced_seconds.max(0.001)),
             rule: anabranch_demo::daemon::spread_name(arguments.spread()).to_owned(),
             hash: anabranch_demo::daemon::hash_name(arguments.name_hash()).to_owned(),
