@@ -60,8 +60,8 @@ pub(super) fn stock(random: &mut StdRng) -> String {
     format!("'A{agent}', 'W{warehouse}', {account}, 'SKU-{sku}'")
 }
 
-/// Types of phones. With forty of them one night in twenty-five met a new phone with a code that somebody had damaged in
-/// the cache, which made it right again.
+/// Types of phones: so many that a new phone hardly ever has a code whose entry in the cache was damaged by hand, which
+/// would make that right again (about one night in twenty-five with forty types).
 const PHONE_TYPES: u32 = 4_000;
 
 /// 15 digits, the last one nearly always right.
