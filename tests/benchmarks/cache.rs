@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use anabranch_connectors::mysql::target::{MysqlMapping, MysqlTarget};
@@ -91,9 +92,13 @@ pub async fn fill_tables(site: &mut Site<'_>, scale: &Scale, report: &mut Report
 }
 
 pub async fn admin(site: &Site<'_>) -> MultiplexedConnection {
-    let certificates = std::fs::read(site.installation.stack().ca_file()).expect("the stack made it");
-    let certificates = redis::TlsCertificates { client_tls: None, root_cert: Some(certificates) };
     let url = site.installation.server(REDIS).admin_url();
+    connect(&url, &site.installation.stack().ca_file()).await
+}
+
+pub async fn connect(url: &str, ca_file: &Path) -> MultiplexedConnection {
+    let certificates = std::fs::read(ca_file).expect("the stack made it");
+    let certificates = redis::TlsCertificates { client_tls: None, root_cert: Some(certificates) };
     let client = redis::Client::build_with_tls(url, certificates).expect("the stack's address");
     client.get_multiplexed_async_connection().await.expect("it answers")
 }
@@ -104,6 +109,21 @@ pub async fn empty(redis: &mut MultiplexedConnection) {
 
 async fn size(redis: &mut MultiplexedConnection) -> u64 {
     redis::cmd("DBSIZE").query_async(redis).await.expect("an administrator may")
+}
+
+/// With which every key begins.
+pub fn prefix(config: &Config) -> String {
+    format!("{}:{MAPPING}", config.name)
+}
+
+/// Of a code's entry and token.
+pub fn keys(prefix: &str, code: &[u8]) -> [Vec<u8>; 2] {
+    let tag = crc32fast::hash(code);
+    ["e", "t"].map(|role| {
+        let mut key = format!("{prefix}:{{{tag:08x}}}{role}:").into_bytes();
+        key.extend_from_slice(code);
+        key
+    })
 }
 
 /// The mapping tables with their cache.
@@ -119,7 +139,7 @@ struct Shelf {
 impl Shelf {
     fn open(site: &Site<'_>, config: &Config) -> Self {
         let cache = config.caches.first().expect("it is configured");
-        let prefix = format!("{}:{MAPPING}", config.name);
+        let prefix = prefix(config);
         let settings = RedisSettings {
             name: cache.name.clone(),
             url: cache.url.clone(),
@@ -199,7 +219,7 @@ impl Shelf {
         finish: &str,
         codes: &[StoredCode],
     ) {
-        let keys: Vec<[Vec<u8>; 2]> = codes.iter().map(|code| self.keys(code)).collect();
+        let keys: Vec<[Vec<u8>; 2]> = codes.iter().map(|code| keys(&self.prefix, code.as_bytes())).collect();
         let token = rand::random::<u128>().to_be_bytes();
         let mut pipeline = redis::pipe();
         for [entry, other] in &keys {
@@ -232,16 +252,6 @@ impl Shelf {
             pipeline.arg(&token).arg(encode(&set)).arg(TIME_TO_LIVE_MS).ignore();
         }
         pipeline.query_async::<()>(redis).await.expect("it answers");
-    }
-
-    /// Of entry and token.
-    fn keys(&self, code: &StoredCode) -> [Vec<u8>; 2] {
-        let tag = crc32fast::hash(code.as_bytes());
-        ["e", "t"].map(|role| {
-            let mut key = format!("{}:{{{tag:08x}}}{role}:", self.prefix).into_bytes();
-            key.extend_from_slice(code.as_bytes());
-            key
-        })
     }
 
     fn table_of(&self, code: &StoredCode) -> usize {

@@ -1,5 +1,5 @@
 //! Exact lookup over HTTP: the real daemon, in turn with a bare echo server of the same framework in a process of its
-//! own.
+//! own. A bare server that asks Redis besides shows how much of the difference is Redis' and not the product's.
 //!
 //! One client for both: connections that are kept, each sending its next request when the answer is there (closed
 //! loop). It shares the machine with what it measures; its CPU is stated. A code is either in Redis, or Redis is empty
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anabranch_stack::Companion;
 use anabranch_tests::{Daemon, until};
 use axum::Router;
-use axum::extract::Path;
+use axum::extract::{Path, State};
 use axum::routing::get;
 use hdrhistogram::Histogram;
 use serde_json::{Value as Json, json};
@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::http::Client;
-use crate::meter::{Measured, Meter, median};
+use crate::meter::{Measured, Meter, median, until_idle};
 use crate::report::{Line, Report};
 use crate::site::{REDIS, Site, TARGET};
 use crate::{Scale, cache};
@@ -33,6 +33,10 @@ const CONNECTIONS: usize = 32;
 /// Mapping tables from which codes are taken, and how many of each.
 const TABLES: u32 = 512;
 const TABLE_CODES: u64 = 400;
+/// Variables of a bare server that asks Redis.
+const REDIS_URL: &str = "ANABRANCH_BARE_REDIS_URL";
+const REDIS_CA_FILE: &str = "ANABRANCH_BARE_REDIS_CA_FILE";
+const REDIS_PREFIX: &str = "ANABRANCH_BARE_REDIS_PREFIX";
 const WARM_UP: Duration = Duration::from_millis(500);
 
 /// What one run of the client has seen.
@@ -56,22 +60,34 @@ impl Run {
 pub async fn measure(site: &Site<'_>, daemon: &Daemon, scale: &Scale, report: &mut Report) {
     let codes = codes(site).await;
     report.note(&format!("lookup: {} codes, {CONNECTIONS} connections", codes.len()));
-    let echo = Echo::start(site);
+    let echo = Bare::start(site, "echo", &[]);
+    let redis_settings = [
+        (REDIS_URL.to_owned(), site.installation.server(REDIS).admin_url()),
+        (REDIS_CA_FILE.to_owned(), site.installation.stack().ca_file().display().to_string()),
+        (REDIS_PREFIX.to_owned(), cache::prefix(&site.config())),
+    ];
+    let asking = Bare::start(site, "asking", &redis_settings);
     let port = site.installation.configuration.http_port;
     let mut redis = cache::admin(site).await;
     let mut probe = Client::connect(port).await;
     let seconds = Duration::from_secs(scale.lookup_seconds);
     let servers = [daemon.pid(), site.pid(REDIS), site.pid(TARGET)];
-    let (mut echoes, mut hits, mut misses) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut echoes, mut askings, mut hits, mut misses) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..scale.rounds {
         until_cached(&mut probe, &codes[0]).await;
+        until_idle(&servers).await;
         echoes.push(run(echo.port, &codes, Order::Again, seconds, &[echo.companion.pid()]).await);
         // What the round before has not asked for is asked for once.
         run(port, &codes, Order::Once, Duration::MAX, &servers).await;
+        until_idle(&servers).await;
+        let bare = [asking.companion.pid(), site.pid(REDIS)];
+        askings.push(run(asking.port, &codes, Order::Again, seconds, &bare).await);
         hits.push(run(port, &codes, Order::Again, seconds, &servers).await);
         cache::empty(&mut redis).await;
         misses.push(run(port, &codes, Order::Once, seconds, &servers).await);
     }
+    let for_comparison = line("bare server that asks Redis", &echoes, &askings, None, 0.0);
+    report.add(Line { bar: "for comparison".to_owned(), passes: None, ..for_comparison });
     report.add(line("lookup, in Redis", &echoes, &hits, Some(CACHED_P99_MS), CACHED_AIM));
     report.add(line("lookup, not in Redis", &echoes, &misses, None, MISSED_AIM));
 }
@@ -201,33 +217,47 @@ fn line(figure: &'static str, echoes: &[Run], runs: &[Run], p99_ms: Option<f64>,
     }
 }
 
-/// The echo server as a process of its own, as the daemon is one.
-struct Echo {
+/// A server without anything of the product, as a process of its own, as the daemon is one.
+struct Bare {
     companion: Companion,
     port: u16,
 }
 
-impl Echo {
-    fn start(site: &Site<'_>) -> Self {
+impl Bare {
+    fn start(site: &Site<'_>, name: &str, environment: &[(String, String)]) -> Self {
         let port = anabranch_demo::daemon::free_port().expect("a port is free");
         let program = std::env::current_exe().expect("it runs");
         let stack = site.installation.stack();
-        let output = stack.folder().join("echo.log");
-        let arguments = ["--echo".to_owned(), port.to_string()];
-        let companion = anabranch_tests::blocking(|| stack.companion(&program, &arguments, &output));
+        let output = stack.folder().join(format!("{name}.log"));
+        let arguments = ["--bare".to_owned(), port.to_string()];
+        let start = || stack.companion_with(&program, &arguments, environment, &output);
+        let companion = anabranch_tests::blocking(start);
         let listens = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
         let deadline = Instant::now() + Duration::from_secs(10);
         while !listens() {
-            assert!(Instant::now() < deadline, "the echo server does not listen");
+            assert!(Instant::now() < deadline, "the {name} server does not listen");
             std::thread::sleep(Duration::from_millis(20));
         }
         Self { companion: companion.expect("it starts"), port }
     }
 }
 
-/// What [`Echo`] starts.
-pub async fn echo(port: u16) {
-    let router = Router::new().route("/v1/serials/{code}", get(async |Path(code): Path<String>| code));
+/// What [`Bare`] starts: it answers the code, or what Redis has for it where the environment names one.
+pub async fn bare(port: u16) {
+    const PATH: &str = "/v1/serials/{code}";
+    let router = match std::env::var(REDIS_URL) {
+        Err(_) => Router::new().route(PATH, get(async |Path(code): Path<String>| code)),
+        Ok(url) => {
+            let of = |name| std::env::var(name).expect("it is given with the address");
+            let (redis, prefix) = (cache::connect(&url, of(REDIS_CA_FILE).as_ref()).await, of(REDIS_PREFIX));
+            let ask = async |State((mut redis, prefix)): State<(_, String)>, Path(code): Path<String>| {
+                let [entry, _] = cache::keys(&prefix, code.as_bytes());
+                let get = redis::cmd("GET").arg(entry).query_async(&mut redis).await;
+                get.unwrap_or_else(|_| Vec::new())
+            };
+            Router::new().route(PATH, get(ask)).with_state((redis, prefix))
+        }
+    };
     let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the port is free");
     axum::serve(listener, router).await.expect("it only ends with the process");
 }

@@ -53,9 +53,9 @@ struct Arguments {
     /// Random numbers of the data and of the workload begin with it
     #[arg(long, default_value_t = 4)]
     seed: u64,
-    /// Be the echo server of the lookups, on this port
+    /// Be a bare server for comparison with lookups, on this port
     #[arg(long, hide = true)]
-    echo: Option<u16>,
+    bare: Option<u16>,
     /// Given by cargo to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
@@ -155,8 +155,8 @@ static GROUND: Ground = Ground::of(|| {
 #[tokio::main]
 async fn main() {
     let arguments = Arguments::parse();
-    if let Some(port) = arguments.echo {
-        return lookup::echo(port).await;
+    if let Some(port) = arguments.bare {
+        return lookup::bare(port).await;
     }
     let wanted = Wanted(arguments.figures.clone());
     let scale = Scale::of(&arguments);

@@ -7,6 +7,11 @@ use nix::sys::resource::{UsageWho, getrusage};
 /// Linux counts a process's time in these, whatever its kernel's own ticks are (`USER_HZ`).
 const TICKS_A_SECOND: f64 = 100.0;
 
+/// A server with nothing to do still looks about: it is idle below so many CPUs, for so long.
+const IDLE_CPUS: f64 = 0.1;
+const IDLE_LOOK: Duration = Duration::from_secs(1);
+const IDLE_WAIT: Duration = Duration::from_secs(300);
+
 /// What was measured in one go.
 #[derive(Debug, Clone, Copy)]
 pub struct Measured {
@@ -43,6 +48,20 @@ impl Meter {
             server_cpu_seconds: self.servers.iter().copied().map(cpu_seconds).sum::<f64>()
                 - self.server_cpu_seconds,
         }
+    }
+}
+
+/// Waits until the servers have no work left from before: what is measured shall not share the machine with it.
+pub async fn until_idle(servers: &[u32]) {
+    let deadline = Instant::now() + IDLE_WAIT;
+    loop {
+        let meter = Meter::start(servers);
+        tokio::time::sleep(IDLE_LOOK).await;
+        let measured = meter.stop();
+        if measured.server_cpu_seconds / measured.seconds < IDLE_CPUS {
+            return;
+        }
+        assert!(Instant::now() < deadline, "the servers are busy for {IDLE_WAIT:?}");
     }
 }
 

@@ -125,6 +125,9 @@ impl Directory {
                 }
             }
         }
+        if wanted.is_empty() {
+            return;
+        }
         let wanted = wanted.into_iter().flat_map(|(shard, uuids)| {
             let uuids: Vec<Box<[u8]>> = uuids.into_iter().collect();
             uuids.chunks(STATEMENT_UUIDS).map(|some| (shard, some.to_vec())).collect::<Vec<_>>()

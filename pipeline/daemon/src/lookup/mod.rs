@@ -107,10 +107,11 @@ impl Lookup {
         *self.0.freshness.lock().unwrap_or_else(PoisonError::into_inner) = freshness;
     }
 
-    /// Answers each question; all have the same place to wait for.
+    /// Answers each question; all have the same place to wait for. What few questions need is boxed: its state would
+    /// make that of every request twenty times as large.
     pub async fn ask(&self, questions: &[Question], place: Option<&Place>) -> Result<Vec<Answer>, Refusal> {
         if let Some(place) = place {
-            self.0.passage.wait(place).await?;
+            Box::pin(self.0.passage.wait(place)).await?;
         }
         let mut answers = Vec::with_capacity(questions.len());
         for some in questions.chunks(QUESTIONS_AT_ONCE) {
@@ -134,14 +135,14 @@ impl Lookup {
         let codes: Vec<StoredCode> =
             first_pages.iter().flatten().flatten().map(|(code, _)| code.clone()).collect();
         let read = match is_waited {
-            true => self.0.reader.fresh(&codes).await?,
+            true => Box::pin(self.0.reader.fresh(&codes)).await?,
             false => self.0.reader.read(&codes).await?,
         };
         let mut read = read.into_iter();
         for (question, candidates) in questions.iter().zip(first_pages) {
             let found = match candidates {
                 Some(candidates) => Found::first(question, candidates, &mut read),
-                None => self.next_page(question).await?,
+                None => Box::pin(self.next_page(question)).await?,
             };
             answers.push((question, self.answer(question, found, is_waited)));
         }
