@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use anabranch_demo::{Pace, RedisServer, Workload, WorkloadOptions};
+use anabranch_schemas::change::Entity;
 use anabranch_stack::ServerSpec;
 use anabranch_tests::{Daemon, Finished, Ground, Installation, PATIENCE, Plan, seed, until};
 use serde_json::Value as Json;
@@ -82,13 +83,23 @@ async fn a_night_finds_what_is_wrong_beside_the_changes_and_repairs_it() {
     }
     installation.expect_equal().await;
 
-    // A user in two tables, of which one is not his: the stores follow the tables, and the night says where they are wrong.
-    assert_eq!(store(&report, "birthday")["placement"]["misplaced"], serde_json::json!({}), "{report}");
+    // A user and a device in two tables, of which one is not theirs: the stores follow the tables, and the night says where
+    // they are wrong. The rule of devices reads their uuid without being told.
+    for name in ["birthday", "mapping"] {
+        assert_eq!(store(&report, name)["placement"]["misplaced"], serde_json::json!({}), "{report}");
+    }
+    let devices = installation.audits.iter().find(|audit| audit.topology.entity == Entity::SerialCode);
+    let places: Vec<String> =
+        devices.unwrap().topology.places_of(0).map(|place| place.name()).take(2).collect();
+    let [foreign, home] = &places[..] else { panic!("{places:?}") };
     installation
         .execute(
             &installation.configuration.sources[0],
-            "INSERT INTO user_00.user_000 (user_id, user_name, birthday) \
-             SELECT user_id, user_name, '1990-01-01' FROM user_01.user_000 ORDER BY user_id LIMIT 1",
+            format!(
+                "INSERT INTO user_00.user_000 (user_id, user_name, birthday) \
+                 SELECT user_id, user_name, '1990-01-01' FROM user_01.user_000 ORDER BY user_id LIMIT 1; \
+                 INSERT INTO {foreign} SELECT * FROM {home} WHERE imei1 IS NOT NULL ORDER BY uuid LIMIT 1"
+            ),
         )
         .await;
     installation.expect_equal().await;
@@ -101,6 +112,10 @@ async fn a_night_finds_what_is_wrong_beside_the_changes_and_repairs_it() {
         serde_json::json!(["user_00.user_000", "user_01.user_000"])
     );
     assert_eq!(placement["share_of_keys"], 1.0);
+    let placement = &store(&report, "mapping")["placement"];
+    assert!(placement["rows"].as_u64().unwrap() > 2_000, "{placement}");
+    assert_eq!(placement["misplaced"], serde_json::json!({foreign: 1}), "{placement}");
+    assert_eq!(placement["doubles"][0]["tables"], serde_json::json!([foreign, home]), "{placement}");
 
     // The history: what was shown, and that nobody has changed it.
     let shown = installation.command(&["reconcile", "show", "--json"]).await.expect_success().json();

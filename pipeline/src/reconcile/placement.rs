@@ -18,8 +18,10 @@ use super::candidates::SourceKey;
 use crate::config::EntityConfig;
 use crate::deliver::Cell;
 
-/// Key hashes that the book holds; each takes 17 bytes and room to grow: 60 MB.
+/// Key hashes that the book holds.
 const BOOK_KEYS: usize = 1 << 20;
+/// What the book takes at most: 17 bytes for each of twice as many places, and half of it once more while it grows.
+pub(super) const BOOK_BYTES: usize = BOOK_KEYS * 2 * 17 * 3 / 2;
 /// Keys that stand in two tables, listed.
 const DOUBLES_MAX: usize = 1_000;
 /// The key of a row among its fields.

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use super::brake::released;
 use super::candidates::Candidates;
 use super::element::{ElementShape, Elements, sum_place};
-use super::placement::{Audit, Reading};
+use super::placement::{Audit, BOOK_BYTES, Reading};
 use super::sketch::Sketch;
 use crate::deliver::Claimed;
 use crate::error::{Code, Fault};
@@ -133,10 +133,11 @@ pub(super) fn shape(projection: &Projection) -> ElementShape {
 }
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
-    /// Reads a unit. `memory` bounds the sketch and what it lists, in bytes.
+    /// Reads a unit. `memory` bounds the sketch, what it lists and the audit's book, in bytes.
     pub fn scan<'a>(&'a self, unit: &'a Unit, seed: u64, memory: usize, pace: &'a Pace) -> Scan<'a, S, D> {
-        // A half is for what is listed.
-        let whole = (memory / 2).max(1);
+        let book = self.audit.as_ref().map_or(0, |_| BOOK_BYTES.min(memory / 2));
+        // A half of the rest is for what is listed.
+        let whole = ((memory - book) / 2).max(1);
         let left = vec![(Slice { number: 0, of: 1 }, FIRST_BYTES.min(whole))];
         Scan { sides: self, unit, seed, pace, whole, left, audit: self.audit.as_ref(), is_counted: false }
     }
