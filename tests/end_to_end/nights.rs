@@ -115,7 +115,8 @@ async fn a_night_finds_what_is_wrong_beside_the_changes_and_repairs_it() {
     let placement = &store(&report, "mapping")["placement"];
     assert!(placement["rows"].as_u64().unwrap() > 2_000, "{placement}");
     assert_eq!(placement["misplaced"], serde_json::json!({foreign: 1}), "{placement}");
-    assert_eq!(placement["doubles"][0]["tables"], serde_json::json!([foreign, home]), "{placement}");
+    let double = placement["doubles"][0]["tables"].as_array().unwrap();
+    assert!(places.iter().all(|place| double.contains(&Json::from(place.as_str()))), "{placement}");
 
     // The history: what was shown, and that nobody has changed it.
     let shown = installation.command(&["reconcile", "show", "--json"]).await.expect_success().json();
