@@ -1,5 +1,6 @@
-//! A source row that a transaction deletes and inserts again as it was, as REPLACE does: both looks at the source agree,
-//! and between them a lane may be half way.
+//! A source row that changes while it is looked at. One that a transaction deletes and inserts again as it was, as REPLACE
+//! does: both looks at the source agree, and between them a lane may be half way. One that moves between both looks and
+//! back before the next ones: it disagrees in the same way each time, and only the second look tells.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -18,6 +19,7 @@ use anabranch_pipeline::reconcile::{Patience, Recheck, Sides, SourceKey, SourceT
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Value;
 use anabranch_schemas::shard::ShardId;
+use tokio::time::sleep;
 
 use crate::daemon::Daemon;
 use crate::script;
@@ -25,13 +27,23 @@ use crate::stage::{SOURCE_NAMES, Stage, limits};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Derived rows that a lane has deleted, and not inserted again, when they are asked for the first times.
-struct HalfWay {
+/// The birthday of the row, and where it moves.
+const DAYS: [u8; 2] = [3, 4];
+
+/// Derived rows, and what happens when they are asked for.
+struct Disturbed {
     rows: MemoryRows,
-    times: AtomicUsize,
+    by: By,
 }
 
-impl DerivedRows for HalfWay {
+enum By {
+    /// A lane has deleted them, and not inserted them again, the first so many times.
+    HalfWay(AtomicUsize),
+    /// The source row has moved, and moves back after the second look.
+    ThereAndBack(MemorySource),
+}
+
+impl DerivedRows for Disturbed {
     async fn page(
         &self,
         table: u32,
@@ -48,36 +60,69 @@ impl DerivedRows for HalfWay {
         sought: &[Sought],
         visit: &mut (dyn FnMut(Claimed<'_>) + Send),
     ) -> Result<(), Fault> {
-        let left = self.times.load(Ordering::SeqCst);
-        self.times.store(left.saturating_sub(1), Ordering::SeqCst);
-        if left > 0 { Ok(()) } else { self.rows.rows(sought, visit).await }
+        match &self.by {
+            By::HalfWay(times) => {
+                let left = times.load(Ordering::SeqCst);
+                times.store(left.saturating_sub(1), Ordering::SeqCst);
+                if left > 0 { Ok(()) } else { self.rows.rows(sought, visit).await }
+            }
+            By::ThereAndBack(_) if sought.is_empty() => Ok(()),
+            By::ThereAndBack(source) => {
+                source.commit(row(Some(DAYS[0]), DAYS[1]));
+                while self.stand(sought).await? {
+                    sleep(Duration::from_millis(100)).await;
+                }
+                let source = source.clone();
+                tokio::spawn(async move {
+                    sleep(Duration::from_millis(500)).await;
+                    source.commit(row(Some(DAYS[1]), DAYS[0]));
+                });
+                Ok(())
+            }
+        }
     }
 }
 
-/// What a night says of a row that is right, when it finds its derived row gone so often.
-async fn judged(times: usize) -> Verdict {
+impl Disturbed {
+    async fn stand(&self, sought: &[Sought]) -> Result<bool, Fault> {
+        let mut stand = false;
+        self.rows.rows(sought, &mut |_| stand = true).await?;
+        Ok(stand)
+    }
+}
+
+/// Writes the row, which had another birthday before.
+fn row(before: Option<u8>, after: u8) -> Group {
+    let row = |day| vec![Value::UInt(1), Value::Date { year: 1990, month: 1, day }];
+    Group::Rows(vec![vec![ScriptedRow {
+        table: script::table(0),
+        before: before.map(row),
+        after: Some(row(after)),
+    }]])
+}
+
+/// What a night says of a row that is right.
+async fn judged(by: impl Fn(&MemorySource) -> By) -> Verdict {
     let limits = limits(1024, 10, PATIENCE);
     let stage = Arc::new(Stage::new(Weather::calm(), Keeping::Rows, Layout::ByDay, limits, false));
-    let birthday = Value::Date { year: 1990, month: 1, day: 3 };
-    let (table, after) = (script::table(0), Some(vec![Value::UInt(1), birthday]));
-    let row = ScriptedRow { table: table.clone(), before: None, after };
-    stage.sources[0].commit(Group::Rows(vec![vec![row]]));
+    let table = script::table(0);
+    stage.sources[0].commit(row(None, DAYS[0]));
     let daemon = Daemon::start(&stage, None);
     while stage.found().is_empty() {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        sleep(Duration::from_millis(100)).await;
     }
     let projection = stage.projection();
     let sources: BTreeMap<String, Arc<MemorySource>> =
         [(SOURCE_NAMES[0].to_owned(), Arc::new(stage.sources[0].clone()))].into();
-    let half_way = |target: &MemoryTarget| {
-        Arc::new(HalfWay { rows: target.derived(projection), times: AtomicUsize::new(times) })
+    let disturbed = |target: &MemoryTarget| {
+        Arc::new(Disturbed { rows: target.derived(projection), by: by(&stage.sources[0]) })
     };
     let sides = Sides {
         projection: projection.clone(),
         replicated: BTreeSet::new(),
         primaries: sources.clone(),
         sources,
-        targets: stage.targets.iter().map(half_way).collect(),
+        targets: stage.targets.iter().map(disturbed).collect(),
         audit: None,
     };
     let shard = table.shard;
@@ -90,12 +135,21 @@ async fn judged(times: usize) -> Verdict {
     judged.expect("nothing fails here").verdicts[&key].0
 }
 
+async fn judged_half_way(times: usize) -> Verdict {
+    judged(|_| By::HalfWay(AtomicUsize::new(times))).await
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_found_half_way_once_is_no_drift() {
-    assert_eq!(judged(1).await, Verdict::InFlight);
+    assert_eq!(judged_half_way(1).await, Verdict::InFlight);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_stays_wrong_is_drift() {
-    assert_eq!(judged(usize::MAX).await, Verdict::Missing);
+    assert_eq!(judged_half_way(usize::MAX).await, Verdict::Missing);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_moves_between_two_looks_and_back_each_time_is_no_drift() {
+    assert_eq!(judged(|source| By::ThereAndBack(source.clone())).await, Verdict::Hot);
 }
