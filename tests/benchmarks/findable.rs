@@ -18,6 +18,7 @@ use crate::Scale;
 use crate::devices::{Device, TABLES};
 use crate::http::Client;
 use crate::load::{self, Bar, CHANGES_A_SECOND, Committed, Latencies, Statement, WARM_UP, line};
+use crate::meter::until_idle;
 use crate::report::Report;
 use crate::site::{REDIS, SOURCE, Site, TARGET};
 
@@ -40,7 +41,6 @@ const PROCESSES: [&str; 5] = ["daemon", "target", "Redis", "broker", "source"];
 pub async fn measure(site: &Site<'_>, daemon: &Daemon, scale: &Scale, report: &mut Report) {
     let seconds = scale.latency_seconds + WARM_UP.as_secs();
     let mut next = 0;
-    // The slower one first: on an overloaded machine the other leaves work behind.
     for (figure, rate, bar) in [
         ("findable, 250 changes a second", CHANGES_A_SECOND / SLOWER, None),
         ("findable", CHANGES_A_SECOND, Some(BAR)),
@@ -67,6 +67,8 @@ async fn run(
     let statement: Statement = Arc::new(|number| change(number).1);
     let servers = [TARGET, REDIS, "nats", SOURCE].map(|server| site.pid(server));
     let processes: Vec<u32> = [daemon.pid()].into_iter().chain(servers).collect();
+    // What filled Redis before, or was too much, is worked off: by daemon, target and Redis.
+    until_idle(&processes[..3]).await;
     let written =
         load::write(&endpoint, (numbers, changes_a_second), &statement, &processes, &committed).await;
     drop(committed);
