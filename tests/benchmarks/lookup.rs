@@ -252,8 +252,10 @@ pub async fn bare(port: u16) {
             let (redis, prefix) = (cache::connect(&url, of(REDIS_CA_FILE).as_ref()).await, of(REDIS_PREFIX));
             let ask = async |State((mut redis, prefix)): State<(_, String)>, Path(code): Path<String>| {
                 let [entry, _] = cache::keys(&prefix, code.as_bytes());
-                let get = redis::cmd("GET").arg(entry).query_async(&mut redis).await;
-                get.unwrap_or_else(|_| Vec::new())
+                let entry: Vec<u8> =
+                    redis::cmd("GET").arg(entry).query_async(&mut redis).await.expect("Redis answers");
+                assert!(!entry.is_empty(), "{code} is not in Redis");
+                entry
             };
             Router::new().route(PATH, get(ask)).with_state((redis, prefix))
         }
