@@ -4,8 +4,10 @@
 //! time. It never fills so little that a part costs more than its rows.
 
 use std::num::{NonZeroU64, NonZeroUsize};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// Rows that may be read now. Without a rate, as many as are wanted at once.
@@ -28,12 +30,13 @@ impl Throttle {
 
     /// Waits until a part may be taken. Cancel safe: nothing is taken.
     pub async fn ready(&self) {
-        let Some(rate) = self.rate else { return };
+        tokio::time::sleep_until(self.ready_at()).await;
+    }
+
+    fn ready_at(&self) -> Instant {
+        let Some(rate) = self.rate else { return self.counted_at };
         let missing = self.rows_of_part(rate) - self.rows;
-        tokio::time::sleep_until(
-            self.counted_at + Duration::from_secs_f64((missing / rate.get() as f64).max(0.0)),
-        )
-        .await;
+        self.counted_at + Duration::from_secs_f64((missing / rate.get() as f64).max(0.0))
     }
 
     /// Takes what there is; of one that is not ready, a part all the same.
@@ -54,6 +57,46 @@ impl Throttle {
 
     fn rows_of_part(&self, rate: NonZeroU64) -> f64 {
         (rate.get() as f64 * self.part.as_secs_f64()).clamp(1.0, self.most.get() as f64)
+    }
+}
+
+/// A throttle of several readers. Clones share it.
+#[derive(Debug, Clone)]
+pub struct SharedThrottle(Arc<(Mutex<Throttle>, Notify)>);
+
+impl SharedThrottle {
+    pub fn new(throttle: Throttle) -> Self {
+        Self(Arc::new((Mutex::new(throttle), Notify::new())))
+    }
+
+    /// Takes a part as soon as one is ready. Cancel safe: nothing is taken.
+    pub async fn take(&self) -> NonZeroUsize {
+        loop {
+            let given_back = self.0.1.notified();
+            let ready_at = {
+                let mut throttle = self.lock();
+                let ready_at = throttle.ready_at();
+                if ready_at <= Instant::now() {
+                    return throttle.take();
+                }
+                ready_at
+            };
+            tokio::select! {
+                () = tokio::time::sleep_until(ready_at) => {}
+                () = given_back => {}
+            }
+        }
+    }
+
+    /// Fewer rows were there: whoever waits for a part may have it now.
+    pub fn give_back(&self, rows: usize) {
+        self.lock().give_back(rows);
+        self.0.1.notify_waiters();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Throttle> {
+        // No code under this lock leaves it half changed.
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -93,5 +136,25 @@ mod tests {
             assert_eq!(free.take().get(), 500);
         }
         assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn several_readers_have_one_rate_and_what_one_gives_back_is_there_for_all() {
+        for (rate, given_back) in [(1_000, 0), (1_000, 40), (20_000, 999)] {
+            let throttle = SharedThrottle::new(throttle(rate, 20_000));
+            let began = Instant::now();
+            let read = async || {
+                let mut read = 0;
+                while began.elapsed() < Duration::from_secs(20) {
+                    let rows = throttle.take().await.get();
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    throttle.give_back(given_back);
+                    read += rows - given_back;
+                }
+                read
+            };
+            let (one, other, third) = tokio::join!(read(), read(), read());
+            let (read, expected) = ((one + other + third) as f64, rate as f64 * 20.0);
+            assert!((read - expected).abs() <= expected * 0.05 + 1.0, "{read} of {expected}");
+        }
     }
 }

@@ -22,10 +22,11 @@ use anabranch_pipeline::deliver::{Flush, LaneId, Progress, Shared};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::{self, SourceConnector};
 use anabranch_pipeline::projections::{LaneScope, Projection};
+use anabranch_pipeline::reconcile::TABLES_AT_ONCE;
 use tokio::sync::OnceCell;
 
-/// Connections of a night to each target: pages and single rows take turns.
-const NIGHT_CONNECTIONS: usize = 1;
+/// Connections of a night to each target: pages, and behind them single rows.
+const NIGHT_CONNECTIONS: usize = TABLES_AT_ONCE;
 
 pub use self::derived::DerivedStore;
 pub use anabranch_connectors::mysql::source::{CapturedTable, MysqlSource as Source, TextRow, holds_gtids};

@@ -20,7 +20,7 @@ const MEMORY_BYTES_MIN: usize = 16 * 1024 * 1024;
 const GATE_KEYS: u64 = 10_000;
 /// Of a unit's source rows, in percent.
 const GATE_PERCENT: f64 = 10.0;
-/// A fifth of what a core of a server reads, so that half a billion rows take two and a half hours over one connection.
+/// A fifth of what a core of a server reads, so that half a billion rows take two and a half hours.
 const ROWS_PER_SECOND: u64 = 50_000;
 /// As other tools take it for a busy server.
 const RUNNING_THREADS: NonZeroU64 = NonZeroU64::new(25).expect("not zero");

@@ -32,6 +32,6 @@ pub use patience::Patience;
 pub use placement::{Audit, Double, Placement, Rules};
 pub use recheck::{Judged, Recheck, Verdict};
 pub use report::{Drifted, Mode, NightReport, Outcome, StoreReport, count_again, worst};
-pub use scan::{Pace, Scanned, Sides, SourceTable, Unit};
+pub use scan::{Pace, Scanned, Sides, SourceTable, TABLES_AT_ONCE, Unit};
 pub use shown::{Shown, look as look_for_tables};
 pub use watch::{Told, Watch, Watched};

@@ -1,12 +1,12 @@
 //! One unit of a night: all rows of a range of shards, read on both sides at once and cancelled out in one sketch.
 //!
 //! Chunks and pages need no common moment: whatever changed while they were read is one candidate more. The servers of
-//! both sides are read at the same time, each over one connection. A sketch begins small, so that it stays in the
-//! processor's cache; when more differs than it can list, the unit is read again with all the memory that is allowed,
+//! both sides are read at the same time, of each [`TABLES_AT_ONCE`] tables. A sketch begins small, so that it stays in
+//! the processor's cache; when more differs than it can list, the unit is read again with all the memory that is allowed,
 //! and then in slices, a part of the rows each time. Beside it every table has a count and a sum of fingerprints: what is
 //! listed must explain them, else it is not believed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,10 +27,13 @@ use crate::error::{Code, Fault};
 use crate::ports::{DerivedRows, RowSource};
 use crate::projections::Projection;
 use crate::retry::Attempts;
-use crate::throttle::Throttle;
+use crate::throttle::{SharedThrottle, Throttle};
 
 /// Source rows of a chunk, and derived rows of a page: below a second of reading, and few megabytes.
 const CHUNK_ROWS: NonZeroUsize = NonZeroUsize::new(20_000).expect("it is not 0");
+/// Tables of one server that are read at the same time, each over a connection of its own: while the rows of one are put
+/// down, the server reads the other.
+pub const TABLES_AT_ONCE: usize = 2;
 /// Of the rows that a server may be read a second, these at a time: whoever else reads it hardly waits.
 const CHUNK: Duration = Duration::from_millis(50);
 /// What a sketch has at first: it stays in the second cache of a processor's core, and lists some sixteen thousand
@@ -161,7 +164,9 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
             unowned: BTreeMap::new(),
         }));
         let owned: Arc<BTreeSet<ShardId>> = Arc::new(unit.tables.keys().copied().collect());
-        let desk = || Desk {
+        // Of one server, whose readings share what may be read of it.
+        let throttle = || SharedThrottle::new(Throttle::new(pace.rows_per_second, CHUNK, CHUNK_ROWS));
+        let desk = |throttle: &SharedThrottle| Desk {
             board: Arc::clone(&board),
             elements: Elements::new(shape, seed),
             slice,
@@ -170,19 +175,27 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
             words: Vec::new(),
             sums: Vec::new(),
             unowned: BTreeMap::new(),
-            throttle: Throttle::new(pace.rows_per_second, CHUNK, CHUNK_ROWS),
+            throttle: throttle.clone(),
             brake: pace.brake.clone(),
         };
         let mut readings = JoinSet::new();
         for (name, source) in &self.sources {
             let of_source = unit.tables.values().filter(|table| table.source == *name);
-            let tables: Vec<_> = of_source.map(|table| table.identity.clone()).collect();
-            let audit = audit.cloned();
-            readings.spawn(read_source(Arc::clone(source), tables, self.projection.clone(), audit, desk()));
+            let tables = Queue::of(of_source.map(|table| table.identity.clone()));
+            let throttle = throttle();
+            for _ in 0..TABLES_AT_ONCE {
+                let (source, tables, audit) = (Arc::clone(source), tables.clone(), audit.cloned());
+                let projection = self.projection.clone();
+                readings.spawn(read_source(source, tables, projection, audit, desk(&throttle)));
+            }
         }
         for (target, place) in self.targets.iter().zip(0u32..) {
-            let tables = self.projection.target_tables(place).map(|(table, _)| table).collect();
-            readings.spawn(read_derived(Arc::clone(target), tables, unit.shards.clone(), desk()));
+            let tables = Queue::of(self.projection.target_tables(place).map(|(table, _)| table));
+            let throttle = throttle();
+            for _ in 0..TABLES_AT_ONCE {
+                let (target, tables, shards) = (Arc::clone(target), tables.clone(), unit.shards.clone());
+                readings.spawn(read_derived(target, tables, shards, desk(&throttle)));
+            }
         }
         while let Some(ended) = readings.join_next().await {
             ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
@@ -288,8 +301,27 @@ struct Desk {
     words: Vec<u64>,
     sums: Vec<(usize, u64)>,
     unowned: BTreeMap<ShardId, u64>,
-    throttle: Throttle,
+    throttle: SharedThrottle,
     brake: watch::Receiver<bool>,
+}
+
+/// What the readings of one server have left to read.
+struct Queue<T>(Arc<Mutex<VecDeque<T>>>);
+
+impl<T> Queue<T> {
+    fn of(tables: impl Iterator<Item = T>) -> Self {
+        Self(Arc::new(Mutex::new(tables.collect())))
+    }
+
+    fn next(&self) -> Option<T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+}
+
+impl<T> Clone for Queue<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -302,8 +334,7 @@ impl Desk {
     /// Waits until more may be read; how many rows.
     async fn ready(&mut self) -> NonZeroUsize {
         released(&mut self.brake).await;
-        self.throttle.ready().await;
-        self.throttle.take()
+        self.throttle.take().await
     }
 
     fn put(&mut self, row: &Claimed<'_>) {
@@ -364,12 +395,12 @@ impl Desk {
 
 async fn read_source<S: RowSource>(
     source: Arc<S>,
-    tables: Vec<TableIdentity<'static>>,
+    tables: Queue<TableIdentity<'static>>,
     projection: Projection,
     audit: Option<Audit>,
     mut desk: Desk,
 ) -> Result<(), Unscanned> {
-    for table in tables {
+    while let Some(table) = tables.next() {
         let mut placement = audit.as_ref().map(|audit| audit.reading(&table));
         let unread = |fault| Unscanned::Unread { shard: Some(table.shard), fault: Box::new(fault) };
         let mut after = None;
@@ -406,12 +437,12 @@ async fn read_source<S: RowSource>(
 
 async fn read_derived<D: DerivedRows>(
     target: Arc<D>,
-    tables: Vec<u32>,
+    tables: Queue<u32>,
     shards: RangeInclusive<ShardId>,
     mut desk: Desk,
 ) -> Result<(), Unscanned> {
     let unread = |fault| Unscanned::Unread { shard: None, fault: Box::new(fault) };
-    for table in tables {
+    while let Some(table) = tables.next() {
         let mut after = None;
         loop {
             let rows = desk.ready().await;
