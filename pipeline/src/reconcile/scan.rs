@@ -305,7 +305,8 @@ struct Desk {
     brake: watch::Receiver<bool>,
 }
 
-/// What the readings of one server have left to read.
+/// What the readings of one server have left to read. Clones share it.
+#[derive(Clone)]
 struct Queue<T>(Arc<Mutex<VecDeque<T>>>);
 
 impl<T> Queue<T> {
@@ -315,12 +316,6 @@ impl<T> Queue<T> {
 
     fn next(&self) -> Option<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
-}
-
-impl<T> Clone for Queue<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
     }
 }
 

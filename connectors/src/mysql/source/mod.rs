@@ -77,7 +77,7 @@ pub struct MysqlSource {
 
 /// Questions of lookups at once: the source has other work.
 const QUESTIONS: usize = 4;
-/// Chunks at once: the lanes of two projections.
+/// Chunks and pages at once: the lanes of two projections, or of one beside a night.
 const SNAPSHOTS: usize = 4;
 
 /// Whether the set, in the notation of a server of this flavor, holds every group of `wanted`; `None` when one of them is
