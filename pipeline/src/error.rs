@@ -76,8 +76,6 @@ codes! {
     SourceColumnUnsupported = "source-column-unsupported", Definite;
     /// A captured table has no primary key by which its rows can be read a part at a time.
     SourceTableUnkeyed = "source-table-unkeyed", Definite;
-    /// Rows of this kind of server cannot be read at a known position.
-    SourceSnapshotUnsupported = "source-snapshot-unsupported", Definite;
     /// A captured table has an engine without transactions.
     SourceTableNotTransactional = "source-table-not-transactional", Definite;
     /// The server was reset or restored, or cannot be compared with the one that wrote the log so far.

@@ -130,9 +130,12 @@ pub struct ChunkKey(pub Box<[u8]>);
 /// Rows of one table that follow one another in the order of its primary key, as they were at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// The rows hold every change up to here, and none above.
+    /// The rows hold every change up to here: the low watermark.
     pub mark: Lsn,
-    /// Whose position that is.
+    /// And none above here: the high watermark. The mark itself where the server says at which place of its binlog a
+    /// snapshot stands; else nobody knows which of the changes between them the rows hold.
+    pub high: Lsn,
+    /// Whose positions these are.
     pub server: ServerIdentity,
     /// Each row as an insert at the mark, in the form of a message's payload.
     pub payload: Bytes,

@@ -1,9 +1,16 @@
 //! The same on MySQL, which the stack does not have: these run when `ANABRANCH_TEST_MYSQL_URL` (the capture account),
 //! `_ADMIN_URL` and `_CA_FILE` name a server with `gtid_mode = ON` and full row metadata, and are skipped otherwise.
 
-use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{ChangeSource, Entry, SourceConnector};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{ChangeSource, Entry, RowSource, SourceConnector};
+use anabranch_schemas::lsn::FIRST_EPOCH;
+use futures::future::join_all;
+use mysql_async::prelude::Queryable;
+
+use crate::ports::rows::{are_between_their_marks, rows, table_of};
 use crate::source::{Database, Reading, Seen};
 
 const EXECUTED: &str = "SELECT REPLACE(@@GLOBAL.gtid_executed, '\n', '')";
@@ -217,4 +224,42 @@ async fn mysql_sends_what_is_decided_and_never_what_is_undone() {
         }
         assert!(again.seen.iter().eq(missing), "behind batch {index}");
     }
+}
+
+/// The end of the binlog runs ahead of what a snapshot sees, by whatever is being committed.
+#[tokio::test(flavor = "multi_thread")]
+async fn mysql_rows_hold_what_lies_up_to_their_low_mark_while_many_commit() {
+    const WRITERS: u64 = 8;
+    let Some(database) = Database::mysql() else { return };
+    let database = database.with_tables().await;
+    let source = database.source();
+    let table = table_of(&source, "t0").await;
+    let are_read = Arc::new(AtomicBool::new(false));
+    let writers = (0..WRITERS).map(|user| {
+        let (writer, are_read) = (database.admin(), Arc::clone(&are_read));
+        let name = format!("{}0.t0", database.prefix);
+        async move {
+            let mut writer = writer.await;
+            let insert = format!("INSERT INTO {name} VALUES ({user}, '', '2000-01-01')");
+            writer.query_drop(insert).await.unwrap();
+            while !are_read.load(Ordering::Relaxed) {
+                let next =
+                    format!("UPDATE {name} SET birthday = birthday + INTERVAL 1 DAY WHERE user_id = {user}");
+                writer.query_drop(next).await.unwrap();
+            }
+        }
+    });
+    let chunks = async {
+        let mut chunks = Vec::new();
+        while chunks.len() < 100 {
+            chunks.push(source.chunk(&table, None, rows(100), FIRST_EPOCH).await.unwrap());
+        }
+        are_read.store(true, Ordering::Relaxed);
+        chunks
+    };
+    let (chunks, _) = tokio::join!(chunks, join_all(writers));
+    let mut reading = database.read(Entry::Earliest).await;
+    reading.until_end(&database).await;
+    are_between_their_marks(&reading.seen, &table, &chunks);
+    assert!(chunks.iter().any(|chunk| chunk.mark < chunk.high), "nothing was committed between two marks");
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{
-    Group, Keeping, MemoryRows, MemorySource, MemoryTarget, ScriptedRow, Weather,
+    Group, Keeping, MemoryRows, MemorySource, MemoryTarget, ScriptedRow, Sight, Weather,
 };
 use anabranch_pipeline::deliver::{Cell, Claimed};
 use anabranch_pipeline::error::Fault;
@@ -37,6 +37,7 @@ struct Disturbed {
 }
 
 enum By {
+    Nothing,
     /// A lane has deleted them, and not inserted them again, the first so many times.
     HalfWay(AtomicUsize),
     /// The source row has moved, and moves back after the second look.
@@ -61,6 +62,7 @@ impl DerivedRows for Disturbed {
         visit: &mut (dyn FnMut(Claimed<'_>) + Send),
     ) -> Result<(), Fault> {
         match &self.by {
+            By::Nothing => self.rows.rows(sought, visit).await,
             By::HalfWay(times) => {
                 let left = times.load(Ordering::SeqCst);
                 times.store(left.saturating_sub(1), Ordering::SeqCst);
@@ -103,14 +105,23 @@ fn row(before: Option<u8>, after: u8) -> Group {
 
 /// What a night says of a row that is right.
 async fn judged(by: impl Fn(&MemorySource) -> By) -> Verdict {
+    judged_behind(async |_, _| (), by).await
+}
+
+/// The same behind something that happens to the source and its daemon once the row stands.
+async fn judged_behind(
+    event: impl AsyncFnOnce(&Stage, &mut Option<Daemon>),
+    by: impl Fn(&MemorySource) -> By,
+) -> Verdict {
     let limits = limits(1024, 10, PATIENCE);
     let stage = Arc::new(Stage::new(Weather::calm(), Keeping::Rows, Layout::ByDay, limits, false));
     let table = script::table(0);
     stage.sources[0].commit(row(None, DAYS[0]));
-    let daemon = Daemon::start(&stage, None);
+    let mut daemon = Some(Daemon::start(&stage, None));
     while stage.found().is_empty() {
         sleep(Duration::from_millis(100)).await;
     }
+    event(&stage, &mut daemon).await;
     let projection = stage.projection();
     let sources: BTreeMap<String, Arc<MemorySource>> =
         [(SOURCE_NAMES[0].to_owned(), Arc::new(stage.sources[0].clone()))].into();
@@ -131,7 +142,9 @@ async fn judged(by: impl Fn(&MemorySource) -> By) -> Verdict {
     let recheck = Recheck { sides: &sides, lanes: &*stage, tables: &tables, patience: &patience };
     let key = SourceKey { shard, key: Cell::UInt(1) };
     let judged = recheck.judge(Window::from([(key.clone(), BTreeSet::new())])).await;
-    daemon.stop().await;
+    if let Some(daemon) = daemon {
+        daemon.stop().await;
+    }
     judged.expect("nothing fails here").verdicts[&key].0
 }
 
@@ -152,4 +165,29 @@ async fn what_stays_wrong_is_drift() {
 #[tokio::test(start_paused = true)]
 async fn what_moves_between_two_looks_and_back_each_time_is_no_drift() {
     assert_eq!(judged(|source| By::ThereAndBack(source.clone())).await, Verdict::Hot);
+}
+
+/// The look sees a move that no lane has applied, as none runs; its low mark lies below.
+#[tokio::test(start_paused = true)]
+async fn what_a_look_saw_above_its_low_mark_is_waited_for() {
+    let event = async |stage: &Stage, daemon: &mut Option<Daemon>| {
+        daemon.take().expect("it runs").stop().await;
+        stage.sources[0].show(Sight { unseen: 0, below: Some(1) });
+        stage.sources[0].commit(row(Some(DAYS[0]), DAYS[1]));
+    };
+    assert_eq!(judged_behind(event, |_| By::Nothing).await, Verdict::Unreadable);
+}
+
+/// The lane has applied a move that no look sees, though each lies below the high mark of both.
+#[tokio::test(start_paused = true)]
+async fn what_lies_above_a_low_mark_may_be_unseen() {
+    let event = async |stage: &Stage, _: &mut Option<Daemon>| {
+        stage.sources[0].show(Sight { unseen: 1, below: Some(0) });
+        let before = stage.found();
+        stage.sources[0].commit(row(Some(DAYS[0]), DAYS[1]));
+        while stage.found() == before {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    assert_eq!(judged_behind(event, |_| By::Nothing).await, Verdict::Hot);
 }

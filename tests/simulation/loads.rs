@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{
-    Group, Keeping, MemoryLog, MemoryReading, MemorySource, MemoryTarget, ScriptedRow, Weather,
+    Group, Keeping, MemoryLog, MemoryReading, MemorySource, MemoryTarget, ScriptedRow, Sight, Weather,
 };
 use anabranch_pipeline::deliver::{
     self, Cell, Condition, Flush, Lane, LaneId, Mutation, MutationAction, Progress, Refresh, Scope, Shared,
@@ -147,7 +147,8 @@ async fn end(source: &MemorySource) -> Located {
 }
 
 async fn append(log: &MemoryLog, envelope: Envelope) {
-    let mut writer = log.writer("source-0", None).await.unwrap();
+    let end = log.end("source-0").await.unwrap();
+    let mut writer = log.writer("source-0", end.as_ref()).await.unwrap();
     writer.append(envelope, Bytes::new()).await.unwrap();
     writer.acknowledged().await.unwrap();
 }
@@ -160,6 +161,7 @@ async fn refreshed(
     old: Chunk,
     begun: Located,
     scope: Scope,
+    beside: impl AsyncFnOnce(&MemoryTarget),
 ) -> Vec<Cell> {
     let id = LaneId { projection: "p".into(), target: "t".into(), source: "source-0".into(), lane: 0 };
     let target = MemoryTarget::new(Weather::calm(), Keeping::Rows);
@@ -190,6 +192,7 @@ async fn refreshed(
     };
     let (applied, cancel) = (watch::Sender::new(Lsn::ZERO), CancellationToken::new());
     let through = async {
+        beside(&target).await;
         tokio::time::sleep(PATIENCE).await;
         cancel.cancel();
     };
@@ -218,7 +221,7 @@ async fn a_lane_that_begins_at_the_streams_end_takes_no_chunk_from_before_it() {
     let Located { position, resume, server } = end(&source).await;
     append(&log, Envelope { previous: missed, position, resume, server, ..Envelope::default() }).await;
     assert!(old.mark < missed && missed < position);
-    let users = refreshed(&log, source, old, begun, Scope::Source).await;
+    let users = refreshed(&log, source, old, begun, Scope::Source, async |_| ()).await;
     assert_eq!(users, [Cell::UInt(1), Cell::UInt(2)]);
 }
 
@@ -234,6 +237,32 @@ async fn what_a_condition_finds_is_no_older_than_what_the_lane_has_applied() {
     let Located { position, resume, server } = begun.clone();
     append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
     // Both rows were applied, and a hand has taken them out.
-    let users = refreshed(&log, source, old, begun, Scope::Where(None, condition())).await;
+    let users = refreshed(&log, source, old, begun, Scope::Where(None, condition()), async |_| ()).await;
+    assert_eq!(users, [Cell::UInt(1), Cell::UInt(2)]);
+}
+
+/// Else a row would go back to what it was before the snapshot, when the change comes that led there.
+#[tokio::test(start_paused = true)]
+async fn a_chunk_is_not_written_before_the_lane_has_all_that_it_may_hold() {
+    let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
+    source.commit(insert(1));
+    let begun = end(&source).await;
+    source.show(Sight { unseen: 0, below: Some(1) });
+    source.commit(insert(2));
+    let rows = NonZeroUsize::new(100).unwrap();
+    let chunk = source.chunk(&script::table(0), None, rows, FIRST_EPOCH).await.unwrap();
+    assert_eq!((chunk.mark, chunk.high), (begun.position, source.head().await.unwrap()));
+    let high = end(&source).await;
+    let message = |Located { position, resume, server }, previous, origin| {
+        append(&log, Envelope { previous, origin, position, resume, server, ..Envelope::default() })
+    };
+    message(begun.clone(), Lsn::ZERO, true).await;
+    let low = begun.position;
+    let beside = async |target: &MemoryTarget| {
+        tokio::time::sleep(PATIENCE).await;
+        assert!(target.rows().is_empty(), "the lane is at the low mark");
+        message(high, low, false).await;
+    };
+    let users = refreshed(&log, source.clone(), chunk, begun, Scope::Source, beside).await;
     assert_eq!(users, [Cell::UInt(1), Cell::UInt(2)]);
 }

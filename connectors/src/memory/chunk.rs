@@ -17,6 +17,20 @@ use super::source::{BROKEN, MemorySource};
 const UNSEEN: u32 = 150;
 /// So many of the newest groups may be hidden from a snapshot.
 pub const UNSEEN_GROUPS_MAX: usize = 3;
+/// In a thousand snapshots: it is not said where they stand.
+const UNSAID: u32 = 300;
+/// In a thousand, for each of the groups before such a snapshot: the low mark lies below it.
+const BELOW: u32 = 700;
+const BELOW_GROUPS_MAX: usize = 4;
+
+/// How a snapshot stands to the binlog.
+#[derive(Debug, Clone, Copy)]
+pub struct Sight {
+    /// Of the newest groups, which are in the binlog and not seen yet, as while a replica's acknowledgement is waited for.
+    pub unseen: usize,
+    /// The server does not say where the snapshot stands: the low mark lies so many groups below, the high one at the end.
+    pub below: Option<usize>,
+}
 
 /// Of a table, by key.
 type Rows = BTreeMap<u64, Row<'static>>;
@@ -121,8 +135,17 @@ impl MemorySource {
         Ok(chunk)
     }
 
-    /// The rows of some tables whose keys are taken, and the last of these. In a storm the newest groups may be in the
-    /// binlog and not be seen yet, as while a replica's acknowledgement is waited for.
+    fn sight(&self) -> Sight {
+        let strikes =
+            |max: usize, thousand| (0..max).take_while(|_| self.weather.strikes_in(thousand)).count();
+        let is_unsaid = self.weather.strikes_in(UNSAID);
+        Sight {
+            unseen: strikes(UNSEEN_GROUPS_MAX, UNSEEN),
+            below: is_unsaid.then(|| strikes(BELOW_GROUPS_MAX, BELOW)),
+        }
+    }
+
+    /// The rows of some tables whose keys are taken, and the last of these.
     async fn read_at_a_mark(
         &self,
         parts: &[(&TableIdentity<'static>, impl Fn(&Rows) -> Vec<u64>)],
@@ -135,11 +158,17 @@ impl MemorySource {
             if self.weather.strikes_in(BROKEN) {
                 return Err(server.fault(Code::SourceUnreachable, "the connection broke"));
             }
-            let unseen = (0..UNSEEN_GROUPS_MAX).take_while(|_| self.weather.strikes_in(UNSEEN)).count();
+            let Sight { unseen, below } = state.sight.unwrap_or_else(|| self.sight());
             let groups = server.groups().saturating_sub(unseen);
             // With everything seen, in the file that the server has begun, also when nothing is in it.
-            let mark =
-                if groups == server.groups() { server.head(epoch) } else { server.end_of(epoch, groups) };
+            let end_of = |end| match end {
+                all if all == server.groups() => server.head(epoch),
+                part => server.end_of(epoch, part),
+            };
+            let (mark, high) = match below {
+                Some(below) => (end_of(groups.saturating_sub(below)), server.head(epoch)),
+                None => (end_of(groups), end_of(groups)),
+            };
             let (mut encoder, mut last) = (Encoder::default(), None);
             for (table, take) in parts {
                 let all = server.rows(table.shard, groups);
@@ -150,7 +179,7 @@ impl MemorySource {
             }
             let rows = u64::from(encoder.changes());
             let chunk =
-                Chunk { mark, server: server.identity(), payload: encoder.finish(), rows, next: None };
+                Chunk { mark, high, server: server.identity(), payload: encoder.finish(), rows, next: None };
             (chunk, last)
         };
         self.weather.pause().await;

@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 pub use cache::MemoryCache;
-pub use chunk::UNSEEN_GROUPS_MAX;
+pub use chunk::{Sight, UNSEEN_GROUPS_MAX};
 pub use lease::{MemoryLease, MemoryLeases};
 pub use log::{MemoryLog, MemoryReader, MemoryWriter};
 pub use mapping::MemoryMapping;

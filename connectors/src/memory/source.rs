@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use super::binlog::Server;
 pub use super::binlog::{Group, ScriptedRow, Transaction};
-use super::{Weather, lock};
+use super::{Sight, Weather, lock};
 
 /// In a thousand calls: the connection breaks.
 pub(super) const BROKEN: u32 = 4;
@@ -39,6 +39,8 @@ pub(super) struct State {
     /// What it says of its statements and of the server that it replicates.
     pub(super) running_threads: u64,
     pub(super) replica_lag: Option<Duration>,
+    /// Of every snapshot; `None` = as the weather has it.
+    pub(super) sight: Option<Sight>,
 }
 
 /// A source whose binlog grows while it is read.
@@ -60,6 +62,7 @@ impl MemorySource {
             readings: 0,
             running_threads: 1,
             replica_lag: None,
+            sight: None,
         };
         Self { state: Arc::new(Mutex::new(state)), changed: Arc::default(), weather }
     }
@@ -77,6 +80,11 @@ impl MemorySource {
     /// From now on it runs so many statements, and is so far behind the server that it replicates.
     pub fn press(&self, running_threads: u64, replica_lag: Option<Duration>) {
         self.change(|state| (state.running_threads, state.replica_lag) = (running_threads, replica_lag));
+    }
+
+    /// From now on its snapshots stand so.
+    pub fn show(&self, sight: Sight) {
+        self.change(|state| state.sight = Some(sight));
     }
 
     /// Begins a new binlog file.

@@ -2,7 +2,8 @@
 //!
 //! A chunk is read at a mark. The lane goes on with its feed until it has passed the mark; meanwhile it notes which
 //! claims of the table changed, and then writes the others with the mark's version; in parts, where changes are not to
-//! wait for a whole chunk. Behind the last chunk of a table comes its *sweep*: claims that are older than the first mark
+//! wait for a whole chunk. Of a server that knows two marks only, with the snapshot between them, the lane notes what
+//! changed above the low one and passes the high one: what it did not note is the same at both. Behind the last chunk of a table comes its *sweep*: claims that are older than the first mark
 //! are nobody's any more. A lane that had no rows when it began has nothing to sweep.
 //!
 //! Of single keys the rows are read, and exactly what they claim stands afterwards: what else stood for them, in whatever
@@ -183,7 +184,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                     .give_back(asked.saturating_sub(usize::try_from(read.chunk.rows).unwrap_or(asked)));
                 Phase::Waiting(Step::Chunk(read, None))
             }),
-            Phase::Waiting(Step::Chunk(Read { chunk, .. }, _)) if progress.position < chunk.mark => loop {
+            Phase::Waiting(Step::Chunk(Read { chunk, .. }, _)) if progress.position < chunk.high => loop {
                 tokio::time::sleep_until(self.ask_at).await;
                 self.ask_at = Instant::now() + ASK;
                 (self.ask)().await;
@@ -268,7 +269,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     /// Whether a chunk could be written if everything was committed.
     pub(super) fn is_due(&self, progress: &Progress) -> bool {
         match &self.phase {
-            Phase::Waiting(Step::Chunk(read, _)) => progress.position >= read.chunk.mark,
+            Phase::Waiting(Step::Chunk(read, _)) => progress.position >= read.chunk.high,
             Phase::Waiting(_) => true,
             _ => false,
         }
@@ -350,7 +351,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 Verdict::Again("the lane was further")
             }
             () if self.notes.is_full() => Verdict::Again("too much has changed"),
-            () if progress.position < mark => Verdict::Wait,
+            () if progress.position < read.chunk.high => Verdict::Wait,
             () if self.repeated < REPEATED_MAX && self.has_changed(read) => {
                 Verdict::Again("a key has changed")
             }

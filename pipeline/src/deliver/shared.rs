@@ -107,6 +107,7 @@ mod tests {
         let (this, after, here) = (table(0), key(7), server("1"));
         let chunk = Chunk {
             mark: lsn(2, 1600),
+            high: lsn(2, 1616),
             server: here.clone(),
             payload: Default::default(),
             rows: 0,

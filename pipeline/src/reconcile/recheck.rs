@@ -297,7 +297,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
                 self.sides.projection.claims(change.table, after, |row| self.note(&row, &mut look.rows));
             }
         }
-        let place = (chunk.mark, chunk.server.clone());
+        let place = (chunk.high, chunk.server.clone());
         let furthest = look.places.entry(source.to_owned()).or_insert_with(|| place.clone());
         if furthest.1 != place.1 {
             return Err(Fault::new(
@@ -308,8 +308,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         }
         furthest.0 = furthest.0.max(place.0);
         for (shard, _) in reading {
-            let seen = look.seen.entry(*shard).or_insert(place.0);
-            *seen = place.0.min(*seen);
+            let seen = look.seen.entry(*shard).or_insert(chunk.mark);
+            *seen = chunk.mark.min(*seen);
         }
         Ok(())
     }

@@ -1,10 +1,6 @@
 //! Rows of captured tables as they are at a known position: for refreshes and nights, not for capture.
 //!
-//! MariaDB says at which place of its binlog a snapshot stands (`Binlog_snapshot_position`), and that is exact: a
-//! transaction that is in the binlog already, but is not seen yet because a replica's acknowledgement is waited for, is
-//! behind that place. The GTID variables run ahead of what is seen (measured). MySQL has no such place.
-//!
-//! A snapshot lives for one chunk, so no long read view holds up the server's purge. Values are read as text in the
+//! `mark.rs` says where in the binlog a snapshot stands. It lives for one chunk, so no long read view holds up the server's purge. Values are read as text in the
 //! column's own character set, which for all types that can be captured is what its row events hold. How a table is
 //! read (`plan.rs`) is kept as long as its definition stays, which each chunk's transaction asks for behind its rows:
 //! from the first row to COMMIT no statement can change it.
@@ -25,14 +21,15 @@ use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, QueryResult, Row, TextProtocol};
 
+use self::mark::Dialect;
 use self::plan::{Plan, show_definition, without_counter};
-use super::gtid::Flavor;
 use super::session::{Session, binlog_off};
 use super::{CapturedTable, MysqlSource};
 use crate::mysql::connection::{quote_identifier, quote_table};
 use crate::mysql::keyset::behind;
 
 mod condition;
+mod mark;
 pub(super) mod plan;
 mod value;
 
@@ -44,9 +41,6 @@ pub(super) const SESSION: &str = "SET NAMES utf8mb4; \
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// A chunk ends early when its rows are that large.
 const CHUNK_BYTES_MAX: usize = 16 * 1024 * 1024;
-
-/// What the server says of itself.
-const IDENTITY: &str = "SELECT @@version, CAST(@@server_id AS CHAR)";
 
 /// Which rows of a table.
 #[derive(Clone, Copy)]
@@ -84,6 +78,7 @@ impl Part<'_> {
 /// What was read.
 struct Taken {
     mark: Lsn,
+    high: Lsn,
     server: ServerIdentity,
     /// Nothing was left out for its size.
     is_whole: bool,
@@ -186,8 +181,9 @@ impl MysqlSource {
     ) -> Result<(Chunk, Taken), Fault> {
         let mut encoder = Encoder::default();
         let taken = self.read_at_a_mark(wanted, epoch, &mut encoder).await?;
-        let (mark, server, rows) = (taken.mark, taken.server.clone(), u64::from(encoder.changes()));
-        Ok((Chunk { mark, server, payload: encoder.finish(), rows, next: None }, taken))
+        let (mark, high, server) = (taken.mark, taken.high, taken.server.clone());
+        let rows = u64::from(encoder.changes());
+        Ok((Chunk { mark, high, server, payload: encoder.finish(), rows, next: None }, taken))
     }
 
     async fn read_at_a_mark(
@@ -199,7 +195,13 @@ impl MysqlSource {
         let mut may_be_kept = true;
         loop {
             let mut connection = self.snapshots.connection().await?;
-            let (mut parts, mut are_new) = (Vec::with_capacity(wanted.len()), true);
+            let kept = self.plans.dialect().filter(|_| may_be_kept);
+            let mut are_new = kept.is_none();
+            let dialect = match kept {
+                Some(dialect) => dialect,
+                None => self.dialect(&mut connection).await?,
+            };
+            let mut parts = Vec::with_capacity(wanted.len());
             for &(table, wanted) in wanted {
                 let kept =
                     wanted.plan_of(table).and_then(|read| self.plans.get(read)).filter(|_| may_be_kept);
@@ -210,13 +212,13 @@ impl MysqlSource {
                 };
                 parts.push(Part { table, wanted, plan });
             }
-            match self.read_as_planned(&mut connection, &parts, epoch, sink).await {
+            match self.read_as_planned(&mut connection, dialect, &parts, epoch, sink).await {
                 Ok(taken) => {
-                    self.keep_plans(&parts);
+                    self.keep_plans(dialect, &parts);
                     return Ok(taken);
                 }
                 Err(fault) if are_new => return Err(fault),
-                // Whatever it was, a table may have changed since its plan was made.
+                // Whatever it was, a table may have changed since its plan was made, or another server have come.
                 Err(fault) => {
                     parts.iter().filter_map(Part::read).for_each(|read| self.plans.forget(read));
                     may_be_kept = false;
@@ -229,7 +231,8 @@ impl MysqlSource {
         }
     }
 
-    fn keep_plans(&self, parts: &[Part<'_>]) {
+    fn keep_plans(&self, dialect: Dialect, parts: &[Part<'_>]) {
+        self.plans.keep_dialect(dialect);
         for part in parts {
             if let Some(read) = part.read() {
                 self.plans.keep(read, &part.plan);
@@ -238,15 +241,22 @@ impl MysqlSource {
     }
 
     /// One transaction in one packet.
-    async fn read_as_planned(
+    async fn read_as_planned<S: Sink>(
         &self,
         connection: &mut Conn,
+        dialect: Dialect,
         parts: &[Part<'_>],
         epoch: u16,
-        sink: &mut impl Sink,
+        sink: &mut S,
     ) -> Result<Taken, Fault> {
+        let low = match S::IS_MARKED {
+            true => self.low_mark(connection, dialect).await?,
+            false => None,
+        };
         let mut sql = format!(
-            "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY; {IDENTITY};              SHOW STATUS LIKE 'Binlog\\_snapshot\\_%'; "
+            "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY; {}; {}; ",
+            dialect.identity(),
+            dialect.show_place()
         );
         for part in parts {
             sql += &format!("{}; {}; ", select(part)?, show_definition(part.table));
@@ -256,23 +266,17 @@ impl MysqlSource {
         let head = async {
             results.collect::<Row>().await?;
             let server = results.collect::<(String, String)>().await?;
-            Ok((server, results.collect::<(String, String)>().await?))
+            Ok((server, dialect.place(&mut results).await?))
         };
         let (server, place) = self.snapshots.within(TIMEOUT, head).await?;
         let (version, id) = server.into_iter().next().unwrap_or_default();
-        if !version.contains("MariaDB") {
-            return Err(self
-                .fault(Code::SourceSnapshotUnsupported, format!("the server is MySQL {version}"))
-                .needs("MariaDB, which says where in its binlog a snapshot stands"));
+        if Dialect::of(&version) != dialect {
+            return Err(self.fault(Code::SourceUnreachable, format!("a server of version {version} came")));
         }
-        let server = ServerIdentity { flavor: Flavor::MariaDb.as_str().to_owned(), id };
-        let of = |name: &str| {
-            let found = place.iter().find(|(variable, _)| variable.eq_ignore_ascii_case(name));
-            found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
-        };
-        let file = of("Binlog_snapshot_file").ok_or_else(|| binlog_off(&self.address.subject))?;
-        let position = of("Binlog_snapshot_position").and_then(|text| text.parse().ok()).unwrap_or(0);
-        let mark = self.lsn(epoch, file, position)?;
+        let at = |(file, position): (String, u64)| self.lsn(epoch, &file, position);
+        let high = at(place.ok_or_else(|| binlog_off(&self.address.subject))?)?;
+        let mark = low.map_or(Ok(high), at)?;
+        let server = dialect.server(id);
         let mut reading = Reading { mark, sink, is_whole: true, last: None };
         for part in parts {
             let body = async {
@@ -294,7 +298,7 @@ impl MysqlSource {
             (Some(last), Some(part)) => Some(part.plan.place(&last).ok_or_else(|| odd(part.table))?),
             _ => None,
         };
-        Ok(Taken { mark, server, is_whole, last })
+        Ok(Taken { mark, high, server, is_whole, last })
     }
 
     fn columns_of(&self, entity: Entity) -> Result<Vec<String>, Fault> {
@@ -392,6 +396,9 @@ impl<S: Sink> Reading<'_, S> {
 
 /// Where rows go.
 trait Sink: Send {
+    /// Whether it needs to know where the rows stand.
+    const IS_MARKED: bool;
+
     fn take(&mut self, mark: Lsn, table: &TableIdentity<'static>, row: &[Value<'_>]);
 
     fn has_room(&self) -> bool;
@@ -401,6 +408,8 @@ trait Sink: Send {
 }
 
 impl Sink for Encoder {
+    const IS_MARKED: bool = true;
+
     fn take(&mut self, mark: Lsn, table: &TableIdentity<'static>, row: &[Value<'_>]) {
         self.insert(mark, table, row);
     }
@@ -422,6 +431,8 @@ struct Visiting<'v> {
 }
 
 impl Sink for Visiting<'_> {
+    const IS_MARKED: bool = false;
+
     fn take(&mut self, _mark: Lsn, _table: &TableIdentity<'static>, row: &[Value<'_>]) {
         self.rows += 1;
         (self.visit)(row);

@@ -138,7 +138,8 @@ impl MysqlSource {
         let start = Start::Position { file: file.to_owned(), position: FILE_START };
         let (subject, replica) = (self.address.subject.as_str(), self.replica_server_id(SEAT));
         let mut transport =
-            Transport::open(options, subject, session.flavor, replica, &start, self.heartbeat).await?;
+            Transport::open(options, subject, session.version.flavor, replica, &start, self.heartbeat)
+                .await?;
         loop {
             let event = transport.next().await?;
             let header = event.header();

@@ -125,7 +125,7 @@ impl MysqlSource {
     }
 
     fn gtids(&self, session: &Session, text: &str) -> Result<Gtids, Fault> {
-        Gtids::parse(session.flavor, text).ok_or_else(|| {
+        Gtids::parse(session.version.flavor, text).ok_or_else(|| {
             self.fault(Code::BinlogGtidUnknown, format!("`{text}` is not a GTID set of this server"))
                 .needs("domain-server-sequence,… (MariaDB) or uuid:first-last,… (MySQL)")
         })
@@ -211,7 +211,7 @@ impl SourceConnector for MysqlSource {
     async fn open(&self, entry: Entry, latest: &Timeline, seat: u32) -> Result<MysqlStream, Fault> {
         let mut session = Session::open(&self.address).await?;
         let server = session.identity().await?;
-        let flavor = session.flavor;
+        let flavor = session.version.flavor;
         let has_lower_case_names = session.has_lower_case_names().await?;
         let (start, beginning) = self.begin(&mut session, entry, latest.followed_by(&server).epoch).await?;
         let tables = self.tables(&mut session).await?;

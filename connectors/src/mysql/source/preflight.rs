@@ -50,7 +50,7 @@ async fn check_session(
     let variables = variables(session).await?;
     let subject = session.subject().to_owned();
     check_version(session, faults);
-    check_settings(&subject, session.flavor, &variables, faults);
+    check_settings(&subject, session.version.flavor, &variables, faults);
     check_retention(config, &variables);
     let account = account(session).await?;
     if variables.get("log_bin").is_some_and(|value| value == "ON") {
@@ -75,11 +75,11 @@ async fn account(session: &mut Session) -> Result<String, Fault> {
 }
 
 fn check_version(session: &Session, faults: &mut Vec<Fault>) {
-    let (oldest, needed) = match session.flavor {
+    let (oldest, needed) = match session.version.flavor {
         Flavor::MariaDb => ((10, 6), "MariaDB 10.6 or newer"),
         Flavor::MySql => ((8, 0), "MySQL 8.0 or newer"),
     };
-    if session.version < oldest {
+    if session.version.number < oldest {
         let found = format!("version {} knows no full row metadata", session.version_text);
         faults.push(Fault::new(Code::SourceMetadataNotFull, session.subject(), found).needs(needed));
     }
@@ -161,7 +161,7 @@ async fn monitor_fault(session: &mut Session, account: &str) -> Option<Fault> {
     if fault.code() != Code::SourceGrantMissing {
         return Some(fault);
     }
-    let privilege = match session.flavor {
+    let privilege = match session.version.flavor {
         Flavor::MariaDb => "BINLOG MONITOR",
         Flavor::MySql => "REPLICATION CLIENT",
     };

@@ -7,33 +7,52 @@ use anabranch_pipeline::ports::{Pressure, SourceConnector};
 use mysql_async::Row;
 
 use super::MysqlSource;
-use super::session::literal;
+use super::gtid::Flavor;
+use super::session::{Version, literal};
 
 impl MysqlSource {
     /// What is in its binlog.
     pub(super) async fn present_end(&self) -> Result<String, Fault> {
-        let rows = self.questions.rows("SELECT @@gtid_binlog_pos".to_owned()).await?;
+        let ask = match self.present_flavor().await? {
+            Flavor::MariaDb => "SELECT @@gtid_binlog_pos",
+            Flavor::MySql => "SELECT @@GLOBAL.gtid_executed",
+        };
+        let rows = self.questions.rows(ask.to_owned()).await?;
         Ok(rows.into_iter().next().and_then(|row| row.get(0)).unwrap_or_default())
     }
 
     /// Of a server that replicates nothing any more this becomes false, whatever it says of its lag.
     pub(super) async fn reaches(&self, end: &str) -> Result<bool, Fault> {
-        let wait = format!("SELECT MASTER_GTID_WAIT({}, 1)", literal(end));
-        let waited = self.questions.rows(wait).await?.into_iter().next();
-        Ok(waited.and_then(|row| row.get::<Option<i64>, _>(0).flatten()) == Some(0))
+        let wait = match self.present_flavor().await? {
+            Flavor::MariaDb => "MASTER_GTID_WAIT",
+            Flavor::MySql => "WAIT_FOR_EXECUTED_GTID_SET",
+        };
+        let rows = self.questions.rows(format!("SELECT {wait}({}, 1)", literal(end))).await?;
+        Ok(rows.first().and_then(|row| row.get::<Option<i64>, _>(0).flatten()) == Some(0))
     }
 
     pub(super) async fn present_pressure(&self) -> Result<Pressure, Fault> {
+        let (replicas, lag) = match self.present_flavor().await? {
+            Flavor::MariaDb => ("SHOW ALL SLAVES STATUS", "Seconds_Behind_Master"),
+            Flavor::MySql => ("SHOW REPLICA STATUS", "Seconds_Behind_Source"),
+        };
         let threads = "SHOW GLOBAL STATUS LIKE 'Threads\\_running'".to_owned();
         let threads = self.questions.rows(threads).await?.into_iter().next();
         let text = threads.and_then(|row| row.get::<String, _>(1)).unwrap_or_default();
         // A server that is no replica has no rows; who may not look (SLAVE MONITOR) is not told either.
-        let replica = self.questions.rows("SHOW ALL SLAVES STATUS".to_owned()).await.unwrap_or_default();
-        let lag = |row: &Row| row.get::<Option<u64>, _>("Seconds_Behind_Master").flatten();
+        let replica = self.questions.rows(replicas.to_owned()).await.unwrap_or_default();
+        let lag = |row: &Row| row.get::<Option<u64>, _>(lag).flatten();
         Ok(Pressure {
             head: self.head().await?,
             running_threads: text.parse().unwrap_or(0),
             replica_lag: replica.iter().filter_map(lag).max().map(Duration::from_secs),
         })
+    }
+
+    /// It may be another one than before.
+    async fn present_flavor(&self) -> Result<Flavor, Fault> {
+        let rows = self.questions.rows("SELECT @@version".to_owned()).await?;
+        let version: String = rows.first().and_then(|row| row.get(0)).unwrap_or_default();
+        Ok(Version::parse(&version).flavor)
     }
 }

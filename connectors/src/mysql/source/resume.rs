@@ -59,11 +59,11 @@ impl MysqlSource {
         let gtids = self.gtids(session, &resume.gtid_set)?;
         let is_file_start = is_file_start(&resume);
         // MariaDB takes 4 bytes for a position, in the request for the binlog and when it is asked for the GTIDs there.
-        let is_far = session.flavor == Flavor::MariaDb && resume.position > u64::from(u32::MAX);
+        let is_far = session.version.flavor == Flavor::MariaDb && resume.position > u64::from(u32::MAX);
         let Some((_, size)) = logs.iter().find(|(name, _)| *name == resume.file) else {
             return self.go_on_in_another_file(session, resume, gtids, sent, &logs).await;
         };
-        let is_ours = match session.flavor {
+        let is_ours = match session.version.flavor {
             _ if *size < resume.position => false,
             Flavor::MariaDb if is_far => session.has_groups(&gtids).await?,
             Flavor::MariaDb => match session.gtid_at(&resume.file, resume.position).await? {
@@ -182,7 +182,7 @@ impl MysqlSource {
         let end = session.end().await?;
         let there = self.gtids(session, &end.gtid_set)?;
         // MariaDB takes 4 bytes for a position.
-        let is_far = session.flavor == Flavor::MariaDb && end.position > u64::from(u32::MAX);
+        let is_far = session.version.flavor == Flavor::MariaDb && end.position > u64::from(u32::MAX);
         if is_far || !there.is(gtids) {
             return Ok(None);
         }

@@ -41,10 +41,32 @@ impl Address {
 pub struct Session {
     connection: MySqlConnection,
     subject: String,
-    pub flavor: Flavor,
-    /// Major and minor version.
-    pub version: (u32, u32),
+    pub version: Version,
     pub version_text: String,
+}
+
+/// Which server, and its major and minor version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Version {
+    pub flavor: Flavor,
+    pub number: (u32, u32),
+}
+
+impl Version {
+    /// As `@@version` says it: `10.11.14-MariaDB-log`, `9.7.4`.
+    pub fn parse(text: &str) -> Self {
+        let flavor = if text.contains("MariaDB") { Flavor::MariaDb } else { Flavor::MySql };
+        let mut numbers = text.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
+        Self { flavor, number: (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) }
+    }
+
+    /// The statement that shows where the binlog ends.
+    pub fn show_end(self) -> &'static str {
+        match self.flavor {
+            Flavor::MySql if self.number >= (8, 4) => "SHOW BINARY LOG STATUS",
+            _ => "SHOW MASTER STATUS",
+        }
+    }
 }
 
 /// The end of the binlog, and the groups before it.
@@ -75,17 +97,13 @@ impl Session {
         let mut session = Self {
             connection,
             subject: subject.to_owned(),
-            flavor: Flavor::MySql,
-            version: (0, 0),
+            version: Version { flavor: Flavor::MySql, number: (0, 0) },
             version_text: String::new(),
         };
         // So that `\` escapes in LIKE whatever the server's default mode is.
         session.rows("SET SESSION sql_mode = ''".to_owned()).await?;
         session.version_text = session.text("SELECT @@version").await?;
-        session.flavor =
-            if session.version_text.contains("MariaDB") { Flavor::MariaDb } else { Flavor::MySql };
-        let mut numbers = session.version_text.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
-        session.version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        session.version = Version::parse(&session.version_text);
         Ok(session)
     }
 
@@ -113,11 +131,11 @@ impl Session {
     }
 
     pub async fn identity(&mut self) -> Result<ServerIdentity, Fault> {
-        let id = match self.flavor {
+        let id = match self.version.flavor {
             Flavor::MariaDb => self.text("SELECT CAST(@@server_id AS CHAR)").await?,
             Flavor::MySql => self.text("SELECT @@server_uuid").await?,
         };
-        Ok(ServerIdentity { flavor: self.flavor.as_str().to_owned(), id })
+        Ok(ServerIdentity { flavor: self.version.flavor.as_str().to_owned(), id })
     }
 
     /// Whether table names are stored, and compared, in lower case.
@@ -139,17 +157,13 @@ impl Session {
 
     /// The present end of the binlog; always the end of a group.
     pub async fn end(&mut self) -> Result<End, Fault> {
-        let show = match self.flavor {
-            Flavor::MySql if self.version >= (8, 4) => "SHOW BINARY LOG STATUS",
-            _ => "SHOW MASTER STATUS",
-        };
-        let rows = self.rows(show.to_owned()).await?;
+        let rows = self.rows(self.version.show_end().to_owned()).await?;
         let Some(row) = rows.first() else {
             return Err(binlog_off(&self.subject));
         };
         let file = column_text(row, 0).unwrap_or_default();
         let position = column_text(row, 1).and_then(|text| text.parse().ok()).unwrap_or(0);
-        let gtid_set = match self.flavor {
+        let gtid_set = match self.version.flavor {
             Flavor::MySql => column_text(row, 4).unwrap_or_default().replace('\n', ""),
             // Neither its GTIDs nor the binlog behind it could be asked for.
             Flavor::MariaDb if position > u64::from(u32::MAX) => {
@@ -164,11 +178,7 @@ impl Session {
 
     /// The end of the binlog without its GTID set: one cheap query.
     pub async fn end_position(&mut self) -> Result<(String, u64), Fault> {
-        let show = match self.flavor {
-            Flavor::MySql if self.version >= (8, 4) => "SHOW BINARY LOG STATUS",
-            _ => "SHOW MASTER STATUS",
-        };
-        let rows = self.rows(show.to_owned()).await?;
+        let rows = self.rows(self.version.show_end().to_owned()).await?;
         let row = rows.first().ok_or_else(|| binlog_off(&self.subject))?;
         let position = column_text(row, 1).and_then(|text| text.parse().ok()).unwrap_or(0);
         Ok((column_text(row, 0).unwrap_or_default(), position))
@@ -183,7 +193,7 @@ impl Session {
     /// Whether this server's binlog has had all these groups. MariaDB: the last one of each domain, by the server that
     /// it says wrote it.
     pub async fn has_groups(&mut self, gtids: &Gtids) -> Result<bool, Fault> {
-        match self.flavor {
+        match self.version.flavor {
             Flavor::MariaDb => {
                 let state = mariadb_state(&self.text("SELECT @@GLOBAL.gtid_binlog_state").await?);
                 Ok(gtids.domains().all(|(domain, server, sequence)| {
@@ -199,7 +209,7 @@ impl Session {
 
     /// Whether there are groups beyond these, in any domain.
     pub async fn has_more_than(&mut self, gtids: &Gtids) -> Result<bool, Fault> {
-        match self.flavor {
+        match self.version.flavor {
             Flavor::MariaDb => {
                 let end = mariadb_state(&self.text("SELECT @@GLOBAL.gtid_binlog_pos").await?);
                 Ok(end.iter().any(|last| !gtids.domains().any(|known| known == *last)))
@@ -213,7 +223,7 @@ impl Session {
 
     /// Whether the kept binlog files hold every group behind these. `oldest` is the oldest file.
     pub async fn keeps_all_behind(&mut self, gtids: &Gtids, oldest: &str) -> Result<bool, Fault> {
-        match self.flavor {
+        match self.version.flavor {
             Flavor::MariaDb => {
                 let purged = self.gtid_at(oldest, FILE_START).await?.unwrap_or_default();
                 Ok(mariadb_state(&purged)

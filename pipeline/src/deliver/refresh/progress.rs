@@ -310,7 +310,7 @@ mod tests {
     fn chunk(position: u64, rows: u64, next: Option<&[u8]>) -> Chunk {
         let mark = Lsn::new(1, 7, position).unwrap();
         let next = next.map(|key| ChunkKey(key.into()));
-        Chunk { mark, server: Default::default(), payload: Default::default(), rows, next }
+        Chunk { mark, high: mark, server: Default::default(), payload: Default::default(), rows, next }
     }
 
     fn keys() -> Scope {

@@ -11,6 +11,7 @@ use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
+use super::mark::Dialect;
 use super::value::Kind;
 use super::{MysqlSource, TIMEOUT, Wanted, condition, table_fault};
 use crate::mysql::connection::{quote_identifier, quote_table};
@@ -20,7 +21,11 @@ use crate::mysql::source::session::literal;
 const PLANS_MAX: usize = 20_000;
 /// How tables are read, as long as their definitions stay: by shard, for chunks and for keys.
 #[derive(Default)]
-pub(in super::super) struct Plans(Mutex<HashMap<Read, Arc<Plan>>>);
+pub(in super::super) struct Plans {
+    plans: Mutex<HashMap<Read, Arc<Plan>>>,
+    /// Of the server, as it was when rows were read last.
+    dialect: Mutex<Option<Dialect>>,
+}
 
 /// Of which table, and whether by chunks.
 type Read = (ShardId, bool);
@@ -42,8 +47,16 @@ impl Plans {
         self.plans().remove(&read);
     }
 
+    pub(super) fn dialect(&self) -> Option<Dialect> {
+        *self.dialect.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn keep_dialect(&self, dialect: Dialect) {
+        *self.dialect.lock().unwrap_or_else(PoisonError::into_inner) = Some(dialect);
+    }
+
     fn plans(&self) -> std::sync::MutexGuard<'_, HashMap<Read, Arc<Plan>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
