@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anabranch_demo::{Endpoint, RedisServer};
-use anabranch_stack::{Kind, MariaDbAccount, Options, ServerSpec, ServerStatus, Stack};
+use anabranch_stack::{DatabaseAccount, Kind, Options, ServerSpec, ServerStatus, Stack};
 use async_nats::jetstream;
 use futures::TryStreamExt;
 use tokio::sync::{Mutex, MutexGuard};
@@ -62,7 +62,7 @@ impl Ground {
 
 impl Turn<'_> {
     /// Names of servers with this account.
-    pub fn servers(&self, account: MariaDbAccount) -> Vec<String> {
+    pub fn servers(&self, account: DatabaseAccount) -> Vec<String> {
         let is_wanted =
             |spec: &&ServerSpec| matches!(&spec.kind, Kind::MariaDb(server) if server.account == account);
         self.specs.iter().filter(is_wanted).map(|spec| spec.name.clone()).collect()
@@ -92,7 +92,7 @@ impl Turn<'_> {
             match spec.kind {
                 Kind::Redis(_) => self.clean_redis(&spec.name).await,
                 Kind::Search(_) => Search::of(self.stack).clear().await,
-                Kind::MariaDb(_) | Kind::Nats(_) => {}
+                Kind::MariaDb(_) | Kind::MySql(_) | Kind::Nats(_) => {}
             }
         }
         let jetstream = self.jetstream().await;
@@ -100,7 +100,7 @@ impl Turn<'_> {
         for stream in streams {
             jetstream.delete_stream(&stream).await.expect("NATS answers");
         }
-        for account in [MariaDbAccount::Capture, MariaDbAccount::Apply] {
+        for account in [DatabaseAccount::Capture, DatabaseAccount::Apply] {
             for name in self.servers(account) {
                 let endpoint = Endpoint::admin(self.stack, &name).expect("a server of the stack");
                 let mut connection = endpoint.connect(&[]).await.expect("it answers");

@@ -13,7 +13,7 @@ use anabranch_demo::verify::{
 use anabranch_demo::{Connection, Endpoint, RedisServer, SearchServer, Topology, Workload, WorkloadOptions};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
-use anabranch_stack::{MariaDbAccount, Server, Stack};
+use anabranch_stack::{DatabaseAccount, Server, Stack};
 
 use crate::daemon::{Call, Daemon, Finished, Run};
 use crate::ground::Turn;
@@ -133,8 +133,8 @@ fn binary() -> PathBuf {
 impl<'g> Installation<'g> {
     /// Makes the source tables and the configuration file; `setup` was not called yet.
     pub async fn prepare(turn: Turn<'g>, plan: &Plan) -> Self {
-        let sources = turn.servers(MariaDbAccount::Capture);
-        let mut targets = turn.servers(MariaDbAccount::Apply);
+        let sources = turn.servers(DatabaseAccount::Capture);
+        let mut targets = turn.servers(DatabaseAccount::Apply);
         targets.truncate(plan.targets);
         let endpoints = |names: &[String]| -> Vec<Endpoint> {
             names

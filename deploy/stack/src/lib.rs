@@ -1,4 +1,4 @@
-//! The development stack: real MariaDB, NATS, Redis and OpenSearch servers on private ports of 127.0.0.1.
+//! The development stack: real MariaDB, MySQL, NATS, Redis and OpenSearch servers on private ports of 127.0.0.1.
 //!
 //! The demo, the tests and people (`cargo stack up`) use the same servers, started the same way: with TLS, random
 //! passwords and the documented least-privilege accounts. Nothing is installed system-wide, nothing lies outside of
@@ -18,11 +18,13 @@
 
 mod clock;
 mod companion;
+mod database;
 mod error;
 mod exchange;
 mod instance;
 mod layout;
 mod mariadb;
+mod mysql;
 mod nats;
 mod place;
 mod ports;
@@ -42,7 +44,7 @@ pub use layout::Layout;
 pub use programs::PROGRAMS_VARIABLE;
 pub use server::{Server, ServerStatus};
 pub use spec::{
-    Kind, MariaDb, MariaDbAccount, Nats, NatsVersion, Options, Passwords, Redis, RedisRole, Search,
+    Database, DatabaseAccount, Kind, Nats, NatsVersion, Options, Passwords, Redis, RedisRole, Search,
     ServerSpec,
 };
 pub use stack::{KEEP_VARIABLE, Stack, instance_names};

@@ -12,7 +12,7 @@ use anabranch_stack::{
 };
 use clap::{Parser, Subcommand};
 
-/// Development stack: real MariaDB, NATS, Redis and OpenSearch servers on private ports of 127.0.0.1
+/// Development stack: real MariaDB, MySQL, NATS, Redis and OpenSearch servers on private ports of 127.0.0.1
 #[derive(Parser)]
 #[command(name = "stack", bin_name = "cargo stack")]
 struct Arguments {
@@ -27,7 +27,8 @@ struct Arguments {
 enum Command {
     /// Start servers; what runs already stays as it is
     Up {
-        /// source-a, source-b, target (MariaDB), nats, redis, search (OpenSearch); all without names
+        /// source-a, source-b, target (MariaDB), nats, redis, search (OpenSearch), which are all without names;
+        /// mysql-source, mysql-target
         servers: Vec<String>,
     },
     /// Stop all servers and remove their data
@@ -97,15 +98,20 @@ fn run(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The servers of these names; all when there are none.
+/// The servers of these names; when there are none, all but MySQL, which is large to install.
 fn chosen(instance: &str, names: &[String]) -> Result<Vec<ServerSpec>> {
-    let mut all = Options::everything().servers;
+    let unnamed = Options::everything();
+    if names.is_empty() {
+        return Ok(unnamed.servers);
+    }
+    let mysql = [ServerSpec::mysql_source("mysql-source"), ServerSpec::mysql_target("mysql-target")];
+    let mut all = mysql.into_iter().fold(unnamed, Options::with).servers;
     let known: Vec<String> = all.iter().map(|server| server.name.clone()).collect();
     if let Some(name) = names.iter().find(|name| !known.contains(name)) {
         let (instance, name) = (instance.to_owned(), name.clone());
         return Err(StackError::ServerUnknown { instance, name, known: known.join(", ") });
     }
-    all.retain(|server| names.is_empty() || names.contains(&server.name));
+    all.retain(|server| names.contains(&server.name));
     Ok(all)
 }
 

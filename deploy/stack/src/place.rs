@@ -10,13 +10,13 @@ use crate::process::{Guard, Launch};
 use crate::programs::Programs;
 use crate::secrets::Certificates;
 use crate::spec::{Kind, ServerSpec};
-use crate::{mariadb, nats, redis, search};
+use crate::{database, mariadb, mysql, nats, redis, search};
 
 /// What an instance's state file says about a server. Ports and passwords survive restarts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ServerRecord {
     pub(crate) spec: ServerSpec,
-    /// Unique in the instance: MariaDB's server id and GTID domain.
+    /// Unique in the instance: the server id of a database, and MariaDB's GTID domain.
     pub(crate) number: u32,
     pub(crate) port: u16,
     /// The kind's second port: NATS' monitoring, what Redis and OpenSearch nodes talk to each other on.
@@ -58,6 +58,7 @@ impl Place {
     pub(crate) fn prepare(&self) -> Result<()> {
         match &self.record.spec.kind {
             Kind::MariaDb(settings) => mariadb::prepare(self, settings),
+            Kind::MySql(settings) => mysql::prepare(self, settings),
             Kind::Nats(_) => nats::prepare(self),
             Kind::Redis(_) => redis::prepare(self),
             Kind::Search(_) => search::prepare(self),
@@ -69,6 +70,7 @@ impl Place {
         let flags: Vec<String> = self.record.spec.flags.iter().chain(extra_flags).cloned().collect();
         let mut launch = match &self.record.spec.kind {
             Kind::MariaDb(settings) => mariadb::launch(self, settings, flags),
+            Kind::MySql(settings) => mysql::launch(self, settings, flags),
             Kind::Nats(settings) => nats::launch(self, settings, flags),
             Kind::Redis(settings) => redis::launch(self, settings, flags),
             Kind::Search(settings) => search::launch(self, settings, flags),
@@ -85,7 +87,7 @@ impl Place {
 
     pub(crate) fn is_ready(&self) -> bool {
         match &self.record.spec.kind {
-            Kind::MariaDb(_) => mariadb::is_ready(self),
+            Kind::MariaDb(_) | Kind::MySql(_) => database::is_ready(self),
             Kind::Nats(_) => nats::is_ready(self),
             Kind::Redis(_) => redis::is_ready(self),
             Kind::Search(_) => search::is_ready(self),
@@ -95,14 +97,14 @@ impl Place {
     /// Removes files with passwords that only the first start needs.
     pub(crate) fn forget_secrets(&self) -> Result<()> {
         match &self.record.spec.kind {
-            Kind::MariaDb(_) => mariadb::forget_accounts(self),
+            Kind::MariaDb(_) | Kind::MySql(_) => database::forget_accounts(self),
             Kind::Nats(_) | Kind::Redis(_) | Kind::Search(_) => Ok(()),
         }
     }
 
     pub(crate) fn log_file(&self) -> PathBuf {
         match &self.record.spec.kind {
-            Kind::MariaDb(_) => self.folder.join("error.log"),
+            Kind::MariaDb(_) | Kind::MySql(_) => self.folder.join("error.log"),
             Kind::Nats(_) => self.folder.join("nats.log"),
             Kind::Redis(_) => self.folder.join("redis.log"),
             Kind::Search(_) => self.output(),
@@ -112,7 +114,7 @@ impl Place {
     /// The product's account.
     pub(crate) fn user(&self) -> &'static str {
         match &self.record.spec.kind {
-            Kind::MariaDb(settings) => mariadb::user(settings.account),
+            Kind::MariaDb(settings) | Kind::MySql(settings) => database::user(settings.account),
             Kind::Nats(_) => nats::USER,
             Kind::Redis(_) => redis::USER,
             Kind::Search(_) => search::USER,
@@ -126,7 +128,9 @@ impl Place {
     /// The account that may do everything; for NATS it is the only one.
     pub(crate) fn admin_url(&self) -> String {
         match &self.record.spec.kind {
-            Kind::MariaDb(_) => self.url_as(mariadb::ADMIN_USER, &self.record.admin_password),
+            Kind::MariaDb(_) | Kind::MySql(_) => {
+                self.url_as(database::ADMIN_USER, &self.record.admin_password)
+            }
             Kind::Redis(_) => self.url_as(redis::ADMIN_USER, &self.record.admin_password),
             Kind::Search(_) => self.url_as(search::ADMIN_USER, &self.record.admin_password),
             Kind::Nats(_) => self.url(),
@@ -135,7 +139,7 @@ impl Place {
 
     fn url_as(&self, user: &str, password: &str) -> String {
         let scheme = match &self.record.spec.kind {
-            Kind::MariaDb(_) => "mysql",
+            Kind::MariaDb(_) | Kind::MySql(_) => "mysql",
             Kind::Nats(_) => "tls",
             Kind::Redis(_) => "rediss",
             Kind::Search(_) => "https",
@@ -153,7 +157,7 @@ impl Place {
             ("PASSWORD", self.record.password.clone()),
         ];
         match &self.record.spec.kind {
-            Kind::MariaDb(_) | Kind::Redis(_) | Kind::Search(_) => {
+            Kind::MariaDb(_) | Kind::MySql(_) | Kind::Redis(_) | Kind::Search(_) => {
                 variables.push(("ADMIN_URL", self.admin_url()));
                 variables.push(("ADMIN_PASSWORD", self.record.admin_password.clone()));
             }

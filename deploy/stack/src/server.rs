@@ -94,7 +94,7 @@ impl Server {
     }
 
     /// Port of NATS' monitoring endpoint (plain HTTP), or of the links between Redis or OpenSearch nodes; nothing
-    /// listens there for MariaDB.
+    /// listens there for MariaDB and MySQL.
     pub fn second_port(&self) -> u16 {
         self.place.record.second_port
     }

@@ -1,6 +1,6 @@
 //! What a stack consists of: names, kinds and settings of servers, as data.
 //!
-//! A new kind of server is one more variant of [`Kind`] and one file with the same functions as `mariadb.rs`.
+//! A new kind of server is one more variant of [`Kind`] and one file with the same functions as `redis.rs`.
 
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ impl Options {
         }
     }
 
-    /// One of everything: the standard servers, a Redis and an OpenSearch node.
+    /// One of everything but MySQL: the standard servers, a Redis and an OpenSearch node.
     pub fn everything() -> Self {
         Self::standard().with(ServerSpec::redis("redis")).with(ServerSpec::search("search"))
     }
@@ -76,22 +76,23 @@ pub struct ServerSpec {
 /// The closed list of what the stack can start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
-    MariaDb(MariaDb),
+    MariaDb(Database),
+    MySql(Database),
     Nats(Nats),
     Redis(Redis),
     Search(Search),
 }
 
-/// Settings of a MariaDB server.
+/// Settings of a MariaDB or MySQL server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MariaDb {
-    pub account: MariaDbAccount,
+pub struct Database {
+    pub account: DatabaseAccount,
     pub buffer_pool_mib: u32,
 }
 
-/// The product's account on a MariaDB server; its grants are the files in `deploy/grants`.
+/// The product's account on a MariaDB or MySQL server; its grants are the files in `deploy/grants`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum MariaDbAccount {
+pub enum DatabaseAccount {
     /// `anabranch_capture`, as on a captured source.
     Capture,
     /// `anabranch_apply`, as on a server that holds derived tables.
@@ -150,6 +151,11 @@ pub struct Search {
     pub heap_mib: u32,
 }
 
+impl Database {
+    const SOURCE: Self = Self { account: DatabaseAccount::Capture, buffer_pool_mib: 64 };
+    const TARGET: Self = Self { account: DatabaseAccount::Apply, buffer_pool_mib: 256 };
+}
+
 impl ServerSpec {
     fn of(name: impl Into<String>, kind: Kind) -> Self {
         Self { name: name.into(), kind, flags: Vec::new(), has_own_clock: false }
@@ -157,14 +163,22 @@ impl ServerSpec {
 
     /// A captured MariaDB server: row binlog with full metadata, account `anabranch_capture`.
     pub fn mariadb_source(name: impl Into<String>) -> Self {
-        let kind = MariaDb { account: MariaDbAccount::Capture, buffer_pool_mib: 64 };
-        Self::of(name, Kind::MariaDb(kind))
+        Self::of(name, Kind::MariaDb(Database::SOURCE))
     }
 
     /// A MariaDB server for derived tables, account `anabranch_apply`.
     pub fn mariadb_target(name: impl Into<String>) -> Self {
-        let kind = MariaDb { account: MariaDbAccount::Apply, buffer_pool_mib: 256 };
-        Self::of(name, Kind::MariaDb(kind))
+        Self::of(name, Kind::MariaDb(Database::TARGET))
+    }
+
+    /// A captured MySQL server: row binlog with full metadata and GTIDs, account `anabranch_capture`.
+    pub fn mysql_source(name: impl Into<String>) -> Self {
+        Self::of(name, Kind::MySql(Database::SOURCE))
+    }
+
+    /// A MySQL server for derived tables, account `anabranch_apply`.
+    pub fn mysql_target(name: impl Into<String>) -> Self {
+        Self::of(name, Kind::MySql(Database::TARGET))
     }
 
     /// A NATS node with JetStream that syncs every write.

@@ -13,50 +13,133 @@ use super::run;
 use crate::error::{FileContext, Result, StackError};
 use crate::layout::{make_folder, remove_folder};
 
+/// Debian's own keys. Where the file is not, apt goes by the keys that it trusts for all sources.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
 /// Unpacks packages and their dependencies below `<folder>/root`.
 pub(super) fn unpack(folder: &Path, what: &str, packages: &[&str]) -> Result<()> {
     let help = format!(
         "install {what} yourself so that it is on PATH, on Debian and Ubuntu: apt-get install --no-install-recommends {}",
         packages.join(" ")
     );
-    let state = folder.join("apt-state");
-    let cache = folder.join("apt-cache");
-    let root = folder.join("root");
-    for needed in [state.join("lists/partial"), cache.join("archives/partial"), root.clone()] {
-        make_folder(&needed)?;
-    }
-    let status = folder.join("apt-status");
-    fs::write(&status, "").file("write", &status)?;
-    let apt_get = || {
-        let mut command = Command::new("apt-get");
-        for option in [
-            format!("Dir::State={}", state.display()),
+    let apt = PrivateApt::new(folder, &help)?;
+    // The system's C library must stay the only one: a second one of another patch level crashes programs.
+    apt.unpack(packages, |file| !file.starts_with("libc6_"))
+}
+
+/// As [`unpack`], from Debian's unstable release, with its C library: these programs must be run by its loader.
+pub(super) fn unpack_unstable(folder: &Path, what: &str, packages: &[&str], help: &str) -> Result<()> {
+    let mut apt = PrivateApt::new(folder, help)?;
+    let mirror = apt.debian_mirror(what)?;
+    apt.use_unstable_of(&mirror)?;
+    apt.unpack(packages, |_| true)
+}
+
+/// An apt that keeps all it knows and fetches below a folder.
+struct PrivateApt<'a> {
+    folder: &'a Path,
+    help: &'a str,
+    options: Vec<String>,
+}
+
+impl<'a> PrivateApt<'a> {
+    fn new(folder: &'a Path, help: &'a str) -> Result<Self> {
+        let apt = Self { folder, help, options: Vec::new() };
+        for needed in [apt.state().join("lists/partial"), apt.archives().join("partial")] {
+            make_folder(&needed)?;
+        }
+        let status = folder.join("apt-status");
+        fs::write(&status, "").file("write", &status)?;
+        let options = vec![
+            format!("Dir::State={}", apt.state().display()),
             format!("Dir::State::status={}", status.display()),
-            format!("Dir::Cache={}", cache.display()),
+            format!("Dir::Cache={}", apt.cache().display()),
             "Debug::NoLocking=1".to_owned(),
             "APT::Sandbox::User=".to_owned(),
-        ] {
+        ];
+        Ok(Self { options, ..apt })
+    }
+
+    fn state(&self) -> PathBuf {
+        self.folder.join("apt-state")
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.folder.join("apt-cache")
+    }
+
+    fn archives(&self) -> PathBuf {
+        self.cache().join("archives")
+    }
+
+    fn get(&self) -> Command {
+        let mut command = Command::new("apt-get");
+        for option in &self.options {
             command.arg("-o").arg(option);
         }
-        command.arg("-qq").env("TMPDIR", folder.join("tmp")).env("DEBIAN_FRONTEND", "noninteractive");
+        command.arg("-qq").env("TMPDIR", self.folder.join("tmp")).env("DEBIAN_FRONTEND", "noninteractive");
         command
-    };
-    run(apt_get().arg("update"), &help)?;
-    run(
-        apt_get().args(["--download-only", "--no-install-recommends", "-y", "install"]).args(packages),
-        &help,
-    )?;
-
-    for package in files(&cache.join("archives"))? {
-        let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // The system's C library must stay the only one: a second one of another patch level crashes programs.
-        if name.ends_with(".deb") && !name.starts_with("libc6_") {
-            run(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&root), &help)?;
-        }
     }
-    point_links_into(&root, &root)?;
-    remove_folder(&cache)?;
-    remove_folder(&state)
+
+    /// The mirror of Debian that the system's own sources name.
+    fn debian_mirror(&self, what: &str) -> Result<String> {
+        let mut found = self.debian_mirrors(Command::new("apt-get"))?;
+        if found.is_empty() {
+            // A fresh container knows no more than the addresses of its sources.
+            run(self.get().arg("update"), self.help)?;
+            found = self.debian_mirrors(self.get())?;
+        }
+        found.lines().next().map(str::to_owned).ok_or_else(|| StackError::ProgramMissing {
+            what: what.to_owned(),
+            reason: "none of apt's sources is a mirror of Debian".to_owned(),
+            help: self.help.to_owned(),
+        })
+    }
+
+    /// Addresses of Debian's own sources, one a line; its security updates carry another label.
+    fn debian_mirrors(&self, mut apt_get: Command) -> Result<String> {
+        apt_get.args(["indextargets", "--format", "$(REPO_URI)"]);
+        apt_get.args(["Created-By: Packages", "Origin: Debian", "Label: Debian", "Component: main"]);
+        run(&mut apt_get, self.help)
+    }
+
+    /// Knows nothing but the unstable release from here on.
+    fn use_unstable_of(&mut self, mirror: &str) -> Result<()> {
+        let keys =
+            if Path::new(KEYRING).is_file() { format!("[signed-by={KEYRING}] ") } else { String::new() };
+        let list = self.folder.join("tmp/unstable.list");
+        fs::write(&list, format!("deb {keys}{mirror} sid main\n")).file("write", &list)?;
+        self.options.extend([
+            format!("Dir::Etc::sourcelist={}", list.display()),
+            "Dir::Etc::sourceparts=/dev/null".to_owned(),
+            // The system's preferences are about its own sources.
+            "Dir::Etc::preferences=/dev/null".to_owned(),
+            "Dir::Etc::preferencesparts=/dev/null".to_owned(),
+            "APT::Default-Release=".to_owned(),
+            // A mirror may stand still at some day, and this release is signed for a week. The signature is checked.
+            "Acquire::Check-Valid-Until=false".to_owned(),
+        ]);
+        Ok(())
+    }
+
+    /// Unpacks those packages of the closure whose file names are wanted.
+    fn unpack(&self, packages: &[&str], is_wanted: impl Fn(&str) -> bool) -> Result<()> {
+        let root = self.folder.join("root");
+        make_folder(&root)?;
+        run(self.get().arg("update"), self.help)?;
+        let mut install = self.get();
+        install.args(["--download-only", "--no-install-recommends", "-y", "install"]).args(packages);
+        run(&mut install, self.help)?;
+        for package in files(&self.archives())? {
+            let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if name.ends_with(".deb") && is_wanted(&name) {
+                run(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&root), self.help)?;
+            }
+        }
+        point_links_into(&root, &root)?;
+        remove_folder(&self.cache())?;
+        remove_folder(&self.state())
+    }
 }
 
 /// Makes links to places of the system (`/etc/maven`) relative links to the same places below the unpacked root, where

@@ -6,6 +6,7 @@
 
 mod apt;
 mod java;
+mod mysql;
 mod progress;
 mod search;
 mod wheel;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use self::java::Java;
+pub(crate) use self::mysql::MySqlPrograms;
 pub(crate) use self::search::SearchPrograms;
 use crate::error::{FileContext, Result, StackError};
 use crate::layout::{Layout, make_folder, remove_folder};
@@ -80,6 +82,15 @@ impl Programs {
             library_path: Some(apt::library_path(&prefix)?),
             prefix: Some(prefix),
         })
+    }
+
+    /// MySQL 8.0 or newer.
+    pub(crate) fn mysql(&self) -> Result<MySqlPrograms> {
+        if let Some(programs) = self.on_path("mysqld").and_then(MySqlPrograms::on_path) {
+            return Ok(programs);
+        }
+        let folder = self.install("MySQL", "mysql", MySqlPrograms::unpack)?;
+        MySqlPrograms::in_prefix(folder.join("root"))
     }
 
     /// A NATS server: 2.15 or newer, or the distribution's old one.
@@ -222,8 +233,12 @@ impl Programs {
 
 /// Major and minor version that a program prints.
 fn version(program: &Path, arguments: &[&str]) -> Option<(u32, u32)> {
+    version_in(&printed_version(program, arguments)?)
+}
+
+fn printed_version(program: &Path, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
-    version_in(&String::from_utf8_lossy(&output.stdout))
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// The first word that begins with `<number>.<number>`, also after a `v` or `v=`.
@@ -266,6 +281,8 @@ mod tests {
     fn versions_are_found_in_what_servers_print() {
         let mariadb = "mariadbd  Ver 10.11.19-MariaDB-0+deb12u1 for debian-linux-gnu on x86_64 (Debian 12)";
         assert_eq!(version_in(mariadb), Some((10, 11)));
+        let mysql = "/usr/sbin/mysqld  Ver 9.7.4-2 for Linux on x86_64 ((Debian))";
+        assert_eq!(version_in(mysql), Some((9, 7)));
         assert_eq!(version_in("nats-server: v2.15.1"), Some((2, 15)));
         let redis =
             "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=ec7f5fe98ef50e82";

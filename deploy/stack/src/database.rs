@@ -1,0 +1,184 @@
+//! What MariaDB and MySQL servers have in common: settings, accounts, readiness.
+//!
+//! The accounts come from the documented files in `deploy/grants`, so the grants that users read are the grants that
+//! every test runs with. They are made by `--init-file` at the first start, before the server accepts connections and
+//! outside of the binlog: there is no moment with an account that has no password, and a captured binlog starts empty.
+
+use std::fs;
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::error::{FileContext, Result};
+use crate::layout::{make_folder, remove_folder, write_private};
+use crate::place::Place;
+use crate::process::{Launch, run_to_end};
+use crate::spec::{Database, DatabaseAccount};
+
+pub(crate) const ADMIN_USER: &str = "root";
+
+/// The derived tables of the demo are two thousand. With MariaDB's defaults (400 definitions, 2,000 open tables) its target
+/// opened 1,200 tables a second, and most statements waited for that.
+const TABLE_CACHES: [&str; 2] = ["--table-definition-cache=4000", "--table-open-cache=8000"];
+/// MariaDB needs 0.6 s on an idle machine and MySQL 3 s; on a busy one with two cores they needed 10 s and 24 s.
+const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
+/// A server that accepted the connection sends its greeting as soon as it is ready.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
+/// First byte of the greeting's payload: protocol version 10.
+const GREETING_PROTOCOL: u8 = 10;
+
+/// The documented files with the accounts of one kind of server.
+pub(crate) struct Grants {
+    pub(crate) source: &'static str,
+    pub(crate) target: &'static str,
+}
+
+pub(crate) fn user(account: DatabaseAccount) -> &'static str {
+    match account {
+        DatabaseAccount::Capture => "anabranch_capture",
+        DatabaseAccount::Apply => "anabranch_apply",
+    }
+}
+
+/// Makes the data folder with the server's own installer, and the statements of the first start: those that make the
+/// administrator, then the documented grants.
+pub(crate) fn prepare(
+    place: &Place,
+    account: DatabaseAccount,
+    install: &Launch,
+    administrator: &[String],
+    grants: &Grants,
+) -> Result<()> {
+    remove_folder(&place.folder.join("db"))?;
+    make_folder(&place.folder.join("tmp"))?;
+    run_to_end(install, &place.guard, &place.output(), INSTALL_TIMEOUT)?;
+    let mut lines = vec!["SET SESSION sql_log_bin = 0;".to_owned()];
+    lines.extend_from_slice(administrator);
+    lines.extend(product_account(place, account, grants));
+    write_private(&accounts_file(place), &(lines.join("\n") + "\n"))
+}
+
+fn product_account(place: &Place, account: DatabaseAccount, grants: &Grants) -> Vec<String> {
+    let password = &place.record.password;
+    let grants = match account {
+        DatabaseAccount::Capture => grants.source.replace("{capture_password}", password),
+        DatabaseAccount::Apply => grants.target.replace("{apply_password}", password),
+    };
+    statements(&grants.replace("{client_host}", "127.0.0.1"))
+}
+
+/// Joins each statement of a documented SQL file to one line, as `--init-file` wants it, and leaves the comments out.
+fn statements(sql: &str) -> Vec<String> {
+    let text: Vec<&str> = sql.lines().map(str::trim).filter(|line| !line.starts_with("--")).collect();
+    text.join(" ")
+        .split(';')
+        .map(str::trim)
+        .filter(|statement| !statement.is_empty())
+        .map(|statement| format!("{statement};"))
+        .collect()
+}
+
+/// Arguments that installing and starting share, with the root of unpacked packages; `--no-defaults` must be the first.
+pub(crate) fn base_arguments(place: &Place, prefix: Option<&Path>) -> Vec<String> {
+    let mut arguments = vec!["--no-defaults".to_owned(), format!("--datadir={}/db", place.folder.display())];
+    // The servers refuse to run as root unless told so. Our folders belong to who runs us.
+    if fs::metadata(&place.folder).is_ok_and(|folder| folder.uid() == 0) {
+        arguments.push("--user=root".to_owned());
+    }
+    if let Some(prefix) = prefix {
+        let prefix = prefix.display();
+        arguments.extend([
+            format!("--basedir={prefix}/usr"),
+            format!("--lc-messages-dir={prefix}/usr/share/mysql"),
+            format!("--plugin-dir={prefix}/usr/lib/mysql/plugin"),
+        ]);
+    }
+    arguments
+}
+
+/// Settings of a start. What only one kind of server knows is in its own file.
+pub(crate) fn settings(place: &Place, settings: &Database) -> Vec<String> {
+    let folder = place.folder.display();
+    let certificates = &place.certificates;
+    let mut arguments = vec![
+        format!("--tmpdir={folder}/tmp"),
+        // No unix socket: its path may have at most 107 bytes, which a deep checkout exceeds.
+        "--socket=".to_owned(),
+        format!("--pid-file={folder}/server.pid"),
+        format!("--log-error={}", place.log_file().display()),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--port={}", place.record.port),
+        "--skip-name-resolve".to_owned(),
+        // Of MySQL's 530 MB it is 240.
+        "--performance-schema=OFF".to_owned(),
+        format!("--innodb-buffer-pool-size={}M", settings.buffer_pool_mib),
+        "--max-allowed-packet=64M".to_owned(),
+        format!("--server-id={}", place.record.number),
+        format!("--log-bin={folder}/db/binlog"),
+        format!("--log-bin-index={folder}/db/binlog.index"),
+        "--binlog-row-image=FULL".to_owned(),
+        "--binlog-row-metadata=FULL".to_owned(),
+        "--binlog-checksum=CRC32".to_owned(),
+        "--sync-binlog=1".to_owned(),
+        "--innodb-flush-log-at-trx-commit=1".to_owned(),
+        "--character-set-server=utf8mb4".to_owned(),
+        "--collation-server=utf8mb4_unicode_ci".to_owned(),
+        "--default-time-zone=+00:00".to_owned(),
+        format!("--ssl-ca={}", certificates.ca().display()),
+        format!("--ssl-cert={}", certificates.server().display()),
+        format!("--ssl-key={}", certificates.server_key().display()),
+        "--tls-version=TLSv1.2,TLSv1.3".to_owned(),
+    ];
+    arguments.extend(TABLE_CACHES.map(str::to_owned));
+    if !place.is_prepared() {
+        arguments.push(format!("--init-file={}", accounts_file(place).display()));
+    }
+    arguments
+}
+
+/// Ready when it greets a TCP client: it does so only after `--init-file` and crash recovery.
+pub(crate) fn is_ready(place: &Place) -> bool {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, place.record.port));
+    let greeting = || -> std::io::Result<u8> {
+        let mut stream = TcpStream::connect_timeout(&address, GREETING_TIMEOUT)?;
+        stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
+        // Three bytes of length, one of sequence, then the payload.
+        let mut start = [0; 5];
+        stream.read_exact(&mut start)?;
+        Ok(start[4])
+    };
+    greeting().is_ok_and(|protocol| protocol == GREETING_PROTOCOL)
+}
+
+/// Removes the file with the passwords once it has done its work.
+pub(crate) fn forget_accounts(place: &Place) -> Result<()> {
+    let file = accounts_file(place);
+    match fs::remove_file(&file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).file("remove", file),
+        _ => Ok(()),
+    }
+}
+
+fn accounts_file(place: &Place) -> PathBuf {
+    place.folder.join("accounts.sql")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{mariadb, mysql};
+
+    #[test]
+    fn documented_grants_become_one_statement_a_line() {
+        let files = [mariadb::GRANTS, mysql::GRANTS].map(|grants| [grants.source, grants.target]);
+        for grants in files.into_iter().flatten() {
+            let lines = statements(grants);
+            assert!(lines.len() >= 2, "{lines:?}");
+            assert!(lines.iter().all(|line| line.ends_with(';') && !line.contains("--")), "{lines:?}");
+            assert!(lines[0].starts_with("CREATE USER"), "{lines:?}");
+            assert!(lines[0].contains("REQUIRE SSL"), "{lines:?}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! MySQL servers: data folder, flags, administrator. `database.rs` has what they share with MariaDB.
+
+use crate::database::{self, Grants};
+use crate::error::Result;
+use crate::place::Place;
+use crate::process::Launch;
+use crate::programs::MySqlPrograms;
+use crate::spec::Database;
+
+pub(crate) const GRANTS: Grants = Grants {
+    source: include_str!("../../grants/mysql-source.sql"),
+    target: include_str!("../../grants/mysql-target.sql"),
+};
+
+pub(crate) fn prepare(place: &Place, settings: &Database) -> Result<()> {
+    let programs = place.programs.mysql()?;
+    let mut arguments = base_arguments(place, settings, &programs);
+    arguments.extend([
+        // Without a password for as long as nobody can connect: the first start removes that account.
+        "--initialize-insecure".to_owned(),
+        format!("--tmpdir={}/tmp", place.folder.display()),
+    ]);
+    let install = Launch { program: programs.program, arguments, environment: Vec::new() };
+    database::prepare(place, settings.account, &install, &administrator(place), &GRANTS)
+}
+
+fn administrator(place: &Place) -> [String; 3] {
+    let password = &place.record.admin_password;
+    [
+        format!("CREATE USER 'root'@'127.0.0.1' IDENTIFIED BY '{password}';"),
+        "GRANT ALL PRIVILEGES ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;".to_owned(),
+        "DROP USER 'root'@'localhost';".to_owned(),
+    ]
+}
+
+pub(crate) fn launch(place: &Place, settings: &Database, flags: Vec<String>) -> Result<Launch> {
+    let programs = place.programs.mysql()?;
+    let mut arguments = base_arguments(place, settings, &programs);
+    arguments.extend(database::settings(place, settings));
+    arguments.extend([
+        "--gtid-mode=ON".to_owned(),
+        "--enforce-gtid-consistency=ON".to_owned(),
+        // Nothing here speaks the X protocol, and its port would be everybody's 33060.
+        "--mysqlx=OFF".to_owned(),
+    ]);
+    arguments.extend(flags);
+    Ok(Launch { program: programs.program, arguments, environment: Vec::new() })
+}
+
+/// Arguments that installing and starting share, the loader's first.
+fn base_arguments(place: &Place, settings: &Database, programs: &MySqlPrograms) -> Vec<String> {
+    let mut arguments = programs.arguments.clone();
+    arguments.extend(database::base_arguments(place, programs.prefix.as_deref()));
+    if let Some(prefix) = &programs.prefix {
+        arguments.push(format!("--character-sets-dir={}/usr/share/mysql/charsets", prefix.display()));
+    }
+    arguments.extend([
+        // The folder that Debian's packages compile in is not there, which ends the start.
+        "--secure-file-priv=NULL".to_owned(),
+        // As large as the buffer pool, as MariaDB's. Servers before 8.0.30 do not know it and keep their 96 MB.
+        format!("--loose-innodb-redo-log-capacity={}M", settings.buffer_pool_mib),
+    ]);
+    arguments
+}
