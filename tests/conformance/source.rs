@@ -17,7 +17,7 @@ use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::shard::TablePattern;
 use anabranch_schemas::timeline::Timeline;
-use anabranch_stack::{Options, Server, ServerSpec, Stack};
+use anabranch_stack::{Options, Server, ServerSpec, Stack, StackError};
 use mysql_async::prelude::Queryable;
 
 use crate::nats::blocking;
@@ -27,14 +27,27 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const BATCH_BYTES: usize = 64 * 1024;
 const BATCHES_MAX: usize = 100_000;
 
-/// A captured server: MariaDB of the stack, or a MySQL that the environment names.
+/// MariaDB runs the first comment, MySQL the second; then the binlog counts from the beginning.
+pub const FORGET_BINLOG: &str = "/*M! RESET MASTER */ /*!80400 RESET BINARY LOGS AND GTIDS */";
+
+/// A captured server of the stack.
 pub struct Database {
-    url: String,
-    admin_url: String,
-    ca_file: PathBuf,
-    running: Option<(Arc<Stack>, Arc<Server>)>,
+    stack: Arc<Stack>,
+    server: Arc<Server>,
     /// Prefix of this test's databases, inside the account's grants.
     pub prefix: String,
+    is_lent: bool,
+}
+
+/// MySQL servers that nobody uses now, as one takes seconds to be made. They end with the process.
+static LENT: Mutex<Vec<Arc<Stack>>> = Mutex::new(Vec::new());
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        if self.is_lent {
+            LENT.lock().unwrap().push(Arc::clone(&self.stack));
+        }
+    }
 }
 
 impl Database {
@@ -54,18 +67,31 @@ impl Database {
         blocking(|| Self::of(start(flags)))
     }
 
-    /// A MySQL server, which the stack does not have; `None` when the environment names none.
+    /// The MySQL server that tests share; `None` where the machine can have none.
     pub fn mysql() -> Option<Self> {
-        let variable = |name: &str| std::env::var(format!("ANABRANCH_TEST_MYSQL_{name}")).ok();
-        let (Some(url), Some(admin_url), Some(ca_file)) =
-            (variable("URL"), variable("ADMIN_URL"), variable("CA_FILE"))
-        else {
-            eprintln!("skipped: ANABRANCH_TEST_MYSQL_URL, _ADMIN_URL and _CA_FILE name no MySQL");
-            return None;
-        };
-        // That server outlives the test.
-        let prefix = format!("{}p{}x", next_prefix(), std::process::id());
-        Some(Self { url, admin_url, ca_file: ca_file.into(), running: None, prefix })
+        static SHARED: Mutex<Weak<Stack>> = Mutex::new(Weak::new());
+        blocking(|| {
+            let mut shared = SHARED.lock().unwrap();
+            let stack = match shared.upgrade() {
+                Some(stack) => stack,
+                None => start_mysql()?,
+            };
+            *shared = Arc::downgrade(&stack);
+            Some(Self::of(stack))
+        })
+    }
+
+    /// A MySQL server that others had before, and nobody else has now. Its settings must not be changed.
+    pub fn mysql_lent() -> Option<Self> {
+        let kept = LENT.lock().unwrap().pop();
+        let mut database = kept.map_or_else(Self::mysql_alone, |stack| Some(Self::of(stack)))?;
+        database.is_lent = true;
+        Some(database)
+    }
+
+    /// A MySQL server of its own.
+    pub fn mysql_alone() -> Option<Self> {
+        blocking(|| start_mysql().map(Self::of))
     }
 
     fn of(stack: Arc<Stack>) -> Self {
@@ -74,29 +100,23 @@ impl Database {
     }
 
     pub fn of_server(stack: Arc<Stack>, server: Arc<Server>, prefix: &str) -> Self {
-        Self {
-            url: server.url(),
-            admin_url: server.admin_url(),
-            ca_file: stack.ca_file(),
-            running: Some((stack, server)),
-            prefix: prefix.to_owned(),
-        }
+        Self { stack, server, prefix: prefix.to_owned(), is_lent: false }
     }
 
     pub fn stack(&self) -> &Arc<Stack> {
-        &self.running.as_ref().expect("a server of the stack").0
+        &self.stack
     }
 
     pub fn server(&self) -> &Server {
-        &self.running.as_ref().expect("a server of the stack").1
+        &self.server
     }
 
     pub fn ca_file(&self) -> PathBuf {
-        self.ca_file.clone()
+        self.stack.ca_file()
     }
 
     pub async fn admin(&self) -> mysql_async::Conn {
-        let url = ServerUrl::try_from(self.admin_url.clone()).unwrap();
+        let url = ServerUrl::try_from(self.server.admin_url()).unwrap();
         let options = async_options(&url, Some(&self.ca_file())).max_allowed_packet(Some(1 << 30));
         mysql_async::Conn::new(options).await.unwrap()
     }
@@ -141,7 +161,7 @@ impl Database {
         static NEXT: AtomicU32 = AtomicU32::new(4_000_000);
         SourceConfig {
             name: "source-a".to_owned(),
-            url: ServerUrl::try_from(self.url.clone()).unwrap(),
+            url: ServerUrl::try_from(self.server.url()).unwrap(),
             ca_file: Some(self.ca_file()),
             replica_server_id: NonZeroU32::new(NEXT.fetch_add(1, Ordering::Relaxed)).unwrap(),
             start: Entry::Earliest,
@@ -168,6 +188,17 @@ impl Database {
 fn next_prefix() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("user_test{}x", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Debian has no MySQL but in its unstable release, and other systems may have none: these tests are left out there.
+fn start_mysql() -> Option<Arc<Stack>> {
+    match Stack::start(Options::empty().with(ServerSpec::mysql_source("source"))) {
+        Err(missing @ StackError::ProgramMissing { .. }) => {
+            eprintln!("skipped: {missing}");
+            None
+        }
+        stack => Some(Arc::new(stack.unwrap())),
+    }
 }
 
 fn start(flags: &[&str]) -> Arc<Stack> {

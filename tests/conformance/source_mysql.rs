@@ -1,8 +1,9 @@
-//! The same on MySQL, which the stack does not have: these run when `ANABRANCH_TEST_MYSQL_URL` (the capture account),
-//! `_ADMIN_URL` and `_CA_FILE` name a server with `gtid_mode = ON` and full row metadata, and are skipped otherwise.
+//! What only MySQL has. Skipped where the machine can have none.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Entry, RowSource, SourceConnector};
@@ -10,8 +11,8 @@ use anabranch_schemas::lsn::FIRST_EPOCH;
 use futures::future::join_all;
 use mysql_async::prelude::Queryable;
 
-use crate::ports::rows::{are_between_their_marks, rows, table_of};
-use crate::source::{Database, Reading, Seen};
+use crate::ports::rows::{are_between_their_marks, rows, table_of, texts};
+use crate::source::{Database, PATIENCE, Reading, Seen, row_text};
 
 const EXECUTED: &str = "SELECT REPLACE(@@GLOBAL.gtid_executed, '\n', '')";
 
@@ -262,4 +263,43 @@ async fn mysql_rows_hold_what_lies_up_to_their_low_mark_while_many_commit() {
     reading.until_end(&database).await;
     are_between_their_marks(&reading.seen, &table, &chunks);
     assert!(chunks.iter().any(|chunk| chunk.mark < chunk.high), "nothing was committed between two marks");
+}
+
+/// The low mark waits for a transaction that is in the binlog and in no snapshot yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn mysql_rows_wait_for_a_commit_whose_acknowledgement_is_held() {
+    let Some(database) = Database::mysql_alone() else { return };
+    let database = database.with_tables().await;
+    database
+        .run(&[
+            "INSERT INTO $0.t0 VALUES (1, '', '2000-01-01')",
+            "INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'",
+            "SET GLOBAL rpl_semi_sync_source_timeout = 3600000",
+            "SET GLOBAL rpl_semi_sync_source_wait_point = AFTER_SYNC",
+            "SET GLOBAL rpl_semi_sync_source_enabled = ON",
+        ])
+        .await;
+    let source = database.source();
+    let before = source.head().await.unwrap();
+    let mut writer = database.admin().await;
+    let insert = format!("INSERT INTO {}0.t0 VALUES (2, '', '2000-01-02')", database.prefix);
+    let held = tokio::spawn(async move { writer.query_drop(insert).await.unwrap() });
+    let mut reading = database.read(Entry::Earliest).await;
+    reading.until("the transaction that waits", |reading| reading.seen.len() == 2).await;
+    let change = reading.seen[1].lsn;
+    assert!(before < change && change <= source.head().await.unwrap(), "it is in the binlog");
+
+    // A page needs no mark.
+    let table = table_of(&source, "t0").await;
+    let mut page = Vec::new();
+    source.page(&table, None, rows(10), &mut |row| page.push(row_text(row))).await.unwrap();
+    assert_eq!(page, ["1 2000-01-01"]);
+    let mut chunk = pin!(source.chunk(&table, None, rows(10), FIRST_EPOCH));
+    assert!(tokio::time::timeout(Duration::from_millis(500), &mut chunk).await.is_err(), "it waits");
+    assert!(!held.is_finished());
+    database.run(&["SET GLOBAL rpl_semi_sync_source_enabled = OFF"]).await;
+    tokio::time::timeout(PATIENCE, held).await.unwrap().unwrap();
+    let chunk = chunk.await.unwrap();
+    assert_eq!(texts(&table, &chunk), ["1 2000-01-01", "2 2000-01-02"]);
+    assert!(change <= chunk.mark && chunk.mark <= chunk.high);
 }

@@ -59,6 +59,8 @@ pub fn code(side: Side, number: u16) -> Code {
         (Side::Source, 1044 | 1142 | 1143 | 1227 | 1370) => Code::SourceGrantMissing,
         (Side::Target, 1044 | 1142 | 1143 | 1227 | 1370) => Code::TargetGrantMissing,
         (Side::Source, 1236 | 1373 | 1789) => Code::BinlogPurged,
+        // A file has no event at the place that was asked for.
+        (Side::Source, 1220) => Code::BinlogEventCorrupt,
         (Side::Source, 1146 | 1049) => Code::SourceTableMissing,
         (Side::Target, 1146 | 1049) => Code::TargetTableMissing,
         (Side::Source, 1054) => Code::SourceColumnMissing,

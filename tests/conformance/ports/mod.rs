@@ -35,6 +35,20 @@ macro_rules! on_server {
     };
 }
 
+/// Makes three tests of each function: on the twin, on MariaDB, and on MySQL where the machine can have it.
+macro_rules! on_twin_and_both_servers {
+    ($twin:ident, $server:ident: $($test:ident),+ $(,)?) => {
+        on_twin_and_server!($twin, $server: $($test),+);
+        mod mysql {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                let Some(ground) = super::$server::mysql().await else { return };
+                super::$test(ground).await;
+            })+
+        }
+    };
+}
+
 pub mod audit;
 pub mod cache;
 pub mod derived_rows;

@@ -8,7 +8,7 @@ use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
 
-use crate::source::{BATCH_BYTES, Database, Reading, Seen};
+use crate::source::{BATCH_BYTES, Database, FORGET_BINLOG, Reading, Seen};
 
 /// A row change of table 0 or 1: what it was and becomes, as (user id, day of January 2000).
 #[derive(Debug, Clone, Copy)]
@@ -116,14 +116,24 @@ impl Ground for Twin {
 
 pub struct Server(Database);
 
+impl Server {
+    pub async fn mysql() -> Option<Self> {
+        Some(Self::of(Database::mysql_lent()?).await)
+    }
+
+    async fn of(database: Database) -> Self {
+        let server = Self(database.with_tables().await);
+        // From here on, as the twin begins: with nothing before.
+        server.0.run(&[FORGET_BINLOG]).await;
+        server
+    }
+}
+
 impl Ground for Server {
     type Connector = MysqlSource;
 
     async fn start() -> Self {
-        let database = Database::with_flags(&[]).with_tables().await;
-        // From here on, as the twin begins: with nothing before.
-        database.run(&["RESET MASTER"]).await;
-        Self(database)
+        Self::of(Database::with_flags(&[])).await
     }
 
     fn connector(&self) -> MysqlSource {
@@ -163,14 +173,14 @@ impl Ground for Server {
     }
 
     async fn reset(&self) {
-        self.0.run(&["RESET MASTER", "CREATE DATABASE $9", "DROP DATABASE $9"]).await;
+        self.0.run(&[FORGET_BINLOG, "CREATE DATABASE $9", "DROP DATABASE $9"]).await;
         for user in 0..60 {
             self.commit(&[insert(0, 1000 + user, 1)]).await;
         }
     }
 }
 
-on_twin_and_server!(Twin, Server:
+on_twin_and_both_servers!(Twin, Server:
     changes_come_in_commit_order_and_rows_of_one_event_share_a_position,
     every_entry_begins_where_it_says,
     a_reading_goes_on_behind_every_batch_without_loss_or_repetition,

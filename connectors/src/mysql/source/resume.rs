@@ -73,7 +73,11 @@ impl MysqlSource {
                 }),
                 None => false,
             },
-            Flavor::MySql => session.has_groups(&gtids).await?,
+            Flavor::MySql if is_file_start => session.has_groups(&gtids).await?,
+            Flavor::MySql => {
+                session.has_groups(&gtids).await?
+                    && session.is_behind(&gtids, &resume.file, resume.position).await?
+            }
         };
         if !is_ours {
             return Err(self.reset(&resume));

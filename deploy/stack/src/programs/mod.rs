@@ -84,7 +84,7 @@ impl Programs {
         })
     }
 
-    /// MySQL 8.0 or newer.
+    /// MySQL 8.4 or newer.
     pub(crate) fn mysql(&self) -> Result<MySqlPrograms> {
         if let Some(programs) = self.on_path("mysqld").and_then(MySqlPrograms::on_path) {
             return Ok(programs);

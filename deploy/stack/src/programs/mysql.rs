@@ -10,12 +10,12 @@ use super::{apt, printed_version, version_in};
 use crate::error::{Result, StackError};
 
 const PACKAGE: &str = "mysql-server-core";
-/// The first with row metadata of all columns in the binlog, and the grants of `deploy/grants`.
-const MINIMUM: (u32, u32) = (8, 0);
+/// The oldest that is still maintained.
+const MINIMUM: (u32, u32) = (8, 4);
 
-const HELP: &str = "install MySQL 8.0 or newer yourself so that mysqld is on PATH, on Debian unstable: \
+const HELP: &str = "install MySQL 8.4 or newer yourself so that mysqld is on PATH, on Debian unstable: \
     apt-get install --no-install-recommends mysql-server-core, on Ubuntu: \
-    apt-get install --no-install-recommends mysql-server-core-8.4 (or mysql-server-core-8.0)";
+    apt-get install --no-install-recommends mysql-server-core-8.4";
 
 /// How a MySQL server is run.
 #[derive(Debug, Clone)]
