@@ -27,9 +27,6 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const BATCH_BYTES: usize = 64 * 1024;
 const BATCHES_MAX: usize = 100_000;
 
-/// MariaDB runs the first comment, MySQL the second; then the binlog counts from the beginning.
-pub const FORGET_BINLOG: &str = "/*M! RESET MASTER */ /*!80400 RESET BINARY LOGS AND GTIDS */";
-
 /// A captured server of the stack.
 pub struct Database {
     stack: Arc<Stack>,

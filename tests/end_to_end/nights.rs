@@ -6,14 +6,14 @@ use std::time::Duration;
 use anabranch_demo::{Pace, RedisServer, Workload, WorkloadOptions};
 use anabranch_schemas::change::Entity;
 use anabranch_stack::ServerSpec;
-use anabranch_tests::{Daemon, Finished, Ground, Installation, PATIENCE, Plan, seed, until};
+use anabranch_tests::{Daemon, Finished, Ground, Installation, PATIENCE, Plan, Turn, seed, until};
 use serde_json::Value as Json;
 
 use crate::STANDARD;
 
 /// An installation with users and devices, streaming, everything up to date.
-async fn filled(rows: u64) -> (Installation<'static>, Vec<Workload>, Daemon) {
-    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::both()).await;
+async fn filled(turn: Turn<'static>, rows: u64) -> (Installation<'static>, Vec<Workload>, Daemon) {
+    let mut installation = Installation::set_up(turn, &Plan::both()).await;
     let text = format!("{}\n[reconcile]\nlane_wait_seconds = 5\n", installation.configuration_text());
     installation.write_configuration_text(&text);
     let daemon = installation.run();
@@ -44,7 +44,11 @@ pub fn drift(store: &Json) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_night_finds_what_is_wrong_beside_the_changes_and_repairs_it() {
-    let (installation, mut workloads, _daemon) = filled(3_000).await;
+    repaired_beside_changes(STANDARD.turn().await).await;
+}
+
+pub async fn repaired_beside_changes(turn: Turn<'static>) {
+    let (installation, mut workloads, _daemon) = filled(turn, 3_000).await;
     let (ended, report) = night(&installation, &[]).await;
     assert_eq!((ended.exit_code, &report["verdict"]), (0, &Json::from("clean")), "{report}");
 
@@ -133,7 +137,7 @@ async fn a_night_finds_what_is_wrong_beside_the_changes_and_repairs_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_called_clean_that_was_not_read() {
-    let (installation, mut workloads, daemon) = filled(1_000).await;
+    let (installation, mut workloads, daemon) = filled(STANDARD.turn().await, 1_000).await;
     let incomplete = async |why: &str| {
         let (ended, report) = night(&installation, &["--store", "birthday"]).await;
         assert_eq!((ended.exit_code, &report["verdict"]), (3, &Json::from("incomplete")), "{report}");
@@ -210,7 +214,7 @@ async fn tables_that_are_not_shown_are_told_by_name_though_they_have_no_derived_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_source_does_not_empty_the_stores_and_an_empty_store_is_filled_on_the_word_of_a_person() {
-    let (installation, _, _daemon) = filled(2_000).await;
+    let (installation, _, _daemon) = filled(STANDARD.turn().await, 2_000).await;
     let target = installation.configuration.targets[0].clone();
     let source = installation.configuration.sources[0].clone();
     let place = installation.audits[0].topology.places_of(0).next().unwrap().name();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anabranch_demo::{Pace, WorkloadOptions};
 use anabranch_schemas::shard::ShardId;
-use anabranch_tests::{Installation, Plan, seed, until};
+use anabranch_tests::{Installation, Plan, Turn, seed, until};
 
 use crate::STANDARD;
 
@@ -15,8 +15,8 @@ pub async fn forget_the_past(installation: &Installation<'_>, source: &str) {
     admin.execute("begin a file", "FLUSH BINARY LOGS").await.unwrap();
     // A file is kept until all of its transactions are safe in the tables.
     until("the older files are purged", async || {
-        let files = admin.rows::<(String, u64)>("list files", "SHOW BINARY LOGS").await.unwrap();
-        let (last, _) = files.last().unwrap();
+        let files = admin.rows::<mysql_async::Row>("list files", "SHOW BINARY LOGS").await.unwrap();
+        let last: String = files.last().unwrap().get(0).unwrap();
         admin.execute("purge", format!("PURGE BINARY LOGS TO '{last}'")).await.unwrap();
         files.len() == 1
     })
@@ -30,7 +30,11 @@ async fn wrong(installation: &Installation<'_>) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_that_no_binlog_holds_come_by_a_refresh_and_rows_of_nobody_go_while_changes_go_on() {
-    let installation = Installation::prepare(STANDARD.turn().await, &Plan::both()).await;
+    refreshed_beside_changes(STANDARD.turn().await).await;
+}
+
+pub async fn refreshed_beside_changes(turn: Turn<'static>) {
+    let installation = Installation::prepare(turn, &Plan::both()).await;
     let mut workloads = installation.workloads(WorkloadOptions::new(seed("refresh")));
     for workload in &mut workloads {
         workload.insert_rows(3_000).await.unwrap();

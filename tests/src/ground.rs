@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anabranch_demo::{Endpoint, RedisServer};
-use anabranch_stack::{DatabaseAccount, Kind, Options, ServerSpec, ServerStatus, Stack};
+use anabranch_demo::{Endpoint, FORGET_BINLOG, RedisServer};
+use anabranch_stack::{DatabaseAccount, Kind, Options, ServerSpec, ServerStatus, Stack, StackError};
 use async_nats::jetstream;
 use futures::TryStreamExt;
 use tokio::sync::{Mutex, MutexGuard};
@@ -43,28 +43,39 @@ impl Ground {
 
     /// Waits for the turn and cleans the servers: no user tables, no derived tables, no binlog history.
     pub async fn turn(&self) -> Turn<'_> {
+        self.turn_if_there().await.expect("the servers start")
+    }
+
+    /// The same of servers that a machine may not have (MySQL): an error then, which says what to install.
+    pub async fn turn_if_there(&self) -> Result<Turn<'_>, StackError> {
         let turn = self.turn.lock().await;
         let specs = (self.specs)();
-        let stack = blocking(|| {
-            self.stack.get_or_init(|| {
+        let stack = match self.stack.get() {
+            Some(stack) => stack,
+            None => blocking(|| {
                 let options = Options { instance: None, servers: specs.clone() };
-                Stack::start(options).expect("the servers start")
-            })
-        });
+                match Stack::start(options) {
+                    Err(missing @ StackError::ProgramMissing { .. }) => Err(missing),
+                    stack => Ok(self.stack.get_or_init(|| stack.expect("the servers start"))),
+                }
+            })?,
+        };
         let number = self.turns.fetch_add(1, Ordering::Relaxed);
         let turn = Turn { stack, name: format!("turn-{number}"), specs, _turn: turn };
         if number > 0 {
             turn.clean().await;
         }
-        turn
+        Ok(turn)
     }
 }
 
 impl Turn<'_> {
     /// Names of servers with this account.
     pub fn servers(&self, account: DatabaseAccount) -> Vec<String> {
-        let is_wanted =
-            |spec: &&ServerSpec| matches!(&spec.kind, Kind::MariaDb(server) if server.account == account);
+        let is_wanted = |spec: &&ServerSpec| match &spec.kind {
+            Kind::MariaDb(server) | Kind::MySql(server) => server.account == account,
+            Kind::Nats(_) | Kind::Redis(_) | Kind::Search(_) => false,
+        };
         self.specs.iter().filter(is_wanted).map(|spec| spec.name.clone()).collect()
     }
 
@@ -112,8 +123,9 @@ impl Turn<'_> {
                     databases.iter().map(|database| format!("DROP DATABASE `{database}`;")).collect();
                 sql.push_str(
                     "SET GLOBAL binlog_format = ROW; SET GLOBAL binlog_row_image = FULL;
-                     SET GLOBAL binlog_row_metadata = FULL; RESET MASTER",
+                     SET GLOBAL binlog_row_metadata = FULL;",
                 );
+                sql.push_str(FORGET_BINLOG);
                 connection.execute("clean up", sql).await.expect("an administrator may");
             }
         }

@@ -1,4 +1,4 @@
-//! A MariaDB server as workload, probe and verification see it: by its administrator's account, over verified TLS.
+//! A MariaDB or MySQL server as workload, probe and verification see it: by its administrator's account, over verified TLS.
 //!
 //! They stand for the application and for an auditor, so they share no connection code with the product.
 
@@ -11,6 +11,11 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, OptsBuilder, SslOpts};
 
 use crate::error::{DemoError, Result};
+
+/// Where the binlog ends. MariaDB runs what stands behind `M!`, MySQL what stands behind the version.
+pub const SHOW_BINLOG_END: &str = "/*M! SHOW MASTER STATUS */ /*!80400 SHOW BINARY LOG STATUS */";
+/// The binlog counts from the beginning behind this.
+pub const FORGET_BINLOG: &str = "/*M! RESET MASTER */ /*!80400 RESET BINARY LOGS AND GTIDS */";
 
 /// No statement of this package takes as long on a server that works; a paused one answers nothing at all.
 pub const SILENCE_MAX: Duration = Duration::from_secs(60);

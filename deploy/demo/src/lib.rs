@@ -16,7 +16,7 @@ mod workload;
 
 pub use self::redis::RedisServer;
 pub use self::search::SearchServer;
-pub use endpoint::{Connection, Endpoint, SILENCE_MAX};
+pub use endpoint::{Connection, Endpoint, FORGET_BINLOG, SHOW_BINLOG_END, SILENCE_MAX};
 pub use error::{DemoError, Result};
 pub use probe::{LagProbe, LagReport, LagSummary, LiveLag};
 pub use topology::{

@@ -2,13 +2,14 @@
 
 use anabranch_connectors::memory::{Group, MemorySource, ScriptedRow, Weather};
 use anabranch_connectors::mysql::source::MysqlSource;
+use anabranch_demo::FORGET_BINLOG;
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::{ChangeSource, Entry, READER_SEAT, RowSource, SourceConnector};
 use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
 
-use crate::source::{BATCH_BYTES, Database, FORGET_BINLOG, Reading, Seen};
+use crate::source::{BATCH_BYTES, Database, Reading, Seen};
 
 /// A row change of table 0 or 1: what it was and becomes, as (user id, day of January 2000).
 #[derive(Debug, Clone, Copy)]

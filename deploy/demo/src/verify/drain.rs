@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::cache::CacheLayer;
 use super::tables::DerivedTables as _;
 use super::{Audit, Comparison, Layer, documents};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, SHOW_BINLOG_END};
 use crate::error::Result;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -47,7 +47,7 @@ pub async fn drain(audits: &[Audit], limit: Duration) -> Result<Drained> {
             continue;
         }
         let mut connection = source.connect(&[]).await?;
-        let head = connection.first::<mysql_async::Row>("read the head", "SHOW MASTER STATUS").await?;
+        let head = connection.first::<mysql_async::Row>("read the head", SHOW_BINLOG_END).await?;
         heads.insert(&source.name, head.as_ref().and_then(head_position).unwrap_or(0));
     }
     loop {

@@ -59,9 +59,11 @@ impl Scratch {
         ];
         for (name, columns) in TABLES.iter().zip(columns) {
             let name = scratch.table(name);
-            // Not InnoDB: the rows are counted once and dropped, a crash may lose them.
+            // Left by a process of the same number.
+            scratch.execute(&format!("DROP TABLE IF EXISTS {name}")).await?;
+            // On MariaDB not InnoDB: the rows are counted once and dropped, a crash may lose them.
             let sql = format!(
-                "CREATE OR REPLACE TABLE {name} ({columns}) ENGINE=Aria TRANSACTIONAL=0 \
+                "CREATE TABLE {name} ({columns}) /*M! ENGINE=Aria TRANSACTIONAL=0 */ \
                  DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
             );
             scratch.execute(&sql).await?;

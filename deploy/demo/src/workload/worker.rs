@@ -22,8 +22,8 @@ use crate::topology::{Place, Topology};
 /// Zero and impossible dates are stored as they are, and columns are assigned at once; everything else is checked as
 /// applications have it.
 const SESSION: [&str; 3] = [
-    "SET SESSION sql_mode = \
-     'STRICT_TRANS_TABLES,ALLOW_INVALID_DATES,ERROR_FOR_DIVISION_BY_ZERO,SIMULTANEOUS_ASSIGNMENT'",
+    "SET SESSION sql_mode = CONCAT('STRICT_TRANS_TABLES,ALLOW_INVALID_DATES,ERROR_FOR_DIVISION_BY_ZERO' \
+     /*M! , ',SIMULTANEOUS_ASSIGNMENT' */)",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     "SET SESSION innodb_lock_wait_timeout = 5",
 ];

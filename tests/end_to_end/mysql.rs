@@ -1,0 +1,32 @@
+//! The same on MySQL, as a source and as a target, where the machine can have it.
+
+use anabranch_stack::ServerSpec;
+use anabranch_tests::{Ground, Turn};
+
+use crate::nights::repaired_beside_changes;
+use crate::refresh::refreshed_beside_changes;
+
+static MYSQL: Ground = Ground::of(|| {
+    vec![
+        ServerSpec::mysql_source("source-a"),
+        ServerSpec::mariadb_source("source-b"),
+        ServerSpec::mysql_target("target"),
+        ServerSpec::nats("nats"),
+    ]
+});
+
+async fn turn() -> Option<Turn<'static>> {
+    MYSQL.turn_if_there().await.inspect_err(|missing| eprintln!("skipped: {missing}")).ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_mysql_come_by_a_refresh_and_rows_of_nobody_go_while_changes_go_on() {
+    let Some(turn) = turn().await else { return };
+    refreshed_beside_changes(turn).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_night_of_mysql_finds_what_is_wrong_beside_the_changes_and_repairs_it() {
+    let Some(turn) = turn().await else { return };
+    repaired_beside_changes(turn).await;
+}
