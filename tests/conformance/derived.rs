@@ -1,4 +1,4 @@
-//! A place for derived tables on real MariaDB servers, one set of databases for each test.
+//! A place for derived tables on real MariaDB and MySQL servers, one set of databases for each test.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,6 +16,8 @@ use anabranch_schemas::shard::ShardId;
 use anabranch_stack::{Options, ServerSpec, Stack};
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
+
+use crate::source::start_mysql;
 
 /// Two servers for all tests that run at the same time; they end with the last of these tests.
 fn shared_stack() -> Arc<Stack> {
@@ -55,6 +57,21 @@ pub type Rows = BTreeMap<(String, u64, u64), (String, u64, u8)>;
 impl Place {
     pub async fn new() -> Self {
         Self::on(tokio::task::spawn_blocking(shared_stack).await.unwrap())
+    }
+
+    /// On MySQL; `None` where the machine can have none.
+    pub async fn mysql() -> Option<Self> {
+        static SHARED: Mutex<Weak<Stack>> = Mutex::new(Weak::new());
+        let shared = || {
+            let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let stack = match shared.upgrade() {
+                Some(stack) => stack,
+                None => start_mysql(ServerSpec::mysql_target("target-a"))?,
+            };
+            *shared = Arc::downgrade(&stack);
+            Some(stack)
+        };
+        Some(Self::on(tokio::task::spawn_blocking(shared).await.unwrap()?))
     }
 
     /// With a server that no other test uses.

@@ -71,7 +71,7 @@ impl Database {
             let mut shared = SHARED.lock().unwrap();
             let stack = match shared.upgrade() {
                 Some(stack) => stack,
-                None => start_mysql()?,
+                None => start_mysql(ServerSpec::mysql_source("source"))?,
             };
             *shared = Arc::downgrade(&stack);
             Some(Self::of(stack))
@@ -88,7 +88,7 @@ impl Database {
 
     /// A MySQL server of its own.
     pub fn mysql_alone() -> Option<Self> {
-        blocking(|| start_mysql().map(Self::of))
+        blocking(|| start_mysql(ServerSpec::mysql_source("source")).map(Self::of))
     }
 
     fn of(stack: Arc<Stack>) -> Self {
@@ -188,8 +188,8 @@ fn next_prefix() -> String {
 }
 
 /// Debian has no MySQL but in its unstable release, and other systems may have none: these tests are left out there.
-fn start_mysql() -> Option<Arc<Stack>> {
-    match Stack::start(Options::empty().with(ServerSpec::mysql_source("source"))) {
+pub fn start_mysql(server: ServerSpec) -> Option<Arc<Stack>> {
+    match Stack::start(Options::empty().with(server)) {
         Err(missing @ StackError::ProgramMissing { .. }) => {
             eprintln!("skipped: {missing}");
             None

@@ -1,45 +1,109 @@
 //! A source with a replica: it is promoted and read on, or has not all that was read and stops by name.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anabranch_pipeline::error::Code;
-use anabranch_pipeline::ports::{ChangeSource, Entry};
+use anabranch_pipeline::ports::{ChangeSource, Entry, RowSource};
+use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::timeline::Timeline;
 use anabranch_stack::ServerSpec;
 
 use crate::nats::blocking;
 use crate::source::{BATCH_BYTES, Database, PATIENCE, Reading};
 
+/// Makes a test of each function on MariaDB, and on MySQL where the machine can have it.
+macro_rules! on_both {
+    ($($test:ident),+ $(,)?) => {
+        mod mariadb {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                super::$test(super::Database::with_flags(&[]).with_tables().await).await;
+            })+
+        }
+        mod mysql {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                let Some(database) = super::Database::mysql_alone() else { return };
+                super::$test(database.with_tables().await).await;
+            })+
+        }
+    };
+}
+
+on_both!(
+    a_promoted_replica_is_read_on_without_loss_or_doubles,
+    a_replica_that_lacks_what_was_read_stops_as_diverged,
+    a_transaction_that_was_read_in_part_comes_again_whole,
+    a_replica_tells_how_far_it_is,
+);
+
 impl Database {
+    async fn is_mariadb(&self) -> bool {
+        self.ask("SELECT @@version").await.contains("MariaDB")
+    }
+
     /// A second server of the same stack that replicates this one, with everything since its first binlog.
     async fn with_replica(&self) -> Database {
-        let stack = Arc::clone(self.stack());
-        let domain = self.ask("SELECT CAST(@@gtid_domain_id AS CHAR)").await;
+        let spec = match self.is_mariadb().await {
+            true => {
+                let domain = self.ask("SELECT CAST(@@gtid_domain_id AS CHAR)").await;
+                ServerSpec::mariadb_source("replica").flag(format!("--gtid-domain-id={domain}"))
+            }
+            false => ServerSpec::mysql_source("replica"),
+        };
         let replica = blocking(|| {
-            let flag = format!("--gtid-domain-id={domain}");
-            let server = stack.add(ServerSpec::mariadb_source("replica").flag(flag)).unwrap();
+            let stack = Arc::clone(self.stack());
+            let server = stack.add(spec).unwrap();
             Database::of_server(stack, server, &self.prefix)
         });
-        let (user, password) = (self.server().user(), self.server().password());
-        let change = format!(
-            "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {}, MASTER_USER = '{user}', \
-             MASTER_PASSWORD = '{password}', MASTER_SSL = 1, MASTER_SSL_CA = '{}', MASTER_USE_GTID = slave_pos",
-            self.server().port(),
-            self.ca_file().display(),
-        );
-        replica.run(&[&change, "START SLAVE"]).await;
+        replica.replicate(self).await;
         replica
+    }
+
+    async fn replicate(&self, source: &Database) {
+        let (port, user, password) =
+            (source.server().port(), source.server().user(), source.server().password());
+        let ca_file = source.ca_file();
+        let of = |name: &str| {
+            format!(
+                "{name}_HOST = '127.0.0.1', {name}_PORT = {port}, {name}_USER = '{user}', \
+                 {name}_PASSWORD = '{password}', {name}_SSL = 1, {name}_SSL_CA = '{}'",
+                ca_file.display()
+            )
+        };
+        match self.is_mariadb().await {
+            true => {
+                let change = format!("CHANGE MASTER TO {}, MASTER_USE_GTID = slave_pos", of("MASTER"));
+                self.run(&["SET GLOBAL gtid_slave_pos = @@gtid_current_pos", &change]).await;
+            }
+            false => {
+                let change =
+                    format!("CHANGE REPLICATION SOURCE TO {}, SOURCE_AUTO_POSITION = 1", of("SOURCE"));
+                self.run(&[&change]).await;
+            }
+        }
+        self.run(&["START REPLICA"]).await;
+    }
+
+    /// The groups of its binlog.
+    async fn groups(&self) -> String {
+        match self.is_mariadb().await {
+            true => self.ask("SELECT @@gtid_binlog_pos").await,
+            false => self.ask("SELECT REPLACE(@@GLOBAL.gtid_executed, '\n', '')").await,
+        }
     }
 
     /// Waits until this replica has all of the source.
     async fn catch_up(&self, source: &Database) {
-        let end = source.ask("SELECT @@gtid_binlog_pos").await;
-        let wait = format!("SELECT CAST(MASTER_GTID_WAIT('{end}', {}) AS CHAR)", PATIENCE.as_secs());
+        let end = source.groups().await;
+        let wait = if self.is_mariadb().await { "MASTER_GTID_WAIT" } else { "WAIT_FOR_EXECUTED_GTID_SET" };
+        let wait = format!("SELECT CAST({wait}('{end}', {}) AS CHAR)", PATIENCE.as_secs());
         assert_eq!(self.ask(&wait).await, "0", "the replica never had {end}");
     }
 
     async fn promote(&self) {
-        self.run(&["STOP SLAVE", "RESET SLAVE ALL"]).await;
+        self.run(&["STOP REPLICA", "RESET REPLICA ALL"]).await;
     }
 }
 
@@ -47,9 +111,7 @@ fn end_of(reading: &Reading) -> Entry {
     reading.entry_after(reading.batches.len() - 1)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_promoted_replica_is_read_on_without_loss_or_doubles() {
-    let old = Database::with_flags(&[]).with_tables().await;
+async fn a_promoted_replica_is_read_on_without_loss_or_doubles(old: Database) {
     let new = old.with_replica().await;
     let mut reading = old.read_latest().await;
     old.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)", "FLUSH BINARY LOGS"]).await;
@@ -69,7 +131,7 @@ async fn a_promoted_replica_is_read_on_without_loss_or_doubles() {
     new.promote().await;
     let mut quiet = new.read(at_end).await;
     quiet.until("the place on the quiet new server", |reading| reading.position().epoch() == 2).await;
-    assert_eq!((quiet.texts(), quiet.resume().gtid_set), (vec![], new.ask("SELECT @@gtid_binlog_pos").await));
+    assert_eq!((quiet.texts(), quiet.resume().gtid_set), (vec![], new.groups().await));
     new.run(&["INSERT INTO $0.t0 VALUES (4, '', NULL)"]).await;
     quiet.until_seen(1).await;
     assert_eq!(quiet.texts(), ["t0 + 4 NULL"]);
@@ -94,19 +156,7 @@ async fn a_promoted_replica_is_read_on_without_loss_or_doubles() {
 
     // The old server comes back as a replica and is promoted in turn: its third life is a third epoch.
     let set = end_of(&again);
-    old.run(&[
-        "SET GLOBAL gtid_slave_pos = @@gtid_current_pos",
-        &format!(
-            "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {}, MASTER_USER = '{}', MASTER_PASSWORD = '{}', \
-             MASTER_SSL = 1, MASTER_SSL_CA = '{}', MASTER_USE_GTID = slave_pos",
-            new.server().port(),
-            new.server().user(),
-            new.server().password(),
-            new.ca_file().display(),
-        ),
-        "START SLAVE",
-    ])
-    .await;
+    old.replicate(&new).await;
     old.catch_up(&new).await;
     old.promote().await;
     old.run(&["INSERT INTO $0.t0 VALUES (6, '', NULL)"]).await;
@@ -115,16 +165,14 @@ async fn a_promoted_replica_is_read_on_without_loss_or_doubles() {
     assert_eq!((third.texts(), third.seen[0].lsn.epoch()), (vec!["t0 + 6 NULL"], 3));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_lacks_what_was_read_stops_as_diverged() {
-    let old = Database::with_flags(&[]).with_tables().await;
+async fn a_replica_that_lacks_what_was_read_stops_as_diverged(old: Database) {
     let new = old.with_replica().await;
     let mut reading = old.read_latest().await;
     old.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
     reading.until_seen(1).await;
     reading.until_end(&old).await;
     new.catch_up(&old).await;
-    new.run(&["STOP SLAVE"]).await;
+    new.run(&["STOP REPLICA"]).await;
     let whole = end_of(&reading);
     let values: Vec<_> = (100..20_100).map(|id| format!("({id}, REPEAT('x', 40), NULL)")).collect();
     old.run(&[&format!("INSERT INTO $0.t0 VALUES {}", values.join(","))]).await;
@@ -150,10 +198,11 @@ async fn a_replica_that_lacks_what_was_read_stops_as_diverged() {
     };
     diverged(&part).await;
     let fault = diverged(&end_of(&reading)).await;
-    assert!(fault.to_string().contains("mariadb:1"), "{fault}");
+    let server = reading.stream.server();
+    assert!(fault.to_string().contains(&format!("{}:{}", server.flavor, server.id)), "{fault}");
     let mut holds = new.read(whole.clone()).await;
     // A transaction of its own in the place of the lost one.
-    new.run(&["RESET SLAVE ALL", "INSERT INTO $0.t0 VALUES (2, '', NULL)"]).await;
+    new.run(&["RESET REPLICA ALL", "INSERT INTO $0.t0 VALUES (2, '', NULL)"]).await;
     holds.until_seen(1).await;
     assert_eq!(holds.texts(), ["t0 + 2 NULL"]);
     let mut reading = new.read(part).await;
@@ -165,9 +214,7 @@ async fn a_replica_that_lacks_what_was_read_stops_as_diverged() {
     assert_eq!(fault.code(), Code::SourceDiverged, "{fault}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_that_was_read_in_part_comes_again_whole() {
-    let old = Database::with_flags(&[]).with_tables().await;
+async fn a_transaction_that_was_read_in_part_comes_again_whole(old: Database) {
     let new = old.with_replica().await;
     let mut reading = old.read_latest().await;
     let values: Vec<_> = (100..20_100).map(|id| format!("({id}, REPEAT('x', 40), NULL)")).collect();
@@ -188,6 +235,30 @@ async fn a_transaction_that_was_read_in_part_comes_again_whole() {
     part.until("the first row", |part| !part.seen.is_empty()).await;
     assert!(part.seen.len() < 50);
     assert_eq!(part.position().epoch(), 3, "its place is told before its first row");
+}
+
+/// A night that reads a replica waits for this.
+async fn a_replica_tells_how_far_it_is(old: Database) {
+    let new = old.with_replica().await;
+    new.catch_up(&old).await;
+    let (source, replica) = (old.source(), new.source());
+    assert!(replica.has_replicated(&source.replication_end().await.unwrap()).await.unwrap());
+    assert_eq!(source.pressure().await.unwrap().replica_lag, None, "it replicates nothing");
+    // MariaDB's capture account has no right to ask for it.
+    let lag = (!new.is_mariadb().await).then_some(Duration::ZERO);
+    anabranch_tests::until("the lag of a replica that has all", async || {
+        replica.pressure().await.unwrap().replica_lag == lag
+    })
+    .await;
+    new.run(&["STOP REPLICA"]).await;
+    old.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
+    let end = source.replication_end().await.unwrap();
+    assert!(!replica.has_replicated(&end).await.unwrap());
+    new.run(&["START REPLICA"]).await;
+    anabranch_tests::until("a replica that has all", async || replica.has_replicated(&end).await.unwrap())
+        .await;
+    let pressure = replica.pressure().await.unwrap();
+    assert!(pressure.running_threads > 0 && pressure.head > Lsn::ZERO);
 }
 
 /// A lane that is fed directly is a second replica of the server.

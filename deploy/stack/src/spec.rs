@@ -35,6 +35,19 @@ impl Options {
         }
     }
 
+    /// The standard servers, of MySQL where they are of MariaDB.
+    pub fn mysql() -> Self {
+        Self {
+            instance: None,
+            servers: vec![
+                ServerSpec::mysql_source("source-a"),
+                ServerSpec::mysql_source("source-b"),
+                ServerSpec::mysql_target("target"),
+                ServerSpec::nats("nats"),
+            ],
+        }
+    }
+
     /// One of everything but MySQL: the standard servers, a Redis and an OpenSearch node.
     pub fn everything() -> Self {
         Self::standard().with(ServerSpec::redis("redis")).with(ServerSpec::search("search"))

@@ -109,14 +109,24 @@ twins! {
 pub struct BirthdayServer(pub Place);
 pub struct MappingServer(pub Place);
 
+impl BirthdayServer {
+    pub async fn mysql() -> Option<Self> {
+        Some(Self::of(Place::mysql().await?).await)
+    }
+
+    async fn of(place: Place) -> Self {
+        let place = Place { lanes: LANES, ..place };
+        place.target("target-a").setup().await.unwrap();
+        Self(place)
+    }
+}
+
 impl Ground for BirthdayServer {
     type Store = MysqlLane;
     type Rows = MysqlRows;
 
     async fn start() -> Self {
-        let place = Place { lanes: LANES, ..Place::new().await };
-        place.target("target-a").setup().await.unwrap();
-        Self(place)
+        Self::of(Place::new().await).await
     }
 
     fn projection(&self) -> Projection {
@@ -179,7 +189,7 @@ impl Ground for DocumentsServer {
     }
 }
 
-on_twin_and_server!(BirthdayTwin, BirthdayServer:
+on_twin_and_both_servers!(BirthdayTwin, BirthdayServer:
     pages_of_any_size_and_range_hold_every_row_once,
     all_rows_of_a_source_row_are_found_by_its_key,
     what_stands_through_all_pages_is_visited_whatever_comes_and_goes,

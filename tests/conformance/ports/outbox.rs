@@ -53,6 +53,17 @@ pub struct Server {
 }
 
 impl Server {
+    pub async fn mysql() -> Option<Self> {
+        Some(Self::of(Place::mysql().await?).await)
+    }
+
+    async fn of(place: Place) -> Self {
+        let place = Place { mapping_tables: TABLES, is_cached: true, ..place };
+        place.target("target-a").setup().await.unwrap();
+        let outbox = place.target("target-a").outbox("serials").unwrap();
+        Self { place, outbox, positions: 0 }
+    }
+
     /// By a lane as a new process has it.
     async fn insert(&mut self, is_cached: bool, code: &StoredCode) {
         self.positions += 1;
@@ -67,10 +78,7 @@ impl Ground for Server {
     type Outbox = MysqlOutbox;
 
     async fn start() -> Self {
-        let place = Place { mapping_tables: TABLES, is_cached: true, ..Place::new().await };
-        place.target("target-a").setup().await.unwrap();
-        let outbox = place.target("target-a").outbox("serials").unwrap();
-        Self { place, outbox, positions: 0 }
+        Self::of(Place::new().await).await
     }
 
     fn outbox(&self) -> &MysqlOutbox {
@@ -86,7 +94,7 @@ impl Ground for Server {
     }
 }
 
-on_twin_and_server!(Twin, Server:
+on_twin_and_both_servers!(Twin, Server:
     what_was_touched_is_pending_in_order_until_it_is_said_to_be_drained,
     only_who_knows_the_record_has_a_say,
     a_flush_that_notes_nothing_takes_the_record_away,

@@ -109,13 +109,23 @@ impl Ground for Twin {
 
 pub struct Server(Place);
 
+impl Server {
+    pub async fn mysql() -> Option<Self> {
+        Some(Self::of(Place::mysql().await?).await)
+    }
+
+    async fn of(place: Place) -> Self {
+        let place = Place { lanes: 1, ..place };
+        place.target("target-a").setup().await.unwrap();
+        Self(place)
+    }
+}
+
 impl Ground for Server {
     type Store = MysqlLane;
 
     async fn start() -> Self {
-        let place = Place { lanes: 1, ..Place::new().await };
-        place.target("target-a").setup().await.unwrap();
-        Self(place)
+        Self::of(Place::new().await).await
     }
 
     async fn lane(&self) -> (MysqlLane, Progress) {
@@ -246,7 +256,7 @@ impl<S: LaneStore> Writer<S> {
 /// Every store, with the same tests.
 macro_rules! on_every_store {
     ($($test:ident),+ $(,)?) => {
-        on_twin_and_server!(Twin, Server: $($test),+);
+        on_twin_and_both_servers!(Twin, Server: $($test),+);
         on_twin!(documents_twin, DocumentsTwin: $($test),+);
         on_server!(search, Documents: $($test),+);
     };

@@ -33,6 +33,9 @@ pub struct Arguments {
     /// Leave OpenSearch out: it is the largest to fetch and the slowest to start
     #[arg(long)]
     pub without_search: bool,
+    /// Sources and target are MySQL and not MariaDB
+    #[arg(long)]
+    pub mysql: bool,
     /// Tables in each of the 5 inventory databases, and in their history
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub serial_tables: u32,

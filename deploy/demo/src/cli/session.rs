@@ -164,7 +164,7 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
 
 /// The servers that the run needs.
 fn servers(arguments: &Arguments) -> Options {
-    let mut options = Options::standard();
+    let mut options = if arguments.mysql { Options::mysql() } else { Options::standard() };
     if arguments.devices > 0 {
         options = options.with(ServerSpec::redis("redis"));
         if !arguments.without_search {
