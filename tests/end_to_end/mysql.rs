@@ -1,7 +1,7 @@
 //! The same on MySQL, as a source and as a target, where the machine can have it.
 
 use anabranch_stack::ServerSpec;
-use anabranch_tests::{Ground, Turn};
+use anabranch_tests::Ground;
 
 use crate::nights::repaired_beside_changes;
 use crate::refresh::refreshed_beside_changes;
@@ -15,18 +15,14 @@ static MYSQL: Ground = Ground::of(|| {
     ]
 });
 
-async fn turn() -> Option<Turn<'static>> {
-    MYSQL.turn_if_there().await.inspect_err(|missing| eprintln!("skipped: {missing}")).ok()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_of_mysql_come_by_a_refresh_and_rows_of_nobody_go_while_changes_go_on() {
-    let Some(turn) = turn().await else { return };
+    let Some(turn) = MYSQL.turn_if_there().await else { return };
     refreshed_beside_changes(turn).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_night_of_mysql_finds_what_is_wrong_beside_the_changes_and_repairs_it() {
-    let Some(turn) = turn().await else { return };
+    let Some(turn) = MYSQL.turn_if_there().await else { return };
     repaired_beside_changes(turn).await;
 }

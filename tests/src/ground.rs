@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anabranch_demo::{Endpoint, FORGET_BINLOG, RedisServer};
-use anabranch_stack::{DatabaseAccount, Kind, Options, ServerSpec, ServerStatus, Stack, StackError};
+use anabranch_stack::{DatabaseAccount, Kind, Options, ServerSpec, ServerStatus, Stack};
 use async_nats::jetstream;
 use futures::TryStreamExt;
 use tokio::sync::{Mutex, MutexGuard};
@@ -43,29 +43,27 @@ impl Ground {
 
     /// Waits for the turn and cleans the servers: no user tables, no derived tables, no binlog history.
     pub async fn turn(&self) -> Turn<'_> {
-        self.turn_if_there().await.expect("the servers start")
+        self.turn_if_there().await.expect("the machine has the servers")
     }
 
-    /// The same of servers that a machine may not have (MySQL): an error then, which says what to install.
-    pub async fn turn_if_there(&self) -> Result<Turn<'_>, StackError> {
+    /// The same of servers that a machine may not have (MySQL): `None` then.
+    pub async fn turn_if_there(&self) -> Option<Turn<'_>> {
         let turn = self.turn.lock().await;
         let specs = (self.specs)();
         let stack = match self.stack.get() {
             Some(stack) => stack,
-            None => blocking(|| {
+            None => {
                 let options = Options { instance: None, servers: specs.clone() };
-                match Stack::start(options) {
-                    Err(missing @ StackError::ProgramMissing { .. }) => Err(missing),
-                    stack => Ok(self.stack.get_or_init(|| stack.expect("the servers start"))),
-                }
-            })?,
+                let stack = blocking(|| Stack::start_if_there(options)).expect("the servers start")?;
+                self.stack.get_or_init(|| stack)
+            }
         };
         let number = self.turns.fetch_add(1, Ordering::Relaxed);
         let turn = Turn { stack, name: format!("turn-{number}"), specs, _turn: turn };
         if number > 0 {
             turn.clean().await;
         }
-        Ok(turn)
+        Some(turn)
     }
 }
 
