@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 use crate::clock::Clock;
@@ -51,15 +51,18 @@ impl Stack {
         Ok(stack)
     }
 
-    /// For tests with servers that not every machine can have (MySQL): `None` there, and why on stderr.
+    /// For tests with servers that not every machine can have (MySQL): `None` there, and why on stderr. What could not be
+    /// had once is not looked for again by this process, as that takes its time.
     pub fn start_if_there(options: Options) -> Result<Option<Self>> {
-        match Self::start(options) {
-            Err(missing @ StackError::ProgramMissing { .. }) => {
-                eprintln!("skipped: {missing}");
-                Ok(None)
+        static MISSING: OnceLock<String> = OnceLock::new();
+        if MISSING.get().is_none() {
+            match Self::start(options) {
+                Err(missing @ StackError::ProgramMissing { .. }) => _ = MISSING.set(missing.to_string()),
+                stack => return stack.map(Some),
             }
-            stack => stack.map(Some),
         }
+        eprintln!("skipped: {}", MISSING.get().map_or("", String::as_str));
+        Ok(None)
     }
 
     /// Starts a detached stack, or what does not run of one: it stays up until [`Stack::down`].

@@ -37,7 +37,16 @@ impl MySqlPrograms {
     }
 
     pub(super) fn unpack(folder: &Path) -> Result<()> {
-        apt::unpack_unstable(folder, "MySQL", &[PACKAGE], HELP)
+        apt::unpack_unstable(folder, "MySQL", &[PACKAGE], HELP).map_err(|failed| {
+            let reason = match failed {
+                StackError::ProgramFailed { program, output, .. } => format!("{program} failed:\n{output}"),
+                StackError::ProgramNotRun { program, source, .. } => {
+                    format!("{program} cannot be run: {source}")
+                }
+                other => return other,
+            };
+            missing(reason)
+        })
     }
 
     pub(super) fn in_prefix(root: PathBuf) -> Result<Self> {
@@ -57,9 +66,10 @@ fn loader(libraries: &str) -> Result<PathBuf> {
             return Ok(file);
         }
     }
-    Err(StackError::ProgramMissing {
-        what: "MySQL".to_owned(),
-        reason: format!("the unpacked packages hold no loader in {libraries}"),
-        help: HELP.to_owned(),
-    })
+    Err(missing(format!("the unpacked packages hold no loader in {libraries}")))
+}
+
+/// Not every machine can have it.
+fn missing(reason: String) -> StackError {
+    StackError::ProgramMissing { what: "MySQL".to_owned(), reason, help: HELP.to_owned() }
 }
