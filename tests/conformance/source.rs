@@ -1,4 +1,4 @@
-//! A MariaDB server to capture, and readings of its binlog whose changes are kept as short text.
+//! A MariaDB or MySQL server to capture, and readings of its binlog whose changes are kept as short text.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Entry, RowSource, SourceConnector};
 use anabranch_schemas::lsn::FIRST_EPOCH;
 use futures::future::join_all;
@@ -289,6 +289,15 @@ async fn mysql_rows_wait_for_a_commit_whose_acknowledgement_is_held() {
     let change = reading.seen[1].lsn;
     assert!(before < change && change <= source.head().await.unwrap(), "it is in the binlog");
 
+    // MySQL says an end of its binlog that is behind the transaction, and GTIDs that lack it: neither a reading that begins
+    // there may leave it out, nor one that goes on behind it be refused for good.
+    let mut latest = database.read_latest().await;
+    latest.until_seen(1).await;
+    assert_eq!(latest.texts(), ["t0 + 2 2000-01-02"]);
+    let behind = reading.entry_after(reading.batches.len() - 1);
+    let waits = Reading::open(&source, behind.clone()).await.err().expect("it is not executed yet");
+    assert_eq!(waits.class(), Class::Transient, "{waits}");
+
     // A page needs no mark.
     let table = table_of(&source, "t0").await;
     let mut page = Vec::new();
@@ -300,6 +309,7 @@ async fn mysql_rows_wait_for_a_commit_whose_acknowledgement_is_held() {
     database.run(&["SET GLOBAL rpl_semi_sync_source_enabled = OFF"]).await;
     tokio::time::timeout(PATIENCE, held).await.unwrap().unwrap();
     let chunk = chunk.await.unwrap();
+    database.read(behind).await;
     assert_eq!(texts(&table, &chunk), ["1 2000-01-01", "2 2000-01-02"]);
     assert!(change <= chunk.mark && chunk.mark <= chunk.high);
 }

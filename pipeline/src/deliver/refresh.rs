@@ -3,8 +3,9 @@
 //! A chunk is read at a mark. The lane goes on with its feed until it has passed the mark; meanwhile it notes which
 //! claims of the table changed, and then writes the others with the mark's version; in parts, where changes are not to
 //! wait for a whole chunk. Of a server that knows two marks only, with the snapshot between them, the lane notes what
-//! changed above the low one and passes the high one: what it did not note is the same at both. Behind the last chunk of a table comes its *sweep*: claims that are older than the first mark
-//! are nobody's any more. A lane that had no rows when it began has nothing to sweep.
+//! changed above the low one and passes the high one: what it did not note is the same at both. Behind the last chunk
+//! of a table comes its *sweep*: claims that are older than the first mark are nobody's any more. A lane that had no
+//! rows when it began has nothing to sweep.
 //!
 //! Of single keys the rows are read, and exactly what they claim stands afterwards: what else stood for them, in whatever
 //! version, was nobody's. A key that changed behind the mark is read again. A condition finds keys, a part at a time.

@@ -1,18 +1,13 @@
-//! Whether a place of MySQL's binlog is right behind a set of groups.
+//! Whether what stands at a place of MySQL's binlog speaks against a set of groups before it.
 //!
 //! MariaDB is asked for the GTIDs at a place. MySQL has no such question; that it has all the groups says little, as a
-//! server that was reset numbers its new ones as the old. So what stands at the place must continue the set: the next
-//! group, or the file behind.
+//! server that was reset numbers its new ones as the old. But there what begins at the place is hardly ever a group, or
+//! one that the set has. What only may be missing from the set is no proof: `gtid_purged` names groups that no file has.
 
 use anabranch_pipeline::error::{Code, Fault};
 
 use super::gtid::{Flavor, Gtids};
 use super::session::{Session, column_text};
-
-/// The first events of a file: its format, and the groups before it.
-const FIRST_EVENTS: &str = "LIMIT 2";
-/// While groups are committed, the end of the binlog may be another one at each look.
-const LOOKS: usize = 3;
 
 /// An event as the server lists it.
 struct Listed {
@@ -22,35 +17,31 @@ struct Listed {
 }
 
 impl Session {
-    /// MySQL; the file is among those that are kept. What another server wrote is followed only to the next group.
-    pub(super) async fn is_behind(
+    /// MySQL; of a file that is kept, and is that long.
+    pub(super) async fn may_be_behind(
         &mut self,
         gtids: &Gtids,
         file: &str,
         position: u64,
     ) -> Result<bool, Fault> {
-        for _ in 0..LOOKS {
-            let found = match self.events(file, &format!("FROM {position} LIMIT 1")).await {
-                Err(fault) if fault.code() == Code::BinlogEventCorrupt => return Ok(false),
-                found => found?,
-            };
-            match found.first() {
-                // None begins there, and it shows the next one.
-                Some(event) if event.position != position => return Ok(false),
-                Some(event) if event.kind.starts_with("Gtid") => {
-                    return self.is_next(gtids, &event.info).await;
-                }
-                Some(event) if !matches!(event.kind.as_str(), "Rotate" | "Stop") => return Ok(true),
-                _ => {}
+        let found = match self.events(file, &format!("FROM {position} LIMIT 1")).await {
+            // Also said of a file that was purged meanwhile.
+            Err(fault) if fault.code() == Code::BinlogEventCorrupt => {
+                let is_kept = self.binlogs().await?.iter().any(|(name, _)| name == file);
+                return if is_kept { Ok(false) } else { Err(self.purged_meanwhile(file)) };
             }
-            if let Some(next) = self.file_behind(file).await? {
-                return self.is_before(gtids, &next).await;
-            }
-            if !self.has_more_than(gtids).await? {
-                return Ok(true);
-            }
+            found => found?,
+        };
+        let Some(event) = found.first() else { return Ok(true) };
+        match event.kind.as_str() {
+            // None begins there, and it shows the next one.
+            _ if event.position != position => Ok(false),
+            kind if kind.starts_with("Gtid") => Ok(next(&event.info).is_some_and(|next| !gtids.hold(&next))),
+            "Rotate" | "Stop" => Ok(true),
+            "Format_desc" | "Previous_gtids" => self.may_be_before(gtids, file).await,
+            // The middle of a group.
+            _ => Ok(false),
         }
-        Ok(false)
     }
 
     async fn events(&mut self, file: &str, which: &str) -> Result<Vec<Listed>, Fault> {
@@ -66,32 +57,28 @@ impl Session {
             .collect())
     }
 
-    async fn file_behind(&mut self, file: &str) -> Result<Option<String>, Fault> {
-        let files = self.binlogs().await?.into_iter().map(|(name, _)| name);
-        Ok(files.skip_while(|name| name != file).nth(1))
-    }
-
-    /// Whether these are the groups before a file.
-    async fn is_before(&mut self, gtids: &Gtids, file: &str) -> Result<bool, Fault> {
-        let found = self.events(file, FIRST_EVENTS).await?;
+    /// Whether the last group that the server numbered itself is the same in this set and before a file.
+    async fn may_be_before(&mut self, gtids: &Gtids, file: &str) -> Result<bool, Fault> {
+        let server = self.identity().await?;
+        // Its format, and the groups before it.
+        let found = self.events(file, "LIMIT 2").await?;
         let before = found.iter().find(|event| event.kind == "Previous_gtids");
         let before = before.and_then(|event| Gtids::parse(Flavor::MySql, &event.info.replace('\n', "")));
-        Ok(before.is_some_and(|before| before.is(gtids)))
+        let last = |set: &Gtids| set.last_of(&server.id);
+        let before = before.as_ref().and_then(last);
+        Ok(before.is_none() || last(gtids).is_none_or(|last| Some(last) == before))
     }
 
-    /// Whether the group of `SET @@SESSION.GTID_NEXT= 'uuid:tag:7'` is none of these, and the one before it is, if the
-    /// server numbers it itself.
-    async fn is_next(&mut self, gtids: &Gtids, info: &str) -> Result<bool, Fault> {
-        let server = self.identity().await?;
-        let next = info.split('\'').nth(1).and_then(|gtid| gtid.rsplit_once(':'));
-        let Some((of, Ok(number))) = next.map(|(of, number)| (of, number.parse::<u64>())) else {
-            return Ok(false);
-        };
-        let holds = |number: u64| {
-            let group = Gtids::parse(Flavor::MySql, &format!("{of}:{number}"));
-            group.is_some_and(|group| gtids.hold(&group))
-        };
-        let is_own = of.split(':').next().is_some_and(|uuid| uuid.eq_ignore_ascii_case(&server.id));
-        Ok(!holds(number) && (!is_own || number == 1 || holds(number - 1)))
+    fn purged_meanwhile(&self, file: &str) -> Fault {
+        Fault::new(
+            Code::SourceUnreachable,
+            self.subject(),
+            format!("{file} was purged while it was looked at"),
+        )
     }
+}
+
+/// The group of `SET @@SESSION.GTID_NEXT= 'uuid:tag:7'`.
+fn next(info: &str) -> Option<Gtids> {
+    Gtids::parse(Flavor::MySql, info.split('\'').nth(1)?)
 }

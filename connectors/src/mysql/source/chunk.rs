@@ -1,9 +1,9 @@
 //! Rows of captured tables as they are at a known position: for refreshes and nights, not for capture.
 //!
-//! `mark.rs` says where in the binlog a snapshot stands. It lives for one chunk, so no long read view holds up the server's purge. Values are read as text in the
-//! column's own character set, which for all types that can be captured is what its row events hold. How a table is
-//! read (`plan.rs`) is kept as long as its definition stays, which each chunk's transaction asks for behind its rows:
-//! from the first row to COMMIT no statement can change it.
+//! `mark.rs` says where in the binlog a snapshot stands. It lives for one chunk, so no long read view holds up the
+//! server's purge. Values are read as text in the column's own character set, which for all types that can be captured
+//! is what its row events hold. How a table is read (`plan.rs`) is kept as long as its definition stays, which each
+//! chunk's transaction asks for behind its rows: from the first row to COMMIT no statement can change it.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, QueryResult, Row, TextProtocol};
 
-use self::mark::Dialect;
+use self::mark::{Dialect, Place};
 use self::plan::{Plan, show_definition, without_counter};
 use super::session::{Session, binlog_off};
 use super::{CapturedTable, MysqlSource};
@@ -186,22 +186,25 @@ impl MysqlSource {
         Ok((Chunk { mark, high, server, payload: encoder.finish(), rows, next: None }, taken))
     }
 
-    async fn read_at_a_mark(
+    async fn read_at_a_mark<S: Sink>(
         &self,
         wanted: &[(&TableIdentity<'static>, Wanted<'_>)],
         epoch: u16,
-        sink: &mut impl Sink,
+        sink: &mut S,
     ) -> Result<Taken, Fault> {
         let mut may_be_kept = true;
         loop {
             let mut connection = self.snapshots.connection().await?;
-            let kept = self.plans.dialect().filter(|_| may_be_kept);
-            let mut are_new = kept.is_none();
-            let dialect = match kept {
-                Some(dialect) => dialect,
-                None => self.dialect(&mut connection).await?,
+            let dialect = self.dialect(&mut connection).await?;
+            let low = match S::IS_MARKED {
+                // What is known of the server may be why it failed.
+                true => {
+                    let low = self.low_mark(&mut connection, dialect).await;
+                    low.inspect_err(|_| self.plans.forget_dialect())?
+                }
+                false => None,
             };
-            let mut parts = Vec::with_capacity(wanted.len());
+            let (mut parts, mut are_new) = (Vec::with_capacity(wanted.len()), true);
             for &(table, wanted) in wanted {
                 let kept =
                     wanted.plan_of(table).and_then(|read| self.plans.get(read)).filter(|_| may_be_kept);
@@ -212,14 +215,18 @@ impl MysqlSource {
                 };
                 parts.push(Part { table, wanted, plan });
             }
-            match self.read_as_planned(&mut connection, dialect, &parts, epoch, sink).await {
+            match self.read_as_planned(&mut connection, (dialect, low), &parts, epoch, sink).await {
                 Ok(taken) => {
-                    self.keep_plans(dialect, &parts);
+                    self.keep_plans(&parts);
                     return Ok(taken);
                 }
-                Err(fault) if are_new => return Err(fault),
+                Err(fault) if are_new => {
+                    self.plans.forget_dialect();
+                    return Err(fault);
+                }
                 // Whatever it was, a table may have changed since its plan was made, or another server have come.
                 Err(fault) => {
+                    self.plans.forget_dialect();
                     parts.iter().filter_map(Part::read).for_each(|read| self.plans.forget(read));
                     may_be_kept = false;
                     if !sink.begins_again() {
@@ -231,8 +238,7 @@ impl MysqlSource {
         }
     }
 
-    fn keep_plans(&self, dialect: Dialect, parts: &[Part<'_>]) {
-        self.plans.keep_dialect(dialect);
+    fn keep_plans(&self, parts: &[Part<'_>]) {
         for part in parts {
             if let Some(read) = part.read() {
                 self.plans.keep(read, &part.plan);
@@ -241,18 +247,14 @@ impl MysqlSource {
     }
 
     /// One transaction in one packet.
-    async fn read_as_planned<S: Sink>(
+    async fn read_as_planned(
         &self,
         connection: &mut Conn,
-        dialect: Dialect,
+        (dialect, low): (Dialect, Option<Place>),
         parts: &[Part<'_>],
         epoch: u16,
-        sink: &mut S,
+        sink: &mut impl Sink,
     ) -> Result<Taken, Fault> {
-        let low = match S::IS_MARKED {
-            true => self.low_mark(connection, dialect).await?,
-            false => None,
-        };
         let mut sql = format!(
             "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY; {}; {}; ",
             dialect.identity(),
@@ -273,7 +275,7 @@ impl MysqlSource {
         if Dialect::of(&version) != dialect {
             return Err(self.fault(Code::SourceUnreachable, format!("a server of version {version} came")));
         }
-        let at = |(file, position): (String, u64)| self.lsn(epoch, &file, position);
+        let at = |(file, position): Place| self.lsn(epoch, &file, position);
         let high = at(place.ok_or_else(|| binlog_off(&self.address.subject))?)?;
         let mark = low.map_or(Ok(high), at)?;
         let server = dialect.server(id);

@@ -170,6 +170,14 @@ impl Gtids {
         parts.filter_map(|part| Sid::from_str(&part).ok()).collect()
     }
 
+    /// MySQL: the last number that this server gave, without a tag.
+    pub fn last_of(&self, uuid: &str) -> Option<u64> {
+        let Self::MySql(sets) = self else { return None };
+        let mut of_servers = sets.get("")?.uuid_sets.iter();
+        let (_, set) = of_servers.find(|(known, _)| known.eq_ignore_ascii_case(uuid))?;
+        set.intervals.last().map(|interval| interval.end)
+    }
+
     /// MariaDB: the last sequence of each domain.
     pub fn domains(&self) -> impl Iterator<Item = (u32, u32, u64)> {
         let gtids = match self {
@@ -203,6 +211,28 @@ pub fn mariadb_state(text: &str) -> Vec<(u32, u32, u64)> {
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
     };
     text.split(',').filter_map(gtid).collect()
+}
+
+/// MySQL: transactions that are being committed, or have their GTID already and will be, see [`owned`].
+pub const OWNED: &str = "SELECT @@GLOBAL.gtid_owned";
+
+/// The GTIDs of `uuid:23#7:25#9uuid:tag:4#7`: transactions, each with the thread that has it. The server (9.7) puts nothing
+/// between the number of a thread and the next uuid; only uuids have hyphens, four of them, the first behind 8 digits.
+pub fn owned(list: &str) -> impl Iterator<Item = String> {
+    let hyphens = list.match_indices('-').map(|(at, _)| at).step_by(4);
+    let starts: Vec<usize> = hyphens.map(|at| at.saturating_sub(8)).chain([list.len()]).collect();
+    let servers: Vec<&str> = starts.windows(2).filter_map(|ends| list.get(ends[0]..ends[1])).collect();
+    servers.into_iter().flat_map(|server| {
+        let mut parts = server.split(':');
+        let mut of = parts.next().unwrap_or_default().to_owned();
+        parts.filter_map(move |part| match part.split_once('#') {
+            Some((number, _)) => Some(format!("{of}:{number}")),
+            None => {
+                of = format!("{of}:{part}");
+                None
+            }
+        })
+    })
 }
 
 fn mysql_part(tag: &str, set: &UuidSet) -> String {
@@ -377,6 +407,22 @@ mod tests {
     fn mysql(number: u64, tag: &str) -> Gtid {
         let uuid = Uuid::parse(UUID.to_owned()).unwrap().data;
         Gtid::MySql { uuid, tag: tag.to_owned(), number }
+    }
+
+    #[test]
+    fn transactions_with_an_owner_are_listed() {
+        assert_eq!(owned("").count(), 0);
+        let [one, two] = [3, 4].map(|first| format!("{first}e11fa47-71ca-11e1-9e33-c80aa9429562"));
+        // As MySQL 9.7.4 said it.
+        let list = format!("{one}:25#17:23#16{one}:tag:5#19:4#18{two}:tag:4#20");
+        let expected = [
+            format!("{one}:25"),
+            format!("{one}:23"),
+            format!("{one}:tag:5"),
+            format!("{one}:tag:4"),
+            format!("{two}:tag:4"),
+        ];
+        assert_eq!(owned(&list).collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -92,17 +92,20 @@ impl MysqlSource {
         }
         // In front of the question: what is written in between then lies behind the place.
         let end = session.end().await?;
-        let resume = if session.has_more_than(&gtids).await? {
-            let mut reading = self.open(Entry::Gtid(set), &Timeline::default(), SEAT).await?;
-            first_group(&mut reading).await.unwrap_or_else(|| {
-                let found = format!("no transaction within {} s", FIRST_GROUP_TIMEOUT.as_secs());
-                Err(self
-                    .fault(Code::SourceStalled, found)
-                    .needs("the first one behind the GTID set")
-                    .remedy("try again, or say the place as a time"))
-            })?
-        } else {
-            ResumePoint { file: end.file, position: end.position, gtid_set: end.gtid_set }
+        let resume = match end {
+            Some(end) if !session.has_more_than(&gtids).await? => {
+                ResumePoint { file: end.file, position: end.position, gtid_set: end.gtid_set }
+            }
+            _ => {
+                let mut reading = self.open(Entry::Gtid(set), &Timeline::default(), SEAT).await?;
+                first_group(&mut reading).await.unwrap_or_else(|| {
+                    let found = format!("no transaction within {} s", FIRST_GROUP_TIMEOUT.as_secs());
+                    Err(self
+                        .fault(Code::SourceStalled, found)
+                        .needs("the first one behind the GTID set")
+                        .remedy("try again, or say the place as a time"))
+                })?
+            }
         };
         let position = self.lsn(epoch, &resume.file, resume.position)?;
         Ok((resume, position))

@@ -139,14 +139,6 @@ impl MysqlSource {
         entry: Entry,
         epoch: u16,
     ) -> Result<(Start, Beginning), Fault> {
-        let fresh = |position, gtids| Beginning {
-            position,
-            gtids,
-            sent: Lsn::ZERO,
-            is_by_gtid: false,
-            entered_at: None,
-            follows: None,
-        };
         match entry {
             Entry::Earliest => {
                 let file = self.oldest(session).await?;
@@ -154,24 +146,32 @@ impl MysqlSource {
                 Ok((Start::Position { file, position: FILE_START }, fresh(position, None)))
             }
             Entry::Latest => {
-                let end = session.end().await?;
+                let Some(end) = session.end().await? else {
+                    let executed = session.text("SELECT @@GLOBAL.gtid_executed").await?.replace('\n', "");
+                    return self.behind_set(session, &executed, epoch).await;
+                };
                 let gtids = self.gtids(session, &end.gtid_set)?;
                 let position = self.position(epoch, &end.file, end.position)?;
                 Ok((Start::Position { file: end.file, position: end.position }, fresh(position, Some(gtids))))
             }
-            Entry::Gtid(text) => {
-                let gtids = self.gtids(session, &text)?;
-                let file = self.oldest(session).await?;
-                let beginning = Beginning {
-                    is_by_gtid: true,
-                    ..fresh(self.position(epoch, &file, FILE_START)?, Some(self.gtids(session, &text)?))
-                };
-                Ok((Start::Gtids(gtids), beginning))
-            }
+            Entry::Gtid(text) => self.behind_set(session, &text, epoch).await,
             Entry::Resume { resume, position, server } => {
                 self.resume(session, resume, position, &server, epoch).await
             }
         }
+    }
+
+    /// Behind a set of groups, wherever that is.
+    async fn behind_set(
+        &self,
+        session: &mut Session,
+        text: &str,
+        epoch: u16,
+    ) -> Result<(Start, Beginning), Fault> {
+        let file = self.oldest(session).await?;
+        let position = self.position(epoch, &file, FILE_START)?;
+        let beginning = Beginning { is_by_gtid: true, ..fresh(position, Some(self.gtids(session, text)?)) };
+        Ok((Start::Gtids(self.gtids(session, text)?), beginning))
     }
 
     async fn oldest(&self, session: &mut Session) -> Result<String, Fault> {
@@ -200,6 +200,11 @@ impl MysqlSource {
         }
         Ok(tables)
     }
+}
+
+/// A reading that goes on from none.
+fn fresh(position: Position, gtids: Option<Gtids>) -> Beginning {
+    Beginning { position, gtids, sent: Lsn::ZERO, is_by_gtid: false, entered_at: None, follows: None }
 }
 
 impl SourceConnector for MysqlSource {

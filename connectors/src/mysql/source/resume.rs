@@ -76,7 +76,7 @@ impl MysqlSource {
             Flavor::MySql if is_file_start => session.has_groups(&gtids).await?,
             Flavor::MySql => {
                 session.has_groups(&gtids).await?
-                    && session.is_behind(&gtids, &resume.file, resume.position).await?
+                    && session.may_be_behind(&gtids, &resume.file, resume.position).await?
             }
         };
         if !is_ours {
@@ -183,7 +183,7 @@ impl MysqlSource {
         sent: Lsn,
         epoch: u16,
     ) -> Result<Option<(Start, Beginning)>, Fault> {
-        let end = session.end().await?;
+        let Some(end) = session.end().await? else { return Ok(None) };
         let there = self.gtids(session, &end.gtid_set)?;
         // MariaDB takes 4 bytes for a position.
         let is_far = session.version.flavor == Flavor::MariaDb && end.position > u64::from(u32::MAX);

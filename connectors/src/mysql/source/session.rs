@@ -9,7 +9,7 @@ use anabranch_schemas::envelope::ServerIdentity;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{Connection as _, Row as _};
 
-use super::gtid::{Flavor, Gtids, mariadb_state};
+use super::gtid::{Flavor, Gtids, OWNED, mariadb_state, owned};
 use super::position::FILE_START;
 use crate::mysql::connection::sqlx_options;
 use crate::mysql::error::{Side, from_sqlx};
@@ -17,6 +17,10 @@ use crate::mysql::error::{Side, from_sqlx};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Asking where the binlog ends must be quick: a server that hangs is unreachable.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often MySQL is looked at to find a moment in which it commits nothing.
+const QUIET_LOOKS: u32 = 10;
+const QUIET_PAUSE: Duration = Duration::from_millis(10);
 
 /// How to reach a source, and its name in messages.
 #[derive(Debug, Clone)]
@@ -155,8 +159,25 @@ impl Session {
             .collect())
     }
 
-    /// The present end of the binlog; always the end of a group.
-    pub async fn end(&mut self) -> Result<End, Fault> {
+    /// The present end of the binlog, always the end of a group, and what is before it. `None` where MySQL commits meanwhile:
+    /// it says both one after the other, and a group that is being committed is before the end and not in the set yet.
+    pub async fn end(&mut self) -> Result<Option<End>, Fault> {
+        if self.version.flavor == Flavor::MariaDb {
+            return self.end_as_told().await.map(Some);
+        }
+        for _ in 0..QUIET_LOOKS {
+            let before = self.end_as_told().await?;
+            let is_quiet = self.text(OWNED).await?.is_empty();
+            let end = self.end_as_told().await?;
+            if is_quiet && (&before.file, before.position) == (&end.file, end.position) {
+                return Ok(Some(end));
+            }
+            tokio::time::sleep(QUIET_PAUSE).await;
+        }
+        Ok(None)
+    }
+
+    async fn end_as_told(&mut self) -> Result<End, Fault> {
         let rows = self.rows(self.version.show_end().to_owned()).await?;
         let Some(row) = rows.first() else {
             return Err(binlog_off(&self.subject));
@@ -201,8 +222,21 @@ impl Session {
                 }))
             }
             Flavor::MySql => {
-                let subset = format!("SELECT GTID_SUBSET('{gtids}', @@GLOBAL.gtid_executed)");
-                Ok(self.text(&subset).await? != "0")
+                // What replicas are sent may wait for an acknowledgement, and is executed behind it only.
+                let committing = self.text(OWNED).await?;
+                let missing = format!("SELECT GTID_SUBTRACT('{gtids}', @@GLOBAL.gtid_executed)");
+                let missing = Gtids::parse(Flavor::MySql, &self.text(&missing).await?.replace('\n', ""));
+                let missing = missing.unwrap_or(Gtids::empty(Flavor::MySql));
+                let waits = owned(&committing)
+                    .find(|gtid| Gtids::parse(Flavor::MySql, gtid).is_some_and(|gtid| missing.hold(&gtid)));
+                match waits {
+                    None => Ok(missing.is(&Gtids::empty(Flavor::MySql))),
+                    Some(gtid) => {
+                        let found = format!("transaction {gtid} was read, and is being committed");
+                        Err(Fault::new(Code::SourceUnreachable, self.subject.as_str(), found)
+                            .needs("its end: it waits for a replica's acknowledgement"))
+                    }
+                }
             }
         }
     }

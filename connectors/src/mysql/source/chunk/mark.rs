@@ -24,7 +24,7 @@ use mysql_async::{Conn, QueryResult, Row, TextProtocol};
 use tokio::time::Instant;
 
 use super::{MysqlSource, TIMEOUT};
-use crate::mysql::source::gtid::Flavor;
+use crate::mysql::source::gtid::{Flavor, OWNED, owned};
 use crate::mysql::source::session::{Version, binlog_off};
 
 /// Transactions that are being committed are asked for again after this, and twice as long each time up to the longest.
@@ -96,11 +96,16 @@ fn end(row: &Row) -> Option<Place> {
 }
 
 impl MysqlSource {
-    /// How the server at the other end is asked.
+    /// How the server at the other end is asked, until something fails.
     pub(super) async fn dialect(&self, connection: &mut Conn) -> Result<Dialect, Fault> {
+        if let Some(kept) = self.plans.dialect() {
+            return Ok(kept);
+        }
         let ask = connection.query_first::<String, _>("SELECT @@version");
         let version = self.snapshots.within(TIMEOUT, ask).await?;
-        Ok(Dialect::of(&version.unwrap_or_default()))
+        let dialect = Dialect::of(&version.unwrap_or_default());
+        self.plans.set_dialect(Some(dialect));
+        Ok(dialect)
     }
 
     /// A place up to which every snapshot sees all that begins from now on; `None` when a snapshot says its own.
@@ -112,7 +117,6 @@ impl MysqlSource {
         if dialect.flavor == Flavor::MariaDb {
             return Ok(None);
         }
-        const OWNED: &str = "SELECT @@GLOBAL.gtid_owned";
         let ask = async {
             let mut results = connection.query_iter(format!("{}; {OWNED}", dialect.show_end)).await?;
             let low = results.collect::<Row>().await?;
@@ -126,9 +130,10 @@ impl MysqlSource {
         let mut committing: BTreeSet<String> = found.iter().flat_map(|list| owned(list)).collect();
         while let Some(gtid) = committing.first() {
             if began.elapsed() > COMMIT_MAX {
-                let found = format!("transaction {gtid} is being committed since {} s", COMMIT_MAX.as_secs());
+                let found = format!("transaction {gtid} has been under way for {} s", COMMIT_MAX.as_secs());
                 return Err(self.fault(Code::SourceUnreachable, found).needs(
-                    "its end; it waits for a replica's acknowledgement, or is a long one that this replica applies",
+                    "its end: it waits for a replica's acknowledgement, is a long one that this replica applies, or a session \
+                     has named it (gtid_next) and left it",
                 ));
             }
             tokio::time::sleep(pause).await;
@@ -139,45 +144,5 @@ impl MysqlSource {
             committing.retain(|gtid| still.contains(gtid));
         }
         Ok(Some(low))
-    }
-}
-
-/// The GTIDs of `uuid:23#7:25#9uuid:tag:4#7`: transactions, each with the thread that has it. The server (9.7) puts nothing
-/// between the number of a thread and the next uuid; only uuids have hyphens, four of them, the first behind 8 digits.
-fn owned(list: &str) -> impl Iterator<Item = String> {
-    let hyphens = list.match_indices('-').map(|(at, _)| at).step_by(4);
-    let starts: Vec<usize> = hyphens.map(|at| at.saturating_sub(8)).chain([list.len()]).collect();
-    let servers: Vec<&str> = starts.windows(2).filter_map(|ends| list.get(ends[0]..ends[1])).collect();
-    servers.into_iter().flat_map(|server| {
-        let mut parts = server.split(':');
-        let mut of = parts.next().unwrap_or_default().to_owned();
-        parts.filter_map(move |part| match part.split_once('#') {
-            Some((number, _)) => Some(format!("{of}:{number}")),
-            None => {
-                of = format!("{of}:{part}");
-                None
-            }
-        })
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn transactions_with_an_owner_are_listed() {
-        assert_eq!(owned("").count(), 0);
-        let [one, two] = [3, 4].map(|first| format!("{first}e11fa47-71ca-11e1-9e33-c80aa9429562"));
-        // As MySQL 9.7.4 said it.
-        let list = format!("{one}:25#17:23#16{one}:tag:5#19:4#18{two}:tag:4#20");
-        let expected = [
-            format!("{one}:25"),
-            format!("{one}:23"),
-            format!("{one}:tag:5"),
-            format!("{one}:tag:4"),
-            format!("{two}:tag:4"),
-        ];
-        assert_eq!(owned(&list).collect::<Vec<_>>(), expected);
     }
 }

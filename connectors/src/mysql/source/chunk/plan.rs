@@ -19,11 +19,11 @@ use crate::mysql::source::session::literal;
 
 /// Tables whose plans are kept; with more, all are forgotten.
 const PLANS_MAX: usize = 20_000;
-/// How tables are read, as long as their definitions stay: by shard, for chunks and for keys.
+/// How the server is asked, as long as nothing fails, and how its tables are read, as long as their definitions stay: by
+/// shard, for chunks and for keys.
 #[derive(Default)]
 pub(in super::super) struct Plans {
     plans: Mutex<HashMap<Read, Arc<Plan>>>,
-    /// Of the server, as it was when rows were read last.
     dialect: Mutex<Option<Dialect>>,
 }
 
@@ -51,8 +51,12 @@ impl Plans {
         *self.dialect.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn keep_dialect(&self, dialect: Dialect) {
-        *self.dialect.lock().unwrap_or_else(PoisonError::into_inner) = Some(dialect);
+    pub(super) fn set_dialect(&self, dialect: Option<Dialect>) {
+        *self.dialect.lock().unwrap_or_else(PoisonError::into_inner) = dialect;
+    }
+
+    pub(super) fn forget_dialect(&self) {
+        self.set_dialect(None);
     }
 
     fn plans(&self) -> std::sync::MutexGuard<'_, HashMap<Read, Arc<Plan>>> {
