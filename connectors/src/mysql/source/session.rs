@@ -225,18 +225,19 @@ impl Session {
                 // What replicas are sent may wait for an acknowledgement, and is executed behind it only.
                 let committing = self.text(OWNED).await?;
                 let missing = format!("SELECT GTID_SUBTRACT('{gtids}', @@GLOBAL.gtid_executed)");
-                let missing = Gtids::parse(Flavor::MySql, &self.text(&missing).await?.replace('\n', ""));
-                let missing = missing.unwrap_or(Gtids::empty(Flavor::MySql));
-                let waits = owned(&committing)
-                    .find(|gtid| Gtids::parse(Flavor::MySql, gtid).is_some_and(|gtid| missing.hold(&gtid)));
-                match waits {
-                    None => Ok(missing.is(&Gtids::empty(Flavor::MySql))),
-                    Some(gtid) => {
-                        let found = format!("transaction {gtid} was read, and is being committed");
-                        Err(Fault::new(Code::SourceUnreachable, self.subject.as_str(), found)
-                            .needs("its end: it waits for a replica's acknowledgement"))
-                    }
+                let missing = self.text(&missing).await?.replace('\n', "");
+                if missing.is_empty() {
+                    return Ok(true);
                 }
+                let is_missing = |gtid: &String| {
+                    let missing = Gtids::parse(Flavor::MySql, &missing);
+                    let gtid = Gtids::parse(Flavor::MySql, gtid);
+                    missing.zip(gtid).is_some_and(|(missing, gtid)| missing.hold(&gtid))
+                };
+                let Some(gtid) = owned(&committing).find(is_missing) else { return Ok(false) };
+                let found = format!("transaction {gtid} was read, and is being committed");
+                Err(Fault::new(Code::SourceUnreachable, self.subject.as_str(), found)
+                    .needs("its end: it waits for a replica's acknowledgement"))
             }
         }
     }
