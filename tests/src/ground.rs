@@ -71,7 +71,7 @@ impl Turn<'_> {
     /// Names of servers with this account.
     pub fn servers(&self, account: DatabaseAccount) -> Vec<String> {
         let is_wanted = |spec: &&ServerSpec| match &spec.kind {
-            Kind::MariaDb(server) | Kind::MySql(server) => server.account == account,
+            Kind::MariaDb(_, server) | Kind::MySql(server) => server.account == account,
             Kind::Nats(_) | Kind::Redis(_) | Kind::Search(_) => false,
         };
         self.specs.iter().filter(is_wanted).map(|spec| spec.name.clone()).collect()
@@ -101,7 +101,7 @@ impl Turn<'_> {
             match spec.kind {
                 Kind::Redis(_) => self.clean_redis(&spec.name).await,
                 Kind::Search(_) => Search::of(self.stack).clear().await,
-                Kind::MariaDb(_) | Kind::MySql(_) | Kind::Nats(_) => {}
+                Kind::MariaDb(..) | Kind::MySql(_) | Kind::Nats(_) => {}
             }
         }
         let jetstream = self.jetstream().await;

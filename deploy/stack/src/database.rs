@@ -51,7 +51,9 @@ pub(crate) fn prepare(
     administrator: &[String],
     grants: &Grants,
 ) -> Result<()> {
-    remove_folder(&place.folder.join("db"))?;
+    let data = place.folder.join("db");
+    remove_folder(&data)?;
+    make_folder(&data)?;
     make_folder(&place.folder.join("tmp"))?;
     run_to_end(install, &place.guard, &place.output(), INSTALL_TIMEOUT)?;
     let mut lines = vec!["SET SESSION sql_log_bin = 0;".to_owned()];
@@ -80,8 +82,9 @@ fn statements(sql: &str) -> Vec<String> {
         .collect()
 }
 
-/// Arguments that installing and starting share, with the root of unpacked packages; `--no-defaults` must be the first.
-pub(crate) fn base_arguments(place: &Place, prefix: Option<&Path>) -> Vec<String> {
+/// Arguments that installing and starting share, with the root of unpacked packages and the folder below its `usr/share`
+/// that holds messages and character sets; `--no-defaults` must be the first.
+pub(crate) fn base_arguments(place: &Place, prefix: Option<&Path>, shared: &str) -> Vec<String> {
     let mut arguments = vec!["--no-defaults".to_owned(), format!("--datadir={}/db", place.folder.display())];
     // The servers refuse to run as root unless told so. Our folders belong to who runs us.
     if fs::metadata(&place.folder).is_ok_and(|folder| folder.uid() == 0) {
@@ -91,7 +94,8 @@ pub(crate) fn base_arguments(place: &Place, prefix: Option<&Path>) -> Vec<String
         let prefix = prefix.display();
         arguments.extend([
             format!("--basedir={prefix}/usr"),
-            format!("--lc-messages-dir={prefix}/usr/share/mysql"),
+            format!("--lc-messages-dir={prefix}/usr/share/{shared}"),
+            format!("--character-sets-dir={prefix}/usr/share/{shared}/charsets"),
             format!("--plugin-dir={prefix}/usr/lib/mysql/plugin"),
         ]);
     }

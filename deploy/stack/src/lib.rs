@@ -44,7 +44,7 @@ pub use layout::Layout;
 pub use programs::PROGRAMS_VARIABLE;
 pub use server::{Server, ServerStatus};
 pub use spec::{
-    Database, DatabaseAccount, Kind, Nats, NatsVersion, Options, Passwords, Redis, RedisRole, Search,
-    ServerSpec,
+    Database, DatabaseAccount, Kind, MariaDbVersion, Nats, NatsVersion, Options, Passwords, Redis, RedisRole,
+    Search, ServerSpec,
 };
 pub use stack::{KEEP_VARIABLE, Stack, instance_names};

@@ -28,7 +28,7 @@ enum Command {
     /// Start servers; what runs already stays as it is
     Up {
         /// source-a, source-b, target (MariaDB), nats, redis, search (OpenSearch), which are all without names;
-        /// mysql-source, mysql-target
+        /// mariadb-11-source, mariadb-11-target, mysql-source, mysql-target
         servers: Vec<String>,
     },
     /// Stop all servers and remove their data
@@ -98,14 +98,19 @@ fn run(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The servers of these names; when there are none, all but MySQL, which is large to install.
+/// The servers of these names; when there are none, all but those that not every machine can have.
 fn chosen(instance: &str, names: &[String]) -> Result<Vec<ServerSpec>> {
     let unnamed = Options::everything();
     if names.is_empty() {
         return Ok(unnamed.servers);
     }
-    let mysql = [ServerSpec::mysql_source("mysql-source"), ServerSpec::mysql_target("mysql-target")];
-    let mut all = mysql.into_iter().fold(unnamed, Options::with).servers;
+    let further = [
+        ServerSpec::mariadb_11_source("mariadb-11-source"),
+        ServerSpec::mariadb_11_target("mariadb-11-target"),
+        ServerSpec::mysql_source("mysql-source"),
+        ServerSpec::mysql_target("mysql-target"),
+    ];
+    let mut all = further.into_iter().fold(unnamed, Options::with).servers;
     let known: Vec<String> = all.iter().map(|server| server.name.clone()).collect();
     if let Some(name) = names.iter().find(|name| !known.contains(name)) {
         let (instance, name) = (instance.to_owned(), name.clone());

@@ -1,11 +1,15 @@
 //! MariaDB servers: data folder, flags, administrator. `database.rs` has what they share with MySQL.
 
+use std::fs;
+use std::path::Path;
+
 use crate::database::{self, Grants};
-use crate::error::Result;
+use crate::error::{FileContext, Result};
+use crate::layout::write_private;
 use crate::place::Place;
 use crate::process::Launch;
-use crate::programs::MariaDbPrograms;
-use crate::spec::Database;
+use crate::programs::{MariaDbInstaller, MariaDbPrograms};
+use crate::spec::{Database, MariaDbVersion};
 
 pub(crate) const GRANTS: Grants = Grants {
     source: include_str!("../../grants/mariadb-source.sql"),
@@ -16,18 +20,62 @@ pub(crate) const GRANTS: Grants = Grants {
 /// a busy target stood still for seconds until its pages, of as many tables as rows, were written out.
 const FIRST_REDO_LOG: &str = "--innodb-log-file-size=48M";
 
-pub(crate) fn prepare(place: &Place, settings: &Database) -> Result<()> {
-    let programs = place.programs.mariadb()?;
-    let mut arguments = database::base_arguments(place, programs.prefix.as_deref());
-    arguments.extend([
-        "--auth-root-authentication-method=normal".to_owned(),
-        "--skip-test-db".to_owned(),
-        "--skip-name-resolve".to_owned(),
-        FIRST_REDO_LOG.to_owned(),
-    ]);
+/// Statements that make the system tables, in their order. `mariadb-install-db` hands the server the same.
+const SYSTEM_TABLES: [&str; 3] =
+    ["mariadb_system_tables.sql", "mariadb_performance_tables.sql", "mariadb_system_tables_data.sql"];
+
+/// Runs a command with a file as its input, which a [`Launch`] has not.
+const WITH_INPUT: &str = r#"input=$1; shift; exec "$@" <"$input""#;
+
+pub(crate) fn prepare(place: &Place, version: MariaDbVersion, settings: &Database) -> Result<()> {
+    let programs = place.programs.mariadb(version)?;
     let environment = environment(place, &programs);
-    let install = Launch { program: programs.install_db, arguments, environment };
+    let base = base_arguments(place, version, &programs);
+    let install = match &programs.installer {
+        MariaDbInstaller::Script(script) => {
+            let further = [
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+                "--skip-name-resolve",
+                FIRST_REDO_LOG,
+            ];
+            let arguments = base.into_iter().chain(further.map(str::to_owned)).collect();
+            Launch { program: script.clone(), arguments, environment }
+        }
+        MariaDbInstaller::Bootstrap(statements) => {
+            let input = place.folder.join("bootstrap.sql");
+            write_private(&input, &bootstrap(statements)?)?;
+            let shell = ["-c", WITH_INPUT, "stack-bootstrap"].map(str::to_owned);
+            let server = [input.display().to_string(), programs.server.program.display().to_string()];
+            let further = ["--bootstrap", "--skip-grant-tables", "--skip-name-resolve", FIRST_REDO_LOG];
+            let mut arguments: Vec<String> = shell.into_iter().chain(server).collect();
+            arguments.extend(programs.server.loader_arguments.clone());
+            arguments.extend(base.into_iter().chain(further.map(str::to_owned)));
+            arguments.push(format!("--tmpdir={}/tmp", place.folder.display()));
+            Launch { program: "sh".into(), arguments, environment }
+        }
+    };
     database::prepare(place, settings.account, &install, &administrator(place), &GRANTS)
+}
+
+/// What a bootstrapping server reads: one statement a line.
+fn bootstrap(statements: &Path) -> Result<String> {
+    let mut text =
+        "CREATE DATABASE IF NOT EXISTS mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n".to_owned();
+    for name in SYSTEM_TABLES {
+        let file = statements.join(name);
+        text.push_str(&fs::read_to_string(&file).file("read", &file)?);
+    }
+    Ok(text)
+}
+
+/// Arguments that installing and starting share. Debian moved the shared files after 10.11.
+fn base_arguments(place: &Place, version: MariaDbVersion, programs: &MariaDbPrograms) -> Vec<String> {
+    let shared = match version {
+        MariaDbVersion::Common => "mysql",
+        MariaDbVersion::Eleven => "mariadb",
+    };
+    database::base_arguments(place, programs.server.prefix.as_deref(), shared)
 }
 
 fn administrator(place: &Place) -> [String; 4] {
@@ -41,9 +89,16 @@ fn administrator(place: &Place) -> [String; 4] {
     ]
 }
 
-pub(crate) fn launch(place: &Place, settings: &Database, flags: Vec<String>) -> Result<Launch> {
-    let programs = place.programs.mariadb()?;
-    let mut arguments = database::base_arguments(place, programs.prefix.as_deref());
+pub(crate) fn launch(
+    place: &Place,
+    version: MariaDbVersion,
+    settings: &Database,
+    flags: Vec<String>,
+) -> Result<Launch> {
+    let programs = place.programs.mariadb(version)?;
+    let environment = environment(place, &programs);
+    let mut arguments = programs.server.loader_arguments.clone();
+    arguments.extend(base_arguments(place, version, &programs));
     arguments.extend(database::settings(place, settings));
     arguments.extend([
         format!("--innodb-log-file-size={}M", settings.buffer_pool_mib),
@@ -53,8 +108,7 @@ pub(crate) fn launch(place: &Place, settings: &Database, flags: Vec<String>) -> 
         "--binlog-format=ROW".to_owned(),
     ]);
     arguments.extend(flags);
-    let environment = environment(place, &programs);
-    Ok(Launch { program: programs.server, arguments, environment })
+    Ok(Launch { program: programs.server.program, arguments, environment })
 }
 
 /// Servers must not share a temporary folder: a starting mariadbd removes the `#sql` files of the others there.

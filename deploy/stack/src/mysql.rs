@@ -4,7 +4,7 @@ use crate::database::{self, Grants};
 use crate::error::Result;
 use crate::place::Place;
 use crate::process::Launch;
-use crate::programs::MySqlPrograms;
+use crate::programs::LoadedProgram;
 use crate::spec::Database;
 
 pub(crate) const GRANTS: Grants = Grants {
@@ -51,12 +51,9 @@ pub(crate) fn launch(place: &Place, settings: &Database, flags: Vec<String>) -> 
 }
 
 /// Arguments that installing and starting share, the loader's first.
-fn base_arguments(place: &Place, settings: &Database, programs: &MySqlPrograms) -> Vec<String> {
-    let mut arguments = programs.arguments.clone();
-    arguments.extend(database::base_arguments(place, programs.prefix.as_deref()));
-    if let Some(prefix) = &programs.prefix {
-        arguments.push(format!("--character-sets-dir={}/usr/share/mysql/charsets", prefix.display()));
-    }
+fn base_arguments(place: &Place, settings: &Database, programs: &LoadedProgram) -> Vec<String> {
+    let mut arguments = programs.loader_arguments.clone();
+    arguments.extend(database::base_arguments(place, programs.prefix.as_deref(), "mysql"));
     arguments.extend([
         // The folder that Debian's packages compile in is not there, which ends the start.
         "--secure-file-priv=NULL".to_owned(),

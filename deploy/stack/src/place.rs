@@ -57,7 +57,7 @@ impl Place {
     /// Makes the data of a server that was never ready; removes the rest of a failed attempt first.
     pub(crate) fn prepare(&self) -> Result<()> {
         match &self.record.spec.kind {
-            Kind::MariaDb(settings) => mariadb::prepare(self, settings),
+            Kind::MariaDb(version, settings) => mariadb::prepare(self, *version, settings),
             Kind::MySql(settings) => mysql::prepare(self, settings),
             Kind::Nats(_) => nats::prepare(self),
             Kind::Redis(_) => redis::prepare(self),
@@ -69,7 +69,7 @@ impl Place {
     pub(crate) fn launch(&self, extra_flags: &[String]) -> Result<Launch> {
         let flags: Vec<String> = self.record.spec.flags.iter().chain(extra_flags).cloned().collect();
         let mut launch = match &self.record.spec.kind {
-            Kind::MariaDb(settings) => mariadb::launch(self, settings, flags),
+            Kind::MariaDb(version, settings) => mariadb::launch(self, *version, settings, flags),
             Kind::MySql(settings) => mysql::launch(self, settings, flags),
             Kind::Nats(settings) => nats::launch(self, settings, flags),
             Kind::Redis(settings) => redis::launch(self, settings, flags),
@@ -87,7 +87,7 @@ impl Place {
 
     pub(crate) fn is_ready(&self) -> bool {
         match &self.record.spec.kind {
-            Kind::MariaDb(_) | Kind::MySql(_) => database::is_ready(self),
+            Kind::MariaDb(..) | Kind::MySql(_) => database::is_ready(self),
             Kind::Nats(_) => nats::is_ready(self),
             Kind::Redis(_) => redis::is_ready(self),
             Kind::Search(_) => search::is_ready(self),
@@ -97,14 +97,14 @@ impl Place {
     /// Removes files with passwords that only the first start needs.
     pub(crate) fn forget_secrets(&self) -> Result<()> {
         match &self.record.spec.kind {
-            Kind::MariaDb(_) | Kind::MySql(_) => database::forget_accounts(self),
+            Kind::MariaDb(..) | Kind::MySql(_) => database::forget_accounts(self),
             Kind::Nats(_) | Kind::Redis(_) | Kind::Search(_) => Ok(()),
         }
     }
 
     pub(crate) fn log_file(&self) -> PathBuf {
         match &self.record.spec.kind {
-            Kind::MariaDb(_) | Kind::MySql(_) => self.folder.join("error.log"),
+            Kind::MariaDb(..) | Kind::MySql(_) => self.folder.join("error.log"),
             Kind::Nats(_) => self.folder.join("nats.log"),
             Kind::Redis(_) => self.folder.join("redis.log"),
             Kind::Search(_) => self.output(),
@@ -114,7 +114,7 @@ impl Place {
     /// The product's account.
     pub(crate) fn user(&self) -> &'static str {
         match &self.record.spec.kind {
-            Kind::MariaDb(settings) | Kind::MySql(settings) => database::user(settings.account),
+            Kind::MariaDb(_, settings) | Kind::MySql(settings) => database::user(settings.account),
             Kind::Nats(_) => nats::USER,
             Kind::Redis(_) => redis::USER,
             Kind::Search(_) => search::USER,
@@ -128,7 +128,7 @@ impl Place {
     /// The account that may do everything; for NATS it is the only one.
     pub(crate) fn admin_url(&self) -> String {
         match &self.record.spec.kind {
-            Kind::MariaDb(_) | Kind::MySql(_) => {
+            Kind::MariaDb(..) | Kind::MySql(_) => {
                 self.url_as(database::ADMIN_USER, &self.record.admin_password)
             }
             Kind::Redis(_) => self.url_as(redis::ADMIN_USER, &self.record.admin_password),
@@ -139,7 +139,7 @@ impl Place {
 
     fn url_as(&self, user: &str, password: &str) -> String {
         let scheme = match &self.record.spec.kind {
-            Kind::MariaDb(_) | Kind::MySql(_) => "mysql",
+            Kind::MariaDb(..) | Kind::MySql(_) => "mysql",
             Kind::Nats(_) => "tls",
             Kind::Redis(_) => "rediss",
             Kind::Search(_) => "https",
@@ -157,7 +157,7 @@ impl Place {
             ("PASSWORD", self.record.password.clone()),
         ];
         match &self.record.spec.kind {
-            Kind::MariaDb(_) | Kind::MySql(_) | Kind::Redis(_) | Kind::Search(_) => {
+            Kind::MariaDb(..) | Kind::MySql(_) | Kind::Redis(_) | Kind::Search(_) => {
                 variables.push(("ADMIN_URL", self.admin_url()));
                 variables.push(("ADMIN_PASSWORD", self.record.admin_password.clone()));
             }

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, StackError};
+use crate::programs::{MARIADB_11, MYSQL};
 use crate::server::Server;
 
 const NATS_STORE_BYTES: u64 = 10 * 1024 * 1024 * 1024;
@@ -48,7 +49,20 @@ impl Options {
         }
     }
 
-    /// One of everything but MySQL: the standard servers, a Redis and an OpenSearch node.
+    /// The standard servers, of MariaDB 11.8.
+    pub fn mariadb_11() -> Self {
+        Self {
+            instance: None,
+            servers: vec![
+                ServerSpec::mariadb_11_source("source-a"),
+                ServerSpec::mariadb_11_source("source-b"),
+                ServerSpec::mariadb_11_target("target"),
+                ServerSpec::nats("nats"),
+            ],
+        }
+    }
+
+    /// One of everything that each machine can have: the standard servers, a Redis and an OpenSearch node.
     pub fn everything() -> Self {
         Self::standard().with(ServerSpec::redis("redis")).with(ServerSpec::search("search"))
     }
@@ -89,11 +103,20 @@ pub struct ServerSpec {
 /// The closed list of what the stack can start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
-    MariaDb(Database),
+    MariaDb(MariaDbVersion, Database),
     MySql(Database),
     Nats(Nats),
     Redis(Redis),
     Search(Search),
+}
+
+/// Which MariaDB programs to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MariaDbVersion {
+    /// 10.6 or newer from PATH, else the distribution's.
+    Common,
+    /// 11.8 from PATH, else from the packages of Debian 13: its binlog differs from that of earlier servers.
+    Eleven,
 }
 
 /// Settings of a MariaDB or MySQL server.
@@ -174,14 +197,35 @@ impl ServerSpec {
         Self { name: name.into(), kind, flags: Vec::new(), has_own_clock: false }
     }
 
+    /// The programs that not every machine can have, as their error names them.
+    pub(crate) fn optional_programs(&self) -> Option<&'static str> {
+        match self.kind {
+            Kind::MariaDb(MariaDbVersion::Eleven, _) => Some(MARIADB_11),
+            Kind::MySql(_) => Some(MYSQL),
+            Kind::MariaDb(MariaDbVersion::Common, _) | Kind::Nats(_) | Kind::Redis(_) | Kind::Search(_) => {
+                None
+            }
+        }
+    }
+
     /// A captured MariaDB server: row binlog with full metadata, account `anabranch_capture`.
     pub fn mariadb_source(name: impl Into<String>) -> Self {
-        Self::of(name, Kind::MariaDb(Database::SOURCE))
+        Self::of(name, Kind::MariaDb(MariaDbVersion::Common, Database::SOURCE))
     }
 
     /// A MariaDB server for derived tables, account `anabranch_apply`.
     pub fn mariadb_target(name: impl Into<String>) -> Self {
-        Self::of(name, Kind::MariaDb(Database::TARGET))
+        Self::of(name, Kind::MariaDb(MariaDbVersion::Common, Database::TARGET))
+    }
+
+    /// As [`ServerSpec::mariadb_source`], of MariaDB 11.8.
+    pub fn mariadb_11_source(name: impl Into<String>) -> Self {
+        Self::of(name, Kind::MariaDb(MariaDbVersion::Eleven, Database::SOURCE))
+    }
+
+    /// As [`ServerSpec::mariadb_target`], of MariaDB 11.8.
+    pub fn mariadb_11_target(name: impl Into<String>) -> Self {
+        Self::of(name, Kind::MariaDb(MariaDbVersion::Eleven, Database::TARGET))
     }
 
     /// A captured MySQL server: row binlog with full metadata and GTIDs, account `anabranch_capture`.

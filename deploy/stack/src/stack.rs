@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use crate::clock::Clock;
@@ -51,17 +51,28 @@ impl Stack {
         Ok(stack)
     }
 
-    /// For tests with servers that not every machine can have (MySQL): `None` there, and why on stderr. What could not be
-    /// had once is not looked for again by this process, as that takes its time.
+    /// For tests with servers that not every machine can have (MySQL, MariaDB 11.8): `None` there, and why on stderr. What
+    /// could not be had once is not looked for again by this process, as that takes its time.
     pub fn start_if_there(options: Options) -> Result<Option<Self>> {
-        static MISSING: OnceLock<String> = OnceLock::new();
-        if MISSING.get().is_none() {
-            match Self::start(options) {
-                Err(missing @ StackError::ProgramMissing { .. }) => _ = MISSING.set(missing.to_string()),
+        // What is missing, and why. The lock is not held while servers start.
+        static MISSING: Mutex<BTreeMap<&'static str, String>> = Mutex::new(BTreeMap::new());
+        let known = || MISSING.lock().unwrap_or_else(PoisonError::into_inner);
+        let optional: Vec<_> = options.servers.iter().filter_map(ServerSpec::optional_programs).collect();
+        let told_before = optional.iter().find_map(|what| known().get(what).cloned());
+        let reason = match told_before {
+            Some(reason) => reason,
+            None => match Self::start(options) {
+                Err(ref missing @ StackError::ProgramMissing { ref what, .. }) => {
+                    let reason = missing.to_string();
+                    if let Some(name) = optional.into_iter().find(|name| name == what) {
+                        known().insert(name, reason.clone());
+                    }
+                    reason
+                }
                 stack => return stack.map(Some),
-            }
-        }
-        eprintln!("skipped: {}", MISSING.get().map_or("", String::as_str));
+            },
+        };
+        eprintln!("skipped: {reason}");
         Ok(None)
     }
 
@@ -142,7 +153,7 @@ impl Stack {
                 let number = servers.iter().map(|server| server.place().record.number).max().unwrap_or(0) + 1;
                 let passwords = match &spec.kind {
                     Kind::Redis(redis) => redis.passwords.clone(),
-                    Kind::MariaDb(_) | Kind::MySql(_) | Kind::Nats(_) | Kind::Search(_) => None,
+                    Kind::MariaDb(..) | Kind::MySql(_) | Kind::Nats(_) | Kind::Search(_) => None,
                 };
                 let passwords = passwords.unwrap_or_else(random_passwords);
                 let server = self.server_of(ServerRecord {

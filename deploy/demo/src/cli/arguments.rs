@@ -36,6 +36,9 @@ pub struct Arguments {
     /// Sources and target are MySQL and not MariaDB
     #[arg(long)]
     pub mysql: bool,
+    /// Sources and target are of this MariaDB; without it of 10.6 or newer from PATH, else the distribution's
+    #[arg(long, value_enum, conflicts_with = "mysql")]
+    pub mariadb: Option<MariaDb>,
     /// Tables in each of the 5 inventory databases, and in their history
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub serial_tables: u32,
@@ -81,6 +84,13 @@ pub struct Arguments {
 pub enum Rule {
     Literal,
     Spread,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MariaDb {
+    /// MariaDB 11.8
+    #[value(name = "11")]
+    Eleven,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

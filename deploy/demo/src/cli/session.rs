@@ -23,7 +23,7 @@ use futures::future::join_all;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::arguments::Arguments;
+use super::arguments::{Arguments, MariaDb};
 use super::live::{Watched, show};
 use super::screen::{Screen, say};
 use super::summary::{Compared, Measured, Summary};
@@ -164,7 +164,11 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
 
 /// The servers that the run needs.
 fn servers(arguments: &Arguments) -> Options {
-    let mut options = if arguments.mysql { Options::mysql() } else { Options::standard() };
+    let mut options = match (arguments.mysql, arguments.mariadb) {
+        (true, _) => Options::mysql(),
+        (false, Some(MariaDb::Eleven)) => Options::mariadb_11(),
+        (false, None) => Options::standard(),
+    };
     if arguments.devices > 0 {
         options = options.with(ServerSpec::redis("redis"));
         if !arguments.without_search {
@@ -388,4 +392,25 @@ async fn end(mut running: Running) -> Result<Option<String>> {
         None if was_running => Some(format!("the daemon did not end in time; its log:\n{tail}")),
         None => Some(format!("the daemon ended by itself; its log:\n{tail}")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[test]
+    fn the_database_that_was_asked_for_is_started() {
+        let started = |line: &[&str]| {
+            let arguments = Arguments::try_parse_from(["demo"].iter().chain(line)).unwrap();
+            servers(&arguments).servers.into_iter().take(3).collect::<Vec<_>>()
+        };
+        assert_eq!(started(&["--mariadb", "11"]), Options::mariadb_11().servers[..3]);
+        assert_eq!(started(&["--mysql"]), Options::mysql().servers[..3]);
+        assert_eq!(started(&[]), Options::standard().servers[..3]);
+        assert!(started(&["--mariadb", "11"]) != started(&[]), "they are not the same servers");
+        Arguments::try_parse_from(["demo", "--mysql", "--mariadb", "11"]).expect_err("one of both");
+        Arguments::try_parse_from(["demo", "--mariadb", "9"]).expect_err("a version that is not had");
+    }
 }

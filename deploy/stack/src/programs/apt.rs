@@ -27,11 +27,17 @@ pub(super) fn unpack(folder: &Path, what: &str, packages: &[&str]) -> Result<()>
     apt.unpack(packages, |file| !file.starts_with("libc6_"))
 }
 
-/// As [`unpack`], from Debian's unstable release, with its C library: these programs must be run by its loader.
-pub(super) fn unpack_unstable(folder: &Path, what: &str, packages: &[&str], help: &str) -> Result<()> {
+/// As [`unpack`], from another release of Debian, with its C library: these programs must be run by its loader.
+pub(super) fn unpack_release(
+    folder: &Path,
+    release: &str,
+    what: &str,
+    packages: &[&str],
+    help: &str,
+) -> Result<()> {
     let mut apt = PrivateApt::new(folder, help)?;
     let mirror = apt.debian_mirror(what)?;
-    apt.use_unstable_of(&mirror)?;
+    apt.use_release_of(&mirror, release)?;
     apt.unpack(packages, |_| true)
 }
 
@@ -103,12 +109,12 @@ impl<'a> PrivateApt<'a> {
         run(&mut apt_get, self.help)
     }
 
-    /// Knows nothing but the unstable release from here on.
-    fn use_unstable_of(&mut self, mirror: &str) -> Result<()> {
+    /// Knows nothing but this release from here on.
+    fn use_release_of(&mut self, mirror: &str, release: &str) -> Result<()> {
         let keys =
             if Path::new(KEYRING).is_file() { format!("[signed-by={KEYRING}] ") } else { String::new() };
-        let list = self.folder.join("tmp/unstable.list");
-        fs::write(&list, format!("deb {keys}{mirror} sid main\n")).file("write", &list)?;
+        let list = self.folder.join("tmp/release.list");
+        fs::write(&list, format!("deb {keys}{mirror} {release} main\n")).file("write", &list)?;
         self.options.extend([
             format!("Dir::Etc::sourcelist={}", list.display()),
             "Dir::Etc::sourceparts=/dev/null".to_owned(),
@@ -116,7 +122,7 @@ impl<'a> PrivateApt<'a> {
             "Dir::Etc::preferences=/dev/null".to_owned(),
             "Dir::Etc::preferencesparts=/dev/null".to_owned(),
             "APT::Default-Release=".to_owned(),
-            // A mirror may stand still at some day, and this release is signed for a week. The signature is checked.
+            // A mirror may stand still at some day, and unstable is signed for a week. The signature is checked.
             "Acquire::Check-Valid-Until=false".to_owned(),
         ]);
         Ok(())

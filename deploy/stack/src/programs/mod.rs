@@ -6,7 +6,7 @@
 
 mod apt;
 mod java;
-mod mysql;
+mod newer;
 mod progress;
 mod search;
 mod wheel;
@@ -16,11 +16,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use self::java::Java;
-pub(crate) use self::mysql::MySqlPrograms;
+pub(crate) use self::newer::{LoadedProgram, MARIADB_11, MYSQL};
+use self::newer::{MARIADB_11_SET, MYSQL_SET, ProgramSet};
 pub(crate) use self::search::SearchPrograms;
 use crate::error::{FileContext, Result, StackError};
 use crate::layout::{Layout, make_folder, remove_folder};
-use crate::spec::NatsVersion;
+use crate::spec::{MariaDbVersion, NatsVersion};
 
 /// Set to `private` to ignore the programs on PATH, as a bare machine would.
 pub const PROGRAMS_VARIABLE: &str = "ANABRANCH_STACK_PROGRAMS";
@@ -44,11 +45,18 @@ pub(crate) struct Programs {
 /// The programs of a MariaDB server.
 #[derive(Debug, Clone)]
 pub(crate) struct MariaDbPrograms {
-    pub(crate) server: PathBuf,
-    pub(crate) install_db: PathBuf,
-    /// Root of the unpacked packages, if they are not the system's.
-    pub(crate) prefix: Option<PathBuf>,
+    pub(crate) server: LoadedProgram,
+    pub(crate) installer: MariaDbInstaller,
     pub(crate) library_path: Option<String>,
+}
+
+/// What makes the data folder of a MariaDB server.
+#[derive(Debug, Clone)]
+pub(crate) enum MariaDbInstaller {
+    /// `mariadb-install-db`.
+    Script(PathBuf),
+    /// The server itself, from the statements in this folder: the script would start the server without its loader.
+    Bootstrap(PathBuf),
 }
 
 /// A program of one file.
@@ -64,33 +72,62 @@ impl Programs {
         Self { folder: layout.programs(), private_only }
     }
 
-    /// MariaDB 10.6 or newer.
-    pub(crate) fn mariadb(&self) -> Result<MariaDbPrograms> {
+    /// MariaDB of this version.
+    pub(crate) fn mariadb(&self, version: MariaDbVersion) -> Result<MariaDbPrograms> {
+        match version {
+            MariaDbVersion::Common => self.common_mariadb(),
+            MariaDbVersion::Eleven => self.mariadb_11(),
+        }
+    }
+
+    fn mariadb_11(&self) -> Result<MariaDbPrograms> {
+        if let (Some(server), Some(install_db)) = (
+            self.on_path(MARIADB_11_SET.server).and_then(|server| MARIADB_11_SET.on_path(server)),
+            self.on_path("mariadb-install-db"),
+        ) {
+            let installer = MariaDbInstaller::Script(install_db);
+            return Ok(MariaDbPrograms { server, installer, library_path: None });
+        }
+        let root = self.install_set(&MARIADB_11_SET, "mariadb-11")?;
+        let installer = MariaDbInstaller::Bootstrap(root.join("usr/share/mariadb"));
+        Ok(MariaDbPrograms { server: MARIADB_11_SET.in_prefix(root)?, installer, library_path: None })
+    }
+
+    fn common_mariadb(&self) -> Result<MariaDbPrograms> {
         if let (Some(server), Some(install_db)) =
             (self.on_path("mariadbd"), self.on_path("mariadb-install-db"))
             && version(&server, &["--no-defaults", "--version"]).is_some_and(|found| found >= MARIADB_MINIMUM)
         {
-            return Ok(MariaDbPrograms { server, install_db, prefix: None, library_path: None });
+            let server = LoadedProgram { program: server, loader_arguments: Vec::new(), prefix: None };
+            let installer = MariaDbInstaller::Script(install_db);
+            return Ok(MariaDbPrograms { server, installer, library_path: None });
         }
         let folder = self.install("MariaDB", "mariadb", |fresh| {
             apt::unpack(fresh, "MariaDB", &["mariadb-server-core", "mariadb-client-core"])
         })?;
         let prefix = folder.join("root");
         Ok(MariaDbPrograms {
-            server: prefix.join("usr/sbin/mariadbd"),
-            install_db: prefix.join("usr/bin/mariadb-install-db"),
             library_path: Some(apt::library_path(&prefix)?),
-            prefix: Some(prefix),
+            installer: MariaDbInstaller::Script(prefix.join("usr/bin/mariadb-install-db")),
+            server: LoadedProgram {
+                program: prefix.join("usr/sbin/mariadbd"),
+                loader_arguments: Vec::new(),
+                prefix: Some(prefix),
+            },
         })
     }
 
     /// MySQL 8.4 or newer.
-    pub(crate) fn mysql(&self) -> Result<MySqlPrograms> {
-        if let Some(programs) = self.on_path("mysqld").and_then(MySqlPrograms::on_path) {
-            return Ok(programs);
+    pub(crate) fn mysql(&self) -> Result<LoadedProgram> {
+        if let Some(server) = self.on_path(MYSQL_SET.server).and_then(|server| MYSQL_SET.on_path(server)) {
+            return Ok(server);
         }
-        let folder = self.install("MySQL", "mysql", MySqlPrograms::unpack)?;
-        MySqlPrograms::in_prefix(folder.join("root"))
+        MYSQL_SET.in_prefix(self.install_set(&MYSQL_SET, "mysql")?)
+    }
+
+    /// Root of the unpacked packages of a set.
+    fn install_set(&self, set: &ProgramSet, name: &str) -> Result<PathBuf> {
+        Ok(self.install(set.what, name, |fresh| set.unpack(fresh))?.join("root"))
     }
 
     /// A NATS server: 2.15 or newer, or the distribution's old one.

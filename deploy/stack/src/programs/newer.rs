@@ -1,0 +1,117 @@
+//! Servers of newer releases of Debian than the machine's: MySQL, which only unstable has, and MariaDB 11.8.
+//!
+//! These packages need a newer C library than the machine's, so theirs is unpacked with them, and its own loader starts
+//! the server. `LD_LIBRARY_PATH` was rejected: the shell before the server would be handed that library as well, and
+//! crash.
+
+use std::path::{Path, PathBuf};
+
+use super::{apt, printed_version, version_in};
+use crate::error::{Result, StackError};
+
+/// Name of the MySQL programs in errors.
+pub(crate) const MYSQL: &str = "MySQL";
+/// Name of the MariaDB 11.8 programs in errors.
+pub(crate) const MARIADB_11: &str = "MariaDB 11.8";
+
+pub(super) const MYSQL_SET: ProgramSet = ProgramSet {
+    what: MYSQL,
+    server: "mysqld",
+    is_mariadb: false,
+    // The oldest that is still maintained.
+    versions: ((8, 4), (u32::MAX, 0)),
+    release: "sid",
+    packages: &["mysql-server-core"],
+    help: "install MySQL 8.4 or newer yourself so that mysqld is on PATH, on Debian unstable: \
+        apt-get install --no-install-recommends mysql-server-core, on Ubuntu: \
+        apt-get install --no-install-recommends mysql-server-core-8.4",
+};
+
+pub(super) const MARIADB_11_SET: ProgramSet = ProgramSet {
+    what: MARIADB_11,
+    server: "mariadbd",
+    is_mariadb: true,
+    versions: ((11, 8), (12, 0)),
+    // Debian 13. Unstable goes on to a later series at some day.
+    release: "trixie",
+    packages: &["mariadb-server-core", "mariadb-client-core"],
+    help: "install MariaDB 11.8 yourself so that mariadbd and mariadb-install-db are on PATH, on Debian 13: \
+        apt-get install --no-install-recommends mariadb-server-core mariadb-client-core",
+};
+
+/// A server, and where its programs come from when the machine has none.
+#[derive(Debug)]
+pub(super) struct ProgramSet {
+    pub(super) what: &'static str,
+    pub(super) server: &'static str,
+    /// MariaDB has a program named `mysqld` too.
+    is_mariadb: bool,
+    /// From the first on, below the second.
+    versions: ((u32, u32), (u32, u32)),
+    release: &'static str,
+    packages: &'static [&'static str],
+    help: &'static str,
+}
+
+/// How a server is run.
+#[derive(Debug, Clone)]
+pub(crate) struct LoadedProgram {
+    /// The server, or the loader that starts it.
+    pub(crate) program: PathBuf,
+    /// Arguments that come before the server's own.
+    pub(crate) loader_arguments: Vec<String>,
+    /// Root of the unpacked packages, if they are not the system's.
+    pub(crate) prefix: Option<PathBuf>,
+}
+
+impl ProgramSet {
+    /// The server of this machine, if it has a version of this set.
+    pub(super) fn on_path(&self, server: PathBuf) -> Option<LoadedProgram> {
+        let printed = printed_version(&server, &["--no-defaults", "--version"])?;
+        let version = version_in(&printed)?;
+        let is_wanted = version >= self.versions.0
+            && version < self.versions.1
+            && printed.contains("MariaDB") == self.is_mariadb;
+        is_wanted.then_some(LoadedProgram { program: server, loader_arguments: Vec::new(), prefix: None })
+    }
+
+    pub(super) fn unpack(&self, folder: &Path) -> Result<()> {
+        let unpacked = apt::unpack_release(folder, self.release, self.what, self.packages, self.help);
+        unpacked.map_err(|failed| {
+            let reason = match failed {
+                StackError::ProgramFailed { program, output, .. } => format!("{program} failed:\n{output}"),
+                StackError::ProgramNotRun { program, source, .. } => {
+                    format!("{program} cannot be run: {source}")
+                }
+                other => return other,
+            };
+            self.missing(reason)
+        })
+    }
+
+    pub(super) fn in_prefix(&self, root: PathBuf) -> Result<LoadedProgram> {
+        let libraries = apt::library_path(&root)?;
+        let server = root.join("usr/sbin").join(self.server);
+        let loader_arguments =
+            vec!["--library-path".to_owned(), libraries.clone(), server.display().to_string()];
+        Ok(LoadedProgram { program: self.loader(&libraries)?, loader_arguments, prefix: Some(root) })
+    }
+
+    /// The loader of the unpacked C library, such as `ld-linux-x86-64.so.2`.
+    fn loader(&self, libraries: &str) -> Result<PathBuf> {
+        let is_loader = |file: &PathBuf| {
+            file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld-linux"))
+        };
+        for folder in libraries.split(':') {
+            if let Some(file) = apt::files(Path::new(folder))?.into_iter().find(is_loader) {
+                return Ok(file);
+            }
+        }
+        Err(self.missing(format!("the unpacked packages hold no loader in {libraries}")))
+    }
+
+    /// Not every machine can have it.
+    fn missing(&self, reason: String) -> StackError {
+        StackError::ProgramMissing { what: self.what.to_owned(), reason, help: self.help.to_owned() }
+    }
+}
