@@ -170,13 +170,15 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
                 .push("the night was cut off: only rows behind that place were compared".to_owned());
             placement.share_of_keys = 0.0;
         }
-        for (key, first) in audit.doubles() {
-            let other = SourceKey { shard: first, key: key.key.clone() };
-            let (Some(table), Some(first)) = (tables.get(&key.shard), tables.get(&first)) else { continue };
-            let stands = [(table, &key), (first, &other)].map(|(table, key)| self.stands(table, key));
-            if join_all(stands).await == [true, true] {
-                let key_hash = (self.hash_key)(table, &key);
-                let names = [table, first].map(|table| table.name());
+        for (key, other) in audit.doubles() {
+            let other = SourceKey { shard: other, key: key.key.clone() };
+            let (Some(one), Some(two)) = (tables.get(&key.shard), tables.get(&other.shard)) else { continue };
+            let mut places = [(one, &key), (two, &other)];
+            if join_all(places.map(|(table, key)| self.stands(table, key))).await == [true, true] {
+                // Which of both was read first is chance.
+                places.sort_by_key(|(table, _)| (table.name(), &*table.source));
+                let key_hash = (self.hash_key)(places[0].0, places[0].1);
+                let names = places.map(|(table, _)| table.name());
                 placement.doubles.push(Double { key_hash, tables: names });
             }
         }

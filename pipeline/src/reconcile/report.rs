@@ -132,6 +132,23 @@ impl StoreReport {
         }
     }
 
+    /// Gives every list one order: chance decides in which one tables are read.
+    pub fn put_in_order(&mut self) {
+        let Self { drift, placement, incomplete, .. } = self;
+        drift.sort_by(|one, two| {
+            let place = |drifted: &Drifted| (drifted.verdict, drifted.source.clone(), drifted.table.clone());
+            place(one).cmp(&place(two)).then_with(|| one.key_hash.cmp(&two.key_hash))
+        });
+        if let Some(placement) = placement {
+            placement
+                .doubles
+                .sort_by(|one, two| (&one.tables, &one.key_hash).cmp(&(&two.tables, &two.key_hash)));
+        }
+        // What says that reasons are left out stays behind them.
+        let reasons = incomplete.len().min(REASONS_MAX);
+        incomplete[..reasons].sort();
+    }
+
     /// Each reason once, and not endlessly many.
     pub fn is_missing(&mut self, why: impl Into<String>) {
         let why = why.into();
@@ -198,6 +215,7 @@ pub fn worst<'s>(stores: impl IntoIterator<Item = &'s StoreReport>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use super::super::placement::Double;
     use super::*;
 
     #[test]
@@ -231,6 +249,46 @@ mod tests {
         assert_eq!(after(&[Verdict::InFlight, Verdict::InFlight, Verdict::Hot]), (Outcome::Incomplete, 2, 0));
         assert_eq!(after(&[Verdict::InFlight]), (Outcome::Incomplete, 1, 0));
         assert_eq!(after(&[Verdict::InFlight, Verdict::Hot, Verdict::Missing]), (Outcome::Failed, 1, 1));
+    }
+
+    #[test]
+    fn lists_have_one_order_whatever_was_read_first() {
+        let drifted = |source: &str, table: &str, verdict, key_hash: &str| Drifted {
+            source: source.to_owned(),
+            table: table.to_owned(),
+            verdict,
+            key_hash: key_hash.to_owned(),
+        };
+        let double = |key_hash: &str, tables: [&str; 2]| Double {
+            key_hash: key_hash.to_owned(),
+            tables: tables.map(str::to_owned),
+        };
+        let mut drift = vec![
+            drifted("a", "t1", Verdict::Missing, "01"),
+            drifted("a", "t1", Verdict::Missing, "02"),
+            drifted("b", "t0", Verdict::Missing, "00"),
+            drifted("a", "t0", Verdict::Stale, "00"),
+        ];
+        let mut doubles = vec![double("02", ["t1", "t2"]), double("01", ["t1", "t3"])];
+        let report = |drift: &[Drifted], doubles: &[Double], reasons: &[&str]| {
+            let placement = Placement { doubles: doubles.to_vec(), ..Placement::default() };
+            let mut report = StoreReport::new("birthday");
+            report.drift = drift.to_vec();
+            report.placement = Some(placement);
+            reasons.iter().for_each(|reason| report.is_missing(*reason));
+            report.put_in_order();
+            report
+        };
+        let one = report(&drift, &doubles, &["one", "two"]);
+        assert_eq!(one.drift, drift);
+        drift.reverse();
+        doubles.reverse();
+        assert_eq!(report(&drift, &doubles, &["two", "one"]), one);
+        let mut many = StoreReport::new("birthday");
+        (0..=REASONS_MAX).rev().for_each(|number| many.is_missing(format!("{number:03}")));
+        let last = many.incomplete.last().cloned();
+        many.put_in_order();
+        assert_eq!((many.incomplete[0].as_str(), many.incomplete.last().cloned()), ("001", last));
     }
 
     #[test]

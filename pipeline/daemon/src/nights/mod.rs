@@ -258,6 +258,7 @@ async fn close(
     }
     let tables =
         stores::tables(wiring, &mut stores, &last.map_or_else(Shown::new, |last| last.tables)).await?;
+    stores.iter_mut().for_each(StoreReport::put_in_order);
     let verdict = reconcile::worst(&stores);
     let ended_at_ms = wall_clock::now_ms();
     let report = NightReport { id, verdict, begun_at_ms, ended_at_ms, mode, stores, tables };
