@@ -75,6 +75,26 @@ async fn a_crash_between_the_rows_and_commit_leaves_nothing() {
     assert_eq!(place.rows().await.len(), 1);
 }
 
+/// `DROP DATABASE` withdraws every table that a rule could name: what never had a row costs no statement that writes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_withdrawal_deletes_only_where_rows_stand_however_many_shards_it_names() {
+    let place = ready_alone().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let rows =
+        vec![(1, 0, insert(user(1, 1, 1))), (2, 7, insert(user(2, 5, 6))), (3, 900, insert(user(3, 5, 6)))];
+    let flush = place.flush(&lane, &progress, rows);
+    lane.commit(&flush).await.unwrap();
+    let deletes = async || {
+        place.number("SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'Com_delete'").await
+    };
+    let before = deletes().await;
+    let withdrawals = (0..800).map(|shard| (9, shard, Action::Withdraw)).collect();
+    let flush = place.flush(&lane, &flush.progress, withdrawals);
+    lane.commit(&flush).await.unwrap();
+    assert_eq!(deletes().await - before, 2, "one for each table that has rows of a withdrawn shard");
+    assert_eq!(place.rows().await.len(), 1, "the shard that was not withdrawn keeps its row");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_writer_loses_its_locks_before_its_lease_ends_and_can_do_no_harm_later() {
     let place = ready_alone().await;

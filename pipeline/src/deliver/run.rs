@@ -86,7 +86,7 @@ impl Due {
         if !window.has_rows() {
             return now >= self.progress_at;
         }
-        !window.has_next() || window.rows() >= limits.flush_rows.get() || now >= self.rows_at
+        !window.has_next() || window.is_full(limits.flush_rows.get()) || now >= self.rows_at
     }
 }
 
@@ -257,7 +257,7 @@ fn take<S, L: Log>(
         match taken {
             Err(fault) if is_hole(&fault) => return Ok(Some(fault)),
             Err(fault) => return Err(fault),
-            Ok(()) if window.rows() >= lane.limits.flush_rows.get() => return Ok(None),
+            Ok(()) if window.is_full(lane.limits.flush_rows.get()) => return Ok(None),
             Ok(()) => {}
         }
         match feed.next().now_or_never() {

@@ -17,6 +17,9 @@ use super::{Flush, LaneId, Progress};
 use crate::error::{Code, Fault};
 use crate::ports::LogMessage;
 
+/// Shards that one flush withdraws before it is committed. A message is taken whole, so one of 64 KiB adds a thousand.
+const WITHDRAWALS_MAX: usize = 256;
+
 /// A message of the stream or of a direct feed.
 #[derive(Debug)]
 pub(super) struct Delivery {
@@ -87,6 +90,11 @@ impl Window {
 
     pub(super) fn rows(&self) -> usize {
         self.flush.rows()
+    }
+
+    /// Whether one transaction takes no more: a statement may withdraw as many tables as the configuration can name.
+    pub(super) fn is_full(&self, flush_rows: usize) -> bool {
+        self.flush.rows() >= flush_rows || self.flush.withdrawals.len() >= WITHDRAWALS_MAX
     }
 
     /// What was taken since the last commit.
@@ -296,6 +304,18 @@ mod tests {
         assert_eq!(taken(&mut window, &message(1, 10, &[20], 10)), Ok(vec![20]));
         assert_eq!(taken(&mut window, &message(2, 10, &[20, 20], 10)), Ok(vec![20, 20]));
         assert_eq!(taken(&mut window, &message(3, 10, &[20], 20)), Ok(vec![20]));
+    }
+
+    #[test]
+    fn a_window_with_many_withdrawals_is_full_before_it_has_a_row() {
+        let mut window = Window::new(Progress { position: lsn(10), ..Progress::default() });
+        let withdraw =
+            |change: &Change<'_, '_>, flush: &mut Flush| flush.withdraw(change.table.shard, change.lsn);
+        let changes = vec![20; WITHDRAWALS_MAX - 1];
+        window.take(&lane(), &message(1, 10, &changes, 10), withdraw).unwrap();
+        assert!(!window.is_full(1000));
+        window.take(&lane(), &message(2, 10, &[20], 10), withdraw).unwrap();
+        assert!(window.is_full(1000) && window.rows() == 0);
     }
 
     #[test]

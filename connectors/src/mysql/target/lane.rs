@@ -14,6 +14,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
 use anabranch_pipeline::projections::{Assignment, Projection};
+use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
@@ -22,6 +23,7 @@ use super::progress::{self, literal};
 use super::replace::{self, Standing};
 use super::session::TextRow;
 use super::statements::{self, Layout, TextLimits};
+use super::withdraw::{self, Occupied};
 use super::{MysqlTarget, SETUP_COMMAND, with_remedy};
 use crate::mysql::connection::{async_options, quote_table};
 use crate::mysql::error::{Side, from_async};
@@ -155,13 +157,15 @@ impl MysqlLane {
         head.extend(connected.forgets_cache.clone());
         let outbox = self.assignment.is_cached.then(|| OutboxText::new(&self.target, &self.id.projection));
         let (tables, owned) = (self.assignment.projection.tables(), &self.owned[..]);
-        let layout = Layout { tables, owned, outbox: outbox.as_ref(), standing: &[] };
+        let layout = Layout { tables, owned, outbox: outbox.as_ref(), standing: &[], withdrawn: &[] };
         let standing = match &flush.replacement {
             Some(replacement) => self.standing(&mut connected, &replace::selects(&layout, replacement)).await,
             None => Ok(Vec::new()),
         };
         let standing = standing.map_err(|fault| Failed { fault, again: false })?;
-        let layout = Layout { standing: &standing, ..layout };
+        let withdrawn = self.occupied(&mut connected, &withdraw::selects(&layout, flush)).await;
+        let withdrawn = withdrawn.map_err(|fault| Failed { fault, again: false })?;
+        let layout = Layout { standing: &standing, withdrawn: &withdrawn, ..layout };
         let packets = statements::packets(&head, flush, layout, limits);
         let last = packets.len();
         for (number, packet) in packets.into_iter().chain([commit_statement()]).enumerate() {
@@ -207,6 +211,23 @@ impl MysqlLane {
             }
         }
         Ok(standing)
+    }
+
+    /// Where rows stand of what a flush withdraws, in the order in which they are locked: by table, then by shard.
+    async fn occupied(&self, connected: &mut Connected, selects: &[String]) -> Result<Vec<Occupied>, Fault> {
+        let mut occupied = Vec::new();
+        for sql in selects {
+            let found = connected.connection.query::<(u32, u64), _>(sql);
+            let found = tokio::time::timeout(PACKET_TIMEOUT, found).await;
+            for (table, shard) in
+                found.map_err(|_| self.silent(PACKET_TIMEOUT))?.map_err(|error| self.fault(error))?
+            {
+                let shard = ShardId::from_u64(shard).expect("the list holds shards only");
+                occupied.push(Occupied { table, shard });
+            }
+        }
+        occupied.sort_unstable();
+        Ok(occupied)
     }
 
     fn classify(&self, error: mysql_async::Error, is_commit: bool) -> (Failed, Rollback) {

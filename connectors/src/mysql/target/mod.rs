@@ -19,6 +19,7 @@ mod select;
 mod session;
 mod setup;
 mod statements;
+mod withdraw;
 
 use std::path::PathBuf;
 use std::sync::Arc;

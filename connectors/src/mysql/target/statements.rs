@@ -11,6 +11,7 @@ use anabranch_pipeline::projections::ProjectedTable;
 
 use super::outbox::OutboxText;
 use super::replace::{Standing, Undoing};
+use super::withdraw::{self, Occupied};
 use crate::mysql::connection::{push_bytes, push_number, quote_identifier, quote_table};
 
 /// Rows a DELETE by a list of conditions: the server weighs each `OR` as a range, which at 1000 rows costs three times
@@ -42,28 +43,31 @@ pub(super) struct Layout<'l> {
     pub(super) outbox: Option<&'l OutboxText>,
     /// What was found of what the flush replaces.
     pub(super) standing: &'l [Standing],
+    /// Where rows were found of what the flush withdraws.
+    pub(super) withdrawn: &'l [Occupied],
 }
 
 /// The statements of a flush behind `head`, as packets of statements separated by semicolons.
 ///
-/// A withdrawal is one DELETE for each of them, all in the
-/// flush's transaction: a shard of a million users keeps it open for some ten seconds, and progress only moves after.
+/// A withdrawal is one DELETE for each table that has rows of the shard, all in the flush's transaction: a shard of a
+/// million users keeps it open for some ten seconds, and progress only moves after.
 pub(super) fn packets(head: &[String], flush: &Flush, layout: Layout<'_>, limits: TextLimits) -> Vec<String> {
-    let Layout { tables, owned, outbox, standing } = layout;
+    let Layout { tables, outbox, standing, withdrawn, .. } = layout;
     let mut packets = Packets { limit_bytes: limits.packet_bytes, ..Packets::default() };
     for statement in head {
         packets.push(statement);
     }
-    for (shard, lsn) in &flush.withdrawals {
-        for index in owned.iter().filter(|index| flush.withdraws_from(**index)) {
-            let table = &tables[*index as usize].derived;
-            let table = quote_table(&table.database, &table.table);
-            let condition = format!("`shard_id` = {shard} AND `lsn` <= {}", lsn.as_u64());
-            if let Some(outbox) = outbox {
-                packets.push(&outbox.withdrawn(&table, &condition));
-            }
-            packets.push(&format!("DELETE FROM {table} WHERE {condition}"));
+    let versions = withdraw::versions(flush);
+    for Occupied { table, shard } in withdrawn {
+        // A row that was found of no withdrawal of this flush stays.
+        let Some(lsn) = versions.get(shard) else { continue };
+        let table = &tables[*table as usize].derived;
+        let table = quote_table(&table.database, &table.table);
+        let condition = format!("`shard_id` = {shard} AND `lsn` <= {}", lsn.as_u64());
+        if let Some(outbox) = outbox {
+            packets.push(&outbox.withdrawn(&table, &condition));
         }
+        packets.push(&format!("DELETE FROM {table} WHERE {condition}"));
     }
     let Undoing { mut deletes, lowers } = Undoing::of(flush, standing, &layout);
     lowers.iter().for_each(|statement| packets.push(statement));
@@ -336,7 +340,10 @@ mod tests {
 
     fn text(flush: &Flush, statement_rows: usize, packet_bytes: usize) -> Vec<String> {
         let head = ["START TRANSACTION".to_owned()];
-        let layout = Layout { tables: &[table()], owned: &[0], outbox: None, standing: &[] };
+        let withdrawn: Vec<Occupied> =
+            flush.withdrawals.iter().map(|(shard, _)| Occupied { table: 0, shard: *shard }).collect();
+        let layout =
+            Layout { tables: &[table()], owned: &[0], outbox: None, standing: &[], withdrawn: &withdrawn };
         packets(&head, flush, layout, TextLimits { statement_rows, packet_bytes })
     }
 
