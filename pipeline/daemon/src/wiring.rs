@@ -316,6 +316,14 @@ impl Wiring {
         }
     }
 
+    /// What should be known of one source and is no fault.
+    pub async fn source_warnings(&self, name: &str) -> Vec<String> {
+        match self.source(name) {
+            Ok(source) => source.warnings().await,
+            Err(_) => Vec::new(),
+        }
+    }
+
     /// Pre-flight of one target.
     pub async fn check_target(&self, name: &str) -> Vec<Fault> {
         match self.target(name) {

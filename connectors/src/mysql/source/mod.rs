@@ -34,6 +34,7 @@ mod table_map;
 mod tables;
 mod tokens;
 mod transport;
+mod versions;
 pub mod wire;
 mod withheld;
 mod xa;
@@ -205,6 +206,13 @@ impl MysqlSource {
 /// A reading that goes on from none.
 fn fresh(position: Position, gtids: Option<Gtids>) -> Beginning {
     Beginning { position, gtids, sent: Lsn::ZERO, is_by_gtid: false, entered_at: None, follows: None }
+}
+
+impl MysqlSource {
+    /// What is no fault and yet should be known, each in a sentence.
+    pub async fn warnings(&self) -> Vec<String> {
+        preflight::warnings(&self.config).await
+    }
 }
 
 impl SourceConnector for MysqlSource {

@@ -15,6 +15,7 @@ use super::gtid::Flavor;
 use super::preflight_tables;
 use super::session::{Address, Session, binlog_off, column_text};
 use super::tables::CapturedTables;
+use super::versions;
 use crate::mysql::connection::async_options;
 use crate::mysql::error::{Side, from_async};
 
@@ -25,7 +26,7 @@ const PROBE_FILE: &[u8] = b"anabranch-preflight.000000";
 const PROBE_ID_BIT: u32 = 1 << 31;
 const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', \
     'binlog_row_image', 'binlog_row_metadata', 'binlog_row_value_options', 'gtid_mode', 'expire_logs_days', \
-    'binlog_expire_logs_seconds')";
+    'binlog_expire_logs_seconds', 'binlog_storage_engine')";
 
 pub async fn check(config: &SourceConfig, entities: &[EntityConfig]) -> Vec<Fault> {
     let address = Address::of(config);
@@ -49,9 +50,9 @@ async fn check_session(
 ) -> Result<(), Fault> {
     let variables = variables(session).await?;
     let subject = session.subject().to_owned();
-    check_version(session, faults);
+    faults.extend(versions::fault(session.version, &session.version_text, &subject));
+    faults.extend(versions::storage_fault(&subject, &variables));
     check_settings(&subject, session.version.flavor, &variables, faults);
-    check_retention(config, &variables);
     let account = account(session).await?;
     if variables.get("log_bin").is_some_and(|value| value == "ON") {
         faults.extend(monitor_fault(session, &account).await);
@@ -72,17 +73,6 @@ async fn account(session: &mut Session) -> Result<String, Fault> {
     let (user, host) = account.rsplit_once('@').unwrap_or((&account, "%"));
     let quote = |text: &str| format!("'{}'", text.replace('\\', "\\\\").replace('\'', "''"));
     Ok(format!("{}@{}", quote(user), quote(host)))
-}
-
-fn check_version(session: &Session, faults: &mut Vec<Fault>) {
-    let (oldest, needed) = match session.version.flavor {
-        Flavor::MariaDb => ((10, 6), "MariaDB 10.6 or newer"),
-        Flavor::MySql => ((8, 0), "MySQL 8.0 or newer"),
-    };
-    if session.version.number < oldest {
-        let found = format!("version {} knows no full row metadata", session.version_text);
-        faults.push(Fault::new(Code::SourceMetadataNotFull, session.subject(), found).needs(needed));
-    }
 }
 
 fn check_settings(
@@ -132,23 +122,38 @@ fn check_settings(
     }
 }
 
+/// What is no fault and yet should be known, each in a sentence; empty while the server cannot be asked, which is a fault.
+pub async fn warnings(config: &SourceConfig) -> Vec<String> {
+    let Ok(mut session) = Session::open(&Address::of(config)).await else { return Vec::new() };
+    let mut warnings = Vec::new();
+    warnings.extend(versions::warning(session.version, &session.version_text, session.subject()));
+    if let Ok(variables) = variables(&mut session).await {
+        warnings.extend(retention_warning(config, session.subject(), &variables));
+    }
+    session.close().await;
+    warnings
+}
+
 /// Short retention is a risk and no fault: the log may never fall behind.
-fn check_retention(config: &SourceConfig, variables: &HashMap<String, String>) {
+fn retention_warning(
+    config: &SourceConfig,
+    subject: &str,
+    variables: &HashMap<String, String>,
+) -> Option<String> {
     const SECONDS_PER_DAY: f64 = 24.0 * 3600.0;
     let number = |name| variables.get(name).and_then(|value| value.parse::<f64>().ok());
-    let seconds = number("binlog_expire_logs_seconds")
+    // No limit: binlogs are kept until somebody purges them.
+    let kept = number("binlog_expire_logs_seconds")
         .filter(|seconds| *seconds > 0.0)
         .or_else(|| number("expire_logs_days").map(|days| days * SECONDS_PER_DAY))
-        .filter(|seconds| *seconds > 0.0);
-    // No limit: binlogs are kept until somebody purges them.
-    if let Some(kept) = seconds.filter(|kept| *kept < config.retention_min.as_secs_f64()) {
-        tracing::warn!(
-            source = config.name,
-            kept_seconds = kept,
-            wanted_seconds = config.retention_min.as_secs(),
-            "binlogs are kept for a shorter time than retention_min_seconds; a longer stop needs a refresh"
-        );
-    }
+        .filter(|seconds| *seconds > 0.0)?;
+    let wanted = config.retention_min.as_secs();
+    (kept < config.retention_min.as_secs_f64()).then(|| {
+        format!(
+            "{subject}: binlogs are kept for {kept} s; needed: {wanted} s (retention_min_seconds): a stop of more than \
+             {kept} s needs a refresh"
+        )
+    })
 }
 
 /// Listing binlogs is needed for start, lag and purge checks.

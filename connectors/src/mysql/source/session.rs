@@ -49,25 +49,26 @@ pub struct Session {
     pub version_text: String,
 }
 
-/// Which server, and its major and minor version.
+/// Which server, and its version of three numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version {
     pub flavor: Flavor,
-    pub number: (u32, u32),
+    pub number: (u32, u32, u32),
 }
 
 impl Version {
     /// As `@@version` says it: `10.11.14-MariaDB-log`, `9.7.4`.
     pub fn parse(text: &str) -> Self {
         let flavor = if text.contains("MariaDB") { Flavor::MariaDb } else { Flavor::MySql };
-        let mut numbers = text.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
-        Self { flavor, number: (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) }
+        let mut numbers = text.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));
+        let mut next = || numbers.next().unwrap_or(0);
+        Self { flavor, number: (next(), next(), next()) }
     }
 
     /// The statement that shows where the binlog ends.
     pub fn show_end(self) -> &'static str {
         match self.flavor {
-            Flavor::MySql if self.number >= (8, 4) => "SHOW BINARY LOG STATUS",
+            Flavor::MySql if self.number >= (8, 4, 0) => "SHOW BINARY LOG STATUS",
             _ => "SHOW MASTER STATUS",
         }
     }
@@ -101,7 +102,7 @@ impl Session {
         let mut session = Self {
             connection,
             subject: subject.to_owned(),
-            version: Version { flavor: Flavor::MySql, number: (0, 0) },
+            version: Version { flavor: Flavor::MySql, number: (0, 0, 0) },
             version_text: String::new(),
         };
         // So that `\` escapes in LIKE whatever the server's default mode is.

@@ -31,6 +31,14 @@ struct Checked {
     /// `source source-a`, `log`, `target main`.
     thing: String,
     faults: Vec<Fault>,
+    /// What is no fault and yet should be known, each in a sentence that names its thing.
+    warnings: Vec<String>,
+}
+
+impl Checked {
+    fn of(thing: impl Into<String>, faults: Vec<Fault>) -> Self {
+        Self { thing: thing.into(), faults, warnings: Vec::new() }
+    }
 }
 
 /// How many of its tables an entity's rule can put a row into.
@@ -56,14 +64,16 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     match cli.configuration() {
         Ok(config) => {
             let faults = unreadable_files(&config);
-            report.checked.push(Checked { thing: "configuration".to_owned(), faults });
+            report.checked.push(Checked::of("configuration", faults));
             report.add_rules(&config);
             if !arguments.offline {
                 let wiring = Wiring::new(config);
-                report.checked.extend(block_on(check_servers(&wiring))?);
+                let checked = block_on(check_servers(&wiring))?;
+                report.warnings.extend(checked.iter().flat_map(|checked| checked.warnings.clone()));
+                report.checked.extend(checked);
             }
         }
-        Err(faults) => report.checked.push(Checked { thing: "configuration".to_owned(), faults }),
+        Err(faults) => report.checked.push(Checked::of("configuration", faults)),
     }
     let exit = Exit::worst(report.faults());
     if arguments.json {
@@ -99,15 +109,14 @@ async fn check_servers(wiring: &Wiring) -> Vec<Checked> {
     let sources = wiring.config().sources.iter().map(async |source| Checked {
         thing: format!("source {}", source.name),
         faults: wiring.check_source(&source.name).await,
+        warnings: wiring.source_warnings(&source.name).await,
     });
-    let log = async { Checked { thing: "log".to_owned(), faults: wiring.check_log().await } };
-    let targets = wiring.targets().map(async |target| Checked {
-        thing: format!("target {target}"),
-        faults: wiring.check_target(target).await,
-    });
-    let caches = wiring.config().caches.iter().map(async |cache| Checked {
-        thing: format!("cache {}", cache.name),
-        faults: wiring.check_cache(&cache.name).await,
+    let log = async { Checked::of("log", wiring.check_log().await) };
+    let targets = wiring
+        .targets()
+        .map(async |target| Checked::of(format!("target {target}"), wiring.check_target(target).await));
+    let caches = wiring.config().caches.iter().map(async |cache| {
+        Checked::of(format!("cache {}", cache.name), wiring.check_cache(&cache.name).await)
     });
     let (mut checked, log, targets, caches) =
         tokio::join!(join_all(sources), log, join_all(targets), join_all(caches));
