@@ -14,7 +14,6 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
 use anabranch_pipeline::projections::{Assignment, Projection};
-use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
@@ -23,7 +22,7 @@ use super::progress::{self, literal};
 use super::replace::{self, Standing};
 use super::session::TextRow;
 use super::statements::{self, Layout, TextLimits};
-use super::withdraw::{self, Occupied};
+use super::withdraw::{Occupied, Search};
 use super::{MysqlTarget, SETUP_COMMAND, with_remedy};
 use crate::mysql::connection::{async_options, quote_table};
 use crate::mysql::error::{Side, from_async};
@@ -163,7 +162,7 @@ impl MysqlLane {
             None => Ok(Vec::new()),
         };
         let standing = standing.map_err(|fault| Failed { fault, again: false })?;
-        let withdrawn = self.occupied(&mut connected, &withdraw::selects(&layout, flush)).await;
+        let withdrawn = self.occupied(&mut connected, &layout, flush).await;
         let withdrawn = withdrawn.map_err(|fault| Failed { fault, again: false })?;
         let layout = Layout { standing: &standing, withdrawn: &withdrawn, ..layout };
         let packets = statements::packets(&head, flush, layout, limits);
@@ -213,21 +212,27 @@ impl MysqlLane {
         Ok(standing)
     }
 
-    /// Where rows stand of what a flush withdraws, in the order in which they are locked: by table, then by shard.
-    async fn occupied(&self, connected: &mut Connected, selects: &[String]) -> Result<Vec<Occupied>, Fault> {
-        let mut occupied = Vec::new();
-        for sql in selects {
-            let found = connected.connection.query::<(u32, u64), _>(sql);
-            let found = tokio::time::timeout(PACKET_TIMEOUT, found).await;
-            for (table, shard) in
-                found.map_err(|_| self.silent(PACKET_TIMEOUT))?.map_err(|error| self.fault(error))?
-            {
-                let shard = ShardId::from_u64(shard).expect("the list holds shards only");
-                occupied.push(Occupied { table, shard });
+    /// Where rows stand of what a flush withdraws.
+    async fn occupied(
+        &self,
+        connected: &mut Connected,
+        layout: &Layout<'_>,
+        flush: &Flush,
+    ) -> Result<Vec<Occupied>, Fault> {
+        let mut search = Search::of(layout, flush);
+        loop {
+            let statements = search.ask(layout);
+            if statements.is_empty() {
+                return Ok(search.into_found());
+            }
+            for sql in statements {
+                let found = connected.connection.query::<(u32, Option<u64>), _>(sql);
+                let found = tokio::time::timeout(PACKET_TIMEOUT, found).await;
+                let found =
+                    found.map_err(|_| self.silent(PACKET_TIMEOUT))?.map_err(|error| self.fault(error))?;
+                found.into_iter().for_each(|(table, shard)| search.answer(table, shard));
             }
         }
-        occupied.sort_unstable();
-        Ok(occupied)
     }
 
     fn classify(&self, error: mysql_async::Error, is_commit: bool) -> (Failed, Rollback) {
