@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anabranch_connectors::mysql::source::inspect;
-use anabranch_pipeline::capture::BatchBuilder;
+use anabranch_pipeline::capture::{Batch, BatchBuilder};
 use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Entry};
@@ -59,6 +59,7 @@ static ALLOCATOR: Counting = Counting;
 const RECORDED: &[u8] = include_bytes!("recorded/mariadb-10.11.binlog");
 const FILE: &str = "binlog.000004";
 const HEADER_BYTES: usize = 19;
+const MARIADB_GTID: u8 = 162;
 /// Length of a compressed event: nearly 1 GiB.
 const CLAIM: [u8; 5] = [0x84, 0x3f, 0xff, 0xff, 0xff];
 const ROUNDS: u64 = 10_000;
@@ -184,6 +185,35 @@ impl Ground {
         }
     }
 
+    /// All batches of at most about this many bytes, read from a resume point or, without one, from the file's start.
+    fn batches(&self, limit_bytes: usize, from: Option<(&ResumePoint, Lsn)>, raw: &[Vec<u8>]) -> Vec<Read> {
+        let (resume, sent) = from.map_or_else(Default::default, |(resume, sent)| (resume.clone(), sent));
+        let mut reading = match from {
+            None => inspect::recorded(FILE, None, parsed(raw), &self.config, &self.entities),
+            Some(_) => {
+                let sent_again = behind(raw, resume.position);
+                inspect::resumed(&resume, sent, parsed(&sent_again), &self.config, &self.entities)
+            }
+        };
+        let mut batch = BatchBuilder::new(limit_bytes, sent, resume);
+        let mut all = Vec::new();
+        loop {
+            let filled = reading.fill(&mut batch).now_or_never().expect("a recording never waits");
+            batch.require_order("source-a").unwrap();
+            let Batch { payload, position, resume, continues, .. } = batch.take();
+            let mut changes = Vec::new();
+            let mut decoder = v1::decode(&payload).unwrap();
+            while let Some(change) = decoder.next().unwrap() {
+                changes.push((change.lsn, format!("{:?} {:?}", change.table, change.action)));
+            }
+            all.push(Read { changes, position, resume, continues });
+            if let Err(fault) = filled {
+                assert_eq!(fault.code(), Code::SourceUnreachable, "{fault}");
+                return all;
+            }
+        }
+    }
+
     /// Where each change stands.
     fn positions(&self, first_group: Option<u64>, events: Vec<Event>) -> Vec<u64> {
         let mut reading = inspect::recorded(FILE, first_group, events, &self.config, &self.entities);
@@ -200,6 +230,49 @@ impl Ground {
     }
 }
 
+/// What a batch holds, and where it ends.
+struct Read {
+    changes: Vec<(Lsn, String)>,
+    position: Lsn,
+    resume: ResumePoint,
+    continues: bool,
+}
+
+/// As MariaDB 11.4 and later write them: within a group only the first and the last event have a position.
+fn without_positions(mut raw: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    let first = raw.iter().position(|event| event[4] == MARIADB_GTID).expect("recorded");
+    for index in first..raw.len() - 1 {
+        if raw[index][4] != MARIADB_GTID && raw[index + 1][4] != MARIADB_GTID {
+            raw[index][13..17].fill(0);
+        }
+    }
+    raw
+}
+
+/// The description of the file, and the events from a place on.
+fn behind(raw: &[Vec<u8>], position: u64) -> Vec<Vec<u8>> {
+    let mut begins = 4;
+    let mut events = vec![raw[0].clone()];
+    for event in raw {
+        if begins >= position && begins > 4 {
+            events.push(event.clone());
+        }
+        begins += event.len() as u64;
+    }
+    events
+}
+
+/// What lanes apply of consecutive messages: of each only what is above the position.
+fn applied<'r>(batches: impl IntoIterator<Item = &'r Read>) -> Vec<&'r str> {
+    let (mut position, mut applied) = (Lsn::ZERO, Vec::new());
+    for batch in batches {
+        let above = batch.changes.iter().filter(|(lsn, _)| *lsn > position);
+        applied.extend(above.map(|(_, change)| change.as_str()));
+        position = position.max(batch.position);
+    }
+    applied
+}
+
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
@@ -208,7 +281,6 @@ fn number(variable: &str, default: u64) -> u64 {
 #[test]
 fn a_reading_that_enters_behind_four_gibibytes_places_changes_there() {
     const WRAP: u64 = 1 << 32;
-    const MARIADB_GTID: u8 = 162;
     let ground = Ground::new();
     let raw = recorded();
     let first = raw.iter().find(|event| event[4] == MARIADB_GTID).expect("recorded");
@@ -223,7 +295,6 @@ fn a_reading_that_enters_behind_four_gibibytes_places_changes_there() {
 /// Else what was read would look like a part of a transaction, which a promoted replica must hold.
 #[test]
 fn the_events_at_the_start_of_a_file_move_the_place_to_resume_from() {
-    const MARIADB_GTID: u8 = 162;
     let ground = Ground::new();
     let mut raw = recorded();
     raw.truncate(raw.iter().position(|event| event[4] == MARIADB_GTID).expect("recorded"));
@@ -232,6 +303,29 @@ fn the_events_at_the_start_of_a_file_move_the_place_to_resume_from() {
     while reading.fill(&mut batch).now_or_never().expect("a recording never waits").is_ok() {}
     let end = 4 + raw.iter().map(Vec::len).sum::<usize>() as u64;
     assert_eq!((batch.position().position(), batch.resume().position), (end / 16 * 16, end));
+}
+
+/// All rows of such a group share the position of its first event, so that they are one event, in parts.
+#[test]
+fn events_without_positions_lose_nothing_at_any_border_of_batches_nor_at_any_restart() {
+    let ground = Ground::new();
+    let whole = ground.batches(1 << 20, None, &recorded());
+    let expected = applied(&whole);
+    assert_eq!(expected.len(), 18);
+    let raw = without_positions(recorded());
+    for limit_bytes in [40, 60, 100, 1 << 20] {
+        let batches = ground.batches(limit_bytes, None, &raw);
+        assert_eq!(applied(&batches), expected, "{limit_bytes} bytes");
+        assert_eq!(batches.iter().any(|batch| batch.continues), limit_bytes < 1 << 20, "{limit_bytes} bytes");
+        let all: Vec<_> = batches.iter().flat_map(|batch| &batch.changes).collect();
+        for Read { position, resume, .. } in &batches {
+            let again = ground.batches(limit_bytes, Some((resume, *position)), &raw);
+            let again: Vec<_> = again.iter().flat_map(|batch| &batch.changes).collect();
+            // A reader that is cut off within a group begins it again at its first part.
+            let behind: Vec<_> = all.iter().copied().filter(|(lsn, _)| lsn > position).collect();
+            assert_eq!(again, behind, "{limit_bytes} bytes, from {position}");
+        }
+    }
 }
 
 #[test]

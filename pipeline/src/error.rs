@@ -132,6 +132,8 @@ codes! {
     LogMessageCorrupt = "log-message-corrupt", Definite;
     /// The stream does not continue where the lane stopped: messages are gone.
     LogHole = "log-hole", Definite;
+    /// A change is not above the position before it, so lanes would leave it out.
+    LogOrderViolated = "log-order-violated", Definite;
     /// The stream gives an epoch to another server than the lane knows it of.
     LogEpochReused = "log-epoch-reused", Definite;
     /// The stream is in an epoch before the lane's: its reader is not there yet, or the log forgot.

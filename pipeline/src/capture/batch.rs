@@ -9,6 +9,8 @@ use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use bytes::Bytes;
 
+use crate::error::{Code, Fault};
+
 /// A finished message: payload and where it stands in the binlog.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
@@ -63,6 +65,8 @@ pub struct BatchBuilder {
     position: Lsn,
     resume: ResumePoint,
     committed_at_us: u64,
+    /// The first change that was not above the position before it, and that position.
+    violation: Option<(Lsn, Lsn)>,
 }
 
 impl BatchBuilder {
@@ -77,6 +81,7 @@ impl BatchBuilder {
             position,
             resume,
             committed_at_us: 0,
+            violation: None,
         }
     }
 
@@ -107,8 +112,21 @@ impl BatchBuilder {
     }
 
     fn note(&mut self, lsn: Lsn) {
+        if lsn <= self.position {
+            self.violation.get_or_insert((lsn, self.position));
+        }
         self.newest = lsn;
         self.added += 1;
+    }
+
+    /// Refuses a batch with a change that is not above what was complete before it: each lane would take that change for
+    /// one that it has. Whoever hands a batch on asks first.
+    pub fn require_order(&self, source: &str) -> Result<(), Fault> {
+        let Some((lsn, position)) = self.violation else { return Ok(()) };
+        let found = format!("a change at {lsn} behind the complete position {position}");
+        Err(Fault::new(Code::LogOrderViolated, format!("source {source}"), found)
+            .needs("every change above the position before it")
+            .remedy("keep the binlogs, and report it: nothing of this batch was sent"))
     }
 
     /// Changes that were ever added, counted beside what encodes them.
@@ -192,6 +210,30 @@ mod tests {
             builder.take().continues && builder.take().continues,
             "marks between the parts do not change that"
         );
+    }
+
+    #[test]
+    fn a_change_that_is_not_above_the_position_before_it_is_never_handed_on() {
+        let lsn = |position: u64| Lsn::new(1, 1, position * 16).unwrap();
+        let table = TableIdentity {
+            entity: Entity::User,
+            shard: ShardId::of("s", "d", "t", 0),
+            database: Cow::Borrowed("d"),
+            table: Cow::Borrowed("t"),
+        };
+        let mut builder = BatchBuilder::new(1, lsn(1), ResumePoint::default());
+        for at in [2, 2, 3] {
+            builder.insert(lsn(at), &table, &[Value::UInt(at)]);
+            builder.take();
+        }
+        builder.event_complete(lsn(3));
+        assert!(builder.require_order("s").is_ok());
+        builder.insert(lsn(3), &table, &[Value::UInt(3)]);
+        builder.insert(lsn(4), &table, &[Value::UInt(4)]);
+        let fault = builder.require_order("s").unwrap_err();
+        assert_eq!(fault.code(), Code::LogOrderViolated);
+        builder.take();
+        assert!(builder.require_order("s").is_err(), "nothing behind it leaves either");
     }
 
     /// Else a restart would look for a place of one server in the binlog of another.

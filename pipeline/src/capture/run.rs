@@ -362,6 +362,7 @@ impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
 
     async fn append(&mut self) -> Result<(), Fault> {
         self.count_read();
+        self.batch.require_order(self.name)?;
         self.epochs.claim(self.source.server()).await?;
         let batch = self.batch.take();
         let (resume, server) = self.footing.of(&batch, self.source.server());

@@ -259,9 +259,10 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         let footing = Footing::new(batch.position(), told);
         let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
         let is_origin = progress.position == Lsn::ZERO;
+        let name = self.id.source.clone();
         let reading = tokio::spawn(async move {
             let _permit = permit;
-            if let Err(fault) = read(source, batch, footing, is_origin, &sender).await {
+            if let Err(fault) = read(&name, source, batch, footing, is_origin, &sender).await {
                 // A receiver that is gone needs no reason.
                 let _ = sender.send(Err(fault)).await;
             }
@@ -304,6 +305,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
 
 /// Reads the source and sends batches as soon as there is nothing more to read, or a batch is full.
 async fn read<C: ChangeSource>(
+    name: &str,
     mut source: C,
     mut batch: BatchBuilder,
     mut footing: Footing,
@@ -317,6 +319,7 @@ async fn read<C: ChangeSource>(
         if !is_ready && batch.position() == previous {
             continue;
         }
+        batch.require_order(name)?;
         let taken = batch.take();
         let (resume, server) = footing.of(&taken, source.server());
         let envelope = Envelope {

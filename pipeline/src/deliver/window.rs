@@ -153,6 +153,7 @@ impl Window {
             };
             let mut changes = v1::decode(&message.payload).map_err(unreadable)?;
             while let Some(change) = changes.next().map_err(unreadable)? {
+                require_order(lane, message, change.lsn)?;
                 if change.lsn > position {
                     let highest = &mut self.flush.progress.highest_change;
                     *highest = change.lsn.max(*highest);
@@ -217,6 +218,22 @@ impl Window {
     pub(super) fn committed(&mut self) {
         *self = Self::new(std::mem::take(&mut self.flush.progress));
     }
+}
+
+/// Every change lies above the position before its message, also in a part of an event, a decided XA branch and the first
+/// message of an epoch. One that does not would be left out by each lane that is just there.
+fn require_order(lane: &LaneId, message: &Delivery, lsn: Lsn) -> Result<(), Fault> {
+    let previous = message.envelope.previous;
+    if lsn > previous {
+        return Ok(());
+    }
+    let found = format!("{message} follows position {previous}, and has a change at {lsn}");
+    Err(Fault::new(Code::LogOrderViolated, format!("lane {lane}"), found)
+        .needs("every change above the position before its message")
+        .remedy(
+            "if an older build wrote it: delete the source's stream (`nats stream rm`), `anabranch --config FILE setup`, \
+             restart, refresh every projection of the source",
+        ))
 }
 
 #[cfg(test)]
@@ -296,6 +313,14 @@ mod tests {
         assert_eq!(taken(&mut window, &message(3, 5, &[6, 7], 7)), Ok(vec![]));
         assert_eq!(window.taken(), Taken { applied: 2, passed: 5 });
         assert_eq!(window.progress().position, lsn(12), "a position never goes back");
+    }
+
+    #[test]
+    fn a_change_that_is_not_above_the_position_before_its_message_stops_the_lane() {
+        let mut window = Window::new(Progress { position: lsn(10), ..Progress::default() });
+        assert_eq!(taken(&mut window, &message(1, 10, &[12, 10], 12)), Err(Code::LogOrderViolated));
+        let mut behind = Window::new(Progress { position: lsn(20), ..Progress::default() });
+        assert_eq!(taken(&mut behind, &message(1, 10, &[10], 12)), Err(Code::LogOrderViolated));
     }
 
     #[test]

@@ -6,12 +6,12 @@ use anabranch_pipeline::config::{EntityConfig, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::change::Row;
 use anabranch_schemas::envelope::ServerIdentity;
-use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
 use mysql_async::binlog::events::Event;
 
 use super::compressed;
 use super::events::{self, Class};
-use super::gtid::Flavor;
+use super::gtid::{Flavor, Gtids};
 use super::position::{FILE_START, Position};
 use super::rows::{Plan, RowsEvent};
 use super::stream::{Beginning, MysqlStream};
@@ -53,6 +53,36 @@ pub fn recorded(
         entered_at: first_group.map(|position| (file.to_owned(), position)),
         follows: None,
     };
+    reading(beginning, events, config, entities)
+}
+
+/// A reading that goes on: events as a MariaDB server sends them from the resume point, of which what is not above `sent`
+/// was read before.
+pub fn resumed(
+    resume: &ResumePoint,
+    sent: Lsn,
+    events: Vec<Event>,
+    config: &SourceConfig,
+    entities: &[EntityConfig],
+) -> MysqlStream<Recording> {
+    let position = Position::new(FIRST_EPOCH, resume.file.clone(), resume.position);
+    let beginning = Beginning {
+        position: position.expect("the name of a binlog file"),
+        gtids: Gtids::parse(Flavor::MariaDb, &resume.gtid_set),
+        sent,
+        is_by_gtid: false,
+        entered_at: None,
+        follows: None,
+    };
+    reading(beginning, events, config, entities)
+}
+
+fn reading(
+    beginning: Beginning,
+    events: Vec<Event>,
+    config: &SourceConfig,
+    entities: &[EntityConfig],
+) -> MysqlStream<Recording> {
     let server = ServerIdentity { flavor: Flavor::MariaDb.as_str().to_owned(), id: "1".to_owned() };
     let tables = CapturedTables::new(config, entities);
     MysqlStream::new(

@@ -52,8 +52,6 @@ pub struct PendingRows {
     /// Bytes of row images already read.
     consumed: usize,
     lsn: Lsn,
-    /// The event is complete with its last row (and not part of a compressed transaction).
-    completes_event: bool,
 }
 
 impl PendingRows {
@@ -64,7 +62,6 @@ impl PendingRows {
         has_extra_data: bool,
         body: RowsBody,
         lsn: Lsn,
-        completes_event: bool,
     ) -> Result<Self, Problem> {
         let plan = table.plan().map_err(Problem::Stop)?;
         let event = RowsEvent::read(body.bytes(), kind, has_extra_data)?;
@@ -78,7 +75,7 @@ impl PendingRows {
                     .remedy("SET GLOBAL binlog_row_image = FULL; then refresh this source"),
             ));
         }
-        Ok(Self { table, kind, has_extra_data, body, consumed: 0, lsn, completes_event })
+        Ok(Self { table, kind, has_extra_data, body, consumed: 0, lsn })
     }
 
     /// What it holds in memory.
@@ -116,12 +113,6 @@ impl PendingRows {
             }
         }
         self.consumed = event.images.len() - reader.rest().len();
-        if !reader.is_empty() {
-            return Ok(false);
-        }
-        if self.completes_event {
-            batch.event_complete(self.lsn);
-        }
-        Ok(true)
+        Ok(reader.is_empty())
     }
 }

@@ -29,25 +29,32 @@ pub struct Position {
     pub epoch: u16,
     pub file: String,
     file_number: u32,
-    /// End of the last event.
+    /// End of the last event that told it.
     pub end: u64,
+    /// At least so many bytes stand behind it, in events that did not.
+    unplaced_bytes: u64,
 }
 
 impl Position {
     pub fn new(epoch: u16, file: String, end: u64) -> Result<Self, PositionError> {
         let file_number = binlog_file_number(&file)?;
-        Ok(Self { epoch, file, file_number, end })
+        Ok(Self { epoch, file, file_number, end, unplaced_bytes: 0 })
     }
 
     /// An event of `size` bytes ends at `log_pos`, of which only the lower four bytes are known.
     pub fn advance(&mut self, log_pos: u32, size: u32) {
         const WRAP: u64 = 1 << 32;
-        let at_least = self.end + u64::from(size);
+        let at_least = self.end + std::mem::take(&mut self.unplaced_bytes) + u64::from(size);
         let mut end = at_least & !(WRAP - 1) | u64::from(log_pos);
         if end < at_least {
             end += WRAP;
         }
         self.end = end;
+    }
+
+    /// An event of `size` bytes has no position. It only counts: events that are not sent may stand between.
+    pub fn pass(&mut self, size: u32) {
+        self.unplaced_bytes += u64::from(size);
     }
 
     pub fn lsn(&self) -> Result<Lsn, PositionError> {
@@ -74,5 +81,20 @@ mod tests {
         assert_eq!(position.lsn().unwrap().to_string(), "1:7:4294967472");
         position.advance(100, 1 << 30);
         assert_eq!(position.end, (2 << 32) + 100);
+    }
+
+    #[test]
+    fn a_group_beyond_four_gibibytes_whose_events_have_no_positions_keeps_their_count() {
+        let mut position = Position::new(1, "binlog.000007".to_owned(), FILE_START).unwrap();
+        position.advance(256, 42);
+        for _ in 0..9 {
+            position.pass(1 << 30);
+        }
+        assert_eq!(position.end, 256, "an event without a position has that of the one before");
+        // Nine GiB, and others that were not sent.
+        position.advance((1 << 30) + 5000, 31);
+        assert_eq!(position.end, (9 << 30) + 5000);
+        position.advance((1 << 30) + 5100, 100);
+        assert_eq!(position.end, (9 << 30) + 5100, "they count once");
     }
 }

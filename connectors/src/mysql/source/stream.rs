@@ -160,7 +160,9 @@ impl<E: Events> MysqlStream<E> {
             Class::FormatDescription | Class::MariaDbGtidList | Class::MySqlPreviousGtids => {
                 self.position.end = self.position.end.max(u64::from(log_pos));
             }
-            _ if is_artificial(header) || HEARTBEATS.contains(&header.event_type_raw()) => {}
+            _ if HEARTBEATS.contains(&header.event_type_raw()) => {}
+            _ if is_unplaced(header) => self.position.pass(header.event_size()),
+            _ if is_artificial(header) => {}
             _ => {
                 // The first events of the file come before, from where they are.
                 if matches!(class, Class::MariaDbGtid | Class::Rotate)
@@ -295,9 +297,7 @@ impl<E: Events> MysqlStream<E> {
             Ok(RowsBody::Event(Box::new(event)))
         };
         let body = body.map_err(|error| self.malformed(error))?;
-        let is_last_of_event = self.payload.is_none();
-        let pending = PendingRows::new(table, kind, has_extra_data, body, lsn, is_last_of_event);
-        let pending = pending
+        let pending = PendingRows::new(table, kind, has_extra_data, body, lsn)
             .map_err(|problem| problem.into_fault(|found| self.fault(Code::BinlogEventCorrupt, found)))?;
         if self.withheld.push(pending) { self.encode_withheld() } else { Ok(()) }
     }
@@ -381,10 +381,16 @@ const HEARTBEATS: [u8; 2] = [27, 41];
 /// Table id, flags, and at most an empty frame.
 const ROWS_WITHOUT_TABLE_BYTES: usize = 12;
 
+const ARTIFICIAL: u16 = 0x20;
+
 /// Made by the dump thread, not read from the file.
 fn is_artificial(header: &BinlogEventHeader) -> bool {
-    const ARTIFICIAL: u16 = 0x20;
     header.log_pos() == 0 || header.flags_raw() & ARTIFICIAL != 0
+}
+
+/// Read from the file, where it stands without its position: within a transaction MariaDB 11.4 and later write none.
+fn is_unplaced(header: &BinlogEventHeader) -> bool {
+    header.log_pos() == 0 && header.flags_raw() & ARTIFICIAL == 0
 }
 
 fn read_tagged_gtid(event: &Event) -> Result<GroupStart, Malformed> {

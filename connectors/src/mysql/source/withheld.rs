@@ -214,6 +214,10 @@ impl Withheld {
 
     /// Adds rows to the batch until it is full; whether none is left.
     ///
+    /// A position is complete when the rows of another one begin, or the group has ended: the events of a compressed
+    /// transaction of MySQL have one position, and those of a transaction of MariaDB 11.4 or later have none, so all
+    /// of them get that of the event before them.
+    ///
     /// With `at` every row gets that position (an XA branch, all of it encoded); without it each keeps its own, and
     /// those not above `sent` are dropped.
     pub fn release(
@@ -255,7 +259,6 @@ impl Withheld {
             if at.is_none() && change.lsn <= sent {
                 continue;
             }
-            // An event's rows are complete when the next event's begin.
             if at.is_none()
                 && let Some(released) = self.released.replace(change.lsn)
                 && released != change.lsn
@@ -277,10 +280,15 @@ impl Withheld {
 
     fn release_queue(&mut self, sent: Lsn, batch: &mut BatchBuilder) -> Result<bool, Problem> {
         while let Some(rows) = self.queue.front_mut() {
-            if rows.lsn() > sent && !rows.drain(batch)? {
+            let lsn = rows.lsn();
+            if lsn > sent && !rows.drain(batch)? {
                 return Ok(false);
             }
             self.queue.pop_front();
+            // The end of the group completes what comes last.
+            if self.queue.front().is_some_and(|next| next.lsn() != lsn) {
+                batch.event_complete(lsn);
+            }
         }
         Ok(true)
     }
@@ -353,7 +361,7 @@ mod tests {
                 body.extend(id.to_le_bytes());
             }
             let table = self.maps.get(self.table_id).unwrap().clone().expect("captured");
-            PendingRows::new(table, Kind::Insert, false, RowsBody::Inflated(body), lsn, true).unwrap()
+            PendingRows::new(table, Kind::Insert, false, RowsBody::Inflated(body), lsn).unwrap()
         }
     }
 
