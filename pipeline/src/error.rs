@@ -1,24 +1,27 @@
 //! One kind of error for everything an operator can meet: a [`Fault`] with a stable [`Code`].
 //!
 //! A fault names the thing, what was found, what is needed and what repairs it. It never holds row values or
-//! secrets. [`Code::class`] says what the supervisor does with it; `deploy/RUNBOOK.md` has one heading for each code.
+//! secrets. [`Code::class`] decides exit codes and HTTP statuses, [`Code::stops_after`] whether a task ends by it;
+//! `deploy/RUNBOOK.md` has one heading for each code.
 
 use std::error::Error as StdError;
 use std::fmt;
 
-/// What the supervisor does with a fault.
+/// What whoever asked may expect of asking again: exit codes and HTTP statuses follow it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// May pass by itself: retried with back-off, within a budget.
+    /// May pass by itself.
     Transient,
-    /// The same input fails every time: this source or lane stops and shows the code; others go on.
+    /// The same question fails every time, until somebody mends the cause.
     Definite,
-    /// A broken assumption of ours: the task stops and starts again from its progress.
+    /// A broken assumption of ours.
     Bug,
 }
 
 macro_rules! codes {
-    ($($(#[doc = $doc:literal])+ $variant:ident = $text:literal, $class:ident;)+) => {
+    (@readings) => { None };
+    (@readings $readings:literal) => { Some($readings) };
+    ($($(#[doc = $doc:literal])+ $variant:ident = $text:literal, $class:ident $(, stops $readings:literal)?;)+) => {
         /// Stable error codes; the text is what logs, `status` and the runbook show.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Code {
@@ -34,6 +37,12 @@ macro_rules! codes {
 
             pub fn class(self) -> Class {
                 match self { $(Code::$variant => Class::$class),+ }
+            }
+
+            /// A task stops after so many attempts in a row that end with this code at the same place, until somebody
+            /// asks for a restart. `None`: it is tried again for ever, since what is outside may heal.
+            pub fn stops_after(self) -> Option<u32> {
+                match self { $(Code::$variant => codes!(@readings $($readings)?)),+ }
             }
         }
     };
@@ -79,27 +88,27 @@ codes! {
     /// A captured table has an engine without transactions.
     SourceTableNotTransactional = "source-table-not-transactional", Definite;
     /// The server was reset or restored, or cannot be compared with the one that wrote the log so far.
-    SourceServerChanged = "source-server-changed", Definite;
+    SourceServerChanged = "source-server-changed", Definite, stops 1;
     /// Another server lacks transactions that were read from the one before.
-    SourceDiverged = "source-diverged", Definite;
+    SourceDiverged = "source-diverged", Definite, stops 1;
     /// The binlog that is needed next was purged.
     BinlogPurged = "binlog-purged", Definite;
     /// The configured or stored GTID set is not one that this server can start from.
-    BinlogGtidUnknown = "binlog-gtid-unknown", Definite;
+    BinlogGtidUnknown = "binlog-gtid-unknown", Definite, stops 1;
     /// An event of a type that this build does not know.
-    BinlogEventUnknown = "binlog-event-unknown", Definite;
+    BinlogEventUnknown = "binlog-event-unknown", Definite, stops 1;
     /// An event's checksum or structure is wrong.
-    BinlogEventCorrupt = "binlog-event-corrupt", Definite;
+    BinlogEventCorrupt = "binlog-event-corrupt", Definite, stops 3;
     /// A data change on a captured table was logged as a statement.
-    BinlogStatement = "binlog-statement", Definite;
+    BinlogStatement = "binlog-statement", Definite, stops 1;
     /// Captured rows were undone to a savepoint that is not in the log.
-    BinlogRolledBackRows = "binlog-rolled-back-rows", Definite;
+    BinlogRolledBackRows = "binlog-rolled-back-rows", Definite, stops 1;
     /// An XA branch was committed whose rows were not read.
-    BinlogXaUnread = "binlog-xa-unread", Definite;
+    BinlogXaUnread = "binlog-xa-unread", Definite, stops 1;
     /// Rows that wait for the outcome of their transaction cannot be kept in a temporary file.
     SourceSpillFailed = "source-spill-failed", Transient;
     /// A captured column was dropped, renamed or retyped while running.
-    SourceSchemaChanged = "source-schema-changed", Definite;
+    SourceSchemaChanged = "source-schema-changed", Definite, stops 1;
 
     /// No connection to the cache, or it broke.
     CacheUnreachable = "cache-unreachable", Transient;
@@ -121,13 +130,13 @@ codes! {
     /// The stream's settings are not the ones that correctness needs.
     LogSettingsDiffer = "log-settings-differ", Definite;
     /// The stream holds messages that this product did not write.
-    LogForeign = "log-foreign", Definite;
+    LogForeign = "log-foreign", Definite, stops 1;
     /// The stream's storage is full.
     LogFull = "log-full", Transient;
     /// Another writer appended: this attempt is over.
     LogFenced = "log-fenced", Transient;
     /// A message has a codec version that this build does not know.
-    LogVersionUnknown = "log-version-unknown", Definite;
+    LogVersionUnknown = "log-version-unknown", Definite, stops 1;
     /// A message's checksum or form is wrong.
     LogMessageCorrupt = "log-message-corrupt", Definite;
     /// The stream does not continue where the lane stopped: messages are gone.
@@ -135,7 +144,7 @@ codes! {
     /// A change is not above the position before it, so lanes would leave it out.
     LogOrderViolated = "log-order-violated", Definite;
     /// The stream gives an epoch to another server than the lane knows it of.
-    LogEpochReused = "log-epoch-reused", Definite;
+    LogEpochReused = "log-epoch-reused", Definite, stops 1;
     /// The stream is in an epoch before the lane's: its reader is not there yet, or the log forgot.
     LogEpochBehind = "log-epoch-behind", Transient;
     /// Another process holds, or took, the lease.
@@ -143,6 +152,8 @@ codes! {
 
     /// No connection to a target, or it broke; also deadlocks and lock time-outs that outlast the retries.
     TargetUnreachable = "target-unreachable", Transient;
+    /// The target takes no writes: a replica, or a server in the middle of a fail-over.
+    TargetReadOnly = "target-read-only", Transient;
     /// User, password or TLS refused by the target.
     TargetAccessDenied = "target-access-denied", Definite;
     /// A privilege is missing on the target.
@@ -150,15 +161,15 @@ codes! {
     /// A derived or control table does not exist.
     TargetTableMissing = "target-table-missing", Definite;
     /// A derived or control table has other columns or keys than needed.
-    TargetTableShape = "target-table-shape", Definite;
+    TargetTableShape = "target-table-shape", Definite, stops 1;
     /// The target is also a captured source: changes would loop.
-    TargetIsSource = "target-is-source", Definite;
+    TargetIsSource = "target-is-source", Definite, stops 1;
     /// Another projector moved this lane's progress: this one is stale.
     TargetFenced = "target-fenced", Transient;
     /// The progress row of a lane is gone or was made for another number of lanes.
-    TargetProgressLost = "target-progress-lost", Definite;
+    TargetProgressLost = "target-progress-lost", Definite, stops 1;
     /// The progress row of a lane was changed by hand, or is damaged.
-    TargetProgressCorrupt = "target-progress-corrupt", Definite;
+    TargetProgressCorrupt = "target-progress-corrupt", Definite, stops 1;
     /// A lane cannot be set to where a replay was asked to begin.
     ReplayRefused = "replay-refused", Definite;
     /// A lane cannot be asked for this refresh.
@@ -171,7 +182,7 @@ codes! {
     /// The lanes of a mapping did not reach the place that a lookup waits for.
     LookupBehind = "lookup-behind", Transient;
     /// A machine number has given out every uuid up to the end of the range, or the clock is beyond it.
-    UuidsExhausted = "uuids-exhausted", Definite;
+    UuidsExhausted = "uuids-exhausted", Definite, stops 1;
     /// A port could not be bound.
     ListenFailed = "listen-failed", Definite;
     /// A defect of Anabranch itself.
@@ -182,6 +193,11 @@ impl Code {
     /// The code of a text such as `binlog-purged`.
     pub fn from_text(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.as_str() == text)
+    }
+
+    /// Whether a task ever stops by it: what was read, stored or configured is wrong, and time mends nothing.
+    pub fn stops(self) -> bool {
+        self.stops_after().is_some()
     }
 }
 
@@ -263,13 +279,21 @@ impl Fault {
         let mut causes: Vec<String> = Vec::new();
         let mut next = StdError::source(self);
         while let Some(error) = next {
-            let text = error.to_string();
+            let text = plain(error.to_string());
             if !causes.iter().any(|said| said.contains(&text)) {
                 causes.push(text);
             }
             next = error.source();
         }
         causes
+    }
+}
+
+/// What a library's text means, where it sends its reader to the library's manual.
+fn plain(text: String) -> String {
+    match text.find("peer closed connection without sending TLS close_notify") {
+        Some(at) => format!("{}the other side closed the connection in the middle", &text[..at]),
+        None => text,
     }
 }
 
@@ -318,6 +342,19 @@ mod tests {
     }
 
     #[test]
+    fn only_what_time_cannot_mend_stops_a_task() {
+        let stops: Vec<_> = Code::ALL.iter().filter(|code| code.stops()).map(|code| code.as_str()).collect();
+        assert_eq!(
+            stops.join(" "),
+            "source-server-changed source-diverged binlog-gtid-unknown binlog-event-unknown binlog-event-corrupt \
+             binlog-statement binlog-rolled-back-rows binlog-xa-unread source-schema-changed log-foreign \
+             log-version-unknown log-epoch-reused target-table-shape target-is-source target-progress-lost \
+             target-progress-corrupt uuids-exhausted"
+        );
+        assert!(Code::ALL.iter().all(|code| !code.stops() || code.class() == Class::Definite));
+    }
+
+    #[test]
     fn a_cause_that_repeats_what_was_said_is_shown_once() {
         #[derive(Debug)]
         struct Repeats(std::io::Error);
@@ -334,6 +371,18 @@ mod tests {
         let fault =
             Fault::new(Code::Internal, "thing", "found").caused_by(Repeats(std::io::Error::other("inner")));
         assert_eq!(fault.to_string(), "[internal] thing: found; cause: outer: inner");
+    }
+
+    #[test]
+    fn a_connection_that_was_closed_is_told_without_a_librarys_manual() {
+        let cause =
+            "I/O error: peer closed connection without sending TLS close_notify: https://docs.rs/rustls";
+        let fault = Fault::new(Code::SourceUnreachable, "source a", "the connection failed").caused_by(cause);
+        let text = fault.to_string();
+        assert!(
+            text.ends_with("cause: I/O error: the other side closed the connection in the middle"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -54,10 +54,7 @@ pub fn describe() {
     describe_capture();
     describe_lanes();
     describe_stores();
-    describe_gauge!(
-        TASK_STATE,
-        "0 waiting for its lease, 1 running, 2 retrying, 3 stopped by a definite fault, by task"
-    );
+    describe_gauge!(TASK_STATE, "0 waiting for its lease, 1 running, 2 retrying, 3 stopped, by task");
     describe_counter!(FAULTS, "Faults met, by task and code");
 }
 

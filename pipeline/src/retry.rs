@@ -9,31 +9,52 @@ use crate::error::{Class, Fault};
 
 /// The first pause after a failure; doubled up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
-/// Short enough that a server that is back is used again at once by human measure.
-pub const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// With [`PAUSE_SPREAD`] a pause is at most 58 s: a server that is ill is asked at most twice a minute by each task in
+/// the end, and one that is back is used again within a minute.
+const PAUSE_MAX: Duration = Duration::from_secs(48);
+/// The part by which a pause is longer or shorter by chance.
+const PAUSE_SPREAD: f64 = 0.2;
 /// Six seconds: a server that is restarted, or a connection that broke, and no more.
 const ATTEMPTS: u32 = 7;
 
-/// Pauses without end, spread by chance, so that those who failed together do not come back together.
-pub fn pauses() -> ExponentialBackoff {
-    ExponentialBackoffBuilder::new()
-        .with_initial_interval(PAUSE_FIRST)
-        .with_max_interval(PAUSE_MAX)
-        .with_multiplier(2.0)
-        .with_max_elapsed_time(None)
-        .build()
+/// Pauses without end that grow.
+#[derive(Debug)]
+pub struct Pauses(ExponentialBackoff);
+
+impl Default for Pauses {
+    /// Spread by chance, so that those who failed together do not come back together.
+    fn default() -> Self {
+        Self::spread(PAUSE_SPREAD)
+    }
+}
+
+impl Pauses {
+    fn spread(by: f64) -> Self {
+        let pauses = ExponentialBackoffBuilder::new()
+            .with_initial_interval(PAUSE_FIRST)
+            .with_max_interval(PAUSE_MAX)
+            .with_multiplier(2.0)
+            .with_randomization_factor(by)
+            .with_max_elapsed_time(None)
+            .build();
+        Self(pauses)
+    }
+
+    pub fn following(&mut self) -> Duration {
+        self.0.next_backoff().unwrap_or(PAUSE_MAX)
+    }
 }
 
 /// The attempts at one piece of work. Nothing is left to chance: simulations replay it.
 #[derive(Debug)]
 pub struct Attempts {
     left: u32,
-    pauses: ExponentialBackoff,
+    pauses: Pauses,
 }
 
 impl Default for Attempts {
     fn default() -> Self {
-        Self { left: ATTEMPTS, pauses: ExponentialBackoff { randomization_factor: 0.0, ..pauses() } }
+        Self { left: ATTEMPTS, pauses: Pauses::spread(0.0) }
     }
 }
 
@@ -45,7 +66,7 @@ impl Attempts {
             return Err(fault);
         }
         tracing::debug!(%fault, left = self.left, "it is tried again");
-        tokio::time::sleep(self.pauses.next_backoff().unwrap_or(PAUSE_MAX)).await;
+        tokio::time::sleep(self.pauses.following()).await;
         Ok(())
     }
 }
@@ -75,6 +96,15 @@ mod tests {
         });
         assert_eq!(ended.await.expect_err("it always fails").code(), code);
         (attempts, began.elapsed().as_millis() / 100)
+    }
+
+    #[test]
+    fn pauses_grow_to_just_below_a_minute_and_two_of_them_last_longer_than_one() {
+        let mut pauses = Pauses::default();
+        assert!(pauses.following() < Duration::from_millis(150));
+        let last: Vec<_> = std::iter::repeat_with(|| pauses.following()).skip(10).take(100).collect();
+        let (shortest, longest) = (last.iter().min().unwrap(), last.iter().max().unwrap());
+        assert!(*longest < Duration::from_secs(60) && *shortest > Duration::from_secs(30), "{last:?}");
     }
 
     #[tokio::test(start_paused = true)]

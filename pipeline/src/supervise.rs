@@ -1,26 +1,27 @@
-//! Runs named tasks, each on its own: one that fails is retried or stopped, the others go on.
+//! Runs named tasks, each on its own: one that fails is tried again, the others go on.
 //!
-//! A transient fault or a bug (also a panic) is retried with growing pauses; a definite fault that comes back within an
-//! hour stops the task and stays visible with its code. (Once is not enough: a process that was frozen may find that a place
-//! which it had read from its progress is purged, while another one has long gone on.) The states are what `status`,
-//! readiness and the metrics show.
+//! Every failure (a fault, a panic) is followed by another attempt, with pauses that grow to a minute. Only a code that
+//! says so ([`Code::stops_after`]) stops a task, until somebody asks for a restart. Stopping protects nothing by itself,
+//! since another process may try at once: each attempt proves its preconditions before it writes. The states are what
+//! `status`, readiness and the metrics show.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use backoff::backoff::Backoff;
+use anabranch_schemas::lsn::Lsn;
 use metrics::{counter, gauge};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::error::{Class, Code, Fault};
+use crate::error::{Code, Fault};
 use crate::metrics as names;
-use crate::retry::{self, PAUSE_MAX};
+use crate::retry::Pauses;
 
-/// What is definite is met again at once, since the task goes on where it stopped. What comes back later is another
-/// matter: a process that is frozen once a week is not broken.
-const DEFINITE_WITHIN: Duration = Duration::from_secs(3600);
+/// The same fault of a task is logged at most this often, with how often it came in between.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What a task is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub enum TaskState {
     Running,
     /// Failed by something that may pass; it will be tried again.
     Retrying,
-    /// Stopped by a definite fault, until an operator mends it and restarts.
+    /// Stopped by a code that time does not mend, until somebody asks for a restart.
     Stopped,
 }
 
@@ -49,7 +50,7 @@ impl TaskState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskStatus {
     pub state: TaskState,
-    /// Code and one line of the last fault; kept while retrying, cleared when running again.
+    /// Code and one line of the last fault; kept until the task is well again.
     pub fault: Option<(Code, String)>,
     /// Since when it has not run; `None` while running.
     pub down_since: Option<Instant>,
@@ -57,31 +58,53 @@ pub struct TaskStatus {
     pub lasting: bool,
 }
 
-type States = Arc<Mutex<BTreeMap<String, TaskStatus>>>;
+/// A task as all see it.
+#[derive(Debug)]
+struct Seen {
+    status: TaskStatus,
+    /// Ends its pause, or its stop.
+    restart: Arc<Notify>,
+}
 
-/// The states of all tasks, for those who show them.
+/// The states of all tasks, for those who show them or ask for a restart.
 #[derive(Debug, Clone, Default)]
-pub struct TaskStates(States);
+pub struct TaskStates(Arc<Mutex<BTreeMap<String, Seen>>>);
 
 impl TaskStates {
     pub fn snapshot(&self) -> BTreeMap<String, TaskStatus> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock().iter().map(|(name, seen)| (name.clone(), seen.status.clone())).collect()
+    }
+
+    /// Tries the task again at once if it has stopped or pauses; whether it did.
+    pub fn restart(&self, task: &str) -> bool {
+        self.lock().get(task).is_some_and(Seen::restart)
+    }
+
+    /// Tries all tasks again at once that have stopped or pause; how many.
+    pub fn restart_all(&self) -> usize {
+        self.lock().values().filter(|seen| seen.restart()).count()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Seen>> {
+        // No code under this lock leaves it half changed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set(&self, task: &str, state: TaskState, fault: Option<(Code, String)>, lasting: bool) {
-        let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let status = states.entry(task.to_owned()).or_insert(TaskStatus {
-            state,
-            fault: None,
-            down_since: Some(Instant::now()),
-            lasting: false,
+        let mut states = self.lock();
+        let seen = states.entry(task.to_owned()).or_insert_with(|| Seen {
+            status: TaskStatus { state, fault: None, down_since: Some(now()), lasting: false },
+            restart: Arc::default(),
         });
+        let status = &mut seen.status;
         status.down_since = match state {
             TaskState::Running => None,
-            _ => status.down_since.or_else(|| Some(Instant::now())),
+            _ => status.down_since.or_else(|| Some(now())),
         };
         if state == TaskState::Running {
-            status.fault = None;
+            if let Some((code, _)) = status.fault.take() {
+                tracing::info!(task, %code, "it works again");
+            }
         } else if fault.is_some() {
             status.fault = fault;
         }
@@ -89,6 +112,29 @@ impl TaskStates {
         status.lasting = lasting;
         gauge!(names::TASK_STATE, "task" => task.to_owned()).set(state as u8 as f64);
     }
+
+    fn status(&self, task: &str) -> Option<TaskStatus> {
+        self.lock().get(task).map(|seen| seen.status.clone())
+    }
+
+    fn restarts(&self, task: &str) -> Arc<Notify> {
+        self.lock().get(task).map(|seen| seen.restart.clone()).unwrap_or_default()
+    }
+}
+
+impl Seen {
+    fn restart(&self) -> bool {
+        let is_due = matches!(self.status.state, TaskState::Retrying | TaskState::Stopped);
+        if is_due {
+            self.restart.notify_one();
+        }
+        is_due
+    }
+}
+
+/// The runtime's clock, which tests set forward.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }
 
 /// A task's own voice.
@@ -96,6 +142,8 @@ impl TaskStates {
 pub struct TaskHandle {
     name: Arc<str>,
     states: TaskStates,
+    /// Where the last attempt has got to.
+    place: Arc<AtomicU64>,
 }
 
 impl TaskHandle {
@@ -103,9 +151,22 @@ impl TaskHandle {
         &self.name
     }
 
-    /// The task is at work; pauses start small again.
-    pub fn running(&self) {
+    /// The task's servers have answered. One that had failed is shown as retrying until it is [`Self::well`]: what fails
+    /// behind the first answers would else look like work, and be tried without pauses.
+    pub fn begun(&self) {
+        if self.states.status(&self.name).is_none_or(|status| status.fault.is_none()) {
+            self.well();
+        }
+    }
+
+    /// The task has done some of its work: the next failure is a new one.
+    pub fn well(&self) {
         self.states.set(&self.name, TaskState::Running, None, false);
+    }
+
+    /// The attempt has got to this position.
+    pub fn reached(&self, position: Lsn) {
+        self.place.store(position.as_u64(), Ordering::Relaxed);
     }
 
     /// The task has lost its lease and waits for it again, without its supervisor.
@@ -122,26 +183,38 @@ pub struct Supervisor {
     states: TaskStates,
     cancel: CancellationToken,
     retry_budget: Duration,
+    /// Tasks that have neither ended nor stopped.
+    at_work: watch::Sender<usize>,
 }
 
 impl Supervisor {
     /// Tasks stop when `cancel` is cancelled. Groups that share `states` are shown together.
     pub fn new(states: TaskStates, cancel: CancellationToken, retry_budget: Duration) -> Self {
-        Self { tasks: JoinSet::new(), names: Vec::new(), states, cancel, retry_budget }
+        let at_work = watch::Sender::new(0);
+        Self { tasks: JoinSet::new(), names: Vec::new(), states, cancel, retry_budget, at_work }
     }
 
-    /// Runs `attempt` again and again until it ends well, is cancelled or meets a definite fault.
+    /// Runs `attempt` again and again until it ends well or is cancelled. A stopped task waits for a restart.
     pub fn spawn<A>(&mut self, name: &str, attempt: A)
     where
         A: AsyncAttempt,
     {
-        let handle = TaskHandle { name: name.into(), states: self.states.clone() };
+        let handle = TaskHandle { name: name.into(), states: self.states.clone(), place: Arc::default() };
         self.states.set(name, TaskState::Waiting, None, false);
         self.names.push(name.to_owned());
-        self.tasks.spawn(supervise(handle, attempt, self.cancel.clone(), self.retry_budget));
+        let supervision = Supervision {
+            handle,
+            cancel: self.cancel.clone(),
+            retry_budget: self.retry_budget,
+            pauses: Pauses::default(),
+            readings: Readings::default(),
+            told: Told::default(),
+        };
+        let at_work = AtWork::of(&self.at_work);
+        self.tasks.spawn(supervision.run(attempt, at_work));
     }
 
-    /// Whether each of its tasks was stopped by a definite fault.
+    /// Whether each of its tasks has stopped.
     pub fn are_stopped(&self) -> bool {
         let states = self.states.snapshot();
         self.names
@@ -149,15 +222,21 @@ impl Supervisor {
             .all(|name| states.get(name).is_some_and(|status| status.state == TaskState::Stopped))
     }
 
-    /// Resolves when no task is left.
-    pub async fn finished(&mut self) {
-        while self.tasks.join_next().await.is_some() {}
+    /// Resolves when each task has ended or stopped.
+    pub async fn finished(&self) {
+        _ = self.at_work.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    /// Whether each task has ended or stopped.
+    pub fn is_finished(&self) -> bool {
+        *self.at_work.borrow() == 0
     }
 
     /// Cancels the group and waits until `deadline`; what has not ended by then is aborted. Returns whether all ended.
     pub async fn stop(&mut self, deadline: tokio::time::Instant) -> bool {
         self.cancel.cancel();
-        let ended = tokio::time::timeout_at(deadline, self.finished()).await.is_ok();
+        let joined = async { while self.tasks.join_next().await.is_some() {} };
+        let ended = tokio::time::timeout_at(deadline, joined).await.is_ok();
         self.tasks.shutdown().await;
         ended
     }
@@ -186,50 +265,125 @@ where
     }
 }
 
-async fn supervise(
+/// Counts a task that has neither ended nor stopped.
+struct AtWork(watch::Sender<usize>);
+
+impl AtWork {
+    fn of(count: &watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count.clone())
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+/// How many attempts in a row ended with the same code at the same place.
+#[derive(Debug, Default)]
+struct Readings {
+    last: Option<(Code, u64)>,
+    count: u32,
+}
+
+impl Readings {
+    fn count(&mut self, code: Code, place: u64) -> u32 {
+        let this = Some((code, place));
+        self.count = if self.last == this { self.count + 1 } else { 1 };
+        self.last = this;
+        self.count
+    }
+}
+
+/// When each code was logged last, and how often it came since.
+#[derive(Debug, Default)]
+struct Told(HashMap<Code, (tokio::time::Instant, u32)>);
+
+impl Told {
+    /// How often the code came since it was logged last, this time included; `None` while it is not logged again.
+    fn again(&mut self, code: Code) -> Option<u32> {
+        let now = tokio::time::Instant::now();
+        let (at, count) = self.0.entry(code).or_insert((now, 0));
+        *count += 1;
+        if *count > 1 && now.duration_since(*at) < LOG_INTERVAL {
+            return None;
+        }
+        let came = if now == *at { 1 } else { *count - 1 };
+        (*at, *count) = (now, 1);
+        Some(came)
+    }
+}
+
+/// One task's attempts.
+struct Supervision {
     handle: TaskHandle,
-    attempt: impl AsyncAttempt,
     cancel: CancellationToken,
     retry_budget: Duration,
-) {
-    let mut pauses = retry::pauses();
-    let mut definite = None;
-    loop {
-        let fault = match one_attempt(&handle, &attempt, &cancel).await {
-            Ok(()) => return,
-            Err(fault) => fault,
-        };
-        if cancel.is_cancelled() {
-            tracing::info!(task = handle.name(), %fault, "stopped");
-            return;
+    pauses: Pauses,
+    readings: Readings,
+    told: Told,
+}
+
+impl Supervision {
+    async fn run(mut self, attempt: impl AsyncAttempt, at_work: AtWork) {
+        let (count, mut at_work) = (at_work.0.clone(), Some(at_work));
+        let restart = self.handle.states.restarts(self.handle.name());
+        loop {
+            let Err(fault) = one_attempt(&self.handle, &attempt, &self.cancel).await else { return };
+            if self.cancel.is_cancelled() {
+                tracing::info!(task = self.handle.name(), %fault, "stopped");
+                return;
+            }
+            let pause = self.failed(&fault);
+            if pause.is_none() {
+                at_work = None;
+            }
+            tokio::select! {
+                () = self.cancel.cancelled() => return,
+                () = restart.notified() => self.restarted(),
+                () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
+            }
+            at_work.get_or_insert_with(|| AtWork::of(&count));
         }
-        counter!(names::FAULTS, "task" => handle.name().to_owned(), "code" => fault.code().as_str())
-            .increment(1);
-        let shown = Some((fault.code(), fault.to_string()));
-        let now = tokio::time::Instant::now();
-        let is_definite = fault.class() == Class::Definite;
-        let before = std::mem::replace(&mut definite, is_definite.then(|| (fault.code(), now)));
-        let comes_back = |(code, at): (Code, tokio::time::Instant)| {
-            code == fault.code() && now.duration_since(at) < DEFINITE_WITHIN
-        };
-        if is_definite && before.is_some_and(comes_back) {
-            tracing::error!(task = handle.name(), %fault, "stopped by a definite fault");
-            handle.states.set(handle.name(), TaskState::Stopped, shown, true);
-            return;
+    }
+
+    /// Shows what ended an attempt. The pause before the next one; `None` when the task stops.
+    fn failed(&mut self, fault: &Fault) -> Option<Duration> {
+        let (code, task) = (fault.code(), self.handle.name().to_owned());
+        counter!(names::FAULTS, "task" => task.clone(), "code" => code.as_str()).increment(1);
+        let place = self.handle.place.load(Ordering::Relaxed);
+        let readings = self.readings.count(code, place);
+        if code.stops_after().is_some_and(|most| readings >= most) {
+            let remedy = format!("nobody tries again; once it is mended: anabranch restart {task}");
+            tracing::error!(task, %fault, "stopped: {remedy}");
+            let shown = Some((code, format!("{fault}; stopped: {remedy}")));
+            self.handle.states.set(&task, TaskState::Stopped, shown, true);
+            return None;
         }
-        // A task that had worked starts with small pauses again.
-        let down = handle.states.snapshot().get(handle.name()).and_then(|status| status.down_since);
+        let down = self.handle.states.status(&task).and_then(|status| status.down_since);
         if down.is_none() {
-            pauses = retry::pauses();
+            self.pauses = Pauses::default();
         }
-        let lasting = down.is_some_and(|since| since.elapsed() > retry_budget);
-        handle.states.set(handle.name(), TaskState::Retrying, shown, lasting);
-        let pause = pauses.next_backoff().unwrap_or(PAUSE_MAX);
-        tracing::warn!(task = handle.name(), %fault, pause_ms = pause.as_millis() as u64, lasting, "will try again");
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
+        let lasting = down.is_some_and(|since| now().duration_since(since) > self.retry_budget);
+        self.handle.states.set(&task, TaskState::Retrying, Some((code, fault.to_string())), lasting);
+        let pause = self.pauses.following();
+        match self.told.again(code) {
+            Some(times) => {
+                let pause_ms = pause.as_millis() as u64;
+                tracing::warn!(task, %fault, times, pause_ms, lasting, "it is tried again");
+            }
+            None => tracing::debug!(task, %fault, "it is tried again"),
         }
+        Some(pause)
+    }
+
+    fn restarted(&mut self) {
+        (self.pauses, self.readings) = (Pauses::default(), Readings::default());
+        let task = self.handle.name();
+        tracing::info!(task, "restarted as asked");
+        self.handle.states.set(task, TaskState::Retrying, None, false);
     }
 }
 
@@ -261,49 +415,129 @@ mod tests {
         (Supervisor::new(states.clone(), CancellationToken::new(), Duration::from_secs(60)), states)
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_transient_fault_is_tried_again_and_a_definite_one_stops_only_its_task() {
-        let (mut supervisor, states) = supervisor();
+    /// A task each of whose attempts ends so, after it has begun; how often it was tried.
+    fn failing(supervisor: &mut Supervisor, name: &str, code: Code, work: Duration) -> Arc<AtomicU32> {
         let tries = Arc::new(AtomicU32::new(0));
         let counted = tries.clone();
-        supervisor.spawn("flaky", move |handle: TaskHandle, _| {
-            let number = counted.fetch_add(1, Ordering::SeqCst);
+        supervisor.spawn(name, move |handle: TaskHandle, _| {
+            counted.fetch_add(1, Ordering::SeqCst);
             async move {
-                if number < 3 {
-                    Err(Fault::new(Code::LogUnreachable, "log", "down"))
-                } else {
-                    handle.running();
-                    Ok(())
-                }
+                handle.begun();
+                tokio::time::sleep(work).await;
+                Err(Fault::new(code, "a thing", "as it is"))
             }
         });
-        supervisor.spawn("broken", |_, _| async {
-            Err(Fault::new(Code::SourceBinlogOff, "source a", "log_bin is OFF"))
-        });
-        supervisor.finished().await;
-        assert_eq!(tries.load(Ordering::SeqCst), 4);
-        let states = states.snapshot();
-        assert_eq!(states["flaky"].state, TaskState::Running);
-        assert_eq!(states["broken"].state, TaskState::Stopped);
-        assert_eq!(states["broken"].fault.as_ref().map(|fault| fault.0), Some(Code::SourceBinlogOff));
+        tries
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_definite_fault_that_comes_back_after_long_work_is_tried_again() {
+    async fn a_code_stops_its_task_only_when_time_does_not_mend_it_and_a_restart_tries_it_again() {
+        for code in Code::ALL {
+            let (mut supervisor, states) = supervisor();
+            let tries = failing(&mut supervisor, "task", *code, Duration::ZERO);
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+            let status = states.snapshot().remove("task").unwrap();
+            let tried = tries.load(Ordering::SeqCst);
+            let Some(most) = code.stops_after() else {
+                assert_eq!((status.state, status.lasting), (TaskState::Retrying, true), "{code}");
+                assert!((60..=130).contains(&tried), "{code}: {tried} attempts in an hour");
+                continue;
+            };
+            assert_eq!((status.state, tried), (TaskState::Stopped, most), "{code}");
+            let (shown, text) = status.fault.unwrap();
+            assert!(shown == *code && text.contains("anabranch restart task"), "{text}");
+            assert!(supervisor.is_finished() && supervisor.are_stopped(), "{code}");
+            // Each restart is a whole new chance, and no more.
+            assert!(states.restart("task") && !states.restart("another"));
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+            assert_eq!(tries.load(Ordering::SeqCst), 2 * most, "{code}");
+            assert_eq!(states.restart_all(), 1);
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+            assert_eq!(tries.load(Ordering::SeqCst), 3 * most, "{code}");
+            assert!(supervisor.stop(tokio::time::Instant::now() + Duration::from_secs(1)).await);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restart_ends_a_pause() {
+        let (mut supervisor, states) = supervisor();
+        let tries = failing(&mut supervisor, "task", Code::TargetUnreachable, Duration::ZERO);
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        let before = tries.load(Ordering::SeqCst);
+        assert!(states.restart("task"));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert_eq!(tries.load(Ordering::SeqCst), before + 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_behind_the_first_answers_is_tried_ever_more_slowly_and_does_not_look_like_work() {
+        let (mut supervisor, states) = supervisor();
+        let tries = failing(&mut supervisor, "task", Code::TargetUnreachable, Duration::from_millis(5));
+        let mut shown = Vec::new();
+        for _ in 0..600 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            shown.push(states.snapshot()["task"].state);
+        }
+        assert!(shown.iter().all(|state| *state == TaskState::Retrying), "{shown:?}");
+        assert!(states.snapshot()["task"].lasting);
+        let before = tries.load(Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        let late = tries.load(Ordering::SeqCst) - before;
+        assert!(before <= 30 && late <= 20, "{before} attempts, then {late} in ten minutes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_was_well_is_tried_soon_again() {
         let (mut supervisor, states) = supervisor();
         let tries = Arc::new(AtomicU32::new(0));
         let counted = tries.clone();
-        supervisor.spawn("frozen at times", move |_, _| {
+        supervisor.spawn("task", move |handle: TaskHandle, _| {
             let number = counted.fetch_add(1, Ordering::SeqCst);
             async move {
-                // A day of work between the first two; the third comes at once.
-                tokio::time::sleep(Duration::from_secs(if number == 1 { 86_400 } else { 0 })).await;
-                Err(Fault::new(Code::BinlogPurged, "source a", "binlog.000001 is gone"))
+                if number == 20 {
+                    handle.well();
+                }
+                Err(Fault::new(Code::TargetUnreachable, "a target", "it went away"))
+            }
+        });
+        while tries.load(Ordering::SeqCst) < 21 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(tries.load(Ordering::SeqCst) >= 22);
+        assert!(!states.snapshot()["task"].lasting);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_damaged_event_stops_its_reader_when_it_is_met_three_times_at_one_place() {
+        let (mut supervisor, states) = supervisor();
+        let tries = Arc::new(AtomicU32::new(0));
+        let counted = tries.clone();
+        supervisor.spawn("reader", move |handle: TaskHandle, _| {
+            let number = counted.fetch_add(1, Ordering::SeqCst);
+            async move {
+                // Each of the first ten is damaged on the way, at another place.
+                handle.reached(Lsn::from_u64(u64::from(number.min(10) + 1)).unwrap());
+                Err(Fault::new(Code::BinlogEventCorrupt, "source a", "an event"))
             }
         });
         supervisor.finished().await;
-        assert_eq!(tries.load(Ordering::SeqCst), 3);
-        assert_eq!(states.snapshot()["frozen at times"].state, TaskState::Stopped);
+        assert_eq!(tries.load(Ordering::SeqCst), 13);
+        assert_eq!(states.snapshot()["reader"].state, TaskState::Stopped);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fault_is_told_first_and_then_at_most_once_a_minute_with_a_count() {
+        let mut told = Told::default();
+        let mut lines = Vec::new();
+        for second in 0..150 {
+            if let Some(times) = told.again(Code::TargetUnreachable) {
+                lines.push((second, times));
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(lines, [(0, 1), (60, 60), (120, 60)]);
+        assert_eq!(told.again(Code::LogFull), Some(1), "another fault has its own line");
     }
 
     #[tokio::test(start_paused = true)]

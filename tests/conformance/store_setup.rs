@@ -201,7 +201,7 @@ async fn a_read_only_server_a_wrong_password_and_a_dead_server_are_told_apart() 
     let found = faults(&place).await;
     assert!(!found.is_empty());
     for fault in &found {
-        assert_eq!(fault.code(), Code::TargetUnreachable, "{fault}");
+        assert_eq!(fault.code(), Code::TargetReadOnly, "{fault}");
         assert!(fault.to_string().contains("read-only"), "{fault}");
     }
     place.sql("SET GLOBAL read_only = OFF").await;

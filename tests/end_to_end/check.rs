@@ -69,7 +69,7 @@ async fn what_is_wrong_with_one_source_is_shown_by_run_and_the_other_source_is_c
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     installation.execute("source-a", "SET GLOBAL binlog_row_image = MINIMAL").await;
     let daemon = installation.run();
-    let view = daemon.until_view("sources", ("source", "source-a"), |view| view["state"] == "stopped").await;
+    let view = daemon.until_view("sources", ("source", "source-a"), |view| view["state"] == "retrying").await;
     let sql = "INSERT INTO user_05.user_000 (user_id, user_name, birthday) VALUES (1, 'n', '1990-01-01')";
     installation.execute("source-b", sql).await;
     until("the other source is derived", async || {
@@ -103,8 +103,10 @@ async fn a_log_that_cannot_serve_is_refused_by_set_up_check_and_run() {
             assert_eq!(finished.exit_code, 1, "{command}: {finished:?}");
             assert!(finished.stderr.contains(&format!("[{code}]")), "{command}: {finished:?}");
         }
-        let mut daemon = installation.run();
-        assert_eq!(daemon.wait().and_then(|status| status.code()), Some(1), "{}", daemon.log());
+        let daemon = installation.run();
+        let is_told = |view: &Json| view["state"] == "retrying" && view["code"] == code;
+        daemon.until_view("tasks", ("task", "reader/source-a"), is_told).await;
+        drop(daemon);
         installation.server(&name).stop().unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! A definite fault stops the one thing that has it, is shown by name everywhere, and leaves the others going.
+//! A fault stops, or holds up, the one thing that has it, is shown by name everywhere, and leaves the others going.
 
 use anabranch_tests::{Daemon, Installation, Plan, until};
 
@@ -29,16 +29,27 @@ pub async fn expect_stopped(
     code: &str,
     subject: &str,
 ) -> String {
-    let source =
-        daemon.until_view("sources", ("source", "source-a"), |view| view["state"] == "stopped").await;
-    assert_eq!(source["code"], code, "{source}");
+    let fault = expect_down(installation, daemon, ("stopped", 3.0), code, subject).await;
+    assert!(fault.contains("anabranch restart reader/source-a"), "{fault}");
+    let labels = ["task=\"reader/source-a\"", &format!("code=\"{code}\"")];
+    assert_eq!(daemon.metric("anabranch_faults_total", &labels).await, 1.0);
+    fault
+}
+
+/// The source `source-a` is in this state with this code, which is told everywhere, and nothing else is.
+async fn expect_down(
+    installation: &Installation<'_>,
+    daemon: &Daemon,
+    (state, number): (&str, f64),
+    code: &str,
+    subject: &str,
+) -> String {
+    let is_wanted = |view: &serde_json::Value| view["state"] == state && view["code"] == code;
+    let source = daemon.until_view("sources", ("source", "source-a"), is_wanted).await;
     assert!(source["fault"].as_str().unwrap().contains(subject), "{source}");
     let (ready, reasons) = daemon.readiness().await.unwrap();
     assert!(ready == 503 && reasons.contains(code), "{reasons}");
-    assert_eq!(daemon.metric("anabranch_task_state", &["task=\"reader/source-a\""]).await, 3.0);
-    let labels = ["task=\"reader/source-a\"", &format!("code=\"{code}\"")];
-    // It stops when the same fault comes twice in a row.
-    assert_eq!(daemon.metric("anabranch_faults_total", &labels).await, 2.0);
+    assert_eq!(daemon.metric("anabranch_task_state", &["task=\"reader/source-a\""]).await, number);
     let status = installation.command(&["status"]).await;
     assert_eq!(status.exit_code, 1, "{status:?}");
     assert!(status.stdout.contains(&format!("[{code}]")), "{status:?}");
@@ -62,6 +73,7 @@ async fn a_change_logged_as_a_statement_stops_its_source_only() {
     let sql = "SET SESSION binlog_format = STATEMENT; UPDATE user_00.user_000 SET birthday = '1990-03-04'";
     installation.execute("source-a", sql).await;
     expect_stopped(&installation, &daemon, "binlog-statement", "source source-a").await;
+    stops_again_without_a_write(&installation, &daemon, "binlog-statement").await;
     assert!(!daemon.log().contains("1990-03-04"), "a row value of the statement is in the log");
 }
 
@@ -75,15 +87,16 @@ async fn a_dropped_captured_column_stops_its_source_only() {
     installation
         .execute("source-a", "INSERT INTO user_03.user_000 (user_id, user_name) VALUES (5, 'x')")
         .await;
-    // The event names it first; from then on the pre-flight does.
-    expect_stopped(&installation, &daemon, "source-column-missing", "user_03.user_000").await;
-    assert!(daemon.log().contains("[source-schema-changed] table user_03.user_000"), "{}", daemon.log());
+    // The event names it; the pre-flight of another attempt does, and waits for the column.
+    expect_stopped(&installation, &daemon, "source-schema-changed", "user_03.user_000").await;
+    daemon.hang_up();
+    expect_down(&installation, &daemon, ("retrying", 2.0), "source-column-missing", "user_03.user_000").await;
     // With every task of a role stopped the daemon says so and ends; here others run, so SIGTERM ends it in order.
     assert_eq!(daemon.terminate().and_then(|status| status.code()), Some(0), "{}", daemon.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_purged_binlog_stops_its_source_only() {
+async fn a_purged_binlog_holds_up_its_source_only() {
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let mut daemon = installation.run();
     insert(&installation, "source-a", "user_00.user_000", 1).await;
@@ -102,7 +115,7 @@ async fn a_purged_binlog_stops_its_source_only() {
     .await;
     installation.free_leases().await;
     let daemon = installation.run();
-    expect_stopped(&installation, &daemon, "binlog-purged", "source source-a").await;
+    expect_down(&installation, &daemon, ("retrying", 2.0), "binlog-purged", "source source-a").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -118,23 +131,101 @@ async fn a_start_behind_gtids_that_the_server_does_not_have_stops_its_source_onl
     installation.write_configuration_text(&text);
     let daemon = installation.run();
     expect_stopped(&installation, &daemon, "binlog-gtid-unknown", "source source-a").await;
+    stops_again_without_a_write(&installation, &daemon, "binlog-gtid-unknown").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_whose_tasks_have_all_stopped_ends_with_their_faults() {
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
-    for (name, value) in installation.environment_mut() {
-        if name == "ANABRANCH_SOURCE_A_URL" || name == "ANABRANCH_SOURCE_B_URL" {
-            *value = value.replace('@', "wrong@");
-        }
+    let mut text = installation.configuration_text();
+    for source in ["source-a", "source-b"] {
+        let named = format!("name = \"{source}\"\n");
+        text = text.replacen(&named, &format!("{named}start = \"0-4711-987654321\"\n"), 1);
     }
+    installation.write_configuration_text(&text);
     let mut daemon = installation.run_with(&["--role", "reader"], &[]);
     let status = daemon.wait().unwrap();
     assert_eq!(status.code(), Some(1), "{}", daemon.log());
     let log = daemon.log();
     for source in ["source-a", "source-b"] {
-        assert!(log.contains(&format!("error: [source-access-denied] source {source}")), "{log}");
+        assert!(log.contains(&format!("error: [binlog-gtid-unknown] source {source}")), "{log}");
     }
+}
+
+/// Whoever tries a stopped reader again finds the same before it writes anything.
+async fn stops_again_without_a_write(installation: &Installation<'_>, daemon: &Daemon, code: &str) {
+    let position = async || daemon.status().await.unwrap()["sources"][0]["position"].clone();
+    let before = position().await;
+    let labels = ["task=\"reader/source-a\"", &format!("code=\"{code}\"")];
+    for (arguments, faults) in [(&["restart", "reader/source-a"][..], 2.0), (&["restart", "--all"], 3.0)] {
+        installation.command(arguments).await.expect_success();
+        until("the restarted reader stops again", async || {
+            daemon.metric("anabranch_faults_total", &labels).await == faults
+        })
+        .await;
+        daemon.until_view("sources", ("source", "source-a"), |view| view["state"] == "stopped").await;
+    }
+    assert_eq!(position().await, before);
+    let unknown = installation.command(&["restart", "reader/nobody"]).await;
+    assert!(unknown.exit_code == 2 && unknown.stderr.contains("reader/source-b"), "{unknown:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_that_a_server_refuses_for_a_while_is_waited_for() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let daemon = installation.run();
+    insert(&installation, "source-a", "user_00.user_000", 1).await;
+    until_derived(&installation, 1).await;
+    let user = installation.server("source-a").user();
+    let accounts =
+        format!("SELECT CONCAT('`', user, '`@`', host, '`') FROM mysql.user WHERE user = '{user}'");
+    let mut admin = installation.admin("source-a").await;
+    let account: String = admin.first("find the account", accounts).await.unwrap().unwrap();
+    installation.execute("source-a", format!("ALTER USER {account} IDENTIFIED BY 'another'")).await;
+    installation.execute("source-a", format!("KILL USER {user}")).await;
+    // Several attempts have met it.
+    let labels = ["task=\"reader/source-a\"", "code=\"source-access-denied\""];
+    until("the password is refused some times", async || {
+        daemon.metric("anabranch_faults_total", &labels).await >= 4.0
+    })
+    .await;
+    expect_down(&installation, &daemon, ("retrying", 2.0), "source-access-denied", "source source-a").await;
+    let password = installation.server("source-a").password().to_owned();
+    installation.execute("source-a", format!("ALTER USER {account} IDENTIFIED BY '{password}'")).await;
+    insert(&installation, "source-a", "user_00.user_000", 2).await;
+    until_derived(&installation, 2).await;
+    daemon.until_ready().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_is_read_only_for_a_while_is_tried_ever_more_slowly_and_used_again() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let daemon = installation.run();
+    insert(&installation, "source-a", "user_00.user_000", 1).await;
+    until_derived(&installation, 1).await;
+    installation.execute("target", "SET GLOBAL read_only = ON").await;
+    insert(&installation, "source-a", "user_00.user_000", 2).await;
+    let task = "lane/birthday/target/source-a/0";
+    let down_for = |seconds: f64| {
+        move |view: &serde_json::Value| {
+            view["code"] == "target-read-only"
+                && view["down_seconds"].as_f64().is_some_and(|down| down > seconds)
+        }
+    };
+    daemon.until_view("tasks", ("task", task), down_for(20.0)).await;
+    let faults = async || {
+        let labels = [format!("task=\"{task}\""), "code=\"target-read-only\"".to_owned()];
+        daemon.metric("anabranch_faults_total", &labels.each_ref().map(String::as_str)).await
+    };
+    // Pauses double from 0.1 s.
+    let tried = faults().await;
+    assert!((3.0..=10.0).contains(&tried), "{tried} attempts in 20 s");
+    let log = daemon.log();
+    let lines = log.lines().filter(|line| line.contains("[target-read-only]") && line.contains(task));
+    assert_eq!(lines.count(), 1, "{log}");
+    installation.execute("target", "SET GLOBAL read_only = OFF").await;
+    until_derived(&installation, 2).await;
+    daemon.until_ready().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -308,7 +308,7 @@ async fn a_dropped_code_column_stops_its_source_only_and_status_and_tail_tell_of
     let stopped =
         daemon.until_view("sources", ("source", "source-a"), |view| view["state"] == "stopped").await;
     let fault = stopped["fault"].as_str().unwrap();
-    assert!(stopped["code"] == "source-column-missing" && fault.contains(A_INTEGER), "{stopped}");
+    assert!(stopped["code"] == "source-schema-changed" && fault.contains(A_INTEGER), "{stopped}");
     assert!(fault.contains("meid"), "{stopped}");
     on(&installation, "source-b", &insert(B_TEXT, "'13'", "box_no = 'D'")).await;
     until("the other source goes on", async || {

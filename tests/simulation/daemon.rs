@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anabranch_connectors::memory::{Freezer, MemoryLeases};
 use anabranch_pipeline::deliver::Shared;
-use anabranch_pipeline::error::{Class, Code, Fault};
+use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Lease, Leases};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -95,7 +95,7 @@ impl Daemon {
 
 impl Task {
     async fn supervise(self) {
-        let mut definite = None;
+        let mut readings = (None, 0);
         loop {
             let outcome = match &self.leases {
                 Some(leases) => self.under_lease(leases).await,
@@ -106,13 +106,12 @@ impl Task {
             if self.cancel.is_cancelled() {
                 return;
             }
-            // As the supervisor does it: a process that was frozen may speak of a past.
-            let before =
-                std::mem::replace(&mut definite, (fault.class() == Class::Definite).then(|| fault.code()));
-            if definite == Some(Code::LogEpochReused) {
+            let code = fault.code();
+            readings = (Some(code), if readings.0 == Some(code) { readings.1 + 1 } else { 1 });
+            if code == Code::LogEpochReused {
                 // Its remedy, which every later message needs too.
                 self.stage.log.wipe(SOURCE_NAMES[self.work.source()]);
-            } else if definite.is_some() && definite == before {
+            } else if code.stops_after().is_some_and(|most| readings.1 >= most) {
                 let mut stopped = self.stage.stopped.lock().expect("nothing panics in here");
                 stopped.push(format!("{}: {fault}", self.work.name()));
                 return;

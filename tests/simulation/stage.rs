@@ -47,7 +47,7 @@ pub struct Stage {
     pub leases: MemoryLeases,
     pub layout: Layout,
     pub limits: Limits,
-    /// Tasks that a definite fault has stopped, as the supervisor stops them.
+    /// Tasks that have stopped, as the supervisor stops them.
     pub stopped: Mutex<Vec<String>>,
     /// Keys of whose derived rows a hand has changed some, and when last.
     touched: Mutex<BTreeMap<Key, Instant>>,

@@ -243,6 +243,11 @@ impl Daemon {
         blocking(|| self.companion.wait(PATIENCE))
     }
 
+    /// SIGHUP: stopped and pausing tasks are tried again.
+    pub fn hang_up(&self) {
+        self.companion.hang_up();
+    }
+
     /// SIGSTOP.
     pub fn pause(&self) {
         self.companion.pause();

@@ -66,15 +66,17 @@ pub fn code(side: Side, number: u16) -> Code {
         (Side::Source, 1054) => Code::SourceColumnMissing,
         (Side::Target, 1054 | 1136) => Code::TargetTableShape,
         (Side::Source, _) => Code::SourceUnreachable,
+        (Side::Target, 1290 | 1836) => Code::TargetReadOnly,
         (Side::Target, number) if passes_by_itself(number) => Code::TargetUnreachable,
         (Side::Target, _) => Code::TargetRejected,
     }
 }
 
-/// Numbers after which the same statement may succeed: lock wait, deadlock, shutdown, read-only while failing over,
-/// too many connections, disk full, killed.
+/// Numbers after which the same statement may succeed: lock wait, deadlock, shutdown, no primary component, too many
+/// connections, host blocked for a while, statement time-out, disk full, killed.
 fn passes_by_itself(number: u16) -> bool {
-    matches!(number, 1021 | 1028 | 1040 | 1041 | 1053 | 1114 | 1152..=1161 | 1184 | 1203 | 1205 | 1213 | 1290 | 1317 | 1836 | 1927 | 3024 | 3100..=3105)
+    matches!(number, 1021 | 1026 | 1028 | 1030 | 1040 | 1041 | 1047 | 1053 | 1114 | 1129 | 1152..=1161 | 1184 | 1203 | 1205 | 1206
+        | 1213 | 1226 | 1317 | 1637 | 1927 | 1969 | 3024 | 3100..=3105)
 }
 
 fn shows_no_values(number: u16) -> bool {
@@ -103,8 +105,13 @@ fn meaning(number: u16) -> &'static str {
         1044 | 1142 | 1143 | 1227 | 1370 => "a privilege is missing",
         1045 | 1698 => "user or password refused",
         3159 | 4151 => "the account requires TLS",
-        1040 | 1203 => "too many connections",
-        1021 | 1114 => "storage is full",
+        1040 | 1203 | 1226 => "too many connections",
+        1021 | 1026 | 1030 | 1114 => "storage is full, or fails",
+        1047 => "the server is not in its cluster's primary component",
+        1129 => "the server blocks this host after failed connections",
+        1206 => "its table of locks is full",
+        1637 => "too many transactions at once",
+        1969 | 3024 => "statement time-out",
         1049 => "no such database",
         1054 | 1136 => "other columns than expected",
         1146 => "no such table",
@@ -114,5 +121,21 @@ fn meaning(number: u16) -> &'static str {
         1290 | 1836 => "the server is read-only",
         1412 => "the table was changed as a whole since the snapshot",
         _ => "see the server's error list",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_target_refuses_for_a_while_only_is_told_as_such() {
+        for number in [1021, 1026, 1030, 1040, 1047, 1129, 1205, 1206, 1213, 1226, 1637, 1969, 3024] {
+            assert_eq!(code(Side::Target, number), Code::TargetUnreachable, "{number}");
+        }
+        for number in [1290, 1836] {
+            assert_eq!(code(Side::Target, number), Code::TargetReadOnly, "{number}");
+        }
+        assert_eq!(code(Side::Target, 1366), Code::TargetRejected);
     }
 }

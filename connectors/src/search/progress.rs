@@ -12,6 +12,7 @@ use reqwest::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::client::Client;
+use super::error::{TypedError, fault as fault_of};
 use super::{SETUP_COMMAND, SearchTarget};
 use crate::progress::{Enrolment, StoredProgress, checksum, refresh_of, refresh_text};
 
@@ -44,7 +45,10 @@ struct ProgressDocument {
 #[derive(Debug, Deserialize)]
 struct Got {
     _id: String,
+    #[serde(default)]
     found: bool,
+    /// In place of the others, when the cluster could not look.
+    error: Option<TypedError>,
     #[serde(default)]
     _seq_no: u64,
     #[serde(default)]
@@ -178,12 +182,21 @@ async fn get_all(client: &Client, target: &SearchTarget, ids: &[String]) -> Resu
     let index = target.progress_index();
     let body = serde_json::json!({ "ids": ids }).to_string();
     let answer = client.post(&format!("/{index}/_mget"), body).await?.success(&format!(", index {index}"))?;
-    // A missing index is an error of each document.
-    let documents: Documents = answer.read().map_err(|_| {
-        Fault::new(Code::TargetTableMissing, target.subject(), format!("index {index} cannot be read"))
-            .remedy(SETUP_COMMAND)
-    })?;
-    Ok(documents.docs)
+    let documents: Documents = answer.read()?;
+    // A missing index, or a shard that nobody has at present, is an error of each document.
+    match documents.docs.iter().find_map(|got| got.error.as_ref()) {
+        Some(error) => Err(unread(&format!("{}, index {index}", target.subject()), &error.kind)),
+        None => Ok(documents.docs),
+    }
+}
+
+/// The fault of a document that the cluster could not look for.
+fn unread(subject: &str, kind: &str) -> Fault {
+    let status = match kind {
+        "index_not_found_exception" => StatusCode::NOT_FOUND,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    fault_of(subject, status, kind)
 }
 
 fn indexes_in(noted: Got) -> Vec<String> {
@@ -316,4 +329,27 @@ async fn create_document(
         return Ok(false);
     }
     answer.success(&format!(", index {index}")).map(|_| true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_that_is_away_is_no_missing_index() {
+        let answer = |kind: &str| {
+            format!(
+                r#"{{"docs":[{{"_index":"i","_id":"a","error":{{"type":"{kind}","reason":"it is away"}}}}]}}"#
+            )
+        };
+        for (kind, code) in [
+            ("index_not_found_exception", Code::TargetTableMissing),
+            ("no_shard_available_action_exception", Code::TargetUnreachable),
+        ] {
+            let documents: Documents = serde_json::from_str(&answer(kind)).unwrap();
+            let error = documents.docs[0].error.as_ref().unwrap();
+            let fault = unread("target s, index i", &error.kind);
+            assert_eq!(fault.code(), code, "{fault}");
+        }
+    }
 }

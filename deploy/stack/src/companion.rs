@@ -86,6 +86,11 @@ impl Companion {
         })
     }
 
+    /// SIGHUP.
+    pub fn hang_up(&self) {
+        self.signal(Signal::SIGHUP);
+    }
+
     /// SIGSTOP: it keeps its connections and does nothing.
     pub fn pause(&self) {
         self.signal(Signal::SIGSTOP);

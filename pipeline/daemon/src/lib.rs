@@ -12,6 +12,7 @@ pub mod lookup;
 pub mod nights;
 pub mod observe;
 pub mod output;
+pub mod restarts;
 pub mod settings;
 pub mod tasks;
 pub mod telemetry;

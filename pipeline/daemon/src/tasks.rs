@@ -29,9 +29,12 @@ use crate::wall_clock;
 use crate::wiring::{Documents, Wiring};
 
 /// The task that gives out uuids, and the beginning of its leases' names.
-const MINT_TASK: &str = "uuids";
+pub const MINT_TASK: &str = "uuids";
 /// A free machine number is taken well within it.
 const MACHINE_PATIENCE: Duration = Duration::from_secs(2);
+/// A task that has failed is well again after so long at work, if it commits nothing: what fails behind the first answers
+/// fails sooner.
+const WELL_AFTER: Duration = Duration::from_secs(5);
 /// Between two looks for old tombstones, which have an age of hours.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 
@@ -281,25 +284,31 @@ where
     running_under(lease, handle, work).await
 }
 
-/// The task runs from the first position that the work reports.
+/// The task has begun at the first position that the work reports, and is well at the next one: then something was
+/// appended or committed.
 async fn running_under<W>(lease: impl Lease, handle: &TaskHandle, work: W) -> Result<(), Fault>
 where
     W: AsyncFnOnce(watch::Sender<Lsn>) -> Result<(), Fault>,
 {
     let (sender, mut positions) = watch::channel(Lsn::ZERO);
-    let started = async {
+    let followed = async {
         if positions.changed().await.is_ok() {
-            handle.running();
+            handle.begun();
+            _ = timeout(WELL_AFTER, positions.changed()).await;
+            handle.well();
         }
         std::future::pending::<()>().await;
     };
+    let last = sender.subscribe();
     let work = async {
         tokio::select! {
             result = work(sender) => result,
-            () = started => unreachable!("it never ends"),
+            () = followed => unreachable!("it never ends"),
         }
     };
-    while_held(lease, work).await
+    let ended = while_held(lease, work).await;
+    handle.reached(*last.borrow());
+    ended
 }
 
 /// Works while the lease is held, and gives it back.

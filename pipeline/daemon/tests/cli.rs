@@ -258,3 +258,11 @@ fn the_service_stops_later_than_the_daemon_does() {
         unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).unwrap().parse().unwrap();
     assert!(stop > Config::parse(EXAMPLE).unwrap().limits.shutdown.as_secs());
 }
+
+#[test]
+fn the_service_never_gives_up() {
+    let unit = include_str!("../../../deploy/systemd/anabranch.service");
+    let has = |setting: &str| unit.lines().any(|line| line == setting);
+    assert!(has("StartLimitIntervalSec=0") && !unit.contains("StartLimitBurst"));
+    assert!(has("RestartSteps=6") && has("RestartMaxDelaySec=60"));
+}

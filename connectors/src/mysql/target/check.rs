@@ -287,7 +287,7 @@ async fn check_privileges(
                     "GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO '{user}'@'<host of Anabranch>'"
                 )));
             }
-            Code::TargetUnreachable => {
+            Code::TargetReadOnly => {
                 faults.push(fault.needs("a server that accepts writes").remedy(
                     "SET GLOBAL read_only = OFF (MySQL: super_read_only too), or configure the primary",
                 ));

@@ -11,6 +11,7 @@ mod lookup;
 mod reconcile;
 mod refresh;
 mod replay;
+mod restart;
 mod run;
 mod search;
 mod selection;
@@ -58,6 +59,7 @@ enum Command {
     Lookup(lookup::Arguments),
     Replay(replay::Arguments),
     Refresh(refresh::Arguments),
+    Restart(restart::Arguments),
     Reconcile(reconcile::Arguments),
     Search(search::Arguments),
     DeadLetters(dead_letters::Arguments),
@@ -97,6 +99,7 @@ impl Cli {
             Command::Lookup(arguments) => lookup::run(self, arguments),
             Command::Replay(arguments) => replay::run(self, arguments),
             Command::Refresh(arguments) => refresh::run(self, arguments),
+            Command::Restart(arguments) => restart::run(self, arguments),
             Command::Reconcile(arguments) => reconcile::run(self, arguments),
             Command::Search(arguments) => search::run(self, arguments),
             Command::DeadLetters(arguments) => dead_letters::run(self, arguments),

@@ -24,7 +24,7 @@ use crate::exit::Exit;
 use crate::lookup::Lookup;
 use crate::observe::{Observatory, lanes, poll};
 use crate::wiring::Wiring;
-use crate::{nights, output, tasks, telemetry};
+use crate::{nights, output, restarts, tasks, telemetry};
 
 /// Run the daemon: readers, lanes and the HTTP API, until SIGTERM or Ctrl-C
 #[derive(Debug, Args)]
@@ -88,7 +88,7 @@ enum Event {
 }
 
 async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fault> {
-    let mut signals = Signals::new()?;
+    let (mut signals, hang_ups) = (Signals::new()?, restarts::hang_ups()?);
     let metrics = telemetry::install()?;
     let listener = match config.http.listen {
         Some(address) => Some(Listener::bind(address).await?),
@@ -114,6 +114,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         servants.spawn(lookup.keep(status, root.child_token()));
     }
     let documents = wiring.documents();
+    servants.spawn(restarts::run(wiring.clone(), states.clone(), hang_ups, root.child_token()));
     servants.spawn(poll::run(wiring, observatory.clone(), root.child_token()));
     servants.spawn(upkeep(metrics.clone(), root.child_token()));
     if let Some(listener) = listener {
@@ -124,8 +125,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
 
     let moves_changes = roles.contains(&Role::Reader) || roles.contains(&Role::Projector);
     let ended = async {
-        readers.finished().await;
-        projectors.finished().await;
+        all_finished(&readers, &projectors).await;
         // Applications are answered also when every reader and lane has stopped, and nights need none in this process.
         if serves || !moves_changes {
             std::future::pending::<()>().await;
@@ -155,6 +155,14 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         }
     };
     Ok((exit, states))
+}
+
+/// Resolves when no reader, lane or cache is at work. One that has stopped may be restarted while another one works.
+async fn all_finished(readers: &Supervisor, projectors: &Supervisor) {
+    while !(readers.is_finished() && projectors.is_finished()) {
+        readers.finished().await;
+        projectors.finished().await;
+    }
 }
 
 /// Readers; lanes and caches; and those who never end by themselves, so that nobody waits for it. In this order they are
@@ -264,11 +272,10 @@ impl Role {
     }
 }
 
-/// The signals that end the daemon. SIGHUP is taken and ignored: a closed terminal is no reason to stop.
+/// The signals that end the daemon.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    _hang_up: Signal,
 }
 
 const TERMINATE: &str = "SIGTERM";
@@ -280,11 +287,7 @@ impl Signals {
             signal(kind)
                 .map_err(|error| Fault::new(Code::Internal, "signals", "cannot be taken").caused_by(error))
         };
-        Ok(Self {
-            terminate: take(SignalKind::terminate())?,
-            interrupt: take(SignalKind::interrupt())?,
-            _hang_up: take(SignalKind::hangup())?,
-        })
+        Ok(Self { terminate: take(SignalKind::terminate())?, interrupt: take(SignalKind::interrupt())? })
     }
 
     /// The next one's name. Cancel safe.

@@ -32,7 +32,7 @@ use crate::wall_clock;
 use crate::wiring::Wiring;
 
 /// The mark and the lease of the night.
-const NIGHT: &str = "night";
+pub const NIGHT: &str = "night";
 /// Who asks for a night by hand waits no longer for one that is under way.
 const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -40,7 +40,7 @@ async fn nights(
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     let mut ended_at_ms = last(wiring).await?;
-    handle.running();
+    handle.begun();
     loop {
         // The lease is held for a night only, so that one can be asked for by hand meanwhile.
         if open_for(schedule, ended_at_ms, wall_clock::now_ms())?.is_some() {
@@ -48,7 +48,7 @@ async fn nights(
         }
         tokio::select! {
             () = cancel.cancelled() => return Ok(()),
-            () = tokio::time::sleep(LOOK.min(next_in(schedule))) => {}
+            () = tokio::time::sleep(LOOK.min(next_in(schedule))) => handle.well(),
         }
     }
 }

@@ -1,0 +1,34 @@
+//! `restart`: asks every process to try stopped and pausing tasks again.
+
+use clap::Args;
+
+use super::{Cli, Outcome, block_on};
+use crate::exit::Exit;
+use crate::wiring::Wiring;
+use crate::{output, restarts};
+
+/// Try a stopped or pausing task again at once, in whichever process has it; SIGHUP does it for all tasks of one process
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// As `status` and the log name it, such as reader/a or lane/birthday/target/a/0
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    task: Option<String>,
+    /// Every task
+    #[arg(long)]
+    all: bool,
+}
+
+pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
+    let wiring = Wiring::new(cli.configuration()?);
+    let task = arguments.task.as_deref();
+    block_on(async {
+        if let Some(task) = task {
+            restarts::known(&wiring, task)?;
+        }
+        restarts::ask(wiring.log().await?, task).await
+    })?
+    .map_err(|fault| vec![fault])?;
+    let what = task.map_or_else(|| "every task".to_owned(), |task| format!("task {task}"));
+    _ = output::line(&format!("{what} is tried again within seconds, where it has stopped or pauses"));
+    Ok(Exit::Success)
+}

@@ -1,0 +1,168 @@
+//! Restarts that somebody asks for: of every process through a register in the log's bucket, of one by SIGHUP.
+//!
+//! Each process reads the register now and then and tries again what was asked for since it read it first, if it has
+//! stopped or pauses. A task that works is left alone.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::Marks;
+use anabranch_pipeline::retry::again;
+use anabranch_pipeline::supervise::TaskStates;
+use serde::{Deserialize, Serialize};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::observe::{cache_task, lane_task, lanes, reader_task, sweep_task};
+use crate::wiring::Wiring;
+
+/// The register's mark.
+const MARK: &str = "restarts";
+/// A person waits for it.
+const LOOK_INTERVAL: Duration = Duration::from_secs(3);
+/// Requests that the register holds: far more than anybody makes between two looks.
+const REQUESTS_MAX: usize = 100;
+
+/// What was asked for, the newest last.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Register {
+    requests: VecDeque<Request>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Request {
+    /// One more than the number of the request before it.
+    number: u64,
+    /// `None`: all tasks.
+    task: Option<String>,
+}
+
+impl Register {
+    /// The value of the mark; what nobody can read is begun anew.
+    fn of(text: &str) -> Self {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+
+    fn newest(&self) -> u64 {
+        self.requests.back().map_or(0, |request| request.number)
+    }
+
+    fn ask(&mut self, task: Option<&str>) {
+        let number = self.newest() + 1;
+        self.requests.push_back(Request { number, task: task.map(str::to_owned) });
+        while self.requests.len() > REQUESTS_MAX {
+            self.requests.pop_front();
+        }
+    }
+}
+
+/// Asks every process to try a task again, or all of them.
+pub async fn ask(marks: &impl Marks, task: Option<&str>) -> Result<(), Fault> {
+    again(async || {
+        let known = marks.read(MARK).await?;
+        let mut register = Register::of(&known.value);
+        register.ask(task);
+        let text = serde_json::to_string(&register).expect("numbers and texts are always JSON");
+        marks.raise(MARK, &known, text).await.map(drop)
+    })
+    .await
+}
+
+/// Refuses the name of a task that no process of this configuration has.
+pub fn known(wiring: &Wiring, task: &str) -> Result<(), Fault> {
+    let config = wiring.config();
+    let mut names: Vec<String> = config.sources.iter().map(|source| reader_task(&source.name)).collect();
+    names.extend(lanes(config).iter().map(lane_task));
+    names.extend(config.caches.iter().map(|cache| cache_task(&cache.name)));
+    names.extend(wiring.all_documents().map(|documents| sweep_task(&documents.projection)));
+    names.extend([crate::nights::NIGHT, crate::tasks::MINT_TASK].map(str::to_owned));
+    if names.iter().any(|name| name == task) {
+        return Ok(());
+    }
+    Err(Fault::new(Code::ConfigInvalid, format!("task {task}"), "the configuration has no task of this name")
+        .needs(format!("one of {}", names.join(", "))))
+}
+
+/// SIGHUP, from now on; it no longer ends the process.
+pub fn hang_ups() -> Result<Signal, Fault> {
+    signal(SignalKind::hangup())
+        .map_err(|error| Fault::new(Code::Internal, "signals", "cannot be taken").caused_by(error))
+}
+
+/// Does what was asked for, until `cancel`.
+pub async fn run(wiring: Wiring, states: TaskStates, mut hang_ups: Signal, cancel: CancellationToken) {
+    let mut seen = None;
+    let mut ticks = tokio::time::interval(LOOK_INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let look = async {
+            ticks.tick().await;
+            wiring.log().await?.read(MARK).await
+        };
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            _ = hang_ups.recv() => {
+                tracing::info!(signal = "SIGHUP", tasks = states.restart_all(), "tasks are tried again");
+            }
+            read = look => match read {
+                Ok(mark) => seen = Some(follow(&Register::of(&mark.value), seen, &states)),
+                Err(fault) => tracing::debug!(%fault, "the register of restarts was not read"),
+            },
+        }
+    }
+}
+
+/// Restarts what was asked for behind the number seen last; the newest number. What stood there at the first look is past.
+fn follow(register: &Register, seen: Option<u64>, states: &TaskStates) -> u64 {
+    let newest = register.newest();
+    let since = seen.unwrap_or(newest);
+    for request in register.requests.iter().filter(|request| request.number > since) {
+        let tasks = match &request.task {
+            Some(task) => usize::from(states.restart(task)),
+            None => states.restart_all(),
+        };
+        tracing::info!(task = request.task, tasks, "a restart was asked for");
+    }
+    newest
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn each_request_behind_the_first_look_is_done_once_in_every_process() {
+        let (states, tries) = (TaskStates::default(), Arc::new(AtomicU32::new(0)));
+        let mut supervisor =
+            Supervisor::new(states.clone(), CancellationToken::new(), Duration::from_secs(60));
+        let counted = tries.clone();
+        supervisor.spawn("reader/a", move |_: TaskHandle, _| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            async { Err(Fault::new(Code::SourceDiverged, "source a", "it lacks transactions")) }
+        });
+        let (mut register, mut seen) = (Register::default(), None);
+        register.ask(Some("reader/a"));
+        // The second process has asked for it long ago; then this one, others, and all.
+        for (task, expected) in
+            [(None, 1), (Some("reader/a"), 2), (Some("reader/b"), 2), (None, 3), (Some("reader/a"), 4)]
+        {
+            if seen.is_some() {
+                register.ask(task);
+            }
+            seen = Some(follow(&register, seen, &states));
+            seen = Some(follow(&register, seen, &states));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert_eq!(tries.load(Ordering::SeqCst), expected, "{register:?}");
+        }
+        (0..200).for_each(|_| register.ask(Some("reader/b")));
+        let written = serde_json::to_string(&register).unwrap();
+        assert_eq!((Register::of(&written).newest(), register.requests.len()), (205, REQUESTS_MAX));
+        assert_eq!(Register::of("no register").newest(), 0);
+    }
+}
