@@ -54,7 +54,10 @@ pub fn describe() {
     describe_capture();
     describe_lanes();
     describe_stores();
-    describe_gauge!(TASK_STATE, "0 waiting for its lease, 1 running, 2 retrying, 3 stopped, by task");
+    describe_gauge!(
+        TASK_STATE,
+        "0 getting ready, 1 running, 2 retrying, 3 stopped, 4 standby: another process does it; by task"
+    );
     describe_counter!(FAULTS, "Faults met, by task and code");
 }
 

@@ -316,9 +316,7 @@ pub trait LaneStore: Send {
 
     /// Whether mutations and progress come in one transaction indeed. A store without transactions writes each mutation
     /// under its version and progress last: a flush that was cut off leaves rows that no progress tells of.
-    fn is_atomic(&self) -> bool {
-        true
-    }
+    fn is_atomic(&self) -> bool;
 }
 
 /// Names that at most one process holds at a time. A lease saves work; it fences nothing.
@@ -327,6 +325,13 @@ pub trait Leases: Send + Sync {
 
     /// Waits until the lease is free and takes it.
     fn acquire(&self, key: &str) -> impl Future<Output = Result<Self::Lease, Fault>> + Send;
+
+    /// The same, and calls `standing_by` each time when it has found another holder.
+    fn acquire_or_stand_by(
+        &self,
+        key: &str,
+        standing_by: &(dyn Fn() + Send + Sync),
+    ) -> impl Future<Output = Result<Self::Lease, Fault>> + Send;
 }
 
 /// A held lease. Dropping it stops the renewal; [`Lease::release`] frees it at once.

@@ -26,22 +26,25 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// What a task is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskState {
-    /// Not working yet: waiting for its lease, or getting ready.
+    /// Not working yet: it waits for its servers, see [`TaskStatus::waits_for`].
     Waiting,
     Running,
     /// Failed by something that may pass; it will be tried again.
     Retrying,
     /// Stopped by a code that time does not mend, until somebody asks for a restart.
     Stopped,
+    /// Another process holds its lease and does the work; it takes over when that one ends.
+    Standby,
 }
 
 impl TaskState {
     pub fn name(self) -> &'static str {
         match self {
-            TaskState::Waiting => "waiting",
+            TaskState::Waiting => "getting-ready",
             TaskState::Running => "running",
             TaskState::Retrying => "retrying",
             TaskState::Stopped => "stopped",
+            TaskState::Standby => "standby",
         }
     }
 }
@@ -56,6 +59,8 @@ pub struct TaskStatus {
     pub down_since: Option<Instant>,
     /// It has been retrying for longer than the retry budget.
     pub lasting: bool,
+    /// What its attempt waits for until it runs.
+    pub waits_for: String,
 }
 
 /// A task as all see it.
@@ -93,7 +98,13 @@ impl TaskStates {
     fn set(&self, task: &str, state: TaskState, fault: Option<(Code, String)>, lasting: bool) {
         let mut states = self.lock();
         let seen = states.entry(task.to_owned()).or_insert_with(|| Seen {
-            status: TaskStatus { state, fault: None, down_since: Some(now()), lasting: false },
+            status: TaskStatus {
+                state,
+                fault: None,
+                down_since: Some(now()),
+                lasting: false,
+                waits_for: "the log".to_owned(),
+            },
             restart: Arc::default(),
         });
         let status = &mut seen.status;
@@ -101,7 +112,7 @@ impl TaskStates {
             TaskState::Running => None,
             _ => status.down_since.or_else(|| Some(now())),
         };
-        if state == TaskState::Running {
+        if matches!(state, TaskState::Running | TaskState::Standby) {
             if let Some((code, _)) = status.fault.take() {
                 tracing::info!(task, %code, "it works again");
             }
@@ -115,6 +126,13 @@ impl TaskStates {
 
     fn status(&self, task: &str) -> Option<TaskStatus> {
         self.lock().get(task).map(|seen| seen.status.clone())
+    }
+
+    fn wait_for(&self, task: &str, what: String) -> Option<TaskState> {
+        let mut states = self.lock();
+        let status = &mut states.get_mut(task)?.status;
+        status.waits_for = what;
+        Some(status.state)
     }
 
     fn restarts(&self, task: &str) -> Arc<Notify> {
@@ -167,6 +185,18 @@ impl TaskHandle {
     /// The attempt has got to this position.
     pub fn reached(&self, position: Lsn) {
         self.place.store(position.as_u64(), Ordering::Relaxed);
+    }
+
+    /// Another process holds the task's lease and works.
+    pub fn standby(&self) {
+        self.states.set(&self.name, TaskState::Standby, None, false);
+    }
+
+    /// The attempt goes on when this has answered. A standby that gets so far is none any more.
+    pub fn waits_for(&self, what: impl Into<String>) {
+        if self.states.wait_for(&self.name, what.into()) == Some(TaskState::Standby) {
+            self.waiting();
+        }
     }
 
     /// The task has lost its lease and waits for it again, without its supervisor.

@@ -200,6 +200,8 @@ async fn lag_grows_while_a_target_is_frozen_and_a_second_signal_ends_at_once() {
     assert!(ended.success());
     until("the daemon stops in order", async || daemon.log().contains("stopping: readers, then lanes")).await;
     assert!(daemon.is_running(), "it waits for the frozen target");
+    let (code, reasons) = daemon.readiness().await.expect("HTTP is served until the lanes have ended");
+    assert!(code == 503 && reasons.contains("it was asked to stop"), "{reasons}");
     let asked_again = Instant::now();
     assert_eq!(daemon.terminate().and_then(|status| status.code()), Some(143));
     assert!(asked_again.elapsed() < Duration::from_secs(3), "an orderly stop would take 10 s");
@@ -209,7 +211,7 @@ async fn lag_grows_while_a_target_is_frozen_and_a_second_signal_ends_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_daemon_waits_and_takes_over() {
+async fn a_second_daemon_stands_by_and_is_ready_and_takes_over() {
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let mut first = installation.run();
     first.until_ready().await;
@@ -219,13 +221,32 @@ async fn a_second_daemon_waits_and_takes_over() {
     // It sees what is going on, and does not work.
     second.until_view("lanes", ("source", "source-a"), |lane| lane["state"] == "current").await;
     second.until_view("lanes", ("source", "source-b"), |lane| lane["state"] == "current").await;
-    let (code, reasons) = second.readiness().await.unwrap();
-    let waiting = reasons.matches("waiting for its lease").count();
-    assert_eq!((code, waiting), (503, 8), "two readers, four lanes and two watches: {reasons}");
+    second.until_ready().await;
+    first.until_ready().await;
+    let status = second.status().await.unwrap();
+    let standing_by = status["tasks"].as_array().unwrap().iter().filter(|task| task["state"] == "standby");
+    assert_eq!(standing_by.count(), 8, "two readers, four lanes and two watches: {status}");
+    assert_eq!(second.metric("anabranch_task_state", &["task=\"reader/source-a\""]).await, 4.0);
     insert(&installation, 0, 1..=10).await;
     until_applied(&first, 10).await;
     first.kill();
     insert(&installation, 0, 11..=20).await;
     until_applied(&second, 20).await;
     second.until_ready().await;
+    second.until_view("tasks", ("task", "reader/source-a"), |task| task["state"] == "running").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_daemons_that_share_the_work_are_both_ready() {
+    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let one = installation.run();
+    installation.configuration.http_port = anabranch_demo::daemon::free_port().unwrap();
+    installation.write_configuration();
+    let other = installation.run();
+    one.until_ready().await;
+    other.until_ready().await;
+    insert(&installation, 0, 1..=10).await;
+    until_applied(&one, 10).await;
+    one.until_ready().await;
+    other.until_ready().await;
 }

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::sql::serial_code_table;
 use anabranch_stack::ServerSpec;
 use anabranch_tests::{Daemon, Ground, Installation, Plan, Search, blocking, until, until_some};
 use reqwest::Method;
 use serde_json::{Value as Json, json};
 
+use crate::fail_over::{promote, replace, standby};
 use crate::faults::{insert, until_derived};
 
 static GROUND: Ground = Ground::of(|| {
@@ -235,4 +237,32 @@ async fn damage(search: &Search) -> String {
     let path = format!("{INDEX}-v1/_doc/{id}?version={version}&version_type=external_gte");
     search.ask(reqwest::Method::PUT, &path, document).await;
     id
+}
+
+/// Documents of an epoch are written one by one, and progress last: that there are some is noted before the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_epoch_is_noted_before_its_first_document() {
+    let mut installation = with_documents().await;
+    let standby = standby(&installation, "standby").await;
+    let mut daemon = installation.run();
+    add(&installation, 0, 10).await;
+    equal(&installation, "first devices").await;
+    daemon.kill();
+    promote(&installation, "standby", "source-a").await;
+    replace(&mut installation, "source-a", "standby");
+    let devices = "INSERT INTO inventory_0.serial_code_00 (uuid, imei1) VALUES (20, '356938035600020'), \
+                   (21, '356938035600021'), (22, '356938035600022'), (23, '356938035600023')";
+    installation.execute("standby", devices).await;
+    installation.free_leases().await;
+    let mut daemon = installation.run_with(&[], &[("ANABRANCH_FAILPOINT", "documents-sent")]);
+    daemon.until_failpoint("documents-sent").await;
+    daemon.kill();
+    let epoch = |number: &Json| Lsn::from_u64(number.as_u64().unwrap()).unwrap().epoch();
+    let progress = Search::of(installation.stack())
+        .find("*-progress", json!({ "exists": { "field": "position" } }))
+        .await;
+    let epochs = |lane: &Json| (epoch(&lane["position"]), epoch(&lane["highest_position"]));
+    let epochs: Vec<_> = progress.values().map(epochs).collect();
+    assert!(epochs.contains(&(1, 2)), "position and highest position of the lanes: {epochs:?}");
+    blocking(|| standby.stop()).unwrap();
 }

@@ -33,7 +33,7 @@ pub async fn standby(installation: &Installation<'_>, name: &str) -> Arc<Server>
 }
 
 /// Makes one server a replica of another.
-async fn follow(installation: &Installation<'_>, replica: &str, source: &str) {
+pub async fn follow(installation: &Installation<'_>, replica: &str, source: &str) {
     let source = installation.server(source);
     let (user, password) = (source.user(), source.password());
     let change = format!(
@@ -46,7 +46,7 @@ async fn follow(installation: &Installation<'_>, replica: &str, source: &str) {
 }
 
 /// Waits until a replica has all of a server, and makes it one of its own.
-async fn promote(installation: &Installation<'_>, standby: &str, source: &str) {
+pub async fn promote(installation: &Installation<'_>, standby: &str, source: &str) {
     catch_up(installation, standby, source).await;
     installation.execute(standby, "STOP SLAVE; RESET SLAVE ALL").await;
 }
@@ -62,7 +62,7 @@ pub async fn catch_up(installation: &Installation<'_>, standby: &str, source: &s
 }
 
 /// Replaces the server of source `source-a` by another one, in the configuration and for the comparison.
-fn replace(installation: &mut Installation<'_>, before: &str, standby: &str) {
+pub fn replace(installation: &mut Installation<'_>, before: &str, standby: &str) {
     let variable =
         |server: &str| format!("${{ANABRANCH_{}_URL}}", server.to_ascii_uppercase().replace('-', "_"));
     let text = installation.configuration_text().replace(&variable(before), &variable(standby));

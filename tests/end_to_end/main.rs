@@ -26,6 +26,7 @@ mod renames;
 mod retention;
 mod secrets;
 mod serials;
+mod sessions;
 mod values;
 
 use anabranch_stack::ServerSpec;

@@ -90,6 +90,10 @@ impl LaneStore for Silent {
     async fn commit(&mut self, _: &Flush) -> Result<(), Fault> {
         pending().await
     }
+
+    fn is_atomic(&self) -> bool {
+        self.0.is_atomic()
+    }
 }
 
 /// Of a lane that looks around, or removes its rows, while its target is silent.

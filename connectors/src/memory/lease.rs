@@ -131,6 +131,14 @@ impl Leases for MemoryLeases {
     type Lease = MemoryLease;
 
     async fn acquire(&self, key: &str) -> Result<MemoryLease, Fault> {
+        self.acquire_or_stand_by(key, &|| ()).await
+    }
+
+    async fn acquire_or_stand_by(
+        &self,
+        key: &str,
+        standing_by: &(dyn Fn() + Send + Sync),
+    ) -> Result<MemoryLease, Fault> {
         loop {
             self.back().await;
             let asked = Instant::now();
@@ -143,6 +151,7 @@ impl Leases for MemoryLeases {
                 let (leases, key) = (self.clone(), key.to_owned());
                 return Ok(MemoryLease { leases, key, holder, lost, renewal: Renewal(renewal) });
             }
+            standing_by();
             sleep(ACQUIRE_INTERVAL).await;
         }
     }

@@ -45,6 +45,14 @@ impl Leases for NatsLog {
     type Lease = NatsLease;
 
     async fn acquire(&self, key: &str) -> Result<NatsLease, Fault> {
+        self.acquire_or_stand_by(key, &|| ()).await
+    }
+
+    async fn acquire_or_stand_by(
+        &self,
+        key: &str,
+        standing_by: &(dyn Fn() + Send + Sync),
+    ) -> Result<NatsLease, Fault> {
         setup::require_leases(self.connection.context(), &self.config, &self.lease_bucket()).await?;
         let claim = Claim::new(Arc::clone(&self.connection), &self.lease_bucket(), key).await?;
         sleep(Duration::from_millis(rand::random_range(0..FIRST_ATTEMPT_MS))).await;
@@ -56,6 +64,7 @@ impl Leases for NatsLog {
                 failpoints::reach("lease-after-take").await;
                 return Ok(NatsLease::hold(claim, revision, asked, self.held_leases.one_more()));
             }
+            standing_by();
             let jitter = rand::random_range(0..ACQUIRE_INTERVAL_MS / 2);
             sleep(Duration::from_millis(ACQUIRE_INTERVAL_MS + jitter)).await;
         }

@@ -75,6 +75,7 @@ async fn drain(
     let log = wiring.log().await?;
     let work = async |settled: watch::Sender<Lsn>| {
         let cache = wiring.cache(name)?;
+        handle.waits_for(format!("cache {name} and the targets of its projection"));
         let drains = cache.outboxes.iter().map(|outbox| {
             let work = Drain {
                 cache: &cache.redis,
@@ -133,6 +134,7 @@ async fn read(
 ) -> Result<(), Fault> {
     let log = wiring.log().await?;
     let work = async |acknowledged: watch::Sender<Lsn>| {
+        handle.waits_for(format!("source {}", source.name));
         wiring.require_source(&source.name).await?;
         let capture = Capture {
             source: &source.name,
@@ -156,6 +158,7 @@ async fn apply(
 ) -> Result<(), Fault> {
     let log = wiring.log().await?;
     let work = async |applied: watch::Sender<Lsn>| {
+        handle.waits_for(format!("target {}", id.target));
         wiring.require_target(&id.target).await?;
         let mut store = wiring.lane(id)?;
         let projection = wiring.projection(&id.projection)?;
@@ -190,6 +193,7 @@ pub fn spawn_mint(supervisor: &mut Supervisor, wiring: &Wiring, orders: &Orders)
         let (wiring, orders) = (wiring.clone(), orders.clone());
         async move {
             let log = wiring.log().await?;
+            handle.waits_for("a free machine number");
             let Some((machine, lease)) = any_machine(log, &cancel).await? else { return Ok(()) };
             let work = async |ready: watch::Sender<Lsn>| {
                 mint(log, machine, &orders, || _ = ready.send(Lsn::ZERO), &cancel).await
@@ -277,8 +281,10 @@ pub async fn under_lease<W>(
 where
     W: AsyncFnOnce(watch::Sender<Lsn>) -> Result<(), Fault>,
 {
+    handle.waits_for("its lease");
+    let standing_by = || handle.standby();
     let lease = tokio::select! {
-        lease = leases.acquire(handle.name()) => lease?,
+        lease = leases.acquire_or_stand_by(handle.name(), &standing_by) => lease?,
         () = cancel.cancelled() => return Ok(()),
     };
     running_under(lease, handle, work).await
@@ -290,6 +296,7 @@ async fn running_under<W>(lease: impl Lease, handle: &TaskHandle, work: W) -> Re
 where
     W: AsyncFnOnce(watch::Sender<Lsn>) -> Result<(), Fault>,
 {
+    handle.waits_for("its servers");
     let (sender, mut positions) = watch::channel(Lsn::ZERO);
     let followed = async {
         if positions.changed().await.is_ok() {

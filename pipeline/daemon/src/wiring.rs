@@ -345,10 +345,10 @@ impl Wiring {
         worst(self.check_source(name).await)
     }
 
-    /// The target's pre-flight as one result; once it has passed it is not repeated: later faults show themselves.
+    /// The pre-flight of what a target's lanes use as one result; once it has passed it is not repeated: later faults show themselves.
     pub async fn require_target(&self, name: &str) -> Result<(), Fault> {
         let target = self.target(name)?;
-        let check = || async { worst(target.server.check().await) };
+        let check = || async { worst(target.server.check_for_lanes().await) };
         target.checked.get_or_try_init(check).await.copied()
     }
 
@@ -410,6 +410,13 @@ impl TargetServer {
         }
     }
 
+    async fn check_for_lanes(&self) -> Vec<Fault> {
+        match self {
+            Self::Mysql(target) => target.check_for_lanes().await,
+            Self::Search(target) => target.check().await,
+        }
+    }
+
     /// What was created, if anything.
     async fn setup(&self) -> Result<Option<String>, Fault> {
         Ok(match self {
@@ -453,6 +460,13 @@ impl ports::LaneStore for LaneStore {
         match self {
             Self::Mysql(lane) => lane.commit(flush).await,
             Self::Search(lane) => lane.commit(flush).await,
+        }
+    }
+
+    fn is_atomic(&self) -> bool {
+        match self {
+            Self::Mysql(lane) => lane.is_atomic(),
+            Self::Search(lane) => lane.is_atomic(),
         }
     }
 }

@@ -184,6 +184,10 @@ impl LaneStore for AsDocuments {
         });
         self.0.commit(&documents).await
     }
+
+    fn is_atomic(&self) -> bool {
+        self.0.is_atomic()
+    }
 }
 
 impl Ground for Documents {

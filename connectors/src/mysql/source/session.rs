@@ -105,8 +105,8 @@ impl Session {
             version: Version { flavor: Flavor::MySql, number: (0, 0, 0) },
             version_text: String::new(),
         };
-        // So that `\` escapes in LIKE whatever the server's default mode is.
-        session.rows("SET SESSION sql_mode = ''".to_owned()).await?;
+        // So that `\` escapes in LIKE, and no answer comes from an old snapshot, whatever the server's defaults are.
+        session.rows("SET SESSION sql_mode = '', autocommit = 1".to_owned()).await?;
         session.version_text = session.text("SELECT @@version").await?;
         session.version = Version::parse(&session.version_text);
         Ok(session)

@@ -8,7 +8,7 @@ use anabranch_pipeline::projections::Assignment;
 use anabranch_schemas::sql;
 
 use super::catalog::{Catalog, FoundTable};
-use super::ddl::Shape;
+use super::ddl::{NIGHTS_TABLE, Shape};
 use super::session::Session;
 use super::setup::{gone, read_enrolment};
 use super::{MysqlTarget, SETUP_COMMAND};
@@ -21,22 +21,33 @@ const MYSQL_MIN: (u32, u32) = (8, 0);
 /// 366 tables of the same wrong shape are one mistake: so many faults show it.
 const SHAPE_FAULTS_MAX: usize = 20;
 
-pub(super) async fn check(target: &MysqlTarget) -> Vec<Fault> {
+/// What is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    Everything,
+    /// What lanes use: without the history of nights, which must not stop them.
+    Lanes,
+}
+
+pub(super) async fn check(target: &MysqlTarget, extent: Extent) -> Vec<Fault> {
     let mut faults = Vec::new();
-    if let Err(fault) = look(target, &mut faults).await {
+    if let Err(fault) = look(target, extent, &mut faults).await {
         faults.push(fault);
     }
     faults
 }
 
-async fn look(target: &MysqlTarget, faults: &mut Vec<Fault>) -> Result<(), Fault> {
+async fn look(target: &MysqlTarget, extent: Extent, faults: &mut Vec<Fault>) -> Result<(), Fault> {
     let mut session = Session::open(target).await?;
     check_server(&mut session, target, faults).await?;
     let catalog = Catalog::read(&mut session, target).await?;
     let control = target.0.control_database.as_str();
     let mut shapes = Vec::new();
     let mut missing_control = Vec::new();
-    let control_tables = target.control_tables();
+    let mut control_tables = target.control_tables();
+    if extent == Extent::Lanes {
+        control_tables.retain(|(table, _)| *table != NIGHTS_TABLE);
+    }
     for (table, statement) in &control_tables {
         let (quoted, shape) = (quote_table(control, table), Shape::of(statement));
         match catalog.table(control, table) {

@@ -39,8 +39,8 @@ const PACKET_BYTES: usize = 4 * 1024 * 1024;
 const PACKET_SLACK_BYTES: usize = 1024;
 
 /// Each statement on its own, at every connect. Strict mode is what makes the fence an error.
-const SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00'; \
-     SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+const SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
+     autocommit = 1; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 const SESSION_FACTS: &str = "SELECT CAST(@@max_allowed_packet AS CHAR), @@SESSION.sql_mode";
 /// Place of the fence in the first packet.
 const FENCE: usize = 2;
@@ -304,6 +304,10 @@ impl LaneStore for MysqlLane {
             (0..row.len()).map(|index| row.get::<Option<String>, _>(index).flatten()).collect();
         let stored = StoredProgress::from_row(&self.subject(), &row)?;
         stored.assigned_to(&self.target.subject(), &self.assignment)
+    }
+
+    fn is_atomic(&self) -> bool {
+        true
     }
 
     async fn commit(&mut self, flush: &Flush) -> Result<(), Fault> {

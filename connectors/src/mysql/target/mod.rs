@@ -31,6 +31,7 @@ use anabranch_pipeline::projections::{Assignment, Assignments, LaneScope, Projec
 use anabranch_schemas::sql;
 use tokio::sync::{Mutex, Notify};
 
+use self::check::Extent;
 pub use self::history::MysqlHistory;
 pub use self::lane::MysqlLane;
 pub use self::mapping::{Duplicate, MysqlMapping};
@@ -143,7 +144,12 @@ impl MysqlTarget {
 
     /// Checks everything that applying depends on; each failed check is one fault. Changes nothing.
     pub async fn check(&self) -> Vec<Fault> {
-        check::check(self).await
+        check::check(self, Extent::Everything).await
+    }
+
+    /// The same of what lanes use only.
+    pub async fn check_for_lanes(&self) -> Vec<Fault> {
+        check::check(self, Extent::Lanes).await
     }
 
     /// All progress rows that this target holds, also of lanes that are not configured any more. Waits for no lock.

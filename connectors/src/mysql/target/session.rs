@@ -19,6 +19,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Hundreds of CREATE TABLE on a slow disk are the longest thing that a session does in one call.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// Each statement is a transaction of its own, whatever the server's default is: else what is written would be rolled back
+/// at the end, and a session that is kept would read one old snapshot for ever.
+const SESSION: &str = "SET SESSION autocommit = 1";
+
 /// A row as text; `None` = NULL.
 pub(super) type TextRow = Vec<Option<String>>;
 
@@ -34,7 +38,9 @@ impl Session {
         let subject = target.subject();
         let options = sqlx_options(&target.0.url, target.0.ca_file.as_deref());
         let connection = within(&subject, CONNECT_TIMEOUT, MySqlConnection::connect_with(&options)).await?;
-        Ok(Self { connection, subject })
+        let mut session = Self { connection, subject };
+        session.run(SESSION.to_owned()).await?;
+        Ok(session)
     }
 
     /// Executes statements separated by semicolons; rows of all of them.

@@ -27,7 +27,7 @@ pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// Requests that are being answered at once; each may hold an answer of some hundred kilobytes.
 const REQUESTS_MAX: usize = 256;
 /// Longer than any bounded wait inside a request.
-const TIME_LIMIT: Duration = Duration::from_secs(10);
+pub const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// The checks, shared by all requests.
 #[derive(Debug, Clone)]

@@ -30,6 +30,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use self::guard::Guard;
+pub use self::guard::TIME_LIMIT as REQUEST_TIME_MAX;
 use self::problem::Problem;
 use self::uuids::Orders;
 use crate::lookup::Lookup;

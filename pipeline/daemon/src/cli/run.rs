@@ -1,8 +1,10 @@
 //! `run`: the daemon. Starts the tasks of its roles, serves HTTP, and stops in order.
 //!
-//! The stop in one sitting: a signal stops the readers, which append what they have read and wait until the log holds
-//! it; then the lanes, which commit what they have with their progress; then the mint, polling and HTTP. All of it within
-//! `limits.shutdown`; what has not ended then is cut off and loses nothing. A second signal ends the process at once.
+//! The stop in one sitting: at a signal `/readyz` says 503. Then it stops the readers, which append what they have read
+//! and wait until the log holds it; then the lanes, which commit what they have with their progress; all of it within
+//! `limits.shutdown`; what has not ended then is cut off and loses nothing. Requests are answered meanwhile; then HTTP takes
+//! no more, the running ones get their time, and the mint, which they may need, ends last. A second signal ends the process
+//! at once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Cli, Outcome, block_on};
 use crate::api::uuids::Orders;
-use crate::api::{Listener, Shown};
+use crate::api::{Listener, REQUEST_TIME_MAX, Shown};
 use crate::exit::Exit;
 use crate::lookup::Lookup;
 use crate::observe::{Observatory, lanes, poll};
@@ -104,23 +106,37 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     // Without the role, or without tokens, the endpoints for applications are closed.
     let tokens = if roles.contains(&Role::Api) { config.http.tokens.clone() } else { Vec::new() };
     let (orders, serves) = (Orders::default(), !tokens.is_empty());
-    let [mut readers, mut projectors, mut others] =
-        spawn_tasks(&wiring, roles, serves.then_some(&orders), group);
+    let [mut readers, mut projectors, mut others] = spawn_tasks(&wiring, roles, group);
+    let mut mint = group();
+    if serves {
+        tasks::spawn_mint(&mut mint, &wiring, &orders);
+    }
+    // Servants outlive readers and lanes.
+    let served = CancellationToken::new();
     let mut servants = JoinSet::new();
     let lookup = serves.then(|| Lookup::new(&wiring)).flatten();
     if let Some(lookup) = lookup.clone() {
         let observatory = observatory.clone();
         let status = move || observatory.status(&BTreeMap::new(), std::time::Instant::now());
-        servants.spawn(lookup.keep(status, root.child_token()));
+        servants.spawn(lookup.keep(status, served.child_token()));
     }
     let documents = wiring.documents();
-    servants.spawn(restarts::run(wiring.clone(), states.clone(), hang_ups, root.child_token()));
-    servants.spawn(poll::run(wiring, observatory.clone(), root.child_token()));
-    servants.spawn(upkeep(metrics.clone(), root.child_token()));
+    servants.spawn(restarts::run(wiring.clone(), states.clone(), hang_ups, served.child_token()));
+    servants.spawn(poll::run(wiring, observatory.clone(), served.child_token()));
+    servants.spawn(upkeep(metrics.clone(), served.child_token()));
     if let Some(listener) = listener {
         let (name, tasks) = (config.name.clone(), states.clone());
-        let shown = Shown { name, observatory, tasks, metrics, tokens, orders, lookup, documents };
-        servants.spawn(listener.serve(shown, root.child_token()));
+        let shown = Shown {
+            name,
+            observatory: observatory.clone(),
+            tasks,
+            metrics,
+            tokens,
+            orders,
+            lookup,
+            documents,
+        };
+        servants.spawn(listener.serve(shown, served.child_token()));
     }
 
     let moves_changes = roles.contains(&Role::Reader) || roles.contains(&Role::Projector);
@@ -136,15 +152,18 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         () = ended => Event::AllEnded,
     };
     let stop = async {
+        observatory.stops();
         let exit = stop(event, [&mut readers, &mut projectors, &mut others], config.limits.shutdown).await;
-        root.cancel();
-        // Requests that never end must not hold the process: HTTP gets what a scrape needs.
-        if tokio::time::timeout(SERVANTS_GRACE, async { while servants.join_next().await.is_some() {} })
+        served.cancel();
+        // A request that never ends must not hold the process.
+        if tokio::time::timeout(REQUEST_TIME_MAX, async { while servants.join_next().await.is_some() {} })
             .await
             .is_err()
         {
             servants.abort_all();
         }
+        mint.stop(Instant::now() + MINT_GRACE).await;
+        root.cancel();
         exit
     };
     let exit = tokio::select! {
@@ -167,12 +186,7 @@ async fn all_finished(readers: &Supervisor, projectors: &Supervisor) {
 
 /// Readers; lanes and caches; and those who never end by themselves, so that nobody waits for it. In this order they are
 /// stopped.
-fn spawn_tasks(
-    wiring: &Wiring,
-    roles: &[Role],
-    orders: Option<&Orders>,
-    group: impl Fn() -> Supervisor,
-) -> [Supervisor; 3] {
+fn spawn_tasks(wiring: &Wiring, roles: &[Role], group: impl Fn() -> Supervisor) -> [Supervisor; 3] {
     let (mut readers, mut projectors, mut others) = (group(), group(), group());
     let config = wiring.config();
     if roles.contains(&Role::Reader) {
@@ -191,13 +205,11 @@ fn spawn_tasks(
         nights::spawn_nights(&mut others, wiring);
         nights::spawn_watches(&mut others, wiring);
     }
-    if let Some(orders) = orders {
-        tasks::spawn_mint(&mut others, wiring, orders);
-    }
     [readers, projectors, others]
 }
 
-const SERVANTS_GRACE: Duration = Duration::from_secs(1);
+/// The mint has nothing to do any more but to free its lease.
+const MINT_GRACE: Duration = Duration::from_secs(2);
 
 async fn stop(event: Event, groups: [&mut Supervisor; 3], limit: Duration) -> Exit {
     match event {

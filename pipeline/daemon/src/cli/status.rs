@@ -32,6 +32,9 @@ pub struct Arguments {
     watch: bool,
 }
 
+/// A task's state in which nobody tries again.
+const STOPPED: &str = "stopped";
+
 #[derive(Debug, Serialize)]
 struct Shown<'s> {
     name: &'s str,
@@ -127,26 +130,47 @@ fn merge(status: &mut StatusView, daemon: StatusView) {
     status.tasks = daemon.tasks;
 }
 
-/// The task of that name, if it has failed. One that waits may have its lease elsewhere.
-fn failed<'t>(tasks: &'t [TaskView], name: &str) -> Option<&'t TaskView> {
-    tasks.iter().find(|task| task.task == name && task.state != "running" && task.state != "waiting")
+fn is_failed(task: &TaskView) -> bool {
+    task.state == "retrying" || task.state == STOPPED
 }
 
-/// The worst fault shown decides.
+/// The task of that name, if it has failed.
+fn failed<'t>(tasks: &'t [TaskView], name: &str) -> Option<&'t TaskView> {
+    tasks.iter().find(|task| task.task == name && is_failed(task))
+}
+
+/// The worst fault shown decides; a stopped task goes on only when somebody acts, whatever its fault is.
 fn exit(status: &StatusView) -> Exit {
+    let tasks = || status.tasks.iter().filter(|task| is_failed(task));
+    if tasks().any(|task| task.state == STOPPED) {
+        return Exit::Definite;
+    }
     let sources = status.sources.iter().filter_map(|source| source.code.as_deref());
     let lanes = status.lanes.iter().filter_map(|lane| lane.code.as_deref());
     let caches = status.caches.iter().filter_map(|cache| cache.code.as_deref());
+    let searches = status.searches.iter().filter_map(|search| search.code.as_deref());
     sources
         .chain(lanes)
         .chain(caches)
+        .chain(searches)
+        .chain(tasks().filter_map(|task| task.code.as_deref()))
         .filter_map(Code::from_text)
         .map(Exit::of)
         .max()
         .unwrap_or(Exit::Success)
 }
 
-/// For people: a table of sources, one of lanes, one of caches if there are any, then the faults.
+/// Tasks that work on none of the sources, lanes and caches shown: nights, watches, sweeps, uuids.
+fn other_tasks(status: &StatusView) -> impl Iterator<Item = &TaskView> {
+    let is_shown = |name: &str| {
+        status.sources.iter().any(|source| reader_task(&source.source) == name)
+            || status.lanes.iter().any(|lane| lane_task(lane.id()) == name)
+            || status.caches.iter().any(|cache| cache_task(&cache.cache) == name)
+    };
+    status.tasks.iter().filter(move |task| !is_shown(&task.task))
+}
+
+/// For people: a table of sources, one of lanes, of caches, indexes and further tasks if there are any, then the faults.
 fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
     let mut out = String::new();
     let heads =
@@ -164,14 +188,24 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
         let heads = ["SEARCH", "INDEX", "BUILDING", "DOCUMENTS", "TOMBSTONES", "DEAD LETTERS"];
         table(&mut out, heads, status.searches.iter().map(search_row));
     }
+    let others: Vec<&TaskView> = other_tasks(status).collect();
+    if !others.is_empty() {
+        out.push('\n');
+        table(&mut out, ["TASK", "STATE"], others.iter().map(|task| [task.task.clone(), task.state.clone()]));
+    }
     let searches = status.searches.iter().map(|search| (search.projection.clone(), &search.fault));
     let sources = status.sources.iter().map(|source| (source.source.clone(), &source.fault));
     let lanes = status.lanes.iter().map(|lane| (lane.id(), &lane.fault));
     let caches = status.caches.iter().map(|cache| (cache.cache.clone(), &cache.fault));
-    for (thing, fault) in sources.chain(lanes).chain(caches).chain(searches) {
+    let others = others.iter().map(|task| (task.task.clone(), &task.fault));
+    for (thing, fault) in sources.chain(lanes).chain(caches).chain(searches).chain(others) {
         if let Some(fault) = fault {
             _ = write!(out, "\n{thing}: {}", fault.replace('\n', " "));
         }
+    }
+    let stopped = status.tasks.iter().filter(|task| task.state == STOPPED).count();
+    if stopped > 0 {
+        _ = write!(out, "\n{stopped} of {} tasks of the daemon stopped", status.tasks.len());
     }
     if !daemon {
         out.push_str("\nno daemon answered on http.listen: lag is what this command saw within a second");
@@ -351,6 +385,35 @@ mod tests {
         lane.refresh_seconds_left = Some(29.4);
         assert_eq!(refresh(&lane), "12000 of about 300000 rows, 9800/s, 29 s left");
         assert_eq!(refresh(&LaneView::default()), "-");
+    }
+
+    #[test]
+    fn every_stopped_task_is_shown_and_counted_also_one_of_nothing_else_that_is_shown() {
+        for task in ["night", "watch/a", "sweep/documents", "uuids"] {
+            let mut shown = status();
+            let stopped = TaskView {
+                task: task.to_owned(),
+                state: "stopped".to_owned(),
+                // One that may pass: what stops does not.
+                code: Some("target-unreachable".to_owned()),
+                fault: Some("[target-unreachable] x".to_owned()),
+                ..TaskView::default()
+            };
+            let running =
+                TaskView { task: "reader/a".to_owned(), state: "running".to_owned(), ..TaskView::default() };
+            merge(&mut shown, StatusView { tasks: vec![running, stopped], ..status() });
+            assert_eq!(exit(&shown), Exit::Definite, "{task}");
+            let text = text(&shown, true, 0);
+            assert!(text.contains(&format!("{task}: [target-unreachable] x")), "{text}");
+            assert!(text.ends_with("1 of 2 tasks of the daemon stopped"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_that_cannot_be_asked_decides_the_exit_code() {
+        let mut shown = status();
+        shown.searches[0].code = Some("target-unreachable".to_owned());
+        assert_eq!(exit(&shown), Exit::Transient);
     }
 
     #[test]

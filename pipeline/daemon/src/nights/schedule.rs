@@ -39,6 +39,7 @@ async fn nights(
     handle: &TaskHandle,
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
+    handle.waits_for("the history of nights");
     let mut ended_at_ms = last(wiring).await?;
     handle.begun();
     loop {

@@ -123,6 +123,8 @@ struct Observations {
     entities: BTreeMap<String, Entity>,
     /// By projection.
     searches: BTreeMap<String, SearchObservation>,
+    /// The process was asked to stop.
+    stops: bool,
 }
 
 /// The shared place of all observations. Cheap to clone.
@@ -144,12 +146,17 @@ impl Observatory {
         let entity =
             |projection: &ProjectionConfig| (projection.name.clone(), Projection::new(projection).entity());
         let entities = config.projections.iter().map(entity).collect();
-        Self(Arc::new(Mutex::new(Observations { sources, lanes, caches, entities, searches })))
+        Self(Arc::new(Mutex::new(Observations { sources, lanes, caches, entities, searches, stops: false })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Observations> {
         // No code under this lock leaves it half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The process was asked to stop: it is not ready any more, so that nobody sends it more requests.
+    pub fn stops(&self) {
+        self.lock().stops = true;
     }
 
     /// The source said where its binlog ends, or could not. The head is of the epoch that the stream has reached.

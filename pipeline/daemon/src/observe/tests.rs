@@ -39,7 +39,13 @@ struct World {
 fn world() -> World {
     let config = Config::parse(CONFIG).unwrap();
     let lane = lanes(&config).remove(0);
-    let running = TaskStatus { state: TaskState::Running, fault: None, down_since: None, lasting: false };
+    let running = TaskStatus {
+        state: TaskState::Running,
+        fault: None,
+        down_since: None,
+        lasting: false,
+        waits_for: String::new(),
+    };
     let tasks = [(reader_task("a"), running.clone()), (lane_task(&lane), running)].into();
     World { observatory: Observatory::new(&config), lane, tasks, start: Instant::now() }
 }
@@ -151,6 +157,7 @@ fn a_stopped_task_is_a_reason_with_its_code() {
         fault: Some((Code::BinlogPurged, "[binlog-purged] source a: gone".to_owned())),
         down_since: Some(world.start),
         lasting: true,
+        waits_for: String::new(),
     };
     world.tasks.insert(reader_task("a"), stopped);
     let reasons = world.reasons(1);
@@ -161,6 +168,33 @@ fn a_stopped_task_is_a_reason_with_its_code() {
         ("stopped", Some("binlog-purged"))
     );
     assert_eq!(view.lanes[0].state, "current");
+}
+
+#[test]
+fn a_task_that_stands_by_is_no_reason_and_one_that_is_getting_ready_says_what_it_waits_for() {
+    let mut world = world();
+    let status = |state, waits_for: &str| TaskStatus {
+        state,
+        fault: None,
+        down_since: Some(world.start),
+        lasting: false,
+        waits_for: waits_for.to_owned(),
+    };
+    let (standby, getting_ready) = (status(TaskState::Standby, ""), status(TaskState::Waiting, "source a"));
+    let lane = lane_task(&world.lane);
+    world.tasks = [(reader_task("a"), standby.clone()), (lane.clone(), standby)].into();
+    for second in 0..60 {
+        world.poll(second, 10 + second, 10 + second, 10);
+    }
+    assert!(world.reasons(60).is_empty(), "the other process's matter");
+    world.tasks.insert(reader_task("a"), getting_ready);
+    let reasons = world.reasons(60);
+    assert_eq!(reasons.len(), 1, "{reasons:?}");
+    assert_eq!(reasons[0].reason, "getting ready: it waits for source a");
+    let view = world.view(60);
+    let shown = |task: &TaskView| (task.state.clone(), task.waits_for.clone());
+    assert_eq!(shown(&view.tasks[0]), ("standby".to_owned(), None));
+    assert_eq!(shown(&view.tasks[1]), ("getting-ready".to_owned(), Some("source a".to_owned())));
 }
 
 #[test]

@@ -116,8 +116,11 @@ pub struct SearchView {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskView {
     pub task: String,
-    /// `waiting`, `running`, `retrying` or `stopped`.
+    /// `getting-ready`, `running`, `retrying`, `stopped`, or `standby`: another process holds its lease and does the work.
     pub state: String,
+    /// What it waits for while it is getting ready.
+    #[serde(default)]
+    pub waits_for: Option<String>,
     pub code: Option<String>,
     pub fault: Option<String>,
     /// How long it has not run.
@@ -133,9 +136,6 @@ pub struct Reason {
     pub reason: String,
     pub code: Option<String>,
 }
-
-/// Why a task does not run, when it has met no fault.
-const WITHOUT_FAULT: &str = "getting ready, or waiting for its lease, which another process holds";
 
 /// The name of the task that captures a source.
 pub fn reader_task(source: &str) -> String {
@@ -191,27 +191,34 @@ impl Observatory {
         StatusView { sources, lanes, caches, searches, tasks }
     }
 
-    /// Why this process is not ready; empty = ready. Only what its own tasks work on counts.
+    /// Why this process is not ready; empty = ready. Only what its own tasks work on counts: what another process works
+    /// on is in order here as soon as its task stands by.
     pub fn reasons_against_ready(&self, tasks: &BTreeMap<String, TaskStatus>, now: Instant) -> Vec<Reason> {
+        let getting_ready = |status: &TaskStatus| format!("getting ready: it waits for {}", status.waits_for);
         let mut reasons: Vec<Reason> = tasks
             .iter()
-            .filter(|(_, status)| status.state != TaskState::Running)
+            .filter(|(_, status)| !matches!(status.state, TaskState::Running | TaskState::Standby))
             .map(|(name, status)| Reason {
                 thing: name.clone(),
-                reason: status.fault.as_ref().map_or(WITHOUT_FAULT.to_owned(), |(_, text)| text.clone()),
+                reason: status.fault.as_ref().map_or_else(|| getting_ready(status), |(_, text)| text.clone()),
                 code: status.fault.as_ref().map(|(code, _)| code.as_str().to_owned()),
             })
             .collect();
+        let is_here = |task: &str| tasks.get(task).is_some_and(|status| status.state != TaskState::Standby);
         let all = self.lock();
+        if all.stops {
+            let (thing, reason) = ("process".to_owned(), "it was asked to stop".to_owned());
+            reasons.push(Reason { thing, reason, code: None });
+        }
         for (name, source) in &all.sources {
             let task = reader_task(name);
-            if tasks.contains_key(&task) {
+            if is_here(&task) {
                 reasons.extend(without_progress(task, source.lag(now), source.moved_at, now));
             }
         }
         for (id, lane) in &all.lanes {
             let task = lane_task(id);
-            if tasks.contains_key(&task) {
+            if is_here(&task) {
                 let lag = all.sources.get(&id.source).and_then(|source| lane.lag(source, now));
                 reasons.extend(without_progress(task, lag, lane.moved_at, now));
             }
@@ -238,9 +245,9 @@ fn without_progress(
     Some(Reason { thing, reason, code: None })
 }
 
-/// A task that failed outranks what was observed. One that waits does not: another process may hold its lease.
+/// A task that failed outranks what was observed. One that stands by does not: another process does its work.
 fn overlay(status: &TaskStatus, state: &mut String, code: &mut Option<String>, fault: &mut Option<String>) {
-    if matches!(status.state, TaskState::Running | TaskState::Waiting) {
+    if !matches!(status.state, TaskState::Retrying | TaskState::Stopped) {
         return;
     }
     status.state.name().clone_into(state);
@@ -262,6 +269,7 @@ impl TaskView {
         Self {
             task: name.to_owned(),
             state: status.state.name().to_owned(),
+            waits_for: (status.state == TaskState::Waiting).then(|| status.waits_for.clone()),
             code: status.fault.as_ref().map(|(code, _)| code.as_str().to_owned()),
             fault: status.fault.as_ref().map(|(_, text)| text.clone()),
             down_seconds: status.down_since.map(|since| now.saturating_duration_since(since).as_secs_f64()),
