@@ -5,14 +5,11 @@
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
 pub const SOURCE_CHANGES: &str = "anabranch_source_changes_total";
-pub const SOURCE_HEAD_POSITION: &str = "anabranch_source_head_position";
-pub const CAPTURE_POSITION: &str = "anabranch_capture_position";
 pub const CAPTURE_LAG: &str = "anabranch_capture_lag_seconds";
 pub const LOG_MESSAGES: &str = "anabranch_log_messages_total";
 pub const LOG_CHANGES: &str = "anabranch_log_changes_total";
 pub const LOG_BYTES: &str = "anabranch_log_bytes_total";
 pub const LOG_IN_FLIGHT: &str = "anabranch_log_in_flight_messages";
-pub const LANE_POSITION: &str = "anabranch_lane_position";
 pub const LANE_DIRECT: &str = "anabranch_lane_direct";
 pub const LANE_LAG: &str = "anabranch_lane_lag_seconds";
 pub const LANE_ROWS: &str = "anabranch_lane_rows_total";
@@ -47,6 +44,10 @@ pub const WATCH_DRIFT: &str = "anabranch_watch_drift_total";
 pub const WATCH_SKIPPED: &str = "anabranch_watch_skipped_changes_total";
 pub const TASK_STATE: &str = "anabranch_task_state";
 pub const FAULTS: &str = "anabranch_faults_total";
+
+/// Samples of lag are written when they are asked for, and only of what is known.
+pub const CAPTURE_LAG_HELP: &str = "Age of the oldest known source position that the log does not hold yet, or of the source's last answer; 0 = none, absent = not known, by source";
+pub const LANE_LAG_HELP: &str = "Age of the oldest known source position that the target does not hold yet, or of the source's last answer; 0 = none, absent = not known, by projection, target, source, lane";
 
 /// Registers help texts and units; called once, when the recorder is installed.
 pub fn describe() {
@@ -93,16 +94,6 @@ fn describe_nights() {
 
 fn describe_capture() {
     describe_counter!(SOURCE_CHANGES, "Captured row changes read from the binlog, by source");
-    describe_gauge!(
-        SOURCE_HEAD_POSITION,
-        "Newest known position of the source's binlog (Lsn as a number), by source"
-    );
-    describe_gauge!(CAPTURE_POSITION, "Position acknowledged by the log (Lsn as a number), by source");
-    describe_gauge!(
-        CAPTURE_LAG,
-        Unit::Seconds,
-        "Age of the oldest known source position that the log does not hold yet; 0 = none, by source"
-    );
     describe_counter!(LOG_MESSAGES, "Messages acknowledged by the log, by source");
     describe_counter!(LOG_CHANGES, "Row changes in messages acknowledged by the log, by source");
     describe_counter!(LOG_BYTES, Unit::Bytes, "Payload bytes acknowledged by the log, by source");
@@ -111,17 +102,8 @@ fn describe_capture() {
 
 fn describe_lanes() {
     describe_gauge!(
-        LANE_POSITION,
-        "Position in the target (Lsn as a number), by projection, target, source, lane"
-    );
-    describe_gauge!(
         LANE_DIRECT,
         "1 while the lane is fed from the binlog because the stream does not link, by projection, target, source, lane"
-    );
-    describe_gauge!(
-        LANE_LAG,
-        Unit::Seconds,
-        "Age of the oldest known source position that the target does not hold yet; 0 = none, by projection, target, source, lane"
     );
     describe_counter!(
         LANE_ROWS,

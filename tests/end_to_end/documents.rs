@@ -249,7 +249,10 @@ async fn a_later_epoch_is_noted_before_its_first_document() {
     equal(&installation, "first devices").await;
     daemon.kill();
     promote(&installation, "standby", "source-a").await;
+    let text = std::fs::read_to_string(installation.configuration_file()).unwrap();
     replace(&mut installation, "source-a", "standby");
+    let text = text.replace("${ANABRANCH_SOURCE_A_URL}", "${ANABRANCH_STANDBY_URL}");
+    installation.write_configuration_text(&text);
     let devices = "INSERT INTO inventory_0.serial_code_00 (uuid, imei1) VALUES (20, '356938035600020'), \
                    (21, '356938035600021'), (22, '356938035600022'), (23, '356938035600023')";
     installation.execute("standby", devices).await;

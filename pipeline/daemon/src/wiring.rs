@@ -355,8 +355,7 @@ impl Wiring {
     /// Streams and bucket: what was made or found.
     pub async fn set_up_log(&self) -> Result<Vec<String>, Vec<Fault>> {
         let log = self.log().await.map_err(|fault| vec![fault])?;
-        let steps = log.setup(&self.source_names()).await?;
-        Ok(steps.iter().map(ToString::to_string).collect())
+        Ok(log.setup(&self.source_names()).await?.iter().map(ToString::to_string).collect())
     }
 
     /// What progress and rows of a target need: what was made or found.

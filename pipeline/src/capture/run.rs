@@ -230,7 +230,6 @@ struct Meters {
     messages: Counter,
     bytes: Counter,
     in_flight: Gauge,
-    position: Gauge,
 }
 
 impl Meters {
@@ -242,7 +241,6 @@ impl Meters {
             messages: counter!(names::LOG_MESSAGES, "source" => source.clone()),
             bytes: counter!(names::LOG_BYTES, "source" => source.clone()),
             in_flight: gauge!(names::LOG_IN_FLIGHT, "source" => source.clone()),
-            position: gauge!(names::CAPTURE_POSITION, "source" => source),
         }
     }
 }
@@ -394,7 +392,6 @@ impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
         self.meters.messages.increment(1);
         self.meters.acknowledged.increment(u64::from(entry.envelope.changes));
         self.meters.in_flight.set(self.writer.in_flight() as f64);
-        self.meters.position.set(entry.envelope.position.as_u64() as f64);
         acknowledged.send_replace(entry.envelope.position);
         self.last_id = Some(entry.id.clone());
     }

@@ -336,7 +336,6 @@ async fn commit<S, L>(
     meters.passed.increment(taken.passed);
     meters.flushes.increment(1);
     meters.seconds.record(began.elapsed().as_secs_f64());
-    meters.position.set(position.as_u64() as f64);
     tracing::trace!(lane = %lane.id, %position, rows, "committed");
     Ok(())
 }
@@ -347,7 +346,6 @@ struct Meters {
     passed: Counter,
     flushes: Counter,
     seconds: Histogram,
-    position: Gauge,
     direct: Gauge,
 }
 
@@ -365,7 +363,6 @@ impl Meters {
             passed: changes("passed"),
             flushes: counter!(names::LANE_FLUSHES, &labels),
             seconds: histogram!(names::LANE_FLUSH_SECONDS, &labels[..2]),
-            position: gauge!(names::LANE_POSITION, &labels),
             direct: gauge!(names::LANE_DIRECT, &labels),
         }
     }

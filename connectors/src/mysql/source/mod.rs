@@ -266,6 +266,14 @@ impl SourceConnector for MysqlSource {
     }
 
     async fn head(&self) -> Result<Lsn, Fault> {
+        Ok(self.head_and_clock().await?.0)
+    }
+}
+
+impl MysqlSource {
+    /// [`SourceConnector::head`], and the server's clock beside it: microseconds since the Unix epoch. Commit times are of
+    /// this clock.
+    pub async fn head_and_clock(&self) -> Result<(Lsn, u64), Fault> {
         let mut kept = self.head.lock().await;
         // Taken out, so that a cancelled or failed question never leaves a half-used connection behind.
         let mut session = match kept.take() {
@@ -273,7 +281,9 @@ impl SourceConnector for MysqlSource {
             None => Session::open(&self.address).await?,
         };
         let (file, position) = session.end_position().await?;
+        let clock_us = session.text("SELECT CAST(FLOOR(UNIX_TIMESTAMP(NOW(6)) * 1000000) AS CHAR)").await?;
         *kept = Some(session);
-        self.lsn(FIRST_EPOCH, &file, position)
+        let clock_us = clock_us.parse().unwrap_or_default();
+        Ok((self.lsn(FIRST_EPOCH, &file, position)?, clock_us))
     }
 }

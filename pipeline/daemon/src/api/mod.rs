@@ -178,8 +178,8 @@ async fn openapi() -> impl IntoResponse {
 }
 
 async fn metrics(State(Shared(shown)): State<Shared>) -> impl IntoResponse {
-    shown.observatory.measure_lag(Instant::now());
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], shown.metrics.render())
+    let text = shown.metrics.render() + &shown.observatory.lag_metrics(Instant::now());
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 
 async fn healthy() -> &'static str {

@@ -9,6 +9,7 @@ mod rate;
 mod view;
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -69,6 +70,12 @@ struct SourceObservation {
     head: HeadSamples,
     head_answer: Answer,
     head_bytes: Rate,
+    /// The first head that was seen, the source's clock beside it, and when that was: what a position had missed before.
+    first_head: Option<(Lsn, u64, Instant)>,
+    /// The head lies below what the stream held before it was asked: the server was reset, and positions say nothing.
+    is_reset: bool,
+    /// The stream's end at the look before.
+    position_before: Option<Lsn>,
     /// `None` until the stream's end was read; [`Lsn::ZERO`] when the stream is empty.
     position: Option<Lsn>,
     /// The server of the stream's end.
@@ -160,19 +167,23 @@ impl Observatory {
     }
 
     /// The source said where its binlog ends, or could not. The head is of the epoch that the stream has reached.
-    pub fn head_seen(&self, source: &str, head: &Result<Lsn, Fault>, now: Instant) {
+    pub fn head_seen(&self, source: &str, head: &Result<(Lsn, u64), Fault>, now: Instant) {
         let mut all = self.lock();
         let Some(seen) = all.sources.get_mut(source) else { return };
         let epoch = seen.timeline().epoch;
         match head {
-            Ok(head) => {
+            Ok((head, clock_us)) => {
                 // An epoch of a known position fits.
                 let head = head.in_epoch(epoch).unwrap_or(*head);
+                seen.first_head.get_or_insert((head, *clock_us, now));
+                // Held before the head was asked: so it is no newer one.
+                seen.is_reset = seen
+                    .position_before
+                    .is_some_and(|before| before.epoch() == head.epoch() && head < before);
                 seen.head.observe(head, now);
                 seen.head_answer.good(now);
                 // Bytes are only comparable within one file; another file begins a new measurement.
                 seen.head_bytes.observe(u64::from(head.file_number()), head.position(), now);
-                gauge!(names::SOURCE_HEAD_POSITION, "source" => source.to_owned()).set(head.as_u64() as f64);
             }
             Err(fault) => seen.head_answer.bad(fault),
         }
@@ -188,7 +199,7 @@ impl Observatory {
                 if seen.position.is_none_or(|before| before != position) {
                     seen.moved_at = Some(now);
                 }
-                seen.position = Some(position);
+                seen.position_before = seen.position.replace(position);
                 seen.server = end.as_ref().map(|end| end.envelope.server.clone()).unwrap_or_default();
                 seen.sequence = end.as_ref().map_or(0, |end| end.sequence);
                 seen.committed_at_us = end.as_ref().map_or(0, |end| end.envelope.committed_at_us);
@@ -297,24 +308,33 @@ impl Observatory {
         }
     }
 
-    /// Sets the gauges of lag as of now. To be called before they are shown: lag grows between two answers, and a
-    /// server that answers nothing gives none.
-    pub fn measure_lag(&self, now: Instant) {
+    /// The gauges of lag as of now, in the text format of Prometheus. They are no gauges of the recorder, which forgets
+    /// none: a lag that is not known has no sample, so that nobody takes an old one for the present.
+    pub fn lag_metrics(&self, now: Instant) -> String {
         let all = self.lock();
+        let mut text = String::new();
+        let head = |text: &mut String, name: &str, help: &str| {
+            _ = write!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n");
+        };
+        head(&mut text, names::CAPTURE_LAG, names::CAPTURE_LAG_HELP);
         for (name, source) in &all.sources {
             if let Some(lag) = source.lag(now) {
-                gauge!(names::CAPTURE_LAG, "source" => name.clone()).set(lag.as_secs_f64());
+                _ = writeln!(text, "{}{{source=\"{name}\"}} {}", names::CAPTURE_LAG, lag.as_secs_f64());
             }
         }
+        head(&mut text, names::LANE_LAG, names::LANE_LAG_HELP);
         for (id, lane) in &all.lanes {
             if let Some(lag) = all.sources.get(&id.source).and_then(|source| lane.lag(source, now)) {
-                gauge!(
-                    names::LANE_LAG, "projection" => id.projection.clone(), "target" => id.target.clone(),
-                    "source" => id.source.clone(), "lane" => id.lane.to_string()
-                )
-                .set(lag.as_secs_f64());
+                let LaneId { projection, target, source, lane } = id;
+                _ = writeln!(
+                    text,
+                    "{}{{projection=\"{projection}\",target=\"{target}\",source=\"{source}\",lane=\"{lane}\"}} {}",
+                    names::LANE_LAG,
+                    lag.as_secs_f64()
+                );
             }
         }
+        text
     }
 
     /// Drops head observations that the stream and every lane have passed.
@@ -333,10 +353,37 @@ impl Observatory {
 }
 
 impl SourceObservation {
-    /// `None` while head or end of stream are not known.
+    /// `None` while head or end of stream are not known or cannot be compared.
     fn lag(&self, now: Instant) -> Option<Duration> {
+        Some(self.owed(now)?.max(self.unasked(now)))
+    }
+
+    /// The age of what is known and the stream does not hold.
+    fn owed(&self, now: Instant) -> Option<Duration> {
+        self.since(self.position?, self.committed_at_us, self.log_answer.true_at(now))
+    }
+
+    /// The age of the oldest known head above a position, whose newest change was committed then.
+    fn since(&self, position: Lsn, committed_at_us: u64, now: Instant) -> Option<Duration> {
         self.head.newest()?;
-        Some(self.head.lag(self.position?, self.log_answer.true_at(now)))
+        if self.is_reset {
+            return None;
+        }
+        let missed = match self.first_head {
+            // Both times are the source's own.
+            Some((head, clock_us, seen)) if position < head && committed_at_us > 0 => {
+                let before = Duration::from_micros(clock_us.saturating_sub(committed_at_us));
+                before + now.saturating_duration_since(seen)
+            }
+            _ => Duration::ZERO,
+        };
+        Some(self.head.lag(position, now).max(missed))
+    }
+
+    /// For how long nobody knows what the source has committed; zero while it answers.
+    fn unasked(&self, now: Instant) -> Duration {
+        let age = self.head_answer.at.map(|at| now.saturating_duration_since(at));
+        age.filter(|age| *age > ANSWER_AGE_MAX).unwrap_or_default()
     }
 
     /// The epoch that the stream has reached, and its server.
@@ -348,20 +395,27 @@ impl SourceObservation {
 
 impl LaneObservation {
     fn lag(&self, source: &SourceObservation, now: Instant) -> Option<Duration> {
-        source.head.newest()?;
+        Some(self.owed(source, now)?.max(source.unasked(now)))
+    }
+
+    /// The age of what is known and the target does not hold.
+    fn owed(&self, source: &SourceObservation, now: Instant) -> Option<Duration> {
         if self.is_apart(source) {
             return None;
         }
-        Some(source.head.lag(self.progress.as_ref()?.position, self.answer.true_at(now)))
+        let progress = self.progress.as_ref()?;
+        source.since(progress.position, progress.committed_at_us, self.answer.true_at(now))
     }
 
-    /// Its position cannot be compared with those of the stream: it is of a later epoch, or of another server.
+    /// Its position cannot be compared with those of the stream: it is of a later epoch, or of another server. Or the
+    /// server was reset.
     fn is_apart(&self, source: &SourceObservation) -> bool {
-        self.progress.as_ref().is_some_and(|progress| {
-            let own = Timeline::of(progress.position, &progress.server);
-            let stream = source.timeline();
-            source.position.is_some() && (own.epoch > stream.epoch || own.contradicts(&stream))
-        })
+        source.is_reset
+            || self.progress.as_ref().is_some_and(|progress| {
+                let own = Timeline::of(progress.position, &progress.server);
+                let stream = source.timeline();
+                source.position.is_some() && (own.epoch > stream.epoch || own.contradicts(&stream))
+            })
     }
 }
 

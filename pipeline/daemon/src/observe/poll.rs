@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lookup::CacheState;
-use anabranch_pipeline::ports::{CodeCache, Log, SourceConnector};
+use anabranch_pipeline::ports::{CodeCache, Log};
 use futures::future::join_all;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -81,7 +81,7 @@ async fn every_interval(interval: Duration, cancel: CancellationToken, work: imp
 /// The head first, then the end of the stream: so a pipeline that keeps up is seen as current. The end is noted first:
 /// it says in which epoch the head lies.
 async fn ask_source(wiring: &Wiring, observatory: &Observatory, name: &str) {
-    let head = async { wiring.source(name)?.head().await };
+    let head = async { wiring.source(name)?.head_and_clock().await };
     let head = answer(Code::SourceUnreachable, || format!("source {name}"), head).await;
     let head_at = Instant::now();
     let end = async { wiring.log().await?.end(name).await };

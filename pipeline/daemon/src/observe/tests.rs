@@ -29,6 +29,9 @@ database = "birthday"
 table = "birthday_{mmdd}"
 "#;
 
+/// Of the source, at every look.
+const CLOCK_US: u64 = 1_000_000_000;
+
 struct World {
     observatory: Observatory,
     lane: LaneId,
@@ -61,7 +64,7 @@ impl World {
 
     fn poll(&self, second: u64, head: u64, log: u64, lane: u64) {
         let now = self.second(second);
-        self.observatory.head_seen("a", &Ok(at(head)), now);
+        self.observatory.head_seen("a", &Ok((at(head), CLOCK_US)), now);
         self.log_end(log, now);
         self.applied(lane, now);
     }
@@ -149,6 +152,58 @@ fn lag_grows_when_nobody_answers_any_more() {
 }
 
 #[test]
+fn lag_grows_while_a_head_cannot_be_asked_though_nothing_was_owed() {
+    let world = world();
+    world.poll(0, 10, 10, 10);
+    for second in 1..=60 {
+        let fault = Fault::new(Code::SourceUnreachable, "source a", "gone");
+        world.observatory.head_seen("a", &Err(fault), world.second(second));
+        world.log_end(10, world.second(second));
+        world.applied(10, world.second(second));
+    }
+    let view = world.view(60);
+    assert_eq!((view.sources[0].lag_seconds, view.lanes[0].lag_seconds), (Some(60.0), Some(60.0)));
+    assert!(world.reasons(60).is_empty(), "lanes are not stuck for it");
+}
+
+#[test]
+fn lag_begins_with_what_was_missed_before_the_start_by_the_clock_of_the_source() {
+    let world = world();
+    let envelope =
+        Envelope { position: at(10), committed_at_us: CLOCK_US - 40_000_000, ..Envelope::default() };
+    let end = LogEntry { sequence: 10, id: String::new(), envelope };
+    world.observatory.log_end_seen("a", &Ok(Some(end)), world.start);
+    world.observatory.head_seen("a", &Ok((at(50), CLOCK_US)), world.start);
+    assert_eq!(world.view(0).sources[0].lag_seconds, Some(40.0));
+    assert_eq!(world.view(2).sources[0].lag_seconds, Some(42.0));
+    world.log_end(50, world.second(3));
+    assert_eq!(world.view(3).sources[0].lag_seconds, Some(0.0), "what was missed is there");
+}
+
+#[test]
+fn a_head_below_the_position_makes_lag_unknown_and_takes_its_series_away() {
+    let world = world();
+    world.poll(0, 10, 10, 10);
+    world.poll(1, 10, 10, 10);
+    assert_eq!(world.observatory.lag_metrics(world.second(1)).matches("} 0").count(), 2);
+    world.poll(2, 3, 10, 10);
+    let view = world.view(2);
+    assert_eq!((view.sources[0].state.as_str(), view.lanes[0].state.as_str()), ("apart", "apart"));
+    assert_eq!((view.sources[0].lag_seconds, view.lanes[0].lag_seconds), (None, None));
+    let metrics = world.observatory.lag_metrics(world.second(2));
+    assert!(!metrics.contains('{'), "{metrics}");
+}
+
+#[test]
+fn a_position_that_passed_the_head_while_it_was_asked_is_no_reset() {
+    let world = world();
+    world.poll(0, 10, 10, 10);
+    world.poll(1, 12, 13, 13);
+    world.poll(2, 13, 14, 14);
+    assert_eq!(world.view(2).sources[0].lag_seconds, Some(0.0));
+}
+
+#[test]
 fn a_stopped_task_is_a_reason_with_its_code() {
     let mut world = world();
     world.poll(0, 10, 10, 10);
@@ -205,7 +260,7 @@ fn the_head_lies_in_the_epoch_that_the_stream_has_reached() {
     let envelope = Envelope { position, ..Envelope::default() };
     let end = Ok(Some(LogEntry { sequence: 11, id: String::new(), envelope }));
     world.observatory.log_end_seen("a", &end, world.second(1));
-    world.observatory.head_seen("a", &Ok(at(6)), world.second(1));
+    world.observatory.head_seen("a", &Ok((at(6), CLOCK_US)), world.second(1));
     world.observatory.log_end_seen("a", &end, world.second(2));
     let view = world.view(2);
     assert_eq!(view.sources[0].head.as_deref(), Some("3:7:96"));
@@ -240,7 +295,7 @@ fn a_lane_of_another_epoch_than_the_streams_is_not_called_current() {
 fn only_own_tasks_count_for_readiness() {
     let mut world = world();
     world.tasks.remove(&reader_task("a"));
-    world.observatory.head_seen("a", &Ok(at(10)), world.start);
+    world.observatory.head_seen("a", &Ok((at(10), CLOCK_US)), world.start);
     world.applied(10, world.start);
     assert!(world.reasons(1).is_empty());
 }

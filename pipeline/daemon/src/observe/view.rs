@@ -37,7 +37,8 @@ pub struct StatusView {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SourceView {
     pub source: String,
-    /// `unknown`, `unreachable`, `behind` or `current`; or the state of the daemon's task when it has failed: `retrying`,
+    /// `unknown`, `unreachable`, `behind`, `current`, or `apart` (the server's binlog ends below what was read: it was
+    /// reset); or the state of the daemon's task when it has failed: `retrying`,
     /// `stopped`.
     pub state: String,
     pub code: Option<String>,
@@ -213,13 +214,13 @@ impl Observatory {
         for (name, source) in &all.sources {
             let task = reader_task(name);
             if is_here(&task) {
-                reasons.extend(without_progress(task, source.lag(now), source.moved_at, now));
+                reasons.extend(without_progress(task, source.owed(now), source.moved_at, now));
             }
         }
         for (id, lane) in &all.lanes {
             let task = lane_task(id);
             if is_here(&task) {
-                let lag = all.sources.get(&id.source).and_then(|source| lane.lag(source, now));
+                let lag = all.sources.get(&id.source).and_then(|source| lane.owed(source, now));
                 reasons.extend(without_progress(task, lag, lane.moved_at, now));
             }
         }
@@ -235,7 +236,7 @@ fn without_progress(
     now: Instant,
 ) -> Option<Reason> {
     let reason = match lag {
-        None => "head or position are not known yet".to_owned(),
+        None => "head or position are not known yet, or cannot be compared".to_owned(),
         Some(lag) if lag <= LAG_READY => return None,
         Some(_) if moved_at.is_some_and(|at| now.saturating_duration_since(at) <= PROGRESS_WITHIN) => {
             return None;
@@ -322,9 +323,13 @@ fn known(committed_at_us: u64) -> Option<u64> {
 impl SourceObservation {
     fn view(&self, name: &str, now: Instant) -> SourceView {
         let (code, fault) = first_fault(&[&self.head_answer, &self.log_answer]);
+        let state = match code {
+            None if self.is_reset => "apart",
+            _ => state_of(code.is_some(), self.head.newest(), self.position),
+        };
         SourceView {
             source: name.to_owned(),
-            state: state_of(code.is_some(), self.head.newest(), self.position).to_owned(),
+            state: state.to_owned(),
             code,
             fault,
             head: self.head.newest().map(|head| head.to_string()),
