@@ -145,7 +145,7 @@ pub struct Chunk {
 }
 
 /// How busy a server is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pressure {
     /// The present end of its binlog, in the first epoch, see [`SourceConnector::head`].
     pub head: Lsn,
@@ -153,6 +153,8 @@ pub struct Pressure {
     pub running_threads: u64,
     /// `None` = it is no replica, or does not tell.
     pub replica_lag: Option<Duration>,
+    /// Why the server does not say whether it is a replica, and how far behind.
+    pub lag_unknown: Option<String>,
 }
 
 /// A source whose tables can be read as they are now. It is never written to, and nothing is locked.

@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use anabranch_demo::{Pace, Workload, WorkloadOptions};
+use anabranch_demo::{Pace, RedisServer, Workload, WorkloadOptions};
+use anabranch_pipeline::lookup::encode;
 use anabranch_tests::{Daemon, Installation, Plan, seed, until};
 use serde_json::Value as Json;
 
 use crate::STANDARD;
 use crate::fail_over::{REPLICATED, catch_up, standby};
-use crate::nights::{drift, night, store};
+use crate::nights::{CACHED, drift, night, store};
 
 /// Users, streaming and up to date, with what is said of nights.
 async fn installed(
@@ -218,6 +219,109 @@ async fn a_night_whose_window_is_too_short_is_paused_and_goes_on_and_the_third_t
     let _daemon = installation.run_with(&["--role", "reader", "--role", "projector"], &[]);
     let report = expect_verdict(&installation, &[], "clean").await;
     assert_eq!(report["id"], underway["id"], "the same night");
+}
+
+/// Codes that nobody has, so that the cache takes longer than a window, and its tables do not.
+async fn plant_codes_of_nobody(installation: &Installation<'_>, codes: u32) {
+    let mut redis = RedisServer::admin(installation.stack(), "redis").unwrap().connect().await.unwrap();
+    let mut scan = redis::cmd("SCAN");
+    scan.arg(0).arg("MATCH").arg("*}e:*").arg("COUNT").arg(1_000);
+    let (_, keys): (String, Vec<Vec<u8>>) = redis.one("look", &scan).await.unwrap();
+    let key = String::from_utf8(keys[0].clone()).unwrap();
+    let prefix = key.split('{').next().unwrap();
+    for number in 0..codes {
+        let code = format!("NOBODY{number}");
+        let key = format!("{prefix}{{{:08x}}}e:{code}", crc32fast::hash(code.as_bytes()));
+        let mut set = redis::cmd("SET");
+        set.arg(key).arg(encode(&[])).arg("EX").arg(240);
+        redis.one::<()>("plant", &set).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cache_that_no_window_is_long_enough_for_goes_on_in_the_next_night_and_its_tables_are_compared_in_each()
+ {
+    let plan = Plan { has_cache: true, ..Plan::serials() };
+    let mut installation = Installation::set_up(CACHED.turn().await, &plan).await;
+    let text = installation.configuration_text();
+    {
+        let _filling = installation.run();
+        for workload in &mut installation.workloads(WorkloadOptions::new(seed("long cache"))) {
+            workload.insert_rows(40).await.unwrap();
+        }
+        installation.expect_equal().await;
+    }
+    installation.free_leases().await;
+    plant_codes_of_nobody(&installation, 4_000).await;
+    let schedule = "[reconcile]\nlane_wait_seconds = 5\nschedule = \"*/12 * * * * *\"\nwindow_hours = 0.0025\n\
+                    rows_per_second = 300\n";
+    installation.write_configuration_text(&text.replacen(
+        "[[sources]]",
+        &format!("{schedule}\n[[sources]]"),
+        1,
+    ));
+    let _daemon = installation.run();
+    let nights = async || -> Vec<Json> {
+        let status = installation.command(&["reconcile", "status", "--json"]).await.expect_success().json();
+        let mut reports = Vec::new();
+        for night in status["nights"].as_array().unwrap().iter().rev() {
+            let id = night["id"].as_str().unwrap();
+            reports.push(installation.command(&["reconcile", "show", id, "--json"]).await.json());
+        }
+        reports
+    };
+    let cache = |report: &Json| report["stores"].as_array().unwrap().last().unwrap().clone();
+    until("the cache was read to its end", async || {
+        nights().await.iter().any(|report| report["verdict"] == "clean")
+    })
+    .await;
+    let reports = nights().await;
+    let first_clean = reports.iter().position(|report| report["verdict"] == "clean").unwrap();
+    assert!(first_clean > 0, "one window was enough: {reports:?}");
+    let entries: u64 =
+        reports[..=first_clean].iter().map(|report| cache(report)["rows_derived"].as_u64().unwrap()).sum();
+    assert!((4_000..5_500).contains(&entries), "{entries}: {reports:?}");
+    for report in &reports[..first_clean] {
+        let cache = cache(report);
+        assert!(cache["incomplete"][0].as_str().unwrap().contains("the next night goes on there"), "{cache}");
+    }
+    for report in &reports {
+        let mapping = store(report, "mapping");
+        assert!(
+            mapping["rows_source"].as_u64() > Some(0) && mapping["incomplete"] == serde_json::json!([]),
+            "{report}"
+        );
+    }
+}
+
+/// What a person asks for beside the schedule.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_night_by_hand_drops_no_paused_one_and_is_none_of_the_schedule() {
+    let (installation, _, _daemon) = small("").await;
+    let armed = [("ANABRANCH_FAILPOINT", "night-after-checkpoint")];
+    let status =
+        async || installation.command(&["reconcile", "status", "--json"]).await.expect_success().json();
+    let cut_off = async |arguments: &[&str]| {
+        let mut night = installation.start(&[&["reconcile", "--now"], arguments].concat(), &armed);
+        night.until_failpoint("night-after-checkpoint").await;
+        night.kill();
+        installation.free_leases().await;
+    };
+    cut_off(&[]).await;
+    let paused = status().await["underway"].clone();
+    let of_store = ["--store", "birthday", "--mode", "report"];
+    let (_, report) = night(&installation, &of_store).await;
+    assert_eq!((&report["verdict"], &report["is_whole"]), (&"clean".into(), &false.into()), "{report}");
+    assert_eq!(status().await["underway"]["id"], paused["id"], "the whole one waits for its next window");
+
+    cut_off(&of_store).await;
+    let other = installation.command(&["reconcile", "--now", "--mode", "report"]).await;
+    assert!(other.exit_code != 0 && other.stderr.contains("--store birthday --mode report"), "{other:?}");
+    assert!(other.stderr.contains("--abandon"), "{other:?}");
+    let (_, report) = night(&installation, &["--mode", "report", "--abandon"]).await;
+    assert_eq!(report["verdict"], "clean", "{report}");
+    let (_, report) = night(&installation, &[]).await;
+    assert_eq!((&report["id"], &report["is_whole"]), (&paused["id"], &true.into()), "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -324,7 +324,7 @@ async fn refreshes_and_nights_of_sources_that_write_other_tables_only_do_not_wai
     }
 }
 
-static CACHED: Ground = Ground::of(|| {
+pub static CACHED: Ground = Ground::of(|| {
     vec![
         ServerSpec::mariadb_source("source-a"),
         ServerSpec::mariadb_source("source-b"),

@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Freezer, MemoryCache, MemoryMapping, Weather};
+use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::{
-    Audit, Audited, CacheState, Claim, Drain, EntryDrift, Origin, Reader, Readings, TimeToLive, audit,
-    decode, drain, encode,
+    Audit, AuditPace, AuditState, Audited, CacheState, Claim, Drain, EntryDrift, Origin, Reader, Readings,
+    TimeToLive, decode, drain, encode,
 };
 use anabranch_pipeline::ports::{CodeCache, Outbox};
+use anabranch_pipeline::reconcile::Pace;
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use anabranch_schemas::shard::ShardId;
 use rand::rngs::StdRng;
@@ -117,7 +119,7 @@ impl Stage {
         let stage = self.clone();
         AbortOnDropHandle::new(tokio::spawn(async move {
             loop {
-                let audited = stage.audit().await;
+                let (audited, _) = stage.audit().await;
                 if audited.found() > 0 {
                     stage.accuse(format!("an audit finds what is none: {audited:?}"));
                 }
@@ -126,10 +128,18 @@ impl Stage {
         }))
     }
 
-    async fn audit(&self) -> Audited {
+    async fn audit(&self) -> (Audited, Option<Fault>) {
         let Self { cache, mapping, .. } = self;
         let outboxes = std::slice::from_ref(mapping);
-        audit(&Audit { cache, outboxes, mapping, time_to_live: TIME, repairs_max: u64::MAX }).await
+        let work = Audit { cache, outboxes, mapping, time_to_live: TIME, repairs_max: u64::MAX };
+        let (mut state, mut pace) = (AuditState::default(), AuditPace::new(Pace::unbounded()));
+        let ended = async {
+            work.begin(&mut state).await?;
+            while !work.step(&mut state, &mut pace).await? {}
+            Ok(())
+        };
+        let ended: Result<(), Fault> = ended.await;
+        (state.audited, ended.err())
     }
 
     /// Damages what is kept for some codes; what an audit must find.
@@ -297,9 +307,9 @@ impl World {
             sleep(RETRY_PAUSE).await;
         }
         let damaged = self.stage.damage(&mut self.random);
-        let audited = self.stage.audit().await;
+        let (audited, fault) = self.stage.audit().await;
         let count = damaged.values().sum::<u64>();
-        if !audited.is_complete() || audited.drift != damaged || audited.repaired != count {
+        if fault.is_some() || !audited.is_judged() || audited.drift != damaged || audited.repaired != count {
             return Verdict::Wrong(format!("{damaged:?} was damaged, {audited:?}"));
         }
         self.stage.differences().await.map_or(Verdict::Equal, Verdict::Wrong)

@@ -44,7 +44,12 @@ impl RowSource for MemorySource {
     async fn pressure(&self) -> Result<Pressure, Fault> {
         let head = self.head().await?;
         let state = lock(&self.state);
-        Ok(Pressure { head, running_threads: state.running_threads, replica_lag: state.replica_lag })
+        Ok(Pressure {
+            head,
+            running_threads: state.running_threads,
+            replica_lag: state.replica_lag,
+            lag_unknown: None,
+        })
     }
 
     async fn replication_end(&self) -> Result<String, Fault> {

@@ -4,18 +4,23 @@
 //! until everything that was noted before has been drained, then whether readers believe the cache, then the entry, then
 //! mapping rows. Only what both readings of the mapping rows contradict is drift, and all that is done about it is to
 //! remove it, as a drain does: the next lookup fills the complete set. In a life that is not recorded nothing is judged.
-//! It is not resumable: a cache that began another life must be read from its beginning anyway.
+//! It goes on from a place that outlives its process, and its night: see [`AuditState`]. A cache that began another life
+//! is read from its beginning.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anabranch_schemas::serial::StoredCode;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::{CACHED_CLAIMS_MAX, CacheState, Claims, TimeToLive, decode};
 use crate::error::{Code, Fault};
 use crate::ports::{ChunkKey, CodeCache, MappingStore, Outbox, Standing};
+use crate::reconcile::{Pace, released};
 use crate::retry::again;
+use crate::throttle::Throttle;
 
 /// Looks at a code that keeps changing.
 const LOOKS: usize = 5;
@@ -23,6 +28,10 @@ const LOOKS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Drains are this far behind at most, else what they have not come to stays unverified.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
+/// Of the codes that may be read a second, these at a time.
+const PART: Duration = Duration::from_millis(50);
+/// Codes that are read at a time without a rate, at most; a step of a cache names fewer.
+const PART_CODES: NonZeroUsize = NonZeroUsize::new(20_000).expect("it is not 0");
 
 /// What is compared with what.
 #[derive(Debug)]
@@ -37,7 +46,8 @@ pub struct Audit<'a, C, O, M> {
 }
 
 /// What is wrong with what is kept for a code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum EntryDrift {
     /// Bytes that are no entry, or another type of value.
     Unreadable,
@@ -64,7 +74,7 @@ impl EntryDrift {
 }
 
 /// What an audit found. A code that the scan named twice is counted twice.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Audited {
     pub entries: u64,
     /// Disagreed at first, and agree.
@@ -74,8 +84,28 @@ pub struct Audited {
     pub repaired: u64,
     /// Changed whenever they were looked at, or waited for a drain that does not come.
     pub unverified: u64,
-    /// Why not every entry was read.
-    pub fault: Option<Fault>,
+}
+
+/// How far the audit of a cache is. What was counted belongs to one night; the place is the next one's too.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditState {
+    pub audited: Audited,
+    pub place: AuditPlace,
+}
+
+/// Where the next step begins. It is a place of one life of the cache.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditPlace {
+    life: String,
+    /// In the cache's notation; empty = its beginning.
+    after: Vec<u8>,
+}
+
+impl AuditState {
+    /// A night's audit, which begins where the one before it stopped.
+    pub fn behind(place: AuditPlace) -> Self {
+        Self { audited: Audited::default(), place }
+    }
 }
 
 impl Audited {
@@ -83,47 +113,83 @@ impl Audited {
         self.drift.values().sum()
     }
 
-    /// Whether every entry was read and judged.
-    pub fn is_complete(&self) -> bool {
-        self.fault.is_none() && self.unverified == 0
+    /// Whether every entry that was read was judged.
+    pub fn is_judged(&self) -> bool {
+        self.unverified == 0
+    }
+
+    fn add(&mut self, part: Self) {
+        self.entries += part.entries;
+        self.in_flight += part.in_flight;
+        self.repaired += part.repaired;
+        self.unverified += part.unverified;
+        part.drift.into_iter().for_each(|(drift, entries)| *self.drift.entry(drift).or_default() += entries);
     }
 }
 
-/// Compares all that stands in the cache.
-pub async fn audit<C: CodeCache, O: Outbox, M: MappingStore>(work: &Audit<'_, C, O, M>) -> Audited {
-    let mut audited = Audited::default();
-    let compared = work.compare(&mut audited).await;
-    audited.fault = compared.err();
-    audited
+/// Waits for what an audit waits for beside rows: its rate, and the brake.
+#[derive(Debug)]
+pub struct AuditPace {
+    pace: Pace,
+    throttle: Throttle,
+}
+
+impl AuditPace {
+    pub fn new(pace: Pace) -> Self {
+        Self { throttle: Throttle::new(pace.rows_per_second, PART, PART_CODES), pace }
+    }
+
+    /// Until nobody holds it, and until so many codes may have been read.
+    async fn passed(&mut self, mut codes: usize) {
+        released(&mut self.pace.brake).await;
+        while codes > 0 {
+            self.throttle.ready().await;
+            let part = self.throttle.take().get();
+            self.throttle.give_back(part.saturating_sub(codes));
+            codes = codes.saturating_sub(part);
+        }
+    }
 }
 
 /// A code and what is wrong with what is kept for it.
 type Compared = (StoredCode, Option<EntryDrift>);
 
 impl<C: CodeCache, O: Outbox, M: MappingStore> Audit<'_, C, O, M> {
-    async fn compare(&self, audited: &mut Audited) -> Result<(), Fault> {
+    /// Before the first step of a process: in the life of the state's place its next step goes on there, in another one at
+    /// the beginning.
+    pub async fn begin(&self, state: &mut AuditState) -> Result<(), Fault> {
         let life = again(|| self.cache.incarnation()).await?;
         self.require_belief(&life).await?;
-        let mut after: Option<ChunkKey> = None;
-        loop {
-            let (codes, next) = again(|| self.cache.scan(after.as_ref())).await?;
-            self.compare_some(&life, codes, audited).await?;
-            after = next;
-            if after.is_none() {
-                break;
-            }
+        if state.place.life != life {
+            state.place = AuditPlace { life, after: Vec::new() };
         }
-        // A cache that began another life in between may not have shown all that it holds.
-        match again(|| self.cache.incarnation()).await? {
-            now if now == life => Ok(()),
-            _ => Err(unbelieved("it began another life")),
-        }
+        Ok(())
     }
 
+    /// Compares some entries; whether they were the last ones. One that is dropped is made again, and changes no state.
+    pub async fn step(&self, state: &mut AuditState, pace: &mut AuditPace) -> Result<bool, Fault> {
+        let after = Some(&state.place.after).filter(|after| !after.is_empty());
+        let after = after.map(|after| ChunkKey(after.as_slice().into()));
+        let (codes, next) = again(|| self.cache.scan(after.as_ref())).await?;
+        pace.passed(codes.len()).await;
+        let mut part = Audited::default();
+        self.compare_some(&state.place.life, codes, state.audited.found(), &mut part).await?;
+        // A cache that began another life in between may not have shown all that it holds.
+        let is_last = next.is_none();
+        if is_last && again(|| self.cache.incarnation()).await? != state.place.life {
+            return Err(unbelieved("it began another life"));
+        }
+        state.audited.add(part);
+        state.place.after = next.map_or_else(Vec::new, |next| next.0.into_vec());
+        Ok(is_last)
+    }
+
+    /// `found`: what was found before.
     async fn compare_some(
         &self,
         life: &str,
         codes: Vec<StoredCode>,
+        found: u64,
         audited: &mut Audited,
     ) -> Result<(), Fault> {
         let standing = again(|| self.cache.standing(&codes)).await?.standing;
@@ -150,7 +216,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> Audit<'_, C, O, M> {
                 }
             }
         }
-        if codes.is_empty() || audited.found() > self.repairs_max {
+        if codes.is_empty() || found + audited.found() > self.repairs_max {
             return Ok(());
         }
         again(|| self.cache.invalidate(&codes)).await?;

@@ -13,7 +13,7 @@ mod entry;
 mod fill;
 mod reader;
 
-pub use self::audit::{Audit, Audited, EntryDrift, audit};
+pub use self::audit::{Audit, AuditPace, AuditPlace, AuditState, Audited, EntryDrift};
 pub use self::drain::{CacheState, Drain, drain};
 pub use self::entry::{EntryDefect, decode, encode};
 pub use self::fill::{TimeToLive, fill};

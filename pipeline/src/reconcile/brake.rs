@@ -3,7 +3,7 @@
 //!
 //! Looked at once a second, beside the readings. What cannot be asked brakes nothing: the reading itself will fail, or not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use anabranch_schemas::lsn::Lsn;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::scan::Sides;
+use super::scan::{Pace, Sides};
 use crate::lag::HeadSamples;
-use crate::ports::{DerivedRows, Lanes, RowSource};
+use crate::ports::{DerivedRows, Lanes, Pressure, RowSource};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -47,28 +47,43 @@ impl Limits {
 
 /// Tells the readings whether to wait.
 #[derive(Debug)]
-pub(super) struct Brake {
+pub struct Brake {
     is_held: watch::Sender<bool>,
 }
 
 impl Brake {
-    pub(super) fn new() -> (Self, watch::Receiver<bool>) {
-        let (is_held, readings) = watch::channel(false);
-        (Self { is_held }, readings)
+    /// With the pace of the readings that it holds.
+    pub fn of(limits: &Limits) -> (Self, Pace) {
+        let (is_held, brake) = watch::channel(false);
+        (Self { is_held }, Pace { rows_per_second: limits.rows_per_second, brake })
     }
 
     /// Looks until it is dropped.
-    pub(super) async fn look<S, D, L>(&self, sides: &Sides<S, D>, lanes: &L, limits: &Limits)
+    pub async fn look<S, D, L>(&self, sides: &Sides<S, D>, lanes: &L, limits: &Limits)
     where
         S: RowSource,
         D: DerivedRows,
         L: Lanes,
     {
         let mut heads: BTreeMap<&str, HeadSamples> = BTreeMap::new();
+        let mut told = BTreeSet::new();
         loop {
             let mut why = None;
             for (name, source) in &sides.sources {
-                why = why.or(busy(&**source, limits).await);
+                let pressure = source.pressure().await.ok();
+                why = why.or(pressure.as_ref().and_then(|pressure| busy(pressure, limits)));
+                let unknown = pressure.and_then(|pressure| pressure.lag_unknown);
+                let unknown = unknown.filter(|_| sides.replicated.contains(name));
+                if let Some(why) = unknown.filter(|_| told.insert(name.as_str())) {
+                    let needed =
+                        "the grants of deploy/grants: SLAVE MONITOR on MariaDB, REPLICATION CLIENT on MySQL";
+                    tracing::warn!(
+                        source = name,
+                        why,
+                        needed,
+                        "how far the replica is behind is not known: reconcile.replica_lag_seconds holds nothing"
+                    );
+                }
                 let head = heads.entry(name).or_default();
                 if let Some(primary) = sides.primaries.get(name) {
                     why = why.or(behind(&**primary, lanes, name, head, limits).await);
@@ -85,13 +100,12 @@ impl Brake {
 }
 
 /// Resolves while the brake is not held, or has been for too long.
-pub(super) async fn released(readings: &mut watch::Receiver<bool>) {
+pub(crate) async fn released(readings: &mut watch::Receiver<bool>) {
     // Without anybody who looks nothing is held.
     let _ = tokio::time::timeout(HELD_MAX, readings.wait_for(|is_held| !is_held)).await;
 }
 
-async fn busy(source: &impl RowSource, limits: &Limits) -> Option<&'static str> {
-    let pressure = source.pressure().await.ok()?;
+fn busy(pressure: &Pressure, limits: &Limits) -> Option<&'static str> {
     match () {
         () if pressure.running_threads > limits.running_threads.get() => Some("a source is busy"),
         () if pressure.replica_lag.is_some_and(|lag| lag > limits.replica_lag) => Some("a replica is behind"),

@@ -24,7 +24,8 @@ mod shown;
 mod sketch;
 mod watch;
 
-pub use brake::Limits;
+pub(crate) use brake::released;
+pub use brake::{Brake, Limits};
 pub use candidates::{SourceKey, Window};
 pub use history::{PastNight, Seal, hash_key, seal};
 pub use night::{Checkpoint, Night, Settings, StoreState};

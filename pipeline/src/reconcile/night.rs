@@ -22,9 +22,10 @@ use super::placement::Double;
 use super::recheck::{Judged, Recheck};
 use super::repair::repair;
 use super::report::{Drifted, Mode, StoreReport};
-use super::scan::{Pace, Scanned, Sides, SourceTable, Unit, Unscanned};
+use super::scan::{Scanned, Sides, SourceTable, Unit, Unscanned};
 use crate::error::Fault;
 use crate::failpoints;
+use crate::lookup::AuditState;
 use crate::ports::{DerivedRows, Lanes, RowSource};
 use crate::retry::again;
 
@@ -34,6 +35,8 @@ const UNIT_ROWS: u64 = 2_000_000;
 const FIRST_TABLES: usize = 8;
 /// Derived rows that are looked at with one barrier.
 const WINDOW_ROWS: usize = 20_000;
+/// Shards that no source has, of a unit, which a report names.
+const SHARDS_NAMED: usize = 10;
 /// Fewer differences in a unit are repaired whatever their share.
 const SHARE_KEYS_MIN: u64 = 100;
 
@@ -66,6 +69,9 @@ pub struct StoreState {
     careful_up_to: Option<ShardId>,
     /// New each night, so that chance hides nothing twice.
     seed: u64,
+    /// Of a cache.
+    #[serde(default)]
+    pub audit: AuditState,
 }
 
 impl StoreState {
@@ -82,6 +88,7 @@ impl StoreState {
             tables_max: None,
             careful_up_to: None,
             seed,
+            audit: AuditState::default(),
         }
     }
 }
@@ -269,8 +276,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
         tables: &BTreeMap<ShardId, SourceTable>,
         state: &mut StoreState,
     ) -> Ended {
-        let (brake, held) = Brake::new();
-        let pace = Pace { rows_per_second: self.settings.limits.rows_per_second, brake: held };
+        let (brake, pace) = Brake::of(&self.settings.limits);
         let mut scan = self.sides.scan(&unit, state.seed, self.settings.memory.get(), &pace);
         let recheck = Recheck { sides: self.sides, lanes: self.lanes, tables, patience: &self.patience };
         let (mut wrong, mut rows, mut is_read) = (Wrong::default(), 0, false);
@@ -317,7 +323,13 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
         if !scanned.unowned.is_empty() {
             let rows: u64 = scanned.unowned.values().sum();
             let shards = scanned.unowned.len();
-            report.is_missing(format!("{rows} derived rows of {shards} tables that no source has"));
+            let named = scanned.unowned.iter().take(SHARDS_NAMED);
+            let named: Vec<String> = named.map(|(shard, rows)| format!("{shard} ({rows})")).collect();
+            let more = if shards > named.len() { ", …" } else { "" };
+            report.is_missing(format!(
+                "{rows} derived rows of {shards} tables that no source has: shard_id {}{more}",
+                named.join(", ")
+            ));
         }
         for mut window in scanned.candidates.windows(WINDOW_ROWS) {
             // Derived rows of one source row may lie in several slices; it counts once, and is read back with all of them.

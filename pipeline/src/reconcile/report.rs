@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::placement::Placement;
 use super::recheck::Verdict;
 use super::shown::Shown;
+use crate::lookup::AuditPlace;
 
 /// Drifted source rows that a report lists one by one; it goes through a message of 1 MB on its way.
 pub const LISTED_MAX: usize = 1_000;
@@ -188,6 +189,17 @@ pub struct NightReport {
     /// What the next night expects to be shown.
     #[serde(default)]
     pub tables: Shown,
+    /// Every store was asked for, and treated as configured: later nights, their schedule and the metrics go by it.
+    #[serde(default = "yes")]
+    pub is_whole: bool,
+    /// Where the audit of a cache goes on the next time, by the name of its store.
+    #[serde(default)]
+    pub caches: BTreeMap<String, AuditPlace>,
+}
+
+/// Nights were all taken for whole ones before they said it.
+fn yes() -> bool {
+    true
 }
 
 /// What is done about drift.

@@ -107,8 +107,8 @@ pub enum Unscanned {
 /// How fast each server is read.
 #[derive(Debug, Clone)]
 pub struct Pace {
-    pub(super) rows_per_second: Option<NonZeroU64>,
-    pub(super) brake: watch::Receiver<bool>,
+    pub(crate) rows_per_second: Option<NonZeroU64>,
+    pub(crate) brake: watch::Receiver<bool>,
 }
 
 impl Pace {

@@ -4,8 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{MemoryMapping, Weather};
-use anabranch_pipeline::lookup::{Audit, Audited, EntryDrift, TimeToLive, audit, encode, fill};
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::lookup::{
+    Audit, AuditPace, AuditState, Audited, EntryDrift, TimeToLive, encode, fill,
+};
 use anabranch_pipeline::ports::{CacheRecord, CodeCache, Outbox};
+use anabranch_pipeline::reconcile::Pace;
 use anabranch_schemas::serial::StoredCode;
 
 use super::cache::{Ground, LONG, Twin, cached, code, set};
@@ -16,6 +20,7 @@ on_twin_and_server!(Twin, RedisGround:
     more_drift_than_may_be_removed_is_told_and_stays,
     what_waits_for_its_drain_is_no_drift,
     a_cache_that_is_not_believed_is_not_judged,
+    an_audit_that_is_cut_off_goes_on_where_it_was_in_the_same_life_only,
 );
 
 const TIME: TimeToLive = TimeToLive { full: LONG, empty: Duration::from_secs(60) };
@@ -33,9 +38,24 @@ async fn filled(ground: &impl Ground, codes: &[StoredCode]) -> MemoryMapping {
     mapping
 }
 
-async fn look(ground: &impl Ground, mapping: &MemoryMapping, repairs_max: u64) -> Audited {
+async fn look(ground: &impl Ground, mapping: &MemoryMapping, repairs_max: u64) -> (Audited, Option<Fault>) {
     let outboxes = std::slice::from_ref(mapping);
-    audit(&Audit { cache: ground.cache(), outboxes, mapping, time_to_live: TIME, repairs_max }).await
+    let work = Audit { cache: ground.cache(), outboxes, mapping, time_to_live: TIME, repairs_max };
+    let (mut state, mut pace) = (AuditState::default(), AuditPace::new(Pace::unbounded()));
+    let ended = async {
+        work.begin(&mut state).await?;
+        while !work.step(&mut state, &mut pace).await? {}
+        Ok(())
+    };
+    let ended: Result<(), Fault> = ended.await;
+    (state.audited, ended.err())
+}
+
+/// All was read and judged.
+async fn complete(ground: &impl Ground, mapping: &MemoryMapping, repairs_max: u64) -> Audited {
+    let (found, fault) = look(ground, mapping, repairs_max).await;
+    assert!(fault.is_none() && found.is_judged(), "{found:?}, {fault:?}");
+    found
 }
 
 fn codes(count: u32) -> Vec<StoredCode> {
@@ -45,8 +65,8 @@ fn codes(count: u32) -> Vec<StoredCode> {
 async fn every_kind_of_wrong_entry_is_found_and_removed_and_no_other(ground: impl Ground) {
     let codes = codes(2000);
     let mapping = filled(&ground, &codes).await;
-    let clean = look(&ground, &mapping, 100).await;
-    assert!(clean.is_complete() && clean.found() == 0, "{clean:?}");
+    let clean = complete(&ground, &mapping, 100).await;
+    assert!(clean.found() == 0, "{clean:?}");
     assert!(clean.entries > 2000, "{clean:?}");
 
     let [empty, part, other, swapped, lasting, longer, damaged, nobody] =
@@ -73,20 +93,20 @@ async fn every_kind_of_wrong_entry_is_found_and_removed_and_no_other(ground: imp
         (EntryDrift::Lasting, 2),
         (EntryDrift::Blocked, 1),
     ]);
-    let found = look(&ground, &mapping, 0).await;
-    assert!(found.is_complete() && found.repaired == 0, "{found:?}");
+    let found = complete(&ground, &mapping, 0).await;
+    assert!(found.repaired == 0, "{found:?}");
     assert_eq!(found.drift, expected, "nothing was removed");
 
-    let found = look(&ground, &mapping, 100).await;
-    assert!(found.is_complete() && found.repaired == 10, "{found:?}");
+    let found = complete(&ground, &mapping, 100).await;
+    assert!(found.repaired == 10, "{found:?}");
     assert_eq!(found.drift, expected);
     let wrong = [empty, part, other, swapped, lasting, longer, damaged, nobody, blocked, orphan];
     for code in codes.iter().chain(&wrong) {
         let left = if wrong.contains(code) { None } else { Some(set(1)) };
         assert_eq!(cached(ground.cache(), code).await, left, "{code:?}");
     }
-    let clean = look(&ground, &mapping, 100).await;
-    assert!(clean.is_complete() && clean.found() == 0, "{clean:?}");
+    let clean = complete(&ground, &mapping, 100).await;
+    assert!(clean.found() == 0, "{clean:?}");
 }
 
 async fn more_drift_than_may_be_removed_is_told_and_stays(ground: impl Ground) {
@@ -95,10 +115,10 @@ async fn more_drift_than_may_be_removed_is_told_and_stays(ground: impl Ground) {
     for code in &codes {
         ground.plant(code, encode(&set(7)), Some(Duration::from_secs(600))).await;
     }
-    let found = look(&ground, &mapping, 20).await;
-    assert!(found.is_complete() && found.found() == 50 && found.repaired <= 20, "{found:?}");
-    let found = look(&ground, &mapping, 50).await;
-    assert!(found.is_complete() && found.found() >= 30 && found.repaired == found.found(), "{found:?}");
+    let found = complete(&ground, &mapping, 20).await;
+    assert!(found.found() == 50 && found.repaired <= 20, "{found:?}");
+    let found = complete(&ground, &mapping, 50).await;
+    assert!(found.found() >= 30 && found.repaired == found.found(), "{found:?}");
 }
 
 async fn what_waits_for_its_drain_is_no_drift(ground: impl Ground) {
@@ -111,8 +131,8 @@ async fn what_waits_for_its_drain_is_no_drift(ground: impl Ground) {
         ground.cache().invalidate(&codes[3..4]).await.unwrap();
         mapping.drained(&[flush], &incarnation).await.unwrap();
     };
-    let (found, ()) = tokio::join!(look(&ground, &mapping, 100), drain);
-    assert!(found.is_complete() && found.found() == 0 && found.in_flight == 1, "{found:?}");
+    let (found, ()) = tokio::join!(complete(&ground, &mapping, 100), drain);
+    assert!(found.found() == 0 && found.in_flight == 1, "{found:?}");
 }
 
 async fn a_cache_that_is_not_believed_is_not_judged(ground: impl Ground) {
@@ -120,7 +140,42 @@ async fn a_cache_that_is_not_believed_is_not_judged(ground: impl Ground) {
     let mapping = filled(&ground, &codes).await;
     ground.plant(&codes[3], encode(&set(7)), Some(LONG)).await;
     mapping.flush_without_cache(vec![(codes[5].clone(), set(2))]);
-    let found = look(&ground, &mapping, 100).await;
-    assert!(!found.is_complete() && found.found() == 0 && found.fault.is_some(), "{found:?}");
+    let (found, fault) = look(&ground, &mapping, 100).await;
+    assert!(found.found() == 0 && fault.is_some(), "{found:?}");
     assert_eq!(cached(ground.cache(), &codes[3]).await, Some(set(7)));
+}
+
+async fn an_audit_that_is_cut_off_goes_on_where_it_was_in_the_same_life_only(ground: impl Ground) {
+    let codes = codes(4000);
+    let mapping = filled(&ground, &codes).await;
+    let outboxes = std::slice::from_ref(&mapping);
+    let work =
+        Audit { cache: ground.cache(), outboxes, mapping: &mapping, time_to_live: TIME, repairs_max: 0 };
+    let mut pace = AuditPace::new(Pace::unbounded());
+    let whole = complete(&ground, &mapping, 0).await.entries;
+    let mut state = AuditState::default();
+    let (mut pieces, mut stored) = (0, None);
+    loop {
+        pieces += 1;
+        work.begin(&mut state).await.unwrap();
+        if work.step(&mut state, &mut pace).await.unwrap() {
+            break;
+        }
+        // As another process reads it.
+        state = serde_json::from_str(&serde_json::to_string(&state).unwrap()).unwrap();
+        stored = Some(state.clone());
+    }
+    assert!(pieces > 2, "{pieces}");
+    // A scan of a server may name a code twice.
+    let all = 4_001..whole + 1_000;
+    assert!(all.contains(&state.audited.entries), "{} of {whole}", state.audited.entries);
+
+    // The place of another life is none of this one.
+    let stored = stored.expect("it was cut off at least once");
+    let mut other = serde_json::to_value(&stored).unwrap();
+    other["place"]["life"] = "another".into();
+    let mut other: AuditState = serde_json::from_value(other).unwrap();
+    work.begin(&mut other).await.unwrap();
+    while !work.step(&mut other, &mut pace).await.unwrap() {}
+    assert!(all.contains(&(other.audited.entries - stored.audited.entries)), "{other:?}");
 }

@@ -39,13 +39,17 @@ impl MysqlSource {
         let threads = "SHOW GLOBAL STATUS LIKE 'Threads\\_running'".to_owned();
         let threads = self.questions.rows(threads).await?.into_iter().next();
         let text = threads.and_then(|row| row.get::<String, _>(1)).unwrap_or_default();
-        // A server that is no replica has no rows; who may not look (SLAVE MONITOR) is not told either.
-        let replica = self.questions.rows(replicas.to_owned()).await.unwrap_or_default();
+        // A server that is no replica has no rows.
+        let (replica, lag_unknown) = match self.questions.rows(replicas.to_owned()).await {
+            Ok(rows) => (rows, None),
+            Err(fault) => (Vec::new(), Some(fault.to_string())),
+        };
         let lag = |row: &Row| row.get::<Option<u64>, _>(lag).flatten();
         Ok(Pressure {
             head: self.head().await?,
             running_threads: text.parse().unwrap_or(0),
             replica_lag: replica.iter().filter_map(lag).max().map(Duration::from_secs),
+            lag_unknown,
         })
     }
 

@@ -16,10 +16,13 @@ use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
 use crate::nights::{self, Ended, Order, Underway};
 use crate::output;
+use crate::wall_clock;
 use crate::wiring::Wiring;
 
 /// Nights that `status` lists.
 const LISTED: usize = 10;
+/// Of each list of a report that is printed as text.
+const LINES_MAX: usize = 10;
 /// Nights that are read at a time to be verified.
 const VERIFIED_AT_ONCE: usize = 500;
 /// The newest night.
@@ -46,6 +49,9 @@ pub struct Arguments {
     /// Read as fast as it goes, also while lanes or a replica are behind
     #[arg(long)]
     unthrottled: bool,
+    /// Give up a night that was asked for by hand in another way, and cut off
+    #[arg(long)]
+    abandon: bool,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -55,6 +61,7 @@ pub struct Arguments {
 enum Command {
     Status(Printed),
     Show(Show),
+    /// Verify that nobody has changed the reports of past nights; says so when they are not signed
     Verify,
 }
 
@@ -117,7 +124,7 @@ async fn now(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
         std::future::pending::<()>().await;
     };
     let ended = tokio::select! {
-        ended = nights::run_now(wiring, &order, &cancel) => ended?,
+        ended = nights::run_now(wiring, &order, arguments.abandon, &cancel) => ended?,
         () = interrupted => unreachable!("it never ends"),
     };
     match ended {
@@ -148,58 +155,72 @@ fn print(report: &NightReport, json: bool) {
     }
     let seconds = report.ended_at_ms.saturating_sub(report.begun_at_ms) / 1000;
     _ = output::line(&format!("night {}: {}, {seconds} s", report.id, report.verdict.name()));
-    report.stores.iter().for_each(print_store);
+    report.stores.iter().flat_map(lines_of).for_each(|line| _ = output::line(&line));
 }
 
-fn print_store(store: &StoreReport) {
+/// What decides the verdict stands first, and of a long list only its beginning.
+fn lines_of(store: &StoreReport) -> Vec<String> {
     let rate = (store.rows_source + store.rows_derived) as f64 / store.seconds.max(0.001);
-    let lines = [
-        format!("{}: {}", store.store, store.outcome().name()),
-        format!(
-            "  read       {} source rows of {} tables, {} derived rows of {}, {:.1} s, {rate:.0} rows/s",
-            store.rows_source, store.tables, store.rows_derived, store.rows_expected, store.seconds
-        ),
-        format!("  looked at  {} source rows{}", store.candidates, verdicts(store)),
+    let mut lines = vec![format!("{}: {}", store.store, store.outcome().name())];
+    if store.is_gate_closed {
+        lines.push(
+            "  gate       more differs than may be repaired unasked: look first; then --open-gate, or `anabranch refresh`"
+                .to_owned(),
+        );
+    }
+    lines.extend(cut(&store.incomplete, |why| format!("  missing    {why}")));
+    lines.extend([
         format!(
             "  repaired   {}, confirmed {}, left {}, also wrong the night before {}",
             store.repaired, store.confirmed, store.left, store.again
         ),
-    ];
-    lines.iter().for_each(|line| _ = output::line(line));
-    store.placement.iter().for_each(print_placement);
-    for why in &store.incomplete {
-        _ = output::line(&format!("  missing    {why}"));
-    }
-    if store.is_gate_closed {
-        _ = output::line(
-            "  gate       more differs than may be repaired unasked: look first; then --open-gate, or `anabranch refresh`",
-        );
-    }
+        format!("  looked at  {} source rows{}", store.candidates, verdicts(store)),
+    ]);
+    lines.extend(cut(&store.drift, |drifted| {
+        let kind = drifted.verdict.name().replace('_', " ");
+        format!(
+            "  drift      {kind}: key {} of {}, source {}",
+            drifted.key_hash, drifted.table, drifted.source
+        )
+    }));
+    lines.push(format!(
+        "  read       {} source rows of {} tables, {} derived rows of {}, {:.1} s, {rate:.0} rows/s",
+        store.rows_source, store.tables, store.rows_derived, store.rows_expected, store.seconds
+    ));
+    store.placement.iter().for_each(|placement| lines.extend(lines_of_placement(placement)));
+    lines
 }
 
-fn print_placement(placement: &Placement) {
+fn lines_of_placement(placement: &Placement) -> Vec<String> {
     let Placement { rows, undecided, misplaced, share_of_keys, doubles, unreachable, not_audited } =
         placement;
     let elsewhere: u64 = misplaced.values().sum();
-    _ = output::line(&format!(
+    let mut lines = vec![format!(
         "  placement  {rows} rows, {elsewhere} belong into another table, {undecided} have no place; {} keys in two tables \
          ({:.0} % of keys looked for)",
         doubles.len(),
         share_of_keys * 100.0
-    ));
-    for (table, rows) in misplaced {
-        _ = output::line(&format!("  placement  {rows} rows of {table} belong into other tables"));
+    )];
+    let texts: Vec<&String> = unreachable.iter().chain(not_audited).collect();
+    lines.extend(cut(&texts, |text| format!("  placement  {text}")));
+    let misplaced: Vec<_> = misplaced.iter().collect();
+    lines.extend(cut(&misplaced, |(table, rows)| {
+        format!("  placement  {rows} rows of {table} belong into other tables")
+    }));
+    lines.extend(cut(doubles, |double| {
+        format!("  placement  key {} stands in {}", double.key_hash, double.tables.join(" and "))
+    }));
+    lines
+}
+
+/// The first of a list, and how many more there are.
+fn cut<T>(list: &[T], line: impl Fn(&T) -> String) -> Vec<String> {
+    let mut lines: Vec<String> = list.iter().take(LINES_MAX).map(line).collect();
+    match list.len().saturating_sub(LINES_MAX) {
+        0 => {}
+        more => lines.push(format!("             and {more} more: --json has them all")),
     }
-    for double in doubles {
-        _ = output::line(&format!(
-            "  placement  key {} stands in {}",
-            double.key_hash,
-            double.tables.join(" and ")
-        ));
-    }
-    for text in unreachable.iter().chain(not_audited) {
-        _ = output::line(&format!("  placement  {text}"));
-    }
+    lines
 }
 
 fn verdicts(store: &StoreReport) -> String {
@@ -214,6 +235,7 @@ fn verdicts(store: &StoreReport) -> String {
 #[derive(Debug, Serialize)]
 struct Status {
     underway: Option<Underway>,
+    underway_by_hand: Option<Underway>,
     nights: Vec<Listed>,
 }
 
@@ -226,7 +248,7 @@ struct Listed {
 }
 
 async fn status(wiring: &Wiring, json: bool) -> Result<Exit, Fault> {
-    let underway = nights::underway(wiring).await?;
+    let (underway, underway_by_hand) = nights::underway(wiring).await?;
     // One more, so that the oldest that is shown is seen beside the one before it.
     let newest = wiring.history()?.newest(LISTED + 1).await?;
     let nights = newest.iter().take(LISTED).zip(0..).map(|(night, place)| Listed {
@@ -235,38 +257,35 @@ async fn status(wiring: &Wiring, json: bool) -> Result<Exit, Fault> {
         verdict: night.verdict,
         is_signature_right: sealed(wiring, night, newest.get(place + 1)) == Seal::Whole,
     });
-    let status = Status { underway, nights: nights.collect() };
+    let status = Status { underway, underway_by_hand, nights: nights.collect() };
     if json {
         _ = output::line(&output::json(&status));
         return Ok(Exit::Success);
     }
-    match &status.underway {
-        None => _ = output::line("no night is under way"),
-        Some(night) => {
-            let now = night.current.as_ref().map_or("between two stores".to_owned(), |store| {
-                format!(
-                    "{}, {:.0} % of its tables, {} rows",
-                    store.store,
-                    night.share * 100.0,
-                    store.rows_source
-                )
-            });
-            let windows = match night.windows {
-                0 | 1 => String::new(),
-                windows => format!(", worked on in {windows} windows"),
-            };
-            _ = output::line(&format!(
-                "under way: {}{windows}, {} stores are through, now {now}",
-                night.id,
-                night.done.len()
-            ));
-        }
+    if status.underway.is_none() && status.underway_by_hand.is_none() {
+        _ = output::line("no night is under way");
     }
+    let both = [&status.underway, &status.underway_by_hand];
+    both.into_iter().flatten().for_each(|night| _ = output::line(&under_way(night)));
     for night in &status.nights {
         let seal = if night.is_signature_right { "" } else { "  SIGNATURE WRONG" };
-        _ = output::line(&format!("{}  {}{seal}", night.id, night.verdict.name()));
+        let is_believed = nights::is_believed(night.ended_at_ms, wall_clock::now_ms());
+        let end = if is_believed { "" } else { "  ENDED IN THE FUTURE: a clock was wrong" };
+        _ = output::line(&format!("{}  {}{seal}{end}", night.id, night.verdict.name()));
     }
     Ok(Exit::Success)
+}
+
+fn under_way(night: &Underway) -> String {
+    let now = night.current.as_ref().map_or("between two stores".to_owned(), |store| {
+        format!("{}, {:.0} % of its tables, {} rows", store.store, night.share * 100.0, store.rows_source)
+    });
+    let windows = match night.windows {
+        0 | 1 => String::new(),
+        windows => format!(", worked on in {windows} windows"),
+    };
+    let (id, command, through) = (&night.id, &night.command, night.done.len());
+    format!("under way: {id} ({command}){windows}, {through} stores are through, now {now}")
 }
 
 fn sealed(wiring: &Wiring, night: &PastNight, before: Option<&PastNight>) -> Seal {
@@ -304,11 +323,43 @@ async fn verify(wiring: &Wiring) -> Result<Exit, Fault> {
         }
     }
     let count = before.map_or(0, |night| night.number);
-    _ = output::line(&format!("{count} nights, every signature right"));
+    _ = output::line(&match wiring.config().reconcile.signing_key {
+        Some(_) => format!("{count} nights, every signature right"),
+        None => format!(
+            "{count} nights, unsigned: reconcile.signing_key is not set, so their sums are right, which shows accidents \
+             and not who means to change them"
+        ),
+    });
     Ok(Exit::Success)
 }
 
 fn broken(night: &PastNight, found: &str) -> Fault {
     Fault::new(Code::HistoryBroken, format!("night {}", night.id), found)
         .needs("the history as nights have written it, and the reconcile.signing_key of then")
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_pipeline::reconcile::Double;
+
+    use super::*;
+
+    #[test]
+    fn a_text_begins_with_what_decides_its_verdict_and_cuts_long_lists() {
+        let double = |number: u64| Double {
+            key_hash: format!("{number:016x}"),
+            tables: ["user_00.user_000".to_owned(), "user_01.user_000".to_owned()],
+        };
+        let mut report = StoreReport::new("birthday");
+        report.placement =
+            Some(Placement { doubles: (0..993).map(double).collect(), ..Placement::default() });
+        report.is_missing("a table cannot be read");
+        report.is_gate_closed = true;
+        let lines = lines_of(&report);
+        assert_eq!(lines[0], "birthday: failed");
+        assert!(lines[1].starts_with("  gate"), "{lines:#?}");
+        assert_eq!(lines[2], "  missing    a table cannot be read");
+        assert!(lines.len() < 30, "{lines:#?}");
+        assert!(lines.last().is_some_and(|last| last.contains("and 983 more")), "{lines:#?}");
+    }
 }

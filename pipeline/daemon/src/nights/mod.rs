@@ -2,17 +2,20 @@
 //!
 //! Exactly one process works on it, under a lease. How far it is stands in a mark, raised behind every unit by who knows
 //! its last revision: whoever was overtaken stops there, and whoever is next goes on there, if he means the same night.
+//! A night that was asked for in another way than the schedule's has a mark of its own, and takes nothing from that one.
 //! The report goes into the history of the first MySQL target.
 
 mod schedule;
 mod stores;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::lookup::{AuditPlace, AuditState};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{History, Leases, Mark, Marks};
 use anabranch_pipeline::projections::{Assignment, Assignments};
@@ -25,14 +28,18 @@ use metrics::gauge;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-pub use self::schedule::spawn_nights;
+pub use self::schedule::{is_believed, spawn_nights};
 pub use self::watch::spawn_watches;
 use crate::tasks::while_held;
 use crate::wall_clock;
 use crate::wiring::Wiring;
 
-/// The mark and the lease of the night.
+/// The lease of all nights, and the mark of a whole one as configured, which the schedule begins.
 pub const NIGHT: &str = "night";
+/// The mark of the night that was asked for in another way.
+const BY_HAND: &str = "night-by-hand";
+/// So many nights back a report is looked for that says something of a store, or of all of them.
+const LOOKED_BACK: usize = 1_000;
 /// Who asks for a night by hand waits no longer for one that is under way.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -47,6 +54,38 @@ pub struct Order {
     pub is_gate_open: bool,
     /// Waits for nobody else.
     pub is_unthrottled: bool,
+}
+
+impl Order {
+    /// Whether it does at least what the schedule's does.
+    fn is_whole(&self, config: &Config) -> bool {
+        let is_as_configured = self.mode.is_none_or(|mode| mode == config.reconcile.settings.mode);
+        self.stores.is_empty() && is_as_configured
+    }
+
+    fn mark(&self) -> &'static str {
+        if *self == Self::default() { NIGHT } else { BY_HAND }
+    }
+}
+
+/// What ends the work on a night before its end.
+#[derive(Debug, Clone, Copy)]
+struct Until<'a> {
+    /// Of the process, or of who asked.
+    cancel: &'a CancellationToken,
+    /// Of the schedule: when the window began, and what ends it.
+    window: Option<(u64, &'a CancellationToken)>,
+}
+
+impl<'a> Until<'a> {
+    fn any(self) -> &'a CancellationToken {
+        self.window.map_or(self.cancel, |(_, window)| window)
+    }
+
+    /// The night has had its time, and its process works on.
+    fn is_window_over(self) -> bool {
+        self.any().is_cancelled() && !self.cancel.is_cancelled()
+    }
 }
 
 /// How far a night is.
@@ -65,6 +104,9 @@ struct State {
     /// Stores that are through.
     done: Vec<StoreReport>,
     current: Option<StoreState>,
+    /// Where the audits of caches that are through go on in the next night.
+    #[serde(default)]
+    caches: BTreeMap<String, AuditPlace>,
 }
 
 /// What became of a night.
@@ -80,29 +122,72 @@ pub enum Ended {
 
 /// Works on a night, or says that somebody else does. What passes does not end it: a process that stood still until its
 /// lease had run out goes on where it was.
-pub async fn run_now(wiring: &Wiring, order: &Order, cancel: &CancellationToken) -> Result<Ended, Fault> {
-    retry::again(|| attempt(wiring, order, cancel)).await
+/// One that was asked for otherwise before, and cut off, is given up on the word of a person only.
+pub async fn run_now(
+    wiring: &Wiring,
+    order: &Order,
+    abandons: bool,
+    cancel: &CancellationToken,
+) -> Result<Ended, Fault> {
+    retry::again(|| attempt(wiring, order, abandons, cancel)).await
 }
 
-async fn attempt(wiring: &Wiring, order: &Order, cancel: &CancellationToken) -> Result<Ended, Fault> {
+async fn attempt(
+    wiring: &Wiring,
+    order: &Order,
+    abandons: bool,
+    cancel: &CancellationToken,
+) -> Result<Ended, Fault> {
     let log = wiring.log().await?;
     let Ok(lease) = tokio::time::timeout(PATIENCE, log.acquire(NIGHT)).await else {
         return Err(Fault::new(Code::ReconcileRefused, "reconcile", "another process is at a night")
             .needs("its end: `anabranch reconcile status` shows how far it is"));
     };
-    while_held(lease?, run(wiring, order, None, cancel)).await
+    while_held(lease?, async {
+        if !abandons {
+            require_same(&log.read(order.mark()).await?, order, &layout(wiring.config()))?;
+        }
+        run(wiring, order, Until { cancel, window: None }).await
+    })
+    .await
 }
 
-/// Goes on with a night that was cut off, or begins one, in a window of the schedule that began then, if in any.
-async fn run(
-    wiring: &Wiring,
-    order: &Order,
-    window_began_at_ms: Option<u64>,
-    cancel: &CancellationToken,
-) -> Result<Ended, Fault> {
+/// A night that was asked for in yet another way is not lost by asking for this one.
+fn require_same(mark: &Mark, order: &Order, layout: &str) -> Result<(), Fault> {
+    match read(mark) {
+        Some(Ok(state)) if state.order != *order && state.layout == layout => {
+            let needed = format!("its end, by what it was asked for with ({}); or --abandon", state.order);
+            Err(Fault::new(
+                Code::ReconcileRefused,
+                format!("night {}", state.id),
+                "it was asked for by hand in another way, and cut off",
+            )
+            .needs(needed))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl std::fmt::Display for Order {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "reconcile --now")?;
+        self.stores.iter().try_for_each(|store| write!(f, " --store {store}"))?;
+        match self.mode {
+            None => {}
+            Some(Mode::Report) => write!(f, " --mode report")?,
+            Some(Mode::Repair) => write!(f, " --mode repair")?,
+        }
+        let flags = [(self.is_gate_open, " --open-gate"), (self.is_unthrottled, " --unthrottled")];
+        flags.iter().filter(|(is_set, _)| *is_set).try_for_each(|(_, flag)| write!(f, "{flag}"))
+    }
+}
+
+/// Goes on with a night that was cut off, or begins one.
+async fn run(wiring: &Wiring, order: &Order, until: Until<'_>) -> Result<Ended, Fault> {
     let (log, history) = (wiring.log().await?, wiring.history()?);
     let stores = stores::names(wiring, order)?;
-    let mark = log.read(NIGHT).await?;
+    let (key, mark) = (order.mark(), log.read(order.mark()).await?);
+    let window_began_at_ms = until.window.map(|(began_at_ms, _)| began_at_ms);
     let state = match resumed(&mark, order, &layout(wiring.config())) {
         Some(state) => {
             tracing::info!(night = state.id, stores = state.done.len(), "the night goes on");
@@ -111,7 +196,8 @@ async fn run(
         None => begun(order, layout(wiring.config())),
     };
     let settings = settings(wiring, order);
-    let mut reached = Reached { log, mark, state };
+    let caches = carried(&history, order).await?;
+    let mut reached = Reached { log, key, mark, state };
     if window_began_at_ms.is_some() && reached.state.window_began_at_ms != window_began_at_ms {
         reached.state.window_began_at_ms = window_began_at_ms;
         reached.state.windows += 1;
@@ -123,35 +209,48 @@ async fn run(
             continue;
         }
         let of_store = reached.state.current.take().filter(|current| current.report.store == *store);
-        let mut of_store = of_store.unwrap_or_else(|| StoreState::new(store, rand::random()));
-        stores::night(wiring, &settings, &mut of_store, &mut reached, cancel).await?;
-        if cancel.is_cancelled() {
+        let mut of_store = of_store.unwrap_or_else(|| {
+            let mut begun = StoreState::new(store, rand::random());
+            begun.audit = caches.get(store).cloned().map_or_else(AuditState::default, AuditState::behind);
+            begun
+        });
+        stores::night(wiring, &settings, &mut of_store, &mut reached, until.any()).await?;
+        if until.is_window_over() && stores::is_cache(store) {
+            // All tables were compared: they are again in the next window, however long a cache takes.
+            stores::end_unread(&mut of_store);
+        } else if until.any().is_cancelled() {
             return Ok(Ended::Paused { id: reached.state.id, windows: reached.state.windows });
         }
         let report = &of_store.report;
         let (outcome, left, reason) = (report.outcome().name(), report.left, report.incomplete.first());
         tracing::info!(night = reached.state.id, store, outcome, left, reason, "a store is through");
         reached.state.current = None;
+        if stores::is_cache(store) {
+            reached.state.caches.insert(store.clone(), of_store.audit.place);
+        }
         reached.state.done.push(of_store.report);
         reached.raise().await?;
     }
     let Reached { mark, state, .. } = reached;
     let report = close(wiring, &history, state, settings.mode).await?;
-    log.raise(NIGHT, &mark, String::new()).await?;
-    tell(&report);
+    log.raise(key, &mark, String::new()).await?;
+    if report.is_whole {
+        tell(&report);
+    }
     Ok(Ended::Over(Box::new(report)))
 }
 
 /// How far the night is, here and in its mark.
 struct Reached<'a, M> {
     log: &'a M,
+    key: &'static str,
     mark: Mark,
     state: State,
 }
 
 impl<M: Marks> Reached<'_, M> {
     async fn raise(&mut self) -> Result<(), Fault> {
-        self.mark = self.log.raise(NIGHT, &self.mark, written(&self.state)).await?;
+        self.mark = self.log.raise(self.key, &self.mark, written(&self.state)).await?;
         Ok(())
     }
 }
@@ -214,6 +313,7 @@ fn begun(order: &Order, layout: String) -> State {
         window_began_at_ms: None,
         done: Vec::new(),
         current: None,
+        caches: BTreeMap::new(),
     }
 }
 
@@ -251,17 +351,24 @@ async fn close(
     mode: Mode,
 ) -> Result<NightReport, Fault> {
     let before = history.newest(1).await?.into_iter().next();
-    let State { id, begun_at_ms, done: mut stores, .. } = state;
+    let is_whole = state.order.is_whole(wiring.config());
+    let State { id, begun_at_ms, done: mut stores, caches, .. } = state;
     let last = before.as_ref().and_then(|night| parsed(&night.report));
-    if let Some(last) = &last {
-        stores.iter_mut().for_each(|store| reconcile::count_again(store, last));
+    for store in stores.iter_mut().filter(|store| !store.drift.is_empty()) {
+        let looked_at_it = |report: &NightReport| {
+            report.id != id && report.stores.iter().any(|known| known.store == store.store)
+        };
+        if let Some(last) = newest(history, looked_at_it).await? {
+            reconcile::count_again(store, &last);
+        }
     }
     let tables =
         stores::tables(wiring, &mut stores, &last.map_or_else(Shown::new, |last| last.tables)).await?;
     stores.iter_mut().for_each(StoreReport::put_in_order);
     let verdict = reconcile::worst(&stores);
     let ended_at_ms = wall_clock::now_ms();
-    let report = NightReport { id, verdict, begun_at_ms, ended_at_ms, mode, stores, tables };
+    let report =
+        NightReport { id, verdict, begun_at_ms, ended_at_ms, mode, stores, tables, is_whole, caches };
     let key = wiring.config().reconcile.signing_key.as_ref();
     let text = serde_json::to_string(&report).expect("a report holds text and numbers only");
     // Written, and cut off before the mark was raised: it is the same night.
@@ -271,12 +378,41 @@ async fn close(
     Ok(report)
 }
 
+/// Where the audits of caches go on that the last whole night did not end; a night by hand reads them whole.
+async fn carried(history: &impl History, order: &Order) -> Result<BTreeMap<String, AuditPlace>, Fault> {
+    match order.mark() {
+        NIGHT => Ok(newest(history, |report| report.is_whole)
+            .await?
+            .map_or_else(BTreeMap::new, |last| last.caches)),
+        _ => Ok(BTreeMap::new()),
+    }
+}
+
+/// The newest past night of which this holds, if it is none of those long past.
+async fn newest(
+    history: &impl History,
+    is_it: impl Fn(&NightReport) -> bool,
+) -> Result<Option<NightReport>, Fault> {
+    let mut night = history.newest(1).await?.into_iter().next();
+    for _ in 0..LOOKED_BACK {
+        let Some(past) = night else { return Ok(None) };
+        if let Some(report) = parsed(&past.report).filter(|report| is_it(report)) {
+            return Ok(Some(report));
+        }
+        night = match past.number.checked_sub(1) {
+            Some(number) => history.numbered(number).await?,
+            None => None,
+        };
+    }
+    Ok(None)
+}
+
 /// The report of a past night, unless another version wrote it in another form.
 pub fn parsed(report: &str) -> Option<NightReport> {
     serde_json::from_str(report).ok()
 }
 
-/// Shows how the last night ended.
+/// Shows how the last whole night ended.
 pub fn tell(report: &NightReport) {
     for outcome in Outcome::ALL {
         let is_it = f64::from(u8::from(outcome == report.verdict));
@@ -297,6 +433,8 @@ pub fn tell(report: &NightReport) {
 #[derive(Debug, Serialize)]
 pub struct Underway {
     pub id: String,
+    /// What begins it, or goes on with it.
+    pub command: String,
     pub begun_at_ms: u64,
     /// Of the schedule, in which it was worked on.
     pub windows: u32,
@@ -306,13 +444,19 @@ pub struct Underway {
     pub share: f64,
 }
 
-/// The night that is not over, if there is one.
-pub async fn underway(wiring: &Wiring) -> Result<Option<Underway>, Fault> {
-    let mark = wiring.log().await?.read(NIGHT).await?;
-    let Some(Ok(state)) = read(&mark) else { return Ok(None) };
+/// The nights that are not over: that of the schedule, and one that was asked for in another way.
+pub async fn underway(wiring: &Wiring) -> Result<(Option<Underway>, Option<Underway>), Fault> {
+    let log = wiring.log().await?;
+    Ok((far(&log.read(NIGHT).await?), far(&log.read(BY_HAND).await?)))
+}
+
+fn far(mark: &Mark) -> Option<Underway> {
+    let Some(Ok(state)) = read(mark) else { return None };
     let share = state.current.as_ref().map_or(0.0, StoreState::share);
+    let command = state.order.to_string();
     let State { id, begun_at_ms, windows, done, current, .. } = state;
-    Ok(Some(Underway { id, begun_at_ms, windows, done, current: current.map(|state| state.report), share }))
+    let current = current.map(|state| state.report);
+    Some(Underway { id, command, begun_at_ms, windows, done, current, share })
 }
 
 /// The past night of this id, or the newest, with the one before it.
@@ -345,6 +489,41 @@ mod tests {
 
     fn mark(value: String) -> Mark {
         Mark { value, revision: 7 }
+    }
+
+    #[test]
+    fn a_window_is_over_unless_the_process_ends() {
+        let cancel = CancellationToken::new();
+        let window = cancel.child_token();
+        let scheduled = Until { cancel: &cancel, window: Some((7, &window)) };
+        let by_hand = Until { cancel: &cancel, window: None };
+        let of = |until: Until<'_>| (until.any().is_cancelled(), until.is_window_over());
+        assert_eq!((of(scheduled), of(by_hand)), ((false, false), (false, false)));
+        window.cancel();
+        assert_eq!((of(scheduled), of(by_hand)), ((true, true), (false, false)));
+        cancel.cancel();
+        assert_eq!((of(scheduled), of(by_hand)), ((true, false), (true, false)));
+    }
+
+    #[test]
+    fn a_night_by_hand_takes_nothing_from_that_of_the_schedule_or_from_another_by_hand() {
+        let config = Config::parse(CONFIG).unwrap();
+        let whole = Order::default();
+        let of_store = Order { stores: vec!["birthday".to_owned()], ..Order::default() };
+        let told = Order { mode: Some(Mode::Report), ..Order::default() };
+        let fast = Order { is_unthrottled: true, ..Order::default() };
+        let of = |order: &Order| (order.mark(), order.is_whole(&config));
+        assert_eq!(of(&whole), (NIGHT, true));
+        assert_eq!(of(&fast), (BY_HAND, true), "it closes a window, and goes on with no other");
+        assert_eq!(of(&of_store), (BY_HAND, false));
+        assert_eq!(of(&told), (BY_HAND, false));
+
+        let cut_off = mark(written(&begun(&of_store, "a layout".to_owned())));
+        assert!(require_same(&cut_off, &of_store, "a layout").is_ok());
+        let refused = require_same(&cut_off, &told, "a layout").unwrap_err();
+        assert!(refused.to_string().contains("reconcile --now --store birthday"), "{refused}");
+        assert!(require_same(&cut_off, &told, "another layout").is_ok(), "nobody can go on with it");
+        assert!(require_same(&mark(String::new()), &told, "a layout").is_ok());
     }
 
     #[test]

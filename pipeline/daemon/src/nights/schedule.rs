@@ -2,24 +2,27 @@
 //!
 //! A night that is not through when its window ends is paused, and goes on in the next window; from the third one on
 //! that is told as an error, since rows are looked at less often than somebody thinks. One that was due while
-//! no daemon ran begins when one does, if its window is still open.
+//! no daemon ran begins when one does, if its window is still open. One by hand that leaves something out is no night of
+//! the schedule, and one that says it ends later than now has ended under a wrong clock: neither keeps one from beginning.
 
 use std::time::Duration;
 
 use anabranch_pipeline::config::Schedule;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{History, Leases};
+use anabranch_pipeline::ports::Leases;
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
 use jiff::{Timestamp, Zoned};
 use tokio_util::sync::CancellationToken;
 
-use super::{Ended, NIGHT, Order, parsed, run, tell};
+use super::{Ended, NIGHT, Order, Until, newest, run, tell};
 use crate::tasks::while_held;
 use crate::wall_clock;
 use crate::wiring::Wiring;
 
 /// The wall clock may be set while a night is waited for: it is looked at so often.
 const LOOK: Duration = Duration::from_secs(30);
+/// Between clocks of processes that work on nights.
+const CLOCKS_APART_MS: u64 = 60_000;
 /// A night that needs so many windows has a window that is too short.
 const WINDOWS_MAX: u32 = 3;
 
@@ -54,13 +57,25 @@ async fn nights(
     }
 }
 
-/// When the last night of all processes ended; shows how.
+/// When the last whole night of all processes ended, if that can be; shows how.
 async fn last(wiring: &Wiring) -> Result<u64, Fault> {
-    let newest = wiring.history()?.newest(1).await?.into_iter().next();
-    if let Some(report) = newest.as_ref().and_then(|night| parsed(&night.report)) {
+    let Some(report) = newest(&wiring.history()?, |report| report.is_whole).await? else { return Ok(0) };
+    if is_believed(report.ended_at_ms, wall_clock::now_ms()) {
         tell(&report);
+        return Ok(report.ended_at_ms);
     }
-    Ok(newest.map_or(0, |night| night.ended_at_ms))
+    tracing::error!(
+        night = report.id,
+        ended_at_ms = report.ended_at_ms,
+        "the last night says that it ended in the future: the clock of its machine or of this one is wrong; the next \
+         one does not wait for that time"
+    );
+    Ok(0)
+}
+
+/// Clocks of several machines may differ by a little.
+pub fn is_believed(ended_at_ms: u64, now_ms: u64) -> bool {
+    ended_at_ms <= now_ms.saturating_add(CLOCKS_APART_MS)
 }
 
 /// A night, unless another process has worked on it meanwhile; when it ended, or its window did.
@@ -95,7 +110,7 @@ async fn in_window(
     };
     let order = Order::default();
     let night = tokio::select! {
-        night = run(wiring, &order, Some(began_at_ms), &window) => night?,
+        night = run(wiring, &order, Until { cancel, window: Some((began_at_ms, &window)) }) => night?,
         () = closing => unreachable!("it never ends"),
     };
     match night {
@@ -184,6 +199,17 @@ mod tests {
         assert_eq!(open("2026-11-20T19:00:00Z", "2026-11-21T21:30:00Z"), Some(3600));
         assert_eq!(open("2026-11-20T19:00:00Z", "2026-11-21T22:30:00Z"), None);
         assert_eq!(open("2026-11-21T18:45:00Z", "2026-11-21T19:30:00Z"), None);
+    }
+
+    #[test]
+    fn an_end_in_the_future_is_not_believed() {
+        let now = ms("2026-11-21T18:30:00Z");
+        assert!(is_believed(ms("2026-11-20T19:00:00Z"), now) && is_believed(now, now));
+        assert!(
+            is_believed(now + CLOCKS_APART_MS, now),
+            "clocks of several machines are never quite the same"
+        );
+        assert!(!is_believed(now + CLOCKS_APART_MS + 1, now) && !is_believed(u64::MAX, now));
     }
 
     #[test]

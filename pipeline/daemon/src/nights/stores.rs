@@ -7,11 +7,11 @@ use std::time::Duration;
 use anabranch_pipeline::config::{Config, EntityConfig, SourceConfig};
 use anabranch_pipeline::deliver::{LaneId, Progress};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::lookup::{Audit, audit};
-use anabranch_pipeline::ports::{Lanes, Log};
+use anabranch_pipeline::lookup::{Audit, AuditPace};
+use anabranch_pipeline::ports::{CodeCache, Lanes, Log, MappingStore, Outbox};
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::reconcile::{
-    self, Checkpoint, Mode, Patience, Settings, Shown, Sides, StoreReport, StoreState, Verdict,
+    self, Brake, Checkpoint, Mode, Patience, Settings, Shown, Sides, StoreReport, StoreState, Verdict,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,8 @@ use crate::wiring::{Cache, DerivedStore, LaneStore, Source, Wiring};
 
 /// Of a cache's name, to tell it from a projection's.
 const CACHE: &str = "cache/";
+/// How far an audit is, is stored so often.
+const STORED_EACH: Duration = Duration::from_secs(10);
 /// A quiet source tells its position in less than so many intervals of marks.
 const MARKS: u32 = 3;
 
@@ -51,10 +53,16 @@ pub async fn night(
 ) -> Result<(), Fault> {
     if let Some(cache) = state.report.store.strip_prefix(CACHE) {
         let cache = wiring.cache(cache)?;
-        tokio::select! {
+        let began = Instant::now();
+        let ended = tokio::select! {
             biased;
-            () = cancel.cancelled() => {}
-            () = of_cache(cache, settings, &mut state.report) => {}
+            () = cancel.cancelled() => None,
+            ended = of_cache(wiring, cache, settings, (&mut *state, &mut *checkpoint)) => Some(ended?),
+        };
+        count_entries(settings, state);
+        state.report.seconds += began.elapsed().as_secs_f64();
+        if let Some(fault) = ended.flatten() {
+            state.report.is_missing(format!("not read to its end: {fault}"));
         }
         return Ok(());
     }
@@ -76,23 +84,82 @@ pub(super) fn standstill(config: &Config, least: Duration) -> Duration {
     least.max(config.limits.mark_interval * MARKS)
 }
 
-/// A cache is compared with its mapping tables, which were compared with their sources before.
-async fn of_cache(cache: &Cache, settings: &Settings, report: &mut StoreReport) {
-    let began = Instant::now();
-    let repairs_max = match settings.mode {
-        Mode::Repair => settings.gate_keys,
-        Mode::Report => 0,
-    };
+/// Whether a store is a cache: these come last, and may end before they are through.
+pub fn is_cache(store: &str) -> bool {
+    store.starts_with(CACHE)
+}
+
+/// Ends the part of a cache that its window was too short for: the next night goes on there, behind its tables.
+pub fn end_unread(state: &mut StoreState) {
+    let entries = state.audit.audited.entries;
+    state.report.is_missing(format!(
+        "its window ended before it was read to its end: {entries} entries were; the next night goes on there, and a \
+         longer one (reconcile.window_hours) or a higher reconcile.rows_per_second reads more"
+    ));
+}
+
+/// A cache is compared with its mapping tables, which were compared with their sources before; why it was not to its end.
+/// Reading them waits for what the night of these tables waits for.
+async fn of_cache(
+    wiring: &Wiring,
+    cache: &Cache,
+    settings: &Settings,
+    (state, checkpoint): (&mut StoreState, &mut impl Checkpoint),
+) -> Result<Option<Fault>, Fault> {
     let work = Audit {
         cache: &cache.redis,
         outboxes: cache.outboxes.as_slice(),
         mapping: &cache.mapping,
         time_to_live: cache.config.time_to_live,
-        repairs_max,
+        repairs_max: repairs_max(settings),
     };
-    let audited = audit(&work).await;
+    let projection = cache.config.projection.as_str();
+    let (sides, lanes) = (sides(wiring, projection)?, ProjectionLanes { wiring, projection });
+    let (brake, pace) = Brake::of(&settings.limits);
+    let mut pace = AuditPace::new(pace);
+    tokio::select! {
+        ended = entries(&work, &mut pace, settings, (state, checkpoint)) => ended,
+        () = brake.look(&sides, &lanes, &settings.limits) => unreachable!("it never ends"),
+    }
+}
+
+async fn entries<C: CodeCache, O: Outbox, M: MappingStore>(
+    work: &Audit<'_, C, O, M>,
+    pace: &mut AuditPace,
+    settings: &Settings,
+    (state, checkpoint): (&mut StoreState, &mut impl Checkpoint),
+) -> Result<Option<Fault>, Fault> {
+    if let Err(fault) = work.begin(&mut state.audit).await {
+        return Ok(Some(fault));
+    }
+    let mut stored_at = Instant::now();
+    loop {
+        match work.step(&mut state.audit, pace).await {
+            Ok(true) => return Ok(None),
+            Ok(false) => {}
+            Err(fault) => return Ok(Some(fault)),
+        }
+        if stored_at.elapsed() >= STORED_EACH {
+            count_entries(settings, state);
+            checkpoint.store(state).await?;
+            stored_at = Instant::now();
+        }
+    }
+}
+
+fn repairs_max(settings: &Settings) -> u64 {
+    match settings.mode {
+        Mode::Repair => settings.gate_keys,
+        Mode::Report => 0,
+    }
+}
+
+/// Tells what the audit of a cache has found so far.
+fn count_entries(settings: &Settings, state: &mut StoreState) {
+    let (audited, report) = (&state.audit.audited, &mut state.report);
     report.rows_derived = audited.entries;
     report.candidates = audited.found() + audited.in_flight + audited.unverified;
+    report.verdicts.clear();
     report.count(Verdict::InFlight, audited.in_flight);
     report.count(Verdict::Hot, audited.unverified);
     for (drift, entries) in &audited.drift {
@@ -100,11 +167,7 @@ async fn of_cache(cache: &Cache, settings: &Settings, report: &mut StoreReport) 
     }
     (report.repaired, report.confirmed) = (audited.repaired, audited.repaired);
     report.left = audited.found() - audited.repaired;
-    report.is_gate_closed = settings.mode == Mode::Repair && audited.found() > repairs_max;
-    if let Some(fault) = audited.fault {
-        report.is_missing(format!("not read to its end: {fault}"));
-    }
-    report.seconds = began.elapsed().as_secs_f64();
+    report.is_gate_closed = settings.mode == Mode::Repair && audited.found() > repairs_max(settings);
 }
 
 /// The tables that sources show now; what the night before knew and is hidden makes the stores of it incomplete.
