@@ -5,6 +5,7 @@
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
 pub const SOURCE_CHANGES: &str = "anabranch_source_changes_total";
+pub const SOURCE_UNCHANGED: &str = "anabranch_source_unchanged_total";
 pub const CAPTURE_LAG: &str = "anabranch_capture_lag_seconds";
 pub const LOG_MESSAGES: &str = "anabranch_log_messages_total";
 pub const LOG_CHANGES: &str = "anabranch_log_changes_total";
@@ -94,6 +95,10 @@ fn describe_nights() {
 
 fn describe_capture() {
     describe_counter!(SOURCE_CHANGES, "Captured row changes read from the binlog, by source");
+    describe_counter!(
+        SOURCE_UNCHANGED,
+        "Those of them that changed no captured value and no key, so nothing was written, by source"
+    );
     describe_counter!(LOG_MESSAGES, "Messages acknowledged by the log, by source");
     describe_counter!(LOG_CHANGES, "Row changes in messages acknowledged by the log, by source");
     describe_counter!(LOG_BYTES, Unit::Bytes, "Payload bytes acknowledged by the log, by source");

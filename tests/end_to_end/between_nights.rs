@@ -13,7 +13,7 @@ const KEYS: &str = "anabranch_watch_keys_total";
 const MOVING: [u64; 2] = [77_000_002, 77_000_003];
 const LANE: &str = "anabranch_lane_changes_total";
 
-/// Changes that a source's hops have counted: read, acknowledged, and applied by each lane.
+/// Changes that a source's hops have counted: read and not left out, acknowledged, and applied by each lane.
 async fn counts(daemon: &Daemon, source: &str) -> (f64, f64, Vec<f64>) {
     let label = format!("source=\"{source}\"");
     let metrics = daemon.metrics().await;
@@ -23,7 +23,8 @@ async fn counts(daemon: &Daemon, source: &str) -> (f64, f64, Vec<f64>) {
     let of_lanes = of_lanes.filter_map(|line| line.rsplit_once(' ')?.1.parse().ok()).collect();
     let read = daemon.metric("anabranch_source_changes_total", &[&label]).await;
     let acknowledged = daemon.metric("anabranch_log_changes_total", &[&label]).await;
-    (read, acknowledged, of_lanes)
+    let unchanged = daemon.metric("anabranch_source_unchanged_total", &[&label]).await;
+    (read - unchanged, acknowledged, of_lanes)
 }
 
 async fn expect_balance(installation: &Installation<'_>, daemon: &Daemon) {

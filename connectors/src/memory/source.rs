@@ -295,6 +295,12 @@ impl MemoryReading {
                 }
                 match (&row.before, &row.after) {
                     (None, Some(after)) => batch.insert(lsn, &row.table, after),
+                    (Some(before), Some(after)) if before == after => batch.pass_unchanged(1),
+                    // The first field is the key by which chunks are read.
+                    (Some(before), Some(after)) if before.first() != after.first() => {
+                        batch.delete(lsn, &row.table, before);
+                        batch.insert(lsn, &row.table, after);
+                    }
                     (Some(before), Some(after)) => batch.update(lsn, &row.table, before, after),
                     (Some(before), None) => batch.delete(lsn, &row.table, before),
                     (None, None) => batch.withdraw(lsn, &row.table),

@@ -60,6 +60,7 @@ pub struct BatchBuilder {
     /// Of the newest change that was added.
     newest: Lsn,
     added: u64,
+    unchanged: u64,
     /// The batch before ended in the middle of an event.
     continues: bool,
     position: Lsn,
@@ -77,6 +78,7 @@ impl BatchBuilder {
             limit_bytes,
             newest: Lsn::ZERO,
             added: 0,
+            unchanged: 0,
             continues: false,
             position,
             resume,
@@ -127,6 +129,16 @@ impl BatchBuilder {
         Err(Fault::new(Code::LogOrderViolated, format!("source {source}"), found)
             .needs("every change above the position before it")
             .remedy("keep the binlogs, and report it: nothing of this batch was sent"))
+    }
+
+    /// Counts updates that were read and left out: neither a captured value nor the key changed.
+    pub fn pass_unchanged(&mut self, updates: u64) {
+        self.unchanged += updates;
+    }
+
+    /// Updates left out since this was asked last.
+    pub fn take_unchanged(&mut self) -> u64 {
+        std::mem::take(&mut self.unchanged)
     }
 
     /// Changes that were ever added, counted beside what encodes them.

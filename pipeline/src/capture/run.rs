@@ -226,6 +226,7 @@ fn entry_name(entry: &Entry) -> &'static str {
 
 struct Meters {
     changes: Counter,
+    unchanged: Counter,
     acknowledged: Counter,
     messages: Counter,
     bytes: Counter,
@@ -237,6 +238,7 @@ impl Meters {
         let source = source.to_owned();
         Self {
             changes: counter!(names::SOURCE_CHANGES, "source" => source.clone()),
+            unchanged: counter!(names::SOURCE_UNCHANGED, "source" => source.clone()),
             acknowledged: counter!(names::LOG_CHANGES, "source" => source.clone()),
             messages: counter!(names::LOG_MESSAGES, "source" => source.clone()),
             bytes: counter!(names::LOG_BYTES, "source" => source.clone()),
@@ -354,7 +356,9 @@ impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
     /// What a cancelled reading has added is counted with the next one.
     fn count_read(&mut self) {
         let added = self.batch.added();
-        self.meters.changes.increment(added - self.counted);
+        let unchanged = self.batch.take_unchanged();
+        self.meters.changes.increment(added - self.counted + unchanged);
+        self.meters.unchanged.increment(unchanged);
         self.counted = added;
     }
 

@@ -164,8 +164,10 @@ impl Birthday {
         {
             push(old, MutationAction::Delete);
         }
-        if let Some(new) = new {
-            // An unchanged claim is written too: its version rises, so an older change can no longer touch it.
+        // A claim that stands is left alone: a chunk that is being read holds it and writes it, unless it is noted here.
+        if let Some(new) = new
+            && old != Some(new)
+        {
             push(new, MutationAction::Upsert(Arc::clone(&self.days[new.day.ordinal() as usize])));
         }
     }

@@ -4,12 +4,15 @@
 //! written once for all changes that share it. Decoding borrows from the payload and never allocates more than
 //! the payload's own length allows.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::CodecError;
 use crate::change::{Action, Change, Row, TableIdentity, Value};
 use crate::lsn::Lsn;
+use crate::shard::ShardId;
 
 pub const VERSION: u8 = 1;
 const CHECKSUM_BYTES: usize = 4;
@@ -41,14 +44,17 @@ enum RecordRef<'r, 'a> {
 #[derive(Debug)]
 pub struct Encoder {
     buffer: Vec<u8>,
-    tables: Vec<TableIdentity<'static>>,
+    /// The numbers of the tables that were written.
+    numbers: HashMap<ShardId, u32>,
+    /// The table of the newest change: most changes are of the same one.
+    newest: Option<(ShardId, u32)>,
     at: Option<Lsn>,
     changes: u32,
 }
 
 impl Default for Encoder {
     fn default() -> Self {
-        Self { buffer: vec![VERSION], tables: Vec::new(), at: None, changes: 0 }
+        Self { buffer: vec![VERSION], numbers: HashMap::new(), newest: None, at: None, changes: 0 }
     }
 }
 
@@ -99,7 +105,8 @@ impl Encoder {
     /// The finished payload; the encoder is empty again.
     pub fn finish(&mut self) -> Bytes {
         let mut payload = std::mem::replace(&mut self.buffer, vec![VERSION]);
-        self.tables.clear();
+        self.numbers.clear();
+        self.newest = None;
         self.at = None;
         self.changes = 0;
         let checksum = crc32fast::hash(&payload);
@@ -108,18 +115,26 @@ impl Encoder {
     }
 
     fn at(&mut self, lsn: Lsn, table: &TableIdentity<'static>) -> u32 {
-        let number = match self.tables.iter().rposition(|known| known.shard == table.shard) {
-            Some(number) => number as u32,
-            None => {
-                self.write(&RecordRef::Table(table));
-                self.tables.push(table.clone());
-                (self.tables.len() - 1) as u32
-            }
+        let number = match self.newest {
+            Some((shard, number)) if shard == table.shard => number,
+            _ => self.number(table),
         };
+        self.newest = Some((table.shard, number));
         if self.at != Some(lsn) {
             self.at = Some(lsn);
             self.write(&RecordRef::At(lsn));
         }
+        number
+    }
+
+    /// The number of a table, which is written first when it has none.
+    fn number(&mut self, table: &TableIdentity<'static>) -> u32 {
+        if let Some(number) = self.numbers.get(&table.shard) {
+            return *number;
+        }
+        self.write(&RecordRef::Table(table));
+        let number = self.numbers.len() as u32;
+        self.numbers.insert(table.shard, number);
         number
     }
 
@@ -301,6 +316,29 @@ mod tests {
             payload.extend_from_slice(&crc32fast::hash(&payload).to_le_bytes());
             assert!(matches!(read(&payload), Err(CodecError::Malformed { .. })), "{records:?}");
         }
+    }
+
+    /// The number is found by the newest table or by its shard, never by looking through the tables.
+    #[test]
+    fn each_of_a_thousand_tables_written_in_turn_keeps_its_number() {
+        let tables: Vec<_> = (0..1_000).map(|number| table(&format!("t{number}"))).collect();
+        let mut encoder = Encoder::default();
+        for round in 0..3u64 {
+            for table in &tables {
+                encoder.delete(Lsn::new(1, 1, (round + 1) * 16).unwrap(), table, &[Value::UInt(round)]);
+            }
+        }
+        assert_eq!(encoder.numbers.len(), 1_000);
+        let payload = encoder.finish();
+        let mut decoder = decode(&payload).unwrap();
+        for expected in tables.iter().cycle().take(3_000) {
+            assert_eq!(decoder.next().unwrap().unwrap().table, expected);
+        }
+        assert!(decoder.next().unwrap().is_none());
+        assert!(
+            encoder.numbers.is_empty() && encoder.newest.is_none(),
+            "the next payload names its tables again"
+        );
     }
 
     proptest! {

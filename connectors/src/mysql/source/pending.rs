@@ -1,4 +1,8 @@
 //! A rows event of a captured table on its way into batches, or chunks: it may need more than one.
+//!
+//! This is the one place where rows are made into changes. An update without effect ends here, before anything is
+//! encoded. One that moves its row in the key by which chunks are read becomes a delete and an insert: a lane leaves
+//! alone what an update leaves as it was, and a row that left the part that a chunk reads is in no chunk.
 
 use std::sync::Arc;
 
@@ -8,7 +12,7 @@ use anabranch_schemas::lsn::Lsn;
 use mysql_async::binlog::events::Event;
 
 use super::maps::{MappedTable, Problem};
-use super::rows::{Kind, RowsEvent};
+use super::rows::{Effect, Kind, RowsEvent, Update};
 use super::wire::{Malformed, Reader};
 
 /// An event beside its body: a generous guess.
@@ -93,23 +97,32 @@ impl PendingRows {
         let event = RowsEvent::read(self.body.bytes(), self.kind, self.has_extra_data)?;
         let mut reader = Reader::new(event.images);
         reader.take(self.consumed)?;
-        let (mut before, mut after) = (Vec::new(), Vec::new());
+        let (mut row, mut update) = (Vec::new(), Update::default());
         let identity = &self.table.table.identity;
         while !reader.is_empty() && !batch.is_full() {
             let length = reader.rest().len();
-            if let Some(present) = event.before {
-                plan.read_row(&mut reader, present, &mut before)?;
-            }
-            if let Some(present) = event.after {
-                plan.read_row(&mut reader, present, &mut after)?;
-            }
+            let effect = match (event.before, event.after) {
+                (Some(before), Some(after)) => plan.read_update(&mut reader, [before, after], &mut update)?,
+                (Some(present), None) | (None, Some(present)) => {
+                    plan.read_row(&mut reader, present, &mut row)?;
+                    Effect::Moves
+                }
+                (None, None) => return Err(Malformed("rows without an image").into()),
+            };
             if reader.rest().len() == length {
                 return Err(Malformed("a row without bytes").into());
             }
             match self.kind {
-                Kind::Insert => batch.insert(self.lsn, identity, &after),
-                Kind::Update => batch.update(self.lsn, identity, &before, &after),
-                Kind::Delete => batch.delete(self.lsn, identity, &before),
+                Kind::Insert => batch.insert(self.lsn, identity, &row),
+                Kind::Delete => batch.delete(self.lsn, identity, &row),
+                Kind::Update => match effect {
+                    Effect::Nothing => batch.pass_unchanged(1),
+                    Effect::Rewrites => batch.update(self.lsn, identity, &update.before, &update.after),
+                    Effect::Moves => {
+                        batch.delete(self.lsn, identity, &update.before);
+                        batch.insert(self.lsn, identity, &update.after);
+                    }
+                },
             }
         }
         self.consumed = event.images.len() - reader.rest().len();

@@ -2,7 +2,7 @@
 //! stepped over and never looked at.
 //!
 //! A [`Plan`] is made once for a table map; a [`RowsEvent`] is the frame of one event; [`Plan::read_row`] yields
-//! one row image. Which tables are captured, and what is done with rows, is not decided here.
+//! one row image, [`Plan::read_update`] both images of an update, compared before any value is made. Which tables are captured, and what is done with rows, is not decided here.
 
 use anabranch_schemas::change::Value;
 use thiserror::Error;
@@ -42,6 +42,27 @@ struct Cell {
     unsigned: bool,
     /// Index in the captured row.
     field: Option<u16>,
+    is_key: bool,
+}
+
+/// What an update does to the captured part of its row. Images are the same where their bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Neither a captured value nor the key changes.
+    Nothing,
+    /// The key by which chunks are read stays.
+    Rewrites,
+    /// The row has another key, or the images do not tell.
+    Moves,
+}
+
+/// The images of an update; kept from row to row for their room.
+#[derive(Debug, Default)]
+pub struct Update<'b> {
+    pub before: Vec<Value<'b>>,
+    pub after: Vec<Value<'b>>,
+    /// By column, of those that count; `None` = NULL.
+    cells: [Vec<Option<&'b [u8]>>; 2],
 }
 
 /// How to walk through the rows of one table map.
@@ -65,6 +86,7 @@ impl Plan {
                 format: column.format,
                 unsigned: column.unsigned.unwrap_or(false),
                 field: None,
+                is_key: column.is_key,
             })
             .collect();
         for (field, name) in names.iter().enumerate() {
@@ -81,6 +103,10 @@ impl Plan {
                 return Err(PlanProblem::NoSigns(name.to_owned()));
             }
             cells[index].field = u16::try_from(field).ok();
+        }
+        // Without a key nothing tells where a row stands, so all that it holds is its key.
+        if !cells.iter().any(|cell| cell.is_key) {
+            cells.iter_mut().for_each(|cell| cell.is_key = true);
         }
         Ok(Self { cells, fields: names.len() })
     }
@@ -109,6 +135,67 @@ impl Plan {
     ) -> Result<(), Malformed> {
         row.clear();
         row.resize(self.fields, Value::Null);
+        self.walk(reader, present, |_, cell, content| {
+            if let Some(field) = cell.field {
+                row[usize::from(field)] = cell.format.decode(content, cell.unsigned)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Reads both images of an update. Values are made only when it has an effect.
+    pub fn read_update<'b>(
+        &self,
+        reader: &mut Reader<'b>,
+        present: [&[u8]; 2],
+        update: &mut Update<'b>,
+    ) -> Result<Effect, Malformed> {
+        for (present, cells) in present.into_iter().zip(&mut update.cells) {
+            cells.clear();
+            cells.resize(self.cells.len(), None);
+            self.walk(reader, present, |index, cell, content| {
+                if cell.field.is_some() || cell.is_key {
+                    cells[index] = Some(content);
+                }
+                Ok(())
+            })?;
+        }
+        let [before, after] = &update.cells;
+        let mut effect = Effect::Nothing;
+        for (index, cell) in self.cells.iter().enumerate() {
+            let is_told = present.iter().all(|present| bit(present, index));
+            if cell.is_key && (!is_told || before[index] != after[index]) {
+                effect = Effect::Moves;
+            } else if before[index] != after[index] && effect == Effect::Nothing {
+                effect = Effect::Rewrites;
+            }
+        }
+        if effect != Effect::Nothing {
+            self.decode(before, &mut update.before)?;
+            self.decode(after, &mut update.after)?;
+        }
+        Ok(effect)
+    }
+
+    fn decode<'b>(&self, cells: &[Option<&'b [u8]>], row: &mut Vec<Value<'b>>) -> Result<(), Malformed> {
+        row.clear();
+        row.resize(self.fields, Value::Null);
+        for (cell, content) in self.cells.iter().zip(cells) {
+            if let (Some(field), Some(content)) = (cell.field, content) {
+                row[usize::from(field)] = cell.format.decode(content, cell.unsigned)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps through one row image and shows every cell in it that is not NULL, with the place of its column.
+    #[inline]
+    fn walk<'b>(
+        &self,
+        reader: &mut Reader<'b>,
+        present: &[u8],
+        mut visit: impl FnMut(usize, &Cell, &'b [u8]) -> Result<(), Malformed>,
+    ) -> Result<(), Malformed> {
         let nulls = reader.take(bits_set(present, self.cells.len()).div_ceil(8))?;
         let mut position = 0;
         for (index, cell) in self.cells.iter().enumerate() {
@@ -125,9 +212,7 @@ impl Plan {
                 Step::Prefixed(bytes) => little(reader.take(usize::from(bytes))?) as usize,
             };
             let content = reader.take(length)?;
-            if let Some(field) = cell.field {
-                row[usize::from(field)] = cell.format.decode(content, cell.unsigned)?;
-            }
+            visit(index, cell, content)?;
         }
         Ok(())
     }
@@ -215,6 +300,42 @@ mod tests {
         let mut row = Vec::new();
         plan.read_row(&mut Reader::new(&[0, 5, 0, 0, 0]), &[0b01], &mut row).unwrap();
         assert_eq!(row, [Value::UInt(5)]);
+    }
+
+    /// The effect of an update of a table with this key, and whether values were made.
+    fn effect(key: &[u8], names: &[&str], present: [&[u8]; 2], images: &[u8]) -> (Effect, bool) {
+        let mut body = sample();
+        body.extend(key);
+        let plan = Plan::new(&TableMap::read(&body).unwrap().columns().unwrap(), names).unwrap();
+        let (mut reader, mut update) = (Reader::new(images), Update::default());
+        let effect = plan.read_update(&mut reader, present, &mut update).unwrap();
+        assert!(reader.is_empty());
+        (effect, !update.after.is_empty())
+    }
+
+    #[test]
+    fn an_update_that_changes_neither_captured_values_nor_the_key_has_no_effect_and_is_not_decoded() {
+        let full: [&[u8]; 2] = [&[0b11], &[0b11]];
+        let image = |id: u8, day: u8| [0b00, id, 0, 0, 0, day, 0xd0, 0x0f];
+        let update = |key: &[u8], names: &[&str], before: [u8; 8], after: [u8; 8]| {
+            effect(key, names, full, [before, after].as_flattened())
+        };
+        let by_id = [8, 1, 0];
+        assert_eq!(update(&by_id, &["id"], image(5, 1), image(5, 2)), (Effect::Nothing, false));
+        assert_eq!(update(&by_id, &["birthday"], image(5, 1), image(5, 2)), (Effect::Rewrites, true));
+        assert_eq!(update(&by_id, &["birthday"], image(5, 1), image(6, 1)), (Effect::Moves, true));
+        assert_eq!(update(&by_id, &["birthday"], image(5, 1), image(6, 2)), (Effect::Moves, true));
+        assert_eq!(update(&[], &["id"], image(5, 1), image(5, 1)), (Effect::Nothing, false));
+        assert_eq!(update(&[], &["id"], image(5, 1), image(5, 2)), (Effect::Moves, true), "all is its key");
+    }
+
+    #[test]
+    fn null_is_another_value_and_a_key_that_the_images_do_not_hold_is_taken_for_another() {
+        let (by_id, full) = ([8, 1, 0], [0b11u8]);
+        let images = [&[0b10, 5, 0, 0, 0][..], &[0b00, 5, 0, 0, 0, 0, 0, 0]].concat();
+        assert_eq!(effect(&by_id, &["birthday"], [&full, &full], &images).0, Effect::Rewrites);
+        let images = [0, 1, 0xd0, 0x0f, 0, 1, 0xd0, 0x0f];
+        assert_eq!(effect(&by_id, &["birthday"], [&[0b10], &[0b10]], &images).0, Effect::Moves);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A map is read in two steps: the names decide whether the table is captured; only then its columns are read. Names
 //! of columns and signs of numbers come from the event itself (`binlog_row_metadata=FULL`), so no schema history is
-//! kept. Character sets, keys, ENUM values and the rest of the metadata are stepped over.
+//! kept; the primary key comes with them. Character sets, ENUM values and the rest of the metadata are stepped over.
 
 use super::column::Format;
 use super::wire::{Malformed, Reader};
@@ -14,6 +14,8 @@ const FLAGS_BYTES: usize = 2;
 
 const METADATA_SIGNEDNESS: u8 = 1;
 const METADATA_COLUMN_NAME: u8 = 4;
+const METADATA_PRIMARY_KEY: u8 = 8;
+const METADATA_PRIMARY_KEY_WITH_PREFIX: u8 = 9;
 
 /// The table a map names, and its columns still unread.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +34,8 @@ pub struct Column<'a> {
     pub name: Option<&'a [u8]>,
     /// `None` for columns without a sign and for events without any metadata.
     pub unsigned: Option<bool>,
+    /// It belongs to the primary key, by which chunks are read; `false` for every column of a table without one.
+    pub is_key: bool,
 }
 
 impl<'a> TableMap<'a> {
@@ -62,7 +66,7 @@ impl<'a> TableMap<'a> {
         let mut columns = Vec::with_capacity(count);
         for type_code in types {
             let format = Format::read(*type_code, &mut metadata)?;
-            columns.push(Column { format, name: None, unsigned: None });
+            columns.push(Column { format, name: None, unsigned: None, is_key: false });
         }
         if !metadata.is_empty() {
             return Err(Malformed("column metadata that belongs to no column"));
@@ -75,6 +79,8 @@ impl<'a> TableMap<'a> {
             match kind {
                 METADATA_SIGNEDNESS => read_signs(types, field, &mut columns)?,
                 METADATA_COLUMN_NAME => read_names(field, &mut columns)?,
+                METADATA_PRIMARY_KEY => read_key(field, false, &mut columns)?,
+                METADATA_PRIMARY_KEY_WITH_PREFIX => read_key(field, true, &mut columns)?,
                 _ => {}
             }
         }
@@ -88,6 +94,20 @@ fn read_signs(types: &[u8], bits: &[u8], columns: &mut [Column<'_>]) -> Result<(
     for (index, (_, column)) in signed.enumerate() {
         let byte = bits.get(index / 8).ok_or(Malformed("too few sign bits"))?;
         column.unsigned = Some(byte & (0x80 >> (index % 8)) != 0);
+    }
+    Ok(())
+}
+
+/// Places of columns, each followed by the length of its indexed prefix when there are such.
+fn read_key(field: &[u8], has_prefixes: bool, columns: &mut [Column<'_>]) -> Result<(), Malformed> {
+    let mut reader = Reader::new(field);
+    while !reader.is_empty() {
+        let place = reader.length()?;
+        if has_prefixes {
+            reader.length()?;
+        }
+        let column = columns.get_mut(place).ok_or(Malformed("a key with a column that does not exist"))?;
+        column.is_key = true;
     }
     Ok(())
 }
@@ -125,6 +145,21 @@ pub(super) mod tests {
         assert_eq!(columns[0].unsigned, Some(true));
         assert_eq!(columns[1].format, Format::Date);
         assert_eq!(columns[1].unsigned, None);
+    }
+
+    #[test]
+    fn the_primary_key_comes_with_the_event_with_prefixes_or_without() {
+        let keys = |field: &[u8]| {
+            let mut body = sample();
+            body.extend(field);
+            let columns = TableMap::read(&body).unwrap().columns()?;
+            Ok::<_, Malformed>(columns.iter().map(|column| column.is_key).collect::<Vec<_>>())
+        };
+        assert_eq!(keys(&[]).unwrap(), [false, false]);
+        assert_eq!(keys(&[METADATA_PRIMARY_KEY, 1, 1]).unwrap(), [false, true]);
+        assert_eq!(keys(&[METADATA_PRIMARY_KEY, 2, 1, 0]).unwrap(), [true, true]);
+        assert_eq!(keys(&[METADATA_PRIMARY_KEY_WITH_PREFIX, 2, 0, 1]).unwrap(), [true, false]);
+        assert!(keys(&[METADATA_PRIMARY_KEY, 1, 2]).is_err());
     }
 
     #[test]

@@ -83,6 +83,7 @@ struct Savepoint {
     name: String,
     chunks: usize,
     queued: usize,
+    unchanged: u64,
 }
 
 /// Rows in their order: first the encoded ones, then the queue.
@@ -91,6 +92,8 @@ pub struct Withheld {
     chunks: VecDeque<Chunk>,
     queue: VecDeque<PendingRows>,
     queue_bytes: usize,
+    /// Updates without effect among what was encoded.
+    unchanged: u64,
     savepoints: Vec<Savepoint>,
     memory_bytes: usize,
     file: Option<File>,
@@ -132,7 +135,8 @@ impl Withheld {
     pub fn set_savepoint(&mut self, name: &str) {
         let name = name.to_lowercase();
         self.savepoints.retain(|savepoint| savepoint.name != name);
-        self.savepoints.push(Savepoint { name, chunks: self.chunks.len(), queued: self.queue.len() });
+        let (chunks, queued) = (self.chunks.len(), self.queue.len());
+        self.savepoints.push(Savepoint { name, chunks, queued, unchanged: self.unchanged });
     }
 
     /// Drops what came behind the savepoint; `false` when there is none of this name.
@@ -142,6 +146,7 @@ impl Withheld {
             return false;
         };
         let (chunks, queued) = (self.savepoints[index].chunks, self.savepoints[index].queued);
+        self.unchanged = self.savepoints[index].unchanged;
         self.savepoints.truncate(index + 1);
         for chunk in self.chunks.drain(chunks..) {
             match chunk {
@@ -186,12 +191,14 @@ impl Withheld {
         if self.savepoints[index].queued > 0 {
             self.store(builder, memory_left)?;
             self.savepoints[index].chunks = self.chunks.len();
+            self.savepoints[index].unchanged = self.unchanged;
             self.savepoints[index].queued = 0;
         }
         Ok(())
     }
 
     fn store(&mut self, builder: &mut BatchBuilder, memory_left: usize) -> Result<(), WithholdError> {
+        self.unchanged += builder.take_unchanged();
         if builder.is_empty() {
             return Ok(());
         }
@@ -227,6 +234,7 @@ impl Withheld {
         tables: &CapturedTables,
         batch: &mut BatchBuilder,
     ) -> Result<bool, WithholdError> {
+        batch.pass_unchanged(std::mem::take(&mut self.unchanged));
         while !batch.is_full() {
             let Some(chunk) = self.chunks.pop_front() else { return Ok(self.release_queue(sent, batch)?) };
             let bytes = match chunk {
