@@ -142,7 +142,7 @@ codes! {
     /// The stream does not continue where the lane stopped: messages are gone.
     LogHole = "log-hole", Definite;
     /// A change is not above the position before it, so lanes would leave it out.
-    LogOrderViolated = "log-order-violated", Definite;
+    LogOrderViolated = "log-order-violated", Definite, stops 1;
     /// The stream gives an epoch to another server than the lane knows it of.
     LogEpochReused = "log-epoch-reused", Definite, stops 1;
     /// The stream is in an epoch before the lane's: its reader is not there yet, or the log forgot.
@@ -183,6 +183,8 @@ codes! {
     LookupBehind = "lookup-behind", Transient;
     /// A machine number has given out every uuid up to the end of the range, or the clock is beyond it.
     UuidsExhausted = "uuids-exhausted", Definite, stops 1;
+    /// No further idempotency key can be remembered before older ones are a day old.
+    UuidsKeysFull = "uuids-keys-full", Transient;
     /// A port could not be bound.
     ListenFailed = "listen-failed", Definite;
     /// A defect of Anabranch itself.

@@ -352,6 +352,10 @@ pub struct Mark {
     pub revision: u64,
 }
 
+/// Marks whose keys begin with it are the callers' own: they may be forgotten after a day, and a full store refuses
+/// them alone, with [`crate::error::Code::UuidsKeysFull`].
+pub const INTAKE: &str = "intake/";
+
 /// Short texts that outlive every process, each raised only by who knows its last revision. Who uses a mark raises it
 /// before he uses what it reserves.
 pub trait Marks: Send + Sync {

@@ -103,7 +103,7 @@ async fn setup_can_be_repeated_and_follows_the_configuration() {
     let nats = Nats::start();
     let log = nats.connect().await;
     let missing = log.check(&sources()).await;
-    let names = ["stream demo_source-a", "bucket demo_leases", "bucket demo_uuids"];
+    let names = ["stream demo_source-a", "bucket demo_leases", "bucket demo_uuids", "bucket demo_intake"];
     assert_eq!(missing.len(), names.len());
     for (fault, name) in missing.iter().zip(names) {
         text(fault, Code::LogStreamMissing);
@@ -113,9 +113,9 @@ async fn setup_can_be_repeated_and_follows_the_configuration() {
         let steps = log.setup(&sources()).await.unwrap();
         steps.into_iter().map(|step| step.outcome).collect::<Vec<_>>()
     };
-    assert_eq!(outcomes(&log).await, [const { SetupOutcome::Created }; 3]);
+    assert_eq!(outcomes(&log).await, [const { SetupOutcome::Created }; 4]);
     append(&log, 1..=3).await;
-    assert_eq!(outcomes(&log).await, [const { SetupOutcome::Unchanged }; 3]);
+    assert_eq!(outcomes(&log).await, [const { SetupOutcome::Unchanged }; 4]);
     assert!(log.check(&sources()).await.is_empty());
 
     let config = LogConfig {

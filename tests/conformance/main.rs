@@ -12,6 +12,7 @@ mod log_damage;
 mod log_server;
 mod lookup;
 mod nats;
+mod plain;
 mod ports;
 mod rows;
 mod search;

@@ -2,7 +2,7 @@
 //!
 //! Names, for the configured name `demo` and the source `source-a`: stream `demo_source-a` with the one subject
 //! `demo.source-a.changes`, questions for
-//! a mark on `demo.source-a.marks` (core NATS); bucket `demo_leases`, bucket `demo_uuids`. Case stays as configured. Two installations whose stream names
+//! a mark on `demo.source-a.marks` (core NATS); buckets `demo_leases`, `demo_uuids` and `demo_intake`. Case stays as configured. Two installations whose stream names
 //! coincide (`a_b` + `c` and `a` + `b_c`) differ in the subject, so the second one's `setup` is refused by name.
 //!
 //! `client.rs` connects and checks the server, `setup.rs` makes and compares streams, `writer.rs` appends under the
@@ -153,6 +153,10 @@ impl NatsLog {
 
     fn mark_bucket(&self) -> String {
         format!("{}_uuids", self.prefix)
+    }
+
+    fn intake_bucket(&self) -> String {
+        format!("{}_intake", self.prefix)
     }
 
     async fn reader_connection(&self) -> Result<Arc<Connection>, Fault> {

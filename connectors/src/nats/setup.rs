@@ -21,6 +21,12 @@ use super::{NatsLog, StreamName};
 
 /// The chain needs ids, not a window. Shorter is cheaper: about 200 bytes of the server's memory an id (measured).
 const DUPLICATE_WINDOW: Duration = Duration::from_secs(2);
+/// A caller that repeats a request does so within it, by the usual convention.
+const INTAKE_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
+/// A stream has so many times its room, which the server reserves: 64 MiB with the default of `log.max_bytes`, for about
+/// three hundred thousand keys.
+const INTAKE_SHARE: u64 = 160;
+const INTAKE_MIN_BYTES: u64 = 1024 * 1024;
 
 /// What [`NatsLog::setup`] did with one stream or bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +100,7 @@ impl NatsLog {
         let buckets = [
             lease_bucket(&self.config, &self.lease_bucket()),
             mark_bucket(&self.config, &self.mark_bucket()),
+            intake_bucket(&self.config, &self.intake_bucket()),
         ];
         streams.chain(buckets).collect()
     }
@@ -135,6 +142,14 @@ fn lease_bucket(log: &LogConfig, bucket: &str) -> Config {
 fn mark_bucket(log: &LogConfig, bucket: &str) -> Config {
     let description = Some("Anabranch: how far uuids and epochs were used; never delete a key".to_owned());
     Config { description, ..bucket_config(log, bucket) }
+}
+
+/// The keys that callers chose: bounded in time and size, apart from what leases and epochs need.
+fn intake_bucket(log: &LogConfig, bucket: &str) -> Config {
+    let description = Some("Anabranch: uuids given out by idempotency key".to_owned());
+    let max_bytes = (log.max_bytes.get() / INTAKE_SHARE).max(INTAKE_MIN_BYTES);
+    let max_bytes = i64::try_from(max_bytes).unwrap_or(i64::MAX);
+    Config { max_age: INTAKE_MAX_AGE, max_bytes, description, ..bucket_config(log, bucket) }
 }
 
 /// A key-value bucket is a stream of this form.
@@ -211,14 +226,26 @@ pub(super) async fn require_leases(
     log: &LogConfig,
     bucket: &str,
 ) -> Result<(), Fault> {
-    let needed = lease_bucket(log, bucket);
-    if is_bucket_sound(context, &needed).await? {
+    require_or_make(context, &lease_bucket(log, bucket)).await
+}
+
+/// The bucket of idempotency keys, made when it is not there: an installation may be older than it.
+pub(super) async fn require_intake(
+    context: &jetstream::Context,
+    log: &LogConfig,
+    bucket: &str,
+) -> Result<(), Fault> {
+    require_or_make(context, &intake_bucket(log, bucket)).await
+}
+
+async fn require_or_make(context: &jetstream::Context, needed: &Config) -> Result<(), Fault> {
+    if is_bucket_sound(context, needed).await? {
         return Ok(());
     }
-    let subject = subject(&needed);
+    let subject = subject(needed);
     tracing::warn!(subject, "it does not exist: made anew");
     let api = format!("STREAM.CREATE.{}", needed.name);
-    error::demand::<_, Info>(context, &subject, api, &needed).await.map(drop)
+    error::demand::<_, Info>(context, &subject, api, needed).await.map(drop)
 }
 
 /// The bucket of marks, which only set-up makes: a lost one is for people to know. One whose keys grow old would

@@ -21,6 +21,8 @@ use redis::{
 
 use super::{RedisSettings, code_of};
 
+/// The scheme of an address with TLS.
+const ENCRYPTED: &str = "rediss";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A server that does not answer a batch within it is not a cache.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -155,6 +157,7 @@ impl Client {
         // The server's own words may quote a command's arguments.
         let found = match (code, error.code()) {
             (Code::CacheUnreachable, _) => "the connection failed".to_owned(),
+            (Code::ConfigInvalid, _) => "no connection can be made with these settings".to_owned(),
             (_, Some(word)) => format!("the server answered {word}"),
             (_, None) => "the server refused".to_owned(),
         };
@@ -164,6 +167,10 @@ impl Client {
                 .needs("a user with the commands of deploy/grants/redis-cache.acl")
                 .remedy("correct the user and password in caches.url"),
             Code::CacheUnreachable => fault.caused_by(error),
+            Code::ConfigInvalid => fault
+                .needs("redis:// for a port without TLS, rediss:// and a PEM file of the CA for one with TLS")
+                .remedy("correct caches.url and caches.ca_file")
+                .caused_by(error),
             _ => fault,
         }
     }
@@ -193,6 +200,7 @@ impl Client {
 
     async fn connect(&self) -> Result<Connection, Fault> {
         let settings = &self.settings;
+        let is_encrypted = settings.url.scheme() == ENCRYPTED;
         let tls = match &settings.ca_file {
             None => None,
             Some(file) => Some(fs::read(file).map_err(|error| {
@@ -207,14 +215,22 @@ impl Client {
         let certificates = || TlsCertificates { client_tls: None, root_cert: tls.clone() };
         let information = self.information().map_err(|error| self.fault(error))?;
         if settings.is_cluster {
-            let builder = ClusterClient::builder(vec![information])
+            let mut builder = ClusterClient::builder(vec![information])
                 .connection_timeout(CONNECT_TIMEOUT)
                 .response_timeout(RESPONSE_TIMEOUT);
-            let client = builder.certs(certificates()).build().map_err(|error| self.fault(error))?;
+            // Certificates alone make the library speak TLS to every node.
+            if is_encrypted {
+                builder = builder.certs(certificates());
+            }
+            let client = builder.build().map_err(|error| self.fault(error))?;
             let connection = client.get_async_connection().await.map_err(|error| self.fault(error))?;
             return Ok(Connection::Cluster(Box::new(connection)));
         }
-        let client = redis::Client::build_with_tls(information, certificates());
+        // The library refuses certificates for an address without TLS.
+        let client = match is_encrypted {
+            true => redis::Client::build_with_tls(information, certificates()),
+            false => redis::Client::open(information),
+        };
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(Some(RESPONSE_TIMEOUT));
@@ -230,7 +246,7 @@ impl Client {
         let url = &self.settings.url;
         let (host, port) = self.node.clone().unwrap_or_else(|| (url.host().to_owned(), url.port()));
         let address = match url.scheme() {
-            "rediss" => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+            ENCRYPTED => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
             _ => ConnectionAddr::Tcp(host, port),
         };
         let mut account = RedisConnectionInfo::default();

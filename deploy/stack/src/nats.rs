@@ -40,13 +40,15 @@ fn configuration(place: &Place, settings: &Nats) -> String {
         format!("log_file: \"{}\"", place.log_file().display()),
         "max_payload: 8MB".to_owned(),
         format!("authorization {{ users: [ {{ user: \"{USER}\", password: \"{}\" }} ] }}", record.password),
-        format!(
+    ];
+    if !record.spec.is_plain {
+        lines.push(format!(
             "tls {{ cert_file: \"{}\", key_file: \"{}\", ca_file: \"{}\" }}",
             certificates.server().display(),
             certificates.server_key().display(),
             certificates.ca().display()
-        ),
-    ];
+        ));
+    }
     if settings.jetstream {
         let sync = match settings.version {
             NatsVersion::Current => "sync_interval: always, ",

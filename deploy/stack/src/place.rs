@@ -138,11 +138,14 @@ impl Place {
     }
 
     fn url_as(&self, user: &str, password: &str) -> String {
-        let scheme = match &self.record.spec.kind {
-            Kind::MariaDb(..) | Kind::MySql(_) => "mysql",
-            Kind::Nats(_) => "tls",
-            Kind::Redis(_) => "rediss",
-            Kind::Search(_) => "https",
+        let scheme = match (&self.record.spec.kind, self.record.spec.is_plain) {
+            (Kind::MariaDb(..) | Kind::MySql(_), _) => "mysql",
+            (Kind::Nats(_), false) => "tls",
+            (Kind::Nats(_), true) => "nats",
+            (Kind::Redis(_), false) => "rediss",
+            (Kind::Redis(_), true) => "redis",
+            (Kind::Search(_), false) => "https",
+            (Kind::Search(_), true) => "http",
         };
         format!("{scheme}://{user}:{password}@127.0.0.1:{}", self.record.port)
     }

@@ -1,6 +1,7 @@
 //! Redis servers: configuration, readiness, replicas and clusters.
 //!
-//! The product's account comes from the documented file in `deploy/grants`. There is no port without TLS.
+//! The product's account comes from the documented file in `deploy/grants`. A server has one port, with TLS unless it
+//! is to be plain.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,17 +40,8 @@ pub(crate) fn launch(place: &Place, settings: &Redis, flags: Vec<String>) -> Res
 
 fn configuration(place: &Place, settings: &Redis) -> String {
     let record = &place.record;
-    let certificates = &place.certificates;
     let mut lines = vec![
         "bind 127.0.0.1".to_owned(),
-        "port 0".to_owned(),
-        format!("tls-port {}", record.port),
-        format!("tls-cert-file {}", certificates.server().display()),
-        format!("tls-key-file {}", certificates.server_key().display()),
-        format!("tls-ca-cert-file {}", certificates.ca().display()),
-        "tls-auth-clients no".to_owned(),
-        "tls-replication yes".to_owned(),
-        "tls-cluster yes".to_owned(),
         format!("requirepass {}", record.admin_password),
         format!("masteruser {ADMIN_USER}"),
         format!("masterauth {}", record.admin_password),
@@ -62,6 +54,7 @@ fn configuration(place: &Place, settings: &Redis) -> String {
         "maxmemory 256mb".to_owned(),
         "maxmemory-policy noeviction".to_owned(),
     ];
+    lines.extend(port(place));
     match settings.role {
         RedisRole::Standalone => {}
         RedisRole::Replica { of } => lines.push(format!("replicaof 127.0.0.1 {of}")),
@@ -72,6 +65,24 @@ fn configuration(place: &Place, settings: &Redis) -> String {
     }
     lines.extend(accounts(&record.password));
     lines.join("\n") + "\n"
+}
+
+/// The lines of the one port.
+fn port(place: &Place) -> Vec<String> {
+    let (port, certificates) = (place.record.port, &place.certificates);
+    if place.record.spec.is_plain {
+        return vec![format!("port {port}")];
+    }
+    vec![
+        "port 0".to_owned(),
+        format!("tls-port {port}"),
+        format!("tls-cert-file {}", certificates.server().display()),
+        format!("tls-key-file {}", certificates.server_key().display()),
+        format!("tls-ca-cert-file {}", certificates.ca().display()),
+        "tls-auth-clients no".to_owned(),
+        "tls-replication yes".to_owned(),
+        "tls-cluster yes".to_owned(),
+    ]
 }
 
 /// The documented accounts as lines of the configuration, which knows no comments behind them.

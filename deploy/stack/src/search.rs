@@ -102,9 +102,9 @@ fn node_settings(place: &Place) -> Vec<String> {
         settings.push(security(&format!("{port}.pemkey_filepath=server-key.pem")));
         settings.push(security(&format!("{port}.pemtrustedcas_filepath=ca.pem")));
     }
+    settings.push(security(&format!("ssl.http.enabled={}", !place.record.spec.is_plain)));
     settings.extend(
         [
-            "ssl.http.enabled=true",
             "ssl.transport.enforce_hostname_verification=false",
             "allow_default_init_securityindex=true",
             "nodes_dn=CN=localhost",

@@ -98,6 +98,9 @@ pub struct ServerSpec {
     /// Its wall clock can be stepped ([`crate::Server::clock`]); not that of NATS.
     #[serde(default)]
     pub has_own_clock: bool,
+    /// Its port has no TLS; only of NATS, Redis and OpenSearch. A database offers both on one port.
+    #[serde(default)]
+    pub is_plain: bool,
 }
 
 /// The closed list of what the stack can start.
@@ -194,7 +197,7 @@ impl Database {
 
 impl ServerSpec {
     fn of(name: impl Into<String>, kind: Kind) -> Self {
-        Self { name: name.into(), kind, flags: Vec::new(), has_own_clock: false }
+        Self { name: name.into(), kind, flags: Vec::new(), has_own_clock: false, is_plain: false }
     }
 
     /// The programs that not every machine can have, as their error names them.
@@ -307,6 +310,13 @@ impl ServerSpec {
     #[must_use]
     pub fn with_own_clock(mut self) -> Self {
         self.has_own_clock = true;
+        self
+    }
+
+    /// Serves without TLS.
+    #[must_use]
+    pub fn plain(mut self) -> Self {
+        self.is_plain = true;
         self
     }
 

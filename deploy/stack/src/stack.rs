@@ -179,8 +179,18 @@ impl Stack {
 
     /// Starts a Redis Cluster of these nodes, all primaries; returns when it serves every slot.
     pub fn add_redis_cluster(&self, names: &[&str]) -> Result<()> {
+        self.add_redis_nodes(names, |node| node)
+    }
+
+    /// The same without TLS.
+    pub fn add_plain_redis_cluster(&self, names: &[&str]) -> Result<()> {
+        self.add_redis_nodes(names, ServerSpec::plain)
+    }
+
+    fn add_redis_nodes(&self, names: &[&str], shape: impl Fn(ServerSpec) -> ServerSpec) -> Result<()> {
         let passwords = random_passwords();
-        let node = |&name: &&str| ServerSpec::redis_in(name, RedisRole::ClusterNode, Some(passwords.clone()));
+        let node =
+            |&name: &&str| shape(ServerSpec::redis_in(name, RedisRole::ClusterNode, Some(passwords.clone())));
         self.add_all(names.iter().map(node).collect())?;
         let nodes = names.iter().map(|name| self.server(name)).collect::<Result<Vec<_>>>()?;
         redis::form_cluster(&nodes.iter().map(|node| node.place()).collect::<Vec<_>>())

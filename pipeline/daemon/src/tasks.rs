@@ -244,8 +244,12 @@ async fn mint(
         }
         let (now, count) = (wall_clock::now_ms(), order.count);
         let uuids = match &order.key {
-            None => Some(mint.issue(now, count).await?),
-            Some(key) => mint.issue_once(key, now, count).await?,
+            None => Ok(Some(mint.issue(now, count).await?)),
+            Some(key) => match mint.issue_once(key, now, count).await {
+                // This request alone is refused: the number's own mark was raised before.
+                Err(fault) if fault.code() == Code::UuidsKeysFull => Err(fault),
+                answered => Ok(answered?),
+            },
         };
         order.answer.send(uuids).ok();
     }

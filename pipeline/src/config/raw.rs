@@ -18,6 +18,11 @@ use super::values::{Expanded, Secret, ServerUrl};
 use super::{Problems, REPLICA_SERVER_IDS};
 use crate::ports::Entry;
 
+/// All keys stand in them: a test insists.
+pub(super) const EXAMPLES: [&str; 2] = [
+    include_str!("../../../deploy/anabranch.example.toml"),
+    include_str!("../../../deploy/serial-codes.example.toml"),
+];
 /// Shorter tokens can be guessed; also what an empty environment variable would leave.
 const TOKEN_MIN_BYTES: usize = 16;
 /// Names become parts of NATS subjects and of a VARCHAR(128) lane key.

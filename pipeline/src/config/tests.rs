@@ -160,3 +160,30 @@ fn secrets_are_never_printed() {
     let printed = format!("{config:?} {}", config.sources[0].url);
     assert!(!printed.contains("p@ss") && !printed.contains("secret"), "{printed}");
 }
+
+#[test]
+fn a_mistake_in_the_file_shows_no_part_of_a_secret() {
+    let list =
+        |lines: &str| format!("[http]\nlisten = \"127.0.0.1:0\"\ntokens = [\n{lines}\n]\n[[entities]]");
+    for (from, to, expected) in [
+        ("[[entities]]", list("  \"first-token\",\n  c2VjcmV0LXRva2Vu==,"), "configuration line"),
+        ("[[entities]]", list("  \"c2VjcmV0LXRva2Vu==\" \"x\","), "configuration line"),
+        ("[[entities]]", list("  817263549817263549,"), "invalid type: integer, expected"),
+        (
+            "name = \"target\"",
+            "name = 817263549817263549".to_owned(),
+            "key name: invalid type: integer, expected",
+        ),
+        (
+            "databases = 4",
+            "databases = \"c2VjcmV0\"".to_owned(),
+            "key databases: invalid type: string, expected",
+        ),
+    ] {
+        let text = GOOD.replace(from, &to);
+        assert_ne!(text, GOOD, "{from} is not in the sample");
+        let found = problems(&text);
+        assert!(found.contains(expected), "{to}: {found}");
+        assert!(!found.contains("c2Vj") && !found.contains("8172"), "a secret in {found}");
+    }
+}

@@ -1,31 +1,47 @@
 //! Scalar types of the configuration: text with `${ENV}`, secrets, server URLs.
+//!
+//! A URL is taken apart as it stands in the file, before variables are replaced: what a variable holds is then a user or
+//! password byte for byte, whatever a URL would make of it. What the file itself spells out is percent-decoded. No
+//! message repeats a part of a value.
 
 use std::fmt;
 
 use serde::Deserialize;
 use url::Url;
 
-/// Replaces `${NAME}` by the environment variable; a missing one is an error that names it. `$$` stands for `$`.
+/// Replaces `${NAME}` by the environment variable; a missing or empty one is an error that names it. `$$` stands for
+/// `$`.
 pub fn expand(text: &str) -> Result<String, String> {
+    expand_with(text, |literal| Ok(literal.to_owned()))
+}
+
+/// As [`expand`], and `spelt` says what the text outside variables means.
+fn expand_with(text: &str, spelt: impl Fn(&str) -> Result<String, String>) -> Result<String, String> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('$') {
-        out.push_str(&rest[..at]);
+        out.push_str(&spelt(&rest[..at])?);
         rest = &rest[at + 1..];
         if let Some(after) = rest.strip_prefix('$') {
             out.push('$');
             rest = after;
         } else if let Some((name, after)) = rest.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
-            out.push_str(
-                &std::env::var(name).map_err(|_| format!("environment variable {name} is not set"))?,
-            );
+            out.push_str(&variable(name)?);
             rest = after;
         } else {
             return Err("a `$` that starts neither `${NAME}` nor `$$`".to_owned());
         }
     }
-    out.push_str(rest);
+    out.push_str(&spelt(rest)?);
     Ok(out)
+}
+
+fn variable(name: &str) -> Result<String, String> {
+    match std::env::var(name) {
+        Ok(value) if value.is_empty() => Err(format!("environment variable {name} is empty")),
+        Ok(value) => Ok(value),
+        Err(_) => Err(format!("environment variable {name} is not set, or is not UTF-8")),
+    }
 }
 
 /// Text with `${ENV}` replaced.
@@ -62,7 +78,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// `scheme://user:password@host:port`; the password is never printed. `${ENV}` is replaced in the whole text.
+/// `scheme://user:password@host:port`; the password is never printed. A `${ENV}` can stand for any part, or for the
+/// whole, which is then written as in the file: percent-encoded.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ServerUrl {
@@ -104,39 +121,64 @@ impl TryFrom<String> for ServerUrl {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let url = Url::parse(&expand(&text)?)
-            .map_err(|error| format!("not a URL ({error}); expected scheme://user:password@host:port"))?;
+        // A variable that holds a whole URL is read as if its text stood in the file, but for further variables.
+        let (text, is_whole) = match text.contains("://") {
+            true => (text, false),
+            false => (expand(&text)?, true),
+        };
+        let expanded = |text: &str| if is_whole { Ok(text.to_owned()) } else { expand(text) };
+        let part = |text: &str| if is_whole { spelt(text) } else { expand_with(text, spelt) };
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| format!("not a URL; {EXPECTED}"))?;
+        let (user, password, place) = match rest.rsplit_once('@') {
+            None => (String::new(), String::new(), rest),
+            Some((account, place)) => {
+                let (user, password) = account.split_once(':').unwrap_or((account, ""));
+                (part(user)?, part(password)?, place)
+            }
+        };
+        let place = expanded(place)?;
+        if place.contains(['@', '#']) {
+            return Err(format!("an `@` or `#` behind the host; {EXPECTED}"));
+        }
+        // The host's rules differ by scheme, and are those of a URL; without the account nothing secret is in it.
+        let url = Url::parse(&format!("{}://{place}", expanded(scheme)?))
+            .map_err(|error| format!("not a URL ({error}); {EXPECTED}"))?;
         let default_port = match url.scheme() {
             "mysql" => 3306,
             "nats" | "tls" => 4222,
             "https" => 443,
             "http" => 80,
             "rediss" | "redis" => 6379,
-            other => {
-                return Err(format!(
-                    "scheme `{other}`; expected mysql, nats, tls, https, http, rediss or redis"
-                ));
+            _ => {
+                return Err(
+                    "another scheme; expected mysql, nats, tls, https, http, rediss or redis".to_owned()
+                );
             }
         };
-        let host = url
-            .host_str()
-            .filter(|host| !host.is_empty())
-            .ok_or("no host; expected scheme://user:password@host:port")?;
+        let host =
+            url.host_str().filter(|host| !host.is_empty()).ok_or_else(|| format!("no host; {EXPECTED}"))?;
         if !url.path().trim_start_matches('/').is_empty() || url.query().is_some() {
-            return Err("a path or query; expected scheme://user:password@host:port".to_owned());
+            return Err(format!("a path or query; {EXPECTED}"));
         }
         Ok(Self {
             scheme: url.scheme().to_owned(),
             host: host.to_owned(),
             port: url.port().unwrap_or(default_port),
-            user: decode(url.username())?,
-            password: Secret(decode(url.password().unwrap_or_default())?),
+            user,
+            password: Secret(password),
         })
     }
 }
 
-/// Percent-decodes a user or password.
-fn decode(text: &str) -> Result<String, String> {
+const EXPECTED: &str = "expected scheme://user:password@host:port";
+
+/// A part of a user or password as the file spells it, percent-decoded.
+fn spelt(text: &str) -> Result<String, String> {
+    if text.contains(['/', '?', '#', '[', ']']) {
+        return Err("one of / ? # [ ] in a user or password; expected it percent-encoded (%2F %3F %23 %5B %5D), or in \
+                    an environment variable of its own, where any character works"
+            .to_owned());
+    }
     percent_encoding::percent_decode_str(text)
         .decode_utf8()
         .map(|text| text.into_owned())
@@ -169,4 +211,65 @@ pub fn placeholder<'p>(pattern: &'p str, name: &str) -> Option<(&'p str, &'p str
     let (inner, suffix) = rest.split_once('}')?;
     let inner = inner.strip_prefix(name)?;
     (inner.is_empty() || inner.starts_with(':')).then_some((prefix, inner, suffix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Environment variables are of the process, and only these tests read these.
+    fn with_variable(name: &str, value: &str, url: &str) -> Result<ServerUrl, String> {
+        set(name, value);
+        ServerUrl::try_from(url.to_owned())
+    }
+
+    #[expect(unsafe_code, reason = "no other thread of the unit tests changes or lists variables")]
+    fn set(name: &str, value: &str) {
+        // SAFETY: Rust's own readers and writers of the environment take turns; no C code runs in these tests.
+        unsafe { std::env::set_var(name, value) }
+    }
+
+    #[test]
+    fn a_variable_is_a_password_byte_for_byte() {
+        for odd in ["12#34", "a%41b", "a/b", "a?b", "a@b", "[x]", "a:b", "%", "$x", "${HOME}", "a b\\ü\""] {
+            let url = "mysql://us%40er:${ANABRANCH_TEST_BYTES}@db.example:3307";
+            let url = with_variable("ANABRANCH_TEST_BYTES", odd, url).unwrap();
+            assert_eq!((url.user(), url.password().expose()), ("us@er", odd));
+            assert_eq!((url.host(), url.port()), ("db.example", 3307), "{odd}");
+            let url = "mysql://${ANABRANCH_TEST_BYTES}:p%41@db.example";
+            let url = with_variable("ANABRANCH_TEST_BYTES", odd, url).unwrap();
+            assert_eq!((url.user(), url.password().expose(), url.port()), (odd, "pA", 3306));
+        }
+        let whole = with_variable("ANABRANCH_TEST_WHOLE", "redis://u:p%40@h:1", "${ANABRANCH_TEST_WHOLE}");
+        let whole = whole.unwrap();
+        assert_eq!((whole.user(), whole.password().expose(), whole.address().as_str()), ("u", "p@", "h:1"));
+        let place = with_variable("ANABRANCH_TEST_PLACE", "h:1", "redis://u:p@${ANABRANCH_TEST_PLACE}");
+        assert_eq!(place.unwrap().address(), "h:1");
+    }
+
+    #[test]
+    fn what_would_lead_elsewhere_is_refused_without_a_word_of_the_secret() {
+        for (text, expected) in [
+            ("mysql://user:12#34secret@db", "in a user or password"),
+            ("mysql://user:12/34secret@db", "in a user or password"),
+            ("mysql://user@db#secret", "an `@` or `#` behind the host"),
+            ("mysql://user@db?secret", "a path or query"),
+            ("mysql://user@db/secret", "a path or query"),
+            ("secret", "not a URL"),
+            ("secret://user@db", "another scheme"),
+            ("mysql://user:secret@", "no host"),
+            ("mysql://user:secret@db:x", "invalid port"),
+            ("mysql://u:${ANABRANCH_TEST_NONE}@db", "variable ANABRANCH_TEST_NONE is not set"),
+        ] {
+            let refused = ServerUrl::try_from(text.to_owned()).unwrap_err();
+            assert!(refused.contains(expected), "{text}: {refused}");
+            assert!(!refused.contains("secret"), "{refused}");
+        }
+        let refused = with_variable("ANABRANCH_TEST_EMPTY", "", "mysql://u:${ANABRANCH_TEST_EMPTY}@db");
+        assert_eq!(refused.unwrap_err(), "environment variable ANABRANCH_TEST_EMPTY is empty");
+        let whole =
+            with_variable("ANABRANCH_TEST_HASH", "mysql://u:12#34secret@db", "${ANABRANCH_TEST_HASH}");
+        let refused = whole.unwrap_err();
+        assert!(refused.contains("percent-encoded") && !refused.contains("34"), "{refused}");
+    }
 }

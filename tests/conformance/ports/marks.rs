@@ -84,3 +84,55 @@ async fn who_asks_with_the_same_key_again_is_given_the_same_uuids_by_anybody(gro
     let again = other.issue_once("a2", now, 5).await.unwrap().unwrap();
     assert!(given.iter().chain(&between).all(|uuid| !again.contains(uuid)), "another key");
 }
+
+/// The bucket is made small, so that the test need not write for a day.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_fill_their_bucket_are_refused_and_nothing_else_is() {
+    const ENOUGH: u32 = 2_000;
+    let nats = Nats::start();
+    let log = nats.log().await;
+    let jetstream = nats.admin().await;
+    let mut bucket = jetstream.get_stream("KV_demo_intake").await.unwrap().cached_info().config.clone();
+    assert_eq!(bucket.max_age.as_secs(), 24 * 3600, "a day");
+    assert!((1..100_000_000).contains(&bucket.max_bytes), "{}", bucket.max_bytes);
+    bucket.max_bytes = 20_000;
+    jetstream.update_stream(bucket).await.unwrap();
+
+    let now = EPOCH_MS + 1_000_000;
+    let mut mint = Mint::open(&log, 3).await.unwrap();
+    let first = mint.issue_once("key-0", now, 1).await.unwrap();
+    let mut refusal = None;
+    for number in 1..ENOUGH {
+        if let Err(fault) = mint.issue_once(&format!("key-{number}"), now, 1).await {
+            refusal = Some(fault);
+            break;
+        }
+    }
+    text(&refusal.unwrap(), Code::UuidsKeysFull);
+    assert_eq!(mint.issue_once("key-0", now, 1).await.unwrap(), first, "a key that is known is answered");
+    assert_eq!(
+        mint.issue(now + 60_000, 5).await.unwrap().len(),
+        5,
+        "without a key, and the mark is raised for it"
+    );
+    log.raise(KEY, &NEVER_RAISED, "41".to_owned()).await.unwrap();
+    let kept = jetstream.get_stream("KV_demo_uuids").await.unwrap().cached_info().state.messages;
+    assert_eq!(kept, 2, "no key of a caller is kept for ever");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_an_older_version_still_count_and_their_bucket_is_made() {
+    let nats = Nats::start();
+    let log = nats.log().await;
+    let jetstream = nats.admin().await;
+    jetstream.delete_stream("KV_demo_intake").await.unwrap();
+    let older = jetstream.get_key_value("demo_uuids").await.unwrap();
+    older.put("intake/a1", "9 4711 1".into()).await.unwrap();
+    let now = EPOCH_MS + 1_000_000;
+    let mut mint = Mint::open(&log, 3).await.unwrap();
+    let given = mint.issue_once("a1", now, 1).await.unwrap();
+    assert_eq!(mint.issue_once("a1", now, 1).await.unwrap(), given);
+    assert_eq!(mint.issue_once("a1", now, 2).await.unwrap(), None, "another count than was given");
+    assert!(mint.issue_once("a2", now, 1).await.unwrap().is_some());
+    assert_eq!(jetstream.get_stream("KV_demo_intake").await.unwrap().cached_info().state.messages, 1);
+}

@@ -209,10 +209,13 @@ async fn without_a_machine_number_uuids_are_unavailable_and_not_wrong() {
         let mut receiver = orders.receiver.lock().await;
         let first = receiver.recv().await.unwrap();
         assert_eq!(first.key, None);
-        first.answer.send(Some(vec![u64::MAX >> 1; first.count as usize])).unwrap();
+        first.answer.send(Ok(Some(vec![u64::MAX >> 1; first.count as usize]))).unwrap();
         let keyed = receiver.recv().await.unwrap();
         assert_eq!(keyed.key.as_deref().map(str::len), Some(64), "a digest, whatever was sent");
-        keyed.answer.send(None).unwrap();
+        keyed.answer.send(Ok(None)).unwrap();
+        let refused = receiver.recv().await.unwrap();
+        let full = Fault::new(Code::UuidsKeysFull, "bucket demo_intake", "no room").remedy("without a key");
+        refused.answer.send(Err(full)).unwrap();
         drop(receiver.recv().await.unwrap());
     });
     let (head, body) = api.post(&bearer, r#"{"count": 2}"#).await;
@@ -220,6 +223,7 @@ async fn without_a_machine_number_uuids_are_unavailable_and_not_wrong() {
     assert_eq!(body.to_string(), r#"{"uuids":["9223372036854775807","9223372036854775807"]}"#);
     let keyed = format!("{bearer}\r\nIdempotency-Key: intake 7 of \u{e4}");
     expect(&api.post(&keyed, r#"{"count": 2}"#).await, 422, "key-reused");
+    expect(&api.post(&keyed, r#"{"count": 2}"#).await, 507, "uuids-keys-full");
     let long = format!("{bearer}\r\nIdempotency-Key: {}", "x".repeat(256));
     expect(&api.post(&long, r#"{"count": 2}"#).await, 422, "key-malformed");
     let answer = api.post(&bearer, r#"{"count": 2}"#).await;

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use anabranch_pipeline::error::Fault;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -40,8 +41,9 @@ pub struct Order {
     pub count: u32,
     /// Whoever orders with the same one again gets the same uuids.
     pub key: Option<String>,
-    /// Dropped when it cannot be carried out; `None`: the key was used for another count.
-    pub answer: oneshot::Sender<Option<Vec<u64>>>,
+    /// Dropped when it cannot be carried out; `None`: the key was used for another count; a fault: the key cannot be
+    /// remembered.
+    pub answer: oneshot::Sender<Result<Option<Vec<u64>>, Fault>>,
 }
 
 /// Where requests wait. Cheap to clone.
@@ -89,7 +91,12 @@ pub async fn give(
         .sender
         .try_send(Order { count, key, answer })
         .map_err(|_| unavailable(&format!("{ORDERS_MAX} requests wait already")))?;
-    let uuids = given.await.map_err(|_| unavailable("the machine number was lost"))?.ok_or_else(|| {
+    let given = given.await.map_err(|_| unavailable("the machine number was lost"))?;
+    let given = given.map_err(|fault| {
+        let remedy = fault.remedy_text().unwrap_or_default().to_owned();
+        Problem::new(StatusCode::INSUFFICIENT_STORAGE, fault.code().as_str(), fault.found(), remedy)
+    })?;
+    let uuids = given.ok_or_else(|| {
         let detail = "with this idempotency-key another count was asked for";
         Problem::new(
             StatusCode::UNPROCESSABLE_ENTITY,
