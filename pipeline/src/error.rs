@@ -85,6 +85,8 @@ codes! {
     SourceColumnUnsupported = "source-column-unsupported", Definite;
     /// A captured table has no primary key by which its rows can be read a part at a time.
     SourceTableUnkeyed = "source-table-unkeyed", Definite;
+    /// A captured table keeps the history of its rows, and logs that as rows too.
+    SourceTableVersioned = "source-table-versioned", Definite;
     /// A captured table has an engine without transactions.
     SourceTableNotTransactional = "source-table-not-transactional", Definite;
     /// The server was reset or restored, or cannot be compared with the one that wrote the log so far.
@@ -350,8 +352,8 @@ mod tests {
             stops.join(" "),
             "source-server-changed source-diverged binlog-gtid-unknown binlog-event-unknown binlog-event-corrupt \
              binlog-statement binlog-rolled-back-rows binlog-xa-unread source-schema-changed log-foreign \
-             log-version-unknown log-epoch-reused target-table-shape target-is-source target-progress-lost \
-             target-progress-corrupt uuids-exhausted"
+             log-version-unknown log-order-violated log-epoch-reused target-table-shape target-is-source \
+             target-progress-lost target-progress-corrupt uuids-exhausted"
         );
         assert!(Code::ALL.iter().all(|code| !code.stops() || code.class() == Class::Definite));
     }

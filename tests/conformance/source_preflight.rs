@@ -76,6 +76,13 @@ async fn each_unfit_table_is_named_and_repaired_by_its_remedy() {
     ] {
         is_repaired(&database, &[breaking], code, expected).await;
     }
+    is_repaired(
+        &database,
+        &["ALTER TABLE $0.t1 ADD SYSTEM VERSIONING"],
+        Code::SourceTableVersioned,
+        &["table $0.t1", "system-versioned"],
+    )
+    .await;
     // Many tables with one problem are one fault.
     database.run(&["ALTER TABLE $0.t0 DROP COLUMN birthday", "ALTER TABLE $0.t1 DROP COLUMN birthday"]).await;
     let faults = check(&database.config(), &database.entity()).await;
@@ -115,6 +122,22 @@ async fn a_server_without_binlog_is_refused() {
     let database = Database::with_flags(&["--skip-log-bin"]).with_tables().await;
     assert_eq!(codes(&database).await, [Code::SourceBinlogOff]);
     assert_eq!(database.source().head().await.unwrap_err().code(), Code::SourceBinlogOff);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_binlog_that_leaves_captured_changes_out_is_refused() {
+    let filtered = Database::with_flags(&["--binlog-do-db=elsewhere"]).with_tables().await;
+    let faults = check(&filtered.config(), &filtered.entity()).await;
+    assert_eq!(faults.iter().map(Fault::code).collect::<Vec<_>>(), [Code::SourceBinlogOff]);
+    assert!(faults[0].to_string().contains("binlog_do_db does not name it"), "{}", faults[0]);
+
+    // It replicates, and keeps that to itself.
+    let replica = Database::with_flags(&["--skip-log-slave-updates"]).with_tables().await;
+    assert_eq!(codes(&replica).await, []);
+    replica.run(&["SET GLOBAL gtid_slave_pos = CONCAT(@@gtid_binlog_pos, ',7-7-7')"]).await;
+    let faults = check(&replica.config(), &replica.entity()).await;
+    assert_eq!(faults.iter().map(Fault::code).collect::<Vec<_>>(), [Code::SourceBinlogOff]);
+    assert!(faults[0].to_string().contains("log_slave_updates = OFF"), "{}", faults[0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

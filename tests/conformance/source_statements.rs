@@ -72,19 +72,110 @@ async fn altered_tables_pass_while_the_captured_columns_remain() {
             "INSERT INTO $0.t0 VALUES (1, '', NULL)",
             "ALTER TABLE $0.t0 ADD COLUMN first BLOB FIRST, DROP COLUMN name, MODIFY birthday VARCHAR(20)",
             "INSERT INTO $0.t0 VALUES ('x', 2, '02-30')",
-            "SET SESSION sql_mode = ''",
-            "ALTER TABLE $0.t0 MODIFY user_id INT NOT NULL, MODIFY birthday DATETIME",
+            "ALTER TABLE $0.t0 MODIFY user_id INT NOT NULL, ADD KEY (birthday), ENGINE = InnoDB",
+            "ALTER TABLE $0.t0 RENAME COLUMN birthday TO born",
+            "ALTER TABLE $0.t0 RENAME COLUMN born TO birthday",
+            "ALTER IGNORE TABLE $0.other ADD UNIQUE (pad(9)), ADD SYSTEM VERSIONING",
+            // A table that is new or emptied has no values to change.
+            "CREATE TABLE $0.t2 (user_id INT, birthday TIMESTAMP NULL, note TEXT)",
+            "ALTER TABLE $0.t2 MODIFY birthday DATETIME, CONVERT TO CHARACTER SET latin1",
         ])
         .await;
     reading.until_end(&database).await;
     assert_eq!(reading.texts(), ["t0 + 1 NULL", "t0 + 2 02-30"]);
     database
-        .run(&["ALTER TABLE $0.t0 CHANGE birthday born DATE", "INSERT INTO $0.t1 VALUES (3, '', NULL)"])
+        .run(&[
+            "ALTER TABLE $0.t0 CHANGE birthday born VARCHAR(20)",
+            "INSERT INTO $0.t1 VALUES (3, '', NULL)",
+        ])
         .await;
     reading.until_seen(3).await;
     database.run(&["INSERT INTO $0.t0 VALUES ('x', 4, NULL)"]).await;
     let fault = reading.until_fault(Code::SourceSchemaChanged).await;
     assert!(fault.to_string().contains("no column birthday"), "{fault}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alter_that_changes_captured_values_without_row_events_stops() {
+    for (statements, expected) in [
+        (
+            &["ALTER TABLE $0.t0 ADD x DATE", "ALTER TABLE $0.t0 DROP birthday, CHANGE x birthday DATE"][..],
+            "birthday",
+        ),
+        (
+            &[
+                "ALTER TABLE $0.t0 ADD x DATE",
+                "ALTER TABLE $0.t0 RENAME COLUMN x TO birthday, RENAME COLUMN birthday TO x",
+            ],
+            "captured name birthday given to another column (x)",
+        ),
+        (
+            &[
+                "ALTER TABLE $0.t0 CHANGE birthday old DATE, ADD x DATE",
+                "ALTER TABLE $0.t0 CHANGE x birthday DATE",
+            ],
+            "captured name birthday given to another column (x)",
+        ),
+        (&["ALTER IGNORE TABLE $0.t0 ADD UNIQUE (birthday)"], "ALTER IGNORE"),
+        (
+            &["ALTER TABLE $0.t0 MODIFY birthday TIMESTAMP NULL", "INSERT INTO $0.t0 VALUES (7, '', NULL)"],
+            "column birthday has another type (timestamp)",
+        ),
+        (
+            &[
+                "ALTER TABLE $0.t0 MODIFY user_id VARCHAR(20)",
+                "INSERT INTO $0.t0 VALUES ('8', '', NULL)",
+                "ALTER TABLE $0.t0 CONVERT TO CHARACTER SET latin1",
+            ],
+            "CONVERT TO CHARACTER SET",
+        ),
+        (
+            &[
+                "ALTER TABLE $0.t0 MODIFY user_id VARCHAR(20) CHARACTER SET latin1",
+                "INSERT INTO $0.t0 VALUES ('8', '', NULL)",
+                "ALTER TABLE $0.t0 MODIFY user_id VARCHAR(20) CHARACTER SET utf8mb4",
+            ],
+            "column user_id has another type (varchar CHARACTER SET utf8mb4)",
+        ),
+        (
+            &["DELETE FROM $0.t0", "ALTER TABLE $0.t0 MODIFY user_id UUID"],
+            "column user_id has another type (uuid)",
+        ),
+        (&["ALTER TABLE $0.t0 ENGINE = MyISAM"], "ENGINE = MyISAM"),
+        (&["ALTER TABLE $0.t0 ADD SYSTEM VERSIONING"], "SYSTEM VERSIONING"),
+        (
+            &["CREATE TABLE $0.t7 (user_id INT PRIMARY KEY, birthday DATE) WITH SYSTEM VERSIONING"],
+            "CREATE TABLE of captured table",
+        ),
+        (&["CREATE TABLE $0.t7 (user_id INET6 PRIMARY KEY, birthday DATE)"], "another type (inet6)"),
+        (&["CREATE TABLE $0.t7 (user_id INT PRIMARY KEY, birthday DATE) ENGINE = Aria"], "ENGINE = Aria"),
+    ] {
+        let database = Database::shared().with_tables().await;
+        let mut reading = database.read_latest().await;
+        database.run(&["INSERT INTO $0.t0 VALUES (1, '', '2000-01-01')"]).await;
+        reading.until_seen(1).await;
+        database.run(statements).await;
+        let fault = reading.until_fault(Code::SourceSchemaChanged).await;
+        assert!(fault.to_string().contains(expected), "{expected}: {fault}");
+        let remedy = fault.remedy_text().unwrap();
+        assert!(remedy.contains("PURGE BINARY LOGS"), "{remedy}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_that_becomes_a_captured_table_stops() {
+    let database = Database::shared().with_tables().await;
+    let mut reading = database.read_latest().await;
+    database
+        .run(&[
+            "CREATE TABLE $0.archive (user_id BIGINT UNSIGNED PRIMARY KEY, birthday DATE) \
+             PARTITION BY RANGE (user_id) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20))",
+            "INSERT INTO $0.archive VALUES (1, '2000-01-01')",
+            "ALTER TABLE $0.archive CONVERT PARTITION p0 TO TABLE $0.t8",
+        ])
+        .await;
+    let fault = reading.until_fault(Code::SourceSchemaChanged).await;
+    assert!(fault.to_string().contains("0.t8"), "{fault}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

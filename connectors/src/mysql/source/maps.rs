@@ -6,7 +6,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::shard::ShardId;
 
+use super::alteration::{Shape, Shapes};
 use super::rows::{Plan, PlanProblem};
 use super::table_map::TableMap;
 use super::tables::{CapturedTable, CapturedTables, accepted_types, accepts};
@@ -39,6 +41,8 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct TableMaps {
     entries: HashMap<u64, Entry>,
+    /// Kept when maps are forgotten.
+    pub shapes: Shapes,
 }
 
 /// A map or rows event that stops the source.
@@ -78,7 +82,16 @@ impl TableMaps {
         };
         let table = match captured {
             None => None,
-            Some(table) => Some(Arc::new(MappedTable { plan: plan(&map, &table)?, table })),
+            Some(table) => {
+                let plan = plan(&map, &table)?;
+                let fields = 0..table.columns.len();
+                let shape = plan
+                    .as_ref()
+                    .ok()
+                    .map(|plan| Shape { formats: fields.filter_map(|field| plan.format(field)).collect() });
+                self.shapes.saw(table.identity.shard, shape);
+                Some(Arc::new(MappedTable { plan, table }))
+            }
         };
         self.entries.insert(map.table_id, Entry { body: body.into(), table });
         Ok(())
@@ -87,6 +100,14 @@ impl TableMaps {
     /// `None`: no such map. `Some(None)`: a table that is not captured.
     pub fn get(&self, table_id: u64) -> Option<&Option<Arc<MappedTable>>> {
         self.entries.get(&table_id).map(|entry| &entry.table)
+    }
+
+    /// A table has no rows any more: those that come are introduced again.
+    pub fn emptied(&mut self, shard: ShardId) {
+        self.entries.retain(|_, entry| {
+            entry.table.as_ref().is_none_or(|mapped| mapped.table.identity.shard != shard)
+        });
+        self.shapes.emptied(shard);
     }
 
     pub fn clear(&mut self) {

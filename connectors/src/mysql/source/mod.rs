@@ -5,6 +5,7 @@
 //! `session.rs` asks the server small questions, `preflight.rs` many at once; `chunk.rs` reads tables as they are. What
 //! happens to changes afterwards is not known here.
 
+mod alteration;
 mod behind;
 mod chunk;
 mod column;

@@ -26,7 +26,7 @@ const PROBE_FILE: &[u8] = b"anabranch-preflight.000000";
 const PROBE_ID_BIT: u32 = 1 << 31;
 const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', \
     'binlog_row_image', 'binlog_row_metadata', 'binlog_row_value_options', 'gtid_mode', 'expire_logs_days', \
-    'binlog_expire_logs_seconds', 'binlog_storage_engine')";
+    'binlog_expire_logs_seconds', 'binlog_storage_engine', 'log_slave_updates', 'log_replica_updates')";
 
 pub async fn check(config: &SourceConfig, entities: &[EntityConfig]) -> Vec<Fault> {
     let address = Address::of(config);
@@ -57,6 +57,7 @@ async fn check_session(
     if variables.get("log_bin").is_some_and(|value| value == "ON") {
         faults.extend(monitor_fault(session, &account).await);
         faults.extend(replication_fault(config, &subject, &account).await);
+        faults.extend(replica_fault(session, &variables).await);
     }
     let tables = CapturedTables::new(config, entities);
     preflight_tables::check(session, tables, &account, faults).await
@@ -175,6 +176,20 @@ async fn monitor_fault(session: &mut Session, account: &str) -> Option<Fault> {
             .needs(privilege)
             .remedy(format!("GRANT {privilege} ON *.* TO {account}")),
     )
+}
+
+/// What a replica applies is in its binlog only when it is told to log it.
+async fn replica_fault(session: &mut Session, variables: &HashMap<String, String>) -> Option<Fault> {
+    let is_off = |name: &&str| variables.get(*name).is_some_and(|value| value == "OFF");
+    let name = ["log_replica_updates", "log_slave_updates"].into_iter().find(is_off)?;
+    // Who may not ask is told by another check.
+    if !session.is_replica().await.ok()? {
+        return None;
+    }
+    let found = format!("it is a replica with {name} = OFF: what it replicates is not in its binlog");
+    let remedy =
+        format!("set {name} = ON in its configuration, restart it, and refresh it; or capture its primary");
+    Some(Fault::new(Code::SourceBinlogOff, session.subject(), found).needs("ON").remedy(remedy))
 }
 
 /// Asks for a binlog file that does not exist: "no such file" comes only to those who may ask.

@@ -7,6 +7,8 @@ use anabranch_pipeline::config::EntityConfig;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::change::Entity;
 
+use sqlx::mysql::MySqlRow;
+
 use super::session::{Session, column_text, literal};
 use super::tables::{CapturedTables, accepted_types, accepts_data_type};
 use crate::mysql::connection::{quote_identifier, quote_table};
@@ -14,8 +16,12 @@ use crate::mysql::connection::{quote_identifier, quote_table};
 /// Text in these does not begin with ASCII bytes for ASCII letters.
 const WIDE_CHARACTER_SETS: &[&str] = &["ucs2", "utf16", "utf16le", "utf32"];
 
+/// What a foreign key may do to rows of its child.
+const ACTIVE: &str = "'CASCADE', 'SET NULL', 'SET DEFAULT'";
+
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Problem {
+    Versioned,
     Engine(String),
     ColumnMissing(usize),
     Type { field: usize, data_type: String },
@@ -32,6 +38,12 @@ struct Column {
 
 type Name = (String, String);
 
+/// A table's engine, and whether it keeps the history of its rows.
+struct Kind {
+    engine: String,
+    is_versioned: bool,
+}
+
 pub async fn check(
     session: &mut Session,
     mut tables: CapturedTables,
@@ -42,24 +54,33 @@ pub async fn check(
     if entities.is_empty() {
         return Ok(());
     }
-    let engines = engines(session, &entities).await?;
+    let kinds = kinds(session, &entities).await?;
     let transactional = transactional(session).await?;
     let columns = columns(session, &entities).await?;
     // One pattern of an entity is enough on a source: its history may lie on another.
     let is_there =
-        |entity: &EntityConfig| engines.keys().any(|name| entity.tables.matches(&name.0, &name.1).is_some());
+        |entity: &EntityConfig| kinds.keys().any(|name| entity.tables.matches(&name.0, &name.1).is_some());
     let present: HashSet<_> = entities.iter().filter(|e| is_there(e)).map(|e| e.entity).collect();
+    let databases: BTreeSet<&str> = (kinds.keys())
+        .filter(|name| entities.iter().any(|entity| entity.tables.matches(&name.0, &name.1).is_some()))
+        .map(|name| name.0.as_str())
+        .collect();
+    faults.extend(filter_fault(session, &databases).await);
+    warn_of_cascades(session, &entities).await?;
     for entity in &entities {
         let mut problems: BTreeMap<Problem, BTreeSet<&Name>> = BTreeMap::new();
-        for (name, engine) in &engines {
+        for (name, kind) in &kinds {
             if entity.tables.matches(&name.0, &name.1).is_none() {
                 continue;
             }
             if let Err(fault) = tables.resolve(&name.0, &name.1) {
                 faults.push(fault);
             }
-            if !transactional.contains(&engine.to_ascii_lowercase()) {
-                problems.entry(Problem::Engine(engine.clone())).or_default().insert(name);
+            if kind.is_versioned {
+                problems.entry(Problem::Versioned).or_default().insert(name);
+            }
+            if !transactional.contains(&kind.engine.to_ascii_lowercase()) {
+                problems.entry(Problem::Engine(kind.engine.clone())).or_default().insert(name);
             }
             let known = columns.get(name).map_or(&[][..], Vec::as_slice);
             for (field, column) in entity.columns.iter().enumerate() {
@@ -101,10 +122,11 @@ fn condition(entities: &[EntityConfig]) -> String {
     format!("({})", each.join(" OR "))
 }
 
-async fn engines(session: &mut Session, entities: &[EntityConfig]) -> Result<BTreeMap<Name, String>, Fault> {
+async fn kinds(session: &mut Session, entities: &[EntityConfig]) -> Result<BTreeMap<Name, Kind>, Fault> {
+    const VERSIONED: &str = "SYSTEM VERSIONED";
     let sql = format!(
-        "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE FROM information_schema.TABLES \
-         WHERE TABLE_TYPE = 'BASE TABLE' AND {}",
+        "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE, TABLE_TYPE FROM information_schema.TABLES \
+         WHERE TABLE_TYPE IN ('BASE TABLE', '{VERSIONED}') AND {}",
         condition(entities)
     );
     let rows = session.rows(sql).await?;
@@ -112,7 +134,9 @@ async fn engines(session: &mut Session, entities: &[EntityConfig]) -> Result<BTr
         .iter()
         .filter_map(|row| {
             let name = (column_text(row, 0)?, column_text(row, 1)?);
-            Some((name, column_text(row, 2).unwrap_or_default()))
+            let engine = column_text(row, 2).unwrap_or_default();
+            let is_versioned = column_text(row, 3).is_some_and(|kind| kind == VERSIONED);
+            Some((name, Kind { engine, is_versioned }))
         })
         .collect())
 }
@@ -149,6 +173,53 @@ async fn columns(
     Ok(columns)
 }
 
+/// Databases whose changes the server keeps out of its binlog.
+async fn filter_fault(session: &mut Session, databases: &BTreeSet<&str>) -> Option<Fault> {
+    // Who may not ask is told by another check.
+    let (only, not) = session.binlog_filters().await.ok()?;
+    let is_left_out = |database: &str| {
+        let lists = |list: &[String]| list.iter().any(|name| name == database);
+        if only.is_empty() { lists(&not) } else { !lists(&only) }
+    };
+    let database = databases.iter().find(|database| is_left_out(database))?;
+    let setting = if only.is_empty() { "binlog_ignore_db names it" } else { "binlog_do_db does not name it" };
+    let found = format!("captured database {database} is not in the binlog: {setting}");
+    let fault = Fault::new(Code::SourceBinlogOff, session.subject(), found).needs("the whole binlog");
+    Some(fault.remedy(
+        "take binlog_do_db and binlog_ignore_db out of its configuration, restart it, and refresh it",
+    ))
+}
+
+/// A foreign key that changes rows of a captured table does so without row events. Their parents' rows may change
+/// rarely, so it is no fault.
+async fn warn_of_cascades(session: &mut Session, entities: &[EntityConfig]) -> Result<(), Fault> {
+    let sql = format!(
+        "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, DELETE_RULE, UPDATE_RULE \
+         FROM information_schema.REFERENTIAL_CONSTRAINTS \
+         WHERE (DELETE_RULE IN ({ACTIVE}) OR UPDATE_RULE IN ({ACTIVE})) AND {}",
+        condition(entities).replace("TABLE_SCHEMA", "CONSTRAINT_SCHEMA")
+    );
+    let rows = session.rows(sql).await?;
+    let text = |row: &MySqlRow, index| column_text(row, index).unwrap_or_default();
+    let is_captured = |database: &str, table: &str| {
+        entities.iter().any(|entity| entity.tables.matches(database, table).is_some())
+    };
+    let mut captured = rows.iter().filter(|row| is_captured(&text(row, 0), &text(row, 1)));
+    if let Some(first) = captured.next() {
+        tracing::warn!(
+            source = session.subject(),
+            table = format!("{}.{}", text(first, 0), text(first, 1)),
+            foreign_key = text(first, 2),
+            on_delete = text(first, 3),
+            on_update = text(first, 4),
+            more = captured.count(),
+            "a foreign key changes rows of this captured table, and the binlog does not show them; the nightly \
+             reconciliation finds and repairs what is missed"
+        );
+    }
+    Ok(())
+}
+
 fn no_table(subject: &str, entity: &EntityConfig, account: &str) -> Fault {
     let database = entity.tables.database_like();
     Fault::new(Code::SourceTableMissing, subject, format!("no table matches {}", entity.tables))
@@ -174,6 +245,13 @@ impl Problem {
             format!("ALTER TABLE {quoted} MODIFY {} {}", quote_identifier(column(field)), usual(field))
         };
         match self {
+            Problem::Versioned => Fault::new(
+                Code::SourceTableVersioned,
+                subject,
+                "it is system-versioned: updates and deletes are logged otherwise",
+            )
+            .needs("a table without system versioning")
+            .remedy(format!("ALTER TABLE {quoted} DROP SYSTEM VERSIONING")),
             Problem::Engine(engine) => Fault::new(
                 Code::SourceTableNotTransactional,
                 subject,

@@ -7,6 +7,7 @@
 use super::tokens::{Quoting, Token, Tokens};
 use super::wire::{Malformed, Reader};
 use super::xa::Xid;
+pub use alter::{ColumnType, RAW, TableChange};
 
 /// A Query event, borrowed.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +81,18 @@ pub enum Statement {
     Harmless,
     /// A table that is new, and empty unless row events follow.
     CreateTable(TableName),
+    /// A new table of which not everything is usual; `replaces`: all rows of the one before are gone.
+    CreateSpecial {
+        table: TableName,
+        replaces: bool,
+        changes: Vec<TableChange>,
+    },
     CreateDatabase(String),
+    /// What may change values of a table without row events, or how they are logged.
+    Alter {
+        table: TableName,
+        changes: Vec<TableChange>,
+    },
     /// All rows of these tables are gone, without row events.
     Remove(Vec<TableName>),
     DropDatabase(String),
@@ -255,22 +267,30 @@ impl Classifier<'_> {
         if !is_database && !kind.is("TABLE") {
             return Statement::Harmless;
         }
-        match (self.name_behind(IF_NOT_EXISTS), is_database, replaces) {
+        let name = self.name_behind(IF_NOT_EXISTS);
+        let changes = if is_database { Vec::new() } else { alter::of_create(self.tokens.clone()) };
+        match (name, is_database, replaces) {
             (None, ..) => Statement::Unknown("CREATE".to_owned()),
             (Some(name), true, false) => Statement::CreateDatabase(name.table),
             (Some(name), true, true) => Statement::DropDatabase(name.table),
+            (Some(table), false, replaces) if !changes.is_empty() => {
+                Statement::CreateSpecial { table, replaces, changes }
+            }
             (Some(table), false, false) => Statement::CreateTable(table),
             (Some(table), false, true) => Statement::Remove(vec![table]),
         }
     }
 
-    /// Changes of columns pass (the next table map is checked); what moves rows without row events does not.
+    /// What moves rows without row events, or changes what the table is.
     fn alter(&mut self) -> Statement {
         let mut kind = self.tokens.next();
-        while kind
-            .as_ref()
-            .is_some_and(|kind| ["ONLINE", "OFFLINE", "IGNORE"].iter().any(|keyword| kind.is(keyword)))
+        let mut changes = Vec::new();
+        while let Some(word) = &kind
+            && ["ONLINE", "OFFLINE", "IGNORE"].iter().any(|keyword| word.is(keyword))
         {
+            if word.is("IGNORE") {
+                changes.push(TableChange::Ignore);
+            }
             kind = self.tokens.next();
         }
         if !kind.is_some_and(|kind| kind.is("TABLE")) {
@@ -279,7 +299,17 @@ impl Classifier<'_> {
         let Some(altered) = self.name_behind(&["IF", "EXISTS"]) else {
             return Statement::Unknown("ALTER TABLE".to_owned());
         };
-        let mut tables = vec![altered];
+        changes.extend(alter::of_alter(self.tokens.clone()));
+        let mut tables = vec![altered.clone()];
+        match self.moved(&mut tables) {
+            Some(how) => Statement::Move { tables, how },
+            None if changes.is_empty() => Statement::Harmless,
+            None => Statement::Alter { table: altered, changes },
+        }
+    }
+
+    /// How an `ALTER TABLE` moves rows, and the other tables that it names.
+    fn moved(&mut self, tables: &mut Vec<TableName>) -> Option<&'static str> {
         let mut found = None;
         while let Some(token) = self.tokens.next() {
             let Token::Word(word) = token else { continue };
@@ -299,14 +329,15 @@ impl Classifier<'_> {
                     found = Some("ALTER TABLE … PARTITION");
                 }
                 "DISCARD" | "IMPORT" if next.is("TABLESPACE") => found = Some("ALTER TABLE … TABLESPACE"),
-                "WITH" | "CONVERT" if next.is("TABLE") => {
+                // `CONVERT PARTITION p TO TABLE t` makes a table with rows.
+                "WITH" | "CONVERT" | "TO" if next.is("TABLE") => {
                     found = Some("ALTER TABLE … PARTITION");
                     tables.extend(self.name_behind(&["TABLE"]));
                 }
                 _ => {}
             }
         }
-        found.map_or(Statement::Harmless, |how| Statement::Move { tables, how })
+        found
     }
 
     fn rename(&mut self) -> Statement {
@@ -372,6 +403,8 @@ impl Classifier<'_> {
         Statement::Change(tables)
     }
 }
+
+mod alter;
 
 #[cfg(test)]
 mod tests;

@@ -206,6 +206,24 @@ impl Session {
         Ok((column_text(row, 0).unwrap_or_default(), position))
     }
 
+    /// `binlog_do_db` and `binlog_ignore_db`: databases that alone are in the binlog, and those that are not.
+    pub async fn binlog_filters(&mut self) -> Result<(Vec<String>, Vec<String>), Fault> {
+        let rows = self.rows(self.version.show_end().to_owned()).await?;
+        let list = |index| {
+            let text = rows.first().and_then(|row| column_text(row, index)).unwrap_or_default();
+            text.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+        };
+        Ok((list(2), list(3)))
+    }
+
+    /// Whether it applies, or has applied, changes of another server.
+    pub async fn is_replica(&mut self) -> Result<bool, Fault> {
+        match self.version.flavor {
+            Flavor::MariaDb => Ok(!self.text("SELECT @@GLOBAL.gtid_slave_pos").await?.is_empty()),
+            Flavor::MySql => Ok(!self.rows("SHOW REPLICA STATUS".to_owned()).await?.is_empty()),
+        }
+    }
+
     /// MariaDB: the GTIDs before a position; `None` when no group ends there.
     pub async fn gtid_at(&mut self, file: &str, position: u64) -> Result<Option<String>, Fault> {
         let file = file.replace(['\'', '\\'], "");

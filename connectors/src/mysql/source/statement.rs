@@ -10,13 +10,17 @@ use mysql_async::binlog::events::Event;
 
 use super::compressed;
 use super::events::Class;
-use super::query::{self, Query, Statement, TableName};
+use super::query::{self, Query, Statement, TableChange, TableName};
 use super::stream::MysqlStream;
 use super::tables::CapturedTable;
 use super::transport::Events;
 
 /// EXECUTE_LOAD_QUERY: file id, two offsets, how duplicates are handled.
 const LOAD_HEADER_BYTES: usize = 13;
+
+/// Reading always comes to the statement again, until the binlog does not hold it any more.
+const GO_ON_BEHIND: &str = "purge the binlog up to behind the statement (FLUSH BINARY LOGS; PURGE BINARY LOGS TO \
+    the newest file) and refresh this source";
 
 impl<E: Events> MysqlStream<E> {
     pub(super) fn query(
@@ -52,7 +56,22 @@ impl<E: Events> MysqlStream<E> {
             Statement::Savepoint(name) => self.withheld.set_savepoint(&name),
             Statement::RollbackTo(name) => self.roll_back_to(&name)?,
             Statement::Harmless => {}
-            Statement::CreateTable(name) => drop(self.find(&name)?),
+            Statement::CreateTable(name) => {
+                if let Some(table) = self.find(&name)? {
+                    self.maps.shapes.made(table.identity.shard);
+                }
+            }
+            Statement::CreateSpecial { table, replaces, changes } => {
+                self.stop_if_altered(&table, &changes, lsn, "CREATE TABLE")?;
+                if replaces {
+                    self.remove(vec![table], lsn)?;
+                } else if let Some(table) = self.find(&table)? {
+                    self.maps.shapes.made(table.identity.shard);
+                }
+            }
+            Statement::Alter { table, changes } => {
+                self.stop_if_altered(&table, &changes, lsn, "ALTER TABLE")?;
+            }
             Statement::CreateDatabase(name) => {
                 let database = self.stored(&name).into_owned();
                 self.tables.add_database(database);
@@ -85,9 +104,9 @@ impl<E: Events> MysqlStream<E> {
 
     fn remove(&mut self, names: Vec<TableName>, lsn: Lsn) -> Result<(), Fault> {
         for name in names {
-            if let Some(table) = self.find(&name)?
-                && lsn > self.sent
-            {
+            let Some(table) = self.find(&name)? else { continue };
+            self.maps.emptied(table.identity.shard);
+            if lsn > self.sent {
                 self.withdraw(lsn, &table)?;
             }
         }
@@ -112,6 +131,7 @@ impl<E: Events> MysqlStream<E> {
                 .remedy("refresh this source"));
         };
         for table in tables {
+            self.maps.shapes.forget(table.identity.shard);
             self.withdraw(lsn, &table)?;
         }
         Ok(())
@@ -124,10 +144,34 @@ impl<E: Events> MysqlStream<E> {
                 return Err(self
                     .fault(Code::SourceSchemaChanged, found)
                     .needs("changes that row events show")
-                    .remedy("refresh this source from behind the statement"));
+                    .remedy(GO_ON_BEHIND));
             }
         }
         Ok(())
+    }
+
+    /// Stops at changes of a captured table that row events do not show, or after which they show something else.
+    fn stop_if_altered(
+        &mut self,
+        name: &TableName,
+        changes: &[TableChange],
+        lsn: Lsn,
+        verb: &str,
+    ) -> Result<(), Fault> {
+        let Some(table) = self.find(name)? else { return Ok(()) };
+        let Some(what) = self.maps.shapes.judge(&table, changes) else { return Ok(()) };
+        if lsn <= self.sent {
+            return Ok(());
+        }
+        let found =
+            format!("{verb} of captured table {}.{}: {what} by a statement", name.database, name.table);
+        let fault = self.fault(Code::SourceSchemaChanged, found);
+        if changes.contains(&TableChange::Versioned) {
+            return Err(fault
+                .needs("a table without system versioning, which logs updates and deletes otherwise")
+                .remedy(format!("ALTER TABLE … DROP SYSTEM VERSIONING; then {GO_ON_BEHIND}")));
+        }
+        Err(fault.needs("changes that row events show").remedy(GO_ON_BEHIND))
     }
 
     fn stop_if_changed(&mut self, names: &[TableName], lsn: Lsn) -> Result<(), Fault> {

@@ -44,8 +44,9 @@ fn harmless_statements_pass() {
         "DROP INDEX i ON t",
         "DROP USER x",
         "DROP VIEW t",
-        "ALTER TABLE t ADD COLUMN `rename` INT, DROP COLUMN c, RENAME COLUMN a TO b, RENAME INDEX i TO j",
-        "ALTER TABLE t CONVERT TO CHARACTER SET utf8mb4",
+        "ALTER TABLE t ADD INDEX i (c), DROP INDEX j, RENAME INDEX i TO j, ENGINE = InnoDB",
+        "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (a), DROP SYSTEM VERSIONING",
+        "ALTER TABLE t DEFAULT CHARACTER SET utf8mb4, COMMENT 'ENGINE=MyISAM', ALTER COLUMN a SET DEFAULT 1",
         "ALTER ONLINE TABLE t ADD PARTITION (PARTITION p1 VALUES LESS THAN (9))",
         "ALTER USER x IDENTIFIED BY 'DROP TABLE t'",
         "GRANT ALL ON *.* TO x",
@@ -79,12 +80,76 @@ fn whatever_moves_rows_without_row_events_is_named() {
         ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u", &["t", "u"]),
         ("ALTER TABLE t CONVERT TABLE u TO PARTITION p", &["t", "u"]),
         ("ALTER TABLE t IMPORT TABLESPACE", &["t"]),
+        ("ALTER TABLE archive CONVERT PARTITION p TO TABLE x.t", &["archive", "x.t"]),
         ("RENAME TABLE a.b TO c, d.e TO a.b", &["a.b", "c", "d.e", "a.b"]),
     ] {
         match meaning(sql) {
             Statement::Move { tables: found, .. } => assert_eq!(found, tables(names), "{sql}"),
             other => panic!("{sql}: {other:?}"),
         }
+    }
+}
+
+#[test]
+fn what_an_alter_does_to_columns_is_named() {
+    let name = str::to_owned;
+    let rename = |from, to| TableChange::Rename { from: name(from), to: name(to) };
+    let retype = |column, to, character_set: Option<&str>| TableChange::Retype {
+        column: name(column),
+        to: ColumnType { name: name(to), character_set: character_set.map(name) },
+    };
+    for (sql, expected) in [
+        (
+            "ALTER TABLE t DROP COLUMN IF EXISTS c, DROP `index`",
+            vec![TableChange::Drop(name("c")), TableChange::Drop(name("index"))],
+        ),
+        ("ALTER TABLE t CHANGE a b DATE NOT NULL", vec![rename("a", "b"), retype("b", "date", None)]),
+        ("ALTER TABLE t CHANGE COLUMN a A INT(9)", vec![retype("A", "int", None)]),
+        (
+            "ALTER TABLE t RENAME COLUMN a TO x, RENAME COLUMN b TO a",
+            vec![rename("a", "x"), rename("b", "a")],
+        ),
+        (
+            "ALTER TABLE t MODIFY c VARCHAR(9) CHARACTER SET latin1",
+            vec![retype("c", "varchar", Some("latin1"))],
+        ),
+        ("ALTER TABLE t MODIFY c TEXT COLLATE utf8mb4_bin", vec![retype("c", "text", Some("utf8mb4"))]),
+        ("ALTER TABLE t ADD COLUMN c INT AFTER d", vec![TableChange::Add(Some(name("c")))]),
+        ("ALTER TABLE t ADD (c INT, d INT)", vec![TableChange::Add(None)]),
+        ("ALTER TABLE t ADD c UUID", vec![TableChange::Add(Some(name("c"))), retype("c", "uuid", None)]),
+        ("ALTER IGNORE TABLE t ADD UNIQUE (a)", vec![TableChange::Ignore]),
+        ("ALTER TABLE t ADD SYSTEM VERSIONING", vec![TableChange::Versioned]),
+        ("ALTER TABLE t CONVERT TO CHARSET 'utf8mb4'", vec![TableChange::Convert { character_set: None }]),
+        (
+            "ALTER TABLE t CONVERT TO CHARACTER SET latin1",
+            vec![TableChange::Convert { character_set: Some(name("latin1")) }],
+        ),
+        ("ALTER TABLE t ENGINE=MyISAM", vec![TableChange::Engine(name("MyISAM"))]),
+    ] {
+        let expected = Statement::Alter { table: table("t"), changes: expected };
+        assert_eq!(meaning(sql), expected, "{sql}");
+    }
+}
+
+#[test]
+fn what_makes_a_new_table_unfit_is_named() {
+    let raw = |column: &str| TableChange::Retype {
+        column: column.to_owned(),
+        to: ColumnType { name: "uuid".to_owned(), character_set: None },
+    };
+    for (sql, replaces, change) in [
+        ("CREATE TABLE t (a INT) WITH SYSTEM VERSIONING", false, TableChange::Versioned),
+        ("CREATE TABLE t (a INT, b INT WITH SYSTEM VERSIONING)", false, TableChange::Versioned),
+        (
+            "CREATE OR REPLACE TABLE t (a INT) ENGINE MyISAM WITH SYSTEM VERSIONING",
+            true,
+            TableChange::Versioned,
+        ),
+        ("CREATE TABLE IF NOT EXISTS t (a INT) ENGINE = Aria", false, TableChange::Engine("Aria".to_owned())),
+        ("CREATE TABLE t (a INT, `u` UUID NOT NULL, KEY uuid (a))", false, raw("u")),
+    ] {
+        let expected = Statement::CreateSpecial { table: table("t"), replaces, changes: vec![change] };
+        assert_eq!(meaning(sql), expected, "{sql}");
     }
 }
 

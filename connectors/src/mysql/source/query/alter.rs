@@ -1,0 +1,238 @@
+//! What `CREATE TABLE` and `ALTER TABLE` do to a table beyond its rows: the parts of their text that can change
+//! captured values, or how changes are logged, without row events.
+//!
+//! Whether a column is captured, and what it was before, is decided by the caller.
+
+use super::super::tokens::{Token, Tokens};
+
+/// A part of a statement about one table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TableChange {
+    /// `IGNORE`: rows may be removed and values bent.
+    Ignore,
+    /// Each update is logged with a row of history behind it, and each delete as an update.
+    Versioned,
+    /// Another engine than those that are known to roll back.
+    Engine(String),
+    /// Every column of text, to this character set.
+    Convert {
+        character_set: Option<String>,
+    },
+    Drop(String),
+    Rename {
+        from: String,
+        to: String,
+    },
+    /// `None`: a list of columns in brackets.
+    Add(Option<String>),
+    /// The column has this type from now on.
+    Retype {
+        column: String,
+        to: ColumnType,
+    },
+}
+
+/// A column's type as a statement gives it, in lower case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ColumnType {
+    pub name: String,
+    /// `None`: that of the table.
+    pub character_set: Option<String>,
+}
+
+/// Engines that undo what is rolled back, in lower case.
+const TRANSACTIONAL: &[&str] = &["innodb", "rocksdb", "tokudb", "ndb", "ndbcluster"];
+
+/// Types whose rows are logged as raw bytes that look like text, in lower case.
+pub const RAW: &[&str] = &["uuid", "inet4", "inet6"];
+
+/// Behind ADD or DROP these are no columns.
+const NO_COLUMNS: &[&str] = &[
+    "INDEX",
+    "KEY",
+    "PRIMARY",
+    "UNIQUE",
+    "FULLTEXT",
+    "SPATIAL",
+    "FOREIGN",
+    "CONSTRAINT",
+    "CHECK",
+    "PARTITION",
+    "PERIOD",
+    "SYSTEM",
+];
+
+/// The changes of an `ALTER TABLE`; the tokens begin behind the table's name.
+pub fn of_alter(tokens: Tokens<'_>) -> Vec<TableChange> {
+    let (mut outer, _) = parts(tokens);
+    let mut changes = Vec::new();
+    for part in &mut outer {
+        let mut part = Part(part);
+        general(&part, &mut changes);
+        part.column_change(&mut changes);
+    }
+    changes
+}
+
+/// What of a `CREATE TABLE` makes its table unfit; the tokens begin behind the table's name.
+pub fn of_create(tokens: Tokens<'_>) -> Vec<TableChange> {
+    let (mut outer, mut inner) = parts(tokens);
+    let mut changes = Vec::new();
+    for part in &mut outer {
+        general(&Part(part), &mut changes);
+    }
+    for part in &mut inner {
+        general(&Part(part), &mut changes);
+        let mut part = Part(part);
+        if part.0.first().is_some_and(|first| !NO_COLUMNS.iter().any(|keyword| first.is(keyword)))
+            && let Some(column) = part.name()
+            && let Some(to) = part.column_type().filter(|to| RAW.contains(&to.name.as_str()))
+        {
+            changes.push(TableChange::Retype { column, to });
+        }
+    }
+    changes
+}
+
+/// The parts of a statement between commas: those outside of brackets, and those one bracket deep.
+fn parts(tokens: Tokens<'_>) -> (Vec<Vec<Token>>, Vec<Vec<Token>>) {
+    let (mut outer, mut inner) = (vec![Vec::new()], vec![Vec::new()]);
+    let mut depth = 0u32;
+    for token in tokens {
+        match token {
+            Token::Symbol(b'(') => {
+                depth += 1;
+                let target = if depth == 1 { &mut outer } else { &mut inner };
+                // So that a list in place of a name is told.
+                push(target, Token::Symbol(b'('));
+                if depth == 1 {
+                    inner.push(Vec::new());
+                }
+            }
+            Token::Symbol(b')') => depth = depth.saturating_sub(1),
+            Token::Symbol(b',') if depth == 0 => outer.push(Vec::new()),
+            Token::Symbol(b',') if depth == 1 => inner.push(Vec::new()),
+            token if depth == 0 => push(&mut outer, token),
+            token if depth == 1 => push(&mut inner, token),
+            _ => {}
+        }
+    }
+    (outer, inner)
+}
+
+fn push(parts: &mut [Vec<Token>], token: Token) {
+    if let Some(part) = parts.last_mut() {
+        part.push(token);
+    }
+}
+
+/// What may stand anywhere in a part.
+fn general(part: &Part<'_>, changes: &mut Vec<TableChange>) {
+    let tokens = &part.0;
+    for (at, token) in tokens.iter().enumerate() {
+        let next = |ahead: usize| tokens.get(at + ahead);
+        let is_next = |ahead: usize, keyword: &str| next(ahead).is_some_and(|token| token.is(keyword));
+        if (token.is("WITH") || token.is("ADD")) && is_next(1, "SYSTEM") && is_next(2, "VERSIONING") {
+            changes.push(TableChange::Versioned);
+        }
+        let is_assigned = next(1) == Some(&Token::Symbol(b'='));
+        if token.is("ENGINE")
+            && (is_assigned || at == 0)
+            && let Some(name) = next(if is_assigned { 2 } else { 1 }).and_then(Token::name)
+            && !TRANSACTIONAL.contains(&name.to_ascii_lowercase().as_str())
+        {
+            changes.push(TableChange::Engine(name.to_owned()));
+        }
+        if token.is("CONVERT") && is_next(1, "TO") {
+            changes.push(TableChange::Convert { character_set: character_set(tokens) });
+        }
+    }
+}
+
+/// One part, from where it has been read to.
+struct Part<'t>(&'t [Token]);
+
+impl Part<'_> {
+    fn skip(&mut self, keywords: &[&str]) -> bool {
+        let before = self.0.len();
+        while let [first, rest @ ..] = self.0
+            && keywords.iter().any(|keyword| first.is(keyword))
+        {
+            self.0 = rest;
+        }
+        self.0.len() < before
+    }
+
+    fn name(&mut self) -> Option<String> {
+        let [first, rest @ ..] = self.0 else { return None };
+        let name = first.name()?.to_owned();
+        self.0 = rest;
+        Some(name)
+    }
+
+    fn column_type(&self) -> Option<ColumnType> {
+        let name = self.0.first()?.name()?.to_ascii_lowercase();
+        Some(ColumnType { name, character_set: character_set(self.0) })
+    }
+
+    fn column_change(&mut self, changes: &mut Vec<TableChange>) {
+        let [verb, rest @ ..] = self.0 else { return };
+        self.0 = rest;
+        let has_column = self.skip(&["COLUMN"]);
+        self.skip(&["IF", "NOT", "EXISTS"]);
+        let is_no_column =
+            !has_column && self.0.first().is_some_and(|token| NO_COLUMNS.iter().any(|word| token.is(word)));
+        if verb.is("DROP") && !is_no_column {
+            changes.extend(self.name().map(TableChange::Drop));
+        } else if verb.is("ADD") && !is_no_column {
+            let column = self.name();
+            changes.push(TableChange::Add(column.clone()));
+            // Its values come from nowhere; only what rows would look like matters.
+            let to = self.column_type().filter(|to| RAW.contains(&to.name.as_str()));
+            if let Some((column, to)) = column.zip(to) {
+                changes.push(TableChange::Retype { column, to });
+            }
+        } else if verb.is("MODIFY") {
+            if let Some(column) = self.name()
+                && let Some(to) = self.column_type()
+            {
+                changes.push(TableChange::Retype { column, to });
+            }
+        } else if verb.is("CHANGE") {
+            let (Some(from), Some(column)) = (self.name(), self.name()) else { return };
+            if !from.eq_ignore_ascii_case(&column) {
+                changes.push(TableChange::Rename { from, to: column.clone() });
+            }
+            changes.extend(self.column_type().map(|to| TableChange::Retype { column, to }));
+        } else if verb.is("RENAME") && has_column {
+            let Some(from) = self.name() else { return };
+            self.skip(&["TO"]);
+            changes.extend(self.name().map(|to| TableChange::Rename { from, to }));
+        }
+    }
+}
+
+/// The character set that these tokens name, by itself or by a collation of it.
+fn character_set(tokens: &[Token]) -> Option<String> {
+    let named = |at: usize| tokens.get(at).and_then(Token::name).map(str::to_ascii_lowercase);
+    for (at, token) in tokens.iter().enumerate() {
+        let is_assigned = |at: usize| usize::from(tokens.get(at) == Some(&Token::Symbol(b'=')));
+        if token.is("CHARSET") {
+            return named(at + 1 + is_assigned(at + 1));
+        }
+        if (token.is("CHARACTER") || token.is("CHAR"))
+            && tokens.get(at + 1).is_some_and(|next| next.is("SET"))
+        {
+            return named(at + 2 + is_assigned(at + 2));
+        }
+    }
+    if tokens.iter().any(|token| token.is("UNICODE")) {
+        return Some("ucs2".to_owned());
+    }
+    if tokens.iter().any(|token| token.is("ASCII")) {
+        return Some("latin1".to_owned());
+    }
+    let at = tokens.iter().position(|token| token.is("COLLATE"))?;
+    let collation = named(at + 1 + usize::from(tokens.get(at + 1) == Some(&Token::Symbol(b'='))))?;
+    collation.split('_').next().map(str::to_owned)
+}
