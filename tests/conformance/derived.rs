@@ -17,7 +17,7 @@ use anabranch_stack::{Options, ServerSpec, Stack};
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 
-use crate::source::start_mysql;
+use crate::source::{DatabaseKind, start_if_there};
 
 /// Two servers for all tests that run at the same time; they end with the last of these tests.
 fn shared_stack() -> Arc<Stack> {
@@ -59,14 +59,20 @@ impl Place {
         Self::on(tokio::task::spawn_blocking(shared_stack).await.unwrap())
     }
 
-    /// On MySQL; `None` where the machine can have none.
-    pub async fn mysql() -> Option<Self> {
-        static SHARED: Mutex<Weak<Stack>> = Mutex::new(Weak::new());
-        let shared = || {
-            let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    /// On another server than the common MariaDB; `None` where the machine can have none.
+    pub async fn further(kind: DatabaseKind) -> Option<Self> {
+        static MARIADB_11: Mutex<Weak<Stack>> = Mutex::new(Weak::new());
+        static MYSQL: Mutex<Weak<Stack>> = Mutex::new(Weak::new());
+        let shared = move || {
+            let shared = match kind {
+                DatabaseKind::MariaDb => return Some(shared_stack()),
+                DatabaseKind::MariaDb11 => &MARIADB_11,
+                DatabaseKind::MySql => &MYSQL,
+            };
+            let mut shared = shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             let stack = match shared.upgrade() {
                 Some(stack) => stack,
-                None => start_mysql(ServerSpec::mysql_target("target-a"))?,
+                None => start_if_there(kind.target())?,
             };
             *shared = Arc::downgrade(&stack);
             Some(stack)

@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "the whole target is tests")]
 
+#[macro_use]
+mod ports;
+
 mod cache;
 mod cache_drain;
 mod decoder;
@@ -13,7 +16,6 @@ mod log_server;
 mod lookup;
 mod nats;
 mod plain;
-mod ports;
 mod rows;
 mod search;
 mod source;
@@ -21,6 +23,7 @@ mod source_fail_over;
 mod source_flow;
 mod source_hostile;
 mod source_locate;
+mod source_mariadb_11;
 mod source_mysql;
 mod source_outcome;
 mod source_preflight;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anabranch_connectors::mysql::connection::async_options;
 use anabranch_connectors::mysql::source::{MysqlSource, MysqlStream};
+use anabranch_demo::FORGET_BINLOG;
 use anabranch_pipeline::capture::{Batch, BatchBuilder};
 use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
@@ -33,16 +34,45 @@ pub struct Database {
     server: Arc<Server>,
     /// Prefix of this test's databases, inside the account's grants.
     pub prefix: String,
-    is_lent: bool,
+    lent: Option<DatabaseKind>,
 }
 
-/// MySQL servers that nobody uses now, as one takes seconds to be made. They end with the process.
-static LENT: Mutex<Vec<Arc<Stack>>> = Mutex::new(Vec::new());
+/// A server to test on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DatabaseKind {
+    MariaDb,
+    /// Not every machine can have it.
+    MariaDb11,
+    /// Not every machine can have it.
+    MySql,
+}
+
+impl DatabaseKind {
+    pub fn source(self) -> ServerSpec {
+        match self {
+            Self::MariaDb => ServerSpec::mariadb_source("source"),
+            Self::MariaDb11 => ServerSpec::mariadb_11_source("source"),
+            Self::MySql => ServerSpec::mysql_source("source"),
+        }
+    }
+
+    pub fn target(self) -> ServerSpec {
+        match self {
+            Self::MariaDb => ServerSpec::mariadb_target("target-a"),
+            Self::MariaDb11 => ServerSpec::mariadb_11_target("target-a"),
+            Self::MySql => ServerSpec::mysql_target("target-a"),
+        }
+    }
+}
+
+/// Servers that nobody uses now, as one takes seconds to be made. They end with the process.
+static LENT: Mutex<Vec<(DatabaseKind, Arc<Stack>)>> = Mutex::new(Vec::new());
 
 impl Drop for Database {
     fn drop(&mut self) {
-        if self.is_lent {
-            LENT.lock().unwrap().push(Arc::clone(&self.stack));
+        // A test that failed may leave a server in any state.
+        if let Some(kind) = self.lent.filter(|_| !std::thread::panicking()) {
+            LENT.lock().unwrap().push((kind, Arc::clone(&self.stack)));
         }
     }
 }
@@ -71,24 +101,43 @@ impl Database {
             let mut shared = SHARED.lock().unwrap();
             let stack = match shared.upgrade() {
                 Some(stack) => stack,
-                None => start_mysql(ServerSpec::mysql_source("source"))?,
+                None => start_if_there(DatabaseKind::MySql.source())?,
             };
             *shared = Arc::downgrade(&stack);
             Some(Self::of(stack))
         })
     }
 
-    /// A MySQL server that others had before, and nobody else has now. Its settings must not be changed.
-    pub fn mysql_lent() -> Option<Self> {
-        let kept = LENT.lock().unwrap().pop();
-        let mut database = kept.map_or_else(Self::mysql_alone, |stack| Some(Self::of(stack)))?;
-        database.is_lent = true;
+    /// A server that others had before, and nobody else has now; its binlog is empty. Its settings must not be changed.
+    /// `None` where the machine can have none.
+    pub async fn lent(kind: DatabaseKind) -> Option<Self> {
+        let kept = {
+            let mut lent = LENT.lock().unwrap();
+            let place = lent.iter().position(|(kept, _)| *kept == kind);
+            place.map(|place| lent.swap_remove(place).1)
+        };
+        let mut database = match kept {
+            Some(stack) => Self::of(stack),
+            None => Self::alone(kind)?,
+        };
+        database.run(&[FORGET_BINLOG]).await;
+        database.lent = Some(kind);
         Some(database)
+    }
+
+    /// A server of its own; `None` where the machine can have none.
+    pub fn alone(kind: DatabaseKind) -> Option<Self> {
+        match kind {
+            DatabaseKind::MariaDb => Some(Self::with_flags(&[])),
+            DatabaseKind::MariaDb11 | DatabaseKind::MySql => {
+                blocking(|| start_if_there(kind.source()).map(Self::of))
+            }
+        }
     }
 
     /// A MySQL server of its own.
     pub fn mysql_alone() -> Option<Self> {
-        blocking(|| start_mysql(ServerSpec::mysql_source("source")).map(Self::of))
+        Self::alone(DatabaseKind::MySql)
     }
 
     fn of(stack: Arc<Stack>) -> Self {
@@ -97,7 +146,12 @@ impl Database {
     }
 
     pub fn of_server(stack: Arc<Stack>, server: Arc<Server>, prefix: &str) -> Self {
-        Self { stack, server, prefix: prefix.to_owned(), is_lent: false }
+        Self { stack, server, prefix: prefix.to_owned(), lent: None }
+    }
+
+    /// What it is lent as.
+    pub fn lent_as(&self) -> Option<DatabaseKind> {
+        self.lent
     }
 
     pub fn stack(&self) -> &Arc<Stack> {
@@ -188,7 +242,7 @@ fn next_prefix() -> String {
 }
 
 /// `None` where the machine can have none.
-pub fn start_mysql(server: ServerSpec) -> Option<Arc<Stack>> {
+pub fn start_if_there(server: ServerSpec) -> Option<Arc<Stack>> {
     Stack::start_if_there(Options::empty().with(server)).unwrap().map(Arc::new)
 }
 

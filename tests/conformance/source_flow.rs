@@ -9,10 +9,16 @@ use anabranch_pipeline::ports::{ChangeSource, Entry, SourceConnector};
 use crate::nats::blocking;
 use crate::source::{Database, PATIENCE, Reading, Seen};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn changes_come_in_commit_order_with_their_positions() {
+on_each_mariadb!(
+    changes_come_in_commit_order_with_their_positions,
+    every_entry_begins_where_it_says,
+    rows_beyond_16_mebibytes_and_beside_them_arrive,
+    a_new_binlog_file_is_followed_and_moves_the_resume_point,
+);
+
+async fn changes_come_in_commit_order_with_their_positions(database: Database) {
     // Its own server: others would move the GTID position that is compared.
-    let database = Database::with_flags(&[]).with_tables().await;
+    let database = database.with_tables().await;
     let mut reading = database.read_latest().await;
     database
         .run(&[
@@ -51,9 +57,8 @@ async fn changes_come_in_commit_order_with_their_positions() {
     assert!(now * 1_000_000 - committed < 120_000_000, "{committed}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_entry_begins_where_it_says() {
-    let database = Database::with_flags(&[]).with_tables().await;
+async fn every_entry_begins_where_it_says(database: Database) {
+    let database = database.with_tables().await;
     database.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
     let middle = database.ask("SELECT @@gtid_binlog_pos").await;
     database.run(&["INSERT INTO $0.t0 VALUES (2, '', NULL)", "INSERT INTO $0.t0 VALUES (3, '', NULL)"]).await;
@@ -122,9 +127,8 @@ async fn a_large_transaction_is_streamed_in_parts_and_resumed_from_each() {
     assert!(middle >= 2, "no batch ended in the middle");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn rows_beyond_16_mebibytes_and_beside_them_arrive() {
-    let database = Database::shared().with_tables().await;
+async fn rows_beyond_16_mebibytes_and_beside_them_arrive(database: Database) {
+    let database = database.with_tables().await;
     let mut reading = database.read_latest().await;
     database
         .run(&[
@@ -162,9 +166,8 @@ async fn compressed_events_lose_nothing() {
     assert!(again.seen.iter().eq(missing));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_new_binlog_file_is_followed_and_moves_the_resume_point() {
-    let database = Database::with_flags(&[]).with_tables().await;
+async fn a_new_binlog_file_is_followed_and_moves_the_resume_point(database: Database) {
+    let database = database.with_tables().await;
     let mut reading = database.read_latest().await;
     database.run(&["INSERT INTO $0.t1 VALUES (0, '', NULL)"]).await;
     reading.until_seen(1).await;

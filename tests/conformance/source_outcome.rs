@@ -5,6 +5,12 @@ use anabranch_pipeline::ports::Entry;
 
 use crate::source::{Database, Reading, Seen};
 
+on_each_mariadb!(
+    rows_of_an_xa_branch_are_withheld_until_it_is_decided,
+    a_branch_that_was_not_read_stops_only_when_it_is_committed,
+    what_the_log_undoes_is_never_sent,
+);
+
 /// Reads again from behind each batch: what was sent before and what comes again are the whole, in order.
 async fn assert_resumes_behind_each_batch(database: &Database, reading: &Reading) {
     for index in 0..reading.batches.len() {
@@ -20,9 +26,8 @@ async fn assert_resumes_behind_each_batch(database: &Database, reading: &Reading
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn rows_of_an_xa_branch_are_withheld_until_it_is_decided() {
-    let database = Database::with_flags(&[]).with_tables().await;
+async fn rows_of_an_xa_branch_are_withheld_until_it_is_decided(database: Database) {
+    let database = database.with_tables().await;
     database.run(&["ALTER TABLE $0.t0 MODIFY name VARCHAR(900)"]).await;
     let mut reading = database.read_latest().await;
     reading.until_end(&database).await;
@@ -92,9 +97,8 @@ async fn rows_of_an_xa_branch_are_withheld_until_it_is_decided() {
     assert_resumes_behind_each_batch(&database, &reading).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_branch_that_was_not_read_stops_only_when_it_is_committed() {
-    let database = Database::with_flags(&[]).with_tables().await;
+async fn a_branch_that_was_not_read_stops_only_when_it_is_committed(database: Database) {
+    let database = database.with_tables().await;
     let prepare = |name: &str, id: u32| {
         [
             format!("XA START '{name}'"),
@@ -120,9 +124,8 @@ async fn a_branch_that_was_not_read_stops_only_when_it_is_committed() {
     assert_eq!(earliest.texts(), ["t1 + 1 NULL", "t0 + 2 NULL", "t1 + 2 NULL"]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_the_log_undoes_is_never_sent() {
-    let database = Database::with_flags(&[]).with_tables().await;
+async fn what_the_log_undoes_is_never_sent(database: Database) {
+    let database = database.with_tables().await;
     database
         .run(&[
             "CREATE TABLE $0.plain (id INT PRIMARY KEY) ENGINE = MyISAM",

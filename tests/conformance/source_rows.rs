@@ -20,6 +20,13 @@ use mysql_async::prelude::Queryable;
 use crate::ports::rows::{rows, table_of, texts, whole};
 use crate::source::{Database, PATIENCE};
 
+on_each_mariadb!(
+    every_type_that_can_be_captured_is_read_as_from_the_binlog,
+    devices_with_keys_of_several_columns_are_read_as_from_the_binlog,
+    a_table_that_is_altered_between_two_chunks_is_read_as_it_is_then,
+    a_transaction_whose_acknowledgement_is_held_is_behind_the_mark,
+);
+
 /// Of devices, whose columns take integers and text, or of users, whose birthdays take dates too.
 fn source_of(database: &Database, entity: Entity) -> MysqlSource {
     let mut config = database.config();
@@ -75,9 +82,7 @@ async fn by_chunks(source: &MysqlSource, size: usize) -> BTreeMap<(String, Strin
     found
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_type_that_can_be_captured_is_read_as_from_the_binlog() {
-    let database = Database::with_flags(&[]);
+async fn every_type_that_can_be_captured_is_read_as_from_the_binlog(database: Database) {
     let users = [
         ("BIGINT UNSIGNED", "DATE", "18446744073709551615, '0000-00-00'), (0, '2024-02-29'), (7, NULL"),
         ("BIGINT", "DATETIME", "-9223372036854775808, '9999-12-31 23:59:59'), (-1, '0000-00-00 00:00:00'"),
@@ -138,9 +143,7 @@ async fn each_row_is_found_by_its_key(
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn devices_with_keys_of_several_columns_are_read_as_from_the_binlog() {
-    let database = Database::with_flags(&[]);
+async fn devices_with_keys_of_several_columns_are_read_as_from_the_binlog(database: Database) {
     let columns = "imei1 BIGINT, imei2 VARCHAR(20), meid CHAR(14), box_no TEXT, item_code VARCHAR(9), \
         first_agent_code INT, warehouse_code INT, account_id INT UNSIGNED, sku_code VARCHAR(9)";
     let keys = ["PRIMARY KEY (a, uuid)", "PRIMARY KEY (b, a, uuid)", "PRIMARY KEY (c, uuid)"];
@@ -202,9 +205,7 @@ async fn a_table_that_cannot_be_read_in_parts_is_named() {
 
 /// What is kept of a table from one chunk to the next must be its present definition: here the same text means another
 /// type, and then the key has one column more.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_table_that_is_altered_between_two_chunks_is_read_as_it_is_then() {
-    let database = Database::shared();
+async fn a_table_that_is_altered_between_two_chunks_is_read_as_it_is_then(database: Database) {
     database
         .run(&[
             "CREATE DATABASE $0",
@@ -246,9 +247,8 @@ async fn a_table_that_is_altered_between_two_chunks_is_read_as_it_is_then() {
 
 /// A transaction that is in the binlog, and has reached readers, while its commit waits for a replica: the GTID variables
 /// hold it, and no snapshot sees it.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_whose_acknowledgement_is_held_is_behind_the_mark() {
-    let database = Database::with_flags(&[]).with_tables().await;
+async fn a_transaction_whose_acknowledgement_is_held_is_behind_the_mark(database: Database) {
+    let database = database.with_tables().await;
     database
         .run(&[
             "INSERT INTO $0.t0 VALUES (1, '', '2000-01-01')",

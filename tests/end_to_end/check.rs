@@ -65,6 +65,22 @@ async fn check_names_everything_that_is_wrong_with_its_remedy_and_is_ok_when_rep
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_fault_is_warned_of_by_check_in_text_and_json() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    installation.execute("source-b", "SET GLOBAL binlog_expire_logs_seconds = 60").await;
+    let text = installation.command(&["check"]).await;
+    let json = installation.command(&["check", "--json"]).await;
+    installation.execute("source-b", "SET GLOBAL binlog_expire_logs_seconds = 0").await;
+    let text = text.expect_success();
+    let told = "source source-b: binlogs are kept for 60 s; needed: ";
+    assert!(text.stderr.contains(told), "{text:?}");
+    let warnings = json.json()["warnings"].clone();
+    let warnings: Vec<&str> = warnings.as_array().unwrap().iter().filter_map(Json::as_str).collect();
+    assert!(warnings.iter().any(|warning| warning.starts_with(told)), "{warnings:?}");
+    assert!(!warnings.iter().any(|warning| warning.contains("source-a")), "{warnings:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_wrong_with_one_source_is_shown_by_run_and_the_other_source_is_captured() {
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     installation.execute("source-a", "SET GLOBAL binlog_row_image = MINIMAL").await;

@@ -20,6 +20,7 @@ use rand::{RngExt, SeedableRng};
 
 use crate::derived::{Place, lsn, table, user};
 use crate::search::{device, shard};
+use crate::source::DatabaseKind;
 
 const SHARDS: u32 = 5;
 const LANES: u32 = 2;
@@ -110,8 +111,8 @@ pub struct BirthdayServer(pub Place);
 pub struct MappingServer(pub Place);
 
 impl BirthdayServer {
-    pub async fn mysql() -> Option<Self> {
-        Some(Self::of(Place::mysql().await?).await)
+    pub async fn further(kind: DatabaseKind) -> Option<Self> {
+        Some(Self::of(Place::further(kind).await?).await)
     }
 
     async fn of(place: Place) -> Self {
@@ -189,7 +190,7 @@ impl Ground for DocumentsServer {
     }
 }
 
-on_twin_and_both_servers!(BirthdayTwin, BirthdayServer:
+on_twin_and_both_kinds_of_server!(BirthdayTwin, BirthdayServer:
     pages_of_any_size_and_range_hold_every_row_once,
     all_rows_of_a_source_row_are_found_by_its_key,
     what_stands_through_all_pages_is_visited_whatever_comes_and_goes,

@@ -11,6 +11,7 @@ use anabranch_schemas::serial::StoredCode;
 
 use super::cache::{LONG, code, set};
 use crate::derived::Place;
+use crate::source::DatabaseKind;
 use crate::store_mapping::{TABLES, apply, boxed, lane};
 
 /// Mapping tables of one target, with a lane that notes what it touches and one that does not.
@@ -53,8 +54,8 @@ pub struct Server {
 }
 
 impl Server {
-    pub async fn mysql() -> Option<Self> {
-        Some(Self::of(Place::mysql().await?).await)
+    pub async fn further(kind: DatabaseKind) -> Option<Self> {
+        Some(Self::of(Place::further(kind).await?).await)
     }
 
     async fn of(place: Place) -> Self {
@@ -94,7 +95,7 @@ impl Ground for Server {
     }
 }
 
-on_twin_and_both_servers!(Twin, Server:
+on_twin_and_both_kinds_of_server!(Twin, Server:
     what_was_touched_is_pending_in_order_until_it_is_said_to_be_drained,
     only_who_knows_the_record_has_a_say,
     a_flush_that_notes_nothing_takes_the_record_away,

@@ -16,7 +16,7 @@ pub use super::source::{Ground, Server, Twin};
 use super::source::{delete, insert, update};
 use crate::source::{Reading, Seen, row_text};
 
-on_twin_and_both_servers!(Twin, Server:
+on_twin_and_every_server!(Twin, Server:
     chunks_hold_every_row_once_in_the_order_of_the_key,
     a_chunk_holds_what_lies_up_to_its_mark_and_nothing_else,
     a_table_without_rows_is_one_chunk_with_a_mark,

@@ -16,6 +16,7 @@ use anabranch_schemas::change::Action;
 use anabranch_schemas::lsn::Lsn;
 
 use crate::derived::{Place, Rows, flush_of, insert, lsn, table, update, user};
+use crate::source::DatabaseKind;
 
 /// One target with one lane for source-a, which owns all tables.
 pub trait Ground {
@@ -110,8 +111,8 @@ impl Ground for Twin {
 pub struct Server(Place);
 
 impl Server {
-    pub async fn mysql() -> Option<Self> {
-        Some(Self::of(Place::mysql().await?).await)
+    pub async fn further(kind: DatabaseKind) -> Option<Self> {
+        Some(Self::of(Place::further(kind).await?).await)
     }
 
     async fn of(place: Place) -> Self {
@@ -260,7 +261,7 @@ impl<S: LaneStore> Writer<S> {
 /// Every store, with the same tests.
 macro_rules! on_every_store {
     ($($test:ident),+ $(,)?) => {
-        on_twin_and_both_servers!(Twin, Server: $($test),+);
+        on_twin_and_every_server!(Twin, Server: $($test),+);
         on_twin!(documents_twin, DocumentsTwin: $($test),+);
         on_server!(search, Documents: $($test),+);
     };
