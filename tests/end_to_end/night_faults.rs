@@ -271,17 +271,16 @@ async fn a_cache_that_no_window_is_long_enough_for_goes_on_in_the_next_night_and
         reports
     };
     let cache = |report: &Json| report["stores"].as_array().unwrap().last().unwrap().clone();
-    until("the cache was read to its end", async || {
-        nights().await.iter().any(|report| report["verdict"] == "clean")
-    })
-    .await;
+    // What was planted may live longer than it should, and is repaired then.
+    let is_through = |report: &Json| cache(report)["incomplete"] == serde_json::json!([]);
+    until("the cache was read to its end", async || nights().await.iter().any(is_through)).await;
     let reports = nights().await;
-    let first_clean = reports.iter().position(|report| report["verdict"] == "clean").unwrap();
-    assert!(first_clean > 0, "one window was enough: {reports:?}");
+    let first_through = reports.iter().position(is_through).unwrap();
+    assert!(first_through > 0, "one window was enough: {reports:?}");
     let entries: u64 =
-        reports[..=first_clean].iter().map(|report| cache(report)["rows_derived"].as_u64().unwrap()).sum();
+        reports[..=first_through].iter().map(|report| cache(report)["rows_derived"].as_u64().unwrap()).sum();
     assert!((4_000..5_500).contains(&entries), "{entries}: {reports:?}");
-    for report in &reports[..first_clean] {
+    for report in &reports[..first_through] {
         let cache = cache(report);
         assert!(cache["incomplete"][0].as_str().unwrap().contains("the next night goes on there"), "{cache}");
     }
