@@ -90,7 +90,9 @@ async fn a_dropped_captured_column_stops_its_source_only() {
     // The event names it; the pre-flight of another attempt does, and waits for the column.
     expect_stopped(&installation, &daemon, "source-schema-changed", "user_03.user_000").await;
     daemon.hang_up();
-    expect_down(&installation, &daemon, ("retrying", 2.0), "source-column-missing", "user_03.user_000").await;
+    let is_told =
+        |view: &serde_json::Value| view["state"] == "retrying" && view["code"] == "source-column-missing";
+    daemon.until_view("sources", ("source", "source-a"), is_told).await;
     // With every task of a role stopped the daemon says so and ends; here others run, so SIGTERM ends it in order.
     assert_eq!(daemon.terminate().and_then(|status| status.code()), Some(0), "{}", daemon.log());
 }
@@ -118,12 +120,17 @@ async fn a_purged_binlog_holds_up_its_source_only() {
     expect_down(&installation, &daemon, ("retrying", 2.0), "binlog-purged", "source source-a").await;
 }
 
+/// A GTID of the server's own that it has not come to.
+async fn start_that_nobody_has(installation: &Installation<'_>, server: &str) -> String {
+    let mut admin = installation.admin(server).await;
+    let ids = "SELECT CONCAT(@@gtid_domain_id, '-', @@server_id, '-987654321')";
+    admin.first("make a GTID", ids).await.unwrap().unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_behind_gtids_that_the_server_does_not_have_stops_its_source_only() {
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
-    let mut admin = installation.admin("source-a").await;
-    let ids = "SELECT CONCAT(@@gtid_domain_id, '-', @@server_id, '-987654321')";
-    let start: String = admin.first("make a GTID", ids).await.unwrap().unwrap();
+    let start = start_that_nobody_has(&installation, "source-a").await;
     let text = installation.configuration_text();
     let of_a = "name = \"source-a\"\n";
     let text = text.replacen(of_a, &format!("{of_a}start = \"{start}\"\n"), 1);
@@ -139,8 +146,9 @@ async fn a_daemon_whose_tasks_have_all_stopped_ends_with_their_faults() {
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let mut text = installation.configuration_text();
     for source in ["source-a", "source-b"] {
+        let start = start_that_nobody_has(&installation, source).await;
         let named = format!("name = \"{source}\"\n");
-        text = text.replacen(&named, &format!("{named}start = \"0-4711-987654321\"\n"), 1);
+        text = text.replacen(&named, &format!("{named}start = \"{start}\"\n"), 1);
     }
     installation.write_configuration_text(&text);
     let mut daemon = installation.run_with(&["--role", "reader"], &[]);
