@@ -125,11 +125,16 @@ async fn setup_can_be_repeated_and_follows_the_configuration() {
     };
     let changed = NatsLog::connect(&config, "demo", &limits()).await.unwrap();
     let found: Vec<_> = changed.check(&sources()).await.iter().map(ToString::to_string).collect();
-    assert_eq!(found.len(), 2, "{found:?}");
+    assert_eq!(found.len(), 3, "{found:?}");
     assert!(found[0].contains("max_age is 604800 s; needed: 3600 s"), "{found:?}");
     assert!(found[1].contains("max_bytes is 1000000000; needed: 5000000"), "{found:?}");
+    assert!(found[2].contains("bucket demo_intake: max_bytes"), "{found:?}");
     let adjusted = SetupOutcome::Adjusted(vec!["max_age", "max_bytes"]);
-    assert_eq!(outcomes(&changed).await, [adjusted, SetupOutcome::Unchanged, SetupOutcome::Unchanged]);
+    let of_keys = SetupOutcome::Adjusted(vec!["max_bytes"]);
+    assert_eq!(
+        outcomes(&changed).await,
+        [adjusted, SetupOutcome::Unchanged, SetupOutcome::Unchanged, of_keys]
+    );
     assert!(changed.check(&sources()).await.is_empty());
     assert_eq!(changed.stream_state(SOURCE).await.unwrap().messages, 3);
 }

@@ -46,7 +46,7 @@ async fn rows_without_positions_are_neither_lost_nor_doubled_behind_any_batch() 
     reading.until_seen(all).await;
     assert_eq!(reading.seen.len(), all);
     assert!(reading.seen.is_sorted_by_key(|seen| seen.lsn));
-    assert!(reading.batches.len() >= 8, "{} batches", reading.batches.len());
+    assert!(reading.batches.len() >= 4, "{} batches", reading.batches.len());
     for index in 0..reading.batches.len() {
         let sent = reading.batches[index].position;
         let kept = reading.seen[..reading.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
@@ -71,7 +71,7 @@ async fn a_transaction_of_200_megabytes_comes_whole_to_a_reader_that_is_cut_off_
     database.run(&["USE $0", &insert, "INSERT INTO $0.t1 VALUES (1, 'behind', NULL)"]).await;
     let mut found: Vec<Seen> = Vec::new();
     for cut_off_at in [1, ROWS / 3, ROWS / 2] {
-        first.until_seen(cut_off_at).await;
+        first.until("the next part", |reading| reading.seen.len() >= cut_off_at).await;
         let last = first.batches.len() - 1;
         let sent = first.batches[last].position;
         found.extend(first.seen.iter().filter(|seen| seen.lsn <= sent).cloned());

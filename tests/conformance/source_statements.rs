@@ -138,7 +138,11 @@ async fn an_alter_that_changes_captured_values_without_row_events_stops() {
             "column user_id has another type (varchar CHARACTER SET utf8mb4)",
         ),
         (
-            &["DELETE FROM $0.t0", "ALTER TABLE $0.t0 MODIFY user_id UUID"],
+            &[
+                "DELETE FROM $0.t0",
+                "ALTER TABLE $0.t0 MODIFY user_id VARCHAR(36)",
+                "ALTER TABLE $0.t0 MODIFY user_id UUID",
+            ],
             "column user_id has another type (uuid)",
         ),
         (&["ALTER TABLE $0.t0 ENGINE = MyISAM"], "ENGINE = MyISAM"),

@@ -66,7 +66,10 @@ async fn check_names_everything_that_is_wrong_with_its_remedy_and_is_ok_when_rep
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_fault_is_warned_of_by_check_in_text_and_json() {
-    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let text = installation.configuration_text();
+    // A source then has to keep its binlogs for the standard time.
+    installation.write_configuration_text(&text.replace("retention_min_seconds = 0\n", ""));
     installation.execute("source-b", "SET GLOBAL binlog_expire_logs_seconds = 60").await;
     let text = installation.command(&["check"]).await;
     let json = installation.command(&["check", "--json"]).await;

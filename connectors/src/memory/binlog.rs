@@ -204,7 +204,9 @@ impl Server {
     /// The file in which a reading stands that has read up to this group.
     pub fn file_before(&self, group: usize) -> u32 {
         let begun = self.files.iter().rev().find(|(_, first)| **first <= group);
-        begun.map_or(self.first_file(), |(number, _)| *number)
+        // A file that is being read is not removed under its reader, as no server does.
+        let read = || self.laid.get(group).map_or(self.first_file(), |laid| laid.file);
+        begun.map_or_else(read, |(number, _)| *number)
     }
 
     /// The place to enter before this group, in the file that a reading has reached.

@@ -157,7 +157,6 @@ impl Client {
         // The server's own words may quote a command's arguments.
         let found = match (code, error.code()) {
             (Code::CacheUnreachable, _) => "the connection failed".to_owned(),
-            (Code::ConfigInvalid, _) => "no connection can be made with these settings".to_owned(),
             (_, Some(word)) => format!("the server answered {word}"),
             (_, None) => "the server refused".to_owned(),
         };
@@ -167,12 +166,20 @@ impl Client {
                 .needs("a user with the commands of deploy/grants/redis-cache.acl")
                 .remedy("correct the user and password in caches.url"),
             Code::CacheUnreachable => fault.caused_by(error),
-            Code::ConfigInvalid => fault
-                .needs("redis:// for a port without TLS, rediss:// and a PEM file of the CA for one with TLS")
-                .remedy("correct caches.url and caches.ca_file")
-                .caused_by(error),
             _ => fault,
         }
+    }
+
+    /// The library refuses the settings before it sends anything.
+    fn unusable(error: RedisError) -> Fault {
+        Fault::new(
+            Code::ConfigInvalid,
+            "caches.url and caches.ca_file",
+            "no connection can be made with these settings",
+        )
+        .needs("redis:// for a port without TLS, rediss:// and a PEM file of the CA for one with TLS")
+        .remedy("correct caches.url and caches.ca_file")
+        .caused_by(error)
     }
 
     async fn connected(&self) -> Result<Connected, Fault> {
@@ -213,7 +220,7 @@ impl Client {
             })?),
         };
         let certificates = || TlsCertificates { client_tls: None, root_cert: tls.clone() };
-        let information = self.information().map_err(|error| self.fault(error))?;
+        let information = self.information().map_err(Self::unusable)?;
         if settings.is_cluster {
             let mut builder = ClusterClient::builder(vec![information])
                 .connection_timeout(CONNECT_TIMEOUT)
@@ -222,7 +229,7 @@ impl Client {
             if is_encrypted {
                 builder = builder.certs(certificates());
             }
-            let client = builder.build().map_err(|error| self.fault(error))?;
+            let client = builder.build().map_err(Self::unusable)?;
             let connection = client.get_async_connection().await.map_err(|error| self.fault(error))?;
             return Ok(Connection::Cluster(Box::new(connection)));
         }
@@ -235,7 +242,7 @@ impl Client {
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(Some(RESPONSE_TIMEOUT));
         let connection = client
-            .map_err(|error| self.fault(error))?
+            .map_err(Self::unusable)?
             .get_multiplexed_async_connection_with_config(&config)
             .await
             .map_err(|error| self.fault(error))?;

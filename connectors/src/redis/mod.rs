@@ -331,8 +331,6 @@ fn code_of(error: &redis::RedisError) -> Code {
     match (error.kind(), error.code()) {
         (ErrorKind::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS")) => Code::CacheAccessDenied,
         (ErrorKind::Server(ServerErrorKind::NoPerm), _) => Code::CacheAccessDenied,
-        // Found before anything is sent: no repetition helps.
-        (ErrorKind::InvalidClientConfig, _) => Code::ConfigInvalid,
         (ErrorKind::Server(_) | ErrorKind::Extension, _) => Code::CacheRejected,
         _ => Code::CacheUnreachable,
     }

@@ -3,6 +3,7 @@
 //! Making a [`Wiring`] connects nothing, so a server that is down hinders only the tasks that need it.
 
 mod derived;
+mod lane;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,18 +11,18 @@ use std::time::Duration;
 
 use anabranch_connectors::StoredProgress;
 use anabranch_connectors::mysql::target::{
-    self as mysql, MysqlHistory, MysqlLane, MysqlMapping, MysqlOutbox, MysqlTarget,
+    self as mysql, MysqlHistory, MysqlMapping, MysqlOutbox, MysqlTarget,
 };
 use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::redis::{RedisCache, RedisSettings};
-use anabranch_connectors::search::{self, SearchLane, SearchTarget};
+use anabranch_connectors::search::{self, SearchTarget};
 use anabranch_pipeline::config::{
     CacheConfig, Config, DocumentIndex, ProjectionConfig, ProjectionKind, SourceConfig,
 };
-use anabranch_pipeline::deliver::{Flush, LaneId, Progress, Shared};
+use anabranch_pipeline::deliver::{LaneId, Progress, Shared};
 use anabranch_pipeline::error::{Class, Code, Fault};
-use anabranch_pipeline::ports::{self, SourceConnector};
-use anabranch_pipeline::projections::{LaneScope, Projection};
+use anabranch_pipeline::ports::SourceConnector;
+use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::reconcile::TABLES_AT_ONCE;
 use tokio::sync::OnceCell;
 
@@ -29,6 +30,7 @@ use tokio::sync::OnceCell;
 const NIGHT_CONNECTIONS: usize = TABLES_AT_ONCE;
 
 pub use self::derived::DerivedStore;
+pub use self::lane::LaneStore;
 pub use anabranch_connectors::mysql::source::{CapturedTable, MysqlSource as Source, TextRow, holds_gtids};
 pub use anabranch_connectors::mysql::target::{Duplicate, MysqlMapping as Mapping};
 pub use anabranch_connectors::nats::{NatsLog as Log, TailFrom};
@@ -99,13 +101,6 @@ impl Documents {
     ) -> Result<SearchPage, Fault> {
         self.target.find(&self.index, question, after, limit).await
     }
-}
-
-/// The store of a lane on either kind of server.
-#[derive(Debug)]
-pub enum LaneStore {
-    Mysql(MysqlLane),
-    Search(SearchLane),
 }
 
 impl Wiring {
@@ -434,39 +429,6 @@ impl TargetServer {
                 (made != search::SetupReport::default()).then_some(text)
             }
         })
-    }
-}
-
-impl LaneStore {
-    /// The tables that the lane owns, as its projection wants them named.
-    pub fn scope(&self) -> LaneScope {
-        match self {
-            Self::Mysql(lane) => lane.scope(),
-            Self::Search(lane) => lane.scope(),
-        }
-    }
-}
-
-impl ports::LaneStore for LaneStore {
-    async fn load(&mut self) -> Result<Progress, Fault> {
-        match self {
-            Self::Mysql(lane) => lane.load().await,
-            Self::Search(lane) => lane.load().await,
-        }
-    }
-
-    async fn commit(&mut self, flush: &Flush) -> Result<(), Fault> {
-        match self {
-            Self::Mysql(lane) => lane.commit(flush).await,
-            Self::Search(lane) => lane.commit(flush).await,
-        }
-    }
-
-    fn is_atomic(&self) -> bool {
-        match self {
-            Self::Mysql(lane) => lane.is_atomic(),
-            Self::Search(lane) => lane.is_atomic(),
-        }
     }
 }
 

@@ -164,10 +164,8 @@ impl Birthday {
         {
             push(old, MutationAction::Delete);
         }
-        // A claim that stands is left alone: a chunk that is being read holds it and writes it, unless it is noted here.
-        if let Some(new) = new
-            && old != Some(new)
-        {
+        if let Some(new) = new {
+            // An unchanged claim is written too: its version rises, so an older change can no longer touch it.
             push(new, MutationAction::Upsert(Arc::clone(&self.days[new.day.ordinal() as usize])));
         }
     }

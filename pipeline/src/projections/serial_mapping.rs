@@ -135,9 +135,8 @@ impl SerialMapping {
             }
         }
         if let Some((uuid, claims)) = &new {
-            // A claim that stands is left alone: a chunk that is being read holds it and writes it, unless it is noted here.
-            let stood = |claim| matches!(&old, Some((other, old)) if other == uuid && old.contains(claim));
-            for claim in claims.iter().filter(|claim| !stood(claim)) {
+            // An unchanged claim is written too: its version rises, so an older change can no longer touch it.
+            for claim in claims {
                 push(uuid, claim, MutationAction::Upsert(Arc::clone(&self.no_values)));
             }
         }

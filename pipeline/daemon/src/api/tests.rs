@@ -24,7 +24,7 @@ async fn health_readiness_status_and_metrics_are_served() {
     let cancel = CancellationToken::new();
     let mut supervisor = Supervisor::new(tasks.clone(), cancel.clone(), Duration::from_secs(1));
     supervisor.spawn("reader/elsewhere", |_: TaskHandle, _| async {
-        Err(Fault::new(Code::BinlogPurged, "source elsewhere", "binlog.000001 is gone"))
+        Err(Fault::new(Code::BinlogStatement, "source elsewhere", "an UPDATE of a captured table as text"))
     });
     supervisor.finished().await;
     let shown = Shown {
@@ -45,7 +45,7 @@ async fn health_readiness_status_and_metrics_are_served() {
 
     assert!(get(address, "/healthz").await.starts_with("HTTP/1.0 200"));
     let ready = get(address, "/readyz").await;
-    assert!(ready.starts_with("HTTP/1.0 503") && ready.contains("\"code\":\"binlog-purged\""), "{ready}");
+    assert!(ready.starts_with("HTTP/1.0 503") && ready.contains("\"code\":\"binlog-statement\""), "{ready}");
     let metrics = get(address, "/metrics").await;
     assert!(metrics.contains("anabranch_faults_total{"), "{metrics}");
     assert!(metrics.contains("anabranch_lane_flush_seconds_bucket{le=\"0.005\"} 1"), "{metrics}");
