@@ -199,7 +199,7 @@ impl Code {
         Self::ALL.iter().copied().find(|code| code.as_str() == text)
     }
 
-    /// Whether a task ever stops by it: what was read, stored or configured is wrong, and time mends nothing.
+    /// A task may stop by this code: what was read, stored or configured is wrong, and time mends nothing.
     pub fn stops(self) -> bool {
         self.stops_after().is_some()
     }

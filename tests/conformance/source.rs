@@ -234,6 +234,21 @@ impl Database {
     pub async fn read_latest(&self) -> Reading {
         self.read(Entry::Latest).await
     }
+
+    /// Reads again from behind each batch: what was sent before and what comes again are the whole, in order.
+    pub async fn assert_resumes_behind_each_batch(&self, reading: &Reading) {
+        for index in 0..reading.batches.len() {
+            let sent = reading.batches[index].position;
+            let kept = reading.seen[..reading.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
+            let missing = reading.seen.iter().filter(|seen| seen.lsn > sent).count();
+            let mut again = self.read(reading.entry_after(index)).await;
+            if missing > 0 {
+                again.until_seen(missing).await;
+            }
+            let whole: Vec<&Seen> = kept.chain(&again.seen).collect();
+            assert!(whole.into_iter().eq(&reading.seen), "behind batch {index} at {sent}");
+        }
+    }
 }
 
 fn next_prefix() -> String {

@@ -47,17 +47,7 @@ async fn rows_without_positions_are_neither_lost_nor_doubled_behind_any_batch() 
     assert_eq!(reading.seen.len(), all);
     assert!(reading.seen.is_sorted_by_key(|seen| seen.lsn));
     assert!(reading.batches.len() >= 4, "{} batches", reading.batches.len());
-    for index in 0..reading.batches.len() {
-        let sent = reading.batches[index].position;
-        let kept = reading.seen[..reading.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
-        let missing = reading.seen.iter().filter(|seen| seen.lsn > sent).count();
-        let mut again = database.read(reading.entry_after(index)).await;
-        if missing > 0 {
-            again.until_seen(missing).await;
-        }
-        let whole: Vec<&Seen> = kept.chain(&again.seen).collect();
-        assert!(whole.into_iter().eq(&reading.seen), "behind batch {index} at {sent}");
-    }
+    database.assert_resumes_behind_each_batch(&reading).await;
 }
 
 /// Above `binlog_large_commit_threshold` the server makes the cache of the transaction a binlog file of its own.

@@ -12,7 +12,7 @@ use futures::future::join_all;
 use mysql_async::prelude::Queryable;
 
 use crate::ports::rows::{are_between_their_marks, rows, table_of, texts};
-use crate::source::{Database, PATIENCE, Reading, Seen, row_text};
+use crate::source::{Database, PATIENCE, Reading, row_text};
 
 const EXECUTED: &str = "SELECT REPLACE(@@GLOBAL.gtid_executed, '\n', '')";
 
@@ -95,16 +95,7 @@ async fn mysql_compressed_transactions_are_streamed_in_parts_and_resumed_from_ea
     let inner = reading.seen[1].lsn;
     assert!(reading.seen[1..12_001].iter().all(|seen| seen.lsn == inner), "one position for the whole");
     assert!(reading.batches.len() >= 3);
-    for index in 0..reading.batches.len() {
-        let sent = reading.batches[index].position;
-        let kept = reading.seen[..reading.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
-        let missing = reading.seen.iter().filter(|seen| seen.lsn > sent).count();
-        let mut again = database.read(reading.entry_after(index)).await;
-        if missing > 0 {
-            again.until_seen(missing).await;
-        }
-        assert!(kept.chain(&again.seen).collect::<Vec<&Seen>>().into_iter().eq(&reading.seen));
-    }
+    database.assert_resumes_behind_each_batch(&reading).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

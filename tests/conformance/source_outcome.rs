@@ -3,28 +3,13 @@
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::Entry;
 
-use crate::source::{Database, Reading, Seen};
+use crate::source::Database;
 
 on_each_mariadb!(
     rows_of_an_xa_branch_are_withheld_until_it_is_decided,
     a_branch_that_was_not_read_stops_only_when_it_is_committed,
     what_the_log_undoes_is_never_sent,
 );
-
-/// Reads again from behind each batch: what was sent before and what comes again are the whole, in order.
-async fn assert_resumes_behind_each_batch(database: &Database, reading: &Reading) {
-    for index in 0..reading.batches.len() {
-        let sent = reading.batches[index].position;
-        let kept = reading.seen[..reading.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
-        let missing = reading.seen.iter().filter(|seen| seen.lsn > sent).count();
-        let mut again = database.read(reading.entry_after(index)).await;
-        if missing > 0 {
-            again.until_seen(missing).await;
-        }
-        let whole: Vec<&Seen> = kept.chain(&again.seen).collect();
-        assert!(whole.into_iter().eq(&reading.seen), "behind batch {index} at {sent}");
-    }
-}
 
 async fn rows_of_an_xa_branch_are_withheld_until_it_is_decided(database: Database) {
     let database = database.with_tables().await;
@@ -94,7 +79,7 @@ async fn rows_of_an_xa_branch_are_withheld_until_it_is_decided(database: Databas
     assert_eq!(reading.texts()[3_005], "t1 + 90 NULL");
     assert_eq!(reading.resume().gtid_set, database.ask("SELECT @@gtid_binlog_pos").await);
     assert!(reading.batches.iter().any(|batch| batch.position < decided && batch.changes > 1), "in parts");
-    assert_resumes_behind_each_batch(&database, &reading).await;
+    database.assert_resumes_behind_each_batch(&reading).await;
 }
 
 async fn a_branch_that_was_not_read_stops_only_when_it_is_committed(database: Database) {
@@ -181,5 +166,5 @@ async fn what_the_log_undoes_is_never_sent(database: Database) {
     let expected = ["t0 + 1 NULL", "t0 + 4 NULL", "t0 + 5 NULL", "t1 + 2 NULL", "t1 + 3 NULL", "t1 + 5 NULL"];
     assert_eq!(reading.texts(), expected);
     assert!(reading.seen.is_sorted_by_key(|seen| seen.lsn));
-    assert_resumes_behind_each_batch(&database, &reading).await;
+    database.assert_resumes_behind_each_batch(&reading).await;
 }

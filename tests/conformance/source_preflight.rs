@@ -182,3 +182,30 @@ async fn a_server_without_tls_is_refused_when_tls_is_configured() {
     assert_eq!(faults[0].code(), Code::SourceAccessDenied);
     assert!(faults[0].to_string().contains("TLS"), "{}", faults[0]);
 }
+
+/// The account needs a right beyond SELECT to see foreign keys on MariaDB.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_key_that_changes_captured_rows_is_warned_of_and_no_fault() {
+    let database = Database::with_flags(&[]).with_tables().await;
+    let entity = database.entity();
+    let warnings = async || {
+        let source =
+            MysqlSource::new(&database.config(), std::slice::from_ref(&entity), Duration::from_secs(5));
+        source.warnings().await
+    };
+    let told = |warnings: &[String]| warnings.iter().any(|warning| warning.contains("foreign key parent_id"));
+    let account = format!("'{}'@'127.0.0.1'", database.server().user());
+    database.run(&[&format!("GRANT SELECT, REFERENCES ON `$0`.* TO {account}")]).await;
+    assert!(!told(&warnings().await));
+    database
+        .run(&[
+            "CREATE TABLE $0.parent (id BIGINT UNSIGNED PRIMARY KEY)",
+            "ALTER TABLE $0.t1 ADD CONSTRAINT parent_id FOREIGN KEY (user_id) REFERENCES $0.parent (id) \
+             ON DELETE CASCADE",
+        ])
+        .await;
+    let found = warnings().await;
+    assert!(told(&found), "{found:?}");
+    assert!(found.iter().any(|warning| warning.contains("0.t1")), "{found:?}");
+    assert_eq!(codes(&database).await, []);
+}

@@ -12,11 +12,10 @@ use std::time::Duration;
 use anabranch_connectors::memory::{Freezer, MemoryCache, MemoryMapping, Weather};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::{
-    Audit, AuditPace, AuditState, Audited, CacheState, Claim, Drain, EntryDrift, Origin, Reader, Readings,
-    TimeToLive, decode, drain, encode,
+    Audit, Audited, CacheState, Claim, Drain, EntryDrift, Origin, Reader, Readings, TimeToLive, decode,
+    drain, encode,
 };
 use anabranch_pipeline::ports::{CodeCache, Outbox};
-use anabranch_pipeline::reconcile::Pace;
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use anabranch_schemas::shard::ShardId;
 use rand::rngs::StdRng;
@@ -132,14 +131,7 @@ impl Stage {
         let Self { cache, mapping, .. } = self;
         let outboxes = std::slice::from_ref(mapping);
         let work = Audit { cache, outboxes, mapping, time_to_live: TIME, repairs_max: u64::MAX };
-        let (mut state, mut pace) = (AuditState::default(), AuditPace::new(Pace::unbounded()));
-        let ended = async {
-            work.begin(&mut state).await?;
-            while !work.step(&mut state, &mut pace).await? {}
-            Ok(())
-        };
-        let ended: Result<(), Fault> = ended.await;
-        (state.audited, ended.err())
+        anabranch_tests::audited(&work).await
     }
 
     /// Damages what is kept for some codes; what an audit must find.

@@ -4,6 +4,7 @@
 //! and the binary `anabranch`, which is met through its command line, its HTTP port and its tables alone. Servers are
 //! costly to start, so the tests of one target take turns on one stack, and each begins on a clean slate.
 
+mod audit;
 mod daemon;
 mod ground;
 mod http;
@@ -12,6 +13,7 @@ mod patience;
 pub mod protections;
 mod search;
 
+pub use audit::audited;
 pub use daemon::{Daemon, Finished};
 pub use ground::{Ground, Turn};
 pub use installation::{Installation, Plan};

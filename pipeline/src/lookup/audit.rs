@@ -28,7 +28,7 @@ const LOOKS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Drains are this far behind at most, else what they have not come to stays unverified.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
-/// Of the codes that may be read a second, these at a time.
+/// An audit reads the codes of so long a time at once, at the rate that is configured.
 const PART: Duration = Duration::from_millis(50);
 /// Codes that are read at a time without a rate, at most; a step of a cache names fewer.
 const PART_CODES: NonZeroUsize = NonZeroUsize::new(20_000).expect("it is not 0");
@@ -113,7 +113,7 @@ impl Audited {
         self.drift.values().sum()
     }
 
-    /// Whether every entry that was read was judged.
+    /// Every entry that was read was judged.
     pub fn is_judged(&self) -> bool {
         self.unverified == 0
     }

@@ -52,7 +52,7 @@ pub struct Brake {
 }
 
 impl Brake {
-    /// With the pace of the readings that it holds.
+    /// A brake, and the pace of the readings that it holds.
     pub fn of(limits: &Limits) -> (Self, Pace) {
         let (is_held, brake) = watch::channel(false);
         (Self { is_held }, Pace { rows_per_second: limits.rows_per_second, brake })

@@ -69,7 +69,7 @@ pub struct StoreState {
     careful_up_to: Option<ShardId>,
     /// New each night, so that chance hides nothing twice.
     seed: u64,
-    /// Of a cache.
+    /// How far the audit is, when the store is a cache.
     #[serde(default)]
     pub audit: AuditState,
 }

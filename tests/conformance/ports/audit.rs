@@ -41,14 +41,7 @@ async fn filled(ground: &impl Ground, codes: &[StoredCode]) -> MemoryMapping {
 async fn look(ground: &impl Ground, mapping: &MemoryMapping, repairs_max: u64) -> (Audited, Option<Fault>) {
     let outboxes = std::slice::from_ref(mapping);
     let work = Audit { cache: ground.cache(), outboxes, mapping, time_to_live: TIME, repairs_max };
-    let (mut state, mut pace) = (AuditState::default(), AuditPace::new(Pace::unbounded()));
-    let ended = async {
-        work.begin(&mut state).await?;
-        while !work.step(&mut state, &mut pace).await? {}
-        Ok(())
-    };
-    let ended: Result<(), Fault> = ended.await;
-    (state.audited, ended.err())
+    anabranch_tests::audited(&work).await
 }
 
 /// All was read and judged.

@@ -38,7 +38,7 @@ pub trait Ground {
 
     async fn start() -> Self;
     fn connector(&self) -> Self::Connector;
-    /// Whether each event of a transaction has a position of its own.
+    /// Each event of a transaction has a position of its own.
     fn has_positions_inside(&self) -> bool;
     /// One transaction with one event for each change.
     async fn commit(&self, changes: &[Change]);

@@ -33,7 +33,8 @@ mod mark;
 pub(super) mod plan;
 mod value;
 
-/// Without REPEATABLE READ there is no snapshot, and without autocommit a question would keep one; results come in the character sets of their columns.
+/// Without REPEATABLE READ there is no snapshot, and without autocommit a question would keep one. Results come in the
+/// character sets of their columns.
 pub(super) const SESSION: &str = "SET NAMES utf8mb4; \
      SET SESSION character_set_results = NULL, time_zone = '+00:00', sql_mode = '', autocommit = 1; \
      SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";

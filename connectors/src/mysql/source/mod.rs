@@ -212,7 +212,7 @@ fn fresh(position: Position, gtids: Option<Gtids>) -> Beginning {
 impl MysqlSource {
     /// What is no fault and yet should be known, each in a sentence.
     pub async fn warnings(&self) -> Vec<String> {
-        preflight::warnings(&self.config).await
+        preflight::warnings(&self.config, &self.entities).await
     }
 }
 

@@ -124,12 +124,16 @@ fn check_settings(
 }
 
 /// What is no fault and yet should be known, each in a sentence; empty while the server cannot be asked, which is a fault.
-pub async fn warnings(config: &SourceConfig) -> Vec<String> {
+pub async fn warnings(config: &SourceConfig, entities: &[EntityConfig]) -> Vec<String> {
     let Ok(mut session) = Session::open(&Address::of(config)).await else { return Vec::new() };
     let mut warnings = Vec::new();
     warnings.extend(versions::warning(session.version, &session.version_text, session.subject()));
     if let Ok(variables) = variables(&mut session).await {
         warnings.extend(retention_warning(config, session.subject(), &variables));
+    }
+    let captured: Vec<EntityConfig> = CapturedTables::new(config, entities).entities().cloned().collect();
+    if let Ok(warning) = preflight_tables::cascade_warning(&mut session, &captured).await {
+        warnings.extend(warning);
     }
     session.close().await;
     warnings

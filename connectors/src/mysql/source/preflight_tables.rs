@@ -66,7 +66,6 @@ pub async fn check(
         .map(|name| name.0.as_str())
         .collect();
     faults.extend(filter_fault(session, &databases).await);
-    warn_of_cascades(session, &entities).await?;
     for entity in &entities {
         let mut problems: BTreeMap<Problem, BTreeSet<&Name>> = BTreeMap::new();
         for (name, kind) in &kinds {
@@ -192,7 +191,13 @@ async fn filter_fault(session: &mut Session, databases: &BTreeSet<&str>) -> Opti
 
 /// A foreign key that changes rows of a captured table does so without row events. Their parents' rows may change
 /// rarely, so it is no fault.
-async fn warn_of_cascades(session: &mut Session, entities: &[EntityConfig]) -> Result<(), Fault> {
+pub async fn cascade_warning(
+    session: &mut Session,
+    entities: &[EntityConfig],
+) -> Result<Option<String>, Fault> {
+    if entities.is_empty() {
+        return Ok(None);
+    }
     let sql = format!(
         "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, DELETE_RULE, UPDATE_RULE \
          FROM information_schema.REFERENTIAL_CONSTRAINTS \
@@ -205,19 +210,18 @@ async fn warn_of_cascades(session: &mut Session, entities: &[EntityConfig]) -> R
         entities.iter().any(|entity| entity.tables.matches(database, table).is_some())
     };
     let mut captured = rows.iter().filter(|row| is_captured(&text(row, 0), &text(row, 1)));
-    if let Some(first) = captured.next() {
-        tracing::warn!(
-            source = session.subject(),
-            table = format!("{}.{}", text(first, 0), text(first, 1)),
-            foreign_key = text(first, 2),
-            on_delete = text(first, 3),
-            on_update = text(first, 4),
-            more = captured.count(),
-            "a foreign key changes rows of this captured table, and the binlog does not show them; the nightly \
-             reconciliation finds and repairs what is missed"
-        );
-    }
-    Ok(())
+    let Some(first) = captured.next() else { return Ok(None) };
+    Ok(Some(format!(
+        "{}: foreign key {} (ON DELETE {}, ON UPDATE {}) changes rows of captured table {}.{}, and the binlog does not \
+         show them; {} more such keys; needed: a reconciliation every night, which finds and repairs what is missed",
+        session.subject(),
+        text(first, 2),
+        text(first, 3),
+        text(first, 4),
+        text(first, 0),
+        text(first, 1),
+        captured.count()
+    )))
 }
 
 fn no_table(subject: &str, entity: &EntityConfig, account: &str) -> Fault {

@@ -2,7 +2,8 @@
 //! stepped over and never looked at.
 //!
 //! A [`Plan`] is made once for a table map; a [`RowsEvent`] is the frame of one event; [`Plan::read_row`] yields
-//! one row image, [`Plan::read_update`] both images of an update, compared before any value is made. Which tables are captured, and what is done with rows, is not decided here.
+//! one row image, [`Plan::read_update`] both images of an update, compared before any value is made. Which tables are
+//! captured, and what is done with rows, is not decided here.
 
 use anabranch_schemas::change::Value;
 use thiserror::Error;

@@ -216,7 +216,7 @@ impl Session {
         Ok((list(2), list(3)))
     }
 
-    /// Whether it applies, or has applied, changes of another server.
+    /// The server applies, or has applied, changes of another server.
     pub async fn is_replica(&mut self) -> Result<bool, Fault> {
         match self.version.flavor {
             Flavor::MariaDb => Ok(!self.text("SELECT @@GLOBAL.gtid_slave_pos").await?.is_empty()),

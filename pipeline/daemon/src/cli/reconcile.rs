@@ -21,7 +21,7 @@ use crate::wiring::Wiring;
 
 /// Nights that `status` lists.
 const LISTED: usize = 10;
-/// Of each list of a report that is printed as text.
+/// A report that is printed as text shows so many lines of each of its lists.
 const LINES_MAX: usize = 10;
 /// Nights that are read at a time to be verified.
 const VERIFIED_AT_ONCE: usize = 500;

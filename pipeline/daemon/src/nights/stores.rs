@@ -84,7 +84,7 @@ pub(super) fn standstill(config: &Config, least: Duration) -> Duration {
     least.max(config.limits.mark_interval * MARKS)
 }
 
-/// Whether a store is a cache: these come last, and may end before they are through.
+/// Tells caches from other stores: they come last, and may end before they are through.
 pub fn is_cache(store: &str) -> bool {
     store.starts_with(CACHE)
 }

@@ -29,7 +29,7 @@ database = "birthday"
 table = "birthday_{mmdd}"
 "#;
 
-/// Of the source, at every look.
+/// The source's clock shows this at every look.
 const CLOCK_US: u64 = 1_000_000_000;
 
 struct World {

@@ -1,7 +1,7 @@
 //! What `CREATE TABLE` and `ALTER TABLE` do to a table beyond its rows: the parts of their text that can change
 //! captured values, or how changes are logged, without row events.
 //!
-//! Whether a column is captured, and what it was before, is decided by the caller.
+//! The caller decides whether a column is captured, and knows what it was before.
 
 use super::super::tokens::{Token, Tokens};
 

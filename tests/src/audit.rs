@@ -1,0 +1,23 @@
+//! A whole audit of a cache, without a rate and without a brake.
+
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::lookup::{Audit, AuditPace, AuditState, Audited};
+use anabranch_pipeline::ports::{CodeCache, MappingStore, Outbox};
+use anabranch_pipeline::reconcile::Pace;
+
+/// What the audit found, and what ended it before the cache's end.
+pub async fn audited<C, O, M>(work: &Audit<'_, C, O, M>) -> (Audited, Option<Fault>)
+where
+    C: CodeCache,
+    O: Outbox,
+    M: MappingStore,
+{
+    let (mut state, mut pace) = (AuditState::default(), AuditPace::new(Pace::unbounded()));
+    let ended = async {
+        work.begin(&mut state).await?;
+        while !work.step(&mut state, &mut pace).await? {}
+        Ok(())
+    };
+    let ended: Result<(), Fault> = ended.await;
+    (state.audited, ended.err())
+}
