@@ -120,7 +120,8 @@ fn damage(raw: &mut Vec<Vec<u8>>, random: &mut StdRng) {
             }
             4 => {
                 // A compressed event that claims to be huge.
-                let is_compressed = |event: &&mut Vec<u8>| (165..=168).contains(&event[4]);
+                let has_room = |event: &[u8]| event.len() > HEADER_BYTES + CLAIM.len();
+                let is_compressed = |event: &&mut Vec<u8>| (165..=168).contains(&event[4]) && has_room(event);
                 let Some(event) = raw.iter_mut().filter(is_compressed).choose(random) else { continue };
                 let at = random.random_range(HEADER_BYTES..event.len() - CLAIM.len());
                 event[at..at + CLAIM.len()].copy_from_slice(&CLAIM);
