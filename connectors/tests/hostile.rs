@@ -13,6 +13,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_connectors::mysql::source::inspect;
@@ -26,7 +27,8 @@ use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::shard::TablePattern;
 use futures::FutureExt as _;
 use mysql_async::binlog::BinlogVersion;
-use mysql_async::binlog::events::{Event, FormatDescriptionEvent};
+use mysql_async::binlog::events::Event;
+use mysql_common::binlog::EventStreamReader;
 use rand::rngs::StdRng;
 use rand::seq::IteratorRandom as _;
 use rand::{Rng, RngExt as _, SeedableRng as _};
@@ -37,6 +39,8 @@ struct Counting;
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 static PRESENT: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
+/// Held by a test that measures, since the numbers are those of the process.
+static MEASURING: Mutex<()> = Mutex::new(());
 
 // SAFETY: every call goes to the system's allocator; only numbers are kept beside it.
 unsafe impl GlobalAlloc for Counting {
@@ -66,6 +70,13 @@ const ROUNDS: u64 = 10_000;
 /// A buffer for inflating, grown once, and lists of a few hundred small things.
 const ALLOCATION_BYTES_MAX: usize = 4 << 20;
 const GROWTH_BYTES_MAX: usize = 16 << 20;
+/// Maps that are kept for later statements, at about a kilobyte and a half each.
+const MAPS_BYTES_MAX: usize = 32 << 20;
+const TABLE_MAP: u8 = 19;
+const INSERTED_ROWS: u8 = 23;
+const XID: u8 = 16;
+/// Rows for no table, by which a server closes a statement.
+const NO_TABLE: u64 = 0xff_ffff;
 
 /// The raw events of the recording, without the magic bytes of the file.
 fn recorded() -> Vec<Vec<u8>> {
@@ -86,18 +97,9 @@ fn recorded() -> Vec<Vec<u8>> {
 
 /// As the client library makes them. One that it cannot make is left out: what it does then is not ours to bound.
 fn parsed(raw: &[Vec<u8>]) -> Vec<Event> {
-    let mut description = FormatDescriptionEvent::new(BinlogVersion::Version4);
-    let mut events = Vec::new();
-    for bytes in raw {
-        let Ok(Ok(event)) = catch_unwind(|| Event::read(&description, bytes.as_slice())) else { continue };
-        if let Ok(own) = event.read_event::<FormatDescriptionEvent<'_>>()
-            && event.header().event_type_raw() == 15
-        {
-            description = own.into_owned().with_footer(event.footer());
-        }
-        events.push(event);
-    }
-    events
+    let mut reader = EventStreamReader::new(BinlogVersion::Version4);
+    let mut made = |bytes: &Vec<u8>| catch_unwind(AssertUnwindSafe(|| reader.read(bytes.as_slice())));
+    raw.iter().filter_map(|bytes| made(bytes).ok()?.ok()?).collect()
 }
 
 fn damage(raw: &mut Vec<Vec<u8>>, random: &mut StdRng) {
@@ -331,6 +333,7 @@ fn events_without_positions_lose_nothing_at_any_border_of_batches_nor_at_any_res
 
 #[test]
 fn damaged_events_are_read_or_refused_within_bounds() {
+    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
     let ground = Ground::new();
     let whole = recorded();
     let (changes, fault) = ground.read(parsed(&whole));
@@ -366,4 +369,121 @@ fn damaged_events_are_read_or_refused_within_bounds() {
     drop(std::panic::take_hook());
     println!("{refused} of {rounds} refused by name");
     assert!(refused > rounds / 10, "the damage does not reach the reader: {refused} of {rounds} refused");
+}
+
+/// An event of a group as MariaDB 11.4 and later write it: without a position.
+fn unplaced(event_type: u8, body: &[u8]) -> Vec<u8> {
+    const CHECKSUM_BYTES: usize = 4;
+    let mut event = vec![0; HEADER_BYTES];
+    event[4] = event_type;
+    event[9..13].copy_from_slice(&((HEADER_BYTES + body.len() + CHECKSUM_BYTES) as u32).to_le_bytes());
+    event.extend_from_slice(body);
+    event.extend_from_slice(&[0; CHECKSUM_BYTES]);
+    event
+}
+
+/// The map of a table (user_id INT UNSIGNED, birthday DATE), as long as that of a table with a few dozen columns.
+fn table_map(table_id: u64, database: &str, table: &str) -> Vec<u8> {
+    const UNKNOWN_METADATA: u8 = 250;
+    let mut body = table_id.to_le_bytes()[..6].to_vec();
+    body.extend([1, 0]);
+    for name in [database, table] {
+        body.push(name.len() as u8);
+        body.extend_from_slice(name.as_bytes());
+        body.push(0);
+    }
+    body.extend([2, 3, 10, 0, 0b10]);
+    body.extend([1, 1, 0x80]);
+    body.extend([4, 17, 7]);
+    body.extend_from_slice(b"user_id");
+    body.push(8);
+    body.extend_from_slice(b"birthday");
+    body.extend([UNKNOWN_METADATA, 0xfc, 0, 3]);
+    body.resize(body.len() + 0x300, 7);
+    unplaced(TABLE_MAP, &body)
+}
+
+/// The last rows of a statement; without a row they belong to no table.
+fn last_rows(table_id: u64, row: &[u8]) -> Vec<u8> {
+    let mut body = table_id.to_le_bytes()[..6].to_vec();
+    body.extend([1, 0]);
+    if table_id != NO_TABLE {
+        body.extend([2, 0b11]);
+    }
+    body.extend_from_slice(row);
+    unplaced(INSERTED_ROWS, &body)
+}
+
+const ROW: [u8; 8] = [0b00, 5, 0, 0, 0, 0x5d, 0xd0, 0x0f];
+
+impl Ground {
+    /// Reads one transaction of these events; the number of its changes and how much memory grew meanwhile.
+    fn one_transaction(&self, events: impl Iterator<Item = Vec<u8>> + Send) -> (u64, usize) {
+        let mut before = recorded();
+        let first = before.iter().position(|event| event[4] == MARIADB_GTID).expect("recorded");
+        before.truncate(first + 1);
+        // The group may have been one statement: now it is a transaction, which its XID ends.
+        before[first][HEADER_BYTES + 12] = 0;
+        let mut end = unplaced(XID, &[0; 8]);
+        end[13..17].copy_from_slice(&u32::MAX.to_le_bytes());
+        let mut reader = EventStreamReader::new(BinlogVersion::Version4);
+        let events = before.into_iter().chain(events).chain([end]);
+        let events = events.map(move |raw| {
+            let event = reader.read(raw.as_slice()).unwrap().expect("it was made whole");
+            if raw[4] == TABLE_MAP {
+                let mut table_id = [0; 8];
+                table_id[..6].copy_from_slice(&event.data()[..6]);
+                let kept = reader.get_tme(u64::from_le_bytes(table_id));
+                assert!(kept.is_none(), "the client library keeps a table map");
+            }
+            event
+        });
+        let mut reading = inspect::recorded(FILE, None, events, &self.config, &self.entities);
+        let present = PRESENT.load(Ordering::Relaxed);
+        PEAK.store(present, Ordering::Relaxed);
+        let mut batch = BatchBuilder::new(4096, Lsn::ZERO, ResumePoint::default());
+        let mut changes = 0;
+        loop {
+            let filled = reading.fill(&mut batch).now_or_never().expect("a recording never waits");
+            changes += u64::from(batch.take().changes);
+            if let Err(fault) = filled {
+                assert_eq!(fault.code(), Code::SourceUnreachable, "{fault}");
+                return (changes, PEAK.load(Ordering::Relaxed).saturating_sub(present));
+            }
+        }
+    }
+}
+
+/// A server whose `table_definition_cache` is smaller than its tables opens them again for each statement, and numbers
+/// them anew each time. All in one transaction, so that no end of a group helps.
+#[test]
+fn a_million_table_ids_leave_no_more_than_a_bounded_number_of_maps() {
+    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    let ground = Ground::new();
+    let others = (1..=1_000_000u64)
+        .flat_map(|id| [table_map(id, "elsewhere", &format!("t{}", id % 2_000)), last_rows(id, &ROW)]);
+    let (changes, grown) = ground.one_transaction(others);
+    assert_eq!(changes, 0);
+    assert!(grown <= MAPS_BYTES_MAX, "{grown} bytes for other tables");
+
+    let captured = (1..=100_000u64)
+        .flat_map(|id| [table_map(id, "user_f0", &format!("t{}", id % 100)), last_rows(NO_TABLE, &[])]);
+    let (changes, grown) = ground.one_transaction(captured);
+    assert_eq!(changes, 0);
+    assert!(grown <= MAPS_BYTES_MAX, "{grown} bytes for captured tables");
+}
+
+/// Under LOCK TABLES a statement is introduced by the maps of all tables that are locked.
+#[test]
+fn a_statement_keeps_all_of_its_maps_whatever_their_number() {
+    const LOCKED: u64 = 20_000;
+    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    let ground = Ground::new();
+    for statements in 1..=2 {
+        let one = (1..=LOCKED)
+            .map(|id| table_map(id, if id % 100 == 1 { "user_f0" } else { "elsewhere" }, &format!("t{id}")))
+            .chain([last_rows(1, &ROW)]);
+        let (changes, _) = ground.one_transaction(std::iter::repeat_n(one, statements).flatten());
+        assert_eq!(changes, statements as u64);
+    }
 }

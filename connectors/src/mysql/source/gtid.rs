@@ -1,8 +1,8 @@
 //! GTID sets of both servers: read from text and from control events, grown group by group, written back as text.
 //!
-//! `mysql_cdc` does the arithmetic (`GtidList`, `GtidSet`) and reads MariaDB's control events. Its parsers index
+//! `mysql_cdc` does the arithmetic (`GtidList`, `GtidSet`) and reads MariaDB's lists of GTIDs. Its parsers index
 //! without checking and know no tags, so text and lengths are checked here first and a tagged set is kept as one
-//! `GtidSet` a tag.
+//! `GtidSet` a tag. Events that begin a group are read here: its parser is made anew for each.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,10 +28,7 @@ const UUID_TEXT_BYTES: usize = 36;
 /// MySQL: flags, uuid, number, type code of the logical clock, two clock values.
 const GTID_CLOCK_END: usize = 1 + UUID_BYTES + 8 + 1 + 16;
 const COMMIT_TIME_BYTES: usize = 7;
-/// MariaDB: sequence, domain, flags.
-const MARIADB_GTID_BYTES: usize = 8 + 4 + 1;
 const MARIADB_GTID_LIST: u8 = 163;
-const MARIADB_GTID: u8 = 162;
 
 /// Which of the two servers wrote a binlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -297,18 +294,14 @@ pub struct GroupStart {
 pub fn read_mariadb_gtid(server_id: u32, body: &[u8]) -> Result<GroupStart, Malformed> {
     const STANDALONE: u8 = 1;
     const PREPARED_XA: u8 = 64;
-    if body.len() < MARIADB_GTID_BYTES {
-        return Err(Malformed("a GTID event is too short"));
-    }
-    match EventParser::new().parse_event(&header(MARIADB_GTID, server_id), body) {
-        Ok(BinlogEvent::MariaDbGtidEvent(event)) => Ok(GroupStart {
-            gtid: Gtid::MariaDb(event.gtid),
-            is_standalone: event.flags & STANDALONE != 0,
-            is_prepared_xa: event.flags & PREPARED_XA != 0,
-            committed_at_us: 0,
-        }),
-        _ => Err(Malformed("a GTID event cannot be read")),
-    }
+    let mut reader = Reader::new(body);
+    let (sequence, domain_id, flags) = (reader.little(8)?, reader.little(4)? as u32, reader.u8()?);
+    Ok(GroupStart {
+        gtid: Gtid::MariaDb(MariaDbGtid::new(domain_id, server_id, sequence)),
+        is_standalone: flags & STANDALONE != 0,
+        is_prepared_xa: flags & PREPARED_XA != 0,
+        committed_at_us: 0,
+    })
 }
 
 /// MariaDB's list of GTIDs at the start of a file; `None` for the artificial forms with flags, which say something

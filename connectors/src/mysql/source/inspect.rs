@@ -1,7 +1,5 @@
 //! Readings without a server, and one rows event decoded outside of a reading: for tests.
 
-use std::collections::VecDeque;
-
 use anabranch_pipeline::config::{EntityConfig, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::change::Row;
@@ -22,28 +20,28 @@ use super::wire::{Malformed, Reader};
 
 /// Events that were recorded; behind the last one the connection breaks.
 #[derive(Debug)]
-pub struct Recording(VecDeque<Event>);
+pub struct Recording<I>(I);
 
-impl Events for Recording {
+impl<I: Iterator<Item = Event> + Send> Events for Recording<I> {
     async fn next(&mut self) -> Result<Event, Fault> {
         let broken = || Fault::new(Code::SourceUnreachable, "recording", "it has ended");
-        self.0.pop_front().ok_or_else(broken)
+        self.0.next().ok_or_else(broken)
     }
 
     fn next_now(&mut self) -> Option<Result<Event, Fault>> {
-        self.0.pop_front().map(Ok)
+        self.0.next().map(Ok)
     }
 }
 
 /// A reading of events as a MariaDB server sends them from the start of this file; with `first_group`, as it sends them
 /// behind a GTID set, whose first group begins there.
-pub fn recorded(
+pub fn recorded<I: Iterator<Item = Event> + Send>(
     file: &str,
     first_group: Option<u64>,
-    events: Vec<Event>,
+    events: impl IntoIterator<IntoIter = I>,
     config: &SourceConfig,
     entities: &[EntityConfig],
-) -> MysqlStream<Recording> {
+) -> MysqlStream<Recording<I>> {
     let position = Position::new(FIRST_EPOCH, file.to_owned(), FILE_START);
     let beginning = Beginning {
         position: position.expect("the name of a binlog file"),
@@ -53,18 +51,18 @@ pub fn recorded(
         entered_at: first_group.map(|position| (file.to_owned(), position)),
         follows: None,
     };
-    reading(beginning, events, config, entities)
+    reading(beginning, events.into_iter(), config, entities)
 }
 
 /// A reading that goes on: events as a MariaDB server sends them from the resume point, of which what is not above `sent`
 /// was read before.
-pub fn resumed(
+pub fn resumed<I: Iterator<Item = Event> + Send>(
     resume: &ResumePoint,
     sent: Lsn,
-    events: Vec<Event>,
+    events: impl IntoIterator<IntoIter = I>,
     config: &SourceConfig,
     entities: &[EntityConfig],
-) -> MysqlStream<Recording> {
+) -> MysqlStream<Recording<I>> {
     let position = Position::new(FIRST_EPOCH, resume.file.clone(), resume.position);
     let beginning = Beginning {
         position: position.expect("the name of a binlog file"),
@@ -74,26 +72,18 @@ pub fn resumed(
         entered_at: None,
         follows: None,
     };
-    reading(beginning, events, config, entities)
+    reading(beginning, events.into_iter(), config, entities)
 }
 
-fn reading(
+fn reading<I: Iterator<Item = Event> + Send>(
     beginning: Beginning,
-    events: Vec<Event>,
+    events: I,
     config: &SourceConfig,
     entities: &[EntityConfig],
-) -> MysqlStream<Recording> {
+) -> MysqlStream<Recording<I>> {
     let server = ServerIdentity { flavor: Flavor::MariaDb.as_str().to_owned(), id: "1".to_owned() };
     let tables = CapturedTables::new(config, entities);
-    MysqlStream::new(
-        Recording(events.into()),
-        &config.name,
-        server,
-        Flavor::MariaDb,
-        false,
-        tables,
-        beginning,
-    )
+    MysqlStream::new(Recording(events), &config.name, server, Flavor::MariaDb, false, tables, beginning)
 }
 
 /// The images of one changed row.

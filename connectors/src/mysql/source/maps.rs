@@ -1,6 +1,8 @@
 //! Table maps by table id: the plan of each captured table, and which ids belong to other tables.
 //!
-//! Servers send a table's map again in every transaction; an equal body is recognised and not read again.
+//! Servers send a table's maps again in every statement, before its rows; an equal one is recognised and not read again.
+//! So maps are a cache between statements, and whoever reads holds a bounded number of them: a server that opens its
+//! tables again and again (`table_definition_cache`) numbers them anew each time, a million times in one file.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +16,8 @@ use super::table_map::TableMap;
 use super::tables::{CapturedTable, CapturedTables, accepted_types, accepts};
 use super::wire::Malformed;
 
-/// Maps kept between groups; some hundred bytes each.
+/// Maps kept for later statements: those of captured tables are a kilobyte or two each, others hold names only. The
+/// statement that is read keeps all of its own, since any of its rows may refer to any of them.
 const MAPS_MAX: usize = 16_384;
 
 /// A captured table with the shape that the binlog gives it now.
@@ -33,14 +36,17 @@ enum Mismatch {
 
 #[derive(Debug)]
 struct Entry {
-    body: Box<[u8]>,
+    /// What makes a map equal: of other tables only their names.
+    known: Box<[u8]>,
     table: Option<Arc<MappedTable>>,
 }
 
 /// All maps that rows events can refer to.
 #[derive(Debug, Default)]
 pub struct TableMaps {
-    entries: HashMap<u64, Entry>,
+    entries: HashMap<u64, Entry, foldhash::fast::RandomState>,
+    /// A map of the present statement has come, and not yet the end of its rows.
+    is_in_statement: bool,
     /// Kept when maps are forgotten.
     pub shapes: Shapes,
 }
@@ -71,7 +77,18 @@ impl TableMaps {
     /// Takes in the body of a TABLE_MAP event.
     pub fn read(&mut self, body: &[u8], tables: &mut CapturedTables) -> Result<(), Problem> {
         let map = TableMap::read(body)?;
-        if self.entries.get(&map.table_id).is_some_and(|entry| *entry.body == *body) {
+        if !self.is_in_statement {
+            self.is_in_statement = true;
+            if self.entries.len() >= MAPS_MAX {
+                self.entries.clear();
+            }
+        }
+        let names_only = map.without_columns(body);
+        let is_known = |entry: &Entry| match entry.table {
+            Some(_) => *entry.known == *body,
+            None => *entry.known == *names_only,
+        };
+        if self.entries.get(&map.table_id).is_some_and(is_known) {
             return Ok(());
         }
         let names = (std::str::from_utf8(map.database), std::str::from_utf8(map.table));
@@ -93,8 +110,14 @@ impl TableMaps {
                 Some(Arc::new(MappedTable { plan, table }))
             }
         };
-        self.entries.insert(map.table_id, Entry { body: body.into(), table });
+        let known = if table.is_some() { body } else { names_only };
+        self.entries.insert(map.table_id, Entry { known: known.into(), table });
         Ok(())
+    }
+
+    /// The present statement has no more rows: the next one sends its own maps.
+    pub fn statement_ended(&mut self) {
+        self.is_in_statement = false;
     }
 
     /// `None`: no such map. `Some(None)`: a table that is not captured.
@@ -112,13 +135,7 @@ impl TableMaps {
 
     pub fn clear(&mut self) {
         self.entries.clear();
-    }
-
-    /// Between groups no map is needed: forgets them when they have become many.
-    pub fn trim(&mut self) {
-        if self.entries.len() > MAPS_MAX {
-            self.clear();
-        }
+        self.is_in_statement = false;
     }
 }
 

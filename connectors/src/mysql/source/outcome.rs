@@ -60,7 +60,7 @@ impl<E: Events> MysqlStream<E> {
         if let Some(follows) = self.follows.take() {
             self.check_follows(&follows, &start.gtid)?;
         }
-        self.maps.trim();
+        self.maps.statement_ended();
         let position = self.position.end.saturating_sub(u64::from(event_bytes));
         self.group = Group::begin(self.flavor, start, position);
         if !self.has_entry {

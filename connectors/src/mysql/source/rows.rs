@@ -231,6 +231,12 @@ pub struct RowsEvent<'a> {
     pub images: &'a [u8],
 }
 
+/// Whether a rows event is the last of its statement.
+pub fn ends_statement(body: &[u8]) -> bool {
+    const STATEMENT_END: u8 = 1;
+    body.get(TABLE_ID_BYTES).is_some_and(|flags| flags & STATEMENT_END != 0)
+}
+
 /// The table id of a rows event, without reading anything else.
 pub fn table_id(body: &[u8]) -> Result<u64, Malformed> {
     Reader::new(body).little(TABLE_ID_BYTES)

@@ -5,6 +5,8 @@
 //! (`withheld.rs`); then they are released, and go on in the next batch when one is full. Where groups begin and end is
 //! in `outcome.rs`, what statements do in `statement.rs`.
 
+use std::sync::Arc;
+
 use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Filled};
@@ -268,8 +270,11 @@ impl<E: Events> MysqlStream<E> {
     }
 
     /// The captured table of a rows event; `None` for other tables.
-    fn captured(&self, body: &[u8]) -> Result<Option<std::sync::Arc<MappedTable>>, Fault> {
+    fn captured(&mut self, body: &[u8]) -> Result<Option<Arc<MappedTable>>, Fault> {
         let table_id = rows::table_id(body).map_err(|error| self.malformed(error))?;
+        if rows::ends_statement(body) {
+            self.maps.statement_ended();
+        }
         match self.maps.get(table_id) {
             Some(table) => Ok(table.clone()),
             // A server closes a statement without rows by an event for no table.

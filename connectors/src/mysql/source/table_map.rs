@@ -53,6 +53,11 @@ impl<'a> TableMap<'a> {
         Ok(Self { table_id, database, table, columns: reader.rest() })
     }
 
+    /// The part of the body that this was read from before its columns: table id, flags and names.
+    pub fn without_columns<'b>(&self, body: &'b [u8]) -> &'b [u8] {
+        &body[..body.len() - self.columns.len()]
+    }
+
     /// Reads the columns.
     pub fn columns(&self) -> Result<Vec<Column<'a>>, Malformed> {
         let mut reader = Reader::new(self.columns);

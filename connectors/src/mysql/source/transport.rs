@@ -1,8 +1,9 @@
 //! One binlog connection: `mysql_async`'s stream, and around it what it does not do itself.
 //!
 //! Each event's CRC32 is checked; silence longer than two heartbeats is an error; the first error ends the stream
-//! (the library would go on behind it); a panic of the library on malformed bytes is an error too. Known limit: the
-//! library allocates what a compressed transaction of MySQL claims to hold, before anything here can look at it.
+//! (the library would go on behind it); a panic of the library on malformed bytes is an error too. Packets become events
+//! in `connectors/mysql-common`, which keeps nothing of them. Known limit: the library allocates what a compressed
+//! transaction of MySQL claims to hold, before anything here can look at it.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use anabranch_pipeline::error::{Code, Fault};
 use futures::{FutureExt as _, StreamExt as _};
 use mysql_async::binlog::BinlogChecksumAlg;
-use mysql_async::binlog::events::{BinlogEventHeader, Event};
+use mysql_async::binlog::events::Event;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{BinlogStream, BinlogStreamRequest, Conn, OptsBuilder};
 use tokio::time::Instant;
@@ -206,7 +207,7 @@ fn verify(event: &Event) -> Result<(), &'static str> {
     }
     match event.footer().get_checksum_alg() {
         Ok(Some(BinlogChecksumAlg::BINLOG_CHECKSUM_ALG_CRC32)) => match event.checksum() {
-            Some(found) if u32::from_le_bytes(found) == checksum(event) => Ok(()),
+            Some(found) if u32::from_le_bytes(found) == event.computed_checksum() => Ok(()),
             _ => Err("the checksum of an event is wrong"),
         },
         Ok(_) => Ok(()),
@@ -222,41 +223,13 @@ pub fn rotation(event: &Event) -> Option<(String, u64)> {
     let (position, name) = event.data().split_first_chunk::<8>()?;
     let mut name = name;
     if let Some((shorter, checksum)) = name.split_last_chunk::<CHECKSUM_BYTES>() {
-        let mut hasher = crc32fast::Hasher::new();
-        hasher.update(&header_bytes(&event.header()));
-        hasher.update(position);
-        hasher.update(shorter);
-        if hasher.finalize() == u32::from_le_bytes(*checksum) {
+        let behind = event.bytes().split_last_chunk::<CHECKSUM_BYTES>();
+        if behind.is_some_and(|(covered, _)| crc32fast::hash(covered) == u32::from_le_bytes(*checksum)) {
             name = shorter;
         }
     }
     let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?;
     Some((name.to_owned(), u64::from_le_bytes(*position)))
-}
-
-/// What the checksum of an event must be. The library's own function allocates.
-fn checksum(event: &Event) -> u32 {
-    const FORMAT_DESCRIPTION: u8 = 15;
-    let header = event.header();
-    if header.event_type_raw() == FORMAT_DESCRIPTION {
-        // Covers the algorithm's name too, and not the flag of a file in use.
-        return event.calc_checksum(BinlogChecksumAlg::BINLOG_CHECKSUM_ALG_CRC32);
-    }
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&header_bytes(&header));
-    hasher.update(event.data());
-    hasher.finalize()
-}
-
-fn header_bytes(header: &BinlogEventHeader) -> [u8; BinlogEventHeader::LEN] {
-    let mut bytes = [0; BinlogEventHeader::LEN];
-    bytes[0..4].copy_from_slice(&header.timestamp().to_le_bytes());
-    bytes[4] = header.event_type_raw();
-    bytes[5..9].copy_from_slice(&header.server_id().to_le_bytes());
-    bytes[9..13].copy_from_slice(&header.event_size().to_le_bytes());
-    bytes[13..17].copy_from_slice(&header.log_pos().to_le_bytes());
-    bytes[17..19].copy_from_slice(&header.flags_raw().to_le_bytes());
-    bytes
 }
 
 /// The fault for an error of the stream; error 1236 has many meanings, told apart by its text.
