@@ -1,7 +1,7 @@
 //! The binlog that is read: row changes in small and large transactions mixed.
 //!
-//! A tenth of the changes are transactions of one row, the others of 100. What is changed is said by `users.rs` and
-//! `devices.rs`: each has several writers with tables of their own.
+//! A tenth of the changes are transactions of one row, the others of 100. What is changed is said by `users.rs`,
+//! `devices.rs` and `unchanged.rs`: each has several writers with tables of their own.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -62,8 +62,19 @@ pub async fn write_arrivals(site: &Site<'_>, scale: &Scale) -> Data {
     }
 }
 
-/// Writes about so many changes and makes the server durable again.
+/// Writes about so many changes into a new binlog.
 pub async fn write<C: Changes>(
+    site: &Site<'_>,
+    what: &'static str,
+    amount: (u64, u64),
+    changes: Vec<C>,
+) -> Data {
+    site.source("RESET MASTER").await;
+    append(site, what, amount, changes).await
+}
+
+/// Writes about so many changes behind what the binlog holds, and makes the server durable again.
+pub async fn append<C: Changes>(
     site: &Site<'_>,
     what: &'static str,
     (rows, seed): (u64, u64),
@@ -71,8 +82,7 @@ pub async fn write<C: Changes>(
 ) -> Data {
     eprintln!("writing {rows} row changes of {what}, seed {seed}");
     // The writing itself is not measured.
-    site.source("SET GLOBAL sync_binlog = 0; SET GLOBAL innodb_flush_log_at_trx_commit = 0; RESET MASTER")
-        .await;
+    site.source("SET GLOBAL sync_binlog = 0; SET GLOBAL innodb_flush_log_at_trx_commit = 0").await;
     let endpoint = Endpoint::admin(site.installation.stack(), SOURCE).expect("a server of the stack");
     let rows = rows / changes.len() as u64;
     let mut writers = Vec::new();

@@ -25,6 +25,7 @@ mod reconcile;
 mod report;
 mod scan;
 mod site;
+mod unchanged;
 mod users;
 
 use anabranch_schemas::change::Entity;
@@ -63,8 +64,10 @@ struct Arguments {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Figure {
-    /// Binlog to decoded changes, without and with TLS, against a header-only scan
+    /// Binlog to decoded changes, without and with TLS, and with 1,000 tables, against a header-only scan
     Decode,
+    /// Updates that change nothing captured, against updates of tables that are not captured
+    Unchanged,
     /// Binlog to acknowledged messages in JetStream, against the same scan
     Append,
     /// Log to 366 tables, catching up, against a program written by hand for it
@@ -178,6 +181,17 @@ async fn main() {
         if wanted.has(Figure::Memory) {
             memory::measure(&mut site, &data, &scale, &mut report).await;
         }
+    }
+    if wanted.has(Figure::Decode) {
+        let site = Site::of_many_tables(GROUND.turn().await, APPLY_LANES).await;
+        let amount = (scale.rows, scale.seed);
+        let data = data::write(&site, Users::OF_MANY, amount, Users::writers_of_many()).await;
+        report.note(&data.to_string());
+        capture::measure_many_tables(&site, &data, &scale, &mut report).await;
+    }
+    if wanted.has(Figure::Unchanged) {
+        let site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
+        unchanged::measure(&site, &scale, &mut report).await;
     }
     for entity in Entity::ALL {
         if wanted.has(Figure::Reconcile) {

@@ -33,6 +33,8 @@ const PLAIN_USER: &str = "plain";
 const PLAIN_PASSWORD: &str = "plain";
 pub const DATABASES: u32 = 4;
 pub const TABLES: u32 = 10;
+/// In each database of a site of many tables.
+pub const TABLES_OF_MANY: u32 = 250;
 /// In each of the three databases by length: the default of the configuration.
 const MAPPING_TABLES: u32 = 512;
 
@@ -55,6 +57,15 @@ impl<'g> Site<'g> {
 
     /// With users in source tables and birthday tables.
     pub async fn of_users(turn: Turn<'g>, lanes: u32) -> Self {
+        Self::of_users_in(TABLES, turn, lanes).await
+    }
+
+    /// The same with 1,000 source tables.
+    pub async fn of_many_tables(turn: Turn<'g>, lanes: u32) -> Self {
+        Self::of_users_in(TABLES_OF_MANY, turn, lanes).await
+    }
+
+    async fn of_users_in(tables: u32, turn: Turn<'g>, lanes: u32) -> Self {
         let plan = Plan {
             layout: DerivedLayout::ByDay,
             databases: 1,
@@ -64,7 +75,7 @@ impl<'g> Site<'g> {
                 hash: NameHash::Crc32,
                 spread: Spread::Spread,
                 databases: DATABASES,
-                tables: TABLES,
+                tables,
             },
             has_passwords_in_file: true,
             ..Plan::small()

@@ -1,5 +1,5 @@
-//! Changes of users in 40 tables: 55 % insert, 33 % update the birthday (so the user moves to another derived table),
-//! 12 % delete.
+//! Changes of users in 40 or 1,000 tables: 55 % insert, 33 % update the birthday (so the user moves to another derived
+//! table), 12 % delete.
 
 use std::fmt::Write as _;
 
@@ -7,13 +7,14 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 
 use crate::data::{Changes, Range};
-use crate::site::{DATABASES, TABLES};
+use crate::site::{DATABASES, TABLES, TABLES_OF_MANY};
 
 /// The tables of one database.
 #[derive(Debug)]
 pub struct Users {
     database: u32,
-    ranges: [Range; TABLES as usize],
+    /// One a table.
+    ranges: Vec<Range>,
     /// Nobody changes or goes.
     is_arrival: bool,
 }
@@ -21,30 +22,38 @@ pub struct Users {
 impl Users {
     pub const WHAT: &str = "users in 40 tables";
     pub const NEW: &str = "new users in 40 tables";
+    pub const OF_MANY: &str = "users in 1,000 tables";
 
     /// One writer a database.
     pub fn writers() -> Vec<Self> {
-        Self::each(false)
+        Self::each(TABLES, false)
+    }
+
+    /// The same for [`Site::of_many_tables`](crate::site::Site::of_many_tables).
+    pub fn writers_of_many() -> Vec<Self> {
+        Self::each(TABLES_OF_MANY, false)
     }
 
     /// The same that only insert.
     pub fn arriving() -> Vec<Self> {
-        Self::each(true)
+        Self::each(TABLES, true)
     }
 
-    fn each(is_arrival: bool) -> Vec<Self> {
-        (0..DATABASES).map(|database| Self { database, ranges: Default::default(), is_arrival }).collect()
+    fn each(tables: u32, is_arrival: bool) -> Vec<Self> {
+        let ranges = vec![Range::default(); tables as usize];
+        (0..DATABASES).map(|database| Self { database, ranges: ranges.clone(), is_arrival }).collect()
     }
 }
 
 impl Changes for Users {
     fn transaction(&mut self, random: &mut StdRng, rows: u64, sql: &mut String) -> u64 {
-        let table = random.random_range(0..TABLES);
+        let tables = self.ranges.len() as u32;
+        let table = random.random_range(0..tables);
         let range = &mut self.ranges[table as usize];
         let kind = random.random_range(0..100);
         let name = format!("user_{:02}.user_{table:03}", self.database);
         // So that numbers of two tables differ and lie together in each.
-        let base = (u64::from(self.database * TABLES + table) + 1) * 1_000_000_000;
+        let base = (u64::from(self.database * tables + table) + 1) * 1_000_000_000;
         if self.is_arrival || kind < 55 || !range.is_filled() {
             let (first, last) = (base + range.high, base + range.high + rows - 1);
             write!(
