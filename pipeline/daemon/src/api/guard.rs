@@ -1,7 +1,7 @@
 //! What every request to an endpoint for applications must pass: token, size, number at once, time.
 //!
-//! Tokens are compared as digests and to the last one, so that time tells nothing of them. Connections are plain HTTP:
-//! TLS, and bounds on connections and slow senders, are a proxy's (nginx, Envoy, HAProxy) in front of it.
+//! Tokens are compared as digests and to the last one, so that time tells nothing of them. Connections are plain HTTP,
+//! bounded by `serve.rs`: TLS is a proxy's (nginx, Envoy, HAProxy) in front of it.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -9,6 +9,7 @@ mod guard;
 mod problem;
 mod search;
 mod serials;
+mod serve;
 pub mod uuids;
 
 use std::net::SocketAddr;
@@ -32,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use self::guard::Guard;
 pub use self::guard::TIME_LIMIT as REQUEST_TIME_MAX;
 use self::problem::Problem;
+use self::serve::ConnectionBounds;
 use self::uuids::Orders;
 use crate::lookup::Lookup;
 use crate::observe::{Observatory, Reason, StatusView};
@@ -97,6 +99,7 @@ struct ReadyAnswer {
 pub struct Listener {
     listener: TcpListener,
     pub address: SocketAddr,
+    bounds: ConnectionBounds,
 }
 
 impl Listener {
@@ -113,16 +116,12 @@ impl Listener {
         };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { listener, address })
+        Ok(Self { listener, address, bounds: ConnectionBounds::default() })
     }
 
     /// Serves until `cancel`; requests that are being answered are finished.
     pub async fn serve(self, shown: Shown, cancel: CancellationToken) {
-        let served = axum::serve(self.listener, router(shown))
-            .with_graceful_shutdown(async move { cancel.cancelled().await });
-        if let Err(error) = served.await {
-            tracing::error!(%error, "the HTTP listener ended");
-        }
+        serve::serve(self.listener, router(shown), self.bounds, cancel).await;
     }
 }
 

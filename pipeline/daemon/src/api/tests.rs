@@ -72,6 +72,10 @@ struct Api {
 
 impl Api {
     async fn with(tokens: &[&str]) -> Self {
+        Self::bounded(tokens, ConnectionBounds::default()).await
+    }
+
+    async fn bounded(tokens: &[&str], bounds: ConnectionBounds) -> Self {
         let config = Config::parse(CONFIG).unwrap();
         let orders = Orders::default();
         let shown = Shown {
@@ -85,6 +89,7 @@ impl Api {
             lookup: Lookup::new(&crate::wiring::Wiring::new(config)),
         };
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let listener = Listener { bounds, ..listener };
         let (address, cancel) = (listener.address, CancellationToken::new());
         tokio::spawn(listener.serve(shown, cancel.clone()));
         Self { address, cancel, orders }
@@ -190,6 +195,49 @@ async fn a_huge_body_is_refused_before_it_is_read_and_one_without_length_at_the_
     let (head, body) = api.raw(&request).await;
     assert!(head.starts_with("HTTP/1.1 413 "), "{head}");
     assert_eq!(body["code"], "body-too-large");
+}
+
+/// Far longer than an answer takes: what has not come by then does not come.
+const PATIENCE: Duration = Duration::from_secs(20);
+const KEPT_OPEN: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
+
+#[tokio::test]
+async fn a_client_that_sends_a_byte_and_waits_is_cut_off() {
+    let bounds = ConnectionBounds { head_time: Duration::from_millis(200), ..ConnectionBounds::default() };
+    let api = Api::bounded(&[], bounds).await;
+    for sent in ["G", "", "GET /healthz HTTP/1.1\r\nHost: a\r\n"] {
+        let mut slow = TcpStream::connect(api.address).await.unwrap();
+        slow.write_all(sent.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let ended = tokio::time::timeout(PATIENCE, slow.read_to_end(&mut answer)).await;
+        assert!(ended.is_ok(), "{sent:?} holds its connection");
+        assert!(!answer.starts_with(b"HTTP/1.1 200"), "{sent:?} is no request");
+    }
+    assert!(get(api.address, "/healthz").await.starts_with("HTTP/1.0 200"));
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_wait_until_one_ends() {
+    let bounds = ConnectionBounds { connections: 2, head_time: PATIENCE };
+    let api = Api::bounded(&[], bounds).await;
+    let answered = async |stream: &mut TcpStream| {
+        let mut begin = [0; 12];
+        stream.read_exact(&mut begin).await.unwrap();
+        assert_eq!(&begin, b"HTTP/1.1 200");
+    };
+    let mut held = Vec::new();
+    for _ in 0..bounds.connections {
+        let mut stream = TcpStream::connect(api.address).await.unwrap();
+        stream.write_all(KEPT_OPEN).await.unwrap();
+        answered(&mut stream).await;
+        held.push(stream);
+    }
+    let mut beyond = TcpStream::connect(api.address).await.unwrap();
+    beyond.write_all(KEPT_OPEN).await.unwrap();
+    let too_early = tokio::time::timeout(Duration::from_millis(500), answered(&mut beyond)).await;
+    assert!(too_early.is_err(), "a third connection is served beside two");
+    held.pop();
+    tokio::time::timeout(PATIENCE, answered(&mut beyond)).await.expect("a place has become free");
 }
 
 #[tokio::test]

@@ -1,0 +1,95 @@
+//! Serves connections within bounds: how many at once, and how long a client may take for the head of a request.
+//!
+//! The listener's descriptors are those of the whole process: whoever may open any number of connections, or keep one
+//! open without a word, would take them from sources, log and targets. Behind the bound, the kernel's queue holds who
+//! comes. Bounds of one request are `guard.rs`'s.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+/// Twice the requests that are answered at once, so that probes and scrapes find room beside them.
+const CONNECTIONS_MAX: u32 = 512;
+/// A head is one packet, or a few; a connection that is kept open without a request ends after this too.
+const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
+/// Pause before the next try when the process or machine has no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// What one listener grants its clients.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ConnectionBounds {
+    pub connections: u32,
+    pub head_time: Duration,
+}
+
+impl Default for ConnectionBounds {
+    fn default() -> Self {
+        Self { connections: CONNECTIONS_MAX, head_time: HEAD_TIME_MAX }
+    }
+}
+
+/// Serves until `cancel`, then finishes the requests that are being answered.
+pub(super) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    bounds: ConnectionBounds,
+    cancel: CancellationToken,
+) {
+    let room = Arc::new(Semaphore::new(bounds.connections as usize));
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(bounds.head_time);
+    loop {
+        // The place is taken before the connection is, so that no descriptor is held without one.
+        let accepted = async {
+            let place = room.clone().acquire_owned().await.expect("nobody closes it");
+            (place, accept(&listener).await)
+        };
+        let (place, stream) = tokio::select! {
+            () = cancel.cancelled() => break,
+            accepted = accepted => accepted,
+        };
+        let connection =
+            builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
+        let cancel = cancel.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            let mut connection = std::pin::pin!(connection);
+            // A client that breaks off or is too slow is no fault of the daemon's.
+            _ = tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = cancel.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+        });
+    }
+    drop(listener);
+    _ = room.acquire_many(bounds.connections).await;
+}
+
+/// The next connection; what hinders it is waited out.
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) if of_one_connection(error.kind()) => {}
+            Err(error) => {
+                tracing::error!(%error, "the HTTP listener cannot take a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn of_one_connection(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset)
+}
