@@ -72,13 +72,15 @@ pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// A configuration of this log; the rest is only there to be valid.
+/// A CA stands beside a scheme with TLS only.
 pub fn parse(url: &str, ca_file: &str) -> Config {
+    let ca_file = if url.starts_with("tls:") { format!("ca_file = \"{ca_file}\"") } else { String::new() };
     Config::parse(&format!(
         r#"
         name = "demo"
         [log]
         url = "{url}"
-        ca_file = "{ca_file}"
+        {ca_file}
         max_bytes = 1000000000
         [[entities]]
         entity = "user"

@@ -73,8 +73,8 @@ fn the_example_of_serial_codes_passes_the_offline_check() {
 #[test]
 fn the_examples_show_every_default_as_it_is() {
     // Each commented key, taken literally, must parse and change nothing; these have no default.
-    const WITHOUT_DEFAULT: [&str; 6] =
-        ["ca_file", "tokens", "schedule", "signing_key", "sharding_column", "replica_"];
+    const WITHOUT_DEFAULT: [&str; 7] =
+        ["ca_file", "tls", "tokens", "schedule", "signing_key", "sharding_column", "replica_"];
     for example in [EXAMPLE, SERIAL_CODES] {
         let active: String = example
             .lines()
@@ -131,6 +131,18 @@ fn a_wrong_configuration_exits_2_and_names_key_value_and_need() {
         assert!(stderr(&output).starts_with("error: [config-invalid] configuration"), "{}", stderr(&output));
         assert!(!stderr(&output).contains("change-me"), "a secret in {}", stderr(&output));
     }
+}
+
+#[test]
+fn a_server_in_plain_text_beyond_this_machine_is_warned_of() {
+    let here = check_offline("name = \"anabranch\"", "name = \"anabranch\"");
+    assert!(!stderr(&here).contains("in plain text"), "{}", stderr(&here));
+    let output = check_offline("change-me@127.0.0.1:3306", "change-me@db.example:3306");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let expected =
+        "source source-a: user, password and rows go to db.example:3306 in plain text; needed: a ca_file";
+    assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    assert!(!stderr(&output).contains("change-me"), "a secret in {}", stderr(&output));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anabranch_schemas::birthday::Layout;
 use serde::Deserialize;
 
-use super::raw::path;
+use super::transport::{Tls, trusted};
 use super::values::{Expanded, ServerUrl, placeholder};
 use super::{BirthdayTables, DocumentIndex, MappingTables, Problems, ProjectionKind};
 use crate::lookup::TimeToLive;
@@ -27,6 +27,7 @@ pub(super) struct Cache {
     name: String,
     url: ServerUrl,
     ca_file: Option<Expanded>,
+    tls: Option<Tls>,
     #[serde(default)]
     cluster: bool,
     projection: String,
@@ -68,10 +69,11 @@ impl Cache {
         let seconds = |value: Option<NonZeroU64>, default: NonZeroU64| {
             Duration::from_secs(value.unwrap_or(default).get())
         };
+        let ca_file = trusted("caches.tls", &self.url, (self.tls, self.ca_file), problems);
         Some(super::CacheConfig {
             name: self.name,
             url: self.url,
-            ca_file: path(self.ca_file),
+            ca_file,
             is_cluster: self.cluster,
             projection: self.projection,
             time_to_live: TimeToLive {

@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anabranch_schemas::change::Entity;
@@ -14,6 +13,7 @@ use serde::Deserialize;
 
 use super::derived::{Cache, Projection};
 use super::reconcile::Reconcile;
+use super::transport::{Tls, trusted};
 use super::values::{Expanded, Secret, ServerUrl};
 use super::{Problems, REPLICA_SERVER_IDS};
 use crate::ports::Entry;
@@ -90,6 +90,7 @@ pub struct Config {
 struct Log {
     url: ServerUrl,
     ca_file: Option<Expanded>,
+    tls: Option<Tls>,
     #[serde(default = "one")]
     replicas: NonZeroUsize,
     max_age_seconds: Option<NonZeroU64>,
@@ -142,10 +143,12 @@ struct Source {
     name: String,
     url: ServerUrl,
     ca_file: Option<Expanded>,
+    tls: Option<Tls>,
     replica_server_id: Option<NonZeroU32>,
     start: Option<String>,
     replica_url: Option<ServerUrl>,
     replica_ca_file: Option<Expanded>,
+    replica_tls: Option<Tls>,
     #[serde(default)]
     generation: u32,
     entities: Option<Vec<Entity>>,
@@ -158,6 +161,7 @@ struct Target {
     name: String,
     url: ServerUrl,
     ca_file: Option<Expanded>,
+    tls: Option<Tls>,
     control_database: Option<String>,
 }
 
@@ -196,10 +200,6 @@ impl Config {
     }
 }
 
-pub(super) fn path(text: Option<Expanded>) -> Option<PathBuf> {
-    text.map(|text| PathBuf::from(text.0))
-}
-
 impl Log {
     fn resolve(self, problems: &mut Problems) -> Option<super::LogConfig> {
         if !matches!(self.url.scheme(), "nats" | "tls") {
@@ -211,9 +211,10 @@ impl Log {
             problems.add("log.max_message_bytes", max_message_bytes.to_string(), "1048576 to 67108864");
             return None;
         }
+        let ca_file = trusted("log.tls", &self.url, (self.tls, self.ca_file), problems);
         Some(super::LogConfig {
             url: self.url,
-            ca_file: path(self.ca_file),
+            ca_file,
             replicas: self.replicas,
             max_age: Duration::from_secs(self.max_age_seconds.unwrap_or(LOG_MAX_AGE_SECONDS).get()),
             max_bytes: self.max_bytes.unwrap_or(LOG_MAX_BYTES),
@@ -354,13 +355,27 @@ impl Source {
         if self.replica_url.as_ref().is_some_and(|url| url.scheme() != "mysql") {
             problems.add("sources.replica_url", "another scheme".to_owned(), "mysql://");
         }
-        let replica = self.replica_url.map(|url| (url, path(self.replica_ca_file)));
+        let replica = match self.replica_url {
+            Some(url) => {
+                let trust = (self.replica_tls, self.replica_ca_file);
+                let ca_file = trusted("sources.replica_tls", &url, trust, problems);
+                Some((url, ca_file))
+            }
+            None => {
+                if self.replica_tls.is_some() || self.replica_ca_file.is_some() {
+                    let found = "replica_tls or replica_ca_file without it".to_owned();
+                    problems.add("sources.replica_url", found, "the replica's URL, or neither");
+                }
+                None
+            }
+        };
+        let ca_file = trusted("sources.tls", &self.url, (self.tls, self.ca_file), problems);
         let base = NonZeroU32::new(REPLICA_SERVER_ID_BASE + index as u32 * REPLICA_SERVER_IDS)
             .expect("the base is not zero");
         Some(super::SourceConfig {
             name: self.name,
             url: self.url,
-            ca_file: path(self.ca_file),
+            ca_file,
             replica_server_id: self.replica_server_id.unwrap_or(base),
             start,
             replica,
@@ -383,10 +398,11 @@ impl Target {
                 return None;
             }
         };
+        let ca_file = trusted("targets.tls", &self.url, (self.tls, self.ca_file), problems);
         Some(super::TargetConfig {
             name: self.name,
             url: self.url,
-            ca_file: path(self.ca_file),
+            ca_file,
             store,
             control_database: self.control_database.unwrap_or_else(|| "anabranch".to_owned()),
         })

@@ -65,6 +65,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         Ok(config) => {
             let faults = unreadable_files(&config);
             report.checked.push(Checked::of("configuration", faults));
+            report.warnings.extend(config.plain_connections());
             report.add_rules(&config);
             if !arguments.offline {
                 let wiring = Wiring::new(config);
