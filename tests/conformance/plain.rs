@@ -116,6 +116,38 @@ fn config(log: &str, mysql: &str, search: &str) -> Config {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_mariadb_is_reached_as_tls_says_and_not_otherwise() {
+    let stack = start([ServerSpec::mariadb_target("target")]);
+    let server = stack.server("target").unwrap();
+    let ca_file = stack.ca_file().display().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    // As `system` reads them: a file with many authorities.
+    let many = folder.path().join("many.pem");
+    let system =
+        std::fs::read_to_string("/etc/ssl/certs/ca-certificates.crt").expect("package ca-certificates");
+    std::fs::write(&many, system + &std::fs::read_to_string(stack.ca_file()).unwrap()).unwrap();
+    let many = many.display().to_string();
+    let verified = format!("tls = \"verify\"\nca_file = \"{ca_file}\"");
+    let verified_by_many = format!("tls = \"verify\"\nca_file = \"{many}\"");
+    // The product's own account must use TLS, the administrator's need not.
+    for (url, tls, is_served) in [
+        (server.url(), verified.as_str(), true),
+        (server.url(), verified_by_many.as_str(), true),
+        (server.url(), "tls = \"system\"", false),
+        (server.url(), "tls = \"off\"", false),
+        (server.admin_url(), "tls = \"off\"", true),
+    ] {
+        let target = format!("{url}\"\n{tls} # \"");
+        let config = config("nats://u:p@127.0.0.1:1", &target, "http://127.0.0.1:1");
+        let target = MysqlTarget::new(&config, "target").unwrap();
+        let fault = target.setup().await.err();
+        let code = fault.as_ref().map(|fault| fault.code());
+        let expected = (!is_served).then_some(Code::TargetAccessDenied);
+        assert_eq!(code, expected, "{tls}: {fault:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nats_mariadb_and_open_search_without_tls_serve() {
     let specs = [
         ServerSpec::nats("nats").plain(),

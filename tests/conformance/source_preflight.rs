@@ -1,7 +1,7 @@
 //! Each pre-flight failure on a real server: found, named, and gone after its own remedy.
 
 use anabranch_connectors::mysql::source::MysqlSource;
-use anabranch_pipeline::config::{EntityConfig, SourceConfig};
+use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::SourceConnector;
 use std::time::Duration;

@@ -211,6 +211,7 @@ async fn a_read_only_server_a_wrong_password_and_a_dead_server_are_told_apart() 
     let found = faults(&place).await;
     assert_eq!((found.len(), found[0].code()), (1, Code::TargetAccessDenied), "{found:?}");
 
+    anabranch_connectors::mysql::refusals::forget();
     let server = place.stack.server("target-a").unwrap();
     let config = place.target("target-a");
     tokio::task::spawn_blocking(move || server.kill().unwrap()).await.unwrap();

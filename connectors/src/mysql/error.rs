@@ -15,6 +15,10 @@ pub enum Side {
 pub fn from_async(side: Side, subject: &str, error: mysql_async::Error) -> Fault {
     let number = match &error {
         mysql_async::Error::Server(server) => Some(server.code),
+        mysql_async::Error::Io(mysql_async::IoError::Tls(_)) => return untrusted(side, subject, error),
+        mysql_async::Error::Io(mysql_async::IoError::Io(cause)) if is_certificate(cause) => {
+            return untrusted(side, subject, error);
+        }
         _ => None,
     };
     fault(side, subject, number, error)
@@ -26,9 +30,27 @@ pub fn from_sqlx(side: Side, subject: &str, error: sqlx::Error) -> Fault {
         sqlx::Error::Database(database) => database
             .try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
             .map(sqlx::mysql::MySqlDatabaseError::number),
+        sqlx::Error::Tls(_) | sqlx::Error::Configuration(_) => return untrusted(side, subject, error),
+        sqlx::Error::Io(cause) if is_certificate(cause) => return untrusted(side, subject, error),
         _ => None,
     };
     fault(side, subject, number, error)
+}
+
+/// rustls refuses a certificate with an error of this kind.
+fn is_certificate(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::InvalidData
+}
+
+/// The fault of a connection that is not verified TLS, though it was to be.
+fn untrusted(side: Side, subject: &str, error: impl StdError + Send + Sync + 'static) -> Fault {
+    let code = match side {
+        Side::Source => Code::SourceAccessDenied,
+        Side::Target => Code::TargetAccessDenied,
+    };
+    Fault::new(code, subject, "no verified TLS connection")
+        .needs("a server with TLS whose certificate names the host and is signed by `ca_file`")
+        .caused_by(error)
 }
 
 fn fault(

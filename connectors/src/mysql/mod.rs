@@ -4,5 +4,6 @@ pub mod connection;
 pub mod error;
 mod keyset;
 mod pool;
+pub mod refusals;
 pub mod source;
 pub mod target;

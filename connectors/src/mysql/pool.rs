@@ -10,6 +10,7 @@ use mysql_async::{Conn, PoolConstraints, PoolOpts, Row};
 
 use super::connection::async_options;
 use super::error::{Side, from_async};
+use super::refusals::Account;
 use super::target;
 
 /// Waiting for a connection, connecting and the answer together.
@@ -28,6 +29,7 @@ const SESSION: &str = "SET SESSION autocommit = 1; SET SESSION TRANSACTION ISOLA
 pub(super) struct Pool {
     side: Side,
     subject: String,
+    account: Account,
     pool: mysql_async::Pool,
 }
 
@@ -56,7 +58,7 @@ impl Pool {
             .with_inactive_connection_ttl(IDLE_MAX)
             .with_reset_connection(false);
         let options = async_options(url, ca_file).init(vec![session]).pool_opts(pool);
-        Self { side, subject, pool: mysql_async::Pool::new(options) }
+        Self { side, subject, account: Account::of(url), pool: mysql_async::Pool::new(options) }
     }
 
     /// One statement's rows.
@@ -65,12 +67,13 @@ impl Pool {
             let mut connection = self.pool.get_conn().await?;
             connection.query::<Row, _>(sql).await
         };
-        self.within(TIMEOUT, work).await
+        self.account.connect(self.side, &self.subject, self.within(TIMEOUT, work)).await
     }
 
     /// A connection for several statements.
     pub(super) async fn connection(&self) -> Result<Conn, Fault> {
-        self.within(TIMEOUT, self.pool.get_conn()).await
+        let connecting = self.within(TIMEOUT, self.pool.get_conn());
+        self.account.connect(self.side, &self.subject, connecting).await
     }
 
     /// The outcome of work on one of the connections.

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use anabranch_connectors::mysql::refusals;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Marks;
 use anabranch_pipeline::retry::again;
@@ -103,6 +104,7 @@ pub async fn run(wiring: Wiring, states: TaskStates, mut hang_ups: Signal, cance
         tokio::select! {
             () = cancel.cancelled() => return,
             _ = hang_ups.recv() => {
+                refusals::forget();
                 tracing::info!(signal = "SIGHUP", tasks = states.restart_all(), "tasks are tried again");
             }
             read = look => match read {
@@ -118,6 +120,7 @@ fn follow(register: &Register, seen: Option<u64>, states: &TaskStates) -> u64 {
     let newest = register.newest();
     let since = seen.unwrap_or(newest);
     for request in register.requests.iter().filter(|request| request.number > since) {
+        refusals::forget();
         let tasks = match &request.task {
             Some(task) => usize::from(states.restart(task)),
             None => states.restart_all(),

@@ -13,6 +13,7 @@ use super::gtid::{Flavor, Gtids, OWNED, mariadb_state, owned};
 use super::position::FILE_START;
 use crate::mysql::connection::sqlx_options;
 use crate::mysql::error::{Side, from_sqlx};
+use crate::mysql::refusals::Account;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Asking where the binlog ends must be quick: a server that hangs is unreachable.
@@ -94,11 +95,13 @@ impl Session {
                 .caused_by(error));
         }
         let options = sqlx_options(&address.url, address.ca_file.as_deref());
-        let connecting = MySqlConnection::connect_with(&options);
-        let connection = tokio::time::timeout(CONNECT_TIMEOUT, connecting)
-            .await
-            .map_err(|_| Fault::new(Code::SourceUnreachable, subject, "no answer to the connection"))?
-            .map_err(|error| connect_fault(address, error))?;
+        let connecting = async {
+            tokio::time::timeout(CONNECT_TIMEOUT, MySqlConnection::connect_with(&options))
+                .await
+                .map_err(|_| Fault::new(Code::SourceUnreachable, subject, "no answer to the connection"))?
+                .map_err(|error| connect_fault(address, error))
+        };
+        let connection = Account::of(&address.url).connect(Side::Source, subject, connecting).await?;
         let mut session = Self {
             connection,
             subject: subject.to_owned(),
@@ -346,19 +349,11 @@ pub fn binlog_off(subject: &str) -> Fault {
 /// Connection errors with what an operator needs to hear about TLS.
 fn connect_fault(address: &Address, error: sqlx::Error) -> Fault {
     let subject = address.subject.as_str();
-    let is_tls = match &error {
-        sqlx::Error::Tls(_) | sqlx::Error::Configuration(_) => true,
-        // rustls refuses a certificate with an error of this kind.
-        sqlx::Error::Io(error) => error.kind() == std::io::ErrorKind::InvalidData,
-        _ => false,
-    };
-    if is_tls {
-        return Fault::new(Code::SourceAccessDenied, subject, "no verified TLS connection")
-            .needs("a server with TLS whose certificate names the host and is signed by `ca_file`")
-            .caused_by(error);
-    }
+    // The fault of a certificate says already what is needed.
+    let is_account = matches!(error, sqlx::Error::Database(_));
     let fault = from_sqlx(Side::Source, subject, error);
     match fault.code() {
+        _ if !is_account => fault,
         Code::SourceAccessDenied if address.ca_file.is_none() => {
             fault.needs("the right user and password; with `ca_file` if the account requires TLS")
         }

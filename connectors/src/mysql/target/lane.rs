@@ -26,6 +26,7 @@ use super::withdraw::{Occupied, Search};
 use super::{MysqlTarget, SETUP_COMMAND, with_remedy};
 use crate::mysql::connection::{async_options, quote_table};
 use crate::mysql::error::{Side, from_async};
+use crate::mysql::refusals::Account;
 use crate::progress::StoredProgress;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -108,7 +109,9 @@ impl MysqlLane {
     async fn connect(&self) -> Result<Connected, Fault> {
         let settings = &self.target.0;
         let options = async_options(&settings.url, settings.ca_file.as_deref());
-        let mut connection = Conn::new(options).await.map_err(|error| self.fault(error))?;
+        let connecting = async { Conn::new(options).await.map_err(|error| self.fault(error)) };
+        let account = Account::of(&settings.url);
+        let mut connection = account.connect(Side::Target, &self.subject(), connecting).await?;
         connection.query_drop(session_statements()).await.map_err(|error| self.fault(error))?;
         let facts: Option<(u64, String)> =
             connection.query_first(SESSION_FACTS).await.map_err(|error| self.fault(error))?;

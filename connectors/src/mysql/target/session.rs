@@ -12,6 +12,7 @@ use super::progress;
 use super::{MysqlTarget, with_remedy};
 use crate::mysql::connection::sqlx_options;
 use crate::mysql::error::{Side, from_sqlx};
+use crate::mysql::refusals::Account;
 use crate::progress::StoredProgress;
 
 /// Well above a TLS handshake on a slow link.
@@ -37,7 +38,8 @@ impl Session {
     pub(super) async fn open(target: &MysqlTarget) -> Result<Self, Fault> {
         let subject = target.subject();
         let options = sqlx_options(&target.0.url, target.0.ca_file.as_deref());
-        let connection = within(&subject, CONNECT_TIMEOUT, MySqlConnection::connect_with(&options)).await?;
+        let connecting = within(&subject, CONNECT_TIMEOUT, MySqlConnection::connect_with(&options));
+        let connection = Account::of(&target.0.url).connect(Side::Target, &subject, connecting).await?;
         let mut session = Self { connection, subject };
         session.run(SESSION.to_owned()).await?;
         Ok(session)

@@ -1,0 +1,130 @@
+//! Accounts that a server refuses: one connection asks for all tasks of the process whether it still does.
+//!
+//! A process has a task for each source and lane, and each is tried again and again. Servers lock an account, or block a
+//! host, after some refused logins. So after a refusal the account is not used again for a second, then two, four and so
+//! on up to a minute. Meanwhile all tasks get the same answer from memory.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anabranch_pipeline::config::ServerUrl;
+use anabranch_pipeline::error::{Code, Fault};
+
+use super::error::Side;
+
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+static REFUSED: LazyLock<Mutex<HashMap<Account, Refusal>>> = LazyLock::new(Mutex::default);
+
+/// An account and its password, on one server.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Account {
+    server: String,
+    user: String,
+    /// Another password is another question.
+    password_hash: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Refusal {
+    /// When the server was asked last.
+    asked: Instant,
+    /// How long it is not asked again.
+    pause: Duration,
+}
+
+impl Account {
+    pub fn of(url: &ServerUrl) -> Self {
+        let mut hasher = DefaultHasher::new();
+        url.password().expose().hash(&mut hasher);
+        Self { server: url.address(), user: url.user().to_owned(), password_hash: hasher.finish() }
+    }
+
+    /// The outcome of a connection, unless the server has just refused the account.
+    pub async fn connect<T>(
+        &self,
+        side: Side,
+        subject: &str,
+        connecting: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let denied = match side {
+            Side::Source => Code::SourceAccessDenied,
+            Side::Target => Code::TargetAccessDenied,
+        };
+        if let Some(left) = self.begin(Instant::now()) {
+            let found = format!("the server refused user {} a moment ago", self.user);
+            return Err(Fault::new(denied, subject, found)
+                .needs("the right user and password")
+                .remedy(format!("it is asked again in {} s; `restart` asks at once", left.as_secs() + 1)));
+        }
+        let outcome = connecting.await;
+        self.end(outcome.as_ref().is_err_and(|fault| fault.code() == denied), Instant::now());
+        outcome
+    }
+
+    /// How long the server is not to be asked. When it may be, the others wait for this attempt.
+    fn begin(&self, now: Instant) -> Option<Duration> {
+        let mut refused = lock();
+        let refusal = refused.get_mut(self)?;
+        let left = (refusal.asked + refusal.pause).saturating_duration_since(now);
+        if left.is_zero() {
+            refusal.asked = now;
+            return None;
+        }
+        Some(left)
+    }
+
+    fn end(&self, is_refused: bool, now: Instant) {
+        let mut refused = lock();
+        if !is_refused {
+            refused.remove(self);
+            return;
+        }
+        let first = Refusal { asked: now, pause: PAUSE_FIRST };
+        refused
+            .entry(self.clone())
+            .and_modify(|refusal| *refusal = Refusal { asked: now, pause: PAUSE_MAX.min(refusal.pause * 2) })
+            .or_insert(first);
+    }
+}
+
+/// Every account may be used again at once: somebody says that the cause is gone.
+pub fn forget() {
+    lock().clear();
+}
+
+fn lock() -> MutexGuard<'static, HashMap<Account, Refusal>> {
+    // No code under this lock leaves the map half changed.
+    REFUSED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_that_is_refused_for_long_is_tried_once_a_minute_and_a_short_refusal_costs_seconds() {
+        let url =
+            |password: &str| ServerUrl::try_from(format!("mysql://user:{password}@refusals:1")).unwrap();
+        let (account, other) = (Account::of(&url("wrong")), Account::of(&url("right")));
+        let begun = Instant::now();
+        let mut asked = Vec::new();
+        for second in 0..400 {
+            let now = begun + Duration::from_secs(second);
+            if account.begin(now).is_none() {
+                asked.push(second);
+                account.end(true, now);
+            }
+            assert_eq!(other.begin(now), None, "another password was not refused");
+        }
+        assert_eq!(asked, [0, 1, 3, 7, 15, 31, 63, 123, 183, 243, 303, 363]);
+        let later = begun + Duration::from_secs(423);
+        assert_eq!(account.begin(later), None);
+        assert!(account.begin(later).is_some(), "one attempt asks for all");
+        account.end(false, later);
+        assert_eq!(account.begin(later), None, "the account is right again");
+    }
+}
