@@ -11,7 +11,7 @@ use futures::TryStreamExt;
 
 use crate::GROUND;
 
-const VARIABLE: &str = "ANABRANCH_FAILPOINT";
+pub const VARIABLE: &str = "ANABRANCH_FAILPOINT";
 
 /// A captured table that the workload leaves alone.
 const TRUNCATED: &str = "user_00.user_900";
@@ -38,7 +38,7 @@ async fn workloads(installation: &Installation<'_>, test: &str) -> Vec<Workload>
 }
 
 /// A daemon that works brings everything over.
-async fn goes_on(installation: &Installation<'_>) {
+pub async fn goes_on(installation: &Installation<'_>) {
     installation.free_leases().await;
     let mut after = installation.run();
     installation.expect_equal().await;

@@ -13,6 +13,7 @@ mod failpoints;
 mod load;
 mod log_lost;
 mod servers;
+mod versions;
 mod zombies;
 
 use std::time::Duration;

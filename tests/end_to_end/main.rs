@@ -15,6 +15,7 @@ mod large;
 mod log_damage;
 mod log_full;
 mod lookup;
+mod mariadb_11;
 mod mysql;
 mod night_faults;
 mod night_schema;

@@ -166,9 +166,16 @@ impl Server {
         self.history.get(index).map(|committed| &committed.group)
     }
 
+    /// Whether the events within a group have positions of their own. Those of MariaDB 11.4 and later have none, and
+    /// here those of each second server: all rows of a group are then at its end.
+    pub fn has_positions(&self) -> bool {
+        !self.number.is_multiple_of(2)
+    }
+
     /// Position of one event of a group.
     pub fn lsn(&self, epoch: u16, group: usize, event: usize) -> Lsn {
         let laid = &self.laid[group];
+        let event = if self.has_positions() { event } else { laid.ends.len() - 1 };
         Lsn::new(epoch, laid.file, laid.ends[event]).expect("a script is short")
     }
 

@@ -272,6 +272,9 @@ impl MemoryReading {
                     return Ok(Some(Filled::Full));
                 }
                 self.event += 1;
+                if server.has_positions() || self.event == events.len() {
+                    self.complete(lsn, batch);
+                }
             }
             if self.event < events.len() {
                 if weather.strikes_in(DELAYED) {
@@ -307,10 +310,15 @@ impl MemoryReading {
                 }
                 self.row += 1;
             }
-            batch.event_complete(lsn);
         }
         self.row = 0;
         true
+    }
+
+    fn complete(&self, lsn: Lsn, batch: &mut BatchBuilder) {
+        if lsn > self.above {
+            batch.event_complete(lsn);
+        }
     }
 
     /// What the end of a group means for XA branches; `false` when the batch is full.
@@ -332,7 +340,9 @@ impl MemoryReading {
                     };
                 };
                 let emitted = self.emit(lsn, &rows, batch);
-                if !emitted {
+                if emitted {
+                    self.complete(lsn, batch);
+                } else {
                     self.branches.insert(*branch, Branch { prepared, rows });
                 }
                 return Ok(emitted);
