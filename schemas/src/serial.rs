@@ -48,7 +48,7 @@ impl CodeKind {
     }
 }
 
-/// Bytes of a stored value, at most. Longer codes are stored as their beginning and a hash.
+/// Bytes of a stored value, at most. Codes of so many bytes or more are stored as their beginning and a hash.
 pub const STORED_BYTES_MAX: usize = 255;
 /// Bytes of a SHA-256.
 const HASH_BYTES: usize = 32;
@@ -78,7 +78,8 @@ impl LengthClass {
 
 /// A code as mapping tables and the cache hold it: at most [`STORED_BYTES_MAX`] bytes.
 ///
-/// A longer one is its first 223 bytes and the SHA-256 of all of it, so any code can be looked up by itself.
+/// A code of 255 bytes or more is its first 223 bytes and the SHA-256 of all of it, so any code can be looked up by itself.
+/// No code of 255 bytes is stored as it is: it could be made to equal the stored form of a longer one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoredCode(Box<[u8]>);
 
@@ -96,7 +97,7 @@ impl StoredCode {
         if code.is_empty() {
             return None;
         }
-        if code.len() <= STORED_BYTES_MAX {
+        if code.len() < STORED_BYTES_MAX {
             return Some(Self(code.into()));
         }
         let mut stored = code[..STORED_BYTES_MAX - HASH_BYTES].to_vec();
@@ -345,8 +346,11 @@ mod tests {
         assert_eq!(long("a").as_bytes().len(), STORED_BYTES_MAX);
         assert_ne!(long("a"), long("b"));
         assert_eq!(long("a"), long("a"));
-        let longest_exact = "y".repeat(STORED_BYTES_MAX);
+        let longest_exact = "y".repeat(STORED_BYTES_MAX - 1);
         assert_eq!(exact(&longest_exact).as_bytes(), longest_exact.as_bytes());
+        // Somebody gives a device the stored form of another one's code.
+        let long = long("a");
+        assert_ne!(StoredCode::exact(long.as_bytes()).unwrap(), long);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The mapping layer: which rows a device claims and in which of the three databases and their tables, in SQL.
 //!
 //! The rule: NULL and the empty text are no code, a uuid is 1 to 64 bytes of text. A value is the exact bytes of a code,
-//! a MEID in capitals; of one above 255 bytes the first 223 and the SHA-256 of all. Its length says in which database
+//! a MEID in capitals; of one of 255 bytes or more the first 223 and the SHA-256 of all. Its length says in which database
 //! it lies, its number modulo the tables in which table; anything but decimal digits has its CRC-32 as number. A lane always
 //! writes all its rows of a device together, so these have one version; those of another lane may have another, since
 //! each lane refreshes and repairs at marks of its own.
@@ -94,7 +94,7 @@ impl DerivedTables for MappingLayer {
                  CASE WHEN HEX(value) REGEXP '^(3[0-9])+$' THEN {} ELSE CRC32(value) % {} END, 3, '0')) AS table_name
              FROM (
                SELECT uuid, kind,
-                 IF(LENGTH(code) > 255, CONCAT(LEFT(code, 223), UNHEX(SHA2(code, 256))), code) AS value
+                 IF(LENGTH(code) >= 255, CONCAT(LEFT(code, 223), UNHEX(SHA2(code, 256))), code) AS value
                FROM (
                  SELECT CAST(uuid AS BINARY) AS uuid, kind,
                    CASE kind WHEN 1 THEN CAST(imei1 AS BINARY) WHEN 2 THEN CAST(imei2 AS BINARY) WHEN 3 THEN {meid}
