@@ -170,6 +170,8 @@ async fn what_an_old_or_empty_replica_says_is_no_word_against_the_stores() {
     installation.expect_equal().await;
     catch_up(&installation, "night-replica", "source-a").await;
     expect_verdict(&installation, &[], "clean").await;
+    let checked = installation.command(&["check"]).await.expect_success();
+    assert!(checked.stdout.contains("ok replica of source source-a"), "{checked:?}");
 
     // It does not know of a row, and neither does the target any more: both say the same, and both are wrong.
     installation.execute("night-replica", "STOP SLAVE").await;
@@ -194,6 +196,9 @@ async fn what_an_old_or_empty_replica_says_is_no_word_against_the_stores() {
     assert_eq!((drift(birthdays), &birthdays["confirmed"]), (1, &Json::from(1)), "{birthdays}");
     installation.expect_equal().await;
     anabranch_tests::blocking(|| replica.stop()).unwrap();
+    let checked = installation.command(&["check"]).await;
+    let told = "[source-unreachable] replica of source source-a: a reconciliation cannot read it";
+    assert!(checked.exit_code == 3 && checked.stderr.contains(told), "{checked:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,8 +2,9 @@
 //!
 //! Every fault is reported, not just the first; one thing that cannot be reached does not hinder the others.
 
-use anabranch_pipeline::config::{Config, EntityConfig};
+use anabranch_pipeline::config::{Config, EntityConfig, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{RowSource, SourceConnector};
 use clap::Args;
 use futures::future::join_all;
 use serde::Serialize;
@@ -11,6 +12,7 @@ use serde::Serialize;
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
 use crate::logging::LogFormat;
+use crate::nights;
 use crate::output::{self, FaultView};
 use crate::wiring::Wiring;
 
@@ -94,7 +96,11 @@ fn unreadable_files(config: &Config) -> Vec<Fault> {
         config.targets.iter().map(|target| (format!("ca_file of target {}", target.name), &target.ca_file));
     let caches =
         config.caches.iter().map(|cache| (format!("ca_file of cache {}", cache.name), &cache.ca_file));
-    let named = [log].into_iter().chain(sources).chain(targets).chain(caches);
+    let replicas = config.sources.iter().filter_map(|source| {
+        let (_, ca_file) = source.replica.as_ref()?;
+        Some((format!("replica_ca_file of source {}", source.name), ca_file))
+    });
+    let named = [log].into_iter().chain(sources).chain(replicas).chain(targets).chain(caches);
     let unreadable = named.filter_map(|(key, file)| {
         let file = file.as_ref()?;
         let error = std::fs::File::open(file).err()?;
@@ -112,6 +118,8 @@ async fn check_servers(wiring: &Wiring) -> Vec<Checked> {
         faults: wiring.check_source(&source.name).await,
         warnings: wiring.source_warnings(&source.name).await,
     });
+    let replicas = wiring.config().sources.iter().filter(|source| source.replica.is_some());
+    let replicas = replicas.map(|source| check_replica(wiring.config(), source));
     let log = async { Checked::of("log", wiring.check_log().await) };
     let targets = wiring
         .targets()
@@ -119,11 +127,36 @@ async fn check_servers(wiring: &Wiring) -> Vec<Checked> {
     let caches = wiring.config().caches.iter().map(async |cache| {
         Checked::of(format!("cache {}", cache.name), wiring.check_cache(&cache.name).await)
     });
-    let (mut checked, log, targets, caches) =
-        tokio::join!(join_all(sources), log, join_all(targets), join_all(caches));
+    let (mut checked, replicas, log, targets, caches) =
+        tokio::join!(join_all(sources), join_all(replicas), log, join_all(targets), join_all(caches));
+    checked.extend(replicas);
     checked.push(log);
     checked.extend(targets);
     checked.extend(caches);
+    checked
+}
+
+/// What a reconciliation asks of a replica: its captured tables, its load and its lag.
+async fn check_replica(config: &Config, source: &SourceConfig) -> Checked {
+    let thing = format!("replica of source {}", source.name);
+    let replica = nights::whole_tables(config, source);
+    let mut checked = Checked::of(thing, Vec::new());
+    let pressure = match replica.shards().await {
+        Ok(_) => replica.pressure().await,
+        Err(fault) => Err(fault),
+    };
+    match pressure {
+        Err(fault) => {
+            let told = Fault::new(fault.code(), &*checked.thing, "a reconciliation cannot read it");
+            checked.faults.push(told.caused_by(fault));
+        }
+        Ok(pressure) => checked.warnings.extend(pressure.lag_unknown.map(|why| {
+            format!(
+                "{}: its lag cannot be asked, so a reconciliation does not wait for it: {why}",
+                checked.thing
+            )
+        })),
+    }
     checked
 }
 

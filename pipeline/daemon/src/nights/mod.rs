@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 pub use self::schedule::{is_believed, spawn_nights};
+pub use self::stores::whole_tables;
 pub use self::watch::spawn_watches;
 use crate::tasks::while_held;
 use crate::wall_clock;

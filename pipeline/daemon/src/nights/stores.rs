@@ -207,7 +207,7 @@ pub(super) fn sides(wiring: &Wiring, name: &str) -> Result<Sides<Source, Derived
 }
 
 /// What whole tables are read from: a replica if there is one, and with what the sharding rules read.
-fn whole_tables(config: &Config, source: &SourceConfig) -> Source {
+pub fn whole_tables(config: &Config, source: &SourceConfig) -> Source {
     let mut server = source.clone();
     if let Some((url, ca_file)) = &source.replica {
         (server.url, server.ca_file) = (url.clone(), ca_file.clone());
