@@ -105,6 +105,11 @@ impl StoredCode {
         Some(Self(stored.into()))
     }
 
+    /// What a table or cache holds, read back; `None` for what is no stored form.
+    pub fn from_stored(stored: &[u8]) -> Option<Self> {
+        (1..=STORED_BYTES_MAX).contains(&stored.len()).then(|| Self(stored.into()))
+    }
+
     /// What a reader who does not know the kind looks for: the code as it is, and as a MEID where that differs.
     pub fn candidates(code: &[u8]) -> Vec<(Self, Option<CodeKind>)> {
         let mut candidates: Vec<_> = Self::exact(code).map(|stored| (stored, None)).into_iter().collect();
@@ -351,6 +356,8 @@ mod tests {
         // Somebody gives a device the stored form of another one's code.
         let long = long("a");
         assert_ne!(StoredCode::exact(long.as_bytes()).unwrap(), long);
+        assert_eq!(StoredCode::from_stored(long.as_bytes()).unwrap(), long);
+        assert_eq!(StoredCode::from_stored(b"").or(StoredCode::from_stored(&[b'z'; 256])), None);
     }
 
     #[test]

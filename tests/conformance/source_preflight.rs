@@ -209,3 +209,29 @@ async fn a_foreign_key_that_changes_captured_rows_is_warned_of_and_no_fault() {
     assert!(found.iter().any(|warning| warning.contains("0.t1")), "{found:?}");
     assert_eq!(codes(&database).await, []);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_password_is_not_asked_with_by_every_task_and_the_next_one_is_its_own_question() {
+    const ATTEMPTS: u64 = 60;
+    let database = Database::with_flags(&[]).with_tables().await;
+    let right = database.config();
+    let password = right.url.password().expose().to_owned();
+    let wrong = ServerUrl::try_from(database.server().url().replace(&password, "wrong")).unwrap();
+    let source = |url: &ServerUrl| {
+        let config = SourceConfig { url: url.clone(), ..database.config() };
+        MysqlSource::new(&config, &[database.entity()], Duration::from_secs(2))
+    };
+    let refused = async || -> u64 {
+        let status = "SELECT variable_value FROM information_schema.global_status \
+                      WHERE variable_name = 'ACCESS_DENIED_ERRORS'";
+        database.ask(status).await.parse().unwrap()
+    };
+    let before = refused().await;
+    for _ in 0..ATTEMPTS {
+        let fault = source(&wrong).head().await.unwrap_err();
+        assert_eq!(fault.code(), Code::SourceAccessDenied, "{fault}");
+    }
+    let asked = refused().await - before;
+    assert!((1..ATTEMPTS / 4).contains(&asked), "the server was asked {asked} times");
+    source(&right.url).head().await.unwrap();
+}

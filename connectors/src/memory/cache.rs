@@ -183,7 +183,7 @@ impl CodeCache for MemoryCache {
     }
 
     async fn scan(&self, after: Option<&ChunkKey>) -> Result<(Vec<StoredCode>, Option<ChunkKey>), Fault> {
-        let after = after.and_then(|place| StoredCode::exact(&place.0));
+        let after = after.and_then(|place| StoredCode::from_stored(&place.0));
         self.ask(move |state| {
             let mut codes: Vec<StoredCode> = state
                 .entries

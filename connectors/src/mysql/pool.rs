@@ -58,7 +58,7 @@ impl Pool {
             .with_inactive_connection_ttl(IDLE_MAX)
             .with_reset_connection(false);
         let options = async_options(url, ca_file).init(vec![session]).pool_opts(pool);
-        Self { side, subject, account: Account::of(url), pool: mysql_async::Pool::new(options) }
+        Self { side, subject, account: Account::of(url, ca_file), pool: mysql_async::Pool::new(options) }
     }
 
     /// One statement's rows.

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,8 @@ pub struct Account {
     user: String,
     /// Another password is another question.
     password_hash: u64,
+    /// So is another authority: a certificate that is not trusted is a refusal too.
+    ca_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -37,10 +40,15 @@ struct Refusal {
 }
 
 impl Account {
-    pub fn of(url: &ServerUrl) -> Self {
+    pub fn of(url: &ServerUrl, ca_file: Option<&Path>) -> Self {
         let mut hasher = DefaultHasher::new();
         url.password().expose().hash(&mut hasher);
-        Self { server: url.address(), user: url.user().to_owned(), password_hash: hasher.finish() }
+        Self {
+            server: url.address(),
+            user: url.user().to_owned(),
+            password_hash: hasher.finish(),
+            ca_file: ca_file.map(Path::to_owned),
+        }
     }
 
     /// The outcome of a connection, unless the server has just refused the account.
@@ -109,7 +117,7 @@ mod tests {
     fn an_account_that_is_refused_for_long_is_tried_once_a_minute_and_a_short_refusal_costs_seconds() {
         let url =
             |password: &str| ServerUrl::try_from(format!("mysql://user:{password}@refusals:1")).unwrap();
-        let (account, other) = (Account::of(&url("wrong")), Account::of(&url("right")));
+        let (account, other) = (Account::of(&url("wrong"), None), Account::of(&url("right"), None));
         let begun = Instant::now();
         let mut asked = Vec::new();
         for second in 0..400 {

@@ -100,7 +100,7 @@ impl RedisCache {
             [b't', b':', code @ ..] => (Role::Token, code),
             _ => return None,
         };
-        StoredCode::exact(code).filter(|code| self.key(code, role) == key)
+        StoredCode::from_stored(code).filter(|code| self.key(code, role) == key)
     }
 
     /// A step of a scan over one server: its keys, and the next cursor; "0" = it is through.

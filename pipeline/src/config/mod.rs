@@ -8,6 +8,7 @@
 mod derived;
 mod raw;
 mod reconcile;
+mod transport;
 mod unreadable;
 mod values;
 

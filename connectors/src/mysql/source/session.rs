@@ -101,7 +101,9 @@ impl Session {
                 .map_err(|_| Fault::new(Code::SourceUnreachable, subject, "no answer to the connection"))?
                 .map_err(|error| connect_fault(address, error))
         };
-        let connection = Account::of(&address.url).connect(Side::Source, subject, connecting).await?;
+        let connection = Account::of(&address.url, address.ca_file.as_deref())
+            .connect(Side::Source, subject, connecting)
+            .await?;
         let mut session = Self {
             connection,
             subject: subject.to_owned(),

@@ -110,7 +110,7 @@ impl MysqlLane {
         let settings = &self.target.0;
         let options = async_options(&settings.url, settings.ca_file.as_deref());
         let connecting = async { Conn::new(options).await.map_err(|error| self.fault(error)) };
-        let account = Account::of(&settings.url);
+        let account = Account::of(&settings.url, settings.ca_file.as_deref());
         let mut connection = account.connect(Side::Target, &self.subject(), connecting).await?;
         connection.query_drop(session_statements()).await.map_err(|error| self.fault(error))?;
         let facts: Option<(u64, String)> =

@@ -92,7 +92,7 @@ fn codes(mut bytes: &[u8]) -> Option<Vec<StoredCode>> {
     let mut codes = Vec::new();
     while let [length, rest @ ..] = bytes {
         let (value, behind) = rest.split_at_checked(usize::from(*length))?;
-        codes.push(StoredCode::exact(value)?);
+        codes.push(StoredCode::from_stored(value)?);
         bytes = behind;
     }
     Some(codes)

@@ -39,7 +39,9 @@ impl Session {
         let subject = target.subject();
         let options = sqlx_options(&target.0.url, target.0.ca_file.as_deref());
         let connecting = within(&subject, CONNECT_TIMEOUT, MySqlConnection::connect_with(&options));
-        let connection = Account::of(&target.0.url).connect(Side::Target, &subject, connecting).await?;
+        let connection = Account::of(&target.0.url, target.0.ca_file.as_deref())
+            .connect(Side::Target, &subject, connecting)
+            .await?;
         let mut session = Self { connection, subject };
         session.run(SESSION.to_owned()).await?;
         Ok(session)
