@@ -4,7 +4,6 @@
 //! Before each daemon starts, one transaction is committed that takes several log messages, so that the daemon is killed
 //! within it.
 
-use anabranch_stack::ServerSpec;
 use anabranch_tests::{Ground, Installation, Plan, Turn};
 
 use crate::failpoints::{VARIABLE, goes_on};
@@ -15,23 +14,8 @@ const STEPS: [&str; 4] =
 /// The transaction has this number of rows, squared.
 const ROWS_ROOT: u32 = 120;
 
-static MARIADB_11: Ground = Ground::of(|| {
-    vec![
-        ServerSpec::mariadb_11_source("source-a"),
-        ServerSpec::mariadb_11_source("source-b"),
-        ServerSpec::mariadb_11_target("target"),
-        ServerSpec::nats("nats"),
-    ]
-});
-
-static MYSQL: Ground = Ground::of(|| {
-    vec![
-        ServerSpec::mysql_source("source-a"),
-        ServerSpec::mariadb_source("source-b"),
-        ServerSpec::mysql_target("target"),
-        ServerSpec::nats("nats"),
-    ]
-});
+static MARIADB_11: Ground = Ground::mariadb_11();
+static MYSQL: Ground = Ground::mysql();
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_killed_within_a_transaction_of_mariadb_11_loses_nothing() {

@@ -1,19 +1,11 @@
 //! The same on MariaDB 11.8, as a source and as a target, where the machine can have it.
 
-use anabranch_stack::ServerSpec;
 use anabranch_tests::Ground;
 
 use crate::nights::repaired_beside_changes;
 use crate::refresh::refreshed_beside_changes;
 
-static MARIADB_11: Ground = Ground::of(|| {
-    vec![
-        ServerSpec::mariadb_11_source("source-a"),
-        ServerSpec::mariadb_source("source-b"),
-        ServerSpec::mariadb_11_target("target"),
-        ServerSpec::nats("nats"),
-    ]
-});
+static MARIADB_11: Ground = Ground::mariadb_11();
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_of_mariadb_11_come_by_a_refresh_and_rows_of_nobody_go_while_changes_go_on() {

@@ -1,19 +1,11 @@
 //! The same on MySQL, as a source and as a target, where the machine can have it.
 
-use anabranch_stack::ServerSpec;
 use anabranch_tests::Ground;
 
 use crate::nights::repaired_beside_changes;
 use crate::refresh::refreshed_beside_changes;
 
-static MYSQL: Ground = Ground::of(|| {
-    vec![
-        ServerSpec::mysql_source("source-a"),
-        ServerSpec::mariadb_source("source-b"),
-        ServerSpec::mysql_target("target"),
-        ServerSpec::nats("nats"),
-    ]
-});
+static MYSQL: Ground = Ground::mysql();
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_of_mysql_come_by_a_refresh_and_rows_of_nobody_go_while_changes_go_on() {

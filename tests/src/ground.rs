@@ -37,6 +37,18 @@ impl Ground {
         Self::of(|| Options::standard().servers)
     }
 
+    /// The same with MariaDB 11.8 as first source and target, where the machine can have it.
+    pub const fn mariadb_11() -> Self {
+        Self::of(|| {
+            beside_another(ServerSpec::mariadb_11_source("source-a"), ServerSpec::mariadb_11_target("target"))
+        })
+    }
+
+    /// The same with MySQL as first source and target, where the machine can have it.
+    pub const fn mysql() -> Self {
+        Self::of(|| beside_another(ServerSpec::mysql_source("source-a"), ServerSpec::mysql_target("target")))
+    }
+
     pub const fn of(specs: fn() -> Vec<ServerSpec>) -> Self {
         Self { specs, stack: OnceLock::new(), turn: Mutex::const_new(()), turns: AtomicU32::new(0) }
     }
@@ -65,6 +77,10 @@ impl Ground {
         }
         Some(turn)
     }
+}
+
+fn beside_another(source: ServerSpec, target: ServerSpec) -> Vec<ServerSpec> {
+    vec![source, ServerSpec::mariadb_source("source-b"), target, ServerSpec::nats("nats")]
 }
 
 impl Turn<'_> {

@@ -19,7 +19,7 @@ impl EventStreamReader {
         Self { description: Arc::new(FormatDescriptionEvent::new(version)) }
     }
 
-    /// Always `None`: no table map is kept. Whoever reads rows keeps the maps that these rows can refer to.
+    /// Always `None`: no table map is kept. Anabranch's reader keeps the maps that rows can refer to.
     pub fn get_tme(&self, _table_id: u64) -> Option<&TableMapEvent<'static>> {
         None
     }

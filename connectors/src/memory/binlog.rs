@@ -166,8 +166,8 @@ impl Server {
         self.history.get(index).map(|committed| &committed.group)
     }
 
-    /// Whether the events within a group have positions of their own. Those of MariaDB 11.4 and later have none, and
-    /// here those of each second server: all rows of a group are then at its end.
+    /// True when the events within a group have positions of their own. MariaDB 11.4 and later write none, nor does
+    /// each second server here: all rows of a group are then at its end.
     pub fn has_positions(&self) -> bool {
         !self.number.is_multiple_of(2)
     }

@@ -4,6 +4,8 @@ use std::error::Error as StdError;
 
 use anabranch_pipeline::error::{Code, Fault};
 
+use crate::tls;
+
 /// Which side of the flow a server is on; the same number means different things to an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
@@ -16,9 +18,7 @@ pub fn from_async(side: Side, subject: &str, error: mysql_async::Error) -> Fault
     let number = match &error {
         mysql_async::Error::Server(server) => Some(server.code),
         mysql_async::Error::Io(mysql_async::IoError::Tls(_)) => return untrusted(side, subject, error),
-        mysql_async::Error::Io(mysql_async::IoError::Io(cause)) if is_certificate(cause) => {
-            return untrusted(side, subject, error);
-        }
+        _ if tls::is_beneath(&error) => return untrusted(side, subject, error),
         _ => None,
     };
     fault(side, subject, number, error)
@@ -31,15 +31,10 @@ pub fn from_sqlx(side: Side, subject: &str, error: sqlx::Error) -> Fault {
             .try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
             .map(sqlx::mysql::MySqlDatabaseError::number),
         sqlx::Error::Tls(_) | sqlx::Error::Configuration(_) => return untrusted(side, subject, error),
-        sqlx::Error::Io(cause) if is_certificate(cause) => return untrusted(side, subject, error),
+        _ if tls::is_beneath(&error) => return untrusted(side, subject, error),
         _ => None,
     };
     fault(side, subject, number, error)
-}
-
-/// rustls refuses a certificate with an error of this kind.
-fn is_certificate(error: &std::io::Error) -> bool {
-    error.kind() == std::io::ErrorKind::InvalidData
 }
 
 /// The fault of a connection that is not verified TLS, though it was to be.
@@ -149,6 +144,31 @@ fn meaning(number: u16) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_event_that_cannot_be_read_is_no_certificate_that_is_not_trusted() {
+        use rustls::{CertificateError, Error};
+        use std::io::{self, ErrorKind};
+
+        let cases: [(fn() -> io::Error, Code); 2] = [
+            (|| io::Error::new(ErrorKind::InvalidData, "an event is shorter"), Code::SourceUnreachable),
+            (
+                || {
+                    io::Error::new(
+                        ErrorKind::InvalidData,
+                        Error::InvalidCertificate(CertificateError::UnknownIssuer),
+                    )
+                },
+                Code::SourceAccessDenied,
+            ),
+        ];
+        for (error, code) in cases {
+            let of_async = mysql_async::Error::Io(mysql_async::IoError::Io(error()));
+            assert_eq!(from_async(Side::Source, "source", of_async).code(), code, "{}", error());
+            let of_sqlx = sqlx::Error::Io(error());
+            assert_eq!(from_sqlx(Side::Source, "source", of_sqlx).code(), code, "{}", error());
+        }
+    }
 
     #[test]
     fn what_a_target_refuses_for_a_while_only_is_told_as_such() {

@@ -63,9 +63,10 @@ impl Account {
             Side::Target => Code::TargetAccessDenied,
         };
         if let Some(left) = self.begin(Instant::now()) {
-            let found = format!("the server refused user {} a moment ago", self.user);
+            let found =
+                format!("the server refused user {} a moment ago, or could not be verified", self.user);
             return Err(Fault::new(denied, subject, found)
-                .needs("the right user and password")
+                .needs("the right user and password, and a server that `ca_file` verifies where there is one")
                 .remedy(format!("it is asked again in {} s; `restart` asks at once", left.as_secs() + 1)));
         }
         let outcome = connecting.await;

@@ -1,4 +1,4 @@
-//! Whether a connection is TLS, and whom it trusts: `tls` and `ca_file` of each server, beside its URL's scheme.
+//! `tls` and `ca_file` of each server: they and its URL's scheme decide how a connection is protected.
 //!
 //! `verify` trusts the authorities in `ca_file`, `system` those of the machine, `off` is plain text. There is no
 //! TLS without verification. What contradicts itself is refused, so that nobody believes in a protection that is not

@@ -231,7 +231,7 @@ pub struct RowsEvent<'a> {
     pub images: &'a [u8],
 }
 
-/// Whether a rows event is the last of its statement.
+/// True for the last rows event of a statement.
 pub fn ends_statement(body: &[u8]) -> bool {
     const STATEMENT_END: u8 = 1;
     body.get(TABLE_ID_BYTES).is_some_and(|flags| flags & STATEMENT_END != 0)
