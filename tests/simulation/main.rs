@@ -5,6 +5,7 @@
 //! failed, which run first.
 //! `ANABRANCH_SIMULATION_SEEDS=N` runs N seeds, `ANABRANCH_SIMULATION_SEED=S` one and prints its steps.
 
+mod codes;
 mod daemon;
 mod drain;
 mod drift;

@@ -167,6 +167,16 @@ impl Stage {
     }
 
     pub async fn read(&self, source: usize, cancel: &CancellationToken) -> Result<(), Fault> {
+        self.read_and_report(source, &watch::Sender::new(Lsn::ZERO), cancel).await
+    }
+
+    /// Reads a source, and sends each position that the log acknowledged.
+    pub async fn read_and_report(
+        &self,
+        source: usize,
+        acknowledged: &watch::Sender<Lsn>,
+        cancel: &CancellationToken,
+    ) -> Result<(), Fault> {
         let (name, start) = (SOURCE_NAMES[source], Entry::Earliest);
         let capture = Capture {
             source: name,
@@ -185,7 +195,7 @@ impl Stage {
             all.resize(TARGETS * LANES as usize, Progress::default());
             Ok(all)
         };
-        capture::run(capture, lanes, &watch::Sender::new(Lsn::ZERO), cancel).await
+        capture::run(capture, lanes, acknowledged, cancel).await
     }
 
     pub fn past(&self, source: usize) -> Past<'_, MemorySource, MemoryLog, MemoryMarks> {
@@ -204,8 +214,19 @@ impl Stage {
 
     pub async fn deliver(
         &self,
+        lane: LaneAt,
+        shared: &Shared,
+        cancel: &CancellationToken,
+    ) -> Result<(), Fault> {
+        self.deliver_and_report(lane, shared, &watch::Sender::new(Lsn::ZERO), cancel).await
+    }
+
+    /// Runs a lane, and sends each position that it committed.
+    pub async fn deliver_and_report(
+        &self,
         lane @ (source, target, number): LaneAt,
         shared: &Shared,
+        applied: &watch::Sender<Lsn>,
         cancel: &CancellationToken,
     ) -> Result<(), Fault> {
         let id = lane_id(lane);
@@ -228,7 +249,7 @@ impl Stage {
         let project = |change: &anabranch_schemas::change::Change<'_, '_>, flush: &mut deliver::Flush| {
             projection.project(change, scope, flush, &mut defects);
         };
-        deliver::run(lane, &mut store, project, &watch::Sender::new(Lsn::ZERO), cancel).await
+        deliver::run(lane, &mut store, project, applied, cancel).await
     }
 }
 

@@ -11,7 +11,7 @@ use anabranch_pipeline::lookup::Token;
 use anabranch_pipeline::ports::{Cached, ChunkKey, CodeCache, Fill, Shelf, Standing};
 use anabranch_schemas::serial::StoredCode;
 
-use super::{Weather, lock, request};
+use super::{Refused, Weather, lock, request};
 
 /// Codes a step of a scan.
 const STEP_CODES: usize = 3;
@@ -92,6 +92,7 @@ impl MemoryCache {
         &self,
         work: impl FnOnce(&mut State) -> T + Send + 'static,
     ) -> Result<T, Fault> {
+        self.weather.answer(Refused::Cache)?;
         let (state, life) = (self.state.clone(), lock(&self.state).life);
         let answer = request(&self.weather, move || {
             let mut state = lock(&state);

@@ -10,8 +10,8 @@ use anabranch_schemas::change::{Row, TableIdentity, Value};
 use anabranch_schemas::codec::v1::{self, Encoder};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 
-use super::lock;
 use super::source::{BROKEN, MemorySource};
+use super::{Refused, lock};
 
 /// In a thousand snapshots, for each of the newest groups: it is not seen yet.
 const UNSEEN: u32 = 150;
@@ -38,6 +38,7 @@ type Rows = BTreeMap<u64, Row<'static>>;
 impl RowSource for MemorySource {
     async fn tables(&self) -> Result<Vec<TableIdentity<'static>>, Fault> {
         self.weather.pause().await;
+        self.weather.answer(Refused::Source)?;
         Ok(lock(&self.state).primary.tables().into_values().collect())
     }
 
@@ -157,6 +158,7 @@ impl MemorySource {
         epoch: u16,
     ) -> Result<(Chunk, Option<u64>), Fault> {
         self.weather.pause().await;
+        self.weather.answer(Refused::Source)?;
         let read = {
             let state = lock(&self.state);
             let server = &state.primary;

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::stream::{Sent, Stream};
-use super::{Weather, lock};
+use super::{Refused, Weather, lock};
 
 /// In a thousand messages: lost on the way.
 const LOST: u32 = 4;
@@ -106,10 +106,12 @@ impl Log for MemoryLog {
 
     async fn end(&self, source: &str) -> Result<Option<LogEntry>, Fault> {
         self.weather.pause().await;
+        self.weather.answer(Refused::Log)?;
         Ok(self.with(source, |stream| stream.end().cloned()))
     }
 
     async fn writer(&self, source: &str, end: Option<&LogEntry>) -> Result<MemoryWriter, Fault> {
+        self.weather.answer(Refused::Log)?;
         // Without an end only an empty stream can be appended to; it may have counted before.
         let expected_sequence = self.with(source, |stream| match end {
             Some(end) => end.sequence,
@@ -133,6 +135,7 @@ impl Log for MemoryLog {
 
     async fn first_at(&self, source: &str, position: Lsn) -> Result<Option<LogEntry>, Fault> {
         self.weather.pause().await;
+        self.weather.answer(Refused::Log)?;
         Ok(self.with(source, |stream| {
             stream.from(stream.sequence_at(position)).map(|message| message.entry.clone())
         }))
@@ -140,6 +143,7 @@ impl Log for MemoryLog {
 
     async fn reader(&self, source: &str, from: ReadFrom) -> Result<MemoryReader, Fault> {
         self.weather.pause().await;
+        self.weather.answer(Refused::Log)?;
         let (place, cut) = self.with(source, |stream| {
             let place = match from {
                 ReadFrom::At(lsn) => Ok(Place::At { lsn, sequence: stream.sequence_at(lsn) }),
@@ -209,6 +213,8 @@ impl LogWriter for MemoryWriter {
             return Err(self.ended());
         }
         let weather = &self.log.weather;
+        weather.answer(Refused::Log)?;
+        weather.answer(Refused::Appends)?;
         self.arrival = weather.due(self.arrival);
         let sent = Sent {
             envelope,
@@ -279,6 +285,7 @@ pub struct MemoryReader {
 
 impl MemoryReader {
     fn poll(&mut self) -> Result<Option<LogMessage>, Fault> {
+        self.log.weather.answer(Refused::Log)?;
         let Self { log, source, place, cut } = self;
         log.with(source, |stream| {
             // A stream is cut while its server is away, so the reader connects again and looks.

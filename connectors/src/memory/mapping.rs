@@ -11,7 +11,7 @@ use anabranch_schemas::serial::StoredCode;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{Weather, lock, request};
+use super::{Refused, Weather, lock, request};
 
 /// Values that a flush has touched.
 #[derive(Debug)]
@@ -76,6 +76,7 @@ impl MemoryMapping {
         &self,
         work: impl FnOnce(&mut State) -> T + Send + 'static,
     ) -> Result<T, Fault> {
+        self.weather.answer(Refused::Target)?;
         let state = self.state.clone();
         let answer = request(&self.weather, move || work(&mut lock(&state))).await;
         answer.ok_or_else(|| Fault::new(Code::TargetUnreachable, "target", "the connection broke"))

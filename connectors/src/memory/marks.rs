@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Mark, Marks};
 
-use super::{Weather, lock};
+use super::{Refused, Weather, lock};
 
 /// The bucket; clones share it.
 #[derive(Debug, Clone)]
@@ -31,6 +31,7 @@ impl MemoryMarks {
 
     /// In one in ten calls of a storm the connection breaks here.
     fn connection(&self) -> Result<(), Fault> {
+        self.weather.answer(Refused::Log)?;
         match self.weather.strikes_in(100) {
             true => Err(Fault::new(Code::LogUnreachable, "marks", "the connection broke")),
             false => Ok(()),

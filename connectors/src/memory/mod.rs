@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use anabranch_pipeline::error::{Code, Fault};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::Notify;
@@ -36,6 +37,23 @@ pub use rows::MemoryRows;
 pub use source::{Group, MemoryReading, MemorySource, ScriptedRow, Transaction};
 pub use store::{Keeping, MemoryStore, MemoryTarget, StoredRow};
 
+/// The calls that a server refuses while [`Weather::refuse`] says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refused {
+    /// Every call of a source.
+    Source,
+    /// Every call of the log and its marks.
+    Log,
+    /// Appends alone: the log server answers everything else.
+    Appends,
+    /// Every call of a target.
+    Target,
+    /// Flushes alone: the target answers everything else.
+    Flushes,
+    /// Every call of a cache.
+    Cache,
+}
+
 #[derive(Debug)]
 struct Sky {
     random: StdRng,
@@ -43,6 +61,8 @@ struct Sky {
     stormy: bool,
     /// Faults that have struck.
     strikes: u64,
+    /// Calls that are answered with a code.
+    refused: Option<(Refused, Code)>,
 }
 
 /// Seeded pauses and faults; shared by all twins of one run.
@@ -62,7 +82,7 @@ impl Weather {
 
     fn of(seed: u64, pause_max_ms: u64, stormy: bool) -> Self {
         let random = StdRng::seed_from_u64(seed);
-        Self(Arc::new(Mutex::new(Sky { random, pause_max_ms, stormy, strikes: 0 })))
+        Self(Arc::new(Mutex::new(Sky { random, pause_max_ms, stormy, strikes: 0, refused: None })))
     }
 
     /// The storm is over; pauses stay.
@@ -73,6 +93,21 @@ impl Weather {
     /// Faults that have struck so far.
     pub fn strikes(&self) -> u64 {
         lock(&self.0).strikes
+    }
+
+    /// Answers these calls with a code from now on; `None`: every call is answered again.
+    pub fn refuse(&self, refused: Option<(Refused, Code)>) {
+        lock(&self.0).refused = refused;
+    }
+
+    /// The answer to a call of this kind, as far as it is refused.
+    fn answer(&self, call: Refused) -> Result<(), Fault> {
+        match lock(&self.0).refused {
+            Some((refused, code)) if refused == call => {
+                Err(Fault::new(code, "a server", "it refuses the call"))
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn pause(&self) {

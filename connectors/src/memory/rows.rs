@@ -10,7 +10,7 @@ use anabranch_pipeline::projections::Projection;
 use anabranch_schemas::shard::ShardId;
 
 use super::store::StoredRow;
-use super::{LOST, MemoryTarget, UNHEARD};
+use super::{LOST, MemoryTarget, Refused, UNHEARD};
 use crate::place;
 
 /// Derived rows of one projection on one target.
@@ -34,6 +34,7 @@ impl MemoryRows {
     async fn ask(&self, question: impl FnOnce(&MemoryTarget) -> Vec<Row>) -> Result<Vec<Row>, Fault> {
         let weather = self.target.weather();
         let broken = || Fault::new(Code::TargetUnreachable, "target", "the connection broke");
+        weather.answer(Refused::Target)?;
         if weather.strikes_in(LOST) {
             return Err(broken());
         }

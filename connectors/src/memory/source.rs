@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use super::binlog::Server;
 pub use super::binlog::{Group, ScriptedRow, Transaction};
-use super::{Sight, Weather, lock};
+use super::{Refused, Sight, Weather, lock};
 
 /// In a thousand calls: the connection breaks.
 pub(super) const BROKEN: u32 = 4;
@@ -178,6 +178,7 @@ impl SourceConnector for MemorySource {
 
     async fn open(&self, entry: Entry, latest: &Timeline, seat: u32) -> Result<MemoryReading, Fault> {
         self.weather.pause().await;
+        self.weather.answer(Refused::Source)?;
         self.change(|state| {
             let epoch = latest.followed_by(&state.primary.identity()).epoch;
             let (next, above) = state.primary.enter(entry, epoch)?;
@@ -201,14 +202,17 @@ impl SourceConnector for MemorySource {
     }
 
     async fn locate(&self, place: Place, epoch: u16) -> Result<Located, Fault> {
+        self.weather.answer(Refused::Source)?;
         lock(&self.state).primary.locate(&place, epoch)
     }
 
     async fn shards(&self) -> Result<Vec<ShardId>, Fault> {
+        self.weather.answer(Refused::Source)?;
         Ok(lock(&self.state).primary.tables().into_keys().collect())
     }
 
     async fn head(&self) -> Result<Lsn, Fault> {
+        self.weather.answer(Refused::Source)?;
         Ok(lock(&self.state).primary.head(FIRST_EPOCH))
     }
 }
@@ -392,6 +396,7 @@ impl ChangeSource for MemoryReading {
             let changed = self.source.changed.clone();
             let mut notified = std::pin::pin!(changed.notified());
             notified.as_mut().enable();
+            self.source.weather.answer(Refused::Source)?;
             if self.source.weather.strikes_in(BROKEN) {
                 return Err(Fault::new(Code::SourceUnreachable, "server", "the connection broke"));
             }

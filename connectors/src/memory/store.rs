@@ -15,7 +15,7 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use tokio::time::Instant;
 
-use super::{LOST, UNHEARD, Weather, lock};
+use super::{LOST, Refused, UNHEARD, Weather, lock};
 
 /// For so long a server of documents remembers that something was removed, and takes it for a newer version.
 const REMEMBERED: Duration = Duration::from_millis(300);
@@ -250,6 +250,7 @@ impl MemoryStore {
 impl LaneStore for MemoryStore {
     async fn load(&mut self) -> Result<Progress, Fault> {
         self.target.weather.pause().await;
+        self.target.weather.answer(Refused::Target)?;
         if self.target.is_down() {
             return Err(self.broken());
         }
@@ -371,6 +372,8 @@ impl MemoryStore {
 
     async fn send(&self, sent: Sent) -> Result<(), Fault> {
         let weather = &self.target.weather;
+        weather.answer(Refused::Target)?;
+        weather.answer(Refused::Flushes)?;
         let due = weather.due(Instant::now());
         if self.target.is_down() || weather.strikes_in(LOST) {
             return Err(self.broken());

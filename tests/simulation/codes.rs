@@ -1,0 +1,218 @@
+//! Every code that a server's answer can have, on the product's supervisor: a server refuses calls with it for eight
+//! minutes, and then answers again.
+//!
+//! No task is asked too often meanwhile. A task stops by a code that says so and by no other; whether it has stopped or
+//! not, its stores end equal to the source once the cause is gone.
+
+#![expect(clippy::unwrap_used, reason = "the whole file is a test")]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anabranch_connectors::memory::{
+    Group, Keeping, MemoryCache, MemoryMapping, Refused, ScriptedRow, Weather,
+};
+use anabranch_pipeline::deliver::Shared;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::lookup::{Drain, TimeToLive, drain};
+use anabranch_pipeline::supervise::{Supervisor, TaskHandle, TaskState, TaskStates};
+use anabranch_schemas::birthday::Layout;
+use anabranch_schemas::change::Value;
+use anabranch_schemas::lsn::Lsn;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::script::{self, TARGETS};
+use crate::stage::{LANES, Stage, lane_id, limits};
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// The attempts of a task in a minute, once its pauses have grown (`retry.rs`: 38 to 58 s).
+const ATTEMPTS_A_MINUTE: u32 = 2;
+/// Pauses have grown to their longest.
+const GROWN_AFTER: Duration = Duration::from_secs(180);
+const COUNTED_MINUTES: u32 = 5;
+/// A minute's pause, and time to work.
+const BACK_WITHIN: Duration = Duration::from_secs(75);
+const TIME: TimeToLive = TimeToLive { full: MINUTE, empty: MINUTE };
+
+/// The servers that can answer a code; none for one that arises in a process of its own or in a command.
+fn servers(code: Code) -> &'static [Refused] {
+    match code {
+        Code::ConfigUnreadable
+        | Code::ConfigInvalid
+        | Code::ReconcileRefused
+        | Code::HistoryBroken
+        | Code::ReplayRefused
+        | Code::RefreshRefused
+        | Code::LookupMalformed
+        | Code::LookupBehind
+        | Code::UuidsExhausted
+        | Code::UuidsKeysFull
+        | Code::ListenFailed => &[],
+        // A defect can show itself in every call.
+        Code::Internal => &[
+            Refused::Source,
+            Refused::Log,
+            Refused::Appends,
+            Refused::Target,
+            Refused::Flushes,
+            Refused::Cache,
+        ],
+        _ => match code.as_str().split('-').next().unwrap() {
+            "source" | "binlog" => &[Refused::Source],
+            "log" | "lease" => &[Refused::Log, Refused::Appends],
+            "target" => &[Refused::Target, Refused::Flushes],
+            "cache" => &[Refused::Cache],
+            kind => {
+                panic!("no server of the run answers {code}: say which one does, or that none does ({kind})")
+            }
+        },
+    }
+}
+
+/// The tasks of one source, and a drain, under the product's supervisor.
+struct Process {
+    stage: Arc<Stage>,
+    mapping: MemoryMapping,
+    states: TaskStates,
+    supervisor: Supervisor,
+    attempts: Arc<Mutex<BTreeMap<String, Arc<AtomicU32>>>>,
+}
+
+impl Process {
+    fn start() -> Self {
+        let weather = Weather::calm();
+        let limits = limits(100, 10, Duration::from_secs(3600));
+        let stage = Stage::new(weather.clone(), Keeping::Rows, Layout::ByDay, limits, false);
+        let states = TaskStates::default();
+        let supervisor = Supervisor::new(states.clone(), CancellationToken::new(), MINUTE);
+        let mapping = MemoryMapping::new(weather.clone());
+        let stage = Arc::new(stage);
+        let mut process =
+            Self { stage: stage.clone(), mapping, states, supervisor, attempts: Arc::default() };
+        process.spawn("reader", move |positions, cancel| {
+            let stage = stage.clone();
+            async move { stage.read_and_report(0, &positions, &cancel).await }
+        });
+        let shared = Arc::new(Shared::new(2));
+        for lane in (0..TARGETS).flat_map(|target| (0..LANES).map(move |lane| (0, target, lane))) {
+            let (stage, shared) = (process.stage.clone(), shared.clone());
+            process.spawn(&format!("lane {}", lane_id(lane)), move |positions, cancel| {
+                let (stage, shared) = (stage.clone(), shared.clone());
+                async move { stage.deliver_and_report(lane, &shared, &positions, &cancel).await }
+            });
+        }
+        let (cache, mapping) = (MemoryCache::new(weather), process.mapping.clone());
+        process.spawn("drain", move |positions, cancel| {
+            let (cache, mapping) = (cache.clone(), mapping.clone());
+            async move {
+                let work = Drain { cache: &cache, outbox: &mapping, mapping: &mapping, time_to_live: TIME };
+                drain(work, |_| positions.send_modify(|_| {}), &cancel).await
+            }
+        });
+        process
+    }
+
+    /// A task that has begun at its first position and is well at the next one, as the daemon has it.
+    fn spawn<R>(
+        &mut self,
+        name: &str,
+        work: impl Fn(watch::Sender<Lsn>, CancellationToken) -> R + Send + Sync + 'static,
+    ) where
+        R: Future<Output = Result<(), Fault>> + Send + 'static,
+    {
+        let attempts = Arc::new(AtomicU32::new(0));
+        self.attempts.lock().unwrap().insert(name.to_owned(), attempts.clone());
+        self.supervisor.spawn(name, move |handle: TaskHandle, cancel: CancellationToken| {
+            attempts.fetch_add(1, Ordering::Relaxed);
+            let (sender, mut positions) = watch::channel(Lsn::ZERO);
+            let working = work(sender, cancel);
+            async move {
+                let followed = async {
+                    if positions.changed().await.is_ok() {
+                        handle.begun();
+                        _ = timeout(Duration::from_secs(5), positions.changed()).await;
+                        handle.well();
+                    }
+                    std::future::pending::<()>().await;
+                };
+                tokio::select! {
+                    ended = working => ended,
+                    () = followed => unreachable!("it never ends"),
+                }
+            }
+        });
+    }
+
+    /// One user more, born on the first of January.
+    fn insert(&self, user: u64) {
+        let row = vec![Value::UInt(user), Value::Date { year: 1992, month: 1, day: 1 }];
+        let row = ScriptedRow { table: script::table(0), before: None, after: Some(row) };
+        self.stage.sources[0].commit(Group::Rows(vec![vec![row]]));
+    }
+
+    fn attempts(&self) -> BTreeMap<String, u32> {
+        let attempts = self.attempts.lock().unwrap();
+        attempts.iter().map(|(name, count)| (name.clone(), count.load(Ordering::Relaxed))).collect()
+    }
+
+    fn in_state(&self, state: TaskState) -> Vec<String> {
+        let states = self.states.snapshot();
+        states.into_iter().filter(|(_, status)| status.state == state).map(|(name, _)| name).collect()
+    }
+
+    /// Waits until so many users are derived and every task runs.
+    async fn equal(&self, users: usize, what: &str) {
+        let deadline = Instant::now() + BACK_WITHIN;
+        let tasks = self.attempts.lock().unwrap().len();
+        while self.stage.found().len() != users || self.in_state(TaskState::Running).len() != tasks {
+            let (found, states) = (self.stage.found().len(), self.states.snapshot());
+            assert!(Instant::now() < deadline, "{what}: {found} of {users} derived rows, {states:?}");
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+/// One refusal, until its tasks are back.
+async fn refused(server: Refused, code: Code) {
+    let what = format!("{code} of {server:?}");
+    let process = Process::start();
+    process.insert(1);
+    process.equal(1, &what).await;
+    process.stage.weather.refuse(Some((server, code)));
+    process.insert(2);
+    process.mapping.flush(Vec::new());
+    sleep(GROWN_AFTER).await;
+    let before = process.attempts();
+    sleep(COUNTED_MINUTES * MINUTE).await;
+    for (task, attempts) in process.attempts() {
+        let late = attempts - before[&task];
+        let most = COUNTED_MINUTES * ATTEMPTS_A_MINUTE;
+        assert!(late <= most, "{what}: {late} attempts of {task} in {COUNTED_MINUTES} minutes");
+    }
+    let stopped = process.in_state(TaskState::Stopped);
+    assert_eq!(!stopped.is_empty(), code.stops(), "{what}: {stopped:?}");
+    let failing = process.in_state(TaskState::Retrying);
+    assert!(!stopped.is_empty() || !failing.is_empty(), "{what}: no task met it");
+    process.stage.weather.refuse(None);
+    process.insert(3);
+    assert!(stopped.iter().all(|task| process.states.restart(task)), "{what}: {stopped:?}");
+    process.equal(3, &what).await;
+}
+
+#[test]
+fn whatever_a_server_answers_its_tasks_are_back_when_it_answers_again() {
+    for code in Code::ALL {
+        for server in servers(*code) {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .start_paused(true)
+                .build()
+                .expect("a runtime without I/O");
+            runtime.block_on(refused(*server, *code));
+        }
+    }
+}
