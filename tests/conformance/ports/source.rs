@@ -334,7 +334,7 @@ async fn a_new_file_of_a_quiet_source_moves_the_position_too(ground: impl Ground
     assert_eq!(reading.batches.last().unwrap().position, end, "it was told");
     assert!(reading.resume().file.ends_with(&format!("{:06}", end.file_number())));
 
-    let mut from_nothing = Reading::open(&source, Entry::Earliest).await.unwrap();
+    let mut from_nothing = Reading::open_seat(&source, Entry::Earliest, READER_SEAT + 1).await.unwrap();
     from_nothing.until_end_of(&source).await;
     // MariaDB notes in a new file, a moment later, that it needs no older one.
     reading.until("the same end", |reading| reading.position() >= from_nothing.position()).await;

@@ -176,7 +176,10 @@ impl MappedTable {
             }
             Mismatch::Plan(problem) => fault(Code::SourceSchemaChanged, problem.to_string())
                 .needs("every column that is captured")
-                .remedy("name the column's new name in [entities.columns], or add the column again"),
+                .remedy(
+                    "name the column's new name in [entities.columns], or add the column again; where a later ALTER \
+                     added it, purge the binlog up to behind that ALTER and refresh (runbook: source-schema-changed)",
+                ),
             Mismatch::Type { column, needed } => {
                 fault(Code::SourceSchemaChanged, format!("column {column} has another type"))
                     .needs(*needed)
