@@ -166,6 +166,7 @@ impl Log for MemoryLog {
     }
 
     async fn mark_requests(&self, source: &str) -> Result<BoxStream<'static, ()>, Fault> {
+        self.weather.answer(Refused::Log)?;
         let asked = lock(&self.state).asked.entry(source.to_owned()).or_default().subscribe();
         let requests =
             stream::unfold(asked, async |mut asked| asked.changed().await.ok().map(|()| ((), asked)));
@@ -234,6 +235,7 @@ impl LogWriter for MemoryWriter {
             if self.over {
                 return Err(self.ended());
             }
+            self.log.weather.answer(Refused::Log)?;
             if self.acknowledged == self.sent {
                 return std::future::pending().await;
             }

@@ -3,7 +3,7 @@
 //! They keep the contracts of the ports and nothing else; the conformance suites that the real connectors pass hold
 //! for them too. [`Weather`] is what the outside does to a run: seeded pauses before and behind each durable step, so
 //! that a cut-off lands on either side of it, and, when it is stormy, lost messages, lost answers and broken
-//! connections.
+//! connections. [`Weather::refuse`] has a server answer one code until it is told otherwise.
 
 mod binlog;
 mod cache;

@@ -173,7 +173,7 @@ impl SourceConnector for MemorySource {
     type Source = MemoryReading;
 
     async fn check(&self) -> Vec<Fault> {
-        Vec::new()
+        self.weather.answer(Refused::Source).err().into_iter().collect()
     }
 
     async fn open(&self, entry: Entry, latest: &Timeline, seat: u32) -> Result<MemoryReading, Fault> {
