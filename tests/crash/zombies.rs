@@ -72,8 +72,11 @@ async fn two_daemons_that_both_believe_to_hold_the_leases_are_told_apart_by_the_
     installation.use_another_http_port();
     let holder = installation.run();
     // In the words of the servers' own refusals: a lane may notice by looking, too. A source lets a second reading of one
-    // seat end the first (4052), which may come before an append of both.
-    for refusals in [&["another writer appended", "error 4052"][..], &["another writer moved its progress"]] {
+    // seat end the first, which may come before an append of both.
+    for refusals in [
+        &["another writer appended", "another replica has this server id"][..],
+        &["another writer moved its progress"],
+    ] {
         until(&format!("one of two is told {refusals:?}"), async || {
             let logs = [believer.log_of_this_run(), holder.log_of_this_run()];
             refusals.iter().any(|refusal| logs.iter().any(|log| log.contains(refusal)))

@@ -250,7 +250,7 @@ impl MemoryReading {
         let (source, weather) = (self.source.clone(), self.source.weather.clone());
         let state = lock(&source.state);
         if state.seats.get(&self.seat) != Some(&self.number) {
-            return Err(state.primary.fault(Code::SourceUnreachable, "the connection was ended"));
+            return Err(state.primary.fault(Code::SourceUnreachable, "another replica has this server id"));
         }
         let server = &state.primary;
         let mut read = None;

@@ -137,7 +137,6 @@ fn meaning(number: u16) -> &'static str {
         1236 => "the binlog cannot be read from there",
         1290 | 1836 => "the server is read-only",
         1412 => "the table was changed as a whole since the snapshot",
-        4052 => "another reader with this server id has connected; `replica_server_id` must be its own",
         _ => "see the server's error list",
     }
 }

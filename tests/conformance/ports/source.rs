@@ -375,6 +375,7 @@ async fn a_second_reading_of_a_seat_ends_the_first_and_other_seats_go_on(ground:
     };
     let fault = crate::nats::within(ended).await;
     assert_eq!(fault.class(), Class::Transient, "{fault}");
+    assert_eq!(fault.found(), "another replica has this server id", "{fault}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -235,11 +235,13 @@ pub fn rotation(event: &Event) -> Option<(String, u64)> {
 /// The fault for an error of the stream; error 1236 has many meanings, told apart by its text.
 fn fault(subject: &str, error: mysql_async::Error) -> Fault {
     const REFUSED: u16 = 1236;
-    let mysql_async::Error::Server(server) = &error else { return from_async(Side::Source, subject, error) };
-    if server.code != REFUSED {
-        return from_async(Side::Source, subject, error);
-    }
-    let (code, found) = refusal(&server.message);
+    // MariaDB's number for a reading that ends because another with its server id began; MySQL answers 1236.
+    const SAME_SERVER_ID: u16 = 4052;
+    let (code, found) = match &error {
+        mysql_async::Error::Server(server) if server.code == REFUSED => refusal(&server.message),
+        mysql_async::Error::Server(server) if server.code == SAME_SERVER_ID => TAKEN_SERVER_ID,
+        _ => return from_async(Side::Source, subject, error),
+    };
     let fault = Fault::new(code, subject, found).caused_by(error);
     match code {
         Code::BinlogPurged => fault
@@ -251,11 +253,14 @@ fn fault(subject: &str, error: mysql_async::Error) -> Fault {
     }
 }
 
+/// Code and finding of a reading whose server id another reading took.
+const TAKEN_SERVER_ID: (Code, &str) = (Code::SourceUnreachable, "another replica has this server id");
+
 fn refusal(message: &str) -> (Code, &'static str) {
     let text = message.to_ascii_lowercase();
     let has = |needle: &str| text.contains(needle);
     if has("same server_uuid") || has("same server_id") || has("same server id") {
-        (Code::SourceUnreachable, "another replica has this server id")
+        TAKEN_SERVER_ID
     } else if has("purged") || has("could not find first log") || has("too old") {
         (Code::BinlogPurged, "the server has purged the binlog that is needed next")
     } else if has("gtid") {
