@@ -203,6 +203,21 @@ impl Code {
     pub fn stops(self) -> bool {
         self.stops_after().is_some()
     }
+
+    /// The binlog lacks something that the tables have, or holds something at one place that rows do not show. A lane
+    /// that reads all tables of the source again needs neither.
+    pub fn is_mended_by_reading(self) -> bool {
+        match self {
+            Code::BinlogPurged
+            | Code::BinlogEventUnknown
+            | Code::BinlogEventCorrupt
+            | Code::BinlogStatement
+            | Code::BinlogRolledBackRows
+            | Code::BinlogXaUnread
+            | Code::SourceSchemaChanged => true,
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for Code {
@@ -244,6 +259,17 @@ impl Fault {
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
+    }
+
+    /// One more step of the remedy, behind those that are there.
+    #[must_use]
+    pub fn then(self, step: impl Into<String>) -> Self {
+        let step = step.into();
+        let remedy = match &self.remedy {
+            Some(before) => format!("{before}; then {step}"),
+            None => step,
+        };
+        self.remedy(remedy)
     }
 
     /// The error beneath. It is printed, so it must hold no row values.

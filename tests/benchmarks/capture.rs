@@ -1,5 +1,7 @@
 //! Binlog to decoded changes, and binlog to acknowledged messages, in turn with header-only scans of the same binlog.
 
+use std::future::ready;
+
 use anabranch_connectors::nats::NatsLog;
 use anabranch_pipeline::capture::{self, BatchBuilder, Capture};
 use anabranch_pipeline::config::SourceConfig;
@@ -123,7 +125,7 @@ pub async fn append(site: &Site<'_>, log: &NatsLog, data: &Data) -> Measured {
             start: &Entry::Earliest,
             limits: &limits,
         };
-        capture::run(capture, async || Ok(Vec::new()), &sender, &stop).await
+        capture::run(capture, || ready(Ok(Vec::new())), &sender, &stop).await
     });
     let end = data.end_lsn;
     acknowledged.wait_for(|position| *position >= end).await.expect("the reader runs");

@@ -10,6 +10,7 @@ use anabranch_pipeline::ports::{Lease, Leases};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::refresh::refresh_all;
 use crate::script::{SOURCES, TARGETS};
 use crate::stage::{DIRECT_FEEDS, LANES, SOURCE_NAMES, Stage};
 
@@ -111,6 +112,9 @@ impl Task {
             if code == Code::LogEpochReused {
                 // Its remedy, which every later message needs too.
                 self.stage.log.wipe(SOURCE_NAMES[self.work.source()]);
+            } else if self.stage.by_text && code.is_mended_by_reading() {
+                // The remedy, and then a restart.
+                refresh_all(&self.stage, self.work.source()).await;
             } else if code.stops_after().is_some_and(|most| readings.1 >= most) {
                 let mut stopped = self.stage.stopped.lock().expect("nothing panics in here");
                 stopped.push(format!("{}: {fault}", self.work.name()));

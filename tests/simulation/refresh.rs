@@ -3,6 +3,7 @@
 //! condition finds, what the next change of a row would mend too, since a row that is gone is not found.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anabranch_pipeline::deliver::{Cell, Condition, Progress, Scope, request_refresh};
 use anabranch_pipeline::error::Code;
@@ -13,16 +14,20 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IteratorRandom;
 
-use crate::replay::{NOBODY, any_lanes};
+use crate::replay::{NOBODY, all_lanes, any_lanes};
 use crate::script::{SOURCES, shards, source_of};
 use crate::stage::{LaneAt, Stage, lane_id};
+
+/// Between two questions of an operator.
+const ASK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// One lane, or all lanes of a source; one table, or all, or keys.
 pub async fn refresh(stage: &Stage, random: &mut StdRng) {
     let source = random.random_range(0..SOURCES);
     // Tables come to be with their first rows.
     let known = stage.sources[source].shards().await.expect("it always knows");
-    if random.random() {
+    // A refresh of all tables takes the place of one of keys, which alone repairs what these have.
+    if random.random() && !stage.by_text {
         return refresh_keys(stage, source, &known, random).await;
     }
     let of_source = || shards().into_iter().filter(|(_, number)| source_of(*number) == source);
@@ -38,6 +43,20 @@ pub async fn refresh(stage: &Stage, random: &mut StdRng) {
         if !matches!(refresh, Some(refresh) if matches!(refresh.scope, Scope::Keys(_) | Scope::Where(..))) {
             damage(stage, lane, &damaged, random);
             ask(stage, lane, scope.clone()).await;
+        }
+    }
+}
+
+/// What an operator does when the binlog of a source holds something that nobody can read.
+pub async fn refresh_all(stage: &Stage, source: usize) {
+    for lane in all_lanes(source) {
+        // Nobody can do that while the server is away.
+        while stage.targets[lane.1].is_down() {
+            tokio::time::sleep(ASK_INTERVAL).await;
+        }
+        let refresh = progress(stage, lane).and_then(|progress| progress.refresh);
+        if refresh.is_none_or(|refresh| refresh.scope != Scope::Source) {
+            ask(stage, lane, Scope::Source).await;
         }
     }
 }
@@ -121,7 +140,7 @@ async fn ask(stage: &Stage, lane: LaneAt, mut scope: Scope) {
         });
         match outcome.map_err(|fault| fault.code()) {
             // What is in doubt is said again, as people do.
-            Err(Code::TargetUnreachable | Code::TargetFenced) => {}
+            Err(Code::TargetUnreachable | Code::TargetFenced) => tokio::time::sleep(ASK_INTERVAL).await,
             // It may be beyond the table already.
             Err(Code::RefreshRefused) => scope = Scope::Source,
             _ => return,

@@ -36,14 +36,17 @@ pub async fn replay(stage: &Stage, random: &mut StdRng) {
 
 /// One lane of the source, or all.
 pub fn any_lanes(stage: &Stage, source: usize, random: &mut StdRng) -> Vec<LaneAt> {
-    let mut lanes: Vec<LaneAt> =
-        (0..TARGETS).flat_map(|target| (0..LANES).map(move |lane| (source, target, lane))).collect();
+    let mut lanes = all_lanes(source);
     if random.random_ratio(2, 3) {
         lanes = vec![*lanes.choose(random).expect("a source has lanes")];
     }
     // Nobody can do that either while the server is away.
     lanes.retain(|lane| !stage.targets[lane.1].is_down());
     lanes
+}
+
+pub fn all_lanes(source: usize) -> Vec<LaneAt> {
+    (0..TARGETS).flat_map(|target| (0..LANES).map(move |lane| (source, target, lane))).collect()
 }
 
 async fn any_place(stage: &Stage, source: usize, random: &mut StdRng) -> Result<Rewind, Fault> {

@@ -52,6 +52,8 @@ pub struct Script {
     overlapping: bool,
     /// Whether one event may change a row twice.
     repeating: bool,
+    /// Whether rows may change by text, which row events do not show.
+    by_text: bool,
 }
 
 pub fn table(shard: usize) -> TableIdentity<'static> {
@@ -79,8 +81,8 @@ fn row(user: u64, day: Day) -> Row<'static> {
 }
 
 impl Script {
-    pub fn new(overlapping: bool, repeating: bool) -> Self {
-        Self { overlapping, repeating, ..Self::default() }
+    pub fn new(overlapping: bool, repeating: bool, by_text: bool) -> Self {
+        Self { overlapping, repeating, by_text, ..Self::default() }
     }
 
     /// One logical change: groups for one or two sources, in the order in which they commit.
@@ -96,6 +98,10 @@ impl Script {
             76..79 => self.withdraw(random.random_range(0..SHARDS)),
             79..86 => self.prepare(random),
             86..95 => self.decide(random),
+            95..97 if self.by_text => {
+                let source = random.random_range(0..SOURCES);
+                vec![(source, Group::Statement(vec![self.event(random, source)]))]
+            }
             _ => vec![(random.random_range(0..SOURCES), Group::Rows(Vec::new()))],
         }
     }

@@ -47,6 +47,8 @@ pub struct Stage {
     pub leases: MemoryLeases,
     pub layout: Layout,
     pub limits: Limits,
+    /// Rows change by text at times, and an operator then has all tables of the source read again.
+    pub by_text: bool,
     /// Tasks that have stopped, as the supervisor stops them.
     pub stopped: Mutex<Vec<String>>,
     /// Keys of whose derived rows a hand has changed some, and when last.
@@ -102,6 +104,7 @@ impl Stage {
             weather,
             layout,
             limits,
+            by_text: false,
             stopped: Mutex::default(),
             touched: Mutex::default(),
             told,
@@ -187,7 +190,7 @@ impl Stage {
             limits: &self.limits,
         };
         // As targets answer that were set up: each lane has its row.
-        let lanes = async || {
+        let lanes = || async {
             if self.targets.iter().any(MemoryTarget::is_down) {
                 return Err(Fault::new(Code::TargetUnreachable, "target", "it is down"));
             }

@@ -43,6 +43,8 @@ pub enum Group {
     },
     CommitBranch(u64),
     RollBackBranch(u64),
+    /// A change that tables show and row events do not, as a statement by text makes it: a reading ends there.
+    Statement(Transaction),
 }
 
 impl Group {
@@ -50,7 +52,7 @@ impl Group {
     fn events(&self) -> usize {
         match self {
             Self::Rows(rows) | Self::Prepare { rows, .. } => rows.len().max(1),
-            Self::CommitBranch(_) | Self::RollBackBranch(_) => 1,
+            Self::CommitBranch(_) | Self::RollBackBranch(_) | Self::Statement(_) => 1,
         }
     }
 }
@@ -303,7 +305,7 @@ impl Server {
         let mut undecided = BTreeSet::new();
         for committed in &self.history[..self.behind(&resume.gtid_set).unwrap_or(0)] {
             match &*committed.group {
-                Group::Rows(_) => continue,
+                Group::Rows(_) | Group::Statement(_) => continue,
                 Group::Prepare { branch, .. } => undecided.insert(*branch),
                 Group::CommitBranch(branch) | Group::RollBackBranch(branch) => undecided.remove(branch),
             };
@@ -342,7 +344,7 @@ impl Server {
     /// Every captured table that the history names.
     pub fn tables(&self) -> BTreeMap<ShardId, TableIdentity<'static>> {
         let rows = |group: &Group| match group {
-            Group::Rows(rows) | Group::Prepare { rows, .. } => {
+            Group::Rows(rows) | Group::Statement(rows) | Group::Prepare { rows, .. } => {
                 rows.iter().flatten().map(|row| (row.table.shard, row.table.clone())).collect()
             }
             Group::CommitBranch(_) | Group::RollBackBranch(_) => Vec::new(),
@@ -366,7 +368,7 @@ impl Server {
         };
         for committed in &self.history[..groups] {
             match &*committed.group {
-                Group::Rows(rows) => apply(rows),
+                Group::Rows(rows) | Group::Statement(rows) => apply(rows),
                 Group::Prepare { branch, rows } => _ = branches.insert(*branch, rows.clone()),
                 Group::CommitBranch(branch) => branches.remove(branch).iter().for_each(&mut apply),
                 Group::RollBackBranch(branch) => _ = branches.remove(branch),

@@ -354,6 +354,10 @@ impl MemoryReading {
             Group::RollBackBranch(branch) => {
                 self.branches.remove(branch);
             }
+            Group::Statement(_) if server.lsn(self.epoch, self.next, 0) > self.above => {
+                return Err(server.fault(Code::BinlogStatement, "a change by text"));
+            }
+            Group::Statement(_) => {}
             Group::Rows(_) => {}
         }
         let events = match group {

@@ -144,7 +144,7 @@ async fn read(
             start: &source.start,
             limits: &wiring.config().limits,
         };
-        let lanes = async || wiring.progress_of_source(&source.name).await;
+        let lanes = || wiring.progress_of_source(&source.name);
         capture::run(capture, lanes, &acknowledged, cancel).await
     };
     under_lease(log, handle, cancel, work).await

@@ -49,19 +49,42 @@ enum Event {
 }
 
 /// Captures until `cancel` or the first error. `lanes` yields the progress of every lane of this source and is asked
-/// only when the stream is empty or ends before the binlog begins, or the epoch's mark is missing. `acknowledged`
-/// follows the position that the log holds.
+/// only when the stream is empty or ends before the binlog begins, the epoch's mark is missing, or the binlog holds what
+/// cannot be read. `acknowledged` follows the position that the log holds.
+///
+/// What cannot be read is left behind, once an attempt, when every lane reads its tables again anyway.
 ///
 /// On `cancel` nothing more is read, and what was sent is waited for.
-pub async fn run<S: SourceConnector, L: Log, M: Marks>(
+pub async fn run<S: SourceConnector, L: Log, M: Marks, P: Future<Output = Result<Vec<Progress>, Fault>>>(
     capture: Capture<'_, S, L, M>,
-    lanes: impl AsyncFnOnce() -> Result<Vec<Progress>, Fault>,
+    lanes: impl Fn() -> P,
     acknowledged: &watch::Sender<Lsn>,
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     let mut epochs = Epochs::read(capture.marks, capture.source).await?;
     let end = capture.log.end(capture.source).await?;
-    let entered = enter(&capture, &mut epochs, end.as_ref(), lanes).await?;
+    let entered = enter(&capture, &mut epochs, end.as_ref(), &lanes).await?;
+    let fault = match read(&capture, epochs, end, entered, acknowledged, cancel).await {
+        Err(fault) if fault.code().is_mended_by_reading() => fault,
+        ended => return ended,
+    };
+    let mut epochs = Epochs::read(capture.marks, capture.source).await?;
+    let end = capture.log.end(capture.source).await?;
+    end.iter().for_each(|end| epochs.learn(Timeline::of(end.envelope.position, &end.envelope.server)));
+    let known = ask(&lanes, &mut epochs).await?;
+    let entered = anew(&capture, &epochs, &known, Entry::Latest, fault).await?;
+    read(&capture, epochs, end, entered, acknowledged, cancel).await
+}
+
+/// Reads from where the source was entered, and appends behind the stream's end.
+async fn read<S: SourceConnector, L: Log, M: Marks>(
+    capture: &Capture<'_, S, L, M>,
+    epochs: Epochs<'_, M>,
+    end: Option<LogEntry>,
+    entered: Entered<S::Source>,
+    acknowledged: &watch::Sender<Lsn>,
+    cancel: &CancellationToken,
+) -> Result<(), Fault> {
     let Entered { source, entry, origin, is_announced } = entered;
     let (resume, told) = match &entry {
         Entry::Resume { resume, server, .. } => (resume.clone(), Some((resume.clone(), server.clone()))),
@@ -94,7 +117,7 @@ pub async fn run<S: SourceConnector, L: Log, M: Marks>(
         mark_requests,
         limits: capture.limits,
     };
-    attempt.run(acknowledged, cancel).await
+    attempt.end(acknowledged, cancel).await
 }
 
 /// An open source: where it was entered, and what lanes must be told of that.
@@ -112,11 +135,11 @@ struct Entered<S> {
 /// A stream that lost its newest messages may end where the binlog is purged already. The lanes were further, and
 /// those that are not are fed from the binlog, so the stream goes on from the furthest as if it were lost. When no lane is,
 /// and all of them read their tables again, it goes on from the oldest binlog that there is.
-async fn enter<S: SourceConnector, L, M: Marks>(
+async fn enter<S: SourceConnector, L, M: Marks, P: Future<Output = Result<Vec<Progress>, Fault>>>(
     capture: &Capture<'_, S, L, M>,
     epochs: &mut Epochs<'_, M>,
     end: Option<&LogEntry>,
-    lanes: impl AsyncFnOnce() -> Result<Vec<Progress>, Fault>,
+    lanes: &impl Fn() -> P,
 ) -> Result<Entered<S::Source>, Fault> {
     let end = end.map(|end| &end.envelope);
     end.iter().for_each(|end| epochs.learn(Timeline::of(end.position, &end.server)));
@@ -125,38 +148,38 @@ async fn enter<S: SourceConnector, L, M: Marks>(
         let (entry, origin) = entry_without_log(&lanes, capture.start);
         return match open(capture, epochs, &entry).await {
             Ok(source) => Ok(Entered { source, entry, origin, is_announced: false }),
-            Err(fault) if !origin => anew(capture, epochs, &lanes, fault).await,
+            Err(fault) if !origin => at_earliest(capture, epochs, &lanes, fault).await,
             Err(fault) => Err(fault),
         };
     };
     let entry = resume_at(&envelope.resume, envelope.position, &envelope.server);
     // Nobody has said which epochs were used.
-    let (known, lanes) = match epochs.is_marked() {
-        true => (Vec::new(), Some(lanes)),
-        false => (ask(lanes, epochs).await?, None),
+    let asked = match epochs.is_marked() {
+        true => None,
+        false => Some(ask(lanes, epochs).await?),
     };
     let fault = match open(capture, epochs, &entry).await {
         Ok(source) => return Ok(Entered { source, entry, origin: false, is_announced: true }),
         Err(fault) if fault.code() == Code::BinlogPurged => fault,
         Err(fault) => return Err(fault),
     };
-    let known = match lanes {
-        Some(lanes) => ask(lanes, epochs).await?,
-        None => known,
+    let known = match asked {
+        Some(known) => known,
+        None => ask(lanes, epochs).await?,
     };
     let Some(lane) = furthest(&known).filter(|lane| lane.position > envelope.position) else {
-        return anew(capture, epochs, &known, fault).await;
+        return at_earliest(capture, epochs, &known, fault).await;
     };
     tracing::warn!(%fault, position = %lane.position, "the stream goes on from the lane that is furthest");
     let entry = resume_at(&lane.resume, lane.position, &lane.server);
     match open(capture, epochs, &entry).await {
         Ok(source) => Ok(Entered { source, entry, origin: false, is_announced: true }),
-        Err(fault) => anew(capture, epochs, &known, fault).await,
+        Err(fault) => at_earliest(capture, epochs, &known, fault).await,
     }
 }
 
 /// From the oldest binlog that there is, once no lane needs an older one.
-async fn anew<S: SourceConnector, L, M: Marks>(
+async fn at_earliest<S: SourceConnector, L, M: Marks>(
     capture: &Capture<'_, S, L, M>,
     epochs: &Epochs<'_, M>,
     lanes: &[Progress],
@@ -165,11 +188,22 @@ async fn anew<S: SourceConnector, L, M: Marks>(
     if fault.code() != Code::BinlogPurged {
         return Err(fault);
     }
+    anew(capture, epochs, lanes, Entry::Earliest, fault).await
+}
+
+/// From `entry`, without what lies before it and cannot be read, once every lane reads its tables again.
+async fn anew<S: SourceConnector, L, M: Marks>(
+    capture: &Capture<'_, S, L, M>,
+    epochs: &Epochs<'_, M>,
+    lanes: &[Progress],
+    entry: Entry,
+    fault: Fault,
+) -> Result<Entered<S::Source>, Fault> {
     if !lanes.iter().all(Progress::may_begin_anew) {
-        return Err(fault.remedy(refresh_command("NAME", capture.source) + "; for each projection"));
+        return Err(fault.then(refresh_command("NAME", capture.source) + "; for each projection"));
     }
-    tracing::warn!(%fault, "the stream goes on from the oldest binlog: every lane reads its tables again");
-    let entry = Entry::Earliest;
+    let entry_name = entry_name(&entry);
+    tracing::warn!(%fault, entry = entry_name, "the stream goes on from there: every lane reads its tables again");
     let source = open(capture, epochs, &entry).await?;
     Ok(Entered { source, entry, origin: false, is_announced: false })
 }
@@ -183,8 +217,8 @@ async fn open<S: SourceConnector, L, M: Marks>(
 }
 
 /// Progress of all lanes, and the epochs that it tells of.
-async fn ask<M: Marks>(
-    lanes: impl AsyncFnOnce() -> Result<Vec<Progress>, Fault>,
+async fn ask<M: Marks, P: Future<Output = Result<Vec<Progress>, Fault>>>(
+    lanes: &impl Fn() -> P,
     epochs: &mut Epochs<'_, M>,
 ) -> Result<Vec<Progress>, Fault> {
     let lanes = lanes().await?;
@@ -276,8 +310,25 @@ struct Attempt<'a, C, L: Log, M> {
 }
 
 impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
-    async fn run(
+    /// Runs to the end. Before a fault that the tables mend is told, everything that was sent is acknowledged, so that the
+    /// next reading goes on behind it.
+    async fn end(
         mut self,
+        acknowledged: &watch::Sender<Lsn>,
+        cancel: &CancellationToken,
+    ) -> Result<(), Fault> {
+        let ended = self.run(acknowledged, cancel).await;
+        if ended.as_ref().is_err_and(|fault| fault.code().is_mended_by_reading()) {
+            while self.writer.in_flight() > 0 {
+                let entry = self.writer.acknowledged().await?;
+                self.acknowledge(&entry, acknowledged).await;
+            }
+        }
+        ended
+    }
+
+    async fn run(
+        &mut self,
         acknowledged: &watch::Sender<Lsn>,
         cancel: &CancellationToken,
     ) -> Result<(), Fault> {
@@ -401,7 +452,7 @@ impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
     }
 
     /// Orderly stop: what was read leaves, and everything sent is acknowledged.
-    async fn drain(mut self, acknowledged: &watch::Sender<Lsn>) -> Result<(), Fault> {
+    async fn drain(&mut self, acknowledged: &watch::Sender<Lsn>) -> Result<(), Fault> {
         while self.writer.in_flight() > 0 || !self.batch.is_empty() {
             if !self.batch.is_empty() && self.writer.has_room() {
                 self.append().await?;

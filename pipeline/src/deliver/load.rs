@@ -1,8 +1,11 @@
-//! A lane whose history nobody has any more: it begins at the stream's end and reads its tables as they are.
+//! A lane whose history the binlog does not tell: it reads its tables as they are.
 //!
-//! That is so for a lane that has not begun, when the source's beginning is neither in the stream nor in its binlog, and
-//! for one that was asked to refresh all tables. What lies between its position and the stream's end is left out, so only
-//! what is read at or behind that end counts: the refresh begins from its first table.
+//! A lane that has just begun reads all of them beside its feed, whatever the binlog holds: a server may have rows that
+//! its binlog never had (a restored dump, a clone, a log that was turned on late), and none of its files says so.
+//!
+//! A lane that reads all tables may also leave out a part of the binlog: one that was purged, or that nobody can read.
+//! It begins at the stream's end then. What lies between its position and that end is in the tables, so only what is
+//! read at or behind that end counts: the refresh begins from its first table.
 
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
@@ -15,15 +18,12 @@ use super::{Flush, Lane, Progress, Refresh, Scope};
 use crate::error::{Code, Fault};
 use crate::ports::{Entry, LaneStore, Log, SourceConnector};
 
-/// The number of a server's first binlog file.
-const FIRST_FILE: u32 = 1;
-
-/// Whether older rows than the feed's may be in the source: its first message says where the history begins.
+/// Whether `first`, the lane's first message, begins the source's history, so that rows from before it are wanted too.
 ///
-/// Who configured another beginning than the earliest wants no more than what lies behind that.
+/// A configured beginning other than the earliest says that only what lies behind it is wanted.
 pub(super) fn lacks_rows(progress: &Progress, start: &Entry, first: &Envelope) -> bool {
     let has_begun = progress.position > Lsn::ZERO || progress.highest_position > Lsn::ZERO;
-    !has_begun && *start == Entry::Earliest && first.origin && first.previous.file_number() > FIRST_FILE
+    !has_begun && *start == Entry::Earliest && first.origin
 }
 
 impl Progress {
@@ -66,39 +66,53 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
             if !is_gone || was_set {
                 return Err(fault);
             }
-            if !window.progress().may_begin_anew() {
-                return Err(fault.remedy(refresh_command(&self.id.projection, &self.id.source)));
-            }
-            let Some(end) = self.log.end(&self.id.source).await? else { return Err(fault) };
-            let (position, before) = (end.envelope.position, window.progress().clone());
-            if position <= before.position || position.epoch() < before.highest_position.epoch() {
-                return Err(fault);
-            }
-            tracing::warn!(lane = %self.id, %fault, %position, "begins at the stream's end and reads all tables");
-            let mut flush = Flush::new(Progress {
-                revision: before.revision + 1,
-                position,
-                // What lies above will come.
-                highest_position: position,
-                // What was changed up to there is in no chunk that is older.
-                highest_change: position.max(before.highest_change),
-                resume: end.envelope.resume,
-                server: end.envelope.server,
-                message: None,
-                ..before.loads()
-            });
-            store.commit(&flush).await?;
-            *window = Window::new(std::mem::take(&mut flush.progress));
+            self.begin_at_end(window, fault, store).await?;
             was_set = true;
         }
     }
+
+    /// Sets a lane that reads all tables to the stream's end, because of a fault of its feed; else that fault is returned.
+    /// What the window holds is given up: the tables have it.
+    pub(super) async fn begin_at_end(
+        &self,
+        window: &mut Window,
+        fault: Fault,
+        store: &mut impl LaneStore,
+    ) -> Result<(), Fault> {
+        // A refresh may have been asked for since the lane began.
+        let before = store.load().await?;
+        if !before.may_begin_anew() {
+            return Err(fault.then(refresh_command(&self.id.projection, &self.id.source)));
+        }
+        let Some(end) = self.log.end(&self.id.source).await? else { return Err(fault) };
+        let position = end.envelope.position;
+        if position <= before.position || position.epoch() < before.highest_position.epoch() {
+            return Err(fault);
+        }
+        tracing::warn!(lane = %self.id, %fault, %position, "begins at the stream's end and reads all tables");
+        let mut flush = Flush::new(Progress {
+            revision: before.revision + 1,
+            position,
+            // What lies above will come.
+            highest_position: position,
+            // What was changed up to there is in no chunk that is older.
+            highest_change: position.max(before.highest_change),
+            resume: end.envelope.resume,
+            server: end.envelope.server,
+            message: None,
+            ..before.loads()
+        });
+        store.commit(&flush).await?;
+        *window = Window::new(std::mem::take(&mut flush.progress));
+        Ok(())
+    }
 }
 
-/// What brings back what no binlog holds.
+/// What brings back what the binlog does not tell.
 pub(crate) fn refresh_command(projection: &str, source: &str) -> String {
     format!(
-        "`anabranch --config FILE refresh --projection {projection} --source {source}`, then restart: it goes on from \
-         the present, and reads all tables"
+        "`anabranch --config FILE refresh --projection {projection} --source {source}`, then `anabranch --config FILE \
+         restart --all`: it goes on from the present, and reads all tables"
     )
 }
 
@@ -107,18 +121,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_new_lane_behind_the_servers_first_file_needs_rows_that_are_older() {
-        let message = |origin, file| {
-            let previous = Lsn::new(1, file, 16).unwrap();
+    fn only_a_new_lane_that_begins_with_the_source_wants_the_rows_from_before() {
+        let message = |origin| {
+            let previous = Lsn::new(1, 1, 16).unwrap();
             Envelope { origin, previous, position: previous, ..Envelope::default() }
         };
         let (new, begun) = (Progress::default(), Progress { position: Lsn::MAX, ..Progress::default() });
-        assert!(lacks_rows(&new, &Entry::Earliest, &message(true, 2)));
+        assert!(lacks_rows(&new, &Entry::Earliest, &message(true)));
         for (progress, start, first) in [
-            (&new, Entry::Earliest, message(true, 1)),
-            (&new, Entry::Earliest, message(false, 2)),
-            (&new, Entry::Latest, message(true, 2)),
-            (&begun, Entry::Earliest, message(true, 2)),
+            (&new, Entry::Earliest, message(false)),
+            (&new, Entry::Latest, message(true)),
+            (&begun, Entry::Earliest, message(true)),
         ] {
             assert!(!lacks_rows(progress, &start, &first), "{start:?} {first:?}");
         }

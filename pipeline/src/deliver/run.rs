@@ -86,20 +86,40 @@ impl Due {
         if !window.has_rows() {
             return now >= self.progress_at;
         }
-        !window.has_next() || window.is_full(limits.flush_rows.get()) || now >= self.rows_at
+        let waits_for_more = window.has_next() || window.is_within_event();
+        !waits_for_more || window.is_full(limits.flush_rows.get()) || now >= self.rows_at
     }
 }
 
 /// What woke the loop.
 enum Event {
     Delivery(Box<Delivery>),
-    Hole(Fault),
+    Broken(Break),
     JoinDue,
     ProgressDue,
     LookDue,
     /// Rows of the source were read.
     Read,
     Cancelled,
+}
+
+/// Where a feed does not go on, though the lane can.
+enum Break {
+    /// The stream changed under the lane (wiped, rolled back) or lacks messages: the binlog has them.
+    Hole(Fault),
+    /// The binlog lacks something, or holds what cannot be read: the tables have it.
+    Unreadable(Fault),
+}
+
+impl Break {
+    /// What a fault of the feed means; one that is neither ends the attempt.
+    fn of(fault: Fault, is_direct: bool) -> Result<Self, Fault> {
+        match () {
+            () if is_hole(&fault) => Ok(Self::Hole(fault)),
+            () if is_direct && fault.code().is_mended_by_reading() => Ok(Self::Unreadable(fault)),
+            () => Err(fault),
+        }
+    }
 }
 
 /// Applies the source's changes to `store` until `cancel` or the first error. `project` turns a change into mutations
@@ -120,17 +140,17 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
     let Some((mut feed, _)) = opened else { return Ok(()) };
     loop {
         meters.direct.set(f64::from(u8::from(feed.is_direct())));
-        match next_event(&mut feed, &window, &due, &mut refresher, cancel).await? {
+        let broken = match next_event(&mut feed, &window, &due, &mut refresher, cancel).await? {
             Event::Delivery(delivery) => {
-                let taken = take(&lane, &mut window, &mut feed, *delivery, &mut project);
-                if let Some(fault) = taken? {
-                    hole = Some(found_hole(&lane, &window, &feed, fault)?);
-                } else if !due.is_reached(&window, lane.limits) && !refresher.is_due(window.progress()) {
+                let broken = take(&lane, &mut window, &mut feed, *delivery, &mut project)?;
+                let is_due = due.is_reached(&window, lane.limits)
+                    || !window.is_within_event() && refresher.is_due(window.progress());
+                if broken.is_none() && !is_due {
                     continue;
                 }
+                broken
             }
-            // The stream changed under us (wiped, rolled back) or lacks messages.
-            Event::Hole(fault) => hole = Some(found_hole(&lane, &window, &feed, fault)?),
+            Event::Broken(broken) => Some(broken),
             Event::JoinDue => {
                 due.join_at = Instant::now() + JOIN_INTERVAL;
                 let joined = lane.join(window.progress(), hole, feed.direct_timeline());
@@ -141,13 +161,25 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
                 }
                 continue;
             }
-            Event::ProgressDue | Event::Read => {}
+            Event::ProgressDue | Event::Read => None,
             Event::LookDue => {
                 unless(cancel, look(&lane, store, &window)).await?;
                 due.look_at = Instant::now() + lane.limits.mark_interval;
                 continue;
             }
             Event::Cancelled => return commit(&lane, &mut window, store, applied, &meters).await,
+        };
+        match broken {
+            None => {}
+            Some(Break::Hole(fault)) => hole = Some(found_hole(&lane, &window, &feed, fault)?),
+            Some(Break::Unreadable(fault)) => {
+                lane.begin_at_end(&mut window, fault, store).await?;
+                drop(feed);
+                let opened = lane.feed_or_load(&mut window, None, store, cancel).await?;
+                let Some((other, _)) = opened else { return Ok(()) };
+                (feed, hole, refresher, due) = (other, None, Refresher::new(&lane), Due::now(lane.limits));
+                continue;
+            }
         }
         if window.has_moved() {
             refresher.note(window.flush());
@@ -216,11 +248,11 @@ async fn next_event<R: LogReader, S: RowSource>(
         () = tokio::time::sleep_until(due.join_at), if is_direct => Ok(Event::JoinDue),
         delivery = feed.next() => match delivery {
             Ok(delivery) => Ok(Event::Delivery(Box::new(delivery))),
-            Err(fault) if is_hole(&fault) => Ok(Event::Hole(fault)),
-            Err(fault) => Err(fault),
+            Err(fault) => Break::of(fault, is_direct).map(Event::Broken),
         },
         () = tokio::time::sleep_until(due.progress_at), if window.has_moved() => Ok(Event::ProgressDue),
-        () = refresher.read(window.progress()) => Ok(Event::Read),
+        // A flush that ends within an event may be undone in part by a late writer, where versions have no order within it.
+        () = refresher.read(window.progress()), if !window.is_within_event() => Ok(Event::Read),
         () = tokio::time::sleep_until(due.look_at), if !window.has_moved() => Ok(Event::LookDue),
     }
 }
@@ -235,28 +267,27 @@ async fn look<S, L>(lane: &Lane<'_, S, L>, store: &mut impl LaneStore, window: &
     Err(Fault::new(Code::TargetFenced, format!("lane {}", lane.id), found))
 }
 
-/// Takes a message, and those that are there already, until the window is full. `Some`: what does not link was left.
+/// Takes a message, and those that are there already, until the window is full or the feed is broken.
 fn take<S, L: Log>(
     lane: &Lane<'_, S, L>,
     window: &mut Window,
     feed: &mut Feed<L::Reader>,
     delivery: Delivery,
     mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
-) -> Result<Option<Fault>, Fault> {
+) -> Result<Option<Break>, Fault> {
     let mut next = Ok(delivery);
     loop {
         let taken = next.and_then(|delivery| {
             let lacks_rows = lacks_rows(window.progress(), lane.start, &delivery.envelope);
             window.take(lane.id, &delivery, &mut project)?;
             if lacks_rows {
-                tracing::info!(lane = %lane.id, "the binlog does not begin with the source: all tables are read");
+                tracing::info!(lane = %lane.id, "begins with all tables, read beside its feed");
                 window.load();
             }
             Ok(())
         });
         match taken {
-            Err(fault) if is_hole(&fault) => return Ok(Some(fault)),
-            Err(fault) => return Err(fault),
+            Err(fault) => return Break::of(fault, feed.is_direct()).map(Some),
             Ok(()) if window.is_full(lane.limits.flush_rows.get()) => return Ok(None),
             Ok(()) => {}
         }

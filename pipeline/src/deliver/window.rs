@@ -117,6 +117,12 @@ impl Window {
         self.has_next
     }
 
+    /// Whether an event was taken in part: the rest of it follows.
+    pub(super) fn is_within_event(&self) -> bool {
+        let progress = &self.flush.progress;
+        progress.highest_change > progress.position
+    }
+
     /// All tables are to be read, from the next commit on: the lane has just begun.
     pub(super) fn load(&mut self) {
         self.flush.progress = std::mem::take(&mut self.flush.progress).loads_first();
