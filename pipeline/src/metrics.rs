@@ -15,6 +15,7 @@ pub const LANE_DIRECT: &str = "anabranch_lane_direct";
 pub const LANE_LAG: &str = "anabranch_lane_lag_seconds";
 pub const LANE_ROWS: &str = "anabranch_lane_rows_total";
 pub const LANE_CHANGES: &str = "anabranch_lane_changes_total";
+pub const LANE_UNACCOUNTED: &str = "anabranch_lane_unaccounted_changes";
 pub const LANE_FLUSHES: &str = "anabranch_lane_flushes_total";
 pub const LANE_FLUSH_SECONDS: &str = "anabranch_lane_flush_seconds";
 pub const REFRESH_ROWS: &str = "anabranch_refresh_rows_total";
@@ -116,7 +117,11 @@ fn describe_lanes() {
     );
     describe_counter!(
         LANE_CHANGES,
-        "Row changes that the lane has taken and committed, by projection, target, source, lane and outcome: applied, or passed since they came before"
+        "Row changes that the lane has taken and committed, by projection, target, source, lane and outcome: applied, or passed since they came before, with the reason: behind, a whole message; overlap, a part of one"
+    );
+    describe_gauge!(
+        LANE_UNACCOUNTED,
+        "Changes that messages since the lane's last commit should have had less those that it applied or passed; not 0 = one is lost, by projection, target, source, lane"
     );
     describe_counter!(
         LANE_FLUSHES,
