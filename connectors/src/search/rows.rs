@@ -18,6 +18,7 @@ use anabranch_schemas::shard::ShardId;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::client::Client;
 use super::lane::document_id;
 use super::{SearchTarget, bulk, hits};
 
@@ -235,14 +236,6 @@ impl ForeignRows for SearchRows {
     }
 
     async fn remove(&self, rows: &[ForeignRow]) -> Result<u64, Fault> {
-        #[derive(Deserialize)]
-        struct Answer {
-            docs: Vec<Asked>,
-        }
-        #[derive(Deserialize)]
-        struct Asked {
-            found: bool,
-        }
         let id = |row: &ForeignRow| match (row.owner, &*row.key) {
             (Some(shard), key) => document_id(shard, key),
             (None, [Cell::Bytes(id)]) => String::from_utf8_lossy(id).into_owned(),
@@ -253,18 +246,42 @@ impl ForeignRows for SearchRows {
         let documents: Vec<hits::Found> = rows.iter().map(found).collect();
         let client = self.target.client().await?;
         let index = self.target.generations(&self.assignment.name).await?.serving;
+        // What was written since stays: the server says so with a status that counts as success.
+        let before = as_found(client, &index, &documents).await?;
         bulk::write(client, &index, &documents).await?;
-        // A document that was written since stands still: the server has said so with a status that counts as success.
-        let mut removed = 0;
-        for some in documents.chunks(REQUEST_IDS) {
-            let ids: Vec<&str> = some.iter().map(|document| document.id.as_str()).collect();
-            let (path, ids) = (format!("/{index}/_mget?_source=false"), json!({ "ids": ids }).to_string());
-            let answer = client.post(&path, ids).await?.success(&format!(", index {index}"))?;
-            let answer: Answer = answer.read()?;
-            removed += answer.docs.iter().filter(|asked| !asked.found).count() as u64;
-        }
-        Ok(removed)
+        let after = as_found(client, &index, &documents).await?;
+        Ok(before.difference(&after).count() as u64)
     }
+}
+
+/// Those of the documents that still are what was found.
+async fn as_found<'d>(
+    client: &Client,
+    index: &str,
+    documents: &'d [hits::Found],
+) -> Result<HashSet<&'d str>, Fault> {
+    #[derive(Deserialize)]
+    struct Answer {
+        docs: Vec<Asked>,
+    }
+    #[derive(Deserialize)]
+    struct Asked {
+        _seq_no: Option<u64>,
+        _primary_term: Option<u64>,
+    }
+    let mut standing = HashSet::new();
+    for some in documents.chunks(REQUEST_IDS) {
+        let ids: Vec<&str> = some.iter().map(|document| document.id.as_str()).collect();
+        let (path, ids) = (format!("/{index}/_mget?_source=false"), json!({ "ids": ids }).to_string());
+        let answer = client.post(&path, ids).await?.success(&format!(", index {index}"))?;
+        let docs = answer.read::<Answer>()?.docs;
+        let is_it = |(document, asked): &(&hits::Found, Asked)| {
+            (Some(document.sequence), Some(document.term)) == (asked._seq_no, asked._primary_term)
+        };
+        // Answers come in the order of the ids.
+        standing.extend(some.iter().zip(docs).filter(is_it).map(|(document, _)| document.id.as_str()));
+    }
+    Ok(standing)
 }
 
 /// Documents of these shards; `None` = of all. Ids are texts, so the numbers of each length are a range of their own; a
