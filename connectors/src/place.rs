@@ -1,15 +1,14 @@
-//! A place between two pages of a derived table: the last row's shard and key.
+//! A place between two pages of a derived table: the last row's shard, which may be none of a lane's, and its key.
 
-use anabranch_pipeline::deliver::{Cell, CellRef, Claimed};
+use anabranch_pipeline::deliver::{Cell, CellRef};
 use anabranch_pipeline::ports::ChunkKey;
 use anabranch_schemas::change::Value;
 use anabranch_schemas::codec::{decode_values, encode_values};
-use anabranch_schemas::shard::ShardId;
 
 /// The place behind a row.
-pub(crate) fn behind(row: &Claimed<'_>) -> ChunkKey {
-    let shard = Value::UInt(row.shard.as_u64());
-    let key = row.key.iter().map(|cell| match *cell {
+pub(crate) fn behind(shard: u64, key: &[CellRef<'_>]) -> ChunkKey {
+    let shard = Value::UInt(shard);
+    let key = key.iter().map(|cell| match *cell {
         CellRef::Null => Value::Null,
         CellRef::Int(number) => Value::Int(number),
         CellRef::UInt(number) => Value::UInt(number),
@@ -20,7 +19,7 @@ pub(crate) fn behind(row: &Claimed<'_>) -> ChunkKey {
 }
 
 /// What [`behind`] has made; `None` when it has not.
-pub(crate) fn read(place: &ChunkKey) -> Option<(ShardId, Box<[Cell]>)> {
+pub(crate) fn read(place: &ChunkKey) -> Option<(u64, Box<[Cell]>)> {
     let mut values = decode_values(&place.0)?.into_iter();
     let Value::UInt(shard) = values.next()? else { return None };
     let cell = |value: Value<'_>| match value {
@@ -30,7 +29,7 @@ pub(crate) fn read(place: &ChunkKey) -> Option<(ShardId, Box<[Cell]>)> {
         Value::Bytes(bytes) => Some(Cell::Bytes(bytes.into_owned().into())),
         _ => None,
     };
-    Some((ShardId::from_u64(shard)?, values.map(cell).collect::<Option<_>>()?))
+    Some((shard, values.map(cell).collect::<Option<_>>()?))
 }
 
 #[cfg(test)]
@@ -39,10 +38,9 @@ mod tests {
 
     #[test]
     fn a_place_is_read_as_it_was_written() {
-        let shard = ShardId::of("s", "d", "t", 0);
         let key = [CellRef::Bytes(b"\xff"), CellRef::UInt(u64::MAX), CellRef::Null, CellRef::Int(-1)];
-        let place = behind(&Claimed { table: 3, shard, key: &key, values: &[] });
-        assert_eq!(read(&place), Some((shard, key.map(CellRef::to_owned).into())));
+        let place = behind(u64::MAX, &key);
+        assert_eq!(read(&place), Some((u64::MAX, key.map(CellRef::to_owned).into())));
         assert_eq!(read(&ChunkKey(b"x".as_slice().into())), None);
     }
 }

@@ -145,6 +145,8 @@ codes! {
     LogHole = "log-hole", Definite;
     /// A change is not above the position before it, so lanes would leave it out.
     LogOrderViolated = "log-order-violated", Definite, stops 1;
+    /// A message has more or fewer changes than its head says.
+    LogCountViolated = "log-count-violated", Definite, stops 1;
     /// The stream gives an epoch to another server than the lane knows it of.
     LogEpochReused = "log-epoch-reused", Definite, stops 1;
     /// The stream is in an epoch before the lane's: its reader is not there yet, or the log forgot.
@@ -378,8 +380,8 @@ mod tests {
             stops.join(" "),
             "source-server-changed source-diverged binlog-gtid-unknown binlog-event-unknown binlog-event-corrupt \
              binlog-statement binlog-rolled-back-rows binlog-xa-unread source-schema-changed log-foreign \
-             log-version-unknown log-order-violated log-epoch-reused target-table-shape target-is-source \
-             target-progress-lost target-progress-corrupt uuids-exhausted"
+             log-version-unknown log-order-violated log-count-violated log-epoch-reused target-table-shape \
+             target-is-source target-progress-lost target-progress-corrupt uuids-exhausted"
         );
         assert!(Code::ALL.iter().all(|code| !code.stops() || code.class() == Class::Definite));
     }

@@ -6,6 +6,7 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
 pub const SOURCE_CHANGES: &str = "anabranch_source_changes_total";
 pub const SOURCE_UNCHANGED: &str = "anabranch_source_unchanged_total";
+pub const SOURCE_UNSEEN_CASCADES: &str = "anabranch_source_unseen_cascades_total";
 pub const CAPTURE_LAG: &str = "anabranch_capture_lag_seconds";
 pub const LOG_MESSAGES: &str = "anabranch_log_messages_total";
 pub const LOG_CHANGES: &str = "anabranch_log_changes_total";
@@ -15,6 +16,7 @@ pub const LANE_DIRECT: &str = "anabranch_lane_direct";
 pub const LANE_LAG: &str = "anabranch_lane_lag_seconds";
 pub const LANE_ROWS: &str = "anabranch_lane_rows_total";
 pub const LANE_CHANGES: &str = "anabranch_lane_changes_total";
+pub const LANE_UNACCOUNTED: &str = "anabranch_lane_unaccounted_changes";
 pub const LANE_FLUSHES: &str = "anabranch_lane_flushes_total";
 pub const LANE_FLUSH_SECONDS: &str = "anabranch_lane_flush_seconds";
 pub const REFRESH_ROWS: &str = "anabranch_refresh_rows_total";
@@ -99,6 +101,10 @@ fn describe_capture() {
         SOURCE_UNCHANGED,
         "Those of them that changed no captured value and no key, so nothing was written, by source"
     );
+    describe_counter!(
+        SOURCE_UNSEEN_CASCADES,
+        "Captured tables that a statement was to write and has no rows of, so that a foreign key may have changed some that the binlog does not show, by source"
+    );
     describe_counter!(LOG_MESSAGES, "Messages acknowledged by the log, by source");
     describe_counter!(LOG_CHANGES, "Row changes in messages acknowledged by the log, by source");
     describe_counter!(LOG_BYTES, Unit::Bytes, "Payload bytes acknowledged by the log, by source");
@@ -116,7 +122,11 @@ fn describe_lanes() {
     );
     describe_counter!(
         LANE_CHANGES,
-        "Row changes that the lane has taken and committed, by projection, target, source, lane and outcome: applied, or passed since they came before"
+        "Row changes that the lane has taken and committed, by projection, target, source, lane and outcome: applied, or passed since they came before, with the reason: behind, a whole message; overlap, a part of one"
+    );
+    describe_gauge!(
+        LANE_UNACCOUNTED,
+        "Changes that messages since the lane's last commit should have had less those that it applied or passed; not 0 = one is lost, by projection, target, source, lane"
     );
     describe_counter!(
         LANE_FLUSHES,

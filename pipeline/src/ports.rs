@@ -23,7 +23,7 @@ pub use self::lookup::{
     CacheRecord, Cached, CodeCache, Fill, MARK_KEPT, MappingStore, OUTBOX_KEPT, Outbox, OutboxRow, Shelf,
     Standing,
 };
-pub use self::night::{DerivedRows, History, Lanes, Sought};
+pub use self::night::{DerivedRows, ForeignRow, ForeignRows, History, Lanes, Sought};
 use crate::capture::BatchBuilder;
 use crate::deliver::{Cell, Condition, Flush, Progress};
 use crate::error::Fault;

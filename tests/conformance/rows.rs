@@ -3,9 +3,9 @@
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
-use anabranch_pipeline::deliver::{Cell, Claimed};
+use anabranch_pipeline::deliver::{Cell, CellRef, DerivedRow};
 use anabranch_pipeline::error::Code;
-use anabranch_pipeline::ports::{DerivedRows, Sought};
+use anabranch_pipeline::ports::{DerivedRows, ForeignRows, Sought};
 use anabranch_schemas::shard::ShardId;
 use mysql_async::Row;
 use mysql_async::prelude::Queryable;
@@ -14,7 +14,8 @@ use serde_json::{Value as Json, json};
 
 use crate::derived::Place;
 use crate::ports::derived_rows::{
-    BirthdayServer, DocumentsServer, Found, Ground, MappingServer, Source, found, pages, random, whole,
+    BirthdayServer, DocumentsServer, Found, Ground, MappingServer, Source, foreign, found, pages, random,
+    whole, written,
 };
 use crate::search::shard;
 
@@ -59,7 +60,7 @@ async fn a_page_is_a_range_of_one_index_that_has_all_of_it() {
     for (projection, table) in tables {
         let (reader, mut after, mut count) = (target.rows(projection, 1).unwrap(), None, 0);
         loop {
-            let visit = &mut |_: Claimed<'_>| count += 1;
+            let visit = &mut |_: DerivedRow<'_>| count += 1;
             after = reader.page(table, low..=high, after.as_ref(), rows(3000), visit).await.unwrap();
             if after.is_none() {
                 break;
@@ -78,15 +79,42 @@ async fn a_page_is_a_range_of_one_index_that_has_all_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_row_that_no_lane_writes_is_named_and_not_left_out() {
+async fn rows_that_no_lane_writes_are_met_once_beside_all_others_and_removed() {
     let ground = BirthdayServer::start().await;
-    let (reader, place) = (ground.rows(), &ground.0);
-    let insert =
-        format!("INSERT INTO {} VALUES (1 << 63, 1, '01-01', 0, NULL, NULL, 1)", place.table(0, "0101"));
-    place.sql(insert).await;
-    let last = ShardId::from_u64(u64::MAX >> 1).unwrap();
-    let fault = reader.page(0, last..=last, None, rows(10), &mut |_| panic!("it is none")).await.unwrap_err();
-    assert_eq!(fault.code(), Code::TargetTableShape, "{fault}");
+    let (reader, place, mut source) = (ground.rows(), &ground.0, Source::of(&ground).await);
+    source.change((0..40).map(|key| (0, key, Some(key as u8))).collect()).await;
+    let insert = (0..5).map(|key| format!("((1 << 63) + {key}, {key}, '01-01', 0, NULL, NULL, 1)"));
+    let insert = insert.collect::<Vec<_>>().join(",");
+    place.sql(format!("INSERT INTO {} VALUES {insert}", place.table(0, "0101"))).await;
+    let middle = ShardId::from_u64(u64::MAX >> 2).unwrap();
+    let behind = ShardId::from_u64(middle.as_u64() + 1).unwrap();
+    for size in [1, 2, 100] {
+        let (mut strays, mut claims) = (Vec::new(), Vec::new());
+        for shards in [*whole().start()..=middle, behind..=*whole().end()] {
+            let mut after = None;
+            loop {
+                let visit = &mut |row: DerivedRow<'_>| match row {
+                    DerivedRow::Claimed(row) => claims.push(found(row)),
+                    DerivedRow::Stray(row) => {
+                        assert_eq!(row.key, [CellRef::UInt(row.shard.unwrap() - (1 << 63))]);
+                        strays.push(row.shard.unwrap());
+                    }
+                };
+                after = reader.page(0, shards.clone(), after.as_ref(), rows(size), visit).await.unwrap();
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        assert_eq!(strays, [0, 1, 2, 3, 4].map(|key| (1 << 63) + key), "{size} rows a page");
+        assert!(claims.iter().all(|found| source.claims().contains(found)));
+    }
+    let known = [crate::derived::table(0).shard].into();
+    let read = foreign(&reader, &source.projection, &known, 2).await;
+    assert_eq!((read.len(), read[0].len()), (1, 5), "{read:?}");
+    assert!(read[0].iter().all(|row| row.owner.is_none()));
+    assert_eq!(reader.remove(&read[0]).await.unwrap(), 5);
+    assert_eq!(pages(&reader, &source.projection, &whole(), 100).await, source.claims());
     place.sql(format!("DROP TABLE {}", place.table(0, "0101"))).await;
     let fault = reader.page(0, whole(), None, rows(10), &mut |_| ()).await.unwrap_err();
     assert_eq!(fault.code(), Code::TargetTableMissing, "{fault}");
@@ -144,13 +172,73 @@ async fn a_document_that_a_hand_has_changed_equals_no_claim() {
     }
     let is_untouched = |found: &&Found| claims.contains(*found);
     assert_eq!(by_id.iter().filter(is_untouched).count(), claims.len() - edits.len());
+}
 
-    let foreign =
-        json!({ "shard_id": "1", "uuid": "1", "lane": 0, "lsn": 1, "withdrawn": false, "source": "x" });
-    let path = format!("{}/_doc/foreign?refresh=true", ground.0.index());
-    ground.0.admin(Method::PUT, &path, foreign).await;
-    let fault = reader.page(0, whole(), None, rows(100), &mut |_| ()).await.unwrap_err();
-    assert_eq!(fault.code(), Code::TargetTableShape, "{fault}");
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_that_no_lane_writes_are_met_once_beside_all_others_and_removed() {
+    let ground = DocumentsServer::start().await;
+    let (reader, mut source) = (ground.rows(), Source::of(&ground).await);
+    source.change((1..10).map(|key| (0, key, Some(1))).collect()).await;
+    let id_of = |id: &str| format!("{}/_doc/{id}?refresh=true", ground.0.index());
+    let own = shard(0).shard.to_string();
+    // By hand: with no field of ours, with a text for a shard, with a shard of ours, and above all shards.
+    let foreign_documents = [
+        ("hand", json!({ "sku_code": "a secret" })),
+        ("text", json!({ "shard_id": "a secret", "lane": 1 })),
+        (
+            "ours",
+            json!({ "shard_id": own, "uuid": "1", "lane": 0, "lsn": 1, "withdrawn": false, "source": "x" }),
+        ),
+        ("18446744073709551615-1", json!({ "shard_id": "18446744073709551615", "lane": 1 })),
+    ];
+    for (id, document) in &foreign_documents {
+        ground.0.admin(Method::PUT, &id_of(id), document.clone()).await;
+    }
+    let middle = ShardId::from_u64(u64::MAX >> 2).unwrap();
+    let behind = ShardId::from_u64(middle.as_u64() + 1).unwrap();
+    let (mut strays, mut claims) = (Vec::new(), Vec::new());
+    for (table, shards) in [0, 1]
+        .into_iter()
+        .flat_map(|table| [*whole().start()..=middle, behind..=*whole().end()].map(|shards| (table, shards)))
+    {
+        let mut after = None;
+        loop {
+            let visit = &mut |row: DerivedRow<'_>| match row {
+                DerivedRow::Claimed(row) => claims.push(found(row)),
+                DerivedRow::Stray(row) => {
+                    let [CellRef::Bytes(id)] = row.key else { panic!("{row:?}") };
+                    strays.push((String::from_utf8_lossy(id).into_owned(), row.shard));
+                }
+            };
+            after = reader.page(table, shards.clone(), after.as_ref(), rows(2), visit).await.unwrap();
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    strays.sort();
+    let told = [
+        ("18446744073709551615-1", Some(u64::MAX)),
+        ("hand", None),
+        ("ours", Some(shard(0).shard.as_u64())),
+        ("text", None),
+    ];
+    assert_eq!(strays, told.map(|(id, shard)| (id.to_owned(), shard)));
+    assert_eq!(claims.len(), source.claims().len());
+    let known = [shard(0).shard].into();
+    let read = foreign(&reader, &source.projection, &known, 3).await;
+    assert_eq!(read.iter().map(Vec::len).sum::<usize>(), 4, "{read:?}");
+    // One of them is written once more: it is not what was read.
+    ground.0.admin(Method::PUT, &id_of("hand"), json!({ "sku_code": "another" })).await;
+    let mut removed = 0;
+    for of_part in &read {
+        removed += reader.remove(of_part).await.unwrap();
+    }
+    assert_eq!(removed, 3);
+    let read = foreign(&reader, &source.projection, &known, 3).await;
+    assert_eq!((read.len(), read[0].len()), (1, 1), "{read:?}");
+    assert_eq!(reader.remove(&read[0]).await.unwrap(), 1);
+    assert_eq!(pages(&reader, &source.projection, &whole(), 100).await, source.claims());
 }
 
 /// All documents, in order; one of a wrong part is met too.
@@ -159,7 +247,7 @@ async fn pages_with_parts(reader: &impl DerivedRows) -> Vec<Found> {
     for table in 0..2 {
         let mut after = None;
         loop {
-            let visit = &mut |claimed: Claimed<'_>| all.push(found(claimed));
+            let visit = &mut |row: DerivedRow<'_>| all.push(written(row));
             after = reader.page(table, whole(), after.as_ref(), rows(2), visit).await.unwrap();
             if after.is_none() {
                 break;

@@ -403,6 +403,11 @@ impl<S: ChangeSource> Reading<S> {
         self.builder.position()
     }
 
+    /// Captured tables, since this was asked last, that a statement was to write and has no rows of.
+    pub fn take_unseen(&mut self) -> u64 {
+        self.builder.take_unseen()
+    }
+
     pub fn resume(&self) -> ResumePoint {
         self.builder.resume().clone()
     }

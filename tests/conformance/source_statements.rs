@@ -254,3 +254,62 @@ async fn what_is_not_captured_may_be_anything() {
     assert_eq!(reading.texts(), ["t0 + 1 2000-01-01", "t0 - 1 2000-01-01", "t1 + 7 NULL", "t1 + 8 NULL"]);
     assert_eq!(reading.resume().gtid_set, database.ask("SELECT @@gtid_binlog_pos").await);
 }
+
+on_each_mariadb!(rows_that_a_foreign_key_changes_are_hinted_at_and_other_statements_are_not);
+
+/// Each statement with how many captured tables it was to write and has no rows of.
+async fn rows_that_a_foreign_key_changes_are_hinted_at_and_other_statements_are_not(database: Database) {
+    let database = database.with_tables().await;
+    database
+        .run(&[
+            "CREATE TABLE $0.parent (id BIGINT UNSIGNED PRIMARY KEY, note INT) ENGINE=InnoDB",
+            "CREATE TABLE $0.t2 LIKE $0.t0",
+            "ALTER TABLE $0.t1 ADD CONSTRAINT one FOREIGN KEY (user_id) REFERENCES $0.parent (id) ON DELETE CASCADE",
+            "ALTER TABLE $0.t2 ADD CONSTRAINT two FOREIGN KEY (user_id) REFERENCES $0.parent (id) ON UPDATE CASCADE",
+            "CREATE TRIGGER $0.writes_t0 AFTER INSERT ON $0.other FOR EACH ROW \
+             IF NEW.id > 100 THEN INSERT INTO $0.t0 VALUES (NEW.id, '', NULL); END IF",
+            "INSERT INTO $0.t0 VALUES (1, '', NULL)",
+        ])
+        .await;
+    let mut reading = database.read_latest().await;
+    let statements = [
+        ("INSERT INTO $0.parent VALUES (1, 1), (2, 1), (3, 1), (4, 1), (5, 1)", 0),
+        ("INSERT INTO $0.t1 VALUES (1, '', NULL), (2, '', NULL)", 0),
+        ("INSERT INTO $0.t2 VALUES (3, '', NULL)", 0),
+        ("UPDATE $0.t1 SET birthday = '1990-01-01'", 0),
+        // Rows that the binlog does not show.
+        ("DELETE FROM $0.parent WHERE id = 1", 1),
+        ("UPDATE $0.parent SET id = 30 WHERE id = 3", 1),
+        ("DELETE FROM $0.t1 WHERE user_id = 2", 0),
+        // None were changed, and nothing tells.
+        ("DELETE FROM $0.parent WHERE id = 4", 1),
+        ("UPDATE $0.parent SET note = 2 WHERE id = 5", 1),
+        ("DELETE FROM $0.parent WHERE id = 1000", 0),
+        ("INSERT INTO $0.other VALUES (7, '')", 1),
+        ("INSERT INTO $0.other VALUES (107, '')", 0),
+        (
+            "UPDATE $0.other JOIN $0.t0 ON t0.user_id = 1 SET other.pad = 'x', t0.name = '' WHERE other.id = 7",
+            1,
+        ),
+        (
+            "UPDATE $0.other LEFT JOIN $0.t0 ON t0.user_id = 999 SET other.pad = 'y', t0.name = 'y' WHERE other.id = 7",
+            1,
+        ),
+        ("UPDATE $0.other SET pad = 'z'", 0),
+        (
+            "LOCK TABLES $0.t0 WRITE, $0.other WRITE, $0.t1 WRITE; UPDATE $0.other SET pad = 'l'; UNLOCK TABLES",
+            2,
+        ),
+    ];
+    let mut wrong = Vec::new();
+    for (statement, expected) in statements {
+        database.run(&[statement]).await;
+        reading.until_end(&database).await;
+        let found = reading.take_unseen();
+        println!("{found}  {statement}");
+        if found != expected {
+            wrong.push((statement, expected, found));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

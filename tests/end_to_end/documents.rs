@@ -21,14 +21,14 @@ static GROUND: Ground = Ground::of(|| {
     ]
 });
 
-const INDEX: &str = "serials";
+pub const INDEX: &str = "serials";
 const TOKEN: &str = "application-token-1";
 const TABLES: u32 = 2;
 /// The id of a tombstone that was written in 1970.
 const OLD_TOMBSTONE: &str = "1-old";
 
 /// An installation that writes users into tables and devices into documents.
-async fn with_documents() -> Installation<'static> {
+pub async fn with_documents() -> Installation<'static> {
     let mut installation = Installation::prepare(GROUND.turn().await, &Plan::small()).await;
     installation.execute("source-a", "CREATE DATABASE inventory_0").await;
     for table in 0..TABLES {
@@ -51,7 +51,7 @@ async fn with_documents() -> Installation<'static> {
 }
 
 /// Inserts devices `from..to` into the table that their number says.
-async fn add(installation: &Installation<'_>, from: u64, to: u64) {
+pub async fn add(installation: &Installation<'_>, from: u64, to: u64) {
     let mut sql = String::new();
     for uuid in from..to {
         let table = uuid % u64::from(TABLES);
@@ -65,7 +65,7 @@ async fn add(installation: &Installation<'_>, from: u64, to: u64) {
 }
 
 /// Waits until the documents are the devices of the source: table, uuid → first code, box.
-async fn equal(installation: &Installation<'_>, what: &str) {
+pub async fn equal(installation: &Installation<'_>, what: &str) {
     let search = Search::of(installation.stack());
     let mut expected = BTreeMap::new();
     for table in 0..TABLES {

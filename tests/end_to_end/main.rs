@@ -11,6 +11,7 @@ mod documents;
 mod fail_over;
 mod faults;
 mod flow;
+mod foreign_rows;
 mod large;
 mod log_damage;
 mod log_full;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anabranch_connectors::memory::{
     Group, Keeping, MemoryRows, MemorySource, MemoryTarget, ScriptedRow, Sight, Weather,
 };
-use anabranch_pipeline::deliver::{Cell, Claimed};
+use anabranch_pipeline::deliver::{Cell, Claimed, DerivedRow};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{ChunkKey, DerivedRows, Sought};
 use anabranch_pipeline::reconcile::{Patience, Recheck, Sides, SourceKey, SourceTable, Verdict, Window};
@@ -51,7 +51,7 @@ impl DerivedRows for Disturbed {
         shards: RangeInclusive<ShardId>,
         after: Option<&ChunkKey>,
         limit: NonZeroUsize,
-        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+        visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
     ) -> Result<Option<ChunkKey>, Fault> {
         self.rows.page(table, shards, after, limit, visit).await
     }

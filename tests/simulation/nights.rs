@@ -293,6 +293,7 @@ impl Underway {
                 lanes: &*stage,
                 settings: &settings,
                 hash_key: &hash_key,
+                hash_foreign: &|shard, key| format!("{shard:?}:{key:?}"),
                 patience: Patience::new(STANDSTILL),
             };
             night.run(&mut state, &mut saved, &CancellationToken::new()).await?;

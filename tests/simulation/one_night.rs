@@ -118,6 +118,7 @@ async fn night(stage: &Arc<Stage>, settings: &Settings, saved: &mut StoreState, 
         settings,
         patience: Patience::new(LANE_WAIT),
         hash_key: &hash_key,
+        hash_foreign: &|shard, key| format!("{shard:?}:{key:?}"),
     };
     let mut state = saved.clone();
     night.run(&mut state, &mut Saved(saved), window).await.unwrap();
@@ -276,7 +277,15 @@ async fn a_lane_that_cannot_be_asked_for_a_repair_for_a_moment_is_asked_again() 
     let lanes = Refused { lanes: StageLanes(stage.clone()), asked: Mutex::default() };
     let hash_key = |_: &SourceTable, key: &SourceKey| format!("{key:?}");
     let patience = Patience::new(LANE_WAIT);
-    let night = Night { sides: &sides, lanes: &lanes, settings: &settings, patience, hash_key: &hash_key };
+    let hash_foreign = |shard: Option<u64>, key: &[Cell]| format!("{shard:?}:{key:?}");
+    let night = Night {
+        sides: &sides,
+        lanes: &lanes,
+        settings: &settings,
+        patience,
+        hash_key: &hash_key,
+        hash_foreign: &hash_foreign,
+    };
     let mut state = StoreState::new("birthday", 7);
     let mut saved = state.clone();
     night.run(&mut state, &mut Saved(&mut saved), &CancellationToken::new()).await.unwrap();

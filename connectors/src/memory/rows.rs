@@ -1,11 +1,12 @@
 //! The rows of a target in memory, as they stand.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::ops::{Bound, RangeInclusive};
 
-use anabranch_pipeline::deliver::{Cell, CellRef, Claimed};
+use anabranch_pipeline::deliver::{Cell, CellRef, Claimed, DerivedRow};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{ChunkKey, DerivedRows, Sought};
+use anabranch_pipeline::ports::{ChunkKey, DerivedRows, ForeignRow, ForeignRows, Sought};
 use anabranch_pipeline::projections::Projection;
 use anabranch_schemas::shard::ShardId;
 
@@ -55,12 +56,9 @@ impl DerivedRows for MemoryRows {
         shards: RangeInclusive<ShardId>,
         after: Option<&ChunkKey>,
         limit: NonZeroUsize,
-        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+        visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
     ) -> Result<Option<ChunkKey>, Fault> {
-        let from = match after.map(|after| place::read(after).expect("a place that a page gave")) {
-            None => Bound::Included((table, *shards.start(), Box::default())),
-            Some((shard, key)) => Bound::Excluded((table, shard, key)),
-        };
+        let from = from(table, *shards.start(), after);
         let page = |target: &MemoryTarget| {
             let behind = target.rows_from(from);
             let is_meant = |row: &Row| row.0.0 == table && row.0.1 <= *shards.end();
@@ -70,8 +68,8 @@ impl DerivedRows for MemoryRows {
         let mut next = None;
         for row in &rows {
             show(row, &mut |claimed| {
-                next = Some(place::behind(&claimed));
-                visit(claimed);
+                next = Some(place::behind(claimed.shard.as_u64(), claimed.key));
+                visit(DerivedRow::Claimed(claimed));
             });
         }
         Ok(next.filter(|_| rows.len() == limit.get()))
@@ -91,6 +89,66 @@ impl DerivedRows for MemoryRows {
         let found = |target: &MemoryTarget| target.rows().into_iter().filter(is_sought).collect();
         self.ask(found).await?.iter().for_each(|row| show(row, visit));
         Ok(())
+    }
+}
+
+impl ForeignRows for MemoryRows {
+    async fn foreign(
+        &self,
+        table: u32,
+        known: &BTreeSet<ShardId>,
+        after: Option<&ChunkKey>,
+        limit: NonZeroUsize,
+    ) -> Result<(Vec<ForeignRow>, Option<ChunkKey>), Fault> {
+        let from = from(table, ShardId::from_u64(0).expect("63 bits"), after);
+        let page = |target: &MemoryTarget| {
+            let behind = target.rows_from(from).into_iter().take_while(|row| row.0.0 == table);
+            behind.filter(|row| !known.contains(&row.0.1)).take(limit.get()).collect()
+        };
+        let foreign = |((table, shard, key), (lsn, _)): Row| ForeignRow {
+            table,
+            shard: Some(shard.as_u64()),
+            owner: Some(shard),
+            key,
+            version: (lsn.as_u64(), 0),
+        };
+        let rows: Vec<ForeignRow> = self.ask(page).await?.into_iter().map(foreign).collect();
+        let last = rows.last().filter(|_| rows.len() == limit.get());
+        let next = last.map(|row| {
+            let key: Vec<CellRef<'_>> = row.key.iter().map(Cell::borrowed).collect();
+            place::behind(row.shard.unwrap_or_default(), &key)
+        });
+        Ok((rows, next))
+    }
+
+    async fn remove(&self, rows: &[ForeignRow]) -> Result<u64, Fault> {
+        let mut removed = 0;
+        let remove = |target: &MemoryTarget| {
+            target.tamper(|standing| {
+                for row in rows {
+                    let Some(owner) = row.owner else { continue };
+                    let claim = (row.table, owner, row.key.clone());
+                    if standing.get(&claim).is_some_and(|(lsn, _)| lsn.as_u64() == row.version.0) {
+                        standing.remove(&claim);
+                        removed += 1;
+                    }
+                }
+            });
+            Vec::new()
+        };
+        self.ask(remove).await?;
+        Ok(removed)
+    }
+}
+
+/// Where a page of a table begins.
+fn from(table: u32, first: ShardId, after: Option<&ChunkKey>) -> Bound<(u32, ShardId, Box<[Cell]>)> {
+    match after.map(|after| place::read(after).expect("a place that a page gave")) {
+        None => Bound::Included((table, first, Box::default())),
+        Some((shard, key)) => {
+            let shard = ShardId::from_u64(shard).expect("a shard of this store");
+            Bound::Excluded((table, shard, key))
+        }
     }
 }
 

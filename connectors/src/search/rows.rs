@@ -5,21 +5,22 @@
 //! Tombstones are no rows. Pages go on behind (shard, uuid), in which both products sort alike; ids are read at once,
 //! searches see what was refreshed before the first page.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use anabranch_pipeline::deliver::{Cell, CellRef, Claimed, TableShape};
+use anabranch_pipeline::deliver::{Cell, CellRef, Claimed, DerivedRow, Stray, TableShape};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{ChunkKey, DerivedRows, Sought};
+use anabranch_pipeline::ports::{ChunkKey, DerivedRows, ForeignRow, ForeignRows, Sought};
 use anabranch_pipeline::projections::{Assignment, Projection};
 use anabranch_schemas::shard::ShardId;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::client::Client;
 use super::lane::document_id;
-use super::{SearchTarget, hits};
+use super::{SearchTarget, bulk, hits};
 
 /// What servers give at most (`index.max_result_window`).
 const PAGE_DOCUMENTS_MAX: usize = 10_000;
@@ -42,6 +43,10 @@ pub struct SearchRows {
 struct Standing {
     _id: String,
     _version: u64,
+    #[serde(default)]
+    _seq_no: u64,
+    #[serde(default)]
+    _primary_term: u64,
     _source: Map<String, Value>,
     /// The place in the order of pages.
     #[serde(default)]
@@ -64,17 +69,23 @@ impl SearchRows {
         }
     }
 
-    /// Visits a document; a tombstone is none.
-    fn show(&self, standing: &Standing, visit: &mut (dyn FnMut(Claimed<'_>) + Send)) -> Result<(), Fault> {
+    /// Visits a document of the part `of`; a tombstone is none.
+    fn show(&self, of: u32, standing: &Standing, visit: &mut (dyn FnMut(DerivedRow<'_>) + Send)) {
         let Standing { _id: id, _version: version, _source: source, .. } = standing;
         if source.get("withdrawn") == Some(&Value::Bool(true)) {
-            return Ok(());
+            return;
         }
         let meant = id.split_once('-').and_then(|(shard, uuid)| {
             let id = ShardId::from_u64(shard.parse().ok()?).filter(|id| id.to_string() == shard)?;
             Some((id, uuid, self.table_of(uuid.as_bytes())?))
         });
-        let (shard, uuid, table) = meant.ok_or_else(|| self.foreign())?;
+        let Some((shard, uuid, table)) = meant else {
+            // What its field says is shown only when it is a number: it may be anything.
+            let shard = source.get("shard_id");
+            let shard = shard.and_then(|shard| shard.as_u64().or_else(|| shard.as_str()?.parse().ok()));
+            let key = [CellRef::Bytes(id.as_bytes())];
+            return visit(DerivedRow::Stray(Stray { table: of, shard, key: &key }));
+        };
         let text = |name: &str| source.get(name).and_then(Value::as_str);
         let number = |name: &str| source.get(name).and_then(Value::as_u64);
         let is_its_own = text("shard_id").is_some_and(|text| *text == shard.to_string())
@@ -94,18 +105,7 @@ impl SearchRows {
             is_its_own && source.len() == OWN_FIELDS + key.len() + there
         };
         let values = values.filter(is_whole).unwrap_or_default();
-        visit(Claimed { table, shard, key: &key, values: &values });
-        Ok(())
-    }
-
-    fn foreign(&self) -> Fault {
-        let subject = format!("{}, index {}", self.target.subject(), self.assignment.alias());
-        Fault::new(
-            Code::TargetTableShape,
-            subject,
-            "a document that no lane writes: its id is none of theirs",
-        )
-        .needs("documents whose id is `shard_id`-`uuid`; remove the others")
+        visit(DerivedRow::Claimed(Claimed { table, shard, key: &key, values: &values }));
     }
 
     /// The documents of a lane's part and of these shards.
@@ -122,20 +122,22 @@ impl SearchRows {
     }
 }
 
-impl DerivedRows for SearchRows {
-    async fn page(
+impl SearchRows {
+    /// At most so many documents, and where the next page begins; with what tells each from a later write, if some are
+    /// to be removed.
+    async fn found(
         &self,
-        table: u32,
+        (table, is_to_be_removed): (u32, bool),
         shards: RangeInclusive<ShardId>,
         after: Option<&ChunkKey>,
         limit: NonZeroUsize,
-        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
-    ) -> Result<Option<ChunkKey>, Fault> {
+    ) -> Result<(Vec<Standing>, Option<ChunkKey>), Fault> {
         let (client, index) = (self.target.client().await?, self.assignment.alias());
         let size = limit.get().min(PAGE_DOCUMENTS_MAX);
         // The number of the write tells documents apart that a hand has made alike.
         let mut query = json!({
             "size": size, "sort": [{ "shard_id": "asc" }, { "uuid": "asc" }, { "_seq_no": "asc" }], "version": true,
+            "seq_no_primary_term": is_to_be_removed,
             "query": self.filter(table, &shards),
         });
         match after {
@@ -151,11 +153,24 @@ impl DerivedRows for SearchRows {
             }
         }
         let found: Vec<Standing> = hits::search(client, index, &query).await?;
-        for standing in &found {
-            self.show(standing, visit)?;
-        }
         let last = found.last().filter(|_| found.len() == size);
-        Ok(last.map(|last| ChunkKey(json!(last.sort).to_string().into_bytes().into())))
+        let next = last.map(|last| ChunkKey(json!(last.sort).to_string().into_bytes().into()));
+        Ok((found, next))
+    }
+}
+
+impl DerivedRows for SearchRows {
+    async fn page(
+        &self,
+        table: u32,
+        shards: RangeInclusive<ShardId>,
+        after: Option<&ChunkKey>,
+        limit: NonZeroUsize,
+        visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
+    ) -> Result<Option<ChunkKey>, Fault> {
+        let (found, next) = self.found((table, false), shards, after, limit).await?;
+        found.iter().for_each(|standing| self.show(table, standing, visit));
+        Ok(next)
     }
 
     async fn rows(
@@ -183,11 +198,90 @@ impl DerivedRows for SearchRows {
             let answer = answer.success(&format!(", index {index}"))?;
             for asked in answer.read::<Answer>()?.docs.into_iter().filter(|asked| asked.found) {
                 let standing = serde_json::from_value(Value::Object(asked.rest)).map_err(|_| answer.odd())?;
-                self.show(&standing, visit)?;
+                // Nobody seeks what no lane writes.
+                let mut claimed = |row: DerivedRow<'_>| row.claimed().into_iter().for_each(&mut *visit);
+                self.show(0, &standing, &mut claimed);
             }
         }
         Ok(())
     }
+}
+
+impl ForeignRows for SearchRows {
+    /// All documents are read, as ids are in no order: each is whose its id says.
+    async fn foreign(
+        &self,
+        table: u32,
+        known: &BTreeSet<ShardId>,
+        after: Option<&ChunkKey>,
+        limit: NonZeroUsize,
+    ) -> Result<(Vec<ForeignRow>, Option<ChunkKey>), Fault> {
+        let [first, last] = [0, u64::MAX >> 1].map(|number| ShardId::from_u64(number).expect("63 bits"));
+        let (found, next) = self.found((table, true), first..=last, after, limit).await?;
+        let mut rows = Vec::new();
+        for standing in &found {
+            let version = (standing._seq_no, standing._primary_term);
+            self.show(table, standing, &mut |row| {
+                let (shard, owner, key) = match row {
+                    DerivedRow::Claimed(row) => (Some(row.shard.as_u64()), Some(row.shard), row.key),
+                    DerivedRow::Stray(row) => (row.shard, None, row.key),
+                };
+                if owner.is_none_or(|owner| !known.contains(&owner)) {
+                    let key = key.iter().map(|cell| CellRef::to_owned(*cell)).collect();
+                    rows.push(ForeignRow { table, shard, owner, key, version });
+                }
+            });
+        }
+        Ok((rows, next))
+    }
+
+    async fn remove(&self, rows: &[ForeignRow]) -> Result<u64, Fault> {
+        let id = |row: &ForeignRow| match (row.owner, &*row.key) {
+            (Some(shard), key) => document_id(shard, key),
+            (None, [Cell::Bytes(id)]) => String::from_utf8_lossy(id).into_owned(),
+            (None, _) => String::new(),
+        };
+        let found =
+            |row: &ForeignRow| hits::Found { id: id(row), sequence: row.version.0, term: row.version.1 };
+        let documents: Vec<hits::Found> = rows.iter().map(found).collect();
+        let client = self.target.client().await?;
+        let index = self.target.generations(&self.assignment.name).await?.serving;
+        // What was written since stays: the server says so with a status that counts as success.
+        let before = as_found(client, &index, &documents).await?;
+        bulk::write(client, &index, &documents).await?;
+        let after = as_found(client, &index, &documents).await?;
+        Ok(before.difference(&after).count() as u64)
+    }
+}
+
+/// Those of the documents that still are what was found.
+async fn as_found<'d>(
+    client: &Client,
+    index: &str,
+    documents: &'d [hits::Found],
+) -> Result<HashSet<&'d str>, Fault> {
+    #[derive(Deserialize)]
+    struct Answer {
+        docs: Vec<Asked>,
+    }
+    #[derive(Deserialize)]
+    struct Asked {
+        _seq_no: Option<u64>,
+        _primary_term: Option<u64>,
+    }
+    let mut standing = HashSet::new();
+    for some in documents.chunks(REQUEST_IDS) {
+        let ids: Vec<&str> = some.iter().map(|document| document.id.as_str()).collect();
+        let (path, ids) = (format!("/{index}/_mget?_source=false"), json!({ "ids": ids }).to_string());
+        let answer = client.post(&path, ids).await?.success(&format!(", index {index}"))?;
+        let docs = answer.read::<Answer>()?.docs;
+        let is_it = |(document, asked): &(&hits::Found, Asked)| {
+            (Some(document.sequence), Some(document.term)) == (asked._seq_no, asked._primary_term)
+        };
+        // Answers come in the order of the ids.
+        standing.extend(some.iter().zip(docs).filter(is_it).map(|(document, _)| document.id.as_str()));
+    }
+    Ok(standing)
 }
 
 /// Documents of these shards; `None` = of all. Ids are texts, so the numbers of each length are a range of their own; a

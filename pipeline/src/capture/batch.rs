@@ -61,6 +61,7 @@ pub struct BatchBuilder {
     newest: Lsn,
     added: u64,
     unchanged: u64,
+    unseen: u64,
     /// The batch before ended in the middle of an event.
     continues: bool,
     position: Lsn,
@@ -79,6 +80,7 @@ impl BatchBuilder {
             newest: Lsn::ZERO,
             added: 0,
             unchanged: 0,
+            unseen: 0,
             continues: false,
             position,
             resume,
@@ -139,6 +141,16 @@ impl BatchBuilder {
     /// Updates left out since this was asked last.
     pub fn take_unchanged(&mut self) -> u64 {
         std::mem::take(&mut self.unchanged)
+    }
+
+    /// Counts captured tables that a statement was to write and has no rows of.
+    pub fn pass_unseen(&mut self, tables: u64) {
+        self.unseen += tables;
+    }
+
+    /// Such tables since this was asked last.
+    pub fn take_unseen(&mut self) -> u64 {
+        std::mem::take(&mut self.unseen)
     }
 
     /// Changes that were ever added, counted beside what encodes them.

@@ -261,6 +261,7 @@ fn entry_name(entry: &Entry) -> &'static str {
 struct Meters {
     changes: Counter,
     unchanged: Counter,
+    unseen: Counter,
     acknowledged: Counter,
     messages: Counter,
     bytes: Counter,
@@ -273,6 +274,7 @@ impl Meters {
         Self {
             changes: counter!(names::SOURCE_CHANGES, "source" => source.clone()),
             unchanged: counter!(names::SOURCE_UNCHANGED, "source" => source.clone()),
+            unseen: counter!(names::SOURCE_UNSEEN_CASCADES, "source" => source.clone()),
             acknowledged: counter!(names::LOG_CHANGES, "source" => source.clone()),
             messages: counter!(names::LOG_MESSAGES, "source" => source.clone()),
             bytes: counter!(names::LOG_BYTES, "source" => source.clone()),
@@ -410,6 +412,7 @@ impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
         let unchanged = self.batch.take_unchanged();
         self.meters.changes.increment(added - self.counted + unchanged);
         self.meters.unchanged.increment(unchanged);
+        self.meters.unseen.increment(self.batch.take_unseen());
         self.counted = added;
     }
 

@@ -21,8 +21,8 @@ pub use condition::{COMPARISONS_MAX, Comparison, Condition, InvalidComparison, O
 pub(crate) use feed::is_hole;
 pub(crate) use load::refresh_command;
 pub use mutation::{
-    Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, OrderedMutation, Replacement,
-    TableShape,
+    Cell, CellRef, Claimed, DerivedRow, DerivedTable, Flush, Mutation, MutationAction, OrderedMutation,
+    Replacement, Stray, TableShape,
 };
 pub use progress::{LaneId, Progress};
 pub use refresh::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh, request_refresh};

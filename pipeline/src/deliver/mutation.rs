@@ -82,6 +82,34 @@ pub struct Claimed<'a> {
     pub values: &'a [CellRef<'a>],
 }
 
+/// A row that no lane can have written: its shard is no number of 63 bits, or its id is none of theirs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stray<'a> {
+    /// Index into the projection's list of derived tables.
+    pub table: u32,
+    /// The number that stands for its shard; `None` = it says none.
+    pub shard: Option<u64>,
+    /// What tells it from other rows of that number.
+    pub key: &'a [CellRef<'a>],
+}
+
+/// What stands in a derived table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DerivedRow<'a> {
+    Claimed(Claimed<'a>),
+    Stray(Stray<'a>),
+}
+
+impl<'a> DerivedRow<'a> {
+    /// The row, if a lane can have written it.
+    pub fn claimed(self) -> Option<Claimed<'a>> {
+        match self {
+            Self::Claimed(claimed) => Some(claimed),
+            Self::Stray(_) => None,
+        }
+    }
+}
+
 /// What happens to one claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MutationAction {

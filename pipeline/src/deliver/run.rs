@@ -142,7 +142,9 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
         meters.direct.set(f64::from(u8::from(feed.is_direct())));
         let broken = match next_event(&mut feed, &window, &due, &mut refresher, cancel).await? {
             Event::Delivery(delivery) => {
-                let broken = take(&lane, &mut window, &mut feed, *delivery, &mut project)?;
+                let taken = take(&lane, &mut window, &mut feed, *delivery, &mut project);
+                meters.unaccounted.set(window.taken().unaccounted() as f64);
+                let broken = taken?;
                 let is_due = due.is_reached(&window, lane.limits)
                     || !window.is_within_event() && refresher.is_due(window.progress());
                 if broken.is_none() && !is_due {
@@ -364,7 +366,8 @@ async fn commit<S, L>(
     applied.send_replace(position);
     meters.rows.increment(rows as u64);
     meters.applied.increment(taken.applied);
-    meters.passed.increment(taken.passed);
+    meters.behind.increment(taken.behind);
+    meters.overlapping.increment(taken.overlapping);
     meters.flushes.increment(1);
     meters.seconds.record(began.elapsed().as_secs_f64());
     tracing::trace!(lane = %lane.id, %position, rows, "committed");
@@ -374,7 +377,9 @@ async fn commit<S, L>(
 struct Meters {
     rows: Counter,
     applied: Counter,
-    passed: Counter,
+    behind: Counter,
+    overlapping: Counter,
+    unaccounted: Gauge,
     flushes: Counter,
     seconds: Histogram,
     direct: Gauge,
@@ -383,15 +388,18 @@ struct Meters {
 impl Meters {
     fn of(id: &LaneId) -> Self {
         let labels = id.labels();
-        let changes = |outcome: &'static str| {
-            let mut labels = labels.to_vec();
-            labels.push(("outcome", outcome.to_owned()));
+        let changes = |outcome: &[(&'static str, &str)]| {
+            let outcome = outcome.iter().map(|(name, value)| (*name, (*value).to_owned()));
+            let labels: Vec<_> = labels.iter().cloned().chain(outcome).collect();
             counter!(names::LANE_CHANGES, &labels)
         };
+        let passed = |reason| changes(&[("outcome", "passed"), ("reason", reason)]);
         Self {
             rows: counter!(names::LANE_ROWS, &labels),
-            applied: changes("applied"),
-            passed: changes("passed"),
+            applied: changes(&[("outcome", "applied")]),
+            behind: passed("behind"),
+            overlapping: passed("overlap"),
+            unaccounted: gauge!(names::LANE_UNACCOUNTED, &labels),
             flushes: counter!(names::LANE_FLUSHES, &labels),
             seconds: histogram!(names::LANE_FLUSH_SECONDS, &labels[..2]),
             direct: gauge!(names::LANE_DIRECT, &labels),

@@ -71,10 +71,21 @@ pub(super) struct Window {
 /// Changes of the messages that were taken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Taken {
+    /// What the heads of the messages say.
+    pub(super) told: u64,
     /// Above the lane's position.
     pub(super) applied: u64,
-    /// Not above it: they came before.
-    pub(super) passed: u64,
+    /// Not above it, of a message that ends there: it came before, or the lane entered the stream before its place.
+    pub(super) behind: u64,
+    /// Not above it, of a message that goes on above it.
+    pub(super) overlapping: u64,
+}
+
+impl Taken {
+    /// Changes that a message should have had and that nobody has seen, or that it had too much: 0 unless one is lost.
+    pub(super) fn unaccounted(&self) -> i64 {
+        self.told.wrapping_sub(self.applied + self.behind + self.overlapping) as i64
+    }
 }
 
 impl Window {
@@ -128,7 +139,7 @@ impl Window {
         self.flush.progress = std::mem::take(&mut self.flush.progress).loads_first();
     }
 
-    /// Takes one message: checks its link, projects what lies above the lane's position.
+    /// Takes one message: checks its link, projects what lies above the lane's position, counts all of it.
     pub(super) fn take(
         &mut self,
         lane: &LaneId,
@@ -145,7 +156,9 @@ impl Window {
             return Err(Fault::new(Code::LogHole, format!("lane {lane}"), found)
                 .needs("every message since the lane's position"));
         }
-        if envelope.changes > 0 {
+        self.taken.told += u64::from(envelope.changes);
+        // A mark holds nothing; what says to be one and is none is counted.
+        if envelope.changes > 0 || !message.payload.is_empty() {
             let unreadable = |error: CodecError| {
                 let code = match error {
                     CodecError::UnknownVersion { .. } => Code::LogVersionUnknown,
@@ -165,11 +178,14 @@ impl Window {
                     *highest = change.lsn.max(*highest);
                     project(&change, &mut self.flush);
                     self.taken.applied += 1;
+                } else if envelope.position <= position {
+                    self.taken.behind += 1;
                 } else {
-                    self.taken.passed += 1;
+                    self.taken.overlapping += 1;
                 }
             }
         }
+        self.require_count(lane, message)?;
         let progress = &mut self.flush.progress;
         if envelope.position >= progress.position {
             let begins_epoch = envelope.position.epoch() > progress.position.epoch();
@@ -188,6 +204,19 @@ impl Window {
         self.has_moved = true;
         self.has_next = message.has_next;
         Ok(())
+    }
+
+    /// Nothing of a message is left out without a reason. What was taken before it was counted then.
+    fn require_count(&self, lane: &LaneId, message: &Delivery) -> Result<(), Fault> {
+        let (told, unaccounted) = (message.envelope.changes, self.taken.unaccounted());
+        if unaccounted == 0 {
+            return Ok(());
+        }
+        let found =
+            format!("{message} says {told} changes, and {} were counted", i64::from(told) - unaccounted);
+        Err(Fault::new(Code::LogCountViolated, format!("lane {lane}"), found)
+            .needs("every change of a message, applied or passed for a reason")
+            .remedy("keep the stream, and report it: nothing of this message was written"))
     }
 
     /// To be stored before the first rows of an epoch, where they do not come with their progress: that there are some.
@@ -317,8 +346,11 @@ mod tests {
         assert_eq!(taken(&mut window, &message(1, 0, &[8, 9, 10], 10)), Ok(vec![]));
         assert_eq!(taken(&mut window, &message(2, 10, &[11, 12], 12)), Ok(vec![11, 12]));
         assert_eq!(taken(&mut window, &message(3, 5, &[6, 7], 7)), Ok(vec![]));
-        assert_eq!(window.taken(), Taken { applied: 2, passed: 5 });
+        let all = Taken { told: 7, applied: 2, behind: 5, overlapping: 0 };
+        assert_eq!((window.taken(), all.unaccounted()), (all, 0));
         assert_eq!(window.progress().position, lsn(12), "a position never goes back");
+        assert_eq!(taken(&mut window, &message(4, 10, &[11, 12, 13], 13)), Ok(vec![13]));
+        assert_eq!(window.taken(), Taken { told: 10, applied: 3, behind: 5, overlapping: 2 });
     }
 
     #[test]
@@ -327,6 +359,21 @@ mod tests {
         assert_eq!(taken(&mut window, &message(1, 10, &[12, 10], 12)), Err(Code::LogOrderViolated));
         let mut behind = Window::new(Progress { position: lsn(20), ..Progress::default() });
         assert_eq!(taken(&mut behind, &message(1, 10, &[10], 12)), Err(Code::LogOrderViolated));
+    }
+
+    #[test]
+    fn a_message_with_fewer_or_more_changes_than_its_head_says_stops_the_lane() {
+        for (says, unaccounted) in [(3, 1), (1, -1), (0, -2)] {
+            let mut window = Window::new(Progress { position: lsn(10), ..Progress::default() });
+            assert_eq!(taken(&mut window, &message(1, 10, &[11], 11)), Ok(vec![11]));
+            let mut other = message(2, 11, &[12, 13], 13);
+            other.envelope.changes = says;
+            assert_eq!(taken(&mut window, &other), Err(Code::LogCountViolated), "{says} in its head");
+            assert_eq!(window.taken().unaccounted(), unaccounted);
+            // Also where all of it came before.
+            let mut behind = Window::new(Progress { position: lsn(20), ..Progress::default() });
+            assert_eq!(taken(&mut behind, &other), Err(Code::LogCountViolated), "{says} in its head");
+        }
     }
 
     #[test]

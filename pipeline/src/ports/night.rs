@@ -1,5 +1,6 @@
 //! What a night needs beside the rows of sources: derived rows, their lanes, and a history.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
@@ -7,7 +8,7 @@ use std::ops::RangeInclusive;
 use anabranch_schemas::shard::ShardId;
 
 use super::{ChunkKey, LaneStore};
-use crate::deliver::{Cell, Claimed, LaneId, Progress};
+use crate::deliver::{Cell, Claimed, DerivedRow, LaneId, Progress};
 use crate::error::Fault;
 use crate::reconcile::PastNight;
 
@@ -25,14 +26,15 @@ pub struct Sought {
 pub trait DerivedRows: Send + Sync {
     /// Visits at most `limit` rows of a table whose shard lies in `shards`, in an order of the store's own, behind
     /// `after`. Where the next page begins; `None` = there are no more. What stands through all pages is visited once;
-    /// what comes or goes meanwhile may be or not. After an error some rows of the page may have been visited.
+    /// what comes or goes meanwhile may be or not. After an error some rows of the page may have been visited. Rows that
+    /// no lane can have written are visited too: each in one of the ranges that all shards are cut into.
     fn page(
         &self,
         table: u32,
         shards: RangeInclusive<ShardId>,
         after: Option<&ChunkKey>,
         limit: NonZeroUsize,
-        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+        visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
     ) -> impl Future<Output = Result<Option<ChunkKey>, Fault>> + Send;
 
     /// Visits every row that stands for what is sought; all that was committed before the call is seen.
@@ -41,6 +43,36 @@ pub trait DerivedRows: Send + Sync {
         sought: &[Sought],
         visit: &mut (dyn FnMut(Claimed<'_>) + Send),
     ) -> impl Future<Output = Result<(), Fault>> + Send;
+}
+
+/// A derived row of a shard that nobody knows, as it was read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ForeignRow {
+    /// Index into the projection's list of derived tables.
+    pub table: u32,
+    /// The number that stands for its shard; `None` = it says none.
+    pub shard: Option<u64>,
+    /// Whose it would be; `None` = no lane can have written it.
+    pub owner: Option<ShardId>,
+    pub key: Box<[Cell]>,
+    /// What tells it from whatever is written over it, in the store's own numbers.
+    pub version: (u64, u64),
+}
+
+/// The same derived tables, for who removes what belongs to nobody.
+pub trait ForeignRows: Send + Sync {
+    /// At most `limit` rows of a table whose owner is none of these shards, behind `after`, and where it goes on;
+    /// `None` = there are no more. A page may be empty though others follow.
+    fn foreign(
+        &self,
+        table: u32,
+        known: &BTreeSet<ShardId>,
+        after: Option<&ChunkKey>,
+        limit: NonZeroUsize,
+    ) -> impl Future<Output = Result<(Vec<ForeignRow>, Option<ChunkKey>), Fault>> + Send;
+
+    /// Removes each of these rows of one table that is still what was read; how many. After an error some may be gone.
+    fn remove(&self, rows: &[ForeignRow]) -> impl Future<Output = Result<u64, Fault>> + Send;
 }
 
 /// The lanes of one projection, seen from beside them.

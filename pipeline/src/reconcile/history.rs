@@ -7,6 +7,7 @@
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use super::foreign::shard_text;
 use super::scan::SourceTable;
 use super::{Outcome, SourceKey};
 use crate::config::Secret;
@@ -104,6 +105,24 @@ pub fn hash_key(table: &SourceTable, row: &SourceKey, key: Option<&Secret>) -> S
     let identity = &table.identity;
     let parts = [table.source.as_bytes(), identity.database.as_bytes(), identity.table.as_bytes(), of_row];
     hex(&mac(key, parts)[..8])
+}
+
+/// The same of a derived row that belongs to no table of a source: its store, the number that stands for its shard, its
+/// key.
+pub fn hash_foreign(store: &str, shard: Option<u64>, row: &[Cell], key: Option<&Secret>) -> String {
+    let shard = shard_text(shard);
+    let mut of_row = Vec::new();
+    for cell in row {
+        let text = match cell {
+            Cell::Bytes(bytes) => bytes.to_vec(),
+            Cell::UInt(value) => value.to_string().into_bytes(),
+            Cell::Int(value) => value.to_string().into_bytes(),
+            Cell::Null => Vec::new(),
+        };
+        of_row.extend_from_slice(&(text.len() as u64).to_be_bytes());
+        of_row.extend(text);
+    }
+    hex(&mac(key, [b"foreign", store.as_bytes(), shard.as_bytes(), &of_row])[..8])
 }
 
 fn mac<const N: usize>(key: Option<&Secret>, parts: [&[u8]; N]) -> Vec<u8> {

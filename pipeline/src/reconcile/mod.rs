@@ -7,11 +7,14 @@
 //! `shown.rs` remembers which tables there were; `patience.rs` waits for lanes.
 //! `watch.rs` looks at some of the changed keys in the same way between nights, and says only what it finds.
 //!
-//! Nothing here writes a derived row, and nothing is called clean that was not read.
+//! `foreign.rs` are derived rows that belong to no table of a source.
+//!
+//! No night writes a derived row, and nothing is called clean that was not read.
 
 mod brake;
 mod candidates;
 mod element;
+mod foreign;
 mod history;
 mod night;
 mod patience;
@@ -27,7 +30,8 @@ mod watch;
 pub(crate) use brake::released;
 pub use brake::{Brake, Limits};
 pub use candidates::{SourceKey, Window};
-pub use history::{PastNight, Seal, hash_key, seal};
+pub use foreign::{Foreign, Removed, Unowned, remove_foreign, shard_text, table_text};
+pub use history::{PastNight, Seal, hash_foreign, hash_key, seal};
 pub use night::{Checkpoint, Night, Settings, StoreState};
 pub use patience::Patience;
 pub use placement::{Audit, Double, Placement, Rules};

@@ -2,8 +2,8 @@
 //!
 //! A unit is a range of shards with about [`UNIT_ROWS`] source rows; all units together are all shards there can be. What
 //! has to be remembered is where the next unit begins and what was found so far, so a night that was cut off goes on
-//! there. A table that cannot be read costs its own unit only. Rows of shards that no source has are never judged: a
-//! table that is gone, or not seen any more, looks the same as one that was emptied.
+//! there. A table that cannot be read costs its own unit only. Rows of shards that no source has are told and never judged:
+//! a table that is gone, or not seen any more, looks the same as one that was emptied.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -23,6 +23,7 @@ use super::recheck::{Judged, Recheck};
 use super::repair::repair;
 use super::report::{Drifted, Mode, StoreReport};
 use super::scan::{Scanned, Sides, SourceTable, Unit, Unscanned};
+use crate::deliver::Cell;
 use crate::error::Fault;
 use crate::failpoints;
 use crate::lookup::AuditState;
@@ -35,8 +36,6 @@ const UNIT_ROWS: u64 = 2_000_000;
 const FIRST_TABLES: usize = 8;
 /// Derived rows that are looked at with one barrier.
 const WINDOW_ROWS: usize = 20_000;
-/// Shards that no source has, of a unit, which a report names.
-const SHARDS_NAMED: usize = 10;
 /// Fewer differences in a unit are repaired whatever their share.
 const SHARE_KEYS_MIN: u64 = 100;
 
@@ -107,6 +106,8 @@ pub struct Night<'a, S, D, L> {
     pub patience: Patience,
     /// Makes the hash of a key that reports show.
     pub hash_key: &'a (dyn Fn(&SourceTable, &SourceKey) -> String + Sync),
+    /// The same of a derived row that belongs to no source table: what stands for its shard, and its key.
+    pub hash_foreign: &'a (dyn Fn(Option<u64>, &[Cell]) -> String + Sync),
 }
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D, L> {
@@ -320,17 +321,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
         report.rows_source += scanned.rows_source;
         report.rows_expected += scanned.rows_expected;
         report.rows_derived += scanned.rows_derived;
-        if !scanned.unowned.is_empty() {
-            let rows: u64 = scanned.unowned.values().sum();
-            let shards = scanned.unowned.len();
-            let named = scanned.unowned.iter().take(SHARDS_NAMED);
-            let named: Vec<String> = named.map(|(shard, rows)| format!("{shard} ({rows})")).collect();
-            let more = if shards > named.len() { ", …" } else { "" };
-            report.is_missing(format!(
-                "{rows} derived rows of {shards} tables that no source has: shard_id {}{more}",
-                named.join(", ")
-            ));
-        }
+        self.tell_foreign(scanned.unowned, recheck.tables, report).await;
         for mut window in scanned.candidates.windows(WINDOW_ROWS) {
             // Derived rows of one source row may lie in several slices; it counts once, and is read back with all of them.
             window.retain(|key, tables| match wrong.keys.get_mut(key) {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::foreign::{self, Foreign};
 use super::placement::Placement;
 use super::recheck::Verdict;
 use super::shown::Shown;
@@ -78,6 +79,11 @@ pub struct StoreReport {
     pub drift: Vec<Drifted>,
     /// There was more drift than is listed.
     pub is_drift_cut: bool,
+    /// Derived rows that belong to no table of a source, and the first of them.
+    #[serde(default)]
+    pub foreign_rows: u64,
+    #[serde(default)]
+    pub foreign: Vec<Foreign>,
     /// More differs than may be repaired without being asked.
     pub is_gate_closed: bool,
     /// Where source rows stand, seen once for each kind of rows.
@@ -113,6 +119,14 @@ impl StoreReport {
         } else {
             self.is_drift_cut = true;
         }
+    }
+
+    /// So many more rows belong to no table of a source, and these are among them; the first of all are kept.
+    pub fn add_foreign(&mut self, rows: u64, listed: impl Iterator<Item = Foreign>) {
+        self.foreign_rows += rows;
+        self.foreign.extend(listed);
+        self.foreign.sort();
+        self.foreign.truncate(foreign::LISTED_MAX);
     }
 
     /// So many source rows were repaired, and this is how those stand that could be read back. Only what is seen wrong
@@ -168,7 +182,9 @@ impl StoreReport {
         let undecided = self.of(Verdict::Hot) + self.of(Verdict::Unreadable);
         match () {
             () if self.left > 0 || self.is_gate_closed => Outcome::Failed,
-            () if undecided > 0 || !self.incomplete.is_empty() => Outcome::Incomplete,
+            () if undecided > 0 || self.foreign_rows > 0 || !self.incomplete.is_empty() => {
+                Outcome::Incomplete
+            }
             () if self.drifted() > 0 => Outcome::Repaired,
             () => Outcome::Clean,
         }
@@ -244,6 +260,7 @@ mod tests {
         assert_eq!(with(|report| report.count(Verdict::Hot, 1)), Outcome::Incomplete);
         assert_eq!(with(|report| report.count(Verdict::Unreadable, 1)), Outcome::Incomplete);
         assert_eq!(with(|report| report.is_missing("a table")), Outcome::Incomplete);
+        assert_eq!(with(|report| report.add_foreign(1, std::iter::empty())), Outcome::Incomplete);
         assert_eq!(with(|report| report.left = 1), Outcome::Failed);
         assert_eq!(with(|report| report.is_gate_closed = true), Outcome::Failed);
         assert_eq!(worst([]), Outcome::Incomplete);

@@ -20,9 +20,10 @@ use tokio::task::JoinSet;
 use super::brake::released;
 use super::candidates::Candidates;
 use super::element::{ElementShape, Elements, sum_place};
+use super::foreign::Unowned;
 use super::placement::{Audit, BOOK_BYTES, Reading};
 use super::sketch::Sketch;
-use crate::deliver::Claimed;
+use crate::deliver::{Claimed, DerivedRow};
 use crate::error::{Code, Fault};
 use crate::ports::{DerivedRows, RowSource};
 use crate::projections::Projection;
@@ -90,8 +91,8 @@ pub struct Scanned {
     /// Derived rows that the source rows should make.
     pub rows_expected: u64,
     pub rows_derived: u64,
-    /// Derived rows of shards that no source table has, by shard, as `rows_source`: they are not among the candidates.
-    pub unowned: BTreeMap<ShardId, u64>,
+    /// Derived rows of shards that no table of the unit has, as `rows_source`: they are not among the candidates.
+    pub unowned: Unowned,
     pub candidates: Candidates,
 }
 
@@ -161,7 +162,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
             rows_source: 0,
             rows_expected: 0,
             rows_derived: 0,
-            unowned: BTreeMap::new(),
+            unowned: Unowned::default(),
         }));
         let owned: Arc<BTreeSet<ShardId>> = Arc::new(unit.tables.keys().copied().collect());
         // Of one server, whose readings share what may be read of it.
@@ -174,7 +175,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
             last: None,
             words: Vec::new(),
             sums: Vec::new(),
-            unowned: BTreeMap::new(),
+            unowned: Unowned::default(),
             throttle: throttle.clone(),
             brake: pace.brake.clone(),
         };
@@ -241,7 +242,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Scan<'_, S, D> {
             if let Some(mut scanned) = self.sides.read(self.unit, self.seed, bytes, slice, looks).await? {
                 if std::mem::replace(&mut self.is_counted, true) {
                     scanned.rows_source = 0;
-                    scanned.unowned.clear();
+                    scanned.unowned = Unowned::default();
                 }
                 return Ok(Some(scanned));
             }
@@ -273,7 +274,7 @@ struct Board {
     rows_source: u64,
     rows_expected: u64,
     rows_derived: u64,
-    unowned: BTreeMap<ShardId, u64>,
+    unowned: Unowned,
 }
 
 /// The sums that these differences make.
@@ -300,7 +301,7 @@ struct Desk {
     last: Option<(ShardId, bool)>,
     words: Vec<u64>,
     sums: Vec<(usize, u64)>,
-    unowned: BTreeMap<ShardId, u64>,
+    unowned: Unowned,
     throttle: SharedThrottle,
     brake: watch::Receiver<bool>,
 }
@@ -339,7 +340,7 @@ impl Desk {
         };
         self.last = Some((row.shard, is_owned));
         if !is_owned {
-            *self.unowned.entry(row.shard).or_default() += 1;
+            self.unowned.note(row.table, (Some(row.shard), Some(row.shard.as_u64())), row.key);
             return;
         }
         let Self { elements, words, sums, slice, .. } = self;
@@ -375,16 +376,14 @@ impl Desk {
             Side::Derived => board.rows_derived += rows,
         }
         board.rows_source += rows_source;
-        for (shard, rows) in &self.unowned {
-            *board.unowned.entry(*shard).or_default() += rows;
-        }
+        board.unowned.append(std::mem::take(&mut self.unowned));
         self.forget();
     }
 
     fn forget(&mut self) {
         self.words.clear();
         self.sums.clear();
-        self.unowned.clear();
+        self.unowned = Unowned::default();
     }
 }
 
@@ -443,14 +442,18 @@ async fn read_derived<D: DerivedRows>(
             let rows = desk.ready().await;
             let mut attempts = Attempts::default();
             after = loop {
-                let mut visit = |row: Claimed<'_>| desk.put(&row);
+                let mut visit = |row: DerivedRow<'_>| match row {
+                    DerivedRow::Claimed(row) => desk.put(&row),
+                    DerivedRow::Stray(row) => desk.unowned.note(row.table, (None, row.shard), row.key),
+                };
                 match target.page(table, shards.clone(), after.as_ref(), rows, &mut visit).await {
                     Ok(next) => break next,
                     Err(fault) => attempts.failed(fault).await.map_err(unread)?,
                 }
                 desk.forget();
             };
-            desk.throttle.give_back(rows.get().saturating_sub(desk.sums.len()));
+            let read = desk.sums.len() as u64 + desk.unowned.rows();
+            desk.throttle.give_back(rows.get().saturating_sub(read as usize));
             desk.hand_over(Side::Derived, 0);
             if after.is_none() {
                 break;

@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anabranch_connectors::memory::{Keeping, MemoryRows, MemoryStore, MemoryTarget, Weather};
 use anabranch_connectors::mysql::target::{MysqlLane, MysqlRows};
 use anabranch_connectors::search::{SearchLane, SearchRows};
 use anabranch_pipeline::config::Config;
-use anabranch_pipeline::deliver::{Cell, CellRef, Claimed, Flush, LaneId, Progress};
-use anabranch_pipeline::ports::{DerivedRows, LaneStore, Sought};
+use anabranch_pipeline::deliver::{Cell, CellRef, Claimed, DerivedRow, Flush, LaneId, Progress};
+use anabranch_pipeline::ports::{DerivedRows, ForeignRow, ForeignRows, LaneStore, Sought};
 use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
+use anabranch_pipeline::reconcile::remove_foreign;
 use anabranch_schemas::change::{Action, Change, Entity, Row, TableIdentity, Value};
 use anabranch_schemas::shard::ShardId;
 use rand::rngs::StdRng;
@@ -28,7 +30,7 @@ const LANES: u32 = 2;
 /// One projection with two lanes on one target.
 pub trait Ground: Sized {
     type Store: LaneStore;
-    type Rows: DerivedRows;
+    type Rows: DerivedRows + ForeignRows;
 
     async fn start() -> Self;
     fn projection(&self) -> Projection;
@@ -194,26 +196,31 @@ on_twin_and_both_kinds_of_server!(BirthdayTwin, BirthdayServer:
     pages_of_any_size_and_range_hold_every_row_once,
     all_rows_of_a_source_row_are_found_by_its_key,
     what_stands_through_all_pages_is_visited_whatever_comes_and_goes,
+    rows_of_unknown_shards_are_found_and_removed_while_they_are_what_was_read,
 );
 on_twin!(mapping_twin, MappingTwin:
     pages_of_any_size_and_range_hold_every_row_once,
     all_rows_of_a_source_row_are_found_by_its_key,
     what_stands_through_all_pages_is_visited_whatever_comes_and_goes,
+    rows_of_unknown_shards_are_found_and_removed_while_they_are_what_was_read,
 );
 on_server!(mapping_server, MappingServer:
     pages_of_any_size_and_range_hold_every_row_once,
     all_rows_of_a_source_row_are_found_by_its_key,
     what_stands_through_all_pages_is_visited_whatever_comes_and_goes,
+    rows_of_unknown_shards_are_found_and_removed_while_they_are_what_was_read,
 );
 on_twin!(documents_twin, DocumentsTwin:
     pages_of_any_size_and_range_hold_every_row_once,
     all_rows_of_a_source_row_are_found_by_its_key,
     what_stands_through_all_pages_is_visited_whatever_comes_and_goes,
+    rows_of_unknown_shards_are_found_and_removed_while_they_are_what_was_read,
 );
 on_server!(documents_server, DocumentsServer:
     pages_of_any_size_and_range_hold_every_row_once,
     all_rows_of_a_source_row_are_found_by_its_key,
     what_stands_through_all_pages_is_visited_whatever_comes_and_goes,
+    rows_of_unknown_shards_are_found_and_removed_while_they_are_what_was_read,
 );
 
 /// A derived row that outlives its visit: table, shard, key, values.
@@ -222,6 +229,11 @@ pub type Found = (u32, ShardId, Vec<Cell>, Vec<Cell>);
 pub fn found(claimed: Claimed<'_>) -> Found {
     let owned = |cells: &[CellRef<'_>]| cells.iter().map(|cell| CellRef::to_owned(*cell)).collect();
     (claimed.table, claimed.shard, owned(claimed.key), owned(claimed.values))
+}
+
+/// The same of a row that a lane wrote.
+pub fn written(row: DerivedRow<'_>) -> Found {
+    found(row.claimed().expect("a lane wrote it"))
 }
 
 /// Source rows, and the store that holds what they claim.
@@ -334,10 +346,11 @@ pub async fn pages(
         let mut after = None;
         loop {
             let mut count = 0;
-            let mut visit = |claimed: Claimed<'_>| {
+            let mut visit = |row: DerivedRow<'_>| {
                 count += 1;
-                assert_eq!(claimed.table, table);
-                assert!(shards.contains(&claimed.shard) && all.insert(found(claimed)), "{claimed:?}");
+                let row = written(row);
+                assert_eq!(row.0, table);
+                assert!(shards.contains(&row.1) && all.insert(row.clone()), "{row:?}");
             };
             let next = rows.page(table, shards.clone(), after.as_ref(), size, &mut visit).await.unwrap();
             assert!(count <= size.get());
@@ -434,7 +447,7 @@ async fn what_stands_through_all_pages_is_visited_whatever_comes_and_goes(ground
     for table in (0..).take(source.projection.tables().len()) {
         let mut after = None;
         loop {
-            let mut visit = |claimed: Claimed<'_>| seen.push(found(claimed));
+            let mut visit = |row: DerivedRow<'_>| seen.push(written(row));
             after = rows.page(table, whole(), after.as_ref(), size, &mut visit).await.unwrap();
             if after.is_none() {
                 break;
@@ -449,4 +462,109 @@ async fn what_stands_through_all_pages_is_visited_whatever_comes_and_goes(ground
     let once: BTreeSet<Found> = seen.iter().cloned().collect();
     assert_eq!(once.len(), seen.len(), "nothing twice");
     assert!(once.is_superset(&stays), "{:?}", stays.difference(&once));
+}
+
+/// All rows of shards that are not known, table by table.
+pub async fn foreign(
+    rows: &impl ForeignRows,
+    projection: &Projection,
+    known: &BTreeSet<ShardId>,
+    size: usize,
+) -> Vec<Vec<ForeignRow>> {
+    let (mut all, size) = (Vec::new(), NonZeroUsize::new(size).unwrap());
+    for table in (0..).take(projection.tables().len()) {
+        let (mut of_table, mut after) = (Vec::new(), None);
+        loop {
+            let (page, next) = rows.foreign(table, known, after.as_ref(), size).await.unwrap();
+            assert!(page.len() <= size.get() && page.iter().all(|row| row.table == table));
+            of_table.extend(page);
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+        all.push(of_table);
+    }
+    all.retain(|of_table| !of_table.is_empty());
+    all
+}
+
+async fn rows_of_unknown_shards_are_found_and_removed_while_they_are_what_was_read(ground: impl Ground) {
+    let mut random = random();
+    let (rows, mut source) = (ground.rows(), Source::of(&ground).await);
+    source.fill(&mut random).await;
+    // One row of each, at least.
+    source.change((0..SHARDS).map(|shard| (shard, 1_000, Some(1))).collect()).await;
+    let known: BTreeSet<ShardId> = (0..SHARDS - 2).map(|number| source.table(number).shard).collect();
+    let expected: BTreeSet<_> =
+        source.claims().into_iter().filter(|found| !known.contains(&found.1)).collect();
+    let expected: BTreeSet<_> =
+        expected.into_iter().map(|(table, shard, key, _)| (table, shard, key)).collect();
+    for size in [1, 4, 1000] {
+        let all = foreign(&rows, &source.projection, &known, size).await;
+        let all: Vec<_> = all.iter().flatten().collect();
+        let keys = all.iter().map(|row| (row.table, row.owner.unwrap(), row.key.to_vec()));
+        assert_eq!(
+            (keys.collect::<BTreeSet<_>>(), all.len()),
+            (expected.clone(), expected.len()),
+            "{size} a page"
+        );
+        assert!(all.iter().all(|row| row.shard == row.owner.map(ShardId::as_u64)));
+    }
+    let whole_store: BTreeSet<ShardId> = (0..SHARDS).map(|number| source.table(number).shard).collect();
+    assert!(foreign(&rows, &source.projection, &whole_store, 7).await.is_empty());
+
+    // A lane writes over all rows of one of both shards before they are removed: it has been made meanwhile.
+    let read = foreign(&rows, &source.projection, &known, 50).await;
+    let made = source.table(SHARDS - 2).shard;
+    let again = source.rows.keys().filter(|(number, _)| *number == SHARDS - 2).copied();
+    source.change(again.map(|(number, key)| (number, key, Some(29))).collect()).await;
+    let mut removed = 0;
+    for of_table in &read {
+        removed += rows.remove(of_table).await.unwrap();
+    }
+    let gone = source.table(SHARDS - 1).shard;
+    assert_eq!(removed, expected.iter().filter(|(_, shard, _)| *shard == gone).count() as u64);
+    let stays: BTreeSet<Found> = source.claims().into_iter().filter(|found| found.1 != gone).collect();
+    assert!(stays.iter().any(|found| found.1 == made));
+    assert_eq!(pages(&rows, &source.projection, &whole(), 1000).await, stays);
+    for of_table in &read {
+        assert_eq!(rows.remove(of_table).await.unwrap(), 0, "once");
+    }
+}
+
+/// Sources that are asked again: at first they have no table of a shard, and then one was made.
+#[tokio::test(start_paused = true)]
+async fn rows_of_a_table_that_was_made_while_they_were_read_are_not_removed() {
+    let ground = BirthdayTwin::start().await;
+    let (rows, mut source) = (ground.rows(), Source::of(&ground).await);
+    source.fill(&mut random()).await;
+    source.change((0..SHARDS).map(|shard| (shard, 1_000, Some(1))).collect()).await;
+    let [made, gone] = [SHARDS - 2, SHARDS - 1].map(|number| source.table(number).shard);
+    let of = |shard: ShardId| source.claims().iter().filter(|found| found.1 == shard).count() as u64;
+    let asked = AtomicU32::new(0);
+    let known = async || {
+        let has_made = asked.fetch_add(1, Ordering::SeqCst) > 0;
+        let numbers = 0..if has_made { SHARDS - 1 } else { SHARDS - 2 };
+        Ok(numbers.map(|number| source.table(number).shard).collect())
+    };
+    let (targets, projection) = ([Arc::new(rows.clone())], &source.projection);
+    let remove = async |is_rehearsal| {
+        asked.store(0, Ordering::SeqCst);
+        let mut told = 0;
+        let removed = remove_foreign((projection, &targets), &known, |_| true, is_rehearsal, |_| told += 1)
+            .await
+            .unwrap();
+        (removed.found, removed.removed, told)
+    };
+    assert_eq!(remove(true).await, (of(gone), 0, of(gone)));
+    assert_eq!(
+        pages(&rows, projection, &whole(), 1000).await,
+        source.claims(),
+        "a rehearsal removes nothing"
+    );
+    assert_eq!(remove(false).await, (of(gone), of(gone), of(gone)));
+    let stays: BTreeSet<Found> = source.claims().into_iter().filter(|found| found.1 != gone).collect();
+    assert!(of(made) > 0 && pages(&rows, projection, &whole(), 1000).await == stays);
+    assert_eq!(remove(false).await, (0, 0, 0));
 }

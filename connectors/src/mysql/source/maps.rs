@@ -20,6 +20,9 @@ use super::wire::Malformed;
 /// statement that is read keeps all of its own, since any of its rows may refer to any of them.
 const MAPS_MAX: usize = 16_384;
 
+/// Captured tables of a statement that are looked at for rows of theirs.
+const WITHOUT_ROWS_MAX: usize = 256;
+
 /// A captured table with the shape that the binlog gives it now.
 #[derive(Debug)]
 pub struct MappedTable {
@@ -47,6 +50,8 @@ pub struct TableMaps {
     entries: HashMap<u64, Entry, foldhash::fast::RandomState>,
     /// A map of the present statement has come, and not yet the end of its rows.
     is_in_statement: bool,
+    /// Captured tables of the present statement of which no rows have come.
+    without_rows: Vec<u64>,
     /// Kept when maps are forgotten.
     pub shapes: Shapes,
 }
@@ -88,7 +93,9 @@ impl TableMaps {
             Some(_) => *entry.known == *body,
             None => *entry.known == *names_only,
         };
-        if self.entries.get(&map.table_id).is_some_and(is_known) {
+        if let Some(entry) = self.entries.get(&map.table_id).filter(|entry| is_known(entry)) {
+            let is_captured = entry.table.is_some();
+            self.introduced(map.table_id, is_captured);
             return Ok(());
         }
         let names = (std::str::from_utf8(map.database), std::str::from_utf8(map.table));
@@ -110,14 +117,30 @@ impl TableMaps {
                 Some(Arc::new(MappedTable { plan, table }))
             }
         };
+        self.introduced(map.table_id, table.is_some());
         let known = if table.is_some() { body } else { names_only };
         self.entries.insert(map.table_id, Entry { known: known.into(), table });
         Ok(())
     }
 
-    /// The present statement has no more rows: the next one sends its own maps.
-    pub fn statement_ended(&mut self) {
+    fn introduced(&mut self, table_id: u64, is_captured: bool) {
+        let is_noted = self.without_rows.len() >= WITHOUT_ROWS_MAX || self.without_rows.contains(&table_id);
+        if is_captured && !is_noted {
+            self.without_rows.push(table_id);
+        }
+    }
+
+    /// Rows of this table have come in the present statement.
+    pub fn has_rows(&mut self, table_id: u64) {
+        self.without_rows.retain(|id| *id != table_id);
+    }
+
+    /// The present statement has no more rows: the next one sends its own maps. The captured tables that it was to write
+    /// and of which it has no rows: a foreign key may have changed them.
+    pub fn statement_ended(&mut self) -> Vec<Arc<MappedTable>> {
         self.is_in_statement = false;
+        let of_id = |id| self.entries.get(&id).and_then(|entry| entry.table.clone());
+        std::mem::take(&mut self.without_rows).into_iter().filter_map(of_id).collect()
     }
 
     /// `None`: no such map. `Some(None)`: a table that is not captured.
@@ -136,6 +159,7 @@ impl TableMaps {
     pub fn clear(&mut self) {
         self.entries.clear();
         self.is_in_statement = false;
+        self.without_rows.clear();
     }
 }
 

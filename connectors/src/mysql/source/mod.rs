@@ -35,6 +35,7 @@ mod table_map;
 mod tables;
 mod tokens;
 mod transport;
+mod unseen;
 mod versions;
 pub mod wire;
 mod withheld;

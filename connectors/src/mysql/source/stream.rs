@@ -26,6 +26,7 @@ use super::resume::Follows;
 use super::rows::{self, Kind};
 use super::tables::CapturedTables;
 use super::transport::{self, Events, Transport};
+use super::unseen::Unseen;
 use super::wire::Malformed;
 use super::withheld::{MEMORY_BYTES_MAX, Withheld, WithholdError};
 use super::xa::Branches;
@@ -64,6 +65,7 @@ pub struct MysqlStream<E = Transport> {
     pub(super) has_lower_case_names: bool,
     pub(super) tables: CapturedTables,
     pub(super) maps: TableMaps,
+    unseen: Unseen,
     pub(super) position: Position,
     pub(super) gtids: Option<Gtids>,
     pub(super) sent: Lsn,
@@ -107,6 +109,7 @@ impl<E: Events> MysqlStream<E> {
             has_lower_case_names,
             tables,
             maps: TableMaps::default(),
+            unseen: Unseen::default(),
             position: beginning.position,
             gtids: beginning.gtids,
             sent: beginning.sent,
@@ -145,6 +148,7 @@ impl<E: Events> MysqlStream<E> {
         }
         let lsn = self.lsn()?;
         self.apply(class, event, lsn, batch)?;
+        self.unseen.hand_over(&self.source, lsn > self.sent, batch);
         // Within a group the position moves with its captured rows only, and those leave when it has ended; between groups
         // the resume point moves with it. So a position above the resume point says that rows behind it were sent.
         let is_between_groups = !self.group.is_open() && self.releasing.is_none();
@@ -272,8 +276,11 @@ impl<E: Events> MysqlStream<E> {
     /// The captured table of a rows event; `None` for other tables.
     fn captured(&mut self, body: &[u8]) -> Result<Option<Arc<MappedTable>>, Fault> {
         let table_id = rows::table_id(body).map_err(|error| self.malformed(error))?;
+        self.maps.has_rows(table_id);
         if rows::ends_statement(body) {
-            self.maps.statement_ended();
+            for table in self.maps.statement_ended() {
+                self.unseen.note(&table);
+            }
         }
         match self.maps.get(table_id) {
             Some(table) => Ok(table.clone()),

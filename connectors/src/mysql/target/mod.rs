@@ -8,6 +8,7 @@
 mod catalog;
 mod check;
 mod ddl;
+mod foreign;
 mod history;
 mod lane;
 mod mapping;
@@ -111,7 +112,7 @@ impl MysqlTarget {
     /// The derived rows of a projection that has tables here, over so many connections of their own.
     pub fn rows(&self, projection: &str, connections: usize) -> Option<MysqlRows> {
         let assignment = self.0.assignments.of_projection(projection)?;
-        Some(MysqlRows::new(self.subject(), Arc::clone(assignment), self.pool(connections)))
+        Some(MysqlRows::new(self.clone(), Arc::clone(assignment), self.pool(connections)))
     }
 
     fn pool(&self, connections: usize) -> Pool {

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{Cell, CellRef, Claimed, DerivedTable};
+use anabranch_pipeline::deliver::{Cell, CellRef, Claimed, DerivedRow, DerivedTable, Stray};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChunkKey, DerivedRows, Sought};
 use anabranch_pipeline::projections::{Assignment, Projection};
@@ -17,6 +17,7 @@ use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Row, Value};
 
+use super::MysqlTarget;
 use super::select::{Select, push_condition};
 use super::statements::push_cell;
 use crate::mysql::connection::quote_identifier;
@@ -34,23 +35,33 @@ const CELLS_MAX: usize = 8;
 /// The derived tables of one projection on one target. Clones share the connections.
 #[derive(Debug, Clone)]
 pub struct MysqlRows {
-    subject: String,
-    assignment: Arc<Assignment>,
-    pool: Pool,
+    pub(super) target: MysqlTarget,
+    pub(super) assignment: Arc<Assignment>,
+    pub(super) pool: Pool,
 }
 
 /// The index that has the rows of a shard together, and the key columns behind the shard in its order.
-struct ShardIndex {
+pub(super) struct ShardIndex {
     name: &'static str,
-    order: &'static [usize],
+    pub(super) order: &'static [usize],
+}
+
+/// A part of a table's rows, in the order of its shards.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) first: u64,
+    /// `None` = to the end, whatever stands there.
+    pub(super) last: Option<u64>,
+    /// Behind this row.
+    pub(super) after: Option<(u64, Box<[Cell]>)>,
 }
 
 impl MysqlRows {
-    pub(super) fn new(subject: String, assignment: Arc<Assignment>, pool: Pool) -> Self {
-        Self { subject, assignment, pool }
+    pub(super) fn new(target: MysqlTarget, assignment: Arc<Assignment>, pool: Pool) -> Self {
+        Self { target, assignment, pool }
     }
 
-    fn index(&self) -> ShardIndex {
+    pub(super) fn index(&self) -> ShardIndex {
         match self.assignment.projection {
             // Behind (shard, uuid) InnoDB has the rest of the primary key: value and kind.
             Projection::SerialMapping(_) => ShardIndex { name: "shard_id", order: &[1, 0, 2] },
@@ -60,7 +71,7 @@ impl MysqlRows {
         }
     }
 
-    fn table(&self, table: u32) -> Result<&DerivedTable, Fault> {
+    pub(super) fn table(&self, table: u32) -> Result<&DerivedTable, Fault> {
         let known = self.assignment.projection.tables().get(table as usize);
         let known = known.filter(|known| known.target == self.assignment.target);
         known
@@ -69,36 +80,39 @@ impl MysqlRows {
     }
 
     fn fault(&self, code: Code, found: impl Into<String>) -> Fault {
-        let subject = format!("{}, projection {}", self.subject, self.assignment.name);
+        let subject = format!("{}, projection {}", self.target.subject(), self.assignment.name);
         Fault::new(code, subject, found)
     }
 
-    fn odd(&self, table: &DerivedTable) -> Fault {
-        let subject = format!("{}, table {}.{}", self.subject, table.database, table.table);
-        Fault::new(Code::TargetTableShape, subject, "a row that no lane writes")
-            .needs("rows that lanes wrote")
+    pub(super) fn odd(&self, table: &DerivedTable) -> Fault {
+        let subject = format!("{}, table {}.{}", self.target.subject(), table.database, table.table);
+        Fault::new(Code::TargetTableShape, subject, "a row with columns of other types")
+            .needs("the columns that set-up makes")
     }
 
-    /// The rows of a table, by the index of its shards.
-    fn push_select(&self, sql: &mut String, number: Option<u32>, table: &DerivedTable) {
-        let (columns, index) = (table.shape.value_columns, Some(self.index().name));
-        Select { number, table, columns, index }.push(sql);
-    }
-
-    /// At most `limit` rows of the shards, behind a place.
-    fn page_sql(
+    /// The place that a page of this table gave.
+    pub(super) fn place(
         &self,
         table: &DerivedTable,
-        shards: RangeInclusive<ShardId>,
-        after: Option<(ShardId, Box<[Cell]>)>,
-        limit: NonZeroUsize,
-    ) -> String {
+        after: Option<&ChunkKey>,
+    ) -> Result<Option<(u64, Box<[Cell]>)>, Fault> {
+        let read = |after| {
+            let place = place::read(after).filter(|(_, key)| key.len() == table.shape.key_columns.len());
+            place.ok_or_else(|| self.fault(Code::Internal, "a place that is not one of its tables"))
+        };
+        after.map(read).transpose()
+    }
+
+    /// At most `limit` rows of a part, with these columns behind the key, by the index of its shards.
+    pub(super) fn part_sql(&self, table: &DerivedTable, values: &[&str], part: Part, limit: usize) -> String {
+        let Part { first, last, after } = part;
+        let index = Some(self.index().name);
         let key = self.index().order.iter().map(|place| quote_identifier(table.shape.key_columns[*place]));
-        let columns: Vec<String> = std::iter::once("`shard_id`".to_owned()).chain(key).collect();
+        let order: Vec<String> = std::iter::once("`shard_id`".to_owned()).chain(key).collect();
         let mut sql = String::new();
-        self.push_select(&mut sql, None, table);
+        Select { number: None, table, columns: values, index }.push(&mut sql);
         match after {
-            None => sql.push_str(&format!("`shard_id` >= {}", shards.start())),
+            None => sql.push_str(&format!("`shard_id` >= {first}")),
             Some((shard, key)) => {
                 let values = self.index().order.iter().map(|place| {
                     let mut literal = String::new();
@@ -106,14 +120,13 @@ impl MysqlRows {
                     literal
                 });
                 let values: Vec<String> = std::iter::once(shard.to_string()).chain(values).collect();
-                sql.push_str(&behind(&columns, &values));
+                sql.push_str(&behind(&order, &values));
             }
         }
-        // Above the last shard there are only rows that no lane wrote: they shall be met.
-        if ShardId::from_u64(shards.end().as_u64() + 1).is_some() {
-            sql.push_str(&format!(" AND `shard_id` <= {}", shards.end()));
+        if let Some(last) = last {
+            sql.push_str(&format!(" AND `shard_id` <= {last}"));
         }
-        sql + &format!(" ORDER BY {} LIMIT {limit}", columns.join(","))
+        sql + &format!(" ORDER BY {} LIMIT {limit}", order.join(","))
     }
 
     /// The rows of these keys, each with its table in front. `sought` is in order.
@@ -122,7 +135,8 @@ impl MysqlRows {
         for of_table in sought.chunk_by(|one, next| one.table == next.table) {
             let table = self.table(of_table[0].table)?;
             sql.push_str(if sql.is_empty() { "" } else { " UNION ALL " });
-            self.push_select(&mut sql, Some(of_table[0].table), table);
+            let (columns, index) = (table.shape.value_columns, Some(self.index().name));
+            Select { number: Some(of_table[0].table), table, columns, index }.push(&mut sql);
             // The source's key stands right behind the shard.
             let column = table.shape.key_columns[self.index().order[0]];
             for (number, of_shard) in of_table.chunk_by(|one, next| one.shard == next.shard).enumerate() {
@@ -139,7 +153,7 @@ impl MysqlRows {
     }
 
     /// Hands on each row of a statement; how many there were, and the last one. `Err` inside: a row is odd.
-    async fn read(
+    pub(super) async fn read(
         &self,
         sql: String,
         mut take: impl FnMut(&Row) -> Option<()>,
@@ -168,20 +182,29 @@ impl DerivedRows for MysqlRows {
         shards: RangeInclusive<ShardId>,
         after: Option<&ChunkKey>,
         limit: NonZeroUsize,
-        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+        visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
     ) -> Result<Option<ChunkKey>, Fault> {
         let derived = self.table(table)?;
         let keys = derived.shape.key_columns.len();
-        let after = after.map(|after| {
-            let place = place::read(after).filter(|(_, key)| key.len() == keys);
-            place.ok_or_else(|| self.fault(Code::Internal, "a place that is not one of its tables"))
-        });
-        let sql = self.page_sql(derived, shards, after.transpose()?, limit);
-        let take = |row: &Row| claimed(row, 0, table, keys, &mut *visit);
+        let after = self.place(derived, after)?;
+        let (first, last) = (shards.start().as_u64(), shards.end().as_u64());
+        // Above the last shard there are only rows that no lane wrote: they shall be met.
+        let last = ShardId::from_u64(last + 1).map(|_| last);
+        let sql =
+            self.part_sql(derived, derived.shape.value_columns, Part { first, last, after }, limit.get());
+        let take = |row: &Row| {
+            let mut show = |shard, key: &[CellRef<'_>], values: &[CellRef<'_>]| {
+                visit(match ShardId::from_u64(shard) {
+                    Some(shard) => DerivedRow::Claimed(Claimed { table, shard, key, values }),
+                    None => DerivedRow::Stray(Stray { table, shard: Some(shard), key }),
+                });
+            };
+            cells(row, 0, keys, &mut show)
+        };
         let (count, last) = self.read(sql, take).await?.map_err(|()| self.odd(derived))?;
         let Some(last) = last.filter(|_| count == limit.get()) else { return Ok(None) };
         let mut next = None;
-        claimed(&last, 0, table, keys, &mut |row| next = Some(place::behind(&row)));
+        cells(&last, 0, keys, &mut |shard, key, _| next = Some(place::behind(shard, key)));
         Ok(next)
     }
 
@@ -198,7 +221,13 @@ impl DerivedRows for MysqlRows {
             let keys = derived.shape.key_columns.len();
             let take = |row: &Row| {
                 let table = u32::try_from(number(row.as_ref(0)?)?).ok()?;
-                claimed(row, 1, table, keys, &mut *visit)
+                let mut show = |shard, key: &[CellRef<'_>], values: &[CellRef<'_>]| {
+                    // Nobody seeks what no lane writes.
+                    if let Some(shard) = ShardId::from_u64(shard) {
+                        visit(Claimed { table, shard, key, values });
+                    }
+                };
+                cells(row, 1, keys, &mut show)
             };
             self.read(sql, take).await?.map_err(|()| self.odd(derived))?;
         }
@@ -206,15 +235,15 @@ impl DerivedRows for MysqlRows {
     }
 }
 
-/// Visits a row whose shard is the column `first`, and whose key columns follow; `None` when no lane writes such a row.
-fn claimed(
+/// Visits shard, key and values of a row whose shard is the column `first`, and whose key columns follow; `None` when
+/// its columns are of other types than set-up gave them.
+pub(super) fn cells(
     row: &Row,
     first: usize,
-    table: u32,
     keys: usize,
-    visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+    visit: &mut dyn FnMut(u64, &[CellRef<'_>], &[CellRef<'_>]),
 ) -> Option<()> {
-    let shard = ShardId::from_u64(number(row.as_ref(first)?)?)?;
+    let shard = number(row.as_ref(first)?)?;
     let mut cells = [CellRef::Null; CELLS_MAX];
     let count = row.len() - first - 1;
     for (place, cell) in cells.get_mut(..count)?.iter_mut().enumerate() {
@@ -229,7 +258,7 @@ fn claimed(
         };
     }
     let (key, values) = cells[..count].split_at(keys);
-    visit(Claimed { table, shard, key, values });
+    visit(shard, key, values);
     Some(())
 }
 

@@ -7,6 +7,7 @@ mod check;
 mod completions;
 mod dead_letters;
 mod explain;
+mod foreign;
 mod lookup;
 mod reconcile;
 mod refresh;

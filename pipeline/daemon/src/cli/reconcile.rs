@@ -1,7 +1,8 @@
 //! `reconcile`: compares both sides of every store, and has repaired what differs.
 //!
 //! `--now` does a night in this process; repairs are done by the daemons that run the lanes. `status` shows the night that
-//! is under way and those that are over, `show` one of them, `verify` that nobody has changed the history.
+//! is under way and those that are over, `show` one of them, `verify` that nobody has changed the history, `remove-foreign`
+//! removes what no night does (`foreign.rs`).
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::History;
@@ -12,7 +13,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::{Cli, Outcome, block_on};
+use super::{Cli, Outcome, block_on, foreign};
 use crate::exit::Exit;
 use crate::nights::{self, Ended, Order, Underway};
 use crate::output;
@@ -61,6 +62,7 @@ pub struct Arguments {
 enum Command {
     Status(Printed),
     Show(Show),
+    RemoveForeign(foreign::Arguments),
     /// Verify that nobody has changed the reports of past nights; says so when they are not signed
     Verify,
 }
@@ -98,10 +100,11 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     match &arguments.command {
         Some(Command::Status(printed)) => block_on(status(&wiring, printed.json))?.map_err(one),
         Some(Command::Show(show)) => block_on(show_night(&wiring, show))?.map_err(one),
+        Some(Command::RemoveForeign(arguments)) => block_on(foreign::run(&wiring, arguments))?.map_err(one),
         Some(Command::Verify) => block_on(verify(&wiring))?.map_err(one),
         None if arguments.now => block_on(now(&wiring, arguments))?.map_err(one),
         None => Err(one(Fault::new(Code::ReconcileRefused, "reconcile", "nothing is asked for")
-            .needs("--now, or one of: status, show, verify"))),
+            .needs("--now, or one of: status, show, verify, remove-foreign"))),
     }
 }
 
@@ -169,6 +172,13 @@ fn lines_of(store: &StoreReport) -> Vec<String> {
         );
     }
     lines.extend(cut(&store.incomplete, |why| format!("  missing    {why}")));
+    if store.foreign_rows > 0 {
+        lines
+            .push(format!("  foreign    {} derived rows belong to no table of a source", store.foreign_rows));
+        lines.extend(cut(&store.foreign, |row| {
+            format!("  foreign    row {} of {}, shard_id {}", row.key_hash, row.table, row.shard)
+        }));
+    }
     lines.extend([
         format!(
             "  repaired   {}, confirmed {}, left {}, also wrong the night before {}",
@@ -340,7 +350,7 @@ fn broken(night: &PastNight, found: &str) -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_pipeline::reconcile::Double;
+    use anabranch_pipeline::reconcile::{Double, Foreign};
 
     use super::*;
 
@@ -359,6 +369,21 @@ mod tests {
         assert_eq!(lines[0], "birthday: failed");
         assert!(lines[1].starts_with("  gate"), "{lines:#?}");
         assert_eq!(lines[2], "  missing    a table cannot be read");
+        let row = |number: u64| Foreign {
+            table: "birthday_00.birthday_0101".to_owned(),
+            shard: "7".to_owned(),
+            key_hash: format!("{number:016x}"),
+        };
+        report.add_foreign(2, (0..2).map(row));
+        let lines = lines_of(&report);
+        assert_eq!(
+            lines[3..6],
+            [
+                "  foreign    2 derived rows belong to no table of a source",
+                "  foreign    row 0000000000000000 of birthday_00.birthday_0101, shard_id 7",
+                "  foreign    row 0000000000000001 of birthday_00.birthday_0101, shard_id 7",
+            ]
+        );
         assert!(lines.len() < 30, "{lines:#?}");
         assert!(lines.last().is_some_and(|last| last.contains("and 983 more")), "{lines:#?}");
     }

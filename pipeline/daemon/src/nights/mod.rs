@@ -5,6 +5,7 @@
 //! A night that was asked for in another way than the schedule's has a mark of its own, and takes nothing from that one.
 //! The report goes into the history of the first MySQL target.
 
+mod foreign;
 mod schedule;
 mod stores;
 mod watch;
@@ -28,6 +29,7 @@ use metrics::gauge;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
+pub use self::foreign::{Named, remove_foreign};
 pub use self::schedule::{is_believed, spawn_nights};
 pub use self::stores::whole_tables;
 pub use self::watch::spawn_watches;

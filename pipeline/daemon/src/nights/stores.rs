@@ -66,8 +66,9 @@ pub async fn night(
         }
         return Ok(());
     }
-    let sides = sides(wiring, &state.report.store)?;
-    let of_projection = ProjectionLanes { wiring, projection: &state.report.store.clone() };
+    let store = state.report.store.clone();
+    let sides = sides(wiring, &store)?;
+    let of_projection = ProjectionLanes { wiring, projection: &store };
     let key = wiring.config().reconcile.signing_key.as_ref();
     let night = reconcile::Night {
         sides: &sides,
@@ -75,6 +76,7 @@ pub async fn night(
         settings,
         patience: Patience::new(standstill(wiring.config(), wiring.config().reconcile.lane_wait)),
         hash_key: &|table, row| reconcile::hash_key(table, row, key),
+        hash_foreign: &|shard, row| reconcile::hash_foreign(&store, shard, row, key),
     };
     night.run(state, checkpoint, cancel).await
 }

@@ -1,13 +1,14 @@
 //! The derived rows of a projection, whichever kind of server has them.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
 use anabranch_connectors::mysql::target::MysqlRows;
 use anabranch_connectors::search::SearchRows;
-use anabranch_pipeline::deliver::Claimed;
+use anabranch_pipeline::deliver::{Claimed, DerivedRow};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::{ChunkKey, DerivedRows, Sought};
+use anabranch_pipeline::ports::{ChunkKey, DerivedRows, ForeignRow, ForeignRows, Sought};
 use anabranch_schemas::shard::ShardId;
 
 /// The derived rows of a projection on either kind of server.
@@ -24,7 +25,7 @@ impl DerivedRows for DerivedStore {
         shards: RangeInclusive<ShardId>,
         after: Option<&ChunkKey>,
         limit: NonZeroUsize,
-        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+        visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
     ) -> Result<Option<ChunkKey>, Fault> {
         match self {
             Self::Mysql(rows) => rows.page(table, shards, after, limit, visit).await,
@@ -40,6 +41,28 @@ impl DerivedRows for DerivedStore {
         match self {
             Self::Mysql(rows) => rows.rows(sought, visit).await,
             Self::Search(rows) => rows.rows(sought, visit).await,
+        }
+    }
+}
+
+impl ForeignRows for DerivedStore {
+    async fn foreign(
+        &self,
+        table: u32,
+        known: &BTreeSet<ShardId>,
+        after: Option<&ChunkKey>,
+        limit: NonZeroUsize,
+    ) -> Result<(Vec<ForeignRow>, Option<ChunkKey>), Fault> {
+        match self {
+            Self::Mysql(rows) => rows.foreign(table, known, after, limit).await,
+            Self::Search(rows) => rows.foreign(table, known, after, limit).await,
+        }
+    }
+
+    async fn remove(&self, foreign: &[ForeignRow]) -> Result<u64, Fault> {
+        match self {
+            Self::Mysql(rows) => rows.remove(foreign).await,
+            Self::Search(rows) => rows.remove(foreign).await,
         }
     }
 }

@@ -1,0 +1,45 @@
+//! Statements that were to write a captured table and have no rows of it: a foreign key may have changed rows there.
+//!
+//! A server opens the tables that a foreign key may change (`CASCADE`, `SET NULL`) as it opens those that a statement
+//! names, so their maps are in the binlog; what InnoDB then changes is not. A hint and no error: such a statement need
+//! not have changed a row, and one whose trigger or join writes a captured table, but found nothing there, looks the same.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anabranch_pipeline::capture::BatchBuilder;
+
+use super::maps::MappedTable;
+
+/// A statement that is repeated fills no log.
+const TOLD_EACH: Duration = Duration::from_secs(60);
+
+/// What one reading has met.
+#[derive(Debug, Default)]
+pub(super) struct Unseen {
+    /// Of the event that was taken last.
+    tables: Vec<Arc<MappedTable>>,
+    told_at: Option<Instant>,
+}
+
+impl Unseen {
+    pub(super) fn note(&mut self, table: &Arc<MappedTable>) {
+        self.tables.push(Arc::clone(table));
+    }
+
+    /// Counts what the last event has ended, unless it is read again, and tells of one a minute.
+    pub(super) fn hand_over(&mut self, source: &str, is_new: bool, batch: &mut BatchBuilder) {
+        let Some(table) = self.tables.first().filter(|_| is_new) else { return self.tables.clear() };
+        batch.pass_unseen(self.tables.len() as u64);
+        if self.told_at.is_none_or(|told_at| told_at.elapsed() >= TOLD_EACH) {
+            self.told_at = Some(Instant::now());
+            tracing::warn!(
+                source,
+                table = table.name(),
+                "a statement was to write this captured table and has no rows of it: a foreign key may have changed some, \
+                 which the binlog does not show and the next night repairs"
+            );
+        }
+        self.tables.clear();
+    }
+}

@@ -1,0 +1,162 @@
+//! Derived rows of shards that nobody knows: found between the shards that are known, and removed while they are what
+//! was read.
+//!
+//! Rows of a shard lie together, so the gaps between known shards are ranges of an index, and no other row is read. What
+//! a lane has written over a row since has another version, and stays. The values of removed mapping rows are noted for
+//! their cache in the same transaction, as a lane does it.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use anabranch_pipeline::deliver::{Cell, CellRef};
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::ports::{ChunkKey, ForeignRow, ForeignRows};
+use anabranch_pipeline::projections::Projection;
+use anabranch_schemas::shard::ShardId;
+use mysql_async::prelude::Queryable;
+use mysql_async::{Row, TxOpts};
+
+use super::outbox::{CACHE_TABLE, OutboxText, PACKED_BYTES_MAX};
+use super::progress::literal;
+use super::rows::{MysqlRows, Part, cells};
+use super::statements::push_cell;
+use crate::mysql::connection::{quote_identifier, quote_table};
+use crate::place;
+
+/// A transaction of few rows, which may wait for a lane's.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Rows a transaction: the server weighs each condition as a range, and a lane waits for its locks.
+const STATEMENT_ROWS: usize = 60;
+
+impl ForeignRows for MysqlRows {
+    async fn foreign(
+        &self,
+        table: u32,
+        known: &BTreeSet<ShardId>,
+        after: Option<&ChunkKey>,
+        limit: NonZeroUsize,
+    ) -> Result<(Vec<ForeignRow>, Option<ChunkKey>), Fault> {
+        let derived = self.table(table)?;
+        let keys = derived.shape.key_columns.len();
+        let mut after = self.place(derived, after)?;
+        let mut rows: Vec<ForeignRow> = Vec::new();
+        for (first, last) in gaps(known) {
+            if after.as_ref().is_some_and(|(shard, _)| last.is_some_and(|last| last < *shard)) {
+                continue;
+            }
+            let part = Part { first, last, after: after.take().filter(|(shard, _)| *shard >= first) };
+            let sql = self.part_sql(derived, &["lsn"], part, limit.get() - rows.len());
+            let take = |row: &Row| {
+                let mut note = |shard, key: &[CellRef<'_>], values: &[CellRef<'_>]| {
+                    let [CellRef::UInt(lsn)] = values else { return None };
+                    let key = key.iter().map(|cell| CellRef::to_owned(*cell)).collect();
+                    let (owner, version) = (ShardId::from_u64(shard), (*lsn, 0));
+                    rows.push(ForeignRow { table, shard: Some(shard), owner, key, version });
+                    Some(())
+                };
+                let mut is_noted = None;
+                cells(row, 0, keys, &mut |shard, key, values| is_noted = note(shard, key, values))?;
+                is_noted
+            };
+            self.read(sql, take).await?.map_err(|()| self.odd(derived))?;
+            if rows.len() == limit.get() {
+                let last = rows.last().map(|row| {
+                    let key: Vec<CellRef<'_>> = row.key.iter().map(Cell::borrowed).collect();
+                    place::behind(row.shard.unwrap_or_default(), &key)
+                });
+                return Ok((rows, last));
+            }
+        }
+        Ok((rows, None))
+    }
+
+    async fn remove(&self, rows: &[ForeignRow]) -> Result<u64, Fault> {
+        let mut removed = 0;
+        for rows in rows.chunks(STATEMENT_ROWS) {
+            removed += self.remove_some(rows).await?;
+        }
+        if self.assignment.is_cached && removed > 0 {
+            self.target.0.touched.notify_waiters();
+        }
+        Ok(removed)
+    }
+}
+
+impl MysqlRows {
+    async fn remove_some(&self, rows: &[ForeignRow]) -> Result<u64, Fault> {
+        let derived = self.table(rows[0].table)?;
+        let table = quote_table(&derived.database, &derived.table);
+        let condition = condition(derived.shape.key_columns, rows);
+        let notes = self.notes(&table, &condition);
+        let mut connection = self.pool.connection().await?;
+        let work = async {
+            // Dropped before its end it is rolled back.
+            let mut transaction = connection.start_transaction(TxOpts::default()).await?;
+            for note in notes {
+                transaction.query_drop(note).await?;
+            }
+            transaction.query_drop(format!("DELETE FROM {table} WHERE {condition}")).await?;
+            let removed = transaction.affected_rows();
+            transaction.commit().await?;
+            Ok(removed)
+        };
+        self.pool.within(TIMEOUT, work).await
+    }
+
+    /// What tells the cache of mapping rows that some of them go.
+    fn notes(&self, table: &str, condition: &str) -> Vec<String> {
+        let (target, projection) = (&self.target, &self.assignment.name);
+        match self.assignment.projection {
+            Projection::SerialMapping(_) if self.assignment.is_cached => vec![
+                format!("SET SESSION group_concat_max_len = {PACKED_BYTES_MAX}"),
+                OutboxText::new(target, projection).withdrawn(table, condition),
+            ],
+            Projection::SerialMapping(_) => {
+                let cache = quote_table(&target.0.control_database, CACHE_TABLE);
+                vec![format!("DELETE FROM {cache} WHERE `projection` = {}", literal(projection))]
+            }
+            Projection::Birthday(_) | Projection::SerialDocuments(_) => Vec::new(),
+        }
+    }
+}
+
+/// What lies beside the known shards, in order; the last one has no end.
+fn gaps(known: &BTreeSet<ShardId>) -> Vec<(u64, Option<u64>)> {
+    let (mut gaps, mut first) = (Vec::new(), 0);
+    for shard in known.iter().map(|shard| shard.as_u64()) {
+        if first < shard {
+            gaps.push((first, Some(shard - 1)));
+        }
+        first = shard + 1;
+    }
+    gaps.push((first, None));
+    gaps
+}
+
+/// These rows as they were read, in brackets.
+fn condition(key_columns: &[&str], rows: &[ForeignRow]) -> String {
+    let of_row = |row: &ForeignRow| {
+        let mut sql = format!("(`shard_id` = {}", row.shard.unwrap_or_default());
+        for (column, cell) in key_columns.iter().zip(&row.key) {
+            sql.push_str(&format!(" AND {} = ", quote_identifier(column)));
+            push_cell(&mut sql, cell);
+        }
+        sql + &format!(" AND `lsn` = {})", row.version.0)
+    };
+    let rows: Vec<String> = rows.iter().map(of_row).collect();
+    format!("({})", rows.join(" OR "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_all_that_is_beside_the_known_shards() {
+        let known = |shards: &[u64]| shards.iter().map(|shard| ShardId::from_u64(*shard).unwrap()).collect();
+        assert_eq!(gaps(&known(&[])), [(0, None)]);
+        assert_eq!(gaps(&known(&[0, 1, 7])), [(2, Some(6)), (8, None)]);
+        assert_eq!(gaps(&known(&[u64::MAX >> 1])), [(0, Some((u64::MAX >> 1) - 1)), (1 << 63, None)]);
+    }
+}

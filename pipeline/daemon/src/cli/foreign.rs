@@ -1,0 +1,68 @@
+//! `reconcile remove-foreign`: removes derived rows that belong to no table of any source.
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::reconcile::Foreign;
+use clap::Args;
+
+use crate::exit::Exit;
+use crate::nights::{self, Named};
+use crate::output;
+use crate::wiring::Wiring;
+
+/// Of rows that say no shard id.
+const NONE: &str = "none";
+
+/// Remove derived rows that belong to no table of any source, which nights tell of and never remove
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The projection
+    #[arg(long, value_name = "NAME")]
+    store: String,
+    /// Only rows of this shard id, as the report of a night shows it: a number, or none
+    #[arg(long, value_name = "ID")]
+    shard: Option<String>,
+    /// List what would go, and remove nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print one JSON object a row
+    #[arg(long)]
+    json: bool,
+}
+
+pub async fn run(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
+    let is_projection = wiring.config().projections.iter().any(|known| known.name == arguments.store);
+    if !is_projection {
+        let subject = format!("store {}", arguments.store);
+        return Err(Fault::new(Code::ReconcileRefused, subject, "it is no projection")
+            .needs("a projection; what is wrong in a cache is removed by a night"));
+    }
+    let only = arguments.shard.as_deref().map(named).transpose()?;
+    let tell = |row: Foreign| {
+        let line = match arguments.json {
+            true => output::json(&row),
+            false => format!("row {} of {}, shard_id {}", row.key_hash, row.table, row.shard),
+        };
+        _ = output::line(&line);
+    };
+    let removed = nights::remove_foreign(wiring, &arguments.store, only, arguments.dry_run, tell).await?;
+    // Standard output has rows only, where a program reads it.
+    let text = match arguments.dry_run {
+        true => format!("{} rows would be removed", removed.found),
+        false => format!("{} of {} rows were removed", removed.removed, removed.found),
+    };
+    match arguments.json {
+        true => eprintln!("{text}"),
+        false => _ = output::line(&text),
+    }
+    Ok(Exit::Success)
+}
+
+fn named(text: &str) -> Result<Named, Fault> {
+    match text.parse() {
+        _ if text == NONE => Ok(Named(None)),
+        Ok(shard) => Ok(Named(Some(shard))),
+        Err(_) => {
+            Err(Fault::new(Code::ReconcileRefused, "--shard", "it is no shard id").needs("a number, or none"))
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Derived rows that belong to no table of a source: a night tells of them, and a person has them removed.
+//!
+//! Nothing would ever repair such a row, since no lane owns it; and it never ends a night. Whoever removes asks the sources
+//! for their tables behind each reading of rows: a lane writes a row only behind the commit that made its table, so a row
+//! whose table nobody knows then was no lane's when it was read. What is written over it later has another version, and
+//! the store removes only what was read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use anabranch_schemas::shard::ShardId;
+use futures::future::join_all;
+use serde::{Deserialize, Serialize};
+
+use super::night::Night;
+use super::report::StoreReport;
+use super::scan::SourceTable;
+use crate::deliver::{Cell, CellRef, DerivedTable};
+use crate::error::Fault;
+use crate::ports::{DerivedRows, ForeignRow, ForeignRows, Lanes, RowSource};
+use crate::projections::Projection;
+use crate::retry::again;
+
+/// Foreign rows that a report lists one by one.
+pub(super) const LISTED_MAX: usize = 100;
+/// Shards that a report names beside them.
+const SHARDS_NAMED: usize = 10;
+/// Rows that are read before the sources are asked.
+const STEP_ROWS: NonZeroUsize = NonZeroUsize::new(2_000).expect("it is not 0");
+
+/// Whose a row would be, and the number that stands for that.
+type Owner = (Option<ShardId>, Option<u64>);
+
+/// Derived rows of a unit that belong to none of its tables: all counted, the first ones kept.
+#[derive(Debug, Default)]
+pub struct Unowned {
+    rows: BTreeMap<Owner, u64>,
+    first: BTreeSet<(u32, Owner, Box<[Cell]>)>,
+}
+
+impl Unowned {
+    pub(super) fn note(&mut self, table: u32, owner: Owner, key: &[CellRef<'_>]) {
+        *self.rows.entry(owner).or_default() += 1;
+        let is_full = self.first.len() >= LISTED_MAX;
+        if is_full && self.first.last().is_some_and(|(of, by, _)| (*of, *by) < (table, owner)) {
+            return;
+        }
+        self.first.insert((table, owner, key.iter().map(|cell| CellRef::to_owned(*cell)).collect()));
+        self.cut();
+    }
+
+    pub(super) fn append(&mut self, other: Self) {
+        for (owner, rows) in other.rows {
+            *self.rows.entry(owner).or_default() += rows;
+        }
+        self.first.extend(other.first);
+        self.cut();
+    }
+
+    fn cut(&mut self) {
+        while self.first.len() > LISTED_MAX {
+            self.first.pop_last();
+        }
+    }
+
+    /// Leaves out what belongs to one of these.
+    pub(super) fn forget(&mut self, is_known: impl Fn(&ShardId) -> bool) {
+        let is_foreign = |(owner, _): &Owner| !owner.as_ref().is_some_and(&is_known);
+        self.rows.retain(|owner, _| is_foreign(owner));
+        self.first.retain(|(_, owner, _)| is_foreign(owner));
+    }
+
+    pub fn rows(&self) -> u64 {
+        self.rows.values().sum()
+    }
+
+    /// The first rows: table, what stands for the shard, key.
+    pub(super) fn first(&self) -> impl Iterator<Item = (u32, Option<u64>, &[Cell])> {
+        self.first.iter().map(|(table, (_, shard), key)| (*table, *shard, &**key))
+    }
+
+    /// Why the night of a store is incomplete.
+    pub(super) fn reason(&self, store: &str) -> String {
+        let named = self.rows.iter().take(SHARDS_NAMED);
+        let named: Vec<String> =
+            named.map(|((_, shard), rows)| format!("{} ({rows})", shard_text(*shard))).collect();
+        let more = if self.rows.len() > named.len() { ", …" } else { "" };
+        format!(
+            "{} derived rows of {} tables that no source has: shard_id {}{more}; look whether a grant or a pattern hides \
+             a table, then `anabranch reconcile remove-foreign --store {store} --dry-run` lists what would go",
+            self.rows(),
+            self.rows.len(),
+            named.join(", ")
+        )
+    }
+}
+
+/// A derived row that belongs to no table of a source, as reports show it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Foreign {
+    /// The derived table (`database.table`), or the index.
+    pub table: String,
+    /// The shard id as it stands there, or `none`.
+    pub shard: String,
+    /// As in [`super::Drifted`], of the derived row's key.
+    pub key_hash: String,
+}
+
+/// What stands for a shard, as reports and the command have it.
+pub fn shard_text(shard: Option<u64>) -> String {
+    shard.map_or_else(|| "none".to_owned(), |shard| shard.to_string())
+}
+
+/// A derived table as reports name it.
+pub fn table_text(table: &DerivedTable) -> String {
+    match table.database.as_str() {
+        "" => table.table.clone(),
+        database => format!("{database}.{}", table.table),
+    }
+}
+
+impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D, L> {
+    /// Tells of rows that belong to no table of a source. One that was made since the night began is the next night's.
+    pub(super) async fn tell_foreign(
+        &self,
+        mut unowned: Unowned,
+        tables: &BTreeMap<ShardId, SourceTable>,
+        report: &mut StoreReport,
+    ) {
+        unowned.forget(|shard| tables.contains_key(shard));
+        if unowned.rows() > 0 {
+            let present = self.present().await;
+            unowned.forget(|shard| present.contains(shard));
+        }
+        if unowned.rows() == 0 {
+            return;
+        }
+        let derived = self.sides.projection.tables();
+        let listed = unowned.first().map(|(table, shard, key)| Foreign {
+            table: table_text(&derived[table as usize].derived),
+            shard: shard_text(shard),
+            key_hash: (self.hash_foreign)(shard, key),
+        });
+        report.add_foreign(unowned.rows(), listed);
+        let reason = unowned.reason(&report.store);
+        report.is_missing(reason);
+    }
+
+    /// The tables that sources have at this moment, as far as they say.
+    async fn present(&self) -> BTreeSet<ShardId> {
+        let asked = self.sides.primaries.values().map(|source| again(|| source.tables()));
+        let known = join_all(asked).await.into_iter().flatten().flatten();
+        known.map(|table| table.shard).collect()
+    }
+}
+
+/// What a removal has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Rows that belonged to nobody when they were read.
+    pub found: u64,
+    /// Of them, those that went; the others were written over meanwhile, or are only told.
+    pub removed: u64,
+}
+
+/// Removes the derived rows of a projection that belong to none of the shards that `known` gives each time it is asked,
+/// and that are meant; with `is_rehearsal` they are told and stay. What was removed before an error is gone.
+pub async fn remove_foreign<D: ForeignRows>(
+    (projection, targets): (&Projection, &[Arc<D>]),
+    known: impl AsyncFn() -> Result<BTreeSet<ShardId>, Fault>,
+    is_meant: impl Fn(&ForeignRow) -> bool,
+    is_rehearsal: bool,
+    mut tell: impl FnMut(&ForeignRow),
+) -> Result<Removed, Fault> {
+    let mut removed = Removed::default();
+    let mut shards = known().await?;
+    for (target, place) in targets.iter().zip(0u32..) {
+        for (table, _) in projection.target_tables(place) {
+            let mut after = None;
+            loop {
+                let read = again(|| target.foreign(table, &shards, after.as_ref(), STEP_ROWS)).await?;
+                let (mut rows, next) = read;
+                rows.retain(&is_meant);
+                if !rows.is_empty() {
+                    shards = known().await?;
+                    rows.retain(|row| row.owner.is_none_or(|owner| !shards.contains(&owner)));
+                }
+                rows.iter().for_each(&mut tell);
+                removed.found += rows.len() as u64;
+                if !is_rehearsal && !rows.is_empty() {
+                    removed.removed += target.remove(&rows).await?;
+                }
+                after = next;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+    Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noted(rows: impl Iterator<Item = (u32, u64, u64)>) -> Unowned {
+        let mut unowned = Unowned::default();
+        rows.for_each(|(table, shard, key)| {
+            unowned.note(table, (ShardId::from_u64(shard), Some(shard)), &[CellRef::UInt(key)]);
+        });
+        unowned
+    }
+
+    #[test]
+    fn all_foreign_rows_are_counted_and_the_same_ones_listed_in_whichever_order_they_are_read() {
+        let rows: Vec<_> = (0..400).map(|key| (key as u32 % 3, 7 + key % 2, key)).collect();
+        let (one, other) = (noted(rows.iter().copied()), noted(rows.iter().rev().copied()));
+        let mut halves = noted(rows[..150].iter().copied());
+        halves.append(noted(rows[150..].iter().copied()));
+        for unowned in [&one, &other, &halves] {
+            assert_eq!((unowned.rows(), unowned.first().count()), (400, LISTED_MAX));
+            assert!(unowned.first().eq(one.first()));
+            assert!(
+                unowned
+                    .reason("s")
+                    .starts_with("400 derived rows of 2 tables that no source has: shard_id 7 (200)")
+            );
+        }
+    }
+
+    #[test]
+    fn rows_of_a_known_table_are_no_foreign_ones_and_a_stray_of_its_number_is() {
+        let mut unowned = noted([(0, 7, 1), (0, 8, 1)].into_iter());
+        unowned.note(0, (None, Some(7)), &[CellRef::Bytes(b"odd")]);
+        unowned.note(0, (None, None), &[CellRef::Bytes(b"odd")]);
+        unowned.forget(|shard| shard.as_u64() == 7);
+        assert_eq!(unowned.rows(), 3);
+        let shards: Vec<_> = unowned.first().map(|(_, shard, _)| shard_text(shard)).collect();
+        assert_eq!(shards, ["none", "7", "8"]);
+    }
+}
