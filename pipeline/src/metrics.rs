@@ -6,6 +6,7 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
 pub const SOURCE_CHANGES: &str = "anabranch_source_changes_total";
 pub const SOURCE_UNCHANGED: &str = "anabranch_source_unchanged_total";
+pub const SOURCE_SPILLED: &str = "anabranch_source_spilled_bytes";
 pub const CAPTURE_LAG: &str = "anabranch_capture_lag_seconds";
 pub const LOG_MESSAGES: &str = "anabranch_log_messages_total";
 pub const LOG_CHANGES: &str = "anabranch_log_changes_total";
@@ -98,6 +99,11 @@ fn describe_capture() {
     describe_counter!(
         SOURCE_UNCHANGED,
         "Those of them that changed no captured value and no key, so nothing was written, by source"
+    );
+    describe_gauge!(
+        SOURCE_SPILLED,
+        Unit::Bytes,
+        "Size of the temporary files in limits.spill_dir that hold rows whose transaction has not ended or is not decided, by source"
     );
     describe_counter!(LOG_MESSAGES, "Messages acknowledged by the log, by source");
     describe_counter!(LOG_CHANGES, "Row changes in messages acknowledged by the log, by source");

@@ -28,6 +28,7 @@ mod retention;
 mod secrets;
 mod serials;
 mod sessions;
+mod spill;
 mod values;
 
 use anabranch_stack::ServerSpec;

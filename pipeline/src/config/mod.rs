@@ -46,6 +46,8 @@ pub struct Config {
     pub caches: Vec<CacheConfig>,
     pub reconcile: ReconcileConfig,
     pub limits: Limits,
+    /// Folder of the temporary files that readings spill into; each source has it too.
+    pub spill_dir: PathBuf,
 }
 
 #[derive(Debug, Clone)]
@@ -116,6 +118,8 @@ pub struct SourceConfig {
     pub entities: Vec<Entity>,
     /// Binlogs must be kept at least this long, else the pre-flight warns.
     pub retention_min: Duration,
+    /// Folder of the temporary files that its readings spill into.
+    pub spill_dir: PathBuf,
 }
 
 #[derive(Debug, Clone)]

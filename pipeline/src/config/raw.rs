@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anabranch_schemas::change::Entity;
@@ -124,6 +125,7 @@ struct Limits {
     heartbeat_ms: Option<NonZeroU64>,
     retry_budget_seconds: Option<NonZeroU64>,
     shutdown_seconds: Option<NonZeroU64>,
+    spill_dir: Option<Expanded>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -171,11 +173,12 @@ impl Config {
         let entities: Vec<_> =
             self.entities.into_iter().filter_map(|entity| entity.resolve(problems)).collect();
         let names: Vec<Entity> = entities.iter().map(|entity| entity.entity).collect();
+        let spill_dir = self.limits.spill_dir(problems);
         let sources = self
             .sources
             .into_iter()
             .enumerate()
-            .filter_map(|(i, s)| s.resolve(i, &names, problems))
+            .filter_map(|(i, s)| s.resolve(i, &names, &spill_dir, problems))
             .collect();
         let projections = self.projections.into_iter().filter_map(|p| p.resolve(problems)).collect();
         let log = self.log.resolve(problems);
@@ -196,6 +199,7 @@ impl Config {
             caches,
             reconcile,
             limits,
+            spill_dir,
         })
     }
 }
@@ -241,6 +245,15 @@ impl Http {
 }
 
 impl Limits {
+    /// The system's folder for temporary files unless another one is named.
+    fn spill_dir(&self, problems: &mut Problems) -> PathBuf {
+        let Some(Expanded(folder)) = &self.spill_dir else { return std::env::temp_dir() };
+        if !Path::new(folder).is_absolute() {
+            problems.add("limits.spill_dir", format!("`{folder}`"), "an absolute path of a folder");
+        }
+        PathBuf::from(folder)
+    }
+
     fn resolve(self, max_age: Duration, problems: &mut Problems) -> Option<super::Limits> {
         let millis = |value: Option<NonZeroU64>, default: NonZeroU64| {
             Duration::from_millis(value.unwrap_or(default).get())
@@ -330,7 +343,13 @@ impl EntityTables {
 }
 
 impl Source {
-    fn resolve(self, index: usize, all: &[Entity], problems: &mut Problems) -> Option<super::SourceConfig> {
+    fn resolve(
+        self,
+        index: usize,
+        all: &[Entity],
+        spill_dir: &Path,
+        problems: &mut Problems,
+    ) -> Option<super::SourceConfig> {
         if self.url.scheme() != "mysql" {
             problems.add("sources.url", format!("scheme `{}`", self.url.scheme()), "mysql://");
             return None;
@@ -382,6 +401,7 @@ impl Source {
             generation: self.generation,
             entities,
             retention_min: Duration::from_secs(self.retention_min_seconds.unwrap_or(RETENTION_MIN_SECONDS)),
+            spill_dir: spill_dir.to_owned(),
         })
     }
 }
