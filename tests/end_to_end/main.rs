@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "the whole target is tests")]
 
 mod api;
+mod authorities;
 mod between_nights;
 mod check;
 mod commands;
