@@ -65,11 +65,14 @@ pub fn describe() {
 }
 
 fn describe_nights() {
-    describe_gauge!(NIGHT_VERDICT, "1 for the verdict of the last night, else 0, by verdict");
+    describe_gauge!(
+        NIGHT_VERDICT,
+        "1 for the verdict of the last whole night of any process, else 0, by verdict"
+    );
     describe_gauge!(
         NIGHT_ENDED,
         Unit::Seconds,
-        "When the last night ended, since the Unix epoch; alert on its age"
+        "When the last whole night of any process ended, since the Unix epoch; 0 = the history has none; alert on its age"
     );
     describe_gauge!(NIGHT_ROWS, "Rows that the last night read on both sides, by store");
     describe_gauge!(NIGHT_DRIFT, "Source rows whose derived rows the last night found wrong, by store");

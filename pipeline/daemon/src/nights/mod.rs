@@ -6,6 +6,7 @@
 //! The report goes into the history of the first MySQL target.
 
 mod schedule;
+mod shown;
 mod stores;
 mod watch;
 
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 pub use self::schedule::{is_believed, spawn_nights};
+pub use self::shown::show_last;
 pub use self::stores::whole_tables;
 pub use self::watch::spawn_watches;
 use crate::tasks::while_held;
