@@ -3,9 +3,9 @@
 //! A file has no name from the moment it is made and is its owner's only: whoever lists the folder sees nothing, and a
 //! killed process leaves nothing behind. Bytes are written once and read once, so nothing is synced to the disk.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -99,6 +99,8 @@ impl Spill {
 
     pub fn make_file(&self) -> io::Result<SpillFile> {
         let file = tempfile::tempfile_in(&self.0.folder)?;
+        // A file that never had a name is made with what the process's umask leaves.
+        file.set_permissions(Permissions::from_mode(0o600))?;
         Ok(SpillFile { file, bytes: 0, spill: self.clone() })
     }
 
