@@ -12,6 +12,7 @@ mod documents;
 mod fail_over;
 mod faults;
 mod flow;
+mod grants;
 mod large;
 mod log_damage;
 mod log_full;

@@ -126,6 +126,8 @@ pub struct SourceConfig {
 pub struct TargetConfig {
     pub name: String,
     pub url: ServerUrl,
+    /// The account that makes tables and indexes; `None` = the one of `url`.
+    pub setup_url: Option<ServerUrl>,
     pub ca_file: Option<PathBuf>,
     pub store: TargetStore,
     /// Database of the progress table.

@@ -162,6 +162,7 @@ struct Source {
 struct Target {
     name: String,
     url: ServerUrl,
+    setup_url: Option<ServerUrl>,
     ca_file: Option<Expanded>,
     tls: Option<Tls>,
     control_database: Option<String>,
@@ -418,10 +419,17 @@ impl Target {
                 return None;
             }
         };
+        let is_other =
+            |setup: &ServerUrl| setup.scheme() != self.url.scheme() || setup.address() != self.url.address();
+        if let Some(setup) = self.setup_url.as_ref().filter(|setup| is_other(setup)) {
+            let found = format!("{}://{} beside {}", setup.scheme(), setup.address(), self.url.address());
+            problems.add("targets.setup_url", found, "another account on the same server");
+        }
         let ca_file = trusted("targets.tls", &self.url, (self.tls, self.ca_file), problems);
         Some(super::TargetConfig {
             name: self.name,
             url: self.url,
+            setup_url: self.setup_url,
             ca_file,
             store,
             control_database: self.control_database.unwrap_or_else(|| "anabranch".to_owned()),

@@ -70,6 +70,11 @@ fn each_mistake_is_named_with_its_key() {
         ("targets = [\"target\"]", "targets = [\"other\"]", "`other`"),
         ("mysql://capture", "ftp://capture", "expected mysql, nats, tls"),
         ("mysql://capture", "http://capture", "sources.url: scheme `http`; needed: mysql://"),
+        (
+            "name = \"target\"",
+            "name = \"target\"\nsetup_url = \"mysql://setup:x@127.0.0.1:3308\"",
+            "targets.setup_url: mysql://127.0.0.1:3308 beside 127.0.0.1:3307; needed: another account",
+        ),
         ("mysql://apply", "nats://apply", "targets.url: scheme `nats`"),
         ("mysql://apply", "https://apply", "`target`; needed: a target with a mysql:// URL"),
         ("databases = 4", "databases = 4\nindex = \"i\"", "projections.index: of `birthday`"),
