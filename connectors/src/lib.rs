@@ -7,6 +7,8 @@ mod place;
 mod progress;
 pub mod redis;
 pub mod search;
+mod spill;
 mod tls;
 
 pub use self::progress::StoredProgress;
+pub use self::spill::SpillRoom;

@@ -170,6 +170,7 @@ impl Ground {
             generation: 0,
             entities: vec![Entity::User],
             retention_min: Duration::ZERO,
+            spill_dir: std::env::temp_dir(),
         };
         Self { config, entities: vec![entity] }
     }

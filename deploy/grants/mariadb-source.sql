@@ -18,5 +18,7 @@ GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO 'anabranch_capture'@'{client_h
 GRANT SLAVE MONITOR ON *.* TO 'anabranch_capture'@'{client_host}';
 
 -- SELECT: column definitions for pre-flight, and rows for the first copy and for reconciliation.
+-- Whole databases: tables are made and renamed while it runs, and a pattern can stand for databases only. Who wants the other
+-- columns hidden grants SELECT (columns) table by table; a table that is made later is then read once it was granted.
 GRANT SELECT ON `user\_%`.* TO 'anabranch_capture'@'{client_host}';
 GRANT SELECT ON `inventory\_%`.* TO 'anabranch_capture'@'{client_host}';

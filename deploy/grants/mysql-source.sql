@@ -17,5 +17,7 @@ CREATE USER IF NOT EXISTS 'anabranch_capture'@'{client_host}'
 GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'anabranch_capture'@'{client_host}';
 
 -- SELECT: column definitions for pre-flight, and rows for the first copy and for reconciliation.
+-- Whole databases: tables are made and renamed while it runs, a pattern can stand for databases only, and SHOW CREATE TABLE
+-- needs a right on the whole table.
 GRANT SELECT ON `user\_%`.* TO 'anabranch_capture'@'{client_host}';
 GRANT SELECT ON `inventory\_%`.* TO 'anabranch_capture'@'{client_host}';

@@ -7,6 +7,7 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 pub const SOURCE_CHANGES: &str = "anabranch_source_changes_total";
 pub const SOURCE_UNCHANGED: &str = "anabranch_source_unchanged_total";
 pub const SOURCE_UNSEEN_CASCADES: &str = "anabranch_source_unseen_cascades_total";
+pub const SOURCE_SPILLED: &str = "anabranch_source_spilled_bytes";
 pub const CAPTURE_LAG: &str = "anabranch_capture_lag_seconds";
 pub const LOG_MESSAGES: &str = "anabranch_log_messages_total";
 pub const LOG_CHANGES: &str = "anabranch_log_changes_total";
@@ -66,11 +67,14 @@ pub fn describe() {
 }
 
 fn describe_nights() {
-    describe_gauge!(NIGHT_VERDICT, "1 for the verdict of the last night, else 0, by verdict");
+    describe_gauge!(
+        NIGHT_VERDICT,
+        "1 for the verdict of the last whole night of any process, else 0, by verdict"
+    );
     describe_gauge!(
         NIGHT_ENDED,
         Unit::Seconds,
-        "When the last night ended, since the Unix epoch; alert on its age"
+        "When the last whole night of any process ended, since the Unix epoch; 0 = the history has none; alert on its age"
     );
     describe_gauge!(NIGHT_ROWS, "Rows that the last night read on both sides, by store");
     describe_gauge!(NIGHT_DRIFT, "Source rows whose derived rows the last night found wrong, by store");
@@ -104,6 +108,11 @@ fn describe_capture() {
     describe_counter!(
         SOURCE_UNSEEN_CASCADES,
         "Captured tables that a statement was to write and has no rows of, so that a foreign key may have changed some that the binlog does not show, by source"
+    );
+    describe_gauge!(
+        SOURCE_SPILLED,
+        Unit::Bytes,
+        "Size of the temporary files in limits.spill_dir that hold rows whose transaction has not ended or is not decided, by source"
     );
     describe_counter!(LOG_MESSAGES, "Messages acknowledged by the log, by source");
     describe_counter!(LOG_CHANGES, "Row changes in messages acknowledged by the log, by source");

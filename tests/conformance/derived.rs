@@ -56,7 +56,7 @@ pub type Rows = BTreeMap<(String, u64, u64), (String, u64, u8)>;
 
 impl Place {
     pub async fn new() -> Self {
-        Self::on(tokio::task::spawn_blocking(shared_stack).await.unwrap())
+        Self::on(tokio::task::spawn_blocking(shared_stack).await.unwrap()).granted().await
     }
 
     /// On another server than the common MariaDB; `None` where the machine can have none.
@@ -77,14 +77,14 @@ impl Place {
             *shared = Arc::downgrade(&stack);
             Some(stack)
         };
-        Some(Self::on(tokio::task::spawn_blocking(shared).await.unwrap()?))
+        Some(Self::on(tokio::task::spawn_blocking(shared).await.unwrap()?).granted().await)
     }
 
     /// With a server that no other test uses.
     pub async fn alone() -> Self {
         let options = Options::empty().with(ServerSpec::mariadb_target("target-a"));
         let stack = tokio::task::spawn_blocking(|| Stack::start(options).expect("a MariaDB server"));
-        Self::on(Arc::new(stack.await.unwrap()))
+        Self::on(Arc::new(stack.await.unwrap())).granted().await
     }
 
     fn on(stack: Arc<Stack>) -> Self {
@@ -103,6 +103,23 @@ impl Place {
         }
     }
 
+    /// The documented grants on the control database, for that of this place.
+    async fn granted(self) -> Self {
+        const GRANTS: &str = include_str!("../../deploy/grants/mariadb-target.sql");
+        let lines: Vec<&str> = GRANTS.lines().filter(|line| !line.starts_with("--")).collect();
+        let text = lines.join(" ").replace("{client_host}", "127.0.0.1");
+        let own = format!("`{}`.", self.control());
+        let grants = text.split(';').filter(|grant| grant.contains("`anabranch`."));
+        let grants: Vec<String> = grants.map(|grant| grant.replace("`anabranch`.", &own)).collect();
+        for server in self.stack.servers() {
+            let mut admin = self.admin_of(server.name()).await;
+            for grant in &grants {
+                admin.query_drop(grant).await.unwrap_or_else(|error| panic!("{grant}: {error}"));
+            }
+        }
+        self
+    }
+
     pub fn config(&self) -> Config {
         let mut text = format!(
             "name = \"test\"\n[log]\nurl = \"tls://u:p@127.0.0.1:1\"\n[limits]\n{}\n\
@@ -115,8 +132,9 @@ impl Place {
         for target in &self.targets {
             let server = self.stack.server(target).unwrap();
             text += &format!(
-                "[[targets]]\nname = \"{target}\"\nurl = \"{}\"\nca_file = \"{}\"\ncontrol_database = \"{}\"\n",
+                "[[targets]]\nname = \"{target}\"\nurl = \"{}\"\nsetup_url = \"{}\"\nca_file = \"{}\"\ncontrol_database = \"{}\"\n",
                 server.url(),
+                server.setup_url().unwrap(),
                 self.stack.ca_file().display(),
                 self.control()
             );

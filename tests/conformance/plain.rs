@@ -129,12 +129,13 @@ async fn a_mariadb_is_reached_as_tls_says_and_not_otherwise() {
     let many = many.display().to_string();
     let verified = format!("tls = \"verify\"\nca_file = \"{ca_file}\"");
     let verified_by_many = format!("tls = \"verify\"\nca_file = \"{many}\"");
-    // The product's own account must use TLS, the administrator's need not.
+    // The product's own accounts must use TLS, the administrator's need not.
+    let setup_url = server.setup_url().unwrap();
     for (url, tls, is_served) in [
-        (server.url(), verified.as_str(), true),
-        (server.url(), verified_by_many.as_str(), true),
-        (server.url(), "tls = \"system\"", false),
-        (server.url(), "tls = \"off\"", false),
+        (setup_url.clone(), verified.as_str(), true),
+        (setup_url.clone(), verified_by_many.as_str(), true),
+        (setup_url.clone(), "tls = \"system\"", false),
+        (setup_url, "tls = \"off\"", false),
         (server.admin_url(), "tls = \"off\"", true),
     ] {
         let target = format!("{url}\"\n{tls} # \"");
@@ -158,7 +159,8 @@ async fn nats_mariadb_and_open_search_without_tls_serve() {
     let url = |name: &str| stack.server(name).unwrap().url();
     // The product's own account must use TLS.
     let target = stack.server("target").unwrap().admin_url();
-    let config = config(&url("nats"), &target, &url("search"));
+    let search = stack.server("search").unwrap().setup_url().unwrap();
+    let config = config(&url("nats"), &target, &search);
     assert_eq!((config.log.url.scheme(), config.target("search").unwrap().url.scheme()), ("nats", "http"));
 
     let log = NatsLog::connect(&config.log, "demo", &limits()).await.unwrap();

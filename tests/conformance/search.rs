@@ -78,13 +78,17 @@ impl Place {
     }
 
     fn on(stack: Arc<Stack>) -> Self {
-        let url = stack.server("search").unwrap().url();
+        let server = stack.server("search").unwrap();
+        let (url, setup_url) = (server.url(), server.setup_url().unwrap());
         Self {
             prefix: next_prefix(),
             lanes: 1,
             sources: vec!["source-a"],
             administrator: Search::of(&stack),
-            address: format!("url = \"{url}\"\nca_file = \"{}\"\n", stack.ca_file().display()),
+            address: format!(
+                "url = \"{url}\"\nsetup_url = \"{setup_url}\"\nca_file = \"{}\"\n",
+                stack.ca_file().display()
+            ),
             stack: Some(stack),
         }
     }

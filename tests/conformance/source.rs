@@ -220,6 +220,7 @@ impl Database {
             generation: 0,
             entities: vec![Entity::User],
             retention_min: Duration::ZERO,
+            spill_dir: std::env::temp_dir(),
         }
     }
 

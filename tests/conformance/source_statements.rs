@@ -1,6 +1,7 @@
 //! What statements in the binlog do: withdraw, pass, or stop by name.
 
 use anabranch_pipeline::error::Code;
+use mysql_async::prelude::Queryable;
 
 use crate::source::Database;
 
@@ -312,4 +313,32 @@ async fn rows_that_a_foreign_key_changes_are_hinted_at_and_other_statements_are_
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_character_of_two_bytes_hides_no_statement_in_any_client_character_set() {
+    // The second byte of each character is that of a backslash.
+    for (set, character) in
+        [("gbk", b"\xbf\\"), ("big5", b"\xa5\\"), ("sjis", b"\x95\\"), ("cp932", b"\x95\\")]
+    {
+        let database = Database::shared().with_tables().await;
+        let mut reading = database.read_latest().await;
+        let mut session = database.admin().await;
+        let mut run = async |parts: &[&[u8]]| {
+            let sql = parts.concat();
+            let told = String::from_utf8_lossy(&sql).into_owned();
+            session.query_drop(sql).await.unwrap_or_else(|error| panic!("{told}: {error}"));
+        };
+        let (name, prefix) = (&character[..], database.prefix.as_bytes());
+        run(&[b"SET NAMES ", set.as_bytes()]).await;
+        run(&[b"ALTER TABLE ", prefix, b"0.t1 COMMENT '", name, b"', ADD COLUMN a INT"]).await;
+        // The server writes the statement that drops them itself, in UTF-8.
+        run(&[b"CREATE TABLE ", prefix, b"0.`", name, b"` (a INT)"]).await;
+        run(&[b"DROP TABLE ", prefix, b"0.`", name, b"`, ", prefix, b"0.t1"]).await;
+        reading.until_end(&database).await;
+        assert_eq!(reading.texts(), ["t1 withdrawn"], "{set}");
+        run(&[b"ALTER TABLE ", prefix, b"0.t0 COMMENT '", name, b"', RENAME TO ", prefix, b"0.u"]).await;
+        let fault = reading.until_fault(Code::SourceSchemaChanged).await;
+        assert!(fault.to_string().contains("ALTER TABLE … RENAME"), "{set}: {fault}");
+    }
 }

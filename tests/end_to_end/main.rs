@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "the whole target is tests")]
 
 mod api;
+mod authorities;
 mod between_nights;
 mod check;
 mod commands;
@@ -12,6 +13,7 @@ mod fail_over;
 mod faults;
 mod flow;
 mod foreign_rows;
+mod grants;
 mod large;
 mod log_damage;
 mod log_full;
@@ -29,6 +31,7 @@ mod retention;
 mod secrets;
 mod serials;
 mod sessions;
+mod spill;
 mod values;
 
 use anabranch_stack::ServerSpec;

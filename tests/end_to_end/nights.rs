@@ -363,3 +363,25 @@ async fn wrong_entries_of_the_cache_are_found_and_removed() {
     assert_eq!((drift(store(&report, name)), &store(&report, name)["confirmed"]), (2, &Json::from(2)));
     installation.expect_equal().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_night_by_hand_is_shown_by_every_daemon_and_before_the_first_one_its_age_can_be_alerted_on() {
+    const ENDED: &str = "anabranch_night_ended_timestamp_seconds";
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let daemon = installation.run();
+    let samples = async |daemon: &Daemon| {
+        let text = daemon.metrics().await;
+        let sample = |line: &str| Some(line.strip_prefix(ENDED)?.trim_start().parse::<f64>().unwrap());
+        text.lines().filter_map(sample).collect::<Vec<_>>()
+    };
+    until("the history is told to have no night", async || samples(&daemon).await == [0.0]).await;
+
+    let (_, report) = night(&installation, &[]).await;
+    assert_eq!(report["verdict"], "clean", "{report}");
+    let ended = report["ended_at_ms"].as_f64().unwrap() / 1000.0;
+    until("the night is shown", async || samples(&daemon).await == [ended]).await;
+    assert_eq!(daemon.metric("anabranch_night_verdict", &["verdict=\"clean\""]).await, 1.0);
+    drop(daemon);
+    let next = installation.run();
+    until("the next process shows it too", async || samples(&next).await == [ended]).await;
+}

@@ -180,6 +180,9 @@ impl<'g> Installation<'g> {
             for server in self.turn.stack.servers() {
                 let name = server.name().to_ascii_uppercase().replace('-', "_");
                 text = text.replace(&server.url(), &format!("${{ANABRANCH_{name}_URL}}"));
+                if let Some(setup) = server.setup_url() {
+                    text = text.replace(&setup, &format!("${{ANABRANCH_{name}_SETUP_URL}}"));
+                }
             }
         }
         text

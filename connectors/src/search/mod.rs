@@ -51,6 +51,7 @@ pub struct SearchTarget(Arc<Settings>);
 struct Settings {
     name: String,
     url: ServerUrl,
+    setup_url: Option<ServerUrl>,
     ca_file: Option<PathBuf>,
     /// What the names of the indexes of progress and dead letters begin with.
     control: String,
@@ -66,6 +67,7 @@ impl SearchTarget {
         Some(Self(Arc::new(Settings {
             name: target.name.clone(),
             url: target.url.clone(),
+            setup_url: target.setup_url.clone(),
             ca_file: target.ca_file.clone(),
             control: target.control_database.clone(),
             assignments: Assignments::of(config, name),
@@ -103,7 +105,21 @@ impl SearchTarget {
     ///
     /// Stops before it creates anything when progress was lost or belongs to another index or number of lanes.
     pub async fn setup(&self) -> Result<SetupReport, Fault> {
-        setup::setup(self).await
+        setup::setup(&self.as_setup_account()).await
+    }
+
+    /// The same target as its other account sees it, if there is one: it makes and removes indexes.
+    fn as_setup_account(&self) -> Self {
+        let Some(url) = self.0.setup_url.clone() else { return self.clone() };
+        Self(Arc::new(Settings {
+            name: self.0.name.clone(),
+            url,
+            setup_url: None,
+            ca_file: self.0.ca_file.clone(),
+            control: self.0.control.clone(),
+            assignments: self.0.assignments.clone(),
+            client: OnceCell::new(),
+        }))
     }
 
     /// Checks everything that applying depends on; each failed check is one fault. Changes nothing.

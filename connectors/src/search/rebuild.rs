@@ -73,7 +73,8 @@ impl SearchTarget {
     /// Makes the new index and notes it, or finds the rebuild that was begun before; the index's name. Flushes that have
     /// begun before still go into the old index only: whoever calls this fences them.
     pub async fn begin_rebuild(&self, projection: &str) -> Result<String, Fault> {
-        let (client, assignment) = (self.client().await?, self.assignment(projection)?);
+        let (account, assignment) = (self.as_setup_account(), self.assignment(projection)?);
+        let client = account.client().await?;
         let (serving, index) =
             (self.generations(projection).await?.serving, self.next_index(projection).await?);
         let needed = Needed::beside(assignment, &index);
@@ -107,7 +108,8 @@ impl SearchTarget {
         index: &str,
         removes_old: bool,
     ) -> Result<String, Fault> {
-        let (client, assignment) = (self.client().await?, self.assignment(projection)?);
+        let (account, assignment) = (self.as_setup_account(), self.assignment(projection)?);
+        let client = account.client().await?;
         let Generations { serving, .. } = self.generations(projection).await?;
         let alias = assignment.alias();
         // Searches of the next moment shall find what lanes wrote up to now.
@@ -126,30 +128,23 @@ impl SearchTarget {
             progress::remove(client, self, &lane).await?;
         }
         if removes_old && serving != index {
-            self.remove_index(&serving).await?;
+            remove_index(client, &serving).await?;
         }
         Ok(serving)
     }
 
     /// Gives up a rebuild: lanes write the index that serves alone, and the new one is removed; its name, if there is one.
     pub async fn abandon_rebuild(&self, projection: &str) -> Result<Option<String>, Fault> {
-        let (client, assignment) = (self.client().await?, self.assignment(projection)?);
+        let (account, assignment) = (self.as_setup_account(), self.assignment(projection)?);
+        let client = account.client().await?;
         let Generations { serving, building } = self.generations(projection).await?;
         let Some(index) = building else { return Ok(None) };
         progress::note_indexes(client, self, projection, &[&serving]).await?;
         for lane in self.lanes_of_rebuild(assignment, &index) {
             progress::remove(client, self, &lane).await?;
         }
-        self.remove_index(&index).await?;
+        remove_index(client, &index).await?;
         Ok(Some(index))
-    }
-
-    async fn remove_index(&self, index: &str) -> Result<(), Fault> {
-        let answer = self.client().await?.delete(&format!("/{index}"), Vec::new()).await?;
-        match answer.status {
-            StatusCode::NOT_FOUND => Ok(()),
-            _ => answer.success(&format!(", index {index}")).map(drop),
-        }
     }
 
     /// How many documents of an index there are, without tombstones.
@@ -167,6 +162,14 @@ impl SearchTarget {
             count(client, &letters, json!({ "projection": projection })),
         )?;
         Ok(Overview { generations, documents, tombstones, dead_letters })
+    }
+}
+
+async fn remove_index(client: &Client, index: &str) -> Result<(), Fault> {
+    let answer = client.delete(&format!("/{index}"), Vec::new()).await?;
+    match answer.status {
+        StatusCode::NOT_FOUND => Ok(()),
+        _ => answer.success(&format!(", index {index}")).map(drop),
     }
 }
 

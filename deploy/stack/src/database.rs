@@ -42,6 +42,14 @@ pub(crate) fn user(account: DatabaseAccount) -> &'static str {
     }
 }
 
+/// The account that sets up a server for derived tables, with the password of the other one.
+pub(crate) fn setup_user(account: DatabaseAccount) -> Option<&'static str> {
+    match account {
+        DatabaseAccount::Capture => None,
+        DatabaseAccount::Apply => Some("anabranch_setup"),
+    }
+}
+
 /// Makes the data folder with the server's own installer, and the statements of the first start: those that make the
 /// administrator, then the documented grants.
 pub(crate) fn prepare(
@@ -66,7 +74,9 @@ fn product_account(place: &Place, account: DatabaseAccount, grants: &Grants) -> 
     let password = &place.record.password;
     let grants = match account {
         DatabaseAccount::Capture => grants.source.replace("{capture_password}", password),
-        DatabaseAccount::Apply => grants.target.replace("{apply_password}", password),
+        DatabaseAccount::Apply => {
+            grants.target.replace("{apply_password}", password).replace("{setup_password}", password)
+        }
     };
     statements(&grants.replace("{client_host}", "127.0.0.1"))
 }

@@ -125,6 +125,16 @@ impl Place {
         self.url_as(self.user(), &self.record.password)
     }
 
+    /// The product's account that sets up, where it has one of its own.
+    pub(crate) fn setup_url(&self) -> Option<String> {
+        let user = match &self.record.spec.kind {
+            Kind::MariaDb(_, settings) | Kind::MySql(settings) => database::setup_user(settings.account)?,
+            Kind::Search(_) => search::SETUP_USER,
+            Kind::Nats(_) | Kind::Redis(_) => return None,
+        };
+        Some(self.url_as(user, &self.record.password))
+    }
+
     /// The account that may do everything; for NATS it is the only one.
     pub(crate) fn admin_url(&self) -> String {
         match &self.record.spec.kind {
@@ -159,6 +169,7 @@ impl Place {
             ("USER", self.user().to_owned()),
             ("PASSWORD", self.record.password.clone()),
         ];
+        variables.extend(self.setup_url().map(|url| ("SETUP_URL", url)));
         match &self.record.spec.kind {
             Kind::MariaDb(..) | Kind::MySql(_) | Kind::Redis(_) | Kind::Search(_) => {
                 variables.push(("ADMIN_URL", self.admin_url()));

@@ -1,7 +1,7 @@
 //! OpenSearch nodes: security files, settings, readiness.
 //!
-//! A node of its own, with TLS on both ports. Its two accounts exist from the first moment, in files that the node
-//! reads at its first start; the product's role is the documented file in `deploy/grants`.
+//! A node of its own, with TLS on both ports. Its accounts exist from the first moment, in files that the node reads at
+//! its first start; the product's roles are the documented file in `deploy/grants`.
 
 use std::fs;
 
@@ -17,11 +17,14 @@ use crate::programs::SearchPrograms;
 use crate::spec::Search;
 
 pub(crate) const USER: &str = "anabranch_search";
+/// It makes and removes indexes; its password is the other one's.
+pub(crate) const SETUP_USER: &str = "anabranch_search_setup";
 pub(crate) const ADMIN_USER: &str = "admin";
 
 const ROLES: &str = include_str!("../../grants/opensearch-roles.yml");
 const ROLES_MAPPING: &str = "---\n_meta:\n  type: rolesmapping\n  config_version: 2\n\
-    all_access:\n  users: [admin]\nanabranch_search:\n  users: [anabranch_search]\n";
+    all_access:\n  users: [admin]\nanabranch_search:\n  users: [anabranch_search]\n\
+    anabranch_search_setup:\n  users: [anabranch_search_setup]\n";
 /// The lowest that there is: these passwords are random, and each new connection pays for it.
 const BCRYPT_COST: u32 = 4;
 
@@ -49,7 +52,8 @@ pub(crate) fn prepare(place: &Place) -> Result<()> {
 
 fn users(place: &Place) -> Result<String> {
     let mut text = "---\n_meta:\n  type: internalusers\n  config_version: 2\n".to_owned();
-    let accounts = [(USER, &place.record.password), (ADMIN_USER, &place.record.admin_password)];
+    let (password, admin_password) = (&place.record.password, &place.record.admin_password);
+    let accounts = [(USER, password), (SETUP_USER, password), (ADMIN_USER, admin_password)];
     for (user, password) in accounts {
         let hash = bcrypt::hash(password, BCRYPT_COST).map_err(StackError::PasswordHash)?;
         text.push_str(&format!("{user}:\n  hash: \"{hash}\"\n"));

@@ -73,6 +73,12 @@ impl Server {
         self.place.url()
     }
 
+    /// URL of the product's account that sets up, where there is one beside [`Server::url`]'s: on servers that hold
+    /// derived tables or documents.
+    pub fn setup_url(&self) -> Option<String> {
+        self.place.setup_url()
+    }
+
     /// URL of the account that may do everything.
     pub fn admin_url(&self) -> String {
         self.place.admin_url()

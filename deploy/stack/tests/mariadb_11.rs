@@ -61,9 +61,11 @@ async fn mariadb_11_serves_the_products_accounts_over_tls_beside_the_common_mari
     let wrong = source.url().replace(source.password(), "wrong");
     connect(&stack, &wrong).await.expect_err("a wrong password must be refused");
 
+    let mut setup = connect(&stack, &target.setup_url().unwrap()).await.unwrap();
+    setup.query_drop("CREATE DATABASE birthday_01").await.unwrap();
+    setup.query_drop("CREATE DATABASE other").await.unwrap_err();
     let mut apply = connect(&stack, &target.url()).await.unwrap();
-    apply.query_drop("CREATE DATABASE birthday_01").await.unwrap();
-    apply.query_drop("CREATE DATABASE other").await.unwrap_err();
+    apply.query_drop("CREATE DATABASE birthday_02").await.unwrap_err();
 }
 
 #[tokio::test(flavor = "multi_thread")]

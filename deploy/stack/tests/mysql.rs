@@ -80,13 +80,17 @@ async fn mysql_serves_the_products_accounts_over_verified_tls_only() {
     let wrong = source.url().replace(source.password(), "wrong");
     connect(&stack, &wrong).await.expect_err("a wrong password must be refused");
 
-    let mut apply = connect(&stack, &target.url()).await.unwrap();
+    let mut setup = connect(&stack, &target.setup_url().unwrap()).await.unwrap();
     for allowed in
         ["CREATE DATABASE birthday_01", "CREATE DATABASE anabranch", "CREATE TABLE birthday_01.t (id INT)"]
     {
-        apply.query_drop(allowed).await.unwrap();
+        setup.query_drop(allowed).await.unwrap();
     }
-    assert_denied(&mut apply, "CREATE DATABASE other").await;
+    assert_denied(&mut setup, "CREATE DATABASE other").await;
+    assert_denied(&mut setup, "DROP TABLE birthday_01.t").await;
+    let mut apply = connect(&stack, &target.url()).await.unwrap();
+    apply.query_drop("INSERT INTO birthday_01.t VALUES (1)").await.unwrap();
+    assert_denied(&mut apply, "CREATE TABLE birthday_01.u (id INT)").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

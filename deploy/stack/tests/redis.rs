@@ -34,7 +34,7 @@ async fn redis_serves_its_accounts_over_verified_tls_and_is_killed_wiped_and_rep
     assert_eq!(stack.env()["ANABRANCH_REDIS_URL"], server.url());
 
     let mut client = connect(&stack, &server.url()).await.unwrap();
-    client.set::<_, _, ()>("key", "value").await.unwrap();
+    client.set::<_, _, ()>("demo:key", "value").await.unwrap();
     ask::<String>(&mut client, "INFO server").await.unwrap();
     for refused in ["CONFIG SET maxmemory 1", "CONFIG GET requirepass", "FLUSHALL", "SHUTDOWN", "ACL LIST"] {
         let error = ask::<redis::Value>(&mut client, refused).await.unwrap_err();
@@ -50,7 +50,7 @@ async fn redis_serves_its_accounts_over_verified_tls_and_is_killed_wiped_and_rep
     server.kill().unwrap();
     server.restart_with(&["--maxmemory 3mb", "--maxmemory-policy allkeys-lru"]).unwrap();
     let mut client = connect(&stack, &server.url()).await.unwrap();
-    assert_eq!(client.get::<_, String>("key").await.unwrap(), "value");
+    assert_eq!(client.get::<_, String>("demo:key").await.unwrap(), "value");
     let mut administrator = connect(&stack, &server.admin_url()).await.unwrap();
     let limit: Vec<String> = ask(&mut administrator, "CONFIG GET maxmemory").await.unwrap();
     assert_eq!(limit, ["maxmemory", "3145728"]);
@@ -64,7 +64,7 @@ async fn redis_serves_its_accounts_over_verified_tls_and_is_killed_wiped_and_rep
     // The replica counts from its first whole copy on.
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     loop {
-        client.set::<_, _, ()>("later", "too").await.unwrap();
+        client.set::<_, _, ()>("demo:later", "too").await.unwrap();
         if ask::<i64>(&mut client, "WAIT 1 200").await.unwrap() == 1 {
             break;
         }
@@ -75,8 +75,8 @@ async fn redis_serves_its_accounts_over_verified_tls_and_is_killed_wiped_and_rep
     ask::<()>(&mut promoted, "REPLICAOF NO ONE").await.unwrap();
     let same_account = server.url().replace(&server.port().to_string(), &replica.port().to_string());
     let mut client = connect(&stack, &same_account).await.unwrap();
-    assert_eq!(client.get::<_, String>("later").await.unwrap(), "too");
-    client.set::<_, _, ()>("new", "write").await.unwrap();
+    assert_eq!(client.get::<_, String>("demo:later").await.unwrap(), "too");
+    client.set::<_, _, ()>("demo:new", "write").await.unwrap();
 
     server.restart_empty().unwrap();
     let mut administrator = connect(&stack, &server.admin_url()).await.unwrap();
@@ -94,7 +94,7 @@ async fn a_redis_cluster_serves_every_slot() {
     let client = ClusterClient::builder(urls).certs(certificates(&stack)).build().unwrap();
     let mut cluster = client.get_async_connection().await.unwrap();
     for number in 0..100 {
-        cluster.set::<_, _, ()>(format!("key {number}"), number).await.unwrap();
+        cluster.set::<_, _, ()>(format!("demo:key {number}"), number).await.unwrap();
     }
     let mut kept = 0;
     for server in &servers {

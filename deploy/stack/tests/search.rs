@@ -44,7 +44,10 @@ async fn opensearch_serves_its_accounts_over_verified_tls_and_is_killed_limited_
     let (_, about) = asked(Method::GET, "/", "").await;
     assert!(about.contains("\"number\" : \"2.19.4\""), "{about}");
     let mapping = r#"{"mappings": {"properties": {"code": {"type": "wildcard"}}}}"#;
-    assert_eq!(asked(Method::PUT, "/serials-v1", mapping).await.0, StatusCode::OK);
+    assert_eq!(asked(Method::PUT, "/serials-v1", mapping).await.0, StatusCode::FORBIDDEN);
+    let setup = format!("{}/serials-v1", server.setup_url().unwrap());
+    assert_eq!(ask(&trusting, Method::PUT, &setup, mapping).await.0, StatusCode::OK);
+    assert_eq!(asked(Method::DELETE, "/serials-v1", "").await.0, StatusCode::FORBIDDEN);
     let document = "/serials-v1/_doc/1?version=7&version_type=external_gte&refresh=true";
     assert_eq!(asked(Method::PUT, document, r#"{"code": "356938035643809"}"#).await.0, StatusCode::CREATED);
     let older = "/serials-v1/_doc/1?version=6&version_type=external_gte";

@@ -50,13 +50,17 @@ async fn standard_stack_serves_the_products_accounts_over_verified_tls_only() {
         OptsBuilder::from_opts(Opts::from_url(&source.url()).unwrap()).ssl_opts(SslOpts::default());
     Conn::new(unverified).await.expect_err("an unknown authority must be refused");
 
-    let mut apply = Conn::new(secured(&stack, &target.url())).await.unwrap();
+    let mut setup = Conn::new(secured(&stack, &target.setup_url().unwrap())).await.unwrap();
     for allowed in
         ["CREATE DATABASE birthday_01", "CREATE DATABASE anabranch", "CREATE TABLE birthday_01.t (id INT)"]
     {
-        apply.query_drop(allowed).await.unwrap();
+        setup.query_drop(allowed).await.unwrap();
     }
-    apply.query_drop("CREATE DATABASE other").await.unwrap_err();
+    setup.query_drop("CREATE DATABASE other").await.unwrap_err();
+    setup.query_drop("DROP TABLE birthday_01.t").await.unwrap_err();
+    let mut apply = Conn::new(secured(&stack, &target.url())).await.unwrap();
+    apply.query_drop("INSERT INTO birthday_01.t VALUES (1)").await.unwrap();
+    apply.query_drop("CREATE TABLE birthday_01.u (id INT)").await.unwrap_err();
 
     let server = stack.server("nats").unwrap();
     let client = nats(&stack, &server, server.password()).await.unwrap();

@@ -31,6 +31,7 @@ const NIGHT_CONNECTIONS: usize = TABLES_AT_ONCE;
 
 pub use self::derived::DerivedStore;
 pub use self::lane::LaneStore;
+pub use anabranch_connectors::SpillRoom;
 pub use anabranch_connectors::mysql::source::{CapturedTable, MysqlSource as Source, TextRow, holds_gtids};
 pub use anabranch_connectors::mysql::target::{Duplicate, MysqlMapping as Mapping};
 pub use anabranch_connectors::nats::{NatsLog as Log, TailFrom};

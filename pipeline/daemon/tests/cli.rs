@@ -71,10 +71,42 @@ fn the_example_of_serial_codes_passes_the_offline_check() {
 }
 
 #[test]
+fn the_folder_for_temporary_files_is_told_and_named_where_it_takes_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = |path: &Path| format!("[limits]\nspill_dir = {path:?}");
+    let output = check_offline("[limits]", &key(folder.path()));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let told = format!("ok folder for temporary files: {}, ", folder.path().display());
+    assert!(stdout(&output).contains(&told), "{}", stdout(&output));
+    // Not even root can make a file in the second one.
+    for path in [folder.path().join("none").as_path(), Path::new("/proc/self")] {
+        let output = check_offline("[limits]", &key(path));
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        let expected = format!("[config-invalid] configuration key limits.spill_dir: {} ", path.display());
+        assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
+    }
+    let run = folder.path().join("run");
+    fs::create_dir(&run).unwrap();
+    let file = example_with(&run, "[limits]", &key(&folder.path().join("none")));
+    let output = anabranch(&["--config", &file, "run"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("limits.spill_dir"), "{}", stderr(&output));
+}
+
+#[test]
 fn the_examples_show_every_default_as_it_is() {
     // Each commented key, taken literally, must parse and change nothing; these have no default.
-    const WITHOUT_DEFAULT: [&str; 7] =
-        ["ca_file", "tls", "tokens", "schedule", "signing_key", "sharding_column", "replica_"];
+    const WITHOUT_DEFAULT: [&str; 9] = [
+        "ca_file",
+        "tls",
+        "tokens",
+        "schedule",
+        "signing_key",
+        "sharding_column",
+        "replica_",
+        "spill_dir",
+        "setup_url",
+    ];
     for example in [EXAMPLE, SERIAL_CODES] {
         let active: String = example
             .lines()

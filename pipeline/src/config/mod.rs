@@ -46,6 +46,8 @@ pub struct Config {
     pub caches: Vec<CacheConfig>,
     pub reconcile: ReconcileConfig,
     pub limits: Limits,
+    /// Folder of the temporary files that readings spill into; each source has it too.
+    pub spill_dir: PathBuf,
 }
 
 #[derive(Debug, Clone)]
@@ -116,12 +118,16 @@ pub struct SourceConfig {
     pub entities: Vec<Entity>,
     /// Binlogs must be kept at least this long, else the pre-flight warns.
     pub retention_min: Duration,
+    /// Folder of the temporary files that its readings spill into.
+    pub spill_dir: PathBuf,
 }
 
 #[derive(Debug, Clone)]
 pub struct TargetConfig {
     pub name: String,
     pub url: ServerUrl,
+    /// The account that makes tables and indexes; `None` = the one of `url`.
+    pub setup_url: Option<ServerUrl>,
     pub ca_file: Option<PathBuf>,
     pub store: TargetStore,
     /// Database of the progress table.

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anabranch_schemas::change::Entity;
@@ -124,6 +125,7 @@ struct Limits {
     heartbeat_ms: Option<NonZeroU64>,
     retry_budget_seconds: Option<NonZeroU64>,
     shutdown_seconds: Option<NonZeroU64>,
+    spill_dir: Option<Expanded>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -160,6 +162,7 @@ struct Source {
 struct Target {
     name: String,
     url: ServerUrl,
+    setup_url: Option<ServerUrl>,
     ca_file: Option<Expanded>,
     tls: Option<Tls>,
     control_database: Option<String>,
@@ -171,11 +174,12 @@ impl Config {
         let entities: Vec<_> =
             self.entities.into_iter().filter_map(|entity| entity.resolve(problems)).collect();
         let names: Vec<Entity> = entities.iter().map(|entity| entity.entity).collect();
+        let spill_dir = self.limits.spill_dir(problems);
         let sources = self
             .sources
             .into_iter()
             .enumerate()
-            .filter_map(|(i, s)| s.resolve(i, &names, problems))
+            .filter_map(|(i, s)| s.resolve(i, &names, &spill_dir, problems))
             .collect();
         let projections = self.projections.into_iter().filter_map(|p| p.resolve(problems)).collect();
         let log = self.log.resolve(problems);
@@ -196,6 +200,7 @@ impl Config {
             caches,
             reconcile,
             limits,
+            spill_dir,
         })
     }
 }
@@ -241,6 +246,15 @@ impl Http {
 }
 
 impl Limits {
+    /// The system's folder for temporary files unless another one is named.
+    fn spill_dir(&self, problems: &mut Problems) -> PathBuf {
+        let Some(Expanded(folder)) = &self.spill_dir else { return std::env::temp_dir() };
+        if !Path::new(folder).is_absolute() {
+            problems.add("limits.spill_dir", format!("`{folder}`"), "an absolute path of a folder");
+        }
+        PathBuf::from(folder)
+    }
+
     fn resolve(self, max_age: Duration, problems: &mut Problems) -> Option<super::Limits> {
         let millis = |value: Option<NonZeroU64>, default: NonZeroU64| {
             Duration::from_millis(value.unwrap_or(default).get())
@@ -330,7 +344,13 @@ impl EntityTables {
 }
 
 impl Source {
-    fn resolve(self, index: usize, all: &[Entity], problems: &mut Problems) -> Option<super::SourceConfig> {
+    fn resolve(
+        self,
+        index: usize,
+        all: &[Entity],
+        spill_dir: &Path,
+        problems: &mut Problems,
+    ) -> Option<super::SourceConfig> {
         if self.url.scheme() != "mysql" {
             problems.add("sources.url", format!("scheme `{}`", self.url.scheme()), "mysql://");
             return None;
@@ -382,6 +402,7 @@ impl Source {
             generation: self.generation,
             entities,
             retention_min: Duration::from_secs(self.retention_min_seconds.unwrap_or(RETENTION_MIN_SECONDS)),
+            spill_dir: spill_dir.to_owned(),
         })
     }
 }
@@ -398,10 +419,17 @@ impl Target {
                 return None;
             }
         };
+        let is_other =
+            |setup: &ServerUrl| setup.scheme() != self.url.scheme() || setup.address() != self.url.address();
+        if let Some(setup) = self.setup_url.as_ref().filter(|setup| is_other(setup)) {
+            let found = format!("{}://{} beside {}", setup.scheme(), setup.address(), self.url.address());
+            problems.add("targets.setup_url", found, "another account on the same server");
+        }
         let ca_file = trusted("targets.tls", &self.url, (self.tls, self.ca_file), problems);
         Some(super::TargetConfig {
             name: self.name,
             url: self.url,
+            setup_url: self.setup_url,
             ca_file,
             store,
             control_database: self.control_database.unwrap_or_else(|| "anabranch".to_owned()),

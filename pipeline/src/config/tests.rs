@@ -41,6 +41,18 @@ fn a_small_file_is_enough_and_defaults_fill_the_rest() {
 }
 
 #[test]
+fn the_folder_for_temporary_files_is_the_systems_unless_another_one_is_named() {
+    let config = Config::parse(GOOD).unwrap();
+    assert_eq!(
+        (&config.spill_dir, &config.sources[0].spill_dir),
+        (&std::env::temp_dir(), &std::env::temp_dir())
+    );
+    let text = GOOD.replace("[log]", "[limits]\nspill_dir = \"/var/spill\"\n[log]");
+    let config = Config::parse(&text).unwrap();
+    assert_eq!(config.sources[0].spill_dir, std::path::Path::new("/var/spill"));
+}
+
+#[test]
 fn each_mistake_is_named_with_its_key() {
     for (from, to, expected) in [
         ("name = \"demo\"", "name = \"de mo\"", "configuration key name: `de mo`"),
@@ -58,6 +70,11 @@ fn each_mistake_is_named_with_its_key() {
         ("targets = [\"target\"]", "targets = [\"other\"]", "`other`"),
         ("mysql://capture", "ftp://capture", "expected mysql, nats, tls"),
         ("mysql://capture", "http://capture", "sources.url: scheme `http`; needed: mysql://"),
+        (
+            "name = \"target\"",
+            "name = \"target\"\nsetup_url = \"mysql://setup:x@127.0.0.1:3308\"",
+            "targets.setup_url: mysql://127.0.0.1:3308 beside 127.0.0.1:3307; needed: another account",
+        ),
         ("mysql://apply", "nats://apply", "targets.url: scheme `nats`"),
         ("mysql://apply", "https://apply", "`target`; needed: a target with a mysql:// URL"),
         ("databases = 4", "databases = 4\nindex = \"i\"", "projections.index: of `birthday`"),
@@ -71,6 +88,11 @@ fn each_mistake_is_named_with_its_key() {
         ("birthday_{mmdd}", "birthday", "a name such as birthday_{mmdd}"),
         ("birthday = \"born\"", "brithday = \"born\"", "entities.columns.brithday"),
         ("user_{db:02}.user", "user_{x}.user", "is not a table pattern"),
+        (
+            "[log]",
+            "[limits]\nspill_dir = \"spill\"\n[log]",
+            "limits.spill_dir: `spill`; needed: an absolute path",
+        ),
         ("[log]", "[limits]\nbatch_bytes = 0\n[log]", "batch_bytes"),
         ("[log]", "[limits]\nbatch_bytes = 10000000\n[log]", "at most 524288"),
         (

@@ -22,7 +22,7 @@ pub struct Assignment {
 }
 
 /// All projections that have tables on one target.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Assignments {
     target: String,
     all: Vec<Arc<Assignment>>,

@@ -83,7 +83,7 @@ fn reading<I: Iterator<Item = Event> + Send>(
 ) -> MysqlStream<Recording<I>> {
     let server = ServerIdentity { flavor: Flavor::MariaDb.as_str().to_owned(), id: "1".to_owned() };
     let tables = CapturedTables::new(config, entities);
-    MysqlStream::new(Recording(events), &config.name, server, Flavor::MariaDb, false, tables, beginning)
+    MysqlStream::new(Recording(events), config, server, Flavor::MariaDb, false, tables, beginning)
 }
 
 /// The images of one changed row.

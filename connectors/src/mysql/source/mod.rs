@@ -245,15 +245,7 @@ impl SourceConnector for MysqlSource {
         let replica = self.replica_server_id(seat);
         let subject = self.address.subject.as_str();
         let transport = Transport::open(options, subject, flavor, replica, &start, self.heartbeat).await?;
-        Ok(MysqlStream::new(
-            transport,
-            &self.config.name,
-            server,
-            flavor,
-            has_lower_case_names,
-            tables,
-            beginning,
-        ))
+        Ok(MysqlStream::new(transport, &self.config, server, flavor, has_lower_case_names, tables, beginning))
     }
 
     async fn locate(&self, place: Place, epoch: u16) -> Result<Located, Fault> {

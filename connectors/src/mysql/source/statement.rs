@@ -114,8 +114,8 @@ impl<E: Events> MysqlStream<E> {
     }
 
     fn withdraw(&mut self, lsn: Lsn, table: &CapturedTable) -> Result<(), Fault> {
-        let left = self.withheld_memory_left();
-        let result = self.withheld.withdraw(lsn, &table.identity, left);
+        let room = self.withheld_room();
+        let result = self.withheld.withdraw(lsn, &table.identity, &room);
         result.map_err(|error| self.cannot_withhold(error))
     }
 

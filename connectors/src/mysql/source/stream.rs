@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use anabranch_pipeline::capture::BatchBuilder;
+use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Filled};
 use anabranch_schemas::envelope::ServerIdentity;
@@ -28,8 +29,9 @@ use super::tables::CapturedTables;
 use super::transport::{self, Events, Transport};
 use super::unseen::Unseen;
 use super::wire::Malformed;
-use super::withheld::{MEMORY_BYTES_MAX, Withheld, WithholdError};
+use super::withheld::{MEMORY_BYTES_MAX, Room, Withheld, WithholdError};
 use super::xa::Branches;
+use crate::spill::Spill;
 
 /// Events of other tables can arrive faster than anybody waits: after so many the caller gets its turn.
 const EVENTS_PER_FILL_MAX: usize = 16_384;
@@ -79,6 +81,7 @@ pub struct MysqlStream<E = Transport> {
     pub(super) follows: Option<Follows>,
     /// Rows of the open group.
     pub(super) withheld: Withheld,
+    spill: Spill,
     pub(super) branches: Branches,
     /// The last group has ended, and not all of its rows are in a batch.
     pub(super) releasing: Option<Release>,
@@ -88,7 +91,7 @@ pub struct MysqlStream<E = Transport> {
 impl<E: Events> MysqlStream<E> {
     pub(super) fn new(
         events: E,
-        source: &str,
+        config: &SourceConfig,
         server: ServerIdentity,
         flavor: Flavor,
         has_lower_case_names: bool,
@@ -103,7 +106,7 @@ impl<E: Events> MysqlStream<E> {
         };
         Self {
             events,
-            source: source.to_owned(),
+            source: config.name.clone(),
             server,
             flavor,
             has_lower_case_names,
@@ -121,6 +124,7 @@ impl<E: Events> MysqlStream<E> {
             payload: None,
             follows: beginning.follows,
             withheld: Withheld::default(),
+            spill: Spill::new(&config.spill_dir, &config.name),
             branches: Branches::default(),
             releasing: None,
             ended: None,
@@ -315,13 +319,14 @@ impl<E: Events> MysqlStream<E> {
     }
 
     pub(super) fn encode_withheld(&mut self) -> Result<(), Fault> {
-        let left = self.withheld_memory_left();
-        self.withheld.encode(left).map_err(|error| self.cannot_withhold(error))
+        let room = self.withheld_room();
+        self.withheld.encode(&room).map_err(|error| self.cannot_withhold(error))
     }
 
-    /// What encoded rows of the open group may take in memory.
-    pub(super) fn withheld_memory_left(&self) -> usize {
-        MEMORY_BYTES_MAX.saturating_sub(self.branches.memory_bytes())
+    /// Where encoded rows of the open group may be.
+    pub(super) fn withheld_room(&self) -> Room {
+        let memory_bytes = MEMORY_BYTES_MAX.saturating_sub(self.branches.memory_bytes());
+        Room { memory_bytes, spill: self.spill.clone() }
     }
 
     pub(super) fn cannot_withhold(&self, error: WithholdError) -> Fault {

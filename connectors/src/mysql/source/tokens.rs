@@ -3,13 +3,65 @@
 //! Comments are skipped, the inside of `/*! … */` is code, strings are opaque. It is no parser: what a statement means
 //! is decided in `query.rs`, which stops when in doubt.
 
-/// How the session that wrote a statement read its quotes.
+/// How the session that wrote a statement read its quotes and characters.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Quoting {
     /// `"x"` is an identifier.
     pub ansi_quotes: bool,
     /// `\` is an ordinary character in strings.
     pub no_backslash_escapes: bool,
+    pub characters: Characters,
+}
+
+/// Which bytes of a statement belong together. In most character sets a byte that looks like a quote or `\` is one.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Characters {
+    #[default]
+    Plain,
+    /// In these the second byte of a character may be `\`, `` ` ``, `{` or a letter.
+    Big5,
+    /// SJIS and CP932.
+    Sjis,
+    Gbk,
+    Gb18030,
+}
+
+impl Characters {
+    /// Of `character_set_client` as Query events have it: the number of one of its collations.
+    pub fn of_collation(number: u64) -> Self {
+        /// MariaDB's collations that do not pad have the number of their padding sister and this.
+        const NO_PAD: u64 = 0x400;
+        match number & !NO_PAD {
+            1 | 84 => Self::Big5,
+            13 | 88 | 95 | 96 => Self::Sjis,
+            28 | 87 => Self::Gbk,
+            248..=250 => Self::Gb18030,
+            _ => Self::Plain,
+        }
+    }
+
+    /// How many bytes the first character has. What is no character of the set counts as one byte, as servers do.
+    fn length(self, text: &[u8]) -> usize {
+        let (first, second) = match text {
+            [first, second, ..] if *first >= 0x80 => (*first, *second),
+            _ => return 1,
+        };
+        let is_pair = match self {
+            Self::Plain => false,
+            Self::Big5 => matches!(first, 0xa1..=0xf9) && matches!(second, 0x40..=0x7e | 0xa1..=0xfe),
+            Self::Sjis => {
+                matches!(first, 0x81..=0x9f | 0xe0..=0xfc) && matches!(second, 0x40..=0x7e | 0x80..=0xfc)
+            }
+            Self::Gbk | Self::Gb18030 => {
+                matches!(first, 0x81..=0xfe) && matches!(second, 0x40..=0x7e | 0x80..=0xfe)
+            }
+        };
+        match text {
+            _ if is_pair => 2,
+            [0x81..=0xfe, b'0'..=b'9', 0x81..=0xfe, b'0'..=b'9', ..] if self == Self::Gb18030 => 4,
+            _ => 1,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +117,11 @@ impl<'a> Tokens<'a> {
         self.skip(at.map_or(self.rest.len(), |at| at + end.len()));
     }
 
+    /// The bytes of the next character.
+    fn character(&self) -> &'a [u8] {
+        &self.rest[..self.quoting.characters.length(self.rest)]
+    }
+
     /// Skips white space and comments; enters conditional comments.
     fn skip_blanks(&mut self) {
         loop {
@@ -111,9 +168,10 @@ impl<'a> Tokens<'a> {
                     break;
                 }
                 [b'\\', ..] if backslash_escapes => self.skip(2),
-                [first, ..] => {
-                    content.push(*first);
-                    self.skip(1);
+                _ => {
+                    let character = self.character();
+                    content.extend_from_slice(character);
+                    self.skip(character.len());
                 }
             }
         }
@@ -130,7 +188,7 @@ impl<'a> Tokens<'a> {
                 [first, second, ..] if *first == quote && *second == quote => self.skip(2),
                 [first, ..] => {
                     let is_end = *first == quote;
-                    self.skip(1);
+                    self.skip(self.character().len());
                     if is_end {
                         return;
                     }
@@ -154,10 +212,12 @@ impl Iterator for Tokens<'_> {
                 Token::Text
             }
             byte if is_word(byte) => {
-                let length = self.rest.iter().take_while(|byte| is_word(**byte)).count();
-                let word = String::from_utf8_lossy(&self.rest[..length]).into_owned();
-                self.skip(length);
-                Token::Word(word)
+                let start = self.rest;
+                while self.rest.first().is_some_and(|byte| is_word(*byte)) {
+                    self.skip(self.character().len());
+                }
+                let length = start.len() - self.rest.len();
+                Token::Word(String::from_utf8_lossy(&start[..length]).into_owned())
             }
             symbol => {
                 self.skip(1);
@@ -213,10 +273,47 @@ mod tests {
         assert_eq!(words("db.001", Quoting::default()), "db . 001");
     }
 
+    #[test]
+    fn the_second_byte_of_a_character_is_no_quote_and_no_backslash() {
+        const SETS: [(Characters, &[u8]); 4] = [
+            (Characters::Gbk, b"\xbf"),
+            (Characters::Big5, b"\xa5"),
+            (Characters::Sjis, b"\x95"),
+            (Characters::Gb18030, b"\x810\x810\x81"),
+        ];
+        let count = |sql: &[u8], characters| {
+            Tokens::new(sql, Quoting { characters, ..Quoting::default() }).collect::<Vec<_>>()
+        };
+        let x = || Token::Word("x".to_owned());
+        for (set, lead) in SETS {
+            let text = [b"'", lead, b"\\' x"].concat();
+            assert_eq!(count(&text, set), [Token::Text, x()], "{set:?}");
+            assert_eq!(count(&text, Characters::Plain).len(), 1, "read byte by byte, the string has no end");
+            // A name that is quoted, and one that is not.
+            assert_eq!(count(&[b"`", lead, b"`x`.x"].concat(), set)[2], x(), "{set:?}");
+            assert_eq!(count(&[lead, b"`.x"].concat(), set)[2], x(), "{set:?}");
+            // Half of a character is none: servers take the quote for one.
+            assert_eq!(count(&[b"'", lead, b"' x"].concat(), set), [Token::Text, x()], "{set:?}");
+        }
+        for (collation, set) in [(28, SETS[0].0), (1, SETS[1].0), (1120, SETS[2].0), (248, SETS[3].0)] {
+            assert_eq!(Characters::of_collation(collation), set, "{collation}");
+        }
+        for (name, plain) in [("latin1", 8), ("utf8mb4", 45), ("gb2312", 24), ("euckr", 19), ("ujis", 12)] {
+            assert_eq!(Characters::of_collation(plain), Characters::Plain, "{name}");
+        }
+    }
+
     proptest! {
         #[test]
-        fn any_bytes_end(bytes: Vec<u8>, ansi_quotes: bool, no_backslash_escapes: bool) {
-            let count = Tokens::new(&bytes, Quoting { ansi_quotes, no_backslash_escapes }).count();
+        fn any_bytes_end(
+            bytes: Vec<u8>,
+            ansi_quotes: bool,
+            no_backslash_escapes: bool,
+            collation in prop_oneof![Just(8u64), Just(1), Just(13), Just(28), Just(248)],
+        ) {
+            let characters = Characters::of_collation(collation);
+            let quoting = Quoting { ansi_quotes, no_backslash_escapes, characters };
+            let count = Tokens::new(&bytes, quoting).count();
             prop_assert!(count <= bytes.len());
         }
     }

@@ -3,12 +3,10 @@
 //! A server logs a group with its rows although it was rolled back when the session also made a temporary table, rolls
 //! back to savepoints by statement, and decides an XA branch in another group; nothing before the end tells (measured,
 //! MariaDB 10.11). So rows are kept until then: as the events themselves while they are few, then encoded, in memory and
-//! beyond a bound in an unnamed temporary file. Only captured columns are encoded, so nothing else reaches the disk.
+//! beyond a bound in an unnamed temporary file (`spill.rs`). Only captured columns are encoded, so nothing else reaches the disk.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt as _;
 
 use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::error::{Code, Fault};
@@ -21,6 +19,7 @@ use super::maps::Problem;
 use super::pending::PendingRows;
 use super::tables::CapturedTables;
 use super::wire::Malformed;
+use crate::spill::{Spill, SpillFile};
 
 /// Events kept as they are: a usual transaction is never encoded twice.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
@@ -36,8 +35,9 @@ pub enum WithholdError {
     Malformed(Malformed),
     #[error("{0}")]
     Stop(Fault),
-    #[error("the temporary file of withheld rows failed")]
-    File(#[from] io::Error),
+    /// Where, and what is free there.
+    #[error("the temporary file of withheld rows failed in {0}")]
+    File(String, #[source] io::Error),
     #[error("withheld rows came back changed")]
     Chunk(#[from] CodecError),
 }
@@ -49,8 +49,8 @@ impl WithholdError {
         match self {
             Self::Malformed(_) => at(Code::BinlogEventCorrupt, text),
             Self::Stop(fault) => fault,
-            Self::File(error) => at(Code::SourceSpillFailed, text)
-                .needs("space and permission in the folder for temporary files (TMPDIR)")
+            Self::File(_, error) => at(Code::SourceSpillFailed, text)
+                .needs("space and permission there, or another folder in limits.spill_dir")
                 .caused_by(error),
             Self::Chunk(error) => at(Code::SourceSpillFailed, text).caused_by(error),
         }
@@ -70,6 +70,15 @@ impl From<Problem> for WithholdError {
             Problem::Stop(fault) => Self::Stop(fault),
         }
     }
+}
+
+/// Where the encoded rows of a group may be.
+#[derive(Debug)]
+pub struct Room {
+    /// What they may take in memory.
+    pub memory_bytes: usize,
+    /// Where the others go.
+    pub(crate) spill: Spill,
 }
 
 #[derive(Debug)]
@@ -96,7 +105,7 @@ pub struct Withheld {
     unchanged: u64,
     savepoints: Vec<Savepoint>,
     memory_bytes: usize,
-    file: Option<File>,
+    file: Option<SpillFile>,
     file_bytes: u64,
     /// Position of the change released last.
     released: Option<Lsn>,
@@ -123,12 +132,12 @@ impl Withheld {
         &mut self,
         lsn: Lsn,
         table: &TableIdentity<'static>,
-        memory_left: usize,
+        room: &Room,
     ) -> Result<(), WithholdError> {
-        self.encode(memory_left)?;
+        self.encode(room)?;
         let mut builder = new_chunk();
         builder.withdraw(lsn, table);
-        self.store(&mut builder, memory_left)
+        self.store(&mut builder, room)
     }
 
     /// A savepoint of the same name replaces the older one.
@@ -160,25 +169,24 @@ impl Withheld {
         true
     }
 
-    /// Encodes what is queued; a savepoint always stands between two chunks. `memory_left`: what encoded rows of this
-    /// group may take in memory.
-    pub fn encode(&mut self, memory_left: usize) -> Result<(), WithholdError> {
+    /// Encodes what is queued; a savepoint always stands between two chunks.
+    pub fn encode(&mut self, room: &Room) -> Result<(), WithholdError> {
         let mut builder = new_chunk();
         let mut savepoint = 0;
         self.queue_bytes = 0;
         for (index, mut rows) in std::mem::take(&mut self.queue).into_iter().enumerate() {
             while self.savepoints.get(savepoint).is_some_and(|savepoint| savepoint.queued <= index) {
-                self.place_savepoint(savepoint, &mut builder, memory_left)?;
+                self.place_savepoint(savepoint, &mut builder, room)?;
                 savepoint += 1;
             }
             while !rows.drain(&mut builder)? {
-                self.store(&mut builder, memory_left)?;
+                self.store(&mut builder, room)?;
             }
         }
         for savepoint in savepoint..self.savepoints.len() {
-            self.place_savepoint(savepoint, &mut builder, memory_left)?;
+            self.place_savepoint(savepoint, &mut builder, room)?;
         }
-        self.store(&mut builder, memory_left)
+        self.store(&mut builder, room)
     }
 
     /// Moves a savepoint from between queued events to between chunks; one that is there already stays.
@@ -186,10 +194,10 @@ impl Withheld {
         &mut self,
         index: usize,
         builder: &mut BatchBuilder,
-        memory_left: usize,
+        room: &Room,
     ) -> Result<(), WithholdError> {
         if self.savepoints[index].queued > 0 {
-            self.store(builder, memory_left)?;
+            self.store(builder, room)?;
             self.savepoints[index].chunks = self.chunks.len();
             self.savepoints[index].unchanged = self.unchanged;
             self.savepoints[index].queued = 0;
@@ -197,23 +205,24 @@ impl Withheld {
         Ok(())
     }
 
-    fn store(&mut self, builder: &mut BatchBuilder, memory_left: usize) -> Result<(), WithholdError> {
+    fn store(&mut self, builder: &mut BatchBuilder, room: &Room) -> Result<(), WithholdError> {
         self.unchanged += builder.take_unchanged();
         if builder.is_empty() {
             return Ok(());
         }
         let bytes = builder.take().payload;
-        if self.file.is_none() && self.memory_bytes + bytes.len() <= memory_left {
+        if self.file.is_none() && self.memory_bytes + bytes.len() <= room.memory_bytes {
             self.memory_bytes += bytes.len();
             // Copied, because a buffer that grew may be twice as large as its content.
             self.chunks.push_back(Chunk::Memory(bytes.as_ref().into()));
             return Ok(());
         }
-        let file = match &self.file {
+        let failed = |error| WithholdError::File(room.spill.place(), error);
+        let file = match &mut self.file {
             Some(file) => file,
-            None => self.file.insert(tempfile::tempfile()?),
+            None => self.file.insert(room.spill.make_file().map_err(failed)?),
         };
-        file.write_all_at(&bytes, self.file_bytes)?;
+        file.write_at(&bytes, self.file_bytes).map_err(failed)?;
         self.chunks.push_back(Chunk::File { offset: self.file_bytes, length: bytes.len() });
         self.file_bytes += bytes.len() as u64;
         Ok(())
@@ -243,10 +252,9 @@ impl Withheld {
                     bytes
                 }
                 Chunk::File { offset, length } => {
-                    let mut bytes = vec![0; length];
-                    let file = self.file.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-                    file.read_exact_at(&mut bytes, offset)?;
-                    bytes.into_boxed_slice()
+                    let file = self.file.as_ref().expect("a chunk in the file was written to it");
+                    let bytes = file.read_at(length, offset);
+                    bytes.map_err(|error| WithholdError::File(file.place(), error))?.into_boxed_slice()
                 }
             };
             self.release_chunk(&bytes, at, sent, tables, batch)?;
@@ -353,6 +361,7 @@ mod tests {
                 entities: vec![Entity::User],
                 replica: None,
                 retention_min: Duration::ZERO,
+                spill_dir: std::env::temp_dir(),
             };
             let mut tables = CapturedTables::new(&config, &[entity]);
             let mut maps = TableMaps::default();
@@ -426,6 +435,9 @@ mod tests {
             decided: bool,
         ) {
             let ground = Ground::new();
+            let folder = tempfile::tempdir().unwrap();
+            let spill = Spill::new(folder.path(), "source-a");
+            let room = Room { memory_bytes: memory_left, spill };
             let mut rows = Withheld::default();
             let mut expected: Vec<(Lsn, u64)> = Vec::new();
             let mut savepoints: Vec<(String, usize)> = Vec::new();
@@ -453,7 +465,7 @@ mod tests {
                             savepoints.truncate(known + 1);
                         }
                     }
-                    Step::Encode => rows.encode(memory_left).unwrap(),
+                    Step::Encode => rows.encode(&room).unwrap(),
                 }
             }
             prop_assert!(rows.memory_bytes() <= memory_left);
@@ -462,7 +474,7 @@ mod tests {
             match at {
                 // The rows of a branch are encoded, and all count, wherever they stand.
                 Some(at) => {
-                    rows.encode(memory_left).unwrap();
+                    rows.encode(&room).unwrap();
                     expected.iter_mut().for_each(|(lsn, _)| *lsn = at);
                 }
                 None => expected.retain(|(lsn, _)| *lsn > sent),

@@ -59,7 +59,10 @@ async fn look(target: &MysqlTarget, extent: Extent, faults: &mut Vec<Fault>) -> 
     let control_is_usable = missing_control.is_empty() && shapes.is_empty();
     let mut probed = vec![];
     if control_is_usable {
-        probed.push((control.to_owned(), probe(&target.progress_table(), &Shape::of(sql::PROGRESS))));
+        probed.push(Probe::of_progress(target));
+        if extent == Extent::Everything {
+            probed.push(Probe::of_nights(target));
+        }
     }
     let enrolment = match control_is_usable {
         true => read_enrolment(&mut session, target, &catalog).await?,
@@ -124,7 +127,7 @@ fn check_tables(
     catalog: &Catalog,
     enrolment: &Enrolment,
     shapes: &mut Vec<Fault>,
-    probed: &mut Vec<(String, String)>,
+    probed: &mut Vec<Probe>,
     faults: &mut Vec<Fault>,
 ) {
     let (mut absent, mut tables) = (Vec::new(), 0);
@@ -143,7 +146,7 @@ fn check_tables(
                 let before = shapes.len();
                 shapes.extend(differences(target, &quoted, found, &shape));
                 if shapes.len() == before {
-                    probed.push((database.clone(), probe(&quoted, &shape)));
+                    probed.push(Probe::of_derived(database, &quoted, &shape));
                 }
             }
         }
@@ -268,35 +271,66 @@ fn limit(shapes: &mut Vec<Fault>, target: &MysqlTarget) {
     }
 }
 
-/// Statements that need the privileges of a lane and touch no row.
-fn probe(quoted: &str, shape: &Shape) -> String {
-    let columns: Vec<String> = shape.columns.iter().map(|column| quote_identifier(column.name)).collect();
-    let (columns, first) = (columns.join(", "), &columns[0]);
-    format!(
-        "INSERT INTO {quoted} ({columns}) SELECT {columns} FROM {quoted} AS `nothing` WHERE FALSE \
-         ON DUPLICATE KEY UPDATE {quoted}.{first} = {quoted}.{first}; DELETE FROM {quoted} WHERE FALSE"
-    )
+/// Statements that need the privileges of what runs and touch no row.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Probe {
+    /// What is granted on: a database with all its tables, or one table.
+    on: String,
+    privileges: &'static str,
+    statements: String,
 }
 
-/// Tries the privileges out, database by database: a missing one is usually missing for all of it.
+impl Probe {
+    fn of_derived(database: &str, quoted: &str, shape: &Shape) -> Self {
+        let (columns, first) = columns(shape);
+        let statements = format!(
+            "INSERT INTO {quoted} ({columns}) SELECT {columns} FROM {quoted} AS `nothing` WHERE FALSE \
+             ON DUPLICATE KEY UPDATE {quoted}.{first} = {quoted}.{first}; DELETE FROM {quoted} WHERE FALSE"
+        );
+        let on = format!("{}.*", quote_identifier(database));
+        Self { on, privileges: "SELECT, INSERT, UPDATE, DELETE", statements }
+    }
+
+    /// Its rows are made by set-up.
+    fn of_progress(target: &MysqlTarget) -> Self {
+        let on = target.progress_table();
+        let statements = format!("UPDATE {on} SET `lane` = `lane` WHERE FALSE");
+        Self { on, privileges: "SELECT, UPDATE", statements }
+    }
+
+    /// What it holds is never changed.
+    fn of_nights(target: &MysqlTarget) -> Self {
+        let on = quote_table(&target.0.control_database, NIGHTS_TABLE);
+        let (columns, _) = columns(&Shape::of(sql::NIGHTS));
+        let statements =
+            format!("INSERT INTO {on} ({columns}) SELECT {columns} FROM {on} AS `nothing` WHERE FALSE");
+        Self { on, privileges: "SELECT, INSERT", statements }
+    }
+}
+
+/// All columns of a table, and its first.
+fn columns(shape: &Shape) -> (String, String) {
+    let columns: Vec<String> = shape.columns.iter().map(|column| quote_identifier(column.name)).collect();
+    (columns.join(", "), columns[0].clone())
+}
+
+/// Tries the privileges out, for all that is granted together at once: a missing one is usually missing for all of it.
 async fn check_privileges(
     session: &mut Session,
     target: &MysqlTarget,
-    mut probed: Vec<(String, String)>,
+    mut probed: Vec<Probe>,
     faults: &mut Vec<Fault>,
 ) {
     probed.sort();
-    for of_database in probed.chunk_by(|a, b| a.0 == b.0) {
-        let statements: Vec<&str> = of_database.iter().map(|(_, statement)| statement.as_str()).collect();
+    for together in probed.chunk_by(|a, b| a.on == b.on) {
+        let statements: Vec<&str> = together.iter().map(|probe| probe.statements.as_str()).collect();
         let tried = session.run(format!("START TRANSACTION; {}; ROLLBACK", statements.join("; "))).await;
         let Err(fault) = tried else { continue };
         match fault.code() {
             Code::TargetGrantMissing => {
-                let database = quote_identifier(&of_database[0].0);
-                let user = target.0.url.user();
-                faults.push(fault.needs("SELECT, INSERT, UPDATE, DELETE").remedy(format!(
-                    "GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO '{user}'@'<host of Anabranch>'"
-                )));
+                let (Probe { on, privileges, .. }, user) = (&together[0], target.0.url.user());
+                let remedy = format!("GRANT {privileges} ON {on} TO '{user}'@'<host of Anabranch>'");
+                faults.push(fault.needs(*privileges).remedy(remedy));
             }
             Code::TargetReadOnly => {
                 faults.push(fault.needs("a server that accepts writes").remedy(

@@ -57,6 +57,7 @@ pub struct MysqlTarget(Arc<Settings>);
 struct Settings {
     name: String,
     url: ServerUrl,
+    setup_url: Option<ServerUrl>,
     ca_file: Option<PathBuf>,
     control_database: String,
     statement_rows: usize,
@@ -74,6 +75,7 @@ impl MysqlTarget {
         Some(Self(Arc::new(Settings {
             name: target.name.clone(),
             url: target.url.clone(),
+            setup_url: target.setup_url.clone(),
             ca_file: target.ca_file.clone(),
             control_database: target.control_database.clone(),
             statement_rows: config.limits.statement_rows.get(),
@@ -140,7 +142,23 @@ impl MysqlTarget {
     ///
     /// Stops before it creates anything when progress was lost or belongs to another layout or number of lanes.
     pub async fn setup(&self) -> Result<SetupReport, Fault> {
-        setup::setup(self).await
+        setup::setup(&self.as_setup_account()).await
+    }
+
+    /// The same target as its other account sees it, if there is one.
+    fn as_setup_account(&self) -> Self {
+        let Some(url) = self.0.setup_url.clone() else { return self.clone() };
+        Self(Arc::new(Settings {
+            name: self.0.name.clone(),
+            url,
+            setup_url: None,
+            ca_file: self.0.ca_file.clone(),
+            control_database: self.0.control_database.clone(),
+            statement_rows: self.0.statement_rows,
+            assignments: self.0.assignments.clone(),
+            touched: Notify::new(),
+            progress_session: Mutex::default(),
+        }))
     }
 
     /// Checks everything that applying depends on; each failed check is one fault. Changes nothing.

@@ -87,6 +87,9 @@ impl DaemonConfiguration {
                     "\n[[{heading}]]\nname = \"{name}\"\nurl = \"{url}\"\nca_file = \"{ca_file}\"\n"
                 )
                 .expect("writing to a String cannot fail");
+                if let Some(setup) = stack.server(name)?.setup_url() {
+                    writeln!(text, "setup_url = \"{setup}\"").expect("writing to a String cannot fail");
+                }
                 if heading == "sources" {
                     // The stack keeps its binlogs until it ends.
                     text.push_str("retention_min_seconds = 0\n");

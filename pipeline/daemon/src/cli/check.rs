@@ -14,7 +14,7 @@ use crate::exit::Exit;
 use crate::logging::LogFormat;
 use crate::nights;
 use crate::output::{self, FaultView};
-use crate::wiring::Wiring;
+use crate::wiring::{SpillRoom, Wiring};
 
 /// Check the configuration, every source, the log and every target; changes nothing
 #[derive(Debug, Args)]
@@ -51,6 +51,15 @@ struct Reach {
     reachable: u64,
 }
 
+/// The folder that readings spill into.
+#[derive(Debug, Serialize)]
+struct SpillView {
+    folder: String,
+    free_bytes: u64,
+    #[serde(skip)]
+    free: String,
+}
+
 #[derive(Debug, Serialize)]
 struct ReportView<'r> {
     exit_code: u8,
@@ -59,6 +68,7 @@ struct ReportView<'r> {
     faults: Vec<FaultView<'r>>,
     warnings: &'r [String],
     rules: &'r [Reach],
+    spill: Option<&'r SpillView>,
 }
 
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
@@ -67,6 +77,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         Ok(config) => {
             let faults = unreadable_files(&config);
             report.checked.push(Checked::of("configuration", faults));
+            report.add_spill(&config);
             report.warnings.extend(config.plain_connections());
             report.add_rules(&config);
             if !arguments.offline {
@@ -166,11 +177,23 @@ struct Report {
     checked: Vec<Checked>,
     warnings: Vec<String>,
     rules: Vec<Reach>,
+    spill: Option<SpillView>,
 }
 
 impl Report {
     fn faults(&self) -> impl Iterator<Item = &Fault> {
         self.checked.iter().flat_map(|checked| &checked.faults)
+    }
+
+    fn add_spill(&mut self, config: &Config) {
+        match SpillRoom::of(&config.spill_dir) {
+            Ok(room) => {
+                self.warnings.extend(room.warnings(&config.spill_dir));
+                let folder = config.spill_dir.display().to_string();
+                self.spill = Some(SpillView { folder, free_bytes: room.free_bytes, free: room.free() });
+            }
+            Err(fault) => self.checked.push(Checked::of("folder for temporary files", vec![fault])),
+        }
     }
 
     fn add_rules(&mut self, config: &Config) {
@@ -194,6 +217,9 @@ impl Report {
                 faults => output::faults(format, faults),
             }
         }
+        if let Some(SpillView { folder, free, .. }) = &self.spill {
+            _ = output::line(&format!("ok folder for temporary files: {folder}, {free} free"));
+        }
         for reach in &self.rules {
             let Reach { entity, tables, reachable } = reach;
             _ = output::line(&format!("entity {entity}: the rule reaches {reachable} of {tables} tables"));
@@ -211,6 +237,7 @@ impl Report {
             faults: self.faults().map(FaultView::from).collect(),
             warnings: &self.warnings,
             rules: &self.rules,
+            spill: self.spill.as_ref(),
         };
         _ = output::line(&output::json(&view));
     }

@@ -25,7 +25,7 @@ use crate::api::{Listener, REQUEST_TIME_MAX, Shown};
 use crate::exit::Exit;
 use crate::lookup::Lookup;
 use crate::observe::{Observatory, lanes, poll};
-use crate::wiring::Wiring;
+use crate::wiring::{SpillRoom, Wiring};
 use crate::{nights, output, restarts, tasks, telemetry};
 
 /// Run the daemon: readers, lanes and the HTTP API, until SIGTERM or Ctrl-C
@@ -90,6 +90,10 @@ enum Event {
 }
 
 async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fault> {
+    let moves_changes = roles.contains(&Role::Reader) || roles.contains(&Role::Projector);
+    if moves_changes {
+        look_at_spill_folder(&config)?;
+    }
     let (mut signals, hang_ups) = (Signals::new()?, restarts::hang_ups()?);
     let metrics = telemetry::install()?;
     let listener = match config.http.listen {
@@ -139,7 +143,6 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         servants.spawn(listener.serve(shown, served.child_token()));
     }
 
-    let moves_changes = roles.contains(&Role::Reader) || roles.contains(&Role::Projector);
     let ended = async {
         all_finished(&readers, &projectors).await;
         // Applications are answered also when every reader and lane has stopped, and nights need none in this process.
@@ -174,6 +177,14 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         }
     };
     Ok((exit, states))
+}
+
+/// Readings need it only when it is late: so it is looked at before the first one.
+fn look_at_spill_folder(config: &Config) -> Result<(), Fault> {
+    for warning in SpillRoom::of(&config.spill_dir)?.warnings(&config.spill_dir) {
+        tracing::warn!("{warning}");
+    }
+    Ok(())
 }
 
 /// Resolves when no reader, lane or cache is at work. One that has stopped may be restarted while another one works.

@@ -7,6 +7,7 @@
 
 mod foreign;
 mod schedule;
+mod shown;
 mod stores;
 mod watch;
 
@@ -31,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::foreign::{Named, remove_foreign};
 pub use self::schedule::{is_believed, spawn_nights};
+pub use self::shown::show_last;
 pub use self::stores::whole_tables;
 pub use self::watch::spawn_watches;
 use crate::tasks::while_held;

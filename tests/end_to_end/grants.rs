@@ -1,0 +1,95 @@
+//! The accounts of the documented grants can do what the product does, and no more: all tests run with them.
+
+use anabranch_stack::Server;
+use anabranch_tests::{Installation, Plan, until};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, OptsBuilder};
+
+use crate::STANDARD;
+
+/// The servers' error numbers of a privilege that is missing: on a database or table.
+const DENIED: [u16; 2] = [1044, 1142];
+
+async fn connect(installation: &Installation<'_>, server: &Server, url: &str) -> Conn {
+    let tls = mysql_async::SslOpts::default()
+        .with_root_certs(vec![installation.stack().ca_file().into()])
+        .with_disable_built_in_roots(true);
+    let options = OptsBuilder::from_opts(mysql_async::Opts::from_url(url).unwrap()).ssl_opts(tls);
+    Conn::new(options).await.unwrap_or_else(|error| panic!("{}: {error}", server.name()))
+}
+
+async fn assert_denied(account: &mut Conn, statements: &[&str]) {
+    for statement in statements {
+        match account.query_drop(*statement).await {
+            Err(mysql_async::Error::Server(error)) => {
+                assert!(DENIED.contains(&error.code), "{statement}: {error}");
+            }
+            other => panic!("{statement}: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_runs_can_neither_drop_nor_alter_a_table_nor_change_the_history_and_runs_all_the_same() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let daemon = installation.run();
+    let rows = "INSERT INTO user_00.user_000 (user_id, user_name, birthday)
+        SELECT seq, CONCAT('name-', seq), DATE '1970-01-01' + INTERVAL seq DAY FROM user_00.seq_1_to_1000";
+    installation.execute("source-a", rows).await;
+    installation.expect_equal().await;
+    installation.command(&["check"]).await.expect_success();
+    installation.command(&["reconcile", "--now"]).await.expect_success();
+
+    let server = installation.server("target");
+    let mut apply = connect(&installation, &server, &server.url()).await;
+    assert_denied(
+        &mut apply,
+        &[
+            "DROP TABLE birthday_00.birthday_0101",
+            "TRUNCATE birthday_00.birthday_0101",
+            "ALTER TABLE birthday_00.birthday_0101 ADD x INT",
+            "CREATE INDEX x ON birthday_00.birthday_0101 (lsn)",
+            "CREATE TABLE birthday_00.other (x INT)",
+            "DROP DATABASE birthday_00",
+            "UPDATE anabranch.nights SET verdict = 'clean'",
+            "DELETE FROM anabranch.nights",
+            "REPLACE INTO anabranch.nights SELECT * FROM anabranch.nights",
+            "DROP TABLE anabranch.nights",
+            "ALTER TABLE anabranch.nights ADD x INT",
+            "INSERT INTO anabranch.progress SELECT * FROM anabranch.progress",
+            "DELETE FROM anabranch.progress",
+            "DELETE FROM anabranch.enrolled",
+            "SELECT * FROM mysql.user",
+        ],
+    )
+    .await;
+    let mut setup = connect(&installation, &server, &server.setup_url().unwrap()).await;
+    assert_denied(
+        &mut setup,
+        &[
+            "DROP TABLE birthday_00.birthday_0101",
+            "DELETE FROM birthday_00.birthday_0101",
+            "ALTER TABLE anabranch.progress ADD x INT",
+            "INSERT INTO anabranch.nights SELECT * FROM anabranch.nights",
+            "CREATE DATABASE other",
+        ],
+    )
+    .await;
+
+    // What is wrong is found, written and repaired; rows come by a refresh and by a replay too.
+    let target = "DELETE FROM birthday_00.birthday_0103; UPDATE birthday_00.birthday_0105 SET lsn = 1";
+    installation.execute("target", target).await;
+    let night = installation.command(&["reconcile", "--now", "--open-gate", "--json"]).await;
+    assert_eq!(night.expect_success().json()["verdict"], "repaired");
+    for command in [
+        &["refresh", "--projection", "birthday"][..],
+        &["replay", "--projection", "birthday", "--from", "nothing"],
+        &["setup"],
+        &["check"],
+        &["reconcile", "verify"],
+    ] {
+        installation.command(command).await.expect_success();
+    }
+    installation.expect_equal().await;
+    until("the daemon goes on", async || daemon.readiness().await.is_some_and(|(code, _)| code == 200)).await;
+}
