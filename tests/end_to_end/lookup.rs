@@ -196,7 +196,7 @@ async fn wrong_questions(daemon: &Daemon) {
         ("BOX-1?at_least=source-a:a-b-c", "GTID"),
     ] {
         let (status, problem) = get(daemon, question).await;
-        assert_eq!((status, problem["code"].as_str()), (422, Some("question-malformed")), "{question}");
+        assert_eq!((status, problem["code"].as_str()), (422, Some("lookup-malformed")), "{question}");
         assert!(problem["detail"].as_str().unwrap().contains(named), "{question}: {problem}");
     }
     let long = "7".repeat(5000);
@@ -237,7 +237,7 @@ async fn moves(installation: &Installation<'_>, daemon: &mut Daemon, source: &mu
     reading.until_ready().await;
     let place = change(source, "DELETE FROM inventory_0.serial_code_00 WHERE uuid = 3").await;
     let (status, problem) = get(&reading, &format!("item-3?at_least={place}")).await;
-    assert_eq!((status, problem["code"].as_str()), (503, Some("not-there-yet")));
+    assert_eq!((status, problem["code"].as_str()), (503, Some("lookup-behind")));
     assert!(problem["detail"].as_str().unwrap().contains("mapping/target/source-a"), "{problem}");
 
     let answer = installation.command(&["lookup", "item-3", "--json"]).await.expect_success().json();

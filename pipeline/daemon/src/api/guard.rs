@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_pipeline::config::Secret;
+use anabranch_pipeline::error::Code;
 use anabranch_pipeline::metrics as names;
 use axum::Json;
 use axum::extract::{DefaultBodyLimit, FromRequest, MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use metrics::histogram;
@@ -45,12 +46,7 @@ impl Guard {
     fn authorise(&self, headers: &HeaderMap) -> Result<(), Problem> {
         if self.tokens.is_empty() {
             let remedy = "set http.tokens in the daemon's configuration and restart it";
-            return Err(Problem::new(
-                StatusCode::FORBIDDEN,
-                "tokens-missing",
-                "no token is configured",
-                remedy,
-            ));
+            return Err(Problem::new(Code::TokensMissing, "no token is configured", remedy));
         }
         let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
         let token = given.and_then(|given| given.split_at_checked(BEARER.len()));
@@ -79,13 +75,12 @@ fn digest(token: &[u8]) -> [u8; 32] {
 
 fn unauthorised(detail: &str) -> Problem {
     let remedy = "send the header authorization: Bearer TOKEN, with one of http.tokens";
-    Problem::new(StatusCode::UNAUTHORIZED, "token-refused", detail, remedy)
-        .with_header(header::WWW_AUTHENTICATE, "Bearer")
+    Problem::new(Code::TokenRefused, detail, remedy).with_header(header::WWW_AUTHENTICATE, "Bearer")
 }
 
 pub(super) fn too_large() -> Problem {
     let detail = format!("the body is larger than {BODY_BYTES_MAX} bytes");
-    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", detail, "send several smaller requests")
+    Problem::new(Code::BodyTooLarge, detail, "send several smaller requests")
         .with_header(header::CONNECTION, "close")
 }
 
@@ -114,11 +109,11 @@ async fn admitted(guard: &Guard, request: Request, next: Next) -> Result<Respons
     }
     let _permit = guard.requests.try_acquire().map_err(|_| {
         let detail = format!("{REQUESTS_MAX} requests are being answered");
-        Problem::passing("too-many-requests", detail, "send fewer at once, or ask more daemons")
+        Problem::new(Code::TooManyRequests, detail, "send fewer at once, or ask more daemons")
     })?;
     tokio::time::timeout(TIME_LIMIT, next.run(request)).await.map_err(|_| {
         let detail = format!("no answer within {} s", TIME_LIMIT.as_secs());
-        Problem::passing("timed-out", detail, "GET /readyz says what is down; try again")
+        Problem::new(Code::TimedOut, detail, "GET /readyz says what is down; try again")
     })
 }
 

@@ -40,6 +40,8 @@ use crate::observe::{Observatory, Reason, StatusView};
 use crate::wiring::Documents;
 
 const OPENAPI: &str = include_str!("openapi.json");
+/// What helps against most wrong requests.
+const SEE_DESCRIPTION: &str = "see GET /v1/openapi.json";
 
 /// What the handlers show and use.
 pub struct Shown {
@@ -164,12 +166,12 @@ fn router(shown: Shown) -> Router {
 
 async fn unknown_route(uri: Uri) -> Problem {
     let detail = format!("nothing is served at {}", uri.path());
-    Problem::new(StatusCode::NOT_FOUND, "route-unknown", detail, "see GET /v1/openapi.json")
+    Problem::new(Code::RouteUnknown, detail, SEE_DESCRIPTION)
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Problem {
     let detail = format!("{method} is not served at {}", uri.path());
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail, "see GET /v1/openapi.json")
+    Problem::new(Code::MethodNotAllowed, detail, SEE_DESCRIPTION)
 }
 
 async fn openapi() -> impl IntoResponse {

@@ -3,13 +3,15 @@
 //! The code in the path is any bytes, percent-encoded. A code that is the word `lookup` is asked for by POST, or with a
 //! letter of it encoded.
 
+use anabranch_pipeline::error::Code;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::{StatusCode, Uri};
+use axum::http::Uri;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 
+use super::SEE_DESCRIPTION;
 use super::guard::Body;
 use super::problem::Problem;
 use crate::lookup::{Answer, Lookup, Place, Question, Refusal};
@@ -91,24 +93,22 @@ pub async fn batch(
 
 fn unconfigured() -> Problem {
     let detail = "this daemon's configuration has no mapping tables";
-    Problem::new(StatusCode::NOT_FOUND, "lookup-unconfigured", detail, "see deploy/serial-codes.example.toml")
+    Problem::new(Code::LookupUnconfigured, detail, "see deploy/serial-codes.example.toml")
 }
 
 pub(super) fn malformed(detail: String) -> Problem {
-    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "question-malformed", detail, "see GET /v1/openapi.json")
+    Problem::new(Code::LookupMalformed, detail, SEE_DESCRIPTION)
 }
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
+        let code = refusal.code();
         match refusal {
             Refusal::Malformed(detail) => malformed(detail),
-            Refusal::Busy => {
-                let remedy = "send fewer at once, or ask more daemons";
-                Self::passing("too-many-requests", Refusal::Busy.to_string(), remedy)
-            }
+            Refusal::Busy => Self::new(code, refusal.to_string(), "send fewer at once, or ask more daemons"),
             Refusal::Behind(missing) => {
                 let remedy = "ask again, or without at_least for what is there; GET /v1/status shows the lag";
-                Self::passing("not-there-yet", missing, remedy)
+                Self::new(code, missing, remedy)
             }
             Refusal::Failed(fault) => Self::from(&*fault),
         }

@@ -177,7 +177,7 @@ async fn a_wrong_body_is_refused_with_the_place() {
         assert!(detail.contains(place), "{place} is not in {detail}");
     }
     let head = format!("POST /v1/uuids HTTP/1.0\r\nAuthorization: {bearer}\r\n");
-    expect(&api.raw(&format!("{head}Content-Length: 2\r\n\r\n{{}}")).await, 415, "body-not-json");
+    expect(&api.raw(&format!("{head}Content-Length: 2\r\n\r\n{{}}")).await, 415, "content-type-missing");
 }
 
 #[tokio::test]
@@ -295,6 +295,16 @@ fn the_description_names_exactly_what_is_served_and_to_whom() {
         }
     }
     assert!(open.is_empty() && guarded.is_empty(), "not described: {open:?} {guarded:?}");
+}
+
+/// Who reads the description learns every code that can come, and `explain` knows each (`error.rs` has that test).
+#[test]
+fn the_description_lists_exactly_the_codes_of_this_build() {
+    let document: serde_json::Value = serde_json::from_str(OPENAPI).unwrap();
+    let described = document.pointer("/components/schemas/Code/enum").unwrap().as_array().unwrap();
+    let described: Vec<&str> = described.iter().map(|code| code.as_str().unwrap()).collect();
+    let all: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
+    assert_eq!(described, all);
 }
 
 /// Each `$ref` of the description leads somewhere.

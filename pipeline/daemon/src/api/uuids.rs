@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::error::{Code, Fault};
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -67,7 +67,7 @@ fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
         let detail = format!("idempotency-key has {} bytes; it can have 1 to {KEY_BYTES_MAX}", key.len());
         let remedy = "send a key of the intake, such as its number";
-        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "key-malformed", detail, remedy));
+        return Err(Problem::new(Code::KeyMalformed, detail, remedy));
     }
     Ok(Some(Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect()))
 }
@@ -81,29 +81,21 @@ pub async fn give(
     if !(1..=COUNT_MAX).contains(&count) {
         let detail = format!("count is {count}; 1 to {COUNT_MAX} are given at once");
         let remedy = "ask again for the rest";
-        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "count-out-of-range", detail, remedy));
+        return Err(Problem::new(Code::CountOutOfRange, detail, remedy));
     }
     let (answer, given) = oneshot::channel();
     let unavailable = |detail: &str| {
-        Problem::passing("uuids-unavailable", detail, "the task uuids in GET /v1/status says why; try again")
+        Problem::new(Code::UuidsUnavailable, detail, "the task uuids in GET /v1/status says why; try again")
     };
     orders
         .sender
         .try_send(Order { count, key, answer })
         .map_err(|_| unavailable(&format!("{ORDERS_MAX} requests wait already")))?;
     let given = given.await.map_err(|_| unavailable("the machine number was lost"))?;
-    let given = given.map_err(|fault| {
-        let remedy = fault.remedy_text().unwrap_or_default().to_owned();
-        Problem::new(StatusCode::INSUFFICIENT_STORAGE, fault.code().as_str(), fault.found(), remedy)
-    })?;
+    let given = given.map_err(|fault| Problem::from(&fault))?;
     let uuids = given.ok_or_else(|| {
         let detail = "with this idempotency-key another count was asked for";
-        Problem::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "key-reused",
-            detail,
-            "send another key, or the first count",
-        )
+        Problem::new(Code::KeyReused, detail, "send another key, or the first count")
     })?;
     Ok(Json(Given { uuids: uuids.iter().map(u64::to_string).collect() }))
 }

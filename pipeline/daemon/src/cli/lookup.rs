@@ -94,18 +94,19 @@ async fn ask(lookup: &Lookup, code: &str, arguments: &Arguments) -> Result<Answe
 }
 
 fn unconfigured() -> Fault {
-    Fault::new(Code::ConfigInvalid, "configuration key projections", "none of kind `serial_mapping`")
+    Fault::new(Code::LookupUnconfigured, "configuration key projections", "none of kind `serial_mapping`")
         .needs("mapping tables to look into")
         .remedy("see deploy/serial-codes.example.toml")
 }
 
 fn fault(refusal: Refusal) -> Fault {
+    let code = refusal.code();
     match refusal {
-        Refusal::Malformed(detail) => Fault::new(Code::LookupMalformed, "lookup", detail),
-        Refusal::Behind(missing) => Fault::new(Code::LookupBehind, "lookup", missing)
+        Refusal::Malformed(detail) => Fault::new(code, "lookup", detail),
+        Refusal::Behind(missing) => Fault::new(code, "lookup", missing)
             .needs("the place of --at-least, within 2 s")
             .remedy("try again, or without --at-least; `anabranch --config FILE status` shows the lag"),
-        Refusal::Busy => Fault::new(Code::TargetUnreachable, "lookup", Refusal::Busy.to_string()),
+        Refusal::Busy => Fault::new(code, "lookup", refusal.to_string()),
         Refusal::Failed(fault) => Arc::into_inner(fault)
             .unwrap_or_else(|| Fault::new(Code::Internal, "lookup", "a fault that others hold too")),
     }

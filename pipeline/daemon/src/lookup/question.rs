@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, Claim};
 use anabranch_schemas::lsn::{Lsn, binlog_file_number};
 use anabranch_schemas::serial::{CodeKind, StoredCode, UUID_BYTES_MAX};
@@ -30,6 +30,18 @@ pub enum Refusal {
     Behind(String),
     #[error("{0}")]
     Failed(Arc<Fault>),
+}
+
+impl Refusal {
+    /// The code by which HTTP, command line and runbook know it.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Malformed(_) => Code::LookupMalformed,
+            Self::Busy => Code::TooManyRequests,
+            Self::Behind(_) => Code::LookupBehind,
+            Self::Failed(fault) => fault.code(),
+        }
+    }
 }
 
 /// One code.
