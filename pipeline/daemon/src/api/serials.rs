@@ -9,12 +9,12 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::Uri;
 use percent_encoding::percent_decode_str;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::SEE_DESCRIPTION;
 use super::guard::Body;
 use super::problem::Problem;
-use crate::lookup::{Answer, Lookup, Place, Question, Refusal};
+use crate::lookup::{Answer, Answers, Lookup, Place, Question, Refusal};
 
 /// Codes of one request: few enough for one reading of each target.
 const CODES_MAX: usize = 1000;
@@ -43,11 +43,6 @@ pub struct Batch {
     at_least: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-pub struct Answers {
-    answers: Vec<Answer>,
-}
-
 pub async fn by_code(
     State(lookup): State<Option<Lookup>>,
     uri: Uri,
@@ -59,8 +54,7 @@ pub async fn by_code(
     let code = percent_decode_str(uri.path().strip_prefix(PREFIX).unwrap_or_default()).collect();
     let question =
         Question::new(code, wanted.kind.as_deref(), wanted.limit, wanted.after.as_deref(), wanted.rows)?;
-    let mut answers = lookup.ask(&[question], place.as_ref()).await?;
-    answers.pop().map(Json).ok_or_else(|| malformed("nothing was asked".to_owned()))
+    Ok(Json(lookup.ask(&[question], place.as_ref()).await?.only()?))
 }
 
 pub async fn batch(
@@ -87,8 +81,7 @@ pub async fn batch(
             refusal => refusal.into(),
         })?);
     }
-    let answers = lookup.ask(&questions, place.as_ref()).await?;
-    Ok(Json(Answers { answers }))
+    Ok(Json(lookup.ask(&questions, place.as_ref()).await?))
 }
 
 fn unconfigured() -> Problem {

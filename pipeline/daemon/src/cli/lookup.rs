@@ -89,8 +89,7 @@ async fn ask(lookup: &Lookup, code: &str, arguments: &Arguments) -> Result<Answe
     let place = arguments.at_least.as_deref().map(str::parse::<Place>).transpose()?;
     let (kind, after) = (arguments.kind.as_deref(), arguments.after.as_deref());
     let question = Question::new(code.as_bytes().to_vec(), kind, arguments.limit, after, arguments.rows)?;
-    let mut answers = lookup.ask(&[question], place.as_ref()).await?;
-    answers.pop().ok_or_else(|| Refusal::Malformed("nothing was asked".to_owned()))
+    lookup.ask(&[question], place.as_ref()).await?.only()
 }
 
 fn unconfigured() -> Fault {

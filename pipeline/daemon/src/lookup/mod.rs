@@ -14,8 +14,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::lookup::{Claim, Claims, Origin, Reader, Readings, Unanswered};
+use anabranch_pipeline::lookup::{
+    CACHED_CLAIMS_MAX, Claim, Claims, Origin, Reader, Readings, Room, Unanswered,
+};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use self::directory::Directory;
@@ -29,8 +32,11 @@ use crate::wiring::{CodeStore, Mapping, Wiring};
 const READINGS: usize = 16;
 /// Half a second of readings that take a millisecond each; whoever comes then is told to come again.
 const QUEUED: usize = 512;
-/// Of a batch: each may name a thousand devices, of which few are shown, so the sets of all are too many at once.
+/// Of a batch, so that others have their turn in between: with two candidates each less than one question to the cache.
 const QUESTIONS_AT_ONCE: usize = 100;
+/// Codes of batches that are being answered, each with the claims that its answer shows: 8 of the largest batches, with
+/// some 10 MB each. Beyond it a batch waits; lookups of one code are few claims in all, and never wait behind batches.
+const BATCH_CODES: usize = 8_000;
 /// What is known of cache, lanes and tables is renewed this often.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -55,7 +61,11 @@ impl Lookup {
         let cache = wiring.cache_of(&projection);
         let cache = cache.map(|cache| (cache.redis.clone(), cache.config.time_to_live));
         Some(Self(Arc::new(Desk {
-            reader: Reader::new(cache, mapping, Readings { at_once: READINGS, queued: QUEUED }),
+            reader: Reader::new(
+                cache,
+                mapping,
+                Readings { at_once: READINGS, queued: QUEUED, codes: BATCH_CODES },
+            ),
             directory: Directory::default(),
             passage: Passage::new(wiring, &projection),
             freshness: Mutex::default(),
@@ -109,16 +119,20 @@ impl Lookup {
 
     /// Answers each question; all have the same place to wait for. What few questions need is boxed: its state would
     /// make that of every request twenty times as large.
-    pub async fn ask(&self, questions: &[Question], place: Option<&Place>) -> Result<Vec<Answer>, Refusal> {
+    pub async fn ask(&self, questions: &[Question], place: Option<&Place>) -> Result<Answers, Refusal> {
         if let Some(place) = place {
             Box::pin(self.0.passage.wait(place)).await?;
         }
+        let room = match questions.len() {
+            0 | 1 => None,
+            codes => Some(Box::pin(self.0.reader.room(codes)).await?),
+        };
         let mut answers = Vec::with_capacity(questions.len());
         for some in questions.chunks(QUESTIONS_AT_ONCE) {
             self.find(some, place.is_some(), &mut answers).await?;
         }
         self.0.directory.read_rows(&self.0.wiring, &mut answers).await;
-        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+        Ok(Answers { answers: answers.into_iter().map(|(_, answer)| answer).collect(), _room: room })
     }
 
     /// Adds the answers to some questions, without inventory rows.
@@ -134,9 +148,14 @@ impl Lookup {
             .collect();
         let codes: Vec<StoredCode> =
             first_pages.iter().flatten().flatten().map(|(code, _)| code.clone()).collect();
+        // Of one code the whole set is read, for the cache; of many what is shown.
+        let limit = match questions {
+            [_] => CACHED_CLAIMS_MAX,
+            _ => questions.iter().map(|question| question.limit).max().unwrap_or_default(),
+        };
         let read = match is_waited {
-            true => Box::pin(self.0.reader.fresh(&codes)).await?,
-            false => self.0.reader.read(&codes).await?,
+            true => Box::pin(self.0.reader.fresh(&codes, limit)).await?,
+            false => self.0.reader.read(&codes, limit).await?,
         };
         let mut read = read.into_iter();
         for (question, candidates) in questions.iter().zip(first_pages) {
@@ -199,6 +218,22 @@ fn looks() -> tokio::time::Interval {
     ticks
 }
 
+/// The answers to a request. Those of a batch keep their memory until they are dropped, so drop them when they are
+/// written out.
+#[derive(Debug, Serialize)]
+pub struct Answers {
+    pub answers: Vec<Answer>,
+    #[serde(skip)]
+    _room: Option<Room>,
+}
+
+impl Answers {
+    /// The answer to a single question.
+    pub fn only(mut self) -> Result<Answer, Refusal> {
+        self.answers.pop().ok_or_else(|| Refusal::Malformed("nothing was asked".to_owned()))
+    }
+}
+
 /// Claims as they were read.
 #[derive(Debug)]
 struct Found {
@@ -258,5 +293,43 @@ impl From<Unanswered> for Refusal {
 impl From<Fault> for Refusal {
     fn from(fault: Fault) -> Self {
         Self::Failed(Arc::new(fault))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_pipeline::config::Config;
+    use futures::FutureExt;
+
+    use super::*;
+
+    /// Nothing listens at its servers: whoever asks them has a fault at once.
+    const CONFIG: &str = include_str!("../../../../deploy/serial-codes.example.toml");
+
+    #[tokio::test]
+    async fn a_batch_waits_for_room_and_a_lookup_of_one_code_does_not() {
+        let text = CONFIG.replace(":3308", ":1");
+        assert_ne!(text, CONFIG);
+        let lookup = Lookup::new(&Wiring::new(Config::parse(&text).unwrap())).unwrap();
+        let question = Question::new(b"7".to_vec(), None, Some(20), None, false).unwrap();
+        let batch = [question.clone(), question.clone()];
+        let is_failed = |asked: Result<Answers, Refusal>| matches!(asked, Err(Refusal::Failed(_)));
+        let room = lookup.0.reader.room(BATCH_CODES).await.unwrap();
+        let mut waiting = std::pin::pin!(lookup.ask(&batch, None));
+        tokio::select! {
+            biased;
+            _ = &mut waiting => panic!("a batch is answered without room"),
+            asked = lookup.ask(&batch[..1], None) => assert!(is_failed(asked)),
+        }
+        drop(room);
+        assert!(is_failed(waiting.await));
+
+        // What is written out keeps its room.
+        let room = Some(lookup.0.reader.room(BATCH_CODES).await.unwrap());
+        let answers = Answers { answers: Vec::new(), _room: room };
+        let next = lookup.0.reader.room(1);
+        assert!(next.now_or_never().is_none(), "the room of answers that are still there is given away");
+        drop(answers);
+        assert!(lookup.0.reader.room(1).now_or_never().is_some());
     }
 }
