@@ -26,7 +26,7 @@ pub enum Refusal {
     #[error("too many lookups wait already")]
     Busy,
     /// The lanes did not get there in time.
-    #[error("not there yet: {0}")]
+    #[error("{0}")]
     Behind(String),
     #[error("{0}")]
     Failed(Arc<Fault>),
@@ -151,6 +151,8 @@ impl FromStr for Cursor {
 pub struct Place {
     pub source: String,
     pub at: At,
+    /// `at` as it was written.
+    pub said: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -184,7 +186,7 @@ impl FromStr for Place {
                 .or_else(|| rest.contains('-').then(|| At::Gtids(rest.to_owned())))
                 .ok_or_else(malformed)?,
         };
-        Ok(Self { source: source.to_owned(), at })
+        Ok(Self { source: source.to_owned(), at, said: rest.to_owned() })
     }
 }
 
