@@ -145,6 +145,7 @@ fn application_routes() -> Routes {
     vec![
         ("/v1/uuids", Method::POST, post(uuids::give)),
         ("/v1/serials/{code}", Method::GET, get(serials::by_code)),
+        ("/v1/serials/lookup", Method::GET, get(serials::by_query)),
         ("/v1/serials/lookup", Method::POST, post(serials::batch)),
         ("/v1/serials", Method::GET, get(search::find)),
     ]
@@ -154,7 +155,9 @@ fn router(shown: Shown) -> Router {
     let with = |routes: Routes| {
         routes.into_iter().fold(Router::new(), |router, (path, _, handler)| router.route(path, handler))
     };
+    // Not described: it is the empty code of a path, and refused as such.
     let guarded = with(application_routes())
+        .route("/v1/serials/", get(serials::without_code))
         .layer(guard::body_limit())
         .route_layer(from_fn_with_state(Guard::new(&shown.tokens), guard::admit));
     with(open_routes())

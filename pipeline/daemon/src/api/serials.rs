@@ -1,30 +1,47 @@
-//! `GET /v1/serials/{code}` and `POST /v1/serials/lookup`: from any code of a device to the device.
+//! `GET /v1/serials/{code}`, `GET /v1/serials/lookup?code=` and `POST /v1/serials/lookup`: from any code of a device to
+//! the device.
 //!
-//! The code in the path is any bytes, percent-encoded. A code that is the word `lookup` is asked for by POST, or with a
-//! letter of it encoded.
+//! The code in the path or query is any bytes, percent-encoded. A path carries neither `.` nor `..`, which clients take
+//! out of it, nor `lookup`, which is a route; the query carries every code.
 
 use anabranch_pipeline::error::Code;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::{Query, RawQuery, State};
 use axum::http::Uri;
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::SEE_DESCRIPTION;
 use super::guard::Body;
 use super::problem::Problem;
-use crate::lookup::{Answer, Answers, Lookup, Place, Question, Refusal};
+use crate::lookup::{Answer, Answers, Lookup, Place, Question, Refusal, code};
 
 /// Codes of one request: few enough for one reading of each target.
 const CODES_MAX: usize = 1000;
 /// Of a batch, so that its answer stays below some megabytes.
 const BATCH_LIMIT: usize = 20;
 const PREFIX: &str = "/v1/serials/";
+const CODE_KEY: &[u8] = b"code";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wanted {
+    kind: Option<String>,
+    limit: Option<usize>,
+    after: Option<String>,
+    #[serde(default)]
+    rows: bool,
+    at_least: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WantedByQuery {
+    /// Read out of the query itself: here it would have lost the bytes that are not UTF-8.
+    #[serde(rename = "code")]
+    _code: Option<IgnoredAny>,
     kind: Option<String>,
     limit: Option<usize>,
     after: Option<String>,
@@ -48,10 +65,44 @@ pub async fn by_code(
     uri: Uri,
     wanted: Result<Query<Wanted>, QueryRejection>,
 ) -> Result<Json<Answer>, Problem> {
-    let lookup = lookup.ok_or_else(unconfigured)?;
     let Query(wanted) = wanted.map_err(|rejection| malformed(rejection.body_text()))?;
-    let place = wanted.at_least.as_deref().map(str::parse::<Place>).transpose()?;
     let code = percent_decode_str(uri.path().strip_prefix(PREFIX).unwrap_or_default()).collect();
+    one(lookup, code, wanted).await
+}
+
+pub async fn by_query(
+    State(lookup): State<Option<Lookup>>,
+    RawQuery(query): RawQuery,
+    wanted: Result<Query<WantedByQuery>, QueryRejection>,
+) -> Result<Json<Answer>, Problem> {
+    let Query(wanted) = wanted.map_err(|rejection| malformed(rejection.body_text()))?;
+    let code = code_of(query.as_deref().unwrap_or_default()).ok_or_else(|| {
+        let detail =
+            "code is missing; the code `lookup` itself is asked for as /v1/serials/lookup?code=lookup";
+        malformed(detail.to_owned())
+    })?;
+    let WantedByQuery { kind, limit, after, rows, at_least, .. } = wanted;
+    one(lookup, code, Wanted { kind, limit, after, rows, at_least }).await
+}
+
+/// The path of no code at all, also of what clients make of `.`.
+pub async fn without_code() -> Problem {
+    match code(Vec::new()) {
+        Ok(_) => malformed("the code is empty".to_owned()),
+        Err(refusal) => refusal.into(),
+    }
+}
+
+/// The bytes of `code`, percent-encoded and with `+` for a blank, as forms send it.
+fn code_of(query: &str) -> Option<Vec<u8>> {
+    let decoded = |text: &str| percent_decode_str(&text.replace('+', " ")).collect::<Vec<u8>>();
+    let mut pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs.find(|(key, _)| decoded(key) == CODE_KEY).map(|(_, code)| decoded(code))
+}
+
+async fn one(lookup: Option<Lookup>, code: Vec<u8>, wanted: Wanted) -> Result<Json<Answer>, Problem> {
+    let lookup = lookup.ok_or_else(unconfigured)?;
+    let place = wanted.at_least.as_deref().map(str::parse::<Place>).transpose()?;
     let question =
         Question::new(code, wanted.kind.as_deref(), wanted.limit, wanted.after.as_deref(), wanted.rows)?;
     Ok(Json(lookup.ask(&[question], place.as_ref()).await?.only()?))
@@ -104,6 +155,29 @@ impl From<Refusal> for Problem {
                 Self::new(code, missing, remedy)
             }
             Refusal::Failed(fault) => Self::from(&*fault),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_carries_every_code_also_bytes_that_are_no_text() {
+        for (query, expected) in [
+            ("code=lookup", Some(&b"lookup"[..])),
+            ("kind=meid&code=..", Some(b"..")),
+            ("code=.", Some(b".")),
+            ("code=%FF%00%2F%26%3D%2B&limit=1", Some(b"\xff\0/&=+")),
+            ("code=BOX+7", Some(b"BOX 7")),
+            ("c%6Fde=a=b", Some(b"a=b")),
+            ("code=", Some(b"")),
+            ("code", Some(b"")),
+            ("kind=code", None),
+            ("", None),
+        ] {
+            assert_eq!(code_of(query).as_deref(), expected, "{query}");
         }
     }
 }

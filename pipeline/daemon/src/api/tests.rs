@@ -197,6 +197,20 @@ async fn a_huge_body_is_refused_before_it_is_read_and_one_without_length_at_the_
     assert_eq!(body["code"], "body-too-large");
 }
 
+#[tokio::test]
+async fn a_code_that_a_path_cannot_carry_is_told_so() {
+    let api = Api::with(&[TOKEN]).await;
+    for (path, named) in
+        [("/v1/serials/", "the code is empty"), ("/v1/serials/lookup", "/v1/serials/lookup?code=lookup")]
+    {
+        let head = format!("GET {path} HTTP/1.0\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+        let answer = api.raw(&head).await;
+        expect(&answer, 422, "lookup-malformed");
+        assert!(answer.1["detail"].as_str().unwrap().contains(named), "{}", answer.1);
+    }
+    expect(&api.raw("GET /v1/serials/ HTTP/1.0\r\n\r\n").await, 401, "token-refused");
+}
+
 /// Far longer than an answer takes: what has not come by then does not come.
 const PATIENCE: Duration = Duration::from_secs(20);
 const KEPT_OPEN: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
