@@ -1,9 +1,10 @@
 //! The HTTP listener: metrics, health, readiness, status; behind tokens, the endpoints for applications.
 //!
 //! `/healthz` says that the process lives, `/readyz` that every task runs and makes progress. `guard.rs` is what stands
-//! before the endpoints for applications, `problem.rs` every error, `openapi.json` their description: written by hand,
+//! before the endpoints for applications, `body.rs` reads their bodies, `problem.rs` is every error, `openapi.json` their description: written by hand,
 //! compared with the routes by a test.
 
+mod body;
 pub mod client;
 mod guard;
 mod problem;
@@ -14,7 +15,7 @@ pub mod uuids;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anabranch_pipeline::config::Secret;
 use anabranch_pipeline::error::{Code, Fault};
@@ -123,7 +124,7 @@ impl Listener {
 
     /// Serves until `cancel`; requests that are being answered are finished.
     pub async fn serve(self, shown: Shown, cancel: CancellationToken) {
-        serve::serve(self.listener, router(shown), self.bounds, cancel).await;
+        serve::serve(self.listener, router(shown, self.bounds.body_time), self.bounds, cancel).await;
     }
 }
 
@@ -151,15 +152,14 @@ fn application_routes() -> Routes {
     ]
 }
 
-fn router(shown: Shown) -> Router {
+fn router(shown: Shown, body_time: Duration) -> Router {
     let with = |routes: Routes| {
         routes.into_iter().fold(Router::new(), |router, (path, _, handler)| router.route(path, handler))
     };
     // Not described: it is the empty code of a path, and refused as such.
     let guarded = with(application_routes())
         .route("/v1/serials/", get(serials::without_code))
-        .layer(guard::body_limit())
-        .route_layer(from_fn_with_state(Guard::new(&shown.tokens), guard::admit));
+        .route_layer(from_fn_with_state(Guard::new(&shown.tokens, body_time), guard::admit));
     with(open_routes())
         .merge(guarded)
         .fallback(unknown_route)

@@ -6,7 +6,6 @@ use std::borrow::Cow;
 
 use anabranch_pipeline::error::{Class, Code, Fault};
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -79,22 +78,6 @@ impl From<&Fault> for Problem {
         let detail = format!("{}: {}", fault.subject(), fault.found());
         let remedy = fault.remedy_text().map_or_else(|| format!("anabranch explain {code}"), str::to_owned);
         Self::new(code, detail, remedy)
-    }
-}
-
-/// Its text names the place (line, column, key).
-impl From<JsonRejection> for Problem {
-    fn from(rejection: JsonRejection) -> Self {
-        let (code, remedy) = match &rejection {
-            JsonRejection::JsonSyntaxError(_) => (Code::BodyNotJson, "send one JSON object"),
-            JsonRejection::JsonDataError(_) => (Code::BodyNotUnderstood, super::SEE_DESCRIPTION),
-            JsonRejection::MissingJsonContentType(_) => {
-                (Code::ContentTypeMissing, "send the header content-type: application/json")
-            }
-            _ if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => return super::guard::too_large(),
-            _ => (Code::BodyUnreadable, "send the body again"),
-        };
-        Self::new(code, rejection.body_text(), remedy)
     }
 }
 

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::SEE_DESCRIPTION;
-use super::guard::Body;
+use super::body::{Body, Fields, FromFields, required};
 use super::problem::Problem;
 use crate::lookup::{Answer, Answers, Lookup, Place, Question, Refusal, code};
 
@@ -50,14 +50,26 @@ pub struct WantedByQuery {
     at_least: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug)]
 pub struct Batch {
     codes: Vec<String>,
     kind: Option<String>,
     /// Claims a code.
-    limit: Option<usize>,
+    limit: Option<u64>,
     at_least: Option<String>,
+}
+
+impl FromFields for Batch {
+    const KEYS: &'static [&'static str] = &["codes", "kind", "limit", "at_least"];
+
+    fn from_fields(fields: &mut Fields) -> Result<Self, Problem> {
+        Ok(Self {
+            codes: required("codes", fields.texts("codes")?)?,
+            kind: fields.text("kind")?,
+            limit: fields.number("limit")?,
+            at_least: fields.text("at_least")?,
+        })
+    }
 }
 
 pub async fn by_code(
@@ -120,13 +132,13 @@ pub async fn batch(
         )));
     }
     let place = batch.at_least.as_deref().map(str::parse::<Place>).transpose()?;
-    let limit = batch.limit.unwrap_or(BATCH_LIMIT);
-    if limit > BATCH_LIMIT {
-        return Err(malformed(format!("limit is {limit}; it can be 1 to {BATCH_LIMIT} in a batch")));
-    }
+    let limit = batch.limit.unwrap_or(BATCH_LIMIT as u64);
+    let shown = usize::try_from(limit).ok().filter(|limit| (1..=BATCH_LIMIT).contains(limit));
+    let shown = shown
+        .ok_or_else(|| malformed(format!("limit is {limit}; it can be 1 to {BATCH_LIMIT} in a batch")))?;
     let mut questions = Vec::with_capacity(batch.codes.len());
     for (place, code) in batch.codes.into_iter().enumerate() {
-        let question = Question::new(code.into_bytes(), batch.kind.as_deref(), Some(limit), None, false);
+        let question = Question::new(code.into_bytes(), batch.kind.as_deref(), Some(shown), None, false);
         questions.push(question.map_err(|refusal| match refusal {
             Refusal::Malformed(detail) => malformed(format!("codes[{place}]: {detail}")),
             refusal => refusal.into(),

@@ -9,11 +9,11 @@ use anabranch_pipeline::error::{Code, Fault};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use super::guard::Body;
+use super::body::{Body, Fields, FromFields, required};
 use super::problem::Problem;
 
 /// An answer of about 200 KB, given out within 3 ms of a machine's sequence.
@@ -24,10 +24,17 @@ const KEY_BYTES_MAX: usize = 255;
 /// Requests that wait for their turn.
 const ORDERS_MAX: usize = 64;
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug)]
 pub struct Wanted {
-    count: u32,
+    count: u64,
+}
+
+impl FromFields for Wanted {
+    const KEYS: &'static [&'static str] = &["count"];
+
+    fn from_fields(fields: &mut Fields) -> Result<Self, Problem> {
+        Ok(Self { count: required("count", fields.number("count")?)? })
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -77,12 +84,12 @@ pub async fn give(
     headers: HeaderMap,
     Body(wanted): Body<Wanted>,
 ) -> Result<Json<Given>, Problem> {
-    let (count, key) = (wanted.count, key(&headers)?);
-    if !(1..=COUNT_MAX).contains(&count) {
-        let detail = format!("count is {count}; 1 to {COUNT_MAX} are given at once");
-        let remedy = "ask again for the rest";
-        return Err(Problem::new(Code::CountOutOfRange, detail, remedy));
-    }
+    let key = key(&headers)?;
+    let count = u32::try_from(wanted.count).ok().filter(|count| (1..=COUNT_MAX).contains(count));
+    let count = count.ok_or_else(|| {
+        let detail = format!("count is {}; 1 to {COUNT_MAX} are given at once", wanted.count);
+        Problem::new(Code::CountOutOfRange, detail, "ask again for the rest")
+    })?;
     let (answer, given) = oneshot::channel();
     let unavailable = |detail: &str| {
         Problem::new(Code::UuidsUnavailable, detail, "the task uuids in GET /v1/status says why; try again")
