@@ -148,7 +148,7 @@ fn text(answer: &Answer) -> String {
     if answer.devices.is_empty() {
         text = "no device has this code\n".to_owned();
     }
-    text.push_str(&format!("from {}", answer.from));
+    text.push_str(&format!("from {}", answer.from.name()));
     if let Some(lag) = answer.freshness.lag_ms {
         text.push_str(&format!(", lanes {lag} ms behind"));
     }

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use self::directory::Directory;
 use self::place::Passage;
 pub use self::question::{Cursor, PAGE_CLAIMS_MAX, Place, Question, Refusal, code};
-pub use self::view::{Answer, Freshness};
+pub use self::view::{Answer, Asked, Freshness};
 use crate::observe::StatusView;
 use crate::wiring::{CodeStore, Mapping, Wiring};
 
@@ -170,7 +170,7 @@ impl Lookup {
 
     /// A page behind the cursor, from the mapping tables.
     async fn next_page(&self, question: &Question) -> Result<Found, Refusal> {
-        let mut found = Found { origin: Origin::Mapping, ..Found::default() };
+        let mut found = Found { has_asked_tables: true, ..Found::default() };
         let (mut number, mut after) = match &question.after {
             Some(cursor) => (cursor.candidate, Some(&cursor.claim)),
             None => (0, None),
@@ -196,17 +196,18 @@ impl Lookup {
     fn answer(&self, question: &Question, found: Found, is_waited: bool) -> Answer {
         let desk = &self.0;
         let mut freshness = desk.freshness.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        freshness.cache_bypassed = match (is_waited, found.origin) {
-            (_, Origin::Cache) => None,
-            (true, Origin::Mapping) => Some("at_least was asked for".to_owned()),
-            (false, Origin::Mapping) => desk.reader.bypassed().map(str::to_owned),
+        let from = found.from();
+        freshness.cache_bypassed = match is_waited {
+            _ if from != Asked::Mapping => None,
+            true => Some("at_least was asked for".to_owned()),
+            false => desk.reader.bypassed().map(str::to_owned),
         };
-        let delay = desk.reader.cache_delay().filter(|_| found.origin == Origin::Cache);
+        let delay = desk.reader.cache_delay().filter(|_| from != Asked::Mapping);
         freshness.cache_delay_ms = delay.map(|delay| delay.as_millis() as u64);
         let next = found.last.filter(|_| found.is_cut);
         let mut claims = found.claims;
         claims.retain(|claim| question.kind.is_none_or(|kind| claim.kind == kind));
-        let mut answer = Answer::new(question, claims, found.origin, freshness, next.as_ref());
+        let mut answer = Answer::new(question, claims, from, freshness, next.as_ref());
         desk.directory.name(&mut answer);
         answer
     }
@@ -235,19 +236,16 @@ impl Answers {
 }
 
 /// Claims as they were read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Found {
     claims: Vec<Claim>,
     /// The last one that was looked at.
     last: Option<Cursor>,
     is_cut: bool,
-    origin: Origin,
-}
-
-impl Default for Found {
-    fn default() -> Self {
-        Self { claims: Vec::new(), last: None, is_cut: false, origin: Origin::Cache }
-    }
+    /// Some set, or its absence, is what the cache had.
+    has_asked_cache: bool,
+    /// Some set, or its absence, is what mapping tables had.
+    has_asked_tables: bool,
 }
 
 impl Found {
@@ -259,8 +257,9 @@ impl Found {
     ) -> Self {
         let mut found = Self::default();
         for ((number, (_, kind)), (claims, origin)) in candidates.into_iter().enumerate().zip(read) {
-            if origin == Origin::Mapping {
-                found.origin = origin;
+            match origin {
+                Origin::Cache => found.has_asked_cache = true,
+                Origin::Mapping => found.has_asked_tables = true,
             }
             let room = question.limit - found.claims.len();
             if found.is_cut || room == 0 {
@@ -271,6 +270,16 @@ impl Found {
             }
         }
         found
+    }
+
+    /// Where all of it is from. A code in small letters has two sets, its own and that of the MEID in capitals, and each
+    /// may be from somewhere else.
+    fn from(&self) -> Asked {
+        match (self.has_asked_cache, self.has_asked_tables) {
+            (true, true) => Asked::CacheAndMapping,
+            (_, false) => Asked::Cache,
+            (false, true) => Asked::Mapping,
+        }
     }
 
     fn take(&mut self, candidate: usize, kind: Option<CodeKind>, claims: &[Claim]) {
@@ -331,5 +340,22 @@ mod tests {
         assert!(next.now_or_never().is_none(), "the room of answers that are still there is given away");
         drop(answers);
         assert!(lookup.0.reader.room(1).now_or_never().is_some());
+    }
+
+    /// Whoever looks for a wrong entry of the cache must see that it was used.
+    #[test]
+    fn an_answer_says_of_both_spellings_where_they_are_from() {
+        let question = Question::new(b"item-3".to_vec(), None, None, None, false).unwrap();
+        let nothing = Arc::new(Claims::default());
+        for (origins, expected) in [
+            ([Origin::Cache, Origin::Cache], Asked::Cache),
+            ([Origin::Cache, Origin::Mapping], Asked::CacheAndMapping),
+            ([Origin::Mapping, Origin::Cache], Asked::CacheAndMapping),
+            ([Origin::Mapping, Origin::Mapping], Asked::Mapping),
+        ] {
+            let mut read = origins.into_iter().map(|origin| (Arc::clone(&nothing), origin));
+            let found = Found::first(&question, question.candidates(), &mut read);
+            assert_eq!(found.from(), expected, "{origins:?}");
+        }
     }
 }
