@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use anabranch_demo::Connection;
 use anabranch_stack::ServerSpec;
 use anabranch_tests::{Daemon, Ground, Installation, Plan, blocking, until_some};
+use futures::future::join_all;
 use serde_json::{Value as Json, json};
 
 const TOKEN: &str = "application-token-1";
@@ -349,4 +350,62 @@ async fn moves(installation: &Installation<'_>, daemon: &mut Daemon, source: &mu
     let claims = one["devices"][0]["claims"].as_array().unwrap();
     assert_eq!((claims.len(), &claims[0]["database"]), (1, &json!("inventory_history")));
     again.kill();
+}
+
+/// Boxes of a thousand devices each; a batch shows twenty of them.
+const BOXES: usize = 20;
+const BATCHES: usize = 24;
+const BATCH_CODES: usize = 300;
+/// All batches at once as whole sets would be several times as much.
+const PEAK_BYTES_MAX: u64 = 256 << 20;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_batches_of_codes_with_very_many_devices_are_answered_at_once_in_little_memory() {
+    let installation = installation().await;
+    let mut daemon = installation.run();
+    daemon.until_ready().await;
+    let mut source = installation.admin("source-a").await;
+    let insert = format!(
+        "INSERT INTO inventory_0.serial_code_00 (uuid, box_no) \
+         SELECT seq, CONCAT('BOX-', seq MOD {BOXES}) FROM inventory_0.seq_1_to_{}",
+        BOXES * 1_000
+    );
+    let place = change(&mut source, &insert).await;
+    until_some("all devices are findable", async || {
+        (get(&daemon, &format!("BOX-0?at_least={place}&limit=1")).await.0 == 200).then_some(())
+    })
+    .await;
+    for number in 0..BOXES {
+        assert_eq!(uuids(&until_from(&daemon, &format!("BOX-{number}"), "cache").await).len(), 1_000);
+    }
+    let codes: Vec<String> = (0..BATCH_CODES).map(|number| format!("BOX-{}", number % BOXES)).collect();
+    // Few wait for the place: a busy machine may not tell all of them in time that it was passed.
+    for (batches, at_least) in [(BATCHES, Json::Null), (2, json!(place))] {
+        let batch = json!({ "codes": codes, "at_least": at_least }).to_string();
+        let ask = || daemon.ask("POST", "/v1/serials/lookup", Some(TOKEN), &batch);
+        let expected = if at_least.is_null() { "cache" } else { "mapping" };
+        for (status, answered) in join_all((0..batches).map(|_| ask())).await {
+            assert_eq!(status, 200, "{answered}");
+            let answers = answered["answers"].as_array().unwrap();
+            assert_eq!(answers.len(), BATCH_CODES);
+            for (answer, code) in answers.iter().zip(&codes) {
+                assert_eq!(
+                    (answer["code"].as_str(), answer["from"].as_str()),
+                    (Some(&**code), Some(expected))
+                );
+                assert!(uuids(answer).len() == 20 && answer["next"].is_string(), "{answer}");
+            }
+        }
+    }
+    // The next page goes on where a batch ended.
+    let (_, answered) =
+        daemon.ask("POST", "/v1/serials/lookup", Some(TOKEN), r#"{"codes": ["BOX-3"]}"#).await;
+    let first = &answered["answers"][0];
+    let rest = found(&daemon, &format!("BOX-3?after={}", first["next"].as_str().unwrap())).await;
+    let all: BTreeSet<&str> = uuids(first).into_iter().chain(uuids(&rest)).collect();
+    assert_eq!((all.len(), uuids(&rest).len()), (1_000, 980));
+    let peak = daemon.resident_bytes_max();
+    println!("the daemon had {} MB at most", peak >> 20);
+    assert!(peak < PEAK_BYTES_MAX, "{peak} bytes");
+    assert!(daemon.terminate().is_some_and(|status| status.success()));
 }

@@ -21,8 +21,7 @@ use crate::ports::{CodeCache, Outbox};
 const BELIEF_AGE_MAX: Duration = Duration::from_secs(3);
 /// Questions at once: the next one is on its way while an answer comes back.
 const QUESTIONS: usize = 2;
-/// Codes of one: no answer holds up others for long, and none has more than some megabytes, as each of its entries may
-/// have 74 KB.
+/// Codes of one: no answer holds up others for long, and none has more than 19 MB, as an entry has 74 KB at most.
 pub const QUESTION_CODES_MAX: usize = 256;
 
 #[derive(Debug)]
