@@ -1,4 +1,5 @@
-//! One kind of error for everything an operator can meet: a [`Fault`] with a stable [`Code`].
+//! One kind of error for everything an operator or a client can meet: a [`Fault`] with a stable [`Code`]. A condition
+//! has one code in logs, on the command line and in answers of the HTTP API.
 //!
 //! A fault names the thing, what was found, what is needed and what repairs it. It never holds row values or
 //! secrets. [`Code::class`] decides exit codes and HTTP statuses, [`Code::stops_after`] whether a task ends by it;
@@ -181,14 +182,54 @@ codes! {
     /// The target refuses a statement for a reason that will not pass.
     TargetRejected = "target-rejected", Definite;
 
-    /// A lookup's code, kind, page or place makes no sense.
+    /// A lookup's code, kind, page or place, or a search's parts, make no sense.
     LookupMalformed = "lookup-malformed", Definite;
     /// The lanes of a mapping did not reach the place that a lookup waits for.
     LookupBehind = "lookup-behind", Transient;
+    /// The configuration has no mapping tables that a lookup could ask.
+    LookupUnconfigured = "lookup-unconfigured", Definite;
+    /// The configuration has no search documents.
+    SearchUnconfigured = "search-unconfigured", Definite;
+
+    /// No route of the HTTP API has this path.
+    RouteUnknown = "route-unknown", Definite;
+    /// The route does not serve this method.
+    MethodNotAllowed = "method-not-allowed", Definite;
+    /// The configuration has no token, so endpoints for applications are closed.
+    TokensMissing = "tokens-missing", Definite;
+    /// A request has no token, or none of the configured ones.
+    TokenRefused = "token-refused", Definite;
+    /// More requests, or readings of mapping tables, wait than are let in.
+    TooManyRequests = "too-many-requests", Transient;
+    /// A request had no answer in time.
+    TimedOut = "timed-out", Transient;
+    /// The body of a request did not arrive in time.
+    BodyLate = "body-late", Transient;
+    /// The body of a request is larger than the API reads.
+    BodyTooLarge = "body-too-large", Definite;
+    /// The body of a request broke off.
+    BodyUnreadable = "body-unreadable", Definite;
+    /// A request does not say that its body is JSON.
+    ContentTypeMissing = "content-type-missing", Definite;
+    /// The body of a request is not JSON.
+    BodyNotJson = "body-not-json", Definite;
+    /// The body of a request is JSON of another shape than the route reads.
+    BodyNotUnderstood = "body-not-understood", Definite;
+
+    /// Nobody in this process holds a machine number at the moment, so no uuid can be given out.
+    UuidsUnavailable = "uuids-unavailable", Transient;
+    /// More uuids, or fewer, were asked for than are given out at once.
+    CountOutOfRange = "count-out-of-range", Definite;
+    /// An idempotency key is empty or too long.
+    KeyMalformed = "key-malformed", Definite;
+    /// An idempotency key came with another count before.
+    KeyReused = "key-reused", Definite;
     /// A machine number has given out every uuid up to the end of the range, or the clock is beyond it.
     UuidsExhausted = "uuids-exhausted", Definite, stops 1;
     /// No further idempotency key can be remembered before older ones are a day old.
     UuidsKeysFull = "uuids-keys-full", Transient;
+    /// Something was asked to be explained that is no code of this build.
+    CodeUnknown = "code-unknown", Definite;
     /// A port could not be bound.
     ListenFailed = "listen-failed", Definite;
     /// A defect of Anabranch itself.

@@ -8,7 +8,9 @@ use anabranch_connectors::memory::MemoryCache;
 use anabranch_connectors::mysql::target::{MysqlLane, MysqlMapping, MysqlOutbox};
 use anabranch_pipeline::deliver::{Cell, Flush, LaneId, Progress, Replacement};
 use anabranch_pipeline::error::{Class, Code};
-use anabranch_pipeline::lookup::{CacheState, Claim, Drain, TimeToLive, decode, drain, fill};
+use anabranch_pipeline::lookup::{
+    CACHED_CLAIMS_MAX, CacheState, Claim, Drain, TimeToLive, decode, drain, fill,
+};
 use anabranch_pipeline::ports::{CacheRecord, CodeCache, LaneStore, MappingStore, Outbox};
 use anabranch_schemas::change::Action;
 use anabranch_schemas::serial::{CodeKind, STORED_BYTES_MAX, StoredCode};
@@ -394,7 +396,9 @@ async fn under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_
                 ground.cache.invalidate(std::slice::from_ref(code)).await.unwrap();
             }
             if cached(&ground.cache, code).await.is_none() {
-                fill(&ground.cache, &tables.mapping, std::slice::from_ref(code), TIME).await.unwrap();
+                fill(&ground.cache, &tables.mapping, std::slice::from_ref(code), CACHED_CLAIMS_MAX, TIME)
+                    .await
+                    .unwrap();
             }
         }
     };

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anabranch_connectors::memory::MemoryCache;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::lookup::{Claim, Claims, Origin, Reader, Readings, TimeToLive, Unanswered};
+use anabranch_pipeline::lookup::{
+    CACHED_CLAIMS_MAX, Claim, Claims, Origin, Reader, Readings, TimeToLive, Unanswered,
+};
 use anabranch_pipeline::ports::{CacheRecord, CodeCache, MappingStore, Outbox, OutboxRow};
 use anabranch_schemas::serial::StoredCode;
 use tokio::sync::Semaphore;
@@ -17,7 +19,7 @@ use crate::ports::cache::{LONG, code, set, store};
 use crate::watched::Watched;
 
 const TIME: TimeToLive = TimeToLive { full: LONG, empty: LONG };
-const BOUNDS: Readings = Readings { at_once: 2, queued: 3 };
+const BOUNDS: Readings = Readings { at_once: 2, queued: 3, codes: 8 };
 
 /// Mapping tables that answer when they are let, and count.
 #[derive(Debug, Clone)]
@@ -58,7 +60,7 @@ impl MappingStore for Slow {
 }
 
 /// An outbox that is drained into this life of the cache.
-struct Drained(Option<String>);
+pub struct Drained(pub Option<String>);
 
 impl Outbox for Drained {
     async fn pending(&self, _: usize) -> Result<Vec<OutboxRow>, Fault> {
@@ -109,7 +111,7 @@ fn reader(mapping: &Slow) -> Reader<MemoryCache, Slow> {
 }
 
 async fn one(reader: &Reader<MemoryCache, Slow>, text: &str) -> Result<(usize, Origin), Unanswered> {
-    let (claims, origin) = reader.read(&[code(text)]).await?.swap_remove(0);
+    let (claims, origin) = reader.read(&[code(text)], CACHED_CLAIMS_MAX).await?.swap_remove(0);
     Ok((claims.claims.len(), origin))
 }
 
@@ -174,7 +176,7 @@ async fn a_batch_reads_what_nobody_reads_yet_in_one_reading() {
     let codes = ["BOX", "A", "B", "A"].map(code);
     let batch = tokio::spawn({
         let reader = reader.clone();
-        async move { reader.read(&codes).await.map(|found| found.len()) }
+        async move { reader.read(&codes, CACHED_CLAIMS_MAX).await.map(|found| found.len()) }
     });
     settled().await;
     mapping.let_go.add_permits(2);
@@ -231,7 +233,7 @@ async fn a_cache_is_asked_only_in_the_life_that_everything_was_drained_into() {
     // What is missed is left there.
     assert_eq!(one(&reader, "CRATE").await.unwrap().1, Origin::Mapping);
     assert_eq!(one(&reader, "CRATE").await.unwrap().1, Origin::Cache);
-    assert_eq!(reader.fresh(&[code("CRATE")]).await.unwrap()[0].1, Origin::Mapping);
+    assert_eq!(reader.fresh(&[code("CRATE")], CACHED_CLAIMS_MAX).await.unwrap()[0].1, Origin::Mapping);
 
     cache.fail_over_to(&cache.copy());
     assert_eq!(one(&reader, "BOX").await.unwrap().1, Origin::Mapping, "seen by the answer itself");
@@ -265,7 +267,7 @@ async fn lookups_that_come_while_the_cache_is_asked_share_the_next_question() {
         let reader = reader.clone();
         tokio::spawn(async move {
             let codes: Vec<StoredCode> = numbers.iter().map(|number| code(&text(*number))).collect();
-            let found = reader.read(&codes).await.unwrap();
+            let found = reader.read(&codes, CACHED_CLAIMS_MAX).await.unwrap();
             for (number, (claims, origin)) in numbers.into_iter().zip(found) {
                 assert_eq!((&claims.claims, origin), (&set(number), Origin::Cache), "{number}");
             }

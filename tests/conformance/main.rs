@@ -14,6 +14,7 @@ mod log;
 mod log_damage;
 mod log_server;
 mod lookup;
+mod lookup_bounds;
 mod nats;
 mod plain;
 mod rows;

@@ -40,7 +40,7 @@ async fn applications_are_served_beside_readers_and_lanes_or_by_a_process_of_the
     let answer = daemon.ask("POST", "/v1/uuids", Some(TOKEN), "{\"count\" 1}").await;
     assert!(answer.1["detail"].as_str().unwrap().contains("line 1 column 10"), "{answer:?}");
     assert_eq!(code(answer).0, 400);
-    assert_eq!(daemon.ask("GET", "/v1/openapi.json", None, "").await.1["openapi"], "3.1.0");
+    every_code_is_explained(&installation, &daemon).await;
     assert!(daemon.metric("anabranch_http_request_seconds_count", &["status=\"401\""]).await >= 2.0);
     let log = daemon.log();
     assert!(!log.contains(TOKEN), "the token is in the log");
@@ -56,6 +56,25 @@ async fn applications_are_served_beside_readers_and_lanes_or_by_a_process_of_the
     let without = installation.command(&["run", "--role", "api"]).await;
     assert_eq!(without.exit_code, 2);
     assert!(without.stderr.contains("http.tokens"), "{without:?}");
+}
+
+/// Each code that the description of the API lists, by the binary; what is none is told as such.
+async fn every_code_is_explained(installation: &Installation<'_>, daemon: &Daemon) {
+    let description = daemon.ask("GET", "/v1/openapi.json", None, "").await.1;
+    assert_eq!(description["openapi"], "3.1.0");
+    let codes = description.pointer("/components/schemas/Code/enum").unwrap().as_array().unwrap();
+    assert!(codes.len() > 80, "{codes:?}");
+    for code in codes {
+        let code = code.as_str().unwrap();
+        let explained = installation.command(&["explain", code]).await.expect_success();
+        assert!(explained.stdout.starts_with(&format!("### {code}\n")), "{explained:?}");
+    }
+    let unknown = installation.command(&["explain", "token-refusd"]).await;
+    assert_eq!(unknown.exit_code, 2, "{unknown:?}");
+    assert!(
+        unknown.stderr.contains("[code-unknown]") && unknown.stderr.contains("token-refused"),
+        "{unknown:?}"
+    );
 }
 
 /// Every process but one is killed where the mark is about to be raised, or was raised unheard.

@@ -205,7 +205,7 @@ async fn found(daemon: &Daemon) {
         ("agnt=7", "agnt"),
     ] {
         let (status, problem) = ask(query).await;
-        assert_eq!((status, &problem["code"]), (422, &json!("question-malformed")), "{query}");
+        assert_eq!((status, &problem["code"]), (422, &json!("lookup-malformed")), "{query}");
         assert!(problem["detail"].as_str().unwrap().contains(named), "{query}: {problem}");
     }
     for syntax in ["*%3A*", "box_no%3A27", "%22%7B%7D%5C", "%00%00%00", "(((", "AND%20OR"] {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use anabranch_demo::Connection;
 use anabranch_stack::ServerSpec;
 use anabranch_tests::{Daemon, Ground, Installation, Plan, blocking, until_some};
+use futures::future::join_all;
 use serde_json::{Value as Json, json};
 
 const TOKEN: &str = "application-token-1";
@@ -180,6 +181,8 @@ async fn any_code_of_a_device_leads_to_the_device_and_an_answer_says_how_fresh_i
         batch["answers"].as_array().unwrap().iter().map(|answer| uuids(answer).len()).collect();
     assert_eq!((status, counts), (200, vec![1, 0, 20]));
     wrong_questions(&daemon).await;
+    codes_that_no_path_carries(&installation, &daemon, &mut source).await;
+    two_spellings(&daemon).await;
     a_lost_cache(&installation, &daemon, &mut source).await;
     moves(&installation, &mut daemon, &mut source).await;
 }
@@ -196,15 +199,93 @@ async fn wrong_questions(daemon: &Daemon) {
         ("BOX-1?at_least=source-a:a-b-c", "GTID"),
     ] {
         let (status, problem) = get(daemon, question).await;
-        assert_eq!((status, problem["code"].as_str()), (422, Some("question-malformed")), "{question}");
+        assert_eq!((status, problem["code"].as_str()), (422, Some("lookup-malformed")), "{question}");
         assert!(problem["detail"].as_str().unwrap().contains(named), "{question}: {problem}");
     }
     let long = "7".repeat(5000);
     assert_eq!(get(daemon, &long).await.0, 422);
     assert_eq!(daemon.ask("GET", "/v1/serials/BOX-1", None, "").await.0, 401);
-    for body in [r#"{"codes": []}"#, r#"{"codes": ["a", ""]}"#, r#"{"codes": ["a"], "limit": 21}"#] {
+    for (body, code, named) in [
+        (r#"{"codes": []}"#, "lookup-malformed", "0 codes"),
+        (r#"{"codes": ["a", ""]}"#, "lookup-malformed", "codes[1]: the code is empty"),
+        (r#"{"codes": ["a"], "limit": 21}"#, "lookup-malformed", "limit is 21"),
+        (r#"["a"]"#, "body-not-understood", "the body is a list; an object is needed, with codes, kind"),
+        (r#"{"codes": ["a", 7]}"#, "body-not-understood", "`codes[1]` is a number; text is needed"),
+        (r#"{"codes": "a"}"#, "body-not-understood", "`codes` is text; a list is needed"),
+        (r#"{"kind": "meid"}"#, "body-not-understood", "`codes` is missing"),
+    ] {
         let (status, problem) = daemon.ask("POST", "/v1/serials/lookup", Some(TOKEN), body).await;
-        assert_eq!(status, 422, "{body}: {problem}");
+        assert_eq!((status, problem["code"].as_str()), (422, Some(code)), "{body}: {problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(named), "{body}: {problem}");
+    }
+}
+
+async fn codes_that_no_path_carries(
+    installation: &Installation<'_>,
+    daemon: &Daemon,
+    source: &mut Connection,
+) {
+    let place = change(
+        source,
+        "INSERT INTO inventory_0.serial_code_00 (uuid, box_no) VALUES \
+         (41, 'lookup'), (42, '.'), (43, '..'), (44, 'a+b c&d=e')",
+    )
+    .await;
+    for (query, uuid) in [("lookup", "41"), (".", "42"), ("..", "43"), ("a%2Bb+c%26d%3De", "44")] {
+        let answer = found(daemon, &format!("lookup?code={query}&at_least={place}")).await;
+        assert_eq!(uuids(&answer), [uuid], "{query}");
+        let answer = found(daemon, &format!("lookup?kind=box_no&code={query}&limit=1&rows=true")).await;
+        assert_eq!((uuids(&answer), answer["from"].as_str()), (vec![uuid], Some("inventory")), "{query}");
+    }
+    assert_eq!(uuids(&found(daemon, "lookup?code=%FF%00").await), Vec::<&str>::new());
+    for (path, named) in
+        [("", "the code is empty"), ("lookup", "code is missing"), ("lookup?code=", "the code is empty")]
+    {
+        let (status, problem) = get(daemon, path).await;
+        assert_eq!((status, problem["code"].as_str()), (422, Some("lookup-malformed")), "{path}: {problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(named), "{path}: {problem}");
+    }
+    let empty = installation.command(&["lookup", ""]).await;
+    assert!(
+        empty.stderr.contains("[lookup-malformed]") && empty.stderr.contains("the code is empty"),
+        "{empty:?}"
+    );
+}
+
+/// A code in small letters is two values: the cache may have one of them and not the other.
+async fn two_spellings(daemon: &Daemon) {
+    until_from(daemon, "item-9?kind=item_code", "cache").await;
+    let answer = found(daemon, "item-9").await;
+    assert_eq!((uuids(&answer), answer["from"].as_str()), (vec!["9"], Some("cache_and_mapping")), "{answer}");
+    assert!(answer["freshness"]["cache_delay_ms"].is_u64(), "{answer}");
+    assert!(answer["freshness"]["cache_bypassed"].is_null(), "{answer}");
+    until_from(daemon, "item-9", "cache").await;
+}
+
+/// What is behind is told with what was asked for, in its notation, and whether the source has it.
+async fn told_what_is_behind(installation: &Installation<'_>, reading: &Daemon, place: &str) {
+    let (_, gtid) = place.split_once(':').unwrap();
+    let wanted = format!("{gtid} of source source-a was asked for");
+    for (place, named) in [
+        (place, [&*wanted, "is at GTID 1-", "; the source has given it out"]),
+        ("source-a:1-1-999999999", ["is at GTID 1-", "has not given it out", "it is at GTID 1-"]),
+        ("source-a:any.000999:4", ["any.000999:4 of source source-a was asked for", "is at any.0000", "(1:"]),
+        (
+            "source-a:1:999:4",
+            ["1:999:4 of source source-a was asked for", "mapping/target/source-a", "is at 1:"],
+        ),
+    ] {
+        let (status, problem) = get(reading, &format!("item-3?at_least={place}")).await;
+        assert_eq!((status, problem["code"].as_str()), (503, Some("lookup-behind")));
+        let detail = problem["detail"].as_str().unwrap();
+        for part in named {
+            assert!(detail.contains(part), "{part} is not in {detail}");
+        }
+    }
+    let behind = installation.command(&["lookup", "item-3", "--at-least", "source-a:1-1-999999999"]).await;
+    assert_eq!(behind.exit_code, 3, "{behind:?}");
+    for part in ["[lookup-behind]", "1-1-999999999 of source source-a", "has not given it out"] {
+        assert!(behind.stderr.contains(part), "{part} is not in {behind:?}");
     }
 }
 
@@ -236,9 +317,7 @@ async fn moves(installation: &Installation<'_>, daemon: &mut Daemon, source: &mu
     let reading = installation.run_with(&["--role", "api"], &[]);
     reading.until_ready().await;
     let place = change(source, "DELETE FROM inventory_0.serial_code_00 WHERE uuid = 3").await;
-    let (status, problem) = get(&reading, &format!("item-3?at_least={place}")).await;
-    assert_eq!((status, problem["code"].as_str()), (503, Some("not-there-yet")));
-    assert!(problem["detail"].as_str().unwrap().contains("mapping/target/source-a"), "{problem}");
+    told_what_is_behind(installation, &reading, &place).await;
 
     let answer = installation.command(&["lookup", "item-3", "--json"]).await.expect_success().json();
     let confirmed: BTreeSet<(&str, bool)> = answer["devices"][0]["claims"]
@@ -271,4 +350,62 @@ async fn moves(installation: &Installation<'_>, daemon: &mut Daemon, source: &mu
     let claims = one["devices"][0]["claims"].as_array().unwrap();
     assert_eq!((claims.len(), &claims[0]["database"]), (1, &json!("inventory_history")));
     again.kill();
+}
+
+/// Boxes of a thousand devices each; a batch shows twenty of them.
+const BOXES: usize = 20;
+const BATCHES: usize = 24;
+const BATCH_CODES: usize = 300;
+/// All batches at once as whole sets would be several times as much.
+const PEAK_BYTES_MAX: u64 = 256 << 20;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_batches_of_codes_with_very_many_devices_are_answered_at_once_in_little_memory() {
+    let installation = installation().await;
+    let mut daemon = installation.run();
+    daemon.until_ready().await;
+    let mut source = installation.admin("source-a").await;
+    let insert = format!(
+        "INSERT INTO inventory_0.serial_code_00 (uuid, box_no) \
+         SELECT seq, CONCAT('BOX-', seq MOD {BOXES}) FROM inventory_0.seq_1_to_{}",
+        BOXES * 1_000
+    );
+    let place = change(&mut source, &insert).await;
+    until_some("all devices are findable", async || {
+        (get(&daemon, &format!("BOX-0?at_least={place}&limit=1")).await.0 == 200).then_some(())
+    })
+    .await;
+    for number in 0..BOXES {
+        assert_eq!(uuids(&until_from(&daemon, &format!("BOX-{number}"), "cache").await).len(), 1_000);
+    }
+    let codes: Vec<String> = (0..BATCH_CODES).map(|number| format!("BOX-{}", number % BOXES)).collect();
+    // Few wait for the place: a busy machine may not tell all of them in time that it was passed.
+    for (batches, at_least) in [(BATCHES, Json::Null), (2, json!(place))] {
+        let batch = json!({ "codes": codes, "at_least": at_least }).to_string();
+        let ask = || daemon.ask("POST", "/v1/serials/lookup", Some(TOKEN), &batch);
+        let expected = if at_least.is_null() { "cache" } else { "mapping" };
+        for (status, answered) in join_all((0..batches).map(|_| ask())).await {
+            assert_eq!(status, 200, "{answered}");
+            let answers = answered["answers"].as_array().unwrap();
+            assert_eq!(answers.len(), BATCH_CODES);
+            for (answer, code) in answers.iter().zip(&codes) {
+                assert_eq!(
+                    (answer["code"].as_str(), answer["from"].as_str()),
+                    (Some(&**code), Some(expected))
+                );
+                assert!(uuids(answer).len() == 20 && answer["next"].is_string(), "{answer}");
+            }
+        }
+    }
+    // The next page goes on where a batch ended.
+    let (_, answered) =
+        daemon.ask("POST", "/v1/serials/lookup", Some(TOKEN), r#"{"codes": ["BOX-3"]}"#).await;
+    let first = &answered["answers"][0];
+    let rest = found(&daemon, &format!("BOX-3?after={}", first["next"].as_str().unwrap())).await;
+    let all: BTreeSet<&str> = uuids(first).into_iter().chain(uuids(&rest)).collect();
+    assert_eq!((all.len(), uuids(&rest).len()), (1_000, 980));
+    let peak = daemon.resident_bytes_max();
+    println!("the daemon had {} MB at most", peak >> 20);
+    assert!(peak < PEAK_BYTES_MAX, "{peak} bytes");
+    assert!(daemon.terminate().is_some_and(|status| status.success()));
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use anabranch_connectors::memory::{Freezer, MemoryCache, MemoryMapping, Weather};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::{
-    Audit, Audited, CacheState, Claim, Drain, EntryDrift, Origin, Reader, Readings, TimeToLive, decode,
-    drain, encode,
+    Audit, Audited, CACHED_CLAIMS_MAX, CacheState, Claim, Drain, EntryDrift, Origin, Reader, Readings,
+    TimeToLive, decode, drain, encode,
 };
 use anabranch_pipeline::ports::{CodeCache, Outbox};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
@@ -99,7 +99,7 @@ impl Stage {
     fn start_reader(&self, seed: u64) -> AbortOnDropHandle<()> {
         let (stage, mut random) = (self.clone(), StdRng::seed_from_u64(seed));
         AbortOnDropHandle::new(tokio::spawn(async move {
-            let bounds = Readings { at_once: 2, queued: 8 };
+            let bounds = Readings { at_once: 2, queued: 8, codes: 8 };
             let reader = Reader::new(Some((stage.cache.clone(), TIME)), stage.mapping.clone(), bounds);
             let mut look_at = Instant::now();
             loop {
@@ -165,7 +165,9 @@ impl Stage {
 
     async fn look_up(&self, reader: &Reader<MemoryCache, MemoryMapping>, code: usize) {
         let drained = self.drained(code);
-        let Ok(found) = reader.read(std::slice::from_ref(&self.codes[code])).await else { return };
+        let Ok(found) = reader.read(std::slice::from_ref(&self.codes[code]), CACHED_CLAIMS_MAX).await else {
+            return;
+        };
         for (claims, origin) in found {
             match (version(&claims.claims), origin) {
                 (None, _) => self.accuse(format!("code {code}: {:?} is no complete set", claims.claims)),

@@ -30,7 +30,12 @@ impl Exit {
     pub fn of(code: Code) -> Self {
         match (code, code.class()) {
             (
-                Code::ConfigUnreadable | Code::ConfigInvalid | Code::TargetIsSource | Code::LookupMalformed,
+                Code::ConfigUnreadable
+                | Code::ConfigInvalid
+                | Code::TargetIsSource
+                | Code::LookupMalformed
+                | Code::LookupUnconfigured
+                | Code::CodeUnknown,
                 _,
             ) => Exit::Usage,
             (_, Class::Transient) => Exit::Transient,

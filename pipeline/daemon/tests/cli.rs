@@ -262,6 +262,8 @@ fn wrong_usage_exits_2() {
     for arguments in [&["colour"][..], &[], &["check", "--colour"], &["explain", "no-such-code"]] {
         assert_eq!(anabranch(arguments).status.code(), Some(2), "{arguments:?}");
     }
+    let unknown = stderr(&anabranch(&["explain", "binlog-purge"]));
+    assert!(unknown.contains("[code-unknown]") && unknown.contains("such as binlog-purged"), "{unknown}");
     let output = anabranch(&["--log-level", "anabranch=loudly", "explain", "internal"]);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
@@ -289,6 +291,13 @@ fn completions_are_printed_for_each_shell() {
 fn every_code_is_explained_from_the_runbook() {
     let list = stdout(&anabranch(&["explain"]));
     assert_eq!(list.lines().count(), Code::ALL.len());
+    // The HTTP API answers with codes of this list and no others.
+    for code in Code::ALL {
+        let output = anabranch(&["explain", code.as_str()]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let text = stdout(&output);
+        assert!(text.starts_with(&format!("### {code}\n")) && text.lines().count() > 1, "{text}");
+    }
     let output = anabranch(&["explain", "[binlog-purged]"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stdout(&output).starts_with("### binlog-purged\n"), "{}", stdout(&output));

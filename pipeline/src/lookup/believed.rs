@@ -12,7 +12,7 @@ use metrics::counter;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::{CacheState, Claims, decode};
+use super::{CacheState, Claims, decode_some};
 use crate::error::Fault;
 use crate::metrics as names;
 use crate::ports::{CodeCache, Outbox};
@@ -21,8 +21,8 @@ use crate::ports::{CodeCache, Outbox};
 const BELIEF_AGE_MAX: Duration = Duration::from_secs(3);
 /// Questions at once: the next one is on its way while an answer comes back.
 const QUESTIONS: usize = 2;
-/// Lookups that share one: no answer holds up others for long.
-const SHARED_BY_MAX: usize = 64;
+/// Codes of one: no answer holds up others for long, and none has more than 19 MB, as an entry has 74 KB at most.
+pub const QUESTION_CODES_MAX: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct BelievedCache<C> {
@@ -100,18 +100,30 @@ impl<C: CodeCache + 'static> BelievedCache<C> {
         self.known.believe(belief);
     }
 
-    /// The set of each code that has an entry; none while the cache is not believed.
-    pub(super) async fn get(&self, codes: &[StoredCode]) -> Vec<Option<Claims>> {
-        let nothing = || codes.iter().map(|_| None).collect();
-        if codes.is_empty() || self.bypassed().is_some() {
-            return nothing();
+    /// The first `limit` claims of each code that has an entry; none while the cache is not believed.
+    pub(super) async fn get(&self, codes: &[StoredCode], limit: usize) -> Vec<Option<Claims>> {
+        let mut sets = Vec::with_capacity(codes.len());
+        for some in codes.chunks(QUESTION_CODES_MAX) {
+            match self.entries(some).await {
+                Some(entries) => {
+                    let set = |entry: Option<Vec<u8>>| decode_some(&entry?, limit).ok();
+                    sets.extend(entries.into_iter().map(set));
+                }
+                None => sets.extend(some.iter().map(|_| None)),
+            }
+        }
+        sets
+    }
+
+    /// The entries of some codes, at most [`QUESTION_CODES_MAX`].
+    async fn entries(&self, codes: &[StoredCode]) -> Option<Vec<Option<Vec<u8>>>> {
+        if self.bypassed().is_some() {
+            return None;
         }
         let (answer, entries) = oneshot::channel();
         // Nobody answers when the runtime ends.
         let _ = self.asked.send(Asked { codes: codes.to_vec(), entries: answer });
-        let Ok(entries) = entries.await else { return nothing() };
-        let set = |entry: Option<Vec<u8>>| Some(Claims { claims: decode(&entry?).ok()?, is_cut: false });
-        entries.into_iter().map(set).collect()
+        entries.await.ok()
     }
 }
 
@@ -169,10 +181,22 @@ async fn ask_together<C: CodeCache + 'static>(
     mut asked: mpsc::UnboundedReceiver<Asked>,
 ) {
     let turns = Arc::new(Semaphore::new(QUESTIONS));
+    let mut next = None;
     while let Ok(turn) = Arc::clone(&turns).acquire_owned().await {
-        let mut together = Vec::new();
-        if asked.recv_many(&mut together, SHARED_BY_MAX).await == 0 {
-            return;
+        let first = match next.take() {
+            Some(first) => Some(first),
+            None => asked.recv().await,
+        };
+        let Some(first) = first else { return };
+        let mut room = QUESTION_CODES_MAX.saturating_sub(first.codes.len());
+        let mut together = vec![first];
+        while let Ok(another) = asked.try_recv() {
+            if another.codes.len() > room {
+                next = Some(another);
+                break;
+            }
+            room -= another.codes.len();
+            together.push(another);
         }
         let known = Arc::clone(&known);
         tokio::spawn(async move {

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{TimeToLive, fill};
+use super::{CACHED_CLAIMS_MAX, TimeToLive, fill};
 use crate::error::Fault;
 use crate::failpoints;
 use crate::metrics as names;
@@ -183,7 +183,9 @@ async fn refill<C: CodeCache, O, M: MappingStore>(
             unfilled.is_filling = true;
             codes.extend(std::mem::take(&mut unfilled.waiting));
         });
-        let fills = codes.chunks(CODES).map(|some| fill(work.cache, work.mapping, some, work.time_to_live));
+        let fills = codes
+            .chunks(CODES)
+            .map(|some| fill(work.cache, work.mapping, some, CACHED_CLAIMS_MAX, work.time_to_live));
         stream::iter(fills.map(Ok)).try_for_each_concurrent(FILLS, |fill| fill.map_ok(drop)).await?;
         failpoints::reach("cache-after-fill").await;
         unfilled.send_modify(|unfilled| unfilled.is_filling = false);

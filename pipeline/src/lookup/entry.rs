@@ -7,7 +7,7 @@ use anabranch_schemas::serial::{CodeKind, UUID_BYTES_MAX};
 use anabranch_schemas::shard::ShardId;
 use thiserror::Error;
 
-use super::Claim;
+use super::{Claim, Claims};
 
 const VERSION: u8 = 1;
 
@@ -38,6 +38,11 @@ pub fn encode(claims: &[Claim]) -> Vec<u8> {
 
 /// The set of an entry.
 pub fn decode(bytes: &[u8]) -> Result<Vec<Claim>, EntryDefect> {
+    Ok(decode_some(bytes, usize::MAX)?.claims)
+}
+
+/// The first `limit` claims of an entry; its checksum is that of all of it.
+pub fn decode_some(bytes: &[u8], limit: usize) -> Result<Claims, EntryDefect> {
     let (body, checksum) = bytes.split_last_chunk::<4>().ok_or(EntryDefect::Malformed)?;
     if crc32fast::hash(body) != u32::from_be_bytes(*checksum) {
         return Err(EntryDefect::ChecksumMismatch);
@@ -48,12 +53,12 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Claim>, EntryDefect> {
         [] => return Err(EntryDefect::Malformed),
     };
     let mut claims = Vec::new();
-    while !rest.is_empty() {
+    while !rest.is_empty() && claims.len() < limit {
         let (claim, behind) = claim(rest).ok_or(EntryDefect::Malformed)?;
         claims.push(claim);
         rest = behind;
     }
-    Ok(claims)
+    Ok(Claims { claims, is_cut: !rest.is_empty() })
 }
 
 fn claim(bytes: &[u8]) -> Option<(Claim, &[u8])> {
@@ -110,6 +115,16 @@ mod tests {
         #[test]
         fn a_set_is_read_as_it_was_written(claims in prop::collection::vec(any_claim(), 0..20)) {
             prop_assert_eq!(decode(&encode(&claims)), Ok(claims));
+        }
+
+        #[test]
+        fn the_beginning_of_a_set_says_whether_there_are_more(
+            claims in prop::collection::vec(any_claim(), 0..20),
+            limit in 0..25usize,
+        ) {
+            let begin = claims.iter().take(limit).cloned().collect();
+            let expected = Claims { claims: begin, is_cut: claims.len() > limit };
+            prop_assert_eq!(decode_some(&encode(&claims), limit), Ok(expected));
         }
 
         #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anabranch_schemas::serial::StoredCode;
 use metrics::counter;
 
-use super::{CACHED_CLAIMS_MAX, Claims, encode};
+use super::{CACHED_CLAIMS_MAX, Claims, Token, encode};
 use crate::error::Fault;
 use crate::failpoints;
 use crate::metrics as names;
@@ -30,12 +30,13 @@ impl TimeToLive {
     }
 }
 
-/// The claims of each code, up to [`CACHED_CLAIMS_MAX`]; what was read is left in the cache, unless somebody changed
-/// it or fills it too meanwhile. A cache that fails fails no reading.
+/// The claims of each code, up to `limit`, at most [`CACHED_CLAIMS_MAX`]; the sets that are complete are left in the
+/// cache, unless somebody changed them or fills them too meanwhile. A cache that fails fails no reading.
 pub async fn fill(
     cache: &impl CodeCache,
     mapping: &impl MappingStore,
     codes: &[StoredCode],
+    limit: usize,
     time_to_live: TimeToLive,
 ) -> Result<Vec<Claims>, Fault> {
     // Before the reading: a change that is committed after it removes the token.
@@ -47,10 +48,10 @@ pub async fn fill(
         }
     };
     failpoints::reach("cache-token-taken").await;
-    let read = mapping.claims(codes, CACHED_CLAIMS_MAX).await?;
-    let fills: Vec<Fill> = (codes.iter().zip(&read).zip(tokens))
+    let read = mapping.claims(codes, limit.min(CACHED_CLAIMS_MAX)).await?;
+    let fills: Vec<Fill> = (codes.iter().zip(&read).zip(&tokens))
         .filter_map(|((code, claims), token)| {
-            let token = token.filter(|_| !claims.is_cut)?;
+            let token = (*token).filter(|_| !claims.is_cut)?;
             let time_to_live = time_to_live.of(claims.claims.len(), part(token));
             Some(Fill { code: code.clone(), token, entry: encode(&claims.claims), time_to_live })
         })
@@ -61,11 +62,26 @@ pub async fn fill(
             Err(fault) => failed(&fault),
         }
     }
+    if limit < CACHED_CLAIMS_MAX {
+        // Whoever reads all of them finds no token in the way.
+        let is_cut = |((_, token), claims): &((&StoredCode, &Option<Token>), &Claims)| {
+            token.is_some() && claims.is_cut
+        };
+        let cut: Vec<StoredCode> = (codes.iter().zip(&tokens).zip(&read))
+            .filter(is_cut)
+            .map(|((code, _), _)| code.clone())
+            .collect();
+        if !cut.is_empty()
+            && let Err(fault) = cache.invalidate(&cut).await
+        {
+            failed(&fault);
+        }
+    }
     Ok(read)
 }
 
 /// A number from 0 to 1 out of a random token.
-fn part(token: super::Token) -> f64 {
+fn part(token: Token) -> f64 {
     f64::from(token.0 as u32) / f64::from(u32::MAX)
 }
 

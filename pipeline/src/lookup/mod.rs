@@ -14,10 +14,11 @@ mod fill;
 mod reader;
 
 pub use self::audit::{Audit, AuditPace, AuditPlace, AuditState, Audited, EntryDrift};
+pub use self::believed::QUESTION_CODES_MAX;
 pub use self::drain::{CacheState, Drain, drain};
-pub use self::entry::{EntryDefect, decode, encode};
+pub use self::entry::{EntryDefect, decode, decode_some, encode};
 pub use self::fill::{TimeToLive, fill};
-pub use self::reader::{Origin, Reader, Readings, Unanswered};
+pub use self::reader::{Origin, Reader, Readings, Room, Unanswered};
 
 use anabranch_schemas::serial::CodeKind;
 use anabranch_schemas::shard::ShardId;

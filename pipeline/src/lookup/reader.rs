@@ -1,6 +1,6 @@
 //! Lookups: from the cache while it is believed, else from the mapping tables, each code once at a time.
 //!
-//! Many readers that miss the same code wait for one reading. It runs in a task of its own, so that a reader that goes
+//! Many readers that miss as much of the same code wait for one reading. It runs in a task of its own, so that a reader that goes
 //! away leaves no half-done reading to the others. Readings at once are bounded, and so are those that wait for their
 //! turn: beyond it the answer is [`Unanswered::Busy`]. An answer is as old as the cache may be, or as the reading that
 //! was joined; [`Reader::fresh`] asks the mapping tables after the call.
@@ -14,7 +14,7 @@ use anabranch_schemas::serial::StoredCode;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use metrics::counter;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::believed::BelievedCache;
 use super::{CACHED_CLAIMS_MAX, Claim, Claims, TimeToLive, fill};
@@ -48,7 +48,18 @@ pub struct Readings {
     pub at_once: usize,
     /// That wait for their turn.
     pub queued: usize,
+    /// Codes of batches that may be in memory at once, see [`Reader::room`].
+    pub codes: usize,
 }
+
+/// Memory for the codes of a batch, until it is dropped.
+#[derive(Debug)]
+pub struct Room {
+    _permit: OwnedSemaphorePermit,
+}
+
+/// A code, and how many of its claims are read.
+type Wanted = (StoredCode, usize);
 
 type Flight = Shared<BoxFuture<'static, Result<Arc<HashMap<StoredCode, Arc<Claims>>>, Unanswered>>>;
 
@@ -66,9 +77,10 @@ impl<C, M> Clone for Reader<C, M> {
 struct Shelf<C, M> {
     cache: Option<(BelievedCache<C>, TimeToLive)>,
     mapping: M,
-    flights: Mutex<HashMap<StoredCode, Flight>>,
+    flights: Mutex<HashMap<Wanted, Flight>>,
     turns: Semaphore,
     waiting: AtomicUsize,
+    room: Arc<Semaphore>,
     bounds: Readings,
 }
 
@@ -85,6 +97,7 @@ where
             flights: Mutex::default(),
             turns: Semaphore::new(bounds.at_once),
             waiting: AtomicUsize::new(0),
+            room: Arc::new(Semaphore::new(bounds.codes)),
             bounds,
         }))
     }
@@ -109,13 +122,28 @@ where
         }
     }
 
-    /// The claims of each code, at most [`CACHED_CLAIMS_MAX`], and where they are from.
-    pub async fn read(&self, codes: &[StoredCode]) -> Result<Vec<(Arc<Claims>, Origin)>, Unanswered> {
-        let mut found = self.cached(codes).await;
+    /// Waits until there is memory for the answers to so many codes. Who asks for many keeps it until its answers are
+    /// gone; who waits is let in in the order of coming.
+    pub async fn room(&self, codes: usize) -> Result<Room, Unanswered> {
+        // More than there is in all would wait for ever.
+        let codes = codes.min(self.0.bounds.codes) as u32;
+        let permit = Arc::clone(&self.0.room).acquire_many_owned(codes).await;
+        Ok(Room { _permit: permit.map_err(|_| unread("no more answers"))? })
+    }
+
+    /// The claims of each code, at most `limit` and at most [`CACHED_CLAIMS_MAX`], and where they are from. No more are
+    /// read of a mapping table; only complete sets are left in the cache, so a small limit leaves large sets out.
+    pub async fn read(
+        &self,
+        codes: &[StoredCode],
+        limit: usize,
+    ) -> Result<Vec<(Arc<Claims>, Origin)>, Unanswered> {
+        let limit = limit.min(CACHED_CLAIMS_MAX);
+        let mut found = self.cached(codes, limit).await;
         let missing: Vec<&StoredCode> =
             codes.iter().zip(&found).filter(|(_, found)| found.is_none()).map(|(code, _)| code).collect();
         let mut read = HashMap::new();
-        for flight in self.board(&missing) {
+        for flight in self.board(&missing, limit) {
             let landed = flight.await?;
             read.extend(landed.iter().map(|(code, claims)| (code.clone(), Arc::clone(claims))));
         }
@@ -129,8 +157,12 @@ where
     }
 
     /// As [`Self::read`], from the mapping tables as they are after the call.
-    pub async fn fresh(&self, codes: &[StoredCode]) -> Result<Vec<(Arc<Claims>, Origin)>, Unanswered> {
-        let claims = self.in_turn(self.0.mapping.claims(codes, CACHED_CLAIMS_MAX)).await?;
+    pub async fn fresh(
+        &self,
+        codes: &[StoredCode],
+        limit: usize,
+    ) -> Result<Vec<(Arc<Claims>, Origin)>, Unanswered> {
+        let claims = self.in_turn(self.0.mapping.claims(codes, limit.min(CACHED_CLAIMS_MAX))).await?;
         Ok(claims.into_iter().map(|claims| (Arc::new(claims), Origin::Mapping)).collect())
     }
 
@@ -144,18 +176,21 @@ where
         self.in_turn(self.0.mapping.page(code, after, limit)).await
     }
 
-    async fn cached(&self, codes: &[StoredCode]) -> Vec<Option<(Arc<Claims>, Origin)>> {
+    async fn cached(&self, codes: &[StoredCode], limit: usize) -> Vec<Option<(Arc<Claims>, Origin)>> {
         let Some((cache, _)) = &self.0.cache else { return codes.iter().map(|_| None).collect() };
-        let found = cache.get(codes).await.into_iter();
+        let found = cache.get(codes, limit).await.into_iter();
         found.map(|claims| Some((Arc::new(claims?), Origin::Cache))).collect()
     }
 
-    /// The readings under way that have these codes, and one more for the others.
-    fn board(&self, codes: &[&StoredCode]) -> Vec<Flight> {
+    /// The readings under way that have these codes, up to the limit or in full, and one more for the others.
+    fn board(&self, codes: &[&StoredCode], limit: usize) -> Vec<Flight> {
         let (mut boarded, mut own) = (Vec::new(), Vec::new());
         let mut flights = lock(&self.0.flights);
         for code in codes {
-            match flights.get(*code) {
+            let mut under_way = [limit, CACHED_CLAIMS_MAX]
+                .into_iter()
+                .filter_map(|limit| flights.get(&((*code).clone(), limit)));
+            match under_way.next() {
                 Some(flight) => boarded.push(flight.clone()),
                 None => own.push((*code).clone()),
             }
@@ -166,25 +201,29 @@ where
             let (reader, codes) = (self.clone(), own.clone());
             // It cannot land before it is listed: that needs the lock.
             let task = tokio::spawn(async move {
-                let read = reader.fill(&codes).await;
+                let read = reader.fill(&codes, limit).await;
                 let mut flights = lock(&reader.0.flights);
-                codes.iter().for_each(|code| _ = flights.remove(code));
+                codes.into_iter().for_each(|code| _ = flights.remove(&(code, limit)));
                 read
             });
             let flight = async { task.await.unwrap_or_else(|_| Err(unread("a reading was cut off"))) };
             let flight = flight.boxed().shared();
-            flights.extend(own.into_iter().map(|code| (code, flight.clone())));
+            flights.extend(own.into_iter().map(|code| ((code, limit), flight.clone())));
             boarded.push(flight);
         }
         boarded
     }
 
-    async fn fill(&self, codes: &[StoredCode]) -> Result<Arc<HashMap<StoredCode, Arc<Claims>>>, Unanswered> {
+    async fn fill(
+        &self,
+        codes: &[StoredCode],
+        limit: usize,
+    ) -> Result<Arc<HashMap<StoredCode, Arc<Claims>>>, Unanswered> {
         let claims = match &self.0.cache {
             Some((cache, time_to_live)) if cache.bypassed().is_none() => {
-                self.in_turn(fill(cache.cache(), &self.0.mapping, codes, *time_to_live)).await?
+                self.in_turn(fill(cache.cache(), &self.0.mapping, codes, limit, *time_to_live)).await?
             }
-            _ => self.in_turn(self.0.mapping.claims(codes, CACHED_CLAIMS_MAX)).await?,
+            _ => self.in_turn(self.0.mapping.claims(codes, limit)).await?,
         };
         Ok(Arc::new(codes.iter().cloned().zip(claims.into_iter().map(Arc::new)).collect()))
     }

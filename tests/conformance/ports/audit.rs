@@ -6,7 +6,7 @@ use std::time::Duration;
 use anabranch_connectors::memory::{MemoryMapping, Weather};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::{
-    Audit, AuditPace, AuditState, Audited, EntryDrift, TimeToLive, encode, fill,
+    Audit, AuditPace, AuditState, Audited, CACHED_CLAIMS_MAX, EntryDrift, TimeToLive, encode, fill,
 };
 use anabranch_pipeline::ports::{CacheRecord, CodeCache, Outbox};
 use anabranch_pipeline::reconcile::Pace;
@@ -32,8 +32,8 @@ async fn filled(ground: &impl Ground, codes: &[StoredCode]) -> MemoryMapping {
     let incarnation = ground.cache().incarnation().await.unwrap();
     let record = CacheRecord { incarnation: incarnation.clone(), time_to_live: LONG };
     mapping.begin(None, &record).await.unwrap();
-    fill(ground.cache(), &mapping, codes, TIME).await.unwrap();
-    fill(ground.cache(), &mapping, &[code("NOBODY")], TIME).await.unwrap();
+    fill(ground.cache(), &mapping, codes, CACHED_CLAIMS_MAX, TIME).await.unwrap();
+    fill(ground.cache(), &mapping, &[code("NOBODY")], CACHED_CLAIMS_MAX, TIME).await.unwrap();
     mapping.drained(&[flush], &incarnation).await.unwrap();
     mapping
 }

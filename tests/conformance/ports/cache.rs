@@ -5,7 +5,7 @@ use std::time::Duration;
 use anabranch_connectors::memory::MemoryCache;
 use anabranch_connectors::redis::RedisCache;
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::lookup::{Claim, Claims, TimeToLive, decode, encode, fill};
+use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, Claim, Claims, TimeToLive, decode, encode, fill};
 use anabranch_pipeline::ports::{CodeCache, Fill, MappingStore, Standing};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use anabranch_schemas::shard::ShardId;
@@ -236,7 +236,7 @@ async fn a_scan_names_every_code_that_something_is_kept_for(ground: impl Ground)
     codes.extend(
         [b"{".as_slice(), b"}e:x", b"\0\xff*", &[b'y'; 255]].map(|odd| StoredCode::exact(odd).unwrap()),
     );
-    fill(cache, &Same, &codes, TimeToLive { full: LONG, empty: LONG }).await.unwrap();
+    fill(cache, &Same, &codes, CACHED_CLAIMS_MAX, TimeToLive { full: LONG, empty: LONG }).await.unwrap();
     let [lasting, blocked] = ["LASTING", "BLOCKED"].map(code);
     ground.plant(&lasting, b"any".to_vec(), None).await;
     ground.block(&blocked).await;
@@ -279,7 +279,7 @@ async fn any_bytes_are_a_code(ground: impl Ground) {
 async fn emptying_removes_everything_of_this_cache(ground: impl Ground) {
     let cache = ground.cache();
     let codes: Vec<StoredCode> = (0..3000).map(|number| code(&format!("EMPTIED-{number}"))).collect();
-    fill(cache, &Same, &codes, TimeToLive { full: LONG, empty: LONG }).await.unwrap();
+    fill(cache, &Same, &codes, CACHED_CLAIMS_MAX, TimeToLive { full: LONG, empty: LONG }).await.unwrap();
     assert_eq!(cached(cache, &codes[2999]).await, Some(set(0)));
     let announced = code("ANNOUNCED");
     cache.begin(std::slice::from_ref(&announced)).await.unwrap();
@@ -304,7 +304,7 @@ async fn sets_too_large_to_cache_are_read_and_not_stored(ground: impl Ground) {
     }
     let (cache, code) = (ground.cache(), code("CRATE"));
     let time = TimeToLive { full: LONG, empty: LONG };
-    let read = fill(cache, &Crate, std::slice::from_ref(&code), time).await.unwrap();
+    let read = fill(cache, &Crate, std::slice::from_ref(&code), CACHED_CLAIMS_MAX, time).await.unwrap();
     assert!(read[0].is_cut && !read[0].claims.is_empty());
     assert_eq!(cached(cache, &code).await, None);
 }

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_pipeline::config::Secret;
+use anabranch_pipeline::error::Code;
 use anabranch_pipeline::metrics as names;
-use axum::Json;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{DefaultBodyLimit, FromRequest, MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use metrics::histogram;
-use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -26,7 +26,7 @@ use super::problem::Problem;
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// Requests that are being answered at once; each may hold an answer of some hundred kilobytes.
 const REQUESTS_MAX: usize = 256;
-/// Longer than any bounded wait inside a request.
+/// From the head of a request to its answer; longer than any bounded wait inside it.
 pub const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// The checks, shared by all requests.
@@ -34,23 +34,20 @@ pub const TIME_LIMIT: Duration = Duration::from_secs(10);
 pub struct Guard {
     tokens: Arc<[[u8; 32]]>,
     requests: Arc<Semaphore>,
+    body_time: Duration,
 }
 
 impl Guard {
-    pub fn new(tokens: &[Secret]) -> Self {
+    /// `body_time` is what the body of a request may take.
+    pub fn new(tokens: &[Secret], body_time: Duration) -> Self {
         let tokens = tokens.iter().map(|token| digest(token.expose().as_bytes())).collect();
-        Self { tokens, requests: Arc::new(Semaphore::new(REQUESTS_MAX)) }
+        Self { tokens, requests: Arc::new(Semaphore::new(REQUESTS_MAX)), body_time }
     }
 
     fn authorise(&self, headers: &HeaderMap) -> Result<(), Problem> {
         if self.tokens.is_empty() {
             let remedy = "set http.tokens in the daemon's configuration and restart it";
-            return Err(Problem::new(
-                StatusCode::FORBIDDEN,
-                "tokens-missing",
-                "no token is configured",
-                remedy,
-            ));
+            return Err(Problem::new(Code::TokensMissing, "no token is configured", remedy));
         }
         let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
         let token = given.and_then(|given| given.split_at_checked(BEARER.len()));
@@ -79,19 +76,19 @@ fn digest(token: &[u8]) -> [u8; 32] {
 
 fn unauthorised(detail: &str) -> Problem {
     let remedy = "send the header authorization: Bearer TOKEN, with one of http.tokens";
-    Problem::new(StatusCode::UNAUTHORIZED, "token-refused", detail, remedy)
-        .with_header(header::WWW_AUTHENTICATE, "Bearer")
+    Problem::new(Code::TokenRefused, detail, remedy).with_header(header::WWW_AUTHENTICATE, "Bearer")
 }
 
 pub(super) fn too_large() -> Problem {
     let detail = format!("the body is larger than {BODY_BYTES_MAX} bytes");
-    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", detail, "send several smaller requests")
+    Problem::new(Code::BodyTooLarge, detail, "send several smaller requests")
         .with_header(header::CONNECTION, "close")
 }
 
-/// For bodies that do not say how long they are; the others are refused before they are read.
-pub fn body_limit() -> DefaultBodyLimit {
-    DefaultBodyLimit::max(BODY_BYTES_MAX)
+fn late(time: Duration) -> Problem {
+    let detail = format!("the body did not arrive within {} s", time.as_secs_f32());
+    Problem::new(Code::BodyLate, detail, "send as many bytes as content-length says, and at once")
+        .with_header(header::CONNECTION, "close")
 }
 
 /// The middleware of all endpoints for applications.
@@ -106,31 +103,38 @@ pub async fn admit(State(guard): State<Guard>, request: Request, next: Next) -> 
 }
 
 async fn admitted(guard: &Guard, request: Request, next: Next) -> Result<Response, Problem> {
+    let deadline = Instant::now() + TIME_LIMIT;
     guard.authorise(request.headers())?;
     let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     if length.and_then(|length| length.parse::<u64>().ok()).is_some_and(|bytes| bytes > BODY_BYTES_MAX as u64)
     {
         return Err(too_large());
     }
+    let request = with_body(request, guard.body_time).await?;
     let _permit = guard.requests.try_acquire().map_err(|_| {
         let detail = format!("{REQUESTS_MAX} requests are being answered");
-        Problem::passing("too-many-requests", detail, "send fewer at once, or ask more daemons")
+        Problem::new(Code::TooManyRequests, detail, "send fewer at once, or ask more daemons")
     })?;
-    tokio::time::timeout(TIME_LIMIT, next.run(request)).await.map_err(|_| {
+    tokio::time::timeout_at(deadline, next.run(request)).await.map_err(|_| {
         let detail = format!("no answer within {} s", TIME_LIMIT.as_secs());
-        Problem::passing("timed-out", detail, "GET /readyz says what is down; try again")
+        Problem::new(Code::TimedOut, detail, "GET /readyz says what is down; try again")
     })
 }
 
-/// A JSON body; whatever is wrong with it is a [`Problem`].
-#[derive(Debug)]
-pub struct Body<T>(pub T);
-
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let Json(body) = Json::from_request(request, state).await?;
-        Ok(Self(body))
+/// The request with all of its body. What is on its way holds none of the places of [`REQUESTS_MAX`].
+async fn with_body(request: Request, time: Duration) -> Result<Request, Problem> {
+    if request.body().is_end_stream() {
+        return Ok(request);
     }
+    let (parts, body) = request.into_parts();
+    let mut reading = Request::new(body);
+    // For bodies that do not say how long they are.
+    DefaultBodyLimit::max(BODY_BYTES_MAX).apply(&mut reading);
+    let bytes =
+        tokio::time::timeout(time, Bytes::from_request(reading, &())).await.map_err(|_| late(time))?;
+    let bytes = bytes.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => too_large(),
+        _ => Problem::new(Code::BodyUnreadable, "the body broke off", "send the body again"),
+    })?;
+    Ok(Request::from_parts(parts, Body::from(bytes)))
 }

@@ -1,9 +1,10 @@
 //! The HTTP listener: metrics, health, readiness, status; behind tokens, the endpoints for applications.
 //!
 //! `/healthz` says that the process lives, `/readyz` that every task runs and makes progress. `guard.rs` is what stands
-//! before the endpoints for applications, `problem.rs` every error, `openapi.json` their description: written by hand,
+//! before the endpoints for applications, `body.rs` reads their bodies, `problem.rs` is every error, `openapi.json` their description: written by hand,
 //! compared with the routes by a test.
 
+mod body;
 pub mod client;
 mod guard;
 mod problem;
@@ -14,7 +15,7 @@ pub mod uuids;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anabranch_pipeline::config::Secret;
 use anabranch_pipeline::error::{Code, Fault};
@@ -40,6 +41,8 @@ use crate::observe::{Observatory, Reason, StatusView};
 use crate::wiring::Documents;
 
 const OPENAPI: &str = include_str!("openapi.json");
+/// What helps against most wrong requests.
+const SEE_DESCRIPTION: &str = "see GET /v1/openapi.json";
 
 /// What the handlers show and use.
 pub struct Shown {
@@ -121,7 +124,7 @@ impl Listener {
 
     /// Serves until `cancel`; requests that are being answered are finished.
     pub async fn serve(self, shown: Shown, cancel: CancellationToken) {
-        serve::serve(self.listener, router(shown), self.bounds, cancel).await;
+        serve::serve(self.listener, router(shown, self.bounds.body_time), self.bounds, cancel).await;
     }
 }
 
@@ -143,18 +146,20 @@ fn application_routes() -> Routes {
     vec![
         ("/v1/uuids", Method::POST, post(uuids::give)),
         ("/v1/serials/{code}", Method::GET, get(serials::by_code)),
+        ("/v1/serials/lookup", Method::GET, get(serials::by_query)),
         ("/v1/serials/lookup", Method::POST, post(serials::batch)),
         ("/v1/serials", Method::GET, get(search::find)),
     ]
 }
 
-fn router(shown: Shown) -> Router {
+fn router(shown: Shown, body_time: Duration) -> Router {
     let with = |routes: Routes| {
         routes.into_iter().fold(Router::new(), |router, (path, _, handler)| router.route(path, handler))
     };
+    // Not described: it is the empty code of a path, and refused as such.
     let guarded = with(application_routes())
-        .layer(guard::body_limit())
-        .route_layer(from_fn_with_state(Guard::new(&shown.tokens), guard::admit));
+        .route("/v1/serials/", get(serials::without_code))
+        .route_layer(from_fn_with_state(Guard::new(&shown.tokens, body_time), guard::admit));
     with(open_routes())
         .merge(guarded)
         .fallback(unknown_route)
@@ -164,12 +169,12 @@ fn router(shown: Shown) -> Router {
 
 async fn unknown_route(uri: Uri) -> Problem {
     let detail = format!("nothing is served at {}", uri.path());
-    Problem::new(StatusCode::NOT_FOUND, "route-unknown", detail, "see GET /v1/openapi.json")
+    Problem::new(Code::RouteUnknown, detail, SEE_DESCRIPTION)
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Problem {
     let detail = format!("{method} is not served at {}", uri.path());
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail, "see GET /v1/openapi.json")
+    Problem::new(Code::MethodNotAllowed, detail, SEE_DESCRIPTION)
 }
 
 async fn openapi() -> impl IntoResponse {

@@ -1,13 +1,11 @@
 //! Every error of the HTTP API in one form: `application/problem+json` (RFC 9457) with a stable code and a remedy.
 //!
-//! A fault of the product keeps its code, so `anabranch explain CODE` helps here too. Codes of requests that are wrong
-//! in themselves are the API's own.
+//! The codes are those of the whole product, so `anabranch explain CODE` helps here too; the code decides the status.
 
 use std::borrow::Cow;
 
-use anabranch_pipeline::error::{Class, Fault};
+use anabranch_pipeline::error::{Class, Code, Fault};
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -18,8 +16,7 @@ const RETRY_AFTER: &str = "1";
 /// What is answered instead of a result.
 #[derive(Debug)]
 pub struct Problem {
-    status: StatusCode,
-    code: &'static str,
+    code: Code,
     detail: String,
     remedy: Cow<'static, str>,
     header: Option<(HeaderName, &'static str)>,
@@ -36,23 +33,12 @@ struct Document<'p> {
 }
 
 impl Problem {
-    pub fn new(
-        status: StatusCode,
-        code: &'static str,
-        detail: impl Into<String>,
-        remedy: impl Into<Cow<'static, str>>,
-    ) -> Self {
-        Self { status, code, detail: detail.into(), remedy: remedy.into(), header: None }
-    }
-
-    /// 503: it may pass by itself.
-    pub fn passing(
-        code: &'static str,
-        detail: impl Into<String>,
-        remedy: impl Into<Cow<'static, str>>,
-    ) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail, remedy)
-            .with_header(header::RETRY_AFTER, RETRY_AFTER)
+    pub fn new(code: Code, detail: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
+        let problem = Self { code, detail: detail.into(), remedy: remedy.into(), header: None };
+        match status(code) {
+            StatusCode::SERVICE_UNAVAILABLE => problem.with_header(header::RETRY_AFTER, RETRY_AFTER),
+            _ => problem,
+        }
     }
 
     #[must_use]
@@ -62,48 +48,52 @@ impl Problem {
     }
 }
 
-impl From<&Fault> for Problem {
-    fn from(fault: &Fault) -> Self {
-        let code = fault.code().as_str();
-        let detail = format!("{}: {}", fault.subject(), fault.found());
-        let remedy = fault.remedy_text().map_or_else(|| format!("anabranch explain {code}"), str::to_owned);
-        match fault.class() {
-            Class::Transient => Self::passing(code, detail, remedy),
-            Class::Definite | Class::Bug => {
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, code, detail, remedy)
-            }
-        }
+/// The status that goes with a code.
+fn status(code: Code) -> StatusCode {
+    match code {
+        Code::BodyNotJson | Code::BodyUnreadable => StatusCode::BAD_REQUEST,
+        Code::TokenRefused => StatusCode::UNAUTHORIZED,
+        Code::TokensMissing => StatusCode::FORBIDDEN,
+        Code::RouteUnknown | Code::LookupUnconfigured | Code::SearchUnconfigured => StatusCode::NOT_FOUND,
+        Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+        Code::BodyLate => StatusCode::REQUEST_TIMEOUT,
+        Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::ContentTypeMissing => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        Code::LookupMalformed
+        | Code::BodyNotUnderstood
+        | Code::CountOutOfRange
+        | Code::KeyMalformed
+        | Code::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::UuidsKeysFull => StatusCode::INSUFFICIENT_STORAGE,
+        code => match code.class() {
+            Class::Transient => StatusCode::SERVICE_UNAVAILABLE,
+            Class::Definite | Class::Bug => StatusCode::INTERNAL_SERVER_ERROR,
+        },
     }
 }
 
-/// Its text names the place (line, column, key).
-impl From<JsonRejection> for Problem {
-    fn from(rejection: JsonRejection) -> Self {
-        let (code, remedy) = match &rejection {
-            JsonRejection::JsonSyntaxError(_) => ("body-not-json", "send one JSON object"),
-            JsonRejection::JsonDataError(_) => ("body-not-understood", "see GET /v1/openapi.json"),
-            JsonRejection::MissingJsonContentType(_) => {
-                ("body-not-json", "send the header content-type: application/json")
-            }
-            _ if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => return super::guard::too_large(),
-            _ => ("body-unreadable", "send the body again"),
-        };
-        Self::new(rejection.status(), code, rejection.body_text(), remedy)
+impl From<&Fault> for Problem {
+    fn from(fault: &Fault) -> Self {
+        let code = fault.code();
+        let detail = format!("{}: {}", fault.subject(), fault.found());
+        let remedy = fault.remedy_text().map_or_else(|| format!("anabranch explain {code}"), str::to_owned);
+        Self::new(code, detail, remedy)
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
+        let status = status(self.code);
         let document = Document {
             r#type: format!("urn:anabranch:problem:{}", self.code),
-            title: self.status.canonical_reason().unwrap_or("Error"),
-            status: self.status.as_u16(),
-            code: self.code,
+            title: status.canonical_reason().unwrap_or("Error"),
+            status: status.as_u16(),
+            code: self.code.as_str(),
             detail: &self.detail,
             remedy: &self.remedy,
         };
         let content_type = HeaderValue::from_static("application/problem+json");
-        let mut response = (self.status, Json(document)).into_response();
+        let mut response = (status, Json(document)).into_response();
         response.headers_mut().insert(header::CONTENT_TYPE, content_type);
         response
             .headers_mut()

@@ -3,10 +3,10 @@
 //! What is asked for is compared as it is; nothing of it is a query language. Answers come from the search documents,
 //! which are a second or so behind the exact lookup, and are merged by uuid.
 
+use anabranch_pipeline::error::Code;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::problem::Problem;
@@ -118,7 +118,7 @@ pub async fn find(
 
 fn unconfigured() -> Problem {
     let detail = "this daemon's configuration has no search documents";
-    Problem::new(StatusCode::NOT_FOUND, "search-unconfigured", detail, "see deploy/serial-codes.example.toml")
+    Problem::new(Code::SearchUnconfigured, detail, "see deploy/serial-codes.example.toml")
 }
 
 #[cfg(test)]

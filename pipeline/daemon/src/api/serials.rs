@@ -1,24 +1,29 @@
-//! `GET /v1/serials/{code}` and `POST /v1/serials/lookup`: from any code of a device to the device.
+//! `GET /v1/serials/{code}`, `GET /v1/serials/lookup?code=` and `POST /v1/serials/lookup`: from any code of a device to
+//! the device.
 //!
-//! The code in the path is any bytes, percent-encoded. A code that is the word `lookup` is asked for by POST, or with a
-//! letter of it encoded.
+//! The code in the path or query is any bytes, percent-encoded. A path carries neither `.` nor `..`, which clients take
+//! out of it, nor `lookup`, which is a route; the query carries every code.
 
+use anabranch_pipeline::error::Code;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
-use axum::http::{StatusCode, Uri};
+use axum::extract::{Query, RawQuery, State};
+use axum::http::Uri;
 use percent_encoding::percent_decode_str;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
-use super::guard::Body;
+use super::SEE_DESCRIPTION;
+use super::body::{Body, Fields, FromFields, required};
 use super::problem::Problem;
-use crate::lookup::{Answer, Lookup, Place, Question, Refusal};
+use crate::lookup::{Answer, Answers, Lookup, Place, Question, Refusal, code};
 
 /// Codes of one request: few enough for one reading of each target.
 const CODES_MAX: usize = 1000;
 /// Of a batch, so that its answer stays below some megabytes.
 const BATCH_LIMIT: usize = 20;
 const PREFIX: &str = "/v1/serials/";
+const CODE_KEY: &[u8] = b"code";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,17 +38,38 @@ pub struct Wanted {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub struct WantedByQuery {
+    /// Read out of the query itself: here it would have lost the bytes that are not UTF-8.
+    #[serde(rename = "code")]
+    _code: Option<IgnoredAny>,
+    kind: Option<String>,
+    limit: Option<usize>,
+    after: Option<String>,
+    #[serde(default)]
+    rows: bool,
+    at_least: Option<String>,
+}
+
+#[derive(Debug)]
 pub struct Batch {
     codes: Vec<String>,
     kind: Option<String>,
     /// Claims a code.
-    limit: Option<usize>,
+    limit: Option<u64>,
     at_least: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-pub struct Answers {
-    answers: Vec<Answer>,
+impl FromFields for Batch {
+    const KEYS: &'static [&'static str] = &["codes", "kind", "limit", "at_least"];
+
+    fn from_fields(fields: &mut Fields) -> Result<Self, Problem> {
+        Ok(Self {
+            codes: required("codes", fields.texts("codes")?)?,
+            kind: fields.text("kind")?,
+            limit: fields.number("limit")?,
+            at_least: fields.text("at_least")?,
+        })
+    }
 }
 
 pub async fn by_code(
@@ -51,14 +77,47 @@ pub async fn by_code(
     uri: Uri,
     wanted: Result<Query<Wanted>, QueryRejection>,
 ) -> Result<Json<Answer>, Problem> {
-    let lookup = lookup.ok_or_else(unconfigured)?;
     let Query(wanted) = wanted.map_err(|rejection| malformed(rejection.body_text()))?;
-    let place = wanted.at_least.as_deref().map(str::parse::<Place>).transpose()?;
     let code = percent_decode_str(uri.path().strip_prefix(PREFIX).unwrap_or_default()).collect();
+    one(lookup, code, wanted).await
+}
+
+pub async fn by_query(
+    State(lookup): State<Option<Lookup>>,
+    RawQuery(query): RawQuery,
+    wanted: Result<Query<WantedByQuery>, QueryRejection>,
+) -> Result<Json<Answer>, Problem> {
+    let Query(wanted) = wanted.map_err(|rejection| malformed(rejection.body_text()))?;
+    let code = code_of(query.as_deref().unwrap_or_default()).ok_or_else(|| {
+        let detail =
+            "code is missing; the code `lookup` itself is asked for as /v1/serials/lookup?code=lookup";
+        malformed(detail.to_owned())
+    })?;
+    let WantedByQuery { kind, limit, after, rows, at_least, .. } = wanted;
+    one(lookup, code, Wanted { kind, limit, after, rows, at_least }).await
+}
+
+/// The path of no code at all, also of what clients make of `.`.
+pub async fn without_code() -> Problem {
+    match code(Vec::new()) {
+        Ok(_) => malformed("the code is empty".to_owned()),
+        Err(refusal) => refusal.into(),
+    }
+}
+
+/// The bytes of `code`, percent-encoded and with `+` for a blank, as forms send it.
+fn code_of(query: &str) -> Option<Vec<u8>> {
+    let decoded = |text: &str| percent_decode_str(&text.replace('+', " ")).collect::<Vec<u8>>();
+    let mut pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs.find(|(key, _)| decoded(key) == CODE_KEY).map(|(_, code)| decoded(code))
+}
+
+async fn one(lookup: Option<Lookup>, code: Vec<u8>, wanted: Wanted) -> Result<Json<Answer>, Problem> {
+    let lookup = lookup.ok_or_else(unconfigured)?;
+    let place = wanted.at_least.as_deref().map(str::parse::<Place>).transpose()?;
     let question =
         Question::new(code, wanted.kind.as_deref(), wanted.limit, wanted.after.as_deref(), wanted.rows)?;
-    let mut answers = lookup.ask(&[question], place.as_ref()).await?;
-    answers.pop().map(Json).ok_or_else(|| malformed("nothing was asked".to_owned()))
+    Ok(Json(lookup.ask(&[question], place.as_ref()).await?.only()?))
 }
 
 pub async fn batch(
@@ -73,44 +132,64 @@ pub async fn batch(
         )));
     }
     let place = batch.at_least.as_deref().map(str::parse::<Place>).transpose()?;
-    let limit = batch.limit.unwrap_or(BATCH_LIMIT);
-    if limit > BATCH_LIMIT {
-        return Err(malformed(format!("limit is {limit}; it can be 1 to {BATCH_LIMIT} in a batch")));
-    }
+    let limit = batch.limit.unwrap_or(BATCH_LIMIT as u64);
+    let shown = usize::try_from(limit).ok().filter(|limit| (1..=BATCH_LIMIT).contains(limit));
+    let shown = shown
+        .ok_or_else(|| malformed(format!("limit is {limit}; it can be 1 to {BATCH_LIMIT} in a batch")))?;
     let mut questions = Vec::with_capacity(batch.codes.len());
     for (place, code) in batch.codes.into_iter().enumerate() {
-        let question = Question::new(code.into_bytes(), batch.kind.as_deref(), Some(limit), None, false);
+        let question = Question::new(code.into_bytes(), batch.kind.as_deref(), Some(shown), None, false);
         questions.push(question.map_err(|refusal| match refusal {
             Refusal::Malformed(detail) => malformed(format!("codes[{place}]: {detail}")),
             refusal => refusal.into(),
         })?);
     }
-    let answers = lookup.ask(&questions, place.as_ref()).await?;
-    Ok(Json(Answers { answers }))
+    Ok(Json(lookup.ask(&questions, place.as_ref()).await?))
 }
 
 fn unconfigured() -> Problem {
     let detail = "this daemon's configuration has no mapping tables";
-    Problem::new(StatusCode::NOT_FOUND, "lookup-unconfigured", detail, "see deploy/serial-codes.example.toml")
+    Problem::new(Code::LookupUnconfigured, detail, "see deploy/serial-codes.example.toml")
 }
 
 pub(super) fn malformed(detail: String) -> Problem {
-    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "question-malformed", detail, "see GET /v1/openapi.json")
+    Problem::new(Code::LookupMalformed, detail, SEE_DESCRIPTION)
 }
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
+        let code = refusal.code();
         match refusal {
             Refusal::Malformed(detail) => malformed(detail),
-            Refusal::Busy => {
-                let remedy = "send fewer at once, or ask more daemons";
-                Self::passing("too-many-requests", Refusal::Busy.to_string(), remedy)
-            }
+            Refusal::Busy => Self::new(code, refusal.to_string(), "send fewer at once, or ask more daemons"),
             Refusal::Behind(missing) => {
                 let remedy = "ask again, or without at_least for what is there; GET /v1/status shows the lag";
-                Self::passing("not-there-yet", missing, remedy)
+                Self::new(code, missing, remedy)
             }
             Refusal::Failed(fault) => Self::from(&*fault),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_carries_every_code_also_bytes_that_are_no_text() {
+        for (query, expected) in [
+            ("code=lookup", Some(&b"lookup"[..])),
+            ("kind=meid&code=..", Some(b"..")),
+            ("code=.", Some(b".")),
+            ("code=%FF%00%2F%26%3D%2B&limit=1", Some(b"\xff\0/&=+")),
+            ("code=BOX+7", Some(b"BOX 7")),
+            ("c%6Fde=a=b", Some(b"a=b")),
+            ("code=", Some(b"")),
+            ("code", Some(b"")),
+            ("kind=code", None),
+            ("", None),
+        ] {
+            assert_eq!(code_of(query).as_deref(), expected, "{query}");
         }
     }
 }

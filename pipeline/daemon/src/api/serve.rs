@@ -20,6 +20,8 @@ use tokio_util::sync::CancellationToken;
 const CONNECTIONS_MAX: u32 = 512;
 /// A head is one packet, or a few; a connection that is kept open without a request ends after this too.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
+/// 64 KiB over a slow line, and short enough that the answer has its time too.
+const BODY_TIME_MAX: Duration = Duration::from_secs(5);
 /// Pause before the next try when the process or machine has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -28,11 +30,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct ConnectionBounds {
     pub connections: u32,
     pub head_time: Duration,
+    pub body_time: Duration,
 }
 
 impl Default for ConnectionBounds {
     fn default() -> Self {
-        Self { connections: CONNECTIONS_MAX, head_time: HEAD_TIME_MAX }
+        Self { connections: CONNECTIONS_MAX, head_time: HEAD_TIME_MAX, body_time: BODY_TIME_MAX }
     }
 }
 

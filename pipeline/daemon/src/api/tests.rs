@@ -165,19 +165,28 @@ async fn a_wrong_body_is_refused_with_the_place() {
         ("{\n \"count\": 1,\n}", 400, "body-not-json", "line 3 column 1"),
         ("", 400, "body-not-json", "line 1 column 0"),
         ("\u{0}", 400, "body-not-json", "line 1 column 1"),
-        ("{}", 422, "body-not-understood", "`count`"),
-        (r#"{"count": "7"}"#, 422, "body-not-understood", "count: invalid type"),
-        (r#"{"count": -1}"#, 422, "body-not-understood", "column 12"),
-        (r#"{"count": 1, "colour": 2}"#, 422, "body-not-understood", "`colour`"),
+        ("{}", 422, "body-not-understood", "`count` is missing"),
+        (r#"{"count": null}"#, 422, "body-not-understood", "`count` is missing"),
+        ("[1]", 422, "body-not-understood", "the body is a list; an object is needed, with count"),
+        ("7", 422, "body-not-understood", "the body is a number; an object is needed"),
+        (r#"{"count": "7"}"#, 422, "body-not-understood", "`count` is text; a whole number"),
+        (r#"{"count": -1}"#, 422, "body-not-understood", "`count` is a negative number; a whole"),
+        (r#"{"count": 1.5}"#, 422, "body-not-understood", "`count` is a number with a fraction"),
+        (r#"{"count": 1, "colour": 2}"#, 422, "body-not-understood", "`colour` is no key of this body"),
         (r#"{"count": 10001}"#, 422, "count-out-of-range", "10000"),
+        (r#"{"count": 18446744073709551615}"#, 422, "count-out-of-range", "18446744073709551615"),
     ] {
         let answer = api.post(&bearer, body).await;
         expect(&answer, status, code);
         let detail = answer.1["detail"].as_str().unwrap();
         assert!(detail.contains(place), "{place} is not in {detail}");
+        // Words of our types and of the library that reads JSON.
+        for foreign in ["struct", "invalid type", "u32", "deserialize"] {
+            assert!(!detail.contains(foreign), "{detail}");
+        }
     }
     let head = format!("POST /v1/uuids HTTP/1.0\r\nAuthorization: {bearer}\r\n");
-    expect(&api.raw(&format!("{head}Content-Length: 2\r\n\r\n{{}}")).await, 415, "body-not-json");
+    expect(&api.raw(&format!("{head}Content-Length: 2\r\n\r\n{{}}")).await, 415, "content-type-missing");
 }
 
 #[tokio::test]
@@ -195,6 +204,45 @@ async fn a_huge_body_is_refused_before_it_is_read_and_one_without_length_at_the_
     let (head, body) = api.raw(&request).await;
     assert!(head.starts_with("HTTP/1.1 413 "), "{head}");
     assert_eq!(body["code"], "body-too-large");
+}
+
+/// As many as requests that are answered at once, and others are answered beside them.
+#[tokio::test]
+async fn half_bodies_hold_up_nobody_and_are_told_that_they_are_late() {
+    let head =
+        format!("Authorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: 12");
+    let half = format!("POST /v1/uuids HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n{{\"cou");
+    let api = Api::bounded(&[TOKEN], ConnectionBounds { body_time: PATIENCE, ..Default::default() }).await;
+    let mut held = Vec::new();
+    for _ in 0..300 {
+        let mut stream = TcpStream::connect(api.address).await.unwrap();
+        stream.write_all(half.as_bytes()).await.unwrap();
+        held.push(stream);
+    }
+    for _ in 0..10 {
+        expect(&api.post(&format!("Bearer {TOKEN}"), r#"{"count": 0}"#).await, 422, "count-out-of-range");
+    }
+    drop(held);
+
+    let bounds = ConnectionBounds { body_time: Duration::from_millis(200), ..Default::default() };
+    let api = Api::bounded(&[TOKEN], bounds).await;
+    let (head, body) = api.raw(&half).await;
+    assert!(head.starts_with("HTTP/1.1 408 ") && head.to_lowercase().contains("connection: close"), "{head}");
+    assert_eq!((&body["code"], body["status"].as_u64()), (&"body-late".into(), Some(408)), "{body}");
+}
+
+#[tokio::test]
+async fn a_code_that_a_path_cannot_carry_is_told_so() {
+    let api = Api::with(&[TOKEN]).await;
+    for (path, named) in
+        [("/v1/serials/", "the code is empty"), ("/v1/serials/lookup", "/v1/serials/lookup?code=lookup")]
+    {
+        let head = format!("GET {path} HTTP/1.0\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+        let answer = api.raw(&head).await;
+        expect(&answer, 422, "lookup-malformed");
+        assert!(answer.1["detail"].as_str().unwrap().contains(named), "{}", answer.1);
+    }
+    expect(&api.raw("GET /v1/serials/ HTTP/1.0\r\n\r\n").await, 401, "token-refused");
 }
 
 /// Far longer than an answer takes: what has not come by then does not come.
@@ -218,7 +266,7 @@ async fn a_client_that_sends_a_byte_and_waits_is_cut_off() {
 
 #[tokio::test]
 async fn connections_beyond_the_limit_wait_until_one_ends() {
-    let bounds = ConnectionBounds { connections: 2, head_time: PATIENCE };
+    let bounds = ConnectionBounds { connections: 2, head_time: PATIENCE, body_time: PATIENCE };
     let api = Api::bounded(&[], bounds).await;
     let answered = async |stream: &mut TcpStream| {
         let mut begin = [0; 12];
@@ -295,6 +343,16 @@ fn the_description_names_exactly_what_is_served_and_to_whom() {
         }
     }
     assert!(open.is_empty() && guarded.is_empty(), "not described: {open:?} {guarded:?}");
+}
+
+/// Who reads the description learns every code that can come, and `explain` knows each (`error.rs` has that test).
+#[test]
+fn the_description_lists_exactly_the_codes_of_this_build() {
+    let document: serde_json::Value = serde_json::from_str(OPENAPI).unwrap();
+    let described = document.pointer("/components/schemas/Code/enum").unwrap().as_array().unwrap();
+    let described: Vec<&str> = described.iter().map(|code| code.as_str().unwrap()).collect();
+    let all: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
+    assert_eq!(described, all);
 }
 
 /// Each `$ref` of the description leads somewhere.

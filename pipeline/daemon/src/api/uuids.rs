@@ -5,15 +5,15 @@
 
 use std::sync::Arc;
 
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::error::{Code, Fault};
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use serde::{Deserialize, Serialize};
+use axum::http::{HeaderMap, HeaderValue};
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use super::guard::Body;
+use super::body::{Body, Fields, FromFields, required};
 use super::problem::Problem;
 
 /// An answer of about 200 KB, given out within 3 ms of a machine's sequence.
@@ -24,10 +24,17 @@ const KEY_BYTES_MAX: usize = 255;
 /// Requests that wait for their turn.
 const ORDERS_MAX: usize = 64;
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug)]
 pub struct Wanted {
-    count: u32,
+    count: u64,
+}
+
+impl FromFields for Wanted {
+    const KEYS: &'static [&'static str] = &["count"];
+
+    fn from_fields(fields: &mut Fields) -> Result<Self, Problem> {
+        Ok(Self { count: required("count", fields.number("count")?)? })
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -67,7 +74,7 @@ fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
         let detail = format!("idempotency-key has {} bytes; it can have 1 to {KEY_BYTES_MAX}", key.len());
         let remedy = "send a key of the intake, such as its number";
-        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "key-malformed", detail, remedy));
+        return Err(Problem::new(Code::KeyMalformed, detail, remedy));
     }
     Ok(Some(Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect()))
 }
@@ -77,33 +84,25 @@ pub async fn give(
     headers: HeaderMap,
     Body(wanted): Body<Wanted>,
 ) -> Result<Json<Given>, Problem> {
-    let (count, key) = (wanted.count, key(&headers)?);
-    if !(1..=COUNT_MAX).contains(&count) {
-        let detail = format!("count is {count}; 1 to {COUNT_MAX} are given at once");
-        let remedy = "ask again for the rest";
-        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "count-out-of-range", detail, remedy));
-    }
+    let key = key(&headers)?;
+    let count = u32::try_from(wanted.count).ok().filter(|count| (1..=COUNT_MAX).contains(count));
+    let count = count.ok_or_else(|| {
+        let detail = format!("count is {}; 1 to {COUNT_MAX} are given at once", wanted.count);
+        Problem::new(Code::CountOutOfRange, detail, "ask again for the rest")
+    })?;
     let (answer, given) = oneshot::channel();
     let unavailable = |detail: &str| {
-        Problem::passing("uuids-unavailable", detail, "the task uuids in GET /v1/status says why; try again")
+        Problem::new(Code::UuidsUnavailable, detail, "the task uuids in GET /v1/status says why; try again")
     };
     orders
         .sender
         .try_send(Order { count, key, answer })
         .map_err(|_| unavailable(&format!("{ORDERS_MAX} requests wait already")))?;
     let given = given.await.map_err(|_| unavailable("the machine number was lost"))?;
-    let given = given.map_err(|fault| {
-        let remedy = fault.remedy_text().unwrap_or_default().to_owned();
-        Problem::new(StatusCode::INSUFFICIENT_STORAGE, fault.code().as_str(), fault.found(), remedy)
-    })?;
+    let given = given.map_err(|fault| Problem::from(&fault))?;
     let uuids = given.ok_or_else(|| {
         let detail = "with this idempotency-key another count was asked for";
-        Problem::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "key-reused",
-            detail,
-            "send another key, or the first count",
-        )
+        Problem::new(Code::KeyReused, detail, "send another key, or the first count")
     })?;
     Ok(Json(Given { uuids: uuids.iter().map(u64::to_string).collect() }))
 }

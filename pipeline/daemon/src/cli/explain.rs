@@ -8,11 +8,18 @@ use crate::exit::Exit;
 use crate::output;
 
 const RUNBOOK: &str = include_str!("../../../../deploy/RUNBOOK.md");
+/// Codes named to whoever asked for none.
+const NEAR_MAX: usize = 3;
+/// Below this likeness (1 is the same text) a code is not what was meant: a letter lost in a short word stays above.
+const LIKENESS_MIN: f64 = 0.6;
+/// A shorter text is a part of too many codes to say which was meant.
+const PART_BYTES_MIN: usize = 3;
 
 /// Print what an error code means and what repairs it
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// A code as shown in [brackets], such as binlog-purged; without it all codes are listed
+    /// A code as shown in [brackets], or as `code` of a problem of the HTTP API, such as binlog-purged; without it all
+    /// codes are listed
     code: Option<String>,
 }
 
@@ -23,15 +30,37 @@ pub fn run(arguments: &Arguments) -> Outcome {
         return Ok(Exit::Success);
     };
     let text = text.trim_matches(['[', ']']);
-    let Some(code) = Code::from_text(text) else {
-        let fault = Fault::new(Code::ConfigInvalid, "explain CODE", format!("`{text}` is no error code"));
-        return Err(vec![fault.needs("a code of this build").remedy("anabranch explain (lists all)")]);
-    };
+    let Some(code) = Code::from_text(text) else { return Err(vec![unknown(text)]) };
     let Some(section) = section(RUNBOOK, code) else {
         return Err(vec![Fault::new(Code::Internal, "runbook", format!("it has no section for {code}"))]);
     };
     let _ = output::line(section);
     Ok(Exit::Success)
+}
+
+fn unknown(text: &str) -> Fault {
+    let fault = Fault::new(Code::CodeUnknown, "explain CODE", format!("there is no code `{text}`"));
+    let near: Vec<&str> = near(text).into_iter().map(Code::as_str).collect();
+    match near.is_empty() {
+        true => fault.needs("a code of this build").remedy("anabranch explain (lists all)"),
+        false => fault.needs(format!("a code of this build, such as {}", near.join(", "))),
+    }
+}
+
+/// Codes that are written alike or have the text as a part, the likest first.
+fn near(text: &str) -> Vec<Code> {
+    let likeness = |code: Code| {
+        let is_part = text.len() >= PART_BYTES_MIN && code.as_str().contains(text);
+        strsim::normalized_damerau_levenshtein(text, code.as_str()).max(if is_part {
+            LIKENESS_MIN
+        } else {
+            0.0
+        })
+    };
+    let mut near: Vec<(f64, Code)> = Code::ALL.iter().map(|code| (likeness(*code), *code)).collect();
+    near.retain(|(likeness, _)| *likeness >= LIKENESS_MIN);
+    near.sort_by(|one, other| other.0.total_cmp(&one.0));
+    near.into_iter().take(NEAR_MAX).map(|(_, code)| code).collect()
 }
 
 /// From the code's heading to the next heading of the same or a higher level.
@@ -60,5 +89,23 @@ mod tests {
         );
         assert_eq!(section(runbook, Code::Internal), Some("### internal\nthird"));
         assert_eq!(section(runbook, Code::LogFull), None);
+    }
+
+    #[test]
+    fn a_text_that_is_no_code_is_told_as_such_with_codes_that_are_like_it() {
+        for (text, named) in [
+            ("lookup-behnid", "lookup-behind"),
+            ("token-refuse", "token-refused"),
+            ("binlog", "binlog-purged"),
+            ("body_not_json", "body-not-json"),
+        ] {
+            let fault = unknown(text);
+            assert_eq!((fault.code(), Exit::of(fault.code())), (Code::CodeUnknown, Exit::Usage));
+            assert!(fault.to_string().contains(named), "{named} is not in {fault}");
+        }
+        for text in ["", "x", "weather", &"a".repeat(10_000)] {
+            assert_eq!(near(text), [], "{text}");
+            assert!(unknown(text).to_string().contains("lists all"));
+        }
     }
 }

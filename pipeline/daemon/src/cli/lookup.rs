@@ -89,23 +89,23 @@ async fn ask(lookup: &Lookup, code: &str, arguments: &Arguments) -> Result<Answe
     let place = arguments.at_least.as_deref().map(str::parse::<Place>).transpose()?;
     let (kind, after) = (arguments.kind.as_deref(), arguments.after.as_deref());
     let question = Question::new(code.as_bytes().to_vec(), kind, arguments.limit, after, arguments.rows)?;
-    let mut answers = lookup.ask(&[question], place.as_ref()).await?;
-    answers.pop().ok_or_else(|| Refusal::Malformed("nothing was asked".to_owned()))
+    lookup.ask(&[question], place.as_ref()).await?.only()
 }
 
 fn unconfigured() -> Fault {
-    Fault::new(Code::ConfigInvalid, "configuration key projections", "none of kind `serial_mapping`")
+    Fault::new(Code::LookupUnconfigured, "configuration key projections", "none of kind `serial_mapping`")
         .needs("mapping tables to look into")
         .remedy("see deploy/serial-codes.example.toml")
 }
 
 fn fault(refusal: Refusal) -> Fault {
+    let code = refusal.code();
     match refusal {
-        Refusal::Malformed(detail) => Fault::new(Code::LookupMalformed, "lookup", detail),
-        Refusal::Behind(missing) => Fault::new(Code::LookupBehind, "lookup", missing)
+        Refusal::Malformed(detail) => Fault::new(code, "lookup", detail),
+        Refusal::Behind(missing) => Fault::new(code, "lookup", missing)
             .needs("the place of --at-least, within 2 s")
             .remedy("try again, or without --at-least; `anabranch --config FILE status` shows the lag"),
-        Refusal::Busy => Fault::new(Code::TargetUnreachable, "lookup", Refusal::Busy.to_string()),
+        Refusal::Busy => Fault::new(code, "lookup", refusal.to_string()),
         Refusal::Failed(fault) => Arc::into_inner(fault)
             .unwrap_or_else(|| Fault::new(Code::Internal, "lookup", "a fault that others hold too")),
     }
@@ -148,7 +148,7 @@ fn text(answer: &Answer) -> String {
     if answer.devices.is_empty() {
         text = "no device has this code\n".to_owned();
     }
-    text.push_str(&format!("from {}", answer.from));
+    text.push_str(&format!("from {}", answer.from.name()));
     if let Some(lag) = answer.freshness.lag_ms {
         text.push_str(&format!(", lanes {lag} ms behind"));
     }

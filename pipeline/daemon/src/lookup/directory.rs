@@ -16,7 +16,7 @@ use serde_json::{Map, Value as Json};
 use tokio::time::Instant;
 
 use super::question::Question;
-use super::view::{Answer, DeviceView};
+use super::view::{Answer, Asked, DeviceView};
 use crate::change_view::bytes_json;
 use crate::wiring::{CapturedTable, TextRow, Wiring};
 
@@ -188,7 +188,7 @@ fn confirm(
         }
     }
     if has_read {
-        answer.from = "inventory";
+        answer.from = Asked::Inventory;
     }
 }
 

@@ -14,14 +14,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::lookup::{Claim, Claims, Origin, Reader, Readings, Unanswered};
+use anabranch_pipeline::lookup::{
+    CACHED_CLAIMS_MAX, Claim, Claims, Origin, Reader, Readings, Room, Unanswered,
+};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use self::directory::Directory;
 use self::place::Passage;
 pub use self::question::{Cursor, PAGE_CLAIMS_MAX, Place, Question, Refusal, code};
-pub use self::view::{Answer, Freshness};
+pub use self::view::{Answer, Asked, Freshness};
 use crate::observe::StatusView;
 use crate::wiring::{CodeStore, Mapping, Wiring};
 
@@ -29,8 +32,11 @@ use crate::wiring::{CodeStore, Mapping, Wiring};
 const READINGS: usize = 16;
 /// Half a second of readings that take a millisecond each; whoever comes then is told to come again.
 const QUEUED: usize = 512;
-/// Of a batch: each may name a thousand devices, of which few are shown, so the sets of all are too many at once.
+/// Of a batch, so that others have their turn in between: with two candidates each less than one question to the cache.
 const QUESTIONS_AT_ONCE: usize = 100;
+/// Codes of batches that are being answered, each with the claims that its answer shows: 8 of the largest batches, with
+/// some 10 MB each. Beyond it a batch waits; lookups of one code are few claims in all, and never wait behind batches.
+const BATCH_CODES: usize = 8_000;
 /// What is known of cache, lanes and tables is renewed this often.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -55,7 +61,11 @@ impl Lookup {
         let cache = wiring.cache_of(&projection);
         let cache = cache.map(|cache| (cache.redis.clone(), cache.config.time_to_live));
         Some(Self(Arc::new(Desk {
-            reader: Reader::new(cache, mapping, Readings { at_once: READINGS, queued: QUEUED }),
+            reader: Reader::new(
+                cache,
+                mapping,
+                Readings { at_once: READINGS, queued: QUEUED, codes: BATCH_CODES },
+            ),
             directory: Directory::default(),
             passage: Passage::new(wiring, &projection),
             freshness: Mutex::default(),
@@ -109,16 +119,20 @@ impl Lookup {
 
     /// Answers each question; all have the same place to wait for. What few questions need is boxed: its state would
     /// make that of every request twenty times as large.
-    pub async fn ask(&self, questions: &[Question], place: Option<&Place>) -> Result<Vec<Answer>, Refusal> {
+    pub async fn ask(&self, questions: &[Question], place: Option<&Place>) -> Result<Answers, Refusal> {
         if let Some(place) = place {
             Box::pin(self.0.passage.wait(place)).await?;
         }
+        let room = match questions.len() {
+            0 | 1 => None,
+            codes => Some(Box::pin(self.0.reader.room(codes)).await?),
+        };
         let mut answers = Vec::with_capacity(questions.len());
         for some in questions.chunks(QUESTIONS_AT_ONCE) {
             self.find(some, place.is_some(), &mut answers).await?;
         }
         self.0.directory.read_rows(&self.0.wiring, &mut answers).await;
-        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+        Ok(Answers { answers: answers.into_iter().map(|(_, answer)| answer).collect(), _room: room })
     }
 
     /// Adds the answers to some questions, without inventory rows.
@@ -134,9 +148,14 @@ impl Lookup {
             .collect();
         let codes: Vec<StoredCode> =
             first_pages.iter().flatten().flatten().map(|(code, _)| code.clone()).collect();
+        // Of one code the whole set is read, for the cache; of many what is shown.
+        let limit = match questions {
+            [_] => CACHED_CLAIMS_MAX,
+            _ => questions.iter().map(|question| question.limit).max().unwrap_or_default(),
+        };
         let read = match is_waited {
-            true => Box::pin(self.0.reader.fresh(&codes)).await?,
-            false => self.0.reader.read(&codes).await?,
+            true => Box::pin(self.0.reader.fresh(&codes, limit)).await?,
+            false => self.0.reader.read(&codes, limit).await?,
         };
         let mut read = read.into_iter();
         for (question, candidates) in questions.iter().zip(first_pages) {
@@ -151,7 +170,7 @@ impl Lookup {
 
     /// A page behind the cursor, from the mapping tables.
     async fn next_page(&self, question: &Question) -> Result<Found, Refusal> {
-        let mut found = Found { origin: Origin::Mapping, ..Found::default() };
+        let mut found = Found { has_asked_tables: true, ..Found::default() };
         let (mut number, mut after) = match &question.after {
             Some(cursor) => (cursor.candidate, Some(&cursor.claim)),
             None => (0, None),
@@ -177,17 +196,18 @@ impl Lookup {
     fn answer(&self, question: &Question, found: Found, is_waited: bool) -> Answer {
         let desk = &self.0;
         let mut freshness = desk.freshness.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        freshness.cache_bypassed = match (is_waited, found.origin) {
-            (_, Origin::Cache) => None,
-            (true, Origin::Mapping) => Some("at_least was asked for".to_owned()),
-            (false, Origin::Mapping) => desk.reader.bypassed().map(str::to_owned),
+        let from = found.from();
+        freshness.cache_bypassed = match is_waited {
+            _ if from != Asked::Mapping => None,
+            true => Some("at_least was asked for".to_owned()),
+            false => desk.reader.bypassed().map(str::to_owned),
         };
-        let delay = desk.reader.cache_delay().filter(|_| found.origin == Origin::Cache);
+        let delay = desk.reader.cache_delay().filter(|_| from != Asked::Mapping);
         freshness.cache_delay_ms = delay.map(|delay| delay.as_millis() as u64);
         let next = found.last.filter(|_| found.is_cut);
         let mut claims = found.claims;
         claims.retain(|claim| question.kind.is_none_or(|kind| claim.kind == kind));
-        let mut answer = Answer::new(question, claims, found.origin, freshness, next.as_ref());
+        let mut answer = Answer::new(question, claims, from, freshness, next.as_ref());
         desk.directory.name(&mut answer);
         answer
     }
@@ -199,20 +219,33 @@ fn looks() -> tokio::time::Interval {
     ticks
 }
 
+/// The answers to a request. Those of a batch keep their memory until they are dropped, so drop them when they are
+/// written out.
+#[derive(Debug, Serialize)]
+pub struct Answers {
+    pub answers: Vec<Answer>,
+    #[serde(skip)]
+    _room: Option<Room>,
+}
+
+impl Answers {
+    /// The answer to a single question.
+    pub fn only(mut self) -> Result<Answer, Refusal> {
+        self.answers.pop().ok_or_else(|| Refusal::Malformed("nothing was asked".to_owned()))
+    }
+}
+
 /// Claims as they were read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Found {
     claims: Vec<Claim>,
     /// The last one that was looked at.
     last: Option<Cursor>,
     is_cut: bool,
-    origin: Origin,
-}
-
-impl Default for Found {
-    fn default() -> Self {
-        Self { claims: Vec::new(), last: None, is_cut: false, origin: Origin::Cache }
-    }
+    /// Some set, or its absence, is what the cache had.
+    has_asked_cache: bool,
+    /// Some set, or its absence, is what mapping tables had.
+    has_asked_tables: bool,
 }
 
 impl Found {
@@ -224,8 +257,9 @@ impl Found {
     ) -> Self {
         let mut found = Self::default();
         for ((number, (_, kind)), (claims, origin)) in candidates.into_iter().enumerate().zip(read) {
-            if origin == Origin::Mapping {
-                found.origin = origin;
+            match origin {
+                Origin::Cache => found.has_asked_cache = true,
+                Origin::Mapping => found.has_asked_tables = true,
             }
             let room = question.limit - found.claims.len();
             if found.is_cut || room == 0 {
@@ -236,6 +270,16 @@ impl Found {
             }
         }
         found
+    }
+
+    /// Where all of it is from. A code in small letters has two sets, its own and that of the MEID in capitals, and each
+    /// may be from somewhere else.
+    fn from(&self) -> Asked {
+        match (self.has_asked_cache, self.has_asked_tables) {
+            (true, true) => Asked::CacheAndMapping,
+            (_, false) => Asked::Cache,
+            (false, true) => Asked::Mapping,
+        }
     }
 
     fn take(&mut self, candidate: usize, kind: Option<CodeKind>, claims: &[Claim]) {
@@ -258,5 +302,60 @@ impl From<Unanswered> for Refusal {
 impl From<Fault> for Refusal {
     fn from(fault: Fault) -> Self {
         Self::Failed(Arc::new(fault))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_pipeline::config::Config;
+    use futures::FutureExt;
+
+    use super::*;
+
+    /// Nothing listens at its servers: whoever asks them has a fault at once.
+    const CONFIG: &str = include_str!("../../../../deploy/serial-codes.example.toml");
+
+    #[tokio::test]
+    async fn a_batch_waits_for_room_and_a_lookup_of_one_code_does_not() {
+        let text = CONFIG.replace(":3308", ":1");
+        assert_ne!(text, CONFIG);
+        let lookup = Lookup::new(&Wiring::new(Config::parse(&text).unwrap())).unwrap();
+        let question = Question::new(b"7".to_vec(), None, Some(20), None, false).unwrap();
+        let batch = [question.clone(), question.clone()];
+        let is_failed = |asked: Result<Answers, Refusal>| matches!(asked, Err(Refusal::Failed(_)));
+        let room = lookup.0.reader.room(BATCH_CODES).await.unwrap();
+        let mut waiting = std::pin::pin!(lookup.ask(&batch, None));
+        tokio::select! {
+            biased;
+            _ = &mut waiting => panic!("a batch is answered without room"),
+            asked = lookup.ask(&batch[..1], None) => assert!(is_failed(asked)),
+        }
+        drop(room);
+        assert!(is_failed(waiting.await));
+
+        // What is written out keeps its room.
+        let room = Some(lookup.0.reader.room(BATCH_CODES).await.unwrap());
+        let answers = Answers { answers: Vec::new(), _room: room };
+        let next = lookup.0.reader.room(1);
+        assert!(next.now_or_never().is_none(), "the room of answers that are still there is given away");
+        drop(answers);
+        assert!(lookup.0.reader.room(1).now_or_never().is_some());
+    }
+
+    /// Whoever looks for a wrong entry of the cache must see that it was used.
+    #[test]
+    fn an_answer_says_of_both_spellings_where_they_are_from() {
+        let question = Question::new(b"item-3".to_vec(), None, None, None, false).unwrap();
+        let nothing = Arc::new(Claims::default());
+        for (origins, expected) in [
+            ([Origin::Cache, Origin::Cache], Asked::Cache),
+            ([Origin::Cache, Origin::Mapping], Asked::CacheAndMapping),
+            ([Origin::Mapping, Origin::Cache], Asked::CacheAndMapping),
+            ([Origin::Mapping, Origin::Mapping], Asked::Mapping),
+        ] {
+            let mut read = origins.into_iter().map(|origin| (Arc::clone(&nothing), origin));
+            let found = Found::first(&question, question.candidates(), &mut read);
+            assert_eq!(found.from(), expected, "{origins:?}");
+        }
     }
 }

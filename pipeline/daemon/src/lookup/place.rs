@@ -1,13 +1,15 @@
 //! Waits until the mapping lanes of a source have passed a place of its binlog.
 //!
-//! Progress rows are read from the targets, the truth about how far a lane is, once for all who wait.
+//! Progress rows are read from the targets, the truth about how far a lane is, once for all who wait. Whoever waited in
+//! vain is told what was asked for and where the lane is, in one notation; of a GTID also whether the source has it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_pipeline::deliver::{LaneId, Progress};
 use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::ports::RowSource as _;
 use anabranch_schemas::lsn::Lsn;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
@@ -21,6 +23,15 @@ const WAIT_MAX: Duration = Duration::from_secs(2);
 /// Progress is read this often while somebody waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
+/// Wait for a source that is asked for its GTIDs.
+const SOURCE_TIMEOUT: Duration = Duration::from_millis(500);
+/// A source's GTIDs are asked for at most this often, however many wait in vain.
+const SOURCE_INTERVAL: Duration = Duration::from_secs(1);
+/// Of a GTID set in a text: MySQL's may name every server that there ever was.
+const SHOWN_CHARACTERS_MAX: usize = 300;
+
+/// When a source was asked, and what it said.
+type Asked = (Instant, Option<String>);
 type Known = Arc<BTreeMap<LaneId, Progress>>;
 
 /// How far the mapping lanes are.
@@ -29,12 +40,14 @@ pub(super) struct Passage {
     lanes: Vec<LaneId>,
     /// When the last reading began, and what it found.
     last: Mutex<Option<(Instant, Known)>>,
+    /// GTIDs of sources.
+    sources: Mutex<HashMap<String, Asked>>,
 }
 
 impl Passage {
     pub(super) fn new(wiring: &Wiring, projection: &str) -> Self {
         let lanes = lanes(wiring.config()).into_iter().filter(|lane| lane.projection == projection).collect();
-        Self { wiring: wiring.clone(), lanes, last: Mutex::default() }
+        Self { wiring: wiring.clone(), lanes, last: Mutex::default(), sources: Mutex::default() }
     }
 
     pub(super) async fn wait(&self, place: &Place) -> Result<(), Refusal> {
@@ -44,23 +57,64 @@ impl Passage {
             return Err(Refusal::Malformed(found));
         }
         let deadline = Instant::now() + WAIT_MAX;
-        let mut missing = "the targets do not say how far their lanes are".to_owned();
-        loop {
-            let known = match tokio::time::timeout_at(deadline, self.progress()).await {
-                Ok(known) => known?,
-                Err(_) => return Err(Refusal::Behind(missing)),
-            };
+        let mut last = None;
+        // What others read just now is there at once, also behind the deadline.
+        while Instant::now() < deadline
+            && let Ok(known) = tokio::time::timeout_at(deadline, self.progress()).await
+        {
+            let known = known?;
             let mut behind = None;
             for lane in &lanes {
                 let progress = known.get(*lane);
                 if !has_passed(progress, &place.at)? {
-                    behind = Some((*lane, progress.map_or(Lsn::ZERO, |progress| progress.position)));
+                    behind = Some((*lane, progress.cloned()));
                 }
             }
-            let Some((lane, position)) = behind else { return Ok(()) };
-            missing = format!("lane {lane} is at {position}");
+            if behind.is_none() {
+                return Ok(());
+            }
+            last = behind;
             sleep(POLL_INTERVAL).await;
         }
+        Err(Refusal::Behind(self.missing(place, last).await))
+    }
+
+    /// What is told to whoever waited in vain: the lane that is behind, as it was seen last.
+    async fn missing(&self, place: &Place, last: Option<(&LaneId, Option<Progress>)>) -> String {
+        let wanted = format!("{} of source {} was asked for", place.said, place.source);
+        let Some((lane, progress)) = last else {
+            return format!("{wanted}; the targets do not say how far their lanes are");
+        };
+        let stands = stands(progress.as_ref(), place);
+        let mut text = format!("{wanted}; lane {lane} {stands}");
+        if let (At::Gtids(gtids), Some(progress)) = (&place.at, progress) {
+            let written = self.written(&place.source).await;
+            let has = |set: &String| holds_gtids(&progress.server.flavor, set, gtids);
+            text.push_str(&match written.as_ref().map(|set| (set, has(set))) {
+                Some((_, Some(true))) => "; the source has given it out".to_owned(),
+                Some((set, Some(false))) => {
+                    format!("; the source has not given it out: it is at GTID {}", shown(set))
+                }
+                Some((_, None)) | None => {
+                    "; whether the source has given it out is not known: it does not say".to_owned()
+                }
+            });
+        }
+        text
+    }
+
+    /// The GTIDs that are in a source's binlog; `None` = it does not say so in time.
+    async fn written(&self, source: &str) -> Option<String> {
+        let mut sources = self.sources.lock().await;
+        if let Some((asked_at, said)) = sources.get(source)
+            && asked_at.elapsed() < SOURCE_INTERVAL
+        {
+            return said.clone();
+        }
+        let end = async { self.wiring.source(source)?.replication_end().await };
+        let said = tokio::time::timeout(SOURCE_TIMEOUT, end).await.ok().and_then(Result::ok);
+        sources.insert(source.to_owned(), (Instant::now(), said.clone()));
+        said
     }
 
     /// Of every lane that has begun; at most [`POLL_INTERVAL`] old.
@@ -81,6 +135,32 @@ impl Passage {
         let known = Arc::new(known);
         *last = Some((began, Arc::clone(&known)));
         Ok(known)
+    }
+}
+
+/// Where a lane is, in the notation of the place as far as it goes.
+fn stands(progress: Option<&Progress>, place: &Place) -> String {
+    let Some(progress) = progress.filter(|progress| progress.position != Lsn::ZERO) else {
+        return "has not begun".to_owned();
+    };
+    let position = progress.position;
+    match &place.at {
+        At::Lsn(_) => format!("is at {position}"),
+        At::File { .. } => {
+            let name = place.said.rsplit_once('.').map_or("binlog", |(name, _)| name);
+            format!("is at {name}.{:06}:{} ({position})", position.file_number(), position.position())
+        }
+        At::Gtids(_) => format!("is at GTID {} ({position})", shown(&progress.resume.gtid_set)),
+    }
+}
+
+/// A GTID set on one line, and not too long.
+fn shown(set: &str) -> String {
+    let set: String = set.split_whitespace().collect();
+    match set.char_indices().nth(SHOWN_CHARACTERS_MAX) {
+        Some((end, _)) => format!("{}…", &set[..end]),
+        None if set.is_empty() => "none".to_owned(),
+        None => set,
     }
 }
 
@@ -108,6 +188,27 @@ mod tests {
 
     fn at(text: &str) -> At {
         format!("a:{text}").parse::<Place>().unwrap().at
+    }
+
+    #[test]
+    fn where_a_lane_is_is_said_in_the_notation_of_the_place() {
+        let progress = Progress {
+            position: "2:7:4096".parse().unwrap(),
+            resume: ResumePoint { gtid_set: "0-1-42,\n1-1-7".to_owned(), ..ResumePoint::default() },
+            ..Progress::default()
+        };
+        let said = |text: &str, progress| stands(progress, &format!("a:{text}").parse().unwrap());
+        for (text, expected) in [
+            ("2:8:4", "is at 2:7:4096"),
+            ("mariadb-bin.000008:4", "is at mariadb-bin.000007:4096 (2:7:4096)"),
+            ("0-1-43", "is at GTID 0-1-42,1-1-7 (2:7:4096)"),
+        ] {
+            assert_eq!(said(text, Some(&progress)), expected);
+        }
+        assert_eq!(said("0-1-43", None), "has not begun");
+        assert_eq!(said("0-1-43", Some(&Progress::default())), "has not begun");
+        assert_eq!(shown(&"3e11fa47-71ca-11e1-9e33-c80aa9429562:1-9,".repeat(100)).chars().count(), 301);
+        assert_eq!(shown(""), "none");
     }
 
     #[test]

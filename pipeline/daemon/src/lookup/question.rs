@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, Claim};
 use anabranch_schemas::lsn::{Lsn, binlog_file_number};
 use anabranch_schemas::serial::{CodeKind, StoredCode, UUID_BYTES_MAX};
@@ -26,10 +26,22 @@ pub enum Refusal {
     #[error("too many lookups wait already")]
     Busy,
     /// The lanes did not get there in time.
-    #[error("not there yet: {0}")]
+    #[error("{0}")]
     Behind(String),
     #[error("{0}")]
     Failed(Arc<Fault>),
+}
+
+impl Refusal {
+    /// The code by which HTTP, command line and runbook know it.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Malformed(_) => Code::LookupMalformed,
+            Self::Busy => Code::TooManyRequests,
+            Self::Behind(_) => Code::LookupBehind,
+            Self::Failed(fault) => fault.code(),
+        }
+    }
 }
 
 /// One code.
@@ -139,6 +151,8 @@ impl FromStr for Cursor {
 pub struct Place {
     pub source: String,
     pub at: At,
+    /// `at` as it was written.
+    pub said: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,7 +186,7 @@ impl FromStr for Place {
                 .or_else(|| rest.contains('-').then(|| At::Gtids(rest.to_owned())))
                 .ok_or_else(malformed)?,
         };
-        Ok(Self { source: source.to_owned(), at })
+        Ok(Self { source: source.to_owned(), at, said: rest.to_owned() })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The answer to a lookup, as JSON shows it.
 
-use anabranch_pipeline::lookup::{Claim, Origin};
+use anabranch_pipeline::lookup::Claim;
 use anabranch_schemas::serial::CodeKind;
 use anabranch_schemas::shard::ShardId;
 use serde::{Serialize, Serializer};
@@ -15,11 +15,34 @@ use crate::observe::StatusView;
 pub struct Answer {
     pub code: Json,
     pub devices: Vec<DeviceView>,
-    /// The last place that was asked: `cache`, `mapping` or `inventory`.
-    pub from: &'static str,
+    pub from: Asked,
     pub freshness: Freshness,
     /// For `after`, when there are more.
     pub next: Option<String>,
+}
+
+/// Where the claims of an answer, or their absence, are from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Asked {
+    Cache,
+    Mapping,
+    /// Of the code as it is written from one of them, of the same as a MEID in capitals from the other.
+    CacheAndMapping,
+    /// As one of the others, and compared with the inventory's rows.
+    Inventory,
+}
+
+impl Asked {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cache => "cache",
+            Self::Mapping => "mapping",
+            Self::CacheAndMapping => "cache and mapping",
+            Self::Inventory => "inventory",
+        }
+    }
 }
 
 /// How old an answer may be.
@@ -30,7 +53,7 @@ pub struct Freshness {
     /// Some lane applies its past once more: rows of the meantime may be missing.
     pub replaying: bool,
     pub cache_bypassed: Option<String>,
-    /// How far the cache may be behind the mapping tables; `None` = it was not asked.
+    /// How far the cache may be behind the mapping tables; `None` = nothing is from it.
     pub cache_delay_ms: Option<u64>,
 }
 
@@ -65,7 +88,7 @@ impl Answer {
     pub(super) fn new(
         question: &Question,
         claims: Vec<Claim>,
-        origin: Origin,
+        from: Asked,
         freshness: Freshness,
         next: Option<&Cursor>,
     ) -> Self {
@@ -87,10 +110,6 @@ impl Answer {
                 row: None,
             });
         }
-        let from = match origin {
-            Origin::Cache => "cache",
-            Origin::Mapping => "mapping",
-        };
         Self { code: bytes_json(&question.code), devices, from, freshness, next: next.map(Cursor::to_string) }
     }
 
