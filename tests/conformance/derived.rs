@@ -14,6 +14,7 @@ use anabranch_schemas::change::{Action, Change, Entity, TableIdentity, Value};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use anabranch_stack::{Options, ServerSpec, Stack};
+use anabranch_tests::TestDatabase;
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 
@@ -26,10 +27,9 @@ fn shared_stack() -> Arc<Stack> {
     if let Some(stack) = shared.upgrade() {
         return stack;
     }
-    let options = Options::empty()
-        .with(ServerSpec::mariadb_target("target-a"))
-        .with(ServerSpec::mariadb_target("target-b"));
-    let stack = Arc::new(Stack::start(options).expect("two MariaDB servers"));
+    let server = |name: &str| TestDatabase::chosen().server(ServerSpec::mariadb_target(name));
+    let options = Options::empty().with(server("target-a")).with(server("target-b"));
+    let stack = Arc::new(Stack::start(options).expect("two servers"));
     *shared = Arc::downgrade(&stack);
     stack
 }
@@ -82,8 +82,9 @@ impl Place {
 
     /// With a server that no other test uses.
     pub async fn alone() -> Self {
-        let options = Options::empty().with(ServerSpec::mariadb_target("target-a"));
-        let stack = tokio::task::spawn_blocking(|| Stack::start(options).expect("a MariaDB server"));
+        let server = TestDatabase::chosen().server(ServerSpec::mariadb_target("target-a"));
+        let options = Options::empty().with(server);
+        let stack = tokio::task::spawn_blocking(|| Stack::start(options).expect("a server"));
         Self::on(Arc::new(stack.await.unwrap())).granted().await
     }
 

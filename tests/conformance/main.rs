@@ -31,6 +31,7 @@ mod source_preflight;
 mod source_rows;
 mod source_statements;
 mod store;
+mod store_lanes;
 mod store_mapping;
 mod store_search;
 mod store_search_find;

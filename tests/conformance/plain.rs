@@ -10,6 +10,7 @@ use anabranch_pipeline::config::{Config, ServerUrl};
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::CodeCache;
 use anabranch_stack::{Options, ServerSpec, Stack};
+use anabranch_tests::TestDatabase;
 
 use crate::nats::{append, blocking, limits, numbers, sources};
 use crate::ports::cache::{LONG, cached, code, store};
@@ -117,7 +118,7 @@ fn config(log: &str, mysql: &str, search: &str) -> Config {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mariadb_is_reached_as_tls_says_and_not_otherwise() {
-    let stack = start([ServerSpec::mariadb_target("target")]);
+    let stack = start([TestDatabase::chosen().server(ServerSpec::mariadb_target("target"))]);
     let server = stack.server("target").unwrap();
     let ca_file = stack.ca_file().display().to_string();
     let folder = tempfile::tempdir().unwrap();
@@ -152,7 +153,7 @@ async fn a_mariadb_is_reached_as_tls_says_and_not_otherwise() {
 async fn nats_mariadb_and_open_search_without_tls_serve() {
     let specs = [
         ServerSpec::nats("nats").plain(),
-        ServerSpec::mariadb_target("target"),
+        TestDatabase::chosen().server(ServerSpec::mariadb_target("target")),
         ServerSpec::search("search").plain(),
     ];
     let stack = start(specs);

@@ -19,6 +19,7 @@ use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::shard::TablePattern;
 use anabranch_schemas::timeline::Timeline;
 use anabranch_stack::{Options, Server, ServerSpec, Stack};
+use anabranch_tests::TestDatabase;
 use mysql_async::prelude::Queryable;
 
 use crate::nats::blocking;
@@ -50,7 +51,7 @@ pub enum DatabaseKind {
 impl DatabaseKind {
     pub fn source(self) -> ServerSpec {
         match self {
-            Self::MariaDb => ServerSpec::mariadb_source("source"),
+            Self::MariaDb => chosen_mariadb(ServerSpec::mariadb_source("source")),
             Self::MariaDb11 => ServerSpec::mariadb_11_source("source"),
             Self::MySql => ServerSpec::mysql_source("source"),
         }
@@ -58,7 +59,7 @@ impl DatabaseKind {
 
     pub fn target(self) -> ServerSpec {
         match self {
-            Self::MariaDb => ServerSpec::mariadb_target("target-a"),
+            Self::MariaDb => TestDatabase::chosen().server(ServerSpec::mariadb_target("target-a")),
             Self::MariaDb11 => ServerSpec::mariadb_11_target("target-a"),
             Self::MySql => ServerSpec::mysql_target("target-a"),
         }
@@ -264,7 +265,15 @@ pub fn start_if_there(server: ServerSpec) -> Option<Arc<Stack>> {
 
 fn start(flags: &[&str]) -> Arc<Stack> {
     let spec = flags.iter().fold(ServerSpec::mariadb_source("source"), |spec, flag| spec.flag(*flag));
-    Arc::new(Stack::start(Options::empty().with(spec)).unwrap())
+    Arc::new(Stack::start(Options::empty().with(chosen_mariadb(spec))).unwrap())
+}
+
+/// A source of the chosen MariaDB. What these tests write is MariaDB's binlog; of MySQL's are those that have its servers.
+fn chosen_mariadb(spec: ServerSpec) -> ServerSpec {
+    match TestDatabase::chosen() {
+        TestDatabase::MySql => spec,
+        database => database.server(spec),
+    }
 }
 
 /// A change as the log would hold it.

@@ -92,11 +92,9 @@ async fn the_commands_tell_one_story_from_set_up_to_an_orderly_stop() {
 async fn keeps_its_connections(installation: &Installation<'_>, server: &str) {
     let mut admin = installation.admin(server).await;
     let mut counter = async |name: &str| -> u64 {
-        let sql = format!(
-            "SELECT CAST(variable_value AS UNSIGNED) FROM information_schema.global_status \
-             WHERE variable_name = '{name}'"
-        );
-        admin.first("read a counter", sql).await.unwrap().unwrap()
+        let sql = format!("SHOW GLOBAL STATUS LIKE '{name}'");
+        let counter = admin.first::<(String, String)>("read a counter", sql).await.unwrap();
+        counter.unwrap().1.parse().unwrap()
     };
     let (connections, uptime_seconds) = (counter("CONNECTIONS").await, counter("UPTIME").await);
     until("three seconds pass", async || counter("UPTIME").await >= uptime_seconds + 3).await;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_demo::{Endpoint, Pace, WorkloadOptions};
+use anabranch_demo::{Endpoint, FORGET_BINLOG, Pace, WorkloadOptions};
 use anabranch_stack::{Server, ServerSpec};
 use anabranch_tests::{Ground, Installation, PATIENCE, Plan, blocking, seed, until};
 
@@ -35,12 +35,20 @@ pub async fn standby(installation: &Installation<'_>, name: &str) -> Arc<Server>
 /// Makes one server a replica of another.
 pub async fn follow(installation: &Installation<'_>, replica: &str, source: &str) {
     let source = installation.server(source);
-    let (user, password) = (source.user(), source.password());
+    let (user, password, port) = (source.user(), source.password(), source.port());
+    let ca_file = installation.stack().ca_file().display().to_string();
+    let of = |name: &str| {
+        format!(
+            "{name}_HOST = '127.0.0.1', {name}_PORT = {port}, {name}_USER = '{user}', \
+             {name}_PASSWORD = '{password}', {name}_SSL = 1, {name}_SSL_CA = '{ca_file}'"
+        )
+    };
+    // MariaDB runs what stands behind `M!`, MySQL what stands behind the version.
     let change = format!(
-        "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {}, MASTER_USER = '{user}', \
-         MASTER_PASSWORD = '{password}', MASTER_SSL = 1, MASTER_SSL_CA = '{}', MASTER_USE_GTID = slave_pos; START SLAVE",
-        source.port(),
-        installation.stack().ca_file().display(),
+        "/*M! CHANGE MASTER TO {}, MASTER_USE_GTID = slave_pos */ \
+         /*!80400 CHANGE REPLICATION SOURCE TO {}, SOURCE_AUTO_POSITION = 1 */; START REPLICA",
+        of("MASTER"),
+        of("SOURCE")
     );
     installation.execute(replica, change).await;
 }
@@ -48,15 +56,18 @@ pub async fn follow(installation: &Installation<'_>, replica: &str, source: &str
 /// Waits until a replica has all of a server, and makes it one of its own.
 pub async fn promote(installation: &Installation<'_>, standby: &str, source: &str) {
     catch_up(installation, standby, source).await;
-    installation.execute(standby, "STOP SLAVE; RESET SLAVE ALL").await;
+    installation.execute(standby, "STOP REPLICA; RESET REPLICA ALL").await;
 }
 
 /// Waits until a replica has all of a server.
 pub async fn catch_up(installation: &Installation<'_>, standby: &str, source: &str) {
-    let end: Option<String> =
-        installation.admin(source).await.first("read the end", "SELECT @@gtid_binlog_pos").await.unwrap();
+    let end = "SELECT /*M! @@gtid_binlog_pos */ /*!80400 REPLACE(@@GLOBAL.gtid_executed, '\n', '') */";
+    let end: Option<String> = installation.admin(source).await.first("read the end", end).await.unwrap();
     let end = end.expect("it has a binlog");
-    let wait = format!("SELECT MASTER_GTID_WAIT('{end}', {})", PATIENCE.as_secs());
+    let arguments = format!("('{end}', {})", PATIENCE.as_secs());
+    let wait = format!(
+        "SELECT /*M! MASTER_GTID_WAIT{arguments} */ /*!80400 WAIT_FOR_EXECUTED_GTID_SET{arguments} */"
+    );
     let waited: Option<i64> = installation.admin(standby).await.first("wait", wait).await.unwrap();
     assert_eq!(waited, Some(0), "{standby} never had {end}");
 }
@@ -130,7 +141,9 @@ async fn a_fail_over_there_and_back_with_the_stream_lost_between_begins_a_third_
     let jetstream = installation.jetstream().await;
     jetstream.delete_stream(format!("{}_source-a", installation.configuration.name)).await.unwrap();
     installation.command(&["setup"]).await.expect_success();
-    installation.execute("source-a", "SET GLOBAL gtid_slave_pos = @@gtid_current_pos").await;
+    // MySQL takes its own transactions for its place anyway.
+    let own = "/*M! SET GLOBAL gtid_slave_pos = @@gtid_current_pos */ /*!80400 DO 0 */";
+    installation.execute("source-a", own).await;
     follow(&installation, "source-a", "partner").await;
     promote(&installation, "source-a", "partner").await;
     replace(&mut installation, "partner", "source-a");
@@ -161,7 +174,7 @@ async fn a_replica_that_lacks_what_was_read_stops_its_source_until_it_has_it() {
     let lagging = standby(&installation, "lagging").await;
     insert(&installation, "source-a", "user_00.user_000", 9_000_001).await;
     catch_up(&installation, "lagging", "source-a").await;
-    installation.execute("lagging", "STOP SLAVE").await;
+    installation.execute("lagging", "STOP REPLICA").await;
     let mut daemon = installation.run();
     insert(&installation, "source-a", "user_00.user_000", 9_000_002).await;
     until_derived(&installation, 9_000_002).await;
@@ -173,16 +186,16 @@ async fn a_replica_that_lacks_what_was_read_stops_its_source_until_it_has_it() {
     installation.free_leases().await;
     let daemon = installation.run();
     let fault = expect_stopped(&installation, &daemon, "source-diverged", "source source-a").await;
-    assert!(fault.contains("every transaction that was read from mariadb:1"), "{fault}");
+    assert!(fault.contains("every transaction that was read from m"), "{fault}");
     assert_eq!(progress(&installation).await, before);
     until_derived(&installation, 9_000_002).await;
     drop(daemon);
 
     // "A server that has them": the old one gives them.
     blocking(|| source.restart()).unwrap();
-    installation.execute("lagging", "START SLAVE").await;
+    installation.execute("lagging", "START REPLICA").await;
     catch_up(&installation, "lagging", "source-a").await;
-    installation.execute("lagging", "STOP SLAVE; RESET SLAVE ALL").await;
+    installation.execute("lagging", "STOP REPLICA; RESET REPLICA ALL").await;
     insert(&installation, "lagging", "user_00.user_000", 9_000_003).await;
     installation.free_leases().await;
     let _daemon = installation.run();
@@ -202,9 +215,8 @@ async fn a_server_that_was_restored_without_its_past_stops_its_source_until_all_
     installation.drained().await;
     daemon.kill();
     let before = progress(&installation).await;
-    installation
-        .execute("source-a", "SET SESSION sql_log_bin = 0; DELETE FROM user_00.user_000; RESET MASTER")
-        .await;
+    let restore = format!("SET SESSION sql_log_bin = 0; DELETE FROM user_00.user_000; {FORGET_BINLOG}");
+    installation.execute("source-a", restore).await;
     insert(&installation, "source-a", "user_00.user_000", 9_000_003).await;
     installation.free_leases().await;
     let daemon = installation.run();

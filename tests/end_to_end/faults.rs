@@ -1,6 +1,8 @@
 //! A fault stops, or holds up, the one thing that has it, is shown by name everywhere, and leaves the others going.
 
+use anabranch_demo::SHOW_BINLOG_END;
 use anabranch_tests::{Daemon, Installation, Plan, until};
+use mysql_async::Row;
 
 use crate::STANDARD;
 
@@ -107,12 +109,12 @@ async fn a_purged_binlog_holds_up_its_source_only() {
     insert(&installation, "source-a", "user_00.user_000", 2).await;
     let mut admin = installation.admin("source-a").await;
     admin.execute("begin a new binlog", "FLUSH BINARY LOGS").await.unwrap();
-    let newest = admin.first::<(String, u64, String, String)>("find the newest", "SHOW MASTER STATUS").await;
-    let newest = newest.unwrap().unwrap().0;
+    let newest = admin.first::<Row>("find the newest", SHOW_BINLOG_END).await.unwrap().unwrap();
+    let newest: String = newest.get(0).unwrap();
     // The server keeps files that a reader still has; the killed one's connection may take a moment to go.
     until("the old binlogs are purged", async || {
         admin.execute("purge", format!("PURGE BINARY LOGS TO '{newest}'")).await.unwrap();
-        admin.rows::<(String, u64)>("list", "SHOW BINARY LOGS").await.unwrap().len() == 1
+        admin.rows::<Row>("list", "SHOW BINARY LOGS").await.unwrap().len() == 1
     })
     .await;
     installation.free_leases().await;
@@ -123,7 +125,8 @@ async fn a_purged_binlog_holds_up_its_source_only() {
 /// A GTID of the server's own that it has not come to.
 async fn start_that_nobody_has(installation: &Installation<'_>, server: &str) -> String {
     let mut admin = installation.admin(server).await;
-    let ids = "SELECT CONCAT(@@gtid_domain_id, '-', @@server_id, '-987654321')";
+    let ids = "SELECT /*M! CONCAT(@@gtid_domain_id, '-', @@server_id, '-987654321') */ \
+               /*!80400 CONCAT(@@server_uuid, ':987654321') */";
     admin.first("make a GTID", ids).await.unwrap().unwrap()
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use anabranch_demo::Connection;
+use anabranch_demo::{Connection, SHOW_BINLOG_END};
 use anabranch_stack::ServerSpec;
 use anabranch_tests::{Daemon, Ground, Installation, Plan, blocking, until_some};
 use futures::future::join_all;
+use mysql_async::Row;
 use serde_json::{Value as Json, json};
 
 const TOKEN: &str = "application-token-1";
@@ -84,7 +85,8 @@ fn uuids(answer: &Json) -> Vec<&str> {
 /// Runs the statements and says behind which GTID their changes are.
 async fn change(connection: &mut Connection, sql: &str) -> String {
     connection.execute("change devices", sql).await.unwrap();
-    let gtid: Vec<String> = connection.rows("ask for the GTID", "SELECT @@last_gtid").await.unwrap();
+    let gtid = "SELECT /*M! @@last_gtid */ /*!80400 REPLACE(@@GLOBAL.gtid_executed, '\n', '') */";
+    let gtid: Vec<String> = connection.rows("ask for the GTID", gtid).await.unwrap();
     format!("source-a:{}", gtid[0])
 }
 
@@ -119,9 +121,9 @@ async fn any_code_of_a_device_leads_to_the_device_and_an_answer_says_how_fresh_i
     let kinds: BTreeSet<&str> = claims.iter().map(|claim| claim["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, BTreeSet::from(["imei1", "item_code"]));
     assert!(answer["freshness"]["cache_bypassed"].as_str().unwrap().contains("at_least"), "{answer}");
-    let status: Vec<(String, u64, String, String)> =
-        source.rows("ask for the end", "SHOW MASTER STATUS").await.unwrap();
-    let place = format!("source-a:{}:{}", status[0].0, status[0].1);
+    let end: Row = source.first("ask for the end", SHOW_BINLOG_END).await.unwrap().unwrap();
+    let (file, position): (String, u64) = (end.get(0).unwrap(), end.get(1).unwrap());
+    let place = format!("source-a:{file}:{position}");
     assert_eq!(uuids(&found(&daemon, &format!("BOX-1?at_least={place}")).await), ["9007199254740993"]);
 
     // Any code, of any kind and in any spelling of a MEID; only exactly so else.

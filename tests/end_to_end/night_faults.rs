@@ -174,7 +174,7 @@ async fn what_an_old_or_empty_replica_says_is_no_word_against_the_stores() {
     assert!(checked.stdout.contains("ok replica of source source-a"), "{checked:?}");
 
     // It does not know of a row, and neither does the target any more: both say the same, and both are wrong.
-    installation.execute("night-replica", "STOP SLAVE").await;
+    installation.execute("night-replica", "STOP REPLICA").await;
     let user = 77_000_001;
     let insert = "INSERT INTO user_00.user_000 (user_id, user_name, birthday)";
     installation.execute("source-a", format!("{insert} VALUES ({user}, 'x', '1990-01-03')")).await;
@@ -189,7 +189,7 @@ async fn what_an_old_or_empty_replica_says_is_no_word_against_the_stores() {
     let places = installation.audits[0].topology.places_of(0);
     let empty: Vec<String> = places.map(|place| format!("DELETE FROM {}", place.name())).collect();
     installation.execute("night-replica", format!("SET SESSION sql_log_bin = 0; {}", empty.join("; "))).await;
-    installation.execute("night-replica", "START SLAVE").await;
+    installation.execute("night-replica", "START REPLICA").await;
     catch_up(&installation, "night-replica", "source-a").await;
     let report = expect_verdict(&installation, &[], "repaired").await;
     let birthdays = store(&report, "birthday");

@@ -1,4 +1,6 @@
 //! A stack that the tests of one target share: they take turns, each on a clean slate.
+//!
+//! Its servers of the common MariaDB are of another database where `ANABRANCH_TEST_DATABASE` names one.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,6 +13,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use crate::patience::blocking;
 use crate::search::Search;
+use crate::versions::TestDatabase;
 
 /// Servers, started at the first turn. Put it into a `static`: its servers end with the process.
 #[derive(Debug)]
@@ -61,7 +64,8 @@ impl Ground {
     /// The same of servers that a machine may not have (MySQL): `None` then.
     pub async fn turn_if_there(&self) -> Option<Turn<'_>> {
         let turn = self.turn.lock().await;
-        let specs = (self.specs)();
+        let database = TestDatabase::chosen();
+        let specs: Vec<_> = (self.specs)().into_iter().map(|spec| database.server(spec)).collect();
         let stack = match self.stack.get() {
             Some(stack) => stack,
             None => {

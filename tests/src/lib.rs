@@ -12,6 +12,7 @@ mod installation;
 mod patience;
 pub mod protections;
 mod search;
+mod versions;
 
 pub use audit::audited;
 pub use daemon::{Daemon, Finished};
@@ -19,3 +20,4 @@ pub use ground::{Ground, Turn};
 pub use installation::{Installation, Plan};
 pub use patience::{PATIENCE, blocking, seed, until, until_some};
 pub use search::Search;
+pub use versions::{DATABASE_VARIABLE, TestDatabase};

@@ -19,6 +19,8 @@ pub struct TableShape {
     pub definition: &'static str,
     /// The primary key without `shard_id`, in the order of [`Mutation::key`].
     pub key_columns: &'static [&'static str],
+    /// In a SQL store the name of an index that begins with `shard_id`: it finds the rows of a shard and no others.
+    pub shard_index: &'static str,
     /// Columns that an upsert sets beside `lsn`, in the order of [`MutationAction::Upsert`].
     pub value_columns: &'static [&'static str],
 }

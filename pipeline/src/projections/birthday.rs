@@ -16,8 +16,12 @@ use crate::config::BirthdayTables;
 use crate::deliver::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, TableShape};
 
 /// One table of the birthday layer.
-static SHAPE: TableShape =
-    TableShape { definition: sql::BIRTHDAY, key_columns: &["user_id"], value_columns: &["birthday"] };
+static SHAPE: TableShape = TableShape {
+    definition: sql::BIRTHDAY,
+    key_columns: &["user_id"],
+    shard_index: "PRIMARY",
+    value_columns: &["birthday"],
+};
 /// Place in [`anabranch_schemas::change::Entity::fields`] of a user.
 const USER_ID: usize = 0;
 const BIRTHDAY: usize = 1;

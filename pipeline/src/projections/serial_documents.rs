@@ -17,6 +17,7 @@ use crate::deliver::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, Muta
 static SHAPE: TableShape = TableShape {
     definition: search::SERIAL_DOCUMENTS,
     key_columns: &["uuid"],
+    shard_index: "",
     value_columns: &[
         "imei1",
         "imei2",

@@ -17,8 +17,12 @@ use crate::config::MappingTables;
 use crate::deliver::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, TableShape};
 
 /// One table of the mapping layer.
-static SHAPE: TableShape =
-    TableShape { definition: sql::MAPPING, key_columns: &["value", "uuid", "kind"], value_columns: &[] };
+static SHAPE: TableShape = TableShape {
+    definition: sql::MAPPING,
+    key_columns: &["value", "uuid", "kind"],
+    shard_index: "shard_id",
+    value_columns: &[],
+};
 /// Place in [`anabranch_schemas::change::Entity::fields`] of a device; its codes follow in the order of [`CodeKind::ALL`].
 const UUID: usize = 0;
 

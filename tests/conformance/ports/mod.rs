@@ -71,40 +71,20 @@ macro_rules! on_further_server {
     };
 }
 
-/// The same with `cargo test -- --ignored versions` only, on MariaDB 11.8.
-macro_rules! on_mariadb_11_of_all_versions {
-    ($server:ident: $($test:ident),+ $(,)?) => {
-        mod versions_mariadb_11 {
-            $(#[tokio::test(flavor = "multi_thread")]
-            #[ignore = "differs by kind of server, not by version"]
-            async fn $test() {
-                let kind = crate::source::DatabaseKind::MariaDb11;
-                let Some(ground) = super::$server::further(kind).await else { return };
-                super::$test(ground).await;
-            })+
-        }
-    };
-}
-
 /// Makes four tests of each function, of what differs by server: on the twin, on MariaDB, and, where the machine can have
 /// them, on MariaDB 11.8 and on MySQL.
 macro_rules! on_twin_and_every_server {
     ($twin:ident, $server:ident: $($test:ident),+ $(,)?) => {
-        on_twin_and_both_kinds_of_server!(@each $twin, $server: $($test),+);
+        on_twin_and_both_kinds_of_server!($twin, $server: $($test),+);
         on_further_server!(mariadb_11, MariaDb11, $server: $($test),+);
     };
 }
 
-/// Makes three tests of each function: on the twin, on MariaDB, and on MySQL where the machine can have it. On MariaDB 11.8
-/// they run with `cargo test -- --ignored versions`.
+/// Makes three tests of each function: on the twin, on MariaDB, and on MySQL where the machine can have it.
 macro_rules! on_twin_and_both_kinds_of_server {
-    (@each $twin:ident, $server:ident: $($test:ident),+ $(,)?) => {
+    ($twin:ident, $server:ident: $($test:ident),+ $(,)?) => {
         on_twin_and_server!($twin, $server: $($test),+);
         on_further_server!(mysql, MySql, $server: $($test),+);
-    };
-    ($twin:ident, $server:ident: $($test:ident),+ $(,)?) => {
-        on_twin_and_both_kinds_of_server!(@each $twin, $server: $($test),+);
-        on_mariadb_11_of_all_versions!($server: $($test),+);
     };
 }
 

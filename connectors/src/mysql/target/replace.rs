@@ -98,8 +98,8 @@ impl Standing {
 pub(super) struct Undoing<'s> {
     /// Rows that it does not write, by versions that are not too high any more.
     pub(super) deletes: Vec<OrderedMutation<'s>>,
-    /// Statements that take versions away which are too high.
-    pub(super) lowers: Vec<String>,
+    /// Statements that take versions away which are too high, each with its table.
+    pub(super) lowers: Vec<(u32, String)>,
 }
 
 impl<'s> Undoing<'s> {
@@ -112,7 +112,7 @@ impl<'s> Undoing<'s> {
         for row in standing {
             let Standing { table, shard, ref key, version } = *row;
             if version > mark.as_u64() {
-                undoing.lowers.push(lower(layout, row, mark));
+                undoing.lowers.push((table, lower(layout, row, mark)));
             }
             if !written.contains(&(table, shard, key)) {
                 let action = &MutationAction::Delete;

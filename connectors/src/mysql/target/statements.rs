@@ -1,9 +1,10 @@
 //! The text of a flush: multi-row statements, cut into packets that the server accepts.
 //!
 //! Text only, numbers and `x'…'` literals: it means the same in any SQL mode and character set, and statements of
-//! varying shape cost nothing to prepare. Order is fixed (withdrawals, then table by table its deletes and upserts,
-//! keys rising), so that two lanes lock in one order.
+//! varying shape cost nothing to prepare. Order is fixed: table by table its withdrawals, deletes and upserts, keys
+//! rising. So two lanes that write the same tables come to them in one order, and none waits for a table that it left.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use anabranch_pipeline::deliver::{Cell, DerivedTable, Flush, MutationAction, OrderedMutation};
@@ -58,43 +59,76 @@ pub(super) fn packets(head: &[String], flush: &Flush, layout: Layout<'_>, limits
         packets.push(statement);
     }
     let versions = withdraw::versions(flush);
-    for Occupied { table, shard } in withdrawn {
-        // A row that was found of no withdrawal of this flush stays.
-        let Some(lsn) = versions.get(shard) else { continue };
-        let table = &tables[*table as usize].derived;
-        let table = quote_table(&table.database, &table.table);
-        let condition = format!("`shard_id` = {shard} AND `lsn` <= {}", lsn.as_u64());
-        if let Some(outbox) = outbox {
-            packets.push(&outbox.withdrawn(&table, &condition));
-        }
-        packets.push(&format!("DELETE FROM {table} WHERE {condition}"));
-    }
-    let Undoing { mut deletes, lowers } = Undoing::of(flush, standing, &layout);
-    lowers.iter().for_each(|statement| packets.push(statement));
+    let Undoing { mut deletes, mut lowers } = Undoing::of(flush, standing, &layout);
+    lowers.sort_by_key(|(table, _)| *table);
     let mut ordered = flush.ordered();
     ordered.append(&mut deletes);
     ordered.sort_unstable_by(|a, b| (a.table, a.shard, a.key).cmp(&(b.table, b.shard, b.key)));
-    for of_table in ordered.chunk_by(|a, b| a.table == b.table) {
-        let table = &tables[of_table[0].table as usize].derived;
-        let is_delete = |mutation: &&OrderedMutation<'_>| *mutation.action == MutationAction::Delete;
-        let deletes = || of_table.iter().filter(is_delete);
-        let at_most = |rows: usize| TextLimits { statement_rows: limits.statement_rows.min(rows), ..limits };
-        let is_joined = deletes().nth(JOINED_DELETE_ROWS_MIN - 1).is_some()
-            && deletes().all(|mutation| mutation.key.iter().all(is_joinable));
-        if is_joined {
-            let limits = at_most(JOINED_DELETE_ROWS_MAX);
-            let key = deletes().next().map_or(&[][..], |mutation| mutation.key);
-            multi_row(&mut packets, deletes(), limits, &JoinedDeleteText { table, key });
-        } else {
-            multi_row(&mut packets, deletes(), at_most(DELETE_ROWS_MAX), &DeleteText { table });
+    let mut touched: BTreeSet<u32> = ordered.iter().map(|mutation| mutation.table).collect();
+    touched.extend(withdrawn.iter().map(|occupied| occupied.table));
+    touched.extend(lowers.iter().map(|(table, _)| *table));
+    for index in touched {
+        let table = &tables[index as usize].derived;
+        for Occupied { shard, .. } in part_of(withdrawn, |occupied| occupied.table, index) {
+            // A row that was found of no withdrawal of this flush stays.
+            let Some(lsn) = versions.get(shard) else { continue };
+            let condition = format!("`shard_id` = {shard} AND `lsn` <= {}", lsn.as_u64());
+            withdrawal(&mut packets, table, outbox, &condition);
         }
-        let upserts = UpsertText { table };
-        multi_row(&mut packets, of_table.iter().filter(|mutation| !is_delete(mutation)), limits, &upserts);
+        for (_, statement) in part_of(&lowers, |(table, _)| *table, index) {
+            packets.push(statement);
+        }
+        rows(&mut packets, table, part_of(&ordered, |mutation| mutation.table, index), limits);
     }
     for statement in outbox.map(|outbox| outbox.touched(&ordered)).unwrap_or_default() {
         packets.push(&statement);
     }
     packets.finish()
+}
+
+/// The part of a list, which is in the order of tables, that is of one table.
+fn part_of<T>(sorted: &[T], table_of: impl Fn(&T) -> u32, table: u32) -> &[T] {
+    let first = sorted.partition_point(|entry| table_of(entry) < table);
+    let end = sorted.partition_point(|entry| table_of(entry) <= table);
+    &sorted[first..end]
+}
+
+/// The head of a DELETE that reads what an index finds and nothing else. Of a small table the server would read every row,
+/// and wait for those that another source's lane has locked. Only a DELETE of several tables takes a hint on both kinds of
+/// server.
+fn delete_by(table: &str, index: &str) -> String {
+    format!("DELETE {table} FROM {table} FORCE INDEX ({})", quote_identifier(index))
+}
+
+/// Deletes what a condition finds, and notes its values first if there is a cache.
+fn withdrawal(packets: &mut Packets, table: &DerivedTable, outbox: Option<&OutboxText>, condition: &str) {
+    let name = quote_table(&table.database, &table.table);
+    if let Some(outbox) = outbox {
+        packets.push(&outbox.withdrawn(&name, condition));
+    }
+    packets.push(&format!("{} WHERE {condition}", delete_by(&name, table.shape.shard_index)));
+}
+
+/// The deletes and upserts of one table.
+fn rows(packets: &mut Packets, table: &DerivedTable, of_table: &[OrderedMutation<'_>], limits: TextLimits) {
+    let is_delete = |mutation: &&OrderedMutation<'_>| *mutation.action == MutationAction::Delete;
+    let deletes = || of_table.iter().filter(is_delete);
+    let at_most = |rows: usize| TextLimits { statement_rows: limits.statement_rows.min(rows), ..limits };
+    let is_joined = deletes().nth(JOINED_DELETE_ROWS_MIN - 1).is_some()
+        && deletes().all(|mutation| mutation.key.iter().all(is_joinable));
+    if is_joined {
+        let limits = at_most(JOINED_DELETE_ROWS_MAX);
+        let key = deletes().next().map_or(&[][..], |mutation| mutation.key);
+        multi_row(packets, deletes(), limits, &JoinedDeleteText { table, key });
+    } else {
+        multi_row(packets, deletes(), at_most(DELETE_ROWS_MAX), &DeleteText { table });
+    }
+    multi_row(
+        packets,
+        of_table.iter().filter(|mutation| !is_delete(mutation)),
+        limits,
+        &UpsertText { table },
+    );
 }
 
 /// A statement that takes any number of rows.
@@ -206,7 +240,7 @@ impl RowsText for DeleteText<'_> {
     const SEPARATOR: &'static str = " OR ";
 
     fn head(&self) -> String {
-        format!("DELETE FROM {} WHERE ", quote_table(&self.table.database, &self.table.table))
+        format!("{} WHERE ", delete_by(&quote_table(&self.table.database, &self.table.table), "PRIMARY"))
     }
 
     fn push_row(&self, sql: &mut String, mutation: &OrderedMutation<'_>) {
@@ -317,8 +351,12 @@ mod tests {
 
     use super::*;
 
-    static SHAPE: TableShape =
-        TableShape { definition: "", key_columns: &["user_id"], value_columns: &["birthday"] };
+    static SHAPE: TableShape = TableShape {
+        definition: "",
+        key_columns: &["user_id"],
+        shard_index: "PRIMARY",
+        value_columns: &["birthday"],
+    };
 
     fn table() -> ProjectedTable {
         let derived = DerivedTable { database: "d`b".into(), table: "birthday_0101".into(), shape: &SHAPE };
@@ -353,18 +391,40 @@ mod tests {
         flush.withdraw(shard(), Lsn::from_u64(3).unwrap());
         flush.push(mutation(2, 6, Some(b"01-01")));
         flush.push(mutation(1, 5, None));
-        let shard = shard();
+        let (shard, table) = (shard(), "`d``b`.`birthday_0101`");
         assert_eq!(
             text(&flush, 1000, 1 << 20),
             [format!(
                 "START TRANSACTION;\
-                 DELETE FROM `d``b`.`birthday_0101` WHERE `shard_id` = {shard} AND `lsn` <= 3;\
-                 DELETE FROM `d``b`.`birthday_0101` WHERE (`shard_id` = {shard} AND `user_id` = 1 AND `lsn` <= 5);\
+                 DELETE {table} FROM {table} FORCE INDEX (`PRIMARY`) WHERE `shard_id` = {shard} AND `lsn` <= 3;\
+                 DELETE {table} FROM {table} FORCE INDEX (`PRIMARY`) WHERE (`shard_id` = {shard} AND `user_id` = 1 AND `lsn` <= 5);\
                  INSERT INTO `d``b`.`birthday_0101` (`shard_id`,`user_id`,`birthday`,`lsn`) VALUES \
                  ({shard},2,x'30312d3031',6) ON DUPLICATE KEY UPDATE \
                  `birthday`=IF(VALUES(`lsn`)>=`lsn`,VALUES(`birthday`),`birthday`),`lsn`=GREATEST(`lsn`,VALUES(`lsn`))"
             )]
         );
+    }
+
+    /// Two lanes that come to the same tables in two orders could each wait for the other.
+    #[test]
+    fn a_table_is_left_before_the_next_one_is_written() {
+        let tables = [
+            table(),
+            ProjectedTable { derived: DerivedTable { table: "next".into(), ..table().derived }, ..table() },
+        ];
+        let mut flush = Flush::default();
+        flush.withdraw(shard(), Lsn::from_u64(3).unwrap());
+        for table in [1, 0] {
+            flush.push(Mutation { table, ..mutation(2, 6, Some(b"01-01")) });
+            flush.push(Mutation { table, ..mutation(1, 5, None) });
+        }
+        let withdrawn = [0, 1].map(|table| Occupied { table, shard: shard() });
+        let layout =
+            Layout { tables: &tables, owned: &[0, 1], outbox: None, standing: &[], withdrawn: &withdrawn };
+        let limits = TextLimits { statement_rows: 1000, packet_bytes: 1 << 20 };
+        let written = packets(&[], &flush, layout, limits).join(";");
+        let of = |statement: &str| if statement.contains("`next`") { 1 } else { 0 };
+        assert_eq!(written.split(';').map(of).collect::<Vec<_>>(), [0, 0, 0, 1, 1, 1], "{written}");
     }
 
     #[test]

@@ -153,7 +153,8 @@ mod tests {
 
     use super::*;
 
-    static SHAPE: TableShape = TableShape { definition: "", key_columns: &["user_id"], value_columns: &[] };
+    static SHAPE: TableShape =
+        TableShape { definition: "", key_columns: &["user_id"], shard_index: "PRIMARY", value_columns: &[] };
 
     /// Answers what a server that holds these shards in each table would.
     fn found(standing: &[BTreeSet<u64>], withdrawn: &BTreeSet<u64>) -> (Vec<(u32, u64)>, usize) {

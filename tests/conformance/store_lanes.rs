@@ -1,0 +1,232 @@
+//! Lanes of two sources write the same tables and never each other's rows: none waits for what another one has locked.
+//!
+//! Of a table with few rows a server would rather read every row than look some up, and a DELETE locks what it reads: it
+//! would wait for the flush of another source until its lock wait time-out.
+
+use std::collections::BTreeMap;
+
+use anabranch_connectors::mysql::target::MysqlLane;
+use anabranch_pipeline::deliver::{Cell, Flush, LaneId, Progress, Replacement};
+use anabranch_pipeline::ports::LaneStore;
+use anabranch_pipeline::projections::{Defects, Projection};
+use anabranch_schemas::change::{Action, Change, Entity, TableIdentity};
+use anabranch_schemas::serial::StoredCode;
+use anabranch_schemas::shard::ShardId;
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Row};
+
+use crate::derived::{Place, insert, lsn, table, update, user};
+use crate::store_mapping::boxed;
+
+/// Mapping tables a length class.
+const TABLES: u32 = 16;
+/// Devices of a shard: some in each table of their class.
+const DEVICES: u64 = 64;
+/// So many that a server would read the whole of a table that has few others.
+const DEVICES_A_TABLE: usize = 4;
+/// How often both lanes meet.
+const ROUNDS: u32 = 50;
+
+fn shard_of(source: &str, number: u32) -> TableIdentity<'static> {
+    TableIdentity {
+        entity: Entity::SerialCode,
+        shard: ShardId::of(source, "inventory_0", &number.to_string(), 0),
+        database: "inventory_0".into(),
+        table: number.to_string().into(),
+    }
+}
+
+/// A mapping lane with its progress.
+struct Lane {
+    store: MysqlLane,
+    source: &'static str,
+    progress: Progress,
+}
+
+impl Lane {
+    async fn of(place: &Place, source: &'static str) -> Self {
+        let id = LaneId { projection: "serials".into(), ..place.lane_id(source, 0) };
+        let mut store = place.target("target-a").lane(&id).unwrap();
+        let progress = store.load().await.unwrap();
+        Self { store, source, progress }
+    }
+
+    /// The next flush, of these changes of its source's shards.
+    fn flush(&self, changes: impl IntoIterator<Item = (u32, Action<'static>)>) -> Flush {
+        let mut flush = Flush::new(self.progress.clone());
+        flush.progress.revision += 1;
+        let lsn = lsn(10 * flush.progress.revision);
+        for (number, action) in changes {
+            let table = shard_of(self.source, number);
+            let change = Change { lsn, table: &table, action };
+            self.store.projection().project(&change, self.store.scope(), &mut flush, &mut Defects::default());
+        }
+        flush
+    }
+
+    async fn commit(&mut self, flush: Flush) {
+        self.store.commit(&flush).await.unwrap();
+        self.progress = flush.progress;
+    }
+
+    async fn apply(&mut self, changes: impl IntoIterator<Item = (u32, Action<'static>)>) {
+        self.commit(self.flush(changes)).await;
+    }
+}
+
+fn device(shard: u32, number: u64) -> anabranch_schemas::change::Row<'static> {
+    boxed(uuid(shard, number), &code(shard, number))
+}
+
+fn uuid(shard: u32, number: u64) -> u64 {
+    u64::from(shard) * 1_000_000 + number + 1
+}
+
+fn code(shard: u32, number: u64) -> Vec<u8> {
+    format!("BOX-{}", uuid(shard, number)).into_bytes()
+}
+
+fn arrives(shard: u32, number: u64) -> (u32, Action<'static>) {
+    (shard, Action::Insert { after: device(shard, number) })
+}
+
+fn leaves(shard: u32, number: u64) -> (u32, Action<'static>) {
+    (shard, Action::Delete { before: device(shard, number) })
+}
+
+/// What the server has counted since its start.
+async fn counted(admin: &mut Conn, name: &str) -> u64 {
+    let counter: Option<(String, String)> =
+        admin.query_first(format!("SHOW GLOBAL STATUS LIKE '{name}'")).await.unwrap();
+    counter.unwrap().1.parse().unwrap()
+}
+
+/// Writes rows of a shard that nobody else has into every derived table of these databases, and does not commit them.
+async fn write_everywhere(holder: &mut Conn, databases: &str, columns: &str, values: &str) {
+    let tables = format!(
+        "SELECT CONCAT('`', table_schema, '`.`', table_name, '`') FROM information_schema.tables \
+         WHERE table_schema LIKE '{databases}'"
+    );
+    let tables: Vec<String> = holder.query(tables).await.unwrap();
+    assert!(!tables.is_empty(), "no tables in {databases}");
+    let inserts = tables.iter().map(|table| format!("INSERT INTO {table} ({columns}) VALUES {values}"));
+    let inserts: Vec<String> = inserts.collect();
+    holder.query_drop(format!("START TRANSACTION; {}", inserts.join("; "))).await.unwrap();
+}
+
+/// Number of the lowest and of a high shard: none of the tests' own is there.
+const OTHERS: [u64; 2] = [1, (1 << 62) + 1];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flush_of_mapping_rows_waits_for_no_row_of_another_source() {
+    let place = Place { mapping_tables: TABLES, ..Place::alone().await };
+    place.target("target-a").setup().await.unwrap();
+    let mut lane = Lane::of(&place, "source-a").await;
+    lane.apply((0..DEVICES).flat_map(|number| [arrives(0, number), arrives(1, number)])).await;
+    let mut holder = place.admin().await;
+    let [low, high] = OTHERS;
+    let values = format!("('A', {low}, 'a', 4, 1), ('BOX-7', {low}, 'a', 4, 1), ('z', {high}, 'a', 4, 1)");
+    let databases = format!("serial\\_code\\_{}\\_%", place.prefix);
+    write_everywhere(&mut holder, &databases, "value, shard_id, uuid, kind, lsn", &values).await;
+
+    let mut admin = place.admin().await;
+    let before = counted(&mut admin, "Innodb_row_lock_waits").await;
+    lane.apply((0..DEVICES).flat_map(|number| [leaves(0, number), arrives(0, DEVICES + number)])).await;
+    let mut replacing = lane.flush([]);
+    let rows = (0..DEVICES).map(|number| {
+        (shard_of("source-a", 1).shard, Cell::Bytes(uuid(1, number).to_string().into_bytes().into()))
+    });
+    // Below what stands, so that versions are lowered too.
+    replacing.replacement = Some(Replacement { mark: lsn(5), column: 1, rows: rows.collect() });
+    lane.commit(replacing).await;
+    lane.apply([(0, Action::Withdraw), (1, Action::Withdraw)]).await;
+    assert_eq!(counted(&mut admin, "Innodb_row_lock_waits").await, before, "a flush waited for another");
+    holder.query_drop("ROLLBACK").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flush_of_birthdays_waits_for_no_row_of_another_source() {
+    let place = Place { lanes: 1, ..Place::alone().await };
+    place.target("target-a").setup().await.unwrap();
+    let (mut lane, mut progress) = place.lane("source-a", 0).await;
+    let days = || (1..=28u8).map(|day| (u64::from(day), day));
+    let rows = days().flat_map(|(id, day)| (0..2).map(move |shard| (1, shard, insert(user(id, 1, day)))));
+    let flush = place.flush(&lane, &progress, rows.collect());
+    lane.commit(&flush).await.unwrap();
+    progress = flush.progress;
+    let mut holder = place.admin().await;
+    let [low, high] = OTHERS;
+    let values = format!("({low}, 1, '01-01', 1), ({high}, 1, '01-01', 1)");
+    let databases = format!("birthday\\_{}\\_%", place.prefix);
+    write_everywhere(&mut holder, &databases, "shard_id, user_id, birthday, lsn", &values).await;
+
+    let mut admin = place.admin().await;
+    let before = counted(&mut admin, "Innodb_row_lock_waits").await;
+    let moved = days().map(|(id, day)| (2, 0, update(user(id, 1, day), user(id, 2, day))));
+    let mut replacing = place.flush(&lane, &progress, moved.collect());
+    let rows: BTreeMap<_, _> = days().map(|(id, _)| ((table(1).shard, Cell::UInt(id)), ())).collect();
+    replacing.replacement = Some(Replacement { mark: lsn(1), column: 0, rows: rows.into_keys().collect() });
+    lane.commit(&replacing).await.unwrap();
+    let withdrawals = (0..2).map(|shard| (3, shard, Action::Withdraw));
+    let flush = place.flush(&lane, &replacing.progress, withdrawals.collect());
+    lane.commit(&flush).await.unwrap();
+    assert_eq!(counted(&mut admin, "Innodb_row_lock_waits").await, before, "a flush waited for another");
+    holder.query_drop("ROLLBACK").await.unwrap();
+}
+
+/// Some devices of a shard in each mapping table of boxes, in the order of tables.
+fn some_a_table(projection: &Projection, shard: u32) -> Vec<u64> {
+    let Projection::SerialMapping(mapping) = projection else { panic!("the lane has mapping tables") };
+    let table_of = |number: u64| mapping.table_of(&StoredCode::exact(&code(shard, number)).unwrap());
+    let mut of_tables: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for number in 0..100 * u64::from(TABLES) {
+        let of_table = of_tables.entry(table_of(number)).or_default();
+        if of_table.len() < DEVICES_A_TABLE {
+            of_table.push(number);
+        }
+    }
+    let numbers: Vec<u64> = of_tables.into_values().flatten().collect();
+    assert_eq!(numbers.len(), DEVICES_A_TABLE * TABLES as usize, "there are devices enough for each table");
+    numbers
+}
+
+/// One source withdraws what lies in high tables and deletes in low ones, in one flush; another one writes all of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_withdrawal_and_small_flushes_of_another_source_at_once_cost_no_deadlock_and_no_time_out() {
+    let place = Place { mapping_tables: TABLES, ..Place::alone().await };
+    place.target("target-a").setup().await.unwrap();
+    let mut withdrawing = Lane::of(&place, "source-a").await;
+    let mut writing = Lane::of(&place, "source-b").await;
+    let middle = DEVICES_A_TABLE * TABLES as usize / 2;
+    let high = some_a_table(withdrawing.store.projection(), 0).split_off(middle);
+    let mut low = some_a_table(withdrawing.store.projection(), 1);
+    low.truncate(middle);
+    let everywhere = some_a_table(writing.store.projection(), 2);
+    let mut admin = place.admin().await;
+    let metrics = "SET GLOBAL innodb_monitor_enable = 'lock_deadlocks'; \
+                   SET GLOBAL innodb_monitor_enable = 'lock_timeouts'";
+    admin.query_drop(metrics).await.unwrap();
+    let withdrawals = async {
+        for _ in 0..ROUNDS {
+            let high = high.iter().map(|number| arrives(0, *number));
+            withdrawing.apply(high.chain(low.iter().map(|number| arrives(1, *number)))).await;
+            let gone = [(0, Action::Withdraw)].into_iter();
+            withdrawing.apply(gone.chain(low.iter().map(|number| leaves(1, *number)))).await;
+        }
+    };
+    let flushes = async {
+        loop {
+            writing.apply(everywhere.iter().map(|number| arrives(2, *number))).await;
+            writing.apply(everywhere.iter().map(|number| leaves(2, *number))).await;
+        }
+    };
+    tokio::select! {
+        () = withdrawals => {}
+        () = flushes => unreachable!("it has no end"),
+    }
+    let metrics = "SELECT name, count FROM information_schema.innodb_metrics \
+                   WHERE name IN ('lock_deadlocks', 'lock_timeouts')";
+    let counted: Vec<Row> = admin.query(metrics).await.unwrap();
+    let counted: BTreeMap<String, u64> = counted.into_iter().map(mysql_async::from_row).collect();
+    assert_eq!(counted.values().sum::<u64>(), 0, "{counted:?}");
+}

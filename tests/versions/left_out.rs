@@ -1,0 +1,33 @@
+//! Tests that say nothing about another server, and why. Everything else runs on each.
+
+use anabranch_tests::TestDatabase;
+
+/// Part of a test's path, and the reason why it is left out.
+type LeftOut = (&'static str, &'static str);
+
+const OWN_SERVERS: &str = "it has another server whatever is chosen, and runs in the suite as it is";
+
+const TWINS: &str = "it has no server";
+
+const OF_BOTH: [(&str, LeftOut); 6] = [
+    ("conformance", ("mariadb_11::", OWN_SERVERS)),
+    ("conformance", ("mysql::", OWN_SERVERS)),
+    ("conformance", ("::twin::", TWINS)),
+    ("crash", ("versions::", OWN_SERVERS)),
+    ("end_to_end", ("mariadb_11::", OWN_SERVERS)),
+    ("end_to_end", ("mysql::", OWN_SERVERS)),
+];
+
+const OF_MARIADB_11: [(&str, LeftOut); 0] = [];
+
+const OF_MYSQL: [(&str, LeftOut); 0] = [];
+
+/// What is left out of a suite on a database.
+pub fn left_out(database: TestDatabase, suite: &str) -> impl Iterator<Item = LeftOut> {
+    let further = match database {
+        TestDatabase::MariaDb => &[][..],
+        TestDatabase::MariaDb11 => &OF_MARIADB_11,
+        TestDatabase::MySql => &OF_MYSQL,
+    };
+    OF_BOTH.iter().chain(further).filter(move |(of, _)| *of == suite).map(|(_, test)| *test)
+}
