@@ -257,6 +257,8 @@ impl Code {
             | Code::BinlogStatement
             | Code::BinlogRolledBackRows
             | Code::BinlogXaUnread
+            | Code::SourceImageNotFull
+            | Code::SourceMetadataNotFull
             | Code::SourceSchemaChanged => true,
             _ => false,
         }

@@ -32,6 +32,7 @@ mod secrets;
 mod serials;
 mod sessions;
 mod spill;
+mod unread;
 mod values;
 
 use anabranch_stack::ServerSpec;

@@ -3,6 +3,7 @@
 use anabranch_tests::Ground;
 
 use crate::refresh::refreshed_beside_changes;
+use crate::unread::left_behind;
 
 static MARIADB_11: Ground = Ground::mariadb_11();
 
@@ -10,4 +11,10 @@ static MARIADB_11: Ground = Ground::mariadb_11();
 async fn rows_of_mariadb_11_come_by_a_refresh_and_rows_of_nobody_go_while_changes_go_on() {
     let Some(turn) = MARIADB_11.turn_if_there().await else { return };
     refreshed_beside_changes(turn).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_stops_a_reader_of_mariadb_11_is_left_behind_by_a_refresh() {
+    let Some(turn) = MARIADB_11.turn_if_there().await else { return };
+    left_behind(turn).await;
 }

@@ -194,20 +194,18 @@ impl MappedTable {
             Mismatch::Plan(problem @ (PlanProblem::NoNames | PlanProblem::NoSigns(_))) => {
                 fault(Code::SourceMetadataNotFull, problem.to_string())
                     .needs("binlog_row_metadata = FULL when the rows were written")
-                    .remedy(
-                        "SET GLOBAL binlog_row_metadata = FULL; then start behind it (start = \"latest\" or a GTID set)",
-                    )
+                    .remedy("SET GLOBAL binlog_row_metadata = FULL")
             }
             Mismatch::Plan(problem) => fault(Code::SourceSchemaChanged, problem.to_string())
                 .needs("every column that is captured")
                 .remedy(
-                    "name the column's new name in [entities.columns], or add the column again; where a later ALTER \
-                     added it, purge the binlog up to behind that ALTER and refresh (runbook: source-schema-changed)",
+                    "name the column's new name in [entities.columns], or add the column again, unless the table has it \
+                     today",
                 ),
             Mismatch::Type { column, needed } => {
                 fault(Code::SourceSchemaChanged, format!("column {column} has another type"))
                     .needs(*needed)
-                    .remedy("ALTER TABLE … MODIFY the column to such a type, then refresh the table")
+                    .remedy("ALTER TABLE … MODIFY the column to such a type")
             }
         })
     }

@@ -138,8 +138,7 @@ impl<E: Events> MysqlStream<E> {
             None if counts => {
                 return Err(self
                     .fault(Code::BinlogXaUnread, format!("XA COMMIT {xid}, whose rows stand before the place where the source's history begins"))
-                    .needs("a history that begins before the branch was prepared, or without undecided branches (XA RECOVER)")
-                    .remedy("refresh this source"));
+                    .needs("a history that begins before the branch was prepared, or without undecided branches (XA RECOVER)"));
             }
             _ => Withheld::default(),
         };

@@ -76,7 +76,7 @@ impl PendingRows {
             return Err(Problem::Stop(
                 Fault::new(Code::SourceImageNotFull, table.name(), "rows without a captured column")
                     .needs("binlog_row_image = FULL in every session")
-                    .remedy("SET GLOBAL binlog_row_image = FULL; then refresh this source"),
+                    .remedy("SET GLOBAL binlog_row_image = FULL"),
             ));
         }
         Ok(Self { table, kind, has_extra_data, body, consumed: 0, lsn })

@@ -18,10 +18,6 @@ use super::transport::Events;
 /// EXECUTE_LOAD_QUERY: file id, two offsets, how duplicates are handled.
 const LOAD_HEADER_BYTES: usize = 13;
 
-/// Reading always comes to the statement again, until the binlog does not hold it any more.
-const GO_ON_BEHIND: &str = "purge the binlog up to behind the statement (FLUSH BINARY LOGS; PURGE BINARY LOGS TO \
-    the newest file) and refresh this source";
-
 impl<E: Events> MysqlStream<E> {
     pub(super) fn query(
         &mut self,
@@ -84,7 +80,7 @@ impl<E: Events> MysqlStream<E> {
                 return Err(self
                     .fault(Code::BinlogStatement, format!("a statement of unknown effect ({verb})"))
                     .needs("row events (binlog_format = ROW in every session)")
-                    .remedy("SET GLOBAL binlog_format = ROW; then refresh this source"));
+                    .remedy("SET GLOBAL binlog_format = ROW"));
             }
             Statement::Unknown(_) => {}
         }
@@ -127,8 +123,7 @@ impl<E: Events> MysqlStream<E> {
         let Some(tables) = self.tables.in_database(&database)? else {
             return Err(self
                 .fault(Code::SourceSchemaChanged, format!("captured database {database} was dropped"))
-                .needs("to know which tables were in it: `rule` in [[entities]] says so")
-                .remedy("refresh this source"));
+                .needs("to know which tables were in it: `rule` in [[entities]] says so"));
         };
         for table in tables {
             self.maps.shapes.forget(table.identity.shard);
@@ -143,8 +138,7 @@ impl<E: Events> MysqlStream<E> {
                 let found = format!("{how} of captured table {}.{}", name.database, name.table);
                 return Err(self
                     .fault(Code::SourceSchemaChanged, found)
-                    .needs("changes that row events show")
-                    .remedy(GO_ON_BEHIND));
+                    .needs("changes that row events show"));
             }
         }
         Ok(())
@@ -169,9 +163,9 @@ impl<E: Events> MysqlStream<E> {
         if changes.contains(&TableChange::Versioned) {
             return Err(fault
                 .needs("a table without system versioning, which logs updates and deletes otherwise")
-                .remedy(format!("ALTER TABLE … DROP SYSTEM VERSIONING; then {GO_ON_BEHIND}")));
+                .remedy("ALTER TABLE … DROP SYSTEM VERSIONING"));
         }
-        Err(fault.needs("changes that row events show").remedy(GO_ON_BEHIND))
+        Err(fault.needs("changes that row events show"))
     }
 
     fn stop_if_changed(&mut self, names: &[TableName], lsn: Lsn) -> Result<(), Fault> {
@@ -181,7 +175,7 @@ impl<E: Events> MysqlStream<E> {
                 return Err(self
                     .fault(Code::BinlogStatement, found)
                     .needs("row events (binlog_format = ROW in every session)")
-                    .remedy("SET GLOBAL binlog_format = ROW; then refresh this source"));
+                    .remedy("SET GLOBAL binlog_format = ROW"));
             }
         }
         Ok(())

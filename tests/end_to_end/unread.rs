@@ -1,0 +1,88 @@
+//! Rows that no row event of the binlog tells of: they come from the tables, on a first start without a word, and after a
+//! stop by a refresh.
+
+use anabranch_tests::{Daemon, Installation, Plan, Turn};
+
+use crate::STANDARD;
+use crate::faults::{insert, until_derived};
+
+const TABLE: &str = "user_00.user_000";
+const OTHER: &str = "user_01.user_000";
+
+async fn stopped_tasks(daemon: &Daemon) -> Vec<String> {
+    let status = daemon.status().await.expect("it answers");
+    let tasks = status["tasks"].as_array().expect("a list").iter();
+    tasks.filter(|task| task["state"] == "stopped").map(|task| task["task"].to_string()).collect()
+}
+
+/// A restored dump, a clone, RESET MASTER, or a log that was turned on late: the binlog begins with file 000001.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filled_server_whose_binlog_begins_with_its_first_file_is_loaded() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let rows: Vec<String> = (1..=100).map(|user| format!("({user}, 'name', '1990-01-01')")).collect();
+    let unlogged = format!(
+        "SET SESSION sql_log_bin = 0; INSERT INTO {TABLE} (user_id, user_name, birthday) VALUES {}",
+        rows.join(",")
+    );
+    installation.execute("source-a", unlogged).await;
+    let daemon = installation.run();
+    until_derived(&installation, 100).await;
+    installation.expect_equal().await;
+    daemon.until_view("lanes", ("source", "source-a"), |lane| lane["state"] == "current").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn history_from_before_a_captured_column_was_added_ends_in_a_reading_of_the_table() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let older = format!(
+        "ALTER TABLE {TABLE} DROP COLUMN birthday;
+         INSERT INTO {TABLE} (user_id, user_name) VALUES (1, 'name'), (2, 'name');
+         ALTER TABLE {TABLE} ADD COLUMN birthday DATE NULL;
+         UPDATE {TABLE} SET birthday = '1990-01-01'"
+    );
+    installation.execute("source-a", older).await;
+    let daemon = installation.run();
+    until_derived(&installation, 1).await;
+    insert(&installation, "source-a", OTHER, 3).await;
+    until_derived(&installation, 3).await;
+    installation.expect_equal().await;
+    assert_eq!(stopped_tasks(&daemon).await, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_stops_a_reader_is_left_behind_by_a_refresh() {
+    left_behind(STANDARD.turn().await).await;
+}
+
+/// The last step of an online schema change, and a change by text.
+pub async fn left_behind(turn: Turn<'static>) {
+    let installation = Installation::set_up(turn, &Plan::small()).await;
+    let daemon = installation.run();
+    for user in 1..=20 {
+        insert(&installation, "source-a", TABLE, user).await;
+    }
+    until_derived(&installation, 20).await;
+    daemon.until_view("lanes", ("source", "source-a"), |lane| lane["state"] == "current").await;
+    let swap = format!(
+        "CREATE TABLE user_00.copy LIKE {TABLE}; INSERT INTO user_00.copy SELECT * FROM {TABLE} WHERE user_id > 5;
+         RENAME TABLE {TABLE} TO user_00.old, user_00.copy TO {TABLE}"
+    );
+    let by_text = format!(
+        "SET SESSION binlog_format = STATEMENT; UPDATE {TABLE} SET birthday = '1992-07-08' WHERE user_id = 7"
+    );
+    for (number, what) in [swap, by_text].into_iter().enumerate() {
+        installation.execute("source-a", &what).await;
+        insert(&installation, "source-a", OTHER, 100 + number as u64).await;
+        let stopped = |task: &serde_json::Value| task["state"] == "stopped";
+        let reader = daemon.until_view("tasks", ("task", "reader/source-a"), stopped).await;
+        let told = reader["fault"].to_string();
+        assert!(told.contains("refresh --projection") && told.contains("restart --all"), "{told}");
+        let refresh = ["refresh", "--projection", "birthday", "--source", "source-a"];
+        installation.command(&refresh).await.expect_success();
+        installation.command(&["restart", "--all"]).await.expect_success();
+        until_derived(&installation, 100 + number as u64).await;
+        installation.expect_equal().await;
+        assert_eq!(stopped_tasks(&daemon).await, Vec::<String>::new());
+    }
+    assert_eq!(installation.derived(3).await, [], "it is in no table any more");
+}
