@@ -272,8 +272,8 @@ impl Found {
         found
     }
 
-    /// Where all of it is from. A code in small letters has two sets, its own and that of the MEID in capitals, and each
-    /// may be from somewhere else.
+    /// Where all of it is from. A code in small letters has two sets, its own and that of the MEID in capitals, and
+    /// each may be from somewhere else.
     fn from(&self) -> Asked {
         match (self.has_asked_cache, self.has_asked_tables) {
             (true, true) => Asked::CacheAndMapping,

@@ -25,7 +25,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Wait for a source that is asked for its GTIDs.
 const SOURCE_TIMEOUT: Duration = Duration::from_millis(500);
-/// A source's GTIDs are asked for at most this often, however many wait in vain.
+/// A source's GTIDs are asked for at most this often, however many wait in vain. Shorter than [`WAIT_MAX`]: what was
+/// committed before somebody began to wait is in the answer that is told at the end.
 const SOURCE_INTERVAL: Duration = Duration::from_secs(1);
 /// Of a GTID set in a text: MySQL's may name every server that there ever was.
 const SHOWN_CHARACTERS_MAX: usize = 300;
