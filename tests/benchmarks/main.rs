@@ -12,6 +12,7 @@ mod contest;
 mod data;
 mod devices;
 mod documents;
+mod dropped;
 mod findable;
 mod http;
 mod initial_load;
@@ -25,6 +26,7 @@ mod reconcile;
 mod report;
 mod scan;
 mod site;
+mod table_ids;
 mod unchanged;
 mod users;
 
@@ -94,8 +96,12 @@ enum Figure {
     Load,
     /// Lag of live changes beside a load, a night and the watch between nights, against the lag without
     Beside,
+    /// Lag of live changes beside DROP DATABASE of 5,000 tables by the rule, against the lag without, and memory
+    Dropped,
     /// Most memory of the daemon: catching up, and with one very large transaction
     Memory,
+    /// Most memory of the daemon beside tables that get a new number with each transaction
+    TableIds,
 }
 
 /// The figures that were asked for; none means all.
@@ -123,6 +129,7 @@ struct Scale {
     users: u64,
     devices: u64,
     large_transaction_rows: u64,
+    table_ids: u64,
     latency_seconds: u64,
     rounds: u32,
     seed: u64,
@@ -140,6 +147,7 @@ impl Scale {
             users: 2_000_000 / divisor,
             devices: 1_000_000 / divisor,
             large_transaction_rows: 1_000_000 / divisor,
+            table_ids: 1_000_000 / divisor,
             latency_seconds: if arguments.quick { 5 } else { 20 },
             rounds: arguments.rounds,
             seed: arguments.seed,
@@ -213,6 +221,13 @@ async fn main() {
     }
     if wanted.has(Figure::Beside) {
         beside::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, &scale, &mut report).await;
+    }
+    if wanted.has(Figure::Dropped) {
+        dropped::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, &scale, &mut report).await;
+    }
+    if wanted.has(Figure::TableIds) {
+        let mut site = Site::of_users(GROUND.turn().await, LATENCY_LANES).await;
+        table_ids::measure(&mut site, &scale, &mut report).await;
     }
     if wanted.has(Figure::Latency) {
         latency::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, &scale, &mut report).await;

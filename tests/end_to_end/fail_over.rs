@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anabranch_demo::{Endpoint, FORGET_BINLOG, Pace, WorkloadOptions};
 use anabranch_stack::{Server, ServerSpec};
-use anabranch_tests::{Ground, Installation, PATIENCE, Plan, blocking, seed, until};
+use anabranch_tests::{Ground, Installation, PATIENCE, Plan, TestDatabase, blocking, seed, until};
 
 use crate::STANDARD;
 use crate::faults::{expect_stopped, insert, until_derived};
@@ -27,7 +27,7 @@ pub async fn standby(installation: &Installation<'_>, name: &str) -> Arc<Server>
     let stack = installation.stack();
     // Of one domain with the source, which is the first server of the stack.
     let spec = ServerSpec::mariadb_source(name).flag("--gtid-domain-id=1");
-    let standby = blocking(|| stack.add(spec)).expect("it starts");
+    let standby = blocking(|| stack.add(TestDatabase::chosen().server(spec))).expect("it starts");
     follow(installation, name, "source-a").await;
     standby
 }

@@ -8,6 +8,14 @@ use crate::STANDARD;
 /// what is left beside the row of 20 MB.
 const RESIDENT_BYTES_MAX: u64 = 300 * 1024 * 1024;
 
+/// A table of the numbers from 1 to this, at most 160,000, as `seq`. Only MariaDB has such tables by name.
+fn numbers(count: u32) -> String {
+    format!(
+        "(WITH RECURSIVE n (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < 399)
+          SELECT 1 + a.n * 400 + b.n AS seq FROM n AS a, n AS b WHERE a.n * 400 + b.n < {count}) AS numbers"
+    )
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_of_20_mb_and_a_transaction_of_100_000_rows_pass_in_bounded_memory() {
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
@@ -21,7 +29,8 @@ async fn a_row_of_20_mb_and_a_transaction_of_100_000_rows_pass_in_bounded_memory
              INSERT INTO {table} (user_id, user_name, birthday, photo) VALUES (1, 'large', '1970-01-01', REPEAT('x', 20000000));
              UPDATE {table} SET photo = REPEAT('y', 9000000), birthday = '1970-01-02' WHERE user_id = 1;
              INSERT INTO {table} (user_id, user_name, birthday, photo)
-               SELECT 2, 'random', '1970-01-03', GROUP_CONCAT(RANDOM_BYTES(1000) SEPARATOR '') FROM {database}.seq_1_to_20000"
+               SELECT 2, 'random', '1970-01-03', GROUP_CONCAT(RANDOM_BYTES(1000) SEPARATOR '') FROM {}",
+            numbers(20_000)
         );
         let sql = format!("SET SESSION group_concat_max_len = 64000000; {sql}");
         installation.execute(server, sql).await;
@@ -35,7 +44,8 @@ async fn a_row_of_20_mb_and_a_transaction_of_100_000_rows_pass_in_bounded_memory
     for (server, database) in [("source-a", "user_03"), ("source-b", "user_08")] {
         let sql = format!(
             "INSERT INTO {database}.user_000 (user_id, user_name, birthday)
-               SELECT seq, CONCAT('name-', seq), DATE '1970-01-01' + INTERVAL (seq % 20000) DAY FROM {database}.seq_1_to_100000"
+               SELECT seq, CONCAT('name-', seq), DATE '1970-01-01' + INTERVAL (seq % 20000) DAY FROM {}",
+            numbers(100_000)
         );
         installation.execute(server, sql).await;
     }

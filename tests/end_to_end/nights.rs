@@ -226,7 +226,7 @@ async fn an_empty_source_does_not_empty_the_stores_and_an_empty_store_is_filled_
         .execute(
             &source,
             format!(
-                "SET SESSION sql_log_bin = 0; CREATE TABLE `{database}`.kept LIKE `{database}`.`{table}`; \
+                "SET SESSION sql_log_bin = 0, sql_mode = 'ALLOW_INVALID_DATES'; CREATE TABLE `{database}`.kept LIKE `{database}`.`{table}`; \
                  INSERT INTO `{database}`.kept SELECT * FROM `{database}`.`{table}`; DELETE FROM `{database}`.`{table}`"
             ),
         )
@@ -239,7 +239,7 @@ async fn an_empty_source_does_not_empty_the_stores_and_an_empty_store_is_filled_
         .execute(
             &source,
             format!(
-                "SET SESSION sql_log_bin = 0; INSERT INTO `{database}`.`{table}` SELECT * FROM `{database}`.kept; \
+                "SET SESSION sql_log_bin = 0, sql_mode = 'ALLOW_INVALID_DATES'; INSERT INTO `{database}`.`{table}` SELECT * FROM `{database}`.kept; \
                  DROP TABLE `{database}`.kept"
             ),
         )
