@@ -250,18 +250,18 @@ impl Code {
     /// The binlog lacks something that the tables have, or holds something at one place that rows do not show. A lane
     /// that reads all tables of the source again needs neither.
     pub fn is_mended_by_reading(self) -> bool {
-        match self {
+        matches!(
+            self,
             Code::BinlogPurged
-            | Code::BinlogEventUnknown
-            | Code::BinlogEventCorrupt
-            | Code::BinlogStatement
-            | Code::BinlogRolledBackRows
-            | Code::BinlogXaUnread
-            | Code::SourceImageNotFull
-            | Code::SourceMetadataNotFull
-            | Code::SourceSchemaChanged => true,
-            _ => false,
-        }
+                | Code::BinlogEventUnknown
+                | Code::BinlogEventCorrupt
+                | Code::BinlogStatement
+                | Code::BinlogRolledBackRows
+                | Code::BinlogXaUnread
+                | Code::SourceImageNotFull
+                | Code::SourceMetadataNotFull
+                | Code::SourceSchemaChanged
+        )
     }
 }
 
