@@ -25,6 +25,11 @@ use crate::mysql::keyset::behind;
 use crate::mysql::pool::Pool;
 use crate::place;
 
+/// What is to be done with a row: its shard, key and values.
+pub(super) type Visit<'v> = dyn FnMut(u64, &[CellRef<'_>], &[CellRef<'_>]) + 'v;
+/// A place in a derived table: shard and key.
+type Place = (u64, Box<[Cell]>);
+
 /// A page of a table that is not in memory, on a busy server.
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Keys a statement: the server weighs each as a range, and its text stays small.
@@ -95,7 +100,7 @@ impl MysqlRows {
         &self,
         table: &DerivedTable,
         after: Option<&ChunkKey>,
-    ) -> Result<Option<(u64, Box<[Cell]>)>, Fault> {
+    ) -> Result<Option<Place>, Fault> {
         let read = |after| {
             let place = place::read(after).filter(|(_, key)| key.len() == table.shape.key_columns.len());
             place.ok_or_else(|| self.fault(Code::Internal, "a place that is not one of its tables"))
@@ -237,12 +242,7 @@ impl DerivedRows for MysqlRows {
 
 /// Visits shard, key and values of a row whose shard is the column `first`, and whose key columns follow; `None` when
 /// its columns are of other types than set-up gave them.
-pub(super) fn cells(
-    row: &Row,
-    first: usize,
-    keys: usize,
-    visit: &mut dyn FnMut(u64, &[CellRef<'_>], &[CellRef<'_>]),
-) -> Option<()> {
+pub(super) fn cells(row: &Row, first: usize, keys: usize, visit: &mut Visit<'_>) -> Option<()> {
     let shard = number(row.as_ref(first)?)?;
     let mut cells = [CellRef::Null; CELLS_MAX];
     let count = row.len() - first - 1;
