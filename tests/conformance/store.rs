@@ -339,7 +339,7 @@ async fn a_progress_row_deleted_by_hand_is_lost_and_nothing_starts_anew() {
     assert_eq!(lane.load().await.unwrap().position, lsn(0));
 }
 
-/// Run with `cargo test --release -p anabranch-tests --test conformance -- --ignored --nocapture rate`.
+/// Run with `cargo test --release --workspace --test conformance -- --ignored --nocapture rate`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "measures; prints rows a second of wide upserts and deletes"]
 async fn rate_of_wide_flushes() {

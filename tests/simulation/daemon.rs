@@ -114,7 +114,11 @@ impl Task {
                 self.stage.log.wipe(SOURCE_NAMES[self.work.source()]);
             } else if self.stage.by_text && code.is_mended_by_reading() {
                 // The remedy, and then a restart.
-                refresh_all(&self.stage, self.work.source()).await;
+                tokio::select! {
+                    biased;
+                    () = self.cancel.cancelled() => return,
+                    () = refresh_all(&self.stage, self.work.source()) => {}
+                }
             } else if code.stops_after().is_some_and(|most| readings.1 >= most) {
                 let mut stopped = self.stage.stopped.lock().expect("nothing panics in here");
                 stopped.push(format!("{}: {fault}", self.work.name()));

@@ -12,7 +12,7 @@ use anabranch_schemas::lsn::Lsn;
 use tokio_util::sync::CancellationToken;
 
 use super::feed::{Feed, Hole};
-use super::run::unless;
+use super::run::{look, unless};
 use super::window::Window;
 use super::{Flush, Lane, Progress, Refresh, Scope};
 use crate::error::{Code, Fault};
@@ -79,7 +79,8 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         fault: Fault,
         store: &mut impl LaneStore,
     ) -> Result<(), Fault> {
-        // A refresh may have been asked for since the lane began.
+        // A refresh may have been asked for since the attempt began, or a replay from nothing, whose rows go first.
+        look(self, store, window).await?;
         let before = store.load().await?;
         if !before.may_begin_anew() {
             return Err(fault.then(refresh_command(&self.id.projection, &self.id.source)));

@@ -260,7 +260,11 @@ async fn next_event<R: LogReader, S: RowSource>(
 }
 
 /// A quiet lane commits nothing, so the fence cannot tell it that it was set back: it looks.
-async fn look<S, L>(lane: &Lane<'_, S, L>, store: &mut impl LaneStore, window: &Window) -> Result<(), Fault> {
+pub(super) async fn look<S, L>(
+    lane: &Lane<'_, S, L>,
+    store: &mut impl LaneStore,
+    window: &Window,
+) -> Result<(), Fault> {
     let (stored, own) = (store.load().await?.revision, window.progress().revision);
     if stored == own {
         return Ok(());

@@ -168,8 +168,11 @@ impl Birthday {
         {
             push(old, MutationAction::Delete);
         }
-        if let Some(new) = new {
-            // An unchanged claim is written too: its version rises, so an older change can no longer touch it.
+        // A claim that an update leaves as it was is neither written nor noted: it stands, or a chunk that is on its way
+        // writes it, which a noted claim would keep from doing.
+        if let Some(new) = new
+            && old != Some(new)
+        {
             push(new, MutationAction::Upsert(Arc::clone(&self.days[new.day.ordinal() as usize])));
         }
     }

@@ -132,23 +132,34 @@ impl SerialMapping {
             };
             push_if_owned(&self.tables, scope, flush, mutation);
         };
-        if let Some((uuid, claims)) = &old {
-            let stays = |claim| matches!(&new, Some((other, new)) if other == uuid && new.contains(claim));
-            for claim in claims.iter().filter(|claim| !stays(claim)) {
-                push(uuid, claim, MutationAction::Delete);
-            }
+        // A claim that an update leaves as it was is neither written nor noted: it stands, or a chunk that is on its way
+        // writes it, which a noted claim would keep from doing.
+        for (uuid, claim) in only_in(&old, &new) {
+            push(uuid, claim, MutationAction::Delete);
         }
-        if let Some((uuid, claims)) = &new {
-            // An unchanged claim is written too: its version rises, so an older change can no longer touch it.
-            for claim in claims {
-                push(uuid, claim, MutationAction::Upsert(Arc::clone(&self.no_values)));
-            }
+        for (uuid, claim) in only_in(&new, &old) {
+            push(uuid, claim, MutationAction::Upsert(Arc::clone(&self.no_values)));
         }
     }
 }
 
-/// The device and what it claims; `None` when it has no uuid.
-fn claims(row: &[Value<'_>]) -> Option<(Vec<u8>, Vec<Claim>)> {
+/// A device and what it claims.
+type Device = (Vec<u8>, Vec<Claim>);
+
+/// The claims of one image of a row that the other has not.
+fn only_in<'d>(
+    one: &'d Option<Device>,
+    other: &'d Option<Device>,
+) -> impl Iterator<Item = (&'d [u8], &'d Claim)> {
+    let stands = move |uuid: &[u8], claim: &Claim| {
+        other.as_ref().is_some_and(|(of, claims)| *of == uuid && claims.contains(claim))
+    };
+    let all = one.iter().flat_map(|(uuid, claims)| claims.iter().map(move |claim| (&**uuid, claim)));
+    all.filter(move |(uuid, claim)| !stands(uuid, claim))
+}
+
+/// `None` when the row has no uuid.
+fn claims(row: &[Value<'_>]) -> Option<Device> {
     let uuid = serial::uuid(row.get(UUID).unwrap_or(&Value::Null)).ok()?.into_owned();
     let claim = |kind| Some(Claim { value: StoredCode::new(kind, &code(row, kind)?)?, kind });
     Some((uuid, CodeKind::ALL.into_iter().filter_map(claim).collect()))

@@ -239,7 +239,7 @@ impl MysqlSource {
                 ),
             )
             .needs("the binlog from the last position on")
-            .remedy("refresh this source; keep binlogs longer (binlog_expire_logs_seconds)"))
+            .remedy("keep binlogs longer (binlog_expire_logs_seconds)"))
     }
 
     fn changed(&self, found: String, before: &ServerIdentity) -> Fault {

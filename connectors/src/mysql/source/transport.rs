@@ -246,7 +246,7 @@ fn fault(subject: &str, error: mysql_async::Error) -> Fault {
     match code {
         Code::BinlogPurged => fault
             .needs("the binlog from the last position on")
-            .remedy("refresh this source; keep binlogs longer (binlog_expire_logs_seconds)"),
+            .remedy("keep binlogs longer (binlog_expire_logs_seconds)"),
         Code::BinlogGtidUnknown => fault.needs("a GTID set that this server wrote"),
         Code::SourceUnreachable => fault.needs("a `replica_server_id` that no other replica has"),
         _ => fault,

@@ -185,13 +185,12 @@ async fn find_differences(
              ELSE 'wrong_table'
            END,
            {name_of_row}, CONCAT(p.database_name, '.', p.table_name)
-         FROM {} a
+         FROM {{actual}} a
          JOIN {{place}} p USING (number)
          LEFT JOIN {{claim}} c ON c.shard_id = a.shard_id AND {}
          WHERE c.shard_id IS NULL OR c.place IS NULL OR a.number <> c.place OR {is_flawed}",
         same("o", "a"),
         same("r", "c"),
-        layer.actual(),
         same("c", "a")
     );
     scratch.execute(&missing).await?;

@@ -50,7 +50,9 @@ differences! {
     duplicate;
     /// In the right table with a `birthday` column that says something else.
     wrong_birthday;
-    /// Of a device of which the same lane has rows of a newer version; a document with another version than its own `lsn`.
+    /// A mapping row without the position of the change or reading that made it.
+    no_version;
+    /// A document with another version than its own `lsn`.
     stale_version;
     /// A document with a field that says something else than its row.
     wrong_field;

@@ -2,9 +2,8 @@
 //!
 //! The rule: NULL and the empty text are no code, a uuid is 1 to 64 bytes of text. A value is the exact bytes of a code,
 //! a MEID in capitals; of one of 255 bytes or more the first 223 and the SHA-256 of all. Its length says in which database
-//! it lies, its number modulo the tables in which table; anything but decimal digits has its CRC-32 as number. A lane always
-//! writes all its rows of a device together, so these have one version; those of another lane may have another, since
-//! each lane refreshes and repairs at marks of its own.
+//! it lies, its number modulo the tables in which table; anything but decimal digits has its CRC-32 as number. Each row has a
+//! version, that of the change or reading which made it: an update that leaves a code as it was writes none of its rows.
 
 use super::tables::{Column, DerivedTables};
 use crate::endpoint::Endpoint;
@@ -68,12 +67,7 @@ impl DerivedTables for MappingLayer {
     }
 
     fn flaw(&self) -> (&'static str, &'static str) {
-        ("stale_version", "a.lsn < a.newest")
-    }
-
-    fn actual(&self) -> &'static str {
-        "(SELECT t.*, MAX(t.lsn) OVER (PARTITION BY t.shard_id, t.uuid, p.lane) AS newest
-          FROM {actual} t JOIN {place} p USING (number))"
+        ("no_version", "a.lsn = 0")
     }
 
     fn row_name(&self, prefix: &str) -> String {

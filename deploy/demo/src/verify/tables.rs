@@ -55,11 +55,6 @@ pub(crate) trait DerivedTables {
     /// What is wrong with a derived row `a` of a claim `c` in the right table: the kind and, in SQL, when.
     fn flaw(&self) -> (&'static str, &'static str);
 
-    /// All derived rows, as `a` has them: the table `{actual}`, or a query of it.
-    fn actual(&self) -> &'static str {
-        "{actual}"
-    }
-
     /// SQL: a row's name for people, from its key columns with this prefix.
     fn row_name(&self, prefix: &str) -> String;
 
