@@ -65,6 +65,7 @@ async fn the_commands_tell_one_story_from_set_up_to_an_orderly_stop() {
     assert_eq!(shown, (Some(false), Some("new")), "{idle}");
 
     let mut daemon = installation.run();
+    daemon.until_loaded(&["source-a", "source-b"]).await;
     insert(&installation, 0, 1..=300).await;
     insert(&installation, 1, 301..=400).await;
     until_applied(&daemon, 400).await;
@@ -142,6 +143,7 @@ async fn a_source_that_refuses_the_password_is_down_alone_and_is_seen() {
     assert!(checked.stdout.contains("ok source source-a"), "{checked:?}");
 
     let mut daemon = installation.run();
+    daemon.until_loaded(&["source-a"]).await;
     insert(&installation, 0, 1..=50).await;
     until_applied(&daemon, 50).await;
     let (code, reasons) = daemon.readiness().await.unwrap();
@@ -182,6 +184,7 @@ fn no_secret_in(installation: &Installation<'_>, answers: &[Finished]) {
 async fn lag_grows_while_a_target_is_frozen_and_a_second_signal_ends_at_once() {
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let mut daemon = installation.run();
+    daemon.until_loaded(&["source-a"]).await;
     insert(&installation, 0, 1..=10).await;
     until_applied(&daemon, 10).await;
     let target = installation.server("target");
@@ -221,6 +224,7 @@ async fn a_second_daemon_stands_by_and_is_ready_and_takes_over() {
     second.until_view("lanes", ("source", "source-b"), |lane| lane["state"] == "current").await;
     second.until_ready().await;
     first.until_ready().await;
+    first.until_loaded(&["source-a", "source-b"]).await;
     let status = second.status().await.unwrap();
     let standing_by = status["tasks"].as_array().unwrap().iter().filter(|task| task["state"] == "standby");
     assert_eq!(standing_by.count(), 8, "two readers, four lanes and two watches: {status}");
@@ -243,6 +247,7 @@ async fn two_daemons_that_share_the_work_are_both_ready() {
     let other = installation.run();
     one.until_ready().await;
     other.until_ready().await;
+    one.until_loaded(&["source-a"]).await;
     insert(&installation, 0, 1..=10).await;
     until_applied(&one, 10).await;
     one.until_ready().await;

@@ -20,6 +20,7 @@ async fn servers_without_autocommit_lose_no_night_and_are_seen_as_they_are() {
         installation.execute(server, "SET GLOBAL autocommit = 0").await;
     }
     let daemon = installation.run();
+    daemon.until_loaded(&servers[..2]).await;
     let source = "user_00.user_000";
     let change = |user: u64| {
         format!(

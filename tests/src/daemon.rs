@@ -203,6 +203,17 @@ impl Daemon {
         }
     }
 
+    /// Waits until every lane of these sources has read its tables, as a new one does: what changes from now on comes once.
+    pub async fn until_loaded(&self, sources: &[&str]) {
+        until(&format!("all lanes of {sources:?} have read their tables"), async || {
+            let Some(status) = self.status().await else { return false };
+            let is_through = |lane: &Json| lane["state"] == "current" && lane["refreshed_rows"].is_null();
+            let mut lanes = status["lanes"].as_array().into_iter().flatten();
+            lanes.all(|lane| !sources.iter().any(|source| lane["source"] == **source) || is_through(lane))
+        })
+        .await;
+    }
+
     /// Waits until the view of `list` (`sources`, `lanes` or `tasks`) that `key` names satisfies the condition.
     pub async fn until_view(&self, list: &str, key: (&str, &str), condition: impl Fn(&Json) -> bool) -> Json {
         until_some(&format!("{list} {key:?} as wanted"), async || {

@@ -103,6 +103,8 @@ pub(super) struct Refresher<'a, S> {
     id: &'a LaneId,
     source: &'a S,
     shared: &'a Shared,
+    /// Whoever asks for a refresh ends the attempt before: no refresh is older than this.
+    since: Instant,
     /// Asks the source's reader to tell its position.
     ask: Box<dyn Fn() -> BoxFuture<'a, ()> + Send + Sync + 'a>,
     ask_at: Instant,
@@ -139,6 +141,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             id: lane.id,
             source: lane.source,
             shared: lane.shared,
+            since: Instant::now(),
             ask: Box::new(move || log.ask_for_mark(name).boxed()),
             ask_at: Instant::now(),
             entity: lane.entity,
@@ -242,9 +245,10 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             return Phase::Reading(rows_where(source, table, condition.clone(), after, rows, epoch).boxed());
         }
         let (floor, server, shared) = (self.notes.floor.max(first), progress.server.clone(), self.shared);
+        let since = self.since;
         let chunk = async move {
             let (table, after, server) = (&table, after.as_ref(), &server);
-            shared.chunk(source, Wanted { table, after, rows, epoch, floor, server }).await
+            shared.chunk(source, Wanted { table, after, rows, epoch, floor, since, server }).await
         };
         Phase::Reading(chunk.map_ok(|chunk| Read { found_at: chunk.mark, chunk, keys: None }).boxed())
     }

@@ -2,7 +2,8 @@
 //!
 //! Each lane reads every row of the source and takes what its own tables need. Lanes that load at the same time ask
 //! for the same chunks one after the other, so what one has read is kept for a moment for the others: the source is read
-//! once and not once a lane. A chunk is as good for another lane as long as it knows what changed behind its mark.
+//! once and not once a lane. A chunk is as good for another lane as long as it knows what changed behind its mark, and was
+//! not asked for a refresh since it was read: what no row event shows may be the reason for that.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -13,6 +14,7 @@ use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use tokio::sync::{Mutex, Semaphore};
+use tokio::time::Instant;
 
 use crate::error::Fault;
 use crate::ports::{Chunk, ChunkKey, RowSource};
@@ -38,6 +40,8 @@ pub(super) struct Wanted<'w> {
     pub(super) epoch: u16,
     /// The lane knows what changed above.
     pub(super) floor: Lsn,
+    /// What was read before may lack what the lane was asked to read.
+    pub(super) since: Instant,
     /// The one that the lane reads.
     pub(super) server: &'w ServerIdentity,
 }
@@ -48,6 +52,8 @@ struct Kept {
     after: Option<ChunkKey>,
     /// That were asked for.
     rows: NonZeroUsize,
+    /// When its reading began.
+    read_at: Instant,
     chunk: Chunk,
 }
 
@@ -58,6 +64,7 @@ impl Kept {
             && self.rows <= wanted.rows
             && mark.epoch() == wanted.epoch
             && *mark >= wanted.floor
+            && self.read_at >= wanted.since
             && server == wanted.server
     }
 }
@@ -74,9 +81,16 @@ impl Shared {
             return Ok(kept.chunk.clone());
         }
         let Wanted { table, after, rows, epoch, .. } = wanted;
+        let read_at = Instant::now();
         let chunk = source.chunk(table, after, rows, epoch).await?;
         kept.retain(|kept| (kept.shard, kept.after.as_ref()) != (table.shard, after));
-        kept.push_back(Kept { shard: table.shard, after: after.cloned(), rows, chunk: chunk.clone() });
+        kept.push_back(Kept {
+            shard: table.shard,
+            after: after.cloned(),
+            rows,
+            read_at,
+            chunk: chunk.clone(),
+        });
         while kept.iter().map(|kept| kept.chunk.payload.len()).sum::<usize>() > KEPT_BYTES_MAX {
             kept.pop_front();
         }
@@ -87,6 +101,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use std::borrow::Cow;
+    use std::time::Duration;
 
     use anabranch_schemas::change::Entity;
 
@@ -105,6 +120,7 @@ mod tests {
         let server = |id: &str| ServerIdentity { flavor: "mariadb".to_owned(), id: id.to_owned() };
         let key = |byte| ChunkKey(Box::new([byte]));
         let (this, after, here) = (table(0), key(7), server("1"));
+        let read_at = Instant::now();
         let chunk = Chunk {
             mark: lsn(2, 1600),
             high: lsn(2, 1616),
@@ -113,13 +129,14 @@ mod tests {
             rows: 0,
             next: None,
         };
-        let kept = Kept { shard: this.shard, after: Some(after.clone()), rows: rows(10), chunk };
+        let kept = Kept { shard: this.shard, after: Some(after.clone()), rows: rows(10), read_at, chunk };
         let wanted = Wanted {
             table: &this,
             after: Some(&after),
             rows: rows(10),
             epoch: 2,
             floor: lsn(2, 1600),
+            since: read_at,
             server: &here,
         };
         assert!(kept.serves(&wanted));
@@ -129,6 +146,7 @@ mod tests {
             ("an epoch before", Wanted { epoch: 3, floor: lsn(1, 640), ..wanted }),
             ("an epoch behind", Wanted { epoch: 1, floor: lsn(1, 640), ..wanted }),
             ("what the lane may not know", Wanted { floor: lsn(2, 1616), ..wanted }),
+            ("one of before", Wanted { since: read_at + Duration::from_nanos(1), ..wanted }),
             ("another server", Wanted { server: &server("2"), ..wanted }),
             ("another table", Wanted { table: &table(1), ..wanted }),
             ("another place", Wanted { after: Some(&key(8)), ..wanted }),
