@@ -39,7 +39,8 @@ pub async fn with_documents() -> Installation<'static> {
     let text = text.replace("[http]\n", &format!("[http]\ntokens = [\"{TOKEN}\"]\n"))
         + &format!(
             "\n[[entities]]\nentity = \"serial_code\"\ntables = \"inventory_{{db}}.serial_code_{{table:02}}\"\n\
-             [[targets]]\nname = \"search\"\nurl = \"${{ANABRANCH_SEARCH_URL}}\"\nca_file = \"{}\"\n\
+             [[targets]]\nname = \"search\"\nurl = \"${{ANABRANCH_SEARCH_URL}}\"\n\
+             setup_url = \"${{ANABRANCH_SEARCH_SETUP_URL}}\"\nca_file = \"{}\"\n\
              [[projections]]\nname = \"documents\"\nkind = \"serial_documents\"\ntargets = [\"search\"]\n\
              lanes = 2\nindex = \"{INDEX}\"\ntombstones_kept_hours = 24\n",
             installation.stack().ca_file().display()

@@ -70,6 +70,7 @@ async fn expect_down(
 async fn a_change_logged_as_a_statement_stops_its_source_only() {
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let daemon = installation.run();
+    daemon.until_loaded(&["source-a"]).await;
     insert(&installation, "source-a", "user_00.user_000", 1).await;
     until_derived(&installation, 1).await;
     let sql = "SET SESSION binlog_format = STATEMENT; UPDATE user_00.user_000 SET birthday = '1990-03-04'";
@@ -83,6 +84,7 @@ async fn a_change_logged_as_a_statement_stops_its_source_only() {
 async fn a_dropped_captured_column_stops_its_source_only() {
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let mut daemon = installation.run();
+    daemon.until_loaded(&["source-a"]).await;
     insert(&installation, "source-a", "user_00.user_000", 1).await;
     until_derived(&installation, 1).await;
     installation.execute("source-a", "ALTER TABLE user_03.user_000 DROP COLUMN birthday").await;
@@ -103,6 +105,7 @@ async fn a_dropped_captured_column_stops_its_source_only() {
 async fn a_purged_binlog_holds_up_its_source_only() {
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let mut daemon = installation.run();
+    daemon.until_loaded(&["source-a"]).await;
     insert(&installation, "source-a", "user_00.user_000", 1).await;
     until_derived(&installation, 1).await;
     daemon.kill();

@@ -50,10 +50,6 @@ fn servers(code: Code) -> &'static [Refused] {
         | Code::HistoryBroken
         | Code::ReplayRefused
         | Code::RefreshRefused
-        | Code::LookupMalformed
-        | Code::LookupBehind
-        | Code::UuidsExhausted
-        | Code::UuidsKeysFull
         | Code::ListenFailed => &[],
         // A defect can show itself in every call.
         Code::Internal => &[
@@ -69,6 +65,9 @@ fn servers(code: Code) -> &'static [Refused] {
             "log" | "lease" => &[Refused::Log, Refused::Appends],
             "target" => &[Refused::Target, Refused::Flushes],
             "cache" => &[Refused::Cache],
+            // What a request of the HTTP API or a command is told.
+            "lookup" | "search" | "route" | "method" | "tokens" | "token" | "too" | "timed" | "body"
+            | "content" | "uuids" | "count" | "key" | "code" => &[],
             kind => {
                 panic!("no server of the run answers {code}: say which one does, or that none does ({kind})")
             }
