@@ -18,6 +18,7 @@ async fn at_work() -> (Installation<'static>, Daemon) {
     insert(&installation, "source-b", "user_05.user_000", 2).await;
     until_derived(&installation, 1).await;
     until_derived(&installation, 2).await;
+    daemon.until_loaded(&["source-a", "source-b"]).await;
     daemon.until_ready().await;
     (installation, daemon)
 }

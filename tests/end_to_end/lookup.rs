@@ -366,6 +366,7 @@ async fn many_batches_of_codes_with_very_many_devices_are_answered_at_once_in_li
     let installation = installation().await;
     let mut daemon = installation.run();
     daemon.until_ready().await;
+    daemon.until_loaded(&["source-a", "source-b"]).await;
     let mut source = installation.admin("source-a").await;
     let insert = format!(
         "INSERT INTO inventory_0.serial_code_00 (uuid, box_no) \

@@ -73,7 +73,15 @@ pub async fn run<S: SourceConnector, L: Log, M: Marks, P: Future<Output = Result
     end.iter().for_each(|end| epochs.learn(Timeline::of(end.envelope.position, &end.envelope.server)));
     let known = ask(&lanes, &mut epochs).await?;
     let entered = anew(&capture, &epochs, &known, Entry::Latest, fault).await?;
-    read(&capture, epochs, end, entered, acknowledged, cancel).await
+    match read(&capture, epochs, end, entered, acknowledged, cancel).await {
+        Err(fault) if fault.code().is_mended_by_reading() => Err(refresh_all(capture.source, fault)),
+        ended => ended,
+    }
+}
+
+/// The fault with what has every lane read its tables again.
+fn refresh_all(source: &str, fault: Fault) -> Fault {
+    fault.then(refresh_command("NAME", source) + "; for each projection")
 }
 
 /// Reads from where the source was entered, and appends behind the stream's end.
@@ -200,7 +208,7 @@ async fn anew<S: SourceConnector, L, M: Marks>(
     fault: Fault,
 ) -> Result<Entered<S::Source>, Fault> {
     if !lanes.iter().all(Progress::may_begin_anew) {
-        return Err(fault.then(refresh_command("NAME", capture.source) + "; for each projection"));
+        return Err(refresh_all(capture.source, fault));
     }
     let entry_name = entry_name(&entry);
     tracing::warn!(%fault, entry = entry_name, "the stream goes on from there: every lane reads its tables again");
