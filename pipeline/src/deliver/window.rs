@@ -156,34 +156,12 @@ impl Window {
             return Err(Fault::new(Code::LogHole, format!("lane {lane}"), found)
                 .needs("every message since the lane's position"));
         }
+        let before = self.taken;
         self.taken.told += u64::from(envelope.changes);
-        // A mark holds nothing; what says to be one and is none is counted.
-        if envelope.changes > 0 || !message.payload.is_empty() {
-            let unreadable = |error: CodecError| {
-                let code = match error {
-                    CodecError::UnknownVersion { .. } => Code::LogVersionUnknown,
-                    // With a right checksum somebody wrote it so.
-                    CodecError::Malformed { .. } => Code::LogForeign,
-                    CodecError::Truncated { .. } | CodecError::ChecksumMismatch { .. } => {
-                        Code::LogMessageCorrupt
-                    }
-                };
-                Fault::new(code, format!("lane {lane}"), format!("{message} cannot be read")).caused_by(error)
-            };
-            let mut changes = v1::decode(&message.payload).map_err(unreadable)?;
-            while let Some(change) = changes.next().map_err(unreadable)? {
-                require_order(lane, message, change.lsn)?;
-                if change.lsn > position {
-                    let highest = &mut self.flush.progress.highest_change;
-                    *highest = change.lsn.max(*highest);
-                    project(&change, &mut self.flush);
-                    self.taken.applied += 1;
-                } else if envelope.position <= position {
-                    self.taken.behind += 1;
-                } else {
-                    self.taken.overlapping += 1;
-                }
-            }
+        if let Err(fault) = self.project_changes(lane, message, &mut project) {
+            // The same changes come again by another way.
+            self.taken = before;
+            return Err(fault);
         }
         self.require_count(lane, message)?;
         let progress = &mut self.flush.progress;
@@ -203,6 +181,43 @@ impl Window {
         progress.message = message.stored.clone();
         self.has_moved = true;
         self.has_next = message.has_next;
+        Ok(())
+    }
+
+    fn project_changes(
+        &mut self,
+        lane: &LaneId,
+        message: &Delivery,
+        mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
+    ) -> Result<(), Fault> {
+        let (envelope, position) = (&message.envelope, self.flush.progress.position);
+        // A mark holds nothing; what says to be one and is none is counted.
+        if envelope.changes == 0 && message.payload.is_empty() {
+            return Ok(());
+        }
+        let unreadable = |error: CodecError| {
+            let code = match error {
+                CodecError::UnknownVersion { .. } => Code::LogVersionUnknown,
+                // With a right checksum somebody wrote it so.
+                CodecError::Malformed { .. } => Code::LogForeign,
+                CodecError::Truncated { .. } | CodecError::ChecksumMismatch { .. } => Code::LogMessageCorrupt,
+            };
+            Fault::new(code, format!("lane {lane}"), format!("{message} cannot be read")).caused_by(error)
+        };
+        let mut changes = v1::decode(&message.payload).map_err(unreadable)?;
+        while let Some(change) = changes.next().map_err(unreadable)? {
+            require_order(lane, message, change.lsn)?;
+            if change.lsn > position {
+                let highest = &mut self.flush.progress.highest_change;
+                *highest = change.lsn.max(*highest);
+                project(&change, &mut self.flush);
+                self.taken.applied += 1;
+            } else if envelope.position <= position {
+                self.taken.behind += 1;
+            } else {
+                self.taken.overlapping += 1;
+            }
+        }
         Ok(())
     }
 
@@ -397,13 +412,16 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_payload_stops_the_lane() {
+    fn a_damaged_payload_is_told_and_counts_for_nothing() {
         let mut window = Window::new(Progress { position: lsn(0), ..Progress::default() });
         let mut damaged = message(1, 0, &[1], 1);
         let mut bytes = damaged.payload.to_vec();
         bytes[3] ^= 1;
         damaged.payload = bytes.into();
         assert_eq!(taken(&mut window, &damaged), Err(Code::LogMessageCorrupt));
+        // Its changes come by a direct feed.
+        assert_eq!(taken(&mut window, &message(1, 0, &[1], 1)), Ok(vec![1]));
+        assert_eq!(window.taken().unaccounted(), 0);
     }
 
     #[test]
