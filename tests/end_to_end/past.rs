@@ -49,6 +49,7 @@ async fn a_projection_is_replayed_from_any_place_and_others_are_not_touched() {
     let plan = Plan { targets: 2, ..Plan::small() };
     let installation = Installation::set_up(STANDARD.turn().await, &plan).await;
     let daemon = installation.run();
+    daemon.until_loaded(&["source-a", "source-b"]).await;
     let mut workload = installation.workload(WorkloadOptions::new(seed("replay")));
     workload.insert_rows(2_000).await.unwrap();
     installation.expect_equal().await;

@@ -30,6 +30,7 @@ async fn no_password_and_no_row_value_is_shown_and_no_other_column_is_in_the_log
         installation.execute(server, sql).await;
     }
     installation.drained().await;
+    daemon.until_loaded(&["source-a", "source-b"]).await;
     let mut shown = Vec::new();
     shown.push(("metrics", daemon.metrics().await));
     // Faults are where values slip out: servers that go away, a target that refuses, a statement.
