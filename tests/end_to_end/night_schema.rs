@@ -24,6 +24,7 @@ async fn filled() -> (Installation<'static>, Daemon) {
     let text = format!("{}\n[reconcile]\nlane_wait_seconds = 5\n", installation.configuration_text());
     installation.write_configuration_text(&text);
     let daemon = installation.run();
+    daemon.until_loaded(&["source-a", "source-b"]).await;
     let mut workload = installation.workload(WorkloadOptions::new(seed("tables that change at night")));
     workload.insert_rows(600).await.unwrap();
     insert_users(&installation).await;

@@ -36,6 +36,7 @@ const TEXTS: [(&str, &str); 6] = [
 async fn each_birthday_of_each_column_type_is_derived_or_counted_by_its_reason() {
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let daemon = installation.run();
+    daemon.until_loaded(&["source-a", "source-b"]).await;
     let mut expected = Vec::new();
     let mut user = 0;
     // DATE, DATETIME, text, DATE, DATETIME(6), on each server.

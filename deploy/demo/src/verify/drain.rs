@@ -35,10 +35,11 @@ impl Drained {
     }
 }
 
-/// A progress row: source, lane, lanes, position, revision.
-pub(super) type ProgressRow = (String, u32, u32, u64, u64);
+/// A progress row: source, lane, lanes, position, revision, and whether tables are being read beside the feed.
+pub(super) type ProgressRow = (String, u32, u32, u64, u64, bool);
 
-/// Waits until every lane of these layers has passed the present head of its source, at most `limit`.
+/// Waits until every lane of these layers has passed the present head of its source and reads no table any more, at most
+/// `limit`.
 pub async fn drain(audits: &[Audit], limit: Duration) -> Result<Drained> {
     let start = Instant::now();
     let mut heads: HashMap<&str, u64> = HashMap::new();
@@ -104,7 +105,12 @@ fn lag_of(stores: &str, source: &str, head: u64, rows: &[ProgressRow]) -> Option
         return Some(format!("{source}, {stores}: {} of {lanes} lanes have begun", own.len()));
     }
     let late: Vec<u32> = own.iter().filter(|row| row.3 & FILE_AND_POSITION < head).map(|row| row.1).collect();
-    (!late.is_empty()).then(|| format!("{source}, {stores}: lanes {late:?} are behind"))
+    let reading: Vec<u32> = own.iter().filter(|row| row.5).map(|row| row.1).collect();
+    match (late.is_empty(), reading.is_empty()) {
+        (false, _) => Some(format!("{source}, {stores}: lanes {late:?} are behind")),
+        (true, false) => Some(format!("{source}, {stores}: lanes {reading:?} read their tables")),
+        (true, true) => None,
+    }
 }
 
 async fn revisions(audits: &[Audit]) -> Result<Vec<u64>> {
@@ -171,7 +177,7 @@ async fn progress_at(target: &Endpoint, projection: &str) -> Result<Vec<Progress
         return Ok(Vec::new());
     }
     let sql = format!(
-        "SELECT source, lane, lanes, position, revision FROM anabranch.progress \
+        "SELECT source, lane, lanes, position, revision, COALESCE(refresh, '') <> '' FROM anabranch.progress \
          WHERE projection = '{projection}' ORDER BY 1, 2"
     );
     connection.rows("read progress", sql).await
@@ -183,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_lane_that_is_behind_or_absent_is_named() {
-        let row = |lane, position| ("a".to_owned(), lane, 2, position, 1);
+        let row = |lane, position| ("a".to_owned(), lane, 2, position, 1, false);
         let epoch = 3 << 52;
         let at = |file: u64, position: u64| epoch | file << 32 | position;
         assert!(lag_of("t", "a", 5, &[]).is_some());
@@ -194,5 +200,7 @@ mod tests {
         assert!(
             lag_of("t", "a", at(2, 1) & FILE_AND_POSITION, &[row(0, at(2, 1)), row(1, at(3, 0))]).is_none()
         );
+        let reads = ("a".to_owned(), 1, 2, at(3, 0), 1, true);
+        assert!(lag_of("t", "a", at(2, 1) & FILE_AND_POSITION, &[row(0, at(2, 1)), reads]).is_some());
     }
 }
