@@ -199,7 +199,7 @@ async fn what_belongs_to_the_dispatcher_survives_every_upsert() {
     lane.commit(&first).await.unwrap();
     let sent = "is_sent = 1, send_time = '2026-01-01 00:00:00.5', sent_occurrence = 2026";
     place.sql(format!("UPDATE {} SET {sent}", place.table(0, "0101"))).await;
-    let second = place.flush(&lane, &first.progress, vec![(2, 0, update(user(1, 1, 1), user(1, 1, 1)))]);
+    let second = place.flush(&lane, &first.progress, vec![(2, 0, insert(user(1, 1, 1)))]);
     lane.commit(&second).await.unwrap();
     let kept = format!(
         "SELECT COUNT(*) FROM {} WHERE lsn = 2 AND is_sent = 1 AND send_time = '2026-01-01 00:00:00.5' \

@@ -514,11 +514,14 @@ async fn rows_of_unknown_shards_are_found_and_removed_while_they_are_what_was_re
     let whole_store: BTreeSet<ShardId> = (0..SHARDS).map(|number| source.table(number).shard).collect();
     assert!(foreign(&rows, &source.projection, &whole_store, 7).await.is_empty());
 
-    // A lane writes over all rows of one of both shards before they are removed: it has been made meanwhile.
-    let read = foreign(&rows, &source.projection, &known, 50).await;
+    // A lane writes all rows of one of both shards anew before they are removed: it has been made meanwhile.
     let made = source.table(SHARDS - 2).shard;
-    let again = source.rows.keys().filter(|(number, _)| *number == SHARDS - 2).copied();
-    source.change(again.map(|(number, key)| (number, key, Some(29))).collect()).await;
+    let again: Vec<_> = source.rows.keys().filter(|(number, _)| *number == SHARDS - 2).copied().collect();
+    let all = |variant| again.iter().map(|(number, key)| (*number, *key, variant)).collect();
+    source.change(all(Some(29))).await;
+    let read = foreign(&rows, &source.projection, &known, 50).await;
+    source.change(all(None)).await;
+    source.change(all(Some(29))).await;
     let mut removed = 0;
     for of_table in &read {
         removed += rows.remove(of_table).await.unwrap();
