@@ -229,6 +229,7 @@ async fn odd_codes_are_counted_by_their_reason_and_found_all_the_same() {
     );
     on(&installation, "source-a", &wider).await;
     let daemon = installation.run();
+    daemon.until_loaded(&["source-a", "source-b"]).await;
     let imeis = [
         ("'490154203237517'", "imei1_check_digit"),
         ("'49015420323751'", "imei1_length"),

@@ -14,6 +14,7 @@
 //! mark before it began to note, another server came in between, or too much was to be noted. Faults of the source
 //! end no attempt of the lane: its feed goes on.
 
+mod meters;
 mod notes;
 mod progress;
 mod read;
@@ -29,9 +30,9 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use futures::future::BoxFuture;
 use futures::{FutureExt, TryFutureExt};
-use metrics::{Counter, Gauge, counter, gauge};
 use tokio::time::Instant;
 
+use self::meters::Meters;
 use self::notes::Notes;
 pub use self::progress::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh, request_refresh};
 use self::read::{Read, rows_of, rows_where};
@@ -41,7 +42,6 @@ use super::window::Window;
 use super::{Flush, Lane, LaneId, Progress};
 use crate::error::{Class, Code, Fault};
 use crate::failpoints;
-use crate::metrics as names;
 use crate::ports::{LaneStore, Log, RowSource};
 use crate::throttle::Throttle;
 
@@ -200,7 +200,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 self.failures = 0;
                 phase
             }
-            Err(fault) => self.failed(fault),
+            Err(fault) => self.failed(fault, progress),
         };
     }
 
@@ -253,7 +253,15 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         Phase::Reading(chunk.map_ok(|chunk| Read { found_at: chunk.mark, chunk, keys: None }).boxed())
     }
 
-    fn failed(&mut self, fault: Fault) -> Phase<'a> {
+    /// A first load passes by a table that cannot be read by keys, which capture does not need.
+    fn failed(&mut self, fault: Fault, progress: &Progress) -> Phase<'a> {
+        let is_first = progress.refresh.as_ref().is_some_and(|refresh| refresh.vacant.is_some());
+        if let (true, Code::SourceTableUnkeyed, Some(shard)) =
+            (is_first, fault.code(), self.notes.shards.first())
+        {
+            tracing::warn!(lane = %self.id, %fault, "not loaded: its rows come as they change");
+            return Phase::Waiting(Step::Gone(*shard));
+        }
         let pause = FAILED.saturating_mul(1 << self.failures.min(6)).min(FAILED_MAX);
         self.failures += 1;
         self.not_before = Instant::now() + pause;
@@ -463,36 +471,4 @@ fn is_sweep_due(progress: &Progress) -> bool {
         .as_ref()
         .and_then(|refresh| refresh.table.as_ref())
         .is_some_and(|table| table.after.is_none())
-}
-
-struct Meters {
-    rows: Counter,
-    tables: Gauge,
-    seconds: Gauge,
-    /// Tables that were left when this attempt began with them, and when that was.
-    began: Option<(usize, Instant)>,
-}
-
-impl Meters {
-    fn of(id: &LaneId) -> Self {
-        let labels = id.labels();
-        Self {
-            rows: counter!(names::REFRESH_ROWS, &labels),
-            tables: gauge!(names::REFRESH_TABLES_LEFT, &labels),
-            seconds: gauge!(names::REFRESH_SECONDS_LEFT, &labels),
-            began: None,
-        }
-    }
-
-    /// The tables before took as long as those that are left will.
-    fn left(&mut self, tables: usize) {
-        self.tables.set(tables as f64);
-        let (first, began) = match self.began {
-            Some(began) if began.0 >= tables => began,
-            _ => *self.began.insert((tables, Instant::now())),
-        };
-        if first > tables {
-            self.seconds.set(began.elapsed().as_secs_f64() * tables as f64 / (first - tables) as f64);
-        }
-    }
 }
