@@ -80,8 +80,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         store: &mut impl LaneStore,
     ) -> Result<(), Fault> {
         // A refresh may have been asked for since the attempt began, or a replay from nothing, whose rows go first.
-        look(self, store, window).await?;
-        let before = store.load().await?;
+        let before = look(self, store, window).await?;
         if !before.may_begin_anew() {
             return Err(fault.then(refresh_command(&self.id.projection, &self.id.source)));
         }

@@ -259,15 +259,17 @@ async fn next_event<R: LogReader, S: RowSource>(
     }
 }
 
-/// A quiet lane commits nothing, so the fence cannot tell it that it was set back: it looks.
+/// The stored progress, if it is still this lane's. A quiet lane commits nothing, so the fence cannot tell it that it was
+/// set back.
 pub(super) async fn look<S, L>(
     lane: &Lane<'_, S, L>,
     store: &mut impl LaneStore,
     window: &Window,
-) -> Result<(), Fault> {
-    let (stored, own) = (store.load().await?.revision, window.progress().revision);
+) -> Result<Progress, Fault> {
+    let progress = store.load().await?;
+    let (stored, own) = (progress.revision, window.progress().revision);
     if stored == own {
-        return Ok(());
+        return Ok(progress);
     }
     let found = format!("its stored progress has revision {stored}, not {own}");
     Err(Fault::new(Code::TargetFenced, format!("lane {}", lane.id), found))

@@ -44,7 +44,11 @@ pub async fn show_last(wiring: Wiring, cancel: CancellationToken) {
 /// `seen`: number of the newest night that was looked at.
 async fn show(history: &impl History, seen: &mut Option<u64>) -> Result<(), Fault> {
     let number = history.newest(1).await?.first().map(|night| night.number);
-    if number.is_some() && number == *seen {
+    if number.is_none() {
+        show_none();
+        return Ok(());
+    }
+    if number == *seen {
         return Ok(());
     }
     let now_ms = wall_clock::now_ms();
