@@ -16,7 +16,7 @@ use crate::site::{DATABASES, SOURCE, Site, TABLES};
 
 const MOST: f64 = 3.0;
 const BAR_MEGABYTES: u64 = 150;
-/// That the rule puts into each database.
+/// Tables that the rule puts into each database.
 const TABLES_BY_RULE: u32 = 5_000;
 const TABLES_WITH_ROWS: u32 = 10;
 const ROWS: u32 = 100;

@@ -254,7 +254,7 @@ impl ForeignRows for SearchRows {
     }
 }
 
-/// Those of the documents that still are what was found.
+/// The documents that still are what was found.
 async fn as_found<'d>(
     client: &Client,
     index: &str,

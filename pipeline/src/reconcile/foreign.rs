@@ -160,7 +160,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
 pub struct Removed {
     /// Rows that belonged to nobody when they were read.
     pub found: u64,
-    /// Of them, those that went; the others were written over meanwhile, or are only told.
+    /// Rows that went; the others were written over meanwhile, or are only told.
     pub removed: u64,
 }
 

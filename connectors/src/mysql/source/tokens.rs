@@ -27,7 +27,7 @@ pub enum Characters {
 }
 
 impl Characters {
-    /// Of `character_set_client` as Query events have it: the number of one of its collations.
+    /// The characters of a `character_set_client`, which Query events give as the number of one of its collations.
     pub fn of_collation(number: u64) -> Self {
         /// MariaDB's collations that do not pad have the number of their padding sister and this.
         const NO_PAD: u64 = 0x400;

@@ -17,7 +17,7 @@ const TOLD_EACH: Duration = Duration::from_secs(60);
 /// What one reading has met.
 #[derive(Debug, Default)]
 pub(super) struct Unseen {
-    /// Of the event that was taken last.
+    /// Belongs to the event that was taken last.
     tables: Vec<Arc<MappedTable>>,
     told_at: Option<Instant>,
 }

@@ -9,7 +9,7 @@ use crate::nights::{self, Named};
 use crate::output;
 use crate::wiring::Wiring;
 
-/// Of rows that say no shard id.
+/// Shown for rows that say no shard id.
 const NONE: &str = "none";
 
 /// Remove derived rows that belong to no table of any source, which nights tell of and never remove
