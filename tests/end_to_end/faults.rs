@@ -295,7 +295,7 @@ async fn each_revoked_privilege_is_missed_by_name_and_the_rest_goes_on() {
         assert!(line.contains(names) && line.contains("GRANT "), "{revoke}: {check:?}");
         assert!(!check.stdout.contains(&format!("ok {thing}\n")), "{check:?}");
         let others = check.stdout.lines().filter(|line| line.starts_with("ok ")).count();
-        assert_eq!(others, 4, "configuration, log and the two other servers: {check:?}");
+        assert_eq!(others, 5, "configuration, log, folder and the two other servers: {check:?}");
     }
     installation.command(&["check"]).await.expect_success();
 }
