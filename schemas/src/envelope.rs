@@ -4,12 +4,14 @@
 //! can read it with any NATS tool. While the log is whole, the last message's envelope alone decides where capture
 //! goes on.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::change::Entity;
 use crate::lsn::{Lsn, ResumePoint};
 
 /// Who wrote the binlog: a server is known by this after a restart, a restore or a fail-over.
@@ -25,6 +27,50 @@ pub struct ServerIdentity {
 impl fmt::Display for ServerIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.flavor, self.id)
+    }
+}
+
+/// How many fields of each entity a reader captures, by the entity's name. New fields come at the end, so the number says
+/// which ones they are. A reader drops an update that leaves all captured fields as they were; a later version that
+/// captures more of them learns from this number which messages may lack such an update.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CapturedFields(BTreeMap<String, usize>);
+
+impl CapturedFields {
+    /// What this version captures.
+    pub fn of_this_version() -> Self {
+        Self(
+            Entity::ALL.into_iter().map(|entity| (entity.name().to_owned(), entity.fields().len())).collect(),
+        )
+    }
+}
+
+/// `serial_code=10,user=2`, or `-`, since a header needs a value.
+impl fmt::Display for CapturedFields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("-");
+        }
+        for (place, (entity, fields)) in self.0.iter().enumerate() {
+            let comma = if place == 0 { "" } else { "," };
+            write!(f, "{comma}{entity}={fields}")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for CapturedFields {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        if text == "-" {
+            return Ok(Self::default());
+        }
+        let entity = |part: &str| {
+            let (name, fields) = part.split_once('=')?;
+            Some((name.to_owned(), fields.parse().ok()?)).filter(|(name, _)| !name.is_empty())
+        };
+        text.split(',').map(entity).collect::<Option<_>>().map(Self).ok_or(())
     }
 }
 
@@ -48,6 +94,7 @@ pub struct Envelope {
     pub committed_at_us: u64,
     /// Number of changes in the payload; 0 = a mark, a message with a position only.
     pub changes: u32,
+    pub captured: CapturedFields,
 }
 
 /// A header is missing or not of its form.
@@ -70,6 +117,7 @@ const SERVER: &str = "Anabranch-Server";
 const TERM: &str = "Anabranch-Term";
 const COMMITTED: &str = "Anabranch-Committed-Us";
 const CHANGES: &str = "Anabranch-Changes";
+const FIELDS: &str = "Anabranch-Fields";
 const CHECKSUM: &str = "Anabranch-Checksum";
 
 impl Envelope {
@@ -89,7 +137,7 @@ impl Envelope {
         format!("{:08x}", hasher.finalize())
     }
 
-    fn fields(&self) -> [(&'static str, String); 11] {
+    fn fields(&self) -> [(&'static str, String); 12] {
         let gtid_set =
             if self.resume.gtid_set.is_empty() { "-".to_owned() } else { self.resume.gtid_set.clone() };
         [
@@ -104,6 +152,7 @@ impl Envelope {
             (TERM, self.term.to_string()),
             (COMMITTED, self.committed_at_us.to_string()),
             (CHANGES, self.changes.to_string()),
+            (FIELDS, self.captured.to_string()),
         ]
     }
 
@@ -139,6 +188,7 @@ impl Envelope {
             term: parse(TERM, text(TERM)?, "a number")?,
             committed_at_us: parse(COMMITTED, text(COMMITTED)?, "microseconds")?,
             changes: parse(CHANGES, text(CHANGES)?, "a number")?,
+            captured: parse(FIELDS, text(FIELDS)?, "entity=number,…")?,
         };
         let checksum = text(CHECKSUM)?;
         if checksum != envelope.checksum() {
@@ -168,6 +218,7 @@ mod tests {
             term: 3,
             committed_at_us: 1_700_000_000_000_000,
             changes: 12,
+            captured: CapturedFields::of_this_version(),
         }
     }
 
@@ -204,7 +255,7 @@ mod tests {
             assert_eq!(Envelope::from_headers(find).unwrap_err().name, *missing);
         }
         for broken in
-            [PREVIOUS, ORIGIN, CONTINUES, POSITION, RESUME_POSITION, SERVER, TERM, COMMITTED, CHANGES]
+            [PREVIOUS, ORIGIN, CONTINUES, POSITION, RESUME_POSITION, SERVER, TERM, COMMITTED, CHANGES, FIELDS]
         {
             let find = |name| {
                 let value = headers.iter().find(|(n, _)| *n == name).map(|(_, v)| v.as_str());

@@ -3,7 +3,7 @@
 //! Every error ends the attempt; the supervisor starts the next one, which reads the end of the stream again. So
 //! there is one path for the first start, a restart, a lost connection and a lost fence.
 
-use anabranch_schemas::envelope::{Envelope, ServerIdentity};
+use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::timeline::Timeline;
 use futures::StreamExt;
@@ -13,8 +13,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::batch::{BatchBuilder, Footing};
+use super::batch::BatchBuilder;
 use super::epochs::Epochs;
+use super::frame::Framer;
 use super::pace::{self, Step, View};
 use crate::config::Limits;
 use crate::deliver::{Progress, refresh_command};
@@ -94,11 +95,9 @@ async fn read<S: SourceConnector, L: Log, M: Marks>(
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     let Entered { source, entry, origin, is_announced } = entered;
-    let (resume, told) = match &entry {
-        Entry::Resume { resume, server, .. } => (resume.clone(), Some((resume.clone(), server.clone()))),
-        _ => (ResumePoint::default(), None),
-    };
     let position = source.entered_at();
+    let term = end.as_ref().map_or(1, |end| end.envelope.term + 1);
+    let (framer, batch) = Framer::begin(&entry, position, origin, term, capture.limits.batch_bytes.get());
     tracing::info!(source = capture.source, %position, entry = entry_name(&entry), "capture begins");
     let writer = capture.log.writer(capture.source, end.as_ref()).await?;
     let mark_requests = capture.log.mark_requests(capture.source).await?;
@@ -106,14 +105,11 @@ async fn read<S: SourceConnector, L: Log, M: Marks>(
     let attempt = Attempt {
         name: capture.source,
         log: capture.log,
-        term: end.as_ref().map_or(1, |end| end.envelope.term + 1),
         is_announced,
         last_id: end.map(|end| end.id),
-        batch: BatchBuilder::new(capture.limits.batch_bytes.get(), position, resume),
+        batch,
+        framer,
         counted: 0,
-        previous: position,
-        footing: Footing::new(position, told),
-        origin,
         drained: false,
         mark_at: Instant::now() + capture.limits.mark_interval,
         // Nobody says how old the last message is.
@@ -301,20 +297,15 @@ struct Attempt<'a, C, L: Log, M> {
     /// Id of the newest message that is known to be stored.
     last_id: Option<String>,
     batch: BatchBuilder,
+    framer: Framer,
     /// Changes that the counter of those that were read has.
     counted: u64,
-    /// Position of the message sent last.
-    previous: Lsn,
-    footing: Footing,
-    /// The next message begins the source's history.
-    origin: bool,
     /// The stream has a message, so lanes can see where it goes on.
     is_announced: bool,
     drained: bool,
     mark_at: Instant,
     /// Time for a mark even if the position has not moved.
     keep_at: Instant,
-    term: u64,
     meters: Meters,
     limits: &'a Limits,
 }
@@ -378,7 +369,7 @@ impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
 
     /// There is a position to tell of, and a resume point with it: a new one, or one that `max_age` must not take.
     fn wants_mark(&self) -> bool {
-        let has_moved = self.batch.position() > self.previous || !self.is_announced;
+        let has_moved = self.batch.position() > self.framer.previous() || !self.is_announced;
         (has_moved || Instant::now() >= self.keep_at) && !self.batch.resume().file.is_empty()
     }
 
@@ -429,19 +420,7 @@ impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
         self.batch.require_order(self.name)?;
         self.epochs.claim(self.source.server()).await?;
         let batch = self.batch.take();
-        let (resume, server) = self.footing.of(&batch, self.source.server());
-        let envelope = Envelope {
-            previous: self.previous,
-            origin: std::mem::take(&mut self.origin),
-            continues: batch.continues,
-            position: batch.position,
-            resume,
-            server,
-            term: self.term,
-            committed_at_us: batch.committed_at_us,
-            changes: batch.changes,
-        };
-        self.previous = batch.position;
+        let envelope = self.framer.frame(&batch, self.source.server());
         self.is_announced = true;
         self.mark_at = Instant::now() + self.limits.mark_interval;
         self.keep_at = Instant::now() + self.limits.keep_interval;

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use anabranch_schemas::envelope::Envelope;
-use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::timeline::Timeline;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep, timeout};
@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::window::Delivery;
 use super::{Lane, LaneId, Progress};
-use crate::capture::{BatchBuilder, Footing};
+use crate::capture::{BatchBuilder, Framer};
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::ports::{ChangeSource, Entry, Filled, Log, LogEntry, LogReader, ReadFrom, SourceConnector};
@@ -238,11 +238,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
     ) -> Result<DirectFeed, Fault> {
         let entry = self.direct_entry(progress, end)?;
         let timeline = Timeline::of(end.envelope.position, &end.envelope.server);
-        let (resume, told) = match &entry {
-            Entry::Resume { resume, server, .. } => (resume.clone(), Some((resume.clone(), server.clone()))),
-            _ => (ResumePoint::default(), None),
-        };
-        let source = self.source.open(entry, &timeline, self.seat).await?;
+        let source = self.source.open(entry.clone(), &timeline, self.seat).await?;
         if *source.server() != end.envelope.server {
             let (found, needed) = (source.server().to_string(), end.envelope.server.to_string());
             return Err(Fault::new(Code::SourceUnreachable, format!("source {}", self.id.source), found)
@@ -255,14 +251,14 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
             "fed from the binlog: the stream does not link"
         );
         failpoints::reach("lane-direct-opened").await;
-        let batch = BatchBuilder::new(self.limits.batch_bytes.get(), source.entered_at(), resume);
-        let footing = Footing::new(batch.position(), told);
-        let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
         let is_origin = progress.position == Lsn::ZERO;
+        let batch_bytes = self.limits.batch_bytes.get();
+        let (framer, batch) = Framer::begin(&entry, source.entered_at(), is_origin, 0, batch_bytes);
+        let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
         let name = self.id.source.clone();
         let reading = tokio::spawn(async move {
             let _permit = permit;
-            if let Err(fault) = read(&name, source, batch, footing, is_origin, &sender).await {
+            if let Err(fault) = read(&name, source, batch, framer, &sender).await {
                 // A receiver that is gone needs no reason.
                 let _ = sender.send(Err(fault)).await;
             }
@@ -308,32 +304,18 @@ async fn read<C: ChangeSource>(
     name: &str,
     mut source: C,
     mut batch: BatchBuilder,
-    mut footing: Footing,
-    is_origin: bool,
+    mut framer: Framer,
     batches: &mpsc::Sender<Result<Delivery, Fault>>,
 ) -> Result<(), Fault> {
-    let (mut previous, mut origin) = (batch.position(), is_origin);
     loop {
         let filled = source.fill(&mut batch).await?;
         let is_ready = batch.is_full() || filled == Filled::Drained && !batch.is_empty();
-        if !is_ready && batch.position() == previous {
+        if !is_ready && batch.position() == framer.previous() {
             continue;
         }
         batch.require_order(name)?;
         let taken = batch.take();
-        let (resume, server) = footing.of(&taken, source.server());
-        let envelope = Envelope {
-            previous,
-            origin: std::mem::take(&mut origin),
-            continues: taken.continues,
-            position: taken.position,
-            resume,
-            server,
-            term: 0,
-            committed_at_us: taken.committed_at_us,
-            changes: taken.changes,
-        };
-        previous = taken.position;
+        let envelope = framer.frame(&taken, source.server());
         if batches
             .send(Ok(Delivery {
                 envelope,

@@ -91,6 +91,9 @@ pub trait Lanes: Send + Sync {
 
 /// What nights have left behind, in the order of their numbers; never changed.
 pub trait History: Send + Sync {
+    /// The newest one's number, without its report; `None` = there is none.
+    fn newest_number(&self) -> impl Future<Output = Result<Option<u64>, Fault>> + Send;
+
     /// At most so many of the newest, the newest first.
     fn newest(&self, nights: usize) -> impl Future<Output = Result<Vec<PastNight>, Fault>> + Send;
 

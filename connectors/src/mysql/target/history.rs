@@ -1,66 +1,75 @@
 //! The history of reconciliation, in the control database of one target.
 
+use std::time::Duration;
+
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::History;
 use anabranch_pipeline::reconcile::{Outcome, PastNight};
 
+use mysql_async::Row;
+use mysql_async::prelude::Queryable;
+
 use super::progress::literal;
-use super::session::{Session, TextRow};
 use super::{MysqlTarget, ddl};
 use crate::mysql::connection::quote_table;
+use crate::mysql::pool::Pool;
 
-const COLUMNS: &str = "CAST(`number` AS CHAR), `id`, \
-     CAST(FLOOR(UNIX_TIMESTAMP(`ended_at`) * 1000) AS CHAR), `verdict`, `report`, `previous`, `signature`";
+const COLUMNS: &str = "`number`, `id`, CAST(FLOOR(UNIX_TIMESTAMP(`ended_at`) * 1000) AS UNSIGNED), `verdict`, \
+     `report`, `previous`, `signature`";
 
-/// Nights as one target keeps them.
+/// A report may have a megabyte, and a lane's large transaction may be in front of it on a slow disk.
+const APPEND_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Statements at the beginning of each connection: `ended_at` is written and read in UTC.
+const SESSION: &str = "SET SESSION autocommit = 1, time_zone = '+00:00'";
+
+/// Nights as one target keeps them. One connection is kept between two questions, since every daemon asks all the time.
 #[derive(Debug, Clone)]
-pub struct MysqlHistory(MysqlTarget);
+pub struct MysqlHistory {
+    target: MysqlTarget,
+    table: String,
+    pool: Pool,
+}
 
 impl MysqlHistory {
     pub fn new(target: &MysqlTarget) -> Self {
-        Self(target.clone())
+        let table = quote_table(&target.0.control_database, ddl::NIGHTS_TABLE);
+        Self { target: target.clone(), table, pool: target.pool_with_session(1, SESSION) }
     }
 
-    fn table(&self) -> String {
-        quote_table(&self.0.0.control_database, ddl::NIGHTS_TABLE)
+    fn odd(&self) -> Fault {
+        let subject = format!("{}, table {}", self.target.subject(), self.table);
+        Fault::new(Code::TargetTableShape, subject, "a row that no night wrote")
+            .needs("rows as nights have written them")
     }
 
     async fn rows(&self, sql: String) -> Result<Vec<PastNight>, Fault> {
-        let mut session = Session::open(&self.0).await?;
-        let rows = session.rows(format!("SET time_zone = '+00:00'; {sql}")).await;
-        session.close().await;
-        let odd = || {
-            let subject = format!("{}, table {}", self.0.subject(), self.table());
-            Fault::new(Code::TargetTableShape, subject, "a row that no night wrote")
-                .needs("rows as nights have written them")
-        };
-        rows?.into_iter().map(|row| past_night(row).ok_or_else(odd)).collect()
+        let rows = self.pool.rows(sql).await?;
+        rows.into_iter().map(|row| past_night(row).ok_or_else(|| self.odd())).collect()
     }
 }
 
-fn past_night(row: TextRow) -> Option<PastNight> {
-    let mut cells = row.into_iter();
-    let mut next = || cells.next().flatten();
-    let (number, id, ended_at_ms, verdict) = (next()?, next()?, next()?, next()?);
-    Some(PastNight {
-        number: number.parse().ok()?,
-        id,
-        ended_at_ms: ended_at_ms.parse().ok()?,
-        verdict: Outcome::ALL.into_iter().find(|outcome| outcome.name() == verdict)?,
-        report: next()?,
-        previous: next()?,
-        signature: next()?,
-    })
+fn past_night(row: Row) -> Option<PastNight> {
+    let (number, id, ended_at_ms, verdict, report, previous, signature): (_, _, _, String, _, _, _) =
+        mysql_async::from_row_opt(row).ok()?;
+    let verdict = Outcome::ALL.into_iter().find(|outcome| outcome.name() == verdict)?;
+    Some(PastNight { number, id, ended_at_ms, verdict, report, previous, signature })
 }
 
 impl History for MysqlHistory {
+    async fn newest_number(&self) -> Result<Option<u64>, Fault> {
+        let rows = self.pool.rows(format!("SELECT MAX(`number`) FROM {}", self.table)).await?;
+        let Some(row) = rows.into_iter().next() else { return Ok(None) };
+        mysql_async::from_row_opt(row).map_err(|_| self.odd())
+    }
+
     async fn newest(&self, nights: usize) -> Result<Vec<PastNight>, Fault> {
-        let table = self.table();
+        let table = &self.table;
         self.rows(format!("SELECT {COLUMNS} FROM {table} ORDER BY `number` DESC LIMIT {nights}")).await
     }
 
     async fn behind(&self, number: u64, nights: usize) -> Result<Vec<PastNight>, Fault> {
-        let table = self.table();
+        let table = &self.table;
         let sql = format!(
             "SELECT {COLUMNS} FROM {table} WHERE `number` > {number} ORDER BY `number` LIMIT {nights}"
         );
@@ -68,13 +77,13 @@ impl History for MysqlHistory {
     }
 
     async fn numbered(&self, number: u64) -> Result<Option<PastNight>, Fault> {
-        let table = self.table();
-        let found = self.rows(format!("SELECT {COLUMNS} FROM {table} WHERE `number` = {number}")).await?;
+        let found =
+            self.rows(format!("SELECT {COLUMNS} FROM {} WHERE `number` = {number}", self.table)).await?;
         Ok(found.into_iter().next())
     }
 
     async fn named(&self, id: &str) -> Result<Option<PastNight>, Fault> {
-        let (table, id) = (self.table(), literal(id));
+        let (table, id) = (&self.table, literal(id));
         let found = self.rows(format!("SELECT {COLUMNS} FROM {table} WHERE `id` = {id} LIMIT 1")).await?;
         Ok(found.into_iter().next())
     }
@@ -86,12 +95,9 @@ impl History for MysqlHistory {
         let sql = format!(
             "INSERT INTO {} (`number`, `id`, `ended_at`, `verdict`, `report`, `previous`, `signature`) VALUES \
              ({}, {id}, FROM_UNIXTIME({seconds}.{millis:03}), {verdict}, {report}, {previous}, {signature})",
-            self.table(),
-            night.number
+            self.table, night.number
         );
-        let mut session = Session::open(&self.0).await?;
-        let written = session.run(format!("SET time_zone = '+00:00'; {sql}")).await;
-        session.close().await;
-        written
+        let mut connection = self.pool.connection().await?;
+        self.pool.within(APPEND_TIMEOUT, connection.query_drop(sql)).await
     }
 }

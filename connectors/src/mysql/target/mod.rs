@@ -122,6 +122,11 @@ impl MysqlTarget {
         Pool::new(named, &self.0.url, self.0.ca_file.as_deref(), connections)
     }
 
+    fn pool_with_session(&self, connections: usize, session: &str) -> Pool {
+        let named = (Side::Target, self.subject());
+        Pool::with_session(named, &self.0.url, self.0.ca_file.as_deref(), connections, session)
+    }
+
     /// Name and statement of each control table.
     fn control_tables(&self) -> Vec<(&'static str, &'static str)> {
         let mut tables = vec![

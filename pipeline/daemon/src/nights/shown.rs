@@ -16,7 +16,7 @@ use super::{newest, tell};
 use crate::wall_clock;
 use crate::wiring::Wiring;
 
-/// Nights are hours apart, and a report may have a megabyte.
+/// Nights are hours apart. A question asks for one number; only a new number has its report read.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Shows the last whole night until `cancel`; nothing where no target can keep a history.
@@ -43,7 +43,7 @@ pub async fn show_last(wiring: Wiring, cancel: CancellationToken) {
 
 /// `seen`: number of the newest night that was looked at.
 async fn show(history: &impl History, seen: &mut Option<u64>) -> Result<(), Fault> {
-    let number = history.newest(1).await?.first().map(|night| night.number);
+    let number = history.newest_number().await?;
     if number.is_none() {
         show_none();
         return Ok(());
