@@ -170,8 +170,9 @@ pub trait RowSource: Send + Sync {
     /// Whether this server holds all up to such an end of another one; waits for it, but not for longer than a second.
     fn has_replicated(&self, end: &str) -> impl Future<Output = Result<bool, Fault>> + Send;
 
-    /// At most `rows` rows of a table behind `after`, of the present server; fewer when they are large. The mark is said
-    /// in `epoch`. Values are those that the table's changes have. A TRUNCATE behind the mark may be a transient fault.
+    /// At most `rows` rows of a table behind `after`, of the present server; fewer when they are large. The mark is
+    /// said in `epoch`. Values are those that the table's changes have. A TRUNCATE behind the mark may be a transient
+    /// fault.
     fn chunk(
         &self,
         table: &TableIdentity<'static>,
@@ -310,8 +311,8 @@ pub trait LaneStore: Send {
     fn load(&mut self) -> impl Future<Output = Result<Progress, Fault>> + Send;
 
     /// Applies the mutations and stores `flush.progress` in one transaction, if the stored revision is still the one
-    /// before `flush.progress.revision`; else [`crate::error::Code::TargetFenced`] and nothing is changed. Of a source row
-    /// that the flush replaces exactly what it writes stands afterwards, whatever version stood there.
+    /// before `flush.progress.revision`; else [`crate::error::Code::TargetFenced`] and nothing is changed. Of a source
+    /// row that the flush replaces exactly what it writes stands afterwards, whatever version stood there.
     ///
     /// After any other error the outcome is unknown: load before going on.
     fn commit(&mut self, flush: &Flush) -> impl Future<Output = Result<(), Fault>> + Send;

@@ -268,7 +268,8 @@ fn start(flags: &[&str]) -> Arc<Stack> {
     Arc::new(Stack::start(Options::empty().with(chosen_mariadb(spec))).unwrap())
 }
 
-/// A source of the chosen MariaDB. What these tests write is MariaDB's binlog; of MySQL's are those that have its servers.
+/// A source of the chosen MariaDB. What these tests write is MariaDB's binlog; of MySQL's are those that have its
+/// servers.
 fn chosen_mariadb(spec: ServerSpec) -> ServerSpec {
     match TestDatabase::chosen() {
         TestDatabase::MySql => spec,

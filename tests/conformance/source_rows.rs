@@ -245,8 +245,8 @@ async fn a_table_that_is_altered_between_two_chunks_is_read_as_it_is_then(databa
     assert_ne!(chunks[0].next, first.next, "the place has the second column too");
 }
 
-/// A transaction that is in the binlog, and has reached readers, while its commit waits for a replica: the GTID variables
-/// hold it, and no snapshot sees it.
+/// A transaction that is in the binlog, and has reached readers, while its commit waits for a replica: the GTID
+/// variables hold it, and no snapshot sees it.
 async fn a_transaction_whose_acknowledgement_is_held_is_behind_the_mark(database: Database) {
     let database = database.with_tables().await;
     database

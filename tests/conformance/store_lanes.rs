@@ -1,7 +1,7 @@
 //! Lanes of two sources write the same tables and never each other's rows: none waits for what another one has locked.
 //!
-//! Of a table with few rows a server would rather read every row than look some up, and a DELETE locks what it reads: it
-//! would wait for the flush of another source until its lock wait time-out.
+//! Of a table with few rows a server would rather read every row than look some up, and a DELETE locks what it reads:
+//! it would wait for the flush of another source until its lock wait time-out.
 
 use std::collections::BTreeMap;
 

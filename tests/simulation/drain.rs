@@ -1,9 +1,10 @@
-//! The cache of mapping rows under seeded faults: flushes, fills, evictions, two drains that are killed and frozen at any
-//! step, a cache that is emptied, restarted and replaced by a replica that lags.
+//! The cache of mapping rows under seeded faults: flushes, fills, evictions, two drains that are killed and frozen at
+//! any step, a cache that is emptied, restarted and replaced by a replica that lags.
 //!
 //! Proved: an answer from the cache is a complete set, and not older than a change that was drained before it was asked
-//! for. When all is quiet, each entry is the set of its mapping rows, and readers believe the cache. Nights go on meanwhile:
-//! they find nothing, since nothing is damaged; what is damaged in the quiet they find, and remove nothing else.
+//! for. When all is quiet, each entry is the set of its mapping rows, and readers believe the cache. Nights go on
+//! meanwhile: they find nothing, since nothing is damaged; what is damaged in the quiet they find, and remove nothing
+//! else.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

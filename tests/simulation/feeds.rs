@@ -1,5 +1,5 @@
-//! A lane that waits: for a direct feed, until the stream serves it after all; for answers, until it is stopped. And what a
-//! replay from nothing needs.
+//! A lane that waits: for a direct feed, until the stream serves it after all; for answers, until it is stopped. And
+//! what a replay from nothing needs.
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 

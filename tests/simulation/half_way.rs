@@ -1,6 +1,6 @@
-//! A source row that changes while it is looked at. One that a transaction deletes and inserts again as it was, as REPLACE
-//! does: both looks at the source agree, and between them a lane may be half way. One that moves between both looks and
-//! back before the next ones: it disagrees in the same way each time, and only the second look tells.
+//! A source row that changes while it is looked at. One that a transaction deletes and inserts again as it was, as
+//! REPLACE does: both looks at the source agree, and between them a lane may be half way. One that moves between both
+//! looks and back before the next ones: it disagrees in the same way each time, and only the second look tells.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;

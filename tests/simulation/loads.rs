@@ -1,5 +1,5 @@
-//! A lane that begins at the stream's end and reads its tables: what lies before that end is in no message that it takes,
-//! so a chunk that is older is no word of it.
+//! A lane that begins at the stream's end and reads its tables: what lies before that end is in no message that it
+//! takes, so a chunk that is older is no word of it.
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 

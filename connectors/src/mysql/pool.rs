@@ -20,8 +20,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// TLS handshake, which costs ten times what its answer does.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// No gap is ever locked: lanes insert into the outbox while it is drained. A statement outside of a transaction is one of
-/// its own, whatever the server's default is: else nothing would be committed, and old snapshots would be read.
+/// No gap is ever locked: lanes insert into the outbox while it is drained. A statement outside of a transaction is one
+/// of its own, whatever the server's default is: else nothing would be committed, and old snapshots would be read.
 const SESSION: &str = "SET SESSION autocommit = 1; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
 /// Connections that are made when they are needed and kept for the next question.

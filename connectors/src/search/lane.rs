@@ -125,8 +125,8 @@ impl SearchLane {
         }
     }
 
-    /// Removes a shard's documents of this lane, which come again in their own versions. `revision`: of the progress that
-    /// was read.
+    /// Removes a shard's documents of this lane, which come again in their own versions. `revision`: of the progress
+    /// that was read.
     async fn remove(
         &mut self,
         client: &Client,

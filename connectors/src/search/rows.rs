@@ -1,9 +1,9 @@
 //! Documents as they stand, for whoever compares them with the source.
 //!
-//! A document is what its id says: the id is what a lane writes over. One that is not whole as a lane writes it (another
-//! lane or version, a field that is missing or too much) has no values, so it equals no claim and is written again.
-//! Tombstones are no rows. Pages go on behind (shard, uuid), in which both products sort alike; ids are read at once,
-//! searches see what was refreshed before the first page.
+//! A document is what its id says: the id is what a lane writes over. One that is not whole as a lane writes it
+//! (another lane or version, a field that is missing or too much) has no values, so it equals no claim and is written
+//! again. Tombstones are no rows. Pages go on behind (shard, uuid), in which both products sort alike; ids are read at
+//! once, searches see what was refreshed before the first page.
 
 use std::collections::{BTreeSet, HashSet};
 use std::num::NonZeroUsize;

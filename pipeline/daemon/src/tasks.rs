@@ -32,8 +32,8 @@ use crate::wiring::{Documents, Wiring};
 pub const MINT_TASK: &str = "uuids";
 /// A free machine number is taken well within it.
 const MACHINE_PATIENCE: Duration = Duration::from_secs(2);
-/// A task that has failed is well again after so long at work, if it commits nothing: what fails behind the first answers
-/// fails sooner.
+/// A task that has failed is well again after so long at work, if it commits nothing: what fails behind the first
+/// answers fails sooner.
 const WELL_AFTER: Duration = Duration::from_secs(5);
 /// Between two looks for old tombstones, which have an age of hours.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);

@@ -341,7 +341,8 @@ impl Wiring {
         worst(self.check_source(name).await)
     }
 
-    /// The pre-flight of what a target's lanes use as one result; once it has passed it is not repeated: later faults show themselves.
+    /// The pre-flight of what a target's lanes use as one result; once it has passed it is not repeated: later faults
+    /// show themselves.
     pub async fn require_target(&self, name: &str) -> Result<(), Fault> {
         let target = self.target(name)?;
         let check = || async { worst(target.server.check_for_lanes().await) };

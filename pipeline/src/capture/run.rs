@@ -49,8 +49,8 @@ enum Event {
 }
 
 /// Captures until `cancel` or the first error. `lanes` yields the progress of every lane of this source and is asked
-/// only when the stream is empty or ends before the binlog begins, the epoch's mark is missing, or the binlog holds what
-/// cannot be read. `acknowledged` follows the position that the log holds.
+/// only when the stream is empty or ends before the binlog begins, the epoch's mark is missing, or the binlog holds
+/// what cannot be read. `acknowledged` follows the position that the log holds.
 ///
 /// What cannot be read is left behind, once an attempt, when every lane reads its tables again anyway.
 ///
@@ -141,8 +141,8 @@ struct Entered<S> {
 /// Opens the source behind the stream's end.
 ///
 /// A stream that lost its newest messages may end where the binlog is purged already. The lanes were further, and
-/// those that are not are fed from the binlog, so the stream goes on from the furthest as if it were lost. When no lane is,
-/// and all of them read their tables again, it goes on from the oldest binlog that there is.
+/// those that are not are fed from the binlog, so the stream goes on from the furthest as if it were lost. When no lane
+/// is, and all of them read their tables again, it goes on from the oldest binlog that there is.
 async fn enter<S: SourceConnector, L, M: Marks, P: Future<Output = Result<Vec<Progress>, Fault>>>(
     capture: &Capture<'_, S, L, M>,
     epochs: &mut Epochs<'_, M>,
@@ -320,8 +320,8 @@ struct Attempt<'a, C, L: Log, M> {
 }
 
 impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
-    /// Runs to the end. Before a fault that the tables mend is told, everything that was sent is acknowledged, so that the
-    /// next reading goes on behind it.
+    /// Runs to the end. Before a fault that the tables mend is told, everything that was sent is acknowledged, so that
+    /// the next reading goes on behind it.
     async fn end(
         mut self,
         acknowledged: &watch::Sender<Lsn>,

@@ -32,8 +32,8 @@ impl Progress {
         Self { refresh: Some(Refresh::new(Scope::Source)), was_refreshed: true, ..self }
     }
 
-    /// All tables are to be read by a lane that has just begun. Set-up found no rows of it; who asked for a refresh before
-    /// may know of some all the same.
+    /// All tables are to be read by a lane that has just begun. Set-up found no rows of it; who asked for a refresh
+    /// before may know of some all the same.
     pub(super) fn loads_first(self) -> Self {
         let vacant = (!self.was_refreshed).then_some(self.position.epoch());
         Self { refresh: Some(Refresh { vacant, ..Refresh::new(Scope::Source) }), was_refreshed: true, ..self }
@@ -71,8 +71,8 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         }
     }
 
-    /// Sets a lane that reads all tables to the stream's end, because of a fault of its feed; else that fault is returned.
-    /// What the window holds is given up: the tables have it.
+    /// Sets a lane that reads all tables to the stream's end, because of a fault of its feed; else that fault is
+    /// returned. What the window holds is given up: the tables have it.
     pub(super) async fn begin_at_end(
         &self,
         window: &mut Window,

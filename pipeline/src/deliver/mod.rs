@@ -3,8 +3,8 @@
 //! A lane owns some derived tables of one target for one source. It is their only writer, and its progress row,
 //! written in the same transaction as the rows, is the only truth about how far it is. `feed.rs` says where a
 //! lane's messages come from, `window.rs` collects what one transaction will do (pure), `run.rs` is one attempt,
-//! `rewind.rs` sets a lane back, `refresh.rs` brings in rows that are not in the feed, `load.rs` begins with them, `shared.rs` is
-//! what the lanes of a source have in common.
+//! `rewind.rs` sets a lane back, `refresh.rs` brings in rows that are not in the feed, `load.rs` begins with them,
+//! `shared.rs` is what the lanes of a source have in common.
 
 mod condition;
 mod feed;

@@ -7,8 +7,9 @@
 //! of a table comes its *sweep*: claims that are older than the first mark are nobody's any more. A lane that had no
 //! rows when it began has nothing to sweep.
 //!
-//! Of single keys the rows are read, and exactly what they claim stands afterwards: what else stood for them, in whatever
-//! version, was nobody's. A key that changed behind the mark is read again. A condition finds keys, a part at a time.
+//! Of single keys the rows are read, and exactly what they claim stands afterwards: what else stood for them, in
+//! whatever version, was nobody's. A key that changed behind the mark is read again. A condition finds keys, a part at
+//! a time.
 //!
 //! A chunk is thrown away and read again when it cannot be told what changed behind its mark: the lane was beyond the
 //! mark before it began to note, another server came in between, or too much was to be noted. Faults of the source
@@ -404,8 +405,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         Ok(flush)
     }
 
-    /// A commit of the refresh alone: the position stays. What comes behind it is read meanwhile, as no change is applied
-    /// in between.
+    /// A commit of the refresh alone: the position stays. What comes behind it is read meanwhile, as no change is
+    /// applied in between.
     async fn commit(
         &mut self,
         window: &mut Window,

@@ -1,7 +1,7 @@
 //! A cache that is asked only while it can be believed, for many lookups at a time.
 //!
-//! What is asked for while a question is with the cache makes up the next one. So a lone lookup waits for nobody, and of
-//! many at once each has a small part of a round trip, which costs more than all else that a lookup does.
+//! What is asked for while a question is with the cache makes up the next one. So a lone lookup waits for nobody, and
+//! of many at once each has a small part of a round trip, which costs more than all else that a lookup does.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -4,7 +4,8 @@
 //! writes mapping rows notes their values in the outbox of the same transaction, and the outbox is drained into the
 //! cache (`drain.rs`). A fill takes a token before it reads; draining removes entry and token; an entry is stored only
 //! while its token stands. So what was read before a change is never stored after it.
-//! `reader.rs` answers lookups, `believed.rs` asks the cache for them, `audit.rs` compares all that stands in the cache.
+//! `reader.rs` answers lookups, `believed.rs` asks the cache for them, `audit.rs` compares all that stands in the
+//! cache.
 
 mod audit;
 mod believed;

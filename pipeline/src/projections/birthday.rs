@@ -168,8 +168,8 @@ impl Birthday {
         {
             push(old, MutationAction::Delete);
         }
-        // A claim that an update leaves as it was is neither written nor noted: it stands, or a chunk that is on its way
-        // writes it, which a noted claim would keep from doing.
+        // A claim that an update leaves as it was is neither written nor noted: it stands, or a chunk that is on its
+        // way writes it, which a noted claim would keep from doing.
         if let Some(new) = new
             && old != Some(new)
         {

@@ -1,7 +1,8 @@
-//! What a night waits for: everybody else. Reading stops while a server that is read is busy, a replica is behind, or the
-//! lanes are, and goes on when it has passed.
+//! What a night waits for: everybody else. Reading stops while a server that is read is busy, a replica is behind, or
+//! the lanes are, and goes on when it has passed.
 //!
-//! Looked at once a second, beside the readings. What cannot be asked brakes nothing: the reading itself will fail, or not.
+//! Looked at once a second, beside the readings. What cannot be asked brakes nothing: the reading itself will fail, or
+//! not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;

@@ -1,8 +1,8 @@
 //! The chain of past nights: each is signed over the one before it, so none can be changed, taken away or put between
 //! without the key, except the newest ones taken away together, which their ids in other places would show.
 //!
-//! Signed with HMAC-SHA-256 (RFC 2104) over length-prefixed parts; without a key the same with an empty one, which shows
-//! accidents and no intent.
+//! Signed with HMAC-SHA-256 (RFC 2104) over length-prefixed parts; without a key the same with an empty one, which
+//! shows accidents and no intent.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;

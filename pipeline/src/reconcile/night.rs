@@ -1,9 +1,9 @@
 //! The night of one projection: unit after unit, each scanned, rechecked and repaired before the next one.
 //!
-//! A unit is a range of shards with about [`UNIT_ROWS`] source rows; all units together are all shards there can be. What
-//! has to be remembered is where the next unit begins and what was found so far, so a night that was cut off goes on
-//! there. A table that cannot be read costs its own unit only. Rows of shards that no source has are told and never judged:
-//! a table that is gone, or not seen any more, looks the same as one that was emptied.
+//! A unit is a range of shards with about [`UNIT_ROWS`] source rows; all units together are all shards there can be.
+//! What has to be remembered is where the next unit begins and what was found so far, so a night that was cut off goes
+//! on there. A table that cannot be read costs its own unit only. Rows of shards that no source has are told and never
+//! judged: a table that is gone, or not seen any more, looks the same as one that was emptied.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -111,9 +111,9 @@ pub struct Night<'a, S, D, L> {
 }
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D, L> {
-    /// Goes on from `state` until all units are through or `cancel`; what is reached is stored behind each. When none gets
-    /// through before `cancel`, units are half as large from then on: a night gets on in windows of any length above what a
-    /// single table takes.
+    /// Goes on from `state` until all units are through or `cancel`; what is reached is stored behind each. When none
+    /// gets through before `cancel`, units are half as large from then on: a night gets on in windows of any length
+    /// above what a single table takes.
     pub async fn run(
         &self,
         state: &mut StoreState,
@@ -200,8 +200,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
         read.is_ok_and(|chunk| chunk.rows > 0)
     }
 
-    /// Whether each replica has come as far as its source was when the night began: what is older there looks right where
-    /// the stores are as old, and is no word against them.
+    /// Whether each replica has come as far as its source was when the night began: what is older there looks right
+    /// where the stores are as old, and is no word against them.
     async fn replicas_hold(&self, report: &mut StoreReport, cancel: &CancellationToken) -> bool {
         for name in &self.sides.replicated {
             let (Some(replica), Some(primary)) =
@@ -240,8 +240,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
         }
     }
 
-    /// Every captured table of the projection; `None` when a source does not tell: then rows of tables that are not known
-    /// cannot be told from rows of tables that are gone.
+    /// Every captured table of the projection; `None` when a source does not tell: then rows of tables that are not
+    /// known cannot be told from rows of tables that are gone.
     async fn tables(&self, report: &mut StoreReport) -> Option<BTreeMap<ShardId, SourceTable>> {
         let mut all = BTreeMap::new();
         let entity = self.sides.projection.entity();
@@ -323,7 +323,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
         report.rows_derived += scanned.rows_derived;
         self.tell_foreign(scanned.unowned, recheck.tables, report).await;
         for mut window in scanned.candidates.windows(WINDOW_ROWS) {
-            // Derived rows of one source row may lie in several slices; it counts once, and is read back with all of them.
+            // Derived rows of one source row may lie in several slices; it counts once, and is read back with all of
+            // them.
             window.retain(|key, tables| match wrong.keys.get_mut(key) {
                 Some(known) => {
                     known.append(tables);

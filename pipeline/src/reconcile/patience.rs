@@ -28,8 +28,8 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Lanes that have not moved for `standstill` while they should are not waited for: several times what a quiet source
-    /// takes to tell its position.
+    /// Lanes that have not moved for `standstill` while they should are not waited for: several times what a quiet
+    /// source takes to tell its position.
     pub fn new(standstill: Duration) -> Self {
         Self { standstill, longest: PATIENCE, stood_still: Mutex::default() }
     }

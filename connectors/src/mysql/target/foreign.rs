@@ -1,9 +1,9 @@
 //! Derived rows of shards that nobody knows: found between the shards that are known, and removed while they are what
 //! was read.
 //!
-//! Rows of a shard lie together, so the gaps between known shards are ranges of an index, and no other row is read. What
-//! a lane has written over a row since has another version, and stays. The values of removed mapping rows are noted for
-//! their cache in the same transaction, as a lane does it.
+//! Rows of a shard lie together, so the gaps between known shards are ranges of an index, and no other row is read.
+//! What a lane has written over a row since has another version, and stays. The values of removed mapping rows are
+//! noted for their cache in the same transaction, as a lane does it.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;

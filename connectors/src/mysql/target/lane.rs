@@ -129,7 +129,8 @@ impl MysqlLane {
     }
 
     /// A lane without a cache notes nothing in the outbox. So each of its flushes takes away what is known of a cache:
-    /// whoever has one beside it, or configures one later, must begin with an empty one. `None` = there is no such table.
+    /// whoever has one beside it, or configures one later, must begin with an empty one. `None` = there is no such
+    /// table.
     async fn forgets_cache(&self, connection: &mut Conn) -> Result<Option<String>, Fault> {
         if self.assignment.is_cached || !matches!(self.assignment.projection, Projection::SerialMapping(_)) {
             return Ok(None);

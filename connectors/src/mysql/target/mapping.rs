@@ -103,8 +103,8 @@ pub struct Duplicate {
 }
 
 impl MysqlMapping {
-    /// Visits values that name more than one device as one of these kinds, in the order of tables and values. Reads every
-    /// mapping row once, some at a time.
+    /// Visits values that name more than one device as one of these kinds, in the order of tables and values. Reads
+    /// every mapping row once, some at a time.
     pub async fn duplicates(
         &self,
         kinds: &[CodeKind],

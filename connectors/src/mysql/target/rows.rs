@@ -1,8 +1,9 @@
 //! Derived rows as they stand, for whoever compares them with the source.
 //!
-//! Every page is one statement over the index in which the rows of a shard lie together, which has all that is selected:
-//! no other part of the table is read, no read view outlives the statement, nothing is locked. Rows are handed on while
-//! they arrive, without a copy. The connections are the reader's own, so lookups and lanes never wait for it.
+//! Every page is one statement over the index in which the rows of a shard lie together, which has all that is
+//! selected: no other part of the table is read, no read view outlives the statement, nothing is locked. Rows are
+//! handed on while they arrive, without a copy. The connections are the reader's own, so lookups and lanes never wait
+//! for it.
 
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;

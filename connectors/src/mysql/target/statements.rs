@@ -93,9 +93,9 @@ fn part_of<T>(sorted: &[T], table_of: impl Fn(&T) -> u32, table: u32) -> &[T] {
     &sorted[first..end]
 }
 
-/// The head of a DELETE that reads what an index finds and nothing else. Of a small table the server would read every row,
-/// and wait for those that another source's lane has locked. Only a DELETE of several tables takes a hint on both kinds of
-/// server (MariaDB 10.11, CPU a statement: 31 in place of 24 µs for one row, 96 in place of 75 µs for four).
+/// The head of a DELETE that reads what an index finds and nothing else. Of a small table the server would read every
+/// row, and wait for those that another source's lane has locked. Only a DELETE of several tables takes a hint on both
+/// kinds of server (MariaDB 10.11, CPU a statement: 31 in place of 24 µs for one row, 96 in place of 75 µs for four).
 fn delete_by(table: &str, index: &str) -> String {
     format!("DELETE {table} FROM {table} FORCE INDEX ({})", quote_identifier(index))
 }

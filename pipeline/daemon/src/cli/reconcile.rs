@@ -1,8 +1,8 @@
 //! `reconcile`: compares both sides of every store, and has repaired what differs.
 //!
-//! `--now` does a night in this process; repairs are done by the daemons that run the lanes. `status` shows the night that
-//! is under way and those that are over, `show` one of them, `verify` that nobody has changed the history, `remove-foreign`
-//! removes what no night does (`foreign.rs`).
+//! `--now` does a night in this process; repairs are done by the daemons that run the lanes. `status` shows the night
+//! that is under way and those that are over, `show` one of them, `verify` that nobody has changed the history,
+//! `remove-foreign` removes what no night does (`foreign.rs`).
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::History;

@@ -1,8 +1,8 @@
 //! `refresh`: has the lanes of a projection read their rows from the source again.
 //!
-//! Only progress rows are written. The daemon that runs the lanes notices and reads the tables beside its feed; a daemon
-//! that starts later does. `status` shows how far it is. A condition is tried on the source first: what no lane could
-//! read is refused here.
+//! Only progress rows are written. The daemon that runs the lanes notices and reads the tables beside its feed; a
+//! daemon that starts later does. `status` shows how far it is. A condition is tried on the source first: what no lane
+//! could read is refused here.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU64, NonZeroUsize};

@@ -21,11 +21,12 @@ use crate::wiring::{Log, Source, Wiring};
 pub struct Arguments {
     #[command(flatten)]
     selection: Selection,
-    /// `nothing` (remove the derived rows, begin anew), `earliest` (the oldest binlog), a position (1:42:8192), a GTID set
-    /// behind which to begin, or a time (2026-11-21T03:00:00Z), of which the binlog file's start is taken
+    /// `nothing` (remove the derived rows, begin anew), `earliest` (the oldest binlog), a position (1:42:8192), a GTID
+    /// set behind which to begin, or a time (2026-11-21T03:00:00Z), of which the binlog file's start is taken
     #[arg(long, value_name = "PLACE", value_parser = From::parse)]
     from: From,
-    /// With `nothing`: go on although the oldest binlog is not the first, so that rows not changed since will be missing
+    /// With `nothing`: go on although the oldest binlog is not the first, so that rows not changed since will be
+    /// missing
     #[arg(long)]
     accept_missing_history: bool,
     /// Say what would be done, and change nothing

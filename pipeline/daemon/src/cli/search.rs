@@ -1,8 +1,8 @@
 //! `search`: what is done to the index of a document projection as a whole.
 //!
-//! `rebuild` fills a new index from the sources' past beside the one that serves, with lanes of its own in this process,
-//! and puts it in the other's place. Daemons go on meanwhile; they write both. Cut off, it goes on when it is repeated.
-//! `sweep` removes tombstones.
+//! `rebuild` fills a new index from the sources' past beside the one that serves, with lanes of its own in this
+//! process, and puts it in the other's place. Daemons go on meanwhile; they write both. Cut off, it goes on when it is
+//! repeated. `sweep` removes tombstones.
 
 use std::time::Duration;
 

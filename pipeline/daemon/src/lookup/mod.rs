@@ -32,7 +32,8 @@ use crate::wiring::{CodeStore, Mapping, Wiring};
 const READINGS: usize = 16;
 /// Half a second of readings that take a millisecond each; whoever comes then is told to come again.
 const QUEUED: usize = 512;
-/// Codes of a batch that are asked at once, so that others have their turn in between: with two candidates each less than one question to the cache.
+/// Codes of a batch that are asked at once, so that others have their turn in between: with two candidates each less
+/// than one question to the cache.
 const QUESTIONS_AT_ONCE: usize = 100;
 /// Codes of batches that are being answered, each with the claims that its answer shows: 8 of the largest batches, with
 /// some 10 MB each. Beyond it a batch waits; lookups of one code are few claims in all, and never wait behind batches.

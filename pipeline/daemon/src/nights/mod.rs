@@ -1,9 +1,9 @@
 //! A night over all stores of an installation: who works on it, how far it is, and where its report goes.
 //!
-//! Exactly one process works on it, under a lease. How far it is stands in a mark, raised behind every unit by who knows
-//! its last revision: whoever was overtaken stops there, and whoever is next goes on there, if he means the same night.
-//! A night that was asked for in another way than the schedule's has a mark of its own, and takes nothing from that one.
-//! The report goes into the history of the first MySQL target.
+//! Exactly one process works on it, under a lease. How far it is stands in a mark, raised behind every unit by who
+//! knows its last revision: whoever was overtaken stops there, and whoever is next goes on there, if he means the same
+//! night. A night that was asked for in another way than the schedule's has a mark of its own, and takes nothing from
+//! that one. The report goes into the history of the first MySQL target.
 
 mod foreign;
 mod schedule;

@@ -1,5 +1,5 @@
-//! The last whole night in the metrics of every daemon, whoever worked on it: one of the schedule in any process, or one
-//! that was asked for by hand. The history is asked, since the process that ended the night may be gone.
+//! The last whole night in the metrics of every daemon, whoever worked on it: one of the schedule in any process, or
+//! one that was asked for by hand. The history is asked, since the process that ended the night may be gone.
 
 use std::time::Duration;
 

@@ -100,8 +100,8 @@ pub fn end_unread(state: &mut StoreState) {
     ));
 }
 
-/// A cache is compared with its mapping tables, which were compared with their sources before; why it was not to its end.
-/// Reading them waits for what the night of these tables waits for.
+/// A cache is compared with its mapping tables, which were compared with their sources before; why it was not to its
+/// end. Reading them waits for what the night of these tables waits for.
 async fn of_cache(
     wiring: &Wiring,
     cache: &Cache,

@@ -70,7 +70,8 @@ struct SourceObservation {
     head: HeadSamples,
     head_answer: Answer,
     head_bytes: Rate,
-    /// The first head that was seen, the source's clock beside it, and when that was: what a position had missed before.
+    /// The first head that was seen, the source's clock beside it, and when that was: what a position had missed
+    /// before.
     first_head: Option<(Lsn, u64, Instant)>,
     /// The head lies below what the stream held before it was asked: the server was reset, and positions say nothing.
     is_reset: bool,

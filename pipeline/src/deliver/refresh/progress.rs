@@ -1,7 +1,8 @@
 //! How far the refresh of a lane is: a part of its progress, so each step is stored in one transaction with its rows.
 //!
 //! Tables are taken in the order of their shard ids, each by chunks in the order of its primary key; behind the last
-//! chunk comes the sweep. What is stored is always the end of a step, so whoever runs the lane next begins the next one.
+//! chunk comes the sweep. What is stored is always the end of a step, so whoever runs the lane next begins the next
+//! one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -61,8 +62,8 @@ pub struct Refresh {
     pub table: Option<TableRefresh>,
     /// Source rows read.
     pub rows: u64,
-    /// The lane had no rows when this began, in this epoch. As long as that lasts, all that stands came by the feed or by
-    /// chunks, so no table has anything to be swept away.
+    /// The lane had no rows when this began, in this epoch. As long as that lasts, all that stands came by the feed or
+    /// by chunks, so no table has anything to be swept away.
     pub vacant: Option<u16>,
 }
 
@@ -160,8 +161,9 @@ pub async fn request_refresh(
 const VACANT: &str = "vacant:";
 
 /// `- 4711 20000` (scope, tables through, rows), then `vacant:1` (epoch) when the lane had no rows, then
-/// `4712 1:7:320 3 00ff` (table, first mark, chunks, place) when a table is being read; `-` = none. The scope is all tables, a table, keys of tables (`4711=7,9;4712=x3766`), or a
-/// condition on all tables or one, each comparison in hexadecimal digits: `4711?6964203d202737`.
+/// `4712 1:7:320 3 00ff` (table, first mark, chunks, place) when a table is being read; `-` = none. The scope is all
+/// tables, a table, keys of tables (`4711=7,9;4712=x3766`), or a condition on all tables or one, each comparison in
+/// hexadecimal digits: `4711?6964203d202737`.
 impl fmt::Display for Refresh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shard = |shard: Option<ShardId>| shard.map_or("-".to_owned(), |shard| shard.to_string());

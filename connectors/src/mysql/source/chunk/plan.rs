@@ -19,8 +19,8 @@ use crate::mysql::source::session::literal;
 
 /// Tables whose plans are kept; with more, all are forgotten.
 const PLANS_MAX: usize = 20_000;
-/// How the server is asked, as long as nothing fails, and how its tables are read, as long as their definitions stay: by
-/// shard, for chunks and for keys.
+/// How the server is asked, as long as nothing fails, and how its tables are read, as long as their definitions stay:
+/// by shard, for chunks and for keys.
 #[derive(Default)]
 pub(in super::super) struct Plans {
     plans: Mutex<HashMap<Read, Arc<Plan>>>,
