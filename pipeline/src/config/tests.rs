@@ -1,3 +1,5 @@
+//! Configuration files: right ones, and the faults of wrong ones.
+
 use super::*;
 
 const GOOD: &str = r#"
