@@ -17,10 +17,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_connectors::mysql::source::inspect;
-use anabranch_pipeline::capture::{Batch, BatchBuilder};
 use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Entry};
+use anabranch_pipeline::records::{Batch, BatchBuilder};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};

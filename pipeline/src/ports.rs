@@ -24,9 +24,8 @@ pub use self::lookup::{
     Standing,
 };
 pub use self::night::{DerivedRows, ForeignRow, ForeignRows, History, Lanes, Sought};
-use crate::capture::BatchBuilder;
-use crate::deliver::{Cell, Condition, Flush, Progress};
 use crate::error::Fault;
+use crate::records::{BatchBuilder, Cell, Chunk, ChunkKey, Condition, Flush, Progress};
 
 /// Where a reading of a source begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,27 +120,6 @@ pub trait SourceConnector: Send + Sync {
     /// The server's present end of the binlog, in the first epoch: only who knows the stream knows the epoch
     /// ([`Lsn::in_epoch`]).
     fn head(&self) -> impl Future<Output = Result<Lsn, Fault>> + Send;
-}
-
-/// A place in the order of a table's primary key, in the notation of the connector that gave it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChunkKey(pub Box<[u8]>);
-
-/// Rows of one table that follow one another in the order of its primary key, as they were at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chunk {
-    /// The rows hold every change up to here: the low watermark.
-    pub mark: Lsn,
-    /// And none above here: the high watermark. The mark itself where the server says at which place of its binlog a
-    /// snapshot stands; else nobody knows which of the changes between them the rows hold.
-    pub high: Lsn,
-    /// Whose positions these are.
-    pub server: ServerIdentity,
-    /// Each row as an insert at the mark, in the form of a message's payload.
-    pub payload: Bytes,
-    pub rows: u64,
-    /// Behind the last row, when more may follow.
-    pub next: Option<ChunkKey>,
 }
 
 /// How busy a server is.

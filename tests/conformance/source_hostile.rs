@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anabranch_connectors::mysql::source::MysqlSource;
-use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::{ChangeSource, Entry, Located, Place, SourceConnector};
+use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
 use mysql_async::prelude::Queryable as _;
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_pipeline::config::EntityConfig;
-use anabranch_pipeline::deliver::Cell;
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::{ChangeSource, Entry, RowSource, SourceConnector};
+use anabranch_pipeline::records::Cell;
 use anabranch_schemas::change::{Action, Entity, Value};
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
@@ -47,7 +47,7 @@ async fn by_binlog(source: &MysqlSource) -> BTreeMap<(String, String), Vec<Value
     let head = source.head().await.unwrap();
     let mut reading = source.open(Entry::Earliest, &Timeline::default(), 0).await.unwrap();
     let mut batch =
-        anabranch_pipeline::capture::BatchBuilder::new(1 << 20, Lsn::ZERO, ResumePoint::default());
+        anabranch_pipeline::records::BatchBuilder::new(1 << 20, Lsn::ZERO, ResumePoint::default());
     let mut found = BTreeMap::new();
     while batch.position() < head {
         tokio::time::timeout(PATIENCE, reading.fill(&mut batch)).await.unwrap().unwrap();

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 use anabranch_connectors::mysql::target::MysqlLane;
-use anabranch_pipeline::deliver::{Cell, Flush, LaneId, Progress, Replacement};
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_pipeline::projections::{Defects, Projection};
+use anabranch_pipeline::records::{Cell, Flush, LaneId, Progress, Replacement};
 use anabranch_schemas::change::{Action, Change, Entity, TableIdentity};
 use anabranch_schemas::serial::StoredCode;
 use anabranch_schemas::shard::ShardId;

@@ -2,9 +2,9 @@
 //! what is found in it: `store_search_find.rs`.
 
 use anabranch_connectors::search::SetupReport;
-use anabranch_pipeline::deliver::{Cell, Flush, Progress, Replacement};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::LaneStore;
+use anabranch_pipeline::records::{Cell, Flush, Progress, Replacement};
 use anabranch_schemas::change::Action;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_stack::ServerSpec;

@@ -17,7 +17,8 @@ use anabranch_connectors::memory::{
 };
 use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::lookup::{Drain, TimeToLive, drain};
+use anabranch_pipeline::lookup::{Drain, drain};
+use anabranch_pipeline::records::TimeToLive;
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle, TaskState, TaskStates};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Value;

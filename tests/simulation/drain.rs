@@ -13,10 +13,11 @@ use std::time::Duration;
 use anabranch_connectors::memory::{Freezer, MemoryCache, MemoryMapping, Weather};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::{
-    Audit, Audited, CACHED_CLAIMS_MAX, CacheState, Claim, Drain, EntryDrift, Origin, Reader, Readings,
-    TimeToLive, decode, drain, encode,
+    Audit, Audited, CACHED_CLAIMS_MAX, CacheState, Drain, EntryDrift, Origin, Reader, Readings, decode,
+    drain, encode,
 };
 use anabranch_pipeline::ports::{CodeCache, Outbox};
+use anabranch_pipeline::records::{Claim, TimeToLive};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use anabranch_schemas::shard::ShardId;
 use rand::rngs::StdRng;

@@ -10,9 +10,10 @@ use std::time::Duration;
 use anabranch_connectors::memory::{
     Group, Keeping, MemoryLog, MemoryMarks, MemorySource, MemoryStore, MemoryTarget, ScriptedRow, Weather,
 };
-use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId, Past, Progress, Shared};
+use anabranch_pipeline::deliver::{self, Lane, Past, Shared};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{Entry, LaneStore, Log, LogWriter, Place, SourceConnector};
+use anabranch_pipeline::records::{Flush, LaneId, Progress};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;

@@ -12,10 +12,10 @@ use std::time::Duration;
 use anabranch_connectors::memory::{
     Group, Keeping, MemoryRows, MemorySource, MemoryTarget, ScriptedRow, Sight, Weather,
 };
-use anabranch_pipeline::deliver::{Cell, Claimed, DerivedRow};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::{ChunkKey, DerivedRows, Sought};
+use anabranch_pipeline::ports::{DerivedRows, Sought};
 use anabranch_pipeline::reconcile::{Patience, Recheck, Sides, SourceKey, SourceTable, Verdict, Window};
+use anabranch_pipeline::records::{Cell, ChunkKey, Claimed, DerivedRow};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Value;
 use anabranch_schemas::shard::ShardId;

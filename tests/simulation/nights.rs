@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{MemoryRows, MemorySource, MemoryStore};
-use anabranch_pipeline::deliver::{Cell, Condition, LaneId, Progress};
+use anabranch_pipeline::config::reconcile::{Limits, Mode, Settings};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Chunk, ChunkKey, Lanes, Log, Pressure, RowSource, SourceConnector};
+use anabranch_pipeline::ports::{Lanes, Log, Pressure, RowSource, SourceConnector};
 use anabranch_pipeline::reconcile::{
-    Checkpoint, Limits, Mode, Night, Outcome, Patience, Settings, Sides, SourceKey, SourceTable, StoreReport,
-    StoreState,
+    Checkpoint, Night, Patience, Sides, SourceKey, SourceTable, StoreReport, StoreState,
 };
+use anabranch_pipeline::records::{Cell, Chunk, ChunkKey, Condition, LaneId, Outcome, Progress};
 use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::lsn::Lsn;
 use rand::rngs::StdRng;

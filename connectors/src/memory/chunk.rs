@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-use anabranch_pipeline::deliver::{Cell, Comparison, Condition, Operator};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Chunk, ChunkKey, Pressure, RowSource, SourceConnector};
+use anabranch_pipeline::ports::{Pressure, RowSource, SourceConnector};
+use anabranch_pipeline::records::{Cell, Chunk, ChunkKey, Comparison, Condition, Operator};
 use anabranch_schemas::change::{Row, TableIdentity, Value};
 use anabranch_schemas::codec::v1::{self, Encoder};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};

@@ -26,9 +26,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
-use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::projections::Assignments;
+use anabranch_pipeline::records::LaneId;
 use tokio::sync::OnceCell;
 
 use self::client::Client;

@@ -6,9 +6,9 @@
 //! was when it began to write both, and everything that the living one withdrew before that: so it goes on until it has
 //! passed the living one a second time. Whoever is cut off goes on from the progress of the rebuild's lanes.
 
-use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::Assignment;
+use anabranch_pipeline::records::LaneId;
 use anabranch_schemas::search::{index_behind, index_of};
 use reqwest::StatusCode;
 use serde::Deserialize;

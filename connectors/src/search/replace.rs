@@ -6,8 +6,8 @@
 
 use std::collections::HashSet;
 
-use anabranch_pipeline::deliver::{Cell, Flush, Replacement};
 use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::records::{Cell, Flush, Replacement};
 use serde::Deserialize;
 use serde_json::json;
 

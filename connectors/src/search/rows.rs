@@ -10,10 +10,10 @@ use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use anabranch_pipeline::deliver::{Cell, CellRef, Claimed, DerivedRow, Stray, TableShape};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{ChunkKey, DerivedRows, ForeignRow, ForeignRows, Sought};
+use anabranch_pipeline::ports::{DerivedRows, ForeignRow, ForeignRows, Sought};
 use anabranch_pipeline::projections::{Assignment, Projection};
+use anabranch_pipeline::records::{Cell, CellRef, ChunkKey, Claimed, DerivedRow, Stray, TableShape};
 use anabranch_schemas::shard::ShardId;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

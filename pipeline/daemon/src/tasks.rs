@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use anabranch_pipeline::capture::{self, Capture};
 use anabranch_pipeline::config::{Config, SourceConfig};
-use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId};
+use anabranch_pipeline::deliver::{self, Lane};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::identifiers::{self, Mint};
 use anabranch_pipeline::lookup::{self, Drain};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{Lease, Leases, Marks, READER_SEAT};
 use anabranch_pipeline::projections::Defects;
+use anabranch_pipeline::records::{Flush, LaneId};
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
 use anabranch_schemas::change::Change;
 use anabranch_schemas::lsn::Lsn;

@@ -19,11 +19,12 @@ use anabranch_connectors::search::{self, SearchTarget};
 use anabranch_pipeline::config::{
     CacheConfig, Config, DocumentIndex, ProjectionConfig, ProjectionKind, SourceConfig,
 };
-use anabranch_pipeline::deliver::{LaneId, Progress, Shared};
+use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::SourceConnector;
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::reconcile::TABLES_AT_ONCE;
+use anabranch_pipeline::records::{LaneId, Progress};
 use tokio::sync::OnceCell;
 
 /// Connections of a night to each target: pages, and behind them single rows.

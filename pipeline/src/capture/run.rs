@@ -13,17 +13,17 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::batch::{BatchBuilder, Footing};
 use super::epochs::Epochs;
 use super::pace::{self, Step, View};
 use crate::config::Limits;
-use crate::deliver::{Progress, refresh_command};
+use crate::deliver::refresh_command;
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
 use crate::ports::{
     ChangeSource, Entry, Filled, Log, LogEntry, LogWriter, Marks, READER_SEAT, SourceConnector,
 };
+use crate::records::{BatchBuilder, Footing, Progress};
 
 /// What one reader works on.
 #[derive(Debug)]

@@ -16,12 +16,12 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::Lane;
 use super::window::Delivery;
-use super::{Lane, LaneId, Progress};
-use crate::capture::{BatchBuilder, Footing};
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::ports::{ChangeSource, Entry, Filled, Log, LogEntry, LogReader, ReadFrom, SourceConnector};
+use crate::records::{BatchBuilder, Footing, LaneId, Progress};
 
 /// How often a lane that is fed directly, or waits to be, looks whether the stream links.
 pub(super) const JOIN_INTERVAL: Duration = Duration::from_millis(500);

@@ -11,12 +11,13 @@ use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
 use tokio_util::sync::CancellationToken;
 
+use super::Lane;
 use super::feed::{Feed, Hole};
 use super::run::{look, unless};
 use super::window::Window;
-use super::{Flush, Lane, Progress, Refresh, Scope};
 use crate::error::{Code, Fault};
 use crate::ports::{Entry, LaneStore, Log, SourceConnector};
+use crate::records::{Flush, Progress, Refresh, Scope};
 
 /// Whether `first`, the lane's first message, begins the source's history, so that rows from before it are wanted too.
 ///

@@ -6,26 +6,17 @@
 //! `rewind.rs` sets a lane back, `refresh.rs` brings in rows that are not in the feed, `load.rs` begins with them,
 //! `shared.rs` is what the lanes of a source have in common.
 
-mod condition;
 mod feed;
 mod load;
-mod mutation;
-mod progress;
 mod refresh;
 mod rewind;
 mod run;
 mod shared;
 mod window;
 
-pub use condition::{COMPARISONS_MAX, Comparison, Condition, InvalidComparison, Operator};
 pub(crate) use feed::is_hole;
 pub(crate) use load::refresh_command;
-pub use mutation::{
-    Cell, CellRef, Claimed, DerivedRow, DerivedTable, Flush, Mutation, MutationAction, OrderedMutation,
-    Replacement, Stray, TableShape,
-};
-pub use progress::{LaneId, Progress};
-pub use refresh::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh, request_refresh};
+pub use refresh::request_refresh;
 pub use rewind::{Past, Rewind, fence, rewind};
 pub use run::{Lane, run};
 pub use shared::Shared;

@@ -17,8 +17,8 @@
 
 mod meters;
 mod notes;
-mod progress;
 mod read;
+mod request;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -35,15 +35,17 @@ use tokio::time::Instant;
 
 use self::meters::Meters;
 use self::notes::Notes;
-pub use self::progress::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh, request_refresh};
 use self::read::{Read, rows_of, rows_where};
-use super::mutation::{Cell, Replacement, TABLE_WORK};
+pub use self::request::request_refresh;
+use super::Lane;
 use super::shared::{Shared, Wanted};
 use super::window::Window;
-use super::{Flush, Lane, LaneId, Progress};
 use crate::error::{Class, Code, Fault};
 use crate::failpoints;
 use crate::ports::{LaneStore, Log, RowSource};
+use crate::records::{
+    Cell, Flush, KEYS_MAX, LaneId, Progress, Refresh, Replacement, Scope, TABLE_WORK, TableRefresh,
+};
 use crate::throttle::Throttle;
 
 /// Before a chunk that was thrown away is read again.

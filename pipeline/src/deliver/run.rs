@@ -18,12 +18,12 @@ use super::load::lacks_rows;
 use super::refresh::Refresher;
 use super::shared::Shared;
 use super::window::{Delivery, Window};
-use super::{Flush, LaneId, Progress};
 use crate::config::Limits;
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
 use crate::ports::{Entry, LaneStore, Log, LogReader, RowSource, SourceConnector};
+use crate::records::{Flush, LaneId, Progress};
 
 /// Progress without rows (messages that hold nothing for this lane) is stored at most this often: a transaction for
 /// each would cost more than it tells. Rows that wait for more wait no longer than this for one message.

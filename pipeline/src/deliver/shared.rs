@@ -17,7 +17,8 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
 use crate::error::Fault;
-use crate::ports::{Chunk, ChunkKey, RowSource};
+use crate::ports::RowSource;
+use crate::records::{Chunk, ChunkKey};
 
 /// Of all chunks that are kept for others.
 const KEPT_BYTES_MAX: usize = 8 * 1024 * 1024;

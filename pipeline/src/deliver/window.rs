@@ -13,9 +13,9 @@ use anabranch_schemas::lsn::Lsn;
 use bytes::Bytes;
 
 use super::feed::{links, require_timeline};
-use super::{Flush, LaneId, Progress};
 use crate::error::{Code, Fault};
 use crate::ports::LogMessage;
+use crate::records::{Flush, LaneId, Progress};
 
 /// Shards that one flush withdraws before it is committed. A message is taken whole, so one of 64 KiB adds a thousand.
 const WITHDRAWALS_MAX: usize = 256;

@@ -15,10 +15,11 @@ use anabranch_schemas::serial::StoredCode;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::{CACHED_CLAIMS_MAX, CacheState, Claims, TimeToLive, decode};
+use super::{CACHED_CLAIMS_MAX, CacheState, decode};
 use crate::error::{Code, Fault};
-use crate::ports::{ChunkKey, CodeCache, MappingStore, Outbox, Standing};
+use crate::ports::{CodeCache, MappingStore, Outbox, Standing};
 use crate::reconcile::{Pace, released};
+use crate::records::{ChunkKey, Claims, TimeToLive};
 use crate::retry::again;
 use crate::throttle::Throttle;
 

@@ -12,10 +12,11 @@ use metrics::counter;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::{CacheState, Claims, decode_some};
+use super::{CacheState, decode_some};
 use crate::error::Fault;
 use crate::metrics as names;
 use crate::ports::{CodeCache, Outbox};
+use crate::records::Claims;
 
 /// What was learned about the cache is used for so long; whoever reads looks at it several times as often.
 const BELIEF_AGE_MAX: Duration = Duration::from_secs(3);

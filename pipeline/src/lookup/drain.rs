@@ -19,11 +19,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{CACHED_CLAIMS_MAX, TimeToLive, fill};
+use super::{CACHED_CLAIMS_MAX, fill};
 use crate::error::Fault;
 use crate::failpoints;
 use crate::metrics as names;
 use crate::ports::{CacheRecord, CodeCache, MappingStore, Outbox};
+use crate::records::TimeToLive;
 
 /// The outbox is looked at this often while it is empty, for lanes of other processes; those of this one tell.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

@@ -18,10 +18,11 @@ use metrics::counter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::believed::BelievedCache;
-use super::{CACHED_CLAIMS_MAX, Claim, Claims, TimeToLive, fill};
+use super::{CACHED_CLAIMS_MAX, fill};
 use crate::error::{Code, Fault};
 use crate::metrics as names;
 use crate::ports::{CodeCache, MappingStore, Outbox};
+use crate::records::{Claim, Claims, TimeToLive};
 
 /// Why there is no answer.
 #[derive(Debug, Clone)]

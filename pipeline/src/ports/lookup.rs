@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use anabranch_schemas::serial::StoredCode;
 
-use super::ChunkKey;
 use crate::error::Fault;
-use crate::lookup::{Claim, Claims, Token};
+use crate::records::{ChunkKey, Claim, Claims, Token};
 
 /// Mapping rows by value: the truth behind the cache.
 pub trait MappingStore: Send + Sync {

@@ -7,10 +7,9 @@ use std::ops::RangeInclusive;
 
 use anabranch_schemas::shard::ShardId;
 
-use super::{ChunkKey, LaneStore};
-use crate::deliver::{Cell, Claimed, DerivedRow, LaneId, Progress};
+use super::LaneStore;
 use crate::error::Fault;
-use crate::reconcile::PastNight;
+use crate::records::{Cell, ChunkKey, Claimed, DerivedRow, LaneId, PastNight, Progress};
 
 /// Rows that are looked for in one derived table: all that the source row of this key could have there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

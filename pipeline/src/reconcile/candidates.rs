@@ -10,8 +10,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::element::{self, RowKey};
 use super::sketch::Difference;
-use crate::deliver::{Cell, CellRef};
 use crate::projections::Projection;
+use crate::records::{Cell, CellRef};
 
 /// A source row, or what was one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 use anabranch_schemas::shard::ShardId;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::deliver::{Cell, CellRef, Claimed};
+use crate::records::{Cell, CellRef, Claimed};
 
 /// Words in front of the key's part: shard, place, fingerprint.
 const HEAD: usize = 3;

@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use super::night::Night;
 use super::report::StoreReport;
 use super::scan::SourceTable;
-use crate::deliver::{Cell, CellRef, DerivedTable};
 use crate::error::Fault;
 use crate::ports::{DerivedRows, ForeignRow, ForeignRows, Lanes, RowSource};
 use crate::projections::Projection;
+use crate::records::{Cell, CellRef, DerivedTable};
 use crate::retry::again;
 
 /// Foreign rows that a report lists one by one.

@@ -7,27 +7,11 @@
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use super::SourceKey;
 use super::foreign::shard_text;
 use super::scan::SourceTable;
-use super::{Outcome, SourceKey};
 use crate::config::Secret;
-use crate::deliver::Cell;
-
-/// A night as the history holds it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PastNight {
-    /// From 1, without a gap.
-    pub number: u64,
-    pub id: String,
-    /// Milliseconds since the Unix epoch.
-    pub ended_at_ms: u64,
-    pub verdict: Outcome,
-    /// JSON.
-    pub report: String,
-    /// Signature of the night before; empty for the first.
-    pub previous: String,
-    pub signature: String,
-}
+use crate::records::{Cell, Outcome, PastNight};
 
 /// What a look at a past night and the one before it says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,6 @@
 //! judged: a table that is gone, or not seen any more, looks the same as one that was emptied.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
 
 use anabranch_schemas::lsn::FIRST_EPOCH;
 use anabranch_schemas::shard::ShardId;
@@ -15,19 +14,20 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::brake::{Brake, Limits};
+use super::brake::Brake;
 use super::candidates::{SourceKey, Window};
 use super::patience::Patience;
 use super::placement::Double;
 use super::recheck::{Judged, Recheck};
 use super::repair::repair;
-use super::report::{Drifted, Mode, StoreReport};
+use super::report::{Drifted, StoreReport};
 use super::scan::{Scanned, Sides, SourceTable, Unit, Unscanned};
-use crate::deliver::Cell;
+use crate::config::reconcile::{Mode, Settings};
 use crate::error::Fault;
 use crate::failpoints;
 use crate::lookup::AuditState;
 use crate::ports::{DerivedRows, Lanes, RowSource};
+use crate::records::Cell;
 use crate::retry::again;
 
 /// Source rows of a unit: what differs in all of them can be listed within the default memory.
@@ -38,20 +38,6 @@ const FIRST_TABLES: usize = 8;
 const WINDOW_ROWS: usize = 20_000;
 /// Fewer differences in a unit are repaired whatever their share.
 const SHARE_KEYS_MIN: u64 = 100;
-
-/// How a night works.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    pub mode: Mode,
-    /// Bytes for what is compared.
-    pub memory: NonZeroUsize,
-    /// More drifted source rows in a store are not repaired without being asked.
-    pub gate_keys: u64,
-    /// Nor is a unit of which a larger share differs, from 0 to 1.
-    pub gate_share: f64,
-    /// What it waits for.
-    pub limits: Limits,
-}
 
 /// How far the night of one projection is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

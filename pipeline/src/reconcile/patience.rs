@@ -9,8 +9,8 @@ use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::Lsn;
 use tokio::time::Instant;
 
-use crate::deliver::{LaneId, Progress, Scope};
 use crate::ports::Lanes;
+use crate::records::{LaneId, Progress, Scope};
 
 /// Between two looks at progress.
 const POLL: Duration = Duration::from_millis(100);

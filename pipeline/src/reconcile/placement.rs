@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::candidates::SourceKey;
 use crate::config::EntityConfig;
-use crate::deliver::Cell;
+use crate::records::Cell;
 
 /// Key hashes that the book holds.
 const BOOK_KEYS: usize = 1 << 20;

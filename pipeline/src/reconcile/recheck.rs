@@ -23,10 +23,10 @@ use serde::{Deserialize, Serialize};
 use super::candidates::{SourceKey, Window};
 use super::patience::{Patience, hinders};
 use super::scan::{Sides, SourceTable};
-use crate::deliver::{Cell, CellRef, Claimed, Progress};
 use crate::error::{Class, Code, Fault};
 use crate::lookup::EntryDrift;
-use crate::ports::{Chunk, DerivedRows, Lanes, RowSource, Sought};
+use crate::ports::{DerivedRows, Lanes, RowSource, Sought};
+use crate::records::{Cell, CellRef, Chunk, Claimed, Progress};
 use crate::retry::again;
 
 /// Looks at one candidate until it is decided; then it is hot, and left to the next night.

@@ -23,10 +23,10 @@ use super::element::{ElementShape, Elements, sum_place};
 use super::foreign::Unowned;
 use super::placement::{Audit, BOOK_BYTES, Reading};
 use super::sketch::Sketch;
-use crate::deliver::{Claimed, DerivedRow};
 use crate::error::{Code, Fault};
 use crate::ports::{DerivedRows, RowSource};
 use crate::projections::Projection;
+use crate::records::{Claimed, DerivedRow};
 use crate::retry::Attempts;
 use crate::throttle::{SharedThrottle, Throttle};
 

@@ -87,9 +87,9 @@ mod tests {
     use anabranch_schemas::change::Value;
 
     use super::*;
-    use crate::deliver::{Cell, Condition};
     use crate::error::Fault;
-    use crate::ports::{Chunk, ChunkKey, Pressure};
+    use crate::ports::Pressure;
+    use crate::records::{Cell, Chunk, ChunkKey, Condition};
 
     /// Shows these tables, and says this of all others.
     struct Listing(Vec<TableIdentity<'static>>, Code);

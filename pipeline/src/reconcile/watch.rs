@@ -24,9 +24,10 @@ use super::patience::Patience;
 use super::recheck::{Recheck, Verdict};
 use super::scan::{Sides, SourceTable};
 use crate::config::WatchConfig;
-use crate::deliver::{CellRef, is_hole};
+use crate::deliver::is_hole;
 use crate::error::Fault;
 use crate::ports::{DerivedRows, Lanes, Log, LogMessage, LogReader, ReadFrom, RowSource};
+use crate::records::CellRef;
 
 /// What is chosen together, and looked at together.
 const SECOND: Duration = Duration::from_secs(1);

@@ -8,10 +8,10 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anabranch_pipeline::deliver::{Cell, CellRef, Claimed, DerivedRow, Flush, Progress};
 use anabranch_pipeline::ports::{DerivedRows, ForeignRow, ForeignRows, LaneStore, Sought};
 use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
 use anabranch_pipeline::reconcile::remove_foreign;
+use anabranch_pipeline::records::{Cell, CellRef, Claimed, DerivedRow, Flush, Progress};
 use anabranch_schemas::change::{Action, Change, Entity, Row, TableIdentity, Value};
 use anabranch_schemas::shard::ShardId;
 use rand::rngs::StdRng;

@@ -7,10 +7,10 @@
 
 use std::sync::Arc;
 
-use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Filled};
+use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::Lsn;
 use mysql_async::binlog::events::{BinlogEventHeader, Event, GtidEvent};

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anabranch_pipeline::capture::BatchBuilder;
+use anabranch_pipeline::records::BatchBuilder;
 
 use super::maps::MappedTable;
 

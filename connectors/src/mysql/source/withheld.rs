@@ -9,8 +9,8 @@
 use std::collections::VecDeque;
 use std::io;
 
-use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::change::{Action, TableIdentity};
 use anabranch_schemas::codec::{CodecError, v1};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};

@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{Cell, CellRef};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::{ChunkKey, ForeignRow, ForeignRows};
+use anabranch_pipeline::ports::{ForeignRow, ForeignRows};
 use anabranch_pipeline::projections::Projection;
+use anabranch_pipeline::records::{Cell, CellRef, ChunkKey};
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Row, TxOpts};

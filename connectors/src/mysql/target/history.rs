@@ -2,7 +2,7 @@
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::History;
-use anabranch_pipeline::reconcile::{Outcome, PastNight};
+use anabranch_pipeline::records::{Outcome, PastNight};
 
 use super::progress::literal;
 use super::session::{Session, TextRow};

@@ -9,11 +9,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
 use anabranch_pipeline::projections::{Assignment, Projection};
+use anabranch_pipeline::records::{Flush, LaneId, Progress};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 

@@ -27,9 +27,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
-use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::{Assignment, Assignments, LaneScope, Projection};
+use anabranch_pipeline::records::LaneId;
 use anabranch_schemas::sql;
 use tokio::sync::{Mutex, Notify};
 

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use anabranch_pipeline::deliver::{Cell, Flush, MutationAction, OrderedMutation, Replacement};
+use anabranch_pipeline::records::{Cell, Flush, MutationAction, OrderedMutation, Replacement};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use mysql_async::{Row, Value};

@@ -10,10 +10,10 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{Cell, CellRef, Claimed, DerivedRow, DerivedTable, Stray};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{ChunkKey, DerivedRows, Sought};
+use anabranch_pipeline::ports::{DerivedRows, Sought};
 use anabranch_pipeline::projections::{Assignment, Projection};
+use anabranch_pipeline::records::{Cell, CellRef, ChunkKey, Claimed, DerivedRow, DerivedTable, Stray};
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Row, Value};

@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use anabranch_pipeline::deliver::{Cell, DerivedTable, Flush, MutationAction, OrderedMutation};
 use anabranch_pipeline::projections::ProjectedTable;
+use anabranch_pipeline::records::{Cell, DerivedTable, Flush, MutationAction, OrderedMutation};
 
 use super::outbox::OutboxText;
 use super::replace::{Standing, Undoing};

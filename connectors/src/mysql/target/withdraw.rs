@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anabranch_pipeline::deliver::Flush;
+use anabranch_pipeline::records::Flush;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
@@ -147,8 +147,8 @@ fn list(shards: &[ShardId]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_pipeline::deliver::{DerivedTable, TableShape};
     use anabranch_pipeline::projections::ProjectedTable;
+    use anabranch_pipeline::records::{DerivedTable, TableShape};
     use proptest::prelude::*;
 
     use super::*;

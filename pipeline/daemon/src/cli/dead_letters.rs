@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use anabranch_pipeline::deliver::{LaneId, rewind};
+use anabranch_pipeline::deliver::rewind;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Place;
+use anabranch_pipeline::records::LaneId;
 use anabranch_schemas::lsn::Lsn;
 use clap::{Args, Subcommand};
 use serde::Serialize;

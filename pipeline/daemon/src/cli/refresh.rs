@@ -7,11 +7,10 @@
 use std::collections::BTreeMap;
 use std::num::{NonZeroU64, NonZeroUsize};
 
-use anabranch_pipeline::deliver::{
-    COMPARISONS_MAX, Cell, Comparison, Condition, LaneId, Scope, request_refresh,
-};
+use anabranch_pipeline::deliver::request_refresh;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::RowSource;
+use anabranch_pipeline::records::{COMPARISONS_MAX, Cell, Comparison, Condition, LaneId, Scope};
 use anabranch_pipeline::retry::again;
 use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::lsn::FIRST_EPOCH;

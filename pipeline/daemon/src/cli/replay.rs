@@ -3,9 +3,10 @@
 //! Only progress rows are written. The daemon that runs the lanes notices and goes on from there by itself, from the
 //! stream where that still holds the past, else from the binlog.
 
-use anabranch_pipeline::deliver::{LaneId, Past, Progress, Rewind, rewind};
+use anabranch_pipeline::deliver::{Past, Rewind, rewind};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Place;
+use anabranch_pipeline::records::{LaneId, Progress};
 use anabranch_schemas::lsn::Lsn;
 use clap::Args;
 use serde::Serialize;

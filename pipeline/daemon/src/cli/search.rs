@@ -6,10 +6,11 @@
 
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId, fence};
+use anabranch_pipeline::deliver::{self, Lane, fence};
 use anabranch_pipeline::error::{Class, Fault};
 use anabranch_pipeline::ports::READER_SEAT;
 use anabranch_pipeline::projections::Defects;
+use anabranch_pipeline::records::{Flush, LaneId};
 use anabranch_schemas::change::Change;
 use anabranch_schemas::lsn::Lsn;
 use clap::{Args, Subcommand};

@@ -14,9 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::lookup::{
-    CACHED_CLAIMS_MAX, Claim, Claims, Origin, Reader, Readings, Room, Unanswered,
-};
+use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, Origin, Reader, Readings, Room, Unanswered};
+use anabranch_pipeline::records::{Claim, Claims};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{LaneId, Progress};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::RowSource as _;
+use anabranch_pipeline::records::{LaneId, Progress};
 use anabranch_schemas::lsn::Lsn;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};

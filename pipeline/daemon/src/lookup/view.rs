@@ -1,6 +1,6 @@
 //! The answer to a lookup, as JSON shows it.
 
-use anabranch_pipeline::lookup::Claim;
+use anabranch_pipeline::records::Claim;
 use anabranch_schemas::serial::CodeKind;
 use anabranch_schemas::shard::ShardId;
 use serde::{Serialize, Serializer};

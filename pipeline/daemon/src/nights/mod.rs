@@ -16,15 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_pipeline::config::Config;
+use anabranch_pipeline::config::reconcile::{Limits, Mode, Settings};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lookup::{AuditPlace, AuditState};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{History, Leases, Mark, Marks};
 use anabranch_pipeline::projections::{Assignment, Assignments};
-use anabranch_pipeline::reconcile::{
-    self, Checkpoint, Limits, Mode, NightReport, Outcome, PastNight, Settings, Shown, StoreReport,
-    StoreState, seal,
-};
+use anabranch_pipeline::reconcile::{self, Checkpoint, NightReport, Shown, StoreReport, StoreState, seal};
+use anabranch_pipeline::records::{Outcome, PastNight};
 use anabranch_pipeline::retry;
 use metrics::gauge;
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::History;
-use anabranch_pipeline::reconcile::Outcome;
+use anabranch_pipeline::records::Outcome;
 use metrics::gauge;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_pipeline::config::reconcile::{Mode, Settings};
 use anabranch_pipeline::config::{Config, EntityConfig, SourceConfig};
-use anabranch_pipeline::deliver::{LaneId, Progress};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lookup::{Audit, AuditPace};
 use anabranch_pipeline::ports::{CodeCache, Lanes, Log, MappingStore, Outbox};
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::reconcile::{
-    self, Brake, Checkpoint, Mode, Patience, Settings, Shown, Sides, StoreReport, StoreState, Verdict,
+    self, Brake, Checkpoint, Patience, Shown, Sides, StoreReport, StoreState, Verdict,
 };
+use anabranch_pipeline::records::{LaneId, Progress};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

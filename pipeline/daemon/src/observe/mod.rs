@@ -14,12 +14,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anabranch_pipeline::config::{Config, ProjectionConfig, ProjectionKind};
-use anabranch_pipeline::deliver::{LaneId, Progress, Scope};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lag::HeadSamples;
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::LogEntry;
 use anabranch_pipeline::projections::{Assignments, Projection};
+use anabranch_pipeline::records::{LaneId, Progress, Scope};
 use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};

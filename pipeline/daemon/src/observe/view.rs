@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anabranch_pipeline::deliver::{Progress, Refresh, Scope};
+use anabranch_pipeline::records::{Progress, Refresh, Scope};
 use anabranch_pipeline::supervise::{TaskState, TaskStatus};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::lsn::Lsn;

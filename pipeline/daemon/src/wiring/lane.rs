@@ -2,10 +2,10 @@
 
 use anabranch_connectors::mysql::target::MysqlLane;
 use anabranch_connectors::search::SearchLane;
-use anabranch_pipeline::deliver::{Flush, Progress};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports;
 use anabranch_pipeline::projections::LaneScope;
+use anabranch_pipeline::records::{Flush, Progress};
 
 /// The store of a lane on either kind of server.
 #[derive(Debug)]

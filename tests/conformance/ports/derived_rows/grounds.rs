@@ -7,9 +7,9 @@ use anabranch_connectors::memory::{Keeping, MemoryRows, MemoryStore, MemoryTarge
 use anabranch_connectors::mysql::target::{MysqlLane, MysqlRows};
 use anabranch_connectors::search::{SearchLane, SearchRows};
 use anabranch_pipeline::config::Config;
-use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::ports::{DerivedRows, ForeignRows, LaneStore};
 use anabranch_pipeline::projections::Projection;
+use anabranch_pipeline::records::LaneId;
 
 use crate::derived::Place;
 use crate::source::DatabaseKind;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::ChunkKey;
+use anabranch_pipeline::records::ChunkKey;
 use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::codec::encode_values;
 use anabranch_schemas::shard::ShardId;

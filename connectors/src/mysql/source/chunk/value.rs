@@ -1,6 +1,6 @@
 //! A value of a chunk: as the server writes it, as its row events would have it, and as a literal.
 
-use anabranch_pipeline::deliver::Cell;
+use anabranch_pipeline::records::Cell;
 use anabranch_schemas::change::{Entity, Value};
 use anabranch_schemas::serial;
 

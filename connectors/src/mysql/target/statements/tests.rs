@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anabranch_pipeline::deliver::{Mutation, TableShape};
+use anabranch_pipeline::records::{Mutation, TableShape};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use proptest::prelude::*;

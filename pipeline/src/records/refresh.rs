@@ -12,10 +12,7 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::serial::UUID_BYTES_MAX;
 use anabranch_schemas::shard::ShardId;
 
-use crate::deliver::rewind::amend;
-use crate::deliver::{Cell, Comparison, Condition, LaneId, Progress};
-use crate::error::{Code, Fault};
-use crate::ports::{Chunk, ChunkKey, LaneStore};
+use super::{Cell, Chunk, ChunkKey, Comparison, Condition};
 
 /// Of one request: they stand in the progress row, which has 64 KiB for them.
 pub const KEYS_MAX: usize = 256;
@@ -35,7 +32,7 @@ pub enum Scope {
 
 impl Scope {
     /// Why it cannot be asked for.
-    fn problem(&self) -> Option<String> {
+    pub(crate) fn problem(&self) -> Option<String> {
         let Self::Keys(keys) = self else { return None };
         let all = || keys.values().flatten();
         let is_key = |key: &Cell| match key {
@@ -84,7 +81,7 @@ impl Refresh {
     }
 
     /// Whether a table is meant that is not through.
-    pub(super) fn wants(&self, shard: ShardId) -> bool {
+    pub(crate) fn wants(&self, shard: ShardId) -> bool {
         let is_meant = match &self.scope {
             Scope::Source => true,
             Scope::Table(only) => *only == shard,
@@ -95,7 +92,7 @@ impl Refresh {
     }
 
     /// The keys that are not through, by table, when keys are meant: one chunk has all of them.
-    pub(super) fn keys(&self) -> Option<impl Iterator<Item = (ShardId, &[Cell])>> {
+    pub(crate) fn keys(&self) -> Option<impl Iterator<Item = (ShardId, &[Cell])>> {
         let Scope::Keys(keys) = &self.scope else { return None };
         let left = keys.iter().filter(|(shard, _)| self.wants(**shard));
         Some(left.map(|(shard, keys)| (*shard, &**keys)))
@@ -108,7 +105,7 @@ impl Refresh {
     }
 
     /// Behind one more chunk of a table; of all keys there is one.
-    pub(super) fn behind_chunk(&self, shard: ShardId, chunk: &Chunk) -> Self {
+    pub(crate) fn behind_chunk(&self, shard: ShardId, chunk: &Chunk) -> Self {
         let read = Self { rows: self.rows + chunk.rows, ..self.clone() };
         let has_ended = match self.scope {
             Scope::Source | Scope::Table(_) => {
@@ -127,35 +124,9 @@ impl Refresh {
     }
 
     /// Behind a table.
-    pub(super) fn behind_table(&self, shard: ShardId) -> Self {
+    pub(crate) fn behind_table(&self, shard: ShardId) -> Self {
         Self { done: Some(shard), table: None, ..self.clone() }
     }
-}
-
-/// Asks a lane for a refresh; whoever runs it is fenced by that and begins. Returns its progress before.
-///
-/// A lane has one refresh at a time. That of all tables takes the place of any other, and the same one begins again.
-pub async fn request_refresh(
-    id: &LaneId,
-    store: &mut impl LaneStore,
-    scope: Scope,
-) -> Result<Progress, Fault> {
-    let refused = |found: String| Fault::new(Code::RefreshRefused, format!("lane {id}"), found);
-    if let Some(problem) = scope.problem() {
-        let needs = format!("1 to {KEYS_MAX} keys in one request, each a user id or a uuid");
-        return Err(refused(problem).needs(needs));
-    }
-    let asked = |before: &Progress| {
-        let is_replaced = |other: &Refresh| scope == Scope::Source || scope == other.scope;
-        if before.refresh.as_ref().is_some_and(|other| !is_replaced(other)) {
-            return Err(refused("another refresh is under way".to_owned())
-                .needs("its end, or a refresh of all tables, which takes its place"));
-        }
-        let revision = before.revision + 1;
-        let refresh = Some(Refresh::new(scope.clone()));
-        Ok(Some(Progress { revision, refresh, was_refreshed: true, ..before.clone() }))
-    };
-    amend(store, asked).await
 }
 
 const VACANT: &str = "vacant:";

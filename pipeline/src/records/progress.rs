@@ -20,7 +20,7 @@ pub struct LaneId {
 
 impl LaneId {
     /// Of its metrics.
-    pub(super) fn labels(&self) -> [(&'static str, String); 4] {
+    pub(crate) fn labels(&self) -> [(&'static str, String); 4] {
         [
             ("projection", self.projection.clone()),
             ("target", self.target.clone()),
