@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use anabranch_connectors::mysql::source::MysqlSource;
-use anabranch_connectors::mysql::target::MysqlTarget;
+use anabranch_connectors::mysql::store::MysqlTarget;
 use anabranch_connectors::nats::NatsLog;
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::deliver::{self, Lane, Shared};

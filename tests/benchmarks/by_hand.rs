@@ -7,7 +7,7 @@
 
 use std::fmt::Write as _;
 
-use anabranch_connectors::mysql::target::{MysqlLane, MysqlTarget};
+use anabranch_connectors::mysql::store::{MysqlLane, MysqlTarget};
 use anabranch_connectors::nats::{NatsLog, TailFrom};
 use anabranch_demo::Endpoint;
 use anabranch_pipeline::config::Config;

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use anabranch_connectors::mysql::target::{MysqlMapping, MysqlTarget};
+use anabranch_connectors::mysql::store::{MysqlMapping, MysqlTarget};
 use anabranch_connectors::redis::{RedisCache, RedisSettings};
 use anabranch_demo::{Connection, Endpoint};
 use anabranch_pipeline::config::Config;
@@ -132,7 +132,7 @@ struct Shelf {
     cache: RedisCache,
     prefix: String,
     mapping: MysqlMapping,
-    outbox: anabranch_connectors::mysql::target::MysqlOutbox,
+    outbox: anabranch_connectors::mysql::store::MysqlOutbox,
     projection: Projection,
     time_to_live: anabranch_pipeline::records::TimeToLive,
 }

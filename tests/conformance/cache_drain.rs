@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anabranch_connectors::memory::MemoryCache;
-use anabranch_connectors::mysql::target::{MysqlLane, MysqlMapping, MysqlOutbox};
+use anabranch_connectors::mysql::store::{MysqlLane, MysqlMapping, MysqlOutbox};
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, CacheState, Drain, decode, drain, fill};
 use anabranch_pipeline::ports::{CacheRecord, CodeCache, LaneStore, MappingStore, Outbox};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use anabranch_connectors::mysql::connection::async_options;
-use anabranch_connectors::mysql::target::{MysqlLane, MysqlTarget};
+use anabranch_connectors::mysql::store::{MysqlLane, MysqlTarget};
 use anabranch_pipeline::config::{Config, ServerUrl};
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_pipeline::projections::{Defects, LaneScope, Projection};

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use anabranch_connectors::mysql::target::MysqlLane;
+use anabranch_connectors::mysql::store::MysqlLane;
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_pipeline::projections::{Defects, Projection};
 use anabranch_pipeline::records::{Cell, Flush, LaneId, Progress, Replacement};

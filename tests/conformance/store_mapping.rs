@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use anabranch_connectors::mysql::target::{MysqlLane, MysqlMapping};
+use anabranch_connectors::mysql::store::{MysqlLane, MysqlMapping};
 use anabranch_pipeline::ports::{LaneStore, MappingStore, Outbox};
 use anabranch_pipeline::projections::Defects;
 use anabranch_pipeline::records::{Cell, Flush, LaneId, Progress, Replacement};

@@ -1,4 +1,5 @@
-//! No queue is without a limit, and no method of a port has a body that a wrapper could forget to forward.
+//! No queue is without a limit, no method of a port has a body that a wrapper could forget to forward, and no folder is
+//! called as a build folder is.
 
 use syn::visit::{self, Visit};
 
@@ -15,6 +16,14 @@ const UNBOUNDED_KNOWN: [&str; 1] = ["tests/benchmarks/"];
 pub fn faults(source: &Source) -> Vec<Fault> {
     let mut found = Banned { source, is_port: source.path().starts_with(PORTS), faults: Vec::new() };
     found.visit_file(&source.syntax);
+    if source.path().split('/').any(|part| part == "target") {
+        found.faults.push(Fault {
+            path: source.path().to_owned(),
+            line: 1,
+            what: "a folder of sources is called `target`, which many programs leave out".to_owned(),
+            remedy: "Name it by what it holds.",
+        });
+    }
     found.faults
 }
 
@@ -82,6 +91,13 @@ mod tests {
         ];
         assert_eq!(told("pipeline/src/a.rs", text), expected.map(|(line, what)| (line, what.to_owned())));
         assert_eq!(told("tests/benchmarks/a.rs", text), []);
+    }
+
+    #[test]
+    fn a_folder_of_the_name_of_a_build_folder_is_told() {
+        let what = "a folder of sources is called `target`, which many programs leave out";
+        assert_eq!(told("connectors/src/target/a.rs", ""), [(1, what.to_owned())]);
+        assert_eq!(told("connectors/src/target.rs", ""), []);
     }
 
     #[test]

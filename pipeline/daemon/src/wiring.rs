@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::StoredProgress;
-use anabranch_connectors::mysql::target::{
+use anabranch_connectors::mysql::store::{
     self as mysql, MysqlHistory, MysqlMapping, MysqlOutbox, MysqlTarget,
 };
 use anabranch_connectors::nats::NatsLog;
@@ -34,7 +34,7 @@ pub use self::derived::DerivedStore;
 pub use self::lane::LaneStore;
 pub use anabranch_connectors::SpillRoom;
 pub use anabranch_connectors::mysql::source::{CapturedTable, MysqlSource as Source, TextRow, holds_gtids};
-pub use anabranch_connectors::mysql::target::{Duplicate, MysqlMapping as Mapping};
+pub use anabranch_connectors::mysql::store::{Duplicate, MysqlMapping as Mapping};
 pub use anabranch_connectors::nats::{NatsLog as Log, TailFrom};
 pub use anabranch_connectors::redis::RedisCache as CodeStore;
 pub use anabranch_connectors::search::{

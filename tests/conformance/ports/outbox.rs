@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anabranch_connectors::memory::{MemoryMapping, Weather};
-use anabranch_connectors::mysql::target::{MysqlLane, MysqlOutbox};
+use anabranch_connectors::mysql::store::{MysqlLane, MysqlOutbox};
 use anabranch_pipeline::ports::{CacheRecord, Outbox};
 use anabranch_pipeline::records::Progress;
 use anabranch_schemas::change::Action;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anabranch_connectors::memory::{Keeping, MemoryStore, MemoryTarget, Weather};
-use anabranch_connectors::mysql::target::MysqlLane;
+use anabranch_connectors::mysql::store::MysqlLane;
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_pipeline::projections::{LaneScope, Projection};

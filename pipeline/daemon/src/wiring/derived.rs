@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
-use anabranch_connectors::mysql::target::MysqlRows;
+use anabranch_connectors::mysql::store::MysqlRows;
 use anabranch_connectors::search::SearchRows;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{DerivedRows, ForeignRow, ForeignRows, Sought};

@@ -1,6 +1,6 @@
 //! The store of a lane: whichever server its target is.
 
-use anabranch_connectors::mysql::target::MysqlLane;
+use anabranch_connectors::mysql::store::MysqlLane;
 use anabranch_connectors::search::SearchLane;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports;

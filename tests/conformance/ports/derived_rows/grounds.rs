@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anabranch_connectors::memory::{Keeping, MemoryRows, MemoryStore, MemoryTarget, Weather};
-use anabranch_connectors::mysql::target::{MysqlLane, MysqlRows};
+use anabranch_connectors::mysql::store::{MysqlLane, MysqlRows};
 use anabranch_connectors::search::{SearchLane, SearchRows};
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::ports::{DerivedRows, ForeignRows, LaneStore};
