@@ -1,7 +1,6 @@
 //! A place between two pages of a derived table: the last row's shard, which may be none of a lane's, and its key.
 
-use anabranch_pipeline::deliver::{Cell, CellRef};
-use anabranch_pipeline::ports::ChunkKey;
+use anabranch_pipeline::records::{Cell, CellRef, ChunkKey};
 use anabranch_schemas::change::Value;
 use anabranch_schemas::codec::{decode_values, encode_values};
 

@@ -3,9 +3,9 @@
 
 use std::collections::HashSet;
 
-use anabranch_pipeline::deliver::{InvalidRefresh, LaneId, Progress, Refresh};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::Assignment;
+use anabranch_pipeline::records::{InvalidRefresh, LaneId, Progress, Refresh};
 
 /// A progress row as it stands in a target.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! Damaged events, by the code that reads real ones: every one is read or refused by name, without a panic and without
 //! an allocation that its own length does not explain.
 //!
-//! The events were recorded from MariaDB 10.11: rows plain and compressed, XA branches, rollbacks, statements. Checksums
-//! are not looked at here, since they would refuse nearly everything. `ANABRANCH_FUZZ_SEED` and `ANABRANCH_FUZZ_ROUNDS`
-//! repeat or extend a run.
+//! The events were recorded from MariaDB 10.11: rows plain and compressed, XA branches, rollbacks, statements.
+//! Checksums are not looked at here, since they would refuse nearly everything. `ANABRANCH_FUZZ_SEED` and
+//! `ANABRANCH_FUZZ_ROUNDS` repeat or extend a run.
 
 // A counting allocator has no safe form.
 #![allow(unsafe_code)]
@@ -17,10 +17,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_connectors::mysql::source::inspect;
-use anabranch_pipeline::capture::{Batch, BatchBuilder};
 use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Entry};
+use anabranch_pipeline::records::{Batch, BatchBuilder};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
@@ -281,7 +281,8 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-/// The four bytes of an event's position do not say how often they have wrapped, and events of the file's start come first.
+/// The four bytes of an event's position do not say how often they have wrapped, and events of the file's start come
+/// first.
 #[test]
 fn a_reading_that_enters_behind_four_gibibytes_places_changes_there() {
     const WRAP: u64 = 1 << 32;
@@ -338,8 +339,8 @@ fn damaged_events_are_read_or_refused_within_bounds() {
     let ground = Ground::new();
     let whole = recorded();
     let (changes, fault) = ground.read(parsed(&whole));
-    // Three rows, three changed, two and one beside a branch and a savepoint, six compressed (a seventh changes nothing), two
-    // withdrawn tables.
+    // Three rows, three changed, two and one beside a branch and a savepoint, six compressed (a seventh changes
+    // nothing), two withdrawn tables.
     assert_eq!((changes, fault.code()), (17, Code::SourceUnreachable), "{fault}");
 
     let seed = number("ANABRANCH_FUZZ_SEED", rand::rng().next_u64());

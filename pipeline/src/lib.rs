@@ -1,6 +1,8 @@
 //! The flow: source → capture → log → deliver → projection → lane → target.
 //!
-//! Knows no MySQL, no NATS. What it needs of the outside stands in [`ports`]; `connectors` has the real ones.
+//! Knows no MySQL, no NATS. [`records`] are the nouns, which know no loop; [`ports`] says in them what the flow needs
+//! of the outside, and `connectors` has the real ones; [`config`] is the file as written. The loops are above:
+//! [`capture`], [`deliver`] with [`projections`], [`lookup`], [`reconcile`].
 
 pub mod capture;
 pub mod config;
@@ -14,6 +16,7 @@ pub mod metrics;
 pub mod ports;
 pub mod projections;
 pub mod reconcile;
+pub mod records;
 pub mod retry;
 pub mod supervise;
 pub mod throttle;

@@ -24,9 +24,8 @@ pub use self::lookup::{
     Standing,
 };
 pub use self::night::{DerivedRows, ForeignRow, ForeignRows, History, Lanes, Sought};
-use crate::capture::BatchBuilder;
-use crate::deliver::{Cell, Condition, Flush, Progress};
 use crate::error::Fault;
+use crate::records::{BatchBuilder, Cell, Chunk, ChunkKey, Condition, Flush, Progress};
 
 /// Where a reading of a source begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +40,16 @@ pub enum Entry {
     ///
     /// `server` is the one that was read up to there; another one is followed only if it holds all that was read.
     Resume { resume: ResumePoint, position: Lsn, server: ServerIdentity },
+}
+
+impl Entry {
+    /// The resume point and server that the message before told, if reading goes on behind one.
+    pub fn told(&self) -> Option<(ResumePoint, ServerIdentity)> {
+        match self {
+            Self::Resume { resume, server, .. } => Some((resume.clone(), server.clone())),
+            Self::Earliest | Self::Latest | Self::Gtid(_) => None,
+        }
+    }
 }
 
 /// A place in the past of a source, as people say it.
@@ -123,27 +132,6 @@ pub trait SourceConnector: Send + Sync {
     fn head(&self) -> impl Future<Output = Result<Lsn, Fault>> + Send;
 }
 
-/// A place in the order of a table's primary key, in the notation of the connector that gave it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChunkKey(pub Box<[u8]>);
-
-/// Rows of one table that follow one another in the order of its primary key, as they were at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chunk {
-    /// The rows hold every change up to here: the low watermark.
-    pub mark: Lsn,
-    /// And none above here: the high watermark. The mark itself where the server says at which place of its binlog a
-    /// snapshot stands; else nobody knows which of the changes between them the rows hold.
-    pub high: Lsn,
-    /// Whose positions these are.
-    pub server: ServerIdentity,
-    /// Each row as an insert at the mark, in the form of a message's payload.
-    pub payload: Bytes,
-    pub rows: u64,
-    /// Behind the last row, when more may follow.
-    pub next: Option<ChunkKey>,
-}
-
 /// How busy a server is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pressure {
@@ -170,8 +158,9 @@ pub trait RowSource: Send + Sync {
     /// Whether this server holds all up to such an end of another one; waits for it, but not for longer than a second.
     fn has_replicated(&self, end: &str) -> impl Future<Output = Result<bool, Fault>> + Send;
 
-    /// At most `rows` rows of a table behind `after`, of the present server; fewer when they are large. The mark is said
-    /// in `epoch`. Values are those that the table's changes have. A TRUNCATE behind the mark may be a transient fault.
+    /// At most `rows` rows of a table behind `after`, of the present server; fewer when they are large. The mark is
+    /// said in `epoch`. Values are those that the table's changes have. A TRUNCATE behind the mark may be a transient
+    /// fault.
     fn chunk(
         &self,
         table: &TableIdentity<'static>,
@@ -310,8 +299,8 @@ pub trait LaneStore: Send {
     fn load(&mut self) -> impl Future<Output = Result<Progress, Fault>> + Send;
 
     /// Applies the mutations and stores `flush.progress` in one transaction, if the stored revision is still the one
-    /// before `flush.progress.revision`; else [`crate::error::Code::TargetFenced`] and nothing is changed. Of a source row
-    /// that the flush replaces exactly what it writes stands afterwards, whatever version stood there.
+    /// before `flush.progress.revision`; else [`crate::error::Code::TargetFenced`] and nothing is changed. Of a source
+    /// row that the flush replaces exactly what it writes stands afterwards, whatever version stood there.
     ///
     /// After any other error the outcome is unknown: load before going on.
     fn commit(&mut self, flush: &Flush) -> impl Future<Output = Result<(), Fault>> + Send;

@@ -9,8 +9,8 @@ use crate::error::{Class, Fault};
 
 /// The first pause after a failure; doubled up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
-/// A pause is at most 58 s long, [`PAUSE_SPREAD`] included: a server that is ill is asked at most twice a minute by each task in
-/// the end, and one that is back is used again within a minute.
+/// A pause is at most 58 s long, [`PAUSE_SPREAD`] included: a server that is ill is asked at most twice a minute by
+/// each task in the end, and one that is back is used again within a minute.
 const PAUSE_MAX: Duration = Duration::from_secs(48);
 /// The part by which a pause is longer or shorter by chance.
 const PAUSE_SPREAD: f64 = 0.2;

@@ -1,9 +1,9 @@
 //! Runs named tasks, each on its own: one that fails is tried again, the others go on.
 //!
 //! Every failure (a fault, a panic) is followed by another attempt, with pauses that grow to a minute. Only a code that
-//! says so ([`Code::stops_after`]) stops a task, until somebody asks for a restart. Stopping protects nothing by itself,
-//! since another process may try at once: each attempt proves its preconditions before it writes. The states are what
-//! `status`, readiness and the metrics show.
+//! says so ([`Code::stops_after`]) stops a task, until somebody asks for a restart. Stopping protects nothing by
+//! itself, since another process may try at once: each attempt proves its preconditions before it writes. The states
+//! are what `status`, readiness and the metrics show.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -169,8 +169,8 @@ impl TaskHandle {
         &self.name
     }
 
-    /// The task's servers have answered. One that had failed is shown as retrying until it is [`Self::well`]: what fails
-    /// behind the first answers would else look like work, and be tried without pauses.
+    /// The task's servers have answered. One that had failed is shown as retrying until it is [`Self::well`]: what
+    /// fails behind the first answers would else look like work, and be tried without pauses.
     pub fn begun(&self) {
         if self.states.status(&self.name).is_none_or(|status| status.fault.is_none()) {
             self.well();

@@ -1,7 +1,7 @@
 //! How fast rows may be read beside what is more urgent: a bucket that fills at a rate.
 //!
-//! Who waited long for something else finds more in it, up to its size, so a rate is kept also where each part takes its
-//! time. It never fills so little that a part costs more than its rows. Several readers of one server share one.
+//! Who waited long for something else finds more in it, up to its size, so a rate is kept also where each part takes
+//! its time. It never fills so little that a part costs more than its rows. Several readers of one server share one.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

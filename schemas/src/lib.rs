@@ -1,4 +1,5 @@
-//! The vocabulary of Anabranch: what a change, a position, a shard, a birthday and a serial code are, and how they are written.
+//! The vocabulary of Anabranch: what a change, a position, a shard, a birthday and a serial code are, and how they are
+//! written.
 //!
 //! No I/O, no async, no clock. Every other package speaks in these types; none of them is specific to a server.
 

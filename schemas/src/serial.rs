@@ -78,8 +78,8 @@ impl LengthClass {
 
 /// A code as mapping tables and the cache hold it: at most [`STORED_BYTES_MAX`] bytes.
 ///
-/// A code of 255 bytes or more is its first 223 bytes and the SHA-256 of all of it, so any code can be looked up by itself.
-/// No code of 255 bytes is stored as it is: it could be made to equal the stored form of a longer one.
+/// A code of 255 bytes or more is its first 223 bytes and the SHA-256 of all of it, so any code can be looked up by
+/// itself. No code of 255 bytes is stored as it is: it could be made to equal the stored form of a longer one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoredCode(Box<[u8]>);
 

@@ -6,12 +6,13 @@
 use std::sync::Arc;
 
 use anabranch_connectors::mysql::source::MysqlSource;
-use anabranch_connectors::mysql::target::MysqlTarget;
+use anabranch_connectors::mysql::store::MysqlTarget;
 use anabranch_connectors::nats::NatsLog;
 use anabranch_pipeline::config::Config;
-use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId, Shared};
+use anabranch_pipeline::deliver::{self, Lane, Shared};
 use anabranch_pipeline::ports::{LaneStore, READER_SEAT};
 use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
+use anabranch_pipeline::records::{Flush, LaneId};
 use anabranch_schemas::change::Change;
 use anabranch_schemas::lsn::Lsn;
 use tokio::sync::watch;

@@ -1,5 +1,5 @@
-//! The lag of live changes while a load, while a night, and while the watch between nights runs beside them, each as fast
-//! as by default, in turn with the changes alone.
+//! The lag of live changes while a load, while a night, and while the watch between nights runs beside them, each as
+//! fast as by default, in turn with the changes alone.
 //!
 //! The load reads the filled tables once more and writes every derived row again under a new version: what it does is
 //! what the first load does. All changes make new users, which nothing but their own change can make visible.

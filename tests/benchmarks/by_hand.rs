@@ -7,13 +7,13 @@
 
 use std::fmt::Write as _;
 
-use anabranch_connectors::mysql::target::{MysqlLane, MysqlTarget};
+use anabranch_connectors::mysql::store::{MysqlLane, MysqlTarget};
 use anabranch_connectors::nats::{NatsLog, TailFrom};
 use anabranch_demo::Endpoint;
 use anabranch_pipeline::config::Config;
-use anabranch_pipeline::deliver::{Cell, Flush, MutationAction, OrderedMutation, Progress, TableShape};
 use anabranch_pipeline::ports::LogReader;
 use anabranch_pipeline::projections::{Defects, LaneScope, ProjectedTable, Projection};
+use anabranch_pipeline::records::{Cell, Flush, MutationAction, OrderedMutation, Progress, TableShape};
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::Lsn;
 

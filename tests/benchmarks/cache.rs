@@ -10,13 +10,14 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use anabranch_connectors::mysql::target::{MysqlMapping, MysqlTarget};
+use anabranch_connectors::mysql::store::{MysqlMapping, MysqlTarget};
 use anabranch_connectors::redis::{RedisCache, RedisSettings};
 use anabranch_demo::{Connection, Endpoint};
 use anabranch_pipeline::config::Config;
-use anabranch_pipeline::lookup::{Claim, Drain, drain, encode};
+use anabranch_pipeline::lookup::{Drain, drain, encode};
 use anabranch_pipeline::ports::Outbox;
 use anabranch_pipeline::projections::Projection;
+use anabranch_pipeline::records::Claim;
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use anabranch_schemas::shard::ShardId;
 use redis::aio::MultiplexedConnection;
@@ -131,9 +132,9 @@ struct Shelf {
     cache: RedisCache,
     prefix: String,
     mapping: MysqlMapping,
-    outbox: anabranch_connectors::mysql::target::MysqlOutbox,
+    outbox: anabranch_connectors::mysql::store::MysqlOutbox,
     projection: Projection,
-    time_to_live: anabranch_pipeline::lookup::TimeToLive,
+    time_to_live: anabranch_pipeline::records::TimeToLive,
 }
 
 impl Shelf {

@@ -3,9 +3,10 @@
 use std::future::ready;
 
 use anabranch_connectors::nats::NatsLog;
-use anabranch_pipeline::capture::{self, BatchBuilder, Capture};
+use anabranch_pipeline::capture::{self, Capture};
 use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::ports::{ChangeSource, Entry, Filled, READER_SEAT, SourceConnector};
+use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::timeline::Timeline;
 use serde_json::json;

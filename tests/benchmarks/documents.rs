@@ -14,8 +14,8 @@ use anabranch_connectors::search::{SearchLane, SearchTarget};
 use anabranch_demo::{DemoError, SearchServer};
 
 use anabranch_pipeline::config::Config;
-use anabranch_pipeline::deliver::{Cell, Flush, MutationAction, OrderedMutation};
 use anabranch_pipeline::projections::{LaneScope, Projection};
+use anabranch_pipeline::records::{Cell, Flush, MutationAction, OrderedMutation};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::search::index_of;
 use anabranch_tests::Search;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anabranch_connectors::mysql::connection::{async_options, quote_table};
 use anabranch_connectors::mysql::source::MysqlSource;
-use anabranch_connectors::mysql::target::MysqlTarget;
+use anabranch_connectors::mysql::store::MysqlTarget;
 use anabranch_pipeline::config::{Config, TargetConfig};
 use anabranch_pipeline::ports::RowSource;
 use bytes::Bytes;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use anabranch_connectors::mysql::source::{MysqlSource, MysqlStream};
 use anabranch_demo::{Connection, Endpoint};
-use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::ports::{ChangeSource, Entry, SourceConnector};
+use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::change::{Action, Value};
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use anabranch_connectors::mysql::connection::quote_table;
-use anabranch_connectors::mysql::target::MysqlTarget;
+use anabranch_connectors::mysql::store::MysqlTarget;
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::reconcile::Unit;
 use anabranch_schemas::change::Entity;

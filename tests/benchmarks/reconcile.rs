@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anabranch_connectors::mysql::connection::{async_options, quote_identifier, quote_table};
 use anabranch_connectors::mysql::source::MysqlSource;
-use anabranch_connectors::mysql::target::{MysqlRows, MysqlTarget};
+use anabranch_connectors::mysql::store::{MysqlRows, MysqlTarget};
 use anabranch_pipeline::config::{Config, EntityConfig};
 use anabranch_pipeline::ports::RowSource;
 use anabranch_pipeline::projections::Projection;

@@ -1,7 +1,8 @@
 //! The most memory of a daemon beside tables that nobody captures and that get a new number with each transaction.
 //!
-//! A server gives a table a number whenever it opens its definition anew. With room for 400 definitions and 2,000 tables
-//! that are written in turn, every table has lost its place when it is written again, so the binlog counts on with every row.
+//! A server gives a table a number whenever it opens its definition anew. With room for 400 definitions and 2,000
+//! tables that are written in turn, every table has lost its place when it is written again, so the binlog counts on
+//! with every row.
 
 use std::time::Duration;
 

@@ -5,9 +5,9 @@
 
 use std::fmt::Write as _;
 
-use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::ports::{ChangeSource, Entry, READER_SEAT, SourceConnector};
+use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::timeline::Timeline;
 use rand::RngExt;

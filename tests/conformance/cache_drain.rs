@@ -5,13 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anabranch_connectors::memory::MemoryCache;
-use anabranch_connectors::mysql::target::{MysqlLane, MysqlMapping, MysqlOutbox};
-use anabranch_pipeline::deliver::{Cell, Flush, LaneId, Progress, Replacement};
+use anabranch_connectors::mysql::store::{MysqlLane, MysqlMapping, MysqlOutbox};
 use anabranch_pipeline::error::{Class, Code};
-use anabranch_pipeline::lookup::{
-    CACHED_CLAIMS_MAX, CacheState, Claim, Drain, TimeToLive, decode, drain, fill,
-};
+use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, CacheState, Drain, decode, drain, fill};
 use anabranch_pipeline::ports::{CacheRecord, CodeCache, LaneStore, MappingStore, Outbox};
+use anabranch_pipeline::records::{Cell, Claim, Flush, LaneId, Progress, Replacement, TimeToLive};
 use anabranch_schemas::change::Action;
 use anabranch_schemas::serial::{CodeKind, STORED_BYTES_MAX, StoredCode};
 use anabranch_tests::until;

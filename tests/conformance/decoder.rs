@@ -1,7 +1,8 @@
 //! The row decoder against `mysql_cdc`'s, on rows of every column type from a real server.
 //!
-//! Both get the same bytes. Where `mysql_cdc` is known to be wrong or to refuse (signs, text that is not UTF-8, negative
-//! TIME), the expectation says so and is checked the other way round, so that this test notices when it changes.
+//! Both get the same bytes. Where `mysql_cdc` is known to be wrong or to refuse (signs, text that is not UTF-8,
+//! negative TIME), the expectation says so and is checked the other way round, so that this test notices when it
+//! changes.
 
 use std::collections::HashMap;
 

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use anabranch_connectors::mysql::connection::async_options;
-use anabranch_connectors::mysql::target::{MysqlLane, MysqlTarget};
+use anabranch_connectors::mysql::store::{MysqlLane, MysqlTarget};
 use anabranch_pipeline::config::{Config, ServerUrl};
-use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
+use anabranch_pipeline::records::{Flush, LaneId, Progress};
 use anabranch_schemas::change::{Action, Change, Entity, TableIdentity, Value};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;

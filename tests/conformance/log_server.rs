@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anabranch_connectors::nats::{NatsLog, SetupOutcome};
-use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::config::LogConfig;
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::{Log, LogWriter, ReadFrom};
+use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::shard::ShardId;

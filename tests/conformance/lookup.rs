@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use anabranch_connectors::memory::MemoryCache;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::lookup::{
-    CACHED_CLAIMS_MAX, Claim, Claims, Origin, Reader, Readings, TimeToLive, Unanswered,
-};
+use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, Origin, Reader, Readings, Unanswered};
 use anabranch_pipeline::ports::{CacheRecord, CodeCache, MappingStore, Outbox, OutboxRow};
+use anabranch_pipeline::records::{Claim, Claims, TimeToLive};
 use anabranch_schemas::serial::StoredCode;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;

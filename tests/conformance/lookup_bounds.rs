@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use anabranch_connectors::memory::{MemoryCache, MemoryMapping, Weather};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::lookup::{
-    CACHED_CLAIMS_MAX, Claim, Claims, Origin, QUESTION_CODES_MAX, Reader, Readings, TimeToLive,
-};
+use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, Origin, QUESTION_CODES_MAX, Reader, Readings};
 use anabranch_pipeline::ports::{CodeCache, MappingStore};
+use anabranch_pipeline::records::{Claim, Claims, TimeToLive};
 use anabranch_schemas::serial::StoredCode;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anabranch_connectors::mysql::target::MysqlTarget;
+use anabranch_connectors::mysql::store::MysqlTarget;
 use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::redis::{RedisCache, RedisSettings};
 use anabranch_connectors::search::SearchTarget;

@@ -3,9 +3,9 @@
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
-use anabranch_pipeline::deliver::{Cell, CellRef, DerivedRow};
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::{DerivedRows, ForeignRows, Sought};
+use anabranch_pipeline::records::{Cell, CellRef, DerivedRow};
 use anabranch_schemas::shard::ShardId;
 use mysql_async::Row;
 use mysql_async::prelude::Queryable;

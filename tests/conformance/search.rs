@@ -9,10 +9,10 @@ use std::sync::{Arc, OnceLock};
 
 use anabranch_connectors::search::{SearchLane, SearchTarget};
 use anabranch_pipeline::config::Config;
-use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_pipeline::projections::Defects;
+use anabranch_pipeline::records::{Flush, LaneId, Progress};
 use anabranch_schemas::change::{Action, Change, Entity, Row, TableIdentity, Value};
 use anabranch_schemas::shard::ShardId;
 use anabranch_stack::{Options, ServerSpec, Stack};

@@ -9,10 +9,10 @@ use std::time::Duration;
 use anabranch_connectors::mysql::connection::async_options;
 use anabranch_connectors::mysql::source::{MysqlSource, MysqlStream};
 use anabranch_demo::FORGET_BINLOG;
-use anabranch_pipeline::capture::{Batch, BatchBuilder};
 use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Entry, READER_SEAT, SourceConnector};
+use anabranch_pipeline::records::{Batch, BatchBuilder};
 use anabranch_schemas::change::{Action, Entity, Value};
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
@@ -268,7 +268,8 @@ fn start(flags: &[&str]) -> Arc<Stack> {
     Arc::new(Stack::start(Options::empty().with(chosen_mariadb(spec))).unwrap())
 }
 
-/// A source of the chosen MariaDB. What these tests write is MariaDB's binlog; of MySQL's are those that have its servers.
+/// A source of the chosen MariaDB. What these tests write is MariaDB's binlog; of MySQL's are those that have its
+/// servers.
 fn chosen_mariadb(spec: ServerSpec) -> ServerSpec {
     match TestDatabase::chosen() {
         TestDatabase::MySql => spec,

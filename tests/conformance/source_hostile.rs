@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anabranch_connectors::mysql::source::MysqlSource;
-use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::{ChangeSource, Entry, Located, Place, SourceConnector};
+use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
 use mysql_async::prelude::Queryable as _;
 
@@ -161,8 +161,8 @@ fn ends_of_small_rows(file: &Path) -> Vec<u64> {
     ends
 }
 
-/// A file grows beyond 4 GiB by one transaction alone, since a server begins a new one behind the transaction that fills
-/// it. What commits together with that transaction stands behind it.
+/// A file grows beyond 4 GiB by one transaction alone, since a server begins a new one behind the transaction that
+/// fills it. What commits together with that transaction stands behind it.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "huge: a minute and 10 GB of disk; alone, as the one above"]
 async fn huge_positions_beyond_four_gibibytes_are_read_and_resumed_from() {

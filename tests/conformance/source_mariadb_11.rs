@@ -1,5 +1,5 @@
-//! What only MariaDB 11.4 and later have: binlogs without positions inside a transaction. Skipped where the machine can have
-//! none.
+//! What only MariaDB 11.4 and later have: binlogs without positions inside a transaction. Skipped where the machine can
+//! have none.
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::SourceConnector;

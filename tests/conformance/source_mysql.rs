@@ -280,8 +280,8 @@ async fn mysql_rows_wait_for_a_commit_whose_acknowledgement_is_held() {
     let change = reading.seen[1].lsn;
     assert!(before < change && change <= source.head().await.unwrap(), "it is in the binlog");
 
-    // MySQL says an end of its binlog that is behind the transaction, and GTIDs that lack it: neither a reading that begins
-    // there may leave it out, nor one that goes on behind it be refused for good.
+    // MySQL says an end of its binlog that is behind the transaction, and GTIDs that lack it: neither a reading that
+    // begins there may leave it out, nor one that goes on behind it be refused for good.
     let mut latest = database.read_latest().await;
     latest.until_seen(1).await;
     assert_eq!(latest.texts(), ["t0 + 2 2000-01-02"]);

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_pipeline::config::EntityConfig;
-use anabranch_pipeline::deliver::Cell;
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::{ChangeSource, Entry, RowSource, SourceConnector};
+use anabranch_pipeline::records::Cell;
 use anabranch_schemas::change::{Action, Entity, Value};
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
@@ -47,7 +47,7 @@ async fn by_binlog(source: &MysqlSource) -> BTreeMap<(String, String), Vec<Value
     let head = source.head().await.unwrap();
     let mut reading = source.open(Entry::Earliest, &Timeline::default(), 0).await.unwrap();
     let mut batch =
-        anabranch_pipeline::capture::BatchBuilder::new(1 << 20, Lsn::ZERO, ResumePoint::default());
+        anabranch_pipeline::records::BatchBuilder::new(1 << 20, Lsn::ZERO, ResumePoint::default());
     let mut found = BTreeMap::new();
     while batch.position() < head {
         tokio::time::timeout(PATIENCE, reading.fill(&mut batch)).await.unwrap().unwrap();
@@ -245,8 +245,8 @@ async fn a_table_that_is_altered_between_two_chunks_is_read_as_it_is_then(databa
     assert_ne!(chunks[0].next, first.next, "the place has the second column too");
 }
 
-/// A transaction that is in the binlog, and has reached readers, while its commit waits for a replica: the GTID variables
-/// hold it, and no snapshot sees it.
+/// A transaction that is in the binlog, and has reached readers, while its commit waits for a replica: the GTID
+/// variables hold it, and no snapshot sees it.
 async fn a_transaction_whose_acknowledgement_is_held_is_behind_the_mark(database: Database) {
     let database = database.with_tables().await;
     database

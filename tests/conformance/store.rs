@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use anabranch_pipeline::deliver::{Cell, Replacement};
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
+use anabranch_pipeline::records::{Cell, Replacement};
 use anabranch_schemas::change::{Action, Value};
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;

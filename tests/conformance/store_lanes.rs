@@ -1,14 +1,14 @@
 //! Lanes of two sources write the same tables and never each other's rows: none waits for what another one has locked.
 //!
-//! Of a table with few rows a server would rather read every row than look some up, and a DELETE locks what it reads: it
-//! would wait for the flush of another source until its lock wait time-out.
+//! Of a table with few rows a server would rather read every row than look some up, and a DELETE locks what it reads:
+//! it would wait for the flush of another source until its lock wait time-out.
 
 use std::collections::BTreeMap;
 
-use anabranch_connectors::mysql::target::MysqlLane;
-use anabranch_pipeline::deliver::{Cell, Flush, LaneId, Progress, Replacement};
+use anabranch_connectors::mysql::store::MysqlLane;
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_pipeline::projections::{Defects, Projection};
+use anabranch_pipeline::records::{Cell, Flush, LaneId, Progress, Replacement};
 use anabranch_schemas::change::{Action, Change, Entity, TableIdentity};
 use anabranch_schemas::serial::StoredCode;
 use anabranch_schemas::shard::ShardId;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use anabranch_connectors::mysql::target::{MysqlLane, MysqlMapping};
-use anabranch_pipeline::deliver::{Cell, Flush, LaneId, Progress, Replacement};
+use anabranch_connectors::mysql::store::{MysqlLane, MysqlMapping};
 use anabranch_pipeline::ports::{LaneStore, MappingStore, Outbox};
 use anabranch_pipeline::projections::Defects;
+use anabranch_pipeline::records::{Cell, Flush, LaneId, Progress, Replacement};
 use anabranch_schemas::change::{Action, Change, Entity, Row, TableIdentity, Value};
 use anabranch_schemas::serial::StoredCode;
 use anabranch_schemas::shard::ShardId;

@@ -2,9 +2,9 @@
 //! what is found in it: `store_search_find.rs`.
 
 use anabranch_connectors::search::SetupReport;
-use anabranch_pipeline::deliver::{Cell, Flush, Progress, Replacement};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::LaneStore;
+use anabranch_pipeline::records::{Cell, Flush, Progress, Replacement};
 use anabranch_schemas::change::Action;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_stack::ServerSpec;
@@ -285,7 +285,7 @@ async fn a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(place: 
     let (mut lane, mut progress) = place.lane("source-a", 0).await;
     let again = || fleet().into_iter().map(|(_, shard, action)| (6, shard, action)).collect();
     let server = place.stack().server("search").unwrap();
-    let (begun, begins) = std::sync::mpsc::channel();
+    let (begun, begins) = std::sync::mpsc::sync_channel(1);
     let killer = tokio::task::spawn_blocking({
         let server = server.clone();
         move || {
@@ -300,7 +300,7 @@ async fn a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(place: 
             break (flush, fault);
         }
         progress = flush.progress;
-        let _after_the_first = begun.send(());
+        let _after_the_first = begun.try_send(());
     };
     killer.await.unwrap();
     assert_eq!((fault.code(), fault.class()), (Code::TargetUnreachable, Class::Transient), "{fault}");

@@ -1,9 +1,10 @@
 //! The upkeep of a search index on a real server: a rebuild beside the index that serves, and the sweep of tombstones.
 
 use anabranch_connectors::search::SetupReport;
-use anabranch_pipeline::deliver::{Flush, Progress, fence};
+use anabranch_pipeline::deliver::fence;
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::LaneStore;
+use anabranch_pipeline::records::{Flush, Progress};
 use anabranch_schemas::change::Action;
 use anabranch_schemas::lsn::Lsn;
 use reqwest::Method;

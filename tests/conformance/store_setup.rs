@@ -1,6 +1,6 @@
 //! Set-up and pre-flight of a target on MariaDB: each failure is named, and its remedy repairs it.
 
-use anabranch_connectors::mysql::target::SetupReport;
+use anabranch_connectors::mysql::store::SetupReport;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::LaneStore;
 

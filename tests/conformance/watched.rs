@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anabranch_connectors::memory::MemoryCache;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::lookup::Token;
-use anabranch_pipeline::ports::{Cached, ChunkKey, CodeCache, Fill, Shelf};
+use anabranch_pipeline::ports::{Cached, CodeCache, Fill, Shelf};
+use anabranch_pipeline::records::{ChunkKey, Token};
 use anabranch_schemas::serial::StoredCode;
 use tokio::sync::Semaphore;
 

@@ -2,8 +2,9 @@
 //! sources.
 //!
 //! The daemon is killed at random moments and at each failpoint, each server is killed and frozen, daemons share
-//! leases and take them over, zombies wake in the middle of a step, the log is lost, clocks step. Each test asks for the
-//! same: everything arrives, and every derived row is right, by the comparison that shares no code with the projector.
+//! leases and take them over, zombies wake in the middle of a step, the log is lost, clocks step. Each test asks for
+//! the same: everything arrives, and every derived row is right, by the comparison that shares no code with the
+//! projector.
 
 #![expect(clippy::unwrap_used, reason = "the whole target is tests")]
 

@@ -1,8 +1,8 @@
 //! The reader's failpoints on servers whose binlogs differ, where the machine can have them: MariaDB 11.8, whose events
 //! have no position within a transaction, and MySQL.
 //!
-//! Before each daemon starts, one transaction is committed that takes several log messages, so that the daemon is killed
-//! within it.
+//! Before each daemon starts, one transaction is committed that takes several log messages, so that the daemon is
+//! killed within it.
 
 use anabranch_tests::{Ground, Installation, Plan, Turn};
 

@@ -71,8 +71,8 @@ async fn two_daemons_that_both_believe_to_hold_the_leases_are_told_apart_by_the_
     believer.until_failpoint(name).await;
     installation.use_another_http_port();
     let holder = installation.run();
-    // In the words of the servers' own refusals: a lane may notice by looking, too. A source lets a second reading of one
-    // seat end the first, which may come before an append of both.
+    // In the words of the servers' own refusals: a lane may notice by looking, too. A source lets a second reading of
+    // one seat end the first, which may come before an append of both.
     for refusals in [
         &["another writer appended", "another replica has this server id"][..],
         &["another writer moved its progress"],

@@ -3,7 +3,8 @@
 
 use anabranch_demo::verify::{Audit, Differences, Layer};
 use anabranch_demo::{RedisServer, SearchServer, WorkloadOptions};
-use anabranch_pipeline::lookup::{Claim, decode, encode};
+use anabranch_pipeline::lookup::{decode, encode};
+use anabranch_pipeline::records::Claim;
 use anabranch_schemas::serial::CodeKind;
 use anabranch_schemas::shard::ShardId;
 use anabranch_stack::ServerSpec;

@@ -1,4 +1,5 @@
-//! Whose certificates are believed: those of `ca_file` alone, or those of the machine, on every connection to a database.
+//! Whose certificates are believed: those of `ca_file` alone, or those of the machine, on every connection to a
+//! database.
 
 use std::fs;
 

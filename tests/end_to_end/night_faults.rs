@@ -1,5 +1,5 @@
-//! What may be wrong around a night: a target that was set back, progress that runs ahead, a replica that is old, a window
-//! that is too short, a checkpoint that is none. Each ends in the right verdict and the right store.
+//! What may be wrong around a night: a target that was set back, progress that runs ahead, a replica that is old, a
+//! window that is too short, a checkpoint that is none. Each ends in the right verdict and the right store.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Tables that are altered or dropped while a night reads them: what it could not read it names and leaves alone, and once
-//! it can be read again the next night mends it.
+//! Tables that are altered or dropped while a night reads them: what it could not read it names and leaves alone, and
+//! once it can be read again the next night mends it.
 
 use anabranch_demo::{Connection, WorkloadOptions};
 use anabranch_tests::{Daemon, Installation, Plan, seed, until};
@@ -116,8 +116,8 @@ async fn a_night_of_a_table_that_is_altered_reads_it_or_names_it_and_judges_noth
     expect(&altered_in_a_scan(&installation, back).await, "repaired", (2, 2), "");
     installation.expect_equal().await;
 
-    // To a type that is none of a birthday, and to another name: the other table is mended, this one is left as it is. (An
-    // integer would make another year of the year 0, which no event tells.)
+    // To a type that is none of a birthday, and to another name: the other table is mended, this one is left as it is.
+    // (An integer would make another year of the year 0, which no event tells.)
     let retype = "ALTER TABLE user_03.user_000 MODIFY COLUMN birthday VARBINARY(20)";
     let retype_back = "ALTER TABLE user_03.user_000 MODIFY COLUMN birthday DATE";
     for (change, remedy, named) in [
@@ -160,8 +160,8 @@ async fn a_night_names_a_table_that_is_dropped_while_it_reads_and_the_next_one_i
     expect(&night(&installation, &[]).await.1, "clean", (0, 0), "");
 }
 
-/// Rows were written under the new name, so the binlog has them for ever: the reader stops, and a night says that its lanes
-/// have. As the runbook says, the tables are read anew.
+/// Rows were written under the new name, so the binlog has them for ever: the reader stops, and a night says that its
+/// lanes have. As the runbook says, the tables are read anew.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_column_that_is_renamed_under_the_reader_makes_nights_incomplete_until_its_tables_are_read_anew() {
     let (installation, mut daemon) = filled().await;

@@ -52,8 +52,8 @@ pub async fn repaired_beside_changes(turn: Turn<'static>) {
     let (ended, report) = night(&installation, &[]).await;
     assert_eq!((ended.exit_code, &report["verdict"]), (0, &Json::from("clean")), "{report}");
 
-    // Each of another kind: missing; in a wrong table; twice; of nobody, in the far future; missing mapping rows, more than
-    // the changes beside the night mend by chance, and one that nobody says.
+    // Each of another kind: missing; in a wrong table; twice; of nobody, in the far future; missing mapping rows, more
+    // than the changes beside the night mend by chance, and one that nobody says.
     let target = installation.configuration.targets[0].clone();
     installation
         .execute(
@@ -87,8 +87,8 @@ pub async fn repaired_beside_changes(turn: Turn<'static>) {
     }
     installation.expect_equal().await;
 
-    // A user and a device in two tables, of which one is not theirs: the stores follow the tables, and the night says where
-    // they are wrong. The rule of devices reads their uuid without being told.
+    // A user and a device in two tables, of which one is not theirs: the stores follow the tables, and the night says
+    // where they are wrong. The rule of devices reads their uuid without being told.
     for name in ["birthday", "mapping"] {
         assert_eq!(store(&report, name)["placement"]["misplaced"], serde_json::json!({}), "{report}");
     }

@@ -1,5 +1,5 @@
-//! Rows that no row event of the binlog tells of: they come from the tables, on a first start without a word, and after a
-//! stop by a refresh.
+//! Rows that no row event of the binlog tells of: they come from the tables, on a first start without a word, and after
+//! a stop by a refresh.
 
 use anabranch_tests::{Daemon, Installation, Plan, Turn};
 

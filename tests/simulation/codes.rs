@@ -2,8 +2,8 @@
 //! minutes, and then answers again.
 //!
 //! No task tries too often meanwhile. A task stops by a code that says so and by no other. Once the cause is gone, the
-//! others come back by themselves, the stopped ones after a restart, and the derived rows equal the source's. Leases are not
-//! asked here, and nothing else fails meanwhile.
+//! others come back by themselves, the stopped ones after a restart, and the derived rows equal the source's. Leases
+//! are not asked here, and nothing else fails meanwhile.
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
@@ -17,7 +17,8 @@ use anabranch_connectors::memory::{
 };
 use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::lookup::{Drain, TimeToLive, drain};
+use anabranch_pipeline::lookup::{Drain, drain};
+use anabranch_pipeline::records::TimeToLive;
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle, TaskState, TaskStates};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Value;

@@ -1,9 +1,10 @@
-//! The cache of mapping rows under seeded faults: flushes, fills, evictions, two drains that are killed and frozen at any
-//! step, a cache that is emptied, restarted and replaced by a replica that lags.
+//! The cache of mapping rows under seeded faults: flushes, fills, evictions, two drains that are killed and frozen at
+//! any step, a cache that is emptied, restarted and replaced by a replica that lags.
 //!
 //! Proved: an answer from the cache is a complete set, and not older than a change that was drained before it was asked
-//! for. When all is quiet, each entry is the set of its mapping rows, and readers believe the cache. Nights go on meanwhile:
-//! they find nothing, since nothing is damaged; what is damaged in the quiet they find, and remove nothing else.
+//! for. When all is quiet, each entry is the set of its mapping rows, and readers believe the cache. Nights go on
+//! meanwhile: they find nothing, since nothing is damaged; what is damaged in the quiet they find, and remove nothing
+//! else.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,10 +13,11 @@ use std::time::Duration;
 use anabranch_connectors::memory::{Freezer, MemoryCache, MemoryMapping, Weather};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::{
-    Audit, Audited, CACHED_CLAIMS_MAX, CacheState, Claim, Drain, EntryDrift, Origin, Reader, Readings,
-    TimeToLive, decode, drain, encode,
+    Audit, Audited, CACHED_CLAIMS_MAX, CacheState, Drain, EntryDrift, Origin, Reader, Readings, decode,
+    drain, encode,
 };
 use anabranch_pipeline::ports::{CodeCache, Outbox};
+use anabranch_pipeline::records::{Claim, TimeToLive};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use anabranch_schemas::shard::ShardId;
 use rand::rngs::StdRng;

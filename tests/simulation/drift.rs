@@ -1,7 +1,7 @@
 //! Drift planted by hand in rows of any lane, each time in one of the ways in which it comes to be.
 
-use anabranch_pipeline::deliver::Cell;
 use anabranch_pipeline::ports::SourceConnector;
+use anabranch_pipeline::records::Cell;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use rand::RngExt;

@@ -6,9 +6,10 @@ use std::pin::pin;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Group, Keeping, Weather};
-use anabranch_pipeline::deliver::{Flush, Progress, Rewind, Shared, rewind};
+use anabranch_pipeline::deliver::{Rewind, Shared, rewind};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{LaneStore, Located, Log, LogWriter, Marks, Place, SourceConnector};
+use anabranch_pipeline::records::{Flush, Progress};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::Lsn;

@@ -1,5 +1,5 @@
-//! A lane that waits: for a direct feed, until the stream serves it after all; for answers, until it is stopped. And what a
-//! replay from nothing needs.
+//! A lane that waits: for a direct feed, until the stream serves it after all; for answers, until it is stopped. And
+//! what a replay from nothing needs.
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
@@ -10,9 +10,10 @@ use std::time::Duration;
 use anabranch_connectors::memory::{
     Group, Keeping, MemoryLog, MemoryMarks, MemorySource, MemoryStore, MemoryTarget, ScriptedRow, Weather,
 };
-use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId, Past, Progress, Shared};
+use anabranch_pipeline::deliver::{self, Lane, Past, Shared};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{Entry, LaneStore, Log, LogWriter, Place, SourceConnector};
+use anabranch_pipeline::records::{Flush, LaneId, Progress};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;

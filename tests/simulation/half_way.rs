@@ -1,6 +1,6 @@
-//! A source row that changes while it is looked at. One that a transaction deletes and inserts again as it was, as REPLACE
-//! does: both looks at the source agree, and between them a lane may be half way. One that moves between both looks and
-//! back before the next ones: it disagrees in the same way each time, and only the second look tells.
+//! A source row that changes while it is looked at. One that a transaction deletes and inserts again as it was, as
+//! REPLACE does: both looks at the source agree, and between them a lane may be half way. One that moves between both
+//! looks and back before the next ones: it disagrees in the same way each time, and only the second look tells.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -12,10 +12,10 @@ use std::time::Duration;
 use anabranch_connectors::memory::{
     Group, Keeping, MemoryRows, MemorySource, MemoryTarget, ScriptedRow, Sight, Weather,
 };
-use anabranch_pipeline::deliver::{Cell, Claimed, DerivedRow};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::{ChunkKey, DerivedRows, Sought};
+use anabranch_pipeline::ports::{DerivedRows, Sought};
 use anabranch_pipeline::reconcile::{Patience, Recheck, Sides, SourceKey, SourceTable, Verdict, Window};
+use anabranch_pipeline::records::{Cell, ChunkKey, Claimed, DerivedRow};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Value;
 use anabranch_schemas::shard::ShardId;

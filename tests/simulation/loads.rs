@@ -1,5 +1,5 @@
-//! A lane that begins at the stream's end and reads its tables: what lies before that end is in no message that it takes,
-//! so a chunk that is older is no word of it.
+//! A lane that begins at the stream's end and reads its tables: what lies before that end is in no message that it
+//! takes, so a chunk that is older is no word of it.
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
@@ -10,12 +10,13 @@ use std::time::Duration;
 use anabranch_connectors::memory::{
     Group, Keeping, MemoryLog, MemoryReading, MemorySource, MemoryTarget, ScriptedRow, Sight, Weather,
 };
-use anabranch_pipeline::deliver::{
-    self, Cell, Condition, Flush, Lane, LaneId, Mutation, MutationAction, Progress, Refresh, Scope, Shared,
-};
+use anabranch_pipeline::deliver::{self, Lane, Shared};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{
-    Chunk, ChunkKey, Entry, LaneStore, Located, Log, LogWriter, Place, Pressure, RowSource, SourceConnector,
+    Entry, LaneStore, Located, Log, LogWriter, Place, Pressure, RowSource, SourceConnector,
+};
+use anabranch_pipeline::records::{
+    Cell, Chunk, ChunkKey, Condition, Flush, LaneId, Mutation, MutationAction, Progress, Refresh, Scope,
 };
 use anabranch_schemas::change::{Action, Change, Entity, TableIdentity, Value};
 use anabranch_schemas::envelope::Envelope;

@@ -1,9 +1,9 @@
 //! The flow on in-memory twins and virtual time, under seeded faults: whatever happens, the store ends equal.
 //!
-//! Two sources, two targets, two lanes each, one log, two daemons that share the work through leases; the cache of mapping
-//! rows (`drain.rs`), the codes of servers (`codes.rs`) and uuids apart. A failing seed prints itself and is written to a file; `seeds.txt` holds seeds that once
-//! failed, which run first.
-//! `ANABRANCH_SIMULATION_SEEDS=N` runs N seeds, `ANABRANCH_SIMULATION_SEED=S` one and prints its steps.
+//! Two sources, two targets, two lanes each, one log, two daemons that share the work through leases; the cache of
+//! mapping rows (`drain.rs`), the codes of servers (`codes.rs`) and uuids apart. A failing seed prints itself and is
+//! written to a file; `seeds.txt` holds seeds that once failed, which run first. `ANABRANCH_SIMULATION_SEEDS=N` runs N
+//! seeds, `ANABRANCH_SIMULATION_SEED=S` one and prints its steps.
 
 mod codes;
 mod daemon;

@@ -1,10 +1,10 @@
 //! Nights while everything goes on: drift is planted by hand in rows of any lane, and processes that reconcile are
 //! killed and go on.
 //!
-//! In the storm a night may say little, but nothing wrong: it never takes for drift what no hand has touched, never says
-//! that all is well while a row that a hand has put there stands, and never repairs more than its gate lets pass. In the
-//! quiet it finds exactly what is wrong; beyond its gate it changes nothing and says so, else it has it repaired, and the
-//! next one finds nothing.
+//! In the storm a night may say little, but nothing wrong: it never takes for drift what no hand has touched, never
+//! says that all is well while a row that a hand has put there stands, and never repairs more than its gate lets pass.
+//! In the quiet it finds exactly what is wrong; beyond its gate it changes nothing and says so, else it has it
+//! repaired, and the next one finds nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{MemoryRows, MemorySource, MemoryStore};
-use anabranch_pipeline::deliver::{Cell, Condition, LaneId, Progress};
+use anabranch_pipeline::config::reconcile::{Limits, Mode, Settings};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Chunk, ChunkKey, Lanes, Log, Pressure, RowSource, SourceConnector};
+use anabranch_pipeline::ports::{Lanes, Log, Pressure, RowSource, SourceConnector};
 use anabranch_pipeline::reconcile::{
-    Checkpoint, Limits, Mode, Night, Outcome, Patience, Settings, Sides, SourceKey, SourceTable, StoreReport,
-    StoreState,
+    Checkpoint, Night, Patience, Sides, SourceKey, SourceTable, StoreReport, StoreState,
 };
+use anabranch_pipeline::records::{Cell, Chunk, ChunkKey, Condition, LaneId, Outcome, Progress};
 use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::lsn::Lsn;
 use rand::rngs::StdRng;
@@ -174,7 +174,8 @@ impl Nights {
         Ok(report)
     }
 
-    /// Whether a key changed, and back, between two looks, twice: harmless, since what is repaired is what the source says.
+    /// Whether a key changed, and back, between two looks, twice: harmless, since what is repaired is what the source
+    /// says.
     fn may_seem_wrong(&self, key: Key, night: &Underway) -> bool {
         let looks = night.looks.lock().unwrap_or_else(PoisonError::into_inner);
         let looks = looks.get(&key).map_or(&[][..], Vec::as_slice);
@@ -193,8 +194,8 @@ impl Nights {
         times > 1
     }
 
-    /// In the quiet, with every lane at its end: lets what is under way end, then plants drift, and expects a night to find
-    /// exactly what is wrong. What was wrong.
+    /// In the quiet, with every lane at its end: lets what is under way end, then plants drift, and expects a night to
+    /// find exactly what is wrong. What was wrong.
     pub async fn settle(&mut self, stage: &Arc<Stage>, random: &mut StdRng, plants: bool) -> Option<String> {
         if let Some(night) = self.underway.take()
             && let Err(wrong) = self.over(stage, night).await

@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Group, MemoryStore, ScriptedRow};
-use anabranch_pipeline::deliver::{Cell, LaneId, Progress};
+use anabranch_pipeline::config::reconcile::{Limits, Mode, Settings};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Lanes;
 use anabranch_pipeline::reconcile::{
-    Checkpoint, Limits, Mode, Night, Outcome, Patience, Settings, SourceKey, SourceTable, StoreReport,
-    StoreState, Verdict,
+    Checkpoint, Night, Patience, SourceKey, SourceTable, StoreReport, StoreState, Verdict,
 };
+use anabranch_pipeline::records::{Cell, LaneId, Outcome, Progress};
 use anabranch_schemas::change::Value;
 use anabranch_schemas::lsn::Lsn;
 use tokio::task::JoinHandle;

@@ -1,7 +1,7 @@
 //! What the sources held and when, for judging what a night said of them.
 //!
-//! A transaction that waits for a replica's acknowledgement is in the binlog and in no snapshot. So a night may be shown a
-//! source as it was before its newest transactions, also of such as were there when it began.
+//! A transaction that waits for a replica's acknowledgement is in the binlog and in no snapshot. So a night may be
+//! shown a source as it was before its newest transactions, also of such as were there when it began.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,8 +59,8 @@ impl Past {
         std::array::from_fn(|source| self.commits[source].len())
     }
 
-    /// Whether a reading that was made when the sources had so many transactions, or later, may have been shown a source
-    /// to which this claim was right.
+    /// Whether a reading that was made when the sources had so many transactions, or later, may have been shown a
+    /// source to which this claim was right.
     pub fn may_be_shown(&self, claim: &Claim, groups: Groups) -> bool {
         let is_late = |ended: &usize| ended + UNSEEN_GROUPS_MAX > groups[source_of(claim)];
         self.truth.contains(claim) || self.ended.get(claim).is_some_and(is_late)

@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{Cell, Condition, Progress, Scope, request_refresh};
+use anabranch_pipeline::deliver::request_refresh;
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::SourceConnector;
+use anabranch_pipeline::records::{Cell, Condition, Progress, Scope};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use rand::RngExt;

@@ -3,9 +3,10 @@
 //!
 //! Before lanes begin anew from nothing, their rows are changed by hand: only their removal repairs that.
 
-use anabranch_pipeline::deliver::{Cell, Progress, Rewind, rewind};
+use anabranch_pipeline::deliver::{Rewind, rewind};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Place;
+use anabranch_pipeline::records::{Cell, Progress};
 use anabranch_schemas::lsn::Lsn;
 use rand::RngExt;
 use rand::rngs::StdRng;

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 /// A seed takes milliseconds. One that takes so many seconds goes round in a circle without virtual time passing.
 const PATIENCE_SECONDS: u32 = 60;
 const SHOWN: usize = 10;
+/// Verdicts that nobody has counted yet: more than there are processors.
+const VERDICTS_WAITING: usize = 1024;
 
 /// How one seed ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +48,7 @@ pub fn run(seeds: Vec<u64>, world: impl Fn(u64) -> Verdict + Send + Sync + 'stat
     let waiting = Arc::new(Mutex::new(seeds.into_iter()));
     let running = Arc::new(Mutex::new(BTreeSet::new()));
     let world = Arc::new(world);
-    let (sender, verdicts) = mpsc::channel();
+    let (sender, verdicts) = mpsc::sync_channel(VERDICTS_WAITING);
     for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
         let (waiting, running) = (waiting.clone(), running.clone());
         let (sender, world) = (sender.clone(), world.clone());

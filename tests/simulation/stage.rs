@@ -11,10 +11,11 @@ use anabranch_connectors::memory::{
 };
 use anabranch_pipeline::capture::{self, Capture};
 use anabranch_pipeline::config::{BirthdayTables, Limits, ProjectionConfig, ProjectionKind};
-use anabranch_pipeline::deliver::{self, Cell, Lane, LaneId, Past, Progress, Shared};
+use anabranch_pipeline::deliver::{self, Lane, Past, Shared};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Entry;
 use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
+use anabranch_pipeline::records::{Cell, Flush, LaneId, Progress};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::lsn::Lsn;
@@ -249,7 +250,7 @@ impl Stage {
             shared,
             limits: &self.limits,
         };
-        let project = |change: &anabranch_schemas::change::Change<'_, '_>, flush: &mut deliver::Flush| {
+        let project = |change: &anabranch_schemas::change::Change<'_, '_>, flush: &mut Flush| {
             projection.project(change, scope, flush, &mut defects);
         };
         deliver::run(lane, &mut store, project, applied, cancel).await

@@ -1,7 +1,8 @@
 //! Uuids are given out once, whatever clocks and processes do.
 //!
-//! Three machine numbers, each with processes that die, freeze, wake late and are replaced while they believe to hold the
-//! number; wall clocks that stand still, step back by years and ahead; a log server that loses requests and answers.
+//! Three machine numbers, each with processes that die, freeze, wake late and are replaced while they believe to hold
+//! the number; wall clocks that stand still, step back by years and ahead; a log server that loses requests and
+//! answers.
 
 use std::collections::BTreeSet;
 

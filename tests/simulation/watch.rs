@@ -8,10 +8,11 @@ use anabranch_connectors::memory::{
     Group, Keeping, MemoryRows, MemorySource, MemoryStore, ScriptedRow, Weather,
 };
 use anabranch_pipeline::config::WatchConfig;
-use anabranch_pipeline::deliver::{Cell, LaneId, Progress, Shared};
+use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Lanes;
 use anabranch_pipeline::reconcile::{Patience, Sides, Told, Verdict, Watch, Watched};
+use anabranch_pipeline::records::{Cell, LaneId, Progress};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Value;
 use anabranch_schemas::lsn::Lsn;

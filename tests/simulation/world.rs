@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Group, Keeping, Weather};
-use anabranch_pipeline::deliver::Progress;
+use anabranch_pipeline::records::Progress;
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use rand::rngs::StdRng;

@@ -203,7 +203,8 @@ impl Daemon {
         }
     }
 
-    /// Waits until every lane of these sources has read its tables, as a new one does: what changes from now on comes once.
+    /// Waits until every lane of these sources has read its tables, as a new one does: what changes from now on comes
+    /// once.
     pub async fn until_loaded(&self, sources: &[&str]) {
         until(&format!("all lanes of {sources:?} have read their tables"), async || {
             let Some(status) = self.status().await else { return false };

@@ -1,7 +1,8 @@
 //! Which database the suites run on: the common MariaDB, or with `ANABRANCH_TEST_DATABASE` another one.
 //!
-//! A test says what it needs as a server of the common MariaDB. With the variable every ground and place starts a server of
-//! the other kind under the same name, so the same tests run on it. What runs on another server in any case stays as it is.
+//! A test says what it needs as a server of the common MariaDB. With the variable every ground and place starts a
+//! server of the other kind under the same name, so the same tests run on it. What runs on another server in any case
+//! stays as it is.
 
 use anabranch_stack::{Kind, MariaDbVersion, ServerSpec};
 

@@ -1,8 +1,8 @@
 //! Every suite once more on each other server: `cargo test -- --ignored versions`, or by hand
 //! `ANABRANCH_TEST_DATABASE=mysql cargo test --test crash`.
 //!
-//! Each run is a `cargo test` of its own, as the database is chosen once for a process; its output is kept in a file that
-//! is named. What is about one server by its nature is left out, with the reason.
+//! Each run is a `cargo test` of its own, as the database is chosen once for a process; its output is kept in a file
+//! that is named. What is about one server by its nature is left out, with the reason.
 
 mod left_out;
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::lookup::Token;
-use anabranch_pipeline::ports::{Cached, ChunkKey, CodeCache, Fill, Shelf, Standing};
+use anabranch_pipeline::ports::{Cached, CodeCache, Fill, Shelf, Standing};
+use anabranch_pipeline::records::{ChunkKey, Token};
 use anabranch_schemas::serial::StoredCode;
 
 use super::{Refused, Weather, lock, request};

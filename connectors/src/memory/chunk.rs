@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-use anabranch_pipeline::deliver::{Cell, Comparison, Condition, Operator};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Chunk, ChunkKey, Pressure, RowSource, SourceConnector};
+use anabranch_pipeline::ports::{Pressure, RowSource, SourceConnector};
+use anabranch_pipeline::records::{Cell, Chunk, ChunkKey, Comparison, Condition, Operator};
 use anabranch_schemas::change::{Row, TableIdentity, Value};
 use anabranch_schemas::codec::v1::{self, Encoder};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
@@ -26,9 +26,11 @@ const BELOW_GROUPS_MAX: usize = 4;
 /// How a snapshot stands to the binlog.
 #[derive(Debug, Clone, Copy)]
 pub struct Sight {
-    /// Of the newest groups, which are in the binlog and not seen yet, as while a replica's acknowledgement is waited for.
+    /// Of the newest groups, which are in the binlog and not seen yet, as while a replica's acknowledgement is waited
+    /// for.
     pub unseen: usize,
-    /// The server does not say where the snapshot stands: the low mark lies so many groups below, the high one at the end.
+    /// The server does not say where the snapshot stands: the low mark lies so many groups below, the high one at the
+    /// end.
     pub below: Option<usize>,
 }
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::lookup::{Claim, Claims};
 use anabranch_pipeline::ports::{CacheRecord, MappingStore, OUTBOX_KEPT, Outbox, OutboxRow};
+use anabranch_pipeline::records::{Claim, Claims};
 use anabranch_schemas::serial::StoredCode;
 use tokio::sync::Notify;
 use tokio::time::Instant;

@@ -139,8 +139,8 @@ const LOST: u32 = 10;
 /// In a thousand requests: done, but the answer is lost.
 const UNHEARD: u32 = 20;
 
-/// A request that reaches its server when it is due, whether or not the sender is still there; `None` when the connection
-/// broke, before or behind it.
+/// A request that reaches its server when it is due, whether or not the sender is still there; `None` when the
+/// connection broke, before or behind it.
 async fn request<T: Send + 'static>(
     weather: &Weather,
     work: impl FnOnce() -> T + Send + 'static,

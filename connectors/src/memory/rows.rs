@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::ops::{Bound, RangeInclusive};
 
-use anabranch_pipeline::deliver::{Cell, CellRef, Claimed, DerivedRow};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{ChunkKey, DerivedRows, ForeignRow, ForeignRows, Sought};
+use anabranch_pipeline::ports::{DerivedRows, ForeignRow, ForeignRows, Sought};
 use anabranch_pipeline::projections::Projection;
+use anabranch_pipeline::records::{Cell, CellRef, ChunkKey, Claimed, DerivedRow};
 use anabranch_schemas::shard::ShardId;
 
 use super::store::StoredRow;

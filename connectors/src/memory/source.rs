@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_pipeline::capture::BatchBuilder;
-use anabranch_pipeline::deliver::Progress;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Entry, Filled, Located, Place, SourceConnector};
+use anabranch_pipeline::records::{BatchBuilder, Progress};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
 use anabranch_schemas::shard::ShardId;

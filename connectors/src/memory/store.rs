@@ -8,9 +8,9 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{Cell, Flush, LaneId, Mutation, MutationAction, Progress, Replacement};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::LaneStore;
+use anabranch_pipeline::records::{Cell, Flush, LaneId, Mutation, MutationAction, Progress, Replacement};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use tokio::time::Instant;

@@ -1,4 +1,4 @@
-//! MySQL and MariaDB: source of changes (`source/`) and store of derived rows (`target/`).
+//! MySQL and MariaDB: source of changes (`source/`) and store of derived rows (`store/`).
 
 pub mod connection;
 pub mod error;
@@ -6,4 +6,4 @@ mod keyset;
 mod pool;
 pub mod refusals;
 pub mod source;
-pub mod target;
+pub mod store;

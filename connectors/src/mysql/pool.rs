@@ -11,7 +11,7 @@ use mysql_async::{Conn, PoolConstraints, PoolOpts, Row};
 use super::connection::async_options;
 use super::error::{Side, from_async};
 use super::refusals::Account;
-use super::target;
+use super::store;
 
 /// Waiting for a connection, connecting and the answer together.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -20,8 +20,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// TLS handshake, which costs ten times what its answer does.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// No gap is ever locked: lanes insert into the outbox while it is drained. A statement outside of a transaction is one of
-/// its own, whatever the server's default is: else nothing would be committed, and old snapshots would be read.
+/// No gap is ever locked: lanes insert into the outbox while it is drained. A statement outside of a transaction is one
+/// of its own, whatever the server's default is: else nothing would be committed, and old snapshots would be read.
 const SESSION: &str = "SET SESSION autocommit = 1; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
 /// Connections that are made when they are needed and kept for the next question.
@@ -87,7 +87,7 @@ impl Pool {
                 let fault = from_async(self.side, &self.subject, error);
                 match self.side {
                     Side::Source => fault,
-                    Side::Target => target::with_remedy(fault),
+                    Side::Target => store::with_remedy(fault),
                 }
             }),
             Err(_) => {

@@ -1,8 +1,8 @@
 //! Accounts that a server refuses: one connection asks for all tasks of the process whether it still does.
 //!
-//! A process has a task for each source and lane, and each is tried again and again. Servers lock an account, or block a
-//! host, after some refused logins. So after a refusal the account is not used again for a second, then two, four and so
-//! on up to a minute. Meanwhile all tasks get the same answer from memory.
+//! A process has a task for each source and lane, and each is tried again and again. Servers lock an account, or block
+//! a host, after some refused logins. So after a refusal the account is not used again for a second, then two, four and
+//! so on up to a minute. Meanwhile all tasks get the same answer from memory.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -2,11 +2,13 @@
 //!
 //! Names, for the configured name `demo` and the source `source-a`: stream `demo_source-a` with the one subject
 //! `demo.source-a.changes`, questions for
-//! a mark on `demo.source-a.marks` (core NATS); buckets `demo_leases`, `demo_uuids` and `demo_intake`. Case stays as configured. Two installations whose stream names
-//! coincide (`a_b` + `c` and `a` + `b_c`) differ in the subject, so the second one's `setup` is refused by name.
+//! a mark on `demo.source-a.marks` (core NATS); buckets `demo_leases`, `demo_uuids` and `demo_intake`. Case stays as
+//! configured. Two installations whose stream names coincide (`a_b` + `c` and `a` + `b_c`) differ in the subject, so
+//! the second one's `setup` is refused by name.
 //!
 //! `client.rs` connects and checks the server, `setup.rs` makes and compares streams, `writer.rs` appends under the
-//! fence, `reader.rs` reads and finds holes, `lease.rs` holds leases, `marks.rs` keeps numbers, `error.rs` turns answers into faults.
+//! fence, `reader.rs` reads and finds holes, `lease.rs` holds leases, `marks.rs` keeps numbers, `error.rs` turns
+//! answers into faults.
 
 mod client;
 mod error;

@@ -23,8 +23,8 @@ use super::{NatsLog, StreamName};
 const DUPLICATE_WINDOW: Duration = Duration::from_secs(2);
 /// A caller that repeats a request does so within it, by the usual convention.
 const INTAKE_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
-/// A stream has so many times its room, which the server reserves: 64 MiB with the default of `log.max_bytes`, for about
-/// three hundred thousand keys.
+/// A stream has so many times its room, which the server reserves: 64 MiB with the default of `log.max_bytes`, for
+/// about three hundred thousand keys.
 const INTAKE_SHARE: u64 = 160;
 const INTAKE_MIN_BYTES: u64 = 1024 * 1024;
 

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::lookup::Token;
 use anabranch_pipeline::metrics as names;
-use anabranch_pipeline::ports::{Cached, ChunkKey, CodeCache, Fill, MARK_KEPT, Shelf, Standing};
+use anabranch_pipeline::ports::{Cached, CodeCache, Fill, MARK_KEPT, Shelf, Standing};
+use anabranch_pipeline::records::{ChunkKey, Token};
 use anabranch_schemas::serial::StoredCode;
 use metrics::counter;
 use redis::{Cmd, Value, cmd};

@@ -8,13 +8,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anabranch_pipeline::deliver::{
-    Cell, DerivedTable, Flush, LaneId, MutationAction, OrderedMutation, Progress,
-};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_pipeline::projections::{Assignment, LaneScope, Projection};
+use anabranch_pipeline::records::{
+    Cell, DerivedTable, Flush, LaneId, MutationAction, OrderedMutation, Progress,
+};
 use anabranch_pipeline::wall_clock;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::search::index_of;
@@ -125,8 +125,8 @@ impl SearchLane {
         }
     }
 
-    /// Removes a shard's documents of this lane, which come again in their own versions. `revision`: of the progress that
-    /// was read.
+    /// Removes a shard's documents of this lane, which come again in their own versions. `revision`: of the progress
+    /// that was read.
     async fn remove(
         &mut self,
         client: &Client,

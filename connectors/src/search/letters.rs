@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::records::LaneId;
 use anabranch_pipeline::wall_clock;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::search::writing_alias;

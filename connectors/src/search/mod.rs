@@ -1,11 +1,11 @@
 //! An OpenSearch or Elasticsearch cluster as a store of derived documents, over plain REST that both accept.
 //!
 //! [`SearchTarget`] is one configured target with the projections that have an index on it: `setup.rs` makes indexes
-//! and first progress and is the pre-flight, [`SearchLane`] in `lane.rs` applies flushes. `client.rs` asks and names what
-//! was answered, `bulk.rs` writes many documents, `progress.rs` is a lane's progress as a document,
-//! `hits.rs` reads what a search found, `query.rs` finds documents for people, `rebuild.rs` builds an index anew beside the one that serves,
-//! `letters.rs` are the documents that were rejected, `rows.rs` reads all that stands,
-//! `sweep.rs` removes tombstones, `removal.rs` makes room for a replay.
+//! and first progress and is the pre-flight, [`SearchLane`] in `lane.rs` applies flushes. `client.rs` asks and names
+//! what was answered, `bulk.rs` writes many documents, `progress.rs` is a lane's progress as a document, `hits.rs`
+//! reads what a search found, `query.rs` finds documents for people, `rebuild.rs` builds an index anew beside the one
+//! that serves, `letters.rs` are the documents that were rejected, `rows.rs` reads all that stands, `sweep.rs` removes
+//! tombstones, `removal.rs` makes room for a replay.
 
 mod bulk;
 mod client;
@@ -26,9 +26,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
-use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::projections::Assignments;
+use anabranch_pipeline::records::LaneId;
 use tokio::sync::OnceCell;
 
 use self::client::Client;

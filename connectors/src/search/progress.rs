@@ -4,8 +4,8 @@
 //! (`if_seq_no`, `if_primary_term`): that is a lane's fence. Beside them stands, once a projection was rebuilt, which
 //! indexes its lanes write; it is read together with progress, so each flush knows the present ones.
 
-use anabranch_pipeline::deliver::{LaneId, Progress};
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::records::{LaneId, Progress};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use reqwest::StatusCode;

@@ -1,14 +1,14 @@
 //! An index is built anew beside the one that serves, and takes its place at once.
 //!
 //! From the moment that the new index is noted, every flush of the projection's lanes goes into both. Lanes of the
-//! rebuild bring the past into the new one alone; both may write in any order, since documents have versions and what is
-//! withdrawn stays as a tombstone. The past is complete when a lane of the rebuild has passed where its living one was
-//! when it began to write both, and everything that the living one withdrew before that: so it goes on until it has
+//! rebuild bring the past into the new one alone; both may write in any order, since documents have versions and what
+//! is withdrawn stays as a tombstone. The past is complete when a lane of the rebuild has passed where its living one
+//! was when it began to write both, and everything that the living one withdrew before that: so it goes on until it has
 //! passed the living one a second time. Whoever is cut off goes on from the progress of the rebuild's lanes.
 
-use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::Assignment;
+use anabranch_pipeline::records::LaneId;
 use anabranch_schemas::search::{index_behind, index_of};
 use reqwest::StatusCode;
 use serde::Deserialize;
@@ -70,8 +70,8 @@ impl SearchTarget {
         Ok(building.unwrap_or_else(|| index_behind(alias, &serving)))
     }
 
-    /// Makes the new index and notes it, or finds the rebuild that was begun before; the index's name. Flushes that have
-    /// begun before still go into the old index only: whoever calls this fences them.
+    /// Makes the new index and notes it, or finds the rebuild that was begun before; the index's name. Flushes that
+    /// have begun before still go into the old index only: whoever calls this fences them.
     pub async fn begin_rebuild(&self, projection: &str) -> Result<String, Fault> {
         let (account, assignment) = (self.as_setup_account(), self.assignment(projection)?);
         let client = account.client().await?;
@@ -133,7 +133,8 @@ impl SearchTarget {
         Ok(serving)
     }
 
-    /// Gives up a rebuild: lanes write the index that serves alone, and the new one is removed; its name, if there is one.
+    /// Gives up a rebuild: lanes write the index that serves alone, and the new one is removed; its name, if there is
+    /// one.
     pub async fn abandon_rebuild(&self, projection: &str) -> Result<Option<String>, Fault> {
         let (account, assignment) = (self.as_setup_account(), self.assignment(projection)?);
         let client = account.client().await?;

@@ -1,13 +1,13 @@
 //! Documents of source rows that a flush replaces: what stands for them and is not written becomes a tombstone.
 //!
-//! What stands above the mark would keep out what is written at it, so it is removed first, only while it is what was found,
-//! and the server is waited for until it has forgotten that. It is looked up before the lane's revision is: a process that
-//! was overtaken finds nothing that its successor has written.
+//! What stands above the mark would keep out what is written at it, so it is removed first, only while it is what was
+//! found, and the server is waited for until it has forgotten that. It is looked up before the lane's revision is: a
+//! process that was overtaken finds nothing that its successor has written.
 
 use std::collections::HashSet;
 
-use anabranch_pipeline::deliver::{Cell, Flush, Replacement};
 use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::records::{Cell, Flush, Replacement};
 use serde::Deserialize;
 use serde_json::json;
 

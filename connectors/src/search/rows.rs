@@ -1,19 +1,19 @@
 //! Documents as they stand, for whoever compares them with the source.
 //!
-//! A document is what its id says: the id is what a lane writes over. One that is not whole as a lane writes it (another
-//! lane or version, a field that is missing or too much) has no values, so it equals no claim and is written again.
-//! Tombstones are no rows. Pages go on behind (shard, uuid), in which both products sort alike; ids are read at once,
-//! searches see what was refreshed before the first page.
+//! A document is what its id says: the id is what a lane writes over. One that is not whole as a lane writes it
+//! (another lane or version, a field that is missing or too much) has no values, so it equals no claim and is written
+//! again. Tombstones are no rows. Pages go on behind (shard, uuid), in which both products sort alike; ids are read at
+//! once, searches see what was refreshed before the first page.
 
 use std::collections::{BTreeSet, HashSet};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use anabranch_pipeline::deliver::{Cell, CellRef, Claimed, DerivedRow, Stray, TableShape};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{ChunkKey, DerivedRows, ForeignRow, ForeignRows, Sought};
+use anabranch_pipeline::ports::{DerivedRows, ForeignRow, ForeignRows, Sought};
 use anabranch_pipeline::projections::{Assignment, Projection};
+use anabranch_pipeline::records::{Cell, CellRef, ChunkKey, Claimed, DerivedRow, Stray, TableShape};
 use anabranch_schemas::shard::ShardId;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

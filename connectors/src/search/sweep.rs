@@ -2,9 +2,9 @@
 //!
 //! A tombstone keeps an older write of its claim from coming back. Who could still bring one? The claim's lane goes on
 //! above its position, so the tombstone must lie not above it. A replay writes what is older and then deletes it again,
-//! so it ends right; while one is under way nothing is removed. A rebuild brings the past beside living lanes and relies
-//! on their tombstones: nothing is removed before it has ended. A writer that was stopped in the middle of a flush may
-//! wake: so a tombstone must also be older than anybody is stopped for.
+//! so it ends right; while one is under way nothing is removed. A rebuild brings the past beside living lanes and
+//! relies on their tombstones: nothing is removed before it has ended. A writer that was stopped in the middle of a
+//! flush may wake: so a tombstone must also be older than anybody is stopped for.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::lsn::Lsn;

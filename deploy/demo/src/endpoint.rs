@@ -1,4 +1,5 @@
-//! A MariaDB or MySQL server as workload, probe and verification see it: by its administrator's account, over verified TLS.
+//! A MariaDB or MySQL server as workload, probe and verification see it: by its administrator's account, over verified
+//! TLS.
 //!
 //! They stand for the application and for an auditor, so they share no connection code with the product.
 

@@ -19,8 +19,8 @@ use crate::spec::{Database, DatabaseAccount};
 
 pub(crate) const ADMIN_USER: &str = "root";
 
-/// The derived tables of the demo are two thousand. With MariaDB's defaults (400 definitions, 2,000 open tables) its target
-/// opened 1,200 tables a second, and most statements waited for that.
+/// The derived tables of the demo are two thousand. With MariaDB's defaults (400 definitions, 2,000 open tables) its
+/// target opened 1,200 tables a second, and most statements waited for that.
 const TABLE_CACHES: [&str; 2] = ["--table-definition-cache=4000", "--table-open-cache=8000"];
 /// MariaDB needs 0.6 s on an idle machine and MySQL 3 s; on a busy one with two cores they needed 10 s and 24 s.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
@@ -92,8 +92,8 @@ fn statements(sql: &str) -> Vec<String> {
         .collect()
 }
 
-/// Arguments that installing and starting share, with the root of unpacked packages and the folder below its `usr/share`
-/// that holds messages and character sets; `--no-defaults` must be the first.
+/// Arguments that installing and starting share, with the root of unpacked packages and the folder below its
+/// `usr/share` that holds messages and character sets; `--no-defaults` must be the first.
 pub(crate) fn base_arguments(place: &Place, prefix: Option<&Path>, shared: &str) -> Vec<String> {
     let mut arguments = vec!["--no-defaults".to_owned(), format!("--datadir={}/db", place.folder.display())];
     // The servers refuse to run as root unless told so. Our folders belong to who runs us.

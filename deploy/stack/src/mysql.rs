@@ -42,8 +42,8 @@ pub(crate) fn launch(place: &Place, settings: &Database, flags: Vec<String>) -> 
         "--enforce-gtid-consistency=ON".to_owned(),
         // Nothing here speaks the X protocol, and its port would be everybody's 33060.
         "--mysqlx=OFF".to_owned(),
-        // Each instance of the cache has a part of the room, and a lane uses one: of 16, each would have room for a third of
-        // the derived tables.
+        // Each instance of the cache has a part of the room, and a lane uses one: of 16, each would have room for a
+        // third of the derived tables.
         "--table-open-cache-instances=1".to_owned(),
     ]);
     arguments.extend(flags);

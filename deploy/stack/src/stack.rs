@@ -51,8 +51,8 @@ impl Stack {
         Ok(stack)
     }
 
-    /// For tests with servers that not every machine can have (MySQL, MariaDB 11.8): `None` there, and why on stderr. What
-    /// could not be had once is not looked for again by this process, as that takes its time.
+    /// For tests with servers that not every machine can have (MySQL, MariaDB 11.8): `None` there, and why on stderr.
+    /// What could not be had once is not looked for again by this process, as that takes its time.
     pub fn start_if_there(options: Options) -> Result<Option<Self>> {
         // What is missing, and why. The lock is not held while servers start.
         static MISSING: Mutex<BTreeMap<&'static str, String>> = Mutex::new(BTreeMap::new());

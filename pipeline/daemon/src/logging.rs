@@ -19,7 +19,7 @@ pub enum LogFormat {
 
 const OWN_CRATES: [&str; 4] =
     ["anabranch", "anabranch_pipeline", "anabranch_connectors", "anabranch_schemas"];
-/// sqlx writes statements under this name.
+/// `sqlx` writes statements under this name.
 const STATEMENTS: &str = "sqlx::query=off";
 
 /// Installs the subscriber of this process; a second call changes nothing.

@@ -115,7 +115,8 @@ pub async fn run(wiring: Wiring, states: TaskStates, mut hang_ups: Signal, cance
     }
 }
 
-/// Restarts what was asked for behind the number seen last; the newest number. What stood there at the first look is past.
+/// Restarts what was asked for behind the number seen last; the newest number. What stood there at the first look is
+/// past.
 fn follow(register: &Register, seen: Option<u64>, states: &TaskStates) -> u64 {
     let newest = register.newest();
     let since = seen.unwrap_or(newest);

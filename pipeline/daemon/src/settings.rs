@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::projections::captured_targets;
 
 /// Reads and parses the file; every problem of it is in the error.
 pub fn load(file: &Path) -> Result<Config, Vec<Fault>> {
@@ -15,5 +16,5 @@ pub fn load(file: &Path) -> Result<Config, Vec<Fault>> {
         );
         vec![fault.needs("a readable TOML file").remedy("see deploy/anabranch.example.toml").caused_by(error)]
     })?;
-    Config::parse(&text)
+    Config::parse_with(&text, captured_targets)
 }

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use anabranch_pipeline::capture::{self, Capture};
 use anabranch_pipeline::config::{Config, SourceConfig};
-use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId};
+use anabranch_pipeline::deliver::{self, Lane};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::identifiers::{self, Mint};
 use anabranch_pipeline::lookup::{self, Drain};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{Lease, Leases, Marks, READER_SEAT};
 use anabranch_pipeline::projections::Defects;
+use anabranch_pipeline::records::{Flush, LaneId};
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
 use anabranch_schemas::change::Change;
 use anabranch_schemas::lsn::Lsn;
@@ -32,8 +33,8 @@ use crate::wiring::{Documents, Wiring};
 pub const MINT_TASK: &str = "uuids";
 /// A free machine number is taken well within it.
 const MACHINE_PATIENCE: Duration = Duration::from_secs(2);
-/// A task that has failed is well again after so long at work, if it commits nothing: what fails behind the first answers
-/// fails sooner.
+/// A task that has failed is well again after so long at work, if it commits nothing: what fails behind the first
+/// answers fails sooner.
 const WELL_AFTER: Duration = Duration::from_secs(5);
 /// Between two looks for old tombstones, which have an age of hours.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::StoredProgress;
-use anabranch_connectors::mysql::target::{
+use anabranch_connectors::mysql::store::{
     self as mysql, MysqlHistory, MysqlMapping, MysqlOutbox, MysqlTarget,
 };
 use anabranch_connectors::nats::NatsLog;
@@ -19,11 +19,12 @@ use anabranch_connectors::search::{self, SearchTarget};
 use anabranch_pipeline::config::{
     CacheConfig, Config, DocumentIndex, ProjectionConfig, ProjectionKind, SourceConfig,
 };
-use anabranch_pipeline::deliver::{LaneId, Progress, Shared};
+use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::SourceConnector;
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::reconcile::TABLES_AT_ONCE;
+use anabranch_pipeline::records::{LaneId, Progress};
 use tokio::sync::OnceCell;
 
 /// Connections of a night to each target: pages, and behind them single rows.
@@ -33,7 +34,7 @@ pub use self::derived::DerivedStore;
 pub use self::lane::LaneStore;
 pub use anabranch_connectors::SpillRoom;
 pub use anabranch_connectors::mysql::source::{CapturedTable, MysqlSource as Source, TextRow, holds_gtids};
-pub use anabranch_connectors::mysql::target::{Duplicate, MysqlMapping as Mapping};
+pub use anabranch_connectors::mysql::store::{Duplicate, MysqlMapping as Mapping};
 pub use anabranch_connectors::nats::{NatsLog as Log, TailFrom};
 pub use anabranch_connectors::redis::RedisCache as CodeStore;
 pub use anabranch_connectors::search::{
@@ -341,7 +342,8 @@ impl Wiring {
         worst(self.check_source(name).await)
     }
 
-    /// The pre-flight of what a target's lanes use as one result; once it has passed it is not repeated: later faults show themselves.
+    /// The pre-flight of what a target's lanes use as one result; once it has passed it is not repeated: later faults
+    /// show themselves.
     pub async fn require_target(&self, name: &str) -> Result<(), Fault> {
         let target = self.target(name)?;
         let check = || async { worst(target.server.check_for_lanes().await) };

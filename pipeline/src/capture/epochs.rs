@@ -1,10 +1,10 @@
 //! The epoch of a reader's reading, and the mark that keeps it from being used twice.
 //!
-//! Rows of an epoch may be in derived stores, or on their way there, when nothing of it is in the stream any more. So the
-//! mark of a source says who was read last and in which epoch, and is raised before anything is sent of another reading.
-//! Whoever reads knows the mark, the stream's end, and the lanes' progress where one of the two is missing; the present
-//! server is read in the highest epoch of all that, if it is that one's, else in the next. The mark is raised by its
-//! revision: a process that woke late begins no epoch.
+//! Rows of an epoch may be in derived stores, or on their way there, when nothing of it is in the stream any more. So
+//! the mark of a source says who was read last and in which epoch, and is raised before anything is sent of another
+//! reading. Whoever reads knows the mark, the stream's end, and the lanes' progress where one of the two is missing;
+//! the present server is read in the highest epoch of all that, if it is that one's, else in the next. The mark is
+//! raised by its revision: a process that woke late begins no epoch.
 
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::timeline::{InvalidTimeline, Timeline};

@@ -13,18 +13,17 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::batch::BatchBuilder;
 use super::epochs::Epochs;
-use super::frame::Framer;
 use super::pace::{self, Step, View};
 use crate::config::Limits;
-use crate::deliver::{Progress, refresh_command};
+use crate::deliver::refresh_command;
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
 use crate::ports::{
     ChangeSource, Entry, Filled, Log, LogEntry, LogWriter, Marks, READER_SEAT, SourceConnector,
 };
+use crate::records::{BatchBuilder, Framer, Progress};
 
 /// What one reader works on.
 #[derive(Debug)]
@@ -50,8 +49,8 @@ enum Event {
 }
 
 /// Captures until `cancel` or the first error. `lanes` yields the progress of every lane of this source and is asked
-/// only when the stream is empty or ends before the binlog begins, the epoch's mark is missing, or the binlog holds what
-/// cannot be read. `acknowledged` follows the position that the log holds.
+/// only when the stream is empty or ends before the binlog begins, the epoch's mark is missing, or the binlog holds
+/// what cannot be read. `acknowledged` follows the position that the log holds.
 ///
 /// What cannot be read is left behind, once an attempt, when every lane reads its tables again anyway.
 ///
@@ -97,7 +96,8 @@ async fn read<S: SourceConnector, L: Log, M: Marks>(
     let Entered { source, entry, origin, is_announced } = entered;
     let position = source.entered_at();
     let term = end.as_ref().map_or(1, |end| end.envelope.term + 1);
-    let (framer, batch) = Framer::begin(&entry, position, origin, term, capture.limits.batch_bytes.get());
+    let (framer, batch) =
+        Framer::begin(entry.told(), position, origin, term, capture.limits.batch_bytes.get());
     tracing::info!(source = capture.source, %position, entry = entry_name(&entry), "capture begins");
     let writer = capture.log.writer(capture.source, end.as_ref()).await?;
     let mark_requests = capture.log.mark_requests(capture.source).await?;
@@ -137,8 +137,8 @@ struct Entered<S> {
 /// Opens the source behind the stream's end.
 ///
 /// A stream that lost its newest messages may end where the binlog is purged already. The lanes were further, and
-/// those that are not are fed from the binlog, so the stream goes on from the furthest as if it were lost. When no lane is,
-/// and all of them read their tables again, it goes on from the oldest binlog that there is.
+/// those that are not are fed from the binlog, so the stream goes on from the furthest as if it were lost. When no lane
+/// is, and all of them read their tables again, it goes on from the oldest binlog that there is.
 async fn enter<S: SourceConnector, L, M: Marks, P: Future<Output = Result<Vec<Progress>, Fault>>>(
     capture: &Capture<'_, S, L, M>,
     epochs: &mut Epochs<'_, M>,
@@ -311,8 +311,8 @@ struct Attempt<'a, C, L: Log, M> {
 }
 
 impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
-    /// Runs to the end. Before a fault that the tables mend is told, everything that was sent is acknowledged, so that the
-    /// next reading goes on behind it.
+    /// Runs to the end. Before a fault that the tables mend is told, everything that was sent is acknowledged, so that
+    /// the next reading goes on behind it.
     async fn end(
         mut self,
         acknowledged: &watch::Sender<Lsn>,

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::transport::{Tls, trusted};
 use super::values::{Expanded, ServerUrl, placeholder};
 use super::{BirthdayTables, DocumentIndex, MappingTables, Problems, ProjectionKind};
-use crate::lookup::TimeToLive;
+use crate::records::TimeToLive;
 
 const LANES: NonZeroU32 = NonZeroU32::new(2).expect("not zero");
 /// As the inventory's design has it: 512 tables of 5 to 10 million rows for each length class.

@@ -1,13 +1,13 @@
 //! The configuration: parsed once into types that cannot hold nonsense.
 //!
-//! `raw.rs`, `derived.rs` and `reconcile.rs` are the file as written (unknown keys refused), `values.rs` its scalar types (secrets, server URLs),
-//! `transport.rs` what `tls` and `ca_file` mean. This
-//! file turns one into the other and checks what concerns several parts at once. Each problem is a
-//! [`Fault`] that names the key; all are reported together. Nothing here touches the network.
+//! `raw.rs`, `derived.rs` and `reconcile.rs` are the file as written (unknown keys refused), `values.rs` its scalar
+//! types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean. This file turns one into the other and
+//! checks what concerns several parts at once. Each problem is a [`Fault`] that names the key; all are reported
+//! together. Nothing here touches the network.
 
 mod derived;
 mod raw;
-mod reconcile;
+pub mod reconcile;
 mod transport;
 mod unreadable;
 mod values;
@@ -25,12 +25,11 @@ use anabranch_schemas::shard::{ShardingRule, TablePattern};
 use croner::Cron;
 use jiff::tz::TimeZone;
 
+use self::reconcile::Settings;
 pub use self::values::{Secret, ServerUrl};
 use crate::error::{Code, Fault};
-use crate::lookup::TimeToLive;
 use crate::ports::Entry;
-use crate::projections::{Assignments, ProjectedTable, Projection};
-use crate::reconcile::Settings;
+use crate::records::TimeToLive;
 
 /// Everything that `anabranch` needs to know.
 #[derive(Debug, Clone)]
@@ -219,6 +218,14 @@ impl ProjectionKind {
         }
     }
 
+    /// The entity whose changes it reads.
+    pub fn entity(&self) -> Entity {
+        match self {
+            Self::Birthday(_) => Entity::User,
+            Self::SerialMapping(_) | Self::SerialDocuments(_) => Entity::SerialCode,
+        }
+    }
+
     /// The targets that can hold it.
     pub fn store(&self) -> TargetStore {
         match self {
@@ -282,6 +289,11 @@ pub struct Limits {
 impl Config {
     /// Reads the text of a configuration file. All problems are reported, not just the first.
     pub fn parse(text: &str) -> Result<Self, Vec<Fault>> {
+        Self::parse_with(text, |_| Vec::new())
+    }
+
+    /// The same with a check of what the configuration alone does not know; its faults are reported with the others.
+    pub fn parse_with(text: &str, check: impl Fn(&Self) -> Vec<Fault>) -> Result<Self, Vec<Fault>> {
         let raw: raw::Config =
             toml::from_str(text).map_err(|error| vec![unreadable::unreadable(text, &error)])?;
         let mut problems = Problems::default();
@@ -290,6 +302,7 @@ impl Config {
             config.check_names(&mut problems);
             config.check_patterns(&mut problems);
             config.check_references(&mut problems);
+            problems.0.extend(check(config));
         }
         match config {
             Some(config) if problems.0.is_empty() => Ok(config),
@@ -385,7 +398,7 @@ impl Config {
                 let found = format!("{} in `{}`", projection.targets.len(), projection.name);
                 problems.add("projections.targets", found, "one: an index lies in one cluster");
             }
-            let entity = Projection::new(projection).entity();
+            let entity = projection.kind.entity();
             if self.entities.iter().all(|config| config.entity != entity) {
                 problems.add(
                     "projections",
@@ -403,32 +416,6 @@ impl Config {
                 problems.add("caches.projection", format!("`{}`", cache.projection), needed);
             }
         }
-        for source in &self.sources {
-            for target in &self.targets {
-                if source.url.address() == target.url.address() && self.captures_derived_tables(target) {
-                    problems.0.push(
-                        Fault::new(
-                            Code::TargetIsSource,
-                            format!("target {}", target.name),
-                            format!(
-                                "its databases are captured by source {} on the same server",
-                                source.name
-                            ),
-                        )
-                        .needs("derived tables outside every captured pattern"),
-                    );
-                }
-            }
-        }
-    }
-
-    /// Whether some derived table of the target lies inside a captured pattern.
-    fn captures_derived_tables(&self, target: &TargetConfig) -> bool {
-        let is_captured = |table: &ProjectedTable| {
-            let (database, table) = (&table.derived.database, &table.derived.table);
-            self.entities.iter().any(|entity| entity.tables.matches(database, table).is_some())
-        };
-        Assignments::of(self, &target.name).iter().any(|assignment| assignment.tables().any(is_captured))
     }
 }
 

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use croner::Cron;
 use jiff::tz::TimeZone;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::values::{Expanded, Secret};
 use super::{Problems, Schedule};
-use crate::reconcile::{Limits, Mode, Settings};
 
 /// Half of it is the sketch: 2.1 million differing users, 1.3 million mapping rows in one reading of a unit.
 const MEMORY_BYTES: NonZeroUsize = NonZeroUsize::new(192 * 1024 * 1024).expect("not zero");
@@ -41,6 +40,56 @@ const WATCH_AFTER_SECONDS: [u64; 3] = [60, 300, 600];
 const WATCH_AFTER_SECONDS_MAX: u64 = 3_600;
 /// Shorter ones can be guessed.
 const SIGNING_KEY_MIN_BYTES: usize = 16;
+
+/// How a night works.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub mode: Mode,
+    /// Bytes for what is compared.
+    pub memory: NonZeroUsize,
+    /// More drifted source rows in a store are not repaired without being asked.
+    pub gate_keys: u64,
+    /// Nor is a unit of which a larger share differs, from 0 to 1.
+    pub gate_share: f64,
+    /// What it waits for.
+    pub limits: Limits,
+}
+
+/// What is done about drift.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// It is told.
+    Report,
+    /// The lanes read the source rows anew, unless too much differs.
+    #[default]
+    Repair,
+}
+
+/// When a night steps back.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Rows a second that are read from one server; `None` = as fast as it goes.
+    pub rows_per_second: Option<NonZeroU64>,
+    /// Statements that a source runs at once, this one included.
+    pub running_threads: NonZeroU64,
+    /// What a replica may be behind.
+    pub replica_lag: Duration,
+    /// What the lanes of the projection may be behind.
+    pub lane_lag: Duration,
+}
+
+impl Limits {
+    /// Waits for nobody.
+    pub fn none() -> Self {
+        Self {
+            rows_per_second: None,
+            running_threads: NonZeroU64::MAX,
+            replica_lag: Duration::MAX,
+            lane_lag: Duration::MAX,
+        }
+    }
+}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,3 +1,5 @@
+//! Configuration files: right ones, and the faults of wrong ones.
+
 use super::*;
 
 const GOOD: &str = r#"
@@ -25,7 +27,7 @@ table = "birthday_{mmdd}"
 "#;
 
 fn problems(text: &str) -> String {
-    let faults = Config::parse(text).expect_err("must be refused");
+    let faults = Config::parse_with(text, crate::projections::captured_targets).expect_err("must be refused");
     faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 

@@ -1,7 +1,7 @@
 //! Scalar types of the configuration: text with `${ENV}`, secrets, server URLs.
 //!
-//! A URL is taken apart as it stands in the file, before variables are replaced: what a variable holds is then a user or
-//! password byte for byte, whatever a URL would make of it. What the file itself spells out is percent-decoded. No
+//! A URL is taken apart as it stands in the file, before variables are replaced: what a variable holds is then a user
+//! or password byte for byte, whatever a URL would make of it. What the file itself spells out is percent-decoded. No
 //! message repeats a part of a value.
 
 use std::fmt;

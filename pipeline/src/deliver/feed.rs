@@ -16,12 +16,12 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::Lane;
 use super::window::Delivery;
-use super::{Lane, LaneId, Progress};
-use crate::capture::{BatchBuilder, Framer};
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::ports::{ChangeSource, Entry, Filled, Log, LogEntry, LogReader, ReadFrom, SourceConnector};
+use crate::records::{BatchBuilder, Framer, LaneId, Progress};
 
 /// How often a lane that is fed directly, or waits to be, looks whether the stream links.
 pub(super) const JOIN_INTERVAL: Duration = Duration::from_millis(500);
@@ -130,8 +130,8 @@ const BEGIN_NEXT_EPOCH: &str = "if it stays: delete the source's stream (`nats s
 
 /// Whether a message continues, or begins, what a lane at `position` holds.
 ///
-/// Positions of two servers cannot be compared. A message that spans a fail-over continues only a lane that is exactly at
-/// the old server's place which it follows. One that reads the new server already may be far before the message's
+/// Positions of two servers cannot be compared. A message that spans a fail-over continues only a lane that is exactly
+/// at the old server's place which it follows. One that reads the new server already may be far before the message's
 /// changes; one that was further on the old server would be put back to a place that may be purged.
 ///
 /// Parts of one event have one position. A message that begins with a later part continues only a lane that has the
@@ -147,8 +147,9 @@ pub(super) fn links(envelope: &Envelope, position: Lsn, follows: bool) -> bool {
 impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
     /// Opens the stream where it continues the lane's progress; where it does not, the source.
     ///
-    /// An empty stream is waited for: the reader begins it with a mark, which shows whether it links. Who waits for other
-    /// lanes' direct feeds looks at the stream meanwhile. A lane that is apart is fed by the present server, in its epoch.
+    /// An empty stream is waited for: the reader begins it with a mark, which shows whether it links. Who waits for
+    /// other lanes' direct feeds looks at the stream meanwhile. A lane that is apart is fed by the present server, in
+    /// its epoch.
     pub(super) async fn feed(
         &self,
         progress: &Progress,
@@ -190,8 +191,8 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         }
     }
 
-    /// The stream, if it links at the lane's position. A lane that is `fed` from the binlog in an epoch that is over must
-    /// begin again in the present one: the server of the old may live on, and the stream would never link.
+    /// The stream, if it links at the lane's position. A lane that is `fed` from the binlog in an epoch that is over
+    /// must begin again in the present one: the server of the old may live on, and the stream would never link.
     pub(super) async fn join(
         &self,
         progress: &Progress,
@@ -238,7 +239,8 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
     ) -> Result<DirectFeed, Fault> {
         let entry = self.direct_entry(progress, end)?;
         let timeline = Timeline::of(end.envelope.position, &end.envelope.server);
-        let source = self.source.open(entry.clone(), &timeline, self.seat).await?;
+        let told = entry.told();
+        let source = self.source.open(entry, &timeline, self.seat).await?;
         if *source.server() != end.envelope.server {
             let (found, needed) = (source.server().to_string(), end.envelope.server.to_string());
             return Err(Fault::new(Code::SourceUnreachable, format!("source {}", self.id.source), found)
@@ -253,7 +255,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         failpoints::reach("lane-direct-opened").await;
         let is_origin = progress.position == Lsn::ZERO;
         let batch_bytes = self.limits.batch_bytes.get();
-        let (framer, batch) = Framer::begin(&entry, source.entered_at(), is_origin, 0, batch_bytes);
+        let (framer, batch) = Framer::begin(told, source.entered_at(), is_origin, 0, batch_bytes);
         let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
         let name = self.id.source.clone();
         let reading = tokio::spawn(async move {

@@ -11,12 +11,13 @@ use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
 use tokio_util::sync::CancellationToken;
 
+use super::Lane;
 use super::feed::{Feed, Hole};
 use super::run::{look, unless};
 use super::window::Window;
-use super::{Flush, Lane, Progress, Refresh, Scope};
 use crate::error::{Code, Fault};
 use crate::ports::{Entry, LaneStore, Log, SourceConnector};
+use crate::records::{Flush, Progress, Refresh, Scope};
 
 /// Whether `first`, the lane's first message, begins the source's history, so that rows from before it are wanted too.
 ///
@@ -32,8 +33,8 @@ impl Progress {
         Self { refresh: Some(Refresh::new(Scope::Source)), was_refreshed: true, ..self }
     }
 
-    /// All tables are to be read by a lane that has just begun. Set-up found no rows of it; who asked for a refresh before
-    /// may know of some all the same.
+    /// All tables are to be read by a lane that has just begun. Set-up found no rows of it; who asked for a refresh
+    /// before may know of some all the same.
     pub(super) fn loads_first(self) -> Self {
         let vacant = (!self.was_refreshed).then_some(self.position.epoch());
         Self { refresh: Some(Refresh { vacant, ..Refresh::new(Scope::Source) }), was_refreshed: true, ..self }
@@ -71,8 +72,8 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         }
     }
 
-    /// Sets a lane that reads all tables to the stream's end, because of a fault of its feed; else that fault is returned.
-    /// What the window holds is given up: the tables have it.
+    /// Sets a lane that reads all tables to the stream's end, because of a fault of its feed; else that fault is
+    /// returned. What the window holds is given up: the tables have it.
     pub(super) async fn begin_at_end(
         &self,
         window: &mut Window,

@@ -3,29 +3,20 @@
 //! A lane owns some derived tables of one target for one source. It is their only writer, and its progress row,
 //! written in the same transaction as the rows, is the only truth about how far it is. `feed.rs` says where a
 //! lane's messages come from, `window.rs` collects what one transaction will do (pure), `run.rs` is one attempt,
-//! `rewind.rs` sets a lane back, `refresh.rs` brings in rows that are not in the feed, `load.rs` begins with them, `shared.rs` is
-//! what the lanes of a source have in common.
+//! `rewind.rs` sets a lane back, `refresh.rs` brings in rows that are not in the feed, `load.rs` begins with them,
+//! `shared.rs` is what the lanes of a source have in common.
 
-mod condition;
 mod feed;
 mod load;
-mod mutation;
-mod progress;
 mod refresh;
 mod rewind;
 mod run;
 mod shared;
 mod window;
 
-pub use condition::{COMPARISONS_MAX, Comparison, Condition, InvalidComparison, Operator};
 pub(crate) use feed::is_hole;
 pub(crate) use load::refresh_command;
-pub use mutation::{
-    Cell, CellRef, Claimed, DerivedRow, DerivedTable, Flush, Mutation, MutationAction, OrderedMutation,
-    Replacement, Stray, TableShape,
-};
-pub use progress::{LaneId, Progress};
-pub use refresh::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh, request_refresh};
+pub use refresh::request_refresh;
 pub use rewind::{Past, Rewind, fence, rewind};
 pub use run::{Lane, run};
 pub use shared::Shared;

@@ -7,8 +7,9 @@
 //! of a table comes its *sweep*: claims that are older than the first mark are nobody's any more. A lane that had no
 //! rows when it began has nothing to sweep.
 //!
-//! Of single keys the rows are read, and exactly what they claim stands afterwards: what else stood for them, in whatever
-//! version, was nobody's. A key that changed behind the mark is read again. A condition finds keys, a part at a time.
+//! Of single keys the rows are read, and exactly what they claim stands afterwards: what else stood for them, in
+//! whatever version, was nobody's. A key that changed behind the mark is read again. A condition finds keys, a part at
+//! a time.
 //!
 //! A chunk is thrown away and read again when it cannot be told what changed behind its mark: the lane was beyond the
 //! mark before it began to note, another server came in between, or too much was to be noted. Faults of the source
@@ -16,8 +17,8 @@
 
 mod meters;
 mod notes;
-mod progress;
 mod read;
+mod request;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -34,15 +35,17 @@ use tokio::time::Instant;
 
 use self::meters::Meters;
 use self::notes::Notes;
-pub use self::progress::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh, request_refresh};
 use self::read::{Read, rows_of, rows_where};
-use super::mutation::{Cell, Replacement, TABLE_WORK};
+pub use self::request::request_refresh;
+use super::Lane;
 use super::shared::{Shared, Wanted};
 use super::window::Window;
-use super::{Flush, Lane, LaneId, Progress};
 use crate::error::{Class, Code, Fault};
 use crate::failpoints;
 use crate::ports::{LaneStore, Log, RowSource};
+use crate::records::{
+    Cell, Flush, KEYS_MAX, LaneId, Progress, Refresh, Replacement, Scope, TABLE_WORK, TableRefresh,
+};
 use crate::throttle::Throttle;
 
 /// Before a chunk that was thrown away is read again.
@@ -404,8 +407,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         Ok(flush)
     }
 
-    /// A commit of the refresh alone: the position stays. What comes behind it is read meanwhile, as no change is applied
-    /// in between.
+    /// A commit of the refresh alone: the position stays. What comes behind it is read meanwhile, as no change is
+    /// applied in between.
     async fn commit(
         &mut self,
         window: &mut Window,

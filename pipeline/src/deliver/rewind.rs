@@ -6,10 +6,10 @@
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, binlog_file_number};
 use anabranch_schemas::timeline::Timeline;
 
-use super::{Flush, LaneId, Progress};
 use crate::capture::Epochs;
 use crate::error::{Code, Fault};
 use crate::ports::{Entry, LaneStore, Located, Log, Marks, Place, SourceConnector};
+use crate::records::{Flush, LaneId, Progress};
 
 /// A busy lane commits while this is decided; each attempt reads its progress again.
 const ATTEMPTS: u32 = 50;

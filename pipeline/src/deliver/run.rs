@@ -18,12 +18,12 @@ use super::load::lacks_rows;
 use super::refresh::Refresher;
 use super::shared::Shared;
 use super::window::{Delivery, Window};
-use super::{Flush, LaneId, Progress};
 use crate::config::Limits;
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
 use crate::ports::{Entry, LaneStore, Log, LogReader, RowSource, SourceConnector};
+use crate::records::{Flush, LaneId, Progress};
 
 /// Progress without rows (messages that hold nothing for this lane) is stored at most this often: a transaction for
 /// each would cost more than it tells. Rows that wait for more wait no longer than this for one message.
@@ -253,14 +253,15 @@ async fn next_event<R: LogReader, S: RowSource>(
             Err(fault) => Break::of(fault, is_direct).map(Event::Broken),
         },
         () = tokio::time::sleep_until(due.progress_at), if window.has_moved() => Ok(Event::ProgressDue),
-        // A flush that ends within an event may be undone in part by a late writer, where versions have no order within it.
+        // A flush that ends within an event may be undone in part by a late writer, where versions have no order within
+        // it.
         () = refresher.read(window.progress()), if !window.is_within_event() => Ok(Event::Read),
         () = tokio::time::sleep_until(due.look_at), if !window.has_moved() => Ok(Event::LookDue),
     }
 }
 
-/// The stored progress, if it is still this lane's. A quiet lane commits nothing, so the fence cannot tell it that it was
-/// set back.
+/// The stored progress, if it is still this lane's. A quiet lane commits nothing, so the fence cannot tell it that it
+/// was set back.
 pub(super) async fn look<S, L>(
     lane: &Lane<'_, S, L>,
     store: &mut impl LaneStore,
@@ -331,8 +332,8 @@ async fn empty<S: SourceConnector, L: Log>(
 ) -> Result<Progress, Fault> {
     let Some(shards) = unless(cancel, lane.source.shards()).await? else { return Ok(progress) };
     tracing::info!(lane = %lane.id, shards = shards.len(), "rewound to nothing: its derived rows are removed");
-    // First nothing but the fence: a flush of somebody else that is under way shall end in vain, and not behind the removal
-    // of what it has written.
+    // First nothing but the fence: a flush of somebody else that is under way shall end in vain, and not behind the
+    // removal of what it has written.
     for shard in std::iter::once(None).chain(shards.into_iter().map(Some)) {
         let mut flush = Flush::new(progress.clone());
         flush.progress.revision += 1;

@@ -1,9 +1,9 @@
 //! What the lanes of one source share in one process: the room for direct feeds, and chunks of its tables.
 //!
 //! Each lane reads every row of the source and takes what its own tables need. Lanes that load at the same time ask
-//! for the same chunks one after the other, so what one has read is kept for a moment for the others: the source is read
-//! once and not once a lane. A chunk is as good for another lane as long as it knows what changed behind its mark, and was
-//! not asked for a refresh since it was read: what no row event shows may be the reason for that.
+//! for the same chunks one after the other, so what one has read is kept for a moment for the others: the source is
+//! read once and not once a lane. A chunk is as good for another lane as long as it knows what changed behind its mark,
+//! and was not asked for a refresh since it was read: what no row event shows may be the reason for that.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -17,7 +17,8 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
 use crate::error::Fault;
-use crate::ports::{Chunk, ChunkKey, RowSource};
+use crate::ports::RowSource;
+use crate::records::{Chunk, ChunkKey};
 
 /// Of all chunks that are kept for others.
 const KEPT_BYTES_MAX: usize = 8 * 1024 * 1024;

@@ -13,9 +13,9 @@ use anabranch_schemas::lsn::Lsn;
 use bytes::Bytes;
 
 use super::feed::{links, require_timeline};
-use super::{Flush, LaneId, Progress};
 use crate::error::{Code, Fault};
 use crate::ports::LogMessage;
+use crate::records::{Flush, LaneId, Progress};
 
 /// Shards that one flush withdraws before it is committed. A message is taken whole, so one of 64 KiB adds a thousand.
 const WITHDRAWALS_MAX: usize = 256;
@@ -168,8 +168,8 @@ impl Window {
         if envelope.position >= progress.position {
             let begins_epoch = envelope.position.epoch() > progress.position.epoch();
             if begins_epoch && progress.position > Lsn::ZERO {
-                // What was applied so far lies up to here in the binlog of this server too; a chunk from before need not
-                // hold it, though its mark is above the versions of then.
+                // What was applied so far lies up to here in the binlog of this server too; a chunk from before need
+                // not hold it, though its mark is above the versions of then.
                 progress.highest_change = progress.highest_change.max(envelope.position);
             }
             progress.position = envelope.position;
@@ -270,8 +270,8 @@ impl Window {
     }
 }
 
-/// Every change lies above the position before its message, also in a part of an event, a decided XA branch and the first
-/// message of an epoch. One that does not would be left out by each lane that is just there.
+/// Every change lies above the position before its message, also in a part of an event, a decided XA branch and the
+/// first message of an epoch. One that does not would be left out by each lane that is just there.
 fn require_order(lane: &LaneId, message: &Delivery, lsn: Lsn) -> Result<(), Fault> {
     let previous = message.envelope.previous;
     if lsn > previous {

@@ -15,12 +15,12 @@ fn mixed(machine: u16, instant: u64, sequence: u64, _number: u64) -> u64 {
     compose(machine, (instant << SEQUENCE_BITS) | sequence)
 }
 
-/// time | machine | sequence that begins at 0 in each instant.
+/// `time | machine | sequence`, where the sequence begins at 0 in each instant.
 fn naive(machine: u16, instant: u64, sequence: u64, _number: u64) -> u64 {
     (instant << LOW_BITS) | (u64::from(machine) << SEQUENCE_BITS) | sequence
 }
 
-/// time | machine | sequence that runs on over all instants.
+/// `time | machine | sequence`, where the sequence runs on over all instants.
 fn running(machine: u16, instant: u64, _sequence: u64, number: u64) -> u64 {
     naive(machine, instant, number % (1 << SEQUENCE_BITS), 0)
 }

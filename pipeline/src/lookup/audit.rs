@@ -1,11 +1,11 @@
 //! The cache's part of a night: every entry that stands is compared with the complete set of mapping rows of its code.
 //!
-//! A code without an entry is no drift: a cache may lose anything. What disagrees is looked at again: mapping rows, then
-//! until everything that was noted before has been drained, then whether readers believe the cache, then the entry, then
-//! mapping rows. Only what both readings of the mapping rows contradict is drift, and all that is done about it is to
-//! remove it, as a drain does: the next lookup fills the complete set. In a life that is not recorded nothing is judged.
-//! It goes on from a place that outlives its process, and its night: see [`AuditState`]. A cache that began another life
-//! is read from its beginning.
+//! A code without an entry is no drift: a cache may lose anything. What disagrees is looked at again: mapping rows,
+//! then until everything that was noted before has been drained, then whether readers believe the cache, then the
+//! entry, then mapping rows. Only what both readings of the mapping rows contradict is drift, and all that is done
+//! about it is to remove it, as a drain does: the next lookup fills the complete set. In a life that is not recorded
+//! nothing is judged. It goes on from a place that outlives its process, and its night: see [`AuditState`]. A cache
+//! that began another life is read from its beginning.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -15,10 +15,11 @@ use anabranch_schemas::serial::StoredCode;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::{CACHED_CLAIMS_MAX, CacheState, Claims, TimeToLive, decode};
+use super::{CACHED_CLAIMS_MAX, CacheState, decode};
 use crate::error::{Code, Fault};
-use crate::ports::{ChunkKey, CodeCache, MappingStore, Outbox, Standing};
+use crate::ports::{CodeCache, MappingStore, Outbox, Standing};
 use crate::reconcile::{Pace, released};
+use crate::records::{ChunkKey, Claims, TimeToLive};
 use crate::retry::again;
 use crate::throttle::Throttle;
 
@@ -155,8 +156,8 @@ impl AuditPace {
 type Compared = (StoredCode, Option<EntryDrift>);
 
 impl<C: CodeCache, O: Outbox, M: MappingStore> Audit<'_, C, O, M> {
-    /// Before the first step of a process: in the life of the state's place its next step goes on there, in another one at
-    /// the beginning.
+    /// Before the first step of a process: in the life of the state's place its next step goes on there, in another one
+    /// at the beginning.
     pub async fn begin(&self, state: &mut AuditState) -> Result<(), Fault> {
         let life = again(|| self.cache.incarnation()).await?;
         self.require_belief(&life).await?;

@@ -1,7 +1,7 @@
 //! A cache that is asked only while it can be believed, for many lookups at a time.
 //!
-//! What is asked for while a question is with the cache makes up the next one. So a lone lookup waits for nobody, and of
-//! many at once each has a small part of a round trip, which costs more than all else that a lookup does.
+//! What is asked for while a question is with the cache makes up the next one. So a lone lookup waits for nobody, and
+//! of many at once each has a small part of a round trip, which costs more than all else that a lookup does.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,10 +12,11 @@ use metrics::counter;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::{CacheState, Claims, decode_some};
+use super::{CacheState, decode_some};
 use crate::error::Fault;
 use crate::metrics as names;
 use crate::ports::{CodeCache, Outbox};
+use crate::records::Claims;
 
 /// What was learned about the cache is used for so long; whoever reads looks at it several times as often.
 const BELIEF_AGE_MAX: Duration = Duration::from_secs(3);
@@ -23,11 +24,13 @@ const BELIEF_AGE_MAX: Duration = Duration::from_secs(3);
 const QUESTIONS: usize = 2;
 /// Codes of one: no answer holds up others for long, and none has more than 19 MB, as an entry has 74 KB at most.
 pub const QUESTION_CODES_MAX: usize = 256;
+/// Lookups that wait for a question: several times as many as requests are served at once. Further ones wait for room.
+const QUESTIONS_WAITING: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct BelievedCache<C> {
     known: Arc<Known<C>>,
-    asked: mpsc::UnboundedSender<Asked>,
+    asked: mpsc::Sender<Asked>,
 }
 
 #[derive(Debug)]
@@ -56,7 +59,7 @@ impl<C: CodeCache + 'static> BelievedCache<C> {
     pub(super) fn new(cache: C) -> Self {
         let belief = Mutex::new((Belief::Bypassed("not looked at yet"), Instant::now()));
         let known = Arc::new(Known { cache, belief });
-        let (asked, questions) = mpsc::unbounded_channel();
+        let (asked, questions) = mpsc::channel(QUESTIONS_WAITING);
         tokio::spawn(ask_together(Arc::clone(&known), questions));
         Self { known, asked }
     }
@@ -122,7 +125,7 @@ impl<C: CodeCache + 'static> BelievedCache<C> {
         }
         let (answer, entries) = oneshot::channel();
         // Nobody answers when the runtime ends.
-        let _ = self.asked.send(Asked { codes: codes.to_vec(), entries: answer });
+        let _ = self.asked.send(Asked { codes: codes.to_vec(), entries: answer }).await;
         entries.await.ok()
     }
 }
@@ -176,10 +179,7 @@ impl<C: CodeCache> Known<C> {
 }
 
 /// Asks for what has gathered, until nobody can ask any more.
-async fn ask_together<C: CodeCache + 'static>(
-    known: Arc<Known<C>>,
-    mut asked: mpsc::UnboundedReceiver<Asked>,
-) {
+async fn ask_together<C: CodeCache + 'static>(known: Arc<Known<C>>, mut asked: mpsc::Receiver<Asked>) {
     let turns = Arc::new(Semaphore::new(QUESTIONS));
     let mut next = None;
     while let Ok(turn) = Arc::clone(&turns).acquire_owned().await {

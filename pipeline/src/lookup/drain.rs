@@ -1,12 +1,12 @@
 //! From the outbox into the cache: what was touched is removed, and filled again behind it.
 //!
-//! The removal makes the cache right, so it waits for no reading. The filling only spares the next reader one: it follows
-//! beside the removal with many codes at a time, and holds it up only when it is far behind. What a killed process had
-//! still to fill is filled by whoever asks for it first.
+//! The removal makes the cache right, so it waits for no reading. The filling only spares the next reader one: it
+//! follows beside the removal with many codes at a time, and holds it up only when it is far behind. What a killed
+//! process had still to fill is filled by whoever asks for it first.
 //!
-//! Everything here may be done twice: rows stay pending until the cache has answered. After the cache began another life
-//! (restart, fail-over) it may hold entries whose removal it has forgotten; then the rows of the last hour are drained
-//! again, or the cache is emptied if it lost its mark (an old copy), and until that is done readers go past it
+//! Everything here may be done twice: rows stay pending until the cache has answered. After the cache began another
+//! life (restart, fail-over) it may hold entries whose removal it has forgotten; then the rows of the last hour are
+//! drained again, or the cache is emptied if it lost its mark (an old copy), and until that is done readers go past it
 //! ([`CacheState`]).
 
 use std::collections::BTreeSet;
@@ -19,11 +19,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{CACHED_CLAIMS_MAX, TimeToLive, fill};
+use super::{CACHED_CLAIMS_MAX, fill};
 use crate::error::Fault;
 use crate::failpoints;
 use crate::metrics as names;
 use crate::ports::{CacheRecord, CodeCache, MappingStore, Outbox};
+use crate::records::TimeToLive;
 
 /// The outbox is looked at this often while it is empty, for lanes of other processes; those of this one tell.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

@@ -7,7 +7,7 @@ use anabranch_schemas::serial::{CodeKind, UUID_BYTES_MAX};
 use anabranch_schemas::shard::ShardId;
 use thiserror::Error;
 
-use super::{Claim, Claims};
+use crate::records::{Claim, Claims};
 
 const VERSION: u8 = 1;
 

@@ -1,34 +1,14 @@
 //! Reading mapping rows, and leaving what was read in the cache.
 
-use std::time::Duration;
-
 use anabranch_schemas::serial::StoredCode;
 use metrics::counter;
 
-use super::{CACHED_CLAIMS_MAX, Claims, Token, encode};
+use super::{CACHED_CLAIMS_MAX, encode};
 use crate::error::Fault;
 use crate::failpoints;
 use crate::metrics as names;
 use crate::ports::{CodeCache, Fill, MappingStore};
-
-/// How long entries live. They are spread over a part of it, so that what was filled together does not expire together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TimeToLive {
-    pub full: Duration,
-    /// Sets without claims: whoever tries codes at random fills no memory for a year.
-    pub empty: Duration,
-}
-
-/// An entry lives up to this part of its time shorter: a week of a year.
-pub const JITTER: f64 = 0.02;
-
-impl TimeToLive {
-    /// For a set of so many claims; `part` is a random number from 0 to 1.
-    pub fn of(&self, claims: usize, part: f64) -> Duration {
-        let longest = if claims == 0 { self.empty.min(self.full) } else { self.full };
-        longest.mul_f64(1.0 - JITTER * part.clamp(0.0, 1.0))
-    }
-}
+use crate::records::{Claims, TimeToLive, Token};
 
 /// The claims of each code, up to `limit`, at most [`CACHED_CLAIMS_MAX`]; the sets that are complete are left in the
 /// cache, unless somebody changed them or fills them too meanwhile. A cache that fails fails no reading.

@@ -1,9 +1,10 @@
 //! Lookups: from the cache while it is believed, else from the mapping tables, each code once at a time.
 //!
 //! Many readers that miss as much of the same code wait for one reading. It runs in a task of its own, so that a reader
-//! that goes away leaves no half-done reading to the others. Readings at once are bounded, and so are those that wait for
-//! their turn: beyond it the answer is [`Unanswered::Busy`]. Batches wait for [`Room`] by their codes. An answer is as
-//! old as the cache may be, or as the reading that was joined; [`Reader::fresh`] asks the mapping tables after the call.
+//! that goes away leaves no half-done reading to the others. Readings at once are bounded, and so are those that wait
+//! for their turn: beyond it the answer is [`Unanswered::Busy`]. Batches wait for [`Room`] by their codes. An answer is
+//! as old as the cache may be, or as the reading that was joined; [`Reader::fresh`] asks the mapping tables after the
+//! call.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,10 +18,11 @@ use metrics::counter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::believed::BelievedCache;
-use super::{CACHED_CLAIMS_MAX, Claim, Claims, TimeToLive, fill};
+use super::{CACHED_CLAIMS_MAX, fill};
 use crate::error::{Code, Fault};
 use crate::metrics as names;
 use crate::ports::{CodeCache, MappingStore, Outbox};
+use crate::records::{Claim, Claims, TimeToLive};
 
 /// Why there is no answer.
 #[derive(Debug, Clone)]

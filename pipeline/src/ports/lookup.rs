@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use anabranch_schemas::serial::StoredCode;
 
-use super::ChunkKey;
 use crate::error::Fault;
-use crate::lookup::{Claim, Claims, Token};
+use crate::records::{ChunkKey, Claim, Claims, Token};
 
 /// Mapping rows by value: the truth behind the cache.
 pub trait MappingStore: Send + Sync {
@@ -89,8 +88,8 @@ pub trait CodeCache: Send + Sync {
     /// Makes entries that would live longer, or for ever, live this long.
     fn shorten(&self, time_to_live: Duration) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Some of the codes that something is kept for, behind `after`, and where the next ones begin; `None` = there are no
-    /// more. What stands through all of it, in one life, is named at least once; a code may be named again.
+    /// Some of the codes that something is kept for, behind `after`, and where the next ones begin; `None` = there are
+    /// no more. What stands through all of it, in one life, is named at least once; a code may be named again.
     fn scan(
         &self,
         after: Option<&ChunkKey>,
@@ -143,8 +142,8 @@ pub trait Outbox: Send + Sync {
     /// `None`: the cache's content is not known, and flushes may have left it out.
     fn record(&self) -> impl Future<Output = Result<Option<CacheRecord>, Fault>> + Send;
 
-    /// Records this incarnation if `before` is still what is recorded, `None` = nothing is: a flush that took the record
-    /// away meanwhile has the say. The time to live is that of a first record only.
+    /// Records this incarnation if `before` is still what is recorded, `None` = nothing is: a flush that took the
+    /// record away meanwhile has the say. The time to live is that of a first record only.
     fn begin(
         &self,
         before: Option<&str>,

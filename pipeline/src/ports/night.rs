@@ -7,10 +7,9 @@ use std::ops::RangeInclusive;
 
 use anabranch_schemas::shard::ShardId;
 
-use super::{ChunkKey, LaneStore};
-use crate::deliver::{Cell, Claimed, DerivedRow, LaneId, Progress};
+use super::LaneStore;
 use crate::error::Fault;
-use crate::reconcile::PastNight;
+use crate::records::{Cell, ChunkKey, Claimed, DerivedRow, LaneId, PastNight, Progress};
 
 /// Rows that are looked for in one derived table: all that the source row of this key could have there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,8 +25,8 @@ pub struct Sought {
 pub trait DerivedRows: Send + Sync {
     /// Visits at most `limit` rows of a table whose shard lies in `shards`, in an order of the store's own, behind
     /// `after`. Where the next page begins; `None` = there are no more. What stands through all pages is visited once;
-    /// what comes or goes meanwhile may be or not. After an error some rows of the page may have been visited. Rows that
-    /// no lane can have written are visited too: each in one of the ranges that all shards are cut into.
+    /// what comes or goes meanwhile may be or not. After an error some rows of the page may have been visited. Rows
+    /// that no lane can have written are visited too: each in one of the ranges that all shards are cut into.
     fn page(
         &self,
         table: u32,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{ProjectedTable, Projection};
 use crate::config::{Config, ProjectionConfig};
-use crate::deliver::LaneId;
+use crate::records::LaneId;
 
 /// A projection that has tables on one target.
 #[derive(Debug, Clone)]

@@ -13,7 +13,7 @@ use anabranch_schemas::sql;
 
 use super::{Defect, Defects, LaneScope, ProjectedTable, push_if_owned, share_out};
 use crate::config::BirthdayTables;
-use crate::deliver::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, TableShape};
+use crate::records::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, TableShape};
 
 /// One table of the birthday layer.
 static SHAPE: TableShape = TableShape {
@@ -168,8 +168,8 @@ impl Birthday {
         {
             push(old, MutationAction::Delete);
         }
-        // A claim that an update leaves as it was is neither written nor noted: it stands, or a chunk that is on its way
-        // writes it, which a noted claim would keep from doing.
+        // A claim that an update leaves as it was is neither written nor noted: it stands, or a chunk that is on its
+        // way writes it, which a noted claim would keep from doing.
         if let Some(new) = new
             && old != Some(new)
         {

@@ -6,6 +6,7 @@
 
 mod assignment;
 pub mod birthday;
+mod captured;
 pub mod serial_documents;
 pub mod serial_mapping;
 
@@ -17,10 +18,11 @@ use anabranch_schemas::serial::{self, OddCode, UuidDefect};
 
 pub use self::assignment::{Assignment, Assignments};
 use self::birthday::{Birthday, UserIdDefect};
+pub use self::captured::captured_targets;
 use self::serial_documents::SerialDocuments;
 use self::serial_mapping::SerialMapping;
 use crate::config::{ProjectionConfig, ProjectionKind};
-use crate::deliver::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation};
+use crate::records::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation};
 
 /// A derived table and who owns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,7 +161,7 @@ impl Projection {
         }
     }
 
-    /// All derived tables on all targets; [`crate::deliver::Mutation::table`] is an index into them.
+    /// All derived tables on all targets; [`crate::records::Mutation::table`] is an index into them.
     pub fn tables(&self) -> &[ProjectedTable] {
         match self {
             Self::Birthday(birthday) => birthday.tables(),

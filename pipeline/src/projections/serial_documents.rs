@@ -11,7 +11,7 @@ use anabranch_schemas::{search, serial};
 
 use super::{Defect, Defects, LaneScope, ProjectedTable, push_if_owned};
 use crate::config::DocumentIndex;
-use crate::deliver::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, TableShape};
+use crate::records::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, TableShape};
 
 /// The document: its fields are the captured columns and where the row lies. The store adds shard, version and source.
 static SHAPE: TableShape = TableShape {

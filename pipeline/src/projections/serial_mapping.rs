@@ -14,7 +14,7 @@ use anabranch_schemas::sql;
 
 use super::{Defect, Defects, LaneScope, ProjectedTable, push_if_owned, share_out};
 use crate::config::MappingTables;
-use crate::deliver::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, TableShape};
+use crate::records::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, TableShape};
 
 /// One table of the mapping layer.
 static SHAPE: TableShape = TableShape {
@@ -23,7 +23,8 @@ static SHAPE: TableShape = TableShape {
     shard_index: "shard_id",
     value_columns: &[],
 };
-/// Place in [`anabranch_schemas::change::Entity::fields`] of a device; its codes follow in the order of [`CodeKind::ALL`].
+/// Place in [`anabranch_schemas::change::Entity::fields`] of a device; its codes follow in the order of
+/// [`CodeKind::ALL`].
 const UUID: usize = 0;
 
 /// What one source row says about one of its codes.
@@ -132,8 +133,8 @@ impl SerialMapping {
             };
             push_if_owned(&self.tables, scope, flush, mutation);
         };
-        // A claim that an update leaves as it was is neither written nor noted: it stands, or a chunk that is on its way
-        // writes it, which a noted claim would keep from doing.
+        // A claim that an update leaves as it was is neither written nor noted: it stands, or a chunk that is on its
+        // way writes it, which a noted claim would keep from doing.
         for (uuid, claim) in only_in(&old, &new) {
             push(uuid, claim, MutationAction::Delete);
         }

@@ -1,10 +1,10 @@
-//! What a night waits for: everybody else. Reading stops while a server that is read is busy, a replica is behind, or the
-//! lanes are, and goes on when it has passed.
+//! What a night waits for: everybody else. Reading stops while a server that is read is busy, a replica is behind, or
+//! the lanes are, and goes on when it has passed.
 //!
-//! Looked at once a second, beside the readings. What cannot be asked brakes nothing: the reading itself will fail, or not.
+//! Looked at once a second, beside the readings. What cannot be asked brakes nothing: the reading itself will fail, or
+//! not.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU64;
 use std::time::Duration;
 
 use anabranch_schemas::lsn::Lsn;
@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::scan::{Pace, Sides};
+use crate::config::reconcile::Limits;
 use crate::lag::HeadSamples;
 use crate::ports::{DerivedRows, Lanes, Pressure, RowSource};
 
@@ -19,31 +20,6 @@ use crate::ports::{DerivedRows, Lanes, Pressure, RowSource};
 const LOOK: Duration = Duration::from_secs(1);
 /// A night goes on slowly all the same: a part each time.
 const HELD_MAX: Duration = Duration::from_secs(10);
-
-/// When a night steps back.
-#[derive(Debug, Clone)]
-pub struct Limits {
-    /// Rows a second that are read from one server; `None` = as fast as it goes.
-    pub rows_per_second: Option<NonZeroU64>,
-    /// Statements that a source runs at once, this one included.
-    pub running_threads: NonZeroU64,
-    /// What a replica may be behind.
-    pub replica_lag: Duration,
-    /// What the lanes of the projection may be behind.
-    pub lane_lag: Duration,
-}
-
-impl Limits {
-    /// Waits for nobody.
-    pub fn none() -> Self {
-        Self {
-            rows_per_second: None,
-            running_threads: NonZeroU64::MAX,
-            replica_lag: Duration::MAX,
-            lane_lag: Duration::MAX,
-        }
-    }
-}
 
 /// Tells the readings whether to wait.
 #[derive(Debug)]

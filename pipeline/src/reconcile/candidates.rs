@@ -1,7 +1,7 @@
 //! Source rows whose derived rows may differ: what a unit's sketch lists, grouped by the row that they come from.
 //!
-//! A user whose birthday changed is two elements, a device with a new code too: both are looked at once. A unit may list
-//! millions, so they are told in windows, in the order of shards.
+//! A user whose birthday changed is two elements, a device with a new code too: both are looked at once. A unit may
+//! list millions, so they are told in windows, in the order of shards.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::element::{self, RowKey};
 use super::sketch::Difference;
-use crate::deliver::{Cell, CellRef};
 use crate::projections::Projection;
+use crate::records::{Cell, CellRef};
 
 /// A source row, or what was one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -2,15 +2,15 @@
 //!
 //! A row becomes one element, or several when its key is long: shard, table, fingerprint, and a part of the key. The
 //! fingerprint is a seeded hash of everything that is compared (table, shard, key and values, each with its type and
-//! length, so neither NULL and empty nor `x0 y` and `x 0y` are the same), so one night's collision is not the next one's.
-//! Values are not kept: whoever needs them reads the row.
+//! length, so neither NULL and empty nor `x0 y` and `x 0y` are the same), so one night's collision is not the next
+//! one's. Values are not kept: whoever needs them reads the row.
 
 use std::cmp::Ordering;
 
 use anabranch_schemas::shard::ShardId;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::deliver::{Cell, CellRef, Claimed};
+use crate::records::{Cell, CellRef, Claimed};
 
 /// Words in front of the key's part: shard, place, fingerprint.
 const HEAD: usize = 3;

@@ -1,9 +1,9 @@
 //! Derived rows that belong to no table of a source: a night tells of them, and a person has them removed.
 //!
-//! Nothing would ever repair such a row, since no lane owns it; and it never ends a night. Whoever removes asks the sources
-//! for their tables behind each reading of rows: a lane writes a row only behind the commit that made its table, so a row
-//! whose table nobody knows then was no lane's when it was read. What is written over it later has another version, and
-//! the store removes only what was read.
+//! Nothing would ever repair such a row, since no lane owns it; and it never ends a night. Whoever removes asks the
+//! sources for their tables behind each reading of rows: a lane writes a row only behind the commit that made its
+//! table, so a row whose table nobody knows then was no lane's when it was read. What is written over it later has
+//! another version, and the store removes only what was read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use super::night::Night;
 use super::report::StoreReport;
 use super::scan::SourceTable;
-use crate::deliver::{Cell, CellRef, DerivedTable};
 use crate::error::Fault;
 use crate::ports::{DerivedRows, ForeignRow, ForeignRows, Lanes, RowSource};
 use crate::projections::Projection;
+use crate::records::{Cell, CellRef, DerivedTable};
 use crate::retry::again;
 
 /// Foreign rows that a report lists one by one.

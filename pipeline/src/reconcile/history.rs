@@ -1,33 +1,17 @@
 //! The chain of past nights: each is signed over the one before it, so none can be changed, taken away or put between
 //! without the key, except the newest ones taken away together, which their ids in other places would show.
 //!
-//! Signed with HMAC-SHA-256 (RFC 2104) over length-prefixed parts; without a key the same with an empty one, which shows
-//! accidents and no intent.
+//! Signed with HMAC-SHA-256 (RFC 2104) over length-prefixed parts; without a key the same with an empty one, which
+//! shows accidents and no intent.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use super::SourceKey;
 use super::foreign::shard_text;
 use super::scan::SourceTable;
-use super::{Outcome, SourceKey};
 use crate::config::Secret;
-use crate::deliver::Cell;
-
-/// A night as the history holds it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PastNight {
-    /// From 1, without a gap.
-    pub number: u64,
-    pub id: String,
-    /// Milliseconds since the Unix epoch.
-    pub ended_at_ms: u64,
-    pub verdict: Outcome,
-    /// JSON.
-    pub report: String,
-    /// Signature of the night before; empty for the first.
-    pub previous: String,
-    pub signature: String,
-}
+use crate::records::{Cell, Outcome, PastNight};
 
 /// What a look at a past night and the one before it says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

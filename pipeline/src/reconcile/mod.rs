@@ -1,11 +1,11 @@
 //! The night: both sides of every projection are read and compared, what differs is proved to differ, and repaired.
 //!
-//! `scan.rs` reads a *unit*, all rows of a range of shards on both sides, into one `sketch.rs`, which lists what differs
-//! as `candidates.rs`. `recheck.rs` looks at each candidate in the order source, barrier, derived stores, source: only what
-//! disagrees while the source stands still and the lanes have passed it is drift. `repair.rs` asks the lanes that own the
-//! rows to read them again. `night.rs` goes through all units, and `report.rs` says what was found.
-//! `shown.rs` remembers which tables there were; `patience.rs` waits for lanes.
-//! `watch.rs` looks at some of the changed keys in the same way between nights, and says only what it finds.
+//! `scan.rs` reads a *unit*, all rows of a range of shards on both sides, into one `sketch.rs`, which lists what
+//! differs as `candidates.rs`. `recheck.rs` looks at each candidate in the order source, barrier, derived stores,
+//! source: only what disagrees while the source stands still and the lanes have passed it is drift. `repair.rs` asks
+//! the lanes that own the rows to read them again. `night.rs` goes through all units, and `report.rs` says what was
+//! found. `shown.rs` remembers which tables there were; `patience.rs` waits for lanes. `watch.rs` looks at some of the
+//! changed keys in the same way between nights, and says only what it finds.
 //!
 //! `foreign.rs` are derived rows that belong to no table of a source.
 //!
@@ -27,16 +27,16 @@ mod shown;
 mod sketch;
 mod watch;
 
+pub use brake::Brake;
 pub(crate) use brake::released;
-pub use brake::{Brake, Limits};
 pub use candidates::{SourceKey, Window};
 pub use foreign::{Foreign, Removed, Unowned, remove_foreign, shard_text, table_text};
-pub use history::{PastNight, Seal, hash_foreign, hash_key, seal};
-pub use night::{Checkpoint, Night, Settings, StoreState};
+pub use history::{Seal, hash_foreign, hash_key, seal};
+pub use night::{Checkpoint, Night, StoreState};
 pub use patience::Patience;
 pub use placement::{Audit, Double, Placement, Rules};
 pub use recheck::{Judged, Recheck, Verdict};
-pub use report::{Drifted, Mode, NightReport, Outcome, StoreReport, count_again, worst};
+pub use report::{Drifted, NightReport, StoreReport, count_again, worst};
 pub use scan::{Pace, Scanned, Sides, SourceTable, TABLES_AT_ONCE, Unit};
 pub use shown::{Shown, look as look_for_tables};
 pub use watch::{Told, Watch, Watched};

@@ -1,12 +1,11 @@
 //! The night of one projection: unit after unit, each scanned, rechecked and repaired before the next one.
 //!
-//! A unit is a range of shards with about [`UNIT_ROWS`] source rows; all units together are all shards there can be. What
-//! has to be remembered is where the next unit begins and what was found so far, so a night that was cut off goes on
-//! there. A table that cannot be read costs its own unit only. Rows of shards that no source has are told and never judged:
-//! a table that is gone, or not seen any more, looks the same as one that was emptied.
+//! A unit is a range of shards with about [`UNIT_ROWS`] source rows; all units together are all shards there can be.
+//! What has to be remembered is where the next unit begins and what was found so far, so a night that was cut off goes
+//! on there. A table that cannot be read costs its own unit only. Rows of shards that no source has are told and never
+//! judged: a table that is gone, or not seen any more, looks the same as one that was emptied.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
 
 use anabranch_schemas::lsn::FIRST_EPOCH;
 use anabranch_schemas::shard::ShardId;
@@ -15,19 +14,20 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::brake::{Brake, Limits};
+use super::brake::Brake;
 use super::candidates::{SourceKey, Window};
 use super::patience::Patience;
 use super::placement::Double;
 use super::recheck::{Judged, Recheck};
 use super::repair::repair;
-use super::report::{Drifted, Mode, StoreReport};
+use super::report::{Drifted, StoreReport};
 use super::scan::{Scanned, Sides, SourceTable, Unit, Unscanned};
-use crate::deliver::Cell;
+use crate::config::reconcile::{Mode, Settings};
 use crate::error::Fault;
 use crate::failpoints;
 use crate::lookup::AuditState;
 use crate::ports::{DerivedRows, Lanes, RowSource};
+use crate::records::Cell;
 use crate::retry::again;
 
 /// Source rows of a unit: what differs in all of them can be listed within the default memory.
@@ -38,20 +38,6 @@ const FIRST_TABLES: usize = 8;
 const WINDOW_ROWS: usize = 20_000;
 /// Fewer differences in a unit are repaired whatever their share.
 const SHARE_KEYS_MIN: u64 = 100;
-
-/// How a night works.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    pub mode: Mode,
-    /// Bytes for what is compared.
-    pub memory: NonZeroUsize,
-    /// More drifted source rows in a store are not repaired without being asked.
-    pub gate_keys: u64,
-    /// Nor is a unit of which a larger share differs, from 0 to 1.
-    pub gate_share: f64,
-    /// What it waits for.
-    pub limits: Limits,
-}
 
 /// How far the night of one projection is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -111,9 +97,9 @@ pub struct Night<'a, S, D, L> {
 }
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D, L> {
-    /// Goes on from `state` until all units are through or `cancel`; what is reached is stored behind each. When none gets
-    /// through before `cancel`, units are half as large from then on: a night gets on in windows of any length above what a
-    /// single table takes.
+    /// Goes on from `state` until all units are through or `cancel`; what is reached is stored behind each. When none
+    /// gets through before `cancel`, units are half as large from then on: a night gets on in windows of any length
+    /// above what a single table takes.
     pub async fn run(
         &self,
         state: &mut StoreState,
@@ -200,8 +186,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
         read.is_ok_and(|chunk| chunk.rows > 0)
     }
 
-    /// Whether each replica has come as far as its source was when the night began: what is older there looks right where
-    /// the stores are as old, and is no word against them.
+    /// Whether each replica has come as far as its source was when the night began: what is older there looks right
+    /// where the stores are as old, and is no word against them.
     async fn replicas_hold(&self, report: &mut StoreReport, cancel: &CancellationToken) -> bool {
         for name in &self.sides.replicated {
             let (Some(replica), Some(primary)) =
@@ -240,8 +226,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
         }
     }
 
-    /// Every captured table of the projection; `None` when a source does not tell: then rows of tables that are not known
-    /// cannot be told from rows of tables that are gone.
+    /// Every captured table of the projection; `None` when a source does not tell: then rows of tables that are not
+    /// known cannot be told from rows of tables that are gone.
     async fn tables(&self, report: &mut StoreReport) -> Option<BTreeMap<ShardId, SourceTable>> {
         let mut all = BTreeMap::new();
         let entity = self.sides.projection.entity();
@@ -323,7 +309,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D,
         report.rows_derived += scanned.rows_derived;
         self.tell_foreign(scanned.unowned, recheck.tables, report).await;
         for mut window in scanned.candidates.windows(WINDOW_ROWS) {
-            // Derived rows of one source row may lie in several slices; it counts once, and is read back with all of them.
+            // Derived rows of one source row may lie in several slices; it counts once, and is read back with all of
+            // them.
             window.retain(|key, tables| match wrong.keys.get_mut(key) {
                 Some(known) => {
                     known.append(tables);

@@ -9,8 +9,8 @@ use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::Lsn;
 use tokio::time::Instant;
 
-use crate::deliver::{LaneId, Progress, Scope};
 use crate::ports::Lanes;
+use crate::records::{LaneId, Progress, Scope};
 
 /// Between two looks at progress.
 const POLL: Duration = Duration::from_millis(100);
@@ -28,8 +28,8 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Lanes that have not moved for `standstill` while they should are not waited for: several times what a quiet source
-    /// takes to tell its position.
+    /// Lanes that have not moved for `standstill` while they should are not waited for: several times what a quiet
+    /// source takes to tell its position.
     pub fn new(standstill: Duration) -> Self {
         Self { standstill, longest: PATIENCE, stood_still: Mutex::default() }
     }

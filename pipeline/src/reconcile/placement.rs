@@ -1,9 +1,10 @@
 //! The placement audit, in the same reading: is each source row where its sharding rule puts it, and nowhere else too?
 //!
-//! A misplaced row is in the derived stores all the same, since these follow the tables and not the rule; the application
-//! does not find it. A key in two tables is looked for with a bounded book of key hashes: when it is full, half of the
-//! keys are not looked for any more, and the report says which share was. What stands twice is read again at the end, as a
-//! row may move from one table to another while they are read. Tables without a rule of their own take no part.
+//! A misplaced row is in the derived stores all the same, since these follow the tables and not the rule; the
+//! application does not find it. A key in two tables is looked for with a bounded book of key hashes: when it is full,
+//! half of the keys are not looked for any more, and the report says which share was. What stands twice is read again
+//! at the end, as a row may move from one table to another while they are read. Tables without a rule of their own take
+//! no part.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::candidates::SourceKey;
 use crate::config::EntityConfig;
-use crate::deliver::Cell;
+use crate::records::Cell;
 
 /// Key hashes that the book holds.
 const BOOK_KEYS: usize = 1 << 20;

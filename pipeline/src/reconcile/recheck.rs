@@ -1,13 +1,13 @@
 //! Is a candidate drift? Source, barrier, derived stores, source: in this order, never from less, and twice.
 //!
 //! A transaction that the first look at the source does not see either changes the row before the second look, which
-//! makes the row *hot*, or comes after both. One that it sees is in the stores once every lane has passed the place of that
-//! look (*barrier*), as the progress says that lanes commit with their rows. One that waits for a replica's acknowledgement
-//! may be in the stores and in no snapshot: so the second look must have come as far as the lanes had when the stores were
-//! read. What disagrees while both looks agree, and does so again in the same way, is drift: once is not enough, as a row
-//! that changed and changed back between the looks may be found half way. What is hot or disagrees is looked at again, a
-//! few times; a lane that stands still, reads another server or is being loaded makes its keys *unreadable*, and the night
-//! incomplete.
+//! makes the row *hot*, or comes after both. One that it sees is in the stores once every lane has passed the place of
+//! that look (*barrier*), as the progress says that lanes commit with their rows. One that waits for a replica's
+//! acknowledgement may be in the stores and in no snapshot: so the second look must have come as far as the lanes had
+//! when the stores were read. What disagrees while both looks agree, and does so again in the same way, is drift: once
+//! is not enough, as a row that changed and changed back between the looks may be found half way. What is hot or
+//! disagrees is looked at again, a few times; a lane that stands still, reads another server or is being loaded makes
+//! its keys *unreadable*, and the night incomplete.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -23,10 +23,10 @@ use serde::{Deserialize, Serialize};
 use super::candidates::{SourceKey, Window};
 use super::patience::{Patience, hinders};
 use super::scan::{Sides, SourceTable};
-use crate::deliver::{Cell, CellRef, Claimed, Progress};
 use crate::error::{Class, Code, Fault};
 use crate::lookup::EntryDrift;
-use crate::ports::{Chunk, DerivedRows, Lanes, RowSource, Sought};
+use crate::ports::{DerivedRows, Lanes, RowSource, Sought};
+use crate::records::{Cell, CellRef, Chunk, Claimed, Progress};
 use crate::retry::again;
 
 /// Looks at one candidate until it is decided; then it is hot, and left to the next night.
@@ -354,8 +354,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         Ok(all)
     }
 
-    /// The furthest change of each source that any lane has in its tables; none of a source whose lanes do not tell, or of
-    /// which one has not what it had at the barrier: an operator may have set it back meanwhile.
+    /// The furthest change of each source that any lane has in its tables; none of a source whose lanes do not tell, or
+    /// of which one has not what it had at the barrier: an operator may have set it back meanwhile.
     async fn applied(&self, places: &BTreeMap<String, (Lsn, ServerIdentity)>) -> BTreeMap<String, Lsn> {
         let asked = places.iter().map(async |(source, (place, server))| {
             let lanes = self.lanes.progress(source).await.ok()?;

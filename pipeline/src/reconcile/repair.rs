@@ -9,9 +9,10 @@ use anabranch_schemas::shard::ShardId;
 
 use super::candidates::SourceKey;
 use super::patience::{Hindrance, Patience};
-use crate::deliver::{Cell, KEYS_MAX, Progress, Scope, request_refresh};
+use crate::deliver::request_refresh;
 use crate::error::Fault;
 use crate::ports::Lanes;
+use crate::records::{Cell, KEYS_MAX, Progress, Scope};
 use crate::retry::again;
 
 /// Has every lane of a source read these rows again, and waits until they have; else why not.

@@ -11,38 +11,13 @@ use super::foreign::{self, Foreign};
 use super::placement::Placement;
 use super::recheck::Verdict;
 use super::shown::Shown;
+use crate::config::reconcile::Mode;
 use crate::lookup::AuditPlace;
+use crate::records::Outcome;
 
 /// Drifted source rows that a report lists one by one; it goes through a message of 1 MB on its way.
 pub const LISTED_MAX: usize = 1_000;
 const REASONS_MAX: usize = 100;
-
-/// How a night or one store of it ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// Every row was read, and both sides are equal.
-    Clean,
-    /// Every row was read; what was wrong was repaired, and read back.
-    Repaired,
-    /// Something could not be read or decided.
-    Incomplete,
-    /// Something is wrong and stays so.
-    Failed,
-}
-
-impl Outcome {
-    pub const ALL: [Self; 4] = [Self::Clean, Self::Repaired, Self::Incomplete, Self::Failed];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Clean => "clean",
-            Self::Repaired => "repaired",
-            Self::Incomplete => "incomplete",
-            Self::Failed => "failed",
-        }
-    }
-}
 
 /// One source row whose derived rows were wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -216,17 +191,6 @@ pub struct NightReport {
 /// Nights were all taken for whole ones before they said it.
 fn yes() -> bool {
     true
-}
-
-/// What is done about drift.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// It is told.
-    Report,
-    /// The lanes read the source rows anew, unless too much differs.
-    #[default]
-    Repair,
 }
 
 /// Counts what the night before found too: a repair that does not last is a defect somewhere.

@@ -2,9 +2,9 @@
 //!
 //! Chunks and pages need no common moment: whatever changed while they were read is one candidate more. The servers of
 //! both sides are read at the same time, of each [`TABLES_AT_ONCE`] tables. A sketch begins small, so that it stays in
-//! the processor's cache; when more differs than it can list, the unit is read again with all the memory that is allowed,
-//! and then in slices, a part of the rows each time. Beside it every table has a count and a sum of fingerprints: what is
-//! listed must explain them, else it is not believed.
+//! the processor's cache; when more differs than it can list, the unit is read again with all the memory that is
+//! allowed, and then in slices, a part of the rows each time. Beside it every table has a count and a sum of
+//! fingerprints: what is listed must explain them, else it is not believed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -23,17 +23,17 @@ use super::element::{ElementShape, Elements, sum_place};
 use super::foreign::Unowned;
 use super::placement::{Audit, BOOK_BYTES, Reading};
 use super::sketch::Sketch;
-use crate::deliver::{Claimed, DerivedRow};
 use crate::error::{Code, Fault};
 use crate::ports::{DerivedRows, RowSource};
 use crate::projections::Projection;
+use crate::records::{Claimed, DerivedRow};
 use crate::retry::Attempts;
 use crate::throttle::{SharedThrottle, Throttle};
 
 /// Source rows of a chunk, and derived rows of a page: below a second of reading, and few megabytes.
 const CHUNK_ROWS: NonZeroUsize = NonZeroUsize::new(20_000).expect("it is not 0");
-/// Tables of one server that are read at the same time, each over a connection of its own: while the rows of one are put
-/// down, the server reads the other.
+/// Tables of one server that are read at the same time, each over a connection of its own: while the rows of one are
+/// put down, the server reads the other.
 pub const TABLES_AT_ONCE: usize = 2;
 /// Of the rows that a server may be read a second, these at a time: whoever else reads it hardly waits.
 const CHUNK: Duration = Duration::from_millis(50);

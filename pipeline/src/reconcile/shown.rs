@@ -1,9 +1,9 @@
 //! The captured tables that sources show, from night to night.
 //!
 //! A grant that was taken away, or a pattern that fits no more, hides a table from whoever lists them. Where it has no
-//! derived rows, nothing on either side would tell: only that the night before knew it. So what is not shown any more is
-//! asked for by its name. A table that is gone is forgotten; one that may not be read is told every night until it is read
-//! again or gone; one that may be read and is not captured is told once, since a person may have meant it.
+//! derived rows, nothing on either side would tell: only that the night before knew it. So what is not shown any more
+//! is asked for by its name. A table that is gone is forgotten; one that may not be read is told every night until it
+//! is read again or gone; one that may be read and is not captured is told once, since a person may have meant it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -87,9 +87,9 @@ mod tests {
     use anabranch_schemas::change::Value;
 
     use super::*;
-    use crate::deliver::{Cell, Condition};
     use crate::error::Fault;
-    use crate::ports::{Chunk, ChunkKey, Pressure};
+    use crate::ports::Pressure;
+    use crate::records::{Cell, Chunk, ChunkKey, Condition};
 
     /// Shows these tables, and says this of all others.
     struct Listing(Vec<TableIdentity<'static>>, Code);

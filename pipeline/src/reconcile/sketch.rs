@@ -1,11 +1,11 @@
-//! An invertible Bloom lookup table: what is added on one side and subtracted on the other cancels out, and what remains
-//! can be listed, whatever the order in which the rows came.
+//! An invertible Bloom lookup table: what is added on one side and subtracted on the other cancels out, and what
+//! remains can be listed, whatever the order in which the rows came.
 //!
-//! Each element lies in [`HASHES`] cells, one of each part of the table. A cell holds the sums of counts, checks and words,
-//! added, never XORed: what is changed in the same way in two rows does not cancel. A cell with a single element gives it
-//! back; removing it from its other cells may leave further ones single. With three hashes this lists everything up to
-//! 0.81 differences a cell (measured; theory: Goodrich and Mitzenmacher 2011, 0.818), beyond that it stops in the middle
-//! and says so. Elements must not stand twice on one side: a double is never single.
+//! Each element lies in [`HASHES`] cells, one of each part of the table. A cell holds the sums of counts, checks and
+//! words, added, never XORed: what is changed in the same way in two rows does not cancel. A cell with a single element
+//! gives it back; removing it from its other cells may leave further ones single. With three hashes this lists
+//! everything up to 0.81 differences a cell (measured; theory: Goodrich and Mitzenmacher 2011, 0.818), beyond that it
+//! stops in the middle and says so. Elements must not stand twice on one side: a double is never single.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -55,8 +55,8 @@ impl Difference {
 }
 
 impl Sketch {
-    /// For elements of so many words, in at most so many bytes. Below a few thousand cells two elements may by chance share
-    /// all of theirs, and then are not listed.
+    /// For elements of so many words, in at most so many bytes. Below a few thousand cells two elements may by chance
+    /// share all of theirs, and then are not listed.
     pub fn within(bytes: usize, words: usize, seed: u64) -> Self {
         let cells_a_part = (bytes / Self::cell_bytes(words) / HASHES).max(1);
         Self { words, seed, cells_a_part, cells: vec![0; HASHES * cells_a_part * (HEAD + words)] }

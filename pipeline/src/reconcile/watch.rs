@@ -2,8 +2,8 @@
 //!
 //! They are taken from the source's stream by a reader of its own, from the present end: of each second those with the
 //! lowest seeded hashes, so many whatever the rate. Each look is a night's (`recheck.rs`), but for the patience: a lane
-//! that has not come so far is late, and its keys are unreadable. Nothing is repaired, and what is wrong goes on to the next
-//! look, so that an alarm can wait for the last one.
+//! that has not come so far is late, and its keys are unreadable. Nothing is repaired, and what is wrong goes on to the
+//! next look, so that an alarm can wait for the last one.
 //!
 //! What does not fit into memory or time is not looked at, and counted. No lane waits for anything here.
 
@@ -24,9 +24,10 @@ use super::patience::Patience;
 use super::recheck::{Recheck, Verdict};
 use super::scan::{Sides, SourceTable};
 use crate::config::WatchConfig;
-use crate::deliver::{CellRef, is_hole};
+use crate::deliver::is_hole;
 use crate::error::Fault;
 use crate::ports::{DerivedRows, Lanes, Log, LogMessage, LogReader, ReadFrom, RowSource};
+use crate::records::CellRef;
 
 /// What is chosen together, and looked at together.
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,3 +1,5 @@
+//! Tasks that fail, are tried again, stop and are restarted.
+
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;

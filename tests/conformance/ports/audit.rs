@@ -6,10 +6,11 @@ use std::time::Duration;
 use anabranch_connectors::memory::{MemoryMapping, Weather};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::{
-    Audit, AuditPace, AuditState, Audited, CACHED_CLAIMS_MAX, EntryDrift, TimeToLive, encode, fill,
+    Audit, AuditPace, AuditState, Audited, CACHED_CLAIMS_MAX, EntryDrift, encode, fill,
 };
 use anabranch_pipeline::ports::{CacheRecord, CodeCache, Outbox};
 use anabranch_pipeline::reconcile::Pace;
+use anabranch_pipeline::records::TimeToLive;
 use anabranch_schemas::serial::StoredCode;
 
 use super::cache::{Ground, LONG, Twin, cached, code, set};

@@ -5,8 +5,9 @@ use std::time::Duration;
 use anabranch_connectors::memory::MemoryCache;
 use anabranch_connectors::redis::RedisCache;
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, Claim, Claims, TimeToLive, decode, encode, fill};
+use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, decode, encode, fill};
 use anabranch_pipeline::ports::{CodeCache, Fill, MappingStore, Standing};
+use anabranch_pipeline::records::{Claim, Claims, TimeToLive};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use anabranch_schemas::shard::ShardId;
 

@@ -1,196 +1,29 @@
 //! Derived rows as they stand: each is what its source row claims, visited once, in pages of any size.
 
+mod grounds;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anabranch_connectors::memory::{Keeping, MemoryRows, MemoryStore, MemoryTarget, Weather};
-use anabranch_connectors::mysql::target::{MysqlLane, MysqlRows};
-use anabranch_connectors::search::{SearchLane, SearchRows};
-use anabranch_pipeline::config::Config;
-use anabranch_pipeline::deliver::{Cell, CellRef, Claimed, DerivedRow, Flush, LaneId, Progress};
 use anabranch_pipeline::ports::{DerivedRows, ForeignRow, ForeignRows, LaneStore, Sought};
 use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
 use anabranch_pipeline::reconcile::remove_foreign;
+use anabranch_pipeline::records::{Cell, CellRef, Claimed, DerivedRow, Flush, Progress};
 use anabranch_schemas::change::{Action, Change, Entity, Row, TableIdentity, Value};
 use anabranch_schemas::shard::ShardId;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
-use crate::derived::{Place, lsn, table, user};
+pub use self::grounds::{BirthdayServer, DocumentsServer, Ground, MappingServer};
+use self::grounds::{BirthdayTwin, DocumentsTwin, MappingTwin};
+use crate::derived::{lsn, table, user};
 use crate::search::{device, shard};
-use crate::source::DatabaseKind;
 
 const SHARDS: u32 = 5;
-const LANES: u32 = 2;
-
-/// One projection with two lanes on one target.
-pub trait Ground: Sized {
-    type Store: LaneStore;
-    type Rows: DerivedRows + ForeignRows;
-
-    async fn start() -> Self;
-    fn projection(&self) -> Projection;
-    fn rows(&self) -> Self::Rows;
-    fn lane(&self, lane: u32) -> Self::Store;
-}
-
-pub struct Twin(Projection, MemoryTarget);
-
-impl Twin {
-    /// A projection that needs no server.
-    fn of(projection: &str, keeping: Keeping) -> Self {
-        let text = format!(
-            "name = \"test\"\n[log]\nurl = \"tls://u:p@127.0.0.1:1\"\n\
-             [[entities]]\nentity = \"user\"\ntables = \"user_{{db}}.user_{{table}}\"\n\
-             [[entities]]\nentity = \"serial_code\"\ntables = \"inventory_{{db}}.serial_code_{{table}}\"\n\
-             [[sources]]\nname = \"source-a\"\nurl = \"mysql://u:p@127.0.0.1:2\"\n\
-             [[targets]]\nname = \"target-a\"\nurl = \"{}\"\n\
-             [[projections]]\nname = \"one\"\ntargets = [\"target-a\"]\nlanes = {LANES}\n{projection}\n",
-            if keeping == Keeping::Rows { "mysql://u:p@127.0.0.1:3" } else { "https://u:p@127.0.0.1:3" },
-        );
-        let config = Config::parse(&text).unwrap_or_else(|faults| panic!("{faults:?}"));
-        Self(Projection::new(&config.projections[0]), MemoryTarget::new(Weather::calm(), keeping))
-    }
-
-    fn lane(&self, lane: u32) -> MemoryStore {
-        let id = lane_id("one", "target", lane);
-        let tables = self.0.target_tables(0).filter(|(_, table)| table.lane == lane);
-        let tables: BTreeSet<u32> = tables.map(|(index, _)| index).collect();
-        self.1.lane(id, Arc::new(tables))
-    }
-}
-
-fn lane_id(projection: &str, target: &str, lane: u32) -> LaneId {
-    LaneId {
-        projection: projection.to_owned(),
-        target: target.to_owned(),
-        source: "source-a".to_owned(),
-        lane,
-    }
-}
-
-pub struct BirthdayTwin(Twin);
-pub struct MappingTwin(Twin);
-pub struct DocumentsTwin(Twin);
-
-/// The grounds of twins differ only in their projection.
-macro_rules! twins {
-    ($($ground:ident = $projection:literal, $keeping:ident;)+) => {$(
-        impl Ground for $ground {
-            type Store = MemoryStore;
-            type Rows = MemoryRows;
-
-            async fn start() -> Self {
-                Self(Twin::of($projection, Keeping::$keeping))
-            }
-
-            fn projection(&self) -> Projection {
-                self.0.0.clone()
-            }
-
-            fn rows(&self) -> MemoryRows {
-                self.0.1.derived(&self.0.0)
-            }
-
-            fn lane(&self, lane: u32) -> MemoryStore {
-                self.0.lane(lane)
-            }
-        }
-    )+};
-}
-
-twins! {
-    BirthdayTwin = "kind = \"birthday\"\nlayout = \"by_day\"\ndatabases = 1\ndatabase = \"d\"\ntable = \"b_{mmdd}\"", Rows;
-    MappingTwin = "kind = \"serial_mapping\"\ntables = 2\ndatabase = \"d_{length}\"\ntable = \"m_{table}\"", Rows;
-    DocumentsTwin = "kind = \"serial_documents\"\nindex = \"documents\"", Documents;
-}
-
-pub struct BirthdayServer(pub Place);
-pub struct MappingServer(pub Place);
-
-impl BirthdayServer {
-    pub async fn further(kind: DatabaseKind) -> Option<Self> {
-        Some(Self::of(Place::further(kind).await?).await)
-    }
-
-    async fn of(place: Place) -> Self {
-        let place = Place { lanes: LANES, ..place };
-        place.target("target-a").setup().await.unwrap();
-        Self(place)
-    }
-}
-
-impl Ground for BirthdayServer {
-    type Store = MysqlLane;
-    type Rows = MysqlRows;
-
-    async fn start() -> Self {
-        Self::of(Place::new().await).await
-    }
-
-    fn projection(&self) -> Projection {
-        self.0.projection()
-    }
-
-    fn rows(&self) -> MysqlRows {
-        self.0.target("target-a").rows("birthday", 1).unwrap()
-    }
-
-    fn lane(&self, lane: u32) -> MysqlLane {
-        self.0.target("target-a").lane(&lane_id("birthday", "target-a", lane)).unwrap()
-    }
-}
-
-impl Ground for MappingServer {
-    type Store = MysqlLane;
-    type Rows = MysqlRows;
-
-    async fn start() -> Self {
-        let place = Place { mapping_tables: 2, ..Place::new().await };
-        place.target("target-a").setup().await.unwrap();
-        Self(place)
-    }
-
-    fn projection(&self) -> Projection {
-        Projection::new(&self.0.config().projections[1])
-    }
-
-    fn rows(&self) -> MysqlRows {
-        self.0.target("target-a").rows("serials", 1).unwrap()
-    }
-
-    /// It has one lane.
-    fn lane(&self, _: u32) -> MysqlLane {
-        self.0.target("target-a").lane(&lane_id("serials", "target-a", 0)).unwrap()
-    }
-}
-
-pub struct DocumentsServer(pub crate::search::Place);
-
-impl Ground for DocumentsServer {
-    type Store = SearchLane;
-    type Rows = SearchRows;
-
-    async fn start() -> Self {
-        Self(crate::search::Place { lanes: LANES, ..crate::search::Place::new().await }.ready().await)
-    }
-
-    fn projection(&self) -> Projection {
-        self.0.target().lane(&crate::search::lane_id("source-a", 0)).unwrap().projection().clone()
-    }
-
-    fn rows(&self) -> SearchRows {
-        self.0.target().rows("documents").unwrap()
-    }
-
-    fn lane(&self, lane: u32) -> SearchLane {
-        self.0.target().lane(&crate::search::lane_id("source-a", lane)).unwrap()
-    }
-}
 
 on_twin_and_both_kinds_of_server!(BirthdayTwin, BirthdayServer:
     pages_of_any_size_and_range_hold_every_row_once,

@@ -35,8 +35,8 @@ macro_rules! on_server {
     };
 }
 
-/// Makes tests of functions that take a lent [`crate::source::Database`]: on MariaDB, and on MariaDB 11.8 where the machine
-/// can have it.
+/// Makes tests of functions that take a lent [`crate::source::Database`]: on MariaDB, and on MariaDB 11.8 where the
+/// machine can have it.
 macro_rules! on_each_mariadb {
     ($($test:ident),+ $(,)?) => {
         mod mariadb {
@@ -71,8 +71,8 @@ macro_rules! on_further_server {
     };
 }
 
-/// Makes four tests of each function, of what differs by server: on the twin, on MariaDB, and, where the machine can have
-/// them, on MariaDB 11.8 and on MySQL.
+/// Makes four tests of each function, of what differs by server: on the twin, on MariaDB, and, where the machine can
+/// have them, on MariaDB 11.8 and on MySQL.
 macro_rules! on_twin_and_every_server {
     ($twin:ident, $server:ident: $($test:ident),+ $(,)?) => {
         on_twin_and_both_kinds_of_server!($twin, $server: $($test),+);

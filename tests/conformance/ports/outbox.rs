@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anabranch_connectors::memory::{MemoryMapping, Weather};
-use anabranch_connectors::mysql::target::{MysqlLane, MysqlOutbox};
-use anabranch_pipeline::deliver::Progress;
+use anabranch_connectors::mysql::store::{MysqlLane, MysqlOutbox};
 use anabranch_pipeline::ports::{CacheRecord, Outbox};
+use anabranch_pipeline::records::Progress;
 use anabranch_schemas::change::Action;
 use anabranch_schemas::serial::StoredCode;
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-use anabranch_pipeline::deliver::{Cell, Condition};
 use anabranch_pipeline::error::{Class, Code, Fault};
-use anabranch_pipeline::ports::{Chunk, ChunkKey, Entry, RowSource, SourceConnector};
+use anabranch_pipeline::ports::{Entry, RowSource, SourceConnector};
+use anabranch_pipeline::records::{Cell, Chunk, ChunkKey, Condition};
 use anabranch_schemas::change::{Action, TableIdentity, Value};
 use anabranch_schemas::codec::v1;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};

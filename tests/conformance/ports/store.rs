@@ -6,13 +6,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anabranch_connectors::memory::{Keeping, MemoryStore, MemoryTarget, Weather};
-use anabranch_connectors::mysql::target::MysqlLane;
-use anabranch_pipeline::deliver::{
-    Cell, Flush, KEYS_MAX, Mutation, MutationAction, Progress, Refresh, Replacement, Scope, TableRefresh,
-};
+use anabranch_connectors::mysql::store::MysqlLane;
 use anabranch_pipeline::error::{Class, Code};
-use anabranch_pipeline::ports::{ChunkKey, LaneStore};
+use anabranch_pipeline::ports::LaneStore;
 use anabranch_pipeline::projections::{LaneScope, Projection};
+use anabranch_pipeline::records::{
+    Cell, ChunkKey, Flush, KEYS_MAX, Mutation, MutationAction, Progress, Refresh, Replacement, Scope,
+    TableRefresh,
+};
 use anabranch_schemas::change::Action;
 use anabranch_schemas::lsn::Lsn;
 
@@ -77,7 +78,7 @@ impl Ground for Twin {
     }
 
     async fn lane(&self) -> (MemoryStore, Progress) {
-        let id = anabranch_pipeline::deliver::LaneId {
+        let id = anabranch_pipeline::records::LaneId {
             projection: "birthday".to_owned(),
             target: "target".to_owned(),
             source: "source-a".to_owned(),

@@ -1,4 +1,5 @@
-//! Judges whether a statement about a captured table changes captured values, or how they are logged, without row events.
+//! Judges whether a statement about a captured table changes captured values, or how they are logged, without row
+//! events.
 //!
 //! A statement says what a column becomes and not what it was: that is known of tables whose rows were read since the
 //! reading began, and of tables that were made or emptied since then, which have no values to change. Of other tables
@@ -215,7 +216,8 @@ impl Kind {
     }
 }
 
-/// Tells whether every value stays what it was, as row events would have shown it. `old` is `None` when it is not known.
+/// Tells whether every value stays what it was, as row events would have shown it. `old` is `None` when it is not
+/// known.
 fn keeps_values(entity: Entity, field: usize, old: Option<Format>, to: &ColumnType) -> bool {
     let is_date = entity.fields().get(field).is_some_and(|field| *field == "birthday");
     match (old.map(Kind::of), Kind::named(&to.name)) {

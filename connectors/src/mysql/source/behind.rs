@@ -2,7 +2,8 @@
 //!
 //! MariaDB is asked for the GTIDs at a place. MySQL has no such question; that it has all the groups says little, as a
 //! server that was reset numbers its new ones as the old. But there what begins at the place is hardly ever a group, or
-//! one that the set has. What only may be missing from the set is no proof: `gtid_purged` names groups that no file has.
+//! one that the set has. What only may be missing from the set is no proof: `gtid_purged` names groups that no file
+//! has.
 
 use anabranch_pipeline::error::{Code, Fault};
 

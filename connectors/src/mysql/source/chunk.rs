@@ -9,9 +9,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{Cell, Condition};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Chunk, ChunkKey, Pressure, RowSource};
+use anabranch_pipeline::ports::{Pressure, RowSource};
+use anabranch_pipeline::records::{Cell, Chunk, ChunkKey, Condition};
 use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::codec::decode_values;
 use anabranch_schemas::codec::v1::Encoder;

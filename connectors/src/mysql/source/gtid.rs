@@ -213,8 +213,9 @@ pub fn mariadb_state(text: &str) -> Vec<(u32, u32, u64)> {
 /// MySQL: transactions that are being committed, or have their GTID already and will be, see [`owned`].
 pub const OWNED: &str = "SELECT @@GLOBAL.gtid_owned";
 
-/// The GTIDs of `uuid:23#7:25#9uuid:tag:4#7`: transactions, each with the thread that has it. The server (9.7) puts nothing
-/// between the number of a thread and the next uuid; only uuids have hyphens, four of them, the first behind 8 digits.
+/// The GTIDs of `uuid:23#7:25#9uuid:tag:4#7`: transactions, each with the thread that has it. The server (9.7) puts
+/// nothing between the number of a thread and the next uuid; only uuids have hyphens, four of them, the first behind 8
+/// digits.
 pub fn owned(list: &str) -> impl Iterator<Item = String> {
     let hyphens = list.match_indices('-').map(|(at, _)| at).step_by(4);
     let starts: Vec<usize> = hyphens.map(|at| at.saturating_sub(8)).chain([list.len()]).collect();

@@ -54,8 +54,8 @@ pub fn recorded<I: Iterator<Item = Event> + Send>(
     reading(beginning, events.into_iter(), config, entities)
 }
 
-/// A reading that goes on: events as a MariaDB server sends them from the resume point, of which what is not above `sent`
-/// was read before.
+/// A reading that goes on: events as a MariaDB server sends them from the resume point, of which what is not above
+/// `sent` was read before.
 pub fn resumed<I: Iterator<Item = Event> + Send>(
     resume: &ResumePoint,
     sent: Lsn,

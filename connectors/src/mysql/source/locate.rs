@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Entry, Located, Place, SourceConnector};
+use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::{Lsn, ResumePoint, binlog_file_number};
 use anabranch_schemas::timeline::Timeline;
 

@@ -84,8 +84,8 @@ const QUESTIONS: usize = 4;
 /// Chunks and pages at once: the lanes of two projections, or of one beside a night.
 const SNAPSHOTS: usize = 4;
 
-/// Whether the set, in the notation of a server of this flavor, holds every group of `wanted`; `None` when one of them is
-/// no such set.
+/// Whether the set, in the notation of a server of this flavor, holds every group of `wanted`; `None` when one of them
+/// is no such set.
 pub fn holds_gtids(flavor: &str, set: &str, wanted: &str) -> Option<bool> {
     let flavor = [Flavor::MariaDb, Flavor::MySql].into_iter().find(|known| known.as_str() == flavor)?;
     Some(Gtids::parse(flavor, set)?.hold(&Gtids::parse(flavor, wanted)?))
@@ -265,8 +265,8 @@ impl SourceConnector for MysqlSource {
 }
 
 impl MysqlSource {
-    /// [`SourceConnector::head`], and the server's clock beside it: microseconds since the Unix epoch. Commit times are of
-    /// this clock.
+    /// [`SourceConnector::head`], and the server's clock beside it: microseconds since the Unix epoch. Commit times are
+    /// of this clock.
     pub async fn head_and_clock(&self) -> Result<(Lsn, u64), Fault> {
         let mut kept = self.head.lock().await;
         // Taken out, so that a cancelled or failed question never leaves a half-used connection behind.

@@ -3,8 +3,8 @@
 //! An ordinary group's rows leave at their own positions, so that a large one is sent, and resumed, in parts. Those of
 //! an XA branch leave at the position of `XA COMMIT`; until then reading resumes before the branch.
 
-use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 
 use super::group::Group;

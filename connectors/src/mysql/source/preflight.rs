@@ -123,7 +123,8 @@ fn check_settings(
     }
 }
 
-/// What is no fault and yet should be known, each in a sentence; empty while the server cannot be asked, which is a fault.
+/// What is no fault and yet should be known, each in a sentence; empty while the server cannot be asked, which is a
+/// fault.
 pub async fn warnings(config: &SourceConfig, entities: &[EntityConfig]) -> Vec<String> {
     let Ok(mut session) = Session::open(&Address::of(config)).await else { return Vec::new() };
     let mut warnings = Vec::new();

@@ -35,8 +35,8 @@ impl<'a> Query<'a> {
     }
 }
 
-/// SQL mode and character set among the status variables. Servers write them in the order of the list below; what stands
-/// behind the character set is not looked at.
+/// SQL mode and character set among the status variables. Servers write them in the order of the list below; what
+/// stands behind the character set is not looked at.
 fn quoting(status: &[u8]) -> Quoting {
     const FLAGS2: u8 = 0;
     const SQL_MODE: u8 = 1;

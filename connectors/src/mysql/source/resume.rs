@@ -3,7 +3,8 @@
 //! The same server must hold our last groups at the place where we left them; a file that was purged is no harm while
 //! the groups behind ours are in others. Another server is followed when its binlog has all our groups: by GTID set, in
 //! the next epoch. What was sent of an open group is sent again whole, so that group must be there too. It cannot be
-//! named, since its end was not read; but it was the next one, so a first group that begins there tells that it is lost.
+//! named, since its end was not read; but it was the next one, so a first group that begins there tells that it is
+//! lost.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::envelope::ServerIdentity;
@@ -175,7 +176,8 @@ impl MysqlSource {
     }
 
     /// The server's end, when it has nothing behind the set. A start by GTID set would learn its place from the next
-    /// group only; this one tells it at once, so that lanes see where the present server is read, however quiet that is.
+    /// group only; this one tells it at once, so that lanes see where the present server is read, however quiet that
+    /// is.
     async fn at_quiet_end(
         &self,
         session: &mut Session,

@@ -165,8 +165,9 @@ impl Session {
             .collect())
     }
 
-    /// The present end of the binlog, always the end of a group, and what is before it. `None` where MySQL commits meanwhile:
-    /// it says both one after the other, and a group that is being committed is before the end and not in the set yet.
+    /// The present end of the binlog, always the end of a group, and what is before it. `None` where MySQL commits
+    /// meanwhile: it says both one after the other, and a group that is being committed is before the end and not in
+    /// the set yet.
     pub async fn end(&mut self) -> Result<Option<End>, Fault> {
         if self.version.flavor == Flavor::MariaDb {
             return self.end_as_told().await.map(Some);

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::Lsn;
 use mysql_async::binlog::events::Event;
 

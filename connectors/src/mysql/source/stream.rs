@@ -7,10 +7,10 @@
 
 use std::sync::Arc;
 
-use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Filled};
+use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::Lsn;
 use mysql_async::binlog::events::{BinlogEventHeader, Event, GtidEvent};
@@ -98,8 +98,8 @@ impl<E: Events> MysqlStream<E> {
         tables: CapturedTables,
         beginning: Beginning,
     ) -> Self {
-        // A start by GTID set learns its place from the first group only. What goes on links to what was sent, also where
-        // it begins further on: at the end of another server, or behind a file that was purged.
+        // A start by GTID set learns its place from the first group only. What goes on links to what was sent, also
+        // where it begins further on: at the end of another server, or behind a file that was purged.
         let entered_lsn = match beginning.position.lsn() {
             Ok(lsn) if !beginning.is_by_gtid && beginning.sent == Lsn::ZERO => lsn,
             _ => beginning.sent,
@@ -153,8 +153,9 @@ impl<E: Events> MysqlStream<E> {
         let lsn = self.lsn()?;
         self.apply(class, event, lsn, batch)?;
         self.unseen.hand_over(&self.source, lsn > self.sent, batch);
-        // Within a group the position moves with its captured rows only, and those leave when it has ended; between groups
-        // the resume point moves with it. So a position above the resume point says that rows behind it were sent.
+        // Within a group the position moves with its captured rows only, and those leave when it has ended; between
+        // groups the resume point moves with it. So a position above the resume point says that rows behind it were
+        // sent.
         let is_between_groups = !self.group.is_open() && self.releasing.is_none();
         if is_between_groups && self.has_entry && header.log_pos() != 0 {
             batch.event_complete(lsn);

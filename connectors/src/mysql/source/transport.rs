@@ -1,9 +1,9 @@
 //! One binlog connection: `mysql_async`'s stream, and around it what it does not do itself.
 //!
 //! Each event's CRC32 is checked; silence longer than two heartbeats is an error; the first error ends the stream
-//! (the library would go on behind it); a panic of the library on malformed bytes is an error too. Packets become events
-//! in `connectors/mysql-common`, which keeps nothing of them. Known limit: the library allocates what a compressed
-//! transaction of MySQL claims to hold, before anything here can look at it.
+//! (the library would go on behind it); a panic of the library on malformed bytes is an error too. Packets become
+//! events in `connectors/mysql-common`, which keeps nothing of them. Known limit: the library allocates what a
+//! compressed transaction of MySQL claims to hold, before anything here can look at it.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;

@@ -2,12 +2,13 @@
 //!
 //! A server opens the tables that a foreign key may change (`CASCADE`, `SET NULL`) as it opens those that a statement
 //! names, so their maps are in the binlog; what InnoDB then changes is not. A hint and no error: such a statement need
-//! not have changed a row, and one whose trigger or join writes a captured table, but found nothing there, looks the same.
+//! not have changed a row, and one whose trigger or join writes a captured table, but found nothing there, looks the
+//! same.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anabranch_pipeline::capture::BatchBuilder;
+use anabranch_pipeline::records::BatchBuilder;
 
 use super::maps::MappedTable;
 

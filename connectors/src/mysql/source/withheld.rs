@@ -2,14 +2,15 @@
 //!
 //! A server logs a group with its rows although it was rolled back when the session also made a temporary table, rolls
 //! back to savepoints by statement, and decides an XA branch in another group; nothing before the end tells (measured,
-//! MariaDB 10.11). So rows are kept until then: as the events themselves while they are few, then encoded, in memory and
-//! beyond a bound in an unnamed temporary file (`spill.rs`). Only captured columns are encoded, so nothing else reaches the disk.
+//! MariaDB 10.11). So rows are kept until then: as the events themselves while they are few, then encoded, in memory
+//! and beyond a bound in an unnamed temporary file (`spill.rs`). Only captured columns are encoded, so nothing else
+//! reaches the disk.
 
 use std::collections::VecDeque;
 use std::io;
 
-use anabranch_pipeline::capture::BatchBuilder;
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::change::{Action, TableIdentity};
 use anabranch_schemas::codec::{CodecError, v1};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};

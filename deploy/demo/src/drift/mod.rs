@@ -1,7 +1,7 @@
 //! Drift planted by hand in derived stores while everything runs: by SQL, by Redis commands, by HTTP.
 //!
-//! It stands for a restored backup, a script that writes where it must not, a disk that lies. What is planted belongs to
-//! rows that no workload touches any more, and to rows that no source has, so nothing but a repair makes it good:
+//! It stands for a restored backup, a script that writes where it must not, a disk that lies. What is planted belongs
+//! to rows that no workload touches any more, and to rows that no source has, so nothing but a repair makes it good:
 //! when the stores are equal in the end, each was found; when as many were repaired as were planted, nothing else was.
 //! A drift is counted by keys: of the source row that a derived row says it comes from, and of a cache by codes.
 
@@ -134,8 +134,8 @@ impl Hand<'_> {
         *self.nobody
     }
 
-    /// Takes kinds in random order, again and again, until so many keys are used, and counts them. What does not fit any
-    /// more, or finds no rows, is left out.
+    /// Takes kinds in random order, again and again, until so many keys are used, and counts them. What does not fit
+    /// any more, or finds no rows, is left out.
     fn draw<K: Copy>(
         &mut self,
         all: &[Drift<K>],

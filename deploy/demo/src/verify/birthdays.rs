@@ -110,7 +110,8 @@ fn day_sql(column: BirthdayType) -> &'static str {
         BirthdayType::Date | BirthdayType::DateTime | BirthdayType::DateTimeMicroseconds => {
             "LEFT(CAST(birthday AS CHAR), 10)"
         }
-        // `\z` and not `$`, which also matches before a last line end; the binary collation keeps `T` from matching `t`.
+        // `\z` and not `$`, which also matches before a last line end; the binary collation keeps `T` from matching
+        // `t`.
         BirthdayType::Text => {
             r"CASE WHEN birthday COLLATE utf8mb4_bin REGEXP
                 '(?s)^[ \\t\\n\\f\\r]*[0-9]{4}-[0-9]{2}-[0-9]{2}([ T].*)?[ \\t\\n\\f\\r]*\\z'

@@ -38,8 +38,8 @@ impl Drained {
 /// A progress row: source, lane, lanes, position, revision, and whether tables are being read beside the feed.
 pub(super) type ProgressRow = (String, u32, u32, u64, u64, bool);
 
-/// Waits until every lane of these layers has passed the present head of its source and reads no table any more, at most
-/// `limit`.
+/// Waits until every lane of these layers has passed the present head of its source and reads no table any more, at
+/// most `limit`.
 pub async fn drain(audits: &[Audit], limit: Duration) -> Result<Drained> {
     let start = Instant::now();
     let mut heads: HashMap<&str, u64> = HashMap::new();

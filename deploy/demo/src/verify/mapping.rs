@@ -1,9 +1,10 @@
 //! The mapping layer: which rows a device claims and in which of the three databases and their tables, in SQL.
 //!
-//! The rule: NULL and the empty text are no code, a uuid is 1 to 64 bytes of text. A value is the exact bytes of a code,
-//! a MEID in capitals; of one of 255 bytes or more the first 223 and the SHA-256 of all. Its length says in which database
-//! it lies, its number modulo the tables in which table; anything but decimal digits has its CRC-32 as number. Each row has a
-//! version, that of the change or reading which made it: an update that leaves a code as it was writes none of its rows.
+//! The rule: NULL and the empty text are no code, a uuid is 1 to 64 bytes of text. A value is the exact bytes of a
+//! code, a MEID in capitals; of one of 255 bytes or more the first 223 and the SHA-256 of all. Its length says in which
+//! database it lies, its number modulo the tables in which table; anything but decimal digits has its CRC-32 as number.
+//! Each row has a version, that of the change or reading which made it: an update that leaves a code as it was writes
+//! none of its rows.
 
 use super::tables::{Column, DerivedTables};
 use crate::endpoint::Endpoint;

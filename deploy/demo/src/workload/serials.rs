@@ -80,7 +80,8 @@ impl Application for Serials {
             }
             12..22 => {
                 report.codes_swapped += rows;
-                // The session assigns all columns at once; MySQL one after the other, and both have the second one's then.
+                // The session assigns all columns at once; MySQL one after the other, and both have the second one's
+                // then.
                 "imei1 = imei2, imei2 = imei1".to_owned()
             }
             22..30 => {

@@ -1,13 +1,13 @@
 //! One progress line on stderr while something is installed.
 
 use std::io::{IsTerminal, Write};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Prints until it is dropped; on a terminal the seconds count up in place.
 pub(super) struct Progress {
-    stop: Option<Sender<()>>,
+    stop: Option<SyncSender<()>>,
     printer: Option<JoinHandle<()>>,
     what: String,
     started: Instant,
@@ -16,7 +16,7 @@ pub(super) struct Progress {
 impl Progress {
     pub(super) fn start(what: &str) -> Self {
         let started = Instant::now();
-        let (stop, stopped) = mpsc::channel();
+        let (stop, stopped) = mpsc::sync_channel(1);
         let text = format!("installing {what} ...");
         let terminal = std::io::stderr().is_terminal();
         if !terminal {

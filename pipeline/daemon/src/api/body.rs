@@ -11,7 +11,7 @@ use super::SEE_DESCRIPTION;
 use super::guard::too_large;
 use super::problem::Problem;
 
-/// Of a client's key, when it is named.
+/// Length to which a key of a client is cut when an answer names it.
 const KEY_CHARACTERS_MAX: usize = 40;
 
 /// What can be read out of a body.

@@ -1,8 +1,8 @@
 //! The HTTP listener: metrics, health, readiness, status; behind tokens, the endpoints for applications.
 //!
 //! `/healthz` says that the process lives, `/readyz` that every task runs and makes progress. `guard.rs` is what stands
-//! before the endpoints for applications, `body.rs` reads their bodies, `problem.rs` is every error, `openapi.json` their
-//! description: written by hand, compared with the routes by a test.
+//! before the endpoints for applications, `body.rs` reads their bodies, `problem.rs` is every error, `openapi.json`
+//! their description: written by hand, compared with the routes by a test.
 
 mod body;
 pub mod client;

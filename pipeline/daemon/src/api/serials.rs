@@ -20,7 +20,7 @@ use crate::lookup::{Answer, Answers, Lookup, Place, Question, Refusal, code};
 
 /// Codes of one request: few enough for one reading of each target.
 const CODES_MAX: usize = 1000;
-/// Of a batch, so that its answer stays below some megabytes.
+/// Claims that a batch shows of each code, so that its answer stays below some megabytes.
 const BATCH_LIMIT: usize = 20;
 const PREFIX: &str = "/v1/serials/";
 const CODE_KEY: &[u8] = b"code";

@@ -1,3 +1,5 @@
+//! The endpoints for applications: their bounds, their answers, and their description.
+
 use std::time::Duration;
 
 use anabranch_pipeline::config::Config;

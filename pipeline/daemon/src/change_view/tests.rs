@@ -1,3 +1,5 @@
+//! How a change is shown.
+
 use std::borrow::Cow;
 
 use anabranch_schemas::change::TableIdentity;

@@ -1,13 +1,15 @@
 //! `dead-letters`: documents that a search index rejected. Only their ids are shown, never their values.
 //!
 //! A letter goes by itself once the index has taken the document in the same or a newer version. `retry` sets the lanes
-//! back to before their oldest letter, which is what `replay` does; `drop` forgets letters, and the index stays as it is.
+//! back to before their oldest letter, which is what `replay` does; `drop` forgets letters, and the index stays as it
+//! is.
 
 use std::collections::BTreeMap;
 
-use anabranch_pipeline::deliver::{LaneId, rewind};
+use anabranch_pipeline::deliver::rewind;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Place;
+use anabranch_pipeline::records::LaneId;
 use anabranch_schemas::lsn::Lsn;
 use clap::{Args, Subcommand};
 use serde::Serialize;

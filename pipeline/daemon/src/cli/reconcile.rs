@@ -1,14 +1,14 @@
 //! `reconcile`: compares both sides of every store, and has repaired what differs.
 //!
-//! `--now` does a night in this process; repairs are done by the daemons that run the lanes. `status` shows the night that
-//! is under way and those that are over, `show` one of them, `verify` that nobody has changed the history, `remove-foreign`
-//! removes what no night does (`foreign.rs`).
+//! `--now` does a night in this process; repairs are done by the daemons that run the lanes. `status` shows the night
+//! that is under way and those that are over, `show` one of them, `verify` that nobody has changed the history,
+//! `remove-foreign` removes what no night does (`foreign.rs`).
 
+use anabranch_pipeline::config::reconcile::Mode;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::History;
-use anabranch_pipeline::reconcile::{
-    Mode, NightReport, Outcome as Verdict, PastNight, Placement, Seal, StoreReport,
-};
+use anabranch_pipeline::reconcile::{NightReport, Placement, Seal, StoreReport};
+use anabranch_pipeline::records::{Outcome as Verdict, PastNight};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;

@@ -1,17 +1,16 @@
 //! `refresh`: has the lanes of a projection read their rows from the source again.
 //!
-//! Only progress rows are written. The daemon that runs the lanes notices and reads the tables beside its feed; a daemon
-//! that starts later does. `status` shows how far it is. A condition is tried on the source first: what no lane could
-//! read is refused here.
+//! Only progress rows are written. The daemon that runs the lanes notices and reads the tables beside its feed; a
+//! daemon that starts later does. `status` shows how far it is. A condition is tried on the source first: what no lane
+//! could read is refused here.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU64, NonZeroUsize};
 
-use anabranch_pipeline::deliver::{
-    COMPARISONS_MAX, Cell, Comparison, Condition, LaneId, Scope, request_refresh,
-};
+use anabranch_pipeline::deliver::request_refresh;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::RowSource;
+use anabranch_pipeline::records::{COMPARISONS_MAX, Cell, Comparison, Condition, LaneId, Scope};
 use anabranch_pipeline::retry::again;
 use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::lsn::FIRST_EPOCH;

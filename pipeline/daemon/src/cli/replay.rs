@@ -3,9 +3,10 @@
 //! Only progress rows are written. The daemon that runs the lanes notices and goes on from there by itself, from the
 //! stream where that still holds the past, else from the binlog.
 
-use anabranch_pipeline::deliver::{LaneId, Past, Progress, Rewind, rewind};
+use anabranch_pipeline::deliver::{Past, Rewind, rewind};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Place;
+use anabranch_pipeline::records::{LaneId, Progress};
 use anabranch_schemas::lsn::Lsn;
 use clap::Args;
 use serde::Serialize;
@@ -21,11 +22,12 @@ use crate::wiring::{Log, Source, Wiring};
 pub struct Arguments {
     #[command(flatten)]
     selection: Selection,
-    /// `nothing` (remove the derived rows, begin anew), `earliest` (the oldest binlog), a position (1:42:8192), a GTID set
-    /// behind which to begin, or a time (2026-11-21T03:00:00Z), of which the binlog file's start is taken
+    /// `nothing` (remove the derived rows, begin anew), `earliest` (the oldest binlog), a position (1:42:8192), a GTID
+    /// set behind which to begin, or a time (2026-11-21T03:00:00Z), of which the binlog file's start is taken
     #[arg(long, value_name = "PLACE", value_parser = From::parse)]
     from: From,
-    /// With `nothing`: go on although the oldest binlog is not the first, so that rows not changed since will be missing
+    /// With `nothing`: go on although the oldest binlog is not the first, so that rows not changed since will be
+    /// missing
     #[arg(long)]
     accept_missing_history: bool,
     /// Say what would be done, and change nothing

@@ -7,7 +7,8 @@ use crate::exit::Exit;
 use crate::wiring::Wiring;
 use crate::{output, restarts};
 
-/// Try a stopped or pausing task again at once, in whichever process has it; SIGHUP does it for all tasks of one process
+/// Try a stopped or pausing task again at once, in whichever process has it; SIGHUP does it for all tasks of one
+/// process
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// As `status` and the log name it, such as reader/a or lane/birthday/target/a/0

@@ -2,9 +2,9 @@
 //!
 //! The stop in one sitting: at a signal `/readyz` says 503. Then it stops the readers, which append what they have read
 //! and wait until the log holds it; then the lanes, which commit what they have with their progress; all of it within
-//! `limits.shutdown`; what has not ended then is cut off and loses nothing. Requests are answered meanwhile; then HTTP takes
-//! no more, the running ones get their time, and the mint, which they may need, ends last. A second signal ends the process
-//! at once.
+//! `limits.shutdown`; what has not ended then is cut off and loses nothing. Requests are answered meanwhile; then HTTP
+//! takes no more, the running ones get their time, and the mint, which they may need, ends last. A second signal ends
+//! the process at once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -195,8 +195,8 @@ async fn all_finished(readers: &Supervisor, projectors: &Supervisor) {
     }
 }
 
-/// Readers; lanes and caches; and those who never end by themselves, so that nobody waits for it. In this order they are
-/// stopped.
+/// Readers; lanes and caches; and those who never end by themselves, so that nobody waits for it. In this order they
+/// are stopped.
 fn spawn_tasks(wiring: &Wiring, roles: &[Role], group: impl Fn() -> Supervisor) -> [Supervisor; 3] {
     let (mut readers, mut projectors, mut others) = (group(), group(), group());
     let config = wiring.config();

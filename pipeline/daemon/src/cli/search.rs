@@ -1,15 +1,16 @@
 //! `search`: what is done to the index of a document projection as a whole.
 //!
-//! `rebuild` fills a new index from the sources' past beside the one that serves, with lanes of its own in this process,
-//! and puts it in the other's place. Daemons go on meanwhile; they write both. Cut off, it goes on when it is repeated.
-//! `sweep` removes tombstones.
+//! `rebuild` fills a new index from the sources' past beside the one that serves, with lanes of its own in this
+//! process, and puts it in the other's place. Daemons go on meanwhile; they write both. Cut off, it goes on when it is
+//! repeated. `sweep` removes tombstones.
 
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{self, Flush, Lane, LaneId, fence};
+use anabranch_pipeline::deliver::{self, Lane, fence};
 use anabranch_pipeline::error::{Class, Fault};
 use anabranch_pipeline::ports::READER_SEAT;
 use anabranch_pipeline::projections::Defects;
+use anabranch_pipeline::records::{Flush, LaneId};
 use anabranch_schemas::change::Change;
 use anabranch_schemas::lsn::Lsn;
 use clap::{Args, Subcommand};

@@ -1,7 +1,7 @@
 //! Which lanes a command means.
 
-use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::records::LaneId;
 use clap::Args;
 
 use crate::observe::lanes;

@@ -170,7 +170,8 @@ fn other_tasks(status: &StatusView) -> impl Iterator<Item = &TaskView> {
     status.tasks.iter().filter(move |task| !is_shown(&task.task))
 }
 
-/// For people: a table of sources, one of lanes, of caches, indexes and further tasks if there are any, then the faults.
+/// For people: a table of sources, one of lanes, of caches, indexes and further tasks if there are any, then the
+/// faults.
 fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
     let mut out = String::new();
     let heads =

@@ -14,9 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::lookup::{
-    CACHED_CLAIMS_MAX, Claim, Claims, Origin, Reader, Readings, Room, Unanswered,
-};
+use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, Origin, Reader, Readings, Room, Unanswered};
+use anabranch_pipeline::records::{Claim, Claims};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -32,7 +31,8 @@ use crate::wiring::{CodeStore, Mapping, Wiring};
 const READINGS: usize = 16;
 /// Half a second of readings that take a millisecond each; whoever comes then is told to come again.
 const QUEUED: usize = 512;
-/// Codes of a batch that are asked at once, so that others have their turn in between: with two candidates each less than one question to the cache.
+/// Codes of a batch that are asked at once, so that others have their turn in between: with two candidates each less
+/// than one question to the cache.
 const QUESTIONS_AT_ONCE: usize = 100;
 /// Codes of batches that are being answered, each with the claims that its answer shows: 8 of the largest batches, with
 /// some 10 MB each. Beyond it a batch waits; lookups of one code are few claims in all, and never wait behind batches.

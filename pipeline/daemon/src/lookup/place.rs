@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{LaneId, Progress};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::RowSource as _;
+use anabranch_pipeline::records::{LaneId, Progress};
 use anabranch_schemas::lsn::Lsn;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
@@ -28,7 +28,7 @@ const SOURCE_TIMEOUT: Duration = Duration::from_millis(500);
 /// A source's GTIDs are asked for at most this often, however many wait in vain. Shorter than [`WAIT_MAX`]: what was
 /// committed before somebody began to wait is in the answer that is told at the end.
 const SOURCE_INTERVAL: Duration = Duration::from_secs(1);
-/// Of a GTID set in a text: MySQL's may name every server that there ever was.
+/// Length to which a text cuts a GTID set: one of MySQL may name every server that there ever was.
 const SHOWN_CHARACTERS_MAX: usize = 300;
 
 /// When a source was asked, and what it said.

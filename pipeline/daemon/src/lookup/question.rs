@@ -4,7 +4,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, Claim};
+use anabranch_pipeline::lookup::CACHED_CLAIMS_MAX;
+use anabranch_pipeline::records::Claim;
 use anabranch_schemas::lsn::{Lsn, binlog_file_number};
 use anabranch_schemas::serial::{CodeKind, StoredCode, UUID_BYTES_MAX};
 use anabranch_schemas::shard::ShardId;

@@ -1,6 +1,6 @@
 //! The answer to a lookup, as JSON shows it.
 
-use anabranch_pipeline::lookup::Claim;
+use anabranch_pipeline::records::Claim;
 use anabranch_schemas::serial::CodeKind;
 use anabranch_schemas::shard::ShardId;
 use serde::{Serialize, Serializer};
@@ -27,7 +27,7 @@ pub struct Answer {
 pub enum Asked {
     Cache,
     Mapping,
-    /// Of the code as it is written from one of them, of the same as a MEID in capitals from the other.
+    /// Cache and mapping tables: one answered for the code as it is written, the other for it as a MEID in capitals.
     CacheAndMapping,
     /// As one of the others, and compared with the inventory's rows.
     Inventory,

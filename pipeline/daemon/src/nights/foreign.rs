@@ -1,8 +1,8 @@
 //! Removes derived rows that belong to no table of any source, on the word of a person.
 //!
-//! Every source must say its tables, each time it is asked. A table that the last night knew and that may not be read any
-//! more is still a table: it is asked for by its name, as a night does it. A source that shows no table of the rows' kind
-//! has more likely lost a grant than all its tables.
+//! Every source must say its tables, each time it is asked. A table that the last night knew and that may not be read
+//! any more is still a table: it is asked for by its name, as a night does it. A source that shows no table of the
+//! rows' kind has more likely lost a grant than all its tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! A night over all stores of an installation: who works on it, how far it is, and where its report goes.
 //!
-//! Exactly one process works on it, under a lease. How far it is stands in a mark, raised behind every unit by who knows
-//! its last revision: whoever was overtaken stops there, and whoever is next goes on there, if he means the same night.
-//! A night that was asked for in another way than the schedule's has a mark of its own, and takes nothing from that one.
-//! The report goes into the history of the first MySQL target.
+//! Exactly one process works on it, under a lease. How far it is stands in a mark, raised behind every unit by who
+//! knows its last revision: whoever was overtaken stops there, and whoever is next goes on there, if he means the same
+//! night. A night that was asked for in another way than the schedule's has a mark of its own, and takes nothing from
+//! that one. The report goes into the history of the first MySQL target.
 
 mod foreign;
 mod schedule;
@@ -16,15 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_pipeline::config::Config;
+use anabranch_pipeline::config::reconcile::{Limits, Mode, Settings};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lookup::{AuditPlace, AuditState};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{History, Leases, Mark, Marks};
 use anabranch_pipeline::projections::{Assignment, Assignments};
-use anabranch_pipeline::reconcile::{
-    self, Checkpoint, Limits, Mode, NightReport, Outcome, PastNight, Settings, Shown, StoreReport,
-    StoreState, seal,
-};
+use anabranch_pipeline::reconcile::{self, Checkpoint, NightReport, Shown, StoreReport, StoreState, seal};
+use anabranch_pipeline::records::{Outcome, PastNight};
 use anabranch_pipeline::retry;
 use metrics::gauge;
 use serde::{Deserialize, Serialize};

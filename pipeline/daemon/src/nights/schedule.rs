@@ -2,8 +2,9 @@
 //!
 //! A night that is not through when its window ends is paused, and goes on in the next window; from the third one on
 //! that is told as an error, since rows are looked at less often than somebody thinks. One that was due while
-//! no daemon ran begins when one does, if its window is still open. One by hand that leaves something out is no night of
-//! the schedule, and one that says it ends later than now has ended under a wrong clock: neither keeps one from beginning.
+//! no daemon ran begins when one does, if its window is still open. One by hand that leaves something out is no night
+//! of the schedule, and one that says it ends later than now has ended under a wrong clock: neither keeps one from
+//! beginning.
 
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
-//! The last whole night in the metrics of every daemon, whoever worked on it: one of the schedule in any process, or one
-//! that was asked for by hand. The history is asked, since the process that ended the night may be gone.
+//! The last whole night in the metrics of every daemon, whoever worked on it: one of the schedule in any process, or
+//! one that was asked for by hand. The history is asked, since the process that ended the night may be gone.
 
 use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::History;
-use anabranch_pipeline::reconcile::Outcome;
+use anabranch_pipeline::records::Outcome;
 use metrics::gauge;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;

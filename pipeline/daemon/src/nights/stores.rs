@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_pipeline::config::reconcile::{Mode, Settings};
 use anabranch_pipeline::config::{Config, EntityConfig, SourceConfig};
-use anabranch_pipeline::deliver::{LaneId, Progress};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lookup::{Audit, AuditPace};
 use anabranch_pipeline::ports::{CodeCache, Lanes, Log, MappingStore, Outbox};
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::reconcile::{
-    self, Brake, Checkpoint, Mode, Patience, Settings, Shown, Sides, StoreReport, StoreState, Verdict,
+    self, Brake, Checkpoint, Patience, Shown, Sides, StoreReport, StoreState, Verdict,
 };
+use anabranch_pipeline::records::{LaneId, Progress};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -100,8 +101,8 @@ pub fn end_unread(state: &mut StoreState) {
     ));
 }
 
-/// A cache is compared with its mapping tables, which were compared with their sources before; why it was not to its end.
-/// Reading them waits for what the night of these tables waits for.
+/// A cache is compared with its mapping tables, which were compared with their sources before; why it was not to its
+/// end. Reading them waits for what the night of these tables waits for.
 async fn of_cache(
     wiring: &Wiring,
     cache: &Cache,

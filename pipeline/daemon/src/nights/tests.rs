@@ -1,3 +1,5 @@
+//! The checkpoint of a night: what continues it, and what it outlives.
+
 use super::*;
 
 const CONFIG: &str = include_str!("../../../../deploy/anabranch.example.toml");

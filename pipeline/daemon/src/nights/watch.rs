@@ -41,8 +41,8 @@ pub fn spawn_watches(supervisor: &mut Supervisor, wiring: &Wiring) {
     }
 }
 
-/// Watches until `cancel`. While it holds its lease the task runs whatever fails: who asks whether the daemon is ready asks
-/// for its work.
+/// Watches until `cancel`. While it holds its lease the task runs whatever fails: who asks whether the daemon is ready
+/// asks for its work.
 async fn keep(wiring: &Wiring, source: &SourceConfig, handle: &TaskHandle, cancel: &CancellationToken) {
     while !cancel.is_cancelled() {
         if let Err(fault) = attempt(wiring, source, handle, cancel).await {

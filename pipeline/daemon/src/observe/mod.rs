@@ -14,12 +14,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anabranch_pipeline::config::{Config, ProjectionConfig, ProjectionKind};
-use anabranch_pipeline::deliver::{LaneId, Progress, Scope};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lag::HeadSamples;
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::LogEntry;
 use anabranch_pipeline::projections::{Assignments, Projection};
+use anabranch_pipeline::records::{LaneId, Progress, Scope};
 use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
@@ -70,7 +70,8 @@ struct SourceObservation {
     head: HeadSamples,
     head_answer: Answer,
     head_bytes: Rate,
-    /// The first head that was seen, the source's clock beside it, and when that was: what a position had missed before.
+    /// The first head that was seen, the source's clock beside it, and when that was: what a position had missed
+    /// before.
     first_head: Option<(Lsn, u64, Instant)>,
     /// The head lies below what the stream held before it was asked: the server was reset, and positions say nothing.
     is_reset: bool,

@@ -1,4 +1,6 @@
-use anabranch_pipeline::deliver::Refresh;
+//! What is shown of sources, lanes and tasks in each state.
+
+use anabranch_pipeline::records::Refresh;
 use anabranch_pipeline::supervise::{TaskState, TaskStatus};
 use anabranch_schemas::envelope::Envelope;
 

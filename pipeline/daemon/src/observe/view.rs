@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anabranch_pipeline::deliver::{Progress, Refresh, Scope};
+use anabranch_pipeline::records::{Progress, Refresh, Scope};
 use anabranch_pipeline::supervise::{TaskState, TaskStatus};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::lsn::Lsn;
@@ -63,8 +63,8 @@ pub struct LaneView {
     pub target: String,
     pub source: String,
     pub lane: u32,
-    /// As for a source; also `replaying` (below its highest position), `new` (no progress yet) and `apart` (its epoch is
-    /// later than the stream's, or another server's: `log-epoch-behind`, `log-epoch-reused`).
+    /// As for a source; also `replaying` (below its highest position), `new` (no progress yet) and `apart` (its epoch
+    /// is later than the stream's, or another server's: `log-epoch-behind`, `log-epoch-reused`).
     pub state: String,
     pub code: Option<String>,
     pub fault: Option<String>,
@@ -117,7 +117,8 @@ pub struct SearchView {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskView {
     pub task: String,
-    /// `getting-ready`, `running`, `retrying`, `stopped`, or `standby`: another process holds its lease and does the work.
+    /// `getting-ready`, `running`, `retrying`, `stopped`, or `standby`: another process holds its lease and does the
+    /// work.
     pub state: String,
     /// What it waits for while it is getting ready.
     #[serde(default)]

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
-use anabranch_connectors::mysql::target::MysqlRows;
+use anabranch_connectors::mysql::store::MysqlRows;
 use anabranch_connectors::search::SearchRows;
-use anabranch_pipeline::deliver::{Claimed, DerivedRow};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::{ChunkKey, DerivedRows, ForeignRow, ForeignRows, Sought};
+use anabranch_pipeline::ports::{DerivedRows, ForeignRow, ForeignRows, Sought};
+use anabranch_pipeline::records::{ChunkKey, Claimed, DerivedRow};
 use anabranch_schemas::shard::ShardId;
 
 /// The derived rows of a projection on either kind of server.

@@ -1,11 +1,11 @@
 //! The store of a lane: whichever server its target is.
 
-use anabranch_connectors::mysql::target::MysqlLane;
+use anabranch_connectors::mysql::store::MysqlLane;
 use anabranch_connectors::search::SearchLane;
-use anabranch_pipeline::deliver::{Flush, Progress};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports;
 use anabranch_pipeline::projections::LaneScope;
+use anabranch_pipeline::records::{Flush, Progress};
 
 /// The store of a lane on either kind of server.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use metrics::{Counter, Gauge, counter, gauge};
 use tokio::time::Instant;
 
-use crate::deliver::LaneId;
 use crate::metrics as names;
+use crate::records::LaneId;
 
 pub(super) struct Meters {
     pub(super) rows: Counter,

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
-use crate::deliver::{Cell, Flush};
+use crate::records::{Cell, Flush};
 
 /// Noted claims of a table; each takes some hundred bytes.
 const NOTES_MAX: usize = 200_000;

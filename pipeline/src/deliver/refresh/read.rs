@@ -8,10 +8,10 @@ use anabranch_schemas::codec::{CodecError, v1};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
-use crate::deliver::{Cell, Condition};
 use crate::error::{Code, Fault};
-use crate::ports::{Chunk, ChunkKey, RowSource};
+use crate::ports::RowSource;
 use crate::projections::key_of;
+use crate::records::{Cell, Chunk, ChunkKey, Condition};
 
 /// What was read.
 #[derive(Debug)]

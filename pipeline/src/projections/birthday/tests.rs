@@ -11,7 +11,7 @@ use anabranch_schemas::shard::ShardId;
 use proptest::prelude::*;
 
 use super::*;
-use crate::deliver::OrderedMutation;
+use crate::records::OrderedMutation;
 
 fn birthday(layout: Layout, databases: u32, targets: u32, lanes: u32) -> Birthday {
     let config = BirthdayTables {

@@ -56,7 +56,7 @@ fn flush_of(actions: Vec<Action<'static>>) -> (Flush, Defects) {
 fn texts(flush: &Flush) -> BTreeSet<String> {
     let projection = mapping(1, 1);
     let ordered = flush.ordered();
-    let text = |mutation: &crate::deliver::OrderedMutation<'_>| {
+    let text = |mutation: &crate::records::OrderedMutation<'_>| {
         let derived = &projection.tables()[mutation.table as usize].derived;
         let [Cell::Bytes(value), Cell::Bytes(uuid), Cell::UInt(kind)] = mutation.key else {
             panic!("three key columns")

@@ -1,10 +1,10 @@
 //! A lane of documents under the tests of every store: an index of devices stands for all derived tables.
 
 use anabranch_connectors::search::SearchLane;
-use anabranch_pipeline::deliver::{Cell, Flush, Mutation, MutationAction, Progress, Replacement};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_pipeline::projections::Projection;
+use anabranch_pipeline::records::{Cell, Flush, Mutation, MutationAction, Progress, Replacement};
 
 use super::{Ground, Twin};
 use crate::derived::Rows;

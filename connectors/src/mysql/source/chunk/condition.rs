@@ -1,7 +1,7 @@
 //! A condition as SQL: names as the server has them, values as literals of their columns' types.
 
-use anabranch_pipeline::deliver::{Comparison, Condition};
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::records::{Comparison, Condition};
 use anabranch_schemas::change::TableIdentity;
 
 use super::plan::Described;

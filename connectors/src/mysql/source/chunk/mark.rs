@@ -1,18 +1,18 @@
 //! Between which places of the binlog a snapshot stands.
 //!
 //! MariaDB says at which place it stands (`Binlog_snapshot_position`), and that is exact: a transaction that is in the
-//! binlog already, but is not seen yet because a replica's acknowledgement is waited for, is behind that place. The GTID
-//! variables run ahead of what is seen (measured).
+//! binlog already, but is not seen yet because a replica's acknowledgement is waited for, is behind that place. The
+//! GTID variables run ahead of what is seen (measured).
 //!
 //! MySQL says no such place, but a low and a high mark can be had of it:
 //!
 //! - *Low*: the end of the binlog, and then the transactions that are being committed (`gtid_owned`). A transaction has
-//!   its GTID before it is in the binlog, and loses its owner when it is committed in the engine. So once each of these is
-//!   nobody's any more, a snapshot that begins now sees all up to that end.
+//!   its GTID before it is in the binlog, and loses its owner when it is committed in the engine. So once each of these
+//!   is nobody's any more, a snapshot that begins now sees all up to that end.
 //! - *High*: the end of the binlog once the snapshot stands. What is committed in the engine is in the binlog before.
 //!
-//! Committing takes as long as a replica's acknowledgement is waited for, and then the low mark is waited for too. Nothing
-//! is locked.
+//! Committing takes as long as a replica's acknowledgement is waited for, and then the low mark is waited for too.
+//! Nothing is locked.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -30,7 +30,8 @@ use crate::mysql::source::session::{Version, binlog_off};
 /// Transactions that are being committed are asked for again after this, and twice as long each time up to the longest.
 const ASK: Duration = Duration::from_millis(1);
 const ASK_MAX: Duration = Duration::from_millis(100);
-/// Longer than a server waits for a replica's acknowledgement as it is delivered (`rpl_semi_sync_source_timeout`, 10 s).
+/// Longer than a server waits for a replica's acknowledgement as it is delivered (`rpl_semi_sync_source_timeout`, 10
+/// s).
 const COMMIT_MAX: Duration = Duration::from_secs(30);
 
 /// A place of the binlog: file and position.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::ChunkKey;
+use anabranch_pipeline::records::ChunkKey;
 use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::codec::encode_values;
 use anabranch_schemas::shard::ShardId;
@@ -19,8 +19,8 @@ use crate::mysql::source::session::literal;
 
 /// Tables whose plans are kept; with more, all are forgotten.
 const PLANS_MAX: usize = 20_000;
-/// How the server is asked, as long as nothing fails, and how its tables are read, as long as their definitions stay: by
-/// shard, for chunks and for keys.
+/// How the server is asked, as long as nothing fails, and how its tables are read, as long as their definitions stay:
+/// by shard, for chunks and for keys.
 #[derive(Default)]
 pub(in super::super) struct Plans {
     plans: Mutex<HashMap<Read, Arc<Plan>>>,

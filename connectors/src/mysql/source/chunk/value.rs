@@ -1,6 +1,6 @@
 //! A value of a chunk: as the server writes it, as its row events would have it, and as a literal.
 
-use anabranch_pipeline::deliver::Cell;
+use anabranch_pipeline::records::Cell;
 use anabranch_schemas::change::{Entity, Value};
 use anabranch_schemas::serial;
 
@@ -20,7 +20,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Of a captured column; `None` when it cannot be captured. Behind the captured ones stands what a sharding rule reads.
+    /// Of a captured column; `None` when it cannot be captured. Behind the captured ones stands what a sharding rule
+    /// reads.
     pub(super) fn of_field(entity: Entity, field: usize, data_type: &str, unsigned: bool) -> Option<Self> {
         if field >= entity.fields().len() {
             return Self::of_key(data_type, unsigned);

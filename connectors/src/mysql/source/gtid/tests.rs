@@ -1,3 +1,5 @@
+//! GTID texts and sets of both kinds of server, right and damaged ones.
+
 use proptest::prelude::*;
 
 use super::*;

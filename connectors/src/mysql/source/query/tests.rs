@@ -1,3 +1,5 @@
+//! Which statements concern captured tables, and in what way.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -4,7 +4,6 @@ use anabranch_schemas::envelope::{CapturedFields, Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 
 use super::batch::{Batch, BatchBuilder, Footing};
-use crate::ports::Entry;
 
 /// Makes the envelopes of one reading.
 #[derive(Debug)]
@@ -16,20 +15,17 @@ pub struct Framer {
 }
 
 impl Framer {
-    /// For a reading that entered the binlog by `entry` at `position`, with the batch that it fills.
+    /// For a reading that entered the binlog at `position`, with the batch that it fills.
     ///
-    /// `origin`: the source's history begins with the first message. `term`: number of the writer's attempt.
+    /// `told`: the resume point and server that the last message before told, if there was one. `origin`: the source's history begins with the first message. `term`: number of the writer's attempt.
     pub fn begin(
-        entry: &Entry,
+        told: Option<(ResumePoint, ServerIdentity)>,
         position: Lsn,
         origin: bool,
         term: u64,
         batch_bytes: usize,
     ) -> (Self, BatchBuilder) {
-        let (resume, told) = match entry {
-            Entry::Resume { resume, server, .. } => (resume.clone(), Some((resume.clone(), server.clone()))),
-            _ => (ResumePoint::default(), None),
-        };
+        let resume = told.as_ref().map_or_else(ResumePoint::default, |(resume, _)| resume.clone());
         let framer = Self { previous: position, origin, footing: Footing::new(position, told), term };
         (framer, BatchBuilder::new(batch_bytes, position, resume))
     }

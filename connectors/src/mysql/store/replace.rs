@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use anabranch_pipeline::deliver::{Cell, Flush, MutationAction, OrderedMutation, Replacement};
+use anabranch_pipeline::records::{Cell, Flush, MutationAction, OrderedMutation, Replacement};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use mysql_async::{Row, Value};
@@ -29,8 +29,8 @@ pub(super) struct Standing {
 
 /// Statements that find every row of the lane's tables for what is replaced.
 ///
-/// A row may stand in any table, so each is asked for all keys: a join with a list of them costs a lookup a key, and the
-/// list is written once a statement. A SELECT for each table and shard took twenty seconds for a hundred keys.
+/// A row may stand in any table, so each is asked for all keys: a join with a list of them costs a lookup a key, and
+/// the list is written once a statement. A SELECT for each table and shard took twenty seconds for a hundred keys.
 pub(super) fn selects(layout: &Layout<'_>, replacement: &Replacement) -> Vec<String> {
     if replacement.rows.is_empty() {
         return Vec::new();

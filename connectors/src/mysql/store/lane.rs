@@ -9,11 +9,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{Flush, LaneId, Progress};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
 use anabranch_pipeline::projections::{Assignment, Projection};
+use anabranch_pipeline::records::{Flush, LaneId, Progress};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
@@ -129,7 +129,8 @@ impl MysqlLane {
     }
 
     /// A lane without a cache notes nothing in the outbox. So each of its flushes takes away what is known of a cache:
-    /// whoever has one beside it, or configures one later, must begin with an empty one. `None` = there is no such table.
+    /// whoever has one beside it, or configures one later, must begin with an empty one. `None` = there is no such
+    /// table.
     async fn forgets_cache(&self, connection: &mut Conn) -> Result<Option<String>, Fault> {
         if self.assignment.is_cached || !matches!(self.assignment.projection, Projection::SerialMapping(_)) {
             return Ok(None);

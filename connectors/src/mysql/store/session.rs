@@ -20,8 +20,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Hundreds of CREATE TABLE on a slow disk are the longest thing that a session does in one call.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Each statement is a transaction of its own, whatever the server's default is: else what is written would be rolled back
-/// at the end, and a session that is kept would read one old snapshot for ever.
+/// Each statement is a transaction of its own, whatever the server's default is: else what is written would be rolled
+/// back at the end, and a session that is kept would read one old snapshot for ever.
 const SESSION: &str = "SET SESSION autocommit = 1";
 
 /// A row as text; `None` = NULL.

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{Cell, OrderedMutation};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{CacheRecord, OUTBOX_KEPT, Outbox, OutboxRow};
+use anabranch_pipeline::records::{Cell, OrderedMutation};
 use anabranch_schemas::serial::{STORED_BYTES_MAX, StoredCode};
 use mysql_async::Row;
 

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::lookup::{Claim, Claims};
 use anabranch_pipeline::ports::MappingStore;
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::projections::serial_mapping::SerialMapping;
+use anabranch_pipeline::records::{Claim, Claims};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use anabranch_schemas::shard::ShardId;
 use futures::future::try_join_all;
@@ -103,8 +103,8 @@ pub struct Duplicate {
 }
 
 impl MysqlMapping {
-    /// Visits values that name more than one device as one of these kinds, in the order of tables and values. Reads every
-    /// mapping row once, some at a time.
+    /// Visits values that name more than one device as one of these kinds, in the order of tables and values. Reads
+    /// every mapping row once, some at a time.
     pub async fn duplicates(
         &self,
         kinds: &[CodeKind],

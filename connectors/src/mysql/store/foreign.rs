@@ -1,18 +1,18 @@
 //! Derived rows of shards that nobody knows: found between the shards that are known, and removed while they are what
 //! was read.
 //!
-//! Rows of a shard lie together, so the gaps between known shards are ranges of an index, and no other row is read. What
-//! a lane has written over a row since has another version, and stays. The values of removed mapping rows are noted for
-//! their cache in the same transaction, as a lane does it.
+//! Rows of a shard lie together, so the gaps between known shards are ranges of an index, and no other row is read.
+//! What a lane has written over a row since has another version, and stays. The values of removed mapping rows are
+//! noted for their cache in the same transaction, as a lane does it.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{Cell, CellRef};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::{ChunkKey, ForeignRow, ForeignRows};
+use anabranch_pipeline::ports::{ForeignRow, ForeignRows};
 use anabranch_pipeline::projections::Projection;
+use anabranch_pipeline::records::{Cell, CellRef, ChunkKey};
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Row, TxOpts};

@@ -1,7 +1,8 @@
 //! How far the refresh of a lane is: a part of its progress, so each step is stored in one transaction with its rows.
 //!
 //! Tables are taken in the order of their shard ids, each by chunks in the order of its primary key; behind the last
-//! chunk comes the sweep. What is stored is always the end of a step, so whoever runs the lane next begins the next one.
+//! chunk comes the sweep. What is stored is always the end of a step, so whoever runs the lane next begins the next
+//! one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,10 +12,7 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::serial::UUID_BYTES_MAX;
 use anabranch_schemas::shard::ShardId;
 
-use crate::deliver::rewind::amend;
-use crate::deliver::{Cell, Comparison, Condition, LaneId, Progress};
-use crate::error::{Code, Fault};
-use crate::ports::{Chunk, ChunkKey, LaneStore};
+use super::{Cell, Chunk, ChunkKey, Comparison, Condition};
 
 /// Of one request: they stand in the progress row, which has 64 KiB for them.
 pub const KEYS_MAX: usize = 256;
@@ -34,7 +32,7 @@ pub enum Scope {
 
 impl Scope {
     /// Why it cannot be asked for.
-    fn problem(&self) -> Option<String> {
+    pub(crate) fn problem(&self) -> Option<String> {
         let Self::Keys(keys) = self else { return None };
         let all = || keys.values().flatten();
         let is_key = |key: &Cell| match key {
@@ -61,8 +59,8 @@ pub struct Refresh {
     pub table: Option<TableRefresh>,
     /// Source rows read.
     pub rows: u64,
-    /// The lane had no rows when this began, in this epoch. As long as that lasts, all that stands came by the feed or by
-    /// chunks, so no table has anything to be swept away.
+    /// The lane had no rows when this began, in this epoch. As long as that lasts, all that stands came by the feed or
+    /// by chunks, so no table has anything to be swept away.
     pub vacant: Option<u16>,
 }
 
@@ -83,7 +81,7 @@ impl Refresh {
     }
 
     /// Whether a table is meant that is not through.
-    pub(super) fn wants(&self, shard: ShardId) -> bool {
+    pub(crate) fn wants(&self, shard: ShardId) -> bool {
         let is_meant = match &self.scope {
             Scope::Source => true,
             Scope::Table(only) => *only == shard,
@@ -94,7 +92,7 @@ impl Refresh {
     }
 
     /// The keys that are not through, by table, when keys are meant: one chunk has all of them.
-    pub(super) fn keys(&self) -> Option<impl Iterator<Item = (ShardId, &[Cell])>> {
+    pub(crate) fn keys(&self) -> Option<impl Iterator<Item = (ShardId, &[Cell])>> {
         let Scope::Keys(keys) = &self.scope else { return None };
         let left = keys.iter().filter(|(shard, _)| self.wants(**shard));
         Some(left.map(|(shard, keys)| (*shard, &**keys)))
@@ -107,7 +105,7 @@ impl Refresh {
     }
 
     /// Behind one more chunk of a table; of all keys there is one.
-    pub(super) fn behind_chunk(&self, shard: ShardId, chunk: &Chunk) -> Self {
+    pub(crate) fn behind_chunk(&self, shard: ShardId, chunk: &Chunk) -> Self {
         let read = Self { rows: self.rows + chunk.rows, ..self.clone() };
         let has_ended = match self.scope {
             Scope::Source | Scope::Table(_) => {
@@ -126,42 +124,17 @@ impl Refresh {
     }
 
     /// Behind a table.
-    pub(super) fn behind_table(&self, shard: ShardId) -> Self {
+    pub(crate) fn behind_table(&self, shard: ShardId) -> Self {
         Self { done: Some(shard), table: None, ..self.clone() }
     }
-}
-
-/// Asks a lane for a refresh; whoever runs it is fenced by that and begins. Returns its progress before.
-///
-/// A lane has one refresh at a time. That of all tables takes the place of any other, and the same one begins again.
-pub async fn request_refresh(
-    id: &LaneId,
-    store: &mut impl LaneStore,
-    scope: Scope,
-) -> Result<Progress, Fault> {
-    let refused = |found: String| Fault::new(Code::RefreshRefused, format!("lane {id}"), found);
-    if let Some(problem) = scope.problem() {
-        let needs = format!("1 to {KEYS_MAX} keys in one request, each a user id or a uuid");
-        return Err(refused(problem).needs(needs));
-    }
-    let asked = |before: &Progress| {
-        let is_replaced = |other: &Refresh| scope == Scope::Source || scope == other.scope;
-        if before.refresh.as_ref().is_some_and(|other| !is_replaced(other)) {
-            return Err(refused("another refresh is under way".to_owned())
-                .needs("its end, or a refresh of all tables, which takes its place"));
-        }
-        let revision = before.revision + 1;
-        let refresh = Some(Refresh::new(scope.clone()));
-        Ok(Some(Progress { revision, refresh, was_refreshed: true, ..before.clone() }))
-    };
-    amend(store, asked).await
 }
 
 const VACANT: &str = "vacant:";
 
 /// `- 4711 20000` (scope, tables through, rows), then `vacant:1` (epoch) when the lane had no rows, then
-/// `4712 1:7:320 3 00ff` (table, first mark, chunks, place) when a table is being read; `-` = none. The scope is all tables, a table, keys of tables (`4711=7,9;4712=x3766`), or a
-/// condition on all tables or one, each comparison in hexadecimal digits: `4711?6964203d202737`.
+/// `4712 1:7:320 3 00ff` (table, first mark, chunks, place) when a table is being read; `-` = none. The scope is all
+/// tables, a table, keys of tables (`4711=7,9;4712=x3766`), or a condition on all tables or one, each comparison in
+/// hexadecimal digits: `4711?6964203d202737`.
 impl fmt::Display for Refresh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shard = |shard: Option<ShardId>| shard.map_or("-".to_owned(), |shard| shard.to_string());

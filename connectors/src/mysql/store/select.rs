@@ -1,6 +1,6 @@
 //! Derived rows of given source rows, as SQL: for who compares them, and for the lane that replaces them.
 
-use anabranch_pipeline::deliver::{Cell, DerivedTable};
+use anabranch_pipeline::records::{Cell, DerivedTable};
 use anabranch_schemas::shard::ShardId;
 
 use super::statements::push_cell;

@@ -5,8 +5,8 @@
 
 use std::str::FromStr;
 
-use anabranch_pipeline::deliver::{LaneId, Progress};
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::records::{LaneId, Progress};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 

@@ -20,7 +20,7 @@ pub struct LaneId {
 
 impl LaneId {
     /// Of its metrics.
-    pub(super) fn labels(&self) -> [(&'static str, String); 4] {
+    pub(crate) fn labels(&self) -> [(&'static str, String); 4] {
         [
             ("projection", self.projection.clone()),
             ("target", self.target.clone()),
@@ -70,7 +70,8 @@ impl Progress {
         self.position < self.highest_position
     }
 
-    /// The latest epoch that the lane has rows of. Whose it was is not known while the lane is set back into one before.
+    /// The latest epoch that the lane has rows of. Whose it was is not known while the lane is set back into one
+    /// before.
     pub fn timeline(&self) -> Timeline {
         let highest = self.highest_position.max(self.position);
         if self.position == Lsn::ZERO {
@@ -93,8 +94,8 @@ impl Progress {
         self.position == Lsn::ZERO && self.is_replaying()
     }
 
-    /// Where the lane goes on after it was rewound. Its rows keep their versions, so the replay is harmless. When they are
-    /// removed, those of a refresh must be read again: changes would not bring them back, or not at their versions.
+    /// Where the lane goes on after it was rewound. Its rows keep their versions, so the replay is harmless. When they
+    /// are removed, those of a refresh must be read again: changes would not bring them back, or not at their versions.
     pub fn rewound(&self, position: Lsn, resume: ResumePoint, server: ServerIdentity) -> Self {
         let refresh = match position {
             Lsn::ZERO => self.was_refreshed.then(|| Refresh::new(Scope::Source)),

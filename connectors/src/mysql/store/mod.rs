@@ -2,8 +2,9 @@
 //!
 //! [`MysqlTarget`] is one configured target with the projections that have tables on it: `setup.rs` makes the tables,
 //! `check.rs` is the pre-flight (both through `session.rs`, what exists is read by `catalog.rs`), [`MysqlLane`] in
-//! `lane.rs` applies flushes, [`MysqlRows`] in `rows.rs` reads what stands. The SQL of a flush is built in `statements.rs` and `progress.rs`; `ddl.rs` knows the
-//! needed shape of each table. Rows are only ever deleted by a lane.
+//! `lane.rs` applies flushes, [`MysqlRows`] in `rows.rs` reads what stands. The SQL of a flush is built in
+//! `statements.rs` and `progress.rs`; `ddl.rs` knows the needed shape of each table. Rows are only ever deleted by a
+//! lane.
 
 mod catalog;
 mod check;
@@ -26,9 +27,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
-use anabranch_pipeline::deliver::LaneId;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::{Assignment, Assignments, LaneScope, Projection};
+use anabranch_pipeline::records::LaneId;
 use anabranch_schemas::sql;
 use tokio::sync::{Mutex, Notify};
 

@@ -1,15 +1,15 @@
 //! Where rows stand of the shards that a flush withdraws: found before its transaction, and deleted in it.
 //!
 //! A statement such as `DROP DATABASE` withdraws every table that the configuration could mean, most of which never had
-//! a row, and a DELETE for each of them and each derived table costs a statement. So the lane asks each of its tables for
-//! the first shard that stands there at or behind a withdrawn one, and again from the next withdrawn shard on: that
+//! a row, and a DELETE for each of them and each derived table costs a statement. So the lane asks each of its tables
+//! for the first shard that stands there at or behind a withdrawn one, and again from the next withdrawn shard on: that
 //! costs what stands. A table in which many shards stand is asked for the rest of the list at once. Nobody but the lane
 //! writes its tables, and the fence refuses the flush when another process of it came in between; so what was found
 //! still stands.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anabranch_pipeline::deliver::Flush;
+use anabranch_pipeline::records::Flush;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
@@ -147,8 +147,8 @@ fn list(shards: &[ShardId]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_pipeline::deliver::{DerivedTable, TableShape};
     use anabranch_pipeline::projections::ProjectedTable;
+    use anabranch_pipeline::records::{DerivedTable, TableShape};
     use proptest::prelude::*;
 
     use super::*;

@@ -123,8 +123,8 @@ impl BatchBuilder {
         self.added += 1;
     }
 
-    /// Refuses a batch with a change that is not above what was complete before it: each lane would take that change for
-    /// one that it has. Whoever hands a batch on asks first.
+    /// Refuses a batch with a change that is not above what was complete before it: each lane would take that change
+    /// for one that it has. Whoever hands a batch on asks first.
     pub fn require_order(&self, source: &str) -> Result<(), Fault> {
         let Some((lsn, position)) = self.violation else { return Ok(()) };
         let found = format!("a change at {lsn} behind the complete position {position}");

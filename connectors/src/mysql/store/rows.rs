@@ -1,18 +1,19 @@
 //! Derived rows as they stand, for whoever compares them with the source.
 //!
-//! Every page is one statement over the index in which the rows of a shard lie together, which has all that is selected:
-//! no other part of the table is read, no read view outlives the statement, nothing is locked. Rows are handed on while
-//! they arrive, without a copy. The connections are the reader's own, so lookups and lanes never wait for it.
+//! Every page is one statement over the index in which the rows of a shard lie together, which has all that is
+//! selected: no other part of the table is read, no read view outlives the statement, nothing is locked. Rows are
+//! handed on while they arrive, without a copy. The connections are the reader's own, so lookups and lanes never wait
+//! for it.
 
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{Cell, CellRef, Claimed, DerivedRow, DerivedTable, Stray};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{ChunkKey, DerivedRows, Sought};
+use anabranch_pipeline::ports::{DerivedRows, Sought};
 use anabranch_pipeline::projections::{Assignment, Projection};
+use anabranch_pipeline::records::{Cell, CellRef, ChunkKey, Claimed, DerivedRow, DerivedTable, Stray};
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Row, Value};

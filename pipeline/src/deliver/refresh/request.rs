@@ -1,0 +1,32 @@
+//! Asks a lane for a refresh, through its stored progress.
+
+use crate::deliver::rewind::amend;
+use crate::error::{Code, Fault};
+use crate::ports::LaneStore;
+use crate::records::{KEYS_MAX, LaneId, Progress, Refresh, Scope};
+
+/// Asks a lane for a refresh; whoever runs it is fenced by that and begins. Returns its progress before.
+///
+/// A lane has one refresh at a time. That of all tables takes the place of any other, and the same one begins again.
+pub async fn request_refresh(
+    id: &LaneId,
+    store: &mut impl LaneStore,
+    scope: Scope,
+) -> Result<Progress, Fault> {
+    let refused = |found: String| Fault::new(Code::RefreshRefused, format!("lane {id}"), found);
+    if let Some(problem) = scope.problem() {
+        let needs = format!("1 to {KEYS_MAX} keys in one request, each a user id or a uuid");
+        return Err(refused(problem).needs(needs));
+    }
+    let asked = |before: &Progress| {
+        let is_replaced = |other: &Refresh| scope == Scope::Source || scope == other.scope;
+        if before.refresh.as_ref().is_some_and(|other| !is_replaced(other)) {
+            return Err(refused("another refresh is under way".to_owned())
+                .needs("its end, or a refresh of all tables, which takes its place"));
+        }
+        let revision = before.revision + 1;
+        let refresh = Some(Refresh::new(scope.clone()));
+        Ok(Some(Progress { revision, refresh, was_refreshed: true, ..before.clone() }))
+    };
+    amend(store, asked).await
+}

@@ -1,0 +1,28 @@
+//! What passes between the flow and the outside: nouns that know no loop.
+//!
+//! A reader fills `batch.rs`, and `frame.rs` makes its envelope. A source gives `chunk.rs`, perhaps for a `condition.rs`. A projection makes of both
+//! `mutation.rs` for rows of `row.rs`, and a lane commits them with `progress.rs`, of which `refresh.rs` is a part.
+//! Lookups read `claims.rs`, nights leave `past_night.rs`. [`crate::ports`] speaks in these words.
+
+mod batch;
+mod chunk;
+mod claims;
+mod condition;
+mod frame;
+mod mutation;
+mod past_night;
+mod progress;
+mod refresh;
+mod row;
+
+pub use batch::{Batch, BatchBuilder};
+pub use chunk::{Chunk, ChunkKey};
+pub use claims::{Claim, Claims, TimeToLive, Token};
+pub use condition::{COMPARISONS_MAX, Comparison, Condition, InvalidComparison, Operator};
+pub use frame::Framer;
+pub(crate) use mutation::TABLE_WORK;
+pub use mutation::{Flush, Mutation, MutationAction, OrderedMutation, Replacement};
+pub use past_night::{Outcome, PastNight};
+pub use progress::{LaneId, Progress};
+pub use refresh::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh};
+pub use row::{Cell, CellRef, Claimed, DerivedRow, DerivedTable, Stray, TableShape};

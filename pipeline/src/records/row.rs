@@ -1,0 +1,103 @@
+//! Derived tables and their rows: as they stand, or as a source row claims them.
+
+use anabranch_schemas::shard::ShardId;
+
+/// What tables of one kind look like.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TableShape {
+    /// What set-up makes a table from: in a SQL store its CREATE TABLE statement with `{table}` for the name.
+    pub definition: &'static str,
+    /// The primary key without `shard_id`, in the order of [`super::Mutation::key`].
+    pub key_columns: &'static [&'static str],
+    /// In a SQL store the name of an index that begins with `shard_id`: it finds the rows of a shard and no others.
+    pub shard_index: &'static str,
+    /// Columns that an upsert sets beside `lsn`, in the order of [`super::MutationAction::Upsert`].
+    pub value_columns: &'static [&'static str],
+}
+
+/// A derived table: where it lies and what it looks like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DerivedTable {
+    pub database: String,
+    pub table: String,
+    pub shape: &'static TableShape,
+}
+
+/// A column value of a derived row.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Cell {
+    Null,
+    Int(i64),
+    UInt(u64),
+    Bytes(Box<[u8]>),
+}
+
+impl Cell {
+    pub fn borrowed(&self) -> CellRef<'_> {
+        match self {
+            Self::Null => CellRef::Null,
+            Self::Int(number) => CellRef::Int(*number),
+            Self::UInt(number) => CellRef::UInt(*number),
+            Self::Bytes(bytes) => CellRef::Bytes(bytes),
+        }
+    }
+}
+
+/// A [`Cell`] without a copy of its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CellRef<'a> {
+    Null,
+    Int(i64),
+    UInt(u64),
+    Bytes(&'a [u8]),
+}
+
+impl CellRef<'_> {
+    pub fn to_owned(self) -> Cell {
+        match self {
+            Self::Null => Cell::Null,
+            Self::Int(number) => Cell::Int(number),
+            Self::UInt(number) => Cell::UInt(number),
+            Self::Bytes(bytes) => Cell::Bytes(bytes.into()),
+        }
+    }
+}
+
+/// A derived row: as it stands, or as it should.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claimed<'a> {
+    /// Index into the projection's list of derived tables.
+    pub table: u32,
+    pub shard: ShardId,
+    /// Key columns beside the shard.
+    pub key: &'a [CellRef<'a>],
+    pub values: &'a [CellRef<'a>],
+}
+
+/// A row that no lane can have written: its shard is no number of 63 bits, or its id is none of theirs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stray<'a> {
+    /// Index into the projection's list of derived tables.
+    pub table: u32,
+    /// The number that stands for its shard; `None` = it says none.
+    pub shard: Option<u64>,
+    /// What tells it from other rows of that number.
+    pub key: &'a [CellRef<'a>],
+}
+
+/// What stands in a derived table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DerivedRow<'a> {
+    Claimed(Claimed<'a>),
+    Stray(Stray<'a>),
+}
+
+impl<'a> DerivedRow<'a> {
+    /// The row, if a lane can have written it.
+    pub fn claimed(self) -> Option<Claimed<'a>> {
+        match self {
+            Self::Claimed(claimed) => Some(claimed),
+            Self::Stray(_) => None,
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Where the suite of derived rows runs: each projection on its twin and on its real server.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use anabranch_connectors::memory::{Keeping, MemoryRows, MemoryStore, MemoryTarget, Weather};
+use anabranch_connectors::mysql::store::{MysqlLane, MysqlRows};
+use anabranch_connectors::search::{SearchLane, SearchRows};
+use anabranch_pipeline::config::Config;
+use anabranch_pipeline::ports::{DerivedRows, ForeignRows, LaneStore};
+use anabranch_pipeline::projections::Projection;
+use anabranch_pipeline::records::LaneId;
+
+use crate::derived::Place;
+use crate::source::DatabaseKind;
+
+const LANES: u32 = 2;
+
+/// One projection with two lanes on one target.
+pub trait Ground: Sized {
+    type Store: LaneStore;
+    type Rows: DerivedRows + ForeignRows;
+
+    async fn start() -> Self;
+    fn projection(&self) -> Projection;
+    fn rows(&self) -> Self::Rows;
+    fn lane(&self, lane: u32) -> Self::Store;
+}
+
+pub struct Twin(Projection, MemoryTarget);
+
+impl Twin {
+    /// A projection that needs no server.
+    fn of(projection: &str, keeping: Keeping) -> Self {
+        let text = format!(
+            "name = \"test\"\n[log]\nurl = \"tls://u:p@127.0.0.1:1\"\n\
+             [[entities]]\nentity = \"user\"\ntables = \"user_{{db}}.user_{{table}}\"\n\
+             [[entities]]\nentity = \"serial_code\"\ntables = \"inventory_{{db}}.serial_code_{{table}}\"\n\
+             [[sources]]\nname = \"source-a\"\nurl = \"mysql://u:p@127.0.0.1:2\"\n\
+             [[targets]]\nname = \"target-a\"\nurl = \"{}\"\n\
+             [[projections]]\nname = \"one\"\ntargets = [\"target-a\"]\nlanes = {LANES}\n{projection}\n",
+            if keeping == Keeping::Rows { "mysql://u:p@127.0.0.1:3" } else { "https://u:p@127.0.0.1:3" },
+        );
+        let config = Config::parse(&text).unwrap_or_else(|faults| panic!("{faults:?}"));
+        Self(Projection::new(&config.projections[0]), MemoryTarget::new(Weather::calm(), keeping))
+    }
+
+    fn lane(&self, lane: u32) -> MemoryStore {
+        let id = lane_id("one", "target", lane);
+        let tables = self.0.target_tables(0).filter(|(_, table)| table.lane == lane);
+        let tables: BTreeSet<u32> = tables.map(|(index, _)| index).collect();
+        self.1.lane(id, Arc::new(tables))
+    }
+}
+
+fn lane_id(projection: &str, target: &str, lane: u32) -> LaneId {
+    LaneId {
+        projection: projection.to_owned(),
+        target: target.to_owned(),
+        source: "source-a".to_owned(),
+        lane,
+    }
+}
+
+pub struct BirthdayTwin(Twin);
+pub struct MappingTwin(Twin);
+pub struct DocumentsTwin(Twin);
+
+/// The grounds of twins differ only in their projection.
+macro_rules! twins {
+    ($($ground:ident = $projection:literal, $keeping:ident;)+) => {$(
+        impl Ground for $ground {
+            type Store = MemoryStore;
+            type Rows = MemoryRows;
+
+            async fn start() -> Self {
+                Self(Twin::of($projection, Keeping::$keeping))
+            }
+
+            fn projection(&self) -> Projection {
+                self.0.0.clone()
+            }
+
+            fn rows(&self) -> MemoryRows {
+                self.0.1.derived(&self.0.0)
+            }
+
+            fn lane(&self, lane: u32) -> MemoryStore {
+                self.0.lane(lane)
+            }
+        }
+    )+};
+}
+
+twins! {
+    BirthdayTwin = "kind = \"birthday\"\nlayout = \"by_day\"\ndatabases = 1\ndatabase = \"d\"\ntable = \"b_{mmdd}\"", Rows;
+    MappingTwin = "kind = \"serial_mapping\"\ntables = 2\ndatabase = \"d_{length}\"\ntable = \"m_{table}\"", Rows;
+    DocumentsTwin = "kind = \"serial_documents\"\nindex = \"documents\"", Documents;
+}
+
+pub struct BirthdayServer(pub Place);
+pub struct MappingServer(pub Place);
+
+impl BirthdayServer {
+    pub async fn further(kind: DatabaseKind) -> Option<Self> {
+        Some(Self::of(Place::further(kind).await?).await)
+    }
+
+    async fn of(place: Place) -> Self {
+        let place = Place { lanes: LANES, ..place };
+        place.target("target-a").setup().await.unwrap();
+        Self(place)
+    }
+}
+
+impl Ground for BirthdayServer {
+    type Store = MysqlLane;
+    type Rows = MysqlRows;
+
+    async fn start() -> Self {
+        Self::of(Place::new().await).await
+    }
+
+    fn projection(&self) -> Projection {
+        self.0.projection()
+    }
+
+    fn rows(&self) -> MysqlRows {
+        self.0.target("target-a").rows("birthday", 1).unwrap()
+    }
+
+    fn lane(&self, lane: u32) -> MysqlLane {
+        self.0.target("target-a").lane(&lane_id("birthday", "target-a", lane)).unwrap()
+    }
+}
+
+impl Ground for MappingServer {
+    type Store = MysqlLane;
+    type Rows = MysqlRows;
+
+    async fn start() -> Self {
+        let place = Place { mapping_tables: 2, ..Place::new().await };
+        place.target("target-a").setup().await.unwrap();
+        Self(place)
+    }
+
+    fn projection(&self) -> Projection {
+        Projection::new(&self.0.config().projections[1])
+    }
+
+    fn rows(&self) -> MysqlRows {
+        self.0.target("target-a").rows("serials", 1).unwrap()
+    }
+
+    /// It has one lane.
+    fn lane(&self, _: u32) -> MysqlLane {
+        self.0.target("target-a").lane(&lane_id("serials", "target-a", 0)).unwrap()
+    }
+}
+
+pub struct DocumentsServer(pub crate::search::Place);
+
+impl Ground for DocumentsServer {
+    type Store = SearchLane;
+    type Rows = SearchRows;
+
+    async fn start() -> Self {
+        Self(crate::search::Place { lanes: LANES, ..crate::search::Place::new().await }.ready().await)
+    }
+
+    fn projection(&self) -> Projection {
+        self.0.target().lane(&crate::search::lane_id("source-a", 0)).unwrap().projection().clone()
+    }
+
+    fn rows(&self) -> SearchRows {
+        self.0.target().rows("documents").unwrap()
+    }
+
+    fn lane(&self, lane: u32) -> SearchLane {
+        self.0.target().lane(&crate::search::lane_id("source-a", lane)).unwrap()
+    }
+}

@@ -1,0 +1,193 @@
+//! Files of one crate do not import one another in a circle.
+//!
+//! A file below another one may use what its parent defines: that arrow does not count, so parent and child are no
+//! circle. What a file re-exports from below itself does not count either.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::Fault;
+use crate::modules::{Found, Modules};
+use crate::tree::Source;
+
+/// Circles that still stand, each with all of its files in order. The list only shrinks.
+pub const KNOWN: &[&[&str]] = &[
+    &["connectors/src/memory/chunk.rs", "connectors/src/memory/source.rs"],
+    &[
+        "connectors/src/mysql/pool.rs",
+        "connectors/src/mysql/store/lane.rs",
+        "connectors/src/mysql/store/mod.rs",
+        "connectors/src/mysql/store/outbox.rs",
+        "connectors/src/mysql/store/replace.rs",
+        "connectors/src/mysql/store/rows.rs",
+        "connectors/src/mysql/store/select.rs",
+        "connectors/src/mysql/store/statements.rs",
+        "connectors/src/mysql/store/withdraw.rs",
+    ],
+    &["connectors/src/mysql/source/chunk/condition.rs", "connectors/src/mysql/source/chunk/plan.rs"],
+    &[
+        "connectors/src/mysql/source/outcome.rs",
+        "connectors/src/mysql/source/resume.rs",
+        "connectors/src/mysql/source/stream.rs",
+    ],
+    &["connectors/src/mysql/store/progress.rs", "connectors/src/mysql/store/session.rs"],
+    &["connectors/src/search/rebuild.rs", "connectors/src/search/setup.rs"],
+    &["deploy/demo/src/verify/documents.rs", "deploy/demo/src/verify/drain.rs"],
+    &[
+        "deploy/demo/src/workload/plan.rs",
+        "deploy/demo/src/workload/serials.rs",
+        "deploy/demo/src/workload/users.rs",
+    ],
+    &[
+        "deploy/stack/src/clock.rs",
+        "deploy/stack/src/database.rs",
+        "deploy/stack/src/exchange.rs",
+        "deploy/stack/src/mariadb.rs",
+        "deploy/stack/src/mysql.rs",
+        "deploy/stack/src/nats.rs",
+        "deploy/stack/src/place.rs",
+        "deploy/stack/src/programs/mod.rs",
+        "deploy/stack/src/redis.rs",
+        "deploy/stack/src/search.rs",
+        "deploy/stack/src/server.rs",
+        "deploy/stack/src/spec.rs",
+    ],
+    &[
+        "pipeline/src/deliver/feed.rs",
+        "pipeline/src/deliver/load.rs",
+        "pipeline/src/deliver/refresh.rs",
+        "pipeline/src/deliver/run.rs",
+        "pipeline/src/deliver/window.rs",
+    ],
+    &[
+        "tests/benchmarks/data.rs",
+        "tests/benchmarks/devices.rs",
+        "tests/benchmarks/site.rs",
+        "tests/benchmarks/users.rs",
+    ],
+    &["tests/conformance/cache.rs", "tests/conformance/ports/cache.rs"],
+    &[
+        "pipeline/src/lookup/audit.rs",
+        "pipeline/src/reconcile/brake.rs",
+        "pipeline/src/reconcile/foreign.rs",
+        "pipeline/src/reconcile/night.rs",
+        "pipeline/src/reconcile/recheck.rs",
+        "pipeline/src/reconcile/report.rs",
+        "pipeline/src/reconcile/scan.rs",
+    ],
+];
+
+/// Circles that are not `known`, and known ones that are gone or have changed.
+pub fn faults(sources: &[Source], known: &[&[&str]]) -> Vec<Fault> {
+    let found = circles(sources);
+    let known: BTreeSet<Vec<String>> =
+        known.iter().map(|files| files.iter().map(|file| (*file).to_owned()).collect()).collect();
+    let fault = |path: &str, what, remedy| Fault { path: path.to_owned(), line: 1, what, remedy };
+    let new = found.difference(&known).map(|files| {
+        let what =
+            format!("{} files import one another in a circle:\n    {}", files.len(), files.join("\n    "));
+        fault(&files[0], what, "Move what several of them need into a file that knows none of them.")
+    });
+    let gone = known.difference(&found).map(|files| {
+        let what = format!("this circle of {} files is not there any more", files.len());
+        fault(&files[0], what, "Take it out of the list in tests/tidy/circles.rs.")
+    });
+    new.chain(gone).collect()
+}
+
+/// The strongly connected sets of files, each in the order of paths.
+fn circles(sources: &[Source]) -> BTreeSet<Vec<String>> {
+    let arrows = arrows(sources);
+    let reached: BTreeMap<usize, BTreeSet<usize>> =
+        arrows.keys().map(|from| (*from, reachable(&arrows, *from))).collect();
+    let mut circles = BTreeSet::new();
+    for (from, behind) in &reached {
+        let is_back = |to: &&usize| reached.get(to).is_some_and(|further| further.contains(from));
+        let circle: BTreeSet<usize> = behind.iter().filter(is_back).copied().collect();
+        if circle.len() > 1 {
+            let mut files: Vec<String> = circle.iter().map(|file| sources[*file].path().to_owned()).collect();
+            files.sort();
+            circles.insert(files);
+        }
+    }
+    circles
+}
+
+fn reachable(arrows: &BTreeMap<usize, BTreeSet<usize>>, from: usize) -> BTreeSet<usize> {
+    let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
+    while let Some(file) = open.pop() {
+        let next = arrows.get(&file).into_iter().flatten();
+        open.extend(next.filter(|next| reached.insert(**next)));
+    }
+    reached
+}
+
+/// Which files each file needs.
+fn arrows(sources: &[Source]) -> BTreeMap<usize, BTreeSet<usize>> {
+    let modules = Modules::of(sources);
+    let mut arrows = BTreeMap::<usize, BTreeSet<usize>>::new();
+    for (id, module) in modules.0.iter().enumerate() {
+        let imported = module.imported.iter().map(|(path, is_exported)| (path, *is_exported));
+        let mentioned = module.mentions.iter().map(|path| (path, false));
+        for (path, is_exported) in imported.chain(mentioned) {
+            let Some(Found::Item(target)) = modules.resolve(id, path) else { continue };
+            let (from, to) = (module.file, modules.0[target].file);
+            let is_parent = modules.is_within(id, target);
+            let is_own_export = is_exported && modules.is_within(target, id);
+            if from != to && !is_parent && !is_own_export {
+                arrows.entry(from).or_default().insert(to);
+            }
+        }
+    }
+    arrows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    fn found(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let sources: Vec<Source> = files.iter().map(|(path, text)| sample(path, text)).collect();
+        circles(&sources).into_iter().collect()
+    }
+
+    #[test]
+    fn a_circle_is_found_through_an_export_and_a_path_in_a_macro() {
+        let files = [
+            ("p/src/lib.rs", "mod room;\nmod other;\n"),
+            ("p/src/room/mod.rs", "mod noun;\npub use noun::Noun;\n"),
+            ("p/src/room/noun.rs", "pub struct Noun;\nfn f() { vec![crate::other::g()] }\n"),
+            ("p/src/other.rs", "use crate::room::*;\npub fn g() { Noun; }\n"),
+        ];
+        assert_eq!(found(&files), [["p/src/other.rs", "p/src/room/noun.rs"]]);
+    }
+
+    #[test]
+    fn parent_and_child_are_none_and_neither_is_a_module_for_tests() {
+        let files = [
+            ("p/src/lib.rs", "mod room;\nmod other;\n"),
+            ("p/src/room.rs", "mod below;\npub const A: u8 = below::B;\n"),
+            ("p/src/room/below.rs", "use super::A;\npub const B: u8 = 0;\n"),
+            ("p/src/other.rs", "use crate::room::A;\n#[cfg(test)]\nmod tests;\n"),
+            ("p/src/other/tests.rs", "use super::*;\n"),
+        ];
+        assert_eq!(found(&files), Vec::<Vec<String>>::new());
+    }
+
+    #[test]
+    fn a_circle_is_told_when_it_is_new_and_when_it_is_gone() {
+        let files = ["a", "b"].map(|name| format!("p/src/{name}.rs"));
+        let text = |other| format!("use crate::{other}::X;\npub struct X;\n");
+        let sources = [
+            sample("p/src/lib.rs", "mod a;\nmod b;\n"),
+            sample(&files[0], &text("b")),
+            sample(&files[1], &text("a")),
+        ];
+        let known: &[&str] = &[&files[0], &files[1]];
+        let gone: &[&str] = &["p/src/c.rs", "p/src/d.rs"];
+        let told = |known: &[&[&str]]| faults(&sources, known).into_iter().map(|fault| fault.path).collect();
+        let none: Vec<String> = told(&[known]);
+        assert_eq!(none, Vec::<String>::new());
+        assert_eq!(told(&[gone]), ["p/src/a.rs", "p/src/c.rs"]);
+    }
+}

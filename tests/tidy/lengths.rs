@@ -1,0 +1,73 @@
+//! Lines of prose have at most 120 characters.
+
+use crate::Fault;
+use crate::tree::Text;
+
+/// What two files beside one another, and a change of them, can show.
+const LINE_CHARACTERS_MAX: usize = 120;
+/// Files whose comments are still longer. The list only shrinks.
+const KNOWN: [&str; 1] = ["connectors/src/mysql/source/maps.rs"];
+const REMEDY: &str = "Wrap the paragraph.";
+
+/// Long lines of comments. What rustfmt measures is left to it.
+pub fn of_comments(source: &Text) -> Vec<Fault> {
+    let is_known = KNOWN.contains(&source.path.as_str());
+    let faults = too_long(source, |line| line.trim_start().starts_with("//"));
+    match (is_known, faults.is_empty()) {
+        (false, _) => faults,
+        (true, false) => Vec::new(),
+        (true, true) => vec![Fault {
+            path: source.path.clone(),
+            line: 1,
+            what: "no comment of the file is too long any more".to_owned(),
+            remedy: "Take it out of the list in tests/tidy/lengths.rs.",
+        }],
+    }
+}
+
+/// Long lines of a document, without tables, code and lines that a link makes long.
+pub fn of_document(document: &Text) -> Vec<Fault> {
+    let mut is_code = false;
+    too_long(document, |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        let is_link = line.split_whitespace().any(|word| word.contains("://") && word.len() > 60);
+        !(is_code || is_fence || line.starts_with('|') || line.starts_with("    ") || is_link)
+    })
+}
+
+fn too_long(text: &Text, mut is_prose: impl FnMut(&str) -> bool) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (number, line) in (1..).zip(text.text.lines()) {
+        let length = line.chars().count();
+        if is_prose(line) && length > LINE_CHARACTERS_MAX {
+            let what = format!("the line has {length} characters, and the limit is {LINE_CHARACTERS_MAX}");
+            faults.push(Fault { path: text.path.clone(), line: number, what, remedy: REMEDY });
+        }
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(faults: Vec<Fault>) -> Vec<usize> {
+        faults.into_iter().map(|fault| fault.line).collect()
+    }
+
+    #[test]
+    fn a_long_comment_is_told() {
+        let (long, right) = ("é".repeat(118), "é".repeat(117));
+        let text = format!("// {long}\n    //! {long}\n// {right}\nlet text = \"{long}\";\n");
+        assert_eq!(lines(of_comments(&Text { path: String::new(), text })), [1, 2]);
+    }
+
+    #[test]
+    fn a_long_line_of_a_document_is_told_unless_it_is_a_table_code_or_a_link() {
+        let long = "word ".repeat(25);
+        let link = format!("See https://example.org/{}", "x".repeat(120));
+        let text = format!("{long}\n| {long}|\n    {long}\n```\n{long}\n```\n{link}\n- {long}\n");
+        assert_eq!(lines(of_document(&Text { path: String::new(), text })), [1, 8]);
+    }
+}

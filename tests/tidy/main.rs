@@ -1,0 +1,58 @@
+//! The rules of the tree that no compiler holds: sizes, heads, prose, ports, channels, circles, named tests.
+//!
+//! Each rule is a pure function from a file, or from all of them, to faults, and has a sample that breaks it.
+//! [`the_tree_keeps_every_rule`] reads the tree once and tells all faults together.
+
+mod bans;
+mod circles;
+mod comments;
+mod lengths;
+mod modules;
+mod names;
+mod sizes;
+mod tree;
+
+use crate::tree::{Source, Text, documents, sources};
+
+/// What breaks a rule, and where.
+#[derive(Debug, PartialEq, Eq)]
+struct Fault {
+    path: String,
+    line: usize,
+    /// What was found, and what the rule wants.
+    what: String,
+    /// What mends it.
+    remedy: &'static str,
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}: {}. {}", self.path, self.line, self.what, self.remedy)
+    }
+}
+
+#[test]
+fn the_tree_keeps_every_rule() {
+    let (sources, documents) = (sources(), documents());
+    assert!(sources.len() > 100 && documents.len() > 3, "the tree was not found");
+    let mut faults = Vec::new();
+    for source in &sources {
+        faults.extend(sizes::faults(source));
+        faults.extend(comments::faults(source));
+        faults.extend(bans::faults(source));
+        faults.extend(lengths::of_comments(&source.text));
+    }
+    for document in &documents {
+        faults.extend(lengths::of_document(document));
+    }
+    faults.extend(comments::count_faults(&sources));
+    faults.extend(circles::faults(&sources, circles::KNOWN));
+    faults.extend(names::faults(&sources, &documents));
+    let told: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    assert!(told.is_empty(), "{} faults:\n{}", told.len(), told.join("\n"));
+}
+
+/// A source file of a sample.
+fn sample(path: &str, text: &str) -> Source {
+    Source::parse(Text { path: path.to_owned(), text: text.to_owned() })
+}

@@ -1,0 +1,134 @@
+//! A test that a document names is there.
+//!
+//! Documents name tests as `suite: name` or `module::name`; a name that ends in `…` is a beginning. What stands in
+//! the last column of the table of promises is a test by its place.
+
+use crate::Fault;
+use crate::tree::{Source, Text, exists};
+
+/// Its last column names tests.
+const PROMISES: &str = "## Promises and the tests that show them";
+/// Suites of the tests' package and groups of unit tests that documents name.
+const SUITES: [&str; 6] = ["conformance", "crash", "demo", "end_to_end", "simulation", "versions"];
+/// Folders and modules that a name may leave out.
+const LEFT_OUT: [&str; 2] = ["src", "tests"];
+
+pub fn faults(sources: &[Source], documents: &[Text]) -> Vec<Fault> {
+    let known: Vec<Vec<String>> = sources.iter().flat_map(paths).collect();
+    let mut faults = Vec::new();
+    for document in documents {
+        for (line, suite, name) in named(document) {
+            // A table may name a folder that its tests run with.
+            if !exists(&name) && !known.iter().any(|path| fits(path, suite.as_deref(), &name)) {
+                let suite = suite.map(|suite| format!(" of `{suite}`")).unwrap_or_default();
+                faults.push(Fault {
+                    path: document.path.clone(),
+                    line,
+                    what: format!("there is no test `{name}`{suite}"),
+                    remedy: "Name the test as it is called now, or take the promise back.",
+                });
+            }
+        }
+    }
+    faults
+}
+
+/// Line, suite and name of each test that a document names.
+fn named(document: &Text) -> Vec<(usize, Option<String>, String)> {
+    let (mut named, mut is_promise) = (Vec::new(), false);
+    for (number, line) in (1..).zip(document.text.lines()) {
+        if line.starts_with("## ") {
+            is_promise = line == PROMISES;
+        }
+        let is_row = is_promise && line.starts_with('|');
+        let cell = if is_row { line.trim_end_matches(['|', ' ']).rsplit(" | ").next() } else { None };
+        // Every second part stands between back-ticks.
+        for quoted in cell.unwrap_or(line).split('`').skip(1).step_by(2) {
+            let (of, name) = match quoted.split_once(": ") {
+                Some((of, name)) => (Some(of.to_owned()), name),
+                None => (None, quoted),
+            };
+            if !name.chars().all(|letter| letter.is_ascii_alphanumeric() || "_:/…".contains(letter)) {
+                continue;
+            }
+            let is_suite = of.as_deref().is_some_and(|of| SUITES.contains(&of));
+            let is_beginning = name.ends_with('…') && name.contains('_');
+            if is_row || is_suite || is_beginning {
+                named.push((number, of.filter(|_| is_row || is_suite), name.to_owned()));
+            }
+        }
+    }
+    named
+}
+
+/// The path of each function of a file, of each module, and of the file, from the package's folder on.
+fn paths(source: &Source) -> Vec<Vec<String>> {
+    let path = source.path().trim_end_matches(".rs").trim_end_matches("/mod");
+    let module: Vec<String> =
+        path.split('/').filter(|part| !LEFT_OUT.contains(part)).map(str::to_owned).collect();
+    let with = |name: &str| [&module[..], &[name.to_owned()]].concat();
+    let words = source.text.text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    // By words and not by syntax: macros make tests too.
+    let functions = words.windows(2).filter(|pair| pair[0] == "fn" || pair[0] == "mod");
+    let mut paths: Vec<_> = functions.map(|pair| with(pair[1])).collect();
+    paths.push(module);
+    paths
+}
+
+/// Whether a path has these names one after the other, in the suite if there is one.
+fn fits(path: &[String], suite: Option<&str>, name: &str) -> bool {
+    let beginning = name.strip_suffix('…');
+    let name = beginning.unwrap_or(name).replace("::", "/");
+    let parts: Vec<&str> =
+        name.split('/').filter(|part| !part.is_empty() && !LEFT_OUT.contains(part)).collect();
+    let Some((last, before)) = parts.split_last() else { return false };
+    let is_last = |found: &str| if beginning.is_some() { found.starts_with(last) } else { found == *last };
+    let is_here = |window: &[String]| {
+        let (end, start) = window.split_last().expect("as many as parts, at least one");
+        is_last(end) && start.iter().zip(before).all(|(found, part)| found == part)
+    };
+    let suite: Vec<&str> = suite
+        .map(|suite| suite.split("::").filter(|part| !LEFT_OUT.contains(part)).collect())
+        .unwrap_or_default();
+    (suite.is_empty() || path.windows(suite.len()).any(|window| window == suite))
+        && path.windows(parts.len()).any(is_here)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    const TEST: &str = "#[test]\nfn a_lane_goes_on_behind_a_hole() {}\nmake! { fn made_by_a_macro() {} }\n";
+
+    fn told(document: &str) -> Vec<String> {
+        let sources = [sample("tests/crash/zombies.rs", TEST), sample("connectors/src/nats/lease.rs", TEST)];
+        let document = Text { path: "A.md".to_owned(), text: document.to_owned() };
+        let told = faults(&sources, &[document]).into_iter();
+        told.map(|fault| format!("{}: {}", fault.line, fault.what)).collect()
+    }
+
+    #[test]
+    fn a_test_that_is_not_there_is_told() {
+        let document = "Shown (`crash: a_lane_goes_back`), `crash: zombies`, and `a_lane_goes_b…`.";
+        assert_eq!(
+            told(document),
+            ["1: there is no test `a_lane_goes_back` of `crash`", "1: there is no test `a_lane_goes_b…`"]
+        );
+    }
+
+    #[test]
+    fn every_name_of_the_table_of_promises_is_a_test_by_its_place() {
+        let row = "| a | b | `crash: zombies`, `made_by_a_macro`; unit test of `nats::lease`; `crash: other`, `none` |";
+        let document = format!("{row}\n{PROMISES}\n\n{row}\n");
+        assert_eq!(
+            told(&document),
+            [
+                "1: there is no test `other` of `crash`",
+                "4: there is no test `other` of `crash`",
+                "4: there is no test `none`"
+            ]
+        );
+    }
+}

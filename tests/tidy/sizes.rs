@@ -1,0 +1,124 @@
+//! A file has at most 500 lines and a head; a function has at most 70 lines of code.
+
+use syn::visit::{self, Visit};
+
+use crate::Fault;
+use crate::tree::Source;
+
+/// A file that is longer has two subjects.
+const FILE_LINES_MAX: usize = 500;
+/// A function that is longer does not fit on a screen.
+const FUNCTION_LINES_MAX: usize = 70;
+/// Functions that are still longer, with their lines. The list only shrinks.
+const KNOWN: [(&str, &str, usize); 8] = [
+    ("deploy/demo/src/cli/session.rs", "measure", 85),
+    ("pipeline/daemon/src/cli/run.rs", "daemon", 83),
+    ("pipeline/src/deliver/run.rs", "run", 81),
+    ("tests/benchmarks/main.rs", "main", 100),
+    (
+        "tests/conformance/cache_drain.rs",
+        "under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_its_table",
+        73,
+    ),
+    (
+        "tests/end_to_end/lookup.rs",
+        "any_code_of_a_device_leads_to_the_device_and_an_answer_says_how_fresh_it_is",
+        82,
+    ),
+    ("tests/end_to_end/nights.rs", "repaired_beside_changes", 80),
+    ("tests/end_to_end/refresh.rs", "refreshed_beside_changes", 113),
+];
+
+pub fn faults(source: &Source) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut tell = |line, what, remedy| {
+        faults.push(Fault { path: source.path().to_owned(), line, what, remedy });
+    };
+    let lines = source.text.text.lines().count();
+    if lines > FILE_LINES_MAX {
+        let what = format!("the file has {lines} lines, and the limit is {FILE_LINES_MAX}");
+        tell(lines, what, "Move one of its subjects into a file of its own.");
+    }
+    if !source.text.text.starts_with("//!") {
+        let what = "the file has no head".to_owned();
+        tell(1, what, "Begin it with `//!` lines that say what it does and what it leaves to others.");
+    }
+    let all: Vec<&str> = source.text.text.lines().collect();
+    let is_code = |line: &&&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
+    let mut functions = Functions::default();
+    functions.visit_file(&source.syntax);
+    for (name, first, last) in functions.0 {
+        // What explains a step takes nothing from its room.
+        let lines = all[first - 1..last].iter().filter(is_code).count();
+        let known = KNOWN.iter().find(|(path, known, _)| *path == source.path() && *known == name);
+        if let Some((.., known)) = known
+            && *known != lines
+        {
+            let what = format!("fn {name} has {lines} lines of code, and {known} are known");
+            tell(first, what, "Correct the list in tests/tidy/sizes.rs, where a number only falls.");
+            continue;
+        }
+        if lines > FUNCTION_LINES_MAX && known.is_none() {
+            let what = format!("fn {name} has {lines} lines of code, and the limit is {FUNCTION_LINES_MAX}");
+            tell(first, what, "Give one of its steps a name and a function.");
+        }
+    }
+    faults
+}
+
+/// Name, first and last line of each function with a body.
+#[derive(Default)]
+struct Functions(Vec<(String, usize, usize)>);
+
+impl Functions {
+    fn add(&mut self, signature: &syn::Signature, body: &syn::Block) {
+        let (first, last) = (signature.fn_token.span.start().line, body.brace_token.span.close().end().line);
+        self.0.push((signature.ident.to_string(), first, last));
+    }
+}
+
+impl<'ast> Visit<'ast> for Functions {
+    fn visit_item_fn(&mut self, function: &'ast syn::ItemFn) {
+        self.add(&function.sig, &function.block);
+        visit::visit_item_fn(self, function);
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
+        self.add(&function.sig, &function.block);
+        visit::visit_impl_item_fn(self, function);
+    }
+
+    fn visit_trait_item_fn(&mut self, function: &'ast syn::TraitItemFn) {
+        if let Some(body) = &function.default {
+            self.add(&function.sig, body);
+        }
+        visit::visit_trait_item_fn(self, function);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    #[test]
+    fn a_long_file_a_long_function_and_a_missing_head_are_told() {
+        let body = "    call();\n".repeat(70);
+        let rest = "const X: u8 = 0;\n".repeat(500);
+        let text = format!("struct S;\nimpl S {{\n  fn long(&self) {{\n{body}  }}\n}}\n{rest}");
+        let told: Vec<_> = faults(&sample("a.rs", &text)).into_iter().map(|f| (f.line, f.what)).collect();
+        let expected = [
+            (575, "the file has 575 lines, and the limit is 500"),
+            (1, "the file has no head"),
+            (3, "fn long has 72 lines of code, and the limit is 70"),
+        ];
+        assert_eq!(told, expected.map(|(line, what)| (line, what.to_owned())));
+    }
+
+    #[test]
+    fn what_is_just_short_enough_is_left_alone() {
+        let body = "    call();\n".repeat(68);
+        let text = format!("//! Head.\nfn long() {{\n{body}}}\n{}", "const X: u8 = 0;\n".repeat(429));
+        assert_eq!(faults(&sample("a.rs", &text)), []);
+    }
+}
