@@ -30,9 +30,11 @@ impl fmt::Display for ServerIdentity {
     }
 }
 
-/// How many fields of each entity a reader captures, by the entity's name. New fields come at the end, so the number says
-/// which ones they are. A reader drops an update that leaves all captured fields as they were; a later version that
-/// captures more of them learns from this number which messages may lack such an update.
+/// How many fields of each entity a reader captures, by the entity's name.
+///
+/// New fields come at the end, so the number says which ones they are. A reader drops an update that leaves all
+/// captured fields as they were. A later version that captures more of them learns from this number which messages may
+/// lack such an update.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapturedFields(BTreeMap<String, usize>);
 

@@ -69,7 +69,7 @@ struct World {
     keeping: Keeping,
     /// Whether leases are kept. Without, each daemon does everything all the time: they only save work.
     lawful: bool,
-    /// Whether sources fail over. XA branches that overlap then stop a source by name (`ARCHITECTURE.md`, known gaps),
+    /// Whether sources fail over. XA branches that overlap then stop a source by name (`docs/limits.md`),
     /// so a run has the one or the other.
     fails_over: bool,
     /// In worlds with drift that only nights repair.
@@ -91,13 +91,13 @@ impl World {
         let mut stage =
             Stage::new(Weather::stormy(seed ^ 0x5eed, pause_max_ms), keeping, layout, limits, told);
         let (lawful, fails_over) = (random.random_ratio(1, 2), random.random_ratio(1, 2));
-        // What a writer of documents had on its way would come behind the load (`ARCHITECTURE.md`, known gaps).
+        // What a writer of documents had on its way would come behind the load (`docs/limits.md`).
         stage.by_text = keeping == Keeping::Rows && !has_nights && random.random_ratio(1, 2);
         let script = Script::new(!fails_over, keeping == Keeping::Rows, stage.by_text);
         Self {
             stage: Arc::new(stage),
             random,
-            // A late writer of documents may undo the second change (`ARCHITECTURE.md`, known gaps).
+            // A late writer of documents may undo the second change (`docs/limits.md`).
             script,
             daemons: Vec::new(),
             keeping,
@@ -278,7 +278,7 @@ impl World {
 
     fn fail_over(&mut self, number: usize) {
         // A lane that has not begun reads the tables; what its first flush had on its way would come behind that
-        // (`ARCHITECTURE.md`, known gaps).
+        // (`docs/limits.md`).
         if self.keeping == Keeping::Documents && !self.all_have_begun(number) {
             return;
         }

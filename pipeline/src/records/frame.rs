@@ -17,7 +17,8 @@ pub struct Framer {
 impl Framer {
     /// For a reading that entered the binlog at `position`, with the batch that it fills.
     ///
-    /// `told`: the resume point and server that the last message before told, if there was one. `origin`: the source's history begins with the first message. `term`: number of the writer's attempt.
+    /// `told`: the resume point and server that the last message before told, if there was one. `origin`: the source's
+    /// history begins with the first message. `term`: number of the writer's attempt.
     pub fn begin(
         told: Option<(ResumePoint, ServerIdentity)>,
         position: Lsn,

@@ -1,8 +1,9 @@
 //! What passes between the flow and the outside: nouns that know no loop.
 //!
-//! A reader fills `batch.rs`, and `frame.rs` makes its envelope. A source gives `chunk.rs`, perhaps for a `condition.rs`. A projection makes of both
-//! `mutation.rs` for rows of `row.rs`, and a lane commits them with `progress.rs`, of which `refresh.rs` is a part.
-//! Lookups read `claims.rs`, nights leave `past_night.rs`. [`crate::ports`] speaks in these words.
+//! A reader fills `batch.rs`, and `frame.rs` makes its envelope. A source gives `chunk.rs`, perhaps for a
+//! `condition.rs`. A projection makes of both `mutation.rs` for rows of `row.rs`, and a lane commits them with
+//! `progress.rs`, of which `refresh.rs` is a part. Lookups read `claims.rs`, nights leave `past_night.rs`.
+//! [`crate::ports`] speaks in these words.
 
 mod batch;
 mod chunk;
