@@ -43,6 +43,16 @@ fn a_small_file_is_enough_and_defaults_fill_the_rest() {
 }
 
 #[test]
+fn the_shortest_configuration_of_the_readme_is_a_whole_one() {
+    let readme = include_str!("../../../README.md");
+    let (_, text) = readme.split_once("```toml\n").expect("the README has a configuration");
+    let (text, _) = text.split_once("```").expect("it has an end");
+    let text = text.replace("${", "").replace("_PASSWORD}", "");
+    let config = Config::parse_with(&text, crate::projections::captured_targets).expect("it is right");
+    assert_eq!((config.sources.len(), config.targets.len(), config.projections.len()), (1, 1, 1));
+}
+
+#[test]
 fn the_folder_for_temporary_files_is_the_systems_unless_another_one_is_named() {
     let config = Config::parse(GOOD).unwrap();
     assert_eq!(
