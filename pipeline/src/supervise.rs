@@ -5,6 +5,8 @@
 //! itself, since another process may try at once: each attempt proves its preconditions before it writes. The states
 //! are what `status`, readiness and the metrics show.
 
+mod held;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +18,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+pub use self::held::{running_under, under_lease, while_held};
 use crate::error::{Code, Fault};
 use crate::metrics as names;
 use crate::retry::Pauses;

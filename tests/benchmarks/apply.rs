@@ -9,11 +9,10 @@ use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_connectors::mysql::store::MysqlTarget;
 use anabranch_connectors::nats::NatsLog;
 use anabranch_pipeline::config::Config;
-use anabranch_pipeline::deliver::{self, Lane, Shared};
+use anabranch_pipeline::deliver::{ProjectedLane, Shared};
 use anabranch_pipeline::ports::{LaneStore, READER_SEAT};
-use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
-use anabranch_pipeline::records::{Flush, LaneId};
-use anabranch_schemas::change::Change;
+use anabranch_pipeline::projections::{LaneScope, Projection};
+use anabranch_pipeline::records::LaneId;
 use anabranch_schemas::lsn::Lsn;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -86,24 +85,19 @@ pub async fn run_lanes<S: LaneStore + 'static>(
         positions.push(position);
         let (log, config, cancel) = (log.clone(), Arc::clone(config), cancel.clone());
         lanes.spawn(async move {
-            let mut defects = Defects::default();
-            let project = |change: &Change<'_, '_>, flush: &mut Flush| {
-                projection.project(change, scope, flush, &mut defects);
-            };
             let source = &config.sources[0];
-            let lane = Lane {
+            let lane = ProjectedLane {
                 id: &id,
+                projection: &projection,
+                scope,
                 log: &log,
                 source: &MysqlSource::new(source, &config.entities, config.limits.heartbeat),
                 seat: READER_SEAT + 1 + id.lane,
                 start: &source.start,
-                entity: projection.entity(),
-                source_column: projection.source_column(),
-                tables: projection.tables().len() as u32,
                 shared: &Shared::new(1),
                 limits: &config.limits,
             };
-            deliver::run(lane, &mut store, project, &sender, &cancel).await
+            lane.run(&mut store, &sender, &cancel).await
         });
     }
     for mut position in positions {

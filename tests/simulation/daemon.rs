@@ -6,7 +6,8 @@ use std::time::Duration;
 use anabranch_connectors::memory::{Freezer, MemoryLeases};
 use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Lease, Leases};
+use anabranch_pipeline::ports::Leases;
+use anabranch_pipeline::supervise::while_held;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -134,18 +135,12 @@ impl Task {
 
     async fn under_lease(&self, leases: &MemoryLeases) -> Result<(), Fault> {
         let name = self.work.name();
-        let mut lease = tokio::select! {
+        let lease = tokio::select! {
             biased;
             () = self.cancel.cancelled() => return Ok(()),
             lease = leases.acquire(&name) => lease?,
         };
-        let outcome = tokio::select! {
-            biased;
-            outcome = self.attempt() => outcome,
-            fault = lease.lost() => Err(fault),
-        };
-        lease.release().await;
-        outcome
+        while_held(lease, self.attempt()).await
     }
 
     async fn attempt(&self) -> Result<(), Fault> {

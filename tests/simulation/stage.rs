@@ -11,13 +11,12 @@ use anabranch_connectors::memory::{
 };
 use anabranch_pipeline::capture::{self, Capture};
 use anabranch_pipeline::config::{BirthdayTables, Limits, ProjectionConfig, ProjectionKind};
-use anabranch_pipeline::deliver::{self, Lane, Past, Shared};
+use anabranch_pipeline::deliver::{Past, ProjectedLane, Shared};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Entry;
-use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
-use anabranch_pipeline::records::{Cell, Flush, LaneId, Progress};
+use anabranch_pipeline::projections::{LaneScope, Projection};
+use anabranch_pipeline::records::{Cell, LaneId, Progress};
 use anabranch_schemas::birthday::Layout;
-use anabranch_schemas::change::Entity;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use tokio::sync::watch;
@@ -237,23 +236,18 @@ impl Stage {
         let projection = &projected(self.layout).projection;
         let scope = LaneScope { target: target as u32, lane: number };
         let mut store = self.store(lane);
-        let mut defects = Defects::default();
-        let lane = Lane {
+        let lane = ProjectedLane {
             id: &id,
+            projection,
+            scope,
             log: &self.log,
             source: &self.sources[source],
             seat: 1 + target as u32 * LANES + number,
             start: &Entry::Earliest,
-            entity: Entity::User,
-            source_column: 0,
-            tables: projection.tables().len() as u32,
             shared,
             limits: &self.limits,
         };
-        let project = |change: &anabranch_schemas::change::Change<'_, '_>, flush: &mut Flush| {
-            projection.project(change, scope, flush, &mut defects);
-        };
-        deliver::run(lane, &mut store, project, applied, cancel).await
+        lane.run(&mut store, applied, cancel).await
     }
 }
 

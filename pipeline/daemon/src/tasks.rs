@@ -7,16 +7,14 @@ use std::time::Duration;
 
 use anabranch_pipeline::capture::{self, Capture};
 use anabranch_pipeline::config::{Config, SourceConfig};
-use anabranch_pipeline::deliver::{self, Lane};
+use anabranch_pipeline::deliver::ProjectedLane;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::identifiers::{self, Mint};
 use anabranch_pipeline::lookup::{self, Drain};
 use anabranch_pipeline::metrics as names;
-use anabranch_pipeline::ports::{Lease, Leases, Marks, READER_SEAT};
-use anabranch_pipeline::projections::Defects;
-use anabranch_pipeline::records::{Flush, LaneId};
-use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
-use anabranch_schemas::change::Change;
+use anabranch_pipeline::ports::{Leases, Marks, READER_SEAT};
+use anabranch_pipeline::records::LaneId;
+use anabranch_pipeline::supervise::{Supervisor, TaskHandle, running_under, under_lease};
 use anabranch_schemas::lsn::Lsn;
 use futures::future::try_join_all;
 use metrics::counter;
@@ -33,9 +31,6 @@ use crate::wiring::{Documents, Wiring};
 pub const MINT_TASK: &str = "uuids";
 /// A free machine number is taken well within it.
 const MACHINE_PATIENCE: Duration = Duration::from_secs(2);
-/// A task that has failed is well again after so long at work, if it commits nothing: what fails behind the first
-/// answers fails sooner.
-const WELL_AFTER: Duration = Duration::from_secs(5);
 /// Between two looks for old tombstones, which have an age of hours.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 
@@ -162,27 +157,19 @@ async fn apply(
         handle.waits_for(format!("target {}", id.target));
         wiring.require_target(&id.target).await?;
         let mut store = wiring.lane(id)?;
-        let projection = wiring.projection(&id.projection)?;
-        let scope = store.scope();
-        let mut defects = Defects::default();
-        let project = |change: &Change<'_, '_>, flush: &mut Flush| {
-            projection.project(change, scope, flush, &mut defects);
-            count_defects(id, &mut defects);
-        };
         let config = wiring.config();
-        let lane = Lane {
+        let lane = ProjectedLane {
             id,
+            projection: wiring.projection(&id.projection)?,
+            scope: store.scope(),
             log,
             source: wiring.source(&id.source)?,
             seat: seat(config, id),
             start: &wiring.source_config(&id.source)?.start,
-            entity: projection.entity(),
-            source_column: projection.source_column(),
-            tables: projection.tables().len() as u32,
             shared: wiring.shared(&id.source)?,
             limits: &config.limits,
         };
-        deliver::run(lane, &mut store, project, &applied, cancel).await
+        lane.run(&mut store, &applied, cancel).await
     };
     under_lease(log, handle, cancel, work).await
 }
@@ -261,77 +248,4 @@ fn seat(config: &Config, id: &LaneId) -> u32 {
     let of_source = lanes(config).into_iter().filter(|lane| lane.source == id.source);
     let place = of_source.take_while(|lane| lane != id).count();
     READER_SEAT + 1 + place as u32
-}
-
-/// Defects are rare: the counter is looked up only when there are some.
-fn count_defects(id: &LaneId, defects: &mut Defects) {
-    if defects.is_empty() {
-        return;
-    }
-    for (defect, count) in defects.take().iter() {
-        let (projection, source) = (id.projection.clone(), id.source.clone());
-        counter!(names::ROW_DEFECTS, "projection" => projection, "source" => source, "reason" => defect.reason())
-            .increment(count);
-    }
-}
-
-/// Waits for the task's lease and works while it is held. The task runs from the first position that the work
-/// reports: then its servers have answered. On `cancel` the work itself comes to an orderly end.
-pub async fn under_lease<W>(
-    leases: &impl Leases,
-    handle: &TaskHandle,
-    cancel: &CancellationToken,
-    work: W,
-) -> Result<(), Fault>
-where
-    W: AsyncFnOnce(watch::Sender<Lsn>) -> Result<(), Fault>,
-{
-    handle.waits_for("its lease");
-    let standing_by = || handle.standby();
-    let lease = tokio::select! {
-        lease = leases.acquire_or_stand_by(handle.name(), &standing_by) => lease?,
-        () = cancel.cancelled() => return Ok(()),
-    };
-    running_under(lease, handle, work).await
-}
-
-/// The task has begun at the first position that the work reports, and is well at the next one: then something was
-/// appended or committed.
-async fn running_under<W>(lease: impl Lease, handle: &TaskHandle, work: W) -> Result<(), Fault>
-where
-    W: AsyncFnOnce(watch::Sender<Lsn>) -> Result<(), Fault>,
-{
-    handle.waits_for("its servers");
-    let (sender, mut positions) = watch::channel(Lsn::ZERO);
-    let followed = async {
-        if positions.changed().await.is_ok() {
-            handle.begun();
-            _ = timeout(WELL_AFTER, positions.changed()).await;
-            handle.well();
-        }
-        std::future::pending::<()>().await;
-    };
-    let last = sender.subscribe();
-    let work = async {
-        tokio::select! {
-            result = work(sender) => result,
-            () = followed => unreachable!("it never ends"),
-        }
-    };
-    let ended = while_held(lease, work).await;
-    handle.reached(*last.borrow());
-    ended
-}
-
-/// Works while the lease is held, and gives it back.
-pub async fn while_held<T>(
-    mut lease: impl Lease,
-    work: impl Future<Output = Result<T, Fault>>,
-) -> Result<T, Fault> {
-    let ended = tokio::select! {
-        ended = work => ended,
-        fault = lease.lost() => Err(fault),
-    };
-    lease.release().await;
-    ended
 }

@@ -6,12 +6,10 @@
 
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{self, Lane, fence};
+use anabranch_pipeline::deliver::{ProjectedLane, fence};
 use anabranch_pipeline::error::{Class, Fault};
 use anabranch_pipeline::ports::READER_SEAT;
-use anabranch_pipeline::projections::Defects;
-use anabranch_pipeline::records::{Flush, LaneId};
-use anabranch_schemas::change::Change;
+use anabranch_pipeline::records::LaneId;
 use anabranch_schemas::lsn::Lsn;
 use clap::{Args, Subcommand};
 use futures::future::try_join_all;
@@ -198,26 +196,22 @@ async fn attempt(
     (reached, done): (&watch::Sender<Lsn>, &CancellationToken),
 ) -> Result<(), Fault> {
     let mut store = documents.target.building_lane(id, index).ok_or_else(|| unknown(id))?;
-    let (projection, scope, name) = (store.projection().clone(), store.scope(), store.id().clone());
-    let project = |change: &Change<'_, '_>, flush: &mut Flush| {
-        projection.project(change, scope, flush, &mut Defects::default());
-    };
+    let (projection, name) = (store.projection().clone(), store.id().clone());
     let config = wiring.config();
     // Seats behind those of the daemon's own lanes.
     let taken = lanes(config).iter().filter(|lane| lane.source == id.source).count();
-    let lane = Lane {
+    let lane = ProjectedLane {
         id: &name,
+        projection: &projection,
+        scope: store.scope(),
         log: wiring.log().await?,
         source: wiring.source(&id.source)?,
         seat: READER_SEAT + 1 + taken as u32 + number,
         start: &wiring.source_config(&id.source)?.start,
-        entity: projection.entity(),
-        source_column: projection.source_column(),
-        tables: projection.tables().len() as u32,
         shared: wiring.shared(&id.source)?,
         limits: &config.limits,
     };
-    deliver::run(lane, &mut store, project, reached, done).await
+    lane.run(&mut store, reached, done).await
 }
 
 fn unknown(id: &LaneId) -> Fault {

@@ -25,6 +25,7 @@ use anabranch_pipeline::projections::{Assignment, Assignments};
 use anabranch_pipeline::reconcile::{self, Checkpoint, NightReport, Shown, StoreReport, StoreState, seal};
 use anabranch_pipeline::records::{Outcome, PastNight};
 use anabranch_pipeline::retry;
+use anabranch_pipeline::supervise::while_held;
 use metrics::gauge;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
@@ -34,7 +35,6 @@ pub use self::schedule::{is_believed, spawn_nights};
 pub use self::shown::show_last;
 pub use self::stores::whole_tables;
 pub use self::watch::spawn_watches;
-use crate::tasks::while_held;
 use crate::wall_clock;
 use crate::wiring::Wiring;
 

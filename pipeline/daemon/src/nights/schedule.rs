@@ -11,12 +11,11 @@ use std::time::Duration;
 use anabranch_pipeline::config::Schedule;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Leases;
-use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
+use anabranch_pipeline::supervise::{Supervisor, TaskHandle, while_held};
 use jiff::{Timestamp, Zoned};
 use tokio_util::sync::CancellationToken;
 
 use super::{Ended, NIGHT, Order, Until, newest, run, tell};
-use crate::tasks::while_held;
 use crate::wall_clock;
 use crate::wiring::Wiring;
 

@@ -8,13 +8,12 @@ use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::reconcile::{self, Patience, Told, Verdict, Watch, Watched};
-use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
+use anabranch_pipeline::supervise::{Supervisor, TaskHandle, under_lease};
 use anabranch_schemas::lsn::Lsn;
 use metrics::counter;
 use tokio_util::sync::CancellationToken;
 
 use super::stores::{ProjectionLanes, sides, standstill};
-use crate::tasks::under_lease;
 use crate::wiring::Wiring;
 
 /// A lane that has not moved for so long is late, and so is what it should show.

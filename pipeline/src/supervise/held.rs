@@ -1,0 +1,79 @@
+//! Work under a lease: waited for, done while it is held, given back. Leases only save work; fences protect.
+
+use std::time::Duration;
+
+use anabranch_schemas::lsn::Lsn;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::TaskHandle;
+use crate::error::Fault;
+use crate::ports::{Lease, Leases};
+
+/// A task that has failed is well again after so long at work, if it commits nothing: what fails behind the first
+/// answers fails sooner.
+const WELL_AFTER: Duration = Duration::from_secs(5);
+
+/// Waits for the task's lease and works while it is held. The task runs from the first position that the work
+/// reports: then its servers have answered. On `cancel` the work itself comes to an orderly end.
+pub async fn under_lease<W>(
+    leases: &impl Leases,
+    handle: &TaskHandle,
+    cancel: &CancellationToken,
+    work: W,
+) -> Result<(), Fault>
+where
+    W: AsyncFnOnce(watch::Sender<Lsn>) -> Result<(), Fault>,
+{
+    handle.waits_for("its lease");
+    let standing_by = || handle.standby();
+    let lease = tokio::select! {
+        lease = leases.acquire_or_stand_by(handle.name(), &standing_by) => lease?,
+        () = cancel.cancelled() => return Ok(()),
+    };
+    running_under(lease, handle, work).await
+}
+
+/// Works under a lease that is held already. The task has begun at the first position that the work reports, and is
+/// well at the next one: then something was appended or committed.
+pub async fn running_under<W>(lease: impl Lease, handle: &TaskHandle, work: W) -> Result<(), Fault>
+where
+    W: AsyncFnOnce(watch::Sender<Lsn>) -> Result<(), Fault>,
+{
+    handle.waits_for("its servers");
+    let (sender, mut positions) = watch::channel(Lsn::ZERO);
+    let followed = async {
+        if positions.changed().await.is_ok() {
+            handle.begun();
+            _ = timeout(WELL_AFTER, positions.changed()).await;
+            handle.well();
+        }
+        std::future::pending::<()>().await;
+    };
+    let last = sender.subscribe();
+    let work = async {
+        tokio::select! {
+            result = work(sender) => result,
+            () = followed => unreachable!("it never ends"),
+        }
+    };
+    let ended = while_held(lease, work).await;
+    handle.reached(*last.borrow());
+    ended
+}
+
+/// Works while the lease is held, and gives it back.
+pub async fn while_held<T>(
+    mut lease: impl Lease,
+    work: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    let ended = tokio::select! {
+        // Virtual time has one order of events for each seed.
+        biased;
+        ended = work => ended,
+        fault = lease.lost() => Err(fault),
+    };
+    lease.release().await;
+    ended
+}
