@@ -147,6 +147,7 @@ fn rename(known: &mut Known, table: &CapturedTable, from: &str, to: &str) -> Opt
     None
 }
 
+/// Types whose values are bytes as they are. BINARY is none: it is filled up with zeros.
 const TEXT: &[&str] = &[
     "char",
     "character",
@@ -159,7 +160,6 @@ const TEXT: &[&str] = &[
     "nvarchar",
     "national",
     "varbinary",
-    "binary",
     "tinyblob",
     "blob",
     "mediumblob",
