@@ -20,6 +20,7 @@ mod plain;
 mod rows;
 mod search;
 mod source;
+mod source_character_sets;
 mod source_fail_over;
 mod source_flow;
 mod source_hostile;

@@ -146,6 +146,14 @@ async fn an_alter_that_changes_captured_values_without_row_events_stops() {
             ],
             "column user_id has another type (uuid)",
         ),
+        (
+            &[
+                "ALTER TABLE $0.t0 MODIFY user_id VARCHAR(36)",
+                "INSERT INTO $0.t0 VALUES ('8', '', NULL)",
+                "ALTER TABLE $0.t0 MODIFY user_id BINARY(36)",
+            ],
+            "column user_id has another type (binary)",
+        ),
         (&["ALTER TABLE $0.t0 ENGINE = MyISAM"], "ENGINE = MyISAM"),
         (&["ALTER TABLE $0.t0 ADD SYSTEM VERSIONING"], "SYSTEM VERSIONING"),
         (

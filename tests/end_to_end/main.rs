@@ -6,6 +6,7 @@
 mod api;
 mod authorities;
 mod between_nights;
+mod character_sets;
 mod check;
 mod commands;
 mod documents;

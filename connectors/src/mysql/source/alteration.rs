@@ -148,6 +148,7 @@ fn rename(known: &mut Known, table: &CapturedTable, from: &str, to: &str) -> Opt
     None
 }
 
+/// Types whose values are bytes as they are. BINARY is none: it is filled up with zeros.
 const TEXT: &[&str] = &[
     "char",
     "character",
@@ -160,7 +161,6 @@ const TEXT: &[&str] = &[
     "nvarchar",
     "national",
     "varbinary",
-    "binary",
     "tinyblob",
     "blob",
     "mediumblob",

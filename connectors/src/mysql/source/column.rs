@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use anabranch_schemas::change::Value;
 
 use super::decimal;
+use super::gtid::Flavor;
 use super::wire::{Malformed, Reader, big, little};
 
 /// Type and metadata of a column, resolved.
@@ -212,6 +213,16 @@ impl Format {
                 // YEAR too, on both servers.
                 | code::YEAR
         )
+    }
+
+    /// Whether the metadata of table maps has a collation for columns of this format and type.
+    pub fn has_collation(self, type_code: u8, flavor: Flavor) -> bool {
+        match self {
+            Self::Text { .. } | Self::Blob { .. } => true,
+            // Compressed columns, vectors, and geometry on MariaDB only.
+            Self::Opaque { .. } => type_code != code::GEOMETRY || flavor == Flavor::MariaDb,
+            _ => false,
+        }
     }
 
     /// Decodes one cell: exactly the bytes that [`Self::step`] covers, without a length prefix.

@@ -12,11 +12,14 @@ use super::events::{self, Class};
 use super::gtid::{Flavor, Gtids};
 use super::position::{FILE_START, Position};
 use super::rows::{Plan, RowsEvent};
-use super::stream::{Beginning, MysqlStream};
+use super::stream::{Beginning, MysqlStream, Server};
 use super::table_map::TableMap;
 use super::tables::CapturedTables;
 use super::transport::Events;
 use super::wire::{Malformed, Reader};
+
+/// Those of a MariaDB server that recordings have.
+const COLLATIONS: [(u64, &str); 4] = [(8, "latin1"), (45, "utf8mb4"), (63, "binary"), (224, "utf8mb4")];
 
 /// Events that were recorded; behind the last one the connection breaks.
 #[derive(Debug)]
@@ -81,9 +84,14 @@ fn reading<I: Iterator<Item = Event> + Send>(
     config: &SourceConfig,
     entities: &[EntityConfig],
 ) -> MysqlStream<Recording<I>> {
-    let server = ServerIdentity { flavor: Flavor::MariaDb.as_str().to_owned(), id: "1".to_owned() };
+    let server = Server {
+        identity: ServerIdentity { flavor: Flavor::MariaDb.as_str().to_owned(), id: "1".to_owned() },
+        flavor: Flavor::MariaDb,
+        has_lower_case_names: false,
+        collations: COLLATIONS.map(|(id, name)| (id, name.to_owned())).into_iter().collect(),
+    };
     let tables = CapturedTables::new(config, entities);
-    MysqlStream::new(Recording(events), config, server, Flavor::MariaDb, false, tables, beginning)
+    MysqlStream::new(Recording(events), config, server, tables, beginning)
 }
 
 /// The images of one changed row.
@@ -95,7 +103,7 @@ pub struct RowImages {
 
 /// Names of the columns of a TABLE_MAP event (`binlog_row_metadata=FULL`).
 pub fn column_names(table_map: &[u8]) -> Result<Vec<String>, Malformed> {
-    let columns = TableMap::read(table_map)?.columns()?;
+    let columns = TableMap::read(table_map)?.columns(Flavor::MariaDb)?;
     let names = columns.iter().map(|column| {
         let name = column.name.ok_or(Malformed("no column names"))?;
         Ok(String::from_utf8_lossy(name).into_owned())
@@ -114,7 +122,7 @@ pub fn decode_rows(
     let Class::Rows { kind, has_extra_data, is_compressed } = events::classify(event_type) else {
         return Err(Malformed("not a rows event"));
     };
-    let map = TableMap::read(table_map)?.columns()?;
+    let map = TableMap::read(table_map)?.columns(Flavor::MariaDb)?;
     let plan = Plan::new(&map, columns).map_err(|_| Malformed("a column is missing or cannot be decoded"))?;
     let event = RowsEvent::read(body, kind, has_extra_data)?;
     if event.columns != plan.columns() {

@@ -11,9 +11,11 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::shard::ShardId;
 
 use super::alteration::{Shape, Shapes};
+use super::character_sets::{Collations, NEEDED, Unfit};
+use super::gtid::Flavor;
 use super::rows::{Plan, PlanProblem};
 use super::table_map::TableMap;
-use super::tables::{CapturedTable, CapturedTables, accepted_types, accepts};
+use super::tables::{CapturedTable, CapturedTables, accepted_types, accepts, is_text};
 use super::wire::Malformed;
 
 /// Maps kept for later statements: those of captured tables are a kilobyte or two each, others hold names only. The
@@ -35,6 +37,7 @@ pub struct MappedTable {
 enum Mismatch {
     Plan(PlanProblem),
     Type { column: String, needed: &'static str },
+    Text { column: String, unfit: Unfit, needed: &'static str },
 }
 
 #[derive(Debug)]
@@ -45,8 +48,10 @@ struct Entry {
 }
 
 /// All maps that rows events can refer to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct TableMaps {
+    flavor: Flavor,
+    collations: Collations,
     entries: HashMap<u64, Entry, foldhash::fast::RandomState>,
     /// A map of the present statement has come, and not yet the end of its rows.
     is_in_statement: bool,
@@ -79,6 +84,18 @@ impl From<Malformed> for Problem {
 }
 
 impl TableMaps {
+    /// `collations`: those that the server knows.
+    pub fn new(flavor: Flavor, collations: Collations) -> Self {
+        Self {
+            flavor,
+            collations,
+            entries: HashMap::default(),
+            is_in_statement: false,
+            without_rows: Vec::new(),
+            shapes: Shapes::default(),
+        }
+    }
+
     /// Takes in the body of a TABLE_MAP event.
     pub fn read(&mut self, body: &[u8], tables: &mut CapturedTables) -> Result<(), Problem> {
         let map = TableMap::read(body)?;
@@ -107,7 +124,7 @@ impl TableMaps {
         let table = match captured {
             None => None,
             Some(table) => {
-                let plan = plan(&map, &table)?;
+                let plan = self.plan(&map, &table)?;
                 let fields = 0..table.columns.len();
                 let shape = plan
                     .as_ref()
@@ -121,6 +138,32 @@ impl TableMaps {
         let known = if table.is_some() { body } else { names_only };
         self.entries.insert(map.table_id, Entry { known: known.into(), table });
         Ok(())
+    }
+
+    fn plan(&self, map: &TableMap<'_>, table: &CapturedTable) -> Result<Result<Plan, Mismatch>, Malformed> {
+        let columns = map.columns(self.flavor)?;
+        let plan = match Plan::new(&columns, &table.columns) {
+            Ok(plan) => plan,
+            Err(problem) => return Ok(Err(Mismatch::Plan(problem))),
+        };
+        let entity = table.identity.entity;
+        for (field, name) in table.columns.iter().enumerate() {
+            let needed = accepted_types(entity, field);
+            let column = plan.place(field).map(|place| columns[place]);
+            let Some(column) = column.filter(|column| accepts(entity, field, column.format)) else {
+                return Ok(Err(Mismatch::Type { column: name.clone(), needed }));
+            };
+            if !is_text(column.format) {
+                continue;
+            }
+            let Some(collation) = column.collation else {
+                return Ok(Err(Mismatch::Plan(PlanProblem::NoCharacterSet(name.clone()))));
+            };
+            if let Some(unfit) = self.collations.unfit(collation) {
+                return Ok(Err(Mismatch::Text { column: name.clone(), unfit, needed }));
+            }
+        }
+        Ok(Ok(plan))
     }
 
     fn introduced(&mut self, table_id: u64, is_captured: bool) {
@@ -163,21 +206,6 @@ impl TableMaps {
     }
 }
 
-fn plan(map: &TableMap<'_>, table: &CapturedTable) -> Result<Result<Plan, Mismatch>, Malformed> {
-    let plan = match Plan::new(&map.columns()?, &table.columns) {
-        Ok(plan) => plan,
-        Err(problem) => return Ok(Err(Mismatch::Plan(problem))),
-    };
-    let entity = table.identity.entity;
-    for (field, column) in table.columns.iter().enumerate() {
-        if plan.format(field).is_none_or(|format| !accepts(entity, field, format)) {
-            let needed = accepted_types(entity, field);
-            return Ok(Err(Mismatch::Type { column: column.clone(), needed }));
-        }
-    }
-    Ok(Ok(plan))
-}
-
 impl MappedTable {
     pub fn name(&self) -> String {
         format!("table {}.{}", self.table.identity.database, self.table.identity.table)
@@ -191,7 +219,9 @@ impl MappedTable {
         };
         let fault = |code, found: String| Fault::new(code, self.name(), found);
         Err(match mismatch {
-            Mismatch::Plan(problem @ (PlanProblem::NoNames | PlanProblem::NoSigns(_))) => {
+            Mismatch::Plan(
+                problem @ (PlanProblem::NoNames | PlanProblem::NoSigns(_) | PlanProblem::NoCharacterSet(_)),
+            ) => {
                 fault(Code::SourceMetadataNotFull, problem.to_string())
                     .needs("binlog_row_metadata = FULL when the rows were written")
                     .remedy("SET GLOBAL binlog_row_metadata = FULL")
@@ -205,6 +235,11 @@ impl MappedTable {
             Mismatch::Type { column, needed } => {
                 fault(Code::SourceSchemaChanged, format!("column {column} has another type"))
                     .needs(*needed)
+                    .remedy("ALTER TABLE … MODIFY the column to such a type")
+            }
+            Mismatch::Text { column, unfit, needed } => {
+                fault(Code::SourceSchemaChanged, format!("column {column} {unfit}"))
+                    .needs(format!("{needed}, text in {NEEDED}"))
                     .remedy("ALTER TABLE … MODIFY the column to such a type")
             }
         })

@@ -7,6 +7,7 @@
 
 mod alteration;
 mod behind;
+mod character_sets;
 mod chunk;
 mod column;
 mod compressed;
@@ -51,12 +52,13 @@ use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
 use tokio::sync::Mutex;
 
+use self::character_sets::Collations;
 use self::gtid::{Flavor, Gtids};
 pub use self::inventory::TextRow;
 use self::position::{FILE_START, Position};
 use self::session::{Address, Session};
-use self::stream::Beginning;
 pub use self::stream::MysqlStream;
+use self::stream::{Beginning, Server};
 pub use self::tables::CapturedTable;
 use self::tables::CapturedTables;
 use self::transport::{Start, Transport};
@@ -226,10 +228,15 @@ impl SourceConnector for MysqlSource {
 
     async fn open(&self, entry: Entry, latest: &Timeline, seat: u32) -> Result<MysqlStream, Fault> {
         let mut session = Session::open(&self.address).await?;
-        let server = session.identity().await?;
         let flavor = session.version.flavor;
-        let has_lower_case_names = session.has_lower_case_names().await?;
-        let (start, beginning) = self.begin(&mut session, entry, latest.followed_by(&server).epoch).await?;
+        let server = Server {
+            identity: session.identity().await?,
+            flavor,
+            has_lower_case_names: session.has_lower_case_names().await?,
+            collations: Collations::list(&mut session).await?,
+        };
+        let epoch = latest.followed_by(&server.identity).epoch;
+        let (start, beginning) = self.begin(&mut session, entry, epoch).await?;
         let tables = self.tables(&mut session).await?;
         match session.undecided_branches().await {
             Some(0) => {}
@@ -245,7 +252,7 @@ impl SourceConnector for MysqlSource {
         let replica = self.replica_server_id(seat);
         let subject = self.address.subject.as_str();
         let transport = Transport::open(options, subject, flavor, replica, &start, self.heartbeat).await?;
-        Ok(MysqlStream::new(transport, &self.config, server, flavor, has_lower_case_names, tables, beginning))
+        Ok(MysqlStream::new(transport, &self.config, server, tables, beginning))
     }
 
     async fn locate(&self, place: Place, epoch: u16) -> Result<Located, Fault> {

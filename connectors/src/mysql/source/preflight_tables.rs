@@ -9,12 +9,10 @@ use anabranch_schemas::change::Entity;
 
 use sqlx::mysql::MySqlRow;
 
+use super::character_sets::{NEEDED, is_refused};
 use super::session::{Session, column_text, literal};
 use super::tables::{CapturedTables, accepted_types, accepts_data_type};
 use crate::mysql::connection::{quote_identifier, quote_table};
-
-/// Text in these does not begin with ASCII bytes for ASCII letters.
-const WIDE_CHARACTER_SETS: &[&str] = &["ucs2", "utf16", "utf16le", "utf32"];
 
 /// What a foreign key may do to rows of its child.
 const ACTIVE: &str = "'CASCADE', 'SET NULL', 'SET DEFAULT'";
@@ -103,7 +101,7 @@ fn column_problem(entity: &EntityConfig, field: usize, name: &str, known: &[Colu
     if !accepts_data_type(entity.entity, field, &column.data_type) {
         return Some(Problem::Type { field, data_type: column.data_type.clone() });
     }
-    if let Some(name) = column.character_set.as_deref().filter(|name| WIDE_CHARACTER_SETS.contains(name)) {
+    if let Some(name) = column.character_set.as_deref().filter(|name| is_refused(name)) {
         return Some(Problem::CharacterSet { field, name: name.to_owned() });
     }
     (!column.may_select).then_some(Problem::SelectDenied)
@@ -286,7 +284,7 @@ impl Problem {
                 subject,
                 format!("column {} has character set {name}", column(field)),
             )
-            .needs("a character set in which digits are ASCII bytes")
+            .needs(NEEDED)
             .remedy(modify(field)),
             Problem::SelectDenied => Fault::new(
                 Code::SourceGrantMissing,

@@ -30,6 +30,8 @@ pub enum PlanProblem {
     NoNames,
     #[error("its row events do not say whether column {0} is signed")]
     NoSigns(String),
+    #[error("its row events do not say which character set column {0} has")]
+    NoCharacterSet(String),
     #[error("it has no column {0}")]
     ColumnMissing(String),
     #[error("column {0} has a type that cannot be captured")]
@@ -114,7 +116,12 @@ impl Plan {
 
     /// The format of the captured column at `field`.
     pub fn format(&self, field: usize) -> Option<Format> {
-        self.cells.iter().find(|cell| cell.field.map(usize::from) == Some(field)).map(|cell| cell.format)
+        self.place(field).map(|place| self.cells[place].format)
+    }
+
+    /// Which of the table's columns is the captured one at `field`.
+    pub fn place(&self, field: usize) -> Option<usize> {
+        self.cells.iter().position(|cell| cell.field.map(usize::from) == Some(field))
     }
 
     /// Number of columns of the table.
@@ -280,10 +287,11 @@ fn bits_set(bits: &[u8], count: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mysql::source::gtid::Flavor;
     use crate::mysql::source::table_map::{TableMap, tests::sample};
 
     fn plan(names: &[&str]) -> Result<Plan, PlanProblem> {
-        Plan::new(&TableMap::read(&sample()).unwrap().columns().unwrap(), names)
+        Plan::new(&TableMap::read(&sample()).unwrap().columns(Flavor::MariaDb).unwrap(), names)
     }
 
     #[test]
@@ -313,7 +321,8 @@ mod tests {
     fn effect(key: &[u8], names: &[&str], present: [&[u8]; 2], images: &[u8]) -> (Effect, bool) {
         let mut body = sample();
         body.extend(key);
-        let plan = Plan::new(&TableMap::read(&body).unwrap().columns().unwrap(), names).unwrap();
+        let plan =
+            Plan::new(&TableMap::read(&body).unwrap().columns(Flavor::MariaDb).unwrap(), names).unwrap();
         let (mut reader, mut update) = (Reader::new(images), Update::default());
         let effect = plan.read_update(&mut reader, present, &mut update).unwrap();
         assert!(reader.is_empty());
@@ -349,7 +358,7 @@ mod tests {
     fn problems_name_the_column() {
         assert_eq!(plan(&["name"]).unwrap_err(), PlanProblem::ColumnMissing("name".into()));
         let body = sample();
-        let mut columns = TableMap::read(&body).unwrap().columns().unwrap();
+        let mut columns = TableMap::read(&body).unwrap().columns(Flavor::MariaDb).unwrap();
         columns[0].unsigned = None;
         assert_eq!(Plan::new(&columns, &["id"]).unwrap_err(), PlanProblem::NoSigns("id".into()));
         columns[0].name = None;

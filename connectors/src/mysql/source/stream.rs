@@ -15,6 +15,7 @@ use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::Lsn;
 use mysql_async::binlog::events::{BinlogEventHeader, Event, GtidEvent};
 
+use super::character_sets::Collations;
 use super::compressed;
 use super::events::{self, Class};
 use super::group::Group;
@@ -50,6 +51,15 @@ pub struct Beginning {
     pub entered_at: Option<(String, u64)>,
     /// Another server was read up to here.
     pub follows: Option<Follows>,
+}
+
+/// What a reading knows of its server.
+#[derive(Debug)]
+pub struct Server {
+    pub identity: ServerIdentity,
+    pub flavor: Flavor,
+    pub has_lower_case_names: bool,
+    pub collations: Collations,
 }
 
 /// A compressed transaction of MySQL whose events are being read.
@@ -92,9 +102,7 @@ impl<E: Events> MysqlStream<E> {
     pub(super) fn new(
         events: E,
         config: &SourceConfig,
-        server: ServerIdentity,
-        flavor: Flavor,
-        has_lower_case_names: bool,
+        server: Server,
         tables: CapturedTables,
         beginning: Beginning,
     ) -> Self {
@@ -107,11 +115,11 @@ impl<E: Events> MysqlStream<E> {
         Self {
             events,
             source: config.name.clone(),
-            server,
-            flavor,
-            has_lower_case_names,
+            server: server.identity,
+            flavor: server.flavor,
+            has_lower_case_names: server.has_lower_case_names,
             tables,
-            maps: TableMaps::default(),
+            maps: TableMaps::new(server.flavor, server.collations),
             unseen: Unseen::default(),
             position: beginning.position,
             gtids: beginning.gtids,

@@ -2,9 +2,11 @@
 //!
 //! A map is read in two steps: the names decide whether the table is captured; only then its columns are read. Names
 //! of columns and signs of numbers come from the event itself (`binlog_row_metadata=FULL`), so no schema history is
-//! kept; the primary key comes with them. Character sets, ENUM values and the rest of the metadata are stepped over.
+//! kept; the primary key comes with them, and so do collations, which tell text from bytes (UUID, BINARY). ENUM values and
+//! the rest of the metadata are stepped over.
 
 use super::column::Format;
+use super::gtid::Flavor;
 use super::wire::{Malformed, Reader};
 
 /// More columns than any server allows (4096) would only be an attempt to exhaust memory.
@@ -13,6 +15,8 @@ const TABLE_ID_BYTES: usize = 6;
 const FLAGS_BYTES: usize = 2;
 
 const METADATA_SIGNEDNESS: u8 = 1;
+const METADATA_DEFAULT_COLLATION: u8 = 2;
+const METADATA_COLLATIONS: u8 = 3;
 const METADATA_COLUMN_NAME: u8 = 4;
 const METADATA_PRIMARY_KEY: u8 = 8;
 const METADATA_PRIMARY_KEY_WITH_PREFIX: u8 = 9;
@@ -34,6 +38,8 @@ pub struct Column<'a> {
     pub name: Option<&'a [u8]>,
     /// `None` for columns without a sign and for events without any metadata.
     pub unsigned: Option<bool>,
+    /// By its number on the server; `None` for columns without one and for events without any metadata.
+    pub collation: Option<u64>,
     /// It belongs to the primary key, by which chunks are read; `false` for every column of a table without one.
     pub is_key: bool,
 }
@@ -58,8 +64,8 @@ impl<'a> TableMap<'a> {
         &body[..body.len() - self.columns.len()]
     }
 
-    /// Reads the columns.
-    pub fn columns(&self) -> Result<Vec<Column<'a>>, Malformed> {
+    /// Reads the columns, as a server of this flavor describes them.
+    pub fn columns(&self, flavor: Flavor) -> Result<Vec<Column<'a>>, Malformed> {
         let mut reader = Reader::new(self.columns);
         let count = reader.length()?;
         if count > COLUMNS_MAX {
@@ -71,7 +77,7 @@ impl<'a> TableMap<'a> {
         let mut columns = Vec::with_capacity(count);
         for type_code in types {
             let format = Format::read(*type_code, &mut metadata)?;
-            columns.push(Column { format, name: None, unsigned: None, is_key: false });
+            columns.push(Column { format, name: None, unsigned: None, collation: None, is_key: false });
         }
         if !metadata.is_empty() {
             return Err(Malformed("column metadata that belongs to no column"));
@@ -83,6 +89,10 @@ impl<'a> TableMap<'a> {
             let field = reader.take(length)?;
             match kind {
                 METADATA_SIGNEDNESS => read_signs(types, field, &mut columns)?,
+                METADATA_DEFAULT_COLLATION => {
+                    read_default_collation(field, with_collation(types, flavor, &mut columns))?;
+                }
+                METADATA_COLLATIONS => read_collations(field, with_collation(types, flavor, &mut columns))?,
                 METADATA_COLUMN_NAME => read_names(field, &mut columns)?,
                 METADATA_PRIMARY_KEY => read_key(field, false, &mut columns)?,
                 METADATA_PRIMARY_KEY_WITH_PREFIX => read_key(field, true, &mut columns)?,
@@ -101,6 +111,40 @@ fn read_signs(types: &[u8], bits: &[u8], columns: &mut [Column<'_>]) -> Result<(
         column.unsigned = Some(byte & (0x80 >> (index % 8)) != 0);
     }
     Ok(())
+}
+
+/// The columns that collations are counted by.
+fn with_collation<'c, 'a>(
+    types: &[u8],
+    flavor: Flavor,
+    columns: &'c mut [Column<'a>],
+) -> Vec<&'c mut Column<'a>> {
+    let typed = types.iter().zip(columns);
+    let counted = typed.filter(|(type_code, column)| column.format.has_collation(**type_code, flavor));
+    counted.map(|(_, column)| column).collect()
+}
+
+/// The most frequent collation, then each other one behind the place of its column among those that have one.
+fn read_default_collation(field: &[u8], mut columns: Vec<&mut Column<'_>>) -> Result<(), Malformed> {
+    let mut reader = Reader::new(field);
+    let default = reader.length()? as u64;
+    columns.iter_mut().for_each(|column| column.collation = Some(default));
+    while !reader.is_empty() {
+        let place = reader.length()?;
+        let column =
+            columns.get_mut(place).ok_or(Malformed("a collation of a column that does not exist"))?;
+        column.collation = Some(reader.length()? as u64);
+    }
+    Ok(())
+}
+
+/// One collation for each column that has one.
+fn read_collations(field: &[u8], columns: Vec<&mut Column<'_>>) -> Result<(), Malformed> {
+    let mut reader = Reader::new(field);
+    for column in columns {
+        column.collation = Some(reader.length()? as u64);
+    }
+    if reader.is_empty() { Ok(()) } else { Err(Malformed("more collations than columns that have one")) }
 }
 
 /// Places of columns, each followed by the length of its indexed prefix when there are such.
@@ -145,7 +189,7 @@ pub(super) mod tests {
         let body = sample();
         let map = TableMap::read(&body).unwrap();
         assert_eq!((map.table_id, map.database, map.table), (7, &b"d"[..], &b"t"[..]));
-        let columns = map.columns().unwrap();
+        let columns = map.columns(Flavor::MariaDb).unwrap();
         assert_eq!(columns[0].name, Some(&b"id"[..]));
         assert_eq!(columns[0].unsigned, Some(true));
         assert_eq!(columns[1].format, Format::Date);
@@ -157,7 +201,7 @@ pub(super) mod tests {
         let keys = |field: &[u8]| {
             let mut body = sample();
             body.extend(field);
-            let columns = TableMap::read(&body).unwrap().columns()?;
+            let columns = TableMap::read(&body).unwrap().columns(Flavor::MariaDb)?;
             Ok::<_, Malformed>(columns.iter().map(|column| column.is_key).collect::<Vec<_>>())
         };
         assert_eq!(keys(&[]).unwrap(), [false, false]);
@@ -167,11 +211,52 @@ pub(super) mod tests {
         assert!(keys(&[METADATA_PRIMARY_KEY, 1, 2]).is_err());
     }
 
+    /// `d`.`t`: CHAR, ENUM, GEOMETRY, TEXT and VECTOR of MySQL, with this metadata behind the columns.
+    fn collations(flavor: Flavor, field: &[u8]) -> Result<Vec<Option<u64>>, Malformed> {
+        let mut body = vec![7, 0, 0, 0, 0, 0, 1, 0, 1, b'd', 0, 1, b't', 0];
+        body.extend([5, 254, 254, 255, 252, 242, 7, 254, 36, 247, 1, 4, 2, 4, 0]);
+        body.extend(field);
+        let columns = TableMap::read(&body).unwrap().columns(flavor)?;
+        Ok(columns.iter().map(|column| column.collation).collect())
+    }
+
+    /// Geometry is among the counted columns on MariaDB only.
+    #[test]
+    fn collations_come_with_the_event_as_a_list_or_as_a_default_with_exceptions() {
+        const LIST: u8 = METADATA_COLLATIONS;
+        const DEFAULT: u8 = METADATA_DEFAULT_COLLATION;
+        let (on_mariadb, on_mysql) =
+            (|field| collations(Flavor::MariaDb, field), |field| collations(Flavor::MySql, field));
+        assert_eq!(on_mariadb(&[]).unwrap(), [None; 5]);
+        let all = [Some(2304), None, Some(63), Some(8), Some(63)];
+        assert_eq!(on_mariadb(&[LIST, 6, 0xfc, 0, 9, 63, 8, 63]).unwrap(), all);
+        let all = [Some(255), None, None, Some(8), Some(63)];
+        assert_eq!(on_mysql(&[LIST, 5, 0xfc, 255, 0, 8, 63]).unwrap(), all);
+        let all = [Some(45), None, Some(63), Some(45), Some(63)];
+        assert_eq!(on_mariadb(&[DEFAULT, 5, 45, 1, 63, 3, 63]).unwrap(), all);
+        assert_eq!(on_mysql(&[DEFAULT, 3, 45, 2, 63]).unwrap(), [Some(45), None, None, Some(45), Some(63)]);
+    }
+
+    #[test]
+    fn collations_of_too_few_or_other_columns_are_refused() {
+        for field in [
+            &[METADATA_COLLATIONS, 3, 45, 63, 8][..],
+            &[METADATA_COLLATIONS, 5, 45, 63, 8, 63, 45],
+            &[METADATA_COLLATIONS, 4, 45, 63, 8, 0xfc],
+            &[METADATA_DEFAULT_COLLATION, 0],
+            &[METADATA_DEFAULT_COLLATION, 2, 45, 1],
+            &[METADATA_DEFAULT_COLLATION, 3, 45, 4, 63],
+        ] {
+            assert!(collations(Flavor::MariaDb, field).is_err(), "{field:?}");
+        }
+    }
+
     #[test]
     fn every_cut_of_a_map_is_refused_or_lacks_metadata() {
         let body = sample();
         for length in 0..body.len() {
-            if let Ok(columns) = TableMap::read(&body[..length]).and_then(|map| map.columns()) {
+            if let Ok(columns) = TableMap::read(&body[..length]).and_then(|map| map.columns(Flavor::MariaDb))
+            {
                 assert!(columns.iter().all(|column| column.name.is_none()), "cut at {length}");
             }
         }

@@ -143,9 +143,14 @@ fn is_of(entity: &EntityConfig, database: &str) -> bool {
     entity.tables.matches(database, &entity.tables.names(0, 0).1).is_some()
 }
 
+/// Whether a column of this format has text: unless its collation says that it holds bytes.
+pub fn is_text(format: Format) -> bool {
+    matches!(format, Format::Text { .. } | Format::Blob { .. })
+}
+
 /// Whether a field of an entity can be read from a column of this format.
 pub fn accepts(entity: Entity, field: usize, format: Format) -> bool {
-    let is_text = matches!(format, Format::Text { .. } | Format::Blob { .. });
+    let is_text = is_text(format);
     match (entity, entity.fields().get(field).copied()) {
         (Entity::User, Some("user_id")) | (Entity::SerialCode, Some(_)) => {
             is_text || matches!(format, Format::Integer { .. })

@@ -328,6 +328,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::mysql::source::character_sets::Collations;
+    use crate::mysql::source::gtid::Flavor;
     use crate::mysql::source::maps::TableMaps;
     use crate::mysql::source::pending::RowsBody;
     use crate::mysql::source::rows::Kind;
@@ -365,7 +367,7 @@ mod tests {
                 spill_dir: std::env::temp_dir(),
             };
             let mut tables = CapturedTables::new(&config, &[entity]);
-            let mut maps = TableMaps::default();
+            let mut maps = TableMaps::new(Flavor::MariaDb, Collations::default());
             maps.read(&body, &mut tables).unwrap();
             Self { tables, maps, table_id: map.table_id }
         }

@@ -15,6 +15,7 @@ use super::mark::Dialect;
 use super::value::Kind;
 use super::{MysqlSource, TIMEOUT, Wanted, condition, table_fault};
 use crate::mysql::connection::{quote_identifier, quote_table};
+use crate::mysql::source::character_sets::{NEEDED, is_refused};
 use crate::mysql::source::session::literal;
 
 /// Tables whose plans are kept; with more, all are forgotten.
@@ -113,9 +114,13 @@ impl MysqlSource {
         }
         let kinds = columns.iter().enumerate().map(|(field, name)| {
             let found = known.iter().find(|column| column.name.eq_ignore_ascii_case(name));
-            let Described { data_type, unsigned, .. } = found.ok_or_else(|| {
+            let Described { data_type, unsigned, character_set, .. } = found.ok_or_else(|| {
                 table_fault(Code::SourceColumnMissing, table, format!("it has no column {name}"))
             })?;
+            if is_refused(character_set) {
+                let found = format!("column {name} has character set {character_set}");
+                return Err(table_fault(Code::SourceColumnUnsupported, table, found).needs(NEEDED));
+            }
             Kind::of_field(table.entity, field, data_type, *unsigned).ok_or_else(|| {
                 table_fault(
                     Code::SourceColumnUnsupported,
