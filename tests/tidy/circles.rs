@@ -37,22 +37,6 @@ pub const KNOWN: &[&[&str]] = &[
         "deploy/stack/src/spec.rs",
     ],
     &[
-        "pipeline/src/deliver/feed.rs",
-        "pipeline/src/deliver/load.rs",
-        "pipeline/src/deliver/refresh.rs",
-        "pipeline/src/deliver/run.rs",
-        "pipeline/src/deliver/window.rs",
-    ],
-    &[
-        "pipeline/src/lookup/audit.rs",
-        "pipeline/src/reconcile/brake.rs",
-        "pipeline/src/reconcile/foreign.rs",
-        "pipeline/src/reconcile/night.rs",
-        "pipeline/src/reconcile/recheck.rs",
-        "pipeline/src/reconcile/report.rs",
-        "pipeline/src/reconcile/scan.rs",
-    ],
-    &[
         "tests/benchmarks/data.rs",
         "tests/benchmarks/devices.rs",
         "tests/benchmarks/site.rs",

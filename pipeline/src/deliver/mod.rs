@@ -7,6 +7,8 @@
 //! `shared.rs` is what the lanes of a source have in common.
 
 mod feed;
+mod lane;
+mod link;
 mod load;
 mod refresh;
 mod rewind;
@@ -15,8 +17,9 @@ mod shared;
 mod window;
 
 pub(crate) use feed::is_hole;
+pub use lane::Lane;
 pub(crate) use load::refresh_command;
 pub use refresh::request_refresh;
 pub use rewind::{Past, Rewind, fence, rewind};
-pub use run::{Lane, run};
+pub use run::run;
 pub use shared::Shared;
