@@ -4,7 +4,8 @@
 //! differs as `candidates.rs`. `recheck.rs` looks at each candidate in the order source, barrier, derived stores,
 //! source: only what disagrees while the source stands still and the lanes have passed it is drift. `repair.rs` asks
 //! the lanes that own the rows to read them again. `night.rs` goes through all units, and `report.rs` says what was
-//! found. `shown.rs` remembers which tables there were; `patience.rs` waits for lanes. `watch.rs` looks at some of the
+//! found. `shown.rs` remembers which tables there were; `patience.rs` waits for lanes, `brake.rs` for
+//! servers, and `pace.rs` says how fast these are read. `watch.rs` looks at some of the
 //! changed keys in the same way between nights, and says only what it finds.
 //!
 //! `foreign.rs` are derived rows that belong to no table of a source.

@@ -3,8 +3,8 @@
 //! [`MysqlTarget`] is one configured target with the projections that have tables on it: `setup.rs` makes the tables,
 //! `check.rs` is the pre-flight (both through `session.rs`, what exists is read by `catalog.rs`), [`MysqlLane`] in
 //! `lane.rs` applies flushes, [`MysqlRows`] in `rows.rs` reads what stands. The SQL of a flush is built in
-//! `statements.rs` and `progress.rs`; `ddl.rs` knows the needed shape of each table. Rows are only ever deleted by a
-//! lane.
+//! `statements.rs` and `progress.rs` from `layout.rs` and `cells.rs`; `ddl.rs` knows the needed shape of each table.
+//! Rows are only ever deleted by a lane.
 
 mod catalog;
 mod cells;
