@@ -11,52 +11,20 @@ use crate::tree::Source;
 
 /// Circles that still stand, each with all of its files in order. The list only shrinks.
 pub const KNOWN: &[&[&str]] = &[
-    &["connectors/src/memory/chunk.rs", "connectors/src/memory/source.rs"],
-    &[
-        "connectors/src/mysql/pool.rs",
-        "connectors/src/mysql/store/lane.rs",
-        "connectors/src/mysql/store/mod.rs",
-        "connectors/src/mysql/store/outbox.rs",
-        "connectors/src/mysql/store/replace.rs",
-        "connectors/src/mysql/store/rows.rs",
-        "connectors/src/mysql/store/select.rs",
-        "connectors/src/mysql/store/statements.rs",
-        "connectors/src/mysql/store/withdraw.rs",
-    ],
-    &["connectors/src/mysql/source/chunk/condition.rs", "connectors/src/mysql/source/chunk/plan.rs"],
     &[
         "connectors/src/mysql/source/outcome.rs",
         "connectors/src/mysql/source/resume.rs",
         "connectors/src/mysql/source/stream.rs",
     ],
-    &["connectors/src/mysql/store/progress.rs", "connectors/src/mysql/store/session.rs"],
-    &["connectors/src/search/rebuild.rs", "connectors/src/search/setup.rs"],
-    &["deploy/demo/src/verify/documents.rs", "deploy/demo/src/verify/drain.rs"],
     &[
-        "deploy/demo/src/workload/plan.rs",
-        "deploy/demo/src/workload/serials.rs",
-        "deploy/demo/src/workload/users.rs",
-    ],
-    &[
-        "deploy/stack/src/clock.rs",
         "deploy/stack/src/database.rs",
         "deploy/stack/src/exchange.rs",
         "deploy/stack/src/mariadb.rs",
         "deploy/stack/src/mysql.rs",
         "deploy/stack/src/nats.rs",
         "deploy/stack/src/place.rs",
-        "deploy/stack/src/programs/mod.rs",
         "deploy/stack/src/redis.rs",
         "deploy/stack/src/search.rs",
-        "deploy/stack/src/server.rs",
-        "deploy/stack/src/spec.rs",
-    ],
-    &[
-        "pipeline/src/deliver/feed.rs",
-        "pipeline/src/deliver/load.rs",
-        "pipeline/src/deliver/refresh.rs",
-        "pipeline/src/deliver/run.rs",
-        "pipeline/src/deliver/window.rs",
     ],
     &[
         "tests/benchmarks/data.rs",
@@ -65,15 +33,6 @@ pub const KNOWN: &[&[&str]] = &[
         "tests/benchmarks/users.rs",
     ],
     &["tests/conformance/cache.rs", "tests/conformance/ports/cache.rs"],
-    &[
-        "pipeline/src/lookup/audit.rs",
-        "pipeline/src/reconcile/brake.rs",
-        "pipeline/src/reconcile/foreign.rs",
-        "pipeline/src/reconcile/night.rs",
-        "pipeline/src/reconcile/recheck.rs",
-        "pipeline/src/reconcile/report.rs",
-        "pipeline/src/reconcile/scan.rs",
-    ],
 ];
 
 /// Circles that are not `known`, and known ones that are gone or have changed.

@@ -11,7 +11,7 @@ use anabranch_schemas::codec::v1::{self, Encoder};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 
 use super::source::{BROKEN, MemorySource};
-use super::{Refused, lock};
+use super::{Refused, Sight, lock};
 
 /// In a thousand snapshots, for each of the newest groups: it is not seen yet.
 const UNSEEN: u32 = 150;
@@ -22,17 +22,6 @@ const UNSAID: u32 = 300;
 /// In a thousand, for each of the groups before such a snapshot: the low mark lies below it.
 const BELOW: u32 = 700;
 const BELOW_GROUPS_MAX: usize = 4;
-
-/// How a snapshot stands to the binlog.
-#[derive(Debug, Clone, Copy)]
-pub struct Sight {
-    /// Of the newest groups, which are in the binlog and not seen yet, as while a replica's acknowledgement is waited
-    /// for.
-    pub unseen: usize,
-    /// The server does not say where the snapshot stands: the low mark lies so many groups below, the high one at the
-    /// end.
-    pub below: Option<usize>,
-}
 
 /// Of a table, by key.
 type Rows = BTreeMap<u64, Row<'static>>;

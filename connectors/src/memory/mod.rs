@@ -13,6 +13,7 @@ mod log;
 mod mapping;
 mod marks;
 mod rows;
+mod sight;
 mod source;
 mod store;
 mod stream;
@@ -28,12 +29,13 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 pub use cache::MemoryCache;
-pub use chunk::{Sight, UNSEEN_GROUPS_MAX};
+pub use chunk::UNSEEN_GROUPS_MAX;
 pub use lease::{MemoryLease, MemoryLeases};
 pub use log::{MemoryLog, MemoryReader, MemoryWriter};
 pub use mapping::MemoryMapping;
 pub use marks::MemoryMarks;
 pub use rows::MemoryRows;
+pub use sight::Sight;
 pub use source::{Group, MemoryReading, MemorySource, ScriptedRow, Transaction};
 pub use store::{Keeping, MemoryStore, MemoryTarget, StoredRow};
 

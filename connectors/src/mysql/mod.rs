@@ -5,5 +5,6 @@ pub mod error;
 mod keyset;
 mod pool;
 pub mod refusals;
+mod remedy;
 pub mod source;
 pub mod store;

@@ -11,7 +11,7 @@ use mysql_async::{Conn, PoolConstraints, PoolOpts, Row};
 use super::connection::async_options;
 use super::error::{Side, from_async};
 use super::refusals::Account;
-use super::store;
+use super::remedy::with_remedy;
 
 /// Waiting for a connection, connecting and the answer together.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -87,7 +87,7 @@ impl Pool {
                 let fault = from_async(self.side, &self.subject, error);
                 match self.side {
                     Side::Source => fault,
-                    Side::Target => store::with_remedy(fault),
+                    Side::Target => with_remedy(fault),
                 }
             }),
             Err(_) => {

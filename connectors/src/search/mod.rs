@@ -10,6 +10,7 @@
 mod bulk;
 mod client;
 mod error;
+mod generations;
 mod hits;
 mod lane;
 mod letters;
@@ -32,10 +33,11 @@ use anabranch_pipeline::records::LaneId;
 use tokio::sync::OnceCell;
 
 use self::client::Client;
+pub use self::generations::Generations;
 pub use self::lane::SearchLane;
 pub use self::letters::DeadLetter;
 pub use self::query::{Found, PART_CHARACTERS_MIN, Page, Place, Question};
-pub use self::rebuild::{Generations, Overview};
+pub use self::rebuild::Overview;
 pub use self::rows::SearchRows;
 pub use self::setup::SetupReport;
 use crate::progress::StoredProgress;

@@ -9,24 +9,16 @@
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::Assignment;
 use anabranch_pipeline::records::LaneId;
-use anabranch_schemas::search::{index_behind, index_of};
+use anabranch_schemas::search::index_behind;
 use reqwest::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::client::Client;
+use super::generations::Generations;
 use super::lane::SearchLane;
 use super::setup::Needed;
 use super::{SearchTarget, progress};
-
-/// The indexes of a projection's documents.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Generations {
-    /// The one that is searched.
-    pub serving: String,
-    /// The one that a rebuild fills beside it.
-    pub building: Option<String>,
-}
 
 /// What a projection has in a cluster, as far as the index was refreshed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,15 +29,6 @@ pub struct Overview {
     pub tombstones: u64,
     /// Documents that were rejected and are parked.
     pub dead_letters: u64,
-}
-
-impl Generations {
-    /// From what was noted, the one that serves first.
-    pub(super) fn of(assignment: &Assignment, noted: Vec<String>) -> Self {
-        let mut noted = noted.into_iter();
-        let serving = noted.next().unwrap_or_else(|| index_of(assignment.alias()));
-        Self { serving, building: noted.next() }
-    }
 }
 
 impl SearchTarget {

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::client::Client;
-use super::rebuild::Generations;
+use super::generations::Generations;
 use super::{SETUP_COMMAND, SearchTarget, progress};
 use crate::progress::{Enrolment, START_ANEW};
 

@@ -18,6 +18,7 @@ use crate::layout::{make_folder, tail, write_private};
 use crate::place::Place;
 use crate::ports::ReservedPort;
 use crate::process::{ProcessIdentity, ProcessState, end_group};
+use crate::spec::{Passwords, RedisRole, ServerSpec};
 
 /// Well above what was measured (0.2 s idle, 10 s on two busy cores with crash recovery).
 const READY_TIMEOUT: Duration = Duration::from_secs(90);
@@ -324,4 +325,13 @@ pub(crate) fn server_folders(instance: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     Ok(folders)
+}
+
+impl ServerSpec {
+    /// A replica of a Redis server, with the same passwords, so that clients can go on with it.
+    pub fn redis_replica(name: impl Into<String>, primary: &Server) -> Self {
+        let passwords =
+            Passwords { user: primary.password().to_owned(), admin: primary.admin_password().to_owned() };
+        Self::redis_in(name, RedisRole::Replica { of: primary.port() }, Some(passwords))
+    }
 }

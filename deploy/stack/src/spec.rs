@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, StackError};
 use crate::programs::{MARIADB_11, MYSQL};
-use crate::server::Server;
 
 const NATS_STORE_BYTES: u64 = 10 * 1024 * 1024 * 1024;
 /// Enough for some hundred thousand documents; 256 also starts.
@@ -265,13 +264,6 @@ impl ServerSpec {
     /// A Redis server that appends every write to its file.
     pub fn redis(name: impl Into<String>) -> Self {
         Self::redis_in(name, RedisRole::Standalone, None)
-    }
-
-    /// A replica of a Redis server, with the same passwords, so that clients can go on with it.
-    pub fn redis_replica(name: impl Into<String>, primary: &Server) -> Self {
-        let passwords =
-            Passwords { user: primary.password().to_owned(), admin: primary.admin_password().to_owned() };
-        Self::redis_in(name, RedisRole::Replica { of: primary.port() }, Some(passwords))
     }
 
     pub(crate) fn redis_in(name: impl Into<String>, role: RedisRole, passwords: Option<Passwords>) -> Self {

@@ -11,9 +11,8 @@ use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
 use tokio_util::sync::CancellationToken;
 
-use super::Lane;
 use super::feed::{Feed, Hole};
-use super::run::{look, unless};
+use super::lane::{Lane, look, unless};
 use super::window::Window;
 use crate::error::{Code, Fault};
 use crate::ports::{Entry, LaneStore, Log, SourceConnector};

@@ -1,12 +1,15 @@
 //! From a source's stream to the derived stores: lanes.
 //!
 //! A lane owns some derived tables of one target for one source. It is their only writer, and its progress row,
-//! written in the same transaction as the rows, is the only truth about how far it is. `feed.rs` says where a lane's
-//! messages come from, `window.rs` collects what one transaction will do (pure), `run.rs` is one attempt,
-//! `projected.rs` puts the lane of a projection together, `rewind.rs` sets a lane back, `refresh.rs` brings in rows
-//! that are not in the feed, `load.rs` begins with them, `shared.rs` is what the lanes of a source have in common.
+//! written in the same transaction as the rows, is the only truth about how far it is. `lane.rs` is what one works on,
+//! and `projected.rs` puts it together for a projection. `feed.rs` says where its messages come from, `link.rs` whether
+//! one continues what the lane holds (pure), `window.rs` collects what one transaction will do (pure), `run.rs` is one
+//! attempt, `rewind.rs` sets a lane back, `refresh.rs` brings in rows that are not in the feed, `load.rs` begins with
+//! them, `shared.rs` is what the lanes of a source have in common.
 
 mod feed;
+mod lane;
+mod link;
 mod load;
 mod projected;
 mod refresh;
@@ -16,9 +19,10 @@ mod shared;
 mod window;
 
 pub(crate) use feed::is_hole;
+pub use lane::Lane;
 pub(crate) use load::refresh_command;
 pub use projected::ProjectedLane;
 pub use refresh::request_refresh;
 pub use rewind::{Past, Rewind, fence, rewind};
-pub use run::{Lane, run};
+pub use run::run;
 pub use shared::Shared;

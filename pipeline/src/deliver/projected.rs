@@ -8,7 +8,8 @@ use metrics::counter;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::run::{Lane, run};
+use super::lane::Lane;
+use super::run::run;
 use super::shared::Shared;
 use crate::config::Limits;
 use crate::error::Fault;

@@ -37,7 +37,7 @@ use self::meters::Meters;
 use self::notes::Notes;
 use self::read::{Read, rows_of, rows_where};
 pub use self::request::request_refresh;
-use super::Lane;
+use super::lane::Lane;
 use super::shared::{Shared, Wanted};
 use super::window::Window;
 use crate::error::{Class, Code, Fault};

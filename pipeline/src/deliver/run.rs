@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use anabranch_schemas::change::{Change, Entity};
+use anabranch_schemas::change::Change;
 use anabranch_schemas::lsn::Lsn;
 use futures::FutureExt;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
@@ -14,15 +14,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::feed::{Feed, Hole, JOIN_INTERVAL, is_hole};
+use super::lane::{Lane, look, unless};
 use super::load::lacks_rows;
 use super::refresh::Refresher;
-use super::shared::Shared;
 use super::window::{Delivery, Window};
 use crate::config::Limits;
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
-use crate::ports::{Entry, LaneStore, Log, LogReader, RowSource, SourceConnector};
+use crate::ports::{LaneStore, Log, LogReader, RowSource, SourceConnector};
 use crate::records::{Flush, LaneId, Progress};
 
 /// Progress without rows (messages that hold nothing for this lane) is stored at most this often: a transaction for
@@ -30,28 +30,6 @@ use crate::records::{Flush, LaneId, Progress};
 const IDLE_PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Rows wait for more for at most so long: of a table's rows few cost as much as many, in each of a thousand tables.
 const FILL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What one lane works on.
-#[derive(Debug)]
-pub struct Lane<'a, S, L> {
-    pub id: &'a LaneId,
-    pub log: &'a L,
-    /// Feeds the lane when the log cannot.
-    pub source: &'a S,
-    /// Its own among the readings of the source.
-    pub seat: u32,
-    /// Where a lane without progress begins when the stream does not begin there.
-    pub start: &'a Entry,
-    /// What the projection reads.
-    pub entity: Entity,
-    /// See [`crate::projections::Projection::source_column`].
-    pub source_column: usize,
-    /// Derived tables of the projection, all lanes' together.
-    pub tables: u32,
-    /// With the other lanes of the source.
-    pub shared: &'a Shared,
-    pub limits: &'a Limits,
-}
 
 /// When what is done from time to time is done next.
 struct Due {
@@ -223,18 +201,6 @@ async fn begin<S: SourceConnector, L: Log>(
     Ok(Window::new(progress))
 }
 
-/// The outcome of what may take long and leaves nothing behind; `None` when cancelled meanwhile.
-pub(super) async fn unless<T>(
-    cancel: &CancellationToken,
-    work: impl Future<Output = Result<T, Fault>>,
-) -> Result<Option<T>, Fault> {
-    tokio::select! {
-        biased;
-        () = cancel.cancelled() => Ok(None),
-        outcome = work => outcome.map(Some),
-    }
-}
-
 /// Waits for whatever comes first. Each branch is cancel safe.
 async fn next_event<R: LogReader, S: RowSource>(
     feed: &mut Feed<R>,
@@ -258,22 +224,6 @@ async fn next_event<R: LogReader, S: RowSource>(
         () = refresher.read(window.progress()), if !window.is_within_event() => Ok(Event::Read),
         () = tokio::time::sleep_until(due.look_at), if !window.has_moved() => Ok(Event::LookDue),
     }
-}
-
-/// The stored progress, if it is still this lane's. A quiet lane commits nothing, so the fence cannot tell it that it
-/// was set back.
-pub(super) async fn look<S, L>(
-    lane: &Lane<'_, S, L>,
-    store: &mut impl LaneStore,
-    window: &Window,
-) -> Result<Progress, Fault> {
-    let progress = store.load().await?;
-    let (stored, own) = (progress.revision, window.progress().revision);
-    if stored == own {
-        return Ok(progress);
-    }
-    let found = format!("its stored progress has revision {stored}, not {own}");
-    Err(Fault::new(Code::TargetFenced, format!("lane {}", lane.id), found))
 }
 
 /// Takes a message, and those that are there already, until the window is full or the feed is broken.

@@ -12,7 +12,7 @@ use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
 use bytes::Bytes;
 
-use super::feed::{links, require_timeline};
+use super::link::{links, require_timeline};
 use crate::error::{Code, Fault};
 use crate::ports::LogMessage;
 use crate::records::{Flush, LaneId, Progress};

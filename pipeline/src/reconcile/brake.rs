@@ -11,15 +11,14 @@ use anabranch_schemas::lsn::Lsn;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::scan::{Pace, Sides};
+use super::pace::Pace;
+use super::scan::Sides;
 use crate::config::reconcile::Limits;
 use crate::lag::HeadSamples;
 use crate::ports::{DerivedRows, Lanes, Pressure, RowSource};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
-/// A night goes on slowly all the same: a part each time.
-const HELD_MAX: Duration = Duration::from_secs(10);
 
 /// Tells the readings whether to wait.
 #[derive(Debug)]
@@ -73,12 +72,6 @@ impl Brake {
             tokio::time::sleep(LOOK).await;
         }
     }
-}
-
-/// Resolves while the brake is not held, or has been for too long.
-pub(crate) async fn released(readings: &mut watch::Receiver<bool>) {
-    // Without anybody who looks nothing is held.
-    let _ = tokio::time::timeout(HELD_MAX, readings.wait_for(|is_held| !is_held)).await;
 }
 
 fn busy(pressure: &Pressure, limits: &Limits) -> Option<&'static str> {

@@ -10,14 +10,10 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use anabranch_schemas::shard::ShardId;
-use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 
-use super::night::Night;
-use super::report::StoreReport;
-use super::scan::SourceTable;
 use crate::error::Fault;
-use crate::ports::{DerivedRows, ForeignRow, ForeignRows, Lanes, RowSource};
+use crate::ports::{ForeignRow, ForeignRows};
 use crate::projections::Projection;
 use crate::records::{Cell, CellRef, DerivedTable};
 use crate::retry::again;
@@ -117,41 +113,6 @@ pub fn table_text(table: &DerivedTable) -> String {
     match table.database.as_str() {
         "" => table.table.clone(),
         database => format!("{database}.{}", table.table),
-    }
-}
-
-impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Night<'_, S, D, L> {
-    /// Tells of rows that belong to no table of a source. One that was made since the night began is the next night's.
-    pub(super) async fn tell_foreign(
-        &self,
-        mut unowned: Unowned,
-        tables: &BTreeMap<ShardId, SourceTable>,
-        report: &mut StoreReport,
-    ) {
-        unowned.forget(|shard| tables.contains_key(shard));
-        if unowned.rows() > 0 {
-            let present = self.present().await;
-            unowned.forget(|shard| present.contains(shard));
-        }
-        if unowned.rows() == 0 {
-            return;
-        }
-        let derived = self.sides.projection.tables();
-        let listed = unowned.first().map(|(table, shard, key)| Foreign {
-            table: table_text(&derived[table as usize].derived),
-            shard: shard_text(shard),
-            key_hash: (self.hash_foreign)(shard, key),
-        });
-        report.add_foreign(unowned.rows(), listed);
-        let reason = unowned.reason(&report.store);
-        report.is_missing(reason);
-    }
-
-    /// The tables that sources have at this moment, as far as they say.
-    async fn present(&self) -> BTreeSet<ShardId> {
-        let asked = self.sides.primaries.values().map(|source| again(|| source.tables()));
-        let known = join_all(asked).await.into_iter().flatten().flatten();
-        known.map(|table| table.shard).collect()
     }
 }
 

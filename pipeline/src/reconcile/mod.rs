@@ -4,7 +4,8 @@
 //! differs as `candidates.rs`. `recheck.rs` looks at each candidate in the order source, barrier, derived stores,
 //! source: only what disagrees while the source stands still and the lanes have passed it is drift. `repair.rs` asks
 //! the lanes that own the rows to read them again. `night.rs` goes through all units, and `report.rs` says what was
-//! found. `shown.rs` remembers which tables there were; `patience.rs` waits for lanes. `watch.rs` looks at some of the
+//! found. `shown.rs` remembers which tables there were; `patience.rs` waits for lanes, `brake.rs` for
+//! servers, and `pace.rs` says how fast these are read. `watch.rs` looks at some of the
 //! changed keys in the same way between nights, and says only what it finds.
 //!
 //! `foreign.rs` are derived rows that belong to no table of a source.
@@ -17,6 +18,7 @@ mod element;
 mod foreign;
 mod history;
 mod night;
+mod pace;
 mod patience;
 mod placement;
 mod recheck;
@@ -28,15 +30,16 @@ mod sketch;
 mod watch;
 
 pub use brake::Brake;
-pub(crate) use brake::released;
 pub use candidates::{SourceKey, Window};
 pub use foreign::{Foreign, Removed, Unowned, remove_foreign, shard_text, table_text};
 pub use history::{Seal, hash_foreign, hash_key, seal};
 pub use night::{Checkpoint, Night, StoreState};
+pub use pace::Pace;
+pub(crate) use pace::released;
 pub use patience::Patience;
 pub use placement::{Audit, Double, Placement, Rules};
 pub use recheck::{Judged, Recheck, Verdict};
 pub use report::{Drifted, NightReport, StoreReport, count_again, worst};
-pub use scan::{Pace, Scanned, Sides, SourceTable, TABLES_AT_ONCE, Unit};
+pub use scan::{Scanned, Sides, SourceTable, TABLES_AT_ONCE, Unit};
 pub use shown::{Shown, look as look_for_tables};
 pub use watch::{Told, Watch, Watched};

@@ -5,6 +5,8 @@
 //! on there. A table that cannot be read costs its own unit only. Rows of shards that no source has are told and never
 //! judged: a table that is gone, or not seen any more, looks the same as one that was emptied.
 
+mod foreign;
+
 use std::collections::BTreeMap;
 
 use anabranch_schemas::lsn::FIRST_EPOCH;

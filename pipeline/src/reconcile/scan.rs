@@ -7,7 +7,7 @@
 //! fingerprints: what is listed must explain them, else it is not believed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,10 +17,10 @@ use anabranch_schemas::shard::ShardId;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::brake::released;
 use super::candidates::Candidates;
 use super::element::{ElementShape, Elements, sum_place};
 use super::foreign::Unowned;
+use super::pace::{Pace, released};
 use super::placement::{Audit, BOOK_BYTES, Reading};
 use super::sketch::Sketch;
 use crate::error::{Code, Fault};
@@ -103,20 +103,6 @@ pub enum Unscanned {
     Unread { shard: Option<ShardId>, fault: Box<Fault> },
     /// More differs than can be listed.
     TooMuch,
-}
-
-/// How fast each server is read.
-#[derive(Debug, Clone)]
-pub struct Pace {
-    pub(crate) rows_per_second: Option<NonZeroU64>,
-    pub(crate) brake: watch::Receiver<bool>,
-}
-
-impl Pace {
-    /// As fast as it goes.
-    pub fn unbounded() -> Self {
-        Self { rows_per_second: None, brake: watch::channel(false).1 }
-    }
 }
 
 /// What of a unit's rows is looked at in one reading.

@@ -29,6 +29,7 @@ use crate::mysql::connection::{quote_identifier, quote_table};
 use crate::mysql::keyset::behind;
 
 mod condition;
+mod described;
 mod mark;
 pub(super) mod plan;
 mod value;

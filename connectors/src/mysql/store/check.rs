@@ -7,12 +7,13 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::Assignment;
 use anabranch_schemas::sql;
 
+use super::MysqlTarget;
 use super::catalog::{Catalog, FoundTable};
 use super::ddl::{NIGHTS_TABLE, Shape};
 use super::session::Session;
 use super::setup::{gone, read_enrolment};
-use super::{MysqlTarget, SETUP_COMMAND};
 use crate::mysql::connection::{quote_identifier, quote_table};
+use crate::mysql::remedy::SETUP_COMMAND;
 use crate::progress::Enrolment;
 
 /// Oldest servers that the SQL of set-up and flushes is known to work on.

@@ -17,10 +17,10 @@ use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Row, TxOpts};
 
+use super::cells::push_cell;
 use super::outbox::{CACHE_TABLE, OutboxText, PACKED_BYTES_MAX};
 use super::progress::literal;
 use super::rows::{MysqlRows, Part, cells};
-use super::statements::push_cell;
 use crate::mysql::connection::{quote_identifier, quote_table};
 use crate::place;
 

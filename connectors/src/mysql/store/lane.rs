@@ -17,16 +17,18 @@ use anabranch_pipeline::records::{Flush, LaneId, Progress};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
+use super::MysqlTarget;
+use super::layout::{Layout, Occupied, Standing};
 use super::outbox::{CACHE_TABLE, OutboxText, PACKED_BYTES_MAX};
 use super::progress::{self, literal};
-use super::replace::{self, Standing};
+use super::replace;
 use super::session::TextRow;
-use super::statements::{self, Layout, TextLimits};
-use super::withdraw::{Occupied, Search};
-use super::{MysqlTarget, SETUP_COMMAND, with_remedy};
+use super::statements::{self, TextLimits};
+use super::withdraw::Search;
 use crate::mysql::connection::{async_options, quote_table};
 use crate::mysql::error::{Side, from_async};
 use crate::mysql::refusals::Account;
+use crate::mysql::remedy::{SETUP_COMMAND, with_remedy};
 use crate::progress::StoredProgress;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

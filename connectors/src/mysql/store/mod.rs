@@ -3,15 +3,17 @@
 //! [`MysqlTarget`] is one configured target with the projections that have tables on it: `setup.rs` makes the tables,
 //! `check.rs` is the pre-flight (both through `session.rs`, what exists is read by `catalog.rs`), [`MysqlLane`] in
 //! `lane.rs` applies flushes, [`MysqlRows`] in `rows.rs` reads what stands. The SQL of a flush is built in
-//! `statements.rs` and `progress.rs`; `ddl.rs` knows the needed shape of each table. Rows are only ever deleted by a
-//! lane.
+//! `statements.rs` and `progress.rs` from `layout.rs` and `cells.rs`; `ddl.rs` knows the needed shape of each table.
+//! Rows are only ever deleted by a lane.
 
 mod catalog;
+mod cells;
 mod check;
 mod ddl;
 mod foreign;
 mod history;
 mod lane;
+mod layout;
 mod mapping;
 mod outbox;
 mod progress;
@@ -27,7 +29,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
-use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::projections::{Assignment, Assignments, LaneScope, Projection};
 use anabranch_pipeline::records::LaneId;
 use anabranch_schemas::sql;
@@ -46,9 +48,6 @@ use super::connection::quote_table;
 use super::error::Side;
 use super::pool::Pool;
 use crate::progress::StoredProgress;
-
-/// What makes every missing table and row that may be made.
-const SETUP_COMMAND: &str = "anabranch --config FILE setup";
 
 /// One configured target server. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -220,17 +219,5 @@ impl MysqlLane {
     /// The lane's projection.
     pub fn projection(&self) -> &Projection {
         &self.assignment().projection
-    }
-}
-
-/// Adds what repairs it to a fault that an error number made.
-pub(super) fn with_remedy(fault: Fault) -> Fault {
-    match fault.code() {
-        Code::TargetTableMissing => fault.remedy(SETUP_COMMAND),
-        Code::TargetTableShape => fault.remedy("anabranch --config FILE check"),
-        Code::TargetGrantMissing => {
-            fault.remedy("GRANT what deploy/grants/mariadb-target.sql or mysql-target.sql lists")
-        }
-        _ => fault,
     }
 }

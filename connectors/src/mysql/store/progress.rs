@@ -10,7 +10,8 @@ use anabranch_pipeline::records::{LaneId, Progress};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 
-use super::session::TextRow;
+use super::MysqlTarget;
+use super::session::{Session, TextRow};
 use crate::mysql::connection::push_bytes;
 use crate::progress::{StoredProgress, checksum, refresh_of, refresh_text};
 
@@ -37,6 +38,14 @@ const COLUMNS: &[&str] = &[
     "refresh",
     "checksum",
 ];
+
+impl Session {
+    /// All progress rows of a target.
+    pub(super) async fn progress(&mut self, target: &MysqlTarget) -> Result<Vec<StoredProgress>, Fault> {
+        let rows = self.rows(select(&target.progress_table(), None)).await?;
+        rows.iter().map(|row| StoredProgress::from_row(&self.subject, row)).collect()
+    }
+}
 
 /// A string literal that means this text whatever the connection's character set.
 pub(super) fn literal(text: &str) -> String {

@@ -10,22 +10,13 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use mysql_async::{Row, Value};
 
+use super::cells::push_cell;
+use super::layout::{Layout, Standing};
 use super::select::Select;
-use super::statements::{Layout, push_cell};
 use crate::mysql::connection::{push_number, quote_identifier, quote_table};
 
 /// Of one statement: each is joined with the list of what is replaced.
 const TABLES_MAX: usize = 100;
-
-/// A row as it was found.
-#[derive(Debug)]
-pub(super) struct Standing {
-    table: u32,
-    shard: ShardId,
-    key: Box<[Cell]>,
-    /// A hand may have written any number.
-    version: u64,
-}
 
 /// Statements that find every row of the lane's tables for what is replaced.
 ///

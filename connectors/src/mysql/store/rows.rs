@@ -19,8 +19,8 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Row, Value};
 
 use super::MysqlTarget;
+use super::cells::push_cell;
 use super::select::{Select, push_condition};
-use super::statements::push_cell;
 use crate::mysql::connection::quote_identifier;
 use crate::mysql::keyset::behind;
 use crate::mysql::pool::Pool;

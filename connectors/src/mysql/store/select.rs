@@ -3,7 +3,7 @@
 use anabranch_pipeline::records::{Cell, DerivedTable};
 use anabranch_schemas::shard::ShardId;
 
-use super::statements::push_cell;
+use super::cells::push_cell;
 use crate::mysql::connection::{push_number, quote_identifier, quote_table};
 
 /// What is selected of a table. A condition follows.

@@ -8,12 +8,11 @@ use anabranch_pipeline::error::{Code, Fault};
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Connection, Row};
 
-use super::progress;
-use super::{MysqlTarget, with_remedy};
+use super::MysqlTarget;
 use crate::mysql::connection::sqlx_options;
 use crate::mysql::error::{Side, from_sqlx};
 use crate::mysql::refusals::Account;
-use crate::progress::StoredProgress;
+use crate::mysql::remedy::with_remedy;
 
 /// Well above a TLS handshake on a slow link.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,7 +30,7 @@ pub(super) type TextRow = Vec<Option<String>>;
 #[derive(Debug)]
 pub(super) struct Session {
     connection: MySqlConnection,
-    subject: String,
+    pub(super) subject: String,
 }
 
 impl Session {
@@ -58,12 +57,6 @@ impl Session {
     /// Executes statements separated by semicolons.
     pub(super) async fn run(&mut self, sql: String) -> Result<(), Fault> {
         self.rows(sql).await.map(drop)
-    }
-
-    /// All progress rows of a target.
-    pub(super) async fn progress(&mut self, target: &MysqlTarget) -> Result<Vec<StoredProgress>, Fault> {
-        let rows = self.rows(progress::select(&target.progress_table(), None)).await?;
-        rows.iter().map(|row| StoredProgress::from_row(&self.subject, row)).collect()
     }
 
     pub(super) async fn close(self) {

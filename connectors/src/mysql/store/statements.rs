@@ -7,13 +7,14 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use anabranch_pipeline::projections::ProjectedTable;
 use anabranch_pipeline::records::{Cell, DerivedTable, Flush, MutationAction, OrderedMutation};
 
+use super::cells::push_cell;
+use super::layout::{Layout, Occupied};
 use super::outbox::OutboxText;
-use super::replace::{Standing, Undoing};
-use super::withdraw::{self, Occupied};
-use crate::mysql::connection::{push_bytes, push_number, quote_identifier, quote_table};
+use super::replace::Undoing;
+use super::withdraw;
+use crate::mysql::connection::{push_number, quote_identifier, quote_table};
 
 /// Rows a DELETE by a list of conditions: the server weighs each `OR` as a range, which at 1000 rows costs three times
 /// as much a row as at 60.
@@ -31,21 +32,6 @@ pub(super) struct TextLimits {
     pub(super) statement_rows: usize,
     /// A packet exceeds it only by a single row that is longer.
     pub(super) packet_bytes: usize,
-}
-
-/// What a lane writes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Layout<'l> {
-    /// Those of the projection.
-    pub(super) tables: &'l [ProjectedTable],
-    /// Indexes of the lane's own in `tables`.
-    pub(super) owned: &'l [u32],
-    /// Where touched values are noted, if there is a cache.
-    pub(super) outbox: Option<&'l OutboxText>,
-    /// What was found of what the flush replaces.
-    pub(super) standing: &'l [Standing],
-    /// Where rows were found of what the flush withdraws.
-    pub(super) withdrawn: &'l [Occupied],
 }
 
 /// The statements of a flush behind `head`, as packets of statements separated by semicolons.
@@ -300,15 +286,6 @@ impl RowsText for UpsertText<'_> {
             })
             .collect();
         format!(" ON DUPLICATE KEY UPDATE {values}`lsn`=GREATEST(`lsn`,VALUES(`lsn`))")
-    }
-}
-
-pub(super) fn push_cell(sql: &mut String, cell: &Cell) {
-    match cell {
-        Cell::Null => sql.push_str("NULL"),
-        Cell::Int(number) => write!(sql, "{number}").expect("writing to a String cannot fail"),
-        Cell::UInt(number) => push_number(sql, *number),
-        Cell::Bytes(bytes) => push_bytes(sql, bytes),
     }
 }
 

@@ -13,7 +13,7 @@ use anabranch_pipeline::records::Flush;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
-use super::statements::Layout;
+use super::layout::{Layout, Occupied};
 use crate::mysql::connection::{push_number, quote_table};
 
 /// Tables that one statement asks.
@@ -23,14 +23,6 @@ const SHARDS_MAX: usize = 500;
 /// How often a table is asked for its next shard. A question costs the server about 25 µs, a shard of a list 6 µs
 /// (MariaDB 10.11).
 const ROUNDS_MAX: u32 = 16;
-
-/// A derived table that has rows of a shard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Occupied {
-    /// Index into the projection's list of derived tables.
-    pub(super) table: u32,
-    pub(super) shard: ShardId,
-}
 
 /// The version up to which each withdrawn shard loses its rows: the highest, when a flush withdraws a shard twice.
 pub(super) fn versions(flush: &Flush) -> BTreeMap<ShardId, Lsn> {

@@ -11,9 +11,8 @@ use mysql_async::Row;
 use serde_json::{Map, Value, json};
 
 use super::comparison::Comparison;
-use super::drain::ProgressRow;
-use super::sources;
 use super::tables::shard_id_sql;
+use super::{ProgressRow, sources};
 use crate::error::Result;
 use crate::search::SearchServer;
 use crate::topology::Topology;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::cache::CacheLayer;
 use super::tables::DerivedTables as _;
-use super::{Audit, Comparison, Layer, documents};
+use super::{Audit, Comparison, Layer, ProgressRow, documents};
 use crate::endpoint::{Endpoint, SHOW_BINLOG_END};
 use crate::error::Result;
 
@@ -34,9 +34,6 @@ impl Drained {
         self.behind.is_empty()
     }
 }
-
-/// A progress row: source, lane, lanes, position, revision, and whether tables are being read beside the feed.
-pub(super) type ProgressRow = (String, u32, u32, u64, u64, bool);
 
 /// Waits until every lane of these layers has passed the present head of its source and reads no table any more, at
 /// most `limit`.

@@ -32,6 +32,9 @@ use crate::topology::{Place, Topology};
 /// Tables read by one statement.
 pub(crate) const UNION_TABLES: usize = 61;
 
+/// A progress row: source, lane, lanes, position, revision, and whether tables are being read beside the feed.
+type ProgressRow = (String, u32, u32, u64, u64, bool);
+
 /// A kind of derived store, with where it is.
 #[derive(Debug, Clone)]
 pub enum Layer {

@@ -4,6 +4,7 @@
 //! back, and writes every kind of value. It never looks at derived tables; `verify` compares those with the sources
 //! themselves, so the workload's own idea of its rows need not be exact.
 
+mod application;
 mod codes;
 mod model;
 mod pace;

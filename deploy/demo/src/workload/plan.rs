@@ -3,89 +3,22 @@
 //! No I/O. The model already shows a planned transaction; who runs it commits the model or rolls it back. The shape of
 //! transactions is here; what stands in the rows is the [`Application`]'s.
 
-use std::fmt;
-
 use anabranch_schemas::change::Entity;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use super::application::{Application, Desk};
 use super::model::{Model, Row};
 use super::report::WorkloadReport;
 use super::serials::Serials;
-use super::transaction::{CrossMove, Plan, Transaction, delete_statement, where_rows};
+use super::transaction::{Plan, Transaction, delete_statement, where_rows};
 use super::users::Users;
-use crate::topology::{Place, Topology};
+use crate::topology::Topology;
 
 /// The most rows of one transaction.
 pub const GIANT_ROWS: usize = 10_000;
 /// Rows a statement of a large transaction.
 const STATEMENT_ROWS: usize = 500;
-/// Ids of ordinary rows are below; one in a thousand rows has an id near the top of BIGINT UNSIGNED instead.
-const TOP_IDS: u64 = u64::MAX;
-
-/// What is in the rows of an entity, and how they move.
-pub(super) trait Application: fmt::Debug + Send {
-    /// The columns that [`Application::new_row`] gives.
-    fn columns(&self) -> &'static str;
-
-    /// A row to insert on that server, and its values as a SQL tuple. The model does not know it yet.
-    fn new_row(&mut self, desk: &mut Desk, source: usize, report: &mut WorkloadReport) -> (Row, String);
-
-    /// What `SET` says to change captured columns of that many rows of one table alike.
-    fn change(&mut self, random: &mut StdRng, place: Place, rows: u64, report: &mut WorkloadReport)
-    -> String;
-
-    /// What `SET` says to change columns that are not captured.
-    fn change_of_other_columns(&mut self, random: &mut StdRng) -> String;
-
-    /// Adds a change of two tables: a row that moves, or the like. False when there is no row for it.
-    fn move_inside(&mut self, desk: &mut Desk, transaction: &mut Transaction) -> bool;
-
-    /// A row of that server that goes to another one.
-    fn cross_move(&mut self, desk: &mut Desk, source: usize) -> Option<CrossMove>;
-
-    /// Something that happens once in thousands of transactions.
-    fn seldom(&mut self, _desk: &mut Desk, _source: usize) -> Option<Transaction> {
-        None
-    }
-}
-
-/// What an application draws from: rows of one worker, which no other worker has.
-#[derive(Debug)]
-pub(super) struct Desk {
-    pub topology: Topology,
-    pub random: StdRng,
-    pub model: Model,
-    worker: u64,
-    workers: u64,
-    next_id: u64,
-    /// Deleted rows, some of which come back.
-    deleted: Vec<u64>,
-}
-
-impl Desk {
-    /// The next of this worker's numbers.
-    pub fn fresh_id(&mut self) -> u64 {
-        let top = self.top_id();
-        top.unwrap_or(self.next_id * self.workers + self.worker)
-    }
-
-    /// For one in a thousand rows an id near the top.
-    pub fn top_id(&mut self) -> Option<u64> {
-        self.next_id += 1;
-        let id = self.next_id * self.workers + self.worker;
-        self.next_id.is_multiple_of(1000).then_some(TOP_IDS - id)
-    }
-
-    /// Sometimes a deleted row.
-    pub fn returning_id(&mut self) -> Option<u64> {
-        self.random.random_bool(0.1).then(|| self.deleted.pop()).flatten()
-    }
-
-    pub fn source_of(&self, row: Row) -> usize {
-        self.topology.source_of(row.place)
-    }
-}
 
 /// Draws plans for the rows of one worker.
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 use rand::RngExt;
 use rand::rngs::StdRng;
 
+use super::application::{Application, Desk};
 use super::codes::{self, Boxes};
 use super::model::Row;
-use super::plan::{Application, Desk};
 use super::report::WorkloadReport;
 use super::transaction::{
     CARRIED, CrossMove, Transaction, delete_statement, literal, literal_of_column, where_rows,

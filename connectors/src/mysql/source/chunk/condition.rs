@@ -4,7 +4,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::records::{Comparison, Condition};
 use anabranch_schemas::change::TableIdentity;
 
-use super::plan::Described;
+use super::described::Described;
 use super::table_fault;
 use super::value::{Kind, literal};
 use crate::mysql::connection::quote_identifier;

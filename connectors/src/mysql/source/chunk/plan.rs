@@ -11,6 +11,7 @@ use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
+use super::described::Described;
 use super::mark::Dialect;
 use super::value::Kind;
 use super::{MysqlSource, TIMEOUT, Wanted, condition, table_fault};
@@ -201,33 +202,7 @@ fn unkeyed(table: &TableIdentity<'_>, columns: &[String], wanted: &Wanted<'_>) -
     }
 }
 
-/// What the server says of a column.
-pub(super) struct Described {
-    pub(super) name: String,
-    pub(super) data_type: String,
-    pub(super) character_set: String,
-    pub(super) collation: String,
-    pub(super) unsigned: bool,
-    /// In the index in question.
-    pub(super) place: Option<u32>,
-    pub(super) index: Option<String>,
-}
-
 impl Described {
-    fn from_row(
-        (name, data_type, character_set, collation, unsigned, place, index): (
-            String,
-            String,
-            String,
-            String,
-            bool,
-            Option<u32>,
-            Option<String>,
-        ),
-    ) -> Self {
-        Self { name, data_type, character_set, collation, unsigned, place, index }
-    }
-
     fn key(&self) -> Option<KeyColumn> {
         let kind = Kind::of_key(&self.data_type, self.unsigned)?;
         let (character_set, collation) = (self.character_set.clone(), self.collation.clone());

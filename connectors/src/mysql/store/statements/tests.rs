@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use anabranch_pipeline::projections::ProjectedTable;
 use anabranch_pipeline::records::{Mutation, TableShape};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;

@@ -1,0 +1,12 @@
+//! What a snapshot shows of the binlog: a table is read as it is in one.
+
+/// How a snapshot stands to the binlog.
+#[derive(Debug, Clone, Copy)]
+pub struct Sight {
+    /// Of the newest groups, which are in the binlog and not seen yet, as while a replica's acknowledgement is waited
+    /// for.
+    pub unseen: usize,
+    /// The server does not say where the snapshot stands: the low mark lies so many groups below, the high one at the
+    /// end.
+    pub below: Option<usize>,
+}

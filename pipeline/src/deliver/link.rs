@@ -1,0 +1,82 @@
+//! Whether a message continues what a lane holds: the same for the stream and for a direct feed.
+
+use anabranch_schemas::envelope::Envelope;
+use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::timeline::Timeline;
+
+use crate::error::{Code, Fault};
+use crate::records::{LaneId, Progress};
+
+/// Another server's rows under the same epoch have positions that mean something else.
+pub(super) fn require_timeline(lane: &LaneId, progress: &Progress, envelope: &Envelope) -> Result<(), Fault> {
+    let (own, theirs) = (
+        Timeline::of(progress.position, &progress.server),
+        Timeline::of(envelope.position, &envelope.server),
+    );
+    if !own.contradicts(&theirs) {
+        return Ok(());
+    }
+    let found = format!("epoch and server of the stream are {theirs}, and the lane's are {own}");
+    Err(Fault::new(Code::LogEpochReused, format!("lane {lane}"), found)
+        .needs("one server in an epoch")
+        .remedy(BEGIN_NEXT_EPOCH))
+}
+
+/// The reader of an empty stream asks the lanes.
+pub(super) const BEGIN_NEXT_EPOCH: &str = "if it stays: delete the source's stream (`nats stream rm`), `anabranch --config FILE \
+     setup`, restart: the log goes on from the lanes, in an epoch that none of them knows";
+
+/// Whether a message continues, or begins, what a lane at `position` holds.
+///
+/// Positions of two servers cannot be compared. A message that spans a fail-over continues only a lane that is exactly
+/// at the old server's place which it follows. One that reads the new server already may be far before the message's
+/// changes; one that was further on the old server would be put back to a place that may be purged.
+///
+/// Parts of one event have one position. A message that begins with a later part continues only a lane that has the
+/// earlier ones: since it took the message before (`follows`), or since it is behind the event.
+pub(super) fn links(envelope: &Envelope, position: Lsn, follows: bool) -> bool {
+    let begins = envelope.origin && position == Lsn::ZERO;
+    let is_between_servers = envelope.previous.epoch() < envelope.position.epoch();
+    let spans = is_between_servers && envelope.previous != position && envelope.position > position;
+    let lacks_parts = envelope.continues && envelope.previous == position && !follows;
+    begins || (envelope.previous <= position && !lacks_parts && (envelope.origin || !spans))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(previous: (u16, u64), position: (u16, u64)) -> Envelope {
+        let lsn = |(epoch, number): (u16, u64)| Lsn::new(epoch, 1, number * 16).unwrap();
+        Envelope { previous: lsn(previous), position: lsn(position), ..Envelope::default() }
+    }
+
+    fn linked(envelope: &Envelope, position: Lsn) -> bool {
+        links(envelope, position, false)
+    }
+
+    #[test]
+    fn a_message_that_spans_a_fail_over_continues_only_a_lane_of_the_old_server() {
+        let lane = |epoch, number: u64| Lsn::new(epoch, 1, number * 16).unwrap();
+        let spanning = message((1, 50), (2, 9));
+        assert!(linked(&spanning, lane(1, 50)));
+        assert!(!linked(&spanning, lane(1, 49)));
+        assert!(!linked(&spanning, lane(1, 51)), "it would be put back");
+        // It holds the changes behind 1:50, which may be 2:8 and 2:9; the lane lacks those from 2:4 on.
+        assert!(!linked(&spanning, lane(2, 3)));
+        assert!(linked(&spanning, lane(2, 9)), "there is nothing in it");
+        assert!(linked(&message((2, 9), (2, 12)), lane(2, 9)));
+        let first = Envelope { origin: true, ..message((1, 0), (1, 5)) };
+        assert!(linked(&Envelope { previous: Lsn::ZERO, ..first }, lane(1, 3)));
+    }
+
+    /// Retention may take the message with the first part, and keep those with the others.
+    #[test]
+    fn a_later_part_of_an_event_continues_only_a_lane_that_has_the_earlier_ones() {
+        let lane = |number: u64| Lsn::new(1, 1, number * 16).unwrap();
+        let part = Envelope { continues: true, ..message((1, 50), (1, 60)) };
+        assert!(!links(&part, lane(50), false));
+        assert!(links(&part, lane(50), true));
+        assert!(links(&part, lane(60), false), "it is behind the event");
+    }
+}
