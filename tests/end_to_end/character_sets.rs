@@ -5,7 +5,7 @@ use anabranch_tests::{Daemon, Installation, Plan, TestDatabase};
 
 use crate::STANDARD;
 
-/// Of source-a, with uuids that are text.
+/// The table of source-a, with uuids that are text.
 const TABLE: &str = "inventory_1.serial_code_01";
 /// Not captured.
 const MADE: &str = "inventory_1.made";

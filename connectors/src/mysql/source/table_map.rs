@@ -2,8 +2,8 @@
 //!
 //! A map is read in two steps: the names decide whether the table is captured; only then its columns are read. Names
 //! of columns and signs of numbers come from the event itself (`binlog_row_metadata=FULL`), so no schema history is
-//! kept; the primary key comes with them, and so do collations, which tell text from bytes (UUID, BINARY). ENUM values and
-//! the rest of the metadata are stepped over.
+//! kept; the primary key comes with them, and so do collations, which tell text from bytes (UUID, BINARY). ENUM values
+//! and the rest of the metadata are stepped over.
 
 use super::column::Format;
 use super::gtid::Flavor;
