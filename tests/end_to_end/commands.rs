@@ -188,9 +188,18 @@ async fn lag_grows_while_a_target_is_frozen_and_a_second_signal_ends_at_once() {
     daemon.until_loaded(&["source-a"]).await;
     insert(&installation, 0, 1..=10).await;
     until_applied(&daemon, 10).await;
+    // A lane that only looks for its progress would end at once when it is asked to stop; this one is in its commit.
+    let (mut holder, mut watcher) = (installation.admin("target").await, installation.admin("target").await);
+    let lock = "START TRANSACTION; SELECT COUNT(*) FROM anabranch.progress FOR UPDATE";
+    holder.execute("hold the lanes' progress", lock).await.unwrap();
+    insert(&installation, 0, 11..=20).await;
+    until("a lane waits in its commit", async || {
+        let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
+        watcher.first::<u64>("count who waits", waiting).await.unwrap() > Some(0)
+    })
+    .await;
     let target = installation.server("target");
     target.pause().unwrap();
-    insert(&installation, 0, 11..=20).await;
     for seconds in [2.0, 4.0] {
         daemon
             .until_view("lanes", ("source", "source-a"), |lane| {
@@ -208,6 +217,7 @@ async fn lag_grows_while_a_target_is_frozen_and_a_second_signal_ends_at_once() {
     assert_eq!(daemon.terminate().and_then(|status| status.code()), Some(143));
     assert!(asked_again.elapsed() < Duration::from_secs(3), "an orderly stop would take 10 s");
     target.resume().unwrap();
+    drop(holder);
     let daemon = installation.run();
     until_applied(&daemon, 20).await;
 }

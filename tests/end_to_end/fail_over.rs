@@ -226,15 +226,13 @@ async fn a_server_that_was_restored_without_its_past_stops_its_source_until_all_
     until_derived(&installation, 9_000_001).await;
     drop(daemon);
 
-    // As the runbook says.
-    let jetstream = installation.jetstream().await;
-    for source in &installation.configuration.sources {
-        let stream = format!("{}_{source}", installation.configuration.name);
-        jetstream.delete_stream(stream).await.unwrap();
-    }
-    installation
-        .execute("target", "DROP DATABASE birthday_00; DROP DATABASE birthday_01; DROP DATABASE anabranch")
-        .await;
+    // As the runbook says: the source's stream, then *Start a projection anew*.
+    let stream = format!("{}_source-a", installation.configuration.name);
+    installation.jetstream().await.delete_stream(stream).await.unwrap();
+    let forget = ["progress", "enrolled"]
+        .map(|table| format!("DELETE FROM anabranch.{table} WHERE projection = 'birthday'; "));
+    let empty = format!("DROP DATABASE birthday_00; DROP DATABASE birthday_01; {}", forget.concat());
+    installation.execute("target", empty).await;
     installation.command(&["setup"]).await.expect_success();
     installation.free_leases().await;
     let _daemon = installation.run();

@@ -256,7 +256,9 @@ impl MysqlSource {
         );
         self.fault(Code::SourceServerChanged, found)
             .needs("the server whose binlog the log continues; this one was reset or restored")
-            .remedy("its address; else refresh this source")
+            .remedy(
+                "its address; else load its rows again, as `anabranch explain source-server-changed` says",
+            )
     }
 
     fn diverged(&self, present: &ServerIdentity, before: &ServerIdentity, how: &str) -> Fault {
@@ -288,9 +290,9 @@ impl<E: Events> MysqlStream<E> {
 }
 
 fn diverged(fault: Fault, before: &ServerIdentity) -> Fault {
-    fault
-        .needs(format!("every transaction that was read from {}", name(before)))
-        .remedy("a server that has them; else refresh this source")
+    fault.needs(format!("every transaction that was read from {}", name(before))).remedy(
+        "a server that has them; else load its rows again, as `anabranch explain source-diverged` says",
+    )
 }
 
 fn name(server: &ServerIdentity) -> String {
