@@ -5,7 +5,6 @@ use std::time::Duration;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::History;
 use anabranch_pipeline::records::{Outcome, PastNight};
-
 use mysql_async::Row;
 use mysql_async::prelude::Queryable;
 
