@@ -4,7 +4,7 @@ use anabranch_pipeline::records::{Cell, CellRef, ChunkKey};
 use anabranch_schemas::change::Value;
 use anabranch_schemas::codec::{decode_values, encode_values};
 
-/// The place behind a row.
+/// The place after a row.
 pub(crate) fn behind(shard: u64, key: &[CellRef<'_>]) -> ChunkKey {
     let shard = Value::UInt(shard);
     let key = key.iter().map(|cell| match *cell {

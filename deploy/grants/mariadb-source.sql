@@ -14,7 +14,7 @@ CREATE USER IF NOT EXISTS 'anabranch_capture'@'{client_host}'
 -- REPLICATION SLAVE: request the binlog. BINLOG MONITOR: list binlog files and positions for start, lag and purge checks.
 GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO 'anabranch_capture'@'{client_host}';
 
--- SLAVE MONITOR: on a replica that nights read (replica_url), how far it is behind; a night waits for it.
+-- SLAVE MONITOR: on a replica that reconciliations read (replica_url), how far it is behind; a reconciliation waits for it.
 GRANT SLAVE MONITOR ON *.* TO 'anabranch_capture'@'{client_host}';
 
 -- SELECT: column definitions for pre-flight, and rows for the first copy and for reconciliation.

@@ -13,7 +13,7 @@ CREATE USER IF NOT EXISTS 'anabranch_capture'@'{client_host}'
   IDENTIFIED BY '{capture_password}' REQUIRE SSL;
 
 -- REPLICATION SLAVE: request the binlog. REPLICATION CLIENT: list binlog files and positions for start, lag and purge checks,
--- and on a replica that nights read (replica_url), how far it is behind.
+-- and on a replica that reconciliations read (replica_url), how far it is behind.
 GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'anabranch_capture'@'{client_host}';
 
 -- SELECT: column definitions for pre-flight, and rows for the first copy and for reconciliation.

@@ -55,9 +55,9 @@ codes! {
     /// The configuration is not TOML, has unknown keys or values that make no sense.
     ConfigInvalid = "config-invalid", Definite;
 
-    /// A night was asked for that cannot be.
+    /// A reconciliation was asked for that cannot be.
     ReconcileRefused = "reconcile-refused", Definite;
-    /// A past night is not as it was signed.
+    /// A past reconciliation is not as it was signed.
     HistoryBroken = "history-broken", Definite;
 
     /// No connection to a source, or it broke.
@@ -306,7 +306,7 @@ impl Fault {
         self
     }
 
-    /// One more step of the remedy, behind those that are there.
+    /// One more step of the remedy, after those that are there.
     #[must_use]
     pub fn then(self, step: impl Into<String>) -> Self {
         let step = step.into();

@@ -34,13 +34,13 @@ pub const WORKING: &[&str] = &[
 /// Met by a lane that is refreshed. The last one needs a table that is read to its end.
 pub const REFRESHING: &[&str] = &["refresh-before-commit", "refresh-after-commit", "refresh-swept"];
 
-/// Met by a night that finds something to repair.
+/// Met by a reconciliation that finds something to repair.
 pub const NIGHTLY: &[&str] = &[
-    "night-scanned",
-    "night-rechecked",
-    "night-repaired",
-    "night-before-checkpoint",
-    "night-after-checkpoint",
+    "reconciliation-scanned",
+    "reconciliation-rechecked",
+    "reconciliation-repaired",
+    "reconciliation-before-checkpoint",
+    "reconciliation-after-checkpoint",
 ];
 
 /// Met while the outbox is drained into a cache. The first two need a cache of which nothing is known, or that began
@@ -64,7 +64,7 @@ pub const DOCUMENTING: &[&str] = &["documents-withdrawal-sent", "documents-sent"
 pub const STOPPING: &[&str] = &["lease-before-release", "lease-after-release"];
 
 /// Met by a daemon that gives out uuids.
-pub const MINTING: &[&str] = &["mark-before-raise", "mark-after-raise"];
+pub const MINTING: &[&str] = &["register-before-set", "register-after-set"];
 
 /// Met by the command `setup`.
 pub const SETTING_UP: &[&str] = &[

@@ -35,17 +35,17 @@ pub const SEARCH_DOCUMENTS: &str = "anabranch_search_documents";
 pub const SEARCH_TOMBSTONES: &str = "anabranch_search_tombstones";
 pub const SEARCH_SWEPT: &str = "anabranch_search_tombstones_removed_total";
 pub const SEARCH_DEAD_LETTERS: &str = "anabranch_search_dead_letters";
-pub const NIGHT_VERDICT: &str = "anabranch_night_verdict";
-pub const NIGHT_ENDED: &str = "anabranch_night_ended_timestamp_seconds";
-pub const NIGHT_ROWS: &str = "anabranch_night_rows";
-pub const NIGHT_DRIFT: &str = "anabranch_night_drift";
-pub const NIGHT_LEFT: &str = "anabranch_night_drift_left";
-pub const NIGHT_AGAIN: &str = "anabranch_night_drift_again";
-pub const NIGHT_SECONDS: &str = "anabranch_night_seconds";
-pub const NIGHT_WINDOWS: &str = "anabranch_night_windows";
-pub const WATCH_KEYS: &str = "anabranch_watch_keys_total";
-pub const WATCH_DRIFT: &str = "anabranch_watch_drift_total";
-pub const WATCH_SKIPPED: &str = "anabranch_watch_skipped_changes_total";
+pub const RECONCILE_VERDICT: &str = "anabranch_reconcile_verdict";
+pub const RECONCILE_ENDED: &str = "anabranch_reconcile_ended_timestamp_seconds";
+pub const RECONCILE_ROWS: &str = "anabranch_reconcile_rows";
+pub const RECONCILE_DRIFT: &str = "anabranch_reconcile_drift";
+pub const RECONCILE_LEFT: &str = "anabranch_reconcile_drift_left";
+pub const RECONCILE_AGAIN: &str = "anabranch_reconcile_drift_again";
+pub const RECONCILE_SECONDS: &str = "anabranch_reconcile_seconds";
+pub const RECONCILE_WINDOWS: &str = "anabranch_reconcile_windows";
+pub const SPOT_CHECK_KEYS: &str = "anabranch_spot_check_keys_total";
+pub const SPOT_CHECK_DRIFT: &str = "anabranch_spot_check_drift_total";
+pub const SPOT_CHECK_SKIPPED: &str = "anabranch_spot_check_skipped_changes_total";
 pub const TASK_STATE: &str = "anabranch_task_state";
 pub const FAULTS: &str = "anabranch_faults_total";
 
@@ -55,7 +55,7 @@ pub const LANE_LAG_HELP: &str = "Age of the oldest known source position that th
 
 /// Registers help texts and units; called once, when the recorder is installed.
 pub fn describe() {
-    describe_nights();
+    describe_reconciliations();
     describe_capture();
     describe_lanes();
     describe_stores();
@@ -66,35 +66,38 @@ pub fn describe() {
     describe_counter!(FAULTS, "Faults met, by task and code");
 }
 
-fn describe_nights() {
+fn describe_reconciliations() {
     describe_gauge!(
-        NIGHT_VERDICT,
-        "1 for the verdict of the last whole night of any process, else 0, by verdict"
+        RECONCILE_VERDICT,
+        "1 for the verdict of the last whole reconciliation of any process, else 0, by verdict"
     );
     describe_gauge!(
-        NIGHT_ENDED,
+        RECONCILE_ENDED,
         Unit::Seconds,
-        "When the last whole night of any process ended, since the Unix epoch; 0 = the history has none; alert on its age"
+        "When the last whole reconciliation of any process ended, since the Unix epoch; 0 = the history has none; alert on its age"
     );
-    describe_gauge!(NIGHT_ROWS, "Rows that the last night read on both sides, by store");
-    describe_gauge!(NIGHT_DRIFT, "Source rows whose derived rows the last night found wrong, by store");
-    describe_gauge!(NIGHT_LEFT, "Of these, rows that are wrong still, by store");
-    describe_gauge!(NIGHT_AGAIN, "Of these, rows that the night before found too, by store");
-    describe_gauge!(NIGHT_SECONDS, Unit::Seconds, "Time that the last night took, by store");
+    describe_gauge!(RECONCILE_ROWS, "Rows that the last reconciliation read on both sides, by store");
     describe_gauge!(
-        NIGHT_WINDOWS,
-        "Windows of the schedule in which the night under way, or the last one, was worked on"
+        RECONCILE_DRIFT,
+        "Source rows whose derived rows the last reconciliation found wrong, by store"
+    );
+    describe_gauge!(RECONCILE_LEFT, "Of these, rows that are wrong still, by store");
+    describe_gauge!(RECONCILE_AGAIN, "Of these, rows that the reconciliation before found too, by store");
+    describe_gauge!(RECONCILE_SECONDS, Unit::Seconds, "Time that the last reconciliation took, by store");
+    describe_gauge!(
+        RECONCILE_WINDOWS,
+        "Windows of the schedule in which the reconciliation under way, or the last one, was worked on"
     );
     describe_counter!(
-        WATCH_KEYS,
+        SPOT_CHECK_KEYS,
         "Changed source rows that were looked at again, by store, source, seconds after the change, and verdict"
     );
     describe_counter!(
-        WATCH_DRIFT,
+        SPOT_CHECK_DRIFT,
         "Of these, rows whose derived rows were wrong, by store, source and seconds after the change"
     );
     describe_counter!(
-        WATCH_SKIPPED,
+        SPOT_CHECK_SKIPPED,
         "Changes that were too many to choose from, or could not be read, by source"
     );
 }

@@ -2,10 +2,10 @@
 //!
 //! The traits stand here, and not beside their implementations, because dependencies run `pipeline ← connectors`.
 //! Contracts that types cannot say are written at each method; the conformance tests check them. `lookup.rs` and
-//! `night.rs` have those that only lookups and nights need.
+//! `reconciliation.rs` have those that only lookups and reconciliations need.
 
 mod lookup;
-mod night;
+mod reconciliation;
 
 use std::future::Future;
 use std::num::NonZeroUsize;
@@ -20,10 +20,10 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 
 pub use self::lookup::{
-    CacheRecord, Cached, CodeCache, Fill, MARK_KEPT, MappingStore, OUTBOX_KEPT, Outbox, OutboxRow, Shelf,
-    Standing,
+    CacheEntries, CacheEntry, CacheRecord, Cached, CodeCache, FRESHNESS_KEY_KEPT, Fill, MappingStore,
+    OUTBOX_KEPT, Outbox, OutboxRow,
 };
-pub use self::night::{DerivedRows, ForeignRow, ForeignRows, History, Lanes, Sought};
+pub use self::reconciliation::{DerivedRows, ForeignRow, ForeignRows, History, Lanes, Sought};
 use crate::error::Fault;
 use crate::records::{BatchBuilder, Cell, Chunk, ChunkKey, Condition, Flush, Progress};
 
@@ -34,7 +34,7 @@ pub enum Entry {
     Earliest,
     /// The server's present end.
     Latest,
-    /// Behind every transaction of a GTID set, in the server's notation.
+    /// After every transaction of a GTID set, in the server's notation.
     Gtid(String),
     /// At a resume point, dropping what lies not above `position`.
     ///
@@ -43,7 +43,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// The resume point and server that the message before told, if reading goes on behind one.
+    /// The resume point and server that the message before told, if reading goes on after one.
     pub fn told(&self) -> Option<(ResumePoint, ServerIdentity)> {
         match self {
             Self::Resume { resume, server, .. } => Some((resume.clone(), server.clone())),
@@ -54,12 +54,12 @@ impl Entry {
 
 /// A place in the past of a source, as people say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum BinlogPoint {
     /// The oldest binlog that the server still has.
     Earliest,
     /// This position: its own changes are above the place.
     Lsn(Lsn),
-    /// Behind every transaction of a GTID set, in the server's notation.
+    /// After every transaction of a GTID set, in the server's notation.
     Gtid(String),
     /// Microseconds since the Unix epoch.
     Time { at_us: u64 },
@@ -111,18 +111,18 @@ pub trait SourceConnector: Send + Sync {
     /// entry's.
     /// In the entry's own epoch its place is gone on from, in a higher one its transactions are.
     ///
-    /// `seat` tells readings of one source apart, which the server takes for replicas: 0 is the reader's, each lane has
-    /// its own. A second reading of the same seat ends the first.
+    /// `replica_slot` tells readings of one source apart, which the server takes for replicas: 0 is the reader's,
+    /// each lane has its own. A second reading of the same replica_slot ends the first.
     fn open(
         &self,
         entry: Entry,
         latest: &Timeline,
-        seat: u32,
+        replica_slot: u32,
     ) -> impl Future<Output = Result<Self::Source, Fault>> + Send;
 
     /// Where in the binlog a place lies, as a position of `epoch`. A time leads to a place before its first change,
     /// with at most a file between.
-    fn locate(&self, place: Place, epoch: u16) -> impl Future<Output = Result<Located, Fault>> + Send;
+    fn locate(&self, place: BinlogPoint, epoch: u16) -> impl Future<Output = Result<Located, Fault>> + Send;
 
     /// The shards that the source has now: one for each captured table.
     fn shards(&self) -> impl Future<Output = Result<Vec<ShardId>, Fault>> + Send;
@@ -158,9 +158,9 @@ pub trait RowSource: Send + Sync {
     /// Whether this server holds all up to such an end of another one; waits for it, but not for longer than a second.
     fn has_replicated(&self, end: &str) -> impl Future<Output = Result<bool, Fault>> + Send;
 
-    /// At most `rows` rows of a table behind `after`, of the present server; fewer when they are large. The mark is
-    /// said in `epoch`. Values are those that the table's changes have. A TRUNCATE behind the mark may be a transient
-    /// fault.
+    /// At most `rows` rows of a table behind `after`, of the present server; fewer when they are large. The watermark
+    /// is said in `epoch`. Values are those that the table's changes have. A TRUNCATE after the watermark may be a
+    /// transient fault.
     fn chunk(
         &self,
         table: &TableIdentity<'static>,
@@ -169,8 +169,8 @@ pub trait RowSource: Send + Sync {
         epoch: u16,
     ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
 
-    /// The same rows without their mark, each visited as it arrives: after a fault some have been. Behind which row the
-    /// next ones follow, when more may.
+    /// The same rows without their watermark, each visited as it arrives: after a fault some have been. After which
+    /// row the next ones follow, when more may.
     fn page(
         &self,
         table: &TableIdentity<'static>,
@@ -190,8 +190,8 @@ pub trait RowSource: Send + Sync {
         epoch: u16,
     ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
 
-    /// All rows whose first field, as derived keys have it, is one of the keys of their table, all at one mark; others
-    /// may be among them. There is no next chunk. Without tables it is the mark alone.
+    /// All rows whose first field, as derived keys have it, is one of the keys of their table, all at one watermark;
+    /// others may be among them. There is no next chunk. Without tables it is the watermark alone.
     fn rows(
         &self,
         keys: &[(TableIdentity<'static>, Vec<Cell>)],
@@ -213,7 +213,7 @@ pub struct LogEntry {
 pub struct LogMessage {
     pub entry: LogEntry,
     pub payload: Bytes,
-    /// Another one stood behind it when it was delivered.
+    /// Another one stood after it when it was delivered.
     pub has_next: bool,
 }
 
@@ -222,7 +222,7 @@ pub struct LogMessage {
 pub enum ReadFrom {
     /// The first kept message whose position is not below this one; [`Lsn::ZERO`] = the oldest kept message.
     At(Lsn),
-    /// Behind this message, which must still be there with this id; else [`crate::error::Code::LogHole`].
+    /// After this message, which must still be there with this id; else [`crate::error::Code::LogHole`].
     After { sequence: u64, id: String },
 }
 
@@ -257,10 +257,10 @@ pub trait Log: Send + Sync {
 
     /// Asks the source's reader, wherever it runs, to tell its position now if it has moved. May be lost: whoever waits
     /// for a position asks again meanwhile.
-    fn ask_for_mark(&self, source: &str) -> impl Future<Output = ()> + Send;
+    fn ask_for_position(&self, source: &str) -> impl Future<Output = ()> + Send;
 
     /// What is asked of the source's reader from now on; several questions may come as one.
-    fn mark_requests(
+    fn position_requests(
         &self,
         source: &str,
     ) -> impl Future<Output = Result<BoxStream<'static, ()>, Fault>> + Send;
@@ -335,33 +335,33 @@ pub trait Lease: Send {
 
 /// How far something was used, as it was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Mark {
+pub struct Register {
     /// Empty when it was never raised.
     pub value: String,
     pub revision: u64,
 }
 
-/// Marks whose keys begin with it are the callers' own: they may be forgotten after a day, and a full store refuses
+/// Registers whose keys begin with it are the callers' own: they may be forgotten after a day, and a full store refuses
 /// them alone, with [`crate::error::Code::UuidsKeysFull`].
 pub const INTAKE: &str = "intake/";
 
-/// Short texts that outlive every process, each raised only by who knows its last revision. Who uses a mark raises it
+/// Short texts that outlive every process, each set only by who knows its last revision. Who uses a register raises it
 /// before he uses what it reserves.
-pub trait Marks: Send + Sync {
-    fn read(&self, key: &str) -> impl Future<Output = Result<Mark, Fault>> + Send;
+pub trait Registers: Send + Sync {
+    fn read(&self, key: &str) -> impl Future<Output = Result<Register, Fault>> + Send;
 
     /// Stores `value` if nobody has stored since `known` was read; else [`crate::error::Code::LeaseLost`]. Durable when
     /// it returns. After any other error the outcome is unknown.
-    fn raise(
+    fn compare_and_set(
         &self,
         key: &str,
-        known: &Mark,
+        known: &Register,
         value: String,
-    ) -> impl Future<Output = Result<Mark, Fault>> + Send;
+    ) -> impl Future<Output = Result<Register, Fault>> + Send;
 }
 
-/// The seat of a source's reader; lanes have the ones behind it.
-pub const READER_SEAT: u32 = 0;
+/// The replica_slot of a source's reader; lanes have the ones after it.
+pub const READER_REPLICA_SLOT: u32 = 0;
 
 /// After this time without renewal a lease is free.
 pub const LEASE_TIME_TO_LIVE: Duration = Duration::from_secs(4);

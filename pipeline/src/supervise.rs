@@ -173,7 +173,7 @@ impl TaskHandle {
     }
 
     /// The task's servers have answered. One that had failed is shown as retrying until it is [`Self::well`]: what
-    /// fails behind the first answers would else look like work, and be tried without pauses.
+    /// fails after the first answers would else look like work, and be tried without pauses.
     pub fn begun(&self) {
         if self.states.status(&self.name).is_none_or(|status| status.fault.is_none()) {
             self.well();
@@ -240,8 +240,8 @@ impl Supervisor {
             cancel: self.cancel.clone(),
             retry_budget: self.retry_budget,
             pauses: Pauses::default(),
-            readings: Readings::default(),
-            told: Told::default(),
+            readings: RepeatedFaults::default(),
+            told: FaultLog::default(),
         };
         let at_work = AtWork::of(&self.at_work);
         self.tasks.spawn(supervision.run(attempt, at_work));
@@ -316,12 +316,12 @@ impl Drop for AtWork {
 
 /// How many attempts in a row ended with the same code at the same place.
 #[derive(Debug, Default)]
-struct Readings {
+struct RepeatedFaults {
     last: Option<(Code, u64)>,
     count: u32,
 }
 
-impl Readings {
+impl RepeatedFaults {
     fn count(&mut self, code: Code, place: u64) -> u32 {
         let this = Some((code, place));
         self.count = if self.last == this { self.count + 1 } else { 1 };
@@ -332,9 +332,9 @@ impl Readings {
 
 /// When each code was logged last, and how often it came since.
 #[derive(Debug, Default)]
-struct Told(HashMap<Code, (tokio::time::Instant, u32)>);
+struct FaultLog(HashMap<Code, (tokio::time::Instant, u32)>);
 
-impl Told {
+impl FaultLog {
     /// How often the code came since it was logged last, this time included; `None` while it is not logged again.
     fn again(&mut self, code: Code) -> Option<u32> {
         let now = tokio::time::Instant::now();
@@ -355,8 +355,8 @@ struct Supervision {
     cancel: CancellationToken,
     retry_budget: Duration,
     pauses: Pauses,
-    readings: Readings,
-    told: Told,
+    readings: RepeatedFaults,
+    told: FaultLog,
 }
 
 impl Supervision {
@@ -413,7 +413,7 @@ impl Supervision {
     }
 
     fn restarted(&mut self) {
-        (self.pauses, self.readings) = (Pauses::default(), Readings::default());
+        (self.pauses, self.readings) = (Pauses::default(), RepeatedFaults::default());
         let task = self.handle.name();
         tracing::info!(task, "restarted as asked");
         self.handle.states.set(task, TaskState::Retrying, None, false);

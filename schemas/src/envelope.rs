@@ -87,14 +87,14 @@ pub struct Envelope {
     pub continues: bool,
     /// Position of the last event that is complete in this message.
     pub position: Lsn,
-    /// Where to enter the binlog to continue behind this message; its `gtid_set` holds the whole transactions so far.
+    /// Where to enter the binlog to continue after this message; its `gtid_set` holds the whole transactions so far.
     pub resume: ResumePoint,
     pub server: ServerIdentity,
     /// Rises by one with each writer attempt.
     pub term: u64,
     /// Commit time of the newest change, microseconds since the Unix epoch (MariaDB: whole seconds); 0 = unknown.
     pub committed_at_us: u64,
-    /// Number of changes in the payload; 0 = a mark, a message with a position only.
+    /// Number of changes in the payload; 0 = a position message, a message with a position only.
     pub changes: u32,
     pub captured: CapturedFields,
 }

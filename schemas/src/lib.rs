@@ -2,6 +2,55 @@
 //! written.
 //!
 //! No I/O, no async, no clock. Every other package speaks in these types; none of them is specific to a server.
+//!
+//! # Words
+//!
+//! One word has one meaning, in code, settings, metrics and documents.
+//!
+//! - **source**: one MySQL or MariaDB server whose binlog is read, or whose tables are read again.
+//! - **entity**: what a captured table holds: users, or devices with their codes.
+//! - **shard table**: one physical source table; its shard id is a hash of source, database, table and generation.
+//! - **change**: one inserted, updated or deleted row, or the withdrawal of a whole shard table (TRUNCATE, DROP).
+//! - **group**: what the binlog commits as one: a transaction or a statement of its own, with one GTID.
+//! - **reader**: the task that reads the binlog of one source and appends to its stream; one process at a time does
+//!   it.
+//! - **replica slot**: the number by which a source tells its binlog readers apart: 0 is the reader, each direct
+//!   feed has its own.
+//! - **stream, message**: the JetStream stream of one source; a message holds a batch of changes and an envelope.
+//! - **position message**: a message without changes: it says how far a quiet source was read.
+//! - **position**: a place in a source's binlog as a number that only rises; the version of a derived row.
+//! - **epoch**: the part of a position that counts the servers that a source was read from.
+//! - **resume point**: binlog file, offset and GTID set from which reading continues after a position.
+//! - **register**: a short text in the log's key-value bucket that every process reads and changes by compare-and-
+//!   set: epochs, machine numbers, the checkpoint of a reconciliation.
+//! - **projection**: a pure function from a change to mutations of derived tables.
+//! - **derived row, claim**: a row of a store, and the statement (shard table, key) by which a source row claims
+//!   it.
+//! - **target**: one server with derived tables or indexes; its *control database* keeps progress.
+//! - **lane**: one (projection, target, source, lane number): it owns a share of the derived tables and writes them
+//!   alone.
+//! - **progress**: how far a lane is, stored in the same transaction as its rows.
+//! - **fence**: what refuses a process that was overtaken: a revision in progress, a chain of message ids in the
+//!   log.
+//! - **flush**: one transaction of a lane: rows, outbox and progress.
+//! - **direct feed**: a lane's own reading of the binlog, for as long as the stream does not serve it.
+//! - **refresh**: a lane reads source tables again: all, one, or rows by key or condition.
+//! - **chunk**: a part of a source table, read in one snapshot.
+//! - **low, high watermark**: two positions of a chunk: it holds every change up to the low one and none above the
+//!   high one.
+//! - **withdrawal, sweep**: the removal of all rows of a shard table; the removal of rows that a refresh did not
+//!   find.
+//! - **reconciliation**: one run that compares every derived row with its source, repairs what differs and gives a
+//!   verdict.
+//! - **spot check**: the comparison of a few changed keys, some minutes after their change.
+//! - **drift gate**: the share of wrong rows above which a reconciliation repairs nothing without the word of a
+//!   person.
+//! - **backpressure**: the pause of a reconciliation while a source, a replica or a lane is too busy.
+//! - **outbox, drain**: codes that a flush of mapping rows touched; the task that removes and fills their cache
+//!   entries.
+//! - **freshness key**: a key of the cache that expires: while it is there, the cache is no old copy of itself.
+//! - **dead letter**: a document that an index refuses; it is kept aside, and its lane goes on.
+//! - **lease**: the right to work on a task, for some seconds; it saves work and protects nothing.
 
 pub mod birthday;
 pub mod change;

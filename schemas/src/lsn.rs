@@ -124,12 +124,12 @@ pub struct ResumePoint {
     pub gtid_set: String,
 }
 
-/// The binlog file name has no number behind its last dot.
+/// The binlog file name has no number after its last dot.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("`{0}` is not a binlog file name; expected a number behind the last dot, such as binlog.000042")]
+#[error("`{0}` is not a binlog file name; expected a number after the last dot, such as binlog.000042")]
 pub struct InvalidBinlogName(pub String);
 
-/// The number behind the last dot of a binlog file name: 42 of `binlog.000042`.
+/// The number after the last dot of a binlog file name: 42 of `binlog.000042`.
 pub fn binlog_file_number(file: &str) -> Result<u32, InvalidBinlogName> {
     file.rsplit_once('.')
         .and_then(|(_, number)| number.parse().ok())

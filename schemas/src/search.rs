@@ -3,7 +3,7 @@
 //! Checks compare what stands with these texts, so an index and its check mean the same. Values of settings are
 //! strings, as servers give them back.
 
-/// The documents of devices. Behind the name of its alias the index has the version as suffix.
+/// The documents of devices. After the name of its alias the index has the version as suffix.
 pub const SERIAL_DOCUMENTS: &str = include_str!("search/serial_documents.json");
 /// Progress of lanes, and which were enrolled.
 pub const PROGRESS: &str = include_str!("search/progress.json");
@@ -18,7 +18,7 @@ pub fn index_of(alias: &str) -> String {
     format!("{alias}-v{SERIAL_DOCUMENTS_VERSION}")
 }
 
-/// The index that is built to follow `serving`: of the present version, with the next number behind it.
+/// The index that is built to follow `serving`: of the present version, with the next number after it.
 pub fn index_behind(alias: &str, serving: &str) -> String {
     let first = index_of(alias);
     match serving.strip_prefix(&first) {

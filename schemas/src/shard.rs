@@ -217,7 +217,7 @@ impl NamePattern {
             Some((name, width)) if name == placeholder => {
                 width.parse().ok().filter(|w| (1..=10).contains(w)).ok_or("a width that is not 1 to 10")?
             }
-            _ => return Err("a placeholder other than {db} before the dot and {table} behind it"),
+            _ => return Err("a placeholder other than {db} before the dot and {table} after it"),
         };
         Ok(Self { prefix: prefix.to_owned(), width: Some(width), suffix: suffix.to_owned() })
     }

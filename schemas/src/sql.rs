@@ -17,7 +17,7 @@ pub const CACHE: &str = include_str!("sql/cache.sql");
 /// Which progress rows were made once.
 pub const ENROLLED: &str = include_str!("sql/enrolled.sql");
 /// History of reconciliation.
-pub const NIGHTS: &str = include_str!("sql/nights.sql");
+pub const RECONCILIATIONS: &str = include_str!("sql/reconciliations.sql");
 
 /// One source table of the main layer: `{database}`, `{table}` and `{birthday_type}` are to be filled in.
 pub const USER: &str = include_str!("sql/user.sql");

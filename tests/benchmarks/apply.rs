@@ -10,7 +10,7 @@ use anabranch_connectors::mysql::store::MysqlTarget;
 use anabranch_connectors::nats::NatsLog;
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::deliver::{ProjectedLane, Shared};
-use anabranch_pipeline::ports::{LaneStore, READER_SEAT};
+use anabranch_pipeline::ports::{LaneStore, READER_REPLICA_SLOT};
 use anabranch_pipeline::projections::{LaneScope, Projection};
 use anabranch_pipeline::records::LaneId;
 use anabranch_schemas::lsn::Lsn;
@@ -92,7 +92,7 @@ pub async fn run_lanes<S: LaneStore + 'static>(
                 scope,
                 log: &log,
                 source: &MysqlSource::new(source, &config.entities, config.limits.heartbeat),
-                seat: READER_SEAT + 1 + id.lane,
+                replica_slot: READER_REPLICA_SLOT + 1 + id.lane,
                 start: &source.start,
                 shared: &Shared::new(1),
                 limits: &config.limits,

@@ -1,5 +1,5 @@
-//! The lag of live changes while a load, while a night, and while the watch between nights runs beside them, each as
-//! fast as by default, in turn with the changes alone.
+//! The lag of live changes while a load, while a reconciliation, and while the spot checks between reconciliations
+//! runs beside them, each as fast as by default, in turn with the changes alone.
 //!
 //! The load reads the filled tables once more and writes every derived row again under a new version: what it does is
 //! what the first load does. All changes make new users, which nothing but their own change can make visible.
@@ -14,8 +14,8 @@ use crate::{Scale, data};
 
 const MOST: f64 = 3.0;
 /// All three looks begin while changes are measured: so many looks a second as later, and of the same keys sooner.
-const SOON: &str = "watch_after_seconds = [1, 2, 4]";
-const OFF: &str = "watch_keys_per_second = 0";
+const SOON: &str = "spot_check_after_seconds = [1, 2, 4]";
+const OFF: &str = "spot_check_keys_per_second = 0";
 
 pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
     let data = data::write_arrivals(&site, scale).await;
@@ -25,32 +25,37 @@ pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
     let daemon = site.installation.run();
     daemon.until_ready().await;
     site.installation.drained().await;
-    // The watch is another process.
+    // The spot checks is another process.
     site.installation.use_another_http_port();
     configure(&mut site, SOON);
     let config = site.config();
     report.note(&format!(
-        "beside: {} users; a load reads {} rows a second and lane at most, a night {} a server, the watch looks at {} keys a second {} times",
+        "beside: {} users; a load reads {} rows a second and lane at most, a reconciliation {} a server, the spot checks look at {} keys a second {} times",
         data.rows,
         config.limits.refresh_rows_per_second.map_or(0, std::num::NonZero::get),
         config.reconcile.settings.limits.rows_per_second.map_or(0, std::num::NonZero::get),
-        config.reconcile.watch.keys_a_second,
-        config.reconcile.watch.after.len(),
+        config.reconcile.spot_checks.keys_a_second,
+        config.reconcile.spot_checks.after.len(),
     ));
     let mut load = Load::begin(&site, &daemon, 0, scale).await;
-    let (mut alone, mut watched, mut night, mut reading) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut alone, mut watched, mut reconciliation, mut reading) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..scale.rounds {
         alone.push(load.run(false).await);
         let mut watch = site.installation.run_with(&["--role", "reconciler"], &[]);
         watch.until_ready().await;
         watched.push(load.run(false).await);
-        let looks = watch.metric("anabranch_watch_keys_total", &["verdict=\"equal\""]).await;
-        report.note(&format!("beside: {looks} looks of the watch found the stores equal"));
-        assert!(looks > 0.0, "the watch looks while changes are measured: {}", watch.log());
+        let looks = watch.metric("anabranch_spot_check_keys_total", &["verdict=\"equal\""]).await;
+        report.note(&format!("beside: {looks} looks of the spot checks found the stores equal"));
+        assert!(looks > 0.0, "the spot checks look while changes are measured: {}", watch.log());
         assert!(watch.terminate().is_some_and(|status| status.success()), "{}", watch.log());
         let mut other = site.installation.start(&["reconcile", "--now"], &[]);
-        night.push(load.run(false).await);
-        assert!(other.is_running(), "the night lasts as long as the changes: {}", other.log_of_this_run());
+        reconciliation.push(load.run(false).await);
+        assert!(
+            other.is_running(),
+            "the reconciliation lasts as long as the changes: {}",
+            other.log_of_this_run()
+        );
         assert!(other.wait().is_some_and(|status| status.success()), "{}", other.log_of_this_run());
     }
     site.installation
@@ -66,8 +71,8 @@ pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
     report.note(&format!("beside: a lane had read {} rows when the changes ended", lane["refreshed_rows"]));
     load.finish().await;
     report.add(beside("lag beside a load", &reading, &alone, &PROCESSES, MOST));
-    report.add(beside("lag beside a night", &night, &alone, &PROCESSES, MOST));
-    report.add(beside("lag beside the watch", &watched, &alone, &PROCESSES, MOST));
+    report.add(beside("lag beside a reconciliation", &reconciliation, &alone, &PROCESSES, MOST));
+    report.add(beside("lag beside the spot checks", &watched, &alone, &PROCESSES, MOST));
 }
 
 fn configure(site: &mut Site<'_>, reconcile: &str) {

@@ -17,7 +17,7 @@ use anabranch_pipeline::config::Config;
 use anabranch_pipeline::lookup::{Drain, drain, encode};
 use anabranch_pipeline::ports::Outbox;
 use anabranch_pipeline::projections::Projection;
-use anabranch_pipeline::records::Claim;
+use anabranch_pipeline::records::DeviceClaim;
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use anabranch_schemas::shard::ShardId;
 use redis::aio::MultiplexedConnection;
@@ -39,11 +39,11 @@ const TIME_TO_LIVE_MS: u64 = 365 * 24 * 3600 * 1000;
 const FINISH: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
      redis.call('DEL', KEYS[1]) redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3]) return 1 end return 0";
 
-/// The site must have [`fill_tables`] behind it.
+/// The site must have [`fill_tables`] after it.
 pub async fn measure(site: &Site<'_>, scale: &Scale, report: &mut Report) {
     let config = site.config();
-    let shelf = Shelf::open(site, &config);
-    let codes = shelf.touched().await;
+    let bench = CacheBench::open(site, &config);
+    let codes = bench.touched().await;
     report.note(&format!("cache: {} codes were touched", codes.len()));
     let mut redis = admin(site).await;
     let mut hands = STEP_CODES.map(|codes| Hand::new(format!("{codes} codes a step")));
@@ -53,14 +53,14 @@ pub async fn measure(site: &Site<'_>, scale: &Scale, report: &mut Report) {
         let mut sizes = BTreeSet::new();
         for (step, hand) in STEP_CODES.iter().zip(&mut hands) {
             empty(&mut redis).await;
-            hand.runs.push(shelf.by_hand(site, &codes, *step).await);
+            hand.runs.push(bench.by_hand(site, &codes, *step).await);
             sizes.insert(size(&mut redis).await);
         }
         empty(&mut redis).await;
         site.target("UPDATE anabranch.outbox SET drained_at = NULL").await;
-        products.push(shelf.product(site).await);
+        products.push(bench.product(site).await);
         sizes.insert(size(&mut redis).await);
-        // The product marks its cache with one key more.
+        // The product watermarks its cache with one key more.
         let is_same = sizes.first().zip(sizes.last()).is_some_and(|(least, most)| most - least <= 1);
         assert!(is_same, "the same entries are stored: {sizes:?}");
         if round == 0 {
@@ -128,7 +128,7 @@ pub fn keys(prefix: &str, code: &[u8]) -> [Vec<u8>; 2] {
 }
 
 /// The mapping tables with their cache.
-struct Shelf {
+struct CacheBench {
     cache: RedisCache,
     prefix: String,
     mapping: MysqlMapping,
@@ -137,7 +137,7 @@ struct Shelf {
     time_to_live: anabranch_pipeline::records::TimeToLive,
 }
 
-impl Shelf {
+impl CacheBench {
     fn open(site: &Site<'_>, config: &Config) -> Self {
         let cache = config.caches.first().expect("it is configured");
         let prefix = prefix(config);
@@ -244,7 +244,7 @@ impl Shelf {
         for (number, shard, uuid, kind) in rows {
             let (shard, kind) = (ShardId::from_u64(shard), CodeKind::from_number(kind));
             let (shard, kind) = shard.zip(kind).expect("lanes wrote it");
-            sets[number].push(Claim { shard, uuid: uuid.into(), kind });
+            sets[number].push(DeviceClaim { shard, uuid: uuid.into(), kind });
         }
         let mut pipeline = redis::pipe();
         for ([entry, other], mut set) in keys.iter().zip(sets) {

@@ -5,7 +5,7 @@ use std::future::ready;
 use anabranch_connectors::nats::NatsLog;
 use anabranch_pipeline::capture::{self, Capture};
 use anabranch_pipeline::config::SourceConfig;
-use anabranch_pipeline::ports::{ChangeSource, Entry, Filled, READER_SEAT, SourceConnector};
+use anabranch_pipeline::ports::{ChangeSource, Entry, Filled, READER_REPLICA_SLOT, SourceConnector};
 use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::timeline::Timeline;
@@ -89,7 +89,7 @@ async fn decode(site: &Site<'_>, source: &SourceConfig, data: &Data) -> Measured
     let work = async move {
         let mut batch = BatchBuilder::new(limit, Lsn::ZERO, ResumePoint::default());
         let mut stream = connector
-            .open(Entry::Earliest, &Timeline::default(), READER_SEAT)
+            .open(Entry::Earliest, &Timeline::default(), READER_REPLICA_SLOT)
             .await
             .expect("the source answers");
         let meter = Meter::start(&[server]);
@@ -122,7 +122,7 @@ pub async fn append(site: &Site<'_>, log: &NatsLog, data: &Data) -> Measured {
             source: SOURCE,
             connector: &connector,
             log: &log,
-            marks: &log,
+            registers: &log,
             start: &Entry::Earliest,
             limits: &limits,
         };

@@ -53,7 +53,7 @@ impl fmt::Display for Data {
     }
 }
 
-/// Writes as many new users or devices as nights and loads are measured over.
+/// Writes as many new users or devices as reconciliations and loads are measured over.
 pub async fn write_arrivals(site: &Site<'_>, scale: &Scale) -> Data {
     let seed = scale.seed;
     match site.entity {

@@ -7,7 +7,7 @@
 
 use std::fmt::Write as _;
 
-use anabranch_demo::{INVENTORY_DATABASES, Place, UuidType};
+use anabranch_demo::{INVENTORY_DATABASES, SourceTable, UuidType};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::serial::luhn_check_digit;
 use rand::RngExt;
@@ -147,7 +147,7 @@ impl Device {
 
     /// The uuid as a SQL literal of the table's type.
     pub fn key(self) -> String {
-        let place = Place { entity: Entity::SerialCode, database: self.database, table: self.table };
+        let place = SourceTable { entity: Entity::SerialCode, database: self.database, table: self.table };
         match UuidType::of(place) {
             UuidType::Integer => self.number().to_string(),
             UuidType::Text => format!("'{}'", self.number()),
@@ -158,7 +158,7 @@ impl Device {
         self.index % 10 < 7
     }
 
-    /// The columns behind the uuid.
+    /// The columns after the uuid.
     fn values(self, carton: &str) -> String {
         let (number, index) = (self.number(), self.index);
         let stock = format!("'W{}',{},'SKU-{}'", number % 50, number % 1_000_000, number % 500);

@@ -62,7 +62,7 @@ pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
     });
 }
 
-/// Makes a database behind those that the changes go to, and drops it, until it is stopped.
+/// Makes a database after those that the changes go to, and drops it, until it is stopped.
 async fn drop_databases(site: &Site<'_>, dropped: &mut u32) {
     let database = format!("user_{DATABASES:02}");
     let mut make = format!("DROP DATABASE IF EXISTS {database}; CREATE DATABASE {database};");

@@ -31,7 +31,7 @@ const SAMPLE: u64 = 64;
 const LOOKERS: usize = 16;
 const PAUSE: Duration = Duration::from_millis(1);
 /// A change is given up then.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 /// An update is of the device that was inserted so many changes before: two seconds.
 const BEFORE: u64 = 2 * CHANGES_A_SECOND + 1;
 /// Devices that other figures made lie below.
@@ -125,7 +125,7 @@ async fn look(port: u16, mut committed: mpsc::UnboundedReceiver<Committed>) -> H
 }
 
 async fn until_found(client: &mut Client, code: &str) -> Instant {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     loop {
         let answer = client.look_up(code).await;
         let now = Instant::now();
@@ -133,7 +133,7 @@ async fn until_found(client: &mut Client, code: &str) -> Instant {
         if answer.status == 200 && !text.contains("\"devices\":[]") {
             return now;
         }
-        assert!(now < deadline, "{code} is not findable after {} s: {text}", PATIENCE.as_secs());
+        assert!(now < deadline, "{code} is not findable after {} s: {text}", WAIT_MAX.as_secs());
         tokio::time::sleep(PAUSE).await;
     }
 }

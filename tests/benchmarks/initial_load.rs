@@ -35,7 +35,7 @@ const FLUSH_ROWS: usize = 20_000;
 const UNTHROTTLED: &str = "refresh_rows_per_second = 0";
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Far above what it takes.
-const PATIENCE: Duration = Duration::from_secs(600);
+const WAIT_MAX: Duration = Duration::from_secs(600);
 const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
 /// How rows are written by hand.
@@ -84,7 +84,7 @@ pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
 async fn forget_the_past(site: &Site<'_>) {
     let mut admin = site.installation.admin(SOURCE).await;
     admin.execute("begin a file", "FLUSH BINARY LOGS").await.expect("the server takes it");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     loop {
         let files = admin.rows::<(String, u64)>("list files", "SHOW BINARY LOGS").await.expect("it answers");
         let [.., (last, _)] = files.as_slice() else { panic!("the binlog is on") };
@@ -102,7 +102,7 @@ async fn product(site: &Site<'_>) -> Measured {
     let servers = [site.pid(SOURCE), site.pid(TARGET)];
     let meter = Meter::start(&servers);
     let mut daemon = site.installation.run();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     let lanes = site.installation.configuration.lanes as usize;
     let ended = || daemon.log_of_this_run().matches("the refresh is through").count();
     while ended() < lanes {

@@ -32,7 +32,7 @@ const LARGE_EVERY: Duration = Duration::from_secs(2);
 /// Of so many derived rows one is selected when it is seen.
 const SAMPLE: u64 = 64;
 /// The last change must be visible by then.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Users that are there before have lower numbers.
 const OTHER_USERS: u64 = 1_000_000_000;
 /// Numbers of users that are made while measuring begin here.
@@ -211,13 +211,13 @@ impl Watch {
 
     /// Waits until every change is visible; when each was.
     async fn until(&mut self, users: impl Iterator<Item = u64> + Clone) -> HashMap<u64, Instant> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
             if users.clone().all(|user| seen.contains_key(&user)) {
                 return seen;
             }
-            assert!(Instant::now() < deadline, "changes are not visible after {} s", PATIENCE.as_secs());
+            assert!(Instant::now() < deadline, "changes are not visible after {} s", WAIT_MAX.as_secs());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

@@ -127,7 +127,7 @@ async fn until_cached(probe: &mut Client, code: &str) {
 /// In which order codes are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
-    /// From the beginning again behind the last one.
+    /// From the beginning again after the last one.
     Again,
     /// Each once; the run ends with the last one.
     Once,

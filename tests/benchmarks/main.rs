@@ -21,8 +21,8 @@ mod load;
 mod lookup;
 mod memory;
 mod meter;
-mod nights;
 mod reconcile;
+mod reconciliations;
 mod report;
 mod scan;
 mod site;
@@ -86,15 +86,16 @@ enum Figure {
     Lookup,
     /// Commit to findable by exact lookup over HTTP at 1,000 changes a second
     Findable,
-    /// Both sides of a night's unit, read and compared, against the two streams of rows alone
+    /// Both sides of a reconciliation's unit, read and compared, against the two streams of rows alone
     Reconcile,
     /// CPU a row of units of half a million to four million users
     Slope,
-    /// Memory of whole nights with 0, 1 and 100 % drift
-    Nights,
+    /// Memory of whole reconciliations with 0, 1 and 100 % drift
+    Reconciliations,
     /// A full source without its binlogs into 366 tables, against bulk loads written by hand
     Load,
-    /// Lag of live changes beside a load, a night and the watch between nights, against the lag without
+    /// Lag of live changes beside a load, a reconciliation and the spot checks between reconciliations, against the
+    /// lag without
     Beside,
     /// Lag of live changes beside DROP DATABASE of 5,000 tables by the rule, against the lag without, and memory
     Dropped,
@@ -206,14 +207,14 @@ async fn main() {
             let mut site = Site::of(entity, GROUND.turn().await, APPLY_LANES).await;
             reconcile::measure(&mut site, &scale, &mut report).await;
         }
-        if wanted.has(Figure::Nights) {
+        if wanted.has(Figure::Reconciliations) {
             let mut site = Site::of(entity, GROUND.turn().await, LATENCY_LANES).await;
-            nights::memory(&mut site, &scale, &mut report).await;
+            reconciliations::memory(&mut site, &scale, &mut report).await;
         }
     }
     if wanted.has(Figure::Slope) {
         let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
-        nights::slope(&mut site, &scale, &mut report).await;
+        reconciliations::slope(&mut site, &scale, &mut report).await;
     }
     if wanted.has(Figure::Load) {
         let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;

@@ -12,7 +12,7 @@ use crate::site::{SOURCE, Site};
 
 const BAR_MEGABYTES: u64 = 150;
 /// Far above what it takes.
-const PATIENCE: Duration = Duration::from_secs(600);
+const WAIT_MAX: Duration = Duration::from_secs(600);
 
 pub async fn measure(site: &mut Site<'_>, data: &Data, scale: &Scale, report: &mut Report) {
     let _ = site.new_log("memory").await;
@@ -40,7 +40,7 @@ pub async fn measure(site: &mut Site<'_>, data: &Data, scale: &Scale, report: &m
 }
 
 async fn until_drained(site: &Site<'_>) {
-    let drained = drain(&site.installation.audits, PATIENCE).await.expect("the servers answer");
+    let drained = drain(&site.installation.audits, WAIT_MAX).await.expect("the servers answer");
     assert!(drained.is_complete(), "not drained: {:?}", drained.behind);
 }
 

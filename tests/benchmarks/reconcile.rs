@@ -1,4 +1,4 @@
-//! Both sides of a night's unit, read and cancelled out, in turn with the two streams of rows alone.
+//! Both sides of a reconciliation's unit, read and cancelled out, in turn with the two streams of rows alone.
 //!
 //! The limit reads the same columns of all source tables and all derived tables whole, one statement a table, over one
 //! connection to each server, with the same client library, and throws the rows away: no chunks, no snapshot whose
@@ -13,7 +13,7 @@ use anabranch_connectors::mysql::store::{MysqlRows, MysqlTarget};
 use anabranch_pipeline::config::{Config, EntityConfig};
 use anabranch_pipeline::ports::RowSource;
 use anabranch_pipeline::projections::Projection;
-use anabranch_pipeline::reconcile::{Audit, Pace, Rules, Sides, SourceTable, Unit};
+use anabranch_pipeline::reconcile::{Pace, PlacementAudit, Rules, Sides, SourceTable, Unit};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::ShardId;
 use mysql_async::Conn;
@@ -83,7 +83,7 @@ pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
     }
 }
 
-/// As a night has them.
+/// As a reconciliation has them.
 pub async fn open(
     site: &Site<'_>,
     entities: &[EntityConfig],
@@ -108,7 +108,7 @@ pub async fn open(
         sources: of_source(),
         primaries: of_source(),
         targets: vec![Arc::new(rows)],
-        audit: is_audited.then(|| Audit::new(Rules::of(site.entity, entities), 1)),
+        audit: is_audited.then(|| PlacementAudit::new(Rules::of(site.entity, entities), 1)),
     };
     (sides, Unit { shards: lowest..=highest, tables })
 }
@@ -186,8 +186,8 @@ pub async fn product(
     unit: &Unit,
     seed: u64,
 ) -> Product {
-    // From now on the mark of the most resident memory counts anew.
-    std::fs::write("/proc/self/clear_refs", "5").expect("a process may reset its own mark");
+    // From now on the watermark of the most resident memory counts anew.
+    std::fs::write("/proc/self/clear_refs", "5").expect("a process may reset its own watermark");
     let meter = Meter::start(&[site.pid(SOURCE), site.pid(TARGET)]);
     let pace = Pace::unbounded();
     let scanned = sides.scan(unit, seed, MEMORY_BYTES, &pace).next().await.expect("both sides can be read");

@@ -19,7 +19,7 @@ pub struct Line {
     pub bar: String,
     /// `None` = nothing is asked of it.
     pub passes: Option<bool>,
-    /// Everything behind it, for the JSON file.
+    /// Everything after it, for the JSON file.
     pub detail: Json,
 }
 

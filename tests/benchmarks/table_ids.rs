@@ -22,7 +22,7 @@ const CONNECTIONS: u64 = 4;
 const ROW_BYTES: u64 = 480;
 const BAR_MEGABYTES: u64 = 150;
 /// Far above what it takes.
-const PATIENCE: Duration = Duration::from_secs(600);
+const WAIT_MAX: Duration = Duration::from_secs(600);
 
 pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
     let _ = site.new_log("table-ids").await;
@@ -111,6 +111,6 @@ async fn binlog_bytes(site: &Site<'_>) -> u64 {
 }
 
 async fn until_drained(site: &Site<'_>) {
-    let drained = drain(&site.installation.audits, PATIENCE).await.expect("the servers answer");
+    let drained = drain(&site.installation.audits, WAIT_MAX).await.expect("the servers answer");
     assert!(drained.is_complete(), "not drained: {:?}", drained.behind);
 }

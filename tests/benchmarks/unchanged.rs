@@ -1,12 +1,12 @@
 //! Updates that change no captured column, beside updates of a table that is not captured: what it costs the reader to
 //! find that it has nothing to do.
 //!
-//! Both stand one behind the other in one binlog, the same statements on equal tables, and one reading times both.
+//! Both stand one after the other in one binlog, the same statements on equal tables, and one reading times both.
 
 use std::fmt::Write as _;
 
 use anabranch_pipeline::config::SourceConfig;
-use anabranch_pipeline::ports::{ChangeSource, Entry, READER_SEAT, SourceConnector};
+use anabranch_pipeline::ports::{ChangeSource, Entry, READER_REPLICA_SLOT, SourceConnector};
 use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::timeline::Timeline;
@@ -104,7 +104,7 @@ async fn read(site: &Site<'_>, source: &SourceConfig, ends: [Lsn; 2]) -> [Measur
     let work = async move {
         let mut batch = BatchBuilder::new(limit, Lsn::ZERO, ResumePoint::default());
         let mut stream = connector
-            .open(Entry::Earliest, &Timeline::default(), READER_SEAT)
+            .open(Entry::Earliest, &Timeline::default(), READER_REPLICA_SLOT)
             .await
             .expect("the source answers");
         let mut parts = Vec::new();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anabranch_connectors::redis::{RedisCache, RedisSettings};
 use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::Code;
-use anabranch_pipeline::ports::{CodeCache, MARK_KEPT};
+use anabranch_pipeline::ports::{CodeCache, FRESHNESS_KEY_KEPT};
 use anabranch_schemas::serial::StoredCode;
 use anabranch_stack::{Options, Server, ServerSpec, Stack};
 use anabranch_tests::until_some;
@@ -104,10 +104,13 @@ async fn keys_are_as_documented_and_expire() {
     let left: i64 = redis::cmd("PTTL").arg(&key).query_async(&mut admin).await.unwrap();
     assert!((1..=60_000).contains(&left), "an entry that would live for ever does not");
 
-    ground.cache.mark(&ground.cache.incarnation().await.unwrap()).await.unwrap();
-    let mark = format!("{}:{{00000000}}m:", ground.prefix);
-    let left: i64 = redis::cmd("PTTL").arg(&mark).query_async(&mut admin).await.unwrap();
-    assert!((1..=MARK_KEPT.as_millis() as i64).contains(&left), "an old copy is one without it: {left}");
+    ground.cache.write_freshness_key(&ground.cache.incarnation().await.unwrap()).await.unwrap();
+    let key = format!("{}:{{00000000}}m:", ground.prefix);
+    let left: i64 = redis::cmd("PTTL").arg(&key).query_async(&mut admin).await.unwrap();
+    assert!(
+        (1..=FRESHNESS_KEY_KEPT.as_millis() as i64).contains(&left),
+        "an old copy is one without it: {left}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -223,10 +226,10 @@ async fn a_cluster_serves_as_one_server_does() {
     cache.invalidate(&codes[..250]).await.unwrap();
     let entries = cache.get(&codes).await.unwrap().entries;
     assert_eq!(entries.iter().filter(|entry| entry.is_some()).count(), 250);
-    cache.mark(&cache.incarnation().await.unwrap()).await.unwrap();
-    assert!(cache.is_marked().await.unwrap());
+    cache.write_freshness_key(&cache.incarnation().await.unwrap()).await.unwrap();
+    assert!(cache.has_freshness_key().await.unwrap());
     cache.clear().await.unwrap();
-    assert!(!cache.is_marked().await.unwrap());
+    assert!(!cache.has_freshness_key().await.unwrap());
     assert!(cache.get(&codes).await.unwrap().entries.iter().all(Option::is_none));
     let lives = cache.incarnation().await.unwrap();
     assert_eq!(lives.split(' ').count(), 3, "{lives}");

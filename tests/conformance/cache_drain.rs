@@ -9,7 +9,7 @@ use anabranch_connectors::mysql::store::{MysqlLane, MysqlMapping, MysqlOutbox};
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, CacheState, Drain, decode, drain, fill};
 use anabranch_pipeline::ports::{CacheRecord, CodeCache, LaneStore, MappingStore, Outbox};
-use anabranch_pipeline::records::{Cell, Claim, Flush, LaneId, Progress, Replacement, TimeToLive};
+use anabranch_pipeline::records::{Cell, DeviceClaim, Flush, LaneId, Progress, Replacement, TimeToLive};
 use anabranch_schemas::change::Action;
 use anabranch_schemas::serial::{CodeKind, STORED_BYTES_MAX, StoredCode};
 use anabranch_tests::until;
@@ -19,7 +19,7 @@ use rand::{RngExt, SeedableRng};
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::RedisGround;
-use crate::derived::{Place, lsn};
+use crate::derived::{StoreSite, lsn};
 use crate::lookup::Slow;
 use crate::ports::cache::{LONG, cached, code, store};
 use crate::store_mapping::{TABLES, apply, boxed, lane, shard};
@@ -29,13 +29,13 @@ const TIME: TimeToLive = TimeToLive { full: LONG, empty: LONG };
 
 /// Mapping tables with an outbox, and what reads them.
 struct Tables {
-    place: Place,
+    place: StoreSite,
     mapping: MysqlMapping,
     outbox: MysqlOutbox,
 }
 
 async fn tables() -> (Tables, MysqlLane, Progress) {
-    let place = Place { mapping_tables: TABLES, is_cached: true, ..Place::new().await };
+    let place = StoreSite { mapping_tables: TABLES, is_cached: true, ..StoreSite::new().await };
     place.target("target-a").setup().await.unwrap();
     let (lane, progress) = lane(&place).await;
     let mapping = MysqlMapping::new(&place.config(), "serials", 4).unwrap();
@@ -65,7 +65,7 @@ impl Tables {
         CacheState::read(&self.outbox).await.unwrap()
     }
 
-    async fn mapped(&self, code: &StoredCode) -> Vec<Claim> {
+    async fn mapped(&self, code: &StoredCode) -> Vec<DeviceClaim> {
         self.mapping.claims(std::slice::from_ref(code), 1000).await.unwrap().swap_remove(0).claims
     }
 }
@@ -74,7 +74,7 @@ fn insert(position: u64, uuid: u64, text: &str) -> (u64, u32, Action<'static>) {
     (position, 0, Action::Insert { after: boxed(uuid, text.as_bytes()) })
 }
 
-fn uuids(claims: &[Claim]) -> Vec<String> {
+fn uuids(claims: &[DeviceClaim]) -> Vec<String> {
     claims.iter().map(|claim| String::from_utf8_lossy(&claim.uuid).into_owned()).collect()
 }
 
@@ -183,7 +183,7 @@ async fn what_a_refresh_of_keys_removes_leaves_the_cache_too() {
     let mut flush = Flush::new(progress.clone());
     flush.progress.revision += 1;
     let rows = [(shard(0).shard, Cell::Bytes(b"7".as_slice().into()))].into();
-    flush.replacement = Some(Replacement { mark: lsn(5), column: lane.projection().source_column(), rows });
+    flush.replacement = Some(Replacement { low: lsn(5), column: lane.projection().source_column(), rows });
     lane.commit(&flush).await.unwrap();
     let noted: BTreeSet<_> =
         tables.outbox.pending(10).await.unwrap().into_iter().flat_map(|row| row.codes).collect();

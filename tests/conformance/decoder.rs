@@ -19,7 +19,7 @@ use mysql_cdc::events::row_events::mysql_value::MySqlValue;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::source::{Database, PATIENCE};
+use crate::source::{Database, WAIT_MAX};
 
 const TABLE_MAP: u8 = 19;
 
@@ -169,7 +169,7 @@ async fn raw_rows(database: &Database, file: &str, position: u64, end: u64) -> V
     let mut maps: HashMap<[u8; 6], (String, Vec<u8>)> = HashMap::new();
     let mut rows = Vec::new();
     loop {
-        let event: Event = tokio::time::timeout(PATIENCE, stream.next()).await.unwrap().unwrap().unwrap();
+        let event: Event = tokio::time::timeout(WAIT_MAX, stream.next()).await.unwrap().unwrap().unwrap();
         let (event_type, body) = (event.header().event_type_raw(), event.data().to_vec());
         let id = || -> [u8; 6] { body[..6].try_into().unwrap() };
         match event_type {
@@ -376,7 +376,7 @@ async fn agree_on_every_type(database: Database, kinds: Vec<Kind>, is_compressed
         let number = table.strip_prefix("type_").map(|number| number.parse::<usize>().unwrap());
         let (names, rows) = decode(raw);
         types_seen.insert(number);
-        // The column behind the tested one shows that it was stepped over rightly.
+        // The column after the tested one shows that it was stepped over rightly.
         if number.is_some() {
             let last = names.len() - 1;
             for image in rows.iter().flat_map(|row| [&row.before, &row.after]).flatten() {

@@ -35,7 +35,7 @@ fn shared_stack() -> Arc<Stack> {
 }
 
 /// Databases of its own on shared or own servers.
-pub struct Place {
+pub struct StoreSite {
     pub stack: Arc<Stack>,
     /// Every database of this place begins so, behind `birthday_` or `anabranch_`.
     pub prefix: String,
@@ -54,7 +54,7 @@ pub struct Place {
 /// One derived row: (database.table, shard, user id) → (birthday, lsn, is_sent).
 pub type Rows = BTreeMap<(String, u64, u64), (String, u64, u8)>;
 
-impl Place {
+impl StoreSite {
     pub async fn new() -> Self {
         Self::on(tokio::task::spawn_blocking(shared_stack).await.unwrap()).granted().await
     }

@@ -11,6 +11,7 @@ use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::shard::ShardId;
 use anabranch_stack::ServerSpec;
+use async_nats::jetstream::kv;
 use async_nats::jetstream::stream::{Config, StorageType};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
@@ -99,11 +100,24 @@ async fn a_wrong_password_an_unknown_authority_and_a_closed_port_are_told_apart(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn setup_refuses_registers_of_the_names_before_the_first_version() {
+    let nats = Nats::start();
+    let log = nats.connect().await;
+    let bucket = kv::Config { bucket: "demo_uuids".into(), ..kv::Config::default() };
+    nats.admin().await.create_key_value(bucket).await.unwrap();
+    let faults = log.setup(&sources()).await.unwrap_err();
+    let [fault] = &faults[..] else { panic!("{faults:?}") };
+    text(fault, Code::LogForeign);
+    assert_eq!(fault.subject(), "bucket demo_uuids");
+    assert_eq!(log.check(&sources()).await.len(), 4, "nothing was made");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn setup_can_be_repeated_and_follows_the_configuration() {
     let nats = Nats::start();
     let log = nats.connect().await;
     let missing = log.check(&sources()).await;
-    let names = ["stream demo_source-a", "bucket demo_leases", "bucket demo_uuids", "bucket demo_intake"];
+    let names = ["stream demo_source-a", "bucket demo_leases", "bucket demo_registers", "bucket demo_intake"];
     assert_eq!(missing.len(), names.len());
     for (fault, name) in missing.iter().zip(names) {
         text(fault, Code::LogStreamMissing);

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anabranch_connectors::memory::MemoryCache;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, Origin, Reader, Readings, Unanswered};
+use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, Origin, QueryBounds, Reader, Unanswered};
 use anabranch_pipeline::ports::{CacheRecord, CodeCache, MappingStore, Outbox, OutboxRow};
-use anabranch_pipeline::records::{Claim, Claims, TimeToLive};
+use anabranch_pipeline::records::{Claims, DeviceClaim, TimeToLive};
 use anabranch_schemas::serial::StoredCode;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -18,7 +18,7 @@ use crate::ports::cache::{LONG, code, set, store};
 use crate::watched::Watched;
 
 const TIME: TimeToLive = TimeToLive { full: LONG, empty: LONG };
-const BOUNDS: Readings = Readings { at_once: 2, queued: 3, codes: 8 };
+const BOUNDS: QueryBounds = QueryBounds { at_once: 2, queued: 3, codes: 8 };
 
 /// Mapping tables that answer when they are let, and count.
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ impl MappingStore for Slow {
         Ok(vec![Claims { claims: set(1), is_cut: false }; codes.len()])
     }
 
-    async fn page(&self, _: &StoredCode, _: Option<&Claim>, _: usize) -> Result<Claims, Fault> {
+    async fn page(&self, _: &StoredCode, _: Option<&DeviceClaim>, _: usize) -> Result<Claims, Fault> {
         unreachable!("it is not asked for")
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anabranch_connectors::memory::{MemoryCache, MemoryMapping, Weather};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, Origin, QUESTION_CODES_MAX, Reader, Readings};
+use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, Origin, QUESTION_CODES_MAX, QueryBounds, Reader};
 use anabranch_pipeline::ports::{CodeCache, MappingStore};
-use anabranch_pipeline::records::{Claim, Claims, TimeToLive};
+use anabranch_pipeline::records::{Claims, DeviceClaim, TimeToLive};
 use anabranch_schemas::serial::StoredCode;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -18,7 +18,7 @@ use crate::ports::cache::{LONG, cached, code, set, store};
 use crate::watched::Watched;
 
 const TIME: TimeToLive = TimeToLive { full: LONG, empty: LONG };
-const BOUNDS: Readings = Readings { at_once: 100, queued: 1_000, codes: 1_000 };
+const BOUNDS: QueryBounds = QueryBounds { at_once: 100, queued: 1_000, codes: 1_000 };
 /// Candidates that a batch has at once.
 const BATCH: u64 = 200;
 /// Claims that a batch shows of a code.
@@ -31,8 +31,8 @@ struct Crates {
     codes: Arc<AtomicUsize>,
 }
 
-fn many(count: usize) -> Vec<Claim> {
-    let mut claims: Vec<Claim> = (0..count as u64).flat_map(set).collect();
+fn many(count: usize) -> Vec<DeviceClaim> {
+    let mut claims: Vec<DeviceClaim> = (0..count as u64).flat_map(set).collect();
     claims.sort_unstable();
     claims.truncate(count);
     claims
@@ -46,7 +46,7 @@ impl MappingStore for Crates {
         Ok(vec![Claims { claims, is_cut: limit < CACHED_CLAIMS_MAX }; codes.len()])
     }
 
-    async fn page(&self, _: &StoredCode, _: Option<&Claim>, _: usize) -> Result<Claims, Fault> {
+    async fn page(&self, _: &StoredCode, _: Option<&DeviceClaim>, _: usize) -> Result<Claims, Fault> {
         unreachable!("it is not asked for")
     }
 }

@@ -18,7 +18,7 @@ pub const SOURCE: &str = "source-a";
 pub const STREAM: &str = "demo_source-a";
 pub const SUBJECT: &str = "demo.source-a.changes";
 /// Far above what a step takes on a busy machine; a wait that reaches it has failed.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
 pub struct Nats {
     stack: Stack,
@@ -157,7 +157,7 @@ pub async fn acknowledge_all(writer: &mut impl LogWriter) -> Vec<LogEntry> {
     entries
 }
 
-/// A new attempt behind the present end that appends these messages.
+/// A new attempt after the present end that appends these messages.
 pub async fn append(log: &impl Log, numbers: impl IntoIterator<Item = u64>) -> Vec<LogEntry> {
     let end = log.end(SOURCE).await.unwrap();
     let mut writer = log.writer(SOURCE, end.as_ref()).await.unwrap();
@@ -187,12 +187,12 @@ pub async fn numbers(log: &impl Log) -> Vec<u64> {
 }
 
 pub async fn within<T>(work: impl Future<Output = T>) -> T {
-    timeout(PATIENCE, work).await.expect("nothing happened in time")
+    timeout(WAIT_MAX, work).await.expect("nothing happened in time")
 }
 
 /// Polls until the condition holds.
 pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while !holds().await {
         assert!(Instant::now() < deadline, "{what}: not in time");
         sleep(Duration::from_millis(10)).await;

@@ -12,7 +12,7 @@ use mysql_async::prelude::Queryable;
 use reqwest::Method;
 use serde_json::{Value as Json, json};
 
-use crate::derived::Place;
+use crate::derived::StoreSite;
 use crate::ports::derived_rows::{
     BirthdayServer, DocumentsServer, Found, Ground, MappingServer, Source, foreign, found, pages, random,
     whole, written,
@@ -24,7 +24,7 @@ fn rows(rows: usize) -> NonZeroUsize {
 }
 
 /// How the server would run each statement that reads derived rows, of those that ran since it was told to note them.
-async fn plans(place: &Place) -> Vec<(String, String, String)> {
+async fn plans(place: &StoreSite) -> Vec<(String, String, String)> {
     let mut admin = place.admin().await;
     let noted = "SELECT CONVERT(argument USING utf8mb4) FROM mysql.general_log WHERE argument LIKE 'SELECT `shard_id`%'";
     let mut plans = Vec::new();
@@ -38,7 +38,7 @@ async fn plans(place: &Place) -> Vec<(String, String, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_is_a_range_of_one_index_that_has_all_of_it() {
-    let place = Place { mapping_tables: 2, lanes: 2, ..Place::alone().await };
+    let place = StoreSite { mapping_tables: 2, lanes: 2, ..StoreSite::alone().await };
     place.target("target-a").setup().await.unwrap();
     let ground = MappingServer(place);
     let mut mapping = Source::of(&ground).await;

@@ -39,7 +39,7 @@ fn shared_stack() -> Arc<Stack> {
 
 /// Indexes of its own on a shared or own server.
 #[derive(Clone)]
-pub struct Place {
+pub struct SearchSite {
     /// `None`: on a server that the environment names.
     pub stack: Option<Arc<Stack>>,
     /// Its setting of a target, with the authority that it needs.
@@ -50,7 +50,7 @@ pub struct Place {
     pub administrator: Search,
 }
 
-impl Place {
+impl SearchSite {
     pub async fn new() -> Self {
         match named_server() {
             // Tests of an earlier run have left their indexes there.

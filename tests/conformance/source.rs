@@ -11,7 +11,7 @@ use anabranch_connectors::mysql::source::{MysqlSource, MysqlStream};
 use anabranch_demo::FORGET_BINLOG;
 use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{ChangeSource, Entry, READER_SEAT, SourceConnector};
+use anabranch_pipeline::ports::{ChangeSource, Entry, READER_REPLICA_SLOT, SourceConnector};
 use anabranch_pipeline::records::{Batch, BatchBuilder};
 use anabranch_schemas::change::{Action, Entity, Value};
 use anabranch_schemas::codec::v1;
@@ -25,7 +25,7 @@ use mysql_async::prelude::Queryable;
 use crate::nats::blocking;
 
 /// Far above what a step takes on a busy machine; a wait that reaches it has failed.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
 pub const BATCH_BYTES: usize = 64 * 1024;
 const BATCHES_MAX: usize = 100_000;
 
@@ -229,16 +229,16 @@ impl Database {
         MysqlSource::new(&self.config(), &[self.entity()], Duration::from_secs(2))
     }
 
-    pub async fn read(&self, entry: Entry) -> Reading {
-        Reading::open(&self.source(), entry).await.unwrap()
+    pub async fn read(&self, entry: Entry) -> SourceProbe {
+        SourceProbe::open(&self.source(), entry).await.unwrap()
     }
 
-    pub async fn read_latest(&self) -> Reading {
+    pub async fn read_latest(&self) -> SourceProbe {
         self.read(Entry::Latest).await
     }
 
-    /// Reads again from behind each batch: what was sent before and what comes again are the whole, in order.
-    pub async fn assert_resumes_behind_each_batch(&self, reading: &Reading) {
+    /// Reads again from after each batch: what was sent before and what comes again are the whole, in order.
+    pub async fn assert_resumes_behind_each_batch(&self, reading: &SourceProbe) {
         for index in 0..reading.batches.len() {
             let sent = reading.batches[index].position;
             let kept = reading.seen[..reading.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
@@ -286,7 +286,7 @@ pub struct Seen {
 }
 
 /// An open reading and everything it has yielded.
-pub struct Reading<S = MysqlStream> {
+pub struct SourceProbe<S = MysqlStream> {
     pub stream: S,
     builder: BatchBuilder,
     pub batches: Vec<Batch>,
@@ -295,7 +295,7 @@ pub struct Reading<S = MysqlStream> {
     pub seen_with: Vec<usize>,
 }
 
-impl<S: ChangeSource> Reading<S> {
+impl<S: ChangeSource> SourceProbe<S> {
     pub async fn open(source: &impl SourceConnector<Source = S>, entry: Entry) -> Result<Self, Fault> {
         Self::open_with(source, entry, BATCH_BYTES).await
     }
@@ -305,15 +305,15 @@ impl<S: ChangeSource> Reading<S> {
         entry: Entry,
         batch_bytes: usize,
     ) -> Result<Self, Fault> {
-        Self::of(source, entry, batch_bytes, READER_SEAT, None).await
+        Self::of(source, entry, batch_bytes, READER_REPLICA_SLOT, None).await
     }
 
-    pub async fn open_seat(
+    pub async fn open_replica_slot(
         source: &impl SourceConnector<Source = S>,
         entry: Entry,
-        seat: u32,
+        replica_slot: u32,
     ) -> Result<Self, Fault> {
-        Self::of(source, entry, BATCH_BYTES, seat, None).await
+        Self::of(source, entry, BATCH_BYTES, replica_slot, None).await
     }
 
     /// In the epoch that follows another reading's.
@@ -323,14 +323,14 @@ impl<S: ChangeSource> Reading<S> {
         latest: Timeline,
         batch_bytes: usize,
     ) -> Result<Self, Fault> {
-        Self::of(source, entry, batch_bytes, READER_SEAT, Some(latest)).await
+        Self::of(source, entry, batch_bytes, READER_REPLICA_SLOT, Some(latest)).await
     }
 
     async fn of(
         source: &impl SourceConnector<Source = S>,
         entry: Entry,
         batch_bytes: usize,
-        seat: u32,
+        replica_slot: u32,
         latest: Option<Timeline>,
     ) -> Result<Self, Fault> {
         let (position, known) = match &entry {
@@ -340,7 +340,7 @@ impl<S: ChangeSource> Reading<S> {
         let latest = latest.unwrap_or(known);
         let builder = BatchBuilder::new(batch_bytes, position, ResumePoint::default());
         Ok(Self {
-            stream: source.open(entry, &latest, seat).await?,
+            stream: source.open(entry, &latest, replica_slot).await?,
             builder,
             batches: Vec::new(),
             seen: Vec::new(),
@@ -364,14 +364,14 @@ impl<S: ChangeSource> Reading<S> {
         filled.map(|_| ())
     }
 
-    /// Reads until the condition holds; fails after [`PATIENCE`].
+    /// Reads until the condition holds; fails after [`WAIT_MAX`].
     pub async fn until(&mut self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
         let reading = async {
             while !condition(self) {
                 self.step().await.unwrap();
             }
         };
-        if tokio::time::timeout(PATIENCE, reading).await.is_err() {
+        if tokio::time::timeout(WAIT_MAX, reading).await.is_err() {
             let last: Vec<_> = self.seen.iter().rev().take(5).collect();
             panic!("never came: {what}; {} changes, last {last:?}", self.seen.len());
         }
@@ -405,7 +405,7 @@ impl<S: ChangeSource> Reading<S> {
                 }
             }
         };
-        let fault = tokio::time::timeout(PATIENCE, reading).await.expect("no fault came");
+        let fault = tokio::time::timeout(WAIT_MAX, reading).await.expect("no fault came");
         assert_eq!(fault.code(), code, "{fault}");
         fault
     }

@@ -7,7 +7,7 @@ use anabranch_pipeline::ports::{RowSource, SourceConnector};
 use anabranch_schemas::lsn::FIRST_EPOCH;
 
 use crate::ports::rows::{rows, table_of};
-use crate::source::{Database, DatabaseKind, Reading};
+use crate::source::{Database, DatabaseKind, SourceProbe};
 
 on_each_mariadb!(
     every_captured_column_is_told_apart_from_text_beside_columns_of_every_type,
@@ -149,7 +149,7 @@ async fn what_becomes_of_text_while_its_table_is_empty_stops_at_the_next_row(dat
         ("CONVERT TO CHARACTER SET utf16", "column birthday has character set utf16", "character set utf16"),
         ("CONVERT TO CHARACTER SET utf32", "column birthday has character set utf32", "character set utf32"),
     ] {
-        let mut reading: Reading = database.read_latest().await;
+        let mut reading: SourceProbe = database.read_latest().await;
         let alter = format!("ALTER TABLE $0.t0 {alter}");
         database
             .run(&[

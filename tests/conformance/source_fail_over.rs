@@ -10,7 +10,7 @@ use anabranch_schemas::timeline::Timeline;
 use anabranch_stack::ServerSpec;
 
 use crate::nats::blocking;
-use crate::source::{BATCH_BYTES, Database, PATIENCE, Reading};
+use crate::source::{BATCH_BYTES, Database, SourceProbe, WAIT_MAX};
 
 /// Makes a test of each function on MariaDB, and on MySQL where the machine can have it.
 macro_rules! on_both {
@@ -98,7 +98,7 @@ impl Database {
     async fn catch_up(&self, source: &Database) {
         let end = source.groups().await;
         let wait = if self.is_mariadb().await { "MASTER_GTID_WAIT" } else { "WAIT_FOR_EXECUTED_GTID_SET" };
-        let wait = format!("SELECT CAST({wait}('{end}', {}) AS CHAR)", PATIENCE.as_secs());
+        let wait = format!("SELECT CAST({wait}('{end}', {}) AS CHAR)", WAIT_MAX.as_secs());
         assert_eq!(self.ask(&wait).await, "0", "the replica never had {end}");
     }
 
@@ -107,7 +107,7 @@ impl Database {
     }
 }
 
-fn end_of(reading: &Reading) -> Entry {
+fn end_of(reading: &SourceProbe) -> Entry {
     reading.entry_after(reading.batches.len() - 1)
 }
 
@@ -121,7 +121,7 @@ async fn a_promoted_replica_is_read_on_without_loss_or_doubles(old: Database) {
     let before = end_of(&reading);
     old.run(&["INSERT INTO $0.t0 VALUES (3, '', NULL)", "FLUSH BINARY LOGS"]).await;
     let at_end = {
-        // Up to the end of the old server, in a file without a transaction: the new one has nothing behind it yet.
+        // Up to the end of the old server, in a file without a transaction: the new one has nothing after it yet.
         let mut reading = old.read(before.clone()).await;
         reading.until_seen(1).await;
         reading.until_end(&old).await;
@@ -149,7 +149,8 @@ async fn a_promoted_replica_is_read_on_without_loss_or_doubles(old: Database) {
     again.until_seen(1).await;
     assert_eq!((again.texts(), again.seen[0].lsn.epoch()), (vec!["t0 + 5 NULL"], 2));
     let timeline = Timeline { epoch: 2, server: again.stream.server().clone() };
-    let mut fed = Reading::open_behind(&new.source(), before.clone(), timeline, BATCH_BYTES).await.unwrap();
+    let mut fed =
+        SourceProbe::open_behind(&new.source(), before.clone(), timeline, BATCH_BYTES).await.unwrap();
     fed.until_seen(3).await;
     let expected: Vec<_> = followed.seen.iter().chain(&again.seen).collect();
     assert!(fed.seen.iter().eq(expected), "the same change has the same position");
@@ -192,7 +193,7 @@ async fn a_replica_that_lacks_what_was_read_stops_as_diverged(old: Database) {
 
     // Nothing behind what it holds, so what was read of a transaction is not there; nor is what was read whole.
     let diverged = async |entry: &Entry| {
-        let fault = Reading::open(&new.source(), entry.clone()).await.err().expect("it must not be read");
+        let fault = SourceProbe::open(&new.source(), entry.clone()).await.err().expect("it must not be read");
         assert_eq!(fault.code(), Code::SourceDiverged, "{fault}");
         fault
     };
@@ -210,7 +211,7 @@ async fn a_replica_that_lacks_what_was_read_stops_as_diverged(old: Database) {
     assert_eq!(reading.texts(), [""; 0]);
 
     // The old server has what the new one wrote as little.
-    let fault = Reading::open(&old.source(), end_of(&holds)).await.err().expect("it must not be read");
+    let fault = SourceProbe::open(&old.source(), end_of(&holds)).await.err().expect("it must not be read");
     assert_eq!(fault.code(), Code::SourceDiverged, "{fault}");
 }
 
@@ -228,16 +229,16 @@ async fn a_transaction_that_was_read_in_part_comes_again_whole(old: Database) {
     followed.until_seen(20_000).await;
     assert!(followed.texts() == reading.texts());
     assert!(followed.seen.iter().all(|seen| seen.lsn.epoch() == 2));
-    // A batch of less than one event, behind a server that nobody knows.
+    // A batch of less than one event, after a server that nobody knows.
     new.run(&["INSERT INTO $0.t0 SELECT user_id + 50000, REPEAT('x', 40), NULL FROM $0.t0 LIMIT 50"]).await;
     let latest = Timeline { epoch: 2, ..Timeline::default() };
-    let mut part = Reading::open_behind(&new.source(), end_of(&followed), latest, 64).await.unwrap();
+    let mut part = SourceProbe::open_behind(&new.source(), end_of(&followed), latest, 64).await.unwrap();
     part.until("the first row", |part| !part.seen.is_empty()).await;
     assert!(part.seen.len() < 50);
     assert_eq!(part.position().epoch(), 3, "its place is told before its first row");
 }
 
-/// A night that reads a replica waits for this.
+/// A reconciliation that reads a replica waits for this.
 async fn a_replica_tells_how_far_it_is(old: Database) {
     let new = old.with_replica().await;
     new.catch_up(&old).await;
@@ -261,25 +262,26 @@ async fn a_replica_tells_how_far_it_is(old: Database) {
 
 /// A lane that is fed directly is a second replica of the server.
 #[tokio::test(flavor = "multi_thread")]
-async fn readings_of_different_seats_do_not_end_each_other() {
+async fn readings_of_different_replica_slots_do_not_end_each_other() {
     let database = Database::shared().with_tables().await;
     let source = database.source();
-    let mut seats = Vec::new();
-    for seat in 0..3 {
-        seats.push(Reading::open_seat(&source, Entry::Latest, seat).await.unwrap());
+    let mut replica_slots = Vec::new();
+    for replica_slot in 0..3 {
+        replica_slots
+            .push(SourceProbe::open_replica_slot(&source, Entry::Latest, replica_slot).await.unwrap());
     }
     for id in 1..4 {
         database.run(&[&format!("INSERT INTO $0.t0 VALUES ({id}, '', NULL)")]).await;
-        for reading in &mut seats {
+        for reading in &mut replica_slots {
             reading.until_seen(id).await;
         }
     }
-    let mut same = Reading::open_seat(&source, Entry::Latest, 2).await.unwrap();
+    let mut same = SourceProbe::open_replica_slot(&source, Entry::Latest, 2).await.unwrap();
     database.run(&["INSERT INTO $0.t0 VALUES (4, '', NULL)"]).await;
     same.until_seen(1).await;
-    let mut last = seats.pop().unwrap();
+    let mut last = replica_slots.pop().unwrap();
     last.until_fault(Code::SourceUnreachable).await;
-    for reading in &mut seats {
+    for reading in &mut replica_slots {
         reading.until_seen(4).await;
     }
 }

@@ -7,7 +7,7 @@ use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::{ChangeSource, Entry, SourceConnector};
 
 use crate::nats::blocking;
-use crate::source::{Database, PATIENCE, Reading, Seen};
+use crate::source::{Database, Seen, SourceProbe, WAIT_MAX};
 
 on_each_mariadb!(
     changes_come_in_commit_order_with_their_positions,
@@ -83,13 +83,13 @@ async fn every_entry_begins_where_it_says(database: Database) {
     assert_eq!(latest.source_head(&database).await, latest.position());
 }
 
-impl Reading {
+impl SourceProbe {
     async fn source_head(&self, database: &Database) -> anabranch_schemas::lsn::Lsn {
         database.source().head().await.unwrap()
     }
 }
 
-/// Changes after a crash behind each batch: what was sent before plus what comes again, without what is read twice.
+/// Changes after a crash after each batch: what was sent before plus what comes again, without what is read twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_transaction_is_streamed_in_parts_and_resumed_from_each() {
     let database = Database::shared().with_tables().await;
@@ -186,8 +186,8 @@ async fn a_new_binlog_file_is_followed_and_moves_the_resume_point(database: Data
     database.run(&["INSERT INTO $0.t0 VALUES (4, '', NULL)"]).await;
     resumed.until_seen(1).await;
 
-    // Everything behind the place is in later files: the purged one is not needed.
-    let place = |reading: &Reading| reading.entry_after(reading.batches.len() - 1);
+    // Everything after the place is in later files: the purged one is not needed.
+    let place = |reading: &SourceProbe| reading.entry_after(reading.batches.len() - 1);
     let mut kept = database.read_latest().await;
     database.run(&["INSERT INTO $0.t0 VALUES (5, '', NULL)"]).await;
     kept.until_seen(1).await;
@@ -209,14 +209,14 @@ async fn a_new_binlog_file_is_followed_and_moves_the_resume_point(database: Data
     let purged = async {
         loop {
             database.run(&[&purge]).await;
-            let fault = Reading::open(&database.source(), old.clone()).await.err().unwrap();
+            let fault = SourceProbe::open(&database.source(), old.clone()).await.err().unwrap();
             assert_eq!(fault.code(), Code::BinlogPurged, "{fault}");
             if fault.to_string().contains(&format!("binlog.{newest:06}")) {
                 return;
             }
         }
     };
-    tokio::time::timeout(PATIENCE, purged).await.expect("it names the oldest file");
+    tokio::time::timeout(WAIT_MAX, purged).await.expect("it names the oldest file");
     let mut quiet = database.read(behind).await;
     assert_eq!(quiet.stream.entered_at(), again.position(), "messages link");
     quiet.until("the place in the newest file", |quiet| quiet.position().file_number() == newest).await;
@@ -229,7 +229,8 @@ async fn a_gtid_set_that_the_server_does_not_know_is_named() {
         (database.ask("SELECT @@gtid_domain_id").await, database.ask("SELECT @@server_id").await);
     let mut reading = database.read(Entry::Gtid(format!("{domain}-{server}-999999999"))).await;
     reading.until_fault(Code::BinlogGtidUnknown).await;
-    let fault = Reading::open(&database.source(), Entry::Gtid("nonsense".to_owned())).await.err().unwrap();
+    let fault =
+        SourceProbe::open(&database.source(), Entry::Gtid("nonsense".to_owned())).await.err().unwrap();
     assert_eq!(fault.code(), Code::BinlogGtidUnknown, "{fault}");
 }
 
@@ -245,7 +246,7 @@ async fn another_or_a_reset_server_is_not_read_on() {
     let mut other = server.clone();
     other.flavor = "mysql".to_owned();
     let entry = Entry::Resume { resume: resume.clone(), position, server: other };
-    let fault = Reading::open(&database.source(), entry).await.err().unwrap();
+    let fault = SourceProbe::open(&database.source(), entry).await.err().unwrap();
     assert_eq!(fault.code(), Code::SourceServerChanged, "{fault}");
 
     // The same server id and file name, and as many bytes, but other transactions.
@@ -254,7 +255,7 @@ async fn another_or_a_reset_server_is_not_read_on() {
     let statements: Vec<_> = (2..60).map(|id| format!("INSERT INTO $0.t0 VALUES ({id}, '', NULL)")).collect();
     database.run(&statements.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let entry = Entry::Resume { resume, position, server };
-    let fault = Reading::open(&database.source(), entry).await.err().unwrap();
+    let fault = SourceProbe::open(&database.source(), entry).await.err().unwrap();
     assert_eq!(fault.code(), Code::SourceServerChanged, "{fault}");
 }
 
@@ -262,7 +263,7 @@ async fn another_or_a_reset_server_is_not_read_on() {
 async fn a_frozen_server_stalls_and_a_stopped_one_is_unreachable() {
     let database = Database::with_flags(&[]).with_tables().await;
     let source = MysqlSource::new(&database.config(), &[database.entity()], Duration::from_millis(500));
-    let mut reading = Reading::open(&source, Entry::Latest).await.unwrap();
+    let mut reading = SourceProbe::open(&source, Entry::Latest).await.unwrap();
     database.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
     reading.until_seen(1).await;
     // Heartbeats keep a quiet stream alive for longer than the limit.
@@ -275,7 +276,7 @@ async fn a_frozen_server_stalls_and_a_stopped_one_is_unreachable() {
     blocking(|| database.server().pause()).unwrap();
     reading.until_fault(Code::SourceStalled).await;
     blocking(|| database.server().resume()).unwrap();
-    let mut reading = Reading::open(&source, Entry::Latest).await.unwrap();
+    let mut reading = SourceProbe::open(&source, Entry::Latest).await.unwrap();
     blocking(|| database.server().kill()).unwrap();
     reading.until_fault(Code::SourceUnreachable).await;
     reading.until_fault(Code::SourceUnreachable).await;
@@ -306,7 +307,7 @@ async fn dropped_calls_lose_nothing() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(crate::source::PATIENCE, async { tokio::join!(writer, reader) }).await.unwrap();
+    tokio::time::timeout(crate::source::WAIT_MAX, async { tokio::join!(writer, reader) }).await.unwrap();
     let expected: Vec<_> = (0..10_000).map(|id| format!("t0 + {id} 2001-01-01")).collect();
     assert_eq!(reading.texts(), expected);
 }

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::error::Code;
-use anabranch_pipeline::ports::{ChangeSource, Entry, Located, Place, SourceConnector};
+use anabranch_pipeline::ports::{BinlogPoint, ChangeSource, Entry, Located, SourceConnector};
 use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
 use mysql_async::prelude::Queryable as _;
 
 use crate::nats::until;
-use crate::source::{Database, PATIENCE, Reading};
+use crate::source::{Database, SourceProbe, WAIT_MAX};
 use crate::wire::Wire;
 
 /// Long enough that a busy machine is not taken for a silent server.
@@ -31,7 +31,7 @@ async fn a_half_open_connection_is_noticed_and_a_slow_one_is_not_given_up() {
     // A server of its own: what others write would come over the slow wire as well.
     let database = Database::with_flags(&[]).with_tables().await;
     let wire = Wire::to(database.server());
-    let mut reading = Reading::open(&source_behind(&database, &wire), Entry::Latest).await.unwrap();
+    let mut reading = SourceProbe::open(&source_behind(&database, &wire), Entry::Latest).await.unwrap();
     wire.slow_down(Duration::from_millis(10));
     let values: Vec<_> = (0..6_000).map(|id| format!("({id}, REPEAT('x', 80), NULL)")).collect();
     // Silence is counted by whole events: the text of the statement alone, of 170 kB, would nearly last too long.
@@ -56,7 +56,7 @@ async fn a_place_behind_a_gtid_set_is_found_over_a_slow_connection() {
     database.run(&["INSERT INTO $0.t0 VALUES (2, '', NULL)"]).await;
     let wire = Wire::to(database.server());
     wire.slow_down(Duration::from_millis(10));
-    let located = source_behind(&database, &wire).locate(Place::Gtid(behind_first), FIRST_EPOCH).await;
+    let located = source_behind(&database, &wire).locate(BinlogPoint::Gtid(behind_first), FIRST_EPOCH).await;
     let Located { position, resume, server } = located.unwrap();
     let mut reading = database.read(Entry::Resume { resume, position, server }).await;
     reading.until_end(&database).await;
@@ -118,17 +118,17 @@ async fn an_event_with_one_bit_flipped_is_refused_by_its_checksum_and_not_sent()
     let fault = damaged.until_fault(Code::BinlogEventCorrupt).await;
     assert!(fault.to_string().contains("checksum"), "{fault}");
     assert_eq!(damaged.texts(), ["t0 + 1 2000-01-01"]);
-    let again = Reading::open(&database.source(), damaged.entry_after(damaged.batches.len() - 1)).await;
+    let again = SourceProbe::open(&database.source(), damaged.entry_after(damaged.batches.len() - 1)).await;
     again.unwrap().until_fault(Code::BinlogEventCorrupt).await;
 }
 
 /// The binlog file of the first change of a reading.
-fn binlog_file(database: &Database, reading: &Reading) -> PathBuf {
+fn binlog_file(database: &Database, reading: &SourceProbe) -> PathBuf {
     database.server().folder().join(format!("db/binlog.{:06}", reading.seen[0].lsn.file_number()))
 }
 
 /// Reads and counts without keeping; changes, and by how much the process grew meanwhile.
-async fn count(reading: Reading, database: &Database) -> (u64, u64) {
+async fn count(reading: SourceProbe, database: &Database) -> (u64, u64) {
     let until = database.source().head().await.unwrap();
     // The high-water mark begins anew.
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
@@ -161,8 +161,8 @@ fn ends_of_small_rows(file: &Path) -> Vec<u64> {
     ends
 }
 
-/// A file grows beyond 4 GiB by one transaction alone, since a server begins a new one behind the transaction that
-/// fills it. What commits together with that transaction stands behind it.
+/// A file grows beyond 4 GiB by one transaction alone, since a server begins a new one after the transaction that
+/// fills it. What commits together with that transaction stands after it.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "huge: a minute and 10 GB of disk; alone, as the one above"]
 async fn huge_positions_beyond_four_gibibytes_are_read_and_resumed_from() {
@@ -179,7 +179,7 @@ async fn huge_positions_beyond_four_gibibytes_are_read_and_resumed_from() {
             "SET GLOBAL binlog_commit_wait_count = 3, GLOBAL binlog_commit_wait_usec = 600000000",
         ])
         .await;
-    let mut reading = Reading::open_with(&database.source(), Entry::Latest, 40).await.unwrap();
+    let mut reading = SourceProbe::open_with(&database.source(), Entry::Latest, 40).await.unwrap();
     let mut large = database.admin().await;
     let mut run = async |statement: &str| {
         large.query_drop(statement.replace('$', &database.prefix)).await.unwrap();
@@ -210,7 +210,7 @@ async fn huge_positions_beyond_four_gibibytes_are_read_and_resumed_from() {
     assert_eq!(positions, ends.iter().map(|end| end / 16 * 16).collect::<Vec<_>>());
     assert!(ends[1] < WRAP && ends[2] > WRAP, "{ends:?}");
 
-    // A crash behind each change, from the start of its group or of the next.
+    // A crash after each change, from the start of its group or of the next.
     let mut resumed = Vec::new();
     for (index, count) in reading.seen_with.iter().enumerate() {
         let is_last = reading.seen_with.get(index + 1).is_none_or(|next| next > count);
@@ -219,8 +219,8 @@ async fn huge_positions_beyond_four_gibibytes_are_read_and_resumed_from() {
         }
         let started = Instant::now();
         // A server that looks for the place of a GTID set sends no heartbeat.
-        let patient = MysqlSource::new(&database.config(), &[database.entity()], PATIENCE);
-        let mut again = Reading::open(&patient, reading.entry_after(index)).await.unwrap();
+        let patient = MysqlSource::new(&database.config(), &[database.entity()], WAIT_MAX);
+        let mut again = SourceProbe::open(&patient, reading.entry_after(index)).await.unwrap();
         again.until_seen(reading.seen.len() - count).await;
         assert_eq!(again.seen, reading.seen[*count..]);
         println!(

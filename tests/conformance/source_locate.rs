@@ -1,7 +1,7 @@
 //! A place of the past is found, and a reading that resumes there yields everything since.
 
 use anabranch_pipeline::error::Code;
-use anabranch_pipeline::ports::{Entry, Located, Place, SourceConnector};
+use anabranch_pipeline::ports::{BinlogPoint, Entry, Located, SourceConnector};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 
 use crate::source::Database;
@@ -39,11 +39,11 @@ async fn every_way_to_say_a_place_leads_to_all_that_came_since() {
     all.until_end(&database).await;
     let third = all.seen[2].lsn;
     let places = [
-        (Place::Earliest, &["t0 + 1 NULL", "t0 + 2 NULL", "t0 + 3 NULL"][..]),
-        (Place::Gtid(behind_first), &["t0 + 2 NULL", "t0 + 3 NULL"]),
-        (Place::Time { at_us: second_file_at * 1_000_000 }, &["t0 + 2 NULL", "t0 + 3 NULL"]),
-        (Place::Lsn(third), &["t0 + 3 NULL"]),
-        (Place::Gtid(end), &[]),
+        (BinlogPoint::Earliest, &["t0 + 1 NULL", "t0 + 2 NULL", "t0 + 3 NULL"][..]),
+        (BinlogPoint::Gtid(behind_first), &["t0 + 2 NULL", "t0 + 3 NULL"]),
+        (BinlogPoint::Time { at_us: second_file_at * 1_000_000 }, &["t0 + 2 NULL", "t0 + 3 NULL"]),
+        (BinlogPoint::Lsn(third), &["t0 + 3 NULL"]),
+        (BinlogPoint::Gtid(end), &[]),
     ];
     for (place, expected) in places {
         let located = source.locate(place.clone(), FIRST_EPOCH).await.unwrap();
@@ -61,12 +61,12 @@ async fn a_place_that_is_not_there_is_named() {
     let database = Database::shared().with_tables().await;
     let source = database.source();
     for (place, epoch, code) in [
-        (Place::Lsn(Lsn::new(1, 4711, 256).unwrap()), 1, Code::BinlogPurged),
-        (Place::Lsn(Lsn::new(1, 1, 256).unwrap()), 2, Code::BinlogPurged),
-        (Place::Lsn(Lsn::new(1, 1, 1 << 35).unwrap()), 1, Code::BinlogPurged),
-        (Place::Time { at_us: 1_000_000 }, 1, Code::BinlogPurged),
-        (Place::Gtid("1-1-99999".to_owned()), 1, Code::BinlogGtidUnknown),
-        (Place::Gtid("nonsense".to_owned()), 1, Code::BinlogGtidUnknown),
+        (BinlogPoint::Lsn(Lsn::new(1, 4711, 256).unwrap()), 1, Code::BinlogPurged),
+        (BinlogPoint::Lsn(Lsn::new(1, 1, 256).unwrap()), 2, Code::BinlogPurged),
+        (BinlogPoint::Lsn(Lsn::new(1, 1, 1 << 35).unwrap()), 1, Code::BinlogPurged),
+        (BinlogPoint::Time { at_us: 1_000_000 }, 1, Code::BinlogPurged),
+        (BinlogPoint::Gtid("1-1-99999".to_owned()), 1, Code::BinlogGtidUnknown),
+        (BinlogPoint::Gtid("nonsense".to_owned()), 1, Code::BinlogGtidUnknown),
     ] {
         let fault = source.locate(place.clone(), epoch).await.unwrap_err();
         assert_eq!(fault.code(), code, "{place:?}: {fault}");

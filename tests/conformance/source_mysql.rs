@@ -11,8 +11,8 @@ use anabranch_schemas::lsn::FIRST_EPOCH;
 use futures::future::join_all;
 use mysql_async::prelude::Queryable;
 
-use crate::ports::rows::{are_between_their_marks, rows, table_of, texts};
-use crate::source::{Database, PATIENCE, Reading, row_text};
+use crate::ports::rows::{are_between_their_watermarks, rows, table_of, texts};
+use crate::source::{Database, SourceProbe, WAIT_MAX, row_text};
 
 const EXECUTED: &str = "SELECT REPLACE(@@GLOBAL.gtid_executed, '\n', '')";
 
@@ -118,7 +118,7 @@ async fn mysql_tagged_gtids_are_kept_and_started_from() {
     assert_eq!(database.ask(&same).await, "1");
     database.run(&["INSERT INTO $0.t0 VALUES (3, '', NULL)", "FLUSH BINARY LOGS"]).await;
     let mut by_gtid = database.read(Entry::Gtid(set)).await;
-    by_gtid.until("the change behind the set", |reading| reading.texts().contains(&"t0 + 3 NULL")).await;
+    by_gtid.until("the change after the set", |reading| reading.texts().contains(&"t0 + 3 NULL")).await;
     assert!(!by_gtid.texts().contains(&"t0 + 2 NULL"));
     let mut earliest = database.read(Entry::Earliest).await;
     earliest.until_end(&database).await;
@@ -156,7 +156,7 @@ async fn mysql_stops_are_named() {
     database.run(&["SET SESSION binlog_format = STATEMENT", "INSERT INTO $0.t0 VALUES (3, '', NULL)"]).await;
     reading.until_fault(Code::BinlogStatement).await;
 
-    let fault = Reading::open(&database.source(), Entry::Gtid("x".to_owned())).await.err().unwrap();
+    let fault = SourceProbe::open(&database.source(), Entry::Gtid("x".to_owned())).await.err().unwrap();
     assert_eq!(fault.code(), Code::BinlogGtidUnknown);
 }
 
@@ -220,7 +220,7 @@ async fn mysql_sends_what_is_decided_and_never_what_is_undone() {
 
 /// The end of the binlog runs ahead of what a snapshot sees, by whatever is being committed.
 #[tokio::test(flavor = "multi_thread")]
-async fn mysql_rows_hold_what_lies_up_to_their_low_mark_while_many_commit() {
+async fn mysql_rows_hold_what_lies_up_to_their_low_watermark_while_many_commit() {
     const WRITERS: u64 = 8;
     let Some(database) = Database::mysql() else { return };
     let database = database.with_tables().await;
@@ -252,11 +252,14 @@ async fn mysql_rows_hold_what_lies_up_to_their_low_mark_while_many_commit() {
     let (chunks, _) = tokio::join!(chunks, join_all(writers));
     let mut reading = database.read(Entry::Earliest).await;
     reading.until_end(&database).await;
-    are_between_their_marks(&reading.seen, &table, &chunks);
-    assert!(chunks.iter().any(|chunk| chunk.mark < chunk.high), "nothing was committed between two marks");
+    are_between_their_watermarks(&reading.seen, &table, &chunks);
+    assert!(
+        chunks.iter().any(|chunk| chunk.low < chunk.high),
+        "nothing was committed between two watermarks"
+    );
 }
 
-/// The low mark waits for a transaction that is in the binlog and in no snapshot yet.
+/// The low watermark waits for a transaction that is in the binlog and in no snapshot yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql_rows_wait_for_a_commit_whose_acknowledgement_is_held() {
     let Some(database) = Database::mysql_alone() else { return };
@@ -281,15 +284,15 @@ async fn mysql_rows_wait_for_a_commit_whose_acknowledgement_is_held() {
     assert!(before < change && change <= source.head().await.unwrap(), "it is in the binlog");
 
     // MySQL says an end of its binlog that is behind the transaction, and GTIDs that lack it: neither a reading that
-    // begins there may leave it out, nor one that goes on behind it be refused for good.
+    // begins there may leave it out, nor one that goes on after it be refused for good.
     let mut latest = database.read_latest().await;
     latest.until_seen(1).await;
     assert_eq!(latest.texts(), ["t0 + 2 2000-01-02"]);
     let behind = reading.entry_after(reading.batches.len() - 1);
-    let waits = Reading::open(&source, behind.clone()).await.err().expect("it is not executed yet");
+    let waits = SourceProbe::open(&source, behind.clone()).await.err().expect("it is not executed yet");
     assert_eq!(waits.class(), Class::Transient, "{waits}");
 
-    // A page needs no mark.
+    // A page needs no watermark.
     let table = table_of(&source, "t0").await;
     let mut page = Vec::new();
     source.page(&table, None, rows(10), &mut |row| page.push(row_text(row))).await.unwrap();
@@ -298,9 +301,9 @@ async fn mysql_rows_wait_for_a_commit_whose_acknowledgement_is_held() {
     assert!(tokio::time::timeout(Duration::from_millis(500), &mut chunk).await.is_err(), "it waits");
     assert!(!held.is_finished());
     database.run(&["SET GLOBAL rpl_semi_sync_source_enabled = OFF"]).await;
-    tokio::time::timeout(PATIENCE, held).await.unwrap().unwrap();
+    tokio::time::timeout(WAIT_MAX, held).await.unwrap().unwrap();
     let chunk = chunk.await.unwrap();
     database.read(behind).await;
     assert_eq!(texts(&table, &chunk), ["1 2000-01-01", "2 2000-01-02"]);
-    assert!(change <= chunk.mark && chunk.mark <= chunk.high);
+    assert!(change <= chunk.low && chunk.low <= chunk.high);
 }

@@ -18,13 +18,13 @@ use anabranch_schemas::timeline::Timeline;
 use mysql_async::prelude::Queryable;
 
 use crate::ports::rows::{rows, table_of, texts, whole};
-use crate::source::{Database, PATIENCE};
+use crate::source::{Database, WAIT_MAX};
 
 on_each_mariadb!(
     every_type_that_can_be_captured_is_read_as_from_the_binlog,
     devices_with_keys_of_several_columns_are_read_as_from_the_binlog,
     a_table_that_is_altered_between_two_chunks_is_read_as_it_is_then,
-    a_transaction_whose_acknowledgement_is_held_is_behind_the_mark,
+    a_transaction_whose_acknowledgement_is_held_is_behind_the_watermark,
 );
 
 /// Of devices, whose columns take integers and text, or of users, whose birthdays take dates too.
@@ -50,7 +50,7 @@ async fn by_binlog(source: &MysqlSource) -> BTreeMap<(String, String), Vec<Value
         anabranch_pipeline::records::BatchBuilder::new(1 << 20, Lsn::ZERO, ResumePoint::default());
     let mut found = BTreeMap::new();
     while batch.position() < head {
-        tokio::time::timeout(PATIENCE, reading.fill(&mut batch)).await.unwrap().unwrap();
+        tokio::time::timeout(WAIT_MAX, reading.fill(&mut batch)).await.unwrap().unwrap();
         let taken = batch.take();
         let mut changes = v1::decode(&taken.payload).unwrap();
         while let Some(change) = changes.next().unwrap() {
@@ -247,7 +247,7 @@ async fn a_table_that_is_altered_between_two_chunks_is_read_as_it_is_then(databa
 
 /// A transaction that is in the binlog, and has reached readers, while its commit waits for a replica: the GTID
 /// variables hold it, and no snapshot sees it.
-async fn a_transaction_whose_acknowledgement_is_held_is_behind_the_mark(database: Database) {
+async fn a_transaction_whose_acknowledgement_is_held_is_behind_the_watermark(database: Database) {
     let database = database.with_tables().await;
     database
         .run(&[
@@ -271,12 +271,12 @@ async fn a_transaction_whose_acknowledgement_is_held_is_behind_the_mark(database
     let chunk = source.chunk(&table, None, rows(10), FIRST_EPOCH).await.unwrap();
     assert_eq!(texts(&table, &chunk), ["1 2000-01-01"]);
     assert!(!held.is_finished());
-    assert_eq!((chunk.mark, chunk.high), (end, end));
-    assert!(chunk.mark < change);
+    assert_eq!((chunk.low, chunk.high), (end, end));
+    assert!(chunk.low < change);
 
     database.run(&["SET GLOBAL rpl_semi_sync_master_enabled = OFF"]).await;
-    tokio::time::timeout(PATIENCE, held).await.unwrap().unwrap();
+    tokio::time::timeout(WAIT_MAX, held).await.unwrap().unwrap();
     let chunk = source.chunk(&table, None, rows(10), FIRST_EPOCH).await.unwrap();
     assert_eq!(texts(&table, &chunk), ["1 2000-01-01", "2 2000-01-02"]);
-    assert!(chunk.mark >= change);
+    assert!(chunk.low >= change);
 }

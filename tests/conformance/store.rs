@@ -10,23 +10,23 @@ use anabranch_schemas::change::{Action, Value};
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 
-use crate::derived::{Place, insert, lsn, table, update, user};
+use crate::derived::{StoreSite, insert, lsn, table, update, user};
 
 const WAIT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A place with one lane a source, set up.
-async fn ready() -> Place {
-    ready_at(Place::new().await).await
+async fn ready() -> StoreSite {
+    ready_at(StoreSite::new().await).await
 }
 
 /// The same on a server of its own, for tests that look at all sessions of a server.
-async fn ready_alone() -> Place {
-    ready_at(Place::alone().await).await
+async fn ready_alone() -> StoreSite {
+    ready_at(StoreSite::alone().await).await
 }
 
-async fn ready_at(place: Place) -> Place {
-    let place = Place { lanes: 1, ..place };
+async fn ready_at(place: StoreSite) -> StoreSite {
+    let place = StoreSite { lanes: 1, ..place };
     place.target("target-a").setup().await.unwrap();
     place
 }
@@ -48,7 +48,7 @@ async fn until(admin: &mut Conn, sql: &str) -> u64 {
 }
 
 /// Brings a commit to where its rows are written and COMMIT is not sent, and leaves it there.
-async fn pause_behind_the_rows(place: &Place, commit: &mut (impl Future + Unpin)) {
+async fn pause_behind_the_rows(place: &StoreSite, commit: &mut (impl Future + Unpin)) {
     // Its first packet waits for this lock, so one poll sends the packet and cannot read the answer too.
     let (mut holder, mut admin) = (place.admin().await, place.admin().await);
     let lock = format!("START TRANSACTION; SELECT * FROM `{}`.progress FOR UPDATE", place.control());
@@ -210,14 +210,14 @@ async fn what_belongs_to_the_dispatcher_survives_every_upsert() {
     place.sql(format!("UPDATE {} SET lsn = {}", place.table(0, "0101"), u64::MAX)).await;
     let mut third = place.flush(&lane, &second.progress, vec![(2, 0, insert(user(1, 1, 1)))]);
     let rows = [(table(0).shard, Cell::UInt(1))].into();
-    third.replacement = Some(Replacement { mark: lsn(2), column: 0, rows });
+    third.replacement = Some(Replacement { low: lsn(2), column: 0, rows });
     lane.commit(&third).await.unwrap();
     assert_eq!(place.number(&kept).await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flush_larger_than_a_packet_is_still_one_transaction() {
-    let place = Place { limits: "statement_rows = 100", ..ready_alone().await };
+    let place = StoreSite { limits: "statement_rows = 100", ..ready_alone().await };
     place.sql("SET GLOBAL max_allowed_packet = 262144").await;
     let (mut lane, progress) = place.lane("source-a", 0).await;
     let rows = 12_000u64;
@@ -264,12 +264,12 @@ async fn two_lanes_that_lock_each_other_out_both_get_through() {
 #[tokio::test(flavor = "multi_thread")]
 async fn layouts_on_two_targets_hold_the_pure_function_of_the_rows() {
     for (layout, databases) in [("by_day", 5), ("by_user", 3)] {
-        let place = Place {
+        let place = StoreSite {
             layout,
             databases,
             lanes: 3,
             targets: vec!["target-a", "target-b"],
-            ..Place::new().await
+            ..StoreSite::new().await
         };
         let users = 2_000u64;
         let month_day = |id: u64, step: u64| (1 + ((id + step) % 12) as u8, 1 + ((id * 7 + step) % 28) as u8);
@@ -343,7 +343,7 @@ async fn a_progress_row_deleted_by_hand_is_lost_and_nothing_starts_anew() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "measures; prints rows a second of wide upserts and deletes"]
 async fn rate_of_wide_flushes() {
-    let place = Place { lanes: 1, ..Place::alone().await };
+    let place = StoreSite { lanes: 1, ..StoreSite::alone().await };
     let began = Instant::now();
     let report = place.target("target-a").setup().await.unwrap();
     println!("set-up: {report:?} in {:?}", began.elapsed());

@@ -15,7 +15,7 @@ use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
-use crate::derived::{Place, insert, lsn, table, update, user};
+use crate::derived::{StoreSite, insert, lsn, table, update, user};
 use crate::store_mapping::boxed;
 
 /// Mapping tables a length class.
@@ -44,7 +44,7 @@ struct Lane {
 }
 
 impl Lane {
-    async fn of(place: &Place, source: &'static str) -> Self {
+    async fn of(place: &StoreSite, source: &'static str) -> Self {
         let id = LaneId { projection: "serials".into(), ..place.lane_id(source, 0) };
         let mut store = place.target("target-a").lane(&id).unwrap();
         let progress = store.load().await.unwrap();
@@ -119,7 +119,7 @@ const OTHERS: [u64; 2] = [1, (1 << 62) + 1];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flush_of_mapping_rows_waits_for_no_row_of_another_source() {
-    let place = Place { mapping_tables: TABLES, ..Place::alone().await };
+    let place = StoreSite { mapping_tables: TABLES, ..StoreSite::alone().await };
     place.target("target-a").setup().await.unwrap();
     let mut lane = Lane::of(&place, "source-a").await;
     lane.apply((0..DEVICES).flat_map(|number| [arrives(0, number), arrives(1, number)])).await;
@@ -137,7 +137,7 @@ async fn a_flush_of_mapping_rows_waits_for_no_row_of_another_source() {
         (shard_of("source-a", 1).shard, Cell::Bytes(uuid(1, number).to_string().into_bytes().into()))
     });
     // Below what stands, so that versions are lowered too.
-    replacing.replacement = Some(Replacement { mark: lsn(5), column: 1, rows: rows.collect() });
+    replacing.replacement = Some(Replacement { low: lsn(5), column: 1, rows: rows.collect() });
     lane.commit(replacing).await;
     lane.apply([(0, Action::Withdraw), (1, Action::Withdraw)]).await;
     assert_eq!(counted(&mut admin, "Innodb_row_lock_waits").await, before, "a flush waited for another");
@@ -146,7 +146,7 @@ async fn a_flush_of_mapping_rows_waits_for_no_row_of_another_source() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flush_of_birthdays_waits_for_no_row_of_another_source() {
-    let place = Place { lanes: 1, ..Place::alone().await };
+    let place = StoreSite { lanes: 1, ..StoreSite::alone().await };
     place.target("target-a").setup().await.unwrap();
     let (mut lane, mut progress) = place.lane("source-a", 0).await;
     let days = || (1..=28u8).map(|day| (u64::from(day), day));
@@ -165,7 +165,7 @@ async fn a_flush_of_birthdays_waits_for_no_row_of_another_source() {
     let moved = days().map(|(id, day)| (2, 0, update(user(id, 1, day), user(id, 2, day))));
     let mut replacing = place.flush(&lane, &progress, moved.collect());
     let rows: BTreeMap<_, _> = days().map(|(id, _)| ((table(1).shard, Cell::UInt(id)), ())).collect();
-    replacing.replacement = Some(Replacement { mark: lsn(1), column: 0, rows: rows.into_keys().collect() });
+    replacing.replacement = Some(Replacement { low: lsn(1), column: 0, rows: rows.into_keys().collect() });
     lane.commit(&replacing).await.unwrap();
     let withdrawals = (0..2).map(|shard| (3, shard, Action::Withdraw));
     let flush = place.flush(&lane, &replacing.progress, withdrawals.collect());
@@ -193,7 +193,7 @@ fn some_a_table(projection: &Projection, shard: u32) -> Vec<u64> {
 /// One source withdraws what lies in high tables and deletes in low ones, in one flush; another one writes all of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_withdrawal_and_small_flushes_of_another_source_at_once_cost_no_deadlock_and_no_time_out() {
-    let place = Place { mapping_tables: TABLES, ..Place::alone().await };
+    let place = StoreSite { mapping_tables: TABLES, ..StoreSite::alone().await };
     place.target("target-a").setup().await.unwrap();
     let mut withdrawing = Lane::of(&place, "source-a").await;
     let mut writing = Lane::of(&place, "source-b").await;

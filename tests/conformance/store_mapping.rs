@@ -11,20 +11,20 @@ use anabranch_schemas::serial::StoredCode;
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 
-use crate::derived::{Place, lsn};
+use crate::derived::{StoreSite, lsn};
 use crate::wire::Wire;
 
 pub const TABLES: u32 = 2;
 
-async fn place() -> (Place, MysqlLane, Progress) {
-    let place = Place { mapping_tables: TABLES, ..Place::new().await };
+async fn place() -> (StoreSite, MysqlLane, Progress) {
+    let place = StoreSite { mapping_tables: TABLES, ..StoreSite::new().await };
     place.target("target-a").setup().await.unwrap();
     let (lane, progress) = lane(&place).await;
     (place, lane, progress)
 }
 
 /// The lane of source-a, as a new process has it.
-pub async fn lane(place: &Place) -> (MysqlLane, Progress) {
+pub async fn lane(place: &StoreSite) -> (MysqlLane, Progress) {
     let id = LaneId { projection: "serials".into(), ..place.lane_id("source-a", 0) };
     let mut lane = place.target("target-a").lane(&id).unwrap();
     let progress = lane.load().await.unwrap();
@@ -65,7 +65,7 @@ pub async fn apply(
 }
 
 /// (value in hexadecimal, shard, uuid, kind) of every mapping row.
-async fn rows(place: &Place) -> BTreeSet<(String, u64, String, u8)> {
+async fn rows(place: &StoreSite) -> BTreeSet<(String, u64, String, u8)> {
     let mut rows = BTreeSet::new();
     let mut admin = place.admin().await;
     for class in ["15", "14", "other"] {
@@ -157,7 +157,7 @@ async fn an_older_change_neither_removes_nor_restores_a_mapping_row() {
 /// A hand's row, which no device has: noted, it would be no entry of the outbox, and its drain would stop for good.
 #[tokio::test]
 async fn what_is_no_code_is_removed_and_not_noted_in_the_outbox() {
-    let place = Place { mapping_tables: TABLES, is_cached: true, ..Place::new().await };
+    let place = StoreSite { mapping_tables: TABLES, is_cached: true, ..StoreSite::new().await };
     place.target("target-a").setup().await.unwrap();
     let outbox = place.target("target-a").outbox("serials").unwrap();
     let (mut lane, mut progress) = lane(&place).await;
@@ -176,7 +176,7 @@ async fn what_is_no_code_is_removed_and_not_noted_in_the_outbox() {
         flush.progress.revision += 1;
         if is_refreshed {
             let rows = [(of, Cell::Bytes(b"7".as_slice().into()))].into();
-            flush.replacement = Some(Replacement { mark: lsn(at + 1), column: 1, rows });
+            flush.replacement = Some(Replacement { low: lsn(at + 1), column: 1, rows });
         } else {
             flush.withdraw(of, lsn(at + 1));
         }

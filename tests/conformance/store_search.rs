@@ -12,7 +12,7 @@ use reqwest::Method;
 use serde_json::{Value as Json, json};
 
 use crate::derived::lsn;
-use crate::search::{Place, apply, device, flush, lane_id, shard, target_of};
+use crate::search::{SearchSite, apply, device, flush, lane_id, shard, target_of};
 
 pub fn insert(uuid: u64, fields: &[(&str, &[u8])]) -> Action<'static> {
     Action::Insert { after: device(uuid, fields) }
@@ -28,7 +28,7 @@ fn codes(faults: &[Fault]) -> Vec<Code> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn set_up_creates_everything_once_and_repeats_harmlessly() {
-    let place = Place { lanes: 2, sources: vec!["source-a", "source-b"], ..Place::new().await };
+    let place = SearchSite { lanes: 2, sources: vec!["source-a", "source-b"], ..SearchSite::new().await };
     let target = place.target();
     assert_eq!(codes(&target.check().await), [Code::TargetTableMissing; 3]);
     let (one, two) = (place.target(), place.target());
@@ -48,7 +48,7 @@ async fn set_up_creates_everything_once_and_repeats_harmlessly() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_progress_and_lost_documents_are_never_taken_for_new() {
-    let place = Place::new().await.ready().await;
+    let place = SearchSite::new().await.ready().await;
     let (mut lane, progress) = place.lane("source-a", 0).await;
     apply(&mut lane, &progress, vec![(5, 0, insert(1, &[]))]).await.unwrap();
     let target = place.target();
@@ -71,7 +71,7 @@ async fn lost_progress_and_lost_documents_are_never_taken_for_new() {
     place.admin(Method::PUT, &document, kept).await;
     assert_eq!(lane.load().await.unwrap().position, lsn(5));
 
-    let fewer = Place { lanes: 2, ..place.clone() }.target();
+    let fewer = SearchSite { lanes: 2, ..place.clone() }.target();
     assert_eq!(fewer.setup().await.unwrap_err().code(), Code::TargetProgressLost);
 
     place.admin(Method::DELETE, &progress_index, Json::Null).await;
@@ -79,7 +79,7 @@ async fn lost_progress_and_lost_documents_are_never_taken_for_new() {
     assert_eq!(fault.code(), Code::TargetProgressLost, "{fault}");
     assert!(fault.to_string().contains("it holds documents"), "{fault}");
 
-    let place = Place::new().await.ready().await;
+    let place = SearchSite::new().await.ready().await;
     let (mut lane, progress) = place.lane("source-a", 0).await;
     apply(&mut lane, &progress, vec![(5, 0, insert(1, &[]))]).await.unwrap();
     place.admin(Method::DELETE, &place.index(), Json::Null).await;
@@ -90,7 +90,7 @@ async fn lost_progress_and_lost_documents_are_never_taken_for_new() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_foreign_index_is_named_with_what_differs() {
-    let place = Place::new().await.ready().await;
+    let place = SearchSite::new().await.ready().await;
     let mut body = place.admin(Method::GET, &place.index(), Json::Null).await[place.index()].clone();
     for name in ["creation_date", "uuid", "version", "provided_name"] {
         body["settings"]["index"].as_object_mut().unwrap().remove(name);
@@ -136,7 +136,7 @@ async fn each_foreign_index_is_named_with_what_differs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rejected_document_is_parked_and_the_rest_goes_on() {
-    let place = Place::new().await;
+    let place = SearchSite::new().await;
     // As if somebody had made the index: it takes numbers only.
     let fields = ["shard_id", "source", "uuid", "box_no", "database", "table"];
     let mut properties: Json =
@@ -190,7 +190,7 @@ async fn a_rejected_document_is_parked_and_the_rest_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_withdrawal_of_a_large_shard_takes_the_lanes_own_documents_only() {
     const DEVICES: u64 = 12_000;
-    let place = Place { lanes: 2, ..Place::new().await }.ready().await;
+    let place = SearchSite { lanes: 2, ..SearchSite::new().await }.ready().await;
     let ((mut one, first), (mut two, second)) =
         (place.lane("source-a", 0).await, place.lane("source-a", 1).await);
     let devices = || (0..DEVICES).map(|uuid| (5 + uuid % 2, 0, insert(uuid, &[]))).collect();
@@ -223,7 +223,7 @@ pub fn place_of(uuid: u64) -> u32 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_password_an_unknown_authority_a_missing_right_and_a_dead_server_are_told_apart() {
-    let place = Place::shared().await;
+    let place = SearchSite::shared().await;
     let server = place.stack().server("search").unwrap();
     let text = place.config_text();
     let ca_file = place.stack().ca_file().display().to_string();
@@ -252,7 +252,7 @@ async fn a_wrong_password_an_unknown_authority_a_missing_right_and_a_dead_server
 async fn a_busy_killed_and_restarted_server_loses_nothing_and_forgets_no_withdrawal() {
     let server =
         ServerSpec::search("search").flag("thread_pool.write.size=1").flag("thread_pool.write.queue_size=1");
-    let place = Place { lanes: 4, ..Place::alone(server).await }.ready().await;
+    let place = SearchSite { lanes: 4, ..SearchSite::alone(server).await }.ready().await;
     is_slowed_down_and_takes_all(&place).await;
     a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(&place).await;
     a_late_older_write_is_refused(&place).await;
@@ -265,7 +265,7 @@ fn fleet() -> Vec<(u64, u32, Action<'static>)> {
     (0..DEVICES).map(|uuid| (5, 0, insert(uuid, &[("box_no", b"BOX")]))).collect()
 }
 
-async fn is_slowed_down_and_takes_all(place: &Place) {
+async fn is_slowed_down_and_takes_all(place: &SearchSite) {
     let lanes = (0..place.lanes).map(|number| async move {
         let (mut lane, progress) = place.lane("source-a", number).await;
         // Many small requests: one lane waits for another.
@@ -281,7 +281,7 @@ async fn is_slowed_down_and_takes_all(place: &Place) {
     assert!(node["thread_pool"]["write"]["rejected"].as_u64().unwrap() > 0, "it was never busy: {node}");
 }
 
-async fn a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(place: &Place) {
+async fn a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(place: &SearchSite) {
     let (mut lane, mut progress) = place.lane("source-a", 0).await;
     let again = || fleet().into_iter().map(|(_, shard, action)| (6, shard, action)).collect();
     let server = place.stack().server("search").unwrap();
@@ -312,7 +312,7 @@ async fn a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(place: 
 }
 
 /// Servers make what is written to, with fields that they guess, unless they are told not to.
-async fn an_index_that_is_gone_is_not_made_by_writing(place: &Place) {
+async fn an_index_that_is_gone_is_not_made_by_writing(place: &SearchSite) {
     let settings = json!({ "persistent": { "action.auto_create_index": "true" } });
     place.admin(Method::PUT, "_cluster/settings", settings).await;
     place.admin(Method::DELETE, &place.index(), Json::Null).await;
@@ -324,12 +324,12 @@ async fn an_index_that_is_gone_is_not_made_by_writing(place: &Place) {
 }
 
 /// How long the server remembers the versions of what is removed.
-pub async fn forget_after(place: &Place, time: &str) {
+pub async fn forget_after(place: &SearchSite, time: &str) {
     let settings = json!({ "index": { "gc_deletes": time } });
     place.admin(Method::PUT, &format!("{}/_settings", place.index()), settings).await;
 }
 
-async fn a_late_older_write_is_refused(place: &Place) {
+async fn a_late_older_write_is_refused(place: &SearchSite) {
     // The server shall forget the versions of what it deletes at once, and does so at a clean restart in any case.
     forget_after(place, "1ms").await;
     let deletes = || (0..DEVICES).map(|uuid| (9, 0, delete(uuid))).collect();
@@ -356,7 +356,7 @@ async fn a_late_older_write_is_refused(place: &Place) {
 /// What was removed a moment ago counts as a higher version, of which the server says nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_document_that_a_hand_has_just_deleted_comes_back_when_it_is_replaced() {
-    let place = Place { lanes: 2, ..Place::new().await }.ready().await;
+    let place = SearchSite { lanes: 2, ..SearchSite::new().await }.ready().await;
     for number in [0, 1] {
         let (mut lane, mut progress) = place.lane("source-a", number).await;
         let fields: &[(&str, &[u8])] = &[("imei1", b"490154203237518")];
@@ -371,7 +371,7 @@ async fn a_document_that_a_hand_has_just_deleted_comes_back_when_it_is_replaced(
         }
         let mut replaced =
             flush(&lane, &progress, vec![(6, 0, insert(1, fields)), (6, 0, insert(2, fields))]);
-        replaced.replacement = Some(Replacement { mark: lsn(6), column, rows: rows.into() });
+        replaced.replacement = Some(Replacement { low: lsn(6), column, rows: rows.into() });
         let own = replaced.rows();
         lane.commit(&replaced).await.unwrap();
         assert_eq!(

@@ -1,15 +1,15 @@
 //! What questions to an OpenSearch index find, on a real server.
 
-use anabranch_connectors::search::Question;
+use anabranch_connectors::search::DocumentQuery;
 use reqwest::Method;
 use serde_json::{Value as Json, json};
 
-use crate::search::{Place, apply, shard};
+use crate::search::{SearchSite, apply, shard};
 use crate::store_search::{delete, insert};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_part_of_any_code_finds_the_document_with_all_its_fields() {
-    let place = Place::new().await.ready().await;
+    let place = SearchSite::new().await.ready().await;
     let (mut lane, progress) = place.lane("source-a", 0).await;
     let fields: &[(&str, &[u8])] = &[
         ("imei1", b"356938035643809"),
@@ -52,7 +52,7 @@ async fn any_part_of_any_code_finds_the_document_with_all_its_fields() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_part_of_any_code_finds_the_device_and_nothing_is_taken_for_a_query() {
-    let place = Place::new().await.ready().await;
+    let place = SearchSite::new().await.ready().await;
     let (mut lane, progress) = place.lane("source-a", 0).await;
     type Fields = &'static [(&'static str, &'static [u8])];
     let devices: Vec<(u64, Fields)> = vec![
@@ -66,11 +66,11 @@ async fn any_part_of_any_code_finds_the_device_and_nothing_is_taken_for_a_query(
     let target = place.target();
     let alias = place.alias();
     place.admin(Method::POST, &format!("{alias}/_refresh"), Json::Null).await;
-    let find = async |question: Question| {
+    let find = async |question: DocumentQuery| {
         let page = target.find(&alias, &question, None, 10).await.unwrap();
         page.found.into_iter().map(|found| found.uuid).collect::<Vec<_>>()
     };
-    let part = |part: &str| Question { part: Some(part.to_owned()), ..Question::default() };
+    let part = |part: &str| DocumentQuery { part: Some(part.to_owned()), ..DocumentQuery::default() };
     for (text, expected) in [
         ("490154203237518", vec!["1"]),
         ("4203", vec!["1"]),
@@ -87,31 +87,34 @@ async fn any_part_of_any_code_finds_the_device_and_nothing_is_taken_for_a_query(
     ] {
         assert_eq!(find(part(text)).await, expected, "{text}");
     }
-    assert_eq!(find(Question { warehouse: Some("W1".into()), ..Question::default() }).await, ["1", "2"]);
     assert_eq!(
-        find(Question { warehouse: Some("W1".into()), sku: Some("S1".into()), ..part("490") }).await,
+        find(DocumentQuery { warehouse: Some("W1".into()), ..DocumentQuery::default() }).await,
+        ["1", "2"]
+    );
+    assert_eq!(
+        find(DocumentQuery { warehouse: Some("W1".into()), sku: Some("S1".into()), ..part("490") }).await,
         ["1"]
     );
-    assert_eq!(find(Question { account: Some("7".into()), ..Question::default() }).await, ["3"]);
-    assert_eq!(find(Question { agent: Some("AG".into()), ..Question::default() }).await, ["4"]);
-    assert!(find(Question { agent: Some("A*".into()), ..Question::default() }).await.is_empty());
+    assert_eq!(find(DocumentQuery { account: Some("7".into()), ..DocumentQuery::default() }).await, ["3"]);
+    assert_eq!(find(DocumentQuery { agent: Some("AG".into()), ..DocumentQuery::default() }).await, ["4"]);
+    assert!(find(DocumentQuery { agent: Some("A*".into()), ..DocumentQuery::default() }).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_neither_repeat_nor_skip_what_stays_while_others_come_and_go() {
-    let place = Place::new().await.ready().await;
+    let place = SearchSite::new().await.ready().await;
     let (mut lane, progress) = place.lane("source-a", 0).await;
     let boxed = |uuid: u64| insert(uuid, &[("box_no", b"PALLET-1")]);
     let changes = (100..150).map(|uuid| (5, 0, boxed(uuid))).collect();
     let mut progress = apply(&mut lane, &progress, changes).await.unwrap();
     let (target, alias) = (place.target(), place.alias());
-    let question = Question { part: Some("pallet".into()), ..Question::default() };
+    let question = DocumentQuery { part: Some("pallet".into()), ..DocumentQuery::default() };
     let (mut seen, mut after) = (Vec::<String>::new(), None);
     for turn in 0.. {
         place.admin(Method::POST, &format!("{alias}/_refresh"), Json::Null).await;
         let page = target.find(&alias, &question, after.as_ref(), 7).await.unwrap();
         seen.extend(page.found.into_iter().map(|found| found.uuid));
-        // One before and one behind the place goes, two others come.
+        // One before and one after the place goes, two others come.
         let changes = vec![
             (6 + turn, 0, delete(100 + turn)),
             (6 + turn, 0, boxed(200 + turn)),

@@ -11,12 +11,12 @@ use reqwest::Method;
 use serde_json::{Value as Json, json};
 
 use crate::derived::lsn;
-use crate::search::{Place, apply, flush, lane_id, shard};
+use crate::search::{SearchSite, apply, flush, lane_id, shard};
 use crate::store_search::{delete, forget_after, insert, place_of};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_that_is_built_beside_takes_the_place_of_the_other_with_all_its_documents() {
-    let place = Place::new().await.ready().await;
+    let place = SearchSite::new().await.ready().await;
     let (target, old) = (place.target(), place.index());
     let (mut lane, progress) = place.lane("source-a", 0).await;
     let past = || vec![(5, 0, insert(1, &[])), (6, 0, insert(2, &[])), (7, 1, insert(3, &[]))];
@@ -69,7 +69,9 @@ async fn an_index_that_is_built_beside_takes_the_place_of_the_other_with_all_its
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tombstone_goes_when_it_is_old_and_nobody_could_bring_an_older_write() {
-    let place = Place { lanes: 2, sources: vec!["source-a", "source-b"], ..Place::new().await }.ready().await;
+    let place = SearchSite { lanes: 2, sources: vec!["source-a", "source-b"], ..SearchSite::new().await }
+        .ready()
+        .await;
     let (target, far_ahead) = (place.target(), u64::MAX >> 1);
     let (mut one, first) = place.lane("source-a", 0).await;
     let (mut two, second) = place.lane("source-a", 1).await;
@@ -121,7 +123,7 @@ async fn a_tombstone_goes_when_it_is_old_and_nobody_could_bring_an_older_write()
 /// What a replay from nothing rests on, and the twin of documents with it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_document_is_removed_only_as_it_was_found_and_its_version_is_forgotten_when_it_is_waited_for() {
-    let place = Place::new().await.ready().await;
+    let place = SearchSite::new().await.ready().await;
     let (mut lane, progress) = place.lane("source-a", 0).await;
     let progress = apply(&mut lane, &progress, vec![(5, 0, insert(1, &[]))]).await.unwrap();
     let path = format!("{}/_doc/{}-1", place.index(), shard(0).shard.as_u64());

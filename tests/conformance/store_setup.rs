@@ -4,15 +4,15 @@ use anabranch_connectors::mysql::store::SetupReport;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::LaneStore;
 
-use crate::derived::{Place, insert, user};
+use crate::derived::{StoreSite, insert, user};
 
 /// The faults of the first target's pre-flight.
-async fn faults(place: &Place) -> Vec<Fault> {
+async fn faults(place: &StoreSite) -> Vec<Fault> {
     place.target("target-a").check().await
 }
 
-async fn ready() -> Place {
-    let place = Place::new().await;
+async fn ready() -> StoreSite {
+    let place = StoreSite::new().await;
     place.target("target-a").setup().await.unwrap();
     assert!(faults(&place).await.is_empty(), "{:?}", faults(&place).await);
     place
@@ -27,7 +27,7 @@ fn assert_one(faults: &[Fault], code: Code, part: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn set_up_creates_everything_once_and_repeats_harmlessly() {
-    let place = Place::new().await;
+    let place = StoreSite::new().await;
     let before = faults(&place).await;
     assert!(before.iter().all(|fault| fault.code() == Code::TargetTableMissing), "{before:?}");
     assert!(before.iter().all(|fault| fault.remedy_text() == Some("anabranch --config FILE setup")));
@@ -41,7 +41,7 @@ async fn set_up_creates_everything_once_and_repeats_harmlessly() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_set_ups_at_once_make_one() {
-    let place = Place { layout: "by_user", databases: 2, ..Place::new().await };
+    let place = StoreSite { layout: "by_user", databases: 2, ..StoreSite::new().await };
     let (one, two) = (place.target("target-a"), place.target("target-a"));
     let (one, two) = tokio::join!(one.setup(), two.setup());
     one.unwrap();
@@ -52,11 +52,11 @@ async fn two_set_ups_at_once_make_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_source_gets_its_progress_beside_tables_that_others_have_filled() {
-    let place = Place { sources: vec!["source-a"], ..Place::new().await };
+    let place = StoreSite { sources: vec!["source-a"], ..StoreSite::new().await };
     place.target("target-a").setup().await.unwrap();
     let (mut lane, progress) = place.lane("source-a", 0).await;
     lane.commit(&place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))])).await.unwrap();
-    let place = Place { sources: vec!["source-a", "source-b"], ..place };
+    let place = StoreSite { sources: vec!["source-a", "source-b"], ..place };
     let remedy =
         assert_one(&faults(&place).await, Code::TargetProgressLost, "no progress row was made for it yet");
     assert_eq!(remedy, "anabranch --config FILE setup");
@@ -147,7 +147,7 @@ async fn a_wrong_control_table_is_named_and_repaired() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_made_for_other_lanes_or_another_layout_does_not_pass() {
-    let place = Place { lanes: 3, ..ready().await };
+    let place = StoreSite { lanes: 3, ..ready().await };
     let remedy = assert_one(
         &faults(&place).await,
         Code::TargetProgressLost,
@@ -157,20 +157,20 @@ async fn progress_made_for_other_lanes_or_another_layout_does_not_pass() {
     let fault = place.target("target-a").setup().await.unwrap_err();
     assert_eq!(fault.code(), Code::TargetProgressLost, "{fault}");
 
-    let place = Place { lanes: 2, databases: 3, ..place };
+    let place = StoreSite { lanes: 2, databases: 3, ..place };
     let remedy = assert_one(&faults(&place).await, Code::TargetProgressLost, "4 databases");
     assert!(remedy.starts_with("set the projection's layout back"), "{remedy}");
     assert_eq!(place.target("target-a").setup().await.unwrap_err().code(), Code::TargetProgressLost);
     let mut lane = place.target("target-a").lane(&place.lane_id("source-a", 0)).unwrap();
     assert_eq!(lane.load().await.unwrap_err().code(), Code::TargetProgressLost);
 
-    let place = Place { databases: 4, ..place };
+    let place = StoreSite { databases: 4, ..place };
     assert!(faults(&place).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_privilege_is_named_with_its_grant() {
-    let place = Place::alone().await;
+    let place = StoreSite::alone().await;
     place.target("target-a").setup().await.unwrap();
     assert!(faults(&place).await.is_empty(), "{:?}", faults(&place).await);
     for privilege in ["DELETE", "INSERT", "UPDATE"] {
@@ -195,7 +195,7 @@ async fn a_missing_privilege_is_named_with_its_grant() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_only_server_a_wrong_password_and_a_dead_server_are_told_apart() {
-    let place = Place::alone().await;
+    let place = StoreSite::alone().await;
     place.target("target-a").setup().await.unwrap();
     place.sql("SET GLOBAL read_only = ON").await;
     let found = faults(&place).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anabranch_connectors::memory::MemoryCache;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Cached, CodeCache, Fill, Shelf};
+use anabranch_pipeline::ports::{CacheEntries, Cached, CodeCache, Fill};
 use anabranch_pipeline::records::{ChunkKey, Token};
 use anabranch_schemas::serial::StoredCode;
 use tokio::sync::Semaphore;
@@ -70,15 +70,15 @@ impl CodeCache for Watched {
         self.cache.scan(after).await
     }
 
-    async fn standing(&self, codes: &[StoredCode]) -> Result<Shelf, Fault> {
+    async fn standing(&self, codes: &[StoredCode]) -> Result<CacheEntries, Fault> {
         self.cache.standing(codes).await
     }
 
-    async fn mark(&self, incarnation: &str) -> Result<(), Fault> {
-        self.cache.mark(incarnation).await
+    async fn write_freshness_key(&self, incarnation: &str) -> Result<(), Fault> {
+        self.cache.write_freshness_key(incarnation).await
     }
 
-    async fn is_marked(&self) -> Result<bool, Fault> {
-        self.cache.is_marked().await
+    async fn has_freshness_key(&self) -> Result<bool, Fault> {
+        self.cache.has_freshness_key().await
     }
 }

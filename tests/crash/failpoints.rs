@@ -175,7 +175,7 @@ async fn damage_and_refresh(installation: &Installation<'_>) {
     }
 }
 
-/// The daemon that takes over goes on behind the last step, and ends with what a whole refresh ends with.
+/// The daemon that takes over goes on after the last step, and ends with what a whole refresh ends with.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_killed_before_or_after_any_step_of_a_refresh_loses_nothing() {
     let installation = Installation::set_up(GROUND.turn().await, &Plan::everything()).await;
@@ -195,11 +195,11 @@ async fn a_daemon_killed_before_or_after_any_step_of_a_refresh_loses_nothing() {
     }
 }
 
-/// Whoever is next goes on with the night, and ends with equal stores.
+/// Whoever is next goes on with the reconciliation, and ends with equal stores.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_night_that_is_killed_in_any_phase_is_gone_on_with() {
+async fn a_reconciliation_that_is_killed_in_any_phase_is_gone_on_with() {
     let installation = Installation::set_up(GROUND.turn().await, &Plan::both()).await;
-    let mut workloads = workloads(&installation, "failpoints of a night").await;
+    let mut workloads = workloads(&installation, "failpoints of a reconciliation").await;
     let _daemon = installation.run();
     let target = installation.configuration.targets[0].clone();
     for name in failpoints::NIGHTLY {
@@ -212,16 +212,16 @@ async fn a_night_that_is_killed_in_any_phase_is_gone_on_with() {
                 "DELETE FROM birthday_00.birthday_0103; DELETE FROM serial_code_15.mapping_000 LIMIT 30",
             )
             .await;
-        let mut night = installation.start(&["reconcile", "--now"], &[(VARIABLE, name)]);
-        night.until_failpoint(name).await;
-        night.kill();
+        let mut reconciliation = installation.start(&["reconcile", "--now"], &[(VARIABLE, name)]);
+        reconciliation.until_failpoint(name).await;
+        reconciliation.kill();
         let underway = installation.command(&["reconcile", "status", "--json"]).await.json();
-        let is_stored = *name == "night-after-checkpoint";
+        let is_stored = *name == "reconciliation-after-checkpoint";
         assert_eq!(!underway["underway"].is_null(), is_stored, "{name}: {underway}");
         let report = installation.command(&["reconcile", "--now", "--json"]).await.expect_success().json();
         if is_stored {
-            assert_eq!(report["id"], underway["underway"]["id"], "the same night goes on");
-            let said = "the night was cut off: only rows behind that place were compared";
+            assert_eq!(report["id"], underway["underway"]["id"], "the same reconciliation goes on");
+            let said = "the reconciliation was cut off: only rows after that place were compared";
             assert!(report.to_string().contains(said), "it begins behind what was through: {report}");
         }
         installation.expect_equal().await;

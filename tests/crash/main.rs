@@ -58,5 +58,5 @@ async fn running_tasks(daemon: &Daemon) -> Vec<String> {
     let tasks = status["tasks"].as_array().unwrap().iter().filter(|task| task["state"] == "running");
     let names = tasks.map(|task| task["task"].as_str().unwrap().to_owned());
     // What looks on is beside the work.
-    names.filter(|name| !name.starts_with("watch/")).collect()
+    names.filter(|name| !name.starts_with("spot-checks/")).collect()
 }

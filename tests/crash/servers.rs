@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anabranch_demo::verify::{Audit, drain};
-use anabranch_tests::{PATIENCE, Plan, blocking};
+use anabranch_demo::verify::{Verification, drain};
+use anabranch_tests::{Plan, WAIT_MAX, blocking};
 
 use crate::{survives, under_load, under_load_of};
 
@@ -93,9 +93,9 @@ async fn a_store_that_stands_still_slows_no_other() {
         let server = installation.server(name);
         blocking(|| server.pause()).unwrap();
         load.more(200).await;
-        let others: Vec<Audit> =
+        let others: Vec<Verification> =
             installation.audits.iter().filter(|audit| !stalled.contains(&audit.name())).cloned().collect();
-        let drained = drain(&others, PATIENCE).await.unwrap();
+        let drained = drain(&others, WAIT_MAX).await.unwrap();
         assert!(drained.is_complete(), "while {name} stands still: {:?}", drained.behind);
         blocking(|| server.resume()).unwrap();
     }

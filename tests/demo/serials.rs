@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anabranch_demo::verify::{Audit, Differences, Layer, MappingLayer};
+use anabranch_demo::verify::{Differences, Layer, MappingLayer, Verification};
 use anabranch_demo::{Connection, Endpoint, Pace, Topology, Workload, WorkloadOptions};
 use anabranch_schemas::serial::{CodeKind, LengthClass, StoredCode};
 use anabranch_schemas::shard::ShardId;
@@ -73,7 +73,7 @@ async fn bench(sources: Vec<Endpoint>, target: Endpoint) -> Bench {
     workload.create_schema().await.unwrap();
     let connection = target.connect(&["SET SESSION sql_log_bin = 0"]).await.unwrap();
     let layer = Layer::Mapping(MappingLayer { tables: TABLES, targets: vec![target] });
-    let mut bench = Bench { audit: Audit { topology, layer }, target: connection };
+    let mut bench = Bench { audit: Verification { topology, layer }, target: connection };
     create_layer(&mut bench.target).await;
     let empty = bench.compare().await;
     assert_eq!(empty.differences.total(), 0);

@@ -1,10 +1,10 @@
 //! The verification of Redis keys and of documents names each kind of difference, on stores that the product filled
 //! before it was ended.
 
-use anabranch_demo::verify::{Audit, Differences, Layer};
+use anabranch_demo::verify::{Differences, Layer, Verification};
 use anabranch_demo::{RedisServer, SearchServer, WorkloadOptions};
 use anabranch_pipeline::lookup::{decode, encode};
-use anabranch_pipeline::records::Claim;
+use anabranch_pipeline::records::DeviceClaim;
 use anabranch_schemas::serial::CodeKind;
 use anabranch_schemas::shard::ShardId;
 use anabranch_stack::ServerSpec;
@@ -25,7 +25,7 @@ pub static GROUND: Ground = Ground::of(|| {
 });
 
 /// What both comparisons see is exactly that; with an example of the only kind.
-async fn expect(audit: &Audit, what: &str, expected: Differences) {
+async fn expect(audit: &Verification, what: &str, expected: Differences) {
     let found = audit.compare().await.unwrap();
     assert_eq!(found.differences, expected, "{what}: {:?}", found.examples);
     assert_eq!(found.problems().is_empty(), expected.total() == 0, "{what}");
@@ -62,7 +62,7 @@ async fn each_kind_of_difference_in_the_cache_and_in_documents_is_named() {
 }
 
 struct Cache<'a> {
-    audit: &'a Audit,
+    audit: &'a Verification,
     prefix: &'a str,
     server: &'a RedisServer,
 }
@@ -79,7 +79,7 @@ impl Cache<'_> {
     }
 
     /// Some key with at least two claims.
-    async fn shared_set(&self) -> (Vec<u8>, Vec<Claim>) {
+    async fn shared_set(&self) -> (Vec<u8>, Vec<DeviceClaim>) {
         let keys: Vec<Vec<u8>> = self.ask(cmd("KEYS").arg(format!("{}:*e:*", self.prefix))).await;
         for key in keys {
             let entry: Vec<u8> = self.ask(cmd("GET").arg(&key)).await;
@@ -113,7 +113,7 @@ impl Cache<'_> {
         self.set(&key, &encode(&claims[1..]), 1000).await;
         self.expect("a part of a set", wrong_set).await;
         let stranger =
-            Claim { shard: ShardId::of("s", "d", "t", 0), uuid: (*b"7").into(), kind: CodeKind::Meid };
+            DeviceClaim { shard: ShardId::of("s", "d", "t", 0), uuid: (*b"7").into(), kind: CodeKind::Meid };
         let mut more = claims.clone();
         more.push(stranger.clone());
         more.sort();
@@ -163,7 +163,7 @@ impl Cache<'_> {
     }
 }
 
-async fn documents_differ(audit: &Audit, server: &SearchServer, index: &str) {
+async fn documents_differ(audit: &Verification, server: &SearchServer, index: &str) {
     let none = Differences::default();
     let phone = json!({ "bool": { "filter": [
         { "term": { "withdrawn": false } }, { "exists": { "field": "meid" } },

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use anabranch_demo::verify::{Audit, BirthdayLayer, Comparison, DerivedLayout, Differences, Layer};
+use anabranch_demo::verify::{BirthdayLayer, Comparison, DerivedLayout, Differences, Layer, Verification};
 use anabranch_demo::{BirthdayType, Connection, Endpoint, Pace, Topology, Workload, WorkloadOptions};
 use anabranch_schemas::birthday::{Layout, MonthDay};
 use anabranch_schemas::change::Value;
@@ -75,7 +75,7 @@ async fn fill_layer(target: &mut Connection, topology: &Topology, layout: Derive
 }
 
 pub struct Bench {
-    pub audit: Audit,
+    pub audit: Verification,
     pub target: Connection,
 }
 
@@ -114,7 +114,7 @@ async fn bench(sources: Vec<Endpoint>, target: Endpoint, layout: DerivedLayout) 
     workload.create_schema().await.unwrap();
     let connection = target.connect(&["SET SESSION sql_log_bin = 0"]).await.unwrap();
     let layer = Layer::Birthday(BirthdayLayer { layout, databases: DATABASES, targets: vec![target] });
-    let mut bench = Bench { audit: Audit { topology, layer }, target: connection };
+    let mut bench = Bench { audit: Verification { topology, layer }, target: connection };
     create_layer(&mut bench.target, layout).await;
     let empty = bench.compare().await;
     assert_eq!(empty.differences.total(), 0);

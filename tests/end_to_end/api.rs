@@ -77,7 +77,7 @@ async fn every_code_is_explained(installation: &Installation<'_>, daemon: &Daemo
     );
 }
 
-/// Every process but one is killed where the mark is about to be raised, or was raised unheard.
+/// Every process but one is killed where the register is about to be set, or was set unheard.
 #[tokio::test(flavor = "multi_thread")]
 async fn uuids_are_given_out_once_by_daemons_that_are_killed_at_any_step() {
     let mut installation = installation().await;
@@ -110,9 +110,9 @@ async fn uuids_are_given_out_once_by_daemons_that_are_killed_at_any_step() {
         keep(uuids(&after, 1_000).await.1);
         keep(uuids(&beside, 1_000).await.1);
     }
-    // Marks that are gone are not begun anew behind the operator's back.
+    // Registers that are gone are not begun anew behind the operator's back.
     let jetstream = installation.jetstream().await;
-    let bucket = format!("KV_{}_uuids", installation.configuration.name);
+    let bucket = format!("KV_{}_registers", installation.configuration.name);
     jetstream.delete_stream(&bucket).await.unwrap();
     let fault = until_some("the lost bucket is named", async || {
         uuids(&beside, 10_000).await;
@@ -120,7 +120,7 @@ async fn uuids_are_given_out_once_by_daemons_that_are_killed_at_any_step() {
         status["tasks"].as_array()?.iter().find_map(|task| task["fault"].as_str().map(str::to_owned))
     })
     .await;
-    assert!(fault.contains("_uuids: does not exist") && fault.contains("setup"), "{fault}");
+    assert!(fault.contains("_registers: does not exist") && fault.contains("setup"), "{fault}");
     installation.command(&["setup"]).await.expect_success();
     until_some("uuids again", async || (uuids(&beside, 1).await.0 == 200).then_some(())).await;
     beside.kill();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anabranch_demo::{Endpoint, FORGET_BINLOG, Pace, WorkloadOptions};
 use anabranch_stack::{Server, ServerSpec};
-use anabranch_tests::{Ground, Installation, PATIENCE, Plan, TestDatabase, blocking, seed, until};
+use anabranch_tests::{Ground, Installation, Plan, TestDatabase, WAIT_MAX, blocking, seed, until};
 
 use crate::STANDARD;
 use crate::faults::{expect_stopped, insert, until_derived};
@@ -43,7 +43,7 @@ pub async fn follow(installation: &Installation<'_>, replica: &str, source: &str
              {name}_PASSWORD = '{password}', {name}_SSL = 1, {name}_SSL_CA = '{ca_file}'"
         )
     };
-    // MariaDB runs what stands behind `M!`, MySQL what stands behind the version.
+    // MariaDB runs what stands behind `M!`, MySQL what stands after the version.
     let change = format!(
         "/*M! CHANGE MASTER TO {}, MASTER_USE_GTID = slave_pos */ \
          /*!80400 CHANGE REPLICATION SOURCE TO {}, SOURCE_AUTO_POSITION = 1 */; START REPLICA",
@@ -64,7 +64,7 @@ pub async fn catch_up(installation: &Installation<'_>, standby: &str, source: &s
     let end = "SELECT /*M! @@gtid_binlog_pos */ /*!80400 REPLACE(@@GLOBAL.gtid_executed, '\n', '') */";
     let end: Option<String> = installation.admin(source).await.first("read the end", end).await.unwrap();
     let end = end.expect("it has a binlog");
-    let arguments = format!("('{end}', {})", PATIENCE.as_secs());
+    let arguments = format!("('{end}', {})", WAIT_MAX.as_secs());
     let wait = format!(
         "SELECT /*M! MASTER_GTID_WAIT{arguments} */ /*!80400 WAIT_FOR_EXECUTED_GTID_SET{arguments} */"
     );
@@ -120,7 +120,7 @@ async fn a_promoted_replica_is_read_on_by_the_daemon_and_the_stores_equal_it() {
     blocking(|| standby.stop()).unwrap();
 }
 
-/// The log loses the time of the other server, of which the lanes know nothing: only its mark does.
+/// The log loses the time of the other server, of which the lanes know nothing: only its register does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fail_over_there_and_back_with_the_stream_lost_between_begins_a_third_epoch() {
     let mut installation = Installation::set_up(REPLICATED.turn().await, &Plan::small()).await;

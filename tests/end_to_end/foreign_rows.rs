@@ -1,5 +1,5 @@
-//! Derived rows and documents that belong to no table of a source: a night goes on beside them and tells of them, and
-//! `reconcile remove-foreign` removes them and nothing else.
+//! Derived rows and documents that belong to no table of a source: a reconciliation goes on beside them and tells of
+//! them, and `reconcile remove-foreign` removes them and nothing else.
 
 use anabranch_tests::{Installation, Search, blocking};
 use reqwest::Method;
@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 
 use crate::documents::{INDEX, add, equal, with_documents};
 use crate::faults::{insert, until_derived};
-use crate::nights::{drift, night, store};
+use crate::reconciliations::{drift, reconcile, store};
 
 const STORES: [&str; 4] = ["--store", "birthday", "--store", "documents"];
 /// A number of no shard that there can be.
@@ -27,7 +27,7 @@ fn foreign(report: &Json, name: &str) -> Vec<(String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_belongs_to_nobody_ends_no_night_and_goes_by_the_command_alone() {
+async fn what_belongs_to_nobody_ends_no_reconciliation_and_goes_by_the_command_alone() {
     let installation = with_documents().await;
     let _daemon = installation.run();
     add(&installation, 0, 40).await;
@@ -36,7 +36,7 @@ async fn what_belongs_to_nobody_ends_no_night_and_goes_by_the_command_alone() {
     }
     until_derived(&installation, 20).await;
     equal(&installation, "devices").await;
-    let (ended, report) = night(&installation, &STORES).await;
+    let (ended, report) = reconcile(&installation, &STORES).await;
     assert_eq!((ended.exit_code, &report["verdict"]), (0, &json!("clean")), "{report}");
 
     // Beside rows of nobody some of our own are missing and wrong.
@@ -57,7 +57,7 @@ async fn what_belongs_to_nobody_ends_no_night_and_goes_by_the_command_alone() {
     search.ask(Method::DELETE, &format!("{INDEX}-v1/_doc/{ours}?refresh=true"), Json::Null).await;
 
     for round in 0..2 {
-        let (ended, report) = night(&installation, &STORES).await;
+        let (ended, report) = reconcile(&installation, &STORES).await;
         assert_eq!((ended.exit_code, &report["verdict"]), (3, &json!("incomplete")), "{report}");
         let table = |shard: &str| ("birthday_00.birthday_0101".to_owned(), shard.to_owned());
         assert_eq!(foreign(&report, "birthday"), [table("77"), table("77"), table(&BEYOND.to_string())]);
@@ -92,7 +92,7 @@ async fn what_belongs_to_nobody_ends_no_night_and_goes_by_the_command_alone() {
     assert!(command(&["--store", "birthday"]).await.ends_with("2 of 2 rows were removed\n"));
     assert!(command(&["--store", "documents"]).await.ends_with("2 of 2 rows were removed\n"));
     assert_eq!(rows(&installation).await, before.map(|rows| rows - 3));
-    let (ended, report) = night(&installation, &STORES).await;
+    let (ended, report) = reconcile(&installation, &STORES).await;
     assert_eq!((ended.exit_code, &report["verdict"]), (0, &json!("clean")), "{report}");
     equal(&installation, "nothing else went").await;
 }
@@ -104,7 +104,7 @@ async fn rows_of_a_table_that_a_source_hides_or_of_a_source_that_does_not_answer
     insert(&installation, "source-a", "user_00.user_000", 1).await;
     insert(&installation, "source-a", "user_01.user_000", 2).await;
     until_derived(&installation, 2).await;
-    let (_, report) = night(&installation, &STORES).await;
+    let (_, report) = reconcile(&installation, &STORES).await;
     assert_eq!(report["verdict"], "clean", "{report}");
     let before = rows(&installation).await;
     let refused = async |code: i32, why: &str| {
@@ -112,12 +112,12 @@ async fn rows_of_a_table_that_a_source_hides_or_of_a_source_that_does_not_answer
         assert!(ended.exit_code == code && ended.stderr.contains(why), "{ended:?}");
     };
 
-    // One table is hidden, which the night knew; then all are.
+    // One table is hidden, which the reconciliation knew; then all are.
     let account = "'anabranch_capture'@'127.0.0.1'";
     let grant = |pattern: &str| format!("GRANT SELECT ON `{pattern}`.* TO {account}");
     let revoke = |pattern: &str| format!("REVOKE SELECT ON `{pattern}`.* FROM {account}");
     installation.execute("source-a", format!("{}; {}", grant("user\\_00"), revoke("user\\_%"))).await;
-    let (_, report) = night(&installation, &STORES).await;
+    let (_, report) = reconcile(&installation, &STORES).await;
     assert_eq!(store(&report, "birthday")["foreign_rows"], 1, "{report}");
     let ended = installation.command(&["reconcile", "remove-foreign", "--store", "birthday"]).await;
     assert!(ended.expect_success().stdout.ends_with("0 of 0 rows were removed\n"));
@@ -129,6 +129,6 @@ async fn rows_of_a_table_that_a_source_hides_or_of_a_source_that_does_not_answer
     refused(3, "source-unreachable").await;
     blocking(|| installation.server("source-a").restart().unwrap());
     assert_eq!(rows(&installation).await, before);
-    let (_, report) = night(&installation, &STORES).await;
+    let (_, report) = reconcile(&installation, &STORES).await;
     assert_eq!(report["verdict"], "clean", "{report}");
 }

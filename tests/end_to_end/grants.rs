@@ -51,11 +51,11 @@ async fn what_runs_can_neither_drop_nor_alter_a_table_nor_change_the_history_and
             "CREATE INDEX x ON birthday_00.birthday_0101 (lsn)",
             "CREATE TABLE birthday_00.other (x INT)",
             "DROP DATABASE birthday_00",
-            "UPDATE anabranch.nights SET verdict = 'clean'",
-            "DELETE FROM anabranch.nights",
-            "REPLACE INTO anabranch.nights SELECT * FROM anabranch.nights",
-            "DROP TABLE anabranch.nights",
-            "ALTER TABLE anabranch.nights ADD x INT",
+            "UPDATE anabranch.reconciliations SET verdict = 'clean'",
+            "DELETE FROM anabranch.reconciliations",
+            "REPLACE INTO anabranch.reconciliations SELECT * FROM anabranch.reconciliations",
+            "DROP TABLE anabranch.reconciliations",
+            "ALTER TABLE anabranch.reconciliations ADD x INT",
             "INSERT INTO anabranch.progress SELECT * FROM anabranch.progress",
             "DELETE FROM anabranch.progress",
             "DELETE FROM anabranch.enrolled",
@@ -70,7 +70,7 @@ async fn what_runs_can_neither_drop_nor_alter_a_table_nor_change_the_history_and
             "DROP TABLE birthday_00.birthday_0101",
             "DELETE FROM birthday_00.birthday_0101",
             "ALTER TABLE anabranch.progress ADD x INT",
-            "INSERT INTO anabranch.nights SELECT * FROM anabranch.nights",
+            "INSERT INTO anabranch.reconciliations SELECT * FROM anabranch.reconciliations",
             "CREATE DATABASE other",
         ],
     )
@@ -79,8 +79,8 @@ async fn what_runs_can_neither_drop_nor_alter_a_table_nor_change_the_history_and
     // What is wrong is found, written and repaired; rows come by a refresh and by a replay too.
     let target = "DELETE FROM birthday_00.birthday_0103; UPDATE birthday_00.birthday_0105 SET lsn = 1";
     installation.execute("target", target).await;
-    let night = installation.command(&["reconcile", "--now", "--open-gate", "--json"]).await;
-    assert_eq!(night.expect_success().json()["verdict"], "repaired");
+    let reconciliation = installation.command(&["reconcile", "--now", "--open-gate", "--json"]).await;
+    assert_eq!(reconciliation.expect_success().json()["verdict"], "repaired");
     for command in [
         &["refresh", "--projection", "birthday"][..],
         &["replay", "--projection", "birthday", "--from", "nothing"],

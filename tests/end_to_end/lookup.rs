@@ -82,7 +82,7 @@ fn uuids(answer: &Json) -> Vec<&str> {
     answer["devices"].as_array().unwrap().iter().map(|device| device["uuid"].as_str().unwrap()).collect()
 }
 
-/// Runs the statements and says behind which GTID their changes are.
+/// Runs the statements and says after which GTID their changes are.
 async fn change(connection: &mut Connection, sql: &str) -> String {
     connection.execute("change devices", sql).await.unwrap();
     let gtid = "SELECT /*M! @@last_gtid */ /*!80400 REPLACE(@@GLOBAL.gtid_executed, '\n', '') */";

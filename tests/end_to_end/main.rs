@@ -5,7 +5,7 @@
 
 mod api;
 mod authorities;
-mod between_nights;
+mod between_reconciliations;
 mod character_sets;
 mod check;
 mod commands;
@@ -21,11 +21,11 @@ mod log_full;
 mod lookup;
 mod mariadb_11;
 mod mysql;
-mod night_faults;
-mod night_schema;
-mod nights;
 mod operator;
 mod past;
+mod reconciliation_faults;
+mod reconciliation_schema;
+mod reconciliations;
 mod refresh;
 mod renames;
 mod retention;

@@ -2,7 +2,7 @@
 
 use anabranch_tests::Ground;
 
-use crate::nights::repaired_beside_changes;
+use crate::reconciliations::repaired_beside_changes;
 use crate::refresh::refreshed_beside_changes;
 
 static MYSQL: Ground = Ground::mysql();
@@ -14,7 +14,7 @@ async fn rows_of_mysql_come_by_a_refresh_and_rows_of_nobody_go_while_changes_go_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_night_of_mysql_finds_what_is_wrong_beside_the_changes_and_repairs_it() {
+async fn a_reconciliation_of_mysql_finds_what_is_wrong_beside_the_changes_and_repairs_it() {
     let Some(turn) = MYSQL.turn_if_there().await else { return };
     repaired_beside_changes(turn).await;
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anabranch_demo::{Pace, WorkloadOptions};
-use anabranch_tests::{Installation, PATIENCE, Plan, seed, until_some};
+use anabranch_tests::{Installation, Plan, WAIT_MAX, seed, until_some};
 use serde_json::Value as Json;
 
 use crate::STANDARD;
@@ -25,7 +25,7 @@ async fn status_shows_positions_states_and_rows_with_and_without_a_daemon() {
     workload.insert_rows(1_000).await.unwrap();
     installation.drained().await;
     daemon.until_ready().await;
-    // A mark may still be on its way when the tables hold everything.
+    // A position message may still be on its way when the tables hold everything.
     let status = until_some("status is current", async || {
         let status = installation.command(&["status", "--json"]).await.expect_success().json();
         let states = [&status["sources"], &status["lanes"]].map(|list| strings(list, "state"));
@@ -148,7 +148,7 @@ async fn lag_grows_while_a_target_is_frozen_and_falls_afterwards() {
         seen.push(lag(&status, "lanes", "target"));
         assert!(lag(&status, "sources", "") < 2.0, "capture waits for a target: {status}");
         assert!(lag(&status, "lanes", "target-2") < 2.0, "one target waits for the other: {status}");
-        assert!(seen.len() < PATIENCE.as_secs() as usize * 10, "lag does not grow: {seen:?}");
+        assert!(seen.len() < WAIT_MAX.as_secs() as usize * 10, "lag does not grow: {seen:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(seen.is_sorted(), "lag fell while the target stood still: {seen:?}");

@@ -8,7 +8,7 @@ use crate::faults::{insert, until_derived};
 /// An installation whose streams keep messages so long.
 async fn keeping(max_age_seconds: u32) -> Installation<'static> {
     let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
-    installation.configuration.limits = vec!["mark_interval_ms = 200".to_owned()];
+    installation.configuration.limits = vec!["position_interval_ms = 200".to_owned()];
     let max_bytes = "max_bytes = 500000000";
     let setting = format!("{max_bytes}\nmax_age_seconds = {max_age_seconds}");
     let text = installation.configuration_text().replace(max_bytes, &setting);

@@ -4,16 +4,16 @@ use anabranch_tests::{Installation, Plan};
 
 use crate::STANDARD;
 use crate::faults::{insert, until_derived};
-use crate::nights::night;
+use crate::reconciliations::reconcile;
 
-/// How many nights the history has.
-async fn nights(installation: &Installation<'_>) -> u64 {
-    let sql = "SELECT COUNT(*) FROM anabranch.nights";
-    installation.admin("target").await.first("count nights", sql).await.unwrap().unwrap()
+/// How many reconciliations the history has.
+async fn reconciliations(installation: &Installation<'_>) -> u64 {
+    let sql = "SELECT COUNT(*) FROM anabranch.reconciliations";
+    installation.admin("target").await.first("count reconciliations", sql).await.unwrap().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_without_autocommit_lose_no_night_and_are_seen_as_they_are() {
+async fn servers_without_autocommit_lose_no_reconciliation_and_are_seen_as_they_are() {
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let servers = ["source-a", "source-b", "target"];
     for server in servers {
@@ -36,19 +36,21 @@ async fn servers_without_autocommit_lose_no_night_and_are_seen_as_they_are() {
         daemon.until_view("lanes", ("source", "source-a"), applied).await;
     }
     daemon.until_ready().await;
-    let (ended, report) = night(&installation, &[]).await;
+    let (ended, report) = reconcile(&installation, &[]).await;
     assert_eq!((ended.exit_code, &report["verdict"]), (0, &"clean".into()), "{report}");
-    let written = nights(&installation).await;
+    let written = reconciliations(&installation).await;
     for server in servers {
         installation.execute(server, "SET GLOBAL autocommit = 1").await;
     }
-    assert_eq!(written, 1, "the night stands in the history");
+    assert_eq!(written, 1, "the reconciliation stands in the history");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_history_of_nights_stops_no_lane() {
+async fn a_missing_history_of_reconciliations_stops_no_lane() {
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
-    installation.execute("target", "RENAME TABLE anabranch.nights TO anabranch.nights_away").await;
+    installation
+        .execute("target", "RENAME TABLE anabranch.reconciliations TO anabranch.reconciliations_away")
+        .await;
     let checked = installation.command(&["check"]).await;
     assert!(checked.stderr.contains("[target-table-missing]"), "{checked:?}");
     let _daemon = installation.run();

@@ -1,10 +1,10 @@
 //! The cache of mapping rows under seeded faults: flushes, fills, evictions, two drains that are killed and frozen at
 //! any step, a cache that is emptied, restarted and replaced by a replica that lags.
 //!
-//! Proved: an answer from the cache is a complete set, and not older than a change that was drained before it was asked
-//! for. When all is quiet, each entry is the set of its mapping rows, and readers believe the cache. Nights go on
-//! meanwhile: they find nothing, since nothing is damaged; what is damaged in the quiet they find, and remove nothing
-//! else.
+//! Proved: an answer from the cache is a complete set, and not older than a change that was drained before it was
+//! asked for. When all is quiet, each entry is the set of its mapping rows, and readers believe the cache.
+//! Reconciliations go on meanwhile: they find nothing, since nothing is damaged; what is damaged in the quiet they
+//! find, and remove nothing else.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,11 +13,11 @@ use std::time::Duration;
 use anabranch_connectors::memory::{Freezer, MemoryCache, MemoryMapping, Weather};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::{
-    Audit, Audited, CACHED_CLAIMS_MAX, CacheState, Drain, EntryDrift, Origin, Reader, Readings, decode,
-    drain, encode,
+    Audited, CACHED_CLAIMS_MAX, CacheAudit, CacheState, Drain, EntryDrift, Origin, QueryBounds, Reader,
+    decode, drain, encode,
 };
 use anabranch_pipeline::ports::{CodeCache, Outbox};
-use anabranch_pipeline::records::{Claim, TimeToLive};
+use anabranch_pipeline::records::{DeviceClaim, TimeToLive};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use anabranch_schemas::shard::ShardId;
 use rand::rngs::StdRng;
@@ -32,7 +32,7 @@ const CODES: usize = 4;
 const DRAINS: usize = 2;
 const READERS: usize = 2;
 /// Virtual time after which a quiet cache that is not right is stuck.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Whatever was on its way has come.
 const LATE: Duration = Duration::from_secs(5);
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
@@ -51,9 +51,9 @@ struct Stage {
 }
 
 /// The devices say the version; none is the first one.
-fn set(version: u64) -> Vec<Claim> {
+fn set(version: u64) -> Vec<DeviceClaim> {
     let shard = ShardId::of("source-a", "inventory_0", "serial_code_00", 0);
-    let device = |name: &str| Claim {
+    let device = |name: &str| DeviceClaim {
         shard,
         uuid: format!("{version}-{name}").into_bytes().into(),
         kind: CodeKind::BoxNo,
@@ -62,7 +62,7 @@ fn set(version: u64) -> Vec<Claim> {
 }
 
 /// `None` when it is no complete set.
-fn version(claims: &[Claim]) -> Option<u64> {
+fn version(claims: &[DeviceClaim]) -> Option<u64> {
     let Some(first) = claims.first() else { return Some(0) };
     let version = std::str::from_utf8(&first.uuid).ok()?.strip_suffix("-a")?.parse().ok()?;
     (claims == set(version)).then_some(version)
@@ -101,7 +101,7 @@ impl Stage {
     fn start_reader(&self, seed: u64) -> AbortOnDropHandle<()> {
         let (stage, mut random) = (self.clone(), StdRng::seed_from_u64(seed));
         AbortOnDropHandle::new(tokio::spawn(async move {
-            let bounds = Readings { at_once: 2, queued: 8, codes: 8 };
+            let bounds = QueryBounds { at_once: 2, queued: 8, codes: 8 };
             let reader = Reader::new(Some((stage.cache.clone(), TIME)), stage.mapping.clone(), bounds);
             let mut look_at = Instant::now();
             loop {
@@ -132,7 +132,7 @@ impl Stage {
     async fn audit(&self) -> (Audited, Option<Fault>) {
         let Self { cache, mapping, .. } = self;
         let outboxes = std::slice::from_ref(mapping);
-        let work = Audit { cache, outboxes, mapping, time_to_live: TIME, repairs_max: u64::MAX };
+        let work = CacheAudit { cache, outboxes, mapping, time_to_live: TIME, repairs_max: u64::MAX };
         anabranch_tests::audited(&work).await
     }
 
@@ -276,7 +276,7 @@ impl World {
         }
         weather.clear();
         self.drains.iter().for_each(|drain| drain.freezer.set(false));
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         while let Err(why) = self.stage.settled().await {
             if Instant::now() > deadline {
                 return Verdict::Stuck(why);
@@ -290,11 +290,11 @@ impl World {
         if let Some(differs) = self.stage.differences().await {
             return Verdict::Wrong(differs);
         }
-        self.night().await
+        self.reconciliation().await
     }
 
     /// An audit of a quiet cache of which some was damaged.
-    async fn night(mut self) -> Verdict {
+    async fn reconciliation(mut self) -> Verdict {
         self.readers.clear();
         drop(self.audits);
         // What readers and drains have begun ends by itself, and may end in another round of a drain.

@@ -8,7 +8,9 @@ use std::time::Duration;
 use anabranch_connectors::memory::{Group, Keeping, Weather};
 use anabranch_pipeline::deliver::{Rewind, Shared, rewind};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{LaneStore, Located, Log, LogWriter, Marks, Place, SourceConnector};
+use anabranch_pipeline::ports::{
+    BinlogPoint, LaneStore, Located, Log, LogWriter, Registers, SourceConnector,
+};
 use anabranch_pipeline::records::{Flush, Progress};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
@@ -72,7 +74,7 @@ async fn a_server_that_comes_back_gets_an_epoch_of_its_own_though_the_log_forgot
     let first = stage.log.messages(SOURCE_NAMES[0]);
     stage.sources[0].fail_over();
     commit(&stage);
-    // Lanes are away: only the mark knows.
+    // Lanes are away: only the register knows.
     let cancel = CancellationToken::new();
     timeout(WHILE, stage.read(0, &cancel)).await.unwrap_err();
     assert_eq!(stage.log.last(SOURCE_NAMES[0]).unwrap().envelope.position.epoch(), 2);
@@ -82,10 +84,10 @@ async fn a_server_that_comes_back_gets_an_epoch_of_its_own_though_the_log_forgot
     assert!(run(&stage).await.is_none());
     let lane = progress(&stage).await;
     assert_eq!((lane.position.epoch(), lane.server), (3, server("1")));
-    assert_eq!(stage.marks.read("epochs/source-0").await.unwrap().value, "3 memory:1");
+    assert_eq!(stage.registers.read("epochs/source-0").await.unwrap().value, "3 memory:1");
     // The same when nothing but the lane is left.
     stage.log.wipe(SOURCE_NAMES[0]);
-    stage.marks.wipe();
+    stage.registers.wipe();
     stage.sources[0].fail_over();
     commit(&stage);
     assert!(run(&stage).await.is_none());
@@ -136,7 +138,7 @@ async fn a_lane_above_its_streams_epoch_is_not_taken_for_one_that_waits() {
     let fault = run(&stage).await.expect("it says so");
     assert_eq!(fault.code(), Code::LogEpochBehind, "{fault}");
     stage.log.wipe(SOURCE_NAMES[0]);
-    stage.marks.wipe();
+    stage.registers.wipe();
     // Set back, the lane does not know whose the epoch was.
     store(&stage, |lane| (lane.position, lane.server) = (Lsn::new(1, 1, 64).unwrap(), server("1"))).await;
     assert!(run(&stage).await.is_none());
@@ -187,7 +189,7 @@ async fn a_lane_that_was_further_than_the_stream_is_not_put_back_by_a_fail_over(
     commit(&stage);
     // The first message of the new server follows a place before the lane's.
     let Located { position, resume, server } =
-        stage.sources[0].locate(Place::Gtid("1-1".to_owned()), 2).await.unwrap();
+        stage.sources[0].locate(BinlogPoint::Gtid("1-1".to_owned()), 2).await.unwrap();
     let mut writer = stage.log.writer(SOURCE_NAMES[0], None).await.unwrap();
     let previous = Lsn::new(1, 1, 16).unwrap();
     let envelope = Envelope { previous, position, resume, server, ..Envelope::default() };
@@ -226,7 +228,7 @@ async fn a_lane_that_is_set_back_to_nothing_knows_whose_its_epoch_was() {
     assert!(run(&stage).await.is_none());
     rewind(&lane_id(LANE), &mut stage.store(LANE), &Rewind::ToNothing, false).await.unwrap();
     stage.log.wipe(SOURCE_NAMES[0]);
-    stage.marks.wipe();
+    stage.registers.wipe();
     assert!(run(&stage).await.is_none());
     assert_eq!(progress(&stage).await.position.epoch(), 1);
 }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{
-    Group, Keeping, MemoryLog, MemoryMarks, MemorySource, MemoryStore, MemoryTarget, ScriptedRow, Weather,
+    Group, Keeping, MemoryLog, MemoryRegisters, MemorySource, MemoryStore, MemoryTarget, ScriptedRow, Weather,
 };
 use anabranch_pipeline::deliver::{self, Lane, Past, Shared};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::{Entry, LaneStore, Log, LogWriter, Place, SourceConnector};
+use anabranch_pipeline::ports::{BinlogPoint, Entry, LaneStore, Log, LogWriter, SourceConnector};
 use anabranch_pipeline::records::{Flush, LaneId, Progress};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::envelope::Envelope;
@@ -25,13 +25,13 @@ use tokio_util::sync::CancellationToken;
 use crate::{script, stage};
 
 const SOURCE: &str = "source-a";
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 fn lsn(number: u64) -> Lsn {
     Lsn::new(1, 1, number * 16).unwrap()
 }
 
-/// A stream of one mark at 6, behind 5.
+/// A stream of one position message at 6, behind 5.
 async fn begin(log: &MemoryLog, origin: bool) {
     let mut writer = log.writer(SOURCE, None).await.unwrap();
     let envelope = Envelope { origin, previous: lsn(5), position: lsn(6), ..Envelope::default() };
@@ -45,14 +45,14 @@ async fn a_lane_that_waits_for_a_direct_feed_goes_on_when_the_stream_links() {
     let (log, source) = (MemoryLog::new(calm(), 8), MemorySource::new(calm()));
     let id = LaneId { projection: "p".into(), target: "t".into(), source: SOURCE.into(), lane: 0 };
     let mut store = MemoryTarget::new(calm(), Keeping::Rows).lane(id.clone(), Arc::default());
-    let limits = stage::limits(1024, 10, PATIENCE);
+    let limits = stage::limits(1024, 10, WAIT_MAX);
     // Other lanes have all of them, for ever.
     let shared = Shared::new(0);
     let lane = Lane {
         id: &id,
         log: &log,
         source: &source,
-        seat: 1,
+        replica_slot: 1,
         start: &Entry::Earliest,
         entity: Entity::User,
         source_column: 0,
@@ -64,11 +64,11 @@ async fn a_lane_that_waits_for_a_direct_feed_goes_on_when_the_stream_links() {
     let (applied, mut positions) = watch::channel(Lsn::ZERO);
     let cancel = CancellationToken::new();
     let script = async {
-        sleep(PATIENCE).await;
+        sleep(WAIT_MAX).await;
         assert_eq!(*positions.borrow(), Lsn::ZERO, "it has no beginning yet");
         log.wipe(SOURCE);
         begin(&log, true).await;
-        let is_there = timeout(PATIENCE, positions.wait_for(|position| *position == lsn(6))).await.is_ok();
+        let is_there = timeout(WAIT_MAX, positions.wait_for(|position| *position == lsn(6))).await.is_ok();
         assert!(is_there, "it still waits");
         cancel.cancel();
     };
@@ -77,7 +77,7 @@ async fn a_lane_that_waits_for_a_direct_feed_goes_on_when_the_stream_links() {
     ended.unwrap();
 }
 
-/// A target that answers nothing behind the first question.
+/// A target that answers nothing after the first question.
 struct Silent(MemoryStore, bool);
 
 impl LaneStore for Silent {
@@ -110,12 +110,12 @@ async fn a_stop_waits_for_no_question_of_a_lane() {
             let progress = Progress { revision: 1, highest_position: lsn(9), ..Progress::default() };
             store.commit(&Flush::new(progress)).await.unwrap();
         }
-        let limits = stage::limits(1024, 10, PATIENCE);
+        let limits = stage::limits(1024, 10, WAIT_MAX);
         let lane = Lane {
             id: &id,
             log: &log,
             source: &source,
-            seat: 1,
+            replica_slot: 1,
             start: &Entry::Earliest,
             entity: Entity::User,
             source_column: 0,
@@ -125,13 +125,13 @@ async fn a_stop_waits_for_no_question_of_a_lane() {
         };
         let cancel = CancellationToken::new();
         let stop = async {
-            sleep(PATIENCE).await;
+            sleep(WAIT_MAX).await;
             cancel.cancel();
         };
         let (mut store, applied) = (Silent(store, false), watch::Sender::new(Lsn::ZERO));
         let running = deliver::run(lane, &mut store, |_, _| {}, &applied, &cancel);
         let both = async { tokio::join!(running, stop).0 };
-        timeout(2 * PATIENCE, both).await.expect("it stops").unwrap();
+        timeout(2 * WAIT_MAX, both).await.expect("it stops").unwrap();
     }
 }
 
@@ -144,15 +144,16 @@ async fn a_replay_from_nothing_needs_the_history_from_the_configured_start_on() 
         source.commit(group());
         source.rotate();
     }
-    let oldest = source.locate(Place::Gtid("1-1".to_owned()), 1).await.unwrap();
+    let oldest = source.locate(BinlogPoint::Gtid("1-1".to_owned()), 1).await.unwrap();
     source.purge([&oldest.resume]);
     let mut writer = log.writer(SOURCE, None).await.unwrap();
     let envelope = Envelope { position: lsn(6), server: oldest.server, ..Envelope::default() };
     writer.append(envelope, Bytes::new()).await.unwrap();
     writer.acknowledged().await.unwrap();
-    let marks = MemoryMarks::new(Weather::calm());
+    let registers = MemoryRegisters::new(Weather::calm());
     let nothing = async |start: Entry| {
-        let past = Past { source: SOURCE, connector: &source, log: &log, marks: &marks, start: &start };
+        let past =
+            Past { source: SOURCE, connector: &source, log: &log, registers: &registers, start: &start };
         past.nothing(false).await.is_ok()
     };
     assert!(!nothing(Entry::Earliest).await, "the first file is gone");

@@ -14,7 +14,9 @@ use anabranch_connectors::memory::{
 };
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{DerivedRows, Sought};
-use anabranch_pipeline::reconcile::{Patience, Recheck, Sides, SourceKey, SourceTable, Verdict, Window};
+use anabranch_pipeline::reconcile::{
+    CandidateBatch, LaneWait, Recheck, Sides, SourceKey, SourceTable, Verdict,
+};
 use anabranch_pipeline::records::{Cell, ChunkKey, Claimed, DerivedRow};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Value;
@@ -25,7 +27,7 @@ use crate::daemon::Daemon;
 use crate::script;
 use crate::stage::{SOURCE_NAMES, Stage, limits};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The birthday of the row, and where it moves.
 const DAYS: [u8; 2] = [3, 4];
@@ -103,7 +105,7 @@ fn row(before: Option<u8>, after: u8) -> Group {
     }]])
 }
 
-/// What a night says of a row that is right.
+/// What a reconciliation says of a row that is right.
 async fn judged(by: impl Fn(&MemorySource) -> By) -> Verdict {
     judged_behind(async |_, _| (), by).await
 }
@@ -113,7 +115,7 @@ async fn judged_behind(
     event: impl AsyncFnOnce(&Stage, &mut Option<Daemon>),
     by: impl Fn(&MemorySource) -> By,
 ) -> Verdict {
-    let limits = limits(1024, 10, PATIENCE);
+    let limits = limits(1024, 10, WAIT_MAX);
     let stage = Arc::new(Stage::new(Weather::calm(), Keeping::Rows, Layout::ByDay, limits, false));
     let table = script::table(0);
     stage.sources[0].commit(row(None, DAYS[0]));
@@ -138,10 +140,10 @@ async fn judged_behind(
     };
     let shard = table.shard;
     let tables = [(shard, SourceTable { source: SOURCE_NAMES[0].to_owned(), identity: table })].into();
-    let patience = Patience::new(PATIENCE);
-    let recheck = Recheck { sides: &sides, lanes: &*stage, tables: &tables, patience: &patience };
+    let lane_wait = LaneWait::new(WAIT_MAX);
+    let recheck = Recheck { sides: &sides, lanes: &*stage, tables: &tables, lane_wait: &lane_wait };
     let key = SourceKey { shard, key: Cell::UInt(1) };
-    let judged = recheck.judge(Window::from([(key.clone(), BTreeSet::new())])).await;
+    let judged = recheck.judge(CandidateBatch::from([(key.clone(), BTreeSet::new())])).await;
     if let Some(daemon) = daemon {
         daemon.stop().await;
     }
@@ -167,9 +169,9 @@ async fn what_moves_between_two_looks_and_back_each_time_is_no_drift() {
     assert_eq!(judged(|source| By::ThereAndBack(source.clone())).await, Verdict::Hot);
 }
 
-/// The look sees a move that no lane has applied, as none runs; its low mark lies below.
+/// The look sees a move that no lane has applied, as none runs; its low watermark lies below.
 #[tokio::test(start_paused = true)]
-async fn what_a_look_saw_above_its_low_mark_is_waited_for() {
+async fn what_a_look_saw_above_its_low_watermark_is_waited_for() {
     let event = async |stage: &Stage, daemon: &mut Option<Daemon>| {
         daemon.take().expect("it runs").stop().await;
         stage.sources[0].show(Sight { unseen: 0, below: Some(1) });
@@ -178,9 +180,9 @@ async fn what_a_look_saw_above_its_low_mark_is_waited_for() {
     assert_eq!(judged_behind(event, |_| By::Nothing).await, Verdict::Unreadable);
 }
 
-/// The lane has applied a move that no look sees, though each lies below the high mark of both.
+/// The lane has applied a move that no look sees, though each lies below the high watermark of both.
 #[tokio::test(start_paused = true)]
-async fn what_lies_above_a_low_mark_may_be_unseen() {
+async fn what_lies_above_a_low_watermark_may_be_unseen() {
     let event = async |stage: &Stage, _: &mut Option<Daemon>| {
         stage.sources[0].show(Sight { unseen: 1, below: Some(0) });
         let before = stage.found();

@@ -13,7 +13,7 @@ use anabranch_connectors::memory::{
 use anabranch_pipeline::deliver::{self, Lane, Shared};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{
-    Entry, LaneStore, Located, Log, LogWriter, Place, Pressure, RowSource, SourceConnector,
+    BinlogPoint, Entry, LaneStore, Located, Log, LogWriter, Pressure, RowSource, SourceConnector,
 };
 use anabranch_pipeline::records::{
     Cell, Chunk, ChunkKey, Condition, Flush, LaneId, Mutation, MutationAction, Progress, Refresh, Scope,
@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{script, stage};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A source whose first reading is an older one, as a snapshot is while an acknowledgement is waited for.
 struct Behind {
@@ -44,11 +44,11 @@ impl SourceConnector for Behind {
         self.source.check().await
     }
 
-    async fn open(&self, entry: Entry, latest: &Timeline, seat: u32) -> Result<MemoryReading, Fault> {
-        self.source.open(entry, latest, seat).await
+    async fn open(&self, entry: Entry, latest: &Timeline, replica_slot: u32) -> Result<MemoryReading, Fault> {
+        self.source.open(entry, latest, replica_slot).await
     }
 
-    async fn locate(&self, place: Place, epoch: u16) -> Result<Located, Fault> {
+    async fn locate(&self, place: BinlogPoint, epoch: u16) -> Result<Located, Fault> {
         self.source.locate(place, epoch).await
     }
 
@@ -144,7 +144,7 @@ fn project(change: &Change<'_, '_>, flush: &mut Flush) {
 async fn end(source: &MemorySource) -> Located {
     let head = source.head().await.unwrap();
     // It may say a place that lies further back.
-    Located { position: head, ..source.locate(Place::Lsn(head), FIRST_EPOCH).await.unwrap() }
+    Located { position: head, ..source.locate(BinlogPoint::Lsn(head), FIRST_EPOCH).await.unwrap() }
 }
 
 async fn append(log: &MemoryLog, envelope: Envelope) {
@@ -178,12 +178,12 @@ async fn refreshed(
         ..Progress::default()
     };
     store.commit(&Flush::new(progress)).await.unwrap();
-    let (limits, behind) = (stage::limits(1024, 10, PATIENCE), Behind { source, old: Mutex::new(Some(old)) });
+    let (limits, behind) = (stage::limits(1024, 10, WAIT_MAX), Behind { source, old: Mutex::new(Some(old)) });
     let lane = Lane {
         id: &id,
         log,
         source: &behind,
-        seat: 1,
+        replica_slot: 1,
         start: &Entry::Earliest,
         entity: Entity::User,
         source_column: 0,
@@ -194,7 +194,7 @@ async fn refreshed(
     let (applied, cancel) = (watch::Sender::new(Lsn::ZERO), CancellationToken::new());
     let through = async {
         beside(&target).await;
-        tokio::time::sleep(PATIENCE).await;
+        tokio::time::sleep(WAIT_MAX).await;
         cancel.cancel();
     };
     let running = deliver::run(lane, &mut store, project, &applied, &cancel);
@@ -221,7 +221,7 @@ async fn a_lane_that_begins_at_the_streams_end_takes_no_chunk_from_before_it() {
     source.purge([]);
     let Located { position, resume, server } = end(&source).await;
     append(&log, Envelope { previous: missed, position, resume, server, ..Envelope::default() }).await;
-    assert!(old.mark < missed && missed < position);
+    assert!(old.low < missed && missed < position);
     let users = refreshed(&log, source, old, begun, Scope::Source, async |_| ()).await;
     assert_eq!(users, [Cell::UInt(1), Cell::UInt(2)]);
 }
@@ -252,7 +252,7 @@ async fn a_chunk_is_not_written_before_the_lane_has_all_that_it_may_hold() {
     source.commit(insert(2));
     let rows = NonZeroUsize::new(100).unwrap();
     let chunk = source.chunk(&script::table(0), None, rows, FIRST_EPOCH).await.unwrap();
-    assert_eq!((chunk.mark, chunk.high), (begun.position, source.head().await.unwrap()));
+    assert_eq!((chunk.low, chunk.high), (begun.position, source.head().await.unwrap()));
     let high = end(&source).await;
     let message = |Located { position, resume, server }, previous, origin| {
         append(&log, Envelope { previous, origin, position, resume, server, ..Envelope::default() })
@@ -260,8 +260,8 @@ async fn a_chunk_is_not_written_before_the_lane_has_all_that_it_may_hold() {
     message(begun.clone(), Lsn::ZERO, true).await;
     let low = begun.position;
     let beside = async |target: &MemoryTarget| {
-        tokio::time::sleep(PATIENCE).await;
-        assert!(target.rows().is_empty(), "the lane is at the low mark");
+        tokio::time::sleep(WAIT_MAX).await;
+        assert!(target.rows().is_empty(), "the lane is at the low watermark");
         message(high, low, false).await;
     };
     let users = refreshed(&log, source.clone(), chunk, begun, Scope::Source, beside).await;

@@ -13,17 +13,17 @@ mod epochs;
 mod feeds;
 mod half_way;
 mod loads;
-mod nights;
-mod one_night;
+mod one_reconciliation;
 mod pages;
 mod past;
+mod reconciliations;
 mod refresh;
 mod replay;
 mod script;
 mod seeds;
+mod spot_checks;
 mod stage;
 mod uuids;
-mod watch;
 mod world;
 
 use anabranch_connectors::memory::Keeping;
@@ -35,8 +35,9 @@ const SEEDS: u64 = 2_000;
 /// Of targets that keep documents: what differs is the step between documents and progress.
 const DOCUMENT_SEEDS: u64 = SEEDS / 4;
 
-/// Of worlds with nights, of rows and of documents: each has three in the quiet and more beside those in the storm.
-const NIGHT_SEEDS: u64 = SEEDS / 16;
+/// Of worlds with reconciliations, of rows and of documents: each has three in the quiet and more beside those in the
+/// storm.
+const RECONCILE_SEEDS: u64 = SEEDS / 16;
 
 /// Of the cache's drain.
 const CACHE_SEEDS: u64 = SEEDS;
@@ -62,13 +63,13 @@ fn whatever_fails_documents_end_equal_to_their_sources() {
 }
 
 #[test]
-fn whatever_fails_nights_find_all_drift_and_take_nothing_else_for_it() {
-    run(Vec::new(), NIGHT_SEEDS, |seed, told| world::run(seed, Keeping::Rows, true, told).verdict);
+fn whatever_fails_reconciliations_find_all_drift_and_take_nothing_else_for_it() {
+    run(Vec::new(), RECONCILE_SEEDS, |seed, told| world::run(seed, Keeping::Rows, true, told).verdict);
 }
 
 #[test]
-fn whatever_fails_nights_of_documents_find_all_drift_and_take_nothing_else_for_it() {
-    run(Vec::new(), NIGHT_SEEDS, |seed, told| world::run(seed, Keeping::Documents, true, told).verdict);
+fn whatever_fails_reconciliations_of_documents_find_all_drift_and_take_nothing_else_for_it() {
+    run(Vec::new(), RECONCILE_SEEDS, |seed, told| world::run(seed, Keeping::Documents, true, told).verdict);
 }
 
 #[test]

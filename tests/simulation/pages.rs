@@ -13,14 +13,14 @@ use anabranch_schemas::shard::ShardId;
 use crate::script;
 use crate::stage::{SOURCE_NAMES, Stage, limits};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 const USERS: u64 = 40;
 /// A page breaks once in 250 times.
 const SEEDS: u64 = 2_000;
 
 #[tokio::test(start_paused = true)]
 async fn a_page_that_breaks_when_it_is_read_in_part_is_counted_once() {
-    let stage = Stage::new(Weather::calm(), Keeping::Rows, Layout::ByDay, limits(1024, 10, PATIENCE), false);
+    let stage = Stage::new(Weather::calm(), Keeping::Rows, Layout::ByDay, limits(1024, 10, WAIT_MAX), false);
     let table = script::table(0);
     let rows = (1..=USERS).map(|user| {
         let birthday = Value::Date { year: 1990, month: 1, day: 3 };

@@ -1,7 +1,7 @@
-//! What the sources held and when, for judging what a night said of them.
+//! What the sources held and when, for judging what a reconciliation said of them.
 //!
-//! A transaction that waits for a replica's acknowledgement is in the binlog and in no snapshot. So a night may be
-//! shown a source as it was before its newest transactions, also of such as were there when it began.
+//! A transaction that waits for a replica's acknowledgement is in the binlog and in no snapshot. So a reconciliation
+//! may be shown a source as it was before its newest transactions, also of such as were there when it began.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ pub struct Past {
 }
 
 impl Past {
-    /// Notes what the sources committed, and what should stand behind it.
+    /// Notes what the sources committed, and what should stand after it.
     pub fn note(&mut self, committed: &[(usize, Group)], truth: BTreeSet<Claim>) {
         let (now, mut changed) = (Instant::now(), Vec::new());
         for (source, group) in committed {

@@ -5,7 +5,7 @@
 
 use anabranch_pipeline::deliver::{Rewind, rewind};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::Place;
+use anabranch_pipeline::ports::BinlogPoint;
 use anabranch_pipeline::records::{Cell, Progress};
 use anabranch_schemas::lsn::Lsn;
 use rand::RngExt;
@@ -15,7 +15,7 @@ use rand::seq::IndexedRandom;
 use crate::script::{SOURCES, TARGETS, shards, source_of};
 use crate::stage::{LANES, LaneAt, SOURCE_NAMES, Stage, lane_id};
 
-/// Behind every user of the script.
+/// After every user of the script.
 pub const NOBODY: u64 = 1000;
 
 /// One lane, or all lanes of a source.
@@ -24,7 +24,7 @@ pub async fn replay(stage: &Stage, random: &mut StdRng) {
     let lanes = any_lanes(stage, source, random);
     let to = match any_place(stage, source, random).await {
         Ok(Rewind::To(place)) if stage.sources[source].splits_branch(&place.resume) => {
-            // It would stop by name: the branch's rows are not behind the place.
+            // It would stop by name: the branch's rows are not after the place.
             return stage.tell(|| format!("replay: {place:?} lies between XA PREPARE and XA COMMIT"));
         }
         Ok(to) => to,
@@ -55,8 +55,8 @@ async fn any_place(stage: &Stage, source: usize, random: &mut StdRng) -> Result<
     let kept = stage.log.positions(SOURCE_NAMES[source]);
     match random.random_range(0..3) {
         0 => past.nothing(false).await,
-        1 => past.place(Place::Earliest).await,
-        _ => past.place(kept.choose(random).map_or(Place::Earliest, |at| Place::Lsn(*at))).await,
+        1 => past.place(BinlogPoint::Earliest).await,
+        _ => past.place(kept.choose(random).map_or(BinlogPoint::Earliest, |at| BinlogPoint::Lsn(*at))).await,
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 /// A seed takes milliseconds. One that takes so many seconds goes round in a circle without virtual time passing.
-const PATIENCE_SECONDS: u32 = 60;
+const SILENCE_MAX_SECONDS: u32 = 60;
 const SHOWN: usize = 10;
 /// Verdicts that nobody has counted yet: more than there are processors.
 const VERDICTS_WAITING: usize = 1024;
@@ -75,7 +75,7 @@ pub fn run(seeds: Vec<u64>, world: impl Fn(u64) -> Verdict + Send + Sync + 'stat
             Ok((_, Verdict::Equal)) => {}
             Ok(other) => failed.push(other),
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
-            Err(mpsc::RecvTimeoutError::Timeout) if silent < PATIENCE_SECONDS => {}
+            Err(mpsc::RecvTimeoutError::Timeout) if silent < SILENCE_MAX_SECONDS => {}
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 let endless = Verdict::Stuck("it never ends".to_owned());
                 failed.extend(running.lock().expect("as above").iter().map(|seed| (*seed, endless.clone())));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{
-    Keeping, MemoryLeases, MemoryLog, MemoryMarks, MemorySource, MemoryStore, MemoryTarget, StoredRow,
+    Keeping, MemoryLeases, MemoryLog, MemoryRegisters, MemorySource, MemoryStore, MemoryTarget, StoredRow,
     Weather,
 };
 use anabranch_pipeline::capture::{self, Capture};
@@ -42,7 +42,7 @@ pub struct Stage {
     pub weather: Weather,
     pub sources: Vec<MemorySource>,
     pub log: MemoryLog,
-    pub marks: MemoryMarks,
+    pub registers: MemoryRegisters,
     pub targets: Vec<MemoryTarget>,
     pub leases: MemoryLeases,
     pub layout: Layout,
@@ -98,7 +98,7 @@ impl Stage {
         Self {
             sources: (0..SOURCES).map(|_| MemorySource::new(weather.clone())).collect(),
             log: MemoryLog::new(weather.clone(), 8),
-            marks: MemoryMarks::new(weather.clone()),
+            registers: MemoryRegisters::new(weather.clone()),
             targets: (0..TARGETS).map(|_| MemoryTarget::new(weather.clone(), keeping)).collect(),
             leases: MemoryLeases::new(),
             weather,
@@ -185,7 +185,7 @@ impl Stage {
             source: name,
             connector: &self.sources[source],
             log: &self.log,
-            marks: &self.marks,
+            registers: &self.registers,
             start: &start,
             limits: &self.limits,
         };
@@ -201,9 +201,9 @@ impl Stage {
         capture::run(capture, lanes, acknowledged, cancel).await
     }
 
-    pub fn past(&self, source: usize) -> Past<'_, MemorySource, MemoryLog, MemoryMarks> {
+    pub fn past(&self, source: usize) -> Past<'_, MemorySource, MemoryLog, MemoryRegisters> {
         let (name, connector) = (SOURCE_NAMES[source], &self.sources[source]);
-        Past { source: name, connector, log: &self.log, marks: &self.marks, start: &Entry::Earliest }
+        Past { source: name, connector, log: &self.log, registers: &self.registers, start: &Entry::Earliest }
     }
 
     /// The tables of a lane.
@@ -242,7 +242,7 @@ impl Stage {
             scope,
             log: &self.log,
             source: &self.sources[source],
-            seat: 1 + target as u32 * LANES + number,
+            replica_slot: 1 + target as u32 * LANES + number,
             start: &Entry::Earliest,
             shared,
             limits: &self.limits,
@@ -268,7 +268,7 @@ pub fn limits(batch_bytes: usize, flush_rows: usize, keep_interval: Duration) ->
         in_flight_bytes: number(1 << 20),
         flush_rows: number(flush_rows),
         statement_rows: number(10),
-        mark_interval: Duration::from_millis(200),
+        position_interval: Duration::from_millis(200),
         keep_interval,
         heartbeat: Duration::from_secs(1),
         retry_budget: Duration::from_secs(1),

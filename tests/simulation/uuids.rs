@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use anabranch_connectors::memory::{MemoryMarks, Weather};
+use anabranch_connectors::memory::{MemoryRegisters, Weather};
 use anabranch_pipeline::identifiers::{EPOCH_MS, Mint};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -32,15 +32,15 @@ impl Clock {
 /// How many uuids were given out.
 async fn world(seed: u64) -> usize {
     let mut random = StdRng::seed_from_u64(seed);
-    let marks = MemoryMarks::new(Weather::stormy(seed, 5));
+    let registers = MemoryRegisters::new(Weather::stormy(seed, 5));
     let mut clock = Clock(EPOCH_MS + random.random_range(0..1_000_000_000_000));
     // The last of a machine's processes is its rightful one; those before it were not told.
-    let mut machines: [Vec<Mint<'_, MemoryMarks>>; 3] = Default::default();
+    let mut machines: [Vec<Mint<'_, MemoryRegisters>>; 3] = Default::default();
     let mut given = BTreeSet::new();
     for step in 0..STEPS {
         let machine = random.random_range(0..machines.len());
         if machines[machine].is_empty() || random.random_ratio(1, 10) {
-            machines[machine].extend(Mint::open(&marks, machine as u16).await);
+            machines[machine].extend(Mint::open(&registers, machine as u16).await);
             continue;
         }
         let process = match random.random_ratio(1, 4) {

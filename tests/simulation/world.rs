@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
 
 use crate::daemon::Daemon;
-use crate::nights::Nights;
+use crate::reconciliations::Reconciliations;
 use crate::refresh::refresh;
 use crate::replay::replay;
 use crate::script::{SOURCES, Script, TARGETS};
@@ -21,7 +21,7 @@ use crate::stage::{LANES, SOURCE_NAMES, Stage, limits};
 
 const DAEMONS: usize = 2;
 /// Virtual time after which a run that has not become equal is stuck. A take-over takes up to five seconds of it.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_MAX: Duration = Duration::from_secs(120);
 /// Between two empty transactions while lanes are not there yet.
 const CHANGE_INTERVAL: Duration = Duration::from_secs(3);
 /// Longer than a run: whatever is done from time to time is not done.
@@ -39,7 +39,7 @@ pub struct Run {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, keeping: Keeping, has_nights: bool, told: bool) -> Run {
+pub fn run(seed: u64, keeping: Keeping, has_reconciliations: bool, told: bool) -> Run {
     // What the product says, between the steps.
     let subscriber = told.then(|| tracing_subscriber::fmt().with_ansi(false).without_time().finish());
     let _said = subscriber.map(tracing::subscriber::set_default);
@@ -49,7 +49,7 @@ pub fn run(seed: u64, keeping: Keeping, has_nights: bool, told: bool) -> Run {
         .build()
         .expect("a runtime without I/O");
     runtime.block_on(async {
-        let (began, world) = (Instant::now(), World::new(seed, keeping, has_nights, told));
+        let (began, world) = (Instant::now(), World::new(seed, keeping, has_reconciliations, told));
         let stage = world.stage.clone();
         let verdict = world.run().await;
         Run {
@@ -72,14 +72,14 @@ struct World {
     /// Whether sources fail over. XA branches that overlap then stop a source by name (`docs/limits.md`),
     /// so a run has the one or the other.
     fails_over: bool,
-    /// In worlds with drift that only nights repair.
-    nights: Option<Nights>,
-    /// What a night said wrong.
+    /// In worlds with drift that only reconciliations repair.
+    reconciliations: Option<Reconciliations>,
+    /// What a reconciliation said wrong.
     lie: Option<String>,
 }
 
 impl World {
-    fn new(seed: u64, keeping: Keeping, has_nights: bool, told: bool) -> Self {
+    fn new(seed: u64, keeping: Keeping, has_reconciliations: bool, told: bool) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let layout = if random.random() { Layout::ByDay } else { Layout::ByUser };
         let keep_interval = if random.random() { Duration::from_secs(2) } else { LONG };
@@ -91,8 +91,8 @@ impl World {
         let mut stage =
             Stage::new(Weather::stormy(seed ^ 0x5eed, pause_max_ms), keeping, layout, limits, told);
         let (lawful, fails_over) = (random.random_ratio(1, 2), random.random_ratio(1, 2));
-        // What a writer of documents had on its way would come behind the load (`docs/limits.md`).
-        stage.by_text = keeping == Keeping::Rows && !has_nights && random.random_ratio(1, 2);
+        // What a writer of documents had on its way would come after the load (`docs/limits.md`).
+        stage.by_text = keeping == Keeping::Rows && !has_reconciliations && random.random_ratio(1, 2);
         let script = Script::new(!fails_over, keeping == Keeping::Rows, stage.by_text);
         Self {
             stage: Arc::new(stage),
@@ -103,7 +103,7 @@ impl World {
             keeping,
             lawful,
             fails_over,
-            nights: has_nights.then(|| Nights::new(seed)),
+            reconciliations: has_reconciliations.then(|| Reconciliations::new(seed)),
             lie: None,
         }
     }
@@ -112,16 +112,16 @@ impl World {
         self.stage.tell(|| format!("layout {:?}, leases kept: {}", self.stage.layout, self.lawful));
         self.daemons = (0..DAEMONS).map(|_| self.start()).collect();
         for _ in 0..self.random.random_range(80..240) {
-            match self.nights.is_some() && self.random.random_ratio(1, 8) {
-                true => self.night().await,
+            match self.reconciliations.is_some() && self.random.random_ratio(1, 8) {
+                true => self.reconciliation().await,
                 false => self.step().await,
             }
             if let Some(lie) = self.lie.take() {
                 return Verdict::Wrong(lie);
             }
         }
-        match self.nights.is_some() {
-            true => self.settle_nights().await,
+        match self.reconciliations.is_some() {
+            true => self.settle_reconciliations().await,
             false => self.settle().await,
         }
     }
@@ -148,8 +148,8 @@ impl World {
     /// Something is committed at the sources.
     fn change(&mut self) {
         let groups = self.script.next(&mut self.random);
-        if let Some(nights) = &mut self.nights {
-            nights.past.note(&groups, self.script.claims(self.stage.layout));
+        if let Some(reconciliations) = &mut self.reconciliations {
+            reconciliations.past.note(&groups, self.script.claims(self.stage.layout));
         }
         for (source, group) in groups {
             self.stage.tell(|| format!("source {source}: {group:?}"));
@@ -157,10 +157,10 @@ impl World {
         }
     }
 
-    /// Drift and nights, and time for them.
-    async fn night(&mut self) {
-        if let Some(nights) = &mut self.nights {
-            self.lie = nights.step(&self.stage, &mut self.random).await;
+    /// Drift and reconciliations, and time for them.
+    async fn reconciliation(&mut self) {
+        if let Some(reconciliations) = &mut self.reconciliations {
+            self.lie = reconciliations.step(&self.stage, &mut self.random).await;
         }
         self.wait(1..2000).await;
     }
@@ -196,7 +196,7 @@ impl World {
         let messages = self.random.random_range(1..6);
         match self.random.random_range(0..20) {
             0..1 => self.wipe(source),
-            1..2 => self.lose_marks(),
+            1..2 => self.lose_registers(),
             2..6 => self.roll_back(source, messages),
             6..8 => {
                 // What is then sent again is cut short.
@@ -229,10 +229,10 @@ impl World {
     }
 
     /// The bucket is gone, or everything that the log server keeps, as after the loss of its disk.
-    fn lose_marks(&mut self) {
+    fn lose_registers(&mut self) {
         let loses_all = self.random.random_ratio(2, 3);
-        self.stage.tell(|| format!("marks are lost, and the log server's disk: {loses_all}"));
-        self.stage.marks.wipe();
+        self.stage.tell(|| format!("registers are lost, and the log server's disk: {loses_all}"));
+        self.stage.registers.wipe();
         if loses_all {
             SOURCE_NAMES.iter().for_each(|name| self.stage.log.wipe(name));
             self.stage.leases.forget();
@@ -277,7 +277,7 @@ impl World {
     }
 
     fn fail_over(&mut self, number: usize) {
-        // A lane that has not begun reads the tables; what its first flush had on its way would come behind that
+        // A lane that has not begun reads the tables; what its first flush had on its way would come after that
         // (`docs/limits.md`).
         if self.keeping == Keeping::Documents && !self.all_have_begun(number) {
             return;
@@ -326,25 +326,25 @@ impl World {
         }
     }
 
-    /// No more faults: nights find all drift, and the store is equal behind each.
-    async fn settle_nights(&mut self) -> Verdict {
+    /// No more faults: reconciliations find all drift, and the store is equal after each.
+    async fn settle_reconciliations(&mut self) -> Verdict {
         self.calm().await;
-        let Some(mut nights) = self.nights.take() else { return Verdict::Equal };
+        let Some(mut reconciliations) = self.reconciliations.take() else { return Verdict::Equal };
         for plants in [true, true, false] {
             if let Some(stuck) = self.until_reached(false).await {
                 return stuck;
             }
-            if let Some(wrong) = nights.settle(&self.stage, &mut self.random, plants).await {
+            if let Some(wrong) = reconciliations.settle(&self.stage, &mut self.random, plants).await {
                 return Verdict::Wrong(wrong);
             }
             if let Some(differences) = self.differences() {
-                return Verdict::Wrong(format!("behind a night: {differences}"));
+                return Verdict::Wrong(format!("after a reconciliation: {differences}"));
             }
         }
         Verdict::Equal
     }
 
-    /// No more faults: within [`PATIENCE`] the store must be equal, and stay so.
+    /// No more faults: within [`WAIT_MAX`] the store must be equal, and stay so.
     async fn settle(&mut self) -> Verdict {
         self.calm().await;
         // First without another change: what is stuck must not be set going by one.
@@ -365,7 +365,7 @@ impl World {
         }
     }
 
-    /// Faults behind the last change: nobody writes any more, so nobody learns of them by being fenced.
+    /// Faults after the last change: nobody writes any more, so nobody learns of them by being fenced.
     async fn disturb_the_quiet(&mut self) {
         let (source, target) = (self.random.random_range(0..SOURCES), self.random.random_range(0..TARGETS));
         // Its lanes do not have what the log loses.
@@ -389,7 +389,7 @@ impl World {
 
     /// Waits until every lane is at the end, and then also back on the stream: `Some` when they do not get there.
     async fn until_reached(&self, by_the_stream: bool) -> Option<Verdict> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         let mut next_at = Instant::now();
         loop {
             tokio::time::sleep(AFTERMATH).await;

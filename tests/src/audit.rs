@@ -1,12 +1,12 @@
-//! A whole audit of a cache, without a rate and without a brake.
+//! A whole audit of a cache, without a rate and without a backpressure.
 
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::lookup::{Audit, AuditPace, AuditState, Audited};
+use anabranch_pipeline::lookup::{AuditPace, AuditState, Audited, CacheAudit};
 use anabranch_pipeline::ports::{CodeCache, MappingStore, Outbox};
 use anabranch_pipeline::reconcile::Pace;
 
 /// What the audit found, and what ended it before the cache's end.
-pub async fn audited<C, O, M>(work: &Audit<'_, C, O, M>) -> (Audited, Option<Fault>)
+pub async fn audited<C, O, M>(work: &CacheAudit<'_, C, O, M>) -> (Audited, Option<Fault>)
 where
     C: CodeCache,
     O: Outbox,

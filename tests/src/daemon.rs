@@ -12,7 +12,7 @@ use tokio::process::Command;
 use tokio::time::Instant;
 
 use crate::http;
-use crate::patience::{PATIENCE, POLL_INTERVAL, blocking, until, until_some};
+use crate::waiting::{POLL_INTERVAL, WAIT_MAX, blocking, until, until_some};
 
 /// Longer than the daemon's own deadline for an orderly stop.
 const STOP_MAX: Duration = Duration::from_secs(20);
@@ -69,7 +69,7 @@ impl Call {
         let mut command = Command::new(&self.binary);
         command.arg("--config").arg(&self.file).args(arguments).kill_on_drop(true);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        let ended = tokio::time::timeout(PATIENCE, command.output()).await;
+        let ended = tokio::time::timeout(WAIT_MAX, command.output()).await;
         let output = ended.unwrap_or_else(|_| panic!("{arguments:?} did not end")).expect("the binary runs");
         Finished {
             exit_code: output.status.code().unwrap_or(-1),
@@ -191,7 +191,7 @@ impl Daemon {
 
     /// Waits until `/readyz` says yes.
     pub async fn until_ready(&self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             assert!(self.is_running(), "the daemon ended");
             let said = self.readiness().await;
@@ -252,7 +252,7 @@ impl Daemon {
 
     /// Waits until it has ended by itself.
     pub fn wait(&mut self) -> Option<ExitStatus> {
-        blocking(|| self.companion.wait(PATIENCE))
+        blocking(|| self.companion.wait(WAIT_MAX))
     }
 
     /// SIGHUP: stopped and pausing tasks are tried again.

@@ -11,9 +11,9 @@ use async_nats::jetstream;
 use futures::TryStreamExt;
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::patience::blocking;
 use crate::search::Search;
 use crate::versions::TestDatabase;
+use crate::waiting::blocking;
 
 /// Servers, started at the first turn. Put it into a `static`: its servers end with the process.
 #[derive(Debug)]

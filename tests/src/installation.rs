@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anabranch_demo::daemon::{self, DaemonConfiguration};
 use anabranch_demo::verify::{
-    Audit, BirthdayLayer, CacheLayer, Comparison, DerivedLayout, DocumentLayer, Layer, MappingLayer, drain,
-    drain_and_compare, topologies,
+    BirthdayLayer, CacheLayer, Comparison, DerivedLayout, DocumentLayer, Layer, MappingLayer, Verification,
+    drain, drain_and_compare, topologies,
 };
 use anabranch_demo::{Connection, Endpoint, RedisServer, SearchServer, Topology, Workload, WorkloadOptions};
 use anabranch_schemas::change::Entity;
@@ -17,7 +17,7 @@ use anabranch_stack::{DatabaseAccount, Server, Stack};
 
 use crate::daemon::{Call, Daemon, Finished, Run};
 use crate::ground::Turn;
-use crate::patience::{PATIENCE, blocking};
+use crate::waiting::{WAIT_MAX, blocking};
 
 /// Of a cached set, and of one without claims.
 const TIME_TO_LIVE: (Duration, Duration) = (Duration::from_secs(3600), Duration::from_secs(60));
@@ -83,9 +83,16 @@ impl Plan {
     }
 
     /// What is to be compared, in an installation of that name.
-    fn audits(&self, name: &str, stack: &Stack, sources: &[Endpoint], targets: &[Endpoint]) -> Vec<Audit> {
+    fn audits(
+        &self,
+        name: &str,
+        stack: &Stack,
+        sources: &[Endpoint],
+        targets: &[Endpoint],
+    ) -> Vec<Verification> {
         let mut audits = Vec::new();
-        let mut push = |topology: &Topology, layer| audits.push(Audit { topology: topology.clone(), layer });
+        let mut push =
+            |topology: &Topology, layer| audits.push(Verification { topology: topology.clone(), layer });
         let targets = || targets.to_vec();
         for entity in &self.entities {
             if *entity == Entity::User {
@@ -120,7 +127,7 @@ pub struct Installation<'g> {
     turn: Turn<'g>,
     pub configuration: DaemonConfiguration,
     /// One for each derived store of the plan.
-    pub audits: Vec<Audit>,
+    pub audits: Vec<Verification>,
     call: Call,
 }
 
@@ -297,19 +304,19 @@ impl<'g> Installation<'g> {
 
     /// Waits until every lane has passed the present end of its source's binlog.
     pub async fn drained(&self) {
-        self.drained_within(PATIENCE).await;
+        self.drained_within(WAIT_MAX).await;
     }
 
     /// As [`Installation::drained`], for very much.
-    pub async fn drained_within(&self, patience: Duration) {
-        let drained = drain(&self.audits, patience).await.expect("the servers answer");
+    pub async fn drained_within(&self, wait: Duration) {
+        let drained = drain(&self.audits, wait).await.expect("the servers answer");
         assert!(drained.is_complete(), "not drained: {:?}", drained.behind);
     }
 
     /// Drains and compares every derived row of each store with the sources.
     pub async fn compare_each(&self) -> Vec<Comparison> {
         let (drained, comparisons) =
-            drain_and_compare(&self.audits, PATIENCE).await.expect("the servers answer");
+            drain_and_compare(&self.audits, WAIT_MAX).await.expect("the servers answer");
         assert!(drained.is_complete(), "not drained: {:?}", drained.behind);
         comparisons
     }

@@ -1,4 +1,4 @@
-//! What the tests on real servers share: a whole installation of the product, and patience.
+//! What the tests on real servers share: a whole installation of the product, and how long they wait.
 //!
 //! An [`Installation`] is what a user has: captured servers with sharded tables, NATS, targets, a configuration file
 //! and the binary `anabranch`, which is met through its command line, its HTTP port and its tables alone. Servers are
@@ -9,15 +9,15 @@ mod daemon;
 mod ground;
 mod http;
 mod installation;
-mod patience;
 pub mod protections;
 mod search;
 mod versions;
+mod waiting;
 
 pub use audit::audited;
 pub use daemon::{Daemon, Finished};
 pub use ground::{Ground, Turn};
 pub use installation::{Installation, Plan};
-pub use patience::{PATIENCE, blocking, seed, until, until_some};
 pub use search::Search;
 pub use versions::{DATABASE_VARIABLE, TestDatabase};
+pub use waiting::{WAIT_MAX, blocking, seed, until, until_some};

@@ -5,24 +5,11 @@ use crate::tree::Text;
 
 /// What two files beside one another, and a change of them, can show.
 const LINE_CHARACTERS_MAX: usize = 120;
-/// Files whose comments are still longer. The list only shrinks.
-const KNOWN: [&str; 1] = ["connectors/src/mysql/source/maps.rs"];
 const REMEDY: &str = "Wrap the paragraph.";
 
 /// Long lines of comments. What rustfmt measures is left to it.
 pub fn of_comments(source: &Text) -> Vec<Fault> {
-    let is_known = KNOWN.contains(&source.path.as_str());
-    let faults = too_long(source, |line| line.trim_start().starts_with("//"));
-    match (is_known, faults.is_empty()) {
-        (false, _) => faults,
-        (true, false) => Vec::new(),
-        (true, true) => vec![Fault {
-            path: source.path.clone(),
-            line: 1,
-            what: "no comment of the file is too long any more".to_owned(),
-            remedy: "Take it out of the list in tests/tidy/lengths.rs.",
-        }],
-    }
+    too_long(source, |line| line.trim_start().starts_with("//"))
 }
 
 /// Long lines of a document, without tables, code and lines that a link makes long.

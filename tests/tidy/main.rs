@@ -1,4 +1,4 @@
-//! The rules of the tree that no compiler holds: sizes, heads, prose, ports, channels, circles, named tests.
+//! The rules of the tree that no compiler holds: sizes, heads, prose, ports, channels, words, circles, named tests.
 //!
 //! Each rule is a pure function from a file, or from all of them, to faults, and has a sample that breaks it.
 //! [`the_tree_keeps_every_rule`] reads the tree once and tells all faults together.
@@ -11,6 +11,7 @@ mod modules;
 mod names;
 mod sizes;
 mod tree;
+mod words;
 
 use crate::tree::{Source, Text, documents, sources};
 
@@ -40,10 +41,12 @@ fn the_tree_keeps_every_rule() {
         faults.extend(sizes::faults(source));
         faults.extend(comments::faults(source));
         faults.extend(bans::faults(source));
+        faults.extend(words::faults(source));
         faults.extend(lengths::of_comments(&source.text));
     }
     for document in &documents {
         faults.extend(lengths::of_document(document));
+        faults.extend(words::faults_of_document(document));
     }
     faults.extend(comments::count_faults(&sources));
     faults.extend(circles::faults(&sources, circles::KNOWN));

@@ -236,7 +236,7 @@ impl Reader<'_> {
                 TokenTree::Ident(name) => {
                     self.0.mentions.push(std::mem::replace(&mut path, vec![name.to_string()]));
                 }
-                TokenTree::Punct(mark) if mark.as_char() == ':' && !path.is_empty() => {
+                TokenTree::Punct(punct) if punct.as_char() == ':' && !path.is_empty() => {
                     colons += 1;
                     continue;
                 }

@@ -25,7 +25,7 @@ const KNOWN: [(&str, &str, usize); 8] = [
         "any_code_of_a_device_leads_to_the_device_and_an_answer_says_how_fresh_it_is",
         82,
     ),
-    ("tests/end_to_end/nights.rs", "repaired_beside_changes", 80),
+    ("tests/end_to_end/reconciliations.rs", "repaired_beside_changes", 80),
     ("tests/end_to_end/refresh.rs", "refreshed_beside_changes", 113),
 ];
 

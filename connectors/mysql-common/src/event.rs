@@ -23,7 +23,7 @@ pub struct Event {
     description: Arc<FormatDescriptionEvent<'static>>,
     header: BinlogEventHeader,
     footer: BinlogEventFooter,
-    /// Header, body and what stands behind it.
+    /// Header, body and what stands after it.
     bytes: Box<[u8]>,
     data_end: usize,
     has_checksum: bool,
@@ -81,7 +81,7 @@ impl Event {
         &self.bytes[BinlogEventHeader::LEN..self.data_end]
     }
 
-    /// All that came: header, body and what stands behind it.
+    /// All that came: header, body and what stands after it.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -111,7 +111,7 @@ impl Event {
         let mut data = ParseBuf(self.data());
         let context = BinlogCtx::new(self.data_end, &self.description, self.header.event_type_raw());
         let event = data.parse(context)?;
-        if data.is_empty() { Ok(event) } else { Err(invalid("an event has bytes behind its end")) }
+        if data.is_empty() { Ok(event) } else { Err(invalid("an event has bytes after its end")) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The three names of the `openssl` crate that `mysql_cdc` mentions, and nothing behind them.
+//! The three names of the `openssl` crate that `mysql_cdc` mentions, and nothing after them.
 //!
 //! `mysql_cdc` encrypts a password with OpenSSL in one login step of its own client. Anabranch uses its event
 //! parser and GTID types only and connects through `mysql_async` with rustls, so that step is never reached.

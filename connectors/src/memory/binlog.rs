@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Entry, Located, Place};
+use anabranch_pipeline::ports::{BinlogPoint, Entry, Located};
 use anabranch_schemas::change::{Row, TableIdentity, Value};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint, binlog_file_number};
@@ -239,7 +239,7 @@ impl Server {
         Lsn::new(epoch, file, self.resume_point(group, file).position).expect("a script is short")
     }
 
-    /// The group behind a GTID set; `None` when this server does not hold the set.
+    /// The group after a GTID set; `None` when this server does not hold the set.
     fn behind(&self, gtid_set: &str) -> Option<usize> {
         if gtid_set.is_empty() {
             return Some(0);
@@ -295,7 +295,7 @@ impl Server {
         Ok(group)
     }
 
-    /// Whether the group behind the point, and all later ones, are kept.
+    /// Whether the group after the point, and all later ones, are kept.
     pub fn holds(&self, resume: &ResumePoint) -> bool {
         self.behind(&resume.gtid_set).is_some_and(|group| group >= self.first_group())
     }
@@ -313,17 +313,17 @@ impl Server {
         !undecided.is_empty()
     }
 
-    /// The start of the group of a position or behind a GTID set; for a time, the oldest: there are no clocks here.
-    pub fn locate(&self, place: &Place, epoch: u16) -> Result<Located, Fault> {
+    /// The start of the group of a position or after a GTID set; for a time, the oldest: there are no clocks here.
+    pub fn locate(&self, place: &BinlogPoint, epoch: u16) -> Result<Located, Fault> {
         let group = match place {
-            Place::Earliest | Place::Time { .. } => self.first_group(),
-            Place::Gtid(set) => self
+            BinlogPoint::Earliest | BinlogPoint::Time { .. } => self.first_group(),
+            BinlogPoint::Gtid(set) => self
                 .behind(set)
                 .ok_or_else(|| self.fault(Code::BinlogGtidUnknown, "the set is not one of this server"))?,
-            Place::Lsn(lsn) if lsn.epoch() != epoch => {
+            BinlogPoint::Lsn(lsn) if lsn.epoch() != epoch => {
                 return Err(self.fault(Code::BinlogPurged, "the server was another one before"));
             }
-            Place::Lsn(lsn) => {
+            BinlogPoint::Lsn(lsn) => {
                 let ends_below =
                     |group: &usize| self.lsn(epoch, *group, self.laid[*group].ends.len() - 1) < *lsn;
                 (0..self.laid.len()).take_while(ends_below).count()
@@ -335,7 +335,7 @@ impl Server {
         let resume = self.resume_point(group, self.file_before(group));
         let start = self.place(epoch, group);
         let position = match place {
-            Place::Lsn(lsn) => Lsn::from_u64(lsn.as_u64() - 1).unwrap_or(start).max(start),
+            BinlogPoint::Lsn(lsn) => Lsn::from_u64(lsn.as_u64() - 1).unwrap_or(start).max(start),
             _ => start,
         };
         Ok(Located { position, resume, server: self.identity() })
@@ -352,7 +352,7 @@ impl Server {
         self.history.iter().flat_map(|committed| rows(&committed.group)).collect()
     }
 
-    /// The rows of a table behind the first `groups` groups, by their first column.
+    /// The rows of a table after the first `groups` groups, by their first column.
     pub fn rows(&self, shard: ShardId, groups: usize) -> BTreeMap<u64, Row<'static>> {
         let (mut rows, mut branches) = (BTreeMap::new(), BTreeMap::new());
         let mut apply = |transaction: &Transaction| {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Cached, CodeCache, Fill, Shelf, Standing};
+use anabranch_pipeline::ports::{CacheEntries, CacheEntry, Cached, CodeCache, Fill};
 use anabranch_pipeline::records::{ChunkKey, Token};
 use anabranch_schemas::serial::StoredCode;
 
@@ -25,7 +25,7 @@ struct State {
     blocked: BTreeSet<StoredCode>,
     life: u64,
     given: u128,
-    is_marked: bool,
+    has_freshness_key: bool,
 }
 
 /// One cache server.
@@ -79,9 +79,9 @@ impl MemoryCache {
         lock(&self.state).clear();
     }
 
-    /// What it holds is older than a mark lives.
+    /// What it holds is older than the freshness key lives.
     pub fn grow_old(&self) {
-        lock(&self.state).is_marked = false;
+        lock(&self.state).has_freshness_key = false;
     }
 
     pub fn time_to_live(&self, code: &StoredCode) -> Option<Duration> {
@@ -108,7 +108,7 @@ impl State {
         self.entries.clear();
         self.tokens.clear();
         self.blocked.clear();
-        self.is_marked = false;
+        self.has_freshness_key = false;
     }
 
     fn begin(&mut self, code: &StoredCode) -> Option<Token> {
@@ -204,16 +204,16 @@ impl CodeCache for MemoryCache {
         .await
     }
 
-    async fn standing(&self, codes: &[StoredCode]) -> Result<Shelf, Fault> {
+    async fn standing(&self, codes: &[StoredCode]) -> Result<CacheEntries, Fault> {
         let codes = codes.to_vec();
         self.ask(move |state| {
             let standing = |code| {
                 let entry = state.entries.get(code);
                 let entry = entry
                     .map(|(entry, left)| (entry.clone(), Some(*left).filter(|left| *left < Duration::MAX)));
-                Standing { entry, is_blocked: state.blocked.contains(code) }
+                CacheEntry { entry, is_blocked: state.blocked.contains(code) }
             };
-            Shelf {
+            CacheEntries {
                 incarnation: state.life.to_string().into(),
                 standing: codes.iter().map(standing).collect(),
             }
@@ -221,20 +221,20 @@ impl CodeCache for MemoryCache {
         .await
     }
 
-    async fn mark(&self, incarnation: &str) -> Result<(), Fault> {
+    async fn write_freshness_key(&self, incarnation: &str) -> Result<(), Fault> {
         let incarnation = incarnation.to_owned();
-        let is_marked = move |state: &mut State| {
+        let has_freshness_key = move |state: &mut State| {
             let is_meant = state.life.to_string() == incarnation;
-            state.is_marked |= is_meant;
+            state.has_freshness_key |= is_meant;
             is_meant
         };
-        match self.ask(is_marked).await? {
+        match self.ask(has_freshness_key).await? {
             true => Ok(()),
             false => Err(Fault::new(Code::CacheRejected, "cache", "it began another life")),
         }
     }
 
-    async fn is_marked(&self) -> Result<bool, Fault> {
-        self.ask(|state| state.is_marked).await
+    async fn has_freshness_key(&self) -> Result<bool, Fault> {
+        self.ask(|state| state.has_freshness_key).await
     }
 }

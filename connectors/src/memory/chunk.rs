@@ -1,4 +1,4 @@
-//! The tables of a source in memory as they are, at a mark.
+//! The tables of a source in memory as they are, at a watermark.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -19,7 +19,7 @@ const UNSEEN: u32 = 150;
 pub const UNSEEN_GROUPS_MAX: usize = 3;
 /// In a thousand snapshots: it is not said where they stand.
 const UNSAID: u32 = 300;
-/// In a thousand, for each of the groups before such a snapshot: the low mark lies below it.
+/// In a thousand, for each of the groups before such a snapshot: the low watermark lies below it.
 const BELOW: u32 = 700;
 const BELOW_GROUPS_MAX: usize = 4;
 
@@ -105,12 +105,12 @@ impl RowSource for MemorySource {
                 (table, move |all: &Rows| all.keys().copied().filter(is_meant).collect())
             })
             .collect();
-        Ok(self.read_at_a_mark(&parts, epoch).await?.0)
+        Ok(self.read_at_watermark(&parts, epoch).await?.0)
     }
 }
 
 impl MemorySource {
-    /// Rows that are meant, behind a place.
+    /// Rows that are meant, after a place.
     async fn part(
         &self,
         table: &TableIdentity<'static>,
@@ -126,7 +126,7 @@ impl MemorySource {
             let meant = all.range(behind..).filter(|(_, row)| is_meant(row));
             meant.take(rows.get()).map(|(key, _)| *key).collect()
         };
-        let (mut chunk, last) = self.read_at_a_mark(&[(table, take)], epoch).await?;
+        let (mut chunk, last) = self.read_at_watermark(&[(table, take)], epoch).await?;
         let last = last.map(|key| ChunkKey(key.to_be_bytes().into()));
         chunk.next = last.filter(|_| chunk.rows == rows.get() as u64);
         Ok(chunk)
@@ -143,7 +143,7 @@ impl MemorySource {
     }
 
     /// The rows of some tables whose keys are taken, and the last of these.
-    async fn read_at_a_mark(
+    async fn read_at_watermark(
         &self,
         parts: &[(&TableIdentity<'static>, impl Fn(&Rows) -> Vec<u64>)],
         epoch: u16,
@@ -163,7 +163,7 @@ impl MemorySource {
                 all if all == server.groups() => server.head(epoch),
                 part => server.end_of(epoch, part),
             };
-            let (mark, high) = match below {
+            let (low, high) = match below {
                 Some(below) => (end_of(groups.saturating_sub(below)), server.head(epoch)),
                 None => (end_of(groups), end_of(groups)),
             };
@@ -171,13 +171,13 @@ impl MemorySource {
             for (table, take) in parts {
                 let all = server.rows(table.shard, groups);
                 for key in take(&all) {
-                    encoder.insert(mark, table, &all[&key]);
+                    encoder.insert(low, table, &all[&key]);
                     last = Some(key);
                 }
             }
             let rows = u64::from(encoder.changes());
             let chunk =
-                Chunk { mark, high, server: server.identity(), payload: encoder.finish(), rows, next: None };
+                Chunk { low, high, server: server.identity(), payload: encoder.finish(), rows, next: None };
             (chunk, last)
         };
         self.weather.pause().await;

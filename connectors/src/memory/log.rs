@@ -27,7 +27,7 @@ const FORGOTTEN: u32 = 300;
 struct State {
     streams: BTreeMap<String, Stream>,
     attempts: u64,
-    /// By source, who is told that a mark is asked for.
+    /// By source, who is told that a position message is asked for.
     asked: BTreeMap<String, watch::Sender<()>>,
 }
 
@@ -146,9 +146,9 @@ impl Log for MemoryLog {
         self.weather.answer(Refused::Log)?;
         let (place, cut) = self.with(source, |stream| {
             let place = match from {
-                ReadFrom::At(lsn) => Ok(Place::At { lsn, sequence: stream.sequence_at(lsn) }),
+                ReadFrom::At(lsn) => Ok(ReadStart::At { lsn, sequence: stream.sequence_at(lsn) }),
                 ReadFrom::After { sequence, id } if stream.holds(sequence, &id) => {
-                    Ok(Place::After { sequence, id })
+                    Ok(ReadStart::After { sequence, id })
                 }
                 ReadFrom::After { sequence, .. } => Err(hole(source, sequence)),
             };
@@ -157,7 +157,7 @@ impl Log for MemoryLog {
         Ok(MemoryReader { log: self.clone(), source: source.to_owned(), place, cut })
     }
 
-    async fn ask_for_mark(&self, source: &str) {
+    async fn ask_for_position(&self, source: &str) {
         if !self.weather.strikes_in(LOST)
             && let Some(asked) = lock(&self.state).asked.get(source)
         {
@@ -165,7 +165,7 @@ impl Log for MemoryLog {
         }
     }
 
-    async fn mark_requests(&self, source: &str) -> Result<BoxStream<'static, ()>, Fault> {
+    async fn position_requests(&self, source: &str) -> Result<BoxStream<'static, ()>, Fault> {
         self.weather.answer(Refused::Log)?;
         let asked = lock(&self.state).asked.entry(source.to_owned()).or_default().subscribe();
         let requests =
@@ -264,7 +264,7 @@ impl Drop for MemoryWriter {
 }
 
 #[derive(Debug, Clone)]
-enum Place {
+enum ReadStart {
     /// At the first message that reaches a position, which has, or will have, this sequence or a later one.
     At {
         lsn: Lsn,
@@ -281,7 +281,7 @@ enum Place {
 pub struct MemoryReader {
     log: MemoryLog,
     source: String,
-    place: Place,
+    place: ReadStart,
     cut: u64,
 }
 
@@ -293,22 +293,22 @@ impl MemoryReader {
             // A stream is cut while its server is away, so the reader connects again and looks.
             if stream.cut() != *cut {
                 match place {
-                    Place::At { lsn, sequence } => *sequence = stream.sequence_at(*lsn),
-                    Place::After { sequence, id } if stream.holds(*sequence, id) => {}
-                    Place::After { sequence, .. } => return Err(hole(source, *sequence)),
+                    ReadStart::At { lsn, sequence } => *sequence = stream.sequence_at(*lsn),
+                    ReadStart::After { sequence, id } if stream.holds(*sequence, id) => {}
+                    ReadStart::After { sequence, .. } => return Err(hole(source, *sequence)),
                 }
             }
             *cut = stream.cut();
             let next = match place {
-                Place::At { sequence, .. } => *sequence,
-                Place::After { sequence, .. } => *sequence + 1,
+                ReadStart::At { sequence, .. } => *sequence,
+                ReadStart::After { sequence, .. } => *sequence + 1,
             };
             let Some(mut message) = stream.from(next).cloned() else { return Ok(None) };
             message.has_next = stream.from(message.entry.sequence + 1).is_some();
-            if matches!(place, Place::After { .. }) && message.entry.sequence != next {
+            if matches!(place, ReadStart::After { .. }) && message.entry.sequence != next {
                 return Err(hole(source, next));
             }
-            *place = Place::After { sequence: message.entry.sequence, id: message.entry.id.clone() };
+            *place = ReadStart::After { sequence: message.entry.sequence, id: message.entry.id.clone() };
             Ok(Some(message))
         })
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{CacheRecord, MappingStore, OUTBOX_KEPT, Outbox, OutboxRow};
-use anabranch_pipeline::records::{Claim, Claims};
+use anabranch_pipeline::records::{Claims, DeviceClaim};
 use anabranch_schemas::serial::StoredCode;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ struct Noted {
 
 #[derive(Debug, Default)]
 struct State {
-    sets: BTreeMap<StoredCode, Vec<Claim>>,
+    sets: BTreeMap<StoredCode, Vec<DeviceClaim>>,
     outbox: BTreeMap<u64, Noted>,
     flushes: u64,
     /// Rows that were drained, also those that became pending again.
@@ -45,7 +45,7 @@ impl MemoryMapping {
     }
 
     /// Gives each code this set, and notes that it was touched; the outbox row's id.
-    pub fn flush(&self, sets: Vec<(StoredCode, Vec<Claim>)>) -> u64 {
+    pub fn flush(&self, sets: Vec<(StoredCode, Vec<DeviceClaim>)>) -> u64 {
         let mut state = lock(&self.state);
         state.flushes += 1;
         let (id, codes) = (state.flushes, sets.iter().map(|(code, _)| code.clone()).collect());
@@ -56,14 +56,14 @@ impl MemoryMapping {
     }
 
     /// The same by a lane that knows of no cache.
-    pub fn flush_without_cache(&self, sets: Vec<(StoredCode, Vec<Claim>)>) {
+    pub fn flush_without_cache(&self, sets: Vec<(StoredCode, Vec<DeviceClaim>)>) {
         let mut state = lock(&self.state);
         state.sets.extend(sets);
         state.record = None;
     }
 
     /// The set of a code, at once.
-    pub fn set(&self, code: &StoredCode) -> Vec<Claim> {
+    pub fn set(&self, code: &StoredCode) -> Vec<DeviceClaim> {
         lock(&self.state).sets.get(code).cloned().unwrap_or_default()
     }
 
@@ -89,16 +89,21 @@ impl MappingStore for MemoryMapping {
         self.ask(move |state| codes.iter().map(|code| state.claims(code, None, limit)).collect()).await
     }
 
-    async fn page(&self, code: &StoredCode, after: Option<&Claim>, limit: usize) -> Result<Claims, Fault> {
+    async fn page(
+        &self,
+        code: &StoredCode,
+        after: Option<&DeviceClaim>,
+        limit: usize,
+    ) -> Result<Claims, Fault> {
         let (code, after) = (code.clone(), after.cloned());
         self.ask(move |state| state.claims(&code, after.as_ref(), limit)).await
     }
 }
 
 impl State {
-    fn claims(&self, code: &StoredCode, after: Option<&Claim>, limit: usize) -> Claims {
+    fn claims(&self, code: &StoredCode, after: Option<&DeviceClaim>, limit: usize) -> Claims {
         let set = self.sets.get(code).map(Vec::as_slice).unwrap_or_default();
-        let behind: Vec<&Claim> =
+        let behind: Vec<&DeviceClaim> =
             set.iter().filter(|claim| after.is_none_or(|after| *claim > after)).collect();
         let is_cut = behind.len() > limit;
         Claims { claims: behind.into_iter().take(limit).cloned().collect(), is_cut }

@@ -1,7 +1,7 @@
-//! In-memory twins of the outside, for tests only: a source, a log, lane stores, leases and marks on virtual time.
+//! In-memory twins of the outside, for tests only: a source, a log, lane stores, leases and registers on virtual time.
 //!
 //! They keep the contracts of the ports and nothing else; the conformance suites that the real connectors pass hold
-//! for them too. [`Weather`] is what the outside does to a run: seeded pauses before and behind each durable step, so
+//! for them too. [`Weather`] is what the outside does to a run: seeded pauses before and after each durable step, so
 //! that a cut-off lands on either side of it, and, when it is stormy, lost messages, lost answers and broken
 //! connections. [`Weather::refuse`] has a server answer one code until it is told otherwise.
 
@@ -11,7 +11,7 @@ mod chunk;
 mod lease;
 mod log;
 mod mapping;
-mod marks;
+mod registers;
 mod rows;
 mod sight;
 mod source;
@@ -33,7 +33,7 @@ pub use chunk::UNSEEN_GROUPS_MAX;
 pub use lease::{MemoryLease, MemoryLeases};
 pub use log::{MemoryLog, MemoryReader, MemoryWriter};
 pub use mapping::MemoryMapping;
-pub use marks::MemoryMarks;
+pub use registers::MemoryRegisters;
 pub use rows::MemoryRows;
 pub use sight::Sight;
 pub use source::{Group, MemoryReading, MemorySource, ScriptedRow, Transaction};
@@ -44,7 +44,7 @@ pub use store::{Keeping, MemoryStore, MemoryTarget, StoredRow};
 pub enum Refused {
     /// Every call of a source.
     Source,
-    /// Every call of the log and its marks.
+    /// Every call of the log and its registers.
     Log,
     /// Appends alone: the log server answers everything else.
     Appends,
@@ -142,7 +142,7 @@ const LOST: u32 = 10;
 const UNHEARD: u32 = 20;
 
 /// A request that reaches its server when it is due, whether or not the sender is still there; `None` when the
-/// connection broke, before or behind it.
+/// connection broke, before or after it.
 async fn request<T: Send + 'static>(
     weather: &Weather,
     work: impl FnOnce() -> T + Send + 'static,

@@ -6,7 +6,7 @@ pub struct Sight {
     /// Of the newest groups, which are in the binlog and not seen yet, as while a replica's acknowledgement is waited
     /// for.
     pub unseen: usize,
-    /// The server does not say where the snapshot stands: the low mark lies so many groups below, the high one at the
-    /// end.
+    /// The server does not say where the snapshot stands: the low watermark lies so many groups below, the high one
+    /// at the end.
     pub below: Option<usize>,
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{ChangeSource, Entry, Filled, Located, Place, SourceConnector};
+use anabranch_pipeline::ports::{BinlogPoint, ChangeSource, Entry, Filled, Located, SourceConnector};
 use anabranch_pipeline::records::{BatchBuilder, Progress};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
@@ -32,8 +32,8 @@ pub(super) struct State {
     servers: u64,
     /// Fail-overs so far.
     switches: u16,
-    /// The reading of each seat; a later one ends it.
-    seats: BTreeMap<u32, u64>,
+    /// The reading of each replica_slot; a later one ends it.
+    replica_slots: BTreeMap<u32, u64>,
     readings: u64,
     /// What it says of its statements and of the server that it replicates.
     pub(super) running_threads: u64,
@@ -57,7 +57,7 @@ impl MemorySource {
             former: None,
             servers: 1,
             switches: 0,
-            seats: BTreeMap::new(),
+            replica_slots: BTreeMap::new(),
             readings: 0,
             running_threads: 1,
             replica_lag: None,
@@ -107,7 +107,7 @@ impl MemorySource {
     }
 
     /// The former primary, which replicated meanwhile, takes over again; `false` when there is none that holds
-    /// everything behind these points.
+    /// everything after these points.
     pub fn fail_back(&self, needed: &[ResumePoint]) -> bool {
         self.change(|state| {
             let holds = |former: &mut Server| {
@@ -125,7 +125,7 @@ impl MemorySource {
     pub fn reset(&self) {
         self.change(|state| {
             state.primary.reset();
-            state.seats.clear();
+            state.replica_slots.clear();
         });
     }
 
@@ -138,12 +138,12 @@ impl MemorySource {
         });
     }
 
-    /// Whether the binlog still holds everything behind this point.
+    /// Whether the binlog still holds everything after this point.
     pub fn holds(&self, resume: &ResumePoint) -> bool {
         lock(&self.state).primary.holds(resume)
     }
 
-    /// Whether an XA branch is prepared before this point and decided behind it.
+    /// Whether an XA branch is prepared before this point and decided after it.
     pub fn splits_branch(&self, resume: &ResumePoint) -> bool {
         lock(&self.state).primary.splits_branch(resume)
     }
@@ -164,7 +164,7 @@ impl MemorySource {
 impl State {
     fn switched(&mut self) {
         self.switches += 1;
-        self.seats.clear();
+        self.replica_slots.clear();
     }
 }
 
@@ -175,18 +175,18 @@ impl SourceConnector for MemorySource {
         self.weather.answer(Refused::Source).err().into_iter().collect()
     }
 
-    async fn open(&self, entry: Entry, latest: &Timeline, seat: u32) -> Result<MemoryReading, Fault> {
+    async fn open(&self, entry: Entry, latest: &Timeline, replica_slot: u32) -> Result<MemoryReading, Fault> {
         self.weather.pause().await;
         self.weather.answer(Refused::Source)?;
         self.change(|state| {
             let epoch = latest.followed_by(&state.primary.identity()).epoch;
             let (next, above) = state.primary.enter(entry, epoch)?;
             state.readings += 1;
-            state.seats.insert(seat, state.readings);
+            state.replica_slots.insert(replica_slot, state.readings);
             Ok(MemoryReading {
                 source: self.clone(),
                 server: state.primary.identity(),
-                seat,
+                replica_slot,
                 number: state.readings,
                 epoch,
                 next,
@@ -200,7 +200,7 @@ impl SourceConnector for MemorySource {
         })
     }
 
-    async fn locate(&self, place: Place, epoch: u16) -> Result<Located, Fault> {
+    async fn locate(&self, place: BinlogPoint, epoch: u16) -> Result<Located, Fault> {
         self.weather.answer(Refused::Source)?;
         lock(&self.state).primary.locate(&place, epoch)
     }
@@ -228,7 +228,7 @@ struct Branch {
 pub struct MemoryReading {
     source: MemorySource,
     server: ServerIdentity,
-    seat: u32,
+    replica_slot: u32,
     number: u64,
     epoch: u16,
     /// Group, event of it and row of that which come next.
@@ -248,7 +248,7 @@ impl MemoryReading {
     fn advance(&mut self, batch: &mut BatchBuilder) -> Result<Option<Filled>, Fault> {
         let (source, weather) = (self.source.clone(), self.source.weather.clone());
         let state = lock(&source.state);
-        if state.seats.get(&self.seat) != Some(&self.number) {
+        if state.replica_slots.get(&self.replica_slot) != Some(&self.number) {
             return Err(state.primary.fault(Code::SourceUnreachable, "another replica has this server id"));
         }
         let server = &state.primary;

@@ -1,5 +1,5 @@
 //! A target in memory: versioned rows and one progress row a lane, changed in one step; or documents, each in a step of
-//! its own, and progress behind them, as a search server has them.
+//! its own, and progress after them, as a search server has them.
 //!
 //! A flush reaches the server when it is due, whether or not the process that sent it is still there.
 
@@ -93,7 +93,7 @@ impl MemoryTarget {
         self.with(|state| state.rows.clone())
     }
 
-    /// Every row behind a claim, in the order of claims.
+    /// Every row after a claim, in the order of claims.
     pub(super) fn rows_from(&self, from: Bound<Claim>) -> Vec<(Claim, StoredRow)> {
         let owned = |(claim, row): (&Claim, &StoredRow)| (claim.clone(), row.clone());
         self.with(|state| state.rows.range((from, Bound::Unbounded)).map(owned).collect())
@@ -111,7 +111,7 @@ impl MemoryTarget {
         })
     }
 
-    /// Changes rows by hand, behind the back of their lanes.
+    /// Changes rows by hand, after the back of their lanes.
     pub fn tamper(&self, change: impl FnOnce(&mut BTreeMap<Claim, StoredRow>)) {
         self.with(|state| change(&mut state.rows));
     }
@@ -180,7 +180,7 @@ impl State {
                 if !is_replaced(claim, &sent.tables, replacement) {
                     return true;
                 }
-                *version = (*version).min(replacement.mark);
+                *version = (*version).min(replacement.low);
                 written(claim)
             });
         }
@@ -317,7 +317,7 @@ impl MemoryStore {
         if let Some(replacement) = &whole.replacement {
             let is_replaced = |claim: &Claim| is_replaced(claim, &self.tables, replacement);
             let standing = self.find(|claim, _| is_replaced(claim));
-            let above = self.find(|claim, version| is_replaced(claim) && version > replacement.mark);
+            let above = self.find(|claim, version| is_replaced(claim) && version > replacement.low);
             if !above.is_empty() {
                 self.require_revision_before(&progress).await?;
                 self.send(Sent { removals: above, ..part() }).await?;
@@ -326,7 +326,7 @@ impl MemoryStore {
             for (claim, _) in standing {
                 if !mutations.iter().any(|mutation| mutation.is_of(&claim)) {
                     let (table, shard, key) = claim;
-                    let (lsn, action) = (replacement.mark, MutationAction::Delete);
+                    let (lsn, action) = (replacement.low, MutationAction::Delete);
                     mutations.push(Mutation { table, shard, key, lsn, action });
                 }
             }

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// A message of an attempt: attempt, number within it.
-pub(super) type Place = (u64, u64);
+pub(super) type BatchNumber = (u64, u64);
 
 /// A message on its way.
 #[derive(Debug)]
@@ -37,16 +37,16 @@ pub(super) struct Stream {
     /// Rises when stored messages are gone: open readers look again.
     cut: u64,
     /// In the order of arrival; the place makes it unique.
-    on_the_way: BTreeMap<(Instant, Place), Sent>,
+    on_the_way: BTreeMap<(Instant, BatchNumber), Sent>,
     full: bool,
-    outcomes: BTreeMap<Place, Result<LogEntry, Code>>,
+    outcomes: BTreeMap<BatchNumber, Result<LogEntry, Code>>,
     /// Messages that were stored and do not follow the position of the one before them.
     misplaced: Vec<String>,
     pub changed: Arc<Notify>,
 }
 
 impl Stream {
-    pub fn send(&mut self, due: Instant, place: Place, sent: Sent) {
+    pub fn send(&mut self, due: Instant, place: BatchNumber, sent: Sent) {
         self.on_the_way.insert((due, place), sent);
         self.changed.notify_waiters();
     }
@@ -68,7 +68,7 @@ impl Stream {
         self.on_the_way.keys().next().map(|(due, _)| *due)
     }
 
-    fn arrive(&mut self, (attempt, number): Place, sent: Sent) -> Result<LogEntry, Code> {
+    fn arrive(&mut self, (attempt, number): BatchNumber, sent: Sent) -> Result<LogEntry, Code> {
         if sent.lost || self.full {
             return Err(if self.full { Code::LogFull } else { Code::LogUnreachable });
         }
@@ -96,7 +96,7 @@ impl Stream {
     }
 
     /// How a message fared, once.
-    pub fn outcome(&mut self, source: &str, place: Place) -> Option<Result<LogEntry, Fault>> {
+    pub fn outcome(&mut self, source: &str, place: BatchNumber) -> Option<Result<LogEntry, Fault>> {
         let fault = |code| {
             let found = match code {
                 Code::LogFenced => "another message was appended",

@@ -1,6 +1,6 @@
 //! Reading a table a part at a time, in the order of one of its keys.
 
-/// What lies behind these values (literals) in the order of these columns (quoted). Written out, because the server
+/// What lies after these values (literals) in the order of these columns (quoted). Written out, because the server
 /// finds no range for a comparison of lists.
 pub(super) fn behind(columns: &[String], values: &[String]) -> String {
     let mut condition = String::new();

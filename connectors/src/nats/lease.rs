@@ -54,7 +54,7 @@ impl Leases for NatsLog {
         standing_by: &(dyn Fn() + Send + Sync),
     ) -> Result<NatsLease, Fault> {
         setup::require_leases(self.connection.context(), &self.config, &self.lease_bucket()).await?;
-        let claim = Claim::new(Arc::clone(&self.connection), &self.lease_bucket(), key).await?;
+        let claim = LeaseRequest::new(Arc::clone(&self.connection), &self.lease_bucket(), key).await?;
         sleep(Duration::from_millis(rand::random_range(0..FIRST_ATTEMPT_MS))).await;
         loop {
             sleep(self.held_leases.courtesy()).await;
@@ -98,7 +98,7 @@ impl Drop for Held {
 }
 
 /// One process' wish for one key.
-struct Claim {
+struct LeaseRequest {
     bucket: Store,
     key: String,
     /// Host, process id and 64 random bits: unique for ever.
@@ -116,7 +116,7 @@ enum Renewal {
     Unanswered,
 }
 
-impl Claim {
+impl LeaseRequest {
     async fn new(connection: Arc<Connection>, bucket: &str, key: &str) -> Result<Self, Fault> {
         let title = format!("lease {key}");
         let store = connection.context().get_key_value(bucket).await.map_err(|error| {
@@ -214,7 +214,7 @@ impl Drop for Renewing {
 }
 
 impl NatsLease {
-    fn hold(claim: Claim, revision: u64, asked: Instant, held: Held) -> Self {
+    fn hold(claim: LeaseRequest, revision: u64, asked: Instant, held: Held) -> Self {
         let (tell, lost) = watch::channel(None);
         let (release, released) = oneshot::channel();
         let title = claim.title.clone();
@@ -242,7 +242,7 @@ impl Lease for NatsLease {
 
 /// Renews until the lease is lost or released. `asked` is when the last successful write was sent.
 async fn renew(
-    claim: Claim,
+    claim: LeaseRequest,
     mut revision: u64,
     mut asked: Instant,
     mut released: oneshot::Receiver<()>,

@@ -1,20 +1,19 @@
 //! NATS JetStream: the replayable log, one stream a source, and the leases.
 //!
 //! Names, for the configured name `demo` and the source `source-a`: stream `demo_source-a` with the one subject
-//! `demo.source-a.changes`, questions for
-//! a mark on `demo.source-a.marks` (core NATS); buckets `demo_leases`, `demo_uuids` and `demo_intake`. Case stays as
-//! configured. Two installations whose stream names coincide (`a_b` + `c` and `a` + `b_c`) differ in the subject, so
-//! the second one's `setup` is refused by name.
+//! `demo.source-a.changes`, questions for a position message on `demo.source-a.positions` (core NATS); buckets
+//! `demo_leases`, `demo_registers` and `demo_intake`. Case stays as configured. Two installations whose stream names
+//! coincide (`a_b` + `c` and `a` + `b_c`) differ in the subject, so the second one's `setup` is refused by name.
 //!
 //! `client.rs` connects and checks the server, `setup.rs` makes and compares streams, `writer.rs` appends under the
-//! fence, `reader.rs` reads and finds holes, `lease.rs` holds leases, `marks.rs` keeps numbers, `error.rs` turns
-//! answers into faults.
+//! fence, `reader.rs` reads and finds holes, `lease.rs` holds leases, `registers.rs` keeps short texts, `error.rs`
+//! turns answers into faults.
 
 mod client;
 mod error;
 mod lease;
-mod marks;
 mod reader;
+mod registers;
 mod search;
 mod setup;
 mod writer;
@@ -32,7 +31,7 @@ use tokio::sync::Mutex;
 
 use self::client::Connection;
 use self::lease::HeldLeases;
-use self::reader::Place;
+use self::reader::ReadStart;
 use self::writer::Destination;
 
 pub use self::lease::NatsLease;
@@ -43,7 +42,7 @@ pub use self::writer::NatsLogWriter;
 /// The server disconnects a client that has 64 MiB on the way; each reader may have 3 MiB of pulls open (measured:
 /// beyond the limit it is disconnected again and again).
 const READERS_PER_CONNECTION: usize = 16;
-/// Readings of the end, when retention removes the last message between two questions.
+/// QueryBounds of the end, when retention removes the last message between two questions.
 const END_ATTEMPTS: usize = 3;
 
 /// The log and the leases in one NATS. Clones share the connections.
@@ -52,7 +51,7 @@ pub struct NatsLog {
     prefix: String,
     config: LogConfig,
     limits: Limits,
-    /// For everything but readers: an answer never waits behind their bulk.
+    /// For everything but readers: an answer never waits after their bulk.
     connection: Arc<Connection>,
     /// Shared by up to [`READERS_PER_CONNECTION`] readers each; closed with the last of them.
     readers: Arc<Mutex<Vec<Arc<Connection>>>>,
@@ -118,10 +117,10 @@ impl NatsLog {
     /// A reader from anywhere, for people. Contiguous from its first message on, as any reader.
     pub async fn tail(&self, source: &str, from: TailFrom) -> Result<NatsLogReader, Fault> {
         let place = match from {
-            TailFrom::First => Place::First,
-            TailFrom::Sequence(sequence) => Place::Sequence(sequence),
-            TailFrom::Time { at_us } => Place::Time { at_us },
-            TailFrom::Latest => Place::Sequence(self.stream_state(source).await?.last_sequence + 1),
+            TailFrom::First => ReadStart::First,
+            TailFrom::Sequence(sequence) => ReadStart::Sequence(sequence),
+            TailFrom::Time { at_us } => ReadStart::Time { at_us },
+            TailFrom::Latest => ReadStart::Sequence(self.stream_state(source).await?.last_sequence + 1),
         };
         NatsLogReader::open(self.reader_connection().await?, self.stream(source), place).await
     }
@@ -146,15 +145,15 @@ impl NatsLog {
     }
 
     fn request_subject(&self, source: &str) -> String {
-        format!("{}.{source}.marks", self.prefix)
+        format!("{}.{source}.positions", self.prefix)
     }
 
     fn lease_bucket(&self) -> String {
         format!("{}_leases", self.prefix)
     }
 
-    fn mark_bucket(&self) -> String {
-        format!("{}_uuids", self.prefix)
+    fn register_bucket(&self) -> String {
+        format!("{}_registers", self.prefix)
     }
 
     fn intake_bucket(&self) -> String {
@@ -218,21 +217,21 @@ impl Log for NatsLog {
 
     async fn reader(&self, source: &str, from: ReadFrom) -> Result<NatsLogReader, Fault> {
         let place = match from {
-            ReadFrom::At(Lsn::ZERO) => Place::First,
-            ReadFrom::At(lsn) => Place::Position(lsn),
-            ReadFrom::After { sequence, id } => Place::After { sequence, id },
+            ReadFrom::At(Lsn::ZERO) => ReadStart::First,
+            ReadFrom::At(lsn) => ReadStart::Position(lsn),
+            ReadFrom::After { sequence, id } => ReadStart::After { sequence, id },
         };
         NatsLogReader::open(self.reader_connection().await?, self.stream(source), place).await
     }
 
-    async fn ask_for_mark(&self, source: &str) {
+    async fn ask_for_position(&self, source: &str) {
         if let Err(error) = self.connection.client().publish(self.request_subject(source), Bytes::new()).await
         {
-            tracing::debug!(source, %error, "a mark cannot be asked for");
+            tracing::debug!(source, %error, "a position message cannot be asked for");
         }
     }
 
-    async fn mark_requests(&self, source: &str) -> Result<BoxStream<'static, ()>, Fault> {
+    async fn position_requests(&self, source: &str) -> Result<BoxStream<'static, ()>, Fault> {
         let subject = self.request_subject(source);
         let asked = self.connection.client().subscribe(subject.clone()).await.map_err(|error| {
             Fault::new(Code::LogUnreachable, format!("subject {subject}"), "no subscription").caused_by(error)

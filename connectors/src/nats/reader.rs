@@ -3,7 +3,7 @@
 //! The consumer's own state is never trusted: a server that lost its newest messages keeps consumers that are ahead
 //! of the stream, and skips. So each opening first asks whether the stream still holds the last message delivered,
 //! with its id; and each message must follow the one before it. Whatever does not is a hole, which the caller
-//! handles. After a reconnect everything on the way is dropped and fetched again behind that check.
+//! handles. After a reconnect everything on the way is dropped and fetched again after that check.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,13 +43,13 @@ pub enum TailFrom {
     Sequence(u64),
     /// The first message stored at this time or later, microseconds since the Unix epoch.
     Time { at_us: u64 },
-    /// Behind the present end.
+    /// After the present end.
     Latest,
 }
 
 /// The last message delivered, or where the first is to come from.
 #[derive(Debug, Clone)]
-pub(super) enum Place {
+pub(super) enum ReadStart {
     First,
     Sequence(u64),
     Time {
@@ -67,7 +67,7 @@ pub(super) enum Place {
 pub struct NatsLogReader {
     connection: Arc<Connection>,
     stream: StreamName,
-    place: Place,
+    place: ReadStart,
     state: State,
 }
 
@@ -90,7 +90,7 @@ impl NatsLogReader {
     pub(super) async fn open(
         connection: Arc<Connection>,
         stream: StreamName,
-        place: Place,
+        place: ReadStart,
     ) -> Result<Self, Fault> {
         let open = open(Arc::clone(&connection), stream.clone(), place.clone()).await?;
         Ok(Self { connection, stream, place, state: State::Open(open) })
@@ -103,14 +103,14 @@ impl NatsLogReader {
             Fault::new(Code::LogUnreachable, &title, "a delivery without a sequence").caused_by(error)
         })?;
         let (sequence, has_next) = (info.stream_sequence, info.pending > 0);
-        if let Place::After { sequence: last, .. } = self.place
+        if let ReadStart::After { sequence: last, .. } = self.place
             && sequence != last + 1
         {
             return Err(Fault::new(Code::LogHole, title, format!("message {sequence} follows {last}"))
                 .needs(format!("message {}", last + 1)));
         }
         let entry = entry(&self.stream, sequence, message.headers.as_ref())?;
-        self.place = Place::After { sequence, id: entry.id.clone() };
+        self.place = ReadStart::After { sequence, id: entry.id.clone() };
         Ok(LogMessage { entry, payload: message.payload.clone(), has_next })
     }
 }
@@ -165,19 +165,21 @@ impl LogReader for NatsLogReader {
     }
 }
 
-/// Checks the place, then makes a consumer behind it, both on one connection.
-async fn open(connection: Arc<Connection>, stream: StreamName, place: Place) -> Result<Open, Fault> {
+/// Checks the place, then makes a consumer after it, both on one connection.
+async fn open(connection: Arc<Connection>, stream: StreamName, place: ReadStart) -> Result<Open, Fault> {
     let generation = connection.generation();
     let deliver_policy = match &place {
-        Place::First => DeliverPolicy::All,
-        Place::Sequence(sequence) => DeliverPolicy::ByStartSequence { start_sequence: (*sequence).max(1) },
-        Place::Time { at_us } => DeliverPolicy::ByStartTime { start_time: time(&stream, *at_us)? },
-        Place::Position(lsn) => {
+        ReadStart::First => DeliverPolicy::All,
+        ReadStart::Sequence(sequence) => {
+            DeliverPolicy::ByStartSequence { start_sequence: (*sequence).max(1) }
+        }
+        ReadStart::Time { at_us } => DeliverPolicy::ByStartTime { start_time: time(&stream, *at_us)? },
+        ReadStart::Position(lsn) => {
             let (last, found) = first_at(connection.context(), &stream, *lsn).await?;
             let start_sequence = found.map_or(last + 1, |entry| entry.sequence).max(1);
             DeliverPolicy::ByStartSequence { start_sequence }
         }
-        Place::After { sequence, id } => {
+        ReadStart::After { sequence, id } => {
             check_link(connection.context(), &stream, *sequence, id).await?;
             DeliverPolicy::ByStartSequence { start_sequence: sequence + 1 }
         }

@@ -66,6 +66,7 @@ impl fmt::Display for SetupStep {
 impl NatsLog {
     /// Creates what is missing, adjusts limits to the configuration file, checks the rest. Safe to repeat.
     pub async fn setup(&self, sources: &[String]) -> Result<Vec<SetupStep>, Vec<Fault>> {
+        self.require_present_names().await.map_err(|fault| vec![fault])?;
         let mut steps = Vec::new();
         let mut faults = Vec::new();
         for needed in self.needed(sources) {
@@ -93,13 +94,26 @@ impl NatsLog {
         faults
     }
 
+    /// Refuses an installation whose registers have the name of a build from before 0.1.0: new registers beside them
+    /// would give uuids and epochs out again.
+    async fn require_present_names(&self) -> Result<(), Fault> {
+        let bucket = format!("{}_uuids", self.prefix);
+        let subject = format!("bucket {bucket}");
+        match info(self.connection.context(), &format!("KV_{bucket}"), &subject).await? {
+            None => Ok(()),
+            Some(_) => Err(Fault::new(Code::LogForeign, subject, "a build from before 0.1.0 made it, with other names")
+                .needs("an installation of this version: names of tables, buckets and metrics have changed")
+                .remedy("set another `name` and new control and derived databases, then `anabranch --config FILE setup`")),
+        }
+    }
+
     fn needed(&self, sources: &[String]) -> Vec<Config> {
         let streams = sources
             .iter()
             .map(|source| stream_config(&self.config, self.stream_name(source), self.subject_name(source)));
         let buckets = [
             lease_bucket(&self.config, &self.lease_bucket()),
-            mark_bucket(&self.config, &self.mark_bucket()),
+            register_bucket(&self.config, &self.register_bucket()),
             intake_bucket(&self.config, &self.intake_bucket()),
         ];
         streams.chain(buckets).collect()
@@ -138,8 +152,8 @@ fn lease_bucket(log: &LogConfig, bucket: &str) -> Config {
     Config { max_age: LEASE_TIME_TO_LIVE, description, ..bucket_config(log, bucket) }
 }
 
-/// Marks never grow old: what lies below one was used for ever.
-fn mark_bucket(log: &LogConfig, bucket: &str) -> Config {
+/// Registers never grow old: what lies below one was used for ever.
+fn register_bucket(log: &LogConfig, bucket: &str) -> Config {
     let description = Some("Anabranch: how far uuids and epochs were used; never delete a key".to_owned());
     Config { description, ..bucket_config(log, bucket) }
 }
@@ -248,14 +262,14 @@ async fn require_or_make(context: &jetstream::Context, needed: &Config) -> Resul
     error::demand::<_, Info>(context, &subject, api, needed).await.map(drop)
 }
 
-/// The bucket of marks, which only set-up makes: a lost one is for people to know. One whose keys grow old would
+/// The bucket of registers, which only set-up makes: a lost one is for people to know. One whose keys grow old would
 /// forget.
-pub(super) async fn require_marks(
+pub(super) async fn require_registers(
     context: &jetstream::Context,
     log: &LogConfig,
     bucket: &str,
 ) -> Result<(), Fault> {
-    let needed = mark_bucket(log, bucket);
+    let needed = register_bucket(log, bucket);
     let is_there = is_bucket_sound(context, &needed).await?;
     if is_there { Ok(()) } else { Err(error::stream_missing(&subject(&needed))) }
 }

@@ -79,7 +79,7 @@ struct Sent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Over {
     /// The fault was returned.
-    Told,
+    Answered,
     /// Nobody listens on the subject; it is still to be found out why.
     NoResponders,
 }
@@ -138,7 +138,7 @@ impl NatsLogWriter {
 
     /// Ends the attempt.
     fn end(&mut self, code: Code, found: impl Into<String>) -> Fault {
-        self.over = Some(Over::Told);
+        self.over = Some(Over::Answered);
         Fault::new(code, self.stream.title(), found)
     }
 
@@ -155,7 +155,7 @@ impl NatsLogWriter {
         let ack = match serde_json::from_slice::<Response<PublishAck>>(&reply.payload) {
             Ok(Response::Ok(ack)) => ack,
             Ok(Response::Err { error }) => {
-                self.over = Some(Over::Told);
+                self.over = Some(Over::Answered);
                 return Err(error::refused(&self.stream.title(), error));
             }
             Err(error) => {
@@ -255,7 +255,7 @@ impl LogWriter for NatsLogWriter {
             }
             match self.over {
                 Some(Over::NoResponders) => return Err(self.explain_silence().await),
-                Some(Over::Told) => {
+                Some(Over::Answered) => {
                     return Err(self.end(Code::LogUnreachable, "the attempt to append is over"));
                 }
                 None => {}

@@ -2,8 +2,9 @@
 //!
 //! Keys are `<name>:{<tag>}e:<code>` (entry) and `…t:<code>` (token of a fill). The tag is the code's CRC-32 in
 //! hexadecimal: it keeps both keys of a code in one slot of a Cluster, whatever bytes the code has. Entries are of
-//! [`anabranch_pipeline::lookup::encode`]'s form. `<name>:{<number>}m:` are marks: they expire, so one that stands says
-//! that its server does not hold an old copy. `client.rs` connects and sends, this file says what is sent.
+//! [`anabranch_pipeline::lookup::encode`]'s form. `<name>:{<number>}m:` are freshness keys: they expire, so one that
+//! stands says that its server does not hold an old copy. `client.rs` connects and sends, this file says what is
+//! sent.
 
 mod client;
 
@@ -13,7 +14,7 @@ use std::time::Duration;
 use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
-use anabranch_pipeline::ports::{Cached, CodeCache, Fill, MARK_KEPT, Shelf, Standing};
+use anabranch_pipeline::ports::{CacheEntries, CacheEntry, Cached, CodeCache, FRESHNESS_KEY_KEPT, Fill};
 use anabranch_pipeline::records::{ChunkKey, Token};
 use anabranch_schemas::serial::StoredCode;
 use metrics::counter;
@@ -23,13 +24,13 @@ use self::client::Client;
 
 /// A filler that is cut off blocks others for so long at most, and none that is slower may store.
 const TOKEN_TIME_TO_LIVE: Duration = Duration::from_secs(30);
-/// Marks in a Cluster: so many that each primary of a hundred has some.
-const CLUSTER_MARKS: u32 = 1024;
+/// Freshness keys in a Cluster: so many that each primary of a hundred has some.
+const CLUSTER_FRESHNESS_KEYS: u32 = 1024;
 /// Keys a step of a scan: some milliseconds of the server's time.
 const SCAN_KEYS: usize = 1000;
 /// Time to live of a key that never ends; one that is not there has a smaller number.
 const FOR_EVER: i64 = -1;
-/// The cursor before the first step of a scan, and behind the last.
+/// The cursor before the first step of a scan, and after the last.
 const FIRST: &str = "0";
 /// Stores the entry and removes the token, if it is still that one.
 const FINISH: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
@@ -52,7 +53,7 @@ pub struct RedisSettings {
 pub struct RedisCache {
     client: Client,
     prefix: String,
-    marks: u32,
+    freshness_keys: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -63,8 +64,9 @@ enum Role {
 
 impl RedisCache {
     pub fn new(settings: RedisSettings) -> Self {
-        let (prefix, marks) = (settings.prefix.clone(), if settings.is_cluster { CLUSTER_MARKS } else { 1 });
-        Self { client: Client::new(settings), prefix, marks }
+        let (prefix, freshness_keys) =
+            (settings.prefix.clone(), if settings.is_cluster { CLUSTER_FRESHNESS_KEYS } else { 1 });
+        Self { client: Client::new(settings), prefix, freshness_keys }
     }
 
     /// Looks whether the server can be used; changes nothing.
@@ -83,8 +85,8 @@ impl RedisCache {
         key
     }
 
-    fn marks(&self) -> impl Iterator<Item = String> {
-        (0..self.marks).map(|number| format!("{}:{{{number:08x}}}m:", self.prefix))
+    fn freshness_keys(&self) -> impl Iterator<Item = String> {
+        (0..self.freshness_keys).map(|number| format!("{}:{{{number:08x}}}m:", self.prefix))
     }
 
     /// Matches every key of this cache.
@@ -262,7 +264,7 @@ impl CodeCache for RedisCache {
         Ok((codes, place.map(|place| ChunkKey(place.into_bytes().into()))))
     }
 
-    async fn standing(&self, codes: &[StoredCode]) -> Result<Shelf, Fault> {
+    async fn standing(&self, codes: &[StoredCode]) -> Result<CacheEntries, Fault> {
         let commands = codes.iter().flat_map(|code| {
             let ask = |word, role| {
                 let mut command = cmd(word);
@@ -287,23 +289,23 @@ impl CodeCache for RedisCache {
                 }
                 _ => None,
             };
-            standing.push(Standing { entry, is_blocked: token? == Value::Int(FOR_EVER) });
+            standing.push(CacheEntry { entry, is_blocked: token? == Value::Int(FOR_EVER) });
         }
-        Ok(Shelf { incarnation, standing })
+        Ok(CacheEntries { incarnation, standing })
     }
 
-    async fn mark(&self, incarnation: &str) -> Result<(), Fault> {
-        let commands = self.marks().map(|key| {
+    async fn write_freshness_key(&self, incarnation: &str) -> Result<(), Fault> {
+        let commands = self.freshness_keys().map(|key| {
             let mut set = cmd("SET");
-            set.arg(key).arg(1).arg("PX").arg(milliseconds(MARK_KEPT));
+            set.arg(key).arg(1).arg("PX").arg(milliseconds(FRESHNESS_KEY_KEPT));
             set
         });
         let answers = self.client.all_in(incarnation, commands.collect()).await?;
         answers.into_iter().try_for_each(|answer| answer.map(drop))
     }
 
-    async fn is_marked(&self) -> Result<bool, Fault> {
-        let commands = self.marks().map(|key| {
+    async fn has_freshness_key(&self) -> Result<bool, Fault> {
+        let commands = self.freshness_keys().map(|key| {
             let mut exists = cmd("EXISTS");
             exists.arg(key);
             exists

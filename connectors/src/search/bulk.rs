@@ -13,9 +13,9 @@ use futures::stream::FuturesUnordered;
 use reqwest::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::client::{Client, Patience};
+use super::client::{BusyRetry, Client};
 use super::error::{TypedError, fault};
-use super::hits::Found;
+use super::hits::FoundDocument;
 
 /// Well below the 100 MB that servers take, and enough that the round trip does not count.
 const REQUEST_BYTES: usize = 2 * 1024 * 1024;
@@ -57,7 +57,7 @@ impl Operation for Document {
     }
 }
 
-impl Operation for Found {
+impl Operation for FoundDocument {
     fn bytes(&self) -> usize {
         self.id.len()
     }
@@ -159,7 +159,7 @@ async fn send<O: Operation>(
         "/{}/_bulk?require_alias=true&filter_path=items.*.status,items.*.error.type",
         writing_alias(index)
     );
-    let mut patience = Patience::new();
+    let mut busy_retry = BusyRetry::new();
     let mut rejected = Vec::new();
     loop {
         let thing = format!(", index {index}");
@@ -188,7 +188,7 @@ async fn send<O: Operation>(
             return Ok(rejected);
         }
         let refused = || fault(&format!("{}{thing}", client.subject()), StatusCode::TOO_MANY_REQUESTS, "");
-        patience.pause(refused).await?;
+        busy_retry.pause(refused).await?;
         documents = busy;
     }
 }

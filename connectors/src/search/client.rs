@@ -1,4 +1,4 @@
-//! Questions to a cluster and their answers: TLS, account, time-outs, and patience with a cluster that is busy.
+//! Questions to a cluster and their answers: TLS, account, time-outs, and pauses for a cluster that is busy.
 //!
 //! Status 429 is no failure: the question is asked again after a growing pause. Everything else is the asker's to
 //! judge.
@@ -41,13 +41,13 @@ pub(super) struct Client {
 
 /// What came back.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct Response {
     pub(super) status: StatusCode,
     body: Bytes,
     subject: String,
 }
 
-impl Answer {
+impl Response {
     /// The body as what it must be.
     pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, Fault> {
         // The parser's error names line and column; it quotes values of the wrong type, so it stays out.
@@ -101,35 +101,35 @@ impl Client {
         &self.subject
     }
 
-    pub(super) async fn get(&self, path: &str) -> Result<Answer, Fault> {
+    pub(super) async fn get(&self, path: &str) -> Result<Response, Fault> {
         self.ask(Method::GET, path, Bytes::new()).await
     }
 
-    pub(super) async fn put(&self, path: &str, body: impl Into<Bytes>) -> Result<Answer, Fault> {
+    pub(super) async fn put(&self, path: &str, body: impl Into<Bytes>) -> Result<Response, Fault> {
         self.ask(Method::PUT, path, body.into()).await
     }
 
-    pub(super) async fn post(&self, path: &str, body: impl Into<Bytes>) -> Result<Answer, Fault> {
+    pub(super) async fn post(&self, path: &str, body: impl Into<Bytes>) -> Result<Response, Fault> {
         self.ask(Method::POST, path, body.into()).await
     }
 
-    pub(super) async fn delete(&self, path: &str, body: impl Into<Bytes>) -> Result<Answer, Fault> {
+    pub(super) async fn delete(&self, path: &str, body: impl Into<Bytes>) -> Result<Response, Fault> {
         self.ask(Method::DELETE, path, body.into()).await
     }
 
     /// Asks until the cluster is not too busy for an answer.
-    async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, Fault> {
-        let mut patience = Patience::new();
+    async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Response, Fault> {
+        let mut busy_retry = BusyRetry::new();
         loop {
             let answer = self.ask_once(method.clone(), path, body.clone()).await?;
             if answer.status != StatusCode::TOO_MANY_REQUESTS {
                 return Ok(answer);
             }
-            patience.pause(|| answer.fault("")).await?;
+            busy_retry.pause(|| answer.fault("")).await?;
         }
     }
 
-    async fn ask_once(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, Fault> {
+    async fn ask_once(&self, method: Method, path: &str, body: Bytes) -> Result<Response, Fault> {
         let url = format!("{}://{}{path}", self.url.scheme(), self.url.address());
         let mut request = self.http.request(method, url);
         if !self.url.user().is_empty() {
@@ -145,7 +145,7 @@ impl Client {
             Ok((response.status(), response.bytes().await?))
         };
         let (status, body) = answered.await.map_err(|error| self.broken(error))?;
-        Ok(Answer { status, body, subject: self.subject.clone() })
+        Ok(Response { status, body, subject: self.subject.clone() })
     }
 
     /// No answer. The error's address holds the path of a document, so it is taken out.
@@ -162,12 +162,12 @@ impl Client {
 
 /// Growing pauses, up to a budget.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct BusyRetry {
     began: Instant,
     next: Duration,
 }
 
-impl Patience {
+impl BusyRetry {
     pub(super) fn new() -> Self {
         Self { began: Instant::now(), next: PAUSE_FIRST }
     }

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use super::client::Client;
 
 /// How long the server keeps the place between two pages.
-const PAGE_PATIENCE: &str = "2m";
+const SCROLL_KEEP_ALIVE: &str = "2m";
 /// The whole list of hits: of its parts alone nothing would be left where there is no hit.
 const PARTS: &str = "filter_path=_scroll_id,hits.hits";
 
 #[derive(Deserialize)]
-struct Answer<H> {
+struct Response<H> {
     hits: Hits<H>,
 }
 
@@ -37,7 +37,7 @@ struct Sourced<D> {
 
 /// A document as it was found.
 #[derive(Debug, Deserialize)]
-pub(super) struct Found {
+pub(super) struct FoundDocument {
     #[serde(rename = "_id")]
     pub(super) id: String,
     #[serde(rename = "_seq_no")]
@@ -54,7 +54,7 @@ pub(super) async fn search<H: DeserializeOwned>(
 ) -> Result<Vec<H>, Fault> {
     let path = format!("/{index}/_search?allow_partial_search_results=false&{PARTS}");
     let answer = client.post(&path, query.to_string()).await?.success(&format!(", index {index}"))?;
-    Ok(answer.read::<Answer<H>>()?.hits.hits)
+    Ok(answer.read::<Response<H>>()?.hits.hits)
 }
 
 /// The documents that a query finds, as many as it asks for.
@@ -80,21 +80,21 @@ impl<'c> Pages<'c> {
     /// `query` says how large a page is, and asks for sequence numbers and no sources.
     pub(super) fn of(client: &'c Client, index: &str, query: &Value) -> Self {
         let path =
-            format!("/{index}/_search?scroll={PAGE_PATIENCE}&allow_partial_search_results=false&{PARTS}");
+            format!("/{index}/_search?scroll={SCROLL_KEEP_ALIVE}&allow_partial_search_results=false&{PARTS}");
         Self { client, thing: format!(", index {index}"), path, body: query.to_string() }
     }
 
     /// The next page; an empty one is the end.
-    pub(super) async fn next(&mut self) -> Result<Vec<Found>, Fault> {
+    pub(super) async fn next(&mut self) -> Result<Vec<FoundDocument>, Fault> {
         let body = std::mem::take(&mut self.body);
         let answer = self.client.post(&self.path, body).await?.success(&self.thing)?;
-        let Page { _scroll_id: scroll, hits: Hits { hits } } = answer.read::<Page<Found>>()?;
+        let Page { _scroll_id: scroll, hits: Hits { hits } } = answer.read::<Page<FoundDocument>>()?;
         if hits.is_empty() {
             // The place would be forgotten by itself after a while.
             self.client.delete("/_search/scroll", json!({ "scroll_id": scroll }).to_string()).await?;
         }
         self.path = format!("/_search/scroll?{PARTS}");
-        self.body = json!({ "scroll": PAGE_PATIENCE, "scroll_id": scroll }).to_string();
+        self.body = json!({ "scroll": SCROLL_KEEP_ALIVE, "scroll_id": scroll }).to_string();
         Ok(hits)
     }
 }
@@ -105,11 +105,11 @@ mod tests {
 
     #[test]
     fn an_answer_without_its_list_of_hits_is_no_search_that_found_nothing() {
-        let read = |text| serde_json::from_str::<Answer<Sourced<u8>>>(text);
+        let read = |text| serde_json::from_str::<Response<Sourced<u8>>>(text);
         assert!(read(r#"{"hits":{"hits":[]}}"#).is_ok_and(|answer| answer.hits.hits.is_empty()));
         for missing in ["{}", r#"{"hits":{}}"#, r#"{"hits":{"hits":[{}]}}"#] {
             assert!(read(missing).is_err(), "{missing}");
         }
-        assert!(serde_json::from_str::<Page<Found>>(r#"{"hits":{"hits":[]}}"#).is_err());
+        assert!(serde_json::from_str::<Page<FoundDocument>>(r#"{"hits":{"hits":[]}}"#).is_err());
     }
 }

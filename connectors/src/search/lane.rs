@@ -2,7 +2,7 @@
 //!
 //! There is no transaction. What is written before progress is written again after a crash, and means the same: a
 //! document never goes back to an older version, and a deleted one stays as a small tombstone, because the server
-//! forgets the versions of what it deletes. A stale writer is told before it writes; one that is paused behind that and
+//! forgets the versions of what it deletes. A stale writer is told before it writes; one that is paused after that and
 //! wakes later can only write what its log says at those positions, and its progress is refused. How a replay from
 //! nothing makes room for what is to come again stands in `removal.rs`.
 
@@ -25,7 +25,7 @@ use tokio::sync::OnceCell;
 
 use super::bulk::{self, Document, Rejected};
 use super::client::Client;
-use super::letters::{self, Letters};
+use super::letters::{self, DeadLetters};
 use super::progress::Read;
 use super::removal::{self, Removed};
 use super::{SearchTarget, progress};
@@ -39,8 +39,8 @@ pub struct SearchLane {
     /// The one index that it builds anew; else it writes those of its projection.
     built: Option<String>,
     /// Read before the first document.
-    letters: OnceCell<Mutex<Letters>>,
-    /// Behind a removal, until something is written.
+    letters: OnceCell<Mutex<DeadLetters>>,
+    /// After a removal, until something is written.
     removed: Option<Removed>,
 }
 
@@ -136,7 +136,7 @@ impl SearchLane {
     ) -> Result<(), Fault> {
         let mut pages = removal::find(client, index, self.id.lane, (shard, lsn)).await?;
         let mut found = pages.next().await?;
-        // Behind the search: whoever was overtaken before it has found what came again.
+        // After the search: whoever was overtaken before it has found what came again.
         self.require_revision(client, revision).await?;
         while !found.is_empty() {
             bulk::write(client, index, &found).await?;
@@ -153,7 +153,7 @@ impl SearchLane {
         index: &str,
         documents: &[Document],
     ) -> Result<(), Fault> {
-        let read = async || Letters::read(client, &self.target, &self.id).await.map(Mutex::new);
+        let read = async || DeadLetters::read(client, &self.target, &self.id).await.map(Mutex::new);
         let letters = self.letters.get_or_try_init(read).await?;
         let locked = || letters.lock().unwrap_or_else(PoisonError::into_inner);
         let rejected = bulk::write(client, index, documents).await?;

@@ -19,7 +19,7 @@ use super::client::Client;
 use super::error::{TypedError, fault};
 use super::{SearchTarget, hits};
 
-/// Letters that a lane keeps in mind; those beyond are removed by a later one.
+/// DeadLetters that a lane keeps in mind; those beyond are removed by a later one.
 const LETTERS_MAX: usize = 10_000;
 
 /// A document that was rejected.
@@ -51,9 +51,9 @@ fn letter_id(index: &str, document: &str) -> String {
 
 /// The letters of a lane: id and version.
 #[derive(Debug, Default)]
-pub(super) struct Letters(BTreeMap<String, Lsn>);
+pub(super) struct DeadLetters(BTreeMap<String, Lsn>);
 
-impl Letters {
+impl DeadLetters {
     /// Those that a lane left before.
     pub(super) async fn read(client: &Client, target: &SearchTarget, lane: &LaneId) -> Result<Self, Fault> {
         let filter = json!([
@@ -138,7 +138,7 @@ pub(super) async fn remove(
     letters: &[(String, Lsn)],
 ) -> Result<usize, Fault> {
     #[derive(Deserialize)]
-    struct Answer {
+    struct Response {
         items: Vec<Item>,
     }
     #[derive(Deserialize)]
@@ -163,7 +163,7 @@ pub(super) async fn remove(
         let body: String = some.iter().map(line).collect();
         let path = format!("/{}/_bulk?require_alias=true&refresh=true", writing_alias(&place));
         let answer = client.post(&path, body).await?.success(&format!(", index {place}"))?;
-        for Item { delete: Outcome { status, error } } in answer.read::<Answer>()?.items {
+        for Item { delete: Outcome { status, error } } in answer.read::<Response>()?.items {
             match StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR) {
                 status if status.is_success() => removed += 1,
                 // It is gone, or a newer one stands in its place.
@@ -178,7 +178,7 @@ pub(super) async fn remove(
     Ok(removed)
 }
 
-/// Letters by their version, the oldest first.
+/// DeadLetters by their version, the oldest first.
 async fn find(
     client: &Client,
     target: &SearchTarget,

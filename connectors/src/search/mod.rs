@@ -36,7 +36,7 @@ use self::client::Client;
 pub use self::generations::Generations;
 pub use self::lane::SearchLane;
 pub use self::letters::DeadLetter;
-pub use self::query::{Found, PART_CHARACTERS_MIN, Page, Place, Question};
+pub use self::query::{DocumentQuery, FoundDocument, PART_CHARACTERS_MIN, Page, PageEnd};
 pub use self::rebuild::Overview;
 pub use self::rows::SearchRows;
 pub use self::setup::SetupReport;
@@ -47,10 +47,10 @@ const SETUP_COMMAND: &str = "anabranch --config FILE setup";
 
 /// One configured target cluster. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct SearchTarget(Arc<Settings>);
+pub struct SearchTarget(Arc<SearchSettings>);
 
 #[derive(Debug)]
-struct Settings {
+struct SearchSettings {
     name: String,
     url: ServerUrl,
     setup_url: Option<ServerUrl>,
@@ -66,7 +66,7 @@ impl SearchTarget {
     /// The target of that name, if the configuration has it as such a cluster.
     pub fn new(config: &Config, name: &str) -> Option<Self> {
         let target = config.target(name).filter(|target| target.store == TargetStore::Search)?;
-        Some(Self(Arc::new(Settings {
+        Some(Self(Arc::new(SearchSettings {
             name: target.name.clone(),
             url: target.url.clone(),
             setup_url: target.setup_url.clone(),
@@ -113,7 +113,7 @@ impl SearchTarget {
     /// The same target as its other account sees it, if there is one: it makes and removes indexes.
     fn as_setup_account(&self) -> Self {
         let Some(url) = self.0.setup_url.clone() else { return self.clone() };
-        Self(Arc::new(Settings {
+        Self(Arc::new(SearchSettings {
             name: self.0.name.clone(),
             url,
             setup_url: None,

@@ -15,7 +15,7 @@ pub const PART_CHARACTERS_MIN: usize = 3;
 
 /// What documents must have; everything that is given must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Question {
+pub struct DocumentQuery {
     /// A part of any code, in either case.
     pub part: Option<String>,
     pub agent: Option<String>,
@@ -26,7 +26,7 @@ pub struct Question {
 
 /// A place between two pages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct PageEnd {
     pub uuid: String,
     pub shard_id: String,
 }
@@ -34,7 +34,7 @@ pub struct Place {
 /// A document as it stands: one claim of a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Found {
+pub struct FoundDocument {
     pub uuid: String,
     pub shard_id: String,
     pub source: String,
@@ -55,12 +55,12 @@ pub struct Found {
 /// Documents in the order of uuid and shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
-    pub found: Vec<Found>,
+    pub found: Vec<FoundDocument>,
     /// Where the next page begins; `None` = this is the last.
-    pub next: Option<Place>,
+    pub next: Option<PageEnd>,
 }
 
-impl Question {
+impl DocumentQuery {
     fn filter(&self) -> Value {
         let mut filter = vec![json!({ "term": { "withdrawn": false } })];
         let exact = [
@@ -82,8 +82,8 @@ impl SearchTarget {
     pub async fn find(
         &self,
         alias: &str,
-        question: &Question,
-        after: Option<&Place>,
+        question: &DocumentQuery,
+        after: Option<&PageEnd>,
         limit: usize,
     ) -> Result<Page, Fault> {
         let mut query = json!({
@@ -91,14 +91,14 @@ impl SearchTarget {
             "sort": [{ "uuid": "asc" }, { "shard_id": "asc" }],
             "query": { "bool": { "filter": question.filter() } },
         });
-        if let Some(Place { uuid, shard_id }) = after {
+        if let Some(PageEnd { uuid, shard_id }) = after {
             query["search_after"] = json!([uuid, shard_id]);
         }
-        let mut found: Vec<Found> = hits::find(self.client().await?, alias, &query).await?;
+        let mut found: Vec<FoundDocument> = hits::find(self.client().await?, alias, &query).await?;
         let has_more = found.len() > limit;
         found.truncate(limit);
         let last = found.last().filter(|_| has_more);
-        let next = last.map(|last| Place { uuid: last.uuid.clone(), shard_id: last.shard_id.clone() });
+        let next = last.map(|last| PageEnd { uuid: last.uuid.clone(), shard_id: last.shard_id.clone() });
         Ok(Page { found, next })
     }
 }

@@ -1,6 +1,6 @@
 //! Room for a replay from nothing: a shard's documents go, and come again in their own versions.
 //!
-//! Tombstones would not do. One that makes room for a version has that version, so it may come behind the document that
+//! Tombstones would not do. One that makes room for a version has that version, so it may come after the document that
 //! has come again: from a writer that was stopped, taken over and woke. The server tells the two documents apart only
 //! by their sequence numbers. So documents are removed, each while it is what was found, and they are found before the
 //! lane's revision is looked at: whoever may remove them has found none that another one's replay has brought. (The

@@ -1,8 +1,8 @@
 //! Documents of source rows that a flush replaces: what stands for them and is not written becomes a tombstone.
 //!
-//! What stands above the mark would keep out what is written at it, so it is removed first, only while it is what was
-//! found, and the server is waited for until it has forgotten that. It is looked up before the lane's revision is: a
-//! process that was overtaken finds nothing that its successor has written.
+//! What stands above the watermark would keep out what is written at it, so it is removed first, only while it is
+//! what was found, and the server is waited for until it has forgotten that. It is looked up before the lane's
+//! revision is: a process that was overtaken finds nothing that its successor has written.
 
 use std::collections::HashSet;
 
@@ -13,13 +13,13 @@ use serde_json::json;
 
 use super::bulk::{self, Document};
 use super::client::Client;
-use super::hits::Found;
+use super::hits::FoundDocument;
 use super::lane::{SearchLane, document_id};
 use super::progress;
 use super::removal::Removed;
 
 #[derive(Deserialize)]
-struct Answer {
+struct Response {
     docs: Vec<Got>,
 }
 
@@ -53,18 +53,18 @@ impl SearchLane {
         for index in indexes {
             let standing = get(client, index, &ids).await?;
             let is_above =
-                |got: &&Got| got._version.is_some_and(|version| version > replacement.mark.as_u64());
+                |got: &&Got| got._version.is_some_and(|version| version > replacement.low.as_u64());
             let above = standing.iter().filter(is_above).filter_map(|got| {
-                Some(Found { id: got._id.clone(), sequence: got._seq_no?, term: got._primary_term? })
+                Some(FoundDocument { id: got._id.clone(), sequence: got._seq_no?, term: got._primary_term? })
             });
-            let above: Vec<Found> = above.collect();
+            let above: Vec<FoundDocument> = above.collect();
             if !above.is_empty() {
                 self.require_revision(client, revision).await?;
                 bulk::write(client, index, &above).await?;
                 Removed::now().until_forgotten(client, std::slice::from_ref(index)).await?;
             }
             let gone = standing.into_iter().filter(|got| !written.contains(&got._id));
-            let gone: Vec<Document> = gone.map(|got| self.tombstone(got._id, replacement.mark)).collect();
+            let gone: Vec<Document> = gone.map(|got| self.tombstone(got._id, replacement.low)).collect();
             self.write(client, index, &gone).await?;
         }
         Ok(())
@@ -102,6 +102,6 @@ async fn get(client: &Client, index: &str, ids: &[String]) -> Result<Vec<Got>, F
     let path = format!("/{index}/_mget?_source=false");
     let answer =
         client.post(&path, json!({ "ids": ids }).to_string()).await?.success(&format!(", index {index}"))?;
-    let Answer { docs } = answer.read()?;
+    let Response { docs } = answer.read()?;
     Ok(docs.into_iter().filter(|got| got.found).collect())
 }

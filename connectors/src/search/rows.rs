@@ -40,7 +40,7 @@ pub struct SearchRows {
 
 /// A document as a search or a request by id gives it.
 #[derive(Debug, Deserialize)]
-struct Standing {
+struct StoredDocument {
     _id: String,
     _version: u64,
     #[serde(default)]
@@ -70,8 +70,8 @@ impl SearchRows {
     }
 
     /// Visits a document of the part `of`; a tombstone is none.
-    fn show(&self, of: u32, standing: &Standing, visit: &mut (dyn FnMut(DerivedRow<'_>) + Send)) {
-        let Standing { _id: id, _version: version, _source: source, .. } = standing;
+    fn show(&self, of: u32, standing: &StoredDocument, visit: &mut (dyn FnMut(DerivedRow<'_>) + Send)) {
+        let StoredDocument { _id: id, _version: version, _source: source, .. } = standing;
         if source.get("withdrawn") == Some(&Value::Bool(true)) {
             return;
         }
@@ -131,7 +131,7 @@ impl SearchRows {
         shards: RangeInclusive<ShardId>,
         after: Option<&ChunkKey>,
         limit: NonZeroUsize,
-    ) -> Result<(Vec<Standing>, Option<ChunkKey>), Fault> {
+    ) -> Result<(Vec<StoredDocument>, Option<ChunkKey>), Fault> {
         let (client, index) = (self.target.client().await?, self.assignment.alias());
         let size = limit.get().min(PAGE_DOCUMENTS_MAX);
         // The number of the write tells documents apart that a hand has made alike.
@@ -152,7 +152,7 @@ impl SearchRows {
                 query["search_after"] = place;
             }
         }
-        let found: Vec<Standing> = hits::search(client, index, &query).await?;
+        let found: Vec<StoredDocument> = hits::search(client, index, &query).await?;
         let last = found.last().filter(|_| found.len() == size);
         let next = last.map(|last| ChunkKey(json!(last.sort).to_string().into_bytes().into()));
         Ok((found, next))
@@ -179,7 +179,7 @@ impl DerivedRows for SearchRows {
         visit: &mut (dyn FnMut(Claimed<'_>) + Send),
     ) -> Result<(), Fault> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct Response {
             docs: Vec<Asked>,
         }
         #[derive(Deserialize)]
@@ -196,7 +196,7 @@ impl DerivedRows for SearchRows {
         for some in ids.into_iter().collect::<Vec<_>>().chunks(REQUEST_IDS) {
             let answer = client.post(&format!("/{index}/_mget"), json!({ "ids": some }).to_string()).await?;
             let answer = answer.success(&format!(", index {index}"))?;
-            for asked in answer.read::<Answer>()?.docs.into_iter().filter(|asked| asked.found) {
+            for asked in answer.read::<Response>()?.docs.into_iter().filter(|asked| asked.found) {
                 let standing = serde_json::from_value(Value::Object(asked.rest)).map_err(|_| answer.odd())?;
                 // Nobody seeks what no lane writes.
                 let mut claimed = |row: DerivedRow<'_>| row.claimed().into_iter().for_each(&mut *visit);
@@ -241,9 +241,12 @@ impl ForeignRows for SearchRows {
             (None, [Cell::Bytes(id)]) => String::from_utf8_lossy(id).into_owned(),
             (None, _) => String::new(),
         };
-        let found =
-            |row: &ForeignRow| hits::Found { id: id(row), sequence: row.version.0, term: row.version.1 };
-        let documents: Vec<hits::Found> = rows.iter().map(found).collect();
+        let found = |row: &ForeignRow| hits::FoundDocument {
+            id: id(row),
+            sequence: row.version.0,
+            term: row.version.1,
+        };
+        let documents: Vec<hits::FoundDocument> = rows.iter().map(found).collect();
         let client = self.target.client().await?;
         let index = self.target.generations(&self.assignment.name).await?.serving;
         // What was written since stays: the server says so with a status that counts as success.
@@ -258,10 +261,10 @@ impl ForeignRows for SearchRows {
 async fn as_found<'d>(
     client: &Client,
     index: &str,
-    documents: &'d [hits::Found],
+    documents: &'d [hits::FoundDocument],
 ) -> Result<HashSet<&'d str>, Fault> {
     #[derive(Deserialize)]
-    struct Answer {
+    struct Response {
         docs: Vec<Asked>,
     }
     #[derive(Deserialize)]
@@ -274,8 +277,8 @@ async fn as_found<'d>(
         let ids: Vec<&str> = some.iter().map(|document| document.id.as_str()).collect();
         let (path, ids) = (format!("/{index}/_mget?_source=false"), json!({ "ids": ids }).to_string());
         let answer = client.post(&path, ids).await?.success(&format!(", index {index}"))?;
-        let docs = answer.read::<Answer>()?.docs;
-        let is_it = |(document, asked): &(&hits::Found, Asked)| {
+        let docs = answer.read::<Response>()?.docs;
+        let is_it = |(document, asked): &(&hits::FoundDocument, Asked)| {
             (Some(document.sequence), Some(document.term)) == (asked._seq_no, asked._primary_term)
         };
         // Answers come in the order of the ids.

@@ -1,6 +1,6 @@
 //! Set-up and pre-flight of a cluster: indexes, aliases, first progress.
 //!
-//! An index lies behind an alias with its version as suffix, so that another version can be built beside it. What
+//! An index lies after an alias with its version as suffix, so that another version can be built beside it. What
 //! stands is compared with the body that set-up would create it from. Set-up only ever adds what is missing and never
 //! guesses: progress that is gone beside documents, or an index that is gone beside moved progress, is a person's to
 //! decide.

@@ -57,7 +57,7 @@ impl SearchTarget {
         is_rehearsal: bool,
     ) -> Result<u64, Fault> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct Response {
             #[serde(alias = "count")]
             deleted: u64,
         }
@@ -78,7 +78,7 @@ impl SearchTarget {
         };
         let mut removed = 0;
         loop {
-            let answer = client.post(&path, query.clone()).await?.success(&thing)?.read::<Answer>()?;
+            let answer = client.post(&path, query.clone()).await?.success(&thing)?.read::<Response>()?;
             removed += answer.deleted;
             if is_rehearsal || answer.deleted == 0 {
                 return Ok(removed);

@@ -1,4 +1,4 @@
-//! The one name of the `webpki-roots` crate, and no authority behind it.
+//! The one name of the `webpki-roots` crate, and no authority after it.
 //!
 //! `sqlx` always adds the authorities of this crate, or those of the machine, to the ones that it is told to trust: it
 //! has no third choice. A connection that is to trust `ca_file` alone would take the certificate of any public

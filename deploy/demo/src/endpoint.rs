@@ -13,9 +13,9 @@ use mysql_async::{Conn, OptsBuilder, SslOpts};
 
 use crate::error::{DemoError, Result};
 
-/// Where the binlog ends. MariaDB runs what stands behind `M!`, MySQL what stands behind the version.
+/// Where the binlog ends. MariaDB runs what stands behind `M!`, MySQL what stands after the version.
 pub const SHOW_BINLOG_END: &str = "/*M! SHOW MASTER STATUS */ /*!80400 SHOW BINARY LOG STATUS */";
-/// The binlog counts from the beginning behind this.
+/// The binlog counts from the beginning after this.
 pub const FORGET_BINLOG: &str = "/*M! RESET MASTER */ /*!80400 RESET BINARY LOGS AND GTIDS */";
 
 /// No statement of this package takes as long on a server that works; a paused one answers nothing at all.

@@ -20,6 +20,6 @@ pub use endpoint::{Connection, Endpoint, FORGET_BINLOG, SHOW_BINLOG_END, SILENCE
 pub use error::{DemoError, Result};
 pub use probe::{LagProbe, LagReport, LagSummary, LiveLag};
 pub use topology::{
-    BirthdayType, INVENTORY_DATABASES, Place, SERIAL_TABLES, Topology, USER_TABLES, UuidType, uuid,
+    BirthdayType, INVENTORY_DATABASES, SERIAL_TABLES, SourceTable, Topology, USER_TABLES, UuidType, uuid,
 };
 pub use workload::{GIANT_ROWS, LiveReport, Pace, SetAside, Workload, WorkloadOptions, WorkloadReport};

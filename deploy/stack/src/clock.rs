@@ -46,7 +46,7 @@ impl Clock {
     }
 }
 
-/// The library leaves a few bytes in shared memory behind each program that was killed.
+/// The library leaves a few bytes in shared memory after each program that was killed.
 fn remove_leftovers() {
     let Ok(entries) = std::fs::read_dir("/dev/shm") else { return };
     for entry in entries.flatten() {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::error::{FileContext, Result};
 use crate::layout::{make_folder, remove_folder, write_private};
-use crate::place::Place;
+use crate::place::ManagedServer;
 use crate::process::{Launch, run_to_end};
 use crate::spec::{Database, DatabaseAccount};
 
@@ -53,7 +53,7 @@ pub(crate) fn setup_user(account: DatabaseAccount) -> Option<&'static str> {
 /// Makes the data folder with the server's own installer, and the statements of the first start: those that make the
 /// administrator, then the documented grants.
 pub(crate) fn prepare(
-    place: &Place,
+    place: &ManagedServer,
     account: DatabaseAccount,
     install: &Launch,
     administrator: &[String],
@@ -70,7 +70,7 @@ pub(crate) fn prepare(
     write_private(&accounts_file(place), &(lines.join("\n") + "\n"))
 }
 
-fn product_account(place: &Place, account: DatabaseAccount, grants: &Grants) -> Vec<String> {
+fn product_account(place: &ManagedServer, account: DatabaseAccount, grants: &Grants) -> Vec<String> {
     let password = &place.record.password;
     let grants = match account {
         DatabaseAccount::Capture => grants.source.replace("{capture_password}", password),
@@ -94,7 +94,7 @@ fn statements(sql: &str) -> Vec<String> {
 
 /// Arguments that installing and starting share, with the root of unpacked packages and the folder below its
 /// `usr/share` that holds messages and character sets; `--no-defaults` must be the first.
-pub(crate) fn base_arguments(place: &Place, prefix: Option<&Path>, shared: &str) -> Vec<String> {
+pub(crate) fn base_arguments(place: &ManagedServer, prefix: Option<&Path>, shared: &str) -> Vec<String> {
     let mut arguments = vec!["--no-defaults".to_owned(), format!("--datadir={}/db", place.folder.display())];
     // The servers refuse to run as root unless told so. Our folders belong to who runs us.
     if fs::metadata(&place.folder).is_ok_and(|folder| folder.uid() == 0) {
@@ -113,7 +113,7 @@ pub(crate) fn base_arguments(place: &Place, prefix: Option<&Path>, shared: &str)
 }
 
 /// Settings of a start. What only one kind of server knows is in its own file.
-pub(crate) fn settings(place: &Place, settings: &Database) -> Vec<String> {
+pub(crate) fn settings(place: &ManagedServer, settings: &Database) -> Vec<String> {
     let folder = place.folder.display();
     let certificates = &place.certificates;
     let mut arguments = vec![
@@ -153,7 +153,7 @@ pub(crate) fn settings(place: &Place, settings: &Database) -> Vec<String> {
 }
 
 /// Ready when it greets a TCP client: it does so only after `--init-file` and crash recovery.
-pub(crate) fn is_ready(place: &Place) -> bool {
+pub(crate) fn is_ready(place: &ManagedServer) -> bool {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, place.record.port));
     let greeting = || -> std::io::Result<u8> {
         let mut stream = TcpStream::connect_timeout(&address, GREETING_TIMEOUT)?;
@@ -167,7 +167,7 @@ pub(crate) fn is_ready(place: &Place) -> bool {
 }
 
 /// Removes the file with the passwords once it has done its work.
-pub(crate) fn forget_accounts(place: &Place) -> Result<()> {
+pub(crate) fn forget_accounts(place: &ManagedServer) -> Result<()> {
     let file = accounts_file(place);
     match fs::remove_file(&file) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).file("remove", file),
@@ -175,7 +175,7 @@ pub(crate) fn forget_accounts(place: &Place) -> Result<()> {
     }
 }
 
-fn accounts_file(place: &Place) -> PathBuf {
+fn accounts_file(place: &ManagedServer) -> PathBuf {
     place.folder.join("accounts.sql")
 }
 

@@ -11,13 +11,13 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use crate::place::Place;
+use crate::place::ManagedServer;
 
 /// Above what a question may ask the server to wait.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sends the question and reads until the server closes, which the question must ask for.
-pub(crate) fn exchange(place: &Place, question: &str) -> io::Result<String> {
+pub(crate) fn exchange(place: &ManagedServer, question: &str) -> io::Result<String> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, place.record.port));
     // Connected first: a server that is not up yet is asked a hundred times a second.
     let socket = TcpStream::connect_timeout(&address, TIMEOUT)?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::database::{self, Grants};
 use crate::error::{FileContext, Result};
 use crate::layout::write_private;
-use crate::place::Place;
+use crate::place::ManagedServer;
 use crate::process::Launch;
 use crate::programs::{MariaDbInstaller, MariaDbPrograms};
 use crate::spec::{Database, MariaDbVersion};
@@ -27,7 +27,7 @@ const SYSTEM_TABLES: [&str; 3] =
 /// Runs a command with a file as its input, which a [`Launch`] has not.
 const WITH_INPUT: &str = r#"input=$1; shift; exec "$@" <"$input""#;
 
-pub(crate) fn prepare(place: &Place, version: MariaDbVersion, settings: &Database) -> Result<()> {
+pub(crate) fn prepare(place: &ManagedServer, version: MariaDbVersion, settings: &Database) -> Result<()> {
     let programs = place.programs.mariadb(version)?;
     let environment = environment(place, &programs);
     let base = base_arguments(place, version, &programs);
@@ -70,7 +70,7 @@ fn bootstrap(statements: &Path) -> Result<String> {
 }
 
 /// Arguments that installing and starting share. Debian moved the shared files after 10.11.
-fn base_arguments(place: &Place, version: MariaDbVersion, programs: &MariaDbPrograms) -> Vec<String> {
+fn base_arguments(place: &ManagedServer, version: MariaDbVersion, programs: &MariaDbPrograms) -> Vec<String> {
     let shared = match version {
         MariaDbVersion::Common => "mysql",
         MariaDbVersion::Eleven => "mariadb",
@@ -78,7 +78,7 @@ fn base_arguments(place: &Place, version: MariaDbVersion, programs: &MariaDbProg
     database::base_arguments(place, programs.server.prefix.as_deref(), shared)
 }
 
-fn administrator(place: &Place) -> [String; 4] {
+fn administrator(place: &ManagedServer) -> [String; 4] {
     let password = &place.record.admin_password;
     [
         format!("CREATE OR REPLACE USER 'root'@'127.0.0.1' IDENTIFIED BY '{password}';"),
@@ -90,7 +90,7 @@ fn administrator(place: &Place) -> [String; 4] {
 }
 
 pub(crate) fn launch(
-    place: &Place,
+    place: &ManagedServer,
     version: MariaDbVersion,
     settings: &Database,
     flags: Vec<String>,
@@ -112,7 +112,7 @@ pub(crate) fn launch(
 }
 
 /// Servers must not share a temporary folder: a starting mariadbd removes the `#sql` files of the others there.
-fn environment(place: &Place, programs: &MariaDbPrograms) -> Vec<(String, String)> {
+fn environment(place: &ManagedServer, programs: &MariaDbPrograms) -> Vec<(String, String)> {
     let mut variables = vec![("TMPDIR".to_owned(), place.folder.join("tmp").display().to_string())];
     if let Some(path) = &programs.library_path {
         variables.push(("LD_LIBRARY_PATH".to_owned(), path.clone()));

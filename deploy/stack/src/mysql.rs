@@ -2,7 +2,7 @@
 
 use crate::database::{self, Grants};
 use crate::error::Result;
-use crate::place::Place;
+use crate::place::ManagedServer;
 use crate::process::Launch;
 use crate::programs::LoadedProgram;
 use crate::spec::Database;
@@ -12,7 +12,7 @@ pub(crate) const GRANTS: Grants = Grants {
     target: include_str!("../../grants/mysql-target.sql"),
 };
 
-pub(crate) fn prepare(place: &Place, settings: &Database) -> Result<()> {
+pub(crate) fn prepare(place: &ManagedServer, settings: &Database) -> Result<()> {
     let programs = place.programs.mysql()?;
     let mut arguments = base_arguments(place, settings, &programs);
     arguments.extend([
@@ -24,7 +24,7 @@ pub(crate) fn prepare(place: &Place, settings: &Database) -> Result<()> {
     database::prepare(place, settings.account, &install, &administrator(place), &GRANTS)
 }
 
-fn administrator(place: &Place) -> [String; 3] {
+fn administrator(place: &ManagedServer) -> [String; 3] {
     let password = &place.record.admin_password;
     [
         format!("CREATE USER 'root'@'127.0.0.1' IDENTIFIED BY '{password}';"),
@@ -33,7 +33,7 @@ fn administrator(place: &Place) -> [String; 3] {
     ]
 }
 
-pub(crate) fn launch(place: &Place, settings: &Database, flags: Vec<String>) -> Result<Launch> {
+pub(crate) fn launch(place: &ManagedServer, settings: &Database, flags: Vec<String>) -> Result<Launch> {
     let programs = place.programs.mysql()?;
     let mut arguments = base_arguments(place, settings, &programs);
     arguments.extend(database::settings(place, settings));
@@ -51,7 +51,7 @@ pub(crate) fn launch(place: &Place, settings: &Database, flags: Vec<String>) -> 
 }
 
 /// Arguments that installing and starting share, the loader's first.
-fn base_arguments(place: &Place, settings: &Database, programs: &LoadedProgram) -> Vec<String> {
+fn base_arguments(place: &ManagedServer, settings: &Database, programs: &LoadedProgram) -> Vec<String> {
     let mut arguments = programs.loader_arguments.clone();
     arguments.extend(database::base_arguments(place, programs.prefix.as_deref(), "mysql"));
     arguments.extend([

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::layout::{remove_folder, write_private};
-use crate::place::Place;
+use crate::place::ManagedServer;
 use crate::process::Launch;
 use crate::spec::{Nats, NatsVersion};
 
@@ -17,11 +17,11 @@ pub(crate) const USER: &str = "anabranch";
 
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(crate) fn prepare(place: &Place) -> Result<()> {
+pub(crate) fn prepare(place: &ManagedServer) -> Result<()> {
     remove_folder(&place.folder.join("jetstream"))
 }
 
-pub(crate) fn launch(place: &Place, settings: &Nats, flags: Vec<String>) -> Result<Launch> {
+pub(crate) fn launch(place: &ManagedServer, settings: &Nats, flags: Vec<String>) -> Result<Launch> {
     let program = place.programs.nats(settings.version)?;
     let file = place.folder.join("nats.conf");
     write_private(&file, &configuration(place, settings))?;
@@ -30,7 +30,7 @@ pub(crate) fn launch(place: &Place, settings: &Nats, flags: Vec<String>) -> Resu
     Ok(Launch { program, arguments, environment: Vec::new() })
 }
 
-fn configuration(place: &Place, settings: &Nats) -> String {
+fn configuration(place: &ManagedServer, settings: &Nats) -> String {
     let record = &place.record;
     let certificates = &place.certificates;
     let mut lines = vec![
@@ -65,7 +65,7 @@ fn configuration(place: &Place, settings: &Nats) -> String {
 }
 
 /// Ready when `/healthz` answers 200, which waits for the streams.
-pub(crate) fn is_ready(place: &Place) -> bool {
+pub(crate) fn is_ready(place: &ManagedServer) -> bool {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, place.record.second_port));
     let status_line = || -> std::io::Result<[u8; 12]> {
         let mut stream = TcpStream::connect_timeout(&address, HEALTH_TIMEOUT)?;

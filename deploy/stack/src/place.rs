@@ -27,7 +27,7 @@ pub(crate) struct ServerRecord {
 
 /// A server's record with all that is needed to run it.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct ManagedServer {
     pub(crate) record: ServerRecord,
     pub(crate) folder: PathBuf,
     pub(crate) certificates: Certificates,
@@ -35,7 +35,7 @@ pub(crate) struct Place {
     pub(crate) programs: Programs,
 }
 
-impl Place {
+impl ManagedServer {
     pub(crate) fn name(&self) -> &str {
         &self.record.spec.name
     }

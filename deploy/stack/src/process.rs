@@ -115,7 +115,7 @@ pub(crate) enum Guard {
 }
 
 impl Launch {
-    /// The command behind its guard: own process group, no terminal, output appended to `output`.
+    /// The command after its guard: own process group, no terminal, output appended to `output`.
     pub(crate) fn command(&self, guard: &Guard, output: &Path) -> Result<Command> {
         let log = || OpenOptions::new().create(true).append(true).open(output).file("write", output);
         let mut command = match guard {
@@ -156,7 +156,7 @@ pub(crate) fn end_group(child: &mut Child) -> Option<ExitStatus> {
     child.wait().ok()
 }
 
-/// Runs a program to its end behind the guard.
+/// Runs a program to its end after the guard.
 pub(crate) fn run_to_end(launch: &Launch, guard: &Guard, output: &Path, timeout: Duration) -> Result<()> {
     let mut child = launch.spawn(guard, output)?;
     let ended =

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Result, StackError};
 use crate::exchange::exchange;
 use crate::layout::{make_folder, remove_folder, write_private};
-use crate::place::Place;
+use crate::place::ManagedServer;
 use crate::process::Launch;
 use crate::spec::{Redis, RedisRole};
 
@@ -23,13 +23,13 @@ const SLOTS: usize = 16_384;
 const CLUSTER_TIMEOUT: Duration = Duration::from_secs(30);
 const CLUSTER_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-pub(crate) fn prepare(place: &Place) -> Result<()> {
+pub(crate) fn prepare(place: &ManagedServer) -> Result<()> {
     let data = place.folder.join("data");
     remove_folder(&data)?;
     make_folder(&data)
 }
 
-pub(crate) fn launch(place: &Place, settings: &Redis, flags: Vec<String>) -> Result<Launch> {
+pub(crate) fn launch(place: &ManagedServer, settings: &Redis, flags: Vec<String>) -> Result<Launch> {
     let program = place.programs.redis()?;
     let file = place.folder.join("redis.conf");
     write_private(&file, &configuration(place, settings))?;
@@ -38,7 +38,7 @@ pub(crate) fn launch(place: &Place, settings: &Redis, flags: Vec<String>) -> Res
     Ok(Launch { program: program.file, arguments, environment: program.environment })
 }
 
-fn configuration(place: &Place, settings: &Redis) -> String {
+fn configuration(place: &ManagedServer, settings: &Redis) -> String {
     let record = &place.record;
     let mut lines = vec![
         "bind 127.0.0.1".to_owned(),
@@ -68,7 +68,7 @@ fn configuration(place: &Place, settings: &Redis) -> String {
 }
 
 /// The lines of the one port.
-fn port(place: &Place) -> Vec<String> {
+fn port(place: &ManagedServer) -> Vec<String> {
     let (port, certificates) = (place.record.port, &place.certificates);
     if place.record.spec.is_plain {
         return vec![format!("port {port}")];
@@ -85,7 +85,7 @@ fn port(place: &Place) -> Vec<String> {
     ]
 }
 
-/// The documented accounts as lines of the configuration, which knows no comments behind them.
+/// The documented accounts as lines of the configuration, which knows no comments after them.
 fn accounts(password: &str) -> impl Iterator<Item = String> {
     GRANTS
         .lines()
@@ -95,13 +95,13 @@ fn accounts(password: &str) -> impl Iterator<Item = String> {
 }
 
 /// Ready when the product's account gets an answer; a server that still loads its data refuses.
-pub(crate) fn is_ready(place: &Place) -> bool {
+pub(crate) fn is_ready(place: &ManagedServer) -> bool {
     let hello = format!("AUTH {USER} {}\r\nPING\r\nQUIT\r\n", place.record.password);
     exchange(place, &hello).is_ok_and(|answer| answer == "+OK\r\n+PONG\r\n+OK\r\n")
 }
 
 /// Joins nodes that run, shares the slots out evenly, and waits until every node knows it.
-pub(crate) fn form_cluster(nodes: &[&Place]) -> Result<()> {
+pub(crate) fn form_cluster(nodes: &[&ManagedServer]) -> Result<()> {
     let deadline = Instant::now() + CLUSTER_TIMEOUT;
     for (index, node) in nodes.iter().enumerate() {
         let (first, behind) = (index * SLOTS / nodes.len(), (index + 1) * SLOTS / nodes.len());
@@ -132,7 +132,7 @@ pub(crate) fn form_cluster(nodes: &[&Place]) -> Result<()> {
     Ok(())
 }
 
-fn as_admin(node: &Place, commands: &[String]) -> String {
+fn as_admin(node: &ManagedServer, commands: &[String]) -> String {
     let login = format!("AUTH {ADMIN_USER} {}", node.record.admin_password);
     let question = format!("{login}\r\n{}\r\nQUIT\r\n", commands.join("\r\n"));
     exchange(node, &question).unwrap_or_else(|error| error.to_string())

@@ -11,7 +11,7 @@ use base64::prelude::BASE64_STANDARD;
 use crate::error::{FileContext, Result, StackError};
 use crate::exchange::exchange;
 use crate::layout::{make_folder, remove_folder, write_private};
-use crate::place::Place;
+use crate::place::ManagedServer;
 use crate::process::Launch;
 use crate::programs::SearchPrograms;
 use crate::spec::Search;
@@ -28,7 +28,7 @@ const ROLES_MAPPING: &str = "---\n_meta:\n  type: rolesmapping\n  config_version
 /// The lowest that there is: these passwords are random, and each new connection pays for it.
 const BCRYPT_COST: u32 = 4;
 
-pub(crate) fn prepare(place: &Place) -> Result<()> {
+pub(crate) fn prepare(place: &ManagedServer) -> Result<()> {
     for folder in ["data", "config", "tmp"] {
         remove_folder(&place.folder.join(folder))?;
         make_folder(&place.folder.join(folder))?;
@@ -50,7 +50,7 @@ pub(crate) fn prepare(place: &Place) -> Result<()> {
     write_private(&security.join("roles_mapping.yml"), ROLES_MAPPING)
 }
 
-fn users(place: &Place) -> Result<String> {
+fn users(place: &ManagedServer) -> Result<String> {
     let mut text = "---\n_meta:\n  type: internalusers\n  config_version: 2\n".to_owned();
     let (password, admin_password) = (&place.record.password, &place.record.admin_password);
     let accounts = [(USER, password), (SETUP_USER, password), (ADMIN_USER, admin_password)];
@@ -61,7 +61,7 @@ fn users(place: &Place) -> Result<String> {
     Ok(text)
 }
 
-pub(crate) fn launch(place: &Place, settings: &Search, flags: Vec<String>) -> Result<Launch> {
+pub(crate) fn launch(place: &ManagedServer, settings: &Search, flags: Vec<String>) -> Result<Launch> {
     let SearchPrograms { java, class_path, environment, .. } = place.programs.search()?;
     let folder = place.folder.display();
     let heap = settings.heap_mib;
@@ -84,7 +84,7 @@ pub(crate) fn launch(place: &Place, settings: &Search, flags: Vec<String>) -> Re
 }
 
 /// `name=value` each; a later one wins.
-fn node_settings(place: &Place) -> Vec<String> {
+fn node_settings(place: &ManagedServer) -> Vec<String> {
     let folder = place.folder.display();
     let mut settings = vec![
         format!("cluster.name={}", place.name()),
@@ -121,7 +121,7 @@ fn node_settings(place: &Place) -> Vec<String> {
 }
 
 /// Ready when the product's account may ask for the node's health, and gets it: only then are accounts loaded.
-pub(crate) fn is_ready(place: &Place) -> bool {
+pub(crate) fn is_ready(place: &ManagedServer) -> bool {
     let login = BASE64_STANDARD.encode(format!("{USER}:{}", place.record.password));
     let question = format!(
         "GET /_cluster/health?wait_for_status=yellow&timeout=2s HTTP/1.1\r\nHost: 127.0.0.1\r\n\

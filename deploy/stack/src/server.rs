@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use crate::clock::Clock;
 use crate::error::{FileContext, Result, StackError};
 use crate::layout::{make_folder, tail, write_private};
-use crate::place::Place;
+use crate::place::ManagedServer;
 use crate::ports::ReservedPort;
 use crate::process::{ProcessIdentity, ProcessState, end_group};
 use crate::spec::{Passwords, RedisRole, ServerSpec};
@@ -46,17 +46,17 @@ enum Unready {
 /// A server of a stack. All calls wait until what they say is true.
 #[derive(Debug)]
 pub struct Server {
-    place: Place,
+    place: ManagedServer,
     /// The child that this process spawned last; kept to reap it. Also serialises starts and stops.
     child: Mutex<Option<Child>>,
 }
 
 impl Server {
-    pub(crate) fn new(place: Place) -> Self {
+    pub(crate) fn new(place: ManagedServer) -> Self {
         Self { place, child: Mutex::new(None) }
     }
 
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &ManagedServer {
         &self.place
     }
 

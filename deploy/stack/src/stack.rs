@@ -10,7 +10,7 @@ use crate::companion::Companion;
 use crate::error::{Result, StackError};
 use crate::instance::{self, Instance, Mode, State};
 use crate::layout::Layout;
-use crate::place::{Place, ServerRecord};
+use crate::place::{ManagedServer, ServerRecord};
 use crate::ports::ReservedPort;
 use crate::programs::Programs;
 use crate::redis;
@@ -197,7 +197,7 @@ impl Stack {
     }
 
     fn server_of(&self, record: ServerRecord) -> Arc<Server> {
-        Arc::new(Server::new(Place {
+        Arc::new(Server::new(ManagedServer {
             folder: self.instance.folder.join(&record.spec.name),
             record,
             certificates: self.certificates.clone(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anabranch_connectors::mysql::refusals;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::Marks;
+use anabranch_pipeline::ports::Registers;
 use anabranch_pipeline::retry::again;
 use anabranch_pipeline::supervise::TaskStates;
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 use crate::observe::{cache_task, lane_task, lanes, reader_task, sweep_task};
 use crate::wiring::Wiring;
 
-/// The register's mark.
-const MARK: &str = "restarts";
+/// The key of the register.
+const KEY: &str = "restarts";
 /// A person waits for it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(3);
 /// Requests that the register holds: far more than anybody makes between two looks.
@@ -27,7 +27,7 @@ const REQUESTS_MAX: usize = 100;
 
 /// What was asked for, the newest last.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Register {
+struct Requests {
     requests: VecDeque<Request>,
 }
 
@@ -39,8 +39,8 @@ struct Request {
     task: Option<String>,
 }
 
-impl Register {
-    /// The value of the mark; what nobody can read is begun anew.
+impl Requests {
+    /// The value of the register; what nobody can read is begun anew.
     fn of(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
     }
@@ -59,13 +59,13 @@ impl Register {
 }
 
 /// Asks every process to try a task again, or all of them.
-pub async fn ask(marks: &impl Marks, task: Option<&str>) -> Result<(), Fault> {
+pub async fn ask(registers: &impl Registers, task: Option<&str>) -> Result<(), Fault> {
     again(async || {
-        let known = marks.read(MARK).await?;
-        let mut register = Register::of(&known.value);
-        register.ask(task);
-        let text = serde_json::to_string(&register).expect("numbers and texts are always JSON");
-        marks.raise(MARK, &known, text).await.map(drop)
+        let known = registers.read(KEY).await?;
+        let mut requests = Requests::of(&known.value);
+        requests.ask(task);
+        let text = serde_json::to_string(&requests).expect("numbers and texts are always JSON");
+        registers.compare_and_set(KEY, &known, text).await.map(drop)
     })
     .await
 }
@@ -77,7 +77,7 @@ pub fn known(wiring: &Wiring, task: &str) -> Result<(), Fault> {
     names.extend(lanes(config).iter().map(lane_task));
     names.extend(config.caches.iter().map(|cache| cache_task(&cache.name)));
     names.extend(wiring.all_documents().map(|documents| sweep_task(&documents.projection)));
-    names.extend([crate::nights::NIGHT, crate::tasks::MINT_TASK].map(str::to_owned));
+    names.extend([crate::reconciliations::SCHEDULED, crate::tasks::MINT_TASK].map(str::to_owned));
     if names.iter().any(|name| name == task) {
         return Ok(());
     }
@@ -99,7 +99,7 @@ pub async fn run(wiring: Wiring, states: TaskStates, mut hang_ups: Signal, cance
     loop {
         let look = async {
             ticks.tick().await;
-            wiring.log().await?.read(MARK).await
+            wiring.log().await?.read(KEY).await
         };
         tokio::select! {
             () = cancel.cancelled() => return,
@@ -108,19 +108,19 @@ pub async fn run(wiring: Wiring, states: TaskStates, mut hang_ups: Signal, cance
                 tracing::info!(signal = "SIGHUP", tasks = states.restart_all(), "tasks are tried again");
             }
             read = look => match read {
-                Ok(mark) => seen = Some(follow(&Register::of(&mark.value), seen, &states)),
+                Ok(register) => seen = Some(follow(&Requests::of(&register.value), seen, &states)),
                 Err(fault) => tracing::debug!(%fault, "the register of restarts was not read"),
             },
         }
     }
 }
 
-/// Restarts what was asked for behind the number seen last; the newest number. What stood there at the first look is
+/// Restarts what was asked for after the number seen last; the newest number. What stood there at the first look is
 /// past.
-fn follow(register: &Register, seen: Option<u64>, states: &TaskStates) -> u64 {
-    let newest = register.newest();
+fn follow(requests: &Requests, seen: Option<u64>, states: &TaskStates) -> u64 {
+    let newest = requests.newest();
     let since = seen.unwrap_or(newest);
-    for request in register.requests.iter().filter(|request| request.number > since) {
+    for request in requests.requests.iter().filter(|request| request.number > since) {
         refusals::forget();
         let tasks = match &request.task {
             Some(task) => usize::from(states.restart(task)),
@@ -150,23 +150,23 @@ mod tests {
             counted.fetch_add(1, Ordering::SeqCst);
             async { Err(Fault::new(Code::SourceDiverged, "source a", "it lacks transactions")) }
         });
-        let (mut register, mut seen) = (Register::default(), None);
-        register.ask(Some("reader/a"));
+        let (mut requests, mut seen) = (Requests::default(), None);
+        requests.ask(Some("reader/a"));
         // The second process has asked for it long ago; then this one, others, and all.
         for (task, expected) in
             [(None, 1), (Some("reader/a"), 2), (Some("reader/b"), 2), (None, 3), (Some("reader/a"), 4)]
         {
             if seen.is_some() {
-                register.ask(task);
+                requests.ask(task);
             }
-            seen = Some(follow(&register, seen, &states));
-            seen = Some(follow(&register, seen, &states));
+            seen = Some(follow(&requests, seen, &states));
+            seen = Some(follow(&requests, seen, &states));
             tokio::time::sleep(Duration::from_secs(1)).await;
-            assert_eq!(tries.load(Ordering::SeqCst), expected, "{register:?}");
+            assert_eq!(tries.load(Ordering::SeqCst), expected, "{requests:?}");
         }
-        (0..200).for_each(|_| register.ask(Some("reader/b")));
-        let written = serde_json::to_string(&register).unwrap();
-        assert_eq!((Register::of(&written).newest(), register.requests.len()), (205, REQUESTS_MAX));
-        assert_eq!(Register::of("no register").newest(), 0);
+        (0..200).for_each(|_| requests.ask(Some("reader/b")));
+        let written = serde_json::to_string(&requests).unwrap();
+        assert_eq!((Requests::of(&written).newest(), requests.requests.len()), (205, REQUESTS_MAX));
+        assert_eq!(Requests::of("no register").newest(), 0);
     }
 }

@@ -12,7 +12,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::identifiers::{self, Mint};
 use anabranch_pipeline::lookup::{self, Drain};
 use anabranch_pipeline::metrics as names;
-use anabranch_pipeline::ports::{Leases, Marks, READER_SEAT};
+use anabranch_pipeline::ports::{Leases, READER_REPLICA_SLOT, Registers};
 use anabranch_pipeline::records::LaneId;
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle, running_under, under_lease};
 use anabranch_schemas::lsn::Lsn;
@@ -30,7 +30,7 @@ use crate::wiring::{Documents, Wiring};
 /// The task that gives out uuids, and the beginning of its leases' names.
 pub const MINT_TASK: &str = "uuids";
 /// A free machine number is taken well within it.
-const MACHINE_PATIENCE: Duration = Duration::from_secs(2);
+const MACHINE_NUMBER_WAIT: Duration = Duration::from_secs(2);
 /// Between two looks for old tombstones, which have an age of hours.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 
@@ -136,7 +136,7 @@ async fn read(
             source: &source.name,
             connector: wiring.source(&source.name)?,
             log,
-            marks: log,
+            registers: log,
             start: &source.start,
             limits: &wiring.config().limits,
         };
@@ -164,7 +164,7 @@ async fn apply(
             scope: store.scope(),
             log,
             source: wiring.source(&id.source)?,
-            seat: seat(config, id),
+            replica_slot: replica_slot(config, id),
             start: &wiring.source_config(&id.source)?.start,
             shared: wiring.shared(&id.source)?,
             limits: &config.limits,
@@ -200,7 +200,7 @@ async fn any_machine<L: Leases>(
         let machine = rand::random_range(0..identifiers::MACHINES);
         let key = format!("{MINT_TASK}/{machine}");
         tokio::select! {
-            lease = timeout(MACHINE_PATIENCE, leases.acquire(&key)) => {
+            lease = timeout(MACHINE_NUMBER_WAIT, leases.acquire(&key)) => {
                 if let Ok(lease) = lease {
                     return Ok(Some((machine, lease?)));
                 }
@@ -212,14 +212,14 @@ async fn any_machine<L: Leases>(
 
 /// Answers orders until it is cancelled or cannot.
 async fn mint(
-    marks: &impl Marks,
+    registers: &impl Registers,
     machine: u16,
     orders: &Orders,
     ready: impl Fn(),
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     let mut orders = orders.receiver.lock().await;
-    let mut mint = Mint::open(marks, machine).await?;
+    let mut mint = Mint::open(registers, machine).await?;
     ready();
     loop {
         let order = tokio::select! {
@@ -234,7 +234,7 @@ async fn mint(
         let uuids = match &order.key {
             None => Ok(Some(mint.issue(now, count).await?)),
             Some(key) => match mint.issue_once(key, now, count).await {
-                // This request alone is refused: the number's own mark was raised before.
+                // This request alone is refused: the number's own register was raised before.
                 Err(fault) if fault.code() == Code::UuidsKeysFull => Err(fault),
                 answered => Ok(answered?),
             },
@@ -244,8 +244,8 @@ async fn mint(
 }
 
 /// A lane's place among the readings of its source: the same in every process.
-fn seat(config: &Config, id: &LaneId) -> u32 {
+fn replica_slot(config: &Config, id: &LaneId) -> u32 {
     let of_source = lanes(config).into_iter().filter(|lane| lane.source == id.source);
     let place = of_source.take_while(|lane| lane != id).count();
-    READER_SEAT + 1 + place as u32
+    READER_REPLICA_SLOT + 1 + place as u32
 }

@@ -1,4 +1,4 @@
-//! Which connector stands behind each port: the one file of the daemon that names concrete ones.
+//! Which connector stands after each port: the one file of the daemon that names concrete ones.
 //!
 //! Making a [`Wiring`] connects nothing, so a server that is down hinders only the tasks that need it.
 
@@ -27,8 +27,8 @@ use anabranch_pipeline::reconcile::TABLES_AT_ONCE;
 use anabranch_pipeline::records::{LaneId, Progress};
 use tokio::sync::OnceCell;
 
-/// Connections of a night to each target: pages, and behind them single rows.
-const NIGHT_CONNECTIONS: usize = TABLES_AT_ONCE;
+/// Connections of a reconciliation to each target: pages, and after them single rows.
+const RECONCILE_CONNECTIONS: usize = TABLES_AT_ONCE;
 
 pub use self::derived::DerivedStore;
 pub use self::lane::LaneStore;
@@ -38,8 +38,8 @@ pub use anabranch_connectors::mysql::store::{Duplicate, MysqlMapping as Mapping}
 pub use anabranch_connectors::nats::{NatsLog as Log, TailFrom};
 pub use anabranch_connectors::redis::RedisCache as CodeStore;
 pub use anabranch_connectors::search::{
-    DeadLetter, Found as Document, Overview, PART_CHARACTERS_MIN, Page as SearchPage, Place as SearchPlace,
-    Question as SearchQuestion,
+    DeadLetter, DocumentQuery, FoundDocument as Document, Overview, PART_CHARACTERS_MIN, Page as SearchPage,
+    PageEnd,
 };
 
 /// Every connector of one configuration. Cheap to clone.
@@ -97,8 +97,8 @@ impl Documents {
     /// See [`SearchTarget::find`].
     pub async fn find(
         &self,
-        question: &SearchQuestion,
-        after: Option<&SearchPlace>,
+        question: &DocumentQuery,
+        after: Option<&PageEnd>,
         limit: usize,
     ) -> Result<SearchPage, Fault> {
         self.target.find(&self.index, question, after, limit).await
@@ -210,7 +210,7 @@ impl Wiring {
         let derived = |target: &String| {
             let derived = match &self.target(target)?.server {
                 TargetServer::Mysql(server) => {
-                    server.rows(projection, NIGHT_CONNECTIONS).map(DerivedStore::Mysql)
+                    server.rows(projection, RECONCILE_CONNECTIONS).map(DerivedStore::Mysql)
                 }
                 TargetServer::Search(server) => server.rows(projection).map(DerivedStore::Search),
             };
@@ -219,7 +219,7 @@ impl Wiring {
         targets.iter().map(derived).collect()
     }
 
-    /// The history of nights: in the first MySQL target.
+    /// The history of reconciliations: in the first MySQL target.
     pub fn history(&self) -> Result<MysqlHistory, Fault> {
         let first =
             self.0.config.targets.iter().find_map(|target| match &self.target(&target.name).ok()?.server {
@@ -227,8 +227,12 @@ impl Wiring {
                 TargetServer::Search(_) => None,
             });
         first.ok_or_else(|| {
-            Fault::new(Code::ReconcileRefused, "configuration", "no target can keep the history of nights")
-                .needs("a target with mysql:// whose control database keeps it")
+            Fault::new(
+                Code::ReconcileRefused,
+                "configuration",
+                "no target can keep the history of reconciliations",
+            )
+            .needs("a target with mysql:// whose control database keeps it")
         })
     }
 

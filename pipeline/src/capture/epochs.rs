@@ -1,45 +1,45 @@
-//! The epoch of a reader's reading, and the mark that keeps it from being used twice.
+//! The epoch of a reader's reading, and the register that keeps it from being used twice.
 //!
 //! Rows of an epoch may be in derived stores, or on their way there, when nothing of it is in the stream any more. So
-//! the mark of a source says who was read last and in which epoch, and is raised before anything is sent of another
-//! reading. Whoever reads knows the mark, the stream's end, and the lanes' progress where one of the two is missing;
-//! the present server is read in the highest epoch of all that, if it is that one's, else in the next. The mark is
-//! raised by its revision: a process that woke late begins no epoch.
+//! the register of a source says who was read last and in which epoch, and is raised before anything is sent of
+//! another reading. Whoever reads knows the register, the stream's end, and the lanes' progress where one of the two
+//! is missing; the present server is read in the highest epoch of all that, if it is that one's, else in the next.
+//! The register is raised by its revision: a process that woke late begins no epoch.
 
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::timeline::{InvalidTimeline, Timeline};
 
 use crate::error::{Code, Fault};
-use crate::ports::{Mark, Marks};
+use crate::ports::{Register, Registers};
 
 /// What one attempt knows of a source's epochs.
 #[derive(Debug)]
 pub(crate) struct Epochs<'a, M> {
-    marks: &'a M,
+    registers: &'a M,
     key: String,
-    mark: Mark,
+    register: Register,
     latest: Timeline,
     is_claimed: bool,
 }
 
-impl<'a, M: Marks> Epochs<'a, M> {
-    pub(crate) async fn read(marks: &'a M, source: &str) -> Result<Self, Fault> {
+impl<'a, M: Registers> Epochs<'a, M> {
+    pub(crate) async fn read(registers: &'a M, source: &str) -> Result<Self, Fault> {
         let key = format!("epochs/{source}");
-        let mark = marks.read(&key).await?;
-        let latest = match mark.value.as_str() {
+        let register = registers.read(&key).await?;
+        let latest = match register.value.as_str() {
             "" => Timeline::default(),
             value => value.parse().map_err(|error: InvalidTimeline| {
-                Fault::new(Code::LogForeign, format!("mark {key}"), "its value is no epoch")
+                Fault::new(Code::LogForeign, format!("register {key}"), "its value is no epoch")
                     .needs("a bucket that nobody else writes")
                     .caused_by(error)
             })?,
         };
-        Ok(Self { marks, key, mark, latest, is_claimed: false })
+        Ok(Self { registers, key, register, latest, is_claimed: false })
     }
 
-    /// Whether the mark was ever raised: the source was read before.
-    pub(crate) fn is_marked(&self) -> bool {
-        self.mark.revision > 0
+    /// Whether the register was ever raised: the source was read before.
+    pub(crate) fn is_registered(&self) -> bool {
+        self.register.revision > 0
     }
 
     /// Somebody was read in an epoch.
@@ -58,9 +58,9 @@ impl<'a, M: Marks> Epochs<'a, M> {
             return Ok(());
         }
         let value = self.latest.followed_by(server).to_string();
-        if value != self.mark.value {
-            tracing::info!(mark = self.key, value, "an epoch begins");
-            self.mark = self.marks.raise(&self.key, &self.mark, value).await?;
+        if value != self.register.value {
+            tracing::info!(register = self.key, value, "an epoch begins");
+            self.register = self.registers.compare_and_set(&self.key, &self.register, value).await?;
         }
         self.is_claimed = true;
         Ok(())

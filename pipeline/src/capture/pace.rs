@@ -18,8 +18,8 @@ pub struct View {
     pub drained: bool,
     /// The position has moved since the last message.
     pub moved: bool,
-    /// It is time for a mark.
-    pub mark_due: bool,
+    /// It is time for a position message.
+    pub position_message_due: bool,
     pub in_flight: usize,
     /// The writer takes another message.
     pub has_room: bool,
@@ -28,7 +28,7 @@ pub struct View {
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Send the batch (an empty one is a mark).
+    /// Send the batch (an empty one is a position message).
     Append,
     /// Read on; acknowledgements are taken meanwhile.
     Fill,
@@ -41,8 +41,8 @@ pub fn next_step(view: View) -> Step {
         return if view.has_room { Step::Append } else { Step::AwaitAcknowledgement };
     }
     let changes_wait = !view.empty && view.drained && view.in_flight < BUSY_IN_FLIGHT;
-    let mark_waits = view.empty && view.moved && view.mark_due;
-    if (changes_wait || mark_waits) && view.has_room { Step::Append } else { Step::Fill }
+    let position_message_waits = view.empty && view.moved && view.position_message_due;
+    if (changes_wait || position_message_waits) && view.has_room { Step::Append } else { Step::Fill }
 }
 
 #[cfg(test)]
@@ -54,7 +54,7 @@ mod tests {
         empty: true,
         drained: true,
         moved: false,
-        mark_due: false,
+        position_message_due: false,
         in_flight: 0,
         has_room: true,
     };
@@ -82,10 +82,10 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_sent_only_when_due_and_the_position_moved() {
+    fn a_position_message_is_sent_only_when_due_and_the_position_moved() {
         assert_eq!(next_step(IDLE), Step::Fill);
         assert_eq!(next_step(View { moved: true, ..IDLE }), Step::Fill);
-        assert_eq!(next_step(View { mark_due: true, ..IDLE }), Step::Fill);
-        assert_eq!(next_step(View { moved: true, mark_due: true, ..IDLE }), Step::Append);
+        assert_eq!(next_step(View { position_message_due: true, ..IDLE }), Step::Fill);
+        assert_eq!(next_step(View { moved: true, position_message_due: true, ..IDLE }), Step::Append);
     }
 }

@@ -21,7 +21,7 @@ use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
 use crate::ports::{
-    ChangeSource, Entry, Filled, Log, LogEntry, LogWriter, Marks, READER_SEAT, SourceConnector,
+    ChangeSource, Entry, Filled, Log, LogEntry, LogWriter, READER_REPLICA_SLOT, Registers, SourceConnector,
 };
 use crate::records::{BatchBuilder, Framer, Progress};
 
@@ -32,7 +32,7 @@ pub struct Capture<'a, S, L, M> {
     pub connector: &'a S,
     pub log: &'a L,
     /// Of epochs.
-    pub marks: &'a M,
+    pub registers: &'a M,
     /// Where to begin when neither the stream nor a lane knows anything.
     pub start: &'a Entry,
     pub limits: &'a Limits,
@@ -42,33 +42,38 @@ pub struct Capture<'a, S, L, M> {
 enum Event {
     Acknowledged(LogEntry),
     Filled(Filled),
-    MarkDue,
+    PositionDue,
     /// Somebody waits for the position.
-    MarkAsked,
+    PositionAsked,
     Cancelled,
 }
 
 /// Captures until `cancel` or the first error. `lanes` yields the progress of every lane of this source and is asked
-/// only when the stream is empty or ends before the binlog begins, the epoch's mark is missing, or the binlog holds
-/// what cannot be read. `acknowledged` follows the position that the log holds.
+/// only when the stream is empty or ends before the binlog begins, the register of epochs is missing, or the binlog
+/// holds what cannot be read. `acknowledged` follows the position that the log holds.
 ///
 /// What cannot be read is left behind, once an attempt, when every lane reads its tables again anyway.
 ///
 /// On `cancel` nothing more is read, and what was sent is waited for.
-pub async fn run<S: SourceConnector, L: Log, M: Marks, P: Future<Output = Result<Vec<Progress>, Fault>>>(
+pub async fn run<
+    S: SourceConnector,
+    L: Log,
+    M: Registers,
+    P: Future<Output = Result<Vec<Progress>, Fault>>,
+>(
     capture: Capture<'_, S, L, M>,
     lanes: impl Fn() -> P,
     acknowledged: &watch::Sender<Lsn>,
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
-    let mut epochs = Epochs::read(capture.marks, capture.source).await?;
+    let mut epochs = Epochs::read(capture.registers, capture.source).await?;
     let end = capture.log.end(capture.source).await?;
     let entered = enter(&capture, &mut epochs, end.as_ref(), &lanes).await?;
     let fault = match read(&capture, epochs, end, entered, acknowledged, cancel).await {
         Err(fault) if fault.code().is_mended_by_reading() => fault,
         ended => return ended,
     };
-    let mut epochs = Epochs::read(capture.marks, capture.source).await?;
+    let mut epochs = Epochs::read(capture.registers, capture.source).await?;
     let end = capture.log.end(capture.source).await?;
     end.iter().for_each(|end| epochs.learn(Timeline::of(end.envelope.position, &end.envelope.server)));
     let known = ask(&lanes, &mut epochs).await?;
@@ -84,8 +89,8 @@ fn refresh_all(source: &str, fault: Fault) -> Fault {
     fault.then(refresh_command("NAME", source) + "; for each projection")
 }
 
-/// Reads from where the source was entered, and appends behind the stream's end.
-async fn read<S: SourceConnector, L: Log, M: Marks>(
+/// Reads from where the source was entered, and appends after the stream's end.
+async fn read<S: SourceConnector, L: Log, M: Registers>(
     capture: &Capture<'_, S, L, M>,
     epochs: Epochs<'_, M>,
     end: Option<LogEntry>,
@@ -100,7 +105,7 @@ async fn read<S: SourceConnector, L: Log, M: Marks>(
         Framer::begin(entry.told(), position, origin, term, capture.limits.batch_bytes.get());
     tracing::info!(source = capture.source, %position, entry = entry_name(&entry), "capture begins");
     let writer = capture.log.writer(capture.source, end.as_ref()).await?;
-    let mark_requests = capture.log.mark_requests(capture.source).await?;
+    let position_requests = capture.log.position_requests(capture.source).await?;
     acknowledged.send_replace(position);
     let attempt = Attempt {
         name: capture.source,
@@ -111,14 +116,14 @@ async fn read<S: SourceConnector, L: Log, M: Marks>(
         framer,
         counted: 0,
         drained: false,
-        mark_at: Instant::now() + capture.limits.mark_interval,
+        position_message_at: Instant::now() + capture.limits.position_interval,
         // Nobody says how old the last message is.
-        keep_at: Instant::now() + capture.limits.mark_interval,
+        keep_at: Instant::now() + capture.limits.position_interval,
         meters: Meters::of(capture.source),
         epochs,
         source,
         writer,
-        mark_requests,
+        position_requests,
         limits: capture.limits,
     };
     attempt.end(acknowledged, cancel).await
@@ -134,12 +139,12 @@ struct Entered<S> {
     is_announced: bool,
 }
 
-/// Opens the source behind the stream's end.
+/// Opens the source after the stream's end.
 ///
 /// A stream that lost its newest messages may end where the binlog is purged already. The lanes were further, and
 /// those that are not are fed from the binlog, so the stream goes on from the furthest as if it were lost. When no lane
 /// is, and all of them read their tables again, it goes on from the oldest binlog that there is.
-async fn enter<S: SourceConnector, L, M: Marks, P: Future<Output = Result<Vec<Progress>, Fault>>>(
+async fn enter<S: SourceConnector, L, M: Registers, P: Future<Output = Result<Vec<Progress>, Fault>>>(
     capture: &Capture<'_, S, L, M>,
     epochs: &mut Epochs<'_, M>,
     end: Option<&LogEntry>,
@@ -158,7 +163,7 @@ async fn enter<S: SourceConnector, L, M: Marks, P: Future<Output = Result<Vec<Pr
     };
     let entry = resume_at(&envelope.resume, envelope.position, &envelope.server);
     // Nobody has said which epochs were used.
-    let asked = match epochs.is_marked() {
+    let asked = match epochs.is_registered() {
         true => None,
         false => Some(ask(lanes, epochs).await?),
     };
@@ -183,7 +188,7 @@ async fn enter<S: SourceConnector, L, M: Marks, P: Future<Output = Result<Vec<Pr
 }
 
 /// From the oldest binlog that there is, once no lane needs an older one.
-async fn at_earliest<S: SourceConnector, L, M: Marks>(
+async fn at_earliest<S: SourceConnector, L, M: Registers>(
     capture: &Capture<'_, S, L, M>,
     epochs: &Epochs<'_, M>,
     lanes: &[Progress],
@@ -196,7 +201,7 @@ async fn at_earliest<S: SourceConnector, L, M: Marks>(
 }
 
 /// From `entry`, without what lies before it and cannot be read, once every lane reads its tables again.
-async fn anew<S: SourceConnector, L, M: Marks>(
+async fn anew<S: SourceConnector, L, M: Registers>(
     capture: &Capture<'_, S, L, M>,
     epochs: &Epochs<'_, M>,
     lanes: &[Progress],
@@ -212,16 +217,16 @@ async fn anew<S: SourceConnector, L, M: Marks>(
     Ok(Entered { source, entry, origin: false, is_announced: false })
 }
 
-async fn open<S: SourceConnector, L, M: Marks>(
+async fn open<S: SourceConnector, L, M: Registers>(
     capture: &Capture<'_, S, L, M>,
     epochs: &Epochs<'_, M>,
     entry: &Entry,
 ) -> Result<S::Source, Fault> {
-    capture.connector.open(entry.clone(), epochs.latest(), READER_SEAT).await
+    capture.connector.open(entry.clone(), epochs.latest(), READER_REPLICA_SLOT).await
 }
 
 /// Progress of all lanes, and the epochs that it tells of.
-async fn ask<M: Marks, P: Future<Output = Result<Vec<Progress>, Fault>>>(
+async fn ask<M: Registers, P: Future<Output = Result<Vec<Progress>, Fault>>>(
     lanes: &impl Fn() -> P,
     epochs: &mut Epochs<'_, M>,
 ) -> Result<Vec<Progress>, Fault> {
@@ -293,7 +298,7 @@ struct Attempt<'a, C, L: Log, M> {
     epochs: Epochs<'a, M>,
     source: C,
     writer: L::Writer,
-    mark_requests: BoxStream<'static, ()>,
+    position_requests: BoxStream<'static, ()>,
     /// Id of the newest message that is known to be stored.
     last_id: Option<String>,
     batch: BatchBuilder,
@@ -303,16 +308,16 @@ struct Attempt<'a, C, L: Log, M> {
     /// The stream has a message, so lanes can see where it goes on.
     is_announced: bool,
     drained: bool,
-    mark_at: Instant,
-    /// Time for a mark even if the position has not moved.
+    position_message_at: Instant,
+    /// Time for a position message even if the position has not moved.
     keep_at: Instant,
     meters: Meters,
     limits: &'a Limits,
 }
 
-impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
+impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
     /// Runs to the end. Before a fault that the tables mend is told, everything that was sent is acknowledged, so that
-    /// the next reading goes on behind it.
+    /// the next reading goes on after it.
     async fn end(
         mut self,
         acknowledged: &watch::Sender<Lsn>,
@@ -345,10 +350,12 @@ impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
                     self.drained = filled == Filled::Drained;
                 }
                 Event::Acknowledged(entry) => self.acknowledge(&entry, acknowledged).await,
-                Event::MarkDue => self.look_at_the_end().await?,
+                Event::PositionDue => self.look_at_the_end().await?,
                 // One that has not moved is asked again.
-                Event::MarkAsked if self.wants_mark() => self.mark_at = Instant::now(),
-                Event::MarkAsked => {}
+                Event::PositionAsked if self.wants_position_message() => {
+                    self.position_message_at = Instant::now()
+                }
+                Event::PositionAsked => {}
                 Event::Cancelled => return self.drain(acknowledged).await,
             }
         }
@@ -359,16 +366,16 @@ impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
             full: self.batch.is_full(),
             empty: self.batch.is_empty(),
             drained: self.drained,
-            moved: self.wants_mark(),
+            moved: self.wants_position_message(),
             // Lanes wait for the first message of an empty stream, also when the source is quiet.
-            mark_due: Instant::now() >= self.mark_at || !self.is_announced,
+            position_message_due: Instant::now() >= self.position_message_at || !self.is_announced,
             in_flight: self.writer.in_flight(),
             has_room: self.writer.has_room(),
         }
     }
 
     /// There is a position to tell of, and a resume point with it: a new one, or one that `max_age` must not take.
-    fn wants_mark(&self) -> bool {
+    fn wants_position_message(&self) -> bool {
         let has_moved = self.batch.position() > self.framer.previous() || !self.is_announced;
         (has_moved || Instant::now() >= self.keep_at) && !self.batch.resume().file.is_empty()
     }
@@ -383,20 +390,20 @@ impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
             biased;
             () = cancel.cancelled() => Ok(Event::Cancelled),
             entry = self.writer.acknowledged(), if self.writer.in_flight() > 0 => entry.map(Event::Acknowledged),
-            Some(()) = self.mark_requests.next() => Ok(Event::MarkAsked),
+            Some(()) = self.position_requests.next() => Ok(Event::PositionAsked),
             filled = self.source.fill(&mut self.batch), if step == Step::Fill => filled.map(Event::Filled),
             // What is on its way is waited for; an answer wakes too, and else this would go round in a circle.
-            () = tokio::time::sleep_until(self.mark_at), if self.is_idle() => Ok(Event::MarkDue),
+            () = tokio::time::sleep_until(self.position_message_at), if self.is_idle() => Ok(Event::PositionDue),
         }
     }
 
     /// A quiet reader appends nothing, so the chain cannot tell it that the stream was wiped or rolled back, or that
-    /// another writer took over: it looks. When the position moved, the mark that follows tells as well.
+    /// another writer took over: it looks. When the position moved, the position message that follows tells as well.
     async fn look_at_the_end(&mut self) -> Result<(), Fault> {
-        if self.wants_mark() {
+        if self.wants_position_message() {
             return Ok(());
         }
-        self.mark_at = Instant::now() + self.limits.mark_interval;
+        self.position_message_at = Instant::now() + self.limits.position_interval;
         let end = self.log.end(self.name).await?.map(|end| end.id);
         if end == self.last_id {
             return Ok(());
@@ -422,7 +429,7 @@ impl<C: ChangeSource, L: Log, M: Marks> Attempt<'_, C, L, M> {
         let batch = self.batch.take();
         let envelope = self.framer.frame(&batch, self.source.server());
         self.is_announced = true;
-        self.mark_at = Instant::now() + self.limits.mark_interval;
+        self.position_message_at = Instant::now() + self.limits.position_interval;
         self.keep_at = Instant::now() + self.limits.keep_interval;
         self.meters.bytes.increment(batch.payload.len() as u64);
         failpoints::reach("capture-before-append").await;

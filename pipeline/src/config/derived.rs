@@ -18,7 +18,7 @@ const MAPPING_TABLES: NonZeroU32 = NonZeroU32::new(512).expect("not zero");
 const CACHE_SECONDS: NonZeroU64 = NonZeroU64::new(365 * 24 * 3600).expect("not zero");
 /// A code that nobody has: long enough that repeated scans of it cost nothing.
 const CACHE_EMPTY_SECONDS: NonZeroU64 = NonZeroU64::new(300).expect("not zero");
-/// OpenSearch takes 255 bytes; a version stands behind the name.
+/// OpenSearch takes 255 bytes; a version stands after the name.
 const INDEX_NAME_MAX_BYTES: usize = 64;
 
 #[derive(Debug, Deserialize)]
@@ -177,7 +177,7 @@ impl Projection {
     }
 }
 
-/// What both OpenSearch and Elasticsearch take as a name, with room for the version behind it.
+/// What both OpenSearch and Elasticsearch take as a name, with room for the version after it.
 fn check_index(index: &str, problems: &mut Problems) {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
     let begins_well = index.starts_with(|first: char| first.is_ascii_lowercase());

@@ -25,7 +25,7 @@ use anabranch_schemas::shard::{ShardingRule, TablePattern};
 use croner::Cron;
 use jiff::tz::TimeZone;
 
-use self::reconcile::Settings;
+use self::reconcile::ReconcileSettings;
 pub use self::values::{Secret, ServerUrl};
 use crate::error::{Code, Fault};
 use crate::ports::Entry;
@@ -82,7 +82,7 @@ pub struct EntityConfig {
 }
 
 impl EntityConfig {
-    /// Where the rule's key stands in a row of captured columns, or behind them; `None` = it is not known.
+    /// Where the rule's key stands in a row of captured columns, or after them; `None` = it is not known.
     pub fn sharding_field(&self) -> Option<usize> {
         let column = self.sharding_column.as_ref()?;
         Some(self.columns.iter().position(|known| known == column).unwrap_or(self.columns.len()))
@@ -110,7 +110,7 @@ pub struct SourceConfig {
     pub replica_server_id: NonZeroU32,
     /// Where a source without any log begins.
     pub start: Entry,
-    /// A replica that nights read whole tables from, and its CA; single rows are asked of the server itself.
+    /// A replica that reconciliations read whole tables from, and its CA; single rows are asked of the server itself.
     pub replica: Option<(ServerUrl, Option<PathBuf>)>,
     /// Owner generation of its tables (part of the shard id).
     pub generation: u32,
@@ -163,41 +163,41 @@ pub struct CacheConfig {
     pub time_to_live: TimeToLive,
 }
 
-/// The night.
+/// The reconciliation.
 #[derive(Debug, Clone)]
 pub struct ReconcileConfig {
     /// `None` = only when it is asked for.
     pub schedule: Option<Schedule>,
-    pub settings: Settings,
+    pub settings: ReconcileSettings,
     /// A lane that does not move for so long, though it should, is not waited for.
     pub lane_wait: Duration,
     /// Signs the history, and hides keys in it. Without it the history is not signed.
     pub signing_key: Option<Secret>,
-    pub watch: WatchConfig,
+    pub spot_checks: SpotCheckConfig,
 }
 
 impl ReconcileConfig {
     /// Whether there is nothing to do without being asked.
     pub fn is_idle(&self) -> bool {
-        self.schedule.is_none() && self.watch.keys_a_second == 0
+        self.schedule.is_none() && self.spot_checks.keys_a_second == 0
     }
 }
 
-/// Looks at changed keys between nights.
+/// Looks at changed keys between reconciliations.
 #[derive(Debug, Clone)]
-pub struct WatchConfig {
+pub struct SpotCheckConfig {
     /// Of each source and store; 0 = off.
     pub keys_a_second: usize,
     /// When a key is looked at, each time later than the one before.
     pub after: Vec<Duration>,
 }
 
-/// When nights begin, and how long they may take.
+/// When reconciliations begin, and how long they may take.
 #[derive(Debug, Clone)]
 pub struct Schedule {
     pub cron: Cron,
     pub time_zone: TimeZone,
-    /// What is not through by then goes on in the next night's window.
+    /// What is not through by then goes on in the next reconciliation's window.
     pub window: Duration,
 }
 
@@ -278,8 +278,8 @@ pub struct Limits {
     pub direct_feeds: NonZeroUsize,
     /// Source rows that a lane reads at most in a refresh; `None` = as fast as it can.
     pub refresh_rows_per_second: Option<NonZeroU64>,
-    pub mark_interval: Duration,
-    /// A quiet stream gets a mark this often, so that `log.max_age` never empties it.
+    pub position_interval: Duration,
+    /// A quiet stream gets a position message this often, so that `log.max_age` never empties it.
     pub keep_interval: Duration,
     pub heartbeat: Duration,
     pub retry_budget: Duration,
@@ -356,7 +356,7 @@ impl Config {
                         "{} for {} and {} for {}",
                         other.replica_server_id, other.name, source.replica_server_id, source.name
                     ),
-                    "numbers at least 256 apart on one server: the reader's, and behind it one for each lane",
+                    "numbers at least 256 apart on one server: the reader's, and after it one for each lane",
                 );
             }
         }

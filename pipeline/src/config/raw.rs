@@ -37,7 +37,7 @@ const IN_FLIGHT_BYTES: NonZeroUsize = NonZeroUsize::new(32 * 1024 * 1024).expect
 const FLUSH_ROWS: NonZeroUsize = NonZeroUsize::new(20_000).expect("not zero");
 /// Flat from 500 rows a statement on; 1000 stays far below `max_allowed_packet`.
 const STATEMENT_ROWS: NonZeroUsize = NonZeroUsize::new(1_000).expect("not zero");
-const MARK_INTERVAL_MS: NonZeroU64 = NonZeroU64::new(5_000).expect("not zero");
+const POSITION_INTERVAL_MS: NonZeroU64 = NonZeroU64::new(5_000).expect("not zero");
 /// The server sends a heartbeat after this silence; twice of it without anything is a stall.
 const HEARTBEAT_MS: NonZeroU64 = NonZeroU64::new(5_000).expect("not zero");
 /// After this long without success a transient fault is shown as lasting; retries go on.
@@ -45,15 +45,16 @@ const RETRY_BUDGET_SECONDS: NonZeroU64 = NonZeroU64::new(300).expect("not zero")
 const SHUTDOWN_SECONDS: NonZeroU64 = NonZeroU64::new(10).expect("not zero");
 /// A week: longer than any week-end without an operator.
 const LOG_MAX_AGE_SECONDS: NonZeroU64 = NonZeroU64::new(7 * 24 * 3600).expect("not zero");
-/// Marks that a quiet stream gets within its `max_age`: one may come late and the stream still holds another.
-const MARKS_WITHIN_MAX_AGE: u32 = 4;
+/// Position messages that a quiet stream gets within its `max_age`: one may come late and the stream still holds
+/// another.
+const POSITION_MESSAGES_WITHIN_MAX_AGE: u32 = 4;
 /// NATS refuses streams that are younger than their duplicate window.
 const LOG_MAX_AGE_MIN: Duration = Duration::from_secs(2);
 const LOG_MAX_BYTES: NonZeroU64 = NonZeroU64::new(10 * 1024 * 1024 * 1024).expect("not zero");
 /// NATS' own default of `max_payload`, and the most that it can be set to.
 const MESSAGE_BYTES: NonZeroUsize = NonZeroUsize::new(1024 * 1024).expect("not zero");
 const MESSAGE_BYTES_MAX: NonZeroUsize = NonZeroUsize::new(64 * 1024 * 1024).expect("not zero");
-/// Three days of binlog: a week-end and a night.
+/// Three days of binlog: a week-end and a reconciliation.
 const RETENTION_MIN_SECONDS: u64 = 3 * 24 * 3600;
 /// The lanes of two projections at once; each is one more replica to the source.
 const DIRECT_FEEDS: NonZeroUsize = NonZeroUsize::new(4).expect("not zero");
@@ -121,7 +122,7 @@ struct Limits {
     statement_rows: Option<NonZeroUsize>,
     direct_feeds: Option<NonZeroUsize>,
     refresh_rows_per_second: Option<u64>,
-    mark_interval_ms: Option<NonZeroU64>,
+    position_interval_ms: Option<NonZeroU64>,
     heartbeat_ms: Option<NonZeroU64>,
     retry_budget_seconds: Option<NonZeroU64>,
     shutdown_seconds: Option<NonZeroU64>,
@@ -272,8 +273,8 @@ impl Limits {
             refresh_rows_per_second: NonZeroU64::new(
                 self.refresh_rows_per_second.unwrap_or(REFRESH_ROWS_PER_SECOND),
             ),
-            mark_interval: millis(self.mark_interval_ms, MARK_INTERVAL_MS),
-            keep_interval: max_age / MARKS_WITHIN_MAX_AGE,
+            position_interval: millis(self.position_interval_ms, POSITION_INTERVAL_MS),
+            keep_interval: max_age / POSITION_MESSAGES_WITHIN_MAX_AGE,
             heartbeat: millis(self.heartbeat_ms, HEARTBEAT_MS),
             retry_budget: seconds(self.retry_budget_seconds, RETRY_BUDGET_SECONDS),
             shutdown: seconds(self.shutdown_seconds, SHUTDOWN_SECONDS),
@@ -288,13 +289,13 @@ impl Limits {
             );
             return None;
         }
-        let max_age_min = LOG_MAX_AGE_MIN.max(limits.mark_interval * MARKS_WITHIN_MAX_AGE);
+        let max_age_min = LOG_MAX_AGE_MIN.max(limits.position_interval * POSITION_MESSAGES_WITHIN_MAX_AGE);
         if max_age < max_age_min {
             problems.add(
                 "log.max_age_seconds",
                 max_age.as_secs().to_string(),
                 &format!(
-                    "at least {} (2, and {MARKS_WITHIN_MAX_AGE} × limits.mark_interval_ms)",
+                    "at least {} (2, and {POSITION_MESSAGES_WITHIN_MAX_AGE} × limits.position_interval_ms)",
                     max_age_min.as_secs_f64().ceil()
                 ),
             );

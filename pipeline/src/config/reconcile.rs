@@ -1,4 +1,4 @@
-//! The night as the configuration file has it: when, how much memory, what may be repaired unasked.
+//! The reconciliation as the configuration file has it: when, how much memory, what may be repaired unasked.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::str::FromStr;
@@ -28,7 +28,7 @@ const REPLICA_LAG_SECONDS: NonZeroU64 = NonZeroU64::new(10).expect("not zero");
 const LANE_LAG_MS: NonZeroU64 = NonZeroU64::new(2_000).expect("not zero");
 /// Longer than the longest transaction of a lane: a shard of a million users is withdrawn in some ten seconds.
 const LANE_WAIT_SECONDS: NonZeroU64 = NonZeroU64::new(60).expect("not zero");
-/// Long enough for any night; a window is what an installation has.
+/// Long enough for any reconciliation; a window is what an installation has.
 const WINDOW_HOURS: f64 = 24.0;
 const WINDOW_HOURS_MAX: f64 = 24.0 * 366.0;
 /// Sixty looks a second with the three times below, beside a thousand changes or more (`cargo bench -- beside`).
@@ -41,9 +41,9 @@ const WATCH_AFTER_SECONDS_MAX: u64 = 3_600;
 /// Shorter ones can be guessed.
 const SIGNING_KEY_MIN_BYTES: usize = 16;
 
-/// How a night works.
+/// How a reconciliation works.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ReconcileSettings {
     pub mode: Mode,
     /// Bytes for what is compared.
     pub memory: NonZeroUsize,
@@ -52,7 +52,7 @@ pub struct Settings {
     /// Nor is a unit of which a larger share differs, from 0 to 1.
     pub gate_share: f64,
     /// What it waits for.
-    pub limits: Limits,
+    pub limits: PressureLimits,
 }
 
 /// What is done about drift.
@@ -66,9 +66,9 @@ pub enum Mode {
     Repair,
 }
 
-/// When a night steps back.
+/// When a reconciliation steps back.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub struct PressureLimits {
     /// Rows a second that are read from one server; `None` = as fast as it goes.
     pub rows_per_second: Option<NonZeroU64>,
     /// Statements that a source runs at once, this one included.
@@ -79,7 +79,7 @@ pub struct Limits {
     pub lane_lag: Duration,
 }
 
-impl Limits {
+impl PressureLimits {
     /// Waits for nobody.
     pub fn none() -> Self {
         Self {
@@ -107,8 +107,8 @@ pub(super) struct Reconcile {
     replica_lag_seconds: Option<NonZeroU64>,
     lane_lag_ms: Option<NonZeroU64>,
     lane_wait_seconds: Option<NonZeroU64>,
-    watch_keys_per_second: Option<usize>,
-    watch_after_seconds: Option<Vec<u64>>,
+    spot_check_keys_per_second: Option<usize>,
+    spot_check_after_seconds: Option<Vec<u64>>,
 }
 
 impl Reconcile {
@@ -126,18 +126,19 @@ impl Reconcile {
             let needed = "16 or more bytes (openssl rand -hex 32)";
             problems.add("reconcile.signing_key", "it is too short".to_owned(), needed);
         }
-        let watch = watch(self.watch_keys_per_second, self.watch_after_seconds, problems);
+        let spot_checks =
+            spot_checks(self.spot_check_keys_per_second, self.spot_check_after_seconds, problems);
         let schedule = self.schedule.and_then(|text| {
             schedule(&text, self.time_zone.as_deref(), self.window_hours.unwrap_or(WINDOW_HOURS), problems)
         });
         super::ReconcileConfig {
             schedule,
-            settings: Settings {
+            settings: ReconcileSettings {
                 mode: self.mode.unwrap_or_default(),
                 memory,
                 gate_keys: self.gate_keys.unwrap_or(GATE_KEYS),
                 gate_share: percent / 100.0,
-                limits: Limits {
+                limits: PressureLimits {
                     rows_per_second: NonZeroU64::new(self.rows_per_second.unwrap_or(ROWS_PER_SECOND)),
                     running_threads: self.running_threads.unwrap_or(RUNNING_THREADS),
                     replica_lag: Duration::from_secs(
@@ -148,23 +149,27 @@ impl Reconcile {
             },
             lane_wait: Duration::from_secs(self.lane_wait_seconds.unwrap_or(LANE_WAIT_SECONDS).get()),
             signing_key: signing_key.map(Secret::new),
-            watch,
+            spot_checks,
         }
     }
 }
 
-fn watch(keys: Option<usize>, after: Option<Vec<u64>>, problems: &mut Problems) -> super::WatchConfig {
+fn spot_checks(
+    keys: Option<usize>,
+    after: Option<Vec<u64>>,
+    problems: &mut Problems,
+) -> super::SpotCheckConfig {
     let keys_a_second = keys.unwrap_or(WATCH_KEYS_A_SECOND);
     if keys_a_second > WATCH_KEYS_A_SECOND_MAX {
-        problems.add("reconcile.watch_keys_per_second", keys_a_second.to_string(), "0 (off) to 1000");
+        problems.add("reconcile.spot_check_keys_per_second", keys_a_second.to_string(), "0 (off) to 1000");
     }
     let after = after.unwrap_or_else(|| WATCH_AFTER_SECONDS.to_vec());
     let is_rising = after.is_sorted_by(|one, next| one < next);
     if !is_rising || after.last().is_none_or(|last| *last > WATCH_AFTER_SECONDS_MAX) {
         let needed = "rising numbers up to 3600, such as [60, 300, 600]";
-        problems.add("reconcile.watch_after_seconds", format!("{after:?}"), needed);
+        problems.add("reconcile.spot_check_after_seconds", format!("{after:?}"), needed);
     }
-    super::WatchConfig { keys_a_second, after: after.into_iter().map(Duration::from_secs).collect() }
+    super::SpotCheckConfig { keys_a_second, after: after.into_iter().map(Duration::from_secs).collect() }
 }
 
 fn schedule(text: &str, zone: Option<&str>, window_hours: f64, problems: &mut Problems) -> Option<Schedule> {

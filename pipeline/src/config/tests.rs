@@ -113,7 +113,7 @@ fn each_mistake_is_named_with_its_key() {
             "configuration key log.max_age_seconds: 19; needed: at least 20",
         ),
         ("[log]", "[log]\nmax_message_bytes = 1000", "log.max_message_bytes: 1000; needed: 1048576"),
-        ("[log]", "[limits]\nmark_interval_ms = 1\n[log]\nmax_age_seconds = 1", "at least 2"),
+        ("[log]", "[limits]\nposition_interval_ms = 1\n[log]\nmax_age_seconds = 1", "at least 2"),
     ] {
         let text = GOOD.replace(from, to);
         assert_ne!(text, GOOD, "{from} is not in the sample");

@@ -41,7 +41,7 @@ impl Tls {
 }
 
 /// The file whose authorities a connection trusts. `None` leaves it to the scheme: the system's authorities behind
-/// `tls://`, `https://` and `rediss://`, plain text behind the others.
+/// `tls://`, `https://` and `rediss://`, plain text after the others.
 pub(super) fn trusted(
     key: &str,
     url: &ServerUrl,

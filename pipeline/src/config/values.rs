@@ -138,7 +138,7 @@ impl TryFrom<String> for ServerUrl {
         };
         let place = expanded(place)?;
         if place.contains(['@', '#']) {
-            return Err(format!("an `@` or `#` behind the host; {EXPECTED}"));
+            return Err(format!("an `@` or `#` after the host; {EXPECTED}"));
         }
         // The host's rules differ by scheme, and are those of a URL; without the account nothing secret is in it.
         let url = Url::parse(&format!("{}://{place}", expanded(scheme)?))
@@ -252,7 +252,7 @@ mod tests {
         for (text, expected) in [
             ("mysql://user:12#34secret@db", "in a user or password"),
             ("mysql://user:12/34secret@db", "in a user or password"),
-            ("mysql://user@db#secret", "an `@` or `#` behind the host"),
+            ("mysql://user@db#secret", "an `@` or `#` after the host"),
             ("mysql://user@db?secret", "a path or query"),
             ("mysql://user@db/secret", "a path or query"),
             ("secret", "not a URL"),

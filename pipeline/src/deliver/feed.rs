@@ -67,7 +67,7 @@ impl Hole {
 }
 
 impl<R: LogReader> Feed<R> {
-    /// Behind the message that the lane took last.
+    /// After the message that the lane took last.
     fn after(reader: R) -> Self {
         Self::Stream { reader, follows: true }
     }
@@ -112,9 +112,9 @@ pub(crate) fn is_hole(fault: &Fault) -> bool {
 impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
     /// Opens the stream where it continues the lane's progress; where it does not, the source.
     ///
-    /// An empty stream is waited for: the reader begins it with a mark, which shows whether it links. Who waits for
-    /// other lanes' direct feeds looks at the stream meanwhile. A lane that is apart is fed by the present server, in
-    /// its epoch.
+    /// An empty stream is waited for: the reader begins it with a position message, which shows whether it links. Who
+    /// waits for other lanes' direct feeds looks at the stream meanwhile. A lane that is apart is fed by the present
+    /// server, in its epoch.
     pub(super) async fn feed(
         &self,
         progress: &Progress,
@@ -205,7 +205,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         let entry = self.direct_entry(progress, end)?;
         let timeline = Timeline::of(end.envelope.position, &end.envelope.server);
         let told = entry.told();
-        let source = self.source.open(entry, &timeline, self.seat).await?;
+        let source = self.source.open(entry, &timeline, self.replica_slot).await?;
         if *source.server() != end.envelope.server {
             let (found, needed) = (source.server().to_string(), end.envelope.server.to_string());
             return Err(Fault::new(Code::SourceUnreachable, format!("source {}", self.id.source), found)

@@ -4,7 +4,7 @@ use anabranch_schemas::change::Entity;
 use tokio_util::sync::CancellationToken;
 
 use super::shared::Shared;
-use super::window::Window;
+use super::window::LaneWindow;
 use crate::config::Limits;
 use crate::error::{Code, Fault};
 use crate::ports::{Entry, LaneStore};
@@ -18,7 +18,7 @@ pub struct Lane<'a, S, L> {
     /// Feeds the lane when the log cannot.
     pub source: &'a S,
     /// Its own among the readings of the source.
-    pub seat: u32,
+    pub replica_slot: u32,
     /// Where a lane without progress begins when the stream does not begin there.
     pub start: &'a Entry,
     /// What the projection reads.
@@ -49,7 +49,7 @@ pub(super) async fn unless<T>(
 pub(super) async fn look<S, L>(
     lane: &Lane<'_, S, L>,
     store: &mut impl LaneStore,
-    window: &Window,
+    window: &LaneWindow,
 ) -> Result<Progress, Fault> {
     let progress = store.load().await?;
     let (stored, own) = (progress.revision, window.progress().revision);

@@ -5,7 +5,7 @@
 //!
 //! A lane that reads all tables may also leave out a part of the binlog: one that was purged, or that nobody can read.
 //! It begins at the stream's end then. What lies between its position and that end is in the tables, so only what is
-//! read at or behind that end counts: the refresh begins from its first table.
+//! read at or after that end counts: the refresh begins from its first table.
 
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
@@ -13,14 +13,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::feed::{Feed, Hole};
 use super::lane::{Lane, look, unless};
-use super::window::Window;
+use super::window::LaneWindow;
 use crate::error::{Code, Fault};
 use crate::ports::{Entry, LaneStore, Log, SourceConnector};
 use crate::records::{Flush, Progress, Refresh, Scope};
 
 /// Whether `first`, the lane's first message, begins the source's history, so that rows from before it are wanted too.
 ///
-/// A configured beginning other than the earliest says that only what lies behind it is wanted.
+/// A configured beginning other than the earliest says that only what lies after it is wanted.
 pub(super) fn lacks_rows(progress: &Progress, start: &Entry, first: &Envelope) -> bool {
     let has_begun = progress.position > Lsn::ZERO || progress.highest_position > Lsn::ZERO;
     !has_begun && *start == Entry::Earliest && first.origin
@@ -35,11 +35,15 @@ impl Progress {
     /// All tables are to be read by a lane that has just begun. Set-up found no rows of it; who asked for a refresh
     /// before may know of some all the same.
     pub(super) fn loads_first(self) -> Self {
-        let vacant = (!self.was_refreshed).then_some(self.position.epoch());
-        Self { refresh: Some(Refresh { vacant, ..Refresh::new(Scope::Source) }), was_refreshed: true, ..self }
+        let empty_in_epoch = (!self.was_refreshed).then_some(self.position.epoch());
+        Self {
+            refresh: Some(Refresh { empty_in_epoch, ..Refresh::new(Scope::Source) }),
+            was_refreshed: true,
+            ..self
+        }
     }
 
-    /// Nothing of its own needs the binlog behind its position: it has not begun, or reads all tables.
+    /// Nothing of its own needs the binlog after its position: it has not begun, or reads all tables.
     pub(crate) fn may_begin_anew(&self) -> bool {
         let reads_all = |refresh: &Refresh| refresh.scope == Scope::Source;
         self.position == Lsn::ZERO || self.refresh.as_ref().is_some_and(reads_all)
@@ -51,7 +55,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
     /// cancelled.
     pub(super) async fn feed_or_load(
         &self,
-        window: &mut Window,
+        window: &mut LaneWindow,
         hole: Option<Hole>,
         store: &mut impl LaneStore,
         cancel: &CancellationToken,
@@ -75,7 +79,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
     /// returned. What the window holds is given up: the tables have it.
     pub(super) async fn begin_at_end(
         &self,
-        window: &mut Window,
+        window: &mut LaneWindow,
         fault: Fault,
         store: &mut impl LaneStore,
     ) -> Result<(), Fault> {
@@ -103,7 +107,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
             ..before.loads()
         });
         store.commit(&flush).await?;
-        *window = Window::new(std::mem::take(&mut flush.progress));
+        *window = LaneWindow::new(std::mem::take(&mut flush.progress));
         Ok(())
     }
 }

@@ -29,7 +29,7 @@ pub struct ProjectedLane<'a, S, L> {
     /// Feeds the lane when the log cannot.
     pub source: &'a S,
     /// Its own among the readings of the source.
-    pub seat: u32,
+    pub replica_slot: u32,
     /// Where a lane without progress begins when the stream does not begin there.
     pub start: &'a Entry,
     /// With the other lanes of the source.
@@ -45,7 +45,7 @@ impl<S: SourceConnector + RowSource, L: Log> ProjectedLane<'_, S, L> {
         applied: &watch::Sender<Lsn>,
         cancel: &CancellationToken,
     ) -> Result<(), Fault> {
-        let Self { id, projection, scope, log, source, seat, start, shared, limits } = self;
+        let Self { id, projection, scope, log, source, replica_slot, start, shared, limits } = self;
         let mut defects = Defects::default();
         let project = |change: &Change<'_, '_>, flush: &mut Flush| {
             projection.project(change, scope, flush, &mut defects);
@@ -55,7 +55,7 @@ impl<S: SourceConnector + RowSource, L: Log> ProjectedLane<'_, S, L> {
             id,
             log,
             source,
-            seat,
+            replica_slot,
             start,
             entity: projection.entity(),
             source_column: projection.source_column(),

@@ -1,19 +1,19 @@
 //! The refresh of a lane: rows are read from the source as they are, and written between the changes of its feed.
 //!
-//! A chunk is read at a mark. The lane goes on with its feed until it has passed the mark; meanwhile it notes which
-//! claims of the table changed, and then writes the others with the mark's version; in parts, where changes are not to
-//! wait for a whole chunk. Of a server that knows two marks only, with the snapshot between them, the lane notes what
-//! changed above the low one and passes the high one: what it did not note is the same at both. Behind the last chunk
-//! of a table comes its *sweep*: claims that are older than the first mark are nobody's any more. A lane that had no
-//! rows when it began has nothing to sweep.
+//! A chunk is read at a watermark. The lane goes on with its feed until it has passed the watermark; meanwhile it
+//! notes which claims of the table changed, and then writes the others with the watermark's version; in parts, where
+//! changes are not to wait for a whole chunk. Of a server that knows two watermarks only, with the snapshot between
+//! them, the lane notes what changed above the low one and passes the high one: what it did not note is the same at
+//! both. After the last chunk of a table comes its *sweep*: claims that are older than the first watermark are
+//! nobody's any more. A lane that had no rows when it began has nothing to sweep.
 //!
 //! Of single keys the rows are read, and exactly what they claim stands afterwards: what else stood for them, in
-//! whatever version, was nobody's. A key that changed behind the mark is read again. A condition finds keys, a part at
-//! a time.
+//! whatever version, was nobody's. A key that changed after the watermark is read again. A condition finds keys, a
+//! part at a time.
 //!
-//! A chunk is thrown away and read again when it cannot be told what changed behind its mark: the lane was beyond the
-//! mark before it began to note, another server came in between, or too much was to be noted. Faults of the source
-//! end no attempt of the lane: its feed goes on.
+//! A chunk is thrown away and read again when it cannot be told what changed after its watermark: the lane was
+//! beyond the watermark before it began to note, another server came in between, or too much was to be noted. Faults
+//! of the source end no attempt of the lane: its feed goes on.
 
 mod meters;
 mod notes;
@@ -38,8 +38,8 @@ use self::notes::Notes;
 use self::read::{Read, rows_of, rows_where};
 pub use self::request::request_refresh;
 use super::lane::Lane;
-use super::shared::{Shared, Wanted};
-use super::window::Window;
+use super::shared::{ChunkRequest, Shared};
+use super::window::LaneWindow;
 use crate::error::{Class, Code, Fault};
 use crate::failpoints;
 use crate::ports::{LaneStore, Log, RowSource};
@@ -50,7 +50,7 @@ use crate::throttle::Throttle;
 
 /// Before a chunk that was thrown away is read again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// While a chunk waits for its mark, the source's reader is asked so often for its position.
+/// While a chunk waits for its watermark, the source's reader is asked so often for its position.
 const ASK: Duration = Duration::from_millis(200);
 /// Before what failed is tried again: this, and twice as long each time up to the longest.
 const FAILED: Duration = Duration::from_secs(1);
@@ -86,7 +86,7 @@ enum Phase<'a> {
 enum Step {
     /// With what is left of it to be written, once a part is.
     Chunk(Read, Option<Box<Flush>>),
-    /// What is left of a sweep: these tables, and those behind them.
+    /// What is left of a sweep: these tables, and those after them.
     Sweep(Range<u32>),
     /// The table is no longer there: its rows went by the feed.
     Gone(ShardId),
@@ -145,7 +145,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             source: lane.source,
             shared: lane.shared,
             since: Instant::now(),
-            ask: Box::new(move || log.ask_for_mark(name).boxed()),
+            ask: Box::new(move || log.ask_for_position(name).boxed()),
             ask_at: Instant::now(),
             entity: lane.entity,
             source_column: lane.source_column,
@@ -168,7 +168,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     pub(super) async fn read(&mut self, progress: &Progress) {
         if let Phase::Resting = self.phase {
             let Some(refresh) = &progress.refresh else { return std::future::pending().await };
-            // A replay may be in an epoch that is over, and what it writes comes below any mark.
+            // A replay may be in an epoch that is over, and what it writes comes below any watermark.
             if progress.position == Lsn::ZERO || progress.is_replaying() {
                 return std::future::pending().await;
             }
@@ -251,14 +251,14 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let since = self.since;
         let chunk = async move {
             let (table, after, server) = (&table, after.as_ref(), &server);
-            shared.chunk(source, Wanted { table, after, rows, epoch, floor, since, server }).await
+            shared.chunk(source, ChunkRequest { table, after, rows, epoch, floor, since, server }).await
         };
-        Phase::Reading(chunk.map_ok(|chunk| Read { found_at: chunk.mark, chunk, keys: None }).boxed())
+        Phase::Reading(chunk.map_ok(|chunk| Read { found_at: chunk.low, chunk, keys: None }).boxed())
     }
 
     /// A first load passes by a table that cannot be read by keys, which capture does not need.
     fn failed(&mut self, fault: Fault, progress: &Progress) -> Phase<'a> {
-        let is_first = progress.refresh.as_ref().is_some_and(|refresh| refresh.vacant.is_some());
+        let is_first = progress.refresh.as_ref().is_some_and(|refresh| refresh.empty_in_epoch.is_some());
         if let (true, Code::SourceTableUnkeyed, Some(shard)) =
             (is_first, fault.code(), self.notes.shards.first())
         {
@@ -294,7 +294,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     /// Writes what may be written. The window must be empty: everything that it held is committed, and noted.
     pub(super) async fn write(
         &mut self,
-        window: &mut Window,
+        window: &mut LaneWindow,
         store: &mut impl LaneStore,
         project: impl FnMut(&Change<'_, '_>, &mut Flush),
     ) -> Result<(), Fault> {
@@ -308,7 +308,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                     return Ok(());
                 }
                 Verdict::Again(why) => {
-                    tracing::debug!(lane = %self.id, mark = %read.chunk.mark, why, "a chunk is read again");
+                    tracing::debug!(lane = %self.id, low = %read.chunk.low, why, "a chunk is read again");
                     self.not_before = Instant::now() + AGAIN;
                     self.repeated += 1;
                     return Ok(());
@@ -321,9 +321,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                         }
                         None => self.take(&read, flush, project)?,
                     };
-                    let (mark, rest) = (read.chunk.mark, self.part_work.and_then(|work| flush.cut(work)));
+                    let (low, rest) = (read.chunk.low, self.part_work.and_then(|work| flush.cut(work)));
                     if read.keys.is_none() {
-                        flush.retain(|table, shard, key| !self.notes.has_changed(table, shard, key, mark));
+                        flush.retain(|table, shard, key| !self.notes.has_changed(table, shard, key, low));
                     }
                     if let Some(rest) = rest {
                         self.phase = Phase::Waiting(Step::Chunk(read, Some(Box::new(rest))));
@@ -342,7 +342,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 flush.progress.refresh = None;
                 self.notes = Notes::default();
             }
-            // It goes on behind the present work.
+            // It goes on after the present work.
             other => {
                 self.phase = other;
                 return Ok(());
@@ -357,13 +357,13 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     }
 
     fn verdict(&self, read: &Read, refresh: &Refresh, progress: &Progress) -> Verdict {
-        let mark = read.chunk.mark;
-        let is_of_lane = read.chunk.server == progress.server && mark.epoch() == progress.position.epoch();
+        let low = read.chunk.low;
+        let is_of_lane = read.chunk.server == progress.server && low.epoch() == progress.position.epoch();
         let first = refresh.table.as_ref().map_or(Lsn::ZERO, |table| table.first);
         match () {
-            // What the mark says of another server's positions is nothing, whether or not the lane is further.
+            // What the watermark says of another server's positions is nothing, whether or not the lane is further.
             () if !is_of_lane => Verdict::Again("the lane reads another server"),
-            () if read.found_at.min(mark) < self.notes.floor || mark < first => {
+            () if read.found_at.min(low) < self.notes.floor || low < first => {
                 Verdict::Again("the lane was further")
             }
             () if self.notes.is_full() => Verdict::Again("too much has changed"),
@@ -375,14 +375,14 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         }
     }
 
-    /// Whether one of the keys that were read has changed behind the mark.
+    /// Whether one of the keys that were read has changed after the watermark.
     fn has_changed(&self, Read { chunk, keys, .. }: &Read) -> bool {
         let Some(keys) = keys else { return false };
-        let changed = self.notes.changed(self.source_column, chunk.mark);
+        let changed = self.notes.changed(self.source_column, chunk.low);
         keys.iter().any(|(shard, keys)| keys.iter().any(|key| changed.has(*shard, key)))
     }
 
-    /// The mutations of a chunk; of keys, those whose source rows have not changed behind its mark.
+    /// The mutations of a chunk; of keys, those whose source rows have not changed after its watermark.
     fn take(
         &self,
         Read { chunk, keys, .. }: &Read,
@@ -397,21 +397,21 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             project(&change, &mut flush);
         }
         let Some(keys) = keys else { return Ok(flush) };
-        let changed = self.notes.changed(self.source_column, chunk.mark);
+        let changed = self.notes.changed(self.source_column, chunk.low);
         let all = keys.iter().flat_map(|(shard, keys)| keys.iter().map(|key| (*shard, key)));
         let stand = all.filter(|(shard, key)| !changed.has(*shard, key));
         let rows = stand.map(|(shard, key)| (shard, key.clone())).collect();
-        let replacement = Replacement { mark: chunk.mark, column: self.source_column, rows };
+        let replacement = Replacement { low: chunk.low, column: self.source_column, rows };
         flush.retain(|_, shard, key| replacement.covers(shard, key));
         flush.replacement = Some(replacement);
         Ok(flush)
     }
 
-    /// A commit of the refresh alone: the position stays. What comes behind it is read meanwhile, as no change is
+    /// A commit of the refresh alone: the position stays. What comes after it is read meanwhile, as no change is
     /// applied in between.
     async fn commit(
         &mut self,
-        window: &mut Window,
+        window: &mut LaneWindow,
         store: &mut impl LaneStore,
         mut flush: Flush,
     ) -> Result<(), Fault> {
@@ -437,14 +437,14 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             seconds = began.elapsed().as_secs_f64(),
             "refreshed rows are written"
         );
-        *window = Window::new(flush.progress);
+        *window = LaneWindow::new(flush.progress);
         Ok(())
     }
 
     /// Once all chunks of a table are written: what is older than the first of them is not in the source any more.
     async fn sweep(
         &mut self,
-        window: &mut Window,
+        window: &mut LaneWindow,
         store: &mut impl LaneStore,
         tables: Range<u32>,
     ) -> Result<(), Fault> {

@@ -8,7 +8,7 @@ use anabranch_schemas::timeline::Timeline;
 
 use crate::capture::Epochs;
 use crate::error::{Code, Fault};
-use crate::ports::{Entry, LaneStore, Located, Log, Marks, Place, SourceConnector};
+use crate::ports::{BinlogPoint, Entry, LaneStore, Located, Log, Registers, SourceConnector};
 use crate::records::{Flush, LaneId, Progress};
 
 /// A busy lane commits while this is decided; each attempt reads its progress again.
@@ -30,13 +30,13 @@ pub struct Past<'a, S, L, M> {
     pub connector: &'a S,
     pub log: &'a L,
     /// Of epochs.
-    pub marks: &'a M,
+    pub registers: &'a M,
     /// Where a lane without progress begins.
     pub start: &'a Entry,
 }
 
-impl<S: SourceConnector, L: Log, M: Marks> Past<'_, S, L, M> {
-    pub async fn place(&self, place: Place) -> Result<Rewind, Fault> {
+impl<S: SourceConnector, L: Log, M: Registers> Past<'_, S, L, M> {
+    pub async fn place(&self, place: BinlogPoint) -> Result<Rewind, Fault> {
         self.locate(place).await.map(Rewind::To)
     }
 
@@ -48,9 +48,9 @@ impl<S: SourceConnector, L: Log, M: Marks> Past<'_, S, L, M> {
         }
         // What lies before the set was never wanted.
         if let Entry::Gtid(set) = self.start {
-            return self.locate(Place::Gtid(set.clone())).await.map(|_| Rewind::ToNothing);
+            return self.locate(BinlogPoint::Gtid(set.clone())).await.map(|_| Rewind::ToNothing);
         }
-        let oldest = self.locate(Place::Earliest).await?;
+        let oldest = self.locate(BinlogPoint::Earliest).await?;
         if oldest.position.epoch() > FIRST_EPOCH {
             return Err(self
                 .refused("the source has failed over since its beginning")
@@ -68,13 +68,13 @@ impl<S: SourceConnector, L: Log, M: Marks> Past<'_, S, L, M> {
 
     /// In the epoch that the stream is in, if the present server is to be read in that. Of another server, or without a
     /// stream, the epoch is not there yet, and a wrong one would make the lane take old changes for new ones.
-    async fn locate(&self, place: Place) -> Result<Located, Fault> {
+    async fn locate(&self, place: BinlogPoint) -> Result<Located, Fault> {
         let Some(end) = self.log.end(self.source).await? else {
             return Err(self.refused("the stream is empty").needs("a reader that has begun it"));
         };
         let end = end.envelope;
         let reached = Timeline::of(end.position, &end.server);
-        let mut epochs = Epochs::read(self.marks, self.source).await?;
+        let mut epochs = Epochs::read(self.registers, self.source).await?;
         epochs.learn(reached.clone());
         let located = self.connector.locate(place, reached.epoch).await?;
         let present = epochs.latest().followed_by(&located.server);
@@ -131,7 +131,7 @@ pub async fn rewind(
                 let is_back = place.position < before.position;
                 let has_begun = before.highest_position > Lsn::ZERO;
                 if has_begun && !is_back {
-                    let found = format!("{} is not behind its position {}", place.position, before.position);
+                    let found = format!("{} is not after its position {}", place.position, before.position);
                     return Err(Fault::new(Code::ReplayRefused, format!("lane {id}"), found)
                         .needs("a place in the past: a lane that skips changes would be wrong for ever"));
                 }

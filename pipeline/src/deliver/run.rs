@@ -1,4 +1,4 @@
-//! One attempt of a lane: progress from the target, messages from behind it, commits until something fails.
+//! One attempt of a lane: progress from the target, messages from after it, commits until something fails.
 //!
 //! Every error ends the attempt; the next one reads progress again. So a commit of unknown outcome needs no special
 //! path: the progress row says whether it happened. Where the messages come from is decided in `feed.rs`.
@@ -17,7 +17,7 @@ use super::feed::{Feed, Hole, JOIN_INTERVAL, is_hole};
 use super::lane::{Lane, look, unless};
 use super::load::lacks_rows;
 use super::refresh::Refresher;
-use super::window::{Delivery, Window};
+use super::window::{Delivery, LaneWindow};
 use crate::config::Limits;
 use crate::error::{Code, Fault};
 use crate::failpoints;
@@ -50,7 +50,7 @@ impl Due {
             progress_at: now + IDLE_PROGRESS_INTERVAL,
             rows_at: now + FILL_INTERVAL,
             join_at: now,
-            look_at: now + limits.mark_interval,
+            look_at: now + limits.position_interval,
         }
     }
 
@@ -59,7 +59,7 @@ impl Due {
     }
 
     /// Whether the window waits no longer for more.
-    fn is_reached(&self, window: &Window, limits: &Limits) -> bool {
+    fn is_reached(&self, window: &LaneWindow, limits: &Limits) -> bool {
         let now = Instant::now();
         if !window.has_rows() {
             return now >= self.progress_at;
@@ -144,7 +144,7 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
             Event::ProgressDue | Event::Read => None,
             Event::LookDue => {
                 unless(cancel, look(&lane, store, &window)).await?;
-                due.look_at = Instant::now() + lane.limits.mark_interval;
+                due.look_at = Instant::now() + lane.limits.position_interval;
                 continue;
             }
             Event::Cancelled => return commit(&lane, &mut window, store, applied, &meters).await,
@@ -191,20 +191,20 @@ async fn begin<S: SourceConnector, L: Log>(
     store: &mut impl LaneStore,
     applied: &watch::Sender<Lsn>,
     cancel: &CancellationToken,
-) -> Result<Window, Fault> {
+) -> Result<LaneWindow, Fault> {
     let mut progress = store.load().await?;
     if progress.is_emptied() {
         progress = empty(lane, store, progress, cancel).await?;
     }
     applied.send_replace(progress.position);
     tracing::info!(lane = %lane.id, position = %progress.position, revision = progress.revision, "lane begins");
-    Ok(Window::new(progress))
+    Ok(LaneWindow::new(progress))
 }
 
 /// Waits for whatever comes first. Each branch is cancel safe.
 async fn next_event<R: LogReader, S: RowSource>(
     feed: &mut Feed<R>,
-    window: &Window,
+    window: &LaneWindow,
     due: &Due,
     refresher: &mut Refresher<'_, S>,
     cancel: &CancellationToken,
@@ -229,7 +229,7 @@ async fn next_event<R: LogReader, S: RowSource>(
 /// Takes a message, and those that are there already, until the window is full or the feed is broken.
 fn take<S, L: Log>(
     lane: &Lane<'_, S, L>,
-    window: &mut Window,
+    window: &mut LaneWindow,
     feed: &mut Feed<L::Reader>,
     delivery: Delivery,
     mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
@@ -260,7 +260,7 @@ fn take<S, L: Log>(
 /// A stream may have holes; a reading of the binlog that has one is at fault.
 fn found_hole<S, L: Log>(
     lane: &Lane<'_, S, L>,
-    window: &Window,
+    window: &LaneWindow,
     feed: &Feed<L::Reader>,
     fault: Fault,
 ) -> Result<Hole, Fault> {
@@ -282,7 +282,7 @@ async fn empty<S: SourceConnector, L: Log>(
 ) -> Result<Progress, Fault> {
     let Some(shards) = unless(cancel, lane.source.shards()).await? else { return Ok(progress) };
     tracing::info!(lane = %lane.id, shards = shards.len(), "rewound to nothing: its derived rows are removed");
-    // First nothing but the fence: a flush of somebody else that is under way shall end in vain, and not behind the
+    // First nothing but the fence: a flush of somebody else that is under way shall end in vain, and not after the
     // removal of what it has written.
     for shard in std::iter::once(None).chain(shards.into_iter().map(Some)) {
         let mut flush = Flush::new(progress.clone());
@@ -299,7 +299,7 @@ async fn empty<S: SourceConnector, L: Log>(
 
 async fn commit<S, L>(
     lane: &Lane<'_, S, L>,
-    window: &mut Window,
+    window: &mut LaneWindow,
     store: &mut impl LaneStore,
     applied: &watch::Sender<Lsn>,
     meters: &Meters,

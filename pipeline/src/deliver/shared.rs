@@ -2,8 +2,8 @@
 //!
 //! Each lane reads every row of the source and takes what its own tables need. Lanes that load at the same time ask
 //! for the same chunks one after the other, so what one has read is kept for a moment for the others: the source is
-//! read once and not once a lane. A chunk is as good for another lane as long as it knows what changed behind its mark,
-//! and was not asked for a refresh since it was read: what no row event shows may be the reason for that.
+//! read once and not once a lane. A chunk is as good for another lane as long as it knows what changed after its
+//! watermark, and was not asked for a refresh since it was read: what no row event shows may be the reason for that.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -34,7 +34,7 @@ pub struct Shared {
 
 /// What a lane asks for.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted<'w> {
+pub(super) struct ChunkRequest<'w> {
     pub(super) table: &'w TableIdentity<'static>,
     pub(super) after: Option<&'w ChunkKey>,
     pub(super) rows: NonZeroUsize,
@@ -59,12 +59,12 @@ struct Kept {
 }
 
 impl Kept {
-    fn serves(&self, wanted: &Wanted<'_>) -> bool {
-        let Chunk { mark, server, .. } = &self.chunk;
+    fn serves(&self, wanted: &ChunkRequest<'_>) -> bool {
+        let Chunk { low, server, .. } = &self.chunk;
         (self.shard, self.after.as_ref()) == (wanted.table.shard, wanted.after)
             && self.rows <= wanted.rows
-            && mark.epoch() == wanted.epoch
-            && *mark >= wanted.floor
+            && low.epoch() == wanted.epoch
+            && *low >= wanted.floor
             && self.read_at >= wanted.since
             && server == wanted.server
     }
@@ -76,12 +76,16 @@ impl Shared {
     }
 
     /// A chunk that another lane has read, or one of now.
-    pub(super) async fn chunk<S: RowSource>(&self, source: &S, wanted: Wanted<'_>) -> Result<Chunk, Fault> {
+    pub(super) async fn chunk<S: RowSource>(
+        &self,
+        source: &S,
+        wanted: ChunkRequest<'_>,
+    ) -> Result<Chunk, Fault> {
         let mut kept = self.chunks.lock().await;
         if let Some(kept) = kept.iter().find(|kept| kept.serves(&wanted)) {
             return Ok(kept.chunk.clone());
         }
-        let Wanted { table, after, rows, epoch, .. } = wanted;
+        let ChunkRequest { table, after, rows, epoch, .. } = wanted;
         let read_at = Instant::now();
         let chunk = source.chunk(table, after, rows, epoch).await?;
         kept.retain(|kept| (kept.shard, kept.after.as_ref()) != (table.shard, after));
@@ -123,7 +127,7 @@ mod tests {
         let (this, after, here) = (table(0), key(7), server("1"));
         let read_at = Instant::now();
         let chunk = Chunk {
-            mark: lsn(2, 1600),
+            low: lsn(2, 1600),
             high: lsn(2, 1616),
             server: here.clone(),
             payload: Default::default(),
@@ -131,7 +135,7 @@ mod tests {
             next: None,
         };
         let kept = Kept { shard: this.shard, after: Some(after.clone()), rows: rows(10), read_at, chunk };
-        let wanted = Wanted {
+        let wanted = ChunkRequest {
             table: &this,
             after: Some(&after),
             rows: rows(10),
@@ -141,18 +145,18 @@ mod tests {
             server: &here,
         };
         assert!(kept.serves(&wanted));
-        assert!(kept.serves(&Wanted { rows: rows(11), floor: lsn(2, 640), ..wanted }));
+        assert!(kept.serves(&ChunkRequest { rows: rows(11), floor: lsn(2, 640), ..wanted }));
         for (what, other) in [
-            // Its marks lie below all that the lane has.
-            ("an epoch before", Wanted { epoch: 3, floor: lsn(1, 640), ..wanted }),
-            ("an epoch behind", Wanted { epoch: 1, floor: lsn(1, 640), ..wanted }),
-            ("what the lane may not know", Wanted { floor: lsn(2, 1616), ..wanted }),
-            ("one of before", Wanted { since: read_at + Duration::from_nanos(1), ..wanted }),
-            ("another server", Wanted { server: &server("2"), ..wanted }),
-            ("another table", Wanted { table: &table(1), ..wanted }),
-            ("another place", Wanted { after: Some(&key(8)), ..wanted }),
-            ("the first place", Wanted { after: None, ..wanted }),
-            ("fewer rows", Wanted { rows: rows(9), ..wanted }),
+            // Its watermarks lie below all that the lane has.
+            ("an epoch before", ChunkRequest { epoch: 3, floor: lsn(1, 640), ..wanted }),
+            ("an epoch behind", ChunkRequest { epoch: 1, floor: lsn(1, 640), ..wanted }),
+            ("what the lane may not know", ChunkRequest { floor: lsn(2, 1616), ..wanted }),
+            ("one of before", ChunkRequest { since: read_at + Duration::from_nanos(1), ..wanted }),
+            ("another server", ChunkRequest { server: &server("2"), ..wanted }),
+            ("another table", ChunkRequest { table: &table(1), ..wanted }),
+            ("another place", ChunkRequest { after: Some(&key(8)), ..wanted }),
+            ("the first place", ChunkRequest { after: None, ..wanted }),
+            ("fewer rows", ChunkRequest { rows: rows(9), ..wanted }),
         ] {
             assert!(!kept.serves(&other), "{what}");
         }

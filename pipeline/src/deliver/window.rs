@@ -57,13 +57,13 @@ impl fmt::Display for Delivery {
 
 /// What one transaction will do, and the progress that it will store.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct LaneWindow {
     /// As stored in the target.
     stored: Progress,
     flush: Flush,
     /// Something was taken since.
     has_moved: bool,
-    /// Behind the message that was taken last the next one is on its way.
+    /// After the message that was taken last the next one is on its way.
     has_next: bool,
     taken: Taken,
 }
@@ -88,7 +88,7 @@ impl Taken {
     }
 }
 
-impl Window {
+impl LaneWindow {
     pub(super) fn new(stored: Progress) -> Self {
         let flush = Flush::new(stored.clone());
         Self { stored, flush, has_moved: false, has_next: false, taken: Taken::default() }
@@ -169,7 +169,7 @@ impl Window {
             let begins_epoch = envelope.position.epoch() > progress.position.epoch();
             if begins_epoch && progress.position > Lsn::ZERO {
                 // What was applied so far lies up to here in the binlog of this server too; a chunk from before need
-                // not hold it, though its mark is above the versions of then.
+                // not hold it, though its watermark is above the versions of then.
                 progress.highest_change = progress.highest_change.max(envelope.position);
             }
             progress.position = envelope.position;
@@ -191,7 +191,7 @@ impl Window {
         mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
     ) -> Result<(), Fault> {
         let (envelope, position) = (&message.envelope, self.flush.progress.position);
-        // A mark holds nothing; what says to be one and is none is counted.
+        // A position message holds nothing; what says to be one and is none is counted.
         if envelope.changes == 0 && message.payload.is_empty() {
             return Ok(());
         }
@@ -330,7 +330,7 @@ mod tests {
         }
     }
 
-    fn taken(window: &mut Window, message: &Delivery) -> Result<Vec<u64>, Code> {
+    fn taken(window: &mut LaneWindow, message: &Delivery) -> Result<Vec<u64>, Code> {
         let mut seen = Vec::new();
         window
             .take(&lane(), message, |change, _| seen.push(change.lsn.position() / 16))
@@ -340,14 +340,14 @@ mod tests {
 
     #[test]
     fn a_message_that_does_not_link_is_a_hole() {
-        let mut window = Window::new(Progress { position: lsn(10), ..Progress::default() });
+        let mut window = LaneWindow::new(Progress { position: lsn(10), ..Progress::default() });
         assert_eq!(taken(&mut window, &message(1, 11, &[12], 12)), Err(Code::LogHole));
         assert_eq!(taken(&mut window, &message(1, 10, &[12], 12)), Ok(vec![12]));
     }
 
     #[test]
     fn a_lane_without_progress_begins_only_where_the_history_begins() {
-        let mut window = Window::new(Progress::default());
+        let mut window = LaneWindow::new(Progress::default());
         let mut first = message(1, 5, &[6], 6);
         assert_eq!(taken(&mut window, &first), Err(Code::LogHole));
         first.envelope.origin = true;
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn only_what_lies_above_the_position_is_applied() {
-        let mut window = Window::new(Progress { position: lsn(10), ..Progress::default() });
+        let mut window = LaneWindow::new(Progress { position: lsn(10), ..Progress::default() });
         assert_eq!(taken(&mut window, &message(1, 0, &[8, 9, 10], 10)), Ok(vec![]));
         assert_eq!(taken(&mut window, &message(2, 10, &[11, 12], 12)), Ok(vec![11, 12]));
         assert_eq!(taken(&mut window, &message(3, 5, &[6, 7], 7)), Ok(vec![]));
@@ -370,30 +370,30 @@ mod tests {
 
     #[test]
     fn a_change_that_is_not_above_the_position_before_its_message_stops_the_lane() {
-        let mut window = Window::new(Progress { position: lsn(10), ..Progress::default() });
+        let mut window = LaneWindow::new(Progress { position: lsn(10), ..Progress::default() });
         assert_eq!(taken(&mut window, &message(1, 10, &[12, 10], 12)), Err(Code::LogOrderViolated));
-        let mut behind = Window::new(Progress { position: lsn(20), ..Progress::default() });
+        let mut behind = LaneWindow::new(Progress { position: lsn(20), ..Progress::default() });
         assert_eq!(taken(&mut behind, &message(1, 10, &[10], 12)), Err(Code::LogOrderViolated));
     }
 
     #[test]
     fn a_message_with_fewer_or_more_changes_than_its_head_says_stops_the_lane() {
         for (says, unaccounted) in [(3, 1), (1, -1), (0, -2)] {
-            let mut window = Window::new(Progress { position: lsn(10), ..Progress::default() });
+            let mut window = LaneWindow::new(Progress { position: lsn(10), ..Progress::default() });
             assert_eq!(taken(&mut window, &message(1, 10, &[11], 11)), Ok(vec![11]));
             let mut other = message(2, 11, &[12, 13], 13);
             other.envelope.changes = says;
             assert_eq!(taken(&mut window, &other), Err(Code::LogCountViolated), "{says} in its head");
             assert_eq!(window.taken().unaccounted(), unaccounted);
             // Also where all of it came before.
-            let mut behind = Window::new(Progress { position: lsn(20), ..Progress::default() });
+            let mut behind = LaneWindow::new(Progress { position: lsn(20), ..Progress::default() });
             assert_eq!(taken(&mut behind, &other), Err(Code::LogCountViolated), "{says} in its head");
         }
     }
 
     #[test]
     fn the_parts_of_a_split_event_are_all_applied_also_when_sent_again() {
-        let mut window = Window::new(Progress { position: lsn(10), ..Progress::default() });
+        let mut window = LaneWindow::new(Progress { position: lsn(10), ..Progress::default() });
         assert_eq!(taken(&mut window, &message(1, 10, &[20], 10)), Ok(vec![20]));
         assert_eq!(taken(&mut window, &message(2, 10, &[20, 20], 10)), Ok(vec![20, 20]));
         assert_eq!(taken(&mut window, &message(3, 10, &[20], 20)), Ok(vec![20]));
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn a_window_with_many_withdrawals_is_full_before_it_has_a_row() {
-        let mut window = Window::new(Progress { position: lsn(10), ..Progress::default() });
+        let mut window = LaneWindow::new(Progress { position: lsn(10), ..Progress::default() });
         let withdraw =
             |change: &Change<'_, '_>, flush: &mut Flush| flush.withdraw(change.table.shard, change.lsn);
         let changes = vec![20; WITHDRAWALS_MAX - 1];
@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     fn a_damaged_payload_is_told_and_counts_for_nothing() {
-        let mut window = Window::new(Progress { position: lsn(0), ..Progress::default() });
+        let mut window = LaneWindow::new(Progress { position: lsn(0), ..Progress::default() });
         let mut damaged = message(1, 0, &[1], 1);
         let mut bytes = damaged.payload.to_vec();
         bytes[3] ^= 1;
@@ -428,7 +428,7 @@ mod tests {
     fn an_epoch_is_noted_before_its_first_rows() {
         let (old, above) = (lsn(10), Lsn::new(2, 1, 160).unwrap());
         let stored = Progress { revision: 4, position: old, highest_position: old, ..Progress::default() };
-        let mut window = Window::new(stored.clone());
+        let mut window = LaneWindow::new(stored.clone());
         let next = |changes: &[u64]| {
             let mut next = message(1, 10, changes, 12);
             next.envelope.position = above;
@@ -436,7 +436,7 @@ mod tests {
         };
         window.take(&lane(), &next(&[]), |_, _| ()).unwrap();
         assert!(window.note_of_epoch().is_none(), "there are no rows of it");
-        let mut window = Window::new(stored);
+        let mut window = LaneWindow::new(stored);
         let withdraw =
             |change: &Change<'_, '_>, flush: &mut Flush| flush.withdraw(change.table.shard, change.lsn);
         window.take(&lane(), &next(&[11]), withdraw).unwrap();
@@ -456,7 +456,7 @@ mod tests {
             message
         };
         let stored = Progress { position: lsn(10), highest_change: lsn(9), ..Progress::default() };
-        let mut window = Window::new(stored);
+        let mut window = LaneWindow::new(stored);
         taken(&mut window, &message(1, 10, &[11], 12)).unwrap();
         assert_eq!(window.progress().highest_change, lsn(11));
         taken(&mut window, &of_epoch(12)).unwrap();
@@ -469,7 +469,7 @@ mod tests {
 
     #[test]
     fn a_commit_raises_the_revision_by_one_and_empties_the_window() {
-        let mut window = Window::new(Progress { revision: 4, position: lsn(0), ..Progress::default() });
+        let mut window = LaneWindow::new(Progress { revision: 4, position: lsn(0), ..Progress::default() });
         taken(&mut window, &message(9, 0, &[], 3)).unwrap();
         assert!(window.has_moved() && !window.has_rows());
         assert_eq!(window.flush().progress.revision, 5);

@@ -1,16 +1,16 @@
 //! Gives out the places of one machine number, each once, whatever clocks do and whoever held the number before.
 //!
-//! Proof. A place is given out only below the number's *mark*, which was stored before, and is raised only by a process
-//! that knows its revision. A new holder begins at the mark it reads and must raise it first: from then on the holder
-//! before it can raise it no more, and what that one still gives out, however late it wakes, lies below the mark where
-//! the new one began. Within one process places only rise. So no clock decides about uniqueness: one that steps back
-//! leaves the order to the sequence, which carries over into instants ahead of it. The lease of a machine number only
-//! keeps two processes from taking turns.
+//! Proof. A place is given out only below the number's *register*, which was stored before, and is raised only by a
+//! process that knows its revision. A new holder begins at the register it reads and must raise it first: from then
+//! on the holder before it can raise it no more, and what that one still gives out, however late it wakes, lies below
+//! the register where the new one began. Within one process places only rise. So no clock decides about uniqueness:
+//! one that steps back leaves the order to the sequence, which carries over into instants ahead of it. The lease of a
+//! machine number only keeps two processes from taking turns.
 
 use std::fmt;
 
 use crate::error::{Code, Fault};
-use crate::ports::{Mark, Marks};
+use crate::ports::{Register, Registers};
 
 use super::{EPOCH_MS, INSTANT_BITS, MACHINES, SEQUENCE_BITS, compose};
 
@@ -20,31 +20,31 @@ const AHEAD_MS: u64 = 1_000;
 /// One holder of a machine number.
 #[derive(Debug)]
 pub struct Mint<'m, M> {
-    marks: &'m M,
+    registers: &'m M,
     key: String,
     machine: u16,
-    mark: Mark,
-    /// The mark's value: the instant below which places may be given out.
+    register: Register,
+    /// The register's value: the instant below which places may be given out.
     until: u64,
     /// The place that is given out next.
     next: u64,
 }
 
-impl<'m, M: Marks> Mint<'m, M> {
+impl<'m, M: Registers> Mint<'m, M> {
     /// Begins behind everything that earlier holders of the number gave out.
     ///
     /// # Panics
     /// When `machine` is not below [`MACHINES`].
-    pub async fn open(marks: &'m M, machine: u16) -> Result<Self, Fault> {
+    pub async fn open(registers: &'m M, machine: u16) -> Result<Self, Fault> {
         assert!(machine < MACHINES, "machine number {machine}");
         let key = format!("uuids/{machine}");
-        let mark = marks.read(&key).await?;
-        let until = reserved(&key, &mark)?;
-        Ok(Self { marks, key, machine, next: until << SEQUENCE_BITS, mark, until })
+        let register = registers.read(&key).await?;
+        let until = reserved(&key, &register)?;
+        Ok(Self { registers, key, machine, next: until << SEQUENCE_BITS, register, until })
     }
 
     /// `count` new uuids, rising by instant. `now_ms`: the wall clock since the Unix epoch. After an error the mint is
-    /// used no more: the outcome of raising the mark may be unknown.
+    /// used no more: the outcome of raising the register may be unknown.
     pub async fn issue(&mut self, now_ms: u64, count: u32) -> Result<Vec<u64>, Fault> {
         let first = self.reserve(now_ms, count).await?;
         Ok(Given { machine: self.machine, first, count }.uuids())
@@ -59,17 +59,17 @@ impl<'m, M: Marks> Mint<'m, M> {
         count: u32,
     ) -> Result<Option<Vec<u64>>, Fault> {
         let key = format!("intake/{key}");
-        let mut mark = self.marks.read(&key).await?;
-        if mark.revision == 0 {
+        let mut register = self.registers.read(&key).await?;
+        if register.revision == 0 {
             let first = self.reserve(now_ms, count).await?;
             let given = Given { machine: self.machine, first, count };
-            mark = match self.marks.raise(&key, &mark, given.to_string()).await {
+            register = match self.registers.compare_and_set(&key, &register, given.to_string()).await {
                 // Another mint was asked at the same time.
-                Err(fault) if fault.code() == Code::LeaseLost => self.marks.read(&key).await?,
+                Err(fault) if fault.code() == Code::LeaseLost => self.registers.read(&key).await?,
                 raised => raised?,
             };
         }
-        let given = Given::parse(&mark.value).ok_or_else(|| odd(&key, "its value names no uuids"))?;
+        let given = Given::parse(&register.value).ok_or_else(|| odd(&key, "its value names no uuids"))?;
         Ok((given.count == count).then(|| given.uuids()))
     }
 
@@ -83,7 +83,8 @@ impl<'m, M: Marks> Mint<'m, M> {
             if until >> INSTANT_BITS != 0 {
                 return Err(exhausted(&self.key));
             }
-            self.mark = self.marks.raise(&self.key, &self.mark, until.to_string()).await?;
+            self.register =
+                self.registers.compare_and_set(&self.key, &self.register, until.to_string()).await?;
             self.until = until;
         }
         self.next = behind;
@@ -91,7 +92,7 @@ impl<'m, M: Marks> Mint<'m, M> {
     }
 }
 
-/// What was given out with a key, as its mark holds it.
+/// What was given out with a key, as its register holds it.
 struct Given {
     machine: u16,
     first: u64,
@@ -116,15 +117,15 @@ impl fmt::Display for Given {
 }
 
 /// The instant below which places were given out.
-fn reserved(key: &str, mark: &Mark) -> Result<u64, Fault> {
-    if mark.value.is_empty() {
+fn reserved(key: &str, register: &Register) -> Result<u64, Fault> {
+    if register.value.is_empty() {
         return Ok(0);
     }
-    mark.value.parse().map_err(|_| odd(key, "its value is no number"))
+    register.value.parse().map_err(|_| odd(key, "its value is no number"))
 }
 
 fn odd(key: &str, found: &str) -> Fault {
-    Fault::new(Code::LogForeign, format!("mark {key}"), found).needs("a bucket that nobody else writes")
+    Fault::new(Code::LogForeign, format!("register {key}"), found).needs("a bucket that nobody else writes")
 }
 
 fn exhausted(key: &str) -> Fault {

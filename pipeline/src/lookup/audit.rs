@@ -1,11 +1,12 @@
-//! The cache's part of a night: every entry that stands is compared with the complete set of mapping rows of its code.
+//! The cache's part of a reconciliation: every entry that stands is compared with the complete set of mapping rows of
+//! its code.
 //!
 //! A code without an entry is no drift: a cache may lose anything. What disagrees is looked at again: mapping rows,
 //! then until everything that was noted before has been drained, then whether readers believe the cache, then the
 //! entry, then mapping rows. Only what both readings of the mapping rows contradict is drift, and all that is done
 //! about it is to remove it, as a drain does: the next lookup fills the complete set. In a life that is not recorded
-//! nothing is judged. It goes on from a place that outlives its process, and its night: see [`AuditState`]. A cache
-//! that began another life is read from its beginning.
+//! nothing is judged. It goes on from a place that outlives its process, and its reconciliation: see [`AuditState`].
+//! A cache that began another life is read from its beginning.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 
 use super::{CACHED_CLAIMS_MAX, CacheState, decode};
 use crate::error::{Code, Fault};
-use crate::ports::{CodeCache, MappingStore, Outbox, Standing};
+use crate::ports::{CacheEntry, CodeCache, MappingStore, Outbox};
 use crate::reconcile::{Pace, released};
 use crate::records::{ChunkKey, Claims, TimeToLive};
 use crate::retry::again;
@@ -28,7 +29,7 @@ const LOOKS: usize = 5;
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Drains are this far behind at most, else what they have not come to stays unverified.
-const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
+const DRAIN_WAIT_MAX: Duration = Duration::from_secs(30);
 /// An audit reads the codes of so long a time at once, at the rate that is configured.
 const PART: Duration = Duration::from_millis(50);
 /// Codes that are read at a time without a rate, at most; a step of a cache names fewer.
@@ -36,7 +37,7 @@ const PART_CODES: NonZeroUsize = NonZeroUsize::new(20_000).expect("it is not 0")
 
 /// What is compared with what.
 #[derive(Debug)]
-pub struct Audit<'a, C, O, M> {
+pub struct CacheAudit<'a, C, O, M> {
     pub cache: &'a C,
     /// Of every target of the mapping tables.
     pub outboxes: &'a [O],
@@ -87,7 +88,7 @@ pub struct Audited {
     pub unverified: u64,
 }
 
-/// How far the audit of a cache is. What was counted belongs to one night; the place is the next one's too.
+/// How far the audit of a cache is. What was counted belongs to one reconciliation; the place is the next one's too.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditState {
     pub audited: Audited,
@@ -103,7 +104,7 @@ pub struct AuditPlace {
 }
 
 impl AuditState {
-    /// A night's audit, which begins where the one before it stopped.
+    /// A reconciliation's audit, which begins where the one before it stopped.
     pub fn behind(place: AuditPlace) -> Self {
         Self { audited: Audited::default(), place }
     }
@@ -128,7 +129,7 @@ impl Audited {
     }
 }
 
-/// Waits for what an audit waits for beside rows: its rate, and the brake.
+/// Waits for what an audit waits for beside rows: its rate, and the backpressure.
 #[derive(Debug)]
 pub struct AuditPace {
     pace: Pace,
@@ -142,7 +143,7 @@ impl AuditPace {
 
     /// Until nobody holds it, and until so many codes may have been read.
     async fn passed(&mut self, mut codes: usize) {
-        released(&mut self.pace.brake).await;
+        released(&mut self.pace.backpressure).await;
         while codes > 0 {
             self.throttle.ready().await;
             let part = self.throttle.take().get();
@@ -155,7 +156,7 @@ impl AuditPace {
 /// A code and what is wrong with what is kept for it.
 type Compared = (StoredCode, Option<EntryDrift>);
 
-impl<C: CodeCache, O: Outbox, M: MappingStore> Audit<'_, C, O, M> {
+impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
     /// Before the first step of a process: in the life of the state's place its next step goes on there, in another one
     /// at the beginning.
     pub async fn begin(&self, state: &mut AuditState) -> Result<(), Fault> {
@@ -243,14 +244,14 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> Audit<'_, C, O, M> {
                 break;
             }
             self.require_belief(life).await?;
-            let shelf = again(|| self.cache.standing(&codes)).await?;
-            if *shelf.incarnation != *life {
+            let entries = again(|| self.cache.standing(&codes)).await?;
+            if *entries.incarnation != *life {
                 return Err(unbelieved("it began another life"));
             }
             let after = self.claims(&codes).await?;
             let mut hot = Vec::new();
             for ((code, standing), (before, after)) in
-                codes.into_iter().zip(&shelf.standing).zip(before.iter().zip(&after))
+                codes.into_iter().zip(&entries.standing).zip(before.iter().zip(&after))
             {
                 match self.drift(standing, after) {
                     Some(_) if before != after => hot.push(code),
@@ -265,7 +266,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> Audit<'_, C, O, M> {
         Ok((judged, codes.len() as u64))
     }
 
-    fn drift(&self, standing: &Standing, claims: &Claims) -> Option<EntryDrift> {
+    fn drift(&self, standing: &CacheEntry, claims: &Claims) -> Option<EntryDrift> {
         let blocked = standing.is_blocked.then_some(EntryDrift::Blocked);
         let Some((bytes, left)) = &standing.entry else { return blocked };
         match decode(bytes) {
@@ -292,7 +293,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> Audit<'_, C, O, M> {
             if delay < elapsed {
                 return Ok(true);
             }
-            if elapsed > DRAIN_PATIENCE {
+            if elapsed > DRAIN_WAIT_MAX {
                 return Ok(false);
             }
             tokio::time::sleep(PAUSE).await;

@@ -73,7 +73,7 @@ impl<C: CodeCache + 'static> BelievedCache<C> {
         self.known.life().err()
     }
 
-    /// How far the cache may be behind the mapping tables, as far as is known: what was seen, and the time since.
+    /// How far the cache may be after the mapping tables, as far as is known: what was seen, and the time since.
     pub(super) fn delay(&self) -> Option<Duration> {
         match &*self.known.lock() {
             (Belief::In(_, delay), since) => Some(*delay + since.elapsed()),

@@ -1,4 +1,4 @@
-//! From the outbox into the cache: what was touched is removed, and filled again behind it.
+//! From the outbox into the cache: what was touched is removed, and filled again after it.
 //!
 //! The removal makes the cache right, so it waits for no reading. The filling only spares the next reader one: it
 //! follows beside the removal with many codes at a time, and holds it up only when it is far behind. What a killed
@@ -6,8 +6,8 @@
 //!
 //! Everything here may be done twice: rows stay pending until the cache has answered. After the cache began another
 //! life (restart, fail-over) it may hold entries whose removal it has forgotten; then the rows of the last hour are
-//! drained again, or the cache is emptied if it lost its mark (an old copy), and until that is done readers go past it
-//! ([`CacheState`]).
+//! drained again, or the cache is emptied if it lost its freshness key (an old copy), and until that is done readers
+//! go past it ([`CacheState`]).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -30,8 +30,8 @@ use crate::records::TimeToLive;
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The cache's life is looked at this often.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// The mark is renewed this often: a small part of the time that it stands.
-const MARK_INTERVAL: Duration = Duration::from_secs(60);
+/// The freshness key is renewed this often: a small part of the time that it stands.
+const POSITION_INTERVAL: Duration = Duration::from_secs(60);
 /// Rows taken at once: a flush writes few, so this is many flushes.
 const ROWS: usize = 64;
 /// Codes a step: some hundred kilobytes in each direction.
@@ -81,7 +81,7 @@ struct Round {
     life: String,
     /// What is recorded meanwhile: the life itself once everything has been drained into it.
     record: String,
-    marked_at: Option<Instant>,
+    fresh_at: Option<Instant>,
 }
 
 /// Begins what is recorded while kept rows are drained again.
@@ -204,9 +204,9 @@ async fn look<C: CodeCache, O: Outbox, M>(
     let life = work.cache.incarnation().await?;
     let known = work.outbox.record().await?.map(|record| record.incarnation);
     if known.as_ref() == Some(&life) {
-        let marked_at = before.filter(|round| round.record == life).and_then(|round| round.marked_at);
-        let marked_at = mark(work.cache, &life, marked_at).await;
-        return Ok(Round { record: life.clone(), life, marked_at });
+        let fresh_at = before.filter(|round| round.record == life).and_then(|round| round.fresh_at);
+        let fresh_at = renew_freshness_key(work.cache, &life, fresh_at).await;
+        return Ok(Round { record: life.clone(), life, fresh_at });
     }
     if let Some(round) = before
         && round.life == life
@@ -215,7 +215,8 @@ async fn look<C: CodeCache, O: Outbox, M>(
         return Ok(round);
     }
     let known = known.as_deref();
-    let is_whole = known.is_some_and(|known| !known.starts_with(EMPTYING)) && work.cache.is_marked().await?;
+    let is_whole =
+        known.is_some_and(|known| !known.starts_with(EMPTYING)) && work.cache.has_freshness_key().await?;
     let record = format!("{}{:016x}", if is_whole { REPEATING } else { EMPTYING }, rand::random::<u64>());
     let time_to_live = work.time_to_live.full;
     work.outbox.begin(known, &CacheRecord { incarnation: record.clone(), time_to_live }).await?;
@@ -228,19 +229,23 @@ async fn look<C: CodeCache, O: Outbox, M>(
         work.cache.clear().await?;
         failpoints::reach("cache-after-clear").await;
     }
-    Ok(Round { life, record, marked_at: None })
+    Ok(Round { life, record, fresh_at: None })
 }
 
-/// Renews the mark of a life into which everything was drained. A cache without room for it is emptied at the next
-/// life.
-async fn mark(cache: &impl CodeCache, life: &str, marked_at: Option<Instant>) -> Option<Instant> {
-    if marked_at.is_some_and(|at| at.elapsed() < MARK_INTERVAL) {
-        return marked_at;
+/// Renews the freshness key of a life into which everything was drained. A cache without room for it is emptied at
+/// the next life.
+async fn renew_freshness_key(
+    cache: &impl CodeCache,
+    life: &str,
+    fresh_at: Option<Instant>,
+) -> Option<Instant> {
+    if fresh_at.is_some_and(|at| at.elapsed() < POSITION_INTERVAL) {
+        return fresh_at;
     }
-    match cache.mark(life).await {
+    match cache.write_freshness_key(life).await {
         Ok(()) => Some(Instant::now()),
         Err(fault) => {
-            tracing::debug!(%fault, "the cache is not marked");
+            tracing::debug!(%fault, "the cache got no freshness key");
             None
         }
     }

@@ -7,7 +7,7 @@ use anabranch_schemas::serial::{CodeKind, UUID_BYTES_MAX};
 use anabranch_schemas::shard::ShardId;
 use thiserror::Error;
 
-use crate::records::{Claim, Claims};
+use crate::records::{Claims, DeviceClaim};
 
 const VERSION: u8 = 1;
 
@@ -23,7 +23,7 @@ pub enum EntryDefect {
 }
 
 /// The entry of a complete set.
-pub fn encode(claims: &[Claim]) -> Vec<u8> {
+pub fn encode(claims: &[DeviceClaim]) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     for claim in claims {
         let length = u8::try_from(claim.uuid.len()).expect("a uuid is at most 64 bytes long");
@@ -37,7 +37,7 @@ pub fn encode(claims: &[Claim]) -> Vec<u8> {
 }
 
 /// The set of an entry.
-pub fn decode(bytes: &[u8]) -> Result<Vec<Claim>, EntryDefect> {
+pub fn decode(bytes: &[u8]) -> Result<Vec<DeviceClaim>, EntryDefect> {
     Ok(decode_some(bytes, usize::MAX)?.claims)
 }
 
@@ -61,11 +61,11 @@ pub fn decode_some(bytes: &[u8], limit: usize) -> Result<Claims, EntryDefect> {
     Ok(Claims { claims, is_cut: !rest.is_empty() })
 }
 
-fn claim(bytes: &[u8]) -> Option<(Claim, &[u8])> {
+fn claim(bytes: &[u8]) -> Option<(DeviceClaim, &[u8])> {
     let (shard, rest) = bytes.split_first_chunk::<8>()?;
     let ([kind, length], rest) = rest.split_first_chunk::<2>()?;
     let (uuid, rest) = rest.split_at_checked(usize::from(*length))?;
-    let claim = Claim {
+    let claim = DeviceClaim {
         shard: ShardId::from_u64(u64::from_be_bytes(*shard))?,
         uuid: Some(uuid).filter(|uuid| !uuid.is_empty() && uuid.len() <= UUID_BYTES_MAX)?.into(),
         kind: CodeKind::from_number(*kind)?,
@@ -79,9 +79,9 @@ mod tests {
 
     use super::*;
 
-    fn any_claim() -> impl Strategy<Value = Claim> {
+    fn any_claim() -> impl Strategy<Value = DeviceClaim> {
         (any::<u64>(), 1..=5u8, prop::collection::vec(any::<u8>(), 1..=UUID_BYTES_MAX)).prop_map(
-            |(shard, kind, uuid)| Claim {
+            |(shard, kind, uuid)| DeviceClaim {
                 shard: ShardId::from_u64(shard >> 1).unwrap(),
                 uuid: uuid.into(),
                 kind: CodeKind::from_number(kind).unwrap(),
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn the_bytes_are_as_documented() {
-        let claim = Claim {
+        let claim = DeviceClaim {
             shard: ShardId::from_u64(258).unwrap(),
             uuid: b"7".as_slice().into(),
             kind: CodeKind::BoxNo,

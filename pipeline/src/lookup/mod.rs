@@ -14,12 +14,12 @@ mod entry;
 mod fill;
 mod reader;
 
-pub use self::audit::{Audit, AuditPace, AuditPlace, AuditState, Audited, EntryDrift};
+pub use self::audit::{AuditPace, AuditPlace, AuditState, Audited, CacheAudit, EntryDrift};
 pub use self::believed::QUESTION_CODES_MAX;
 pub use self::drain::{CacheState, Drain, drain};
 pub use self::entry::{EntryDefect, decode, decode_some, encode};
 pub use self::fill::fill;
-pub use self::reader::{Origin, Reader, Readings, Room, Unanswered};
+pub use self::reader::{Origin, QueryBounds, Reader, Room, Unanswered};
 
 /// Sets of more claims are not cached: a code that names so many devices is read from its mapping table in pages.
 pub const CACHED_CLAIMS_MAX: usize = 1000;

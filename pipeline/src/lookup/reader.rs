@@ -1,10 +1,10 @@
 //! Lookups: from the cache while it is believed, else from the mapping tables, each code once at a time.
 //!
-//! Many readers that miss as much of the same code wait for one reading. It runs in a task of its own, so that a reader
-//! that goes away leaves no half-done reading to the others. Readings at once are bounded, and so are those that wait
-//! for their turn: beyond it the answer is [`Unanswered::Busy`]. Batches wait for [`Room`] by their codes. An answer is
-//! as old as the cache may be, or as the reading that was joined; [`Reader::fresh`] asks the mapping tables after the
-//! call.
+//! Many readers that miss as much of the same code wait for one reading. It runs in a task of its own, so that a
+//! reader that goes away leaves no half-done reading to the others. QueryBounds at once are bounded, and so are those
+//! that wait for their turn: beyond it the answer is [`Unanswered::Busy`]. Batches wait for [`Room`] by their codes.
+//! An answer is as old as the cache may be, or as the reading that was joined; [`Reader::fresh`] asks the mapping
+//! tables after the call.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use super::{CACHED_CLAIMS_MAX, fill};
 use crate::error::{Code, Fault};
 use crate::metrics as names;
 use crate::ports::{CodeCache, MappingStore, Outbox};
-use crate::records::{Claim, Claims, TimeToLive};
+use crate::records::{Claims, DeviceClaim, TimeToLive};
 
 /// Why there is no answer.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ pub enum Origin {
 
 /// Bounds of the readings of mapping tables.
 #[derive(Debug, Clone, Copy)]
-pub struct Readings {
+pub struct QueryBounds {
     pub at_once: usize,
     /// That wait for their turn.
     pub queued: usize,
@@ -61,13 +61,13 @@ pub struct Room {
 }
 
 /// A code, and how many of its claims are read.
-type Wanted = (StoredCode, usize);
+type CodeRequest = (StoredCode, usize);
 
 type Flight = Shared<BoxFuture<'static, Result<Arc<HashMap<StoredCode, Arc<Claims>>>, Unanswered>>>;
 
 /// Reads mapping rows for many at once. Clones share everything.
 #[derive(Debug)]
-pub struct Reader<C, M>(Arc<Shelf<C, M>>);
+pub struct Reader<C, M>(Arc<ReaderState<C, M>>);
 
 impl<C, M> Clone for Reader<C, M> {
     fn clone(&self) -> Self {
@@ -76,14 +76,14 @@ impl<C, M> Clone for Reader<C, M> {
 }
 
 #[derive(Debug)]
-struct Shelf<C, M> {
+struct ReaderState<C, M> {
     cache: Option<(BelievedCache<C>, TimeToLive)>,
     mapping: M,
-    flights: Mutex<HashMap<Wanted, Flight>>,
+    flights: Mutex<HashMap<CodeRequest, Flight>>,
     turns: Semaphore,
     waiting: AtomicUsize,
     room: Arc<Semaphore>,
-    bounds: Readings,
+    bounds: QueryBounds,
 }
 
 impl<C, M> Reader<C, M>
@@ -92,8 +92,8 @@ where
     M: MappingStore + 'static,
 {
     /// To be called in a runtime.
-    pub fn new(cache: Option<(C, TimeToLive)>, mapping: M, bounds: Readings) -> Self {
-        Self(Arc::new(Shelf {
+    pub fn new(cache: Option<(C, TimeToLive)>, mapping: M, bounds: QueryBounds) -> Self {
+        Self(Arc::new(ReaderState {
             cache: cache.map(|(cache, time_to_live)| (BelievedCache::new(cache), time_to_live)),
             mapping,
             flights: Mutex::default(),
@@ -112,7 +112,7 @@ where
         }
     }
 
-    /// How far the cache may be behind the mapping tables, as far as is known: what was seen, and the time since.
+    /// How far the cache may be after the mapping tables, as far as is known: what was seen, and the time since.
     pub fn cache_delay(&self) -> Option<Duration> {
         self.0.cache.as_ref().and_then(|(cache, _)| cache.delay())
     }
@@ -172,7 +172,7 @@ where
     pub async fn page(
         &self,
         code: &StoredCode,
-        after: Option<&Claim>,
+        after: Option<&DeviceClaim>,
         limit: usize,
     ) -> Result<Claims, Unanswered> {
         self.in_turn(self.0.mapping.page(code, after, limit)).await
@@ -232,11 +232,11 @@ where
 
     /// Reads when it is its turn.
     async fn in_turn<T>(&self, reading: impl Future<Output = Result<T, Fault>>) -> Result<T, Unanswered> {
-        let Shelf { turns, waiting, bounds, .. } = &*self.0;
+        let ReaderState { turns, waiting, bounds, .. } = &*self.0;
         let _turn = match turns.try_acquire() {
             Ok(turn) => turn,
             Err(_) => {
-                let _place = Place::take(waiting, bounds.queued).ok_or(Unanswered::Busy)?;
+                let _place = QueueSlot::take(waiting, bounds.queued).ok_or(Unanswered::Busy)?;
                 turns.acquire().await.map_err(|_| unread("no more readings"))?
             }
         };
@@ -246,16 +246,16 @@ where
 }
 
 /// One of the places in the queue, until it is dropped.
-struct Place<'w>(&'w AtomicUsize);
+struct QueueSlot<'w>(&'w AtomicUsize);
 
-impl<'w> Place<'w> {
+impl<'w> QueueSlot<'w> {
     fn take(waiting: &'w AtomicUsize, places: usize) -> Option<Self> {
         let place = Self(waiting);
         (waiting.fetch_add(1, Ordering::Relaxed) < places).then_some(place)
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueueSlot<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use anabranch_schemas::serial::StoredCode;
 
 use crate::error::Fault;
-use crate::records::{ChunkKey, Claim, Claims, Token};
+use crate::records::{ChunkKey, Claims, DeviceClaim, Token};
 
-/// Mapping rows by value: the truth behind the cache.
+/// Mapping rows by value: the truth after the cache.
 pub trait MappingStore: Send + Sync {
     /// The claims of each code, in the order of `codes`, each a set as it was at one moment after the call.
     /// At most `limit` claims a code; the rest is cut.
@@ -19,11 +19,11 @@ pub trait MappingStore: Send + Sync {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<Claims>, Fault>> + Send;
 
-    /// The claims of a code behind `after`, in the order of [`Claim`], at most `limit`.
+    /// The claims of a code behind `after`, in the order of [`DeviceClaim`], at most `limit`.
     fn page(
         &self,
         code: &StoredCode,
-        after: Option<&Claim>,
+        after: Option<&DeviceClaim>,
         limit: usize,
     ) -> impl Future<Output = Result<Claims, Fault>> + Send;
 }
@@ -49,7 +49,7 @@ pub struct Cached {
 
 /// What the cache keeps for a code.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct CacheEntry {
     /// The entry's bytes, none where something else stands in its place, and for how long it lives; `None` = for ever.
     pub entry: Option<(Vec<u8>, Option<Duration>)>,
     /// A token stands that never ends, so nobody fills the code again.
@@ -58,11 +58,11 @@ pub struct Standing {
 
 /// What stands in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shelf {
+pub struct CacheEntries {
     /// The life of the server that answered, see [`CodeCache::incarnation`].
     pub incarnation: Arc<str>,
     /// In the order of the codes.
-    pub standing: Vec<Standing>,
+    pub standing: Vec<CacheEntry>,
 }
 
 /// The cache of mapping rows. It may lose anything at any moment; what it holds is a complete set that was read.
@@ -96,13 +96,14 @@ pub trait CodeCache: Send + Sync {
     ) -> impl Future<Output = Result<(Vec<StoredCode>, Option<ChunkKey>), Fault>> + Send;
 
     /// What is kept for these codes.
-    fn standing(&self, codes: &[StoredCode]) -> impl Future<Output = Result<Shelf, Fault>> + Send;
+    fn standing(&self, codes: &[StoredCode]) -> impl Future<Output = Result<CacheEntries, Fault>> + Send;
 
-    /// Leaves a mark that goes after [`MARK_KEPT`]; an error when the server is in another life.
-    fn mark(&self, incarnation: &str) -> impl Future<Output = Result<(), Fault>> + Send;
+    /// Leaves a freshness key that goes after [`FRESHNESS_KEY_KEPT`]; an error when the server is in another life.
+    fn write_freshness_key(&self, incarnation: &str) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Whether the mark stands: what the cache holds is at most [`MARK_KEPT`] old, and no old copy of it.
-    fn is_marked(&self) -> impl Future<Output = Result<bool, Fault>> + Send;
+    /// Whether the freshness key stands: what the cache holds is at most [`FRESHNESS_KEY_KEPT`] old, and no old copy
+    /// of it.
+    fn has_freshness_key(&self) -> impl Future<Output = Result<bool, Fault>> + Send;
 }
 
 /// Values that a flush of mapping rows has touched.
@@ -164,4 +165,4 @@ pub trait Outbox: Send + Sync {
 pub const OUTBOX_KEPT: Duration = Duration::from_secs(3600);
 
 /// What a restarted cache holds may be as old as this and be mended by what is kept; an older copy is not believed.
-pub const MARK_KEPT: Duration = Duration::from_secs(1800);
+pub const FRESHNESS_KEY_KEPT: Duration = Duration::from_secs(1800);

@@ -51,7 +51,7 @@ impl UserIdDefect {
 
 /// What one source row says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Claim {
+struct BirthdayClaim {
     user_id: u64,
     day: MonthDay,
 }
@@ -109,7 +109,7 @@ impl Birthday {
         )
     }
 
-    fn table_of(&self, claim: Claim) -> u32 {
+    fn table_of(&self, claim: BirthdayClaim) -> u32 {
         let day = claim.day.ordinal();
         match self.config.layout {
             Layout::ByDay => day,
@@ -158,7 +158,7 @@ impl Birthday {
             }
             None => None,
         };
-        let mut push = |claim: Claim, action: MutationAction| {
+        let mut push = |claim: BirthdayClaim, action: MutationAction| {
             let (table, key) = (self.table_of(claim), Box::new([Cell::UInt(claim.user_id)]));
             let mutation = Mutation { table, shard: change.table.shard, key, lsn: change.lsn, action };
             push_if_owned(&self.tables, scope, flush, mutation);
@@ -178,10 +178,10 @@ impl Birthday {
     }
 }
 
-fn claim(row: &[Value<'_>]) -> Result<Claim, Defect> {
+fn claim(row: &[Value<'_>]) -> Result<BirthdayClaim, Defect> {
     let user_id = user_id(row.get(USER_ID).unwrap_or(&Value::Null)).map_err(Defect::UserId)?;
     let day = MonthDay::from_value(row.get(BIRTHDAY).unwrap_or(&Value::Null)).map_err(Defect::Birthday)?;
-    Ok(Claim { user_id, day })
+    Ok(BirthdayClaim { user_id, day })
 }
 
 pub(super) fn user_id(value: &Value<'_>) -> Result<u64, UserIdDefect> {

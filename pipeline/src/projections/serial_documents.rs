@@ -119,7 +119,7 @@ impl SerialDocuments {
     }
 }
 
-/// The captured columns behind the uuid, and the place.
+/// The captured columns after the uuid, and the place.
 fn fields(table: &TableIdentity<'_>, row: &[Value<'_>]) -> Arc<[Cell]> {
     let captured = (UUID + 1)..Entity::SerialCode.fields().len();
     let cell = |field| match row.get(field).and_then(serial::text) {

@@ -29,7 +29,7 @@ const UUID: usize = 0;
 
 /// What one source row says about one of its codes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Claim {
+struct CodeClaim {
     value: StoredCode,
     kind: CodeKind,
 }
@@ -118,7 +118,7 @@ impl SerialMapping {
         }
         let old = before.map(claims).unwrap_or_default();
         let new = after.map(claims).unwrap_or_default();
-        let mut push = |uuid: &[u8], claim: &Claim, action| {
+        let mut push = |uuid: &[u8], claim: &CodeClaim, action| {
             let key = [
                 Cell::Bytes(claim.value.as_bytes().into()),
                 Cell::Bytes(uuid.into()),
@@ -145,14 +145,14 @@ impl SerialMapping {
 }
 
 /// A device and what it claims.
-type Device = (Vec<u8>, Vec<Claim>);
+type Device = (Vec<u8>, Vec<CodeClaim>);
 
 /// The claims of one image of a row that the other has not.
 fn only_in<'d>(
     one: &'d Option<Device>,
     other: &'d Option<Device>,
-) -> impl Iterator<Item = (&'d [u8], &'d Claim)> {
-    let stands = move |uuid: &[u8], claim: &Claim| {
+) -> impl Iterator<Item = (&'d [u8], &'d CodeClaim)> {
+    let stands = move |uuid: &[u8], claim: &CodeClaim| {
         other.as_ref().is_some_and(|(of, claims)| *of == uuid && claims.contains(claim))
     };
     let all = one.iter().flat_map(|(uuid, claims)| claims.iter().map(move |claim| (&**uuid, claim)));
@@ -162,7 +162,7 @@ fn only_in<'d>(
 /// `None` when the row has no uuid.
 fn claims(row: &[Value<'_>]) -> Option<Device> {
     let uuid = serial::uuid(row.get(UUID).unwrap_or(&Value::Null)).ok()?.into_owned();
-    let claim = |kind| Some(Claim { value: StoredCode::new(kind, &code(row, kind)?)?, kind });
+    let claim = |kind| Some(CodeClaim { value: StoredCode::new(kind, &code(row, kind)?)?, kind });
     Some((uuid, CodeKind::ALL.into_iter().filter_map(claim).collect()))
 }
 

@@ -22,7 +22,7 @@ pub struct SourceKey {
 }
 
 /// Source rows, each with the derived tables where something is to be looked at.
-pub type Window = BTreeMap<SourceKey, BTreeSet<u32>>;
+pub type CandidateBatch = BTreeMap<SourceKey, BTreeSet<u32>>;
 
 /// What a sketch listed cannot be read: a part of a key is missing.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct Candidates {
     difference: Difference,
     /// Of each derived row: shard, hash of its source key, and where its parts stand in `parts`.
     rows: Vec<(ShardId, u64, u32)>,
-    /// Numbers of elements, those of one row one behind the other.
+    /// Numbers of elements, those of one row one after the other.
     parts: Vec<u32>,
     projection: Projection,
 }
@@ -58,7 +58,7 @@ impl Candidates {
     }
 
     /// All of them, about so many derived rows at a time; a source row is in one window only.
-    pub fn windows(&self, rows: usize) -> impl Iterator<Item = Window> {
+    pub fn windows(&self, rows: usize) -> impl Iterator<Item = CandidateBatch> {
         let mut begin = 0;
         std::iter::from_fn(move || {
             let mut end = (begin + rows.max(1)).min(self.rows.len());
@@ -76,8 +76,8 @@ impl Candidates {
         of(one) == of(other)
     }
 
-    fn window(&self, rows: &[(ShardId, u64, u32)]) -> Window {
-        let mut window = Window::new();
+    fn window(&self, rows: &[(ShardId, u64, u32)]) -> CandidateBatch {
+        let mut window = CandidateBatch::new();
         for (_, _, begin) in rows {
             let parts =
                 self.parts[*begin as usize..].iter().map(|part| self.difference.element(*part as usize));

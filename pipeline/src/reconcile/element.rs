@@ -2,8 +2,8 @@
 //!
 //! A row becomes one element, or several when its key is long: shard, table, fingerprint, and a part of the key. The
 //! fingerprint is a seeded hash of everything that is compared (table, shard, key and values, each with its type and
-//! length, so neither NULL and empty nor `x0 y` and `x 0y` are the same), so one night's collision is not the next
-//! one's. Values are not kept: whoever needs them reads the row.
+//! length, so neither NULL and empty nor `x0 y` and `x 0y` are the same), so one reconciliation's collision is not
+//! the next one's. Values are not kept: whoever needs them reads the row.
 
 use std::cmp::Ordering;
 
@@ -109,7 +109,7 @@ pub struct RowKey {
     pub key: Box<[Cell]>,
 }
 
-/// Sorts the parts of one key one behind the other.
+/// Sorts the parts of one key one after the other.
 pub fn order(one: &[u64], other: &[u64]) -> Ordering {
     row_of(one).cmp(&row_of(other)).then(one[1].cmp(&other[1]))
 }

@@ -1,5 +1,6 @@
-//! The chain of past nights: each is signed over the one before it, so none can be changed, taken away or put between
-//! without the key, except the newest ones taken away together, which their ids in other places would show.
+//! The chain of past reconciliations: each is signed over the one before it, so none can be changed, taken away or
+//! put between without the key, except the newest ones taken away together, which their ids in other places would
+//! show.
 //!
 //! Signed with HMAC-SHA-256 (RFC 2104) over length-prefixed parts; without a key the same with an empty one, which
 //! shows accidents and no intent.
@@ -11,9 +12,9 @@ use super::SourceKey;
 use super::foreign::shard_text;
 use super::scan::SourceTable;
 use crate::config::Secret;
-use crate::records::{Cell, Outcome, PastNight};
+use crate::records::{Cell, Outcome, PastReconciliation};
 
-/// What a look at a past night and the one before it says.
+/// What a look at a past reconciliation and the one before it says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
     Whole,
@@ -24,27 +25,33 @@ pub enum Seal {
 }
 
 impl Seal {
-    /// Of a night, beside the one that stands before it.
-    pub fn of(night: &PastNight, before: Option<&PastNight>, key: Option<&Secret>) -> Self {
-        if sign(night, key) != night.signature {
+    /// Of a reconciliation, beside the one that stands before it.
+    pub fn of(
+        reconciliation: &PastReconciliation,
+        before: Option<&PastReconciliation>,
+        key: Option<&Secret>,
+    ) -> Self {
+        if sign(reconciliation, key) != reconciliation.signature {
             return Self::Broken;
         }
         let is_linked = match before {
-            Some(before) => before.number + 1 == night.number && before.signature == night.previous,
-            None => night.number == 1 && night.previous.is_empty(),
+            Some(before) => {
+                before.number + 1 == reconciliation.number && before.signature == reconciliation.previous
+            }
+            None => reconciliation.number == 1 && reconciliation.previous.is_empty(),
         };
         if is_linked { Self::Whole } else { Self::Unlinked }
     }
 }
 
-/// The night that follows `before`.
+/// The reconciliation that follows `before`.
 pub fn seal(
-    before: Option<&PastNight>,
+    before: Option<&PastReconciliation>,
     (id, ended_at_ms, verdict): (&str, u64, Outcome),
     report: String,
     key: Option<&Secret>,
-) -> PastNight {
-    let mut night = PastNight {
+) -> PastReconciliation {
+    let mut reconciliation = PastReconciliation {
         number: before.map_or(1, |before| before.number + 1),
         id: id.to_owned(),
         ended_at_ms,
@@ -53,20 +60,20 @@ pub fn seal(
         previous: before.map_or(String::new(), |before| before.signature.clone()),
         signature: String::new(),
     };
-    night.signature = sign(&night, key);
-    night
+    reconciliation.signature = sign(&reconciliation, key);
+    reconciliation
 }
 
-fn sign(night: &PastNight, key: Option<&Secret>) -> String {
-    let number = night.number.to_string();
-    let ended = night.ended_at_ms.to_string();
+fn sign(reconciliation: &PastReconciliation, key: Option<&Secret>) -> String {
+    let number = reconciliation.number.to_string();
+    let ended = reconciliation.ended_at_ms.to_string();
     let parts = [
         number.as_bytes(),
-        night.id.as_bytes(),
+        reconciliation.id.as_bytes(),
         ended.as_bytes(),
-        night.verdict.name().as_bytes(),
-        night.previous.as_bytes(),
-        night.report.as_bytes(),
+        reconciliation.verdict.name().as_bytes(),
+        reconciliation.previous.as_bytes(),
+        reconciliation.report.as_bytes(),
     ];
     hex(&mac(key, parts))
 }
@@ -127,44 +134,48 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn chain(key: Option<&Secret>) -> Vec<PastNight> {
-        let mut nights: Vec<PastNight> = Vec::new();
+    fn chain(key: Option<&Secret>) -> Vec<PastReconciliation> {
+        let mut reconciliations: Vec<PastReconciliation> = Vec::new();
         for number in 1..=3 {
             let report = format!("{{\"rows\":{number}}}");
-            nights.push(seal(
-                nights.last(),
-                (&format!("night-{number}"), number, Outcome::Clean),
+            reconciliations.push(seal(
+                reconciliations.last(),
+                (&format!("reconciliation-{number}"), number, Outcome::Clean),
                 report,
                 key,
             ));
         }
-        nights
+        reconciliations
     }
 
     #[test]
-    fn a_night_that_was_changed_or_taken_away_shows() {
+    fn a_reconciliation_that_was_changed_or_taken_away_shows() {
         let key = Secret::new("a key that nobody knows");
-        let nights = chain(Some(&key));
-        let of = |nights: &[PastNight], place: usize, key: Option<&Secret>| {
-            Seal::of(&nights[place], place.checked_sub(1).map(|before| &nights[before]), key)
+        let reconciliations = chain(Some(&key));
+        let of = |reconciliations: &[PastReconciliation], place: usize, key: Option<&Secret>| {
+            Seal::of(
+                &reconciliations[place],
+                place.checked_sub(1).map(|before| &reconciliations[before]),
+                key,
+            )
         };
-        (0..3).for_each(|place| assert_eq!(of(&nights, place, Some(&key)), Seal::Whole));
-        let changes: [fn(&mut PastNight); 5] = [
-            |night| night.report.push(' '),
-            |night| night.verdict = Outcome::Repaired,
-            |night| night.id.push('1'),
-            |night| night.ended_at_ms += 1,
-            |night| night.previous.clear(),
+        (0..3).for_each(|place| assert_eq!(of(&reconciliations, place, Some(&key)), Seal::Whole));
+        let changes: [fn(&mut PastReconciliation); 5] = [
+            |reconciliation| reconciliation.report.push(' '),
+            |reconciliation| reconciliation.verdict = Outcome::Repaired,
+            |reconciliation| reconciliation.id.push('1'),
+            |reconciliation| reconciliation.ended_at_ms += 1,
+            |reconciliation| reconciliation.previous.clear(),
         ];
         for change in changes {
-            let mut changed = nights.clone();
+            let mut changed = reconciliations.clone();
             change(&mut changed[1]);
             assert_eq!(of(&changed, 1, Some(&key)), Seal::Broken);
         }
-        assert_eq!(of(&nights, 1, None), Seal::Broken);
+        assert_eq!(of(&reconciliations, 1, None), Seal::Broken);
         assert_eq!(of(&chain(None), 1, Some(&key)), Seal::Broken);
-        let without: Vec<_> = [&nights[0], &nights[2]].into_iter().cloned().collect();
+        let without: Vec<_> = [&reconciliations[0], &reconciliations[2]].into_iter().cloned().collect();
         assert_eq!(of(&without, 1, Some(&key)), Seal::Unlinked);
-        assert_eq!(of(&nights[1..], 0, Some(&key)), Seal::Unlinked);
+        assert_eq!(of(&reconciliations[1..], 0, Some(&key)), Seal::Unlinked);
     }
 }

@@ -1,28 +1,28 @@
-//! How fast servers are read by nights and audits, and how a reading waits while the brake is held.
+//! How fast servers are read by reconciliations and audits, and how a reading waits while the backpressure is held.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// A night goes on slowly all the same: a part each time.
+/// A reconciliation goes on slowly all the same: a part each time.
 const HELD_MAX: Duration = Duration::from_secs(10);
 
 /// How fast each server is read.
 #[derive(Debug, Clone)]
 pub struct Pace {
     pub(crate) rows_per_second: Option<NonZeroU64>,
-    pub(crate) brake: watch::Receiver<bool>,
+    pub(crate) backpressure: watch::Receiver<bool>,
 }
 
 impl Pace {
     /// As fast as it goes.
     pub fn unbounded() -> Self {
-        Self { rows_per_second: None, brake: watch::channel(false).1 }
+        Self { rows_per_second: None, backpressure: watch::channel(false).1 }
     }
 }
 
-/// Resolves while the brake is not held, or has been for too long.
+/// Resolves while the backpressure is not held, or has been for too long.
 pub(crate) async fn released(readings: &mut watch::Receiver<bool>) {
     // Without anybody who looks nothing is held.
     let _ = tokio::time::timeout(HELD_MAX, readings.wait_for(|is_held| !is_held)).await;

@@ -28,7 +28,7 @@ const DOUBLES_MAX: usize = 1_000;
 /// The key of a row among its fields.
 const KEY: usize = 0;
 
-/// What a night knows of placement.
+/// What a reconciliation knows of placement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Placement {
     /// Rows whose place was compared with their rule's.
@@ -60,7 +60,7 @@ pub struct Double {
 struct Ruled {
     pattern: TablePattern,
     rule: ShardingRule,
-    /// Where its key stands in a row that was read for a night.
+    /// Where its key stands in a row that was read for a reconciliation.
     key: usize,
 }
 
@@ -102,16 +102,16 @@ impl Rules {
     }
 }
 
-/// The audit of one entity in one night. Clones share the book.
+/// The audit of one entity in one reconciliation. Clones share the book.
 #[derive(Debug, Clone)]
-pub struct Audit {
+pub struct PlacementAudit {
     rules: Rules,
     seed: u64,
-    found: Arc<Mutex<Found>>,
+    found: Arc<Mutex<AuditFindings>>,
 }
 
 #[derive(Debug)]
-struct Found {
+struct AuditFindings {
     placement: Placement,
     /// Hash of rule and key → the table where it was seen first.
     book: HashMap<u64, ShardId, foldhash::fast::RandomState>,
@@ -122,8 +122,8 @@ struct Found {
 }
 
 /// One table on its way through the audit.
-pub(super) struct Reading<'a> {
-    audit: &'a Audit,
+pub(super) struct TableAudit<'a> {
+    audit: &'a PlacementAudit,
     /// `None` = it has no rule.
     rule: Option<(usize, &'a Ruled, (u32, u32))>,
     table: &'a TableIdentity<'static>,
@@ -133,20 +133,21 @@ pub(super) struct Reading<'a> {
     keys: Vec<(u64, Cell)>,
 }
 
-impl Audit {
+impl PlacementAudit {
     pub fn new(rules: Rules, seed: u64) -> Self {
         let (unreachable, not_audited) = (rules.unreachable.clone(), rules.not_audited.clone());
         let placement = Placement { unreachable, not_audited, share_of_keys: 1.0, ..Placement::default() };
-        let found = Found { placement, book: HashMap::default(), highest: u64::MAX, doubles: Vec::new() };
+        let found =
+            AuditFindings { placement, book: HashMap::default(), highest: u64::MAX, doubles: Vec::new() };
         Self { rules, seed, found: Arc::new(Mutex::new(found)) }
     }
 
-    pub(super) fn reading<'a>(&'a self, table: &'a TableIdentity<'static>) -> Reading<'a> {
+    pub(super) fn reading<'a>(&'a self, table: &'a TableIdentity<'static>) -> TableAudit<'a> {
         let rule = self.rules.of_table(table);
-        Reading { audit: self, rule, table, rows: 0, undecided: 0, misplaced: 0, keys: Vec::new() }
+        TableAudit { audit: self, rule, table, rows: 0, undecided: 0, misplaced: 0, keys: Vec::new() }
     }
 
-    fn found(&self) -> MutexGuard<'_, Found> {
+    fn found(&self) -> MutexGuard<'_, AuditFindings> {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -163,7 +164,7 @@ impl Audit {
     }
 }
 
-impl Reading<'_> {
+impl TableAudit<'_> {
     pub(super) fn row(&mut self, row: &[Value<'_>]) {
         let Some((number, ruled, place)) = &self.rule else { return };
         self.rows += 1;
@@ -228,7 +229,7 @@ mod tests {
         TableIdentity { entity: Entity::User, shard, database: database.into(), table: table.into() }
     }
 
-    fn audit(spread: Spread) -> Audit {
+    fn audit(spread: Spread) -> PlacementAudit {
         let config = EntityConfig {
             entity: Entity::User,
             tables: TablePattern::parse("user_{db}.user_{table}").unwrap(),
@@ -236,10 +237,10 @@ mod tests {
             rule: Some(ShardingRule { hash: NameHash::Crc32, spread, databases: 10, tables: 100 }),
             sharding_column: Some("user_name".to_owned()),
         };
-        Audit::new(Rules::of(Entity::User, &[config]), 7)
+        PlacementAudit::new(Rules::of(Entity::User, &[config]), 7)
     }
 
-    fn put(audit: &Audit, table: &TableIdentity<'static>, user: u64, name: &str) {
+    fn put(audit: &PlacementAudit, table: &TableIdentity<'static>, user: u64, name: &str) {
         let mut reading = audit.reading(table);
         reading.row(&[Value::UInt(user), Value::Null, Value::Bytes(name.as_bytes().to_vec().into())]);
         reading.hand_over();

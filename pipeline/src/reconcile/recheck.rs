@@ -7,7 +7,7 @@
 //! when the stores were read. What disagrees while both looks agree, and does so again in the same way, is drift: once
 //! is not enough, as a row that changed and changed back between the looks may be found half way. What is hot or
 //! disagrees is looked at again, a few times; a lane that stands still, reads another server or is being loaded makes
-//! its keys *unreadable*, and the night incomplete.
+//! its keys *unreadable*, and the reconciliation incomplete.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -20,8 +20,8 @@ use anabranch_schemas::shard::ShardId;
 use futures::future::{join_all, try_join_all};
 use serde::{Deserialize, Serialize};
 
-use super::candidates::{SourceKey, Window};
-use super::patience::{Patience, hinders};
+use super::candidates::{CandidateBatch, SourceKey};
+use super::lane_wait::{LaneWait, hinders};
 use super::scan::{Sides, SourceTable};
 use crate::error::{Class, Code, Fault};
 use crate::lookup::EntryDrift;
@@ -29,7 +29,7 @@ use crate::ports::{DerivedRows, Lanes, RowSource, Sought};
 use crate::records::{Cell, CellRef, Chunk, Claimed, Progress};
 use crate::retry::again;
 
-/// Looks at one candidate until it is decided; then it is hot, and left to the next night.
+/// Looks at one candidate until it is decided; then it is hot, and left to the next reconciliation.
 const ROUNDS: u32 = 6;
 /// Before what is not decided is looked at again: this, and as much more each time.
 const HOT_PAUSE: Duration = Duration::from_secs(1);
@@ -124,12 +124,12 @@ pub struct Judged {
     pub unread: BTreeSet<String>,
 }
 
-/// Keys of some tables that are read at one mark.
-type Reading = Vec<(ShardId, Vec<Cell>)>;
+/// Keys of some tables that are read at one watermark.
+type KeyBatch = Vec<(ShardId, Vec<Cell>)>;
 
 /// Cut so that each has no more than [`KEYS_A_READING`].
-fn readings(shards: Vec<(ShardId, Vec<Cell>)>) -> Vec<Reading> {
-    let mut readings = vec![Reading::new()];
+fn readings(shards: Vec<(ShardId, Vec<Cell>)>) -> Vec<KeyBatch> {
+    let mut readings = vec![KeyBatch::new()];
     let mut room = KEYS_A_READING;
     for (shard, mut keys) in shards {
         while !keys.is_empty() {
@@ -138,7 +138,7 @@ fn readings(shards: Vec<(ShardId, Vec<Cell>)>) -> Vec<Reading> {
             readings.last_mut().expect("there is always one").push((shard, keys));
             keys = rest;
             if room == 0 {
-                readings.push(Reading::new());
+                readings.push(KeyBatch::new());
                 room = KEYS_A_READING;
             }
         }
@@ -152,7 +152,7 @@ pub struct Recheck<'a, S, D, L> {
     pub sides: &'a Sides<S, D>,
     pub lanes: &'a L,
     pub tables: &'a BTreeMap<ShardId, SourceTable>,
-    pub patience: &'a Patience,
+    pub lane_wait: &'a LaneWait,
 }
 
 /// Source rows as they were looked at.
@@ -168,7 +168,7 @@ struct Look {
 }
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, D, L> {
-    pub async fn judge(&self, window: Window) -> Result<Judged, Fault> {
+    pub async fn judge(&self, window: CandidateBatch) -> Result<Judged, Fault> {
         let mut judged = Judged::default();
         let (mut pending, mut suspected) = (window, Suspected::new());
         for round in 1..=ROUNDS {
@@ -187,10 +187,10 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
     /// Looks at all once; what is not decided yet.
     async fn round(
         &self,
-        pending: Window,
+        pending: CandidateBatch,
         suspected: &mut Suspected,
         judged: &mut Judged,
-    ) -> Result<Window, Fault> {
+    ) -> Result<CandidateBatch, Fault> {
         let mut first = self.look(pending.keys()).await;
         let barred = self.barrier(&first.places).await;
         let mut wanted = pending;
@@ -202,7 +202,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         let mut found = self.found(&wanted).await?;
         let applied = self.applied(&first.places).await;
         let second = self.look(wanted.keys()).await;
-        let mut undecided = Window::new();
+        let mut undecided = CandidateBatch::new();
         for (key, tables) in wanted {
             let why = first.failed.get(&key.shard).or(second.failed.get(&key.shard));
             let source = self.tables.get(&key.shard).map(|table| &table.source);
@@ -261,7 +261,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
     async fn look_at(&self, source: &str, shards: Vec<(ShardId, Vec<Cell>)>) -> Look {
         let mut look = Look::default();
         let Some(connector) = self.sides.primaries.get(source) else { return look };
-        // Marks are told in the epoch that the lanes are in; whether it is the same server's is asked later.
+        // Watermarks are told in the epoch that the lanes are in; whether it is the same server's is asked later.
         let epoch = match self.lanes.progress(source).await {
             Ok(lanes) => lanes.iter().map(|(_, progress)| progress.position.epoch()).max(),
             Err(_) => None,
@@ -286,7 +286,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         look
     }
 
-    fn take(&self, source: &str, reading: &Reading, chunk: &Chunk, look: &mut Look) -> Result<(), Fault> {
+    fn take(&self, source: &str, reading: &KeyBatch, chunk: &Chunk, look: &mut Look) -> Result<(), Fault> {
         let broken = |error| {
             let subject = format!("source {source}");
             Fault::new(Code::Internal, subject, "rows cannot be read").caused_by(error)
@@ -308,8 +308,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         }
         furthest.0 = furthest.0.max(place.0);
         for (shard, _) in reading {
-            let seen = look.seen.entry(*shard).or_insert(chunk.mark);
-            *seen = chunk.mark.min(*seen);
+            let seen = look.seen.entry(*shard).or_insert(chunk.low);
+            *seen = chunk.low.min(*seen);
         }
         Ok(())
     }
@@ -324,7 +324,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
     }
 
     /// The derived rows of all that is wanted.
-    async fn found(&self, wanted: &Window) -> Result<BTreeMap<SourceKey, Rows>, Fault> {
+    async fn found(&self, wanted: &CandidateBatch) -> Result<BTreeMap<SourceKey, Rows>, Fault> {
         let tables = self.sides.projection.tables();
         let of_target = |place: u32| {
             let sought = wanted.iter().flat_map(|(key, of_key)| {
@@ -371,7 +371,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
     async fn barrier(&self, places: &BTreeMap<String, (Lsn, ServerIdentity)>) -> BTreeMap<String, String> {
         let waits = places.iter().map(async |(source, (place, server))| {
             let hindered = |progress: &Progress| hinders(progress, *place, server);
-            let ended = self.patience.until(self.lanes, source, hindered).await;
+            let ended = self.lane_wait.until(self.lanes, source, hindered).await;
             Some((source.clone(), ended.err()?))
         });
         join_all(waits).await.into_iter().flatten().collect()

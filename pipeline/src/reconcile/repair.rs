@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use anabranch_schemas::shard::ShardId;
 
 use super::candidates::SourceKey;
-use super::patience::{Hindrance, Patience};
+use super::lane_wait::{LaneObstacle, LaneWait};
 use crate::deliver::request_refresh;
 use crate::error::Fault;
 use crate::ports::Lanes;
@@ -18,7 +18,7 @@ use crate::retry::again;
 /// Has every lane of a source read these rows again, and waits until they have; else why not.
 pub async fn repair<L: Lanes>(
     lanes: &L,
-    patience: &Patience,
+    lane_wait: &LaneWait,
     source: &str,
     keys: &[&SourceKey],
 ) -> Result<(), String> {
@@ -35,10 +35,10 @@ pub async fn repair<L: Lanes>(
             again(ask).await.map_err(text)?;
         }
         let hindered = |progress: &Progress| {
-            let waits = Hindrance { why: "does not come to the repair", passes: true };
+            let waits = LaneObstacle { why: "does not come to the repair", passes: true };
             progress.refresh.is_some().then_some(waits)
         };
-        patience.until(lanes, source, hindered).await?;
+        lane_wait.until(lanes, source, hindered).await?;
     }
     Ok(())
 }

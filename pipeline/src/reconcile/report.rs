@@ -1,7 +1,7 @@
-//! What a night has read, found and done: for people, programs and the history.
+//! What a reconciliation has read, found and done: for people, programs and the history.
 //!
 //! Keys do not appear: a key is told by a hash that only who knows the installation's secret can make, the same every
-//! night, so that a row which is wrong again is noticed.
+//! reconciliation, so that a row which is wrong again is noticed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::foreign::{self, Foreign};
 use super::placement::Placement;
 use super::recheck::Verdict;
-use super::shown::Shown;
+use super::shown::VisibleTables;
 use crate::config::reconcile::Mode;
 use crate::lookup::AuditPlace;
 use crate::records::Outcome;
@@ -30,7 +30,7 @@ pub struct Drifted {
     pub key_hash: String,
 }
 
-/// What a night found in the stores of one projection, or in one cache.
+/// What a reconciliation found in the stores of one projection, or in one cache.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StoreReport {
     /// The projection or cache.
@@ -49,7 +49,7 @@ pub struct StoreReport {
     pub confirmed: u64,
     /// Source rows that are wrong still.
     pub left: u64,
-    /// Found the night before too.
+    /// Found the reconciliation before too.
     pub again: u64,
     pub drift: Vec<Drifted>,
     /// There was more drift than is listed.
@@ -116,7 +116,7 @@ impl StoreReport {
         self.left += wrong;
         let undecided = repaired - right - wrong;
         if undecided > 0 {
-            self.is_missing(format!(
+            self.set_incomplete(format!(
                 "{undecided} repaired rows changed meanwhile, or could not be read back"
             ));
         }
@@ -134,13 +134,13 @@ impl StoreReport {
                 .doubles
                 .sort_by(|one, two| (&one.tables, &one.key_hash).cmp(&(&two.tables, &two.key_hash)));
         }
-        // What says that reasons are left out stays behind them.
+        // What says that reasons are left out stays after them.
         let reasons = incomplete.len().min(REASONS_MAX);
         incomplete[..reasons].sort();
     }
 
     /// Each reason once, and not endlessly many.
-    pub fn is_missing(&mut self, why: impl Into<String>) {
+    pub fn set_incomplete(&mut self, why: impl Into<String>) {
         let why = why.into();
         if self.incomplete.contains(&why) {
             return;
@@ -166,9 +166,9 @@ impl StoreReport {
     }
 }
 
-/// The whole night.
+/// The whole reconciliation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct NightReport {
+pub struct ReconciliationReport {
     /// Unique, and later ones are greater.
     pub id: String,
     pub verdict: Outcome,
@@ -177,10 +177,11 @@ pub struct NightReport {
     pub ended_at_ms: u64,
     pub mode: Mode,
     pub stores: Vec<StoreReport>,
-    /// What the next night expects to be shown.
+    /// What the next reconciliation expects to be shown.
     #[serde(default)]
-    pub tables: Shown,
-    /// Every store was asked for, and treated as configured: later nights, their schedule and the metrics go by it.
+    pub tables: VisibleTables,
+    /// Every store was asked for, and treated as configured: later reconciliations, their schedule and the metrics go
+    /// by it.
     #[serde(default = "yes")]
     pub is_whole: bool,
     /// Where the audit of a cache goes on the next time, by the name of its store.
@@ -188,19 +189,19 @@ pub struct NightReport {
     pub caches: BTreeMap<String, AuditPlace>,
 }
 
-/// Nights were all taken for whole ones before they said it.
+/// Reconciliations were all taken for whole ones before they said it.
 fn yes() -> bool {
     true
 }
 
-/// Counts what the night before found too: a repair that does not last is a defect somewhere.
-pub fn count_again(store: &mut StoreReport, last: &NightReport) {
+/// Counts what the reconciliation before found too: a repair that does not last is a defect somewhere.
+pub fn count_again(store: &mut StoreReport, last: &ReconciliationReport) {
     let Some(before) = last.stores.iter().find(|before| before.store == store.store) else { return };
     let known: BTreeSet<&str> = before.drift.iter().map(|drifted| &*drifted.key_hash).collect();
     store.again = store.drift.iter().filter(|drifted| known.contains(&*drifted.key_hash)).count() as u64;
 }
 
-/// The worst of all; a night of nothing has read nothing.
+/// The worst of all; a reconciliation of nothing has read nothing.
 pub fn worst<'s>(stores: impl IntoIterator<Item = &'s StoreReport>) -> Outcome {
     stores.into_iter().map(StoreReport::outcome).max().unwrap_or(Outcome::Incomplete)
 }
@@ -211,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_night_is_clean_only_when_all_was_read_and_nothing_differs() {
+    fn a_reconciliation_is_clean_only_when_all_was_read_and_nothing_differs() {
         let clean = StoreReport::new("birthday");
         let with = |change: fn(&mut StoreReport)| {
             let mut report = clean.clone();
@@ -223,7 +224,7 @@ mod tests {
         assert_eq!(with(|report| report.count(Verdict::Stale, 5)), Outcome::Repaired);
         assert_eq!(with(|report| report.count(Verdict::Hot, 1)), Outcome::Incomplete);
         assert_eq!(with(|report| report.count(Verdict::Unreadable, 1)), Outcome::Incomplete);
-        assert_eq!(with(|report| report.is_missing("a table")), Outcome::Incomplete);
+        assert_eq!(with(|report| report.set_incomplete("a table")), Outcome::Incomplete);
         assert_eq!(with(|report| report.add_foreign(1, std::iter::empty())), Outcome::Incomplete);
         assert_eq!(with(|report| report.left = 1), Outcome::Failed);
         assert_eq!(with(|report| report.is_gate_closed = true), Outcome::Failed);
@@ -268,7 +269,7 @@ mod tests {
             let mut report = StoreReport::new("birthday");
             report.drift = drift.to_vec();
             report.placement = Some(placement);
-            reasons.iter().for_each(|reason| report.is_missing(*reason));
+            reasons.iter().for_each(|reason| report.set_incomplete(*reason));
             report.put_in_order();
             report
         };
@@ -278,7 +279,7 @@ mod tests {
         doubles.reverse();
         assert_eq!(report(&drift, &doubles, &["two", "one"]), one);
         let mut many = StoreReport::new("birthday");
-        (0..=REASONS_MAX).rev().for_each(|number| many.is_missing(format!("{number:03}")));
+        (0..=REASONS_MAX).rev().for_each(|number| many.set_incomplete(format!("{number:03}")));
         let last = many.incomplete.last().cloned();
         many.put_in_order();
         assert_eq!((many.incomplete[0].as_str(), many.incomplete.last().cloned()), ("001", last));
@@ -287,7 +288,7 @@ mod tests {
     #[test]
     fn reasons_are_told_once_and_not_endlessly() {
         let mut report = StoreReport::new("birthday");
-        (0..1000).for_each(|number| report.is_missing(format!("{}", number % 500)));
+        (0..1000).for_each(|number| report.set_incomplete(format!("{}", number % 500)));
         assert_eq!(report.incomplete.len(), REASONS_MAX + 1);
     }
 }

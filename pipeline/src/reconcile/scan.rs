@@ -1,4 +1,5 @@
-//! One unit of a night: all rows of a range of shards, read on both sides at once and cancelled out in one sketch.
+//! One unit of a reconciliation: all rows of a range of shards, read on both sides at once and cancelled out in one
+//! sketch.
 //!
 //! Chunks and pages need no common moment: whatever changed while they were read is one candidate more. The servers of
 //! both sides are read at the same time, of each [`TABLES_AT_ONCE`] tables. A sketch begins small, so that it stays in
@@ -21,7 +22,7 @@ use super::candidates::Candidates;
 use super::element::{ElementShape, Elements, sum_place};
 use super::foreign::Unowned;
 use super::pace::{Pace, released};
-use super::placement::{Audit, BOOK_BYTES, Reading};
+use super::placement::{BOOK_BYTES, PlacementAudit, TableAudit};
 use super::sketch::Sketch;
 use crate::error::{Code, Fault};
 use crate::ports::{DerivedRows, RowSource};
@@ -42,7 +43,7 @@ const CHUNK: Duration = Duration::from_millis(50);
 const FIRST_BYTES: usize = 1 << 20;
 /// Slices that one is cut into when too much differs.
 const CUT: u64 = 4;
-/// Reading a unit so many times is too much: its store is better read anew as a whole.
+/// TableAudit a unit so many times is too much: its store is better read anew as a whole.
 const SLICES_MAX: u64 = 64;
 /// Groups of rows with a sum of their own, in each table.
 const BUCKETS: u64 = 16;
@@ -59,7 +60,7 @@ pub struct Sides<S, D> {
     /// In the order of the projection's targets.
     pub targets: Vec<Arc<D>>,
     /// Where source rows stand is looked at in the same reading.
-    pub audit: Option<Audit>,
+    pub audit: Option<PlacementAudit>,
 }
 
 /// A range of shards, and the source tables whose shards lie in it.
@@ -139,7 +140,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
         seed: u64,
         bytes: usize,
         slice: Slice,
-        (audit, pace): (Option<&Audit>, &Pace),
+        (audit, pace): (Option<&PlacementAudit>, &Pace),
     ) -> Result<Option<Scanned>, Unscanned> {
         let shape = shape(&self.projection);
         let board = Arc::new(Mutex::new(Board {
@@ -153,7 +154,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
         let owned: Arc<BTreeSet<ShardId>> = Arc::new(unit.tables.keys().copied().collect());
         // Of one server, whose readings share what may be read of it.
         let throttle = || SharedThrottle::new(Throttle::new(pace.rows_per_second, CHUNK, CHUNK_ROWS));
-        let desk = |throttle: &SharedThrottle| Desk {
+        let buffer = |throttle: &SharedThrottle| ScanBuffer {
             board: Arc::clone(&board),
             elements: Elements::new(shape, seed),
             slice,
@@ -163,7 +164,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
             sums: Vec::new(),
             unowned: Unowned::default(),
             throttle: throttle.clone(),
-            brake: pace.brake.clone(),
+            backpressure: pace.backpressure.clone(),
         };
         let mut readings = JoinSet::new();
         for (name, source) in &self.sources {
@@ -173,7 +174,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
             for _ in 0..TABLES_AT_ONCE {
                 let (source, tables, audit) = (Arc::clone(source), tables.clone(), audit.cloned());
                 let projection = self.projection.clone();
-                readings.spawn(read_source(source, tables, projection, audit, desk(&throttle)));
+                readings.spawn(read_source(source, tables, projection, audit, buffer(&throttle)));
             }
         }
         for (target, place) in self.targets.iter().zip(0u32..) {
@@ -181,7 +182,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
             let throttle = throttle();
             for _ in 0..TABLES_AT_ONCE {
                 let (target, tables, shards) = (Arc::clone(target), tables.clone(), unit.shards.clone());
-                readings.spawn(read_derived(target, tables, shards, desk(&throttle)));
+                readings.spawn(read_derived(target, tables, shards, buffer(&throttle)));
             }
         }
         while let Some(ended) = readings.join_next().await {
@@ -193,7 +194,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
         let Some(difference) = sketch.list() else { return Ok(None) };
         let not_understood = |found: &str| Unscanned::Unread {
             shard: None,
-            fault: Box::new(Fault::new(Code::Internal, "the night's sketch", found)),
+            fault: Box::new(Fault::new(Code::Internal, "the reconciliation's sketch", found)),
         };
         if explained(difference.iter(), sums.len()) != sums {
             return Err(not_understood("what it lists does not explain the sums of its tables"));
@@ -215,13 +216,13 @@ pub struct Scan<'a, S, D> {
     /// The next one last, with what its sketch has.
     left: Vec<(Slice, usize)>,
     /// Looks at the first reading, which sees all rows.
-    audit: Option<&'a Audit>,
+    audit: Option<&'a PlacementAudit>,
     /// A slice was read, and with it all source rows counted.
     is_counted: bool,
 }
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static> Scan<'_, S, D> {
-    /// The next slice, cut smaller until what differs can be listed; `None` behind the last.
+    /// The next slice, cut smaller until what differs can be listed; `None` after the last.
     pub async fn next(&mut self) -> Result<Option<Scanned>, Unscanned> {
         while let Some((slice, bytes)) = self.left.pop() {
             let looks = (self.audit.take(), self.pace);
@@ -277,7 +278,7 @@ fn explained<'e>(difference: impl Iterator<Item = (&'e [u64], bool)>, length: us
 
 /// Where one reading puts its rows down until it hands them over, a chunk or page at a time: what was read in part of
 /// one that failed is forgotten.
-struct Desk {
+struct ScanBuffer {
     board: Arc<Mutex<Board>>,
     elements: Elements,
     slice: Slice,
@@ -289,7 +290,7 @@ struct Desk {
     sums: Vec<(usize, u64)>,
     unowned: Unowned,
     throttle: SharedThrottle,
-    brake: watch::Receiver<bool>,
+    backpressure: watch::Receiver<bool>,
 }
 
 /// What the readings of one server have left to read. Clones share it.
@@ -312,10 +313,10 @@ enum Side {
     Derived,
 }
 
-impl Desk {
+impl ScanBuffer {
     /// Waits until more may be read; how many rows.
     async fn ready(&mut self) -> NonZeroUsize {
-        released(&mut self.brake).await;
+        released(&mut self.backpressure).await;
         self.throttle.take().await
     }
 
@@ -377,21 +378,21 @@ async fn read_source<S: RowSource>(
     source: Arc<S>,
     tables: Queue<TableIdentity<'static>>,
     projection: Projection,
-    audit: Option<Audit>,
-    mut desk: Desk,
+    audit: Option<PlacementAudit>,
+    mut buffer: ScanBuffer,
 ) -> Result<(), Unscanned> {
     while let Some(table) = tables.next() {
         let mut placement = audit.as_ref().map(|audit| audit.reading(&table));
         let unread = |fault| Unscanned::Unread { shard: Some(table.shard), fault: Box::new(fault) };
         let mut after = None;
         loop {
-            let rows = desk.ready().await;
+            let rows = buffer.ready().await;
             let mut attempts = Attempts::default();
             let (count, next) = loop {
                 let mut count = 0;
                 let mut visit = |row: &[Value<'_>]| {
                     count += 1;
-                    projection.claims(&table, row, |row| desk.put(&row));
+                    projection.claims(&table, row, |row| buffer.put(&row));
                     if let Some(placement) = &mut placement {
                         placement.row(row);
                     }
@@ -400,12 +401,12 @@ async fn read_source<S: RowSource>(
                     Ok(next) => break (count, next),
                     Err(fault) => attempts.failed(fault).await.map_err(unread)?,
                 }
-                desk.forget();
-                placement.iter_mut().for_each(Reading::forget);
+                buffer.forget();
+                placement.iter_mut().for_each(TableAudit::forget);
             };
-            desk.throttle.give_back(rows.get().saturating_sub(count));
-            placement.iter_mut().for_each(Reading::hand_over);
-            desk.hand_over(Side::Source, count as u64);
+            buffer.throttle.give_back(rows.get().saturating_sub(count));
+            placement.iter_mut().for_each(TableAudit::hand_over);
+            buffer.hand_over(Side::Source, count as u64);
             after = next;
             if after.is_none() {
                 break;
@@ -419,28 +420,28 @@ async fn read_derived<D: DerivedRows>(
     target: Arc<D>,
     tables: Queue<u32>,
     shards: RangeInclusive<ShardId>,
-    mut desk: Desk,
+    mut buffer: ScanBuffer,
 ) -> Result<(), Unscanned> {
     let unread = |fault| Unscanned::Unread { shard: None, fault: Box::new(fault) };
     while let Some(table) = tables.next() {
         let mut after = None;
         loop {
-            let rows = desk.ready().await;
+            let rows = buffer.ready().await;
             let mut attempts = Attempts::default();
             after = loop {
                 let mut visit = |row: DerivedRow<'_>| match row {
-                    DerivedRow::Claimed(row) => desk.put(&row),
-                    DerivedRow::Stray(row) => desk.unowned.note(row.table, (None, row.shard), row.key),
+                    DerivedRow::Claimed(row) => buffer.put(&row),
+                    DerivedRow::Stray(row) => buffer.unowned.note(row.table, (None, row.shard), row.key),
                 };
                 match target.page(table, shards.clone(), after.as_ref(), rows, &mut visit).await {
                     Ok(next) => break next,
                     Err(fault) => attempts.failed(fault).await.map_err(unread)?,
                 }
-                desk.forget();
+                buffer.forget();
             };
-            let read = desk.sums.len() as u64 + desk.unowned.rows();
-            desk.throttle.give_back(rows.get().saturating_sub(read as usize));
-            desk.hand_over(Side::Derived, 0);
+            let read = buffer.sums.len() as u64 + buffer.unowned.rows();
+            buffer.throttle.give_back(rows.get().saturating_sub(read as usize));
+            buffer.hand_over(Side::Derived, 0);
             if after.is_none() {
                 break;
             }

@@ -1,9 +1,10 @@
-//! The captured tables that sources show, from night to night.
+//! The captured tables that sources show, from reconciliation to reconciliation.
 //!
-//! A grant that was taken away, or a pattern that fits no more, hides a table from whoever lists them. Where it has no
-//! derived rows, nothing on either side would tell: only that the night before knew it. So what is not shown any more
-//! is asked for by its name. A table that is gone is forgotten; one that may not be read is told every night until it
-//! is read again or gone; one that may be read and is not captured is told once, since a person may have meant it.
+//! A grant that was taken away, or a pattern that fits no more, hides a table from whoever lists them. Where it has
+//! no derived rows, nothing on either side would tell: only that the reconciliation before knew it. So what is not
+//! shown any more is asked for by its name. A table that is gone is forgotten; one that may not be read is told in
+//! each reconciliation until it is read again or gone; one that may be read and is not captured is told once, since a
+//! person may have meant it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,16 +18,16 @@ use crate::ports::RowSource;
 use crate::retry::again;
 
 /// Database and table, by source and what they hold.
-pub type Shown = BTreeMap<String, BTreeMap<Entity, BTreeSet<(String, String)>>>;
+pub type VisibleTables = BTreeMap<String, BTreeMap<Entity, BTreeSet<(String, String)>>>;
 
-/// What sources show, and what of `before` they do not show any more: why a night of that entity is incomplete. Tables
-/// of other entities than `asked` stay as they were known.
+/// What sources show, and what of `before` they do not show any more: why a reconciliation of that entity is
+/// incomplete. Tables of other entities than `asked` stay as they were known.
 pub async fn look<S: RowSource>(
     sources: &BTreeMap<String, Arc<S>>,
-    before: &Shown,
+    before: &VisibleTables,
     asked: &BTreeSet<Entity>,
-) -> (Shown, Vec<(Entity, String)>) {
-    let (mut shown, mut hidden) = (Shown::new(), Vec::new());
+) -> (VisibleTables, Vec<(Entity, String)>) {
+    let (mut shown, mut hidden) = (VisibleTables::new(), Vec::new());
     for (name, source) in sources {
         let known = before.get(name).cloned().unwrap_or_default();
         let Ok(tables) = again(|| source.tables()).await else {
@@ -73,10 +74,14 @@ async fn why_hidden(
     let table = TableIdentity { entity, shard, database: database.into(), table: table.into() }.into_owned();
     let no_keys = [(table, Vec::new())];
     match again(|| source.rows(&no_keys, FIRST_EPOCH)).await {
-        Ok(_) => (false, Some("was known the night before, and is not captured any more".to_owned())),
+        Ok(_) => {
+            (false, Some("was known the reconciliation before, and is not captured any more".to_owned()))
+        }
         Err(fault) if fault.code() == Code::SourceTableMissing => (false, None),
         Err(fault) if fault.class() == Class::Transient => (true, Some(format!("is not shown: {fault}"))),
-        Err(fault) => (true, Some(format!("was known the night before, and is not shown any more: {fault}"))),
+        Err(fault) => {
+            (true, Some(format!("was known the reconciliation before, and is not shown any more: {fault}")))
+        }
     }
 }
 
@@ -158,14 +163,18 @@ mod tests {
         names.iter().map(table).collect()
     }
 
-    async fn looked(before: &Shown, names: &[&'static str], others: Code) -> (Shown, Vec<(Entity, String)>) {
+    async fn looked(
+        before: &VisibleTables,
+        names: &[&'static str],
+        others: Code,
+    ) -> (VisibleTables, Vec<(Entity, String)>) {
         let sources = [("a".to_owned(), Arc::new(Listing(tables(names), others)))].into();
         look(&sources, before, &[Entity::User].into()).await
     }
 
     #[tokio::test]
     async fn a_table_that_is_hidden_is_told_by_name_until_it_is_shown_or_gone() {
-        let (both, hidden) = looked(&Shown::new(), &["one", "two"], Code::Internal).await;
+        let (both, hidden) = looked(&VisibleTables::new(), &["one", "two"], Code::Internal).await;
         assert_eq!(hidden, []);
         let (known, hidden) = looked(&both, &["one"], Code::SourceGrantMissing).await;
         assert_eq!(known, both);

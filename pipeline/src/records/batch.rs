@@ -28,12 +28,12 @@ pub struct Batch {
 ///
 /// A part of an event leaves the position where it was, and that may be on the server that was read before a fail-over.
 #[derive(Debug)]
-pub struct Footing {
+pub struct ResumeContext {
     position: Lsn,
     told: Option<(ResumePoint, ServerIdentity)>,
 }
 
-impl Footing {
+impl ResumeContext {
     /// `told`: what was told of `position` before, if anything was.
     pub fn new(position: Lsn, told: Option<(ResumePoint, ServerIdentity)>) -> Self {
         Self { position, told }
@@ -127,7 +127,7 @@ impl BatchBuilder {
     /// for one that it has. Whoever hands a batch on asks first.
     pub fn require_order(&self, source: &str) -> Result<(), Fault> {
         let Some((lsn, position)) = self.violation else { return Ok(()) };
-        let found = format!("a change at {lsn} behind the complete position {position}");
+        let found = format!("a change at {lsn} after the complete position {position}");
         Err(Fault::new(Code::LogOrderViolated, format!("source {source}"), found)
             .needs("every change above the position before it")
             .remedy("keep the binlogs, and report it: nothing of this batch was sent"))
@@ -189,7 +189,7 @@ impl BatchBuilder {
         &self.resume
     }
 
-    /// The batch so far, also an empty one (a mark); the builder goes on from there.
+    /// The batch so far, also an empty one (a position message); the builder goes on from there.
     pub fn take(&mut self) -> Batch {
         Batch {
             continues: std::mem::replace(&mut self.continues, self.newest > self.position),
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!([part(3, true), part(4, false)], [false, false]);
         assert!(
             builder.take().continues && builder.take().continues,
-            "marks between the parts do not change that"
+            "position messages between the parts do not change that"
         );
     }
 
@@ -257,7 +257,7 @@ mod tests {
         let fault = builder.require_order("s").unwrap_err();
         assert_eq!(fault.code(), Code::LogOrderViolated);
         builder.take();
-        assert!(builder.require_order("s").is_err(), "nothing behind it leaves either");
+        assert!(builder.require_order("s").is_err(), "nothing after it leaves either");
     }
 
     /// Else a restart would look for a place of one server in the binlog of another.
@@ -267,12 +267,12 @@ mod tests {
         let resume = |file: &str| ResumePoint { file: file.into(), ..ResumePoint::default() };
         let lsn = |epoch| Lsn::new(epoch, 1, 160).unwrap();
         let mut builder = BatchBuilder::new(1, lsn(1), ResumePoint::default());
-        let mut footing = Footing::new(lsn(1), Some((resume("old"), server("1"))));
+        let mut resume_context = ResumeContext::new(lsn(1), Some((resume("old"), server("1"))));
         builder.group_complete(resume("new"), 0);
-        assert_eq!(footing.of(&builder.take(), &server("2")), (resume("old"), server("1")));
+        assert_eq!(resume_context.of(&builder.take(), &server("2")), (resume("old"), server("1")));
         builder.event_complete(lsn(2));
-        assert_eq!(footing.of(&builder.take(), &server("2")), (resume("new"), server("2")));
-        let mut begun = Footing::new(lsn(2), None);
+        assert_eq!(resume_context.of(&builder.take(), &server("2")), (resume("new"), server("2")));
+        let mut begun = ResumeContext::new(lsn(2), None);
         assert_eq!(begun.of(&builder.take(), &server("2")), (resume("new"), server("2")));
     }
 }

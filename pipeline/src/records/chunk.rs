@@ -12,15 +12,15 @@ pub struct ChunkKey(pub Box<[u8]>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
     /// The rows hold every change up to here: the low watermark.
-    pub mark: Lsn,
-    /// And none above here: the high watermark. The mark itself where the server says at which place of its binlog a
-    /// snapshot stands; else nobody knows which of the changes between them the rows hold.
+    pub low: Lsn,
+    /// And none above here: the high watermark. The watermark itself where the server says at which place of its
+    /// binlog a snapshot stands; else nobody knows which of the changes between them the rows hold.
     pub high: Lsn,
     /// Whose positions these are.
     pub server: ServerIdentity,
-    /// Each row as an insert at the mark, in the form of a message's payload.
+    /// Each row as an insert at the watermark, in the form of a message's payload.
     pub payload: Bytes,
     pub rows: u64,
-    /// Behind the last row, when more may follow.
+    /// After the last row, when more may follow.
     pub next: Option<ChunkKey>,
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// A device that has a code, said by one shard.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Claim {
+pub struct DeviceClaim {
     pub shard: ShardId,
     /// As text.
     pub uuid: Box<[u8]>,
@@ -18,8 +18,8 @@ pub struct Claim {
 /// The claims of one value, in the order (shard, uuid, kind).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Claims {
-    pub claims: Vec<Claim>,
-    /// There are more behind the last one.
+    pub claims: Vec<DeviceClaim>,
+    /// There are more after the last one.
     pub is_cut: bool,
 }
 

@@ -68,7 +68,7 @@ pub enum InvalidComparison {
     NoOperator,
     #[error("what stands before the operator is no name of a column")]
     Column,
-    #[error("what stands behind the operator is no value")]
+    #[error("what stands after the operator is no value")]
     Value,
 }
 

@@ -3,14 +3,14 @@
 use anabranch_schemas::envelope::{CapturedFields, Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 
-use super::batch::{Batch, BatchBuilder, Footing};
+use super::batch::{Batch, BatchBuilder, ResumeContext};
 
 /// Makes the envelopes of one reading.
 #[derive(Debug)]
 pub struct Framer {
     previous: Lsn,
     origin: bool,
-    footing: Footing,
+    resume_context: ResumeContext,
     term: u64,
 }
 
@@ -27,7 +27,8 @@ impl Framer {
         batch_bytes: usize,
     ) -> (Self, BatchBuilder) {
         let resume = told.as_ref().map_or_else(ResumePoint::default, |(resume, _)| resume.clone());
-        let framer = Self { previous: position, origin, footing: Footing::new(position, told), term };
+        let framer =
+            Self { previous: position, origin, resume_context: ResumeContext::new(position, told), term };
         (framer, BatchBuilder::new(batch_bytes, position, resume))
     }
 
@@ -38,7 +39,7 @@ impl Framer {
 
     /// The envelope of the next message, whose batch was read from `server`.
     pub fn frame(&mut self, batch: &Batch, server: &ServerIdentity) -> Envelope {
-        let (resume, server) = self.footing.of(batch, server);
+        let (resume, server) = self.resume_context.of(batch, server);
         let previous = std::mem::replace(&mut self.previous, batch.position);
         Envelope {
             previous,

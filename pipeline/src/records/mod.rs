@@ -2,8 +2,8 @@
 //!
 //! A reader fills `batch.rs`, and `frame.rs` makes its envelope. A source gives `chunk.rs`, perhaps for a
 //! `condition.rs`. A projection makes of both `mutation.rs` for rows of `row.rs`, and a lane commits them with
-//! `progress.rs`, of which `refresh.rs` is a part. Lookups read `claims.rs`, nights leave `past_night.rs`.
-//! [`crate::ports`] speaks in these words.
+//! `progress.rs`, of which `refresh.rs` is a part. Lookups read `claims.rs`, reconciliations leave
+//! `past_reconciliation.rs`. [`crate::ports`] speaks in these words.
 
 mod batch;
 mod chunk;
@@ -11,19 +11,19 @@ mod claims;
 mod condition;
 mod frame;
 mod mutation;
-mod past_night;
+mod past_reconciliation;
 mod progress;
 mod refresh;
 mod row;
 
 pub use batch::{Batch, BatchBuilder};
 pub use chunk::{Chunk, ChunkKey};
-pub use claims::{Claim, Claims, TimeToLive, Token};
+pub use claims::{Claims, DeviceClaim, TimeToLive, Token};
 pub use condition::{COMPARISONS_MAX, Comparison, Condition, InvalidComparison, Operator};
 pub use frame::Framer;
 pub(crate) use mutation::TABLE_WORK;
 pub use mutation::{Flush, Mutation, MutationAction, OrderedMutation, Replacement};
-pub use past_night::{Outcome, PastNight};
+pub use past_reconciliation::{Outcome, PastReconciliation};
 pub use progress::{LaneId, Progress};
 pub use refresh::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh};
 pub use row::{Cell, CellRef, Claimed, DerivedRow, DerivedTable, Stray, TableShape};

@@ -59,11 +59,11 @@ impl OrderedMutation<'_> {
 }
 
 /// Source rows that were read as they are: nothing stands afterwards for them in the lane's tables but what the flush
-/// writes. Versions do not count there: what stands above the mark is nobody's.
+/// writes. Versions do not count there: what stands above the watermark is nobody's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replacement {
     /// Where they were read.
-    pub mark: Lsn,
+    pub low: Lsn,
     /// Which key column of a derived row is the key of its source row.
     pub column: usize,
     pub rows: BTreeSet<(ShardId, Cell)>,

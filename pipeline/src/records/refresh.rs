@@ -1,6 +1,6 @@
 //! How far the refresh of a lane is: a part of its progress, so each step is stored in one transaction with its rows.
 //!
-//! Tables are taken in the order of their shard ids, each by chunks in the order of its primary key; behind the last
+//! Tables are taken in the order of their shard ids, each by chunks in the order of its primary key; after the last
 //! chunk comes the sweep. What is stored is always the end of a step, so whoever runs the lane next begins the next
 //! one.
 
@@ -61,23 +61,23 @@ pub struct Refresh {
     pub rows: u64,
     /// The lane had no rows when this began, in this epoch. As long as that lasts, all that stands came by the feed or
     /// by chunks, so no table has anything to be swept away.
-    pub vacant: Option<u16>,
+    pub empty_in_epoch: Option<u16>,
 }
 
 /// A table of which at least one chunk is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableRefresh {
     pub shard: ShardId,
-    /// Mark of the first chunk: claims of the shard that are older are withdrawn in the end.
+    /// Watermark of the first chunk: claims of the shard that are older are withdrawn in the end.
     pub first: Lsn,
     pub chunks: u64,
-    /// Behind which the next chunk begins; `None` = all are written, and the sweep is due.
+    /// After which the next chunk begins; `None` = all are written, and the sweep is due.
     pub after: Option<ChunkKey>,
 }
 
 impl Refresh {
     pub fn new(scope: Scope) -> Self {
-        Self { scope, done: None, table: None, rows: 0, vacant: None }
+        Self { scope, done: None, table: None, rows: 0, empty_in_epoch: None }
     }
 
     /// Whether a table is meant that is not through.
@@ -104,12 +104,12 @@ impl Refresh {
         Self { rows: self.rows + chunk.rows, done, ..self.clone() }
     }
 
-    /// Behind one more chunk of a table; of all keys there is one.
+    /// After one more chunk of a table; of all keys there is one.
     pub(crate) fn behind_chunk(&self, shard: ShardId, chunk: &Chunk) -> Self {
         let read = Self { rows: self.rows + chunk.rows, ..self.clone() };
         let has_ended = match self.scope {
             Scope::Source | Scope::Table(_) => {
-                chunk.next.is_none() && self.vacant == Some(chunk.mark.epoch())
+                chunk.next.is_none() && self.empty_in_epoch == Some(chunk.low.epoch())
             }
             Scope::Keys(_) => return self.behind_keys(chunk),
             Scope::Where(..) => chunk.next.is_none(),
@@ -117,30 +117,29 @@ impl Refresh {
         if has_ended {
             return read.behind_table(shard);
         }
-        let (first, chunks) =
-            self.table.as_ref().map_or((chunk.mark, 0), |table| (table.first, table.chunks));
+        let (first, chunks) = self.table.as_ref().map_or((chunk.low, 0), |table| (table.first, table.chunks));
         let table = TableRefresh { shard, first, chunks: chunks + 1, after: chunk.next.clone() };
         Self { table: Some(table), ..read }
     }
 
-    /// Behind a table.
+    /// After a table.
     pub(crate) fn behind_table(&self, shard: ShardId) -> Self {
         Self { done: Some(shard), table: None, ..self.clone() }
     }
 }
 
-const VACANT: &str = "vacant:";
+const EMPTY_IN_EPOCH: &str = "empty_in_epoch:";
 
-/// `- 4711 20000` (scope, tables through, rows), then `vacant:1` (epoch) when the lane had no rows, then
-/// `4712 1:7:320 3 00ff` (table, first mark, chunks, place) when a table is being read; `-` = none. The scope is all
-/// tables, a table, keys of tables (`4711=7,9;4712=x3766`), or a condition on all tables or one, each comparison in
-/// hexadecimal digits: `4711?6964203d202737`.
+/// `- 4711 20000` (scope, tables through, rows), then `empty_in_epoch:1` (epoch) when the lane had no rows, then
+/// `4712 1:7:320 3 00ff` (table, first watermark, chunks, place) when a table is being read; `-` = none. The scope is
+/// all tables, a table, keys of tables (`4711=7,9;4712=x3766`), or a condition on all tables or one, each comparison
+/// in hexadecimal digits: `4711?6964203d202737`.
 impl fmt::Display for Refresh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shard = |shard: Option<ShardId>| shard.map_or("-".to_owned(), |shard| shard.to_string());
         write!(f, "{} {} {}", self.scope, shard(self.done), self.rows)?;
-        if let Some(epoch) = self.vacant {
-            write!(f, " {VACANT}{epoch}")?;
+        if let Some(epoch) = self.empty_in_epoch {
+            write!(f, " {EMPTY_IN_EPOCH}{epoch}")?;
         }
         let Some(table) = &self.table else { return Ok(()) };
         write!(f, " {} {} {} ", table.shard, table.first, table.chunks)?;
@@ -202,8 +201,8 @@ impl FromStr for Refresh {
     fn from_str(text: &str) -> Result<Self, InvalidRefresh> {
         let parts: Vec<&str> = text.split(' ').collect();
         let [scope, done, rows, behind @ ..] = parts.as_slice() else { return Err(InvalidRefresh) };
-        let vacant = behind.first().and_then(|part| part.strip_prefix(VACANT));
-        let table = match &behind[usize::from(vacant.is_some())..] {
+        let empty_in_epoch = behind.first().and_then(|part| part.strip_prefix(EMPTY_IN_EPOCH));
+        let table = match &behind[usize::from(empty_in_epoch.is_some())..] {
             [] => None,
             [of, first, chunks, after] => {
                 let after = if *after == "-" { None } else { Some(ChunkKey(bytes(after)?)) };
@@ -218,7 +217,7 @@ impl FromStr for Refresh {
             done: if *done == "-" { None } else { Some(shard(done)?) },
             table,
             rows: number(rows)?,
-            vacant: vacant.map(epoch).transpose()?,
+            empty_in_epoch: empty_in_epoch.map(epoch).transpose()?,
         })
     }
 }
@@ -281,9 +280,9 @@ mod tests {
     }
 
     fn chunk(position: u64, rows: u64, next: Option<&[u8]>) -> Chunk {
-        let mark = Lsn::new(1, 7, position).unwrap();
+        let low = Lsn::new(1, 7, position).unwrap();
         let next = next.map(|key| ChunkKey(key.into()));
-        Chunk { mark, high: mark, server: Default::default(), payload: Default::default(), rows, next }
+        Chunk { low, high: low, server: Default::default(), payload: Default::default(), rows, next }
     }
 
     fn keys() -> Scope {
@@ -311,10 +310,10 @@ mod tests {
         );
         let anywhere = Refresh::new(Scope::Where(None, condition()));
         let table = Refresh::new(Scope::Table(numbered(3)));
-        let vacant = Refresh { vacant: Some(FIRST_EPOCH), ..whole.clone() };
-        let vacant_begun = Refresh { vacant: Some(FIRST_EPOCH), ..begun.clone() };
-        assert_eq!(vacant_begun.to_string(), "- 7 20 vacant:1 9 1:7:320 1 00ff10");
-        for known in [whole, begun, read, table, keys, found, anywhere, vacant, vacant_begun] {
+        let empty_in_epoch = Refresh { empty_in_epoch: Some(FIRST_EPOCH), ..whole.clone() };
+        let empty_begun = Refresh { empty_in_epoch: Some(FIRST_EPOCH), ..begun.clone() };
+        assert_eq!(empty_begun.to_string(), "- 7 20 empty_in_epoch:1 9 1:7:320 1 00ff10");
+        for known in [whole, begun, read, table, keys, found, anywhere, empty_in_epoch, empty_begun] {
             assert_eq!(known.to_string().parse(), Ok(known));
         }
         for text in [
@@ -325,9 +324,9 @@ mod tests {
             "- - 1 2 1:1:16 1 0",
             "- - 1 2 1:1:16 1 zz",
             "- - 1 2 x 1 -",
-            "- - 1 vacant:",
-            "- - 1 vacant:1 2",
-            "- - 1 vacant:1 vacant:1",
+            "- - 1 empty_in_epoch:",
+            "- - 1 empty_in_epoch:1 2",
+            "- - 1 empty_in_epoch:1 empty_in_epoch:1",
             "4= - 0",
             "=7 - 0",
             "4=x0 - 0",
@@ -359,15 +358,15 @@ mod tests {
     #[test]
     fn a_table_is_swept_unless_the_lane_had_no_rows_in_the_same_epoch() {
         let swept = Refresh::new(Scope::Source);
-        let vacant = |epoch| Refresh { vacant: Some(epoch), ..Refresh::new(Scope::Source) };
+        let empty_in_epoch = |epoch| Refresh { empty_in_epoch: Some(epoch), ..Refresh::new(Scope::Source) };
         let is_through = |refresh: &Refresh, next| {
             let behind = refresh.behind_chunk(numbered(4), &chunk(320, 2, next));
-            assert_eq!(behind.vacant, refresh.vacant);
+            assert_eq!(behind.empty_in_epoch, refresh.empty_in_epoch);
             behind.table.is_none() && behind.done == Some(numbered(4))
         };
-        assert!(is_through(&vacant(FIRST_EPOCH), None));
-        assert!(!is_through(&vacant(FIRST_EPOCH), Some(&[1])));
-        assert!(!is_through(&vacant(FIRST_EPOCH + 1), None));
+        assert!(is_through(&empty_in_epoch(FIRST_EPOCH), None));
+        assert!(!is_through(&empty_in_epoch(FIRST_EPOCH), Some(&[1])));
+        assert!(!is_through(&empty_in_epoch(FIRST_EPOCH + 1), None));
         assert!(!is_through(&swept, None));
     }
 

@@ -11,7 +11,7 @@ use super::TaskHandle;
 use crate::error::Fault;
 use crate::ports::{Lease, Leases};
 
-/// A task that has failed is well again after so long at work, if it commits nothing: what fails behind the first
+/// A task that has failed is well again after so long at work, if it commits nothing: what fails after the first
 /// answers fails sooner.
 const WELL_AFTER: Duration = Duration::from_secs(5);
 

@@ -122,7 +122,7 @@ async fn a_damaged_event_stops_its_reader_when_it_is_met_three_times_at_one_plac
 
 #[tokio::test(start_paused = true)]
 async fn a_fault_is_told_first_and_then_at_most_once_a_minute_with_a_count() {
-    let mut told = Told::default();
+    let mut told = FaultLog::default();
     let mut lines = Vec::new();
     for second in 0..150 {
         if let Some(times) = told.again(Code::TargetUnreachable) {

@@ -1,4 +1,5 @@
-//! The cache's part of a night, over each cache: every kind of wrong entry is found, and nothing else is removed.
+//! The cache's part of a reconciliation, over each cache: every kind of wrong entry is found, and nothing else is
+//! removed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use anabranch_connectors::memory::{MemoryMapping, Weather};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::{
-    Audit, AuditPace, AuditState, Audited, CACHED_CLAIMS_MAX, EntryDrift, encode, fill,
+    AuditPace, AuditState, Audited, CACHED_CLAIMS_MAX, CacheAudit, EntryDrift, encode, fill,
 };
 use anabranch_pipeline::ports::{CacheRecord, CodeCache, Outbox};
 use anabranch_pipeline::reconcile::Pace;
@@ -41,7 +42,7 @@ async fn filled(ground: &impl Ground, codes: &[StoredCode]) -> MemoryMapping {
 
 async fn look(ground: &impl Ground, mapping: &MemoryMapping, repairs_max: u64) -> (Audited, Option<Fault>) {
     let outboxes = std::slice::from_ref(mapping);
-    let work = Audit { cache: ground.cache(), outboxes, mapping, time_to_live: TIME, repairs_max };
+    let work = CacheAudit { cache: ground.cache(), outboxes, mapping, time_to_live: TIME, repairs_max };
     anabranch_tests::audited(&work).await
 }
 
@@ -144,7 +145,7 @@ async fn an_audit_that_is_cut_off_goes_on_where_it_was_in_the_same_life_only(gro
     let mapping = filled(&ground, &codes).await;
     let outboxes = std::slice::from_ref(&mapping);
     let work =
-        Audit { cache: ground.cache(), outboxes, mapping: &mapping, time_to_live: TIME, repairs_max: 0 };
+        CacheAudit { cache: ground.cache(), outboxes, mapping: &mapping, time_to_live: TIME, repairs_max: 0 };
     let mut pace = AuditPace::new(Pace::unbounded());
     let whole = complete(&ground, &mapping, 0).await.entries;
     let mut state = AuditState::default();

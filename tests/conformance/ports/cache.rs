@@ -6,8 +6,8 @@ use anabranch_connectors::memory::MemoryCache;
 use anabranch_connectors::redis::RedisCache;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, decode, encode, fill};
-use anabranch_pipeline::ports::{CodeCache, Fill, MappingStore, Standing};
-use anabranch_pipeline::records::{Claim, Claims, TimeToLive};
+use anabranch_pipeline::ports::{CacheEntry, CodeCache, Fill, MappingStore};
+use anabranch_pipeline::records::{Claims, DeviceClaim, TimeToLive};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use anabranch_schemas::shard::ShardId;
 
@@ -76,7 +76,7 @@ impl Ground for RedisGround {
 on_twin_and_server!(Twin, RedisGround:
     a_fill_stores_a_complete_set_once_and_only_under_its_token,
     a_fill_that_crosses_a_write_in_any_order_never_leaves_what_was_before_it,
-    a_mark_is_left_in_its_life_only_and_goes_with_the_rest,
+    a_freshness_key_is_left_in_its_life_only_and_goes_with_the_rest,
     a_scan_names_every_code_that_something_is_kept_for,
     any_bytes_are_a_code,
     emptying_removes_everything_of_this_cache,
@@ -91,8 +91,8 @@ pub fn code(text: &str) -> StoredCode {
 }
 
 /// A set whose devices say which version of the mapping tables they are of.
-pub fn set(version: u64) -> Vec<Claim> {
-    let claim = |uuid: String| Claim {
+pub fn set(version: u64) -> Vec<DeviceClaim> {
+    let claim = |uuid: String| DeviceClaim {
         shard: ShardId::from_u64(1).unwrap(),
         uuid: uuid.into_bytes().into(),
         kind: CodeKind::BoxNo,
@@ -108,13 +108,13 @@ impl MappingStore for Same {
         Ok(vec![Claims { claims: set(0), is_cut: false }; codes.len()])
     }
 
-    async fn page(&self, _: &StoredCode, _: Option<&Claim>, _: usize) -> Result<Claims, Fault> {
+    async fn page(&self, _: &StoredCode, _: Option<&DeviceClaim>, _: usize) -> Result<Claims, Fault> {
         unreachable!("it is not asked for")
     }
 }
 
 /// The cached set, if there is one that can be read.
-pub async fn cached(cache: &impl CodeCache, code: &StoredCode) -> Option<Vec<Claim>> {
+pub async fn cached(cache: &impl CodeCache, code: &StoredCode) -> Option<Vec<DeviceClaim>> {
     let cached = cache.get(std::slice::from_ref(code)).await.unwrap();
     cached.entries[0].as_deref().map(|entry| decode(entry).unwrap())
 }
@@ -204,15 +204,15 @@ async fn a_fill_that_crosses_a_write_in_any_order_never_leaves_what_was_before_i
     }
 }
 
-async fn a_mark_is_left_in_its_life_only_and_goes_with_the_rest(ground: impl Ground) {
+async fn a_freshness_key_is_left_in_its_life_only_and_goes_with_the_rest(ground: impl Ground) {
     let cache = ground.cache();
-    assert!(!cache.is_marked().await.unwrap());
-    cache.mark("another life").await.unwrap_err();
-    assert!(!cache.is_marked().await.unwrap());
-    cache.mark(&cache.incarnation().await.unwrap()).await.unwrap();
-    assert!(cache.is_marked().await.unwrap());
+    assert!(!cache.has_freshness_key().await.unwrap());
+    cache.write_freshness_key("another life").await.unwrap_err();
+    assert!(!cache.has_freshness_key().await.unwrap());
+    cache.write_freshness_key(&cache.incarnation().await.unwrap()).await.unwrap();
+    assert!(cache.has_freshness_key().await.unwrap());
     cache.clear().await.unwrap();
-    assert!(!cache.is_marked().await.unwrap());
+    assert!(!cache.has_freshness_key().await.unwrap());
 }
 
 /// Every code that a scan names, in order.
@@ -241,21 +241,21 @@ async fn a_scan_names_every_code_that_something_is_kept_for(ground: impl Ground)
     let [lasting, blocked] = ["LASTING", "BLOCKED"].map(code);
     ground.plant(&lasting, b"any".to_vec(), None).await;
     ground.block(&blocked).await;
-    cache.mark(&cache.incarnation().await.unwrap()).await.unwrap();
+    cache.write_freshness_key(&cache.incarnation().await.unwrap()).await.unwrap();
     codes.extend([lasting.clone(), blocked.clone()]);
     codes.sort_unstable();
     assert_eq!(scanned(cache).await, codes);
 
     let asked = [codes[0].clone(), lasting, code("NOTHING"), blocked];
-    let shelf = cache.standing(&asked).await.unwrap();
-    assert_eq!(*shelf.incarnation, *cache.incarnation().await.unwrap());
-    let [filled, lasting, nothing, blocked] = &shelf.standing[..] else { panic!("{shelf:?}") };
+    let entries = cache.standing(&asked).await.unwrap();
+    assert_eq!(*entries.incarnation, *cache.incarnation().await.unwrap());
+    let [filled, lasting, nothing, blocked] = &entries.standing[..] else { panic!("{entries:?}") };
     let (bytes, left) = filled.entry.as_ref().unwrap();
     assert_eq!(decode(bytes), Ok(set(0)));
     let left = left.unwrap();
     assert!(left <= LONG && left > LONG.mul_f64(0.9), "{left:?}");
     assert_eq!(lasting.entry, Some((b"any".to_vec(), None)));
-    assert_eq!((nothing, blocked.entry.as_ref(), blocked.is_blocked), (&Standing::default(), None, true));
+    assert_eq!((nothing, blocked.entry.as_ref(), blocked.is_blocked), (&CacheEntry::default(), None, true));
     cache.invalidate(&asked).await.unwrap();
     assert_eq!(
         scanned(cache).await,
@@ -299,7 +299,7 @@ async fn sets_too_large_to_cache_are_read_and_not_stored(ground: impl Ground) {
             Ok(vec![Claims { claims, is_cut: true }; codes.len()])
         }
 
-        async fn page(&self, _: &StoredCode, _: Option<&Claim>, _: usize) -> Result<Claims, Fault> {
+        async fn page(&self, _: &StoredCode, _: Option<&DeviceClaim>, _: usize) -> Result<Claims, Fault> {
             unreachable!("it is not asked for")
         }
     }

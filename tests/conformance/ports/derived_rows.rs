@@ -230,7 +230,7 @@ async fn all_rows_of_a_source_row_are_found_by_its_key(ground: impl Ground) {
     let mut random = random();
     let (rows, mut source) = (ground.rows(), Source::of(&ground).await);
     source.fill(&mut random).await;
-    // Whoever asks behind a commit sees it, also where searches do not yet.
+    // Whoever asks after a commit sees it, also where searches do not yet.
     for _ in 0..3 {
         let claims: Vec<Found> = source.claims().into_iter().collect();
         let key = |found: &Found| {

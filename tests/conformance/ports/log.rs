@@ -208,7 +208,7 @@ on_twin_and_server!(Twin, Server:
     a_reader_notices_that_its_messages_were_replaced_by_others,
     a_reader_notices_a_rollback_during_an_outage,
     a_reader_that_waits_at_a_position_finds_it_in_a_stream_made_anew,
-    who_asks_for_a_mark_is_heard_by_every_reader_of_that_source,
+    who_asks_for_a_position_is_heard_by_every_reader_of_that_source,
 );
 
 async fn messages_are_read_back_as_they_were_appended(ground: impl Ground) {
@@ -240,11 +240,11 @@ async fn messages_are_read_back_as_they_were_appended(ground: impl Ground) {
 
 async fn an_empty_payload_and_empty_or_long_texts_survive(ground: impl Ground) {
     let log = ground.log();
-    let mut mark = envelope(1);
-    mark.resume.gtid_set = String::new();
+    let mut message = envelope(1);
+    message.resume.gtid_set = String::new();
     let mut long = envelope(2);
     long.resume.gtid_set = "3E11FA47-71CA-11E1-9E33-C80AA9429562:1-5,".repeat(1000);
-    let envelopes: [Envelope; 2] = [mark, long];
+    let envelopes: [Envelope; 2] = [message, long];
     let mut writer = log.writer(SOURCE, None).await.unwrap();
     for envelope in &envelopes {
         writer.append(envelope.clone(), Bytes::new()).await.unwrap();
@@ -274,7 +274,7 @@ async fn a_second_writer_fences_all_that_the_first_has_on_the_way(ground: impl G
     assert_eq!(fault.class(), Class::Transient);
     assert!(first.append(envelope(105), payload(105)).await.is_err(), "an attempt goes on after its end");
     assert!(first.acknowledged().await.is_err(), "an attempt goes on after its end");
-    // Sent on the first writer's connection, so behind all that it had on the way.
+    // Sent on the first writer's connection, so after all that it had on the way.
     let third = append(log, [200]).await;
     assert_eq!(numbers(log).await, [1, 2, 3, 4, 200]);
     assert_eq!((second[0].sequence, third[0].sequence), (4, 5));
@@ -363,7 +363,7 @@ pub async fn overtaken(ground: &impl Ground) -> [Fault; 2] {
     // It asks for nothing before it is awaited.
     let mut reader = log.reader(SOURCE, after(&entries[1])).await.unwrap();
     ground.keep_newest(4).await;
-    // Asked again it never delivers what lies behind the gap.
+    // Asked again it never delivers what lies after the gap.
     let faults = [within(reader.next()).await.unwrap_err(), within(reader.next()).await.unwrap_err()];
     assert!(faults.iter().all(|fault| fault.code() == Code::LogHole), "{faults:?}");
     faults
@@ -414,16 +414,16 @@ async fn a_reader_that_waits_at_a_position_finds_it_in_a_stream_made_anew(ground
     assert_eq!(settled(&mut reader).await.unwrap(), 30);
 }
 
-async fn who_asks_for_a_mark_is_heard_by_every_reader_of_that_source(ground: impl Ground) {
+async fn who_asks_for_a_position_is_heard_by_every_reader_of_that_source(ground: impl Ground) {
     let (log, other) = (ground.log(), ground.other().await);
-    log.ask_for_mark(SOURCE).await;
-    let mut heard = log.mark_requests(SOURCE).await.unwrap();
-    let mut elsewhere = log.mark_requests("source-b").await.unwrap();
+    log.ask_for_position(SOURCE).await;
+    let mut heard = log.position_requests(SOURCE).await.unwrap();
+    let mut elsewhere = log.position_requests("source-b").await.unwrap();
     assert!(heard.next().now_or_never().is_none(), "only from now on");
     // A question may be lost: whoever waits asks again.
     let asked = async {
         loop {
-            other.ask_for_mark(SOURCE).await;
+            other.ask_for_position(SOURCE).await;
             sleep(Duration::from_millis(10)).await;
         }
     };

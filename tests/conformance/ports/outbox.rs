@@ -10,7 +10,7 @@ use anabranch_schemas::change::Action;
 use anabranch_schemas::serial::StoredCode;
 
 use super::cache::{LONG, code, set};
-use crate::derived::Place;
+use crate::derived::StoreSite;
 use crate::source::DatabaseKind;
 use crate::store_mapping::{TABLES, apply, boxed, lane};
 
@@ -48,18 +48,18 @@ impl Ground for Twin {
 }
 
 pub struct Server {
-    place: Place,
+    place: StoreSite,
     outbox: MysqlOutbox,
     positions: u64,
 }
 
 impl Server {
     pub async fn further(kind: DatabaseKind) -> Option<Self> {
-        Some(Self::of(Place::further(kind).await?).await)
+        Some(Self::of(StoreSite::further(kind).await?).await)
     }
 
-    async fn of(place: Place) -> Self {
-        let place = Place { mapping_tables: TABLES, is_cached: true, ..place };
+    async fn of(place: StoreSite) -> Self {
+        let place = StoreSite { mapping_tables: TABLES, is_cached: true, ..place };
         place.target("target-a").setup().await.unwrap();
         let outbox = place.target("target-a").outbox("serials").unwrap();
         Self { place, outbox, positions: 0 }
@@ -79,7 +79,7 @@ impl Ground for Server {
     type Outbox = MysqlOutbox;
 
     async fn start() -> Self {
-        Self::of(Place::new().await).await
+        Self::of(StoreSite::new().await).await
     }
 
     fn outbox(&self) -> &MysqlOutbox {

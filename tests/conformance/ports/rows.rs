@@ -1,4 +1,4 @@
-//! Tables as they are: chunks of rows at a mark.
+//! Tables as they are: chunks of rows at a watermark.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -14,14 +14,14 @@ use rand::{RngExt, SeedableRng};
 
 pub use super::source::{Ground, Server, Twin};
 use super::source::{delete, insert, update};
-use crate::source::{Reading, Seen, row_text};
+use crate::source::{Seen, SourceProbe, row_text};
 
 on_twin_and_every_server!(Twin, Server:
     chunks_hold_every_row_once_in_the_order_of_the_key,
-    a_chunk_holds_what_lies_up_to_its_mark_and_nothing_else,
-    a_table_without_rows_is_one_chunk_with_a_mark,
-    the_mark_of_a_quiet_source_is_reached,
-    the_mark_is_said_in_the_epoch_that_is_asked_for,
+    a_chunk_holds_what_lies_up_to_its_watermark_and_nothing_else,
+    a_table_without_rows_is_one_chunk_with_a_watermark,
+    the_watermark_of_a_quiet_source_is_reached,
+    the_watermark_is_said_in_the_epoch_that_is_asked_for,
     rows_of_keys_are_those_of_the_table,
     a_condition_finds_the_rows_that_it_holds_for_a_part_at_a_time,
     what_no_row_can_be_compared_with_is_refused,
@@ -31,7 +31,7 @@ pub fn rows(rows: usize) -> NonZeroUsize {
     NonZeroUsize::new(rows).unwrap()
 }
 
-/// The rows as text; each must be an insert at the mark into the table.
+/// The rows as text; each must be an insert at the watermark into the table.
 pub fn texts(table: &TableIdentity<'_>, chunk: &Chunk) -> Vec<String> {
     let texts = texts_of(table, chunk);
     assert_eq!(texts.len() as u64, chunk.rows, "rows of other tables");
@@ -42,7 +42,7 @@ pub fn texts(table: &TableIdentity<'_>, chunk: &Chunk) -> Vec<String> {
 fn texts_of(table: &TableIdentity<'_>, chunk: &Chunk) -> Vec<String> {
     let (mut texts, mut changes) = (Vec::new(), v1::decode(&chunk.payload).unwrap());
     while let Some(change) = changes.next().unwrap() {
-        assert_eq!(change.lsn, chunk.mark);
+        assert_eq!(change.lsn, chunk.low);
         let Action::Insert { after } = &change.action else { panic!("{:?}", change.action) };
         if change.table == table {
             texts.push(row_text(after));
@@ -86,7 +86,7 @@ async fn chunks_hold_every_row_once_in_the_order_of_the_key(ground: impl Ground)
         let found: Vec<String> = chunks.iter().flat_map(|chunk| texts(&table, chunk)).collect();
         assert_eq!(found, expected, "{size} rows a chunk");
         assert!(chunks.iter().all(|chunk| chunk.rows <= size as u64));
-        assert!(chunks.iter().is_sorted_by_key(|chunk| chunk.mark));
+        assert!(chunks.iter().is_sorted_by_key(|chunk| chunk.low));
         let (mut visited, mut after) = (Vec::new(), None);
         for chunk in &chunks {
             let mut visit = |row: &[Value<'_>]| visited.push(row_text(row));
@@ -131,14 +131,14 @@ async fn rows_of_keys_are_those_of_the_table(ground: impl Ground) {
     assert_eq!(chunk.next, None);
     let wanted = tables.clone().map(|table| (table, keys([200, 201, 4])));
     let both = source.rows(&wanted, FIRST_EPOCH).await.unwrap();
-    assert_eq!((both.rows, &both.next, both.mark), (3, &None, chunk.mark));
+    assert_eq!((both.rows, &both.next, both.low), (3, &None, chunk.low));
     let [first, second] = tables.map(|table| texts_of(&table, &both));
     assert_eq!(
         (first, second),
         (vec!["200 2000-01-01".to_owned()], vec!["4 2000-01-02".to_owned(), "201 2000-01-02".to_owned()])
     );
     let none = source.rows(&[], FIRST_EPOCH).await.unwrap();
-    assert_eq!((none.rows, none.next, none.mark), (0, None, chunk.mark));
+    assert_eq!((none.rows, none.next, none.low), (0, None, chunk.low));
 }
 
 pub fn condition(comparisons: &[&str]) -> Condition {
@@ -192,7 +192,7 @@ async fn what_no_row_can_be_compared_with_is_refused(ground: impl Ground) {
     }
 }
 
-async fn a_chunk_holds_what_lies_up_to_its_mark_and_nothing_else(ground: impl Ground) {
+async fn a_chunk_holds_what_lies_up_to_its_watermark_and_nothing_else(ground: impl Ground) {
     let seed = rand::random();
     println!("seed {seed}");
     let mut random = StdRng::seed_from_u64(seed);
@@ -231,7 +231,7 @@ async fn a_chunk_holds_what_lies_up_to_its_mark_and_nothing_else(ground: impl Gr
             };
             match chunk {
                 Ok(chunk) => chunks.push(chunk),
-                // The table was truncated behind the mark: a lane reads again.
+                // The table was truncated after the watermark: a lane reads again.
                 Err(fault) => assert_eq!(fault.class(), Class::Transient, "{fault}"),
             }
             tokio::task::yield_now().await;
@@ -239,33 +239,33 @@ async fn a_chunk_holds_what_lies_up_to_its_mark_and_nothing_else(ground: impl Gr
         chunks
     };
     let ((), chunks) = tokio::join!(changes, chunks);
-    let mut reading = Reading::open(&source, Entry::Earliest).await.unwrap();
+    let mut reading = SourceProbe::open(&source, Entry::Earliest).await.unwrap();
     reading.until_end_of(&source).await;
-    are_between_their_marks(&reading.seen, &table, &chunks);
+    are_between_their_watermarks(&reading.seen, &table, &chunks);
 }
 
-/// Each chunk of the whole table is what the binlog says at a place between its marks.
-pub fn are_between_their_marks(seen: &[Seen], table: &TableIdentity<'_>, chunks: &[Chunk]) {
+/// Each chunk of the whole table is what the binlog says at a place between its watermarks.
+pub fn are_between_their_watermarks(seen: &[Seen], table: &TableIdentity<'_>, chunks: &[Chunk]) {
     for chunk in chunks {
-        let (found, Chunk { mark, high, .. }) = (texts(table, chunk), chunk);
-        let between = seen.iter().map(|seen| seen.lsn).filter(|lsn| mark < lsn && lsn <= high);
+        let (found, Chunk { low, high, .. }) = (texts(table, chunk), chunk);
+        let between = seen.iter().map(|seen| seen.lsn).filter(|lsn| low < lsn && lsn <= high);
         let is_found = |place| replayed(seen, &table.table, place).into_values().eq(found.iter().cloned());
-        assert!([*mark].into_iter().chain(between).any(is_found), "{found:?} between {mark} and {high}");
+        assert!([*low].into_iter().chain(between).any(is_found), "{found:?} between {low} and {high}");
     }
 }
 
-async fn a_table_without_rows_is_one_chunk_with_a_mark(ground: impl Ground) {
+async fn a_table_without_rows_is_one_chunk_with_a_watermark(ground: impl Ground) {
     let source = ground.connector();
     ground.commit(&[insert(0, 1, 1)]).await;
     ground.truncate(0).await;
     let table = table_of(&source, "t0").await;
     let chunks = whole(&source, &table, 10).await.unwrap();
     assert_eq!((chunks.len(), chunks[0].rows), (1, 0));
-    assert!(chunks[0].mark > Lsn::ZERO);
+    assert!(chunks[0].low > Lsn::ZERO);
 }
 
 /// Else a lane would wait for ever to pass it.
-async fn the_mark_of_a_quiet_source_is_reached(ground: impl Ground) {
+async fn the_watermark_of_a_quiet_source_is_reached(ground: impl Ground) {
     let source = ground.connector();
     ground.commit(&[insert(0, 1, 1)]).await;
     for is_rotated in [false, true] {
@@ -274,25 +274,25 @@ async fn the_mark_of_a_quiet_source_is_reached(ground: impl Ground) {
         }
         let table = table_of(&source, "t0").await;
         let chunk = source.chunk(&table, None, rows(10), FIRST_EPOCH).await.unwrap();
-        assert!(chunk.mark <= chunk.high);
-        let mut reading = Reading::open(&source, Entry::Earliest).await.unwrap();
-        reading.until("the high mark", |reading| reading.position() >= chunk.high).await;
+        assert!(chunk.low <= chunk.high);
+        let mut reading = SourceProbe::open(&source, Entry::Earliest).await.unwrap();
+        reading.until("the high watermark", |reading| reading.position() >= chunk.high).await;
         // Whoever is at the end already has nothing to read.
         assert!(chunk.high <= source.head().await.unwrap());
-        // A refresh waits for a mark that is not below where its lane is. Others write to the server too.
-        anabranch_tests::until("a mark that is as far as the reading", async || {
-            let later = source.chunk(&table, None, rows(10), FIRST_EPOCH).await.unwrap().mark;
+        // A refresh waits for a watermark that is not below where its lane is. Others write to the server too.
+        anabranch_tests::until("a watermark that is as far as the reading", async || {
+            let later = source.chunk(&table, None, rows(10), FIRST_EPOCH).await.unwrap().low;
             later >= reading.position()
         })
         .await;
     }
 }
 
-async fn the_mark_is_said_in_the_epoch_that_is_asked_for(ground: impl Ground) {
+async fn the_watermark_is_said_in_the_epoch_that_is_asked_for(ground: impl Ground) {
     let source = ground.connector();
     ground.commit(&[insert(0, 1, 1)]).await;
     let table = table_of(&source, "t0").await;
-    let first = source.chunk(&table, None, rows(10), 1).await.unwrap().mark;
-    let other = source.chunk(&table, None, rows(10), 7).await.unwrap().mark;
+    let first = source.chunk(&table, None, rows(10), 1).await.unwrap().low;
+    let other = source.chunk(&table, None, rows(10), 7).await.unwrap().low;
     assert_eq!((first.epoch(), other), (1, first.in_epoch(7).unwrap()));
 }

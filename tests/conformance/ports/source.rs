@@ -4,12 +4,12 @@ use anabranch_connectors::memory::{Group, MemorySource, ScriptedRow, Weather};
 use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_demo::FORGET_BINLOG;
 use anabranch_pipeline::error::{Class, Code};
-use anabranch_pipeline::ports::{ChangeSource, Entry, READER_SEAT, RowSource, SourceConnector};
+use anabranch_pipeline::ports::{ChangeSource, Entry, READER_REPLICA_SLOT, RowSource, SourceConnector};
 use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
 
-use crate::source::{BATCH_BYTES, Database, DatabaseKind, Reading, Seen};
+use crate::source::{BATCH_BYTES, Database, DatabaseKind, Seen, SourceProbe};
 
 /// A row change of table 0 or 1: what it was and becomes, as (user id, day of January 2000).
 #[derive(Debug, Clone, Copy)]
@@ -76,8 +76,8 @@ impl Twin {
         self.0.commit(Group::Prepare { branch, rows: changes.iter().map(scripted).collect() });
     }
 
-    async fn read(&self, entry: Entry) -> Reading<anabranch_connectors::memory::MemoryReading> {
-        Reading::open(&self.0, entry).await.unwrap()
+    async fn read(&self, entry: Entry) -> SourceProbe<anabranch_connectors::memory::MemoryReading> {
+        SourceProbe::open(&self.0, entry).await.unwrap()
     }
 }
 
@@ -199,12 +199,12 @@ on_twin_and_every_server!(Twin, Server:
     a_new_file_moves_the_resume_point_and_a_purged_one_is_named,
     a_new_file_of_a_quiet_source_moves_the_position_too,
     a_reset_server_is_not_read_on,
-    a_second_reading_of_a_seat_ends_the_first_and_other_seats_go_on,
+    a_second_reading_of_a_replica_slot_ends_the_first_and_other_slots_go_on,
 );
 
 async fn changes_come_in_commit_order_and_rows_of_one_event_share_a_position(ground: impl Ground) {
     let source = ground.connector();
-    let mut reading = Reading::open(&source, Entry::Latest).await.unwrap();
+    let mut reading = SourceProbe::open(&source, Entry::Latest).await.unwrap();
     ground.commit(&[insert(0, 1, 1), update(0, 1, 1, 2), insert(1, 1, 3)]).await;
     ground.truncate(0).await;
     ground.commit(&[delete(1, 1, 3)]).await;
@@ -233,22 +233,22 @@ async fn changes_come_in_commit_order_and_rows_of_one_event_share_a_position(gro
 async fn every_entry_begins_where_it_says(ground: impl Ground) {
     let source = ground.connector();
     ground.commit(&[insert(0, 1, 1)]).await;
-    let mut first = Reading::open(&source, Entry::Earliest).await.unwrap();
+    let mut first = SourceProbe::open(&source, Entry::Earliest).await.unwrap();
     first.until_end_of(&source).await;
     let middle = first.resume().gtid_set;
     ground.commit(&[insert(0, 2, 1)]).await;
     ground.commit(&[insert(0, 3, 1)]).await;
 
-    let mut earliest = Reading::open(&source, Entry::Earliest).await.unwrap();
+    let mut earliest = SourceProbe::open(&source, Entry::Earliest).await.unwrap();
     earliest.until_end_of(&source).await;
     assert_eq!(earliest.texts(), ["t0 + 1 2000-01-01", "t0 + 2 2000-01-01", "t0 + 3 2000-01-01"]);
 
-    let mut by_gtid = Reading::open(&source, Entry::Gtid(middle)).await.unwrap();
+    let mut by_gtid = SourceProbe::open(&source, Entry::Gtid(middle)).await.unwrap();
     by_gtid.until_end_of(&source).await;
     assert_eq!(by_gtid.resume(), earliest.resume());
     assert_eq!(by_gtid.seen[..], earliest.seen[1..], "the same change has the same position");
 
-    let mut latest = Reading::open(&source, Entry::Latest).await.unwrap();
+    let mut latest = SourceProbe::open(&source, Entry::Latest).await.unwrap();
     ground.commit(&[insert(0, 4, 1)]).await;
     latest.until_seen(1).await;
     assert_eq!(latest.texts(), ["t0 + 4 2000-01-01"]);
@@ -260,7 +260,7 @@ async fn a_reading_goes_on_behind_every_batch_without_loss_or_repetition(ground:
         let changes: Vec<_> = (0..4).map(|n| insert((n % 2) as u32, user * 10 + n, 1)).collect();
         ground.commit(&changes).await;
     }
-    let mut reading = Reading::open_with(&source, Entry::Earliest, 60).await.unwrap();
+    let mut reading = SourceProbe::open_with(&source, Entry::Earliest, 60).await.unwrap();
     reading.until_end_of(&source).await;
     assert!(reading.batches.len() > 6, "{} batches", reading.batches.len());
     for index in 0..reading.batches.len() {
@@ -269,7 +269,7 @@ async fn a_reading_goes_on_behind_every_batch_without_loss_or_repetition(ground:
             continue;
         }
         let kept = reading.seen[..reading.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
-        let mut again = Reading::open(&source, reading.entry_after(index)).await.unwrap();
+        let mut again = SourceProbe::open(&source, reading.entry_after(index)).await.unwrap();
         again.until_end_of(&source).await;
         let whole: Vec<&Seen> = kept.chain(&again.seen).collect();
         assert!(whole.iter().copied().eq(&reading.seen), "after batch {index} at {sent}");
@@ -283,17 +283,17 @@ async fn a_reading_goes_on_behind_every_batch_without_loss_or_repetition(ground:
 async fn a_reading_of_a_quiet_source_tells_its_place(ground: impl Ground) {
     let source = ground.connector();
     ground.commit(&[insert(0, 1, 1)]).await;
-    let mut reading = Reading::open(&source, Entry::Earliest).await.unwrap();
+    let mut reading = SourceProbe::open(&source, Entry::Earliest).await.unwrap();
     reading.until_end_of(&source).await;
     let end = reading.entry_after(reading.batches.len() - 1);
-    let mut again = Reading::open(&source, end).await.unwrap();
+    let mut again = SourceProbe::open(&source, end).await.unwrap();
     again.until("its place", |again| !again.batches.is_empty()).await;
     assert_eq!((again.position(), again.resume()), (reading.position(), reading.resume()));
 }
 
 async fn a_new_file_moves_the_resume_point_and_a_purged_one_is_named(ground: impl Ground) {
     let source = ground.connector();
-    let mut reading = Reading::open(&source, Entry::Latest).await.unwrap();
+    let mut reading = SourceProbe::open(&source, Entry::Latest).await.unwrap();
     ground.commit(&[insert(1, 0, 1)]).await;
     reading.until_seen(1).await;
     reading.until_end_of(&source).await;
@@ -311,12 +311,13 @@ async fn a_new_file_moves_the_resume_point_and_a_purged_one_is_named(ground: imp
     let file = reading.resume().file;
     assert!(file > before, "a quiet source would resume from a purged file");
 
-    let mut resumed = Reading::open(&source, reading.entry_after(reading.batches.len() - 1)).await.unwrap();
+    let mut resumed =
+        SourceProbe::open(&source, reading.entry_after(reading.batches.len() - 1)).await.unwrap();
     ground.commit(&[insert(0, 4, 1)]).await;
     resumed.until_seen(1).await;
 
     ground.purge().await;
-    let fault = Reading::open(&source, old).await.err().unwrap();
+    let fault = SourceProbe::open(&source, old).await.err().unwrap();
     assert_eq!(fault.code(), Code::BinlogPurged, "{fault}");
 }
 
@@ -324,7 +325,7 @@ async fn a_new_file_moves_the_resume_point_and_a_purged_one_is_named(ground: imp
 async fn a_new_file_of_a_quiet_source_moves_the_position_too(ground: impl Ground) {
     let source = ground.connector();
     ground.commit(&[insert(0, 1, 1)]).await;
-    let mut reading = Reading::open(&source, Entry::Earliest).await.unwrap();
+    let mut reading = SourceProbe::open(&source, Entry::Earliest).await.unwrap();
     reading.until_end_of(&source).await;
     let before = reading.position();
     ground.rotate().await;
@@ -334,35 +335,38 @@ async fn a_new_file_of_a_quiet_source_moves_the_position_too(ground: impl Ground
     assert_eq!(reading.batches.last().unwrap().position, end, "it was told");
     assert!(reading.resume().file.ends_with(&format!("{:06}", end.file_number())));
 
-    let mut from_nothing = Reading::open_seat(&source, Entry::Earliest, READER_SEAT + 1).await.unwrap();
+    let mut from_nothing =
+        SourceProbe::open_replica_slot(&source, Entry::Earliest, READER_REPLICA_SLOT + 1).await.unwrap();
     from_nothing.until_end_of(&source).await;
     // MariaDB notes in a new file, a moment later, that it needs no older one.
     reading.until("the same end", |reading| reading.position() >= from_nothing.position()).await;
     from_nothing.until("the same end", |other| other.position() >= reading.position()).await;
     assert_eq!((from_nothing.position(), from_nothing.resume()), (reading.position(), reading.resume()));
     ground.purge().await;
-    let mut resumed = Reading::open(&source, reading.entry_after(reading.batches.len() - 1)).await.unwrap();
+    let mut resumed =
+        SourceProbe::open(&source, reading.entry_after(reading.batches.len() - 1)).await.unwrap();
     ground.commit(&[insert(0, 2, 1)]).await;
     resumed.until_seen(1).await;
 }
 
 async fn a_reset_server_is_not_read_on(ground: impl Ground) {
     let source = ground.connector();
-    let mut reading = Reading::open(&source, Entry::Latest).await.unwrap();
+    let mut reading = SourceProbe::open(&source, Entry::Latest).await.unwrap();
     ground.commit(&[insert(0, 1, 1)]).await;
     reading.until_seen(1).await;
     reading.until_end_of(&source).await;
     let entry = reading.entry_after(reading.batches.len() - 1);
     ground.reset().await;
-    let fault = Reading::open(&source, entry).await.err().unwrap();
+    let fault = SourceProbe::open(&source, entry).await.err().unwrap();
     assert_eq!(fault.code(), Code::SourceServerChanged, "{fault}");
 }
 
-async fn a_second_reading_of_a_seat_ends_the_first_and_other_seats_go_on(ground: impl Ground) {
+async fn a_second_reading_of_a_replica_slot_ends_the_first_and_other_slots_go_on(ground: impl Ground) {
     let source = ground.connector();
-    let mut first = Reading::open(&source, Entry::Latest).await.unwrap();
-    let mut other = Reading::open_seat(&source, Entry::Latest, READER_SEAT + 1).await.unwrap();
-    let mut second = Reading::open(&source, Entry::Latest).await.unwrap();
+    let mut first = SourceProbe::open(&source, Entry::Latest).await.unwrap();
+    let mut other =
+        SourceProbe::open_replica_slot(&source, Entry::Latest, READER_REPLICA_SLOT + 1).await.unwrap();
+    let mut second = SourceProbe::open(&source, Entry::Latest).await.unwrap();
     ground.commit(&[insert(0, 1, 1)]).await;
     second.until_seen(1).await;
     other.until_seen(1).await;
@@ -432,13 +436,13 @@ async fn another_server_that_holds_all_is_followed_in_a_new_epoch() {
     assert_eq!((back.texts(), back.seen[0].lsn.epoch()), (vec!["t0 + 4 2000-01-01"], 3));
     // A direct feed is told the epoch.
     let timeline = Timeline { epoch: 3, server: back.stream.server().clone() };
-    let mut told = Reading::open_behind(&ground.0, entry, timeline, BATCH_BYTES).await.unwrap();
+    let mut told = SourceProbe::open_behind(&ground.0, entry, timeline, BATCH_BYTES).await.unwrap();
     told.until_seen(3).await;
     assert_eq!(told.seen.last(), back.seen.last());
 
     let last = back.entry_after(back.batches.len() - 1);
     ground.0.fail_over_behind(1);
     ground.commit(&[insert(0, 9, 1)]).await;
-    let fault = Reading::open(&ground.0, last).await.err().unwrap();
+    let fault = SourceProbe::open(&ground.0, last).await.err().unwrap();
     assert_eq!(fault.code(), Code::SourceDiverged, "it lacks what was read");
 }

@@ -17,7 +17,7 @@ use anabranch_pipeline::records::{
 use anabranch_schemas::change::Action;
 use anabranch_schemas::lsn::Lsn;
 
-use crate::derived::{Place, Rows, flush_of, insert, lsn, table, update, user};
+use crate::derived::{Rows, StoreSite, flush_of, insert, lsn, table, update, user};
 use crate::source::DatabaseKind;
 use documents::Documents;
 
@@ -111,15 +111,15 @@ impl Ground for Twin {
     }
 }
 
-pub struct Server(Place);
+pub struct Server(StoreSite);
 
 impl Server {
     pub async fn further(kind: DatabaseKind) -> Option<Self> {
-        Some(Self::of(Place::further(kind).await?).await)
+        Some(Self::of(StoreSite::further(kind).await?).await)
     }
 
-    async fn of(place: Place) -> Self {
-        let place = Place { lanes: 1, ..place };
+    async fn of(place: StoreSite) -> Self {
+        let place = StoreSite { lanes: 1, ..place };
         place.target("target-a").setup().await.unwrap();
         Self(place)
     }
@@ -129,7 +129,7 @@ impl Ground for Server {
     type Store = MysqlLane;
 
     async fn start() -> Self {
-        Self::of(Place::new().await).await
+        Self::of(StoreSite::new().await).await
     }
 
     async fn lane(&self) -> (MysqlLane, Progress) {
@@ -402,9 +402,9 @@ async fn of_what_is_replaced_exactly_what_is_written_stands_afterwards_whatever_
     let shard = table(0).shard;
     let rows = [1, 2, 3, 4, 5, 7].map(|id| (shard, Cell::UInt(id)));
     let read = [(1, 1, 1), (2, 1, 2), (3, 4, 3), (7, 1, 7)];
-    let replaced = |writer: &Writer<_>, mark| {
-        let mut flush = writer.flush(read.map(|(id, month, day)| at(mark, 0, id, month, day)).into());
-        flush.replacement = Some(Replacement { mark: lsn(mark), column: 0, rows: rows.clone().into() });
+    let replaced = |writer: &Writer<_>, low| {
+        let mut flush = writer.flush(read.map(|(id, month, day)| at(low, 0, id, month, day)).into());
+        flush.replacement = Some(Replacement { low: lsn(low), column: 0, rows: rows.clone().into() });
         flush
     };
     let flush = replaced(&writer, 50);
@@ -423,7 +423,7 @@ async fn of_what_is_replaced_exactly_what_is_written_stands_afterwards_whatever_
     ];
     let others = [row("0102", false, 2, 99), row("0106", true, 6, 99)];
     assert_eq!(found, own.into_iter().chain(others).collect());
-    // It may be done twice, and changes behind it count again.
+    // It may be done twice, and changes after it count again.
     let flush = replaced(&writer, 50);
     writer.commit_flush(flush).await;
     writer.commit(vec![(51, 0, Action::Delete { before: user(2, 1, 2) }), at(52, 0, 5, 6, 5)]).await;

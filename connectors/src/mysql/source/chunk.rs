@@ -1,9 +1,9 @@
-//! Rows of captured tables as they are at a known position: for refreshes and nights, not for capture.
+//! Rows of captured tables as they are at a known position: for refreshes and reconciliations, not for capture.
 //!
-//! `mark.rs` says where in the binlog a snapshot stands. It lives for one chunk, so no long read view holds up the
-//! server's purge. Values are read as text in the column's own character set, which for all types that can be captured
-//! is what its row events hold. How a table is read (`plan.rs`) is kept as long as its definition stays, which each
-//! chunk's transaction asks for behind its rows: from the first row to COMMIT no statement can change it.
+//! `watermarks.rs` says where in the binlog a snapshot stands. It lives for one chunk, so no long read view holds up
+//! the server's purge. Values are read as text in the column's own character set, which for all types that can be
+//! captured is what its row events hold. How a table is read (`plan.rs`) is kept as long as its definition stays,
+//! which each chunk's transaction asks for after its rows: from the first row to COMMIT no statement can change it.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, QueryResult, Row, TextProtocol};
 
-use self::mark::{Dialect, Place};
 use self::plan::{Plan, show_definition, without_counter};
+use self::watermarks::{BinlogCoordinates, Dialect};
 use super::session::{Session, binlog_off};
 use super::{CapturedTable, MysqlSource};
 use crate::mysql::connection::{quote_identifier, quote_table};
@@ -30,9 +30,9 @@ use crate::mysql::keyset::behind;
 
 mod condition;
 mod described;
-mod mark;
 pub(super) mod plan;
 mod value;
+mod watermarks;
 
 /// Without REPEATABLE READ there is no snapshot, and without autocommit a question would keep one. Results come in the
 /// character sets of their columns.
@@ -46,14 +46,14 @@ const CHUNK_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Which rows of a table.
 #[derive(Clone, Copy)]
-enum Wanted<'w> {
-    /// At most so many behind a place, of those that a condition finds.
+enum RowSelection<'w> {
+    /// At most so many after a place, of those that a condition finds.
     Behind(Option<&'w ChunkKey>, NonZeroUsize, Option<&'w Condition>),
     /// Those whose first field is one of these.
     Keys(&'w [Cell]),
 }
 
-impl Wanted<'_> {
+impl RowSelection<'_> {
     /// What a plan is kept for, whether by chunks; conditions are too many.
     fn plan_of(&self, table: &TableIdentity<'_>) -> Option<(ShardId, bool)> {
         match self {
@@ -67,7 +67,7 @@ impl Wanted<'_> {
 /// One table of a reading.
 struct Part<'w> {
     table: &'w TableIdentity<'static>,
-    wanted: Wanted<'w>,
+    wanted: RowSelection<'w>,
     plan: Arc<Plan>,
 }
 
@@ -79,7 +79,7 @@ impl Part<'_> {
 
 /// What was read.
 struct Taken {
-    mark: Lsn,
+    low: Lsn,
     high: Lsn,
     server: ServerIdentity,
     /// Nothing was left out for its size.
@@ -115,7 +115,7 @@ impl RowSource for MysqlSource {
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
-        self.part(table, Wanted::Behind(after, rows, None), rows, epoch).await
+        self.part(table, RowSelection::Behind(after, rows, None), rows, epoch).await
     }
 
     async fn page(
@@ -125,9 +125,9 @@ impl RowSource for MysqlSource {
         rows: NonZeroUsize,
         visit: &mut (dyn FnMut(&[Value<'_>]) + Send),
     ) -> Result<Option<ChunkKey>, Fault> {
-        let wanted = Wanted::Behind(after, rows, None);
+        let wanted = RowSelection::Behind(after, rows, None);
         let mut visiting = Visiting { visit, rows: 0 };
-        let taken = self.read_at_a_mark(&[(table, wanted)], FIRST_EPOCH, &mut visiting).await?;
+        let taken = self.read_at_watermark(&[(table, wanted)], FIRST_EPOCH, &mut visiting).await?;
         Ok(taken.last.filter(|_| visiting.rows == rows.get()))
     }
 
@@ -139,11 +139,11 @@ impl RowSource for MysqlSource {
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
-        self.part(table, Wanted::Behind(after, rows, Some(condition)), rows, epoch).await
+        self.part(table, RowSelection::Behind(after, rows, Some(condition)), rows, epoch).await
     }
 
     async fn rows(&self, keys: &[(TableIdentity<'static>, Vec<Cell>)], epoch: u16) -> Result<Chunk, Fault> {
-        let wanted: Vec<_> = keys.iter().map(|(table, keys)| (table, Wanted::Keys(keys))).collect();
+        let wanted: Vec<_> = keys.iter().map(|(table, keys)| (table, RowSelection::Keys(keys))).collect();
         let (chunk, taken) = self.encoded(&wanted, epoch).await?;
         if !taken.is_whole {
             let count: usize = keys.iter().map(|(_, keys)| keys.len()).sum();
@@ -167,7 +167,7 @@ impl MysqlSource {
     async fn part(
         &self,
         table: &TableIdentity<'static>,
-        wanted: Wanted<'_>,
+        wanted: RowSelection<'_>,
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
@@ -178,19 +178,19 @@ impl MysqlSource {
 
     async fn encoded(
         &self,
-        wanted: &[(&TableIdentity<'static>, Wanted<'_>)],
+        wanted: &[(&TableIdentity<'static>, RowSelection<'_>)],
         epoch: u16,
     ) -> Result<(Chunk, Taken), Fault> {
         let mut encoder = Encoder::default();
-        let taken = self.read_at_a_mark(wanted, epoch, &mut encoder).await?;
-        let (mark, high, server) = (taken.mark, taken.high, taken.server.clone());
+        let taken = self.read_at_watermark(wanted, epoch, &mut encoder).await?;
+        let (low, high, server) = (taken.low, taken.high, taken.server.clone());
         let rows = u64::from(encoder.changes());
-        Ok((Chunk { mark, high, server, payload: encoder.finish(), rows, next: None }, taken))
+        Ok((Chunk { low, high, server, payload: encoder.finish(), rows, next: None }, taken))
     }
 
-    async fn read_at_a_mark<S: Sink>(
+    async fn read_at_watermark<S: Sink>(
         &self,
-        wanted: &[(&TableIdentity<'static>, Wanted<'_>)],
+        wanted: &[(&TableIdentity<'static>, RowSelection<'_>)],
         epoch: u16,
         sink: &mut S,
     ) -> Result<Taken, Fault> {
@@ -198,10 +198,10 @@ impl MysqlSource {
         loop {
             let mut connection = self.snapshots.connection().await?;
             let dialect = self.dialect(&mut connection).await?;
-            let low = match S::IS_MARKED {
+            let low = match S::HAS_FRESHNESS_KEY {
                 // What is known of the server may be why it failed.
                 true => {
-                    let low = self.low_mark(&mut connection, dialect).await;
+                    let low = self.low_watermark(&mut connection, dialect).await;
                     low.inspect_err(|_| self.plans.forget_dialect())?
                 }
                 false => None,
@@ -252,7 +252,7 @@ impl MysqlSource {
     async fn read_as_planned(
         &self,
         connection: &mut Conn,
-        (dialect, low): (Dialect, Option<Place>),
+        (dialect, low): (Dialect, Option<BinlogCoordinates>),
         parts: &[Part<'_>],
         epoch: u16,
         sink: &mut impl Sink,
@@ -277,11 +277,11 @@ impl MysqlSource {
         if Dialect::of(&version) != dialect {
             return Err(self.fault(Code::SourceUnreachable, format!("a server of version {version} came")));
         }
-        let at = |(file, position): Place| self.lsn(epoch, &file, position);
+        let at = |(file, position): BinlogCoordinates| self.lsn(epoch, &file, position);
         let high = at(place.ok_or_else(|| binlog_off(&self.address.subject))?)?;
-        let mark = low.map_or(Ok(high), at)?;
+        let low = low.map_or(Ok(high), at)?;
         let server = dialect.server(id);
-        let mut reading = Reading { mark, sink, is_whole: true, last: None };
+        let mut reading = RowCollector { low, sink, is_whole: true, last: None };
         for part in parts {
             let body = async {
                 let are_understood = reading.read(part, &mut results).await?;
@@ -297,12 +297,12 @@ impl MysqlSource {
             }
         }
         self.snapshots.within(TIMEOUT, results.drop_result()).await?;
-        let Reading { is_whole, last, .. } = reading;
+        let RowCollector { is_whole, last, .. } = reading;
         let last = match (last, parts.last()) {
             (Some(last), Some(part)) => Some(part.plan.place(&last).ok_or_else(|| odd(part.table))?),
             _ => None,
         };
-        Ok(Taken { mark, high, server, is_whole, last })
+        Ok(Taken { low, high, server, is_whole, last })
     }
 
     fn columns_of(&self, entity: Entity) -> Result<Vec<String>, Fault> {
@@ -331,8 +331,8 @@ fn select(part: &Part<'_>) -> Result<String, Fault> {
     let order = |rows: &NonZeroUsize| format!("ORDER BY {} LIMIT {rows}", key.join(", "));
     let only = |before: &str| plan.only.as_ref().map_or(String::new(), |only| format!("{before} {only} "));
     let condition = match wanted {
-        Wanted::Behind(None, rows, _) => format!("{}{}", only("WHERE"), order(rows)),
-        Wanted::Behind(Some(after), rows, _) => {
+        RowSelection::Behind(None, rows, _) => format!("{}{}", only("WHERE"), order(rows)),
+        RowSelection::Behind(Some(after), rows, _) => {
             let values = decode_values(&after.0).filter(|values| values.len() == plan.key.len());
             let values = values
                 .ok_or_else(|| table_fault(Code::Internal, table, "a stored place is not one of its key"))?;
@@ -341,7 +341,7 @@ fn select(part: &Part<'_>) -> Result<String, Fault> {
                 literals.map(|(column, value)| value::literal(value, &column.character_set)).collect();
             format!("WHERE {} {}{}", behind(&key, &literals), only("AND"), order(rows))
         }
-        Wanted::Keys(keys) => {
+        RowSelection::Keys(keys) => {
             let (column, name) = (&plan.key[0], &key[0]);
             let literals = keys.iter().filter_map(|key| {
                 let value = column.kind.of_cell(key)?;
@@ -362,8 +362,8 @@ fn select(part: &Part<'_>) -> Result<String, Fault> {
 }
 
 /// Rows on their way.
-struct Reading<'s, S> {
-    mark: Lsn,
+struct RowCollector<'s, S> {
+    low: Lsn,
     sink: &'s mut S,
     /// All rows were taken so far; what follows those that have no room is stepped over.
     is_whole: bool,
@@ -371,7 +371,7 @@ struct Reading<'s, S> {
     last: Option<Row>,
 }
 
-impl<S: Sink> Reading<'_, S> {
+impl<S: Sink> RowCollector<'_, S> {
     /// Takes the rows of one table; whether each could be understood.
     async fn read(
         &mut self,
@@ -393,7 +393,7 @@ impl<S: Sink> Reading<'_, S> {
     fn take(&mut self, part: &Part<'_>, row: &Row) -> Option<()> {
         let values = part.plan.kinds.iter().enumerate().map(|(place, kind)| kind.decode(row.as_ref(place)?));
         let values: Vec<Value<'_>> = values.collect::<Option<_>>()?;
-        self.sink.take(self.mark, part.table, &values);
+        self.sink.take(self.low, part.table, &values);
         Some(())
     }
 }
@@ -401,9 +401,9 @@ impl<S: Sink> Reading<'_, S> {
 /// Where rows go.
 trait Sink: Send {
     /// Whether it needs to know where the rows stand.
-    const IS_MARKED: bool;
+    const HAS_FRESHNESS_KEY: bool;
 
-    fn take(&mut self, mark: Lsn, table: &TableIdentity<'static>, row: &[Value<'_>]);
+    fn take(&mut self, low: Lsn, table: &TableIdentity<'static>, row: &[Value<'_>]);
 
     fn has_room(&self) -> bool;
 
@@ -412,10 +412,10 @@ trait Sink: Send {
 }
 
 impl Sink for Encoder {
-    const IS_MARKED: bool = true;
+    const HAS_FRESHNESS_KEY: bool = true;
 
-    fn take(&mut self, mark: Lsn, table: &TableIdentity<'static>, row: &[Value<'_>]) {
-        self.insert(mark, table, row);
+    fn take(&mut self, low: Lsn, table: &TableIdentity<'static>, row: &[Value<'_>]) {
+        self.insert(low, table, row);
     }
 
     fn has_room(&self) -> bool {
@@ -435,9 +435,9 @@ struct Visiting<'v> {
 }
 
 impl Sink for Visiting<'_> {
-    const IS_MARKED: bool = false;
+    const HAS_FRESHNESS_KEY: bool = false;
 
-    fn take(&mut self, _mark: Lsn, _table: &TableIdentity<'static>, row: &[Value<'_>]) {
+    fn take(&mut self, _low: Lsn, _table: &TableIdentity<'static>, row: &[Value<'_>]) {
         self.rows += 1;
         (self.visit)(row);
     }

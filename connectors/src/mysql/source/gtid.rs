@@ -118,7 +118,7 @@ impl Gtids {
         }
     }
 
-    /// Whether the group is the next one that the same server wrote behind the last one here.
+    /// Whether the group is the next one that the same server wrote after the last one here.
     pub fn are_continued_by(&self, next: &Gtid) -> bool {
         match (self, next) {
             (Self::MariaDb(_), Gtid::MariaDb(next)) => self

@@ -1,4 +1,4 @@
-//! Readings without a server, and one rows event decoded outside of a reading: for tests.
+//! QueryBounds without a server, and one rows event decoded outside of a reading: for tests.
 
 use anabranch_pipeline::config::{EntityConfig, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
@@ -21,7 +21,7 @@ use super::wire::{Malformed, Reader};
 /// Those of a MariaDB server that recordings have.
 const COLLATIONS: [(u64, &str); 4] = [(8, "latin1"), (45, "utf8mb4"), (63, "binary"), (224, "utf8mb4")];
 
-/// Events that were recorded; behind the last one the connection breaks.
+/// Events that were recorded; after the last one the connection breaks.
 #[derive(Debug)]
 pub struct Recording<I>(I);
 
@@ -37,7 +37,7 @@ impl<I: Iterator<Item = Event> + Send> Events for Recording<I> {
 }
 
 /// A reading of events as a MariaDB server sends them from the start of this file; with `first_group`, as it sends them
-/// behind a GTID set, whose first group begins there.
+/// after a GTID set, whose first group begins there.
 pub fn recorded<I: Iterator<Item = Event> + Send>(
     file: &str,
     first_group: Option<u64>,

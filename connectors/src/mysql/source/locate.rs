@@ -1,12 +1,12 @@
 //! Where in the binlog a place of the past lies: for a lane that is to begin again there.
 //!
 //! A position and a time lead to the start of a binlog file: what lies between is read and passed over. Only a GTID
-//! set leads into the middle, to the start of the first group behind it.
+//! set leads into the middle, to the start of the first group after it.
 
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{ChangeSource, Entry, Located, Place, SourceConnector};
+use anabranch_pipeline::ports::{BinlogPoint, ChangeSource, Entry, Located, SourceConnector};
 use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::{Lsn, ResumePoint, binlog_file_number};
 use anabranch_schemas::timeline::Timeline;
@@ -21,17 +21,17 @@ use crate::mysql::connection::async_options;
 /// A server looks through a whole file for the place of a GTID set; one that is huge is read from the disk.
 const FIRST_GROUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Apart from readers and lanes, whose readings a question must not end.
-const SEAT: u32 = 1 << 16;
+const REPLICA_SLOT: u32 = 1 << 16;
 
 impl MysqlSource {
-    pub(super) async fn locate_place(&self, place: Place, epoch: u16) -> Result<Located, Fault> {
+    pub(super) async fn locate_place(&self, place: BinlogPoint, epoch: u16) -> Result<Located, Fault> {
         let mut session = Session::open(&self.address).await?;
         let server = session.identity().await?;
         let (resume, position) = match place {
-            Place::Earliest => self.file_start(self.oldest(&mut session).await?, epoch)?,
-            Place::Lsn(lsn) => self.before(&mut session, lsn, epoch).await?,
-            Place::Gtid(set) => self.behind(&mut session, set, epoch).await?,
-            Place::Time { at_us } => {
+            BinlogPoint::Earliest => self.file_start(self.oldest(&mut session).await?, epoch)?,
+            BinlogPoint::Lsn(lsn) => self.before(&mut session, lsn, epoch).await?,
+            BinlogPoint::Gtid(set) => self.behind(&mut session, set, epoch).await?,
+            BinlogPoint::Time { at_us } => {
                 let file = self.file_at(&mut session, at_us).await?;
                 self.file_start(file, epoch)?
             }
@@ -75,7 +75,7 @@ impl MysqlSource {
         Ok((resume, below.max(start)))
     }
 
-    /// Where the first group behind the set begins; without one the place is the end. Which of the two it is, is asked:
+    /// Where the first group after the set begins; without one the place is the end. Which of the two it is, is asked:
     /// a server that is slow must not look like one that has nothing more.
     async fn behind(
         &self,
@@ -90,19 +90,19 @@ impl MysqlSource {
                 .fault(Code::BinlogGtidUnknown, found)
                 .needs("a GTID set that this server wrote"));
         }
-        // In front of the question: what is written in between then lies behind the place.
+        // In front of the question: what is written in between then lies after the place.
         let end = session.end().await?;
         let resume = match end {
             Some(end) if !session.has_more_than(&gtids).await? => {
                 ResumePoint { file: end.file, position: end.position, gtid_set: end.gtid_set }
             }
             _ => {
-                let mut reading = self.open(Entry::Gtid(set), &Timeline::default(), SEAT).await?;
+                let mut reading = self.open(Entry::Gtid(set), &Timeline::default(), REPLICA_SLOT).await?;
                 first_group(&mut reading).await.unwrap_or_else(|| {
                     let found = format!("no transaction within {} s", FIRST_GROUP_TIMEOUT.as_secs());
                     Err(self
                         .fault(Code::SourceStalled, found)
-                        .needs("the first one behind the GTID set")
+                        .needs("the first one after the GTID set")
                         .remedy("try again, or say the place as a time"))
                 })?
             }
@@ -139,7 +139,7 @@ impl MysqlSource {
     async fn begun_at_us(&self, session: &Session, file: &str) -> Result<u64, Fault> {
         let options = async_options(&self.config.url, self.config.ca_file.as_deref());
         let start = Start::Position { file: file.to_owned(), position: FILE_START };
-        let (subject, replica) = (self.address.subject.as_str(), self.replica_server_id(SEAT));
+        let (subject, replica) = (self.address.subject.as_str(), self.replica_server_id(REPLICA_SLOT));
         let mut transport =
             Transport::open(options, subject, session.version.flavor, replica, &start, self.heartbeat)
                 .await?;

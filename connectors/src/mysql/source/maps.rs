@@ -1,8 +1,9 @@
 //! Table maps by table id: the plan of each captured table, and which ids belong to other tables.
 //!
-//! Servers send a table's maps again in every statement, before its rows; an equal one is recognised and not read again.
-//! So maps are a cache between statements, and whoever reads holds a bounded number of them: a server that opens its
-//! tables again and again (`table_definition_cache`) numbers them anew each time, a million times in one file.
+//! Servers send a table's maps again in every statement, before its rows; an equal one is recognised and not read
+//! again. So maps are a cache between statements, and whoever reads holds a bounded number of them: a server that
+//! opens its tables again and again (`table_definition_cache`) numbers them anew each time, a million times in one
+//! file.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -178,8 +179,8 @@ impl TableMaps {
         self.without_rows.retain(|id| *id != table_id);
     }
 
-    /// The present statement has no more rows: the next one sends its own maps. The captured tables that it was to write
-    /// and of which it has no rows: a foreign key may have changed them.
+    /// The present statement has no more rows: the next one sends its own maps. The captured tables that it was to
+    /// write and of which it has no rows: a foreign key may have changed them.
     pub fn statement_ended(&mut self) -> Vec<Arc<MappedTable>> {
         self.is_in_statement = false;
         let of_id = |id| self.entries.get(&id).and_then(|entry| entry.table.clone());

@@ -46,7 +46,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::config::{EntityConfig, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Entry, Located, Place, SourceConnector};
+use anabranch_pipeline::ports::{BinlogPoint, Entry, Located, SourceConnector};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
@@ -83,7 +83,7 @@ pub struct MysqlSource {
 
 /// Questions of lookups at once: the source has other work.
 const QUESTIONS: usize = 4;
-/// Chunks and pages at once: the lanes of two projections, or of one beside a night.
+/// Chunks and pages at once: the lanes of two projections, or of one beside a reconciliation.
 const SNAPSHOTS: usize = 4;
 
 /// Whether the set, in the notation of a server of this flavor, holds every group of `wanted`; `None` when one of them
@@ -116,8 +116,8 @@ impl MysqlSource {
     }
 
     /// What the server knows a reading by.
-    fn replica_server_id(&self, seat: u32) -> u32 {
-        self.config.replica_server_id.get().saturating_add(seat)
+    fn replica_server_id(&self, replica_slot: u32) -> u32 {
+        self.config.replica_server_id.get().saturating_add(replica_slot)
     }
 
     fn lsn(&self, epoch: u16, file: &str, position: u64) -> Result<Lsn, Fault> {
@@ -166,7 +166,7 @@ impl MysqlSource {
         }
     }
 
-    /// Behind a set of groups, wherever that is.
+    /// After a set of groups, wherever that is.
     async fn behind_set(
         &self,
         session: &mut Session,
@@ -226,7 +226,7 @@ impl SourceConnector for MysqlSource {
         preflight::check(&self.config, &self.entities).await
     }
 
-    async fn open(&self, entry: Entry, latest: &Timeline, seat: u32) -> Result<MysqlStream, Fault> {
+    async fn open(&self, entry: Entry, latest: &Timeline, replica_slot: u32) -> Result<MysqlStream, Fault> {
         let mut session = Session::open(&self.address).await?;
         let flavor = session.version.flavor;
         let server = Server {
@@ -249,13 +249,13 @@ impl SourceConnector for MysqlSource {
         }
         session.close().await;
         let options = async_options(&self.config.url, self.config.ca_file.as_deref());
-        let replica = self.replica_server_id(seat);
+        let replica = self.replica_server_id(replica_slot);
         let subject = self.address.subject.as_str();
         let transport = Transport::open(options, subject, flavor, replica, &start, self.heartbeat).await?;
         Ok(MysqlStream::new(transport, &self.config, server, tables, beginning))
     }
 
-    async fn locate(&self, place: Place, epoch: u16) -> Result<Located, Fault> {
+    async fn locate(&self, place: BinlogPoint, epoch: u16) -> Result<Located, Fault> {
         self.locate_place(place, epoch).await
     }
 

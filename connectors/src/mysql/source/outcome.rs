@@ -27,10 +27,10 @@ pub struct Release {
     committed_at_us: u64,
 }
 
-/// A place between groups behind the last one whose rows are all in a batch, not yet given to it as a resume point:
+/// A place between groups after the last one whose rows are all in a batch, not yet given to it as a resume point:
 /// writing its GTID set as text for every group of a busy source would cost more than decoding its rows.
 #[derive(Debug, Default)]
-pub struct Ended {
+pub struct GroupEnd {
     pub(super) position: u64,
     /// Of the last group; 0 = there was none since, or its time is unknown.
     committed_at_us: u64,
@@ -178,7 +178,7 @@ impl<E: Events> MysqlStream<E> {
             gtids.append(gtid);
         }
         batch.event_complete(release.end);
-        self.ended = Some(Ended { position: self.position.end, committed_at_us: release.committed_at_us });
+        self.ended = Some(GroupEnd { position: self.position.end, committed_at_us: release.committed_at_us });
         Ok(())
     }
 
@@ -194,7 +194,7 @@ impl<E: Events> MysqlStream<E> {
         self.branches.oldest().cloned().unwrap_or_else(|| self.place(self.position.end))
     }
 
-    /// A place in the present file behind the groups read so far.
+    /// A place in the present file after the groups read so far.
     fn place(&self, position: u64) -> ResumePoint {
         let gtid_set = self.gtids.as_ref().map(ToString::to_string).unwrap_or_default();
         ResumePoint { file: self.position.file.clone(), position, gtid_set }

@@ -26,7 +26,7 @@ pub enum RowsBody {
 }
 
 impl RowsBody {
-    /// Puts the inflated rows behind the uncompressed frame of a compressed event.
+    /// Puts the inflated rows after the uncompressed frame of a compressed event.
     pub fn inflated(
         body: &[u8],
         kind: Kind,

@@ -31,7 +31,7 @@ pub struct Position {
     file_number: u32,
     /// End of the last event that told it.
     pub end: u64,
-    /// At least so many bytes stand behind it, in events that did not.
+    /// At least so many bytes stand after it, in events that did not.
     unplaced_bytes: u64,
 }
 

@@ -36,7 +36,7 @@ impl<'a> Query<'a> {
 }
 
 /// SQL mode and character set among the status variables. Servers write them in the order of the list below; what
-/// stands behind the character set is not looked at.
+/// stands after the character set is not looked at.
 fn quoting(status: &[u8]) -> Quoting {
     const FLAGS2: u8 = 0;
     const SQL_MODE: u8 = 1;
@@ -61,7 +61,7 @@ fn quoting(status: &[u8]) -> Quoting {
                     reader.take(length)?;
                 }
                 CHARACTER_SET => {
-                    // `character_set_client`; the collations of the connection and the server stand behind it.
+                    // `character_set_client`; the collations of the connection and the server stand after it.
                     quoting.characters = Characters::of_collation(reader.little(2)?);
                     return Ok(());
                 }
@@ -409,7 +409,7 @@ impl Classifier<'_> {
         self.statement()
     }
 
-    /// Every identifier could be a table, alone or behind a database.
+    /// Every identifier could be a table, alone or after a database.
     fn change(&mut self) -> Statement {
         let mut tables: Vec<TableName> = Vec::new();
         let mut add = |name: TableName| {

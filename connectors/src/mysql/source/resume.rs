@@ -21,7 +21,7 @@ use super::transport::{Events, Start};
 #[derive(Debug)]
 pub struct Follows {
     before: ServerIdentity,
-    /// Part of a group behind the GTID set was sent.
+    /// Part of a group after the GTID set was sent.
     has_open_group: bool,
 }
 
@@ -119,7 +119,7 @@ impl MysqlSource {
         tracing::info!(
             source = self.config.name,
             file = resume.file,
-            "the binlog file was purged; reading goes on behind its groups in another"
+            "the binlog file was purged; reading goes on after its groups in another"
         );
         if let Some(at_end) = self.at_quiet_end(session, &gtids, sent, sent.epoch()).await? {
             return Ok(at_end);
@@ -175,7 +175,7 @@ impl MysqlSource {
         Ok((Start::Gtids(gtids), Beginning { follows, ..beginning }))
     }
 
-    /// The server's end, when it has nothing behind the set. A start by GTID set would learn its place from the next
+    /// The server's end, when it has nothing after the set. A start by GTID set would learn its place from the next
     /// group only; this one tells it at once, so that lanes see where the present server is read, however quiet that
     /// is.
     async fn at_quiet_end(
@@ -267,7 +267,7 @@ impl MysqlSource {
 }
 
 impl<E: Events> MysqlStream<E> {
-    /// The first group behind the set: it must not have begun here when an open group is to come again.
+    /// The first group after the set: it must not have begun here when an open group is to come again.
     pub(super) fn check_follows(&self, follows: &Follows, first: &Gtid) -> Result<(), Fault> {
         let is_continued = self.gtids.as_ref().is_some_and(|gtids| gtids.are_continued_by(first));
         if !follows.has_open_group || !first.is_by(&self.server) || is_continued {

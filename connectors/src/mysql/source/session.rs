@@ -193,7 +193,7 @@ impl Session {
         let position = column_text(row, 1).and_then(|text| text.parse().ok()).unwrap_or(0);
         let gtid_set = match self.version.flavor {
             Flavor::MySql => column_text(row, 4).unwrap_or_default().replace('\n', ""),
-            // Neither its GTIDs nor the binlog behind it could be asked for.
+            // Neither its GTIDs nor the binlog after it could be asked for.
             Flavor::MariaDb if position > u64::from(u32::MAX) => {
                 let found = format!("its binlog ends at {file}:{position}, beyond 4 GiB");
                 return Err(Fault::new(Code::SourceUnreachable, self.subject.as_str(), found)
@@ -247,7 +247,7 @@ impl Session {
                 }))
             }
             Flavor::MySql => {
-                // What replicas are sent may wait for an acknowledgement, and is executed behind it only.
+                // What replicas are sent may wait for an acknowledgement, and is executed after it only.
                 let committing = self.text(OWNED).await?;
                 let missing = format!("SELECT GTID_SUBTRACT('{gtids}', @@GLOBAL.gtid_executed)");
                 let missing = self.text(&missing).await?.replace('\n', "");
@@ -281,7 +281,7 @@ impl Session {
         }
     }
 
-    /// Whether the kept binlog files hold every group behind these. `oldest` is the oldest file.
+    /// Whether the kept binlog files hold every group after these. `oldest` is the oldest file.
     pub async fn keeps_all_behind(&mut self, gtids: &Gtids, oldest: &str) -> Result<bool, Fault> {
         match self.version.flavor {
             Flavor::MariaDb => {

@@ -41,7 +41,7 @@ impl<E: Events> MysqlStream<E> {
                 return Ok(());
             }
             Statement::XaBranch => {
-                // `XA END` comes behind the rows, in a branch already.
+                // `XA END` comes after the rows, in a branch already.
                 self.group.begin_xa_branch();
                 return Ok(());
             }

@@ -21,7 +21,7 @@ use super::events::{self, Class};
 use super::group::Group;
 use super::gtid::{self, Flavor, GroupStart, Gtid, Gtids};
 use super::maps::{MappedTable, TableMaps};
-use super::outcome::{Ended, Release};
+use super::outcome::{GroupEnd, Release};
 use super::pending::{PendingRows, RowsBody};
 use super::position::{FILE_START, Position, PositionError};
 use super::resume::Follows;
@@ -95,7 +95,7 @@ pub struct MysqlStream<E = Transport> {
     pub(super) branches: Branches,
     /// The last group has ended, and not all of its rows are in a batch.
     pub(super) releasing: Option<Release>,
-    pub(super) ended: Option<Ended>,
+    pub(super) ended: Option<GroupEnd>,
 }
 
 impl<E: Events> MysqlStream<E> {
@@ -107,7 +107,7 @@ impl<E: Events> MysqlStream<E> {
         beginning: Beginning,
     ) -> Self {
         // A start by GTID set learns its place from the first group only. What goes on links to what was sent, also
-        // where it begins further on: at the end of another server, or behind a file that was purged.
+        // where it begins further on: at the end of another server, or after a file that was purged.
         let entered_lsn = match beginning.position.lsn() {
             Ok(lsn) if !beginning.is_by_gtid && beginning.sent == Lsn::ZERO => lsn,
             _ => beginning.sent,
@@ -162,7 +162,7 @@ impl<E: Events> MysqlStream<E> {
         self.apply(class, event, lsn, batch)?;
         self.unseen.hand_over(&self.source, lsn > self.sent, batch);
         // Within a group the position moves with its captured rows only, and those leave when it has ended; between
-        // groups the resume point moves with it. So a position above the resume point says that rows behind it were
+        // groups the resume point moves with it. So a position above the resume point says that rows after it were
         // sent.
         let is_between_groups = !self.group.is_open() && self.releasing.is_none();
         if is_between_groups && self.has_entry && header.log_pos() != 0 {

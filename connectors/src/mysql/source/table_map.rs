@@ -124,7 +124,7 @@ fn with_collation<'c, 'a>(
     counted.map(|(_, column)| column).collect()
 }
 
-/// The most frequent collation, then each other one behind the place of its column among those that have one.
+/// The most frequent collation, then each other one after the place of its column among those that have one.
 fn read_default_collation(field: &[u8], mut columns: Vec<&mut Column<'_>>) -> Result<(), Malformed> {
     let mut reader = Reader::new(field);
     let default = reader.length()? as u64;
@@ -211,7 +211,7 @@ pub(super) mod tests {
         assert!(keys(&[METADATA_PRIMARY_KEY, 1, 2]).is_err());
     }
 
-    /// `d`.`t`: CHAR, ENUM, GEOMETRY, TEXT and VECTOR of MySQL, with this metadata behind the columns.
+    /// `d`.`t`: CHAR, ENUM, GEOMETRY, TEXT and VECTOR of MySQL, with this metadata after the columns.
     fn collations(flavor: Flavor, field: &[u8]) -> Result<Vec<Option<u64>>, Malformed> {
         let mut body = vec![7, 0, 0, 0, 0, 0, 1, 0, 1, b'd', 0, 1, b't', 0];
         body.extend([5, 254, 254, 255, 252, 242, 7, 254, 36, 247, 1, 4, 2, 4, 0]);

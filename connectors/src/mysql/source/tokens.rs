@@ -103,7 +103,7 @@ impl<'a> Tokens<'a> {
         Self { rest: sql, quoting, in_conditional: false }
     }
 
-    /// The text behind the last token.
+    /// The text after the last token.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }

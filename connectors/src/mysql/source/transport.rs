@@ -1,7 +1,7 @@
 //! One binlog connection: `mysql_async`'s stream, and around it what it does not do itself.
 //!
 //! Each event's CRC32 is checked; silence longer than two heartbeats is an error; the first error ends the stream
-//! (the library would go on behind it); a panic of the library on malformed bytes is an error too. Packets become
+//! (the library would go on after it); a panic of the library on malformed bytes is an error too. Packets become
 //! events in `connectors/mysql-common`, which keeps nothing of them. Known limit: the library allocates what a
 //! compressed transaction of MySQL claims to hold, before anything here can look at it.
 
@@ -35,7 +35,7 @@ pub enum Start {
         file: String,
         position: u64,
     },
-    /// Behind these groups.
+    /// After these groups.
     Gtids(Gtids),
 }
 
@@ -218,7 +218,7 @@ fn verify(event: &Event) -> Result<(), &'static str> {
 /// The file name and position of a Rotate event.
 ///
 /// Before the first format description the library does not know that a checksum follows, so the four bytes of
-/// MariaDB's stand behind the name; they are cut off when they are the checksum of what precedes them.
+/// MariaDB's stand after the name; they are cut off when they are the checksum of what precedes them.
 pub fn rotation(event: &Event) -> Option<(String, u64)> {
     let (position, name) = event.data().split_first_chunk::<8>()?;
     let mut name = name;

@@ -38,7 +38,7 @@ impl Unseen {
                 source,
                 table = table.name(),
                 "a statement was to write this captured table and has no rows of it: a foreign key may have changed some, \
-                 which the binlog does not show and the next night repairs"
+                 which the binlog does not show and the next reconciliation repairs"
             );
         }
         self.tables.clear();

@@ -149,7 +149,7 @@ impl Withheld {
         self.savepoints.push(Savepoint { name, chunks, queued, unchanged: self.unchanged });
     }
 
-    /// Drops what came behind the savepoint; `false` when there is none of this name.
+    /// Drops what came after the savepoint; `false` when there is none of this name.
     pub fn rollback_to(&mut self, name: &str) -> bool {
         let name = name.to_lowercase();
         let Some(index) = self.savepoints.iter().position(|savepoint| savepoint.name == name) else {

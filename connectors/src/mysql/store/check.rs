@@ -9,7 +9,7 @@ use anabranch_schemas::sql;
 
 use super::MysqlTarget;
 use super::catalog::{Catalog, FoundTable};
-use super::ddl::{NIGHTS_TABLE, Shape};
+use super::ddl::{RECONCILIATIONS_TABLE, Shape};
 use super::session::Session;
 use super::setup::{gone, read_enrolment};
 use crate::mysql::connection::{quote_identifier, quote_table};
@@ -26,7 +26,7 @@ const SHAPE_FAULTS_MAX: usize = 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
     Everything,
-    /// What lanes use: without the history of nights, which must not stop them.
+    /// What lanes use: without the history of reconciliations, which must not stop them.
     Lanes,
 }
 
@@ -47,7 +47,7 @@ async fn look(target: &MysqlTarget, extent: Extent, faults: &mut Vec<Fault>) -> 
     let mut missing_control = Vec::new();
     let mut control_tables = target.control_tables();
     if extent == Extent::Lanes {
-        control_tables.retain(|(table, _)| *table != NIGHTS_TABLE);
+        control_tables.retain(|(table, _)| *table != RECONCILIATIONS_TABLE);
     }
     for (table, statement) in &control_tables {
         let (quoted, shape) = (quote_table(control, table), Shape::of(statement));
@@ -62,7 +62,7 @@ async fn look(target: &MysqlTarget, extent: Extent, faults: &mut Vec<Fault>) -> 
     if control_is_usable {
         probed.push(Probe::of_progress(target));
         if extent == Extent::Everything {
-            probed.push(Probe::of_nights(target));
+            probed.push(Probe::of_reconciliations(target));
         }
     }
     let enrolment = match control_is_usable {
@@ -300,9 +300,9 @@ impl Probe {
     }
 
     /// What it holds is never changed.
-    fn of_nights(target: &MysqlTarget) -> Self {
-        let on = quote_table(&target.0.control_database, NIGHTS_TABLE);
-        let (columns, _) = columns(&Shape::of(sql::NIGHTS));
+    fn of_reconciliations(target: &MysqlTarget) -> Self {
+        let on = quote_table(&target.0.control_database, RECONCILIATIONS_TABLE);
+        let (columns, _) = columns(&Shape::of(sql::RECONCILIATIONS));
         let statements =
             format!("INSERT INTO {on} ({columns}) SELECT {columns} FROM {on} AS `nothing` WHERE FALSE");
         Self { on, privileges: "SELECT, INSERT", statements }

@@ -5,7 +5,7 @@
 
 pub(super) const PROGRESS_TABLE: &str = "progress";
 pub(super) const ENROLLED_TABLE: &str = "enrolled";
-pub(super) const NIGHTS_TABLE: &str = "nights";
+pub(super) const RECONCILIATIONS_TABLE: &str = "reconciliations";
 
 /// A table as it must be.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Column {
     /// As the catalog says it, without display width: `bigint unsigned`.
     pub(super) column_type: &'static str,
     pub(super) nullable: bool,
-    /// What stands behind the name in CREATE and ALTER TABLE.
+    /// What stands after the name in CREATE and ALTER TABLE.
     pub(super) definition: &'static str,
 }
 
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn every_column_is_commented_and_every_statement_has_its_placeholder() {
-        let control = [sql::PROGRESS, sql::ENROLLED, sql::OUTBOX, sql::CACHE, sql::NIGHTS];
+        let control = [sql::PROGRESS, sql::ENROLLED, sql::OUTBOX, sql::CACHE, sql::RECONCILIATIONS];
         for statement in [sql::BIRTHDAY, sql::MAPPING].into_iter().chain(control) {
             let shape = Shape::of(statement);
             assert!(shape.columns.iter().all(|column| column.definition.contains(" COMMENT '")));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::History;
-use anabranch_pipeline::records::{Outcome, PastNight};
+use anabranch_pipeline::records::{Outcome, PastReconciliation};
 use mysql_async::Row;
 use mysql_async::prelude::Queryable;
 
@@ -22,7 +22,8 @@ const APPEND_TIMEOUT: Duration = Duration::from_secs(120);
 /// Statements at the beginning of each connection: `ended_at` is written and read in UTC.
 const SESSION: &str = "SET SESSION autocommit = 1, time_zone = '+00:00'";
 
-/// Nights as one target keeps them. One connection is kept between two questions, since every daemon asks all the time.
+/// Reconciliations as one target keeps them. One connection is kept between two questions, since every daemon asks
+/// all the time.
 #[derive(Debug, Clone)]
 pub struct MysqlHistory {
     target: MysqlTarget,
@@ -32,27 +33,27 @@ pub struct MysqlHistory {
 
 impl MysqlHistory {
     pub fn new(target: &MysqlTarget) -> Self {
-        let table = quote_table(&target.0.control_database, ddl::NIGHTS_TABLE);
+        let table = quote_table(&target.0.control_database, ddl::RECONCILIATIONS_TABLE);
         Self { target: target.clone(), table, pool: target.pool_with_session(1, SESSION) }
     }
 
     fn odd(&self) -> Fault {
         let subject = format!("{}, table {}", self.target.subject(), self.table);
-        Fault::new(Code::TargetTableShape, subject, "a row that no night wrote")
-            .needs("rows as nights have written them")
+        Fault::new(Code::TargetTableShape, subject, "a row that no reconciliation wrote")
+            .needs("rows as reconciliations have written them")
     }
 
-    async fn rows(&self, sql: String) -> Result<Vec<PastNight>, Fault> {
+    async fn rows(&self, sql: String) -> Result<Vec<PastReconciliation>, Fault> {
         let rows = self.pool.rows(sql).await?;
-        rows.into_iter().map(|row| past_night(row).ok_or_else(|| self.odd())).collect()
+        rows.into_iter().map(|row| past_reconciliation(row).ok_or_else(|| self.odd())).collect()
     }
 }
 
-fn past_night(row: Row) -> Option<PastNight> {
+fn past_reconciliation(row: Row) -> Option<PastReconciliation> {
     let (number, id, ended_at_ms, verdict, report, previous, signature): (_, _, _, String, _, _, _) =
         mysql_async::from_row_opt(row).ok()?;
     let verdict = Outcome::ALL.into_iter().find(|outcome| outcome.name() == verdict)?;
-    Some(PastNight { number, id, ended_at_ms, verdict, report, previous, signature })
+    Some(PastReconciliation { number, id, ended_at_ms, verdict, report, previous, signature })
 }
 
 impl History for MysqlHistory {
@@ -62,39 +63,46 @@ impl History for MysqlHistory {
         mysql_async::from_row_opt(row).map_err(|_| self.odd())
     }
 
-    async fn newest(&self, nights: usize) -> Result<Vec<PastNight>, Fault> {
+    async fn newest(&self, reconciliations: usize) -> Result<Vec<PastReconciliation>, Fault> {
         let table = &self.table;
-        self.rows(format!("SELECT {COLUMNS} FROM {table} ORDER BY `number` DESC LIMIT {nights}")).await
+        self.rows(format!("SELECT {COLUMNS} FROM {table} ORDER BY `number` DESC LIMIT {reconciliations}"))
+            .await
     }
 
-    async fn behind(&self, number: u64, nights: usize) -> Result<Vec<PastNight>, Fault> {
+    async fn behind(&self, number: u64, reconciliations: usize) -> Result<Vec<PastReconciliation>, Fault> {
         let table = &self.table;
         let sql = format!(
-            "SELECT {COLUMNS} FROM {table} WHERE `number` > {number} ORDER BY `number` LIMIT {nights}"
+            "SELECT {COLUMNS} FROM {table} WHERE `number` > {number} ORDER BY `number` LIMIT {reconciliations}"
         );
         self.rows(sql).await
     }
 
-    async fn numbered(&self, number: u64) -> Result<Option<PastNight>, Fault> {
+    async fn numbered(&self, number: u64) -> Result<Option<PastReconciliation>, Fault> {
         let found =
             self.rows(format!("SELECT {COLUMNS} FROM {} WHERE `number` = {number}", self.table)).await?;
         Ok(found.into_iter().next())
     }
 
-    async fn named(&self, id: &str) -> Result<Option<PastNight>, Fault> {
+    async fn named(&self, id: &str) -> Result<Option<PastReconciliation>, Fault> {
         let (table, id) = (&self.table, literal(id));
         let found = self.rows(format!("SELECT {COLUMNS} FROM {table} WHERE `id` = {id} LIMIT 1")).await?;
         Ok(found.into_iter().next())
     }
 
-    async fn append(&self, night: &PastNight) -> Result<(), Fault> {
-        let values = [&night.id, night.verdict.name(), &night.report, &night.previous, &night.signature];
+    async fn append(&self, reconciliation: &PastReconciliation) -> Result<(), Fault> {
+        let values = [
+            &reconciliation.id,
+            reconciliation.verdict.name(),
+            &reconciliation.report,
+            &reconciliation.previous,
+            &reconciliation.signature,
+        ];
         let [id, verdict, report, previous, signature] = values.map(literal);
-        let (seconds, millis) = (night.ended_at_ms / 1000, night.ended_at_ms % 1000);
+        let (seconds, millis) = (reconciliation.ended_at_ms / 1000, reconciliation.ended_at_ms % 1000);
         let sql = format!(
             "INSERT INTO {} (`number`, `id`, `ended_at`, `verdict`, `report`, `previous`, `signature`) VALUES \
              ({}, {id}, FROM_UNIXTIME({seconds}.{millis:03}), {verdict}, {report}, {previous}, {signature})",
-            self.table, night.number
+            self.table, reconciliation.number
         );
         let mut connection = self.pool.connection().await?;
         self.pool.within(APPEND_TIMEOUT, connection.query_drop(sql)).await

@@ -18,7 +18,7 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
 use super::MysqlTarget;
-use super::layout::{Layout, Occupied, Standing};
+use super::layout::{FlushLayout, Occupied, StoredVersion};
 use super::outbox::{CACHE_TABLE, OutboxText, PACKED_BYTES_MAX};
 use super::progress::{self, literal};
 use super::replace;
@@ -162,7 +162,7 @@ impl MysqlLane {
         head.extend(connected.forgets_cache.clone());
         let outbox = self.assignment.is_cached.then(|| OutboxText::new(&self.target, &self.id.projection));
         let (tables, owned) = (self.assignment.projection.tables(), &self.owned[..]);
-        let layout = Layout { tables, owned, outbox: outbox.as_ref(), standing: &[], withdrawn: &[] };
+        let layout = FlushLayout { tables, owned, outbox: outbox.as_ref(), standing: &[], withdrawn: &[] };
         let standing = match &flush.replacement {
             Some(replacement) => self.standing(&mut connected, &replace::selects(&layout, replacement)).await,
             None => Ok(Vec::new()),
@@ -170,7 +170,7 @@ impl MysqlLane {
         let standing = standing.map_err(|fault| Failed { fault, again: false })?;
         let withdrawn = self.occupied(&mut connected, &layout, flush).await;
         let withdrawn = withdrawn.map_err(|fault| Failed { fault, again: false })?;
-        let layout = Layout { standing: &standing, withdrawn: &withdrawn, ..layout };
+        let layout = FlushLayout { standing: &standing, withdrawn: &withdrawn, ..layout };
         let packets = statements::packets(&head, flush, layout, limits);
         let last = packets.len();
         for (number, packet) in packets.into_iter().chain([commit_statement()]).enumerate() {
@@ -204,13 +204,17 @@ impl MysqlLane {
         Ok(())
     }
 
-    async fn standing(&self, connected: &mut Connected, selects: &[String]) -> Result<Vec<Standing>, Fault> {
+    async fn standing(
+        &self,
+        connected: &mut Connected,
+        selects: &[String],
+    ) -> Result<Vec<StoredVersion>, Fault> {
         let mut standing = Vec::new();
         for sql in selects {
             let rows = tokio::time::timeout(PACKET_TIMEOUT, connected.connection.query::<Row, _>(sql)).await;
             let rows = rows.map_err(|_| self.silent(PACKET_TIMEOUT))?.map_err(|error| self.fault(error))?;
             for row in rows {
-                standing.push(Standing::from_row(row).ok_or_else(|| {
+                standing.push(StoredVersion::from_row(row).ok_or_else(|| {
                     Fault::new(Code::TargetTableShape, self.subject(), "a derived row of other types")
                 })?);
             }
@@ -222,7 +226,7 @@ impl MysqlLane {
     async fn occupied(
         &self,
         connected: &mut Connected,
-        layout: &Layout<'_>,
+        layout: &FlushLayout<'_>,
         flush: &Flush,
     ) -> Result<Vec<Occupied>, Fault> {
         let mut search = Search::of(layout, flush);

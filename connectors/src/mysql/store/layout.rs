@@ -8,7 +8,7 @@ use super::outbox::OutboxText;
 
 /// What a lane writes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Layout<'l> {
+pub(super) struct FlushLayout<'l> {
     /// Those of the projection.
     pub(super) tables: &'l [ProjectedTable],
     /// Indexes of the lane's own in `tables`.
@@ -16,14 +16,14 @@ pub(super) struct Layout<'l> {
     /// Where touched values are noted, if there is a cache.
     pub(super) outbox: Option<&'l OutboxText>,
     /// What was found of what the flush replaces.
-    pub(super) standing: &'l [Standing],
+    pub(super) standing: &'l [StoredVersion],
     /// Where rows were found of what the flush withdraws.
     pub(super) withdrawn: &'l [Occupied],
 }
 
 /// A row as it was found.
 #[derive(Debug)]
-pub(super) struct Standing {
+pub(super) struct StoredVersion {
     pub(super) table: u32,
     pub(super) shard: ShardId,
     pub(super) key: Box<[Cell]>,

@@ -8,7 +8,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::MappingStore;
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::projections::serial_mapping::SerialMapping;
-use anabranch_pipeline::records::{Claim, Claims};
+use anabranch_pipeline::records::{Claims, DeviceClaim};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use anabranch_schemas::shard::ShardId;
 use futures::future::try_join_all;
@@ -51,7 +51,7 @@ impl MysqlMapping {
         sql: &mut String,
         number: usize,
         code: &StoredCode,
-        after: Option<&Claim>,
+        after: Option<&DeviceClaim>,
         limit: usize,
     ) {
         let derived = &self.mapping.tables()[self.mapping.table_of(code) as usize].derived;
@@ -60,7 +60,7 @@ impl MysqlMapping {
         write!(sql, "(SELECT {number}, `shard_id`, `uuid`, `kind` FROM {table} WHERE `value` = ")
             .expect(expectation);
         push_bytes(sql, code.as_bytes());
-        if let Some(Claim { shard, uuid, kind }) = after {
+        if let Some(DeviceClaim { shard, uuid, kind }) = after {
             // Spelt out: of (a, b, c) > (x, y, z) the server makes no range.
             let mut text = String::new();
             push_bytes(&mut text, uuid);
@@ -88,7 +88,7 @@ impl MysqlMapping {
             if of_code.claims.len() == limit {
                 of_code.is_cut = true;
             } else {
-                of_code.claims.push(Claim { shard, uuid: uuid.into(), kind });
+                of_code.claims.push(DeviceClaim { shard, uuid: uuid.into(), kind });
             }
         }
         Ok(())
@@ -181,7 +181,12 @@ impl MappingStore for MysqlMapping {
         Ok(claims)
     }
 
-    async fn page(&self, code: &StoredCode, after: Option<&Claim>, limit: usize) -> Result<Claims, Fault> {
+    async fn page(
+        &self,
+        code: &StoredCode,
+        after: Option<&DeviceClaim>,
+        limit: usize,
+    ) -> Result<Claims, Fault> {
         let target = self.target_of(code);
         let mut sql = String::new();
         self.push_select(&mut sql, 0, code, after, limit);

@@ -51,10 +51,10 @@ use crate::progress::StoredProgress;
 
 /// One configured target server. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct MysqlTarget(Arc<Settings>);
+pub struct MysqlTarget(Arc<StoreSettings>);
 
 #[derive(Debug)]
-struct Settings {
+struct StoreSettings {
     name: String,
     url: ServerUrl,
     setup_url: Option<ServerUrl>,
@@ -72,7 +72,7 @@ impl MysqlTarget {
     /// The target of that name, if the configuration has it as such a server.
     pub fn new(config: &Config, name: &str) -> Option<Self> {
         let target = config.target(name).filter(|target| target.store == TargetStore::Mysql)?;
-        Some(Self(Arc::new(Settings {
+        Some(Self(Arc::new(StoreSettings {
             name: target.name.clone(),
             url: target.url.clone(),
             setup_url: target.setup_url.clone(),
@@ -132,7 +132,7 @@ impl MysqlTarget {
         let mut tables = vec![
             (ddl::PROGRESS_TABLE, sql::PROGRESS),
             (ddl::ENROLLED_TABLE, sql::ENROLLED),
-            (ddl::NIGHTS_TABLE, sql::NIGHTS),
+            (ddl::RECONCILIATIONS_TABLE, sql::RECONCILIATIONS),
         ];
         // Without a cache too: lanes that know of none tell those that do.
         let is_mapping =
@@ -153,7 +153,7 @@ impl MysqlTarget {
     /// The same target as its other account sees it, if there is one.
     fn as_setup_account(&self) -> Self {
         let Some(url) = self.0.setup_url.clone() else { return self.clone() };
-        Self(Arc::new(Settings {
+        Self(Arc::new(StoreSettings {
             name: self.0.name.clone(),
             url,
             setup_url: None,

@@ -11,7 +11,7 @@ use anabranch_schemas::shard::ShardId;
 use mysql_async::{Row, Value};
 
 use super::cells::push_cell;
-use super::layout::{Layout, Standing};
+use super::layout::{FlushLayout, StoredVersion};
 use super::select::Select;
 use crate::mysql::connection::{push_number, quote_identifier, quote_table};
 
@@ -22,7 +22,7 @@ const TABLES_MAX: usize = 100;
 ///
 /// A row may stand in any table, so each is asked for all keys: a join with a list of them costs a lookup a key, and
 /// the list is written once a statement. A SELECT for each table and shard took twenty seconds for a hundred keys.
-pub(super) fn selects(layout: &Layout<'_>, replacement: &Replacement) -> Vec<String> {
+pub(super) fn selects(layout: &FlushLayout<'_>, replacement: &Replacement) -> Vec<String> {
     if replacement.rows.is_empty() {
         return Vec::new();
     }
@@ -60,7 +60,7 @@ pub(super) fn selects(layout: &Layout<'_>, replacement: &Replacement) -> Vec<Str
     statements.collect()
 }
 
-impl Standing {
+impl StoredVersion {
     /// `None` = the row is not one of [`selects`].
     pub(super) fn from_row(row: Row) -> Option<Self> {
         let columns = row.columns();
@@ -94,32 +94,32 @@ pub(super) struct Undoing<'s> {
 }
 
 impl<'s> Undoing<'s> {
-    pub(super) fn of(flush: &Flush, standing: &'s [Standing], layout: &Layout<'_>) -> Self {
+    pub(super) fn of(flush: &Flush, standing: &'s [StoredVersion], layout: &FlushLayout<'_>) -> Self {
         let Some(replacement) = &flush.replacement else { return Self::default() };
         let written: HashSet<(u32, ShardId, &[Cell])> =
             flush.claims().map(|(table, shard, key, _)| (table, shard, key)).collect();
         let mut undoing = Self::default();
-        let mark = replacement.mark;
+        let low = replacement.low;
         for row in standing {
-            let Standing { table, shard, ref key, version } = *row;
-            if version > mark.as_u64() {
-                undoing.lowers.push((table, lower(layout, row, mark)));
+            let StoredVersion { table, shard, ref key, version } = *row;
+            if version > low.as_u64() {
+                undoing.lowers.push((table, lower(layout, row, low)));
             }
             if !written.contains(&(table, shard, key)) {
                 let action = &MutationAction::Delete;
-                undoing.deletes.push(OrderedMutation { table, shard, key, lsn: mark, action });
+                undoing.deletes.push(OrderedMutation { table, shard, key, lsn: low, action });
             }
         }
         undoing
     }
 }
 
-fn lower(layout: &Layout<'_>, row: &Standing, mark: Lsn) -> String {
+fn lower(layout: &FlushLayout<'_>, row: &StoredVersion, low: Lsn) -> String {
     let table = &layout.tables[row.table as usize].derived;
     let mut sql = format!(
         "UPDATE {} SET `lsn` = {} WHERE `shard_id` = {}",
         quote_table(&table.database, &table.table),
-        mark.as_u64(),
+        low.as_u64(),
         row.shard
     );
     for (column, cell) in table.shape.key_columns.iter().zip(&*row.key) {

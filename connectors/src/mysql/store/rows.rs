@@ -29,7 +29,7 @@ use crate::place;
 /// What is to be done with a row: its shard, key and values.
 pub(super) type Visit<'v> = dyn FnMut(u64, &[CellRef<'_>], &[CellRef<'_>]) + 'v;
 /// A place in a derived table: shard and key.
-type Place = (u64, Box<[Cell]>);
+type RowAddress = (u64, Box<[Cell]>);
 
 /// A page of a table that is not in memory, on a busy server.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -46,7 +46,7 @@ pub struct MysqlRows {
     pub(super) pool: Pool,
 }
 
-/// The index that has the rows of a shard together, and the key columns behind the shard in its order.
+/// The index that has the rows of a shard together, and the key columns after the shard in its order.
 pub(super) struct ShardIndex {
     name: &'static str,
     pub(super) order: &'static [usize],
@@ -58,7 +58,7 @@ pub(super) struct Part {
     pub(super) first: u64,
     /// `None` = to the end, whatever stands there.
     pub(super) last: Option<u64>,
-    /// Behind this row.
+    /// After this row.
     pub(super) after: Option<(u64, Box<[Cell]>)>,
 }
 
@@ -101,7 +101,7 @@ impl MysqlRows {
         &self,
         table: &DerivedTable,
         after: Option<&ChunkKey>,
-    ) -> Result<Option<Place>, Fault> {
+    ) -> Result<Option<RowAddress>, Fault> {
         let read = |after| {
             let place = place::read(after).filter(|(_, key)| key.len() == table.shape.key_columns.len());
             place.ok_or_else(|| self.fault(Code::Internal, "a place that is not one of its tables"))
@@ -109,7 +109,7 @@ impl MysqlRows {
         after.map(read).transpose()
     }
 
-    /// At most `limit` rows of a part, with these columns behind the key, by the index of its shards.
+    /// At most `limit` rows of a part, with these columns after the key, by the index of its shards.
     pub(super) fn part_sql(&self, table: &DerivedTable, values: &[&str], part: Part, limit: usize) -> String {
         let Part { first, last, after } = part;
         let index = Some(self.index().name);
@@ -143,7 +143,7 @@ impl MysqlRows {
             sql.push_str(if sql.is_empty() { "" } else { " UNION ALL " });
             let (columns, index) = (table.shape.value_columns, Some(self.index().name));
             Select { number: Some(of_table[0].table), table, columns, index }.push(&mut sql);
-            // The source's key stands right behind the shard.
+            // The source's key stands right after the shard.
             let column = table.shape.key_columns[self.index().order[0]];
             for (number, of_shard) in of_table.chunk_by(|one, next| one.shard == next.shard).enumerate() {
                 sql.push_str(if number > 0 { " OR " } else { "" });

@@ -11,7 +11,7 @@ pub(super) struct Select<'t> {
     /// Stands in front of each row, so that rows of several tables can be told apart.
     pub(super) number: Option<u32>,
     pub(super) table: &'t DerivedTable,
-    /// Behind the shard and the key.
+    /// After the shard and the key.
     pub(super) columns: &'t [&'t str],
     /// The index to go by; `None` = as the server thinks.
     pub(super) index: Option<&'static str>,

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use anabranch_pipeline::records::{Cell, DerivedTable, Flush, MutationAction, OrderedMutation};
 
 use super::cells::push_cell;
-use super::layout::{Layout, Occupied};
+use super::layout::{FlushLayout, Occupied};
 use super::outbox::OutboxText;
 use super::replace::Undoing;
 use super::withdraw;
@@ -38,8 +38,13 @@ pub(super) struct TextLimits {
 ///
 /// A withdrawal is one DELETE for each table that has rows of the shard, all in the flush's transaction: a shard of a
 /// million users keeps it open for some ten seconds, and progress only moves after.
-pub(super) fn packets(head: &[String], flush: &Flush, layout: Layout<'_>, limits: TextLimits) -> Vec<String> {
-    let Layout { tables, outbox, standing, withdrawn, .. } = layout;
+pub(super) fn packets(
+    head: &[String],
+    flush: &Flush,
+    layout: FlushLayout<'_>,
+    limits: TextLimits,
+) -> Vec<String> {
+    let FlushLayout { tables, outbox, standing, withdrawn, .. } = layout;
     let mut packets = Packets { limit_bytes: limits.packet_bytes, ..Packets::default() };
     for statement in head {
         packets.push(statement);

@@ -2,7 +2,7 @@
 //!
 //! A statement such as `DROP DATABASE` withdraws every table that the configuration could mean, most of which never had
 //! a row, and a DELETE for each of them and each derived table costs a statement. So the lane asks each of its tables
-//! for the first shard that stands there at or behind a withdrawn one, and again from the next withdrawn shard on: that
+//! for the first shard that stands there at or after a withdrawn one, and again from the next withdrawn shard on: that
 //! costs what stands. A table in which many shards stand is asked for the rest of the list at once. Nobody but the lane
 //! writes its tables, and the fence refuses the flush when another process of it came in between; so what was found
 //! still stands.
@@ -13,7 +13,7 @@ use anabranch_pipeline::records::Flush;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
-use super::layout::{Layout, Occupied};
+use super::layout::{FlushLayout, Occupied};
 use crate::mysql::connection::{push_number, quote_table};
 
 /// Tables that one statement asks.
@@ -46,7 +46,7 @@ pub(super) struct Search {
 }
 
 impl Search {
-    pub(super) fn of(layout: &Layout<'_>, flush: &Flush) -> Self {
+    pub(super) fn of(layout: &FlushLayout<'_>, flush: &Flush) -> Self {
         let shards: Vec<ShardId> = versions(flush).into_keys().collect();
         let tables = layout.owned.iter().filter(|index| !shards.is_empty() && flush.withdraws_from(**index));
         let open = tables.map(|index| (*index, 0)).collect();
@@ -54,7 +54,7 @@ impl Search {
     }
 
     /// The statements of the next round; none = the search is over. Each row is a table's index and a shard or NULL.
-    pub(super) fn ask(&mut self, layout: &Layout<'_>) -> Vec<String> {
+    pub(super) fn ask(&mut self, layout: &FlushLayout<'_>) -> Vec<String> {
         self.rounds += 1;
         if self.rounds <= ROUNDS_MAX {
             return self.nexts(layout);
@@ -87,7 +87,7 @@ impl Search {
     }
 
     /// The server answers a MIN over the head of an index by one lookup.
-    fn nexts(&self, layout: &Layout<'_>) -> Vec<String> {
+    fn nexts(&self, layout: &FlushLayout<'_>) -> Vec<String> {
         let open: Vec<(u32, usize)> = self.open.iter().map(|(table, place)| (*table, *place)).collect();
         let statements = open.chunks(TABLES_MAX).map(|tables| {
             let questions = tables.iter().map(|(index, place)| {
@@ -101,7 +101,7 @@ impl Search {
 
     /// The subquery has a LIMIT, which keeps the server from joining the whole table with the list: it looks each shard
     /// up in the index that begins with the shard.
-    fn lists(&self, layout: &Layout<'_>) -> Vec<String> {
+    fn lists(&self, layout: &FlushLayout<'_>) -> Vec<String> {
         let open: Vec<u32> = self.open.keys().copied().collect();
         let first = self.open.values().min().copied().unwrap_or_default();
         let mut statements = Vec::new();
@@ -120,7 +120,7 @@ impl Search {
     }
 }
 
-fn name(layout: &Layout<'_>, index: u32) -> String {
+fn name(layout: &FlushLayout<'_>, index: u32) -> String {
     let table = &layout.tables[index as usize].derived;
     quote_table(&table.database, &table.table)
 }
@@ -156,7 +156,8 @@ mod tests {
         };
         let tables: Vec<_> = (0..standing.len()).map(table).collect();
         let owned: Vec<u32> = (0..).take(standing.len()).collect();
-        let layout = Layout { tables: &tables, owned: &owned, outbox: None, standing: &[], withdrawn: &[] };
+        let layout =
+            FlushLayout { tables: &tables, owned: &owned, outbox: None, standing: &[], withdrawn: &[] };
         let mut flush = Flush::default();
         for shard in withdrawn {
             flush.withdraw(ShardId::from_u64(*shard).unwrap(), Lsn::ZERO);

@@ -21,7 +21,7 @@ pub struct Arguments {
     #[arg(long)]
     pub verify: bool,
     /// Row changes a second, half of them of users and half of devices; 0 = as fast as possible. Without it 1,000, or
-    /// 300 with --drift, whose night shares the machine
+    /// 300 with --drift, whose reconciliation shares the machine
     #[arg(long)]
     rate: Option<u32>,
     /// Users to begin with; 20,000 more come in two transactions of 10,000 rows

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_demo::daemon;
-use anabranch_demo::verify::{Audit, SpotCheck};
-use anabranch_demo::{LiveLag, LiveReport, Place, WorkloadReport};
+use anabranch_demo::verify::{SpotCheck, Verification};
+use anabranch_demo::{LiveLag, LiveReport, SourceTable, WorkloadReport};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +22,7 @@ const LOOK_MAX: Duration = Duration::from_secs(10);
 /// Everything that can be looked at.
 #[derive(Debug)]
 pub struct Watched<'w> {
-    pub audits: &'w [Audit],
+    pub audits: &'w [Verification],
     pub http: SocketAddr,
     /// Of each workload.
     pub changes: Vec<LiveReport>,
@@ -79,11 +79,11 @@ pub async fn show(watched: &Watched<'_>, screen: &mut Screen, cancel: &Cancellat
         }
     };
     let looks = async {
-        let reached = |audit: &Audit| -> Vec<Place> {
+        let reached = |audit: &Verification| -> Vec<SourceTable> {
             let topology = &audit.topology;
             topology.places().filter(|place| topology.is_reachable(*place) || place.is_history()).collect()
         };
-        let places: Vec<Vec<Place>> = watched.audits.iter().map(reached).collect();
+        let places: Vec<Vec<SourceTable>> = watched.audits.iter().map(reached).collect();
         for number in 0usize.. {
             for (audit, places) in watched.audits.iter().zip(&places) {
                 if let Ok(Ok(rows)) = timeout(LOOK_MAX, audit.count_rows()).await {

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::arguments::Arguments;
 use self::screen::say;
-use self::session::Ended;
+use self::session::SessionEnd;
 
 /// 128 + SIGINT, as shells have it.
 const INTERRUPTED: u8 = 130;
@@ -24,12 +24,12 @@ const INTERRUPTED: u8 = 130;
 pub async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments).await {
-        Ok(Ended::Interrupted) if arguments.verify => {
+        Ok(SessionEnd::Interrupted) if arguments.verify => {
             say("interrupted: nothing was verified");
             ExitCode::from(INTERRUPTED)
         }
-        Ok(Ended::Interrupted) => ExitCode::SUCCESS,
-        Ok(Ended::Finished(summary)) => {
+        Ok(SessionEnd::Interrupted) => ExitCode::SUCCESS,
+        Ok(SessionEnd::Finished(summary)) => {
             say(&summary.text());
             if arguments.verify || arguments.json {
                 println!("{}", summary.json());
@@ -49,7 +49,7 @@ pub async fn main() -> ExitCode {
     }
 }
 
-async fn run(arguments: &Arguments) -> Result<Ended> {
+async fn run(arguments: &Arguments) -> Result<SessionEnd> {
     let stop = CancellationToken::new();
     watch_signals(&stop)?;
     session::run(arguments, &stop).await

@@ -66,7 +66,7 @@ impl Screen {
     pub fn show(&mut self, view: &View) {
         if self.is_terminal {
             let text = self.page(view);
-            // Home, each line cleared behind its text, the rest of the screen cleared: no flicker.
+            // Home, each line cleared after its text, the rest of the screen cleared: no flicker.
             let page = text.replace('\n', "\x1b[K\n");
             say_raw(&format!("\x1b[H{page}\x1b[J"));
         } else if self.last_line.is_none_or(|last| view.elapsed >= last + LINE_EVERY) {

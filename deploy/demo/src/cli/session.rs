@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anabranch_demo::daemon::{self, Commands, Daemon, DaemonConfiguration};
-use anabranch_demo::drift::{Judgement, Night, Planter};
+use anabranch_demo::drift::{Judgement, Planter, Reconciliation};
 use anabranch_demo::verify::{
-    Audit, BirthdayLayer, CacheLayer, DocumentLayer, Layer, MappingLayer, drain, drain_and_compare,
+    BirthdayLayer, CacheLayer, DocumentLayer, Layer, MappingLayer, Verification, drain, drain_and_compare,
     topologies,
 };
 use anabranch_demo::{
@@ -47,7 +47,7 @@ const DAEMON_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How a run ended.
 #[derive(Debug)]
-pub enum Ended {
+pub enum SessionEnd {
     Interrupted,
     Finished(Box<Summary>),
 }
@@ -59,13 +59,13 @@ struct Running {
     probes: Vec<LagProbe>,
     /// One for each entity.
     workloads: Vec<Workload>,
-    audits: Vec<Audit>,
+    audits: Vec<Verification>,
     configuration_file: PathBuf,
     measured: Measured,
     stack: Stack,
 }
 
-pub async fn run(arguments: &Arguments, stop: &CancellationToken) -> Result<Ended> {
+pub async fn run(arguments: &Arguments, stop: &CancellationToken) -> Result<SessionEnd> {
     let started = Instant::now();
     let running = start(arguments, started, stop).await;
     // What failed because of the signal is no failure.
@@ -73,7 +73,7 @@ pub async fn run(arguments: &Arguments, stop: &CancellationToken) -> Result<Ende
         Err(_) if stop.is_cancelled() => None,
         running => running?,
     }) else {
-        return Ok(Ended::Interrupted);
+        return Ok(SessionEnd::Interrupted);
     };
     let result = measure(arguments, &mut running, stop).await;
     let compared = match result {
@@ -98,9 +98,9 @@ pub async fn run(arguments: &Arguments, stop: &CancellationToken) -> Result<Ende
     }
     let compared = compared?;
     if stop.is_cancelled() && arguments.verify && compared.is_none() {
-        return Ok(Ended::Interrupted);
+        return Ok(SessionEnd::Interrupted);
     }
-    Ok(Ended::Finished(Box::new(Summary::new(arguments, measured, compared))))
+    Ok(SessionEnd::Finished(Box::new(Summary::new(arguments, measured, compared))))
 }
 
 /// Starts all and makes the first users; `None` when a signal came first.
@@ -139,7 +139,7 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
     tokio::task::spawn_blocking(move || Daemon::set_up(&program, &file)).await??;
     let mut probes = Vec::new();
     for topology in topologies(&audits) {
-        let is_own = |audit: &&Audit| audit.topology.entity == topology.entity;
+        let is_own = |audit: &&Verification| audit.topology.entity == topology.entity;
         probes.push(LagProbe::create(&audits.iter().filter(is_own).collect::<Vec<_>>()).await?);
     }
     let daemon = Daemon::start(&stack, &binary, &configuration_file, configuration.http_port)?;
@@ -179,11 +179,11 @@ fn servers(arguments: &Arguments) -> Options {
 }
 
 /// Users first, whose lag is measured; then devices.
-fn audits(arguments: &Arguments, stack: &Stack) -> Result<Vec<Audit>> {
+fn audits(arguments: &Arguments, stack: &Stack) -> Result<Vec<Verification>> {
     let sources = vec![Endpoint::admin(stack, "source-a")?, Endpoint::admin(stack, "source-b")?];
     let targets = vec![Endpoint::admin(stack, "target")?];
     let (layout, databases) = (arguments.derived_layout(), arguments.databases);
-    let mut audits = vec![Audit {
+    let mut audits = vec![Verification {
         topology: Topology::standard(sources.clone(), arguments.spread(), arguments.name_hash()),
         layer: Layer::Birthday(BirthdayLayer { layout, databases, targets: targets.clone() }),
     }];
@@ -205,7 +205,7 @@ fn audits(arguments: &Arguments, stack: &Stack) -> Result<Vec<Audit>> {
         let server = SearchServer::admin(stack, "search")?;
         layers.push(Layer::Documents(DocumentLayer { server, index: "serials".to_owned() }));
     }
-    audits.extend(layers.into_iter().map(|layer| Audit { topology: topology.clone(), layer }));
+    audits.extend(layers.into_iter().map(|layer| Verification { topology: topology.clone(), layer }));
     Ok(audits)
 }
 
@@ -232,12 +232,12 @@ async fn measure(arguments: &Arguments, running: &mut Running, stop: &Cancellati
         lags: running.probes.iter().flat_map(LagProbe::live).collect(),
     };
     let (commands, seed) = (running.daemon.commands(), running.measured.seed);
-    let night_is_over = stop.child_token();
+    let reconciliation_is_over = stop.child_token();
     let start = Instant::now();
     let timer = async {
         match arguments.time() {
-            // The workload goes on as long as the night does.
-            Some(time) => _ = tokio::join!(tokio::time::sleep(time), night_is_over.cancelled()),
+            // The workload goes on as long as the reconciliation does.
+            Some(time) => _ = tokio::join!(tokio::time::sleep(time), reconciliation_is_over.cancelled()),
             None => cancel.cancelled().await,
         }
         cancel.cancel();
@@ -267,12 +267,12 @@ async fn measure(arguments: &Arguments, running: &mut Running, stop: &Cancellati
     let planted = async {
         let judgement = match arguments.drift {
             0 => None,
-            keys => Some(night(&running.audits, &commands, (keys, &aside, seed), &cancel).await),
+            keys => Some(reconciliation(&running.audits, &commands, (keys, &aside, seed), &cancel).await),
         };
         if judgement.as_ref().is_some_and(Result::is_err) {
             cancel.cancel();
         }
-        night_is_over.cancel();
+        reconciliation_is_over.cancel();
         judgement.transpose()
     };
     let kept = keep_daemon(&mut running.daemon, &running.stack, &cancel);
@@ -300,26 +300,26 @@ async fn measure(arguments: &Arguments, running: &mut Running, stop: &Cancellati
 }
 
 /// Plants drift and reconciles, once the workload is under way.
-async fn night(
-    audits: &[Audit],
+async fn reconciliation(
+    audits: &[Verification],
     commands: &Commands,
     (keys, aside, seed): (u64, &[SetAside], u64),
     cancel: &CancellationToken,
 ) -> Result<Judgement> {
-    let night = async {
+    let reconciliation = async {
         tokio::time::sleep(BEFORE_DRIFT).await;
         let planted = Planter::new(audits, seed).plant(keys, aside).await?;
         say(&format!("{} keys of derived stores were changed by hand; reconciling ...", planted.total()));
-        Ok(Night::run(commands).await?.judge(audits, planted))
+        Ok(Reconciliation::run(commands).await?.judge(audits, planted))
     };
     tokio::select! {
         () = cancel.cancelled() => Ok(Judgement::default()),
-        judgement = night => judgement,
+        judgement = reconciliation => judgement,
     }
 }
 
 /// Starts a killed daemon again, as a supervisor would, until cancelled; returns how often. One that ends by itself
-/// ends the run: the phases behind it report how.
+/// ends the run: the phases after it report how.
 async fn keep_daemon(daemon: &mut Daemon, stack: &Stack, cancel: &CancellationToken) -> Result<u64> {
     let mut restarts = 0;
     loop {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anabranch_demo::drift::Judgement;
-use anabranch_demo::verify::{Audit, Comparison, Differences, Drained, Example};
+use anabranch_demo::verify::{Comparison, Differences, Drained, Example, Verification};
 use anabranch_demo::{LagReport, LagSummary, WorkloadReport};
 use anabranch_schemas::change::Entity;
 use serde::Serialize;
@@ -35,7 +35,7 @@ pub struct Measured {
 #[derive(Debug)]
 pub struct Compared {
     pub drained: Drained,
-    pub layers: Vec<(Audit, Comparison)>,
+    pub layers: Vec<(Verification, Comparison)>,
 }
 
 /// What one layer was found to be.
@@ -234,7 +234,7 @@ impl Summary {
         if let Some(Judgement { planted, found, repaired, false_repairs, seconds, .. }) = &self.drift {
             lines.push(format!(
                 "drift: {planted} keys planted, {found} found, {repaired} repaired, {false_repairs} repaired for \
-                 nothing; the night took {seconds:.1} s"
+                 nothing; the reconciliation took {seconds:.1} s"
             ));
         }
         let megabytes = self.daemon_resident_bytes as f64 / 1e6;
@@ -248,7 +248,7 @@ impl Summary {
 }
 
 impl LayerSummary {
-    fn of(audit: &Audit, comparison: &Comparison) -> (String, Self) {
+    fn of(audit: &Verification, comparison: &Comparison) -> (String, Self) {
         let found = Self {
             source_rows: comparison.source_rows,
             claims: comparison.claims,
@@ -293,11 +293,11 @@ mod tests {
         }
     }
 
-    fn audit(layer: Layer) -> Audit {
-        Audit { topology: Topology::serials(Vec::new(), 8), layer }
+    fn audit(layer: Layer) -> Verification {
+        Verification { topology: Topology::serials(Vec::new(), 8), layer }
     }
 
-    fn layers(birthday: Comparison, mapping: Comparison) -> Vec<(Audit, Comparison)> {
+    fn layers(birthday: Comparison, mapping: Comparison) -> Vec<(Verification, Comparison)> {
         let layout = DerivedLayout::ByDay;
         let birthdays = BirthdayLayer { layout, databases: 1, targets: Vec::new() };
         let mappings = MappingLayer { tables: 8, targets: Vec::new() };

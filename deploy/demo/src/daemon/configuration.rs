@@ -13,7 +13,7 @@ use anabranch_stack::Stack;
 use crate::endpoint::Endpoint;
 use crate::error::{DemoError, Result};
 use crate::topology::{SERIAL_TABLES, Topology, USER_TABLES};
-use crate::verify::{Audit, CacheLayer, DerivedLayout, Layer, topologies};
+use crate::verify::{CacheLayer, DerivedLayout, Layer, Verification, topologies};
 
 /// What the file says beside addresses and passwords, which come from the stack.
 #[derive(Debug, Clone)]
@@ -25,20 +25,20 @@ pub struct DaemonConfiguration {
     pub targets: Vec<String>,
     pub log: String,
     /// What is derived from what.
-    pub audits: Vec<Audit>,
+    pub audits: Vec<Verification>,
     /// Of each projection.
     pub lanes: u32,
     /// 0 = any free port.
     pub http_port: u16,
     /// What applications show to the API; without any it is closed.
     pub tokens: Vec<String>,
-    /// Lines of the `[limits]` table, such as `mark_interval_ms = 500`.
+    /// Lines of the `[limits]` table, such as `position_interval_ms = 500`.
     pub limits: Vec<String>,
 }
 
 impl DaemonConfiguration {
     /// For the standard stack: two sources, one target, two lanes.
-    pub fn standard(audits: Vec<Audit>) -> Self {
+    pub fn standard(audits: Vec<Verification>) -> Self {
         Self {
             name: "demo".to_owned(),
             sources: vec!["source-a".to_owned(), "source-b".to_owned()],
@@ -49,7 +49,7 @@ impl DaemonConfiguration {
             http_port: 0,
             tokens: Vec::new(),
             // A quiet source passes its head soon, so that draining is quick.
-            limits: vec!["mark_interval_ms = 500".to_owned()],
+            limits: vec!["position_interval_ms = 500".to_owned()],
         }
     }
 
@@ -108,7 +108,7 @@ impl DaemonConfiguration {
         Ok(text)
     }
 
-    fn projection(&self, audit: &Audit) -> String {
+    fn projection(&self, audit: &Verification) -> String {
         let (targets, tables) = match &audit.layer {
             Layer::Birthday(layer) => {
                 let layout = match layer.layout {

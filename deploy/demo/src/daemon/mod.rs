@@ -23,7 +23,7 @@ const LOG_LINES_IN_ERRORS: usize = 20;
 /// runs, `cargo` is taken from PATH.
 ///
 /// What cargo tells the program that it runs is for that program. Build scripts that look at it (ring's) would see a
-/// change, and everything behind them would be built again, now and at the next start.
+/// change, and everything after them would be built again, now and at the next start.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars_os() {

@@ -14,7 +14,7 @@ use crate::workload::SetAside;
 
 /// The kind of a box's number.
 const BOX_NO: u8 = 4;
-/// The cache is filled behind the changes; a busy machine is that far behind.
+/// The cache is filled after the changes; a busy machine is that far behind.
 const FILLED_WITHIN: Duration = Duration::from_secs(60);
 const FILLED_LOOK: Duration = Duration::from_millis(200);
 

@@ -9,7 +9,7 @@ mod birthdays;
 mod cache;
 mod documents;
 mod mapping;
-mod night;
+mod reconciliation;
 mod rows;
 
 use std::collections::BTreeMap;
@@ -19,9 +19,9 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
-pub use self::night::{Judgement, Night, Store};
+pub use self::reconciliation::{Judgement, Reconciliation, Store};
 use crate::error::Result;
-use crate::verify::{Audit, Layer};
+use crate::verify::{Layer, Verification};
 use crate::workload::SetAside;
 
 /// Rows are set aside for each drift of a store: some claim nothing, and some kinds need rows that are alike.
@@ -69,7 +69,7 @@ impl Planted {
 /// Plants drift in stores of some sources.
 #[derive(Debug)]
 pub struct Planter<'a> {
-    audits: &'a [Audit],
+    audits: &'a [Verification],
     random: StdRng,
     seed: u64,
     /// Different in each round, so that what is made up is never made up twice.
@@ -78,7 +78,7 @@ pub struct Planter<'a> {
 
 impl<'a> Planter<'a> {
     /// Prints the seed, so that a failed run can be repeated.
-    pub fn new(audits: &'a [Audit], seed: u64) -> Self {
+    pub fn new(audits: &'a [Verification], seed: u64) -> Self {
         eprintln!("drift seed {seed}");
         Self { audits, random: StdRng::seed_from_u64(seed), seed, nobody: NOBODY }
     }
@@ -113,7 +113,7 @@ impl<'a> Planter<'a> {
     /// Layers of one entity share its rows, so that the repair of one store is not that of another.
     fn share_of(&self, number: usize, aside: &[SetAside]) -> Vec<SetAside> {
         let entity = self.audits[number].topology.entity;
-        let is_alike = |audit: &&Audit| audit.topology.entity == entity;
+        let is_alike = |audit: &&Verification| audit.topology.entity == entity;
         let before = self.audits[..number].iter().filter(is_alike).count();
         let layers = self.audits.iter().filter(is_alike).count();
         let own = aside.iter().filter(|row| row.place.entity == entity);

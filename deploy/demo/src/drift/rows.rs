@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::Hand;
 use crate::endpoint::Connection;
 use crate::error::Result;
-use crate::topology::{Place, Topology};
+use crate::topology::{SourceTable, Topology};
 use crate::verify::{Column, DerivedTables, UNION_TABLES, literals, shard_id_sql};
 use crate::workload::SetAside;
 
@@ -21,7 +21,7 @@ pub(super) struct Row {
     pub shard: u64,
     /// Literals, in the order of the layer's key.
     pub key: Vec<String>,
-    /// Literal of the layer's column behind the key; of the mapping layer that is the version.
+    /// Literal of the layer's column after the key; of the mapping layer that is the version.
     pub checked: String,
     pub lsn: u64,
 }
@@ -40,7 +40,7 @@ pub(super) async fn standing(
     layer: &impl DerivedTables,
     aside: &[SetAside],
 ) -> Result<Vec<Vec<Row>>> {
-    let mut by_place: HashMap<Place, Vec<u64>> = HashMap::new();
+    let mut by_place: HashMap<SourceTable, Vec<u64>> = HashMap::new();
     aside.iter().for_each(|row| by_place.entry(row.place).or_default().push(row.number));
     let mut found: Vec<Row> = Vec::new();
     for (index, source) in topology.sources.iter().enumerate() {

@@ -24,11 +24,11 @@ use tokio_util::sync::CancellationToken;
 use self::lag::Lags;
 pub use self::lag::{LagReport, LagSummary};
 use self::rows::ProbeRow;
-use self::watch::{Eye, Wanted};
+use self::watch::{ExpectedRow, StoreProbe};
 use crate::endpoint::Connection;
 use crate::error::Result;
 use crate::topology::Topology;
-use crate::verify::Audit;
+use crate::verify::Verification;
 
 /// What is not visible this long after the end is given up.
 const UNSEEN_MAX: Duration = Duration::from_secs(20);
@@ -38,7 +38,7 @@ const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Copy)]
 struct Outstanding {
     row: ProbeRow,
-    mark: u64,
+    revision: u64,
     due: Instant,
     committed: Instant,
 }
@@ -68,20 +68,20 @@ impl Shared {
     }
 
     /// The newest probe of each row, those first that wait longest.
-    fn oldest(&self) -> Vec<Wanted> {
+    fn oldest(&self) -> Vec<ExpectedRow> {
         let state = self.lock();
         let mut newest: Vec<&Outstanding> =
             state.outstanding.values().filter_map(|probes| probes.last()).collect();
         newest.sort_unstable_by_key(|probe| (probe.committed, probe.row.id));
-        newest.into_iter().map(|probe| (probe.row, probe.mark)).collect()
+        newest.into_iter().map(|probe| (probe.row, probe.revision)).collect()
     }
 
-    fn mark_seen(&self, found: &[(u64, u64)]) {
+    fn position_message_seen(&self, found: &[(u64, u64)]) {
         let now = Instant::now();
         let mut state = self.lock();
-        for (id, mark) in found {
+        for (id, revision) in found {
             // Meanwhile the row may have got a younger probe, which was not seen.
-            let is_shown = |probe: &Outstanding| probe.mark == *mark;
+            let is_shown = |probe: &Outstanding| probe.revision == *revision;
             if !state.outstanding.get(id).and_then(|probes| probes.last()).is_some_and(is_shown) {
                 continue;
             }
@@ -105,13 +105,13 @@ impl Shared {
 /// A store and what was seen there.
 #[derive(Debug, Clone)]
 struct Watched {
-    audit: Audit,
+    audit: Verification,
     shared: Arc<Shared>,
 }
 
 impl Watched {
-    fn eyes(&self) -> Vec<Eye> {
-        Eye::all(&self.audit.topology, &self.audit.layer)
+    fn store_probes(&self) -> Vec<StoreProbe> {
+        StoreProbe::all(&self.audit.topology, &self.audit.layer)
     }
 }
 
@@ -153,7 +153,7 @@ impl LiveLag {
 
 impl LagProbe {
     /// Inserts the probe rows; the schema must exist. The audits are of one entity, at least one.
-    pub async fn create(audits: &[&Audit]) -> Result<Self> {
+    pub async fn create(audits: &[&Verification]) -> Result<Self> {
         let topology = audits[0].topology.clone();
         let mut rows = Vec::new();
         for (index, source) in topology.sources.iter().enumerate() {
@@ -164,7 +164,7 @@ impl LagProbe {
             connection.execute("insert the rows of the lag probe", sql).await?;
             rows.push(own);
         }
-        let watched = |audit: &&Audit| Watched { audit: (*audit).clone(), shared: Arc::default() };
+        let watched = |audit: &&Verification| Watched { audit: (*audit).clone(), shared: Arc::default() };
         Ok(Self { topology, rows, stores: audits.iter().map(watched).collect() })
     }
 
@@ -179,7 +179,12 @@ impl LagProbe {
         let start = Instant::now();
         let store = &self.stores[0];
         for row in self.rows.iter().flatten() {
-            store.shared.add(Outstanding { row: *row, mark: row.first_mark(), due: start, committed: start });
+            store.shared.add(Outstanding {
+                row: *row,
+                revision: row.first_revision(),
+                due: start,
+                committed: start,
+            });
         }
         let seen = CancellationToken::new();
         let watch = async {
@@ -188,8 +193,9 @@ impl LagProbe {
             }
             seen.cancel();
         };
-        let eyes = store.eyes().into_iter().map(|eye| eye.watch(&store.shared, &seen));
-        tokio::join!(join_all(eyes), watch);
+        let store_probes =
+            store.store_probes().into_iter().map(|store_probe| store_probe.watch(&store.shared, &seen));
+        tokio::join!(join_all(store_probes), watch);
         // The rows of the first users are no measurement.
         let state = std::mem::take(&mut *store.shared.lock());
         !state.lags.is_empty()
@@ -218,10 +224,14 @@ impl LagProbe {
             }
             written.cancel();
         };
-        let eyes = self.stores.iter().flat_map(|store| {
-            store.eyes().into_iter().map(|eye| eye.watch(&store.shared, &written)).collect::<Vec<_>>()
+        let store_probes = self.stores.iter().flat_map(|store| {
+            store
+                .store_probes()
+                .into_iter()
+                .map(|store_probe| store_probe.watch(&store.shared, &written))
+                .collect::<Vec<_>>()
         });
-        tokio::join!(join_all(eyes), writers);
+        tokio::join!(join_all(store_probes), writers);
         self.stores.iter().map(|store| (store.audit.name(), store.shared.report())).collect()
     }
 
@@ -244,14 +254,14 @@ impl LagProbe {
                 continue;
             };
             let row = rows[number as usize % rows.len()];
-            // The first round leaves the mark of the insert, each further round the one before.
-            let mark = row.first_mark() + u64::from(number) / rows.len() as u64 + 1;
-            if open.execute("change a row of the probe", row.change(mark)).await.is_err() {
+            // The first round leaves the revision of the insert, each further round the one before.
+            let revision = row.first_revision() + u64::from(number) / rows.len() as u64 + 1;
+            if open.execute("change a row of the probe", row.change(revision)).await.is_err() {
                 // Whether it was committed is unknown: no probe.
                 connection = None;
                 continue;
             }
-            let probe = Outstanding { row, mark, due, committed: Instant::now() };
+            let probe = Outstanding { row, revision, due, committed: Instant::now() };
             self.stores.iter().for_each(|store| store.shared.add(probe));
         }
     }

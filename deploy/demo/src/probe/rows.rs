@@ -1,12 +1,12 @@
 //! Rows of the probe, which no workload touches: where they lie, and what is written into them.
 //!
-//! A change is named by its *mark*, which rises with each change of a row. A user's is a day that moves on; a device's
-//! becomes a new first IMEI, which names that change alone.
+//! A change is named by its *revision*, which rises with each change of a row. A user's is a day that moves on; a
+//! device's becomes a new first IMEI, which names that change alone.
 
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::serial::luhn_check_digit;
 
-use crate::topology::{Place, Topology, uuid};
+use crate::topology::{SourceTable, Topology, uuid};
 
 /// Ids far above those of the workload.
 const FIRST_ID: u64 = 1 << 40;
@@ -14,21 +14,21 @@ const FIRST_ID: u64 = 1 << 40;
 const ROWS_PER_SOURCE: u64 = 1_000;
 /// Days that users move through: one a month, so that all lanes take part.
 const DAYS: u64 = 12;
-/// Digits of a row's number, and of a mark, in a device's code.
+/// Digits of a row's number, and of a revision, in a device's code.
 const CODE_PART: u64 = 1_000_000;
 
 /// A row: its id, of a device the number, and where it lies.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ProbeRow {
     pub id: u64,
-    pub place: Place,
+    pub place: SourceTable,
 }
 
 impl ProbeRow {
     /// The rows of one source, with the statements that insert them.
     pub fn all(topology: &Topology, source: usize) -> Vec<(Self, String)> {
         let first = FIRST_ID + source as u64 * ROWS_PER_SOURCE;
-        let is_own = |place: &Place| topology.source_of(*place) == source;
+        let is_own = |place: &SourceTable| topology.source_of(*place) == source;
         match topology.entity {
             Entity::User => {
                 let names = (0u64..).map(|number| format!("probe-{number}"));
@@ -36,7 +36,7 @@ impl ProbeRow {
                 own.zip(first..first + ROWS_PER_SOURCE)
                     .map(|((place, name), id)| {
                         let row = Self { id, place };
-                        let birthday = row.birthday(row.first_mark());
+                        let birthday = row.birthday(row.first_revision());
                         let columns =
                             format!("INSERT INTO {} (user_id, user_name, birthday)", place.quoted());
                         (row, format!("{columns} VALUES ({id}, '{name}', '{birthday}');"))
@@ -49,7 +49,7 @@ impl ProbeRow {
                 .take(ROWS_PER_SOURCE as usize)
                 .map(|row| {
                     let (place, key) = (row.place.quoted(), row.place.key(row.id));
-                    let code = row.code(row.first_mark());
+                    let code = row.code(row.first_revision());
                     (row, format!("INSERT INTO {place} (uuid, imei1) VALUES ({key}, '{code}');"))
                 })
                 .collect(),
@@ -57,32 +57,32 @@ impl ProbeRow {
     }
 
     /// That of the insert.
-    pub fn first_mark(self) -> u64 {
+    pub fn first_revision(self) -> u64 {
         self.id % DAYS
     }
 
-    /// The statement that makes the change of that mark.
-    pub fn change(self, mark: u64) -> String {
+    /// The statement that makes the change of that revision.
+    pub fn change(self, revision: u64) -> String {
         let set = match self.place.entity {
-            Entity::User => format!("birthday = '{}'", self.birthday(mark)),
-            Entity::SerialCode => format!("imei1 = '{}'", self.code(mark)),
+            Entity::User => format!("birthday = '{}'", self.birthday(revision)),
+            Entity::SerialCode => format!("imei1 = '{}'", self.code(revision)),
         };
         let (table, column, key) = (self.place.quoted(), self.place.key_column(), self.place.key(self.id));
         format!("UPDATE {table} SET {set} WHERE {column} = {key}")
     }
 
-    fn birthday(self, mark: u64) -> String {
-        format!("1984-{:02}-15", mark % DAYS + 1)
+    fn birthday(self, revision: u64) -> String {
+        format!("1984-{:02}-15", revision % DAYS + 1)
     }
 
     /// The table of a user's birthday.
-    pub fn day_table(self, mark: u64) -> String {
-        format!("birthday_{:02}15", mark % DAYS + 1)
+    pub fn day_table(self, revision: u64) -> String {
+        format!("birthday_{:02}15", revision % DAYS + 1)
     }
 
     /// A device's first IMEI: 15 digits.
-    pub fn code(self, mark: u64) -> String {
-        let digits = format!("99{:06}{:06}", self.id % CODE_PART, mark % CODE_PART);
+    pub fn code(self, revision: u64) -> String {
+        let digits = format!("99{:06}{:06}", self.id % CODE_PART, revision % CODE_PART);
         let check = luhn_check_digit(digits.as_bytes());
         format!("{digits}{}", char::from(check))
     }

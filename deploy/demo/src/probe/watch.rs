@@ -30,19 +30,19 @@ const LOOK_MAX: Duration = Duration::from_secs(5);
 /// What an entry without claims has: a version and a checksum.
 const EMPTY_ENTRY_BYTES: usize = 5;
 
-/// A row and the mark that is looked for.
-pub(super) type Wanted = (ProbeRow, u64);
+/// A row and the revision that is looked for.
+pub(super) type ExpectedRow = (ProbeRow, u64);
 
 /// Looks into one server of a store.
 #[derive(Debug)]
-pub(super) enum Eye {
+pub(super) enum StoreProbe {
     Birthday { layer: BirthdayLayer, target: usize, connection: Option<Connection> },
     Mapping { layer: MappingLayer, target: usize, connection: Option<Connection> },
     Cache { layer: CacheLayer, connection: Option<RedisConnection> },
     Documents { layer: DocumentLayer, topology: Topology },
 }
 
-impl Eye {
+impl StoreProbe {
     /// One for each server that has a part of the store.
     pub fn all(topology: &Topology, layer: &Layer) -> Vec<Self> {
         match layer {
@@ -78,7 +78,7 @@ impl Eye {
                 };
                 match looked {
                     Ok(Ok(found)) => {
-                        shared.mark_seen(&found);
+                        shared.position_message_seen(&found);
                         self.poll_interval()
                     }
                     Ok(Err(_)) | Err(_) => {
@@ -111,10 +111,10 @@ impl Eye {
     }
 
     /// Those that must be seen on this server.
-    fn own(&self, wanted: Vec<Wanted>) -> Vec<Wanted> {
-        let is_own = |(row, mark): &Wanted| match self {
+    fn own(&self, wanted: Vec<ExpectedRow>) -> Vec<ExpectedRow> {
+        let is_own = |(row, revision): &ExpectedRow| match self {
             Self::Birthday { layer, target, .. } => {
-                layer.target_of(birthday_place(layer, *row, *mark).0) == *target
+                layer.target_of(birthday_place(layer, *row, *revision).0) == *target
             }
             Self::Mapping { layer, target, .. } => layer.target_of(MAPPING_DATABASE) == *target,
             Self::Cache { .. } | Self::Documents { .. } => true,
@@ -123,22 +123,24 @@ impl Eye {
     }
 
     /// Which of them are there.
-    async fn look(&mut self, wanted: &[Wanted]) -> Result<Vec<(u64, u64)>> {
+    async fn look(&mut self, wanted: &[ExpectedRow]) -> Result<Vec<(u64, u64)>> {
         match self {
             Self::Birthday { layer, target, connection } => {
-                let select = |(row, mark): &Wanted| {
-                    let (database, table) = birthday_place(layer, *row, *mark);
+                let select = |(row, revision): &ExpectedRow| {
+                    let (database, table) = birthday_place(layer, *row, *revision);
                     let (database, id) = (layer.database_name(database), row.id);
-                    format!("SELECT {id}, {mark} FROM {database}.{table} WHERE user_id = {id}")
+                    format!("SELECT {id}, {revision} FROM {database}.{table} WHERE user_id = {id}")
                 };
                 select_all(&layer.targets[*target], connection, wanted.iter().map(select)).await
             }
             Self::Mapping { layer, target, connection } => {
-                let select = |(row, mark): &Wanted| {
-                    let (code, id) = (row.code(*mark), row.id);
+                let select = |(row, revision): &ExpectedRow| {
+                    let (code, id) = (row.code(*revision), row.id);
                     let number = code.parse::<u64>().unwrap_or_default() % u64::from(layer.tables);
                     let database = layer.database_name(MAPPING_DATABASE);
-                    format!("SELECT {id}, {mark} FROM {database}.mapping_{number:03} WHERE value = '{code}'")
+                    format!(
+                        "SELECT {id}, {revision} FROM {database}.mapping_{number:03} WHERE value = '{code}'"
+                    )
                 };
                 select_all(&layer.targets[*target], connection, wanted.iter().map(select)).await
             }
@@ -152,8 +154,8 @@ impl Eye {
 const MAPPING_DATABASE: u32 = 0;
 
 /// Where a user's change must be seen: database number and table.
-fn birthday_place(layer: &BirthdayLayer, row: ProbeRow, mark: u64) -> (u32, String) {
-    let table = row.day_table(mark);
+fn birthday_place(layer: &BirthdayLayer, row: ProbeRow, revision: u64) -> (u32, String) {
+    let table = row.day_table(revision);
     let database = match layer.layout {
         DerivedLayout::ByDay => {
             layer.tables().into_iter().find(|(_, name)| *name == table).map_or(0, |found| found.0)
@@ -178,30 +180,30 @@ async fn select_all(
 async fn look_into_cache(
     layer: &CacheLayer,
     connection: &mut Option<RedisConnection>,
-    wanted: &[Wanted],
+    wanted: &[ExpectedRow],
 ) -> Result<Vec<(u64, u64)>> {
     let open = match connection {
         Some(open) => open,
         None => connection.insert(layer.server.connect().await?),
     };
-    let get = |(row, mark): &Wanted| -> Cmd {
+    let get = |(row, revision): &ExpectedRow| -> Cmd {
         let mut get = cmd("GET");
-        get.arg(layer.key_of(row.code(*mark).as_bytes()));
+        get.arg(layer.key_of(row.code(*revision).as_bytes()));
         get
     };
     let answers = open.all("look for probes", wanted.iter().map(get)).await?;
     let is_there =
         |answer: &Value| matches!(answer, Value::BulkString(entry) if entry.len() > EMPTY_ENTRY_BYTES);
     let found = wanted.iter().zip(&answers).filter(|(_, answer)| is_there(answer));
-    Ok(found.map(|((row, mark), _)| (row.id, *mark)).collect())
+    Ok(found.map(|((row, revision), _)| (row.id, *revision)).collect())
 }
 
 async fn look_at_documents(
     layer: &DocumentLayer,
     topology: &Topology,
-    wanted: &[Wanted],
+    wanted: &[ExpectedRow],
 ) -> Result<Vec<(u64, u64)>> {
-    let id = |(row, _): &Wanted| {
+    let id = |(row, _): &ExpectedRow| {
         let source = &topology.sources[topology.source_of(row.place)].name;
         let shard = ShardId::of(source, &row.place.database_name(), &row.place.table_name(), 0);
         format!("{}-{}", shard.as_u64(), crate::topology::uuid(row.id))
@@ -210,8 +212,8 @@ async fn look_at_documents(
     let path = format!("{}/_mget?_source_includes=imei1", layer.index);
     let answer = layer.server.ask("look for probes", Method::POST, &path, json!({ "ids": ids })).await?;
     let documents = answer["docs"].as_array().into_iter().flatten();
-    let found = wanted.iter().zip(documents).filter(|((row, mark), document)| {
-        document["_source"]["imei1"].as_str().is_some_and(|code| code == row.code(*mark))
+    let found = wanted.iter().zip(documents).filter(|((row, revision), document)| {
+        document["_source"]["imei1"].as_str().is_some_and(|code| code == row.code(*revision))
     });
-    Ok(found.map(|((row, mark), _)| (row.id, *mark)).collect())
+    Ok(found.map(|((row, revision), _)| (row.id, *revision)).collect())
 }

@@ -17,14 +17,14 @@ use crate::error::{DemoError, Result};
 
 /// One physical source table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
+pub struct SourceTable {
     pub entity: Entity,
     /// Of devices, [`INVENTORY_DATABASES`] is the history.
     pub database: u32,
     pub table: u32,
 }
 
-impl Place {
+impl SourceTable {
     pub fn database_name(self) -> String {
         match self.entity {
             Entity::User => format!("user_{:02}", self.database),
@@ -121,19 +121,19 @@ impl Topology {
     }
 
     /// Index into `sources` of the server that holds a table: consecutive databases lie together.
-    pub fn source_of(&self, place: Place) -> usize {
+    pub fn source_of(&self, place: SourceTable) -> usize {
         let databases = self.rule.databases.max(1);
         place.database.min(databases - 1) as usize * self.sources.len() / databases as usize
     }
 
     /// Where the application puts a row with this sharding key: a user's name, a device's uuid.
-    pub fn place(&self, key: &str) -> Place {
+    pub fn place(&self, key: &str) -> SourceTable {
         let (database, table) = self.rule.place(key).expect("the workload's keys have a number");
-        Place { entity: self.entity, database, table }
+        SourceTable { entity: self.entity, database, table }
     }
 
     /// Whether the row of that number may lie there.
-    pub fn may_hold(&self, place: Place, number: u64) -> bool {
+    pub fn may_hold(&self, place: SourceTable, number: u64) -> bool {
         match self.entity {
             // Anywhere: the name decides.
             Entity::User => true,
@@ -145,19 +145,19 @@ impl Topology {
     }
 
     /// All tables that exist.
-    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
+    pub fn places(&self) -> impl Iterator<Item = SourceTable> + '_ {
         let (entity, tables) = (self.entity, self.rule.tables);
         let history = u32::from(entity == Entity::SerialCode);
         (0..self.rule.databases + history)
-            .flat_map(move |database| (0..tables).map(move |table| Place { entity, database, table }))
+            .flat_map(move |database| (0..tables).map(move |table| SourceTable { entity, database, table }))
     }
 
-    pub fn places_of(&self, source: usize) -> impl Iterator<Item = Place> + '_ {
+    pub fn places_of(&self, source: usize) -> impl Iterator<Item = SourceTable> + '_ {
         self.places().filter(move |place| self.source_of(*place) == source)
     }
 
     /// Whether some key belongs into that table: with `literal` one number decides both parts.
-    pub fn is_reachable(&self, place: Place) -> bool {
+    pub fn is_reachable(&self, place: SourceTable) -> bool {
         let common = greatest_common_divisor(self.rule.databases, self.rule.tables);
         match self.rule.spread {
             _ if place.is_history() => false,
@@ -187,7 +187,7 @@ impl Topology {
                 "SELECT CONCAT(table_schema, '.', table_name) FROM information_schema.tables \
                  WHERE table_schema LIKE '{databases}'"
             );
-            let known: Vec<String> = self.places_of(index).map(Place::name).collect();
+            let known: Vec<String> = self.places_of(index).map(SourceTable::name).collect();
             let found: Vec<String> = connection.rows("list the source tables", tables).await?;
             if let Some(table) = found.into_iter().find(|table| !known.contains(table)) {
                 return Err(DemoError::TableForeign { table });

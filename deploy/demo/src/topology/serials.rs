@@ -5,7 +5,7 @@
 
 use anabranch_schemas::sql::serial_code_table;
 
-use super::Place;
+use super::SourceTable;
 
 /// Patterns of the physical names, as in the daemon's configuration: online, and history.
 pub const SERIAL_TABLES: [&str; 2] =
@@ -24,7 +24,7 @@ pub enum UuidType {
 
 impl UuidType {
     /// Text in two of the online databases, one on each server, and in the history, which so can hold any.
-    pub fn of(place: Place) -> Self {
+    pub fn of(place: SourceTable) -> Self {
         match place.database {
             1 | 3 | INVENTORY_DATABASES.. => Self::Text,
             _ => Self::Integer,
@@ -39,7 +39,7 @@ impl UuidType {
     }
 }
 
-pub(super) fn create_table(place: Place) -> String {
+pub(super) fn create_table(place: SourceTable) -> String {
     serial_code_table(&place.database_name(), &place.table_name(), UuidType::of(place).sql())
 }
 

@@ -2,7 +2,7 @@
 
 use anabranch_schemas::sql::user_table;
 
-use super::Place;
+use super::SourceTable;
 
 /// Pattern of the physical names, as in the daemon's configuration.
 pub const USER_TABLES: &str = "user_{db:02}.user_{table:03}";
@@ -18,7 +18,7 @@ pub enum BirthdayType {
 
 impl BirthdayType {
     /// Differs from database to database, so each run meets all of them on each server.
-    pub fn of(place: Place) -> Self {
+    pub fn of(place: SourceTable) -> Self {
         match place.database % 5 {
             0 | 3 => Self::Date,
             1 => Self::DateTime,
@@ -37,6 +37,6 @@ impl BirthdayType {
     }
 }
 
-pub(super) fn create_table(place: Place) -> String {
+pub(super) fn create_table(place: SourceTable) -> String {
     user_table(&place.database_name(), &place.table_name(), BirthdayType::of(place).sql())
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::tables::{Column, DerivedTables};
 use crate::endpoint::Endpoint;
-use crate::topology::{BirthdayType, Place};
+use crate::topology::{BirthdayType, SourceTable};
 
 /// How the 366 tables are spread over the databases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -83,7 +83,7 @@ impl DerivedTables for BirthdayLayer {
         format!("CONCAT('user_id ', {prefix}user_id)")
     }
 
-    fn claims(&self, place: Place) -> String {
+    fn claims(&self, place: SourceTable) -> String {
         let day = day_sql(BirthdayType::of(place));
         let number = match self.layout {
             DerivedLayout::ByDay => {

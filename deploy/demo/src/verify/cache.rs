@@ -2,9 +2,10 @@
 //!
 //! The rule: key `<prefix>:{<CRC-32 of the code, 8 hexadecimal digits>}e:<code>` holds the complete set of the code's
 //! claims: a byte 1, of each claim shard (8 bytes, big endian), kind (1), length of the uuid (1) and uuid, at the end
-//! the CRC-32 of all that, big endian. A missing key is no difference: what is not cached is read. A set without claims
-//! is remembered for a short time, any other for a long one, none for ever. `…t:<code>` is the token of a fill that was
-//! cut off, for half a minute; `<prefix>:{<number>}m:` a mark that no server holds an old copy, for half an hour.
+//! the CRC-32 of all that, big endian. A missing key is no difference: what is not cached is read. A set without
+//! claims is remembered for a short time, any other for a long one, none for ever. `…t:<code>` is the token of a fill
+//! that was cut off, for half a minute; `<prefix>:{<number>}m:` a freshness key: it says that no server holds an old
+//! copy, for half an hour.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -32,7 +33,7 @@ pub struct CacheLayer {
 }
 
 const TOKEN_TIME_TO_LIVE: Duration = Duration::from_secs(30);
-const MARK_TIME_TO_LIVE: Duration = Duration::from_secs(1800);
+const FRESHNESS_KEY_TIME_TO_LIVE: Duration = Duration::from_secs(1800);
 /// Keys of one round trip.
 const STEP_KEYS: usize = 1_000;
 /// Bytes of a key in an example.
@@ -45,7 +46,7 @@ pub(crate) type CachedClaim = (u64, Vec<u8>, u8);
 enum Role<'k> {
     Entry(&'k [u8]),
     Token,
-    Mark,
+    Freshness,
 }
 
 pub(super) async fn compare(topology: &Topology, layer: &CacheLayer) -> Result<Comparison> {
@@ -132,7 +133,7 @@ impl CacheLayer {
             return;
         }
         let role = self.role(key);
-        if !matches!(role, Some(Role::Token | Role::Mark)) {
+        if !matches!(role, Some(Role::Token | Role::Freshness)) {
             comparison.derived_rows += 1;
         }
         // −1: lives for ever.
@@ -140,7 +141,7 @@ impl CacheLayer {
         let kind = match role {
             None => Some("orphan"),
             Some(Role::Token) => (!lives_at_most(TOKEN_TIME_TO_LIVE)).then_some("wrong_expiry"),
-            Some(Role::Mark) => (!lives_at_most(MARK_TIME_TO_LIVE)).then_some("wrong_expiry"),
+            Some(Role::Freshness) => (!lives_at_most(FRESHNESS_KEY_TIME_TO_LIVE)).then_some("wrong_expiry"),
             Some(Role::Entry(code)) => {
                 let set = match value {
                     Value::BulkString(bytes) => decode(&bytes),
@@ -170,7 +171,7 @@ impl CacheLayer {
         match role {
             b"e:" if is_right => Some(Role::Entry(code)),
             b"t:" if is_right => Some(Role::Token),
-            b"m:" if code.is_empty() => Some(Role::Mark),
+            b"m:" if code.is_empty() => Some(Role::Freshness),
             _ => None,
         }
     }

@@ -10,7 +10,7 @@ use super::comparison::{Comparison, EXAMPLES_MAX, Example};
 use super::scratch::Scratch;
 use super::tables::{Column, DerivedTables, literals, shard_id_sql};
 use crate::error::Result;
-use crate::topology::{Place, Topology};
+use crate::topology::{SourceTable, Topology};
 
 /// `lanes`: that the tables of each target are shared out to.
 pub(super) async fn compare(
@@ -57,13 +57,13 @@ async fn load_sources(
             .chain(columns(layer))
             .chain([Column::number("database_number"), Column::bytes("table_name", "")]),
     );
-    let numbered: Vec<(usize, Place)> = topology.places().enumerate().collect();
+    let numbered: Vec<(usize, SourceTable)> = topology.places().enumerate().collect();
     for (index, source) in topology.sources.iter().enumerate() {
         let mut connection = source.connect(&[]).await?;
-        let is_own = |(_, place): &&(usize, Place)| topology.source_of(*place) == index;
-        let own: Vec<(usize, Place)> = numbered.iter().filter(is_own).copied().collect();
+        let is_own = |(_, place): &&(usize, SourceTable)| topology.source_of(*place) == index;
+        let own: Vec<(usize, SourceTable)> = numbered.iter().filter(is_own).copied().collect();
         for part in own.chunks(UNION_TABLES) {
-            let count = |(number, place): &(usize, Place)| {
+            let count = |(number, place): &(usize, SourceTable)| {
                 format!("SELECT {number}, COUNT(*) FROM {}", place.quoted())
             };
             let counts: Vec<String> = part.iter().map(count).collect();
@@ -79,7 +79,7 @@ async fn load_sources(
                 tables.push(format!("{number}, {}, {rows}", shard_id_sql(&source.name, *place)));
             }
             scratch.insert("source_table", &tables).await?;
-            let claims = |(number, place): &(usize, Place)| {
+            let claims = |(number, place): &(usize, SourceTable)| {
                 let claims = layer.claims(*place);
                 format!("SELECT {expected} FROM (SELECT {number} AS number, c.* FROM ({claims}) AS c) AS n")
             };

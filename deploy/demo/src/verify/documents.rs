@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::search::SearchServer;
 use crate::topology::Topology;
 
-/// Documents behind an alias.
+/// Documents after an alias.
 #[derive(Debug, Clone)]
 pub struct DocumentLayer {
     pub server: SearchServer,

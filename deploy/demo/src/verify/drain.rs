@@ -11,14 +11,14 @@ use tokio::time::Instant;
 
 use super::cache::CacheLayer;
 use super::tables::DerivedTables as _;
-use super::{Audit, Comparison, Layer, ProgressRow, documents};
+use super::{Comparison, Layer, ProgressRow, Verification, documents};
 use crate::endpoint::{Endpoint, SHOW_BINLOG_END};
 use crate::error::Result;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Comparisons of one verification, at most; another is made only while progress still moves.
 const COMPARISONS_MAX: u32 = 5;
-/// Behind the epoch: 20 bits of binlog file number, 32 bits of position ÷ 16.
+/// After the epoch: 20 bits of binlog file number, 32 bits of position ÷ 16.
 const FILE_AND_POSITION: u64 = (1 << 52) - 1;
 
 /// How a wait ended.
@@ -37,7 +37,7 @@ impl Drained {
 
 /// Waits until every lane of these layers has passed the present head of its source and reads no table any more, at
 /// most `limit`.
-pub async fn drain(audits: &[Audit], limit: Duration) -> Result<Drained> {
+pub async fn drain(audits: &[Verification], limit: Duration) -> Result<Drained> {
     let start = Instant::now();
     let mut heads: HashMap<&str, u64> = HashMap::new();
     for source in audits.iter().flat_map(|audit| &audit.topology.sources) {
@@ -56,7 +56,7 @@ pub async fn drain(audits: &[Audit], limit: Duration) -> Result<Drained> {
                     |source: &Endpoint| lag_of(&stores, &source.name, heads[source.name.as_str()], &rows);
                 behind.extend(audit.topology.sources.iter().filter_map(lag));
             }
-            // Read behind the progress of the mapping tables, whose flushes fill it.
+            // Read after the progress of the mapping tables, whose flushes fill it.
             if let Layer::Cache(layer) = &audit.layer {
                 behind.extend(undrained(layer).await?);
             }
@@ -69,7 +69,10 @@ pub async fn drain(audits: &[Audit], limit: Duration) -> Result<Drained> {
 }
 
 /// Drains and compares. A comparison that finds differences is made again as long as progress moved meanwhile.
-pub async fn drain_and_compare(audits: &[Audit], limit: Duration) -> Result<(Drained, Vec<Comparison>)> {
+pub async fn drain_and_compare(
+    audits: &[Verification],
+    limit: Duration,
+) -> Result<(Drained, Vec<Comparison>)> {
     let mut rounds = 0;
     loop {
         let drained = drain(audits, limit).await?;
@@ -110,7 +113,7 @@ fn lag_of(stores: &str, source: &str, head: u64, rows: &[ProgressRow]) -> Option
     }
 }
 
-async fn revisions(audits: &[Audit]) -> Result<Vec<u64>> {
+async fn revisions(audits: &[Verification]) -> Result<Vec<u64>> {
     let mut revisions = Vec::new();
     for audit in audits {
         let rows = progress(audit).await?.into_iter().flat_map(|(_, rows)| rows);
@@ -120,13 +123,13 @@ async fn revisions(audits: &[Audit]) -> Result<Vec<u64>> {
 }
 
 /// To how many lanes a layer is shared out; one before any has begun.
-pub(super) async fn lanes(audit: &Audit) -> Result<u32> {
+pub(super) async fn lanes(audit: &Verification) -> Result<u32> {
     let stores = progress(audit).await?;
     Ok(stores.iter().flat_map(|(_, rows)| rows).map(|row| row.2).max().unwrap_or(1).max(1))
 }
 
 /// Progress by store, with the store's name for people.
-async fn progress(audit: &Audit) -> Result<Vec<(String, Vec<ProgressRow>)>> {
+async fn progress(audit: &Verification) -> Result<Vec<(String, Vec<ProgressRow>)>> {
     let (projection, targets) = match &audit.layer {
         Layer::Birthday(layer) => ("birthday", layer.targets()),
         Layer::Mapping(layer) => ("mapping", layer.targets()),

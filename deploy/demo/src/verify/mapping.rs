@@ -8,7 +8,7 @@
 
 use super::tables::{Column, DerivedTables};
 use crate::endpoint::Endpoint;
-use crate::topology::Place;
+use crate::topology::SourceTable;
 
 /// Databases `serial_code_15`, `serial_code_14`, `serial_code_other` with tables `mapping_000`, `mapping_001`, …
 #[derive(Debug, Clone)]
@@ -78,7 +78,7 @@ impl DerivedTables for MappingLayer {
         )
     }
 
-    fn claims(&self, place: Place) -> String {
+    fn claims(&self, place: SourceTable) -> String {
         let meid = ('a'..='z').fold("CAST(meid AS BINARY)".to_owned(), |text, letter| {
             format!("REPLACE({text}, '{letter}', '{}')", letter.to_ascii_uppercase())
         });

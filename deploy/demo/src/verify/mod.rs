@@ -1,7 +1,7 @@
 //! Proves derived stores equal to their sources.
 //!
 //! Independent of the product: it shares no code with reader, projector or target, only the documented rules. Each kind
-//! of store is a [`Layer`]; an [`Audit`] compares one with the sources that it comes from.
+//! of store is a [`Layer`]; an [`Verification`] compares one with the sources that it comes from.
 
 mod birthdays;
 mod cache;
@@ -27,7 +27,7 @@ pub use self::mapping::MappingLayer;
 pub use self::spot::SpotCheck;
 pub(crate) use self::tables::{Column, DerivedTables, literals, shard_id_sql};
 use crate::error::Result;
-use crate::topology::{Place, Topology};
+use crate::topology::{SourceTable, Topology};
 
 /// Tables read by one statement.
 pub(crate) const UNION_TABLES: usize = 61;
@@ -46,13 +46,13 @@ pub enum Layer {
 
 /// A derived layer and the sources that it comes from. Several layers may come from the same sources.
 #[derive(Debug, Clone)]
-pub struct Audit {
+pub struct Verification {
     pub topology: Topology,
     pub layer: Layer,
 }
 
 /// The topology of each entity of these audits, once.
-pub fn topologies(audits: &[Audit]) -> Vec<&Topology> {
+pub fn topologies(audits: &[Verification]) -> Vec<&Topology> {
     let mut topologies: Vec<&Topology> = Vec::new();
     for audit in audits {
         if topologies.iter().all(|known| known.entity != audit.topology.entity) {
@@ -62,7 +62,7 @@ pub fn topologies(audits: &[Audit]) -> Vec<&Topology> {
     topologies
 }
 
-impl Audit {
+impl Verification {
     /// As the demo's configuration names the projection that fills the layer, and people name the layer.
     pub fn name(&self) -> &'static str {
         match self.layer {
@@ -95,7 +95,7 @@ impl Audit {
     }
 
     /// Checks one source table while everything runs; `None` for a layer that is no SQL table.
-    pub async fn spot_check(&self, place: Place) -> Result<Option<SpotCheck>> {
+    pub async fn spot_check(&self, place: SourceTable) -> Result<Option<SpotCheck>> {
         match &self.layer {
             Layer::Birthday(layer) => spot::spot_check(&self.topology, layer, place).await.map(Some),
             Layer::Mapping(layer) => spot::spot_check(&self.topology, layer, place).await.map(Some),

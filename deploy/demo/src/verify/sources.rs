@@ -4,13 +4,13 @@ use mysql_async::prelude::FromRow;
 
 use super::UNION_TABLES;
 use crate::error::Result;
-use crate::topology::{Place, Topology};
+use crate::topology::{SourceTable, Topology};
 
 /// The rows of one query for each source table. `select` gets the name of the source and the table.
 pub(super) async fn rows<T: FromRow + Send + 'static>(
     topology: &Topology,
     action: &'static str,
-    select: impl Fn(&str, Place) -> String,
+    select: impl Fn(&str, SourceTable) -> String,
 ) -> Result<Vec<T>> {
     let mut all = Vec::new();
     for (index, source) in topology.sources.iter().enumerate() {
@@ -26,6 +26,6 @@ pub(super) async fn rows<T: FromRow + Send + 'static>(
 
 /// Rows of all source tables.
 pub(super) async fn count(topology: &Topology) -> Result<u64> {
-    let select = |_: &str, place: Place| format!("SELECT COUNT(*) FROM {}", place.quoted());
+    let select = |_: &str, place: SourceTable| format!("SELECT COUNT(*) FROM {}", place.quoted());
     Ok(rows::<u64>(topology, "count rows", select).await?.into_iter().sum())
 }

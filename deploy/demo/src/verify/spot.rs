@@ -1,7 +1,7 @@
 //! A small check while everything runs: one source table against all derived rows that it claims.
 //!
 //! What is still on its way is no difference: a row counts only when its claim did not change and it was still wrong
-//! some time later. For proofs there is [`super::Audit::compare`].
+//! some time later. For proofs there is [`super::Verification::compare`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::UNION_TABLES;
 use super::tables::{DerivedTables, literals, shard_id_sql};
 use crate::error::Result;
-use crate::topology::{Place, Topology};
+use crate::topology::{SourceTable, Topology};
 
 /// How long a change may be on its way before a spot check calls it a difference.
 const GRACE: Duration = Duration::from_secs(2);
@@ -30,7 +30,7 @@ type Tables = BTreeMap<String, BTreeSet<String>>;
 pub(super) async fn spot_check(
     topology: &Topology,
     layer: &impl DerivedTables,
-    place: Place,
+    place: SourceTable,
 ) -> Result<SpotCheck> {
     let source = &topology.sources[topology.source_of(place)];
     let mut reader = source.connect(&[]).await?;

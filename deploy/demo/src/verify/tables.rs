@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::UNION_TABLES;
 use crate::endpoint::Endpoint;
 use crate::error::Result;
-use crate::topology::Place;
+use crate::topology::SourceTable;
 
 /// A column of derived rows.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +59,7 @@ pub(crate) trait DerivedTables {
     fn row_name(&self, prefix: &str) -> String;
 
     /// A query for the claims of one source table: key columns, `checked`, `database_number`, `table_name`.
-    fn claims(&self, place: Place) -> String;
+    fn claims(&self, place: SourceTable) -> String;
 
     fn target_of(&self, database: u32) -> usize {
         database as usize % self.targets().len().max(1)
@@ -83,7 +83,7 @@ pub(crate) fn literals(columns: impl IntoIterator<Item = Column>) -> String {
 
 /// SQL: the identity under which a table's rows are claimed: the first 8 bytes of
 /// SHA-256(source, NUL, database, NUL, table, NUL, generation) without the top bit. The demo's generation is 0.
-pub(crate) fn shard_id_sql(source: &str, place: Place) -> String {
+pub(crate) fn shard_id_sql(source: &str, place: SourceTable) -> String {
     format!(
         "CAST(CONV(LEFT(SHA2(CONCAT('{source}', x'00', '{}', x'00', '{}', x'00', '0'), 256), 16), 16, 10) \
          AS UNSIGNED) & 9223372036854775807",

@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use super::model::{Model, Row};
 use super::report::WorkloadReport;
 use super::transaction::{CrossMove, Transaction};
-use crate::topology::{Place, Topology};
+use crate::topology::{SourceTable, Topology};
 
 /// Ids of ordinary rows are below; one in a thousand rows has an id near the top of BIGINT UNSIGNED instead.
 const TOP_IDS: u64 = u64::MAX;
@@ -19,30 +19,40 @@ pub(super) trait Application: fmt::Debug + Send {
     fn columns(&self) -> &'static str;
 
     /// A row to insert on that server, and its values as a SQL tuple. The model does not know it yet.
-    fn new_row(&mut self, desk: &mut Desk, source: usize, report: &mut WorkloadReport) -> (Row, String);
+    fn new_row(
+        &mut self,
+        worker_rows: &mut WorkerRows,
+        source: usize,
+        report: &mut WorkloadReport,
+    ) -> (Row, String);
 
     /// What `SET` says to change captured columns of that many rows of one table alike.
-    fn change(&mut self, random: &mut StdRng, place: Place, rows: u64, report: &mut WorkloadReport)
-    -> String;
+    fn change(
+        &mut self,
+        random: &mut StdRng,
+        place: SourceTable,
+        rows: u64,
+        report: &mut WorkloadReport,
+    ) -> String;
 
     /// What `SET` says to change columns that are not captured.
     fn change_of_other_columns(&mut self, random: &mut StdRng) -> String;
 
     /// Adds a change of two tables: a row that moves, or the like. False when there is no row for it.
-    fn move_inside(&mut self, desk: &mut Desk, transaction: &mut Transaction) -> bool;
+    fn move_inside(&mut self, worker_rows: &mut WorkerRows, transaction: &mut Transaction) -> bool;
 
     /// A row of that server that goes to another one.
-    fn cross_move(&mut self, desk: &mut Desk, source: usize) -> Option<CrossMove>;
+    fn cross_move(&mut self, worker_rows: &mut WorkerRows, source: usize) -> Option<CrossMove>;
 
     /// Something that happens once in thousands of transactions.
-    fn seldom(&mut self, _desk: &mut Desk, _source: usize) -> Option<Transaction> {
+    fn seldom(&mut self, _rows: &mut WorkerRows, _source: usize) -> Option<Transaction> {
         None
     }
 }
 
 /// What an application draws from: rows of one worker, which no other worker has.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct WorkerRows {
     pub topology: Topology,
     pub random: StdRng,
     pub model: Model,
@@ -53,7 +63,7 @@ pub(super) struct Desk {
     pub deleted: Vec<u64>,
 }
 
-impl Desk {
+impl WorkerRows {
     /// The next of this worker's numbers.
     pub fn fresh_id(&mut self) -> u64 {
         let top = self.top_id();

@@ -61,7 +61,7 @@ pub(super) fn stock(random: &mut StdRng) -> String {
 }
 
 /// Types of phones: so many that a new phone hardly ever has a code whose entry in the cache was damaged by hand, which
-/// would make that right again (about one night in twenty-five with forty types).
+/// would make that right again (about one reconciliation in twenty-five with forty types).
 const PHONE_TYPES: u32 = 4_000;
 
 /// 15 digits, the last one nearly always right.

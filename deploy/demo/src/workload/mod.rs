@@ -26,7 +26,7 @@ use self::pace::Schedule;
 use self::plan::Planner;
 use self::worker::{Live, Worker};
 use crate::error::Result;
-use crate::topology::{Place, Topology};
+use crate::topology::{SourceTable, Topology};
 
 pub use self::pace::Pace;
 pub use self::plan::GIANT_ROWS;
@@ -67,7 +67,7 @@ pub struct Workload {
 /// A row that a workload has given away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SetAside {
-    pub place: Place,
+    pub place: SourceTable,
     /// Of a user the id.
     pub number: u64,
 }
@@ -143,7 +143,7 @@ impl Workload {
         let Some(worker) = self.workers.first_mut() else { return Ok(WorkloadReport::default()) };
         let mut result = Ok(());
         for source in 0..sources {
-            let transaction = match worker.planner.desk.model.count(source) >= GIANT_ROWS {
+            let transaction = match worker.planner.worker_rows.model.count(source) >= GIANT_ROWS {
                 true => worker.planner.changes(source, GIANT_ROWS),
                 false => worker.planner.inserts(source, GIANT_ROWS),
             };
@@ -192,7 +192,8 @@ impl Workload {
     /// of them, one that is gone is forgotten.
     pub async fn read_back(&mut self, ids: &[u64]) -> Result<WorkloadReport> {
         let reading = self.workers.iter_mut().map(|worker| {
-            let own: Vec<u64> = ids.iter().copied().filter(|id| worker.planner.desk.model.has(*id)).collect();
+            let own: Vec<u64> =
+                ids.iter().copied().filter(|id| worker.planner.worker_rows.model.has(*id)).collect();
             async move { worker.read_back(&own).await }
         });
         let results = join_all(reading).await;
@@ -205,12 +206,13 @@ impl Workload {
         let turns = self.workers.len() * self.topology.sources.len();
         let mut aside = Vec::new();
         for worker in &mut self.workers {
-            let desk = &mut worker.planner.desk;
+            let worker_rows = &mut worker.planner.worker_rows;
             for source in 0..self.topology.sources.len() {
-                let taken = desk.model.take_many(&mut desk.random, source, rows.div_ceil(turns));
+                let taken =
+                    worker_rows.model.take_many(&mut worker_rows.random, source, rows.div_ceil(turns));
                 aside.extend(taken.into_iter().map(|row| SetAside { place: row.place, number: row.id }));
             }
-            desk.model.commit();
+            worker_rows.model.commit();
         }
         aside.truncate(rows);
         aside

@@ -8,14 +8,14 @@ use std::collections::HashSet;
 use rand::RngExt;
 use rand::rngs::StdRng;
 
-use crate::topology::Place;
+use crate::topology::SourceTable;
 
 /// A row that the workload changes: a user, a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Row {
     /// Of a device its number.
     pub id: u64,
-    pub place: Place,
+    pub place: SourceTable,
 }
 
 #[derive(Debug)]
@@ -140,7 +140,7 @@ mod tests {
     fn model() -> (Model, StdRng) {
         let mut model = Model::new(2);
         for id in 0..10 {
-            model.add(0, Row { id, place: Place { entity: Entity::User, database: 0, table: 0 } });
+            model.add(0, Row { id, place: SourceTable { entity: Entity::User, database: 0, table: 0 } });
         }
         model.commit();
         (model, StdRng::seed_from_u64(3))

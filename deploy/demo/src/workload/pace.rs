@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
     Unlimited,
-    /// Open loop: a change that is late does not delay the schedule of those behind it.
+    /// Open loop: a change that is late does not delay the schedule of those after it.
     ChangesPerSecond(NonZeroU32),
 }
 

@@ -7,7 +7,7 @@ use anabranch_schemas::change::Entity;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::application::{Application, Desk};
+use super::application::{Application, WorkerRows};
 use super::model::{Model, Row};
 use super::report::WorkloadReport;
 use super::serials::Serials;
@@ -23,7 +23,7 @@ const STATEMENT_ROWS: usize = 500;
 /// Draws plans for the rows of one worker.
 #[derive(Debug)]
 pub(super) struct Planner {
-    pub desk: Desk,
+    pub worker_rows: WorkerRows,
     application: Box<dyn Application>,
     pub giants: bool,
 }
@@ -36,23 +36,24 @@ impl Planner {
         };
         let model = Model::new(topology.sources.len());
         let random = StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(worker));
-        let desk = Desk { topology, random, model, worker, workers, next_id: 0, deleted: Vec::new() };
-        Self { desk, application, giants: false }
+        let worker_rows =
+            WorkerRows { topology, random, model, worker, workers, next_id: 0, deleted: Vec::new() };
+        Self { worker_rows, application, giants: false }
     }
 
     /// The next plan. `None` only when a drawn move found nothing to move.
     pub fn next(&mut self) -> Option<Plan> {
-        let random = &mut self.desk.random;
-        let source = random.random_range(0..self.desk.topology.sources.len());
-        if self.desk.topology.sources.len() > 1 && random.random_bool(0.08) {
-            return self.application.cross_move(&mut self.desk, source).map(Plan::Move);
+        let random = &mut self.worker_rows.random;
+        let source = random.random_range(0..self.worker_rows.topology.sources.len());
+        if self.worker_rows.topology.sources.len() > 1 && random.random_bool(0.08) {
+            return self.application.cross_move(&mut self.worker_rows, source).map(Plan::Move);
         }
         let rows = match random.random_range(0..10_000) {
             0..3 if self.giants => GIANT_ROWS,
             3..23 => random.random_range(101..=1000),
             23..200 => random.random_range(11..=100),
             200..1200 => random.random_range(2..=10),
-            1200..1203 => match self.application.seldom(&mut self.desk, source) {
+            1200..1203 => match self.application.seldom(&mut self.worker_rows, source) {
                 Some(transaction) => return Some(Plan::One(transaction)),
                 None => 1,
             },
@@ -66,8 +67,9 @@ impl Planner {
         let mut transaction = Transaction::begin(source);
         let mut new: Vec<(Row, String)> = Vec::with_capacity(rows);
         for _ in 0..rows {
-            let (row, values) = self.application.new_row(&mut self.desk, source, &mut transaction.report);
-            self.desk.model.add(source, row);
+            let (row, values) =
+                self.application.new_row(&mut self.worker_rows, source, &mut transaction.report);
+            self.worker_rows.model.add(source, row);
             new.push((row, values));
         }
         new.sort_unstable_by_key(|(row, _)| (row.place, row.id));
@@ -87,7 +89,7 @@ impl Planner {
     pub fn changes(&mut self, source: usize, rows: usize) -> Transaction {
         // A few rows a statement, so that they change to many values.
         self.updates(source, rows, 20, |planner, part, report| {
-            let random = &mut planner.desk.random;
+            let random = &mut planner.worker_rows.random;
             planner.application.change(random, part[0].place, part.len() as u64, report)
         })
     }
@@ -95,7 +97,7 @@ impl Planner {
     fn changes_of_other_columns(&mut self, source: usize, rows: usize) -> Transaction {
         self.updates(source, rows, STATEMENT_ROWS, |planner, part, report| {
             report.updates_of_other_columns += part.len() as u64;
-            planner.application.change_of_other_columns(&mut planner.desk.random)
+            planner.application.change_of_other_columns(&mut planner.worker_rows.random)
         })
     }
 
@@ -107,7 +109,7 @@ impl Planner {
         set: impl Fn(&mut Self, &[Row], &mut WorkloadReport) -> String,
     ) -> Transaction {
         let mut transaction = Transaction::begin(source);
-        let mut rows = self.desk.model.pick_many(&mut self.desk.random, source, rows);
+        let mut rows = self.worker_rows.model.pick_many(&mut self.worker_rows.random, source, rows);
         rows.sort_unstable_by_key(|row| (row.place, row.id));
         for group in rows.chunk_by(|a, b| a.place == b.place) {
             for part in group.chunks(statement_rows) {
@@ -121,8 +123,8 @@ impl Planner {
     }
 
     fn large(&mut self, source: usize, rows: usize) -> Transaction {
-        let kind = self.desk.random.random_range(0..10);
-        let have = self.desk.model.count(source);
+        let kind = self.worker_rows.random.random_range(0..10);
+        let have = self.worker_rows.model.count(source);
         let mut transaction = match kind {
             0..3 => self.inserts(source, rows),
             // Deletes are as frequent as inserts of this size, but never empty the place.
@@ -131,7 +133,7 @@ impl Planner {
             _ if have > 0 => self.changes(source, rows),
             _ => self.inserts(source, rows),
         };
-        if self.desk.random.random_bool(0.03) {
+        if self.worker_rows.random.random_bool(0.03) {
             transaction.turn_into_rollback();
         }
         transaction
@@ -139,7 +141,7 @@ impl Planner {
 
     fn deletes(&mut self, source: usize, rows: usize) -> Transaction {
         let mut transaction = Transaction::begin(source);
-        let mut rows = self.desk.model.take_many(&mut self.desk.random, source, rows);
+        let mut rows = self.worker_rows.model.take_many(&mut self.worker_rows.random, source, rows);
         rows.sort_unstable_by_key(|row| (row.place, row.id));
         for group in rows.chunk_by(|a, b| a.place == b.place) {
             let table = group[0].place.quoted();
@@ -153,24 +155,27 @@ impl Planner {
     /// Single-row statements of mixed kinds; sometimes all on one row, sometimes partly or wholly rolled back.
     fn small(&mut self, source: usize, rows: usize) -> Transaction {
         let mut transaction = Transaction::begin(source);
-        if rows > 1 && self.desk.random.random_bool(0.1) && self.repeat_one_row(&mut transaction, rows) {
-            return transaction.end(self.desk.random.random_bool(0.05));
+        if rows > 1 && self.worker_rows.random.random_bool(0.1) && self.repeat_one_row(&mut transaction, rows)
+        {
+            return transaction.end(self.worker_rows.random.random_bool(0.05));
         }
         while transaction.rows < rows as u64 {
             self.step(&mut transaction);
         }
-        if self.desk.random.random_bool(0.02) {
+        if self.worker_rows.random.random_bool(0.02) {
             let mut undone = Transaction::begin(source);
-            let savepoint = self.desk.model.savepoint();
+            let savepoint = self.worker_rows.model.savepoint();
             self.step(&mut undone);
-            self.desk.model.roll_back_to(savepoint);
+            self.worker_rows.model.roll_back_to(savepoint);
             transaction.then_undone(undone);
         }
-        transaction.end(self.desk.random.random_bool(0.03))
+        transaction.end(self.worker_rows.random.random_bool(0.03))
     }
 
     fn repeat_one_row(&mut self, transaction: &mut Transaction, times: usize) -> bool {
-        let Some(row) = self.desk.model.pick(&mut self.desk.random, transaction.source) else { return false };
+        let Some(row) = self.worker_rows.model.pick(&mut self.worker_rows.random, transaction.source) else {
+            return false;
+        };
         for _ in 0..times {
             self.change(transaction, row);
         }
@@ -180,12 +185,12 @@ impl Planner {
 
     /// One change of one or two rows.
     fn step(&mut self, transaction: &mut Transaction) {
-        let kind = self.desk.random.random_range(0..100);
+        let kind = self.worker_rows.random.random_range(0..100);
         let is_done = match kind {
             0..22 => false,
             22..34 => self.delete(transaction),
-            34..42 => self.application.move_inside(&mut self.desk, transaction),
-            _ => match self.desk.model.pick(&mut self.desk.random, transaction.source) {
+            34..42 => self.application.move_inside(&mut self.worker_rows, transaction),
+            _ => match self.worker_rows.model.pick(&mut self.worker_rows.random, transaction.source) {
                 Some(row) if kind < 60 => self.change_other_columns(transaction, row),
                 Some(row) => self.change(transaction, row),
                 None => false,
@@ -198,16 +203,18 @@ impl Planner {
 
     fn insert(&mut self, transaction: &mut Transaction) {
         let source = transaction.source;
-        let (row, values) = self.application.new_row(&mut self.desk, source, &mut transaction.report);
+        let (row, values) = self.application.new_row(&mut self.worker_rows, source, &mut transaction.report);
         let (table, columns) = (row.place.quoted(), self.application.columns());
         transaction.statement(&format!("INSERT INTO {table} {columns} VALUES {values}"));
-        self.desk.model.add(source, row);
+        self.worker_rows.model.add(source, row);
         transaction.rows += 1;
         transaction.report.inserts += 1;
     }
 
     fn delete(&mut self, transaction: &mut Transaction) -> bool {
-        let Some(row) = self.desk.model.take(&mut self.desk.random, transaction.source) else { return false };
+        let Some(row) = self.worker_rows.model.take(&mut self.worker_rows.random, transaction.source) else {
+            return false;
+        };
         transaction.statement(&delete_statement(row));
         transaction.rows += 1;
         transaction.report.deletes += 1;
@@ -216,12 +223,13 @@ impl Planner {
     }
 
     fn change(&mut self, transaction: &mut Transaction, row: Row) -> bool {
-        let set = self.application.change(&mut self.desk.random, row.place, 1, &mut transaction.report);
+        let set =
+            self.application.change(&mut self.worker_rows.random, row.place, 1, &mut transaction.report);
         self.update(transaction, row, &set)
     }
 
     fn change_other_columns(&mut self, transaction: &mut Transaction, row: Row) -> bool {
-        let set = self.application.change_of_other_columns(&mut self.desk.random);
+        let set = self.application.change_of_other_columns(&mut self.worker_rows.random);
         transaction.report.updates_of_other_columns += 1;
         self.update(transaction, row, &set)
     }
@@ -235,6 +243,6 @@ impl Planner {
 
     /// To be called after a commit: some of the deleted rows come back later.
     pub fn remember_deleted(&mut self, transaction: &mut Transaction) {
-        self.desk.deleted.append(&mut transaction.deleted);
+        self.worker_rows.deleted.append(&mut transaction.deleted);
     }
 }

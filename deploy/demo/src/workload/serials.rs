@@ -3,7 +3,7 @@
 use rand::RngExt;
 use rand::rngs::StdRng;
 
-use super::application::{Application, Desk};
+use super::application::{Application, WorkerRows};
 use super::codes::{self, Boxes};
 use super::model::Row;
 use super::report::WorkloadReport;
@@ -11,7 +11,7 @@ use super::transaction::{
     CARRIED, CrossMove, Transaction, delete_statement, literal, literal_of_column, where_rows,
 };
 use super::uuids::Uuids;
-use crate::topology::{Place, uuid};
+use crate::topology::{SourceTable, uuid};
 
 /// Every column but the uuid.
 const COLUMNS: [&str; 12] = [
@@ -48,24 +48,29 @@ impl Application for Serials {
         NEW_COLUMNS
     }
 
-    fn new_row(&mut self, desk: &mut Desk, source: usize, report: &mut WorkloadReport) -> (Row, String) {
+    fn new_row(
+        &mut self,
+        worker_rows: &mut WorkerRows,
+        source: usize,
+        report: &mut WorkloadReport,
+    ) -> (Row, String) {
         let row = loop {
-            let id = desk.top_id().unwrap_or_else(|| self.uuids.next());
-            let row = Row { id, place: desk.topology.place(&uuid(id)) };
-            if desk.source_of(row) == source {
+            let id = worker_rows.top_id().unwrap_or_else(|| self.uuids.next());
+            let row = Row { id, place: worker_rows.topology.place(&uuid(id)) };
+            if worker_rows.source_of(row) == source {
                 break row;
             }
         };
         report.uuids_of_64_digits += u64::from(uuid(row.id).len() == 64);
-        let codes = codes::of_device(&mut desk.random, &mut self.boxes, report);
-        let stock = codes::stock(&mut desk.random);
+        let codes = codes::of_device(&mut worker_rows.random, &mut self.boxes, report);
+        let stock = codes::stock(&mut worker_rows.random);
         (row, format!("({}, {codes}, {stock})", row.place.key(row.id)))
     }
 
     fn change(
         &mut self,
         random: &mut StdRng,
-        _place: Place,
+        _place: SourceTable,
         rows: u64,
         report: &mut WorkloadReport,
     ) -> String {
@@ -110,16 +115,18 @@ impl Application for Serials {
     }
 
     /// A move to the history where that is on the same server, or two devices that swap a code.
-    fn move_inside(&mut self, desk: &mut Desk, transaction: &mut Transaction) -> bool {
-        if history_of(desk, transaction.source).is_none() || desk.random.random_bool(0.3) {
-            return swap(desk, transaction);
+    fn move_inside(&mut self, worker_rows: &mut WorkerRows, transaction: &mut Transaction) -> bool {
+        if history_of(worker_rows, transaction.source).is_none() || worker_rows.random.random_bool(0.3) {
+            return swap(worker_rows, transaction);
         }
-        let Some(row) = desk.model.take(&mut desk.random, transaction.source) else { return false };
+        let Some(row) = worker_rows.model.take(&mut worker_rows.random, transaction.source) else {
+            return false;
+        };
         let history = row.place.history();
         let (old_table, new_table, chosen) = (row.place.quoted(), history.quoted(), where_rows(&[row]));
         let columns = COLUMNS.join(", ");
         let uuid = literal(&uuid(row.id));
-        if desk.random.random_bool(0.5) {
+        if worker_rows.random.random_bool(0.5) {
             transaction.statement(&format!(
                 "INSERT INTO {new_table} (uuid, {columns}) SELECT {uuid}, {columns} FROM {old_table} WHERE {chosen}"
             ));
@@ -141,14 +148,14 @@ impl Application for Serials {
     }
 
     /// A move to the history on another server.
-    fn cross_move(&mut self, desk: &mut Desk, source: usize) -> Option<CrossMove> {
-        if history_of(desk, source).is_some() {
+    fn cross_move(&mut self, worker_rows: &mut WorkerRows, source: usize) -> Option<CrossMove> {
+        if history_of(worker_rows, source).is_some() {
             return None;
         }
-        let from = desk.model.take(&mut desk.random, source)?;
+        let from = worker_rows.model.take(&mut worker_rows.random, source)?;
         let to = from.place.history();
         let mut report = WorkloadReport::default();
-        let insert_first = desk.random.random_bool(0.5);
+        let insert_first = worker_rows.random.random_bool(0.5);
         report.count_cross_move(insert_first);
         let literals: Vec<String> = COLUMNS.iter().map(|column| literal_of_column(column)).collect();
         let (literals, table) = (literals.join(", "), from.place.quoted());
@@ -164,8 +171,8 @@ impl Application for Serials {
     }
 
     /// A table of the history is emptied. The model does not know what lies there.
-    fn seldom(&mut self, desk: &mut Desk, source: usize) -> Option<Transaction> {
-        let place = history_of(desk, source)?;
+    fn seldom(&mut self, worker_rows: &mut WorkerRows, source: usize) -> Option<Transaction> {
+        let place = history_of(worker_rows, source)?;
         let mut transaction = Transaction::begin(source);
         transaction.statement(&format!("TRUNCATE TABLE {}", place.quoted()));
         transaction.report.history_tables_truncated += 1;
@@ -174,15 +181,18 @@ impl Application for Serials {
 }
 
 /// Some table of the history, where that server has it.
-fn history_of(desk: &mut Desk, source: usize) -> Option<Place> {
-    let table = desk.random.random_range(0..desk.topology.rule.tables);
-    desk.topology.places_of(source).find(|place| place.is_history() && place.table == table)
+fn history_of(worker_rows: &mut WorkerRows, source: usize) -> Option<SourceTable> {
+    let table = worker_rows.random.random_range(0..worker_rows.topology.rule.tables);
+    worker_rows.topology.places_of(source).find(|place| place.is_history() && place.table == table)
 }
 
 /// Two devices of one server exchange their first code.
-fn swap(desk: &mut Desk, transaction: &mut Transaction) -> bool {
+fn swap(worker_rows: &mut WorkerRows, transaction: &mut Transaction) -> bool {
     let source = transaction.source;
-    let (one, other) = (desk.model.pick(&mut desk.random, source), desk.model.pick(&mut desk.random, source));
+    let (one, other) = (
+        worker_rows.model.pick(&mut worker_rows.random, source),
+        worker_rows.model.pick(&mut worker_rows.random, source),
+    );
     let (Some(one), Some(other)) = (one, other) else { return false };
     for (row, variable) in [(one, "@one"), (other, "@other")] {
         let (table, chosen) = (row.place.quoted(), where_rows(&[row]));

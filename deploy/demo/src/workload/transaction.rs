@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::model::Row;
 use super::report::WorkloadReport;
-use crate::topology::Place;
+use crate::topology::SourceTable;
 
 /// Stands in [`CrossMove::insert`] for what [`CrossMove::carried`] answers.
 pub(super) const CARRIED: &str = "{carried}";
@@ -25,7 +25,7 @@ pub(super) struct Transaction {
 #[derive(Debug)]
 pub(super) struct CrossMove {
     pub from: Row,
-    pub to: Place,
+    pub to: SourceTable,
     pub insert_first: bool,
     /// The statement on the new server.
     pub insert: String,

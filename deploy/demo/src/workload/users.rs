@@ -3,14 +3,14 @@
 use rand::RngExt;
 use rand::rngs::StdRng;
 
-use super::application::{Application, Desk};
+use super::application::{Application, WorkerRows};
 use super::model::Row;
 use super::report::WorkloadReport;
 use super::transaction::{
     CARRIED, CrossMove, Transaction, delete_statement, literal, literal_of_column, where_rows,
 };
 use super::values::{self, BirthdayKind};
-use crate::topology::{BirthdayType, Place};
+use crate::topology::{BirthdayType, SourceTable};
 
 const COLUMNS: &str = "(user_id, user_name, birthday, phone, address, lunar_birthday, birthday_type)";
 
@@ -22,19 +22,24 @@ impl Application for Users {
         COLUMNS
     }
 
-    fn new_row(&mut self, desk: &mut Desk, source: usize, report: &mut WorkloadReport) -> (Row, String) {
-        let (name, place) = name_on(desk, source, report);
-        let returning = desk.returning_id();
+    fn new_row(
+        &mut self,
+        worker_rows: &mut WorkerRows,
+        source: usize,
+        report: &mut WorkloadReport,
+    ) -> (Row, String) {
+        let (name, place) = name_on(worker_rows, source, report);
+        let returning = worker_rows.returning_id();
         report.returns += u64::from(returning.is_some());
-        let row = Row { id: returning.unwrap_or_else(|| desk.fresh_id()), place };
-        let birthday = new_birthday(&mut desk.random, place, report);
-        (row, values_of(&mut desk.random, row.id, &name, &birthday))
+        let row = Row { id: returning.unwrap_or_else(|| worker_rows.fresh_id()), place };
+        let birthday = new_birthday(&mut worker_rows.random, place, report);
+        (row, values_of(&mut worker_rows.random, row.id, &name, &birthday))
     }
 
     fn change(
         &mut self,
         random: &mut StdRng,
-        place: Place,
+        place: SourceTable,
         rows: u64,
         report: &mut WorkloadReport,
     ) -> String {
@@ -58,10 +63,12 @@ impl Application for Users {
     }
 
     /// A new name whose table lies on the same server.
-    fn move_inside(&mut self, desk: &mut Desk, transaction: &mut Transaction) -> bool {
-        let Some(user) = desk.model.take(&mut desk.random, transaction.source) else { return false };
-        let (name, place) = name_on(desk, transaction.source, &mut transaction.report);
-        desk.model.add(transaction.source, Row { id: user.id, place });
+    fn move_inside(&mut self, worker_rows: &mut WorkerRows, transaction: &mut Transaction) -> bool {
+        let Some(user) = worker_rows.model.take(&mut worker_rows.random, transaction.source) else {
+            return false;
+        };
+        let (name, place) = name_on(worker_rows, transaction.source, &mut transaction.report);
+        worker_rows.model.add(transaction.source, Row { id: user.id, place });
         let (old_table, new_table, chosen) = (user.place.quoted(), place.quoted(), where_rows(&[user]));
         if place == user.place {
             let name = literal(&name);
@@ -70,10 +77,10 @@ impl Application for Users {
             transaction.report.renames_in_place += 1;
             return true;
         }
-        if desk.random.random_bool(0.7) {
+        if worker_rows.random.random_bool(0.7) {
             let birthday = match carries(user.place, place) {
                 true => "birthday".to_owned(),
-                false => new_birthday(&mut desk.random, place, &mut transaction.report),
+                false => new_birthday(&mut worker_rows.random, place, &mut transaction.report),
             };
             transaction.statement(&format!(
                 "INSERT INTO {new_table} {COLUMNS} SELECT user_id, {}, {birthday}, phone, address, lunar_birthday, \
@@ -83,8 +90,8 @@ impl Application for Users {
             transaction.statement(&delete_statement(user));
             transaction.report.moves_inside_server_insert_first += 1;
         } else {
-            let birthday = new_birthday(&mut desk.random, place, &mut transaction.report);
-            let values = values_of(&mut desk.random, user.id, &name, &birthday);
+            let birthday = new_birthday(&mut worker_rows.random, place, &mut transaction.report);
+            let values = values_of(&mut worker_rows.random, user.id, &name, &birthday);
             transaction.statement(&delete_statement(user));
             transaction.statement(&format!("INSERT INTO {new_table} {COLUMNS} VALUES {values}"));
             transaction.report.moves_inside_server_delete_first += 1;
@@ -93,34 +100,38 @@ impl Application for Users {
         true
     }
 
-    fn cross_move(&mut self, desk: &mut Desk, source: usize) -> Option<CrossMove> {
-        let sources = desk.topology.sources.len();
-        let to_source = (source + desk.random.random_range(1..sources)) % sources;
-        let from = desk.model.take(&mut desk.random, source)?;
+    fn cross_move(&mut self, worker_rows: &mut WorkerRows, source: usize) -> Option<CrossMove> {
+        let sources = worker_rows.topology.sources.len();
+        let to_source = (source + worker_rows.random.random_range(1..sources)) % sources;
+        let from = worker_rows.model.take(&mut worker_rows.random, source)?;
         let mut report = WorkloadReport::default();
-        let (name, to) = name_on(desk, to_source, &mut report);
-        desk.model.add(to_source, Row { id: from.id, place: to });
-        let insert_first = desk.random.random_bool(0.5);
+        let (name, to) = name_on(worker_rows, to_source, &mut report);
+        worker_rows.model.add(to_source, Row { id: from.id, place: to });
+        let insert_first = worker_rows.random.random_bool(0.5);
         report.count_cross_move(insert_first);
-        let is_carried = carries(from.place, to) && desk.random.random_bool(0.7);
+        let is_carried = carries(from.place, to) && worker_rows.random.random_bool(0.7);
         let (birthday, carried) = if is_carried {
             let (column, table) = (literal_of_column("birthday"), from.place.quoted());
             (CARRIED.to_owned(), Some(format!("SELECT {column} FROM {table} WHERE {}", where_rows(&[from]))))
         } else {
-            (new_birthday(&mut desk.random, to, &mut report), None)
+            (new_birthday(&mut worker_rows.random, to, &mut report), None)
         };
-        let values = values_of(&mut desk.random, from.id, &name, &birthday);
+        let values = values_of(&mut worker_rows.random, from.id, &name, &birthday);
         let insert = format!("INSERT INTO {} {COLUMNS} VALUES {values}", to.quoted());
         Some(CrossMove { from, to, insert_first, insert, carried, report })
     }
 }
 
 /// A name whose shard lies on that server.
-fn name_on(desk: &mut Desk, source: usize, report: &mut WorkloadReport) -> (String, Place) {
+fn name_on(
+    worker_rows: &mut WorkerRows,
+    source: usize,
+    report: &mut WorkloadReport,
+) -> (String, SourceTable) {
     loop {
-        let (name, is_odd) = values::name(&mut desk.random);
-        let place = desk.topology.place(&name);
-        if desk.topology.source_of(place) == source {
+        let (name, is_odd) = values::name(&mut worker_rows.random);
+        let place = worker_rows.topology.place(&name);
+        if worker_rows.topology.source_of(place) == source {
             report.odd_names += u64::from(is_odd);
             return (name, place);
         }
@@ -133,7 +144,7 @@ fn values_of(random: &mut StdRng, id: u64, name: &str, birthday: &str) -> String
     format!("({id}, {}, {birthday}, {phone}, {address}, {lunar}, {kind})", literal(name))
 }
 
-fn new_birthday(random: &mut StdRng, place: Place, report: &mut WorkloadReport) -> String {
+fn new_birthday(random: &mut StdRng, place: SourceTable, report: &mut WorkloadReport) -> String {
     let kind = values::birthday_kind(random);
     let column = BirthdayType::of(place);
     if kind == BirthdayKind::Invalid {
@@ -143,7 +154,7 @@ fn new_birthday(random: &mut StdRng, place: Place, report: &mut WorkloadReport) 
 }
 
 /// Whether any birthday of the one table can be stored in the other as it is.
-fn carries(old: Place, new: Place) -> bool {
+fn carries(old: SourceTable, new: SourceTable) -> bool {
     BirthdayType::of(new) == BirthdayType::Text || BirthdayType::of(old) != BirthdayType::Text
 }
 

@@ -4,7 +4,7 @@
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::identifiers::{EPOCH_MS, Mint};
-use anabranch_pipeline::ports::{Mark, Marks};
+use anabranch_pipeline::ports::{Register, Registers};
 use futures::FutureExt;
 
 /// In 2026; each uuid is a millisecond later.
@@ -14,13 +14,13 @@ const FIRST_MS: u64 = EPOCH_MS + 365 * 24 * 3600 * 1000;
 #[derive(Debug)]
 struct Alone;
 
-impl Marks for Alone {
-    async fn read(&self, _key: &str) -> Result<Mark, Fault> {
-        Ok(Mark::default())
+impl Registers for Alone {
+    async fn read(&self, _key: &str) -> Result<Register, Fault> {
+        Ok(Register::default())
     }
 
-    async fn raise(&self, _key: &str, known: &Mark, value: String) -> Result<Mark, Fault> {
-        Ok(Mark { value, revision: known.revision + 1 })
+    async fn compare_and_set(&self, _key: &str, known: &Register, value: String) -> Result<Register, Fault> {
+        Ok(Register { value, revision: known.revision + 1 })
     }
 }
 
@@ -35,13 +35,14 @@ impl Uuids {
     pub fn of(worker: u64) -> Self {
         let machine =
             u16::try_from(worker).expect("a workload has fewer workers than there are machine numbers");
-        let mint = Mint::open(&Alone, machine).now_or_never().expect("marks in memory answer at once");
-        Self { mint: mint.expect("marks in memory cannot fail"), now_ms: FIRST_MS }
+        let mint = Mint::open(&Alone, machine).now_or_never().expect("registers in memory answer at once");
+        Self { mint: mint.expect("registers in memory cannot fail"), now_ms: FIRST_MS }
     }
 
     pub fn next(&mut self) -> u64 {
         self.now_ms += 1;
-        let issued = self.mint.issue(self.now_ms, 1).now_or_never().expect("marks in memory answer at once");
+        let issued =
+            self.mint.issue(self.now_ms, 1).now_or_never().expect("registers in memory answer at once");
         issued.expect("the instants reach until 2094")[0]
     }
 }

@@ -17,7 +17,7 @@ use super::report::WorkloadReport;
 use super::transaction::{CARRIED, CrossMove, Plan, Transaction, delete_statement};
 use crate::endpoint::Connection;
 use crate::error::Result;
-use crate::topology::{Place, Topology};
+use crate::topology::{SourceTable, Topology};
 
 /// Zero and impossible dates are stored as they are, and columns are assigned at once; everything else is checked as
 /// applications have it.
@@ -68,7 +68,7 @@ impl Worker {
             }
             let Some(plan) = self.planner.next() else { continue };
             if !schedule.wait(plan.rows(), cancel).await {
-                self.planner.desk.model.roll_back();
+                self.planner.worker_rows.model.roll_back();
                 break;
             }
             let was_reachable = match plan {
@@ -85,15 +85,15 @@ impl Worker {
     /// Runs one transaction; false when its server cannot be reached and nothing was done.
     pub async fn run_transaction(&mut self, mut transaction: Transaction) -> Result<bool> {
         if !self.is_reachable(transaction.source).await? {
-            self.planner.desk.model.roll_back();
+            self.planner.worker_rows.model.roll_back();
             return Ok(false);
         }
         if self.execute(transaction.source, "run a transaction", &transaction.sql).await? {
             if transaction.rolls_back {
-                self.planner.desk.model.roll_back();
+                self.planner.worker_rows.model.roll_back();
                 self.count(WorkloadReport { rollbacks: 1, ..Default::default() });
             } else {
-                self.planner.desk.model.commit();
+                self.planner.worker_rows.model.commit();
                 self.planner.remember_deleted(&mut transaction);
                 transaction.report.count_transaction(transaction.rows);
                 self.count(transaction.report);
@@ -106,7 +106,7 @@ impl Worker {
     async fn run_move(&mut self, plan: CrossMove) -> Result<bool> {
         let sources = (self.topology.source_of(plan.from.place), self.topology.source_of(plan.to));
         if !self.is_reachable(sources.0).await? || !self.is_reachable(sources.1).await? {
-            self.planner.desk.model.roll_back();
+            self.planner.worker_rows.model.roll_back();
             return Ok(false);
         }
         let insert = match &plan.carried {
@@ -126,7 +126,7 @@ impl Worker {
                 return Ok(true);
             }
         }
-        self.planner.desk.model.commit();
+        self.planner.worker_rows.model.commit();
         let mut report = plan.report;
         report.count_transaction(1);
         report.count_transaction(1);
@@ -177,7 +177,7 @@ impl Worker {
     }
 
     fn doubt(&mut self) {
-        let ids = self.planner.desk.model.forget_touched();
+        let ids = self.planner.worker_rows.model.forget_touched();
         self.unsettled.extend(ids);
     }
 
@@ -195,7 +195,7 @@ impl Worker {
 
     /// Reads rows back that something else may have changed.
     pub async fn read_back(&mut self, ids: &[u64]) -> Result<()> {
-        self.planner.desk.model.forget(ids);
+        self.planner.worker_rows.model.forget(ids);
         self.unsettled.extend(ids);
         self.settle_at_the_end().await
     }
@@ -237,10 +237,10 @@ impl Worker {
                     self.count(WorkloadReport { deletes: 1, changes: 1, ..Default::default() });
                 }
                 if !kept.place.is_history() {
-                    self.planner.desk.model.add(self.topology.source_of(kept.place), *kept);
+                    self.planner.worker_rows.model.add(self.topology.source_of(kept.place), *kept);
                 }
             }
-            self.planner.desk.model.commit();
+            self.planner.worker_rows.model.commit();
             self.unsettled.drain(..count);
         }
         Ok(true)
@@ -250,8 +250,8 @@ impl Worker {
     async fn find(&mut self, ids: &[u64]) -> Result<Option<Vec<Row>>> {
         let mut found = Vec::new();
         for source in 0..self.connections.len() {
-            let places: Vec<Place> = self.topology.places_of(source).collect();
-            let select = |(number, place): (usize, &Place)| {
+            let places: Vec<SourceTable> = self.topology.places_of(source).collect();
+            let select = |(number, place): (usize, &SourceTable)| {
                 let wanted = ids.iter().filter(|id| self.topology.may_hold(*place, **id));
                 let keys: Vec<String> = wanted.map(|id| place.key(*id)).collect();
                 let (id, table, column) = (place.number_sql(), place.quoted(), place.key_column());

@@ -45,7 +45,7 @@ const OPENAPI: &str = include_str!("openapi.json");
 const SEE_DESCRIPTION: &str = "see GET /v1/openapi.json";
 
 /// What the handlers show and use.
-pub struct Shown {
+pub struct ApiContext {
     /// The configuration's name.
     pub name: String,
     pub observatory: Observatory,
@@ -61,7 +61,7 @@ pub struct Shown {
 
 /// The same for all requests: each has a clone.
 #[derive(Clone)]
-struct Shared(Arc<Shown>);
+struct Shared(Arc<ApiContext>);
 
 impl FromRef<Shared> for Option<Lookup> {
     fn from_ref(Shared(shown): &Shared) -> Self {
@@ -81,7 +81,7 @@ impl FromRef<Shared> for Orders {
     }
 }
 
-/// Answer of `/v1/status`.
+/// LookupAnswer of `/v1/status`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StatusAnswer {
     pub name: String,
@@ -90,7 +90,7 @@ pub struct StatusAnswer {
     pub status: StatusView,
 }
 
-/// Answer of `/readyz`.
+/// LookupAnswer of `/readyz`.
 #[derive(Debug, Serialize)]
 struct ReadyAnswer {
     ready: bool,
@@ -123,7 +123,7 @@ impl Listener {
     }
 
     /// Serves until `cancel`; requests that are being answered are finished.
-    pub async fn serve(self, shown: Shown, cancel: CancellationToken) {
+    pub async fn serve(self, shown: ApiContext, cancel: CancellationToken) {
         serve::serve(self.listener, router(shown, self.bounds.body_time), self.bounds, cancel).await;
     }
 }
@@ -152,7 +152,7 @@ fn application_routes() -> Routes {
     ]
 }
 
-fn router(shown: Shown, body_time: Duration) -> Router {
+fn router(shown: ApiContext, body_time: Duration) -> Router {
     let with = |routes: Routes| {
         routes.into_iter().fold(Router::new(), |router, (path, _, handler)| router.route(path, handler))
     };

@@ -1,7 +1,7 @@
 //! `GET /v1/serials?…`: devices by any part of any code, and by agent, warehouse, account, SKU.
 //!
 //! What is asked for is compared as it is; nothing of it is a query language. Answers come from the search documents,
-//! which are a second or so behind the exact lookup, and are merged by uuid.
+//! which are a second or so after the exact lookup, and are merged by uuid.
 
 use anabranch_pipeline::error::Code;
 use axum::Json;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::problem::Problem;
 use super::serials::malformed;
-use crate::wiring::{Document, Documents, PART_CHARACTERS_MIN, SearchPlace, SearchQuestion};
+use crate::wiring::{Document, DocumentQuery, Documents, PART_CHARACTERS_MIN, PageEnd};
 
 /// Documents a page, at most; as many as people look at.
 const LIMIT_MAX: usize = 100;
@@ -21,7 +21,7 @@ const TEXT_BYTES_MAX: usize = 512;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Wanted {
+pub struct SearchRequest {
     part: Option<String>,
     agent: Option<String>,
     warehouse: Option<String>,
@@ -32,7 +32,7 @@ pub struct Wanted {
 }
 
 #[derive(Debug, Serialize)]
-pub struct Answer {
+pub struct SearchAnswer {
     devices: Vec<Device>,
     /// Where the next page begins; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,8 +46,8 @@ struct Device {
     documents: Vec<Document>,
 }
 
-impl Wanted {
-    fn question(&self) -> Result<SearchQuestion, Problem> {
+impl SearchRequest {
+    fn question(&self) -> Result<DocumentQuery, Problem> {
         let given = [
             ("part", &self.part),
             ("agent", &self.agent),
@@ -72,7 +72,7 @@ impl Wanted {
                 "part has {characters} characters; it needs {PART_CHARACTERS_MIN} at least"
             )));
         }
-        Ok(SearchQuestion {
+        Ok(DocumentQuery {
             part: self.part.clone(),
             agent: self.agent.clone(),
             warehouse: self.warehouse.clone(),
@@ -89,20 +89,20 @@ impl Wanted {
         Ok(limit)
     }
 
-    fn after(&self) -> Result<Option<SearchPlace>, Problem> {
+    fn after(&self) -> Result<Option<PageEnd>, Problem> {
         let Some(text) = &self.after else { return Ok(None) };
         let place =
             text.split_once(':').filter(|(shard, uuid)| shard.parse::<u64>().is_ok() && !uuid.is_empty());
         let (shard_id, uuid) =
             place.ok_or_else(|| malformed("after is not the `next` of a page".to_owned()))?;
-        Ok(Some(SearchPlace { uuid: uuid.to_owned(), shard_id: shard_id.to_owned() }))
+        Ok(Some(PageEnd { uuid: uuid.to_owned(), shard_id: shard_id.to_owned() }))
     }
 }
 
 pub async fn find(
     State(documents): State<Option<Documents>>,
-    wanted: Result<Query<Wanted>, QueryRejection>,
-) -> Result<Json<Answer>, Problem> {
+    wanted: Result<Query<SearchRequest>, QueryRejection>,
+) -> Result<Json<SearchAnswer>, Problem> {
     let documents = documents.ok_or_else(unconfigured)?;
     let Query(wanted) = wanted.map_err(|rejection| malformed(rejection.body_text()))?;
     let (question, limit, after) = (wanted.question()?, wanted.limit()?, wanted.after()?);
@@ -113,7 +113,7 @@ pub async fn find(
     let of_device = page.found.chunk_by(|one, other| one.uuid == other.uuid);
     let device =
         |documents: &[Document]| Device { uuid: documents[0].uuid.clone(), documents: documents.to_vec() };
-    Ok(Json(Answer { devices: of_device.map(device).collect(), next }))
+    Ok(Json(SearchAnswer { devices: of_device.map(device).collect(), next }))
 }
 
 fn unconfigured() -> Problem {
@@ -125,8 +125,8 @@ fn unconfigured() -> Problem {
 mod tests {
     use super::*;
 
-    fn wanted(part: Option<&str>, limit: Option<usize>, after: Option<&str>) -> Wanted {
-        Wanted {
+    fn wanted(part: Option<&str>, limit: Option<usize>, after: Option<&str>) -> SearchRequest {
+        SearchRequest {
             part: part.map(str::to_owned),
             agent: None,
             warehouse: None,

@@ -16,7 +16,7 @@ use serde::de::IgnoredAny;
 use super::SEE_DESCRIPTION;
 use super::body::{Body, Fields, FromFields, required};
 use super::problem::Problem;
-use crate::lookup::{Answer, Answers, Lookup, Place, Question, Refusal, code};
+use crate::lookup::{Answers, AtLeast, Lookup, LookupAnswer, LookupQuestion, Refusal, code};
 
 /// Codes of one request: few enough for one reading of each target.
 const CODES_MAX: usize = 1000;
@@ -27,7 +27,7 @@ const CODE_KEY: &[u8] = b"code";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Wanted {
+pub struct SerialRequest {
     kind: Option<String>,
     limit: Option<usize>,
     after: Option<String>,
@@ -75,8 +75,8 @@ impl FromFields for Batch {
 pub async fn by_code(
     State(lookup): State<Option<Lookup>>,
     uri: Uri,
-    wanted: Result<Query<Wanted>, QueryRejection>,
-) -> Result<Json<Answer>, Problem> {
+    wanted: Result<Query<SerialRequest>, QueryRejection>,
+) -> Result<Json<LookupAnswer>, Problem> {
     let Query(wanted) = wanted.map_err(|rejection| malformed(rejection.body_text()))?;
     let code = percent_decode_str(uri.path().strip_prefix(PREFIX).unwrap_or_default()).collect();
     one(lookup, code, wanted).await
@@ -86,7 +86,7 @@ pub async fn by_query(
     State(lookup): State<Option<Lookup>>,
     RawQuery(query): RawQuery,
     wanted: Result<Query<WantedByQuery>, QueryRejection>,
-) -> Result<Json<Answer>, Problem> {
+) -> Result<Json<LookupAnswer>, Problem> {
     let Query(wanted) = wanted.map_err(|rejection| malformed(rejection.body_text()))?;
     let code = code_of(query.as_deref().unwrap_or_default()).ok_or_else(|| {
         let detail =
@@ -94,7 +94,7 @@ pub async fn by_query(
         malformed(detail.to_owned())
     })?;
     let WantedByQuery { kind, limit, after, rows, at_least, .. } = wanted;
-    one(lookup, code, Wanted { kind, limit, after, rows, at_least }).await
+    one(lookup, code, SerialRequest { kind, limit, after, rows, at_least }).await
 }
 
 /// The path of no code at all, also of what clients make of `.`.
@@ -112,11 +112,20 @@ fn code_of(query: &str) -> Option<Vec<u8>> {
     pairs.find(|(key, _)| decoded(key) == CODE_KEY).map(|(_, code)| decoded(code))
 }
 
-async fn one(lookup: Option<Lookup>, code: Vec<u8>, wanted: Wanted) -> Result<Json<Answer>, Problem> {
+async fn one(
+    lookup: Option<Lookup>,
+    code: Vec<u8>,
+    wanted: SerialRequest,
+) -> Result<Json<LookupAnswer>, Problem> {
     let lookup = lookup.ok_or_else(unconfigured)?;
-    let place = wanted.at_least.as_deref().map(str::parse::<Place>).transpose()?;
-    let question =
-        Question::new(code, wanted.kind.as_deref(), wanted.limit, wanted.after.as_deref(), wanted.rows)?;
+    let place = wanted.at_least.as_deref().map(str::parse::<AtLeast>).transpose()?;
+    let question = LookupQuestion::new(
+        code,
+        wanted.kind.as_deref(),
+        wanted.limit,
+        wanted.after.as_deref(),
+        wanted.rows,
+    )?;
     Ok(Json(lookup.ask(&[question], place.as_ref()).await?.only()?))
 }
 
@@ -131,14 +140,15 @@ pub async fn batch(
             batch.codes.len()
         )));
     }
-    let place = batch.at_least.as_deref().map(str::parse::<Place>).transpose()?;
+    let place = batch.at_least.as_deref().map(str::parse::<AtLeast>).transpose()?;
     let limit = batch.limit.unwrap_or(BATCH_LIMIT as u64);
     let shown = usize::try_from(limit).ok().filter(|limit| (1..=BATCH_LIMIT).contains(limit));
     let shown = shown
         .ok_or_else(|| malformed(format!("limit is {limit}; it can be 1 to {BATCH_LIMIT} in a batch")))?;
     let mut questions = Vec::with_capacity(batch.codes.len());
     for (place, code) in batch.codes.into_iter().enumerate() {
-        let question = Question::new(code.into_bytes(), batch.kind.as_deref(), Some(shown), None, false);
+        let question =
+            LookupQuestion::new(code.into_bytes(), batch.kind.as_deref(), Some(shown), None, false);
         questions.push(question.map_err(|refusal| match refusal {
             Refusal::Malformed(detail) => malformed(format!("codes[{place}]: {detail}")),
             refusal => refusal.into(),

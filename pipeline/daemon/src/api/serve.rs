@@ -1,7 +1,7 @@
 //! Serves connections within bounds: how many at once, and how long a client may take for the head of a request.
 //!
 //! The listener's descriptors are those of the whole process: whoever may open any number of connections, or keep one
-//! open without a word, would take them from sources, log and targets. Behind the bound, the kernel's queue holds who
+//! open without a word, would take them from sources, log and targets. After the bound, the kernel's queue holds who
 //! comes. Bounds of one request are `guard.rs`'s.
 
 use std::io::ErrorKind;

@@ -29,7 +29,7 @@ async fn health_readiness_status_and_metrics_are_served() {
         Err(Fault::new(Code::BinlogStatement, "source elsewhere", "an UPDATE of a captured table as text"))
     });
     supervisor.finished().await;
-    let shown = Shown {
+    let shown = ApiContext {
         name: config.name.clone(),
         observatory: Observatory::new(&config),
         tasks,
@@ -65,7 +65,7 @@ async fn health_readiness_status_and_metrics_are_served() {
 
 const TOKEN: &str = "0123456789abcdef";
 
-/// An API with these tokens, without any task behind it.
+/// An API with these tokens, without any task after it.
 struct Api {
     address: SocketAddr,
     cancel: CancellationToken,
@@ -80,7 +80,7 @@ impl Api {
     async fn bounded(tokens: &[&str], bounds: ConnectionBounds) -> Self {
         let config = Config::parse(CONFIG).unwrap();
         let orders = Orders::default();
-        let shown = Shown {
+        let shown = ApiContext {
             name: config.name.clone(),
             observatory: Observatory::new(&config),
             tasks: TaskStates::default(),
@@ -214,7 +214,7 @@ async fn half_bodies_hold_up_nobody_and_are_told_that_they_are_late() {
     let head =
         format!("Authorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: 12");
     let half = format!("POST /v1/uuids HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n{{\"cou");
-    let api = Api::bounded(&[TOKEN], ConnectionBounds { body_time: PATIENCE, ..Default::default() }).await;
+    let api = Api::bounded(&[TOKEN], ConnectionBounds { body_time: WAIT_MAX, ..Default::default() }).await;
     let mut held = Vec::new();
     for _ in 0..300 {
         let mut stream = TcpStream::connect(api.address).await.unwrap();
@@ -248,7 +248,7 @@ async fn a_code_that_a_path_cannot_carry_is_told_so() {
 }
 
 /// Far longer than an answer takes: what has not come by then does not come.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 const KEPT_OPEN: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
 
 #[tokio::test]
@@ -259,7 +259,7 @@ async fn a_client_that_sends_a_byte_and_waits_is_cut_off() {
         let mut slow = TcpStream::connect(api.address).await.unwrap();
         slow.write_all(sent.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
-        let ended = tokio::time::timeout(PATIENCE, slow.read_to_end(&mut answer)).await;
+        let ended = tokio::time::timeout(WAIT_MAX, slow.read_to_end(&mut answer)).await;
         assert!(ended.is_ok(), "{sent:?} holds its connection");
         assert!(!answer.starts_with(b"HTTP/1.1 200"), "{sent:?} is no request");
     }
@@ -268,7 +268,7 @@ async fn a_client_that_sends_a_byte_and_waits_is_cut_off() {
 
 #[tokio::test]
 async fn connections_beyond_the_limit_wait_until_one_ends() {
-    let bounds = ConnectionBounds { connections: 2, head_time: PATIENCE, body_time: PATIENCE };
+    let bounds = ConnectionBounds { connections: 2, head_time: WAIT_MAX, body_time: WAIT_MAX };
     let api = Api::bounded(&[], bounds).await;
     let answered = async |stream: &mut TcpStream| {
         let mut begin = [0; 12];
@@ -287,7 +287,7 @@ async fn connections_beyond_the_limit_wait_until_one_ends() {
     let too_early = tokio::time::timeout(Duration::from_millis(500), answered(&mut beyond)).await;
     assert!(too_early.is_err(), "a third connection is served beside two");
     held.pop();
-    tokio::time::timeout(PATIENCE, answered(&mut beyond)).await.expect("a place has become free");
+    tokio::time::timeout(WAIT_MAX, answered(&mut beyond)).await.expect("a place has become free");
 }
 
 #[tokio::test]

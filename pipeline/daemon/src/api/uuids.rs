@@ -25,11 +25,11 @@ const KEY_BYTES_MAX: usize = 255;
 const ORDERS_MAX: usize = 64;
 
 #[derive(Debug)]
-pub struct Wanted {
+pub struct UuidRequest {
     count: u64,
 }
 
-impl FromFields for Wanted {
+impl FromFields for UuidRequest {
     const KEYS: &'static [&'static str] = &["count"];
 
     fn from_fields(fields: &mut Fields) -> Result<Self, Problem> {
@@ -38,13 +38,13 @@ impl FromFields for Wanted {
 }
 
 #[derive(Debug, Serialize)]
-pub struct Given {
+pub struct IssuedUuids {
     uuids: Vec<String>,
 }
 
 /// A request for the one who holds a machine number.
 #[derive(Debug)]
-pub struct Order {
+pub struct UuidOrder {
     pub count: u32,
     /// Whoever orders with the same one again gets the same uuids.
     pub key: Option<String>,
@@ -56,9 +56,9 @@ pub struct Order {
 /// Where requests wait. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Orders {
-    sender: mpsc::Sender<Order>,
+    sender: mpsc::Sender<UuidOrder>,
     /// For one attempt of the minting task after the other.
-    pub receiver: Arc<Mutex<mpsc::Receiver<Order>>>,
+    pub receiver: Arc<Mutex<mpsc::Receiver<UuidOrder>>>,
 }
 
 impl Default for Orders {
@@ -68,7 +68,7 @@ impl Default for Orders {
     }
 }
 
-/// The caller's key, as a digest: any bytes of any caller make a name of a mark.
+/// The caller's key, as a digest: any bytes of any caller make a name of a register.
 fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let Some(key) = headers.get(KEY_HEADER).map(HeaderValue::as_bytes) else { return Ok(None) };
     if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
@@ -82,8 +82,8 @@ fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
 pub async fn give(
     State(orders): State<Orders>,
     headers: HeaderMap,
-    Body(wanted): Body<Wanted>,
-) -> Result<Json<Given>, Problem> {
+    Body(wanted): Body<UuidRequest>,
+) -> Result<Json<IssuedUuids>, Problem> {
     let key = key(&headers)?;
     let count = u32::try_from(wanted.count).ok().filter(|count| (1..=COUNT_MAX).contains(count));
     let count = count.ok_or_else(|| {
@@ -96,7 +96,7 @@ pub async fn give(
     };
     orders
         .sender
-        .try_send(Order { count, key, answer })
+        .try_send(UuidOrder { count, key, answer })
         .map_err(|_| unavailable(&format!("{ORDERS_MAX} requests wait already")))?;
     let given = given.await.map_err(|_| unavailable("the machine number was lost"))?;
     let given = given.map_err(|fault| Problem::from(&fault))?;
@@ -104,5 +104,5 @@ pub async fn give(
         let detail = "with this idempotency-key another count was asked for";
         Problem::new(Code::KeyReused, detail, "send another key, or the first count")
     })?;
-    Ok(Json(Given { uuids: uuids.iter().map(u64::to_string).collect() }))
+    Ok(Json(IssuedUuids { uuids: uuids.iter().map(u64::to_string).collect() }))
 }

@@ -12,8 +12,8 @@ use serde::Serialize;
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
 use crate::logging::LogFormat;
-use crate::nights;
 use crate::output::{self, FaultView};
+use crate::reconciliations;
 use crate::wiring::{SpillRoom, Wiring};
 
 /// Check the configuration, every source, the log and every target; changes nothing
@@ -150,7 +150,7 @@ async fn check_servers(wiring: &Wiring) -> Vec<Checked> {
 /// What a reconciliation asks of a replica: its captured tables, its load and its lag.
 async fn check_replica(config: &Config, source: &SourceConfig) -> Checked {
     let thing = format!("replica of source {}", source.name);
-    let replica = nights::whole_tables(config, source);
+    let replica = reconciliations::whole_tables(config, source);
     let mut checked = Checked::of(thing, Vec::new());
     let pressure = match replica.shards().await {
         Ok(_) => replica.pressure().await,

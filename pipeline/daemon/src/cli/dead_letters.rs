@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use anabranch_pipeline::deliver::rewind;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::Place;
+use anabranch_pipeline::ports::BinlogPoint;
 use anabranch_pipeline::records::LaneId;
 use anabranch_schemas::lsn::Lsn;
 use clap::{Args, Subcommand};
@@ -60,7 +60,7 @@ enum Command {
 
 /// A letter and its id.
 #[derive(Debug, Serialize)]
-struct Shown<'l> {
+struct LetterView<'l> {
     id: String,
     position: String,
     #[serde(flatten)]
@@ -92,7 +92,7 @@ fn chosen(wiring: &Wiring, arguments: &Arguments) -> Result<Vec<Documents>, Faul
 
 fn list(letter: &DeadLetter, is_json: bool) {
     let position = Lsn::from_u64(letter.lsn).map_or_else(|_| "?".to_owned(), |lsn| lsn.to_string());
-    let shown = Shown { id: letter.id(), position, letter };
+    let shown = LetterView { id: letter.id(), position, letter };
     let DeadLetter { projection, source, lane, reason, .. } = letter;
     _ = output::line(&match is_json {
         true => output::json(&shown),
@@ -120,7 +120,7 @@ async fn retry(
     for (id, lsn) in oldest {
         let odd =
             |_| Fault::new(Code::TargetTableShape, format!("dead letter of {id}"), "it has no position");
-        let place = Place::Lsn(Lsn::from_u64(lsn).map_err(odd)?);
+        let place = BinlogPoint::Lsn(Lsn::from_u64(lsn).map_err(odd)?);
         let to = past(wiring, &id.source).await?.place(place).await?;
         let before = rewind(&id, &mut wiring.lane(&id)?, &to, is_rehearsal).await?;
         let verb = if is_rehearsal { "would go" } else { "goes" };

@@ -5,20 +5,20 @@ use anabranch_pipeline::reconcile::Foreign;
 use clap::Args;
 
 use crate::exit::Exit;
-use crate::nights::{self, Named};
 use crate::output;
+use crate::reconciliations::{self, Named};
 use crate::wiring::Wiring;
 
 /// Shown for rows that say no shard id.
 const NONE: &str = "none";
 
-/// Remove derived rows that belong to no table of any source, which nights tell of and never remove
+/// Remove derived rows that belong to no table of any source, which reconciliations tell of and never remove
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The projection
     #[arg(long, value_name = "NAME")]
     store: String,
-    /// Only rows of this shard id, as the report of a night shows it: a number, or none
+    /// Only rows of this shard id, as the report of a reconciliation shows it: a number, or none
     #[arg(long, value_name = "ID")]
     shard: Option<String>,
     /// List what would go, and remove nothing
@@ -34,7 +34,7 @@ pub async fn run(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> 
     if !is_projection {
         let subject = format!("store {}", arguments.store);
         return Err(Fault::new(Code::ReconcileRefused, subject, "it is no projection")
-            .needs("a projection; what is wrong in a cache is removed by a night"));
+            .needs("a projection; what is wrong in a cache is removed by a reconciliation"));
     }
     let only = arguments.shard.as_deref().map(named).transpose()?;
     let tell = |row: Foreign| {
@@ -44,7 +44,8 @@ pub async fn run(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> 
         };
         _ = output::line(&line);
     };
-    let removed = nights::remove_foreign(wiring, &arguments.store, only, arguments.dry_run, tell).await?;
+    let removed =
+        reconciliations::remove_foreign(wiring, &arguments.store, only, arguments.dry_run, tell).await?;
     // Standard output has rows only, where a program reads it.
     let text = match arguments.dry_run {
         true => format!("{} rows would be removed", removed.found),

@@ -14,7 +14,7 @@ use super::{Cli, Outcome, block_on};
 use crate::api::client;
 use crate::change_view::bytes_json;
 use crate::exit::Exit;
-use crate::lookup::{Answer, Lookup, Place, Question, Refusal};
+use crate::lookup::{AtLeast, Lookup, LookupAnswer, LookupQuestion, Refusal};
 use crate::output;
 use crate::wiring::{Duplicate, Wiring};
 
@@ -40,7 +40,7 @@ pub struct Arguments {
     /// Claims shown at once
     #[arg(long)]
     limit: Option<usize>,
-    /// Go on behind a page: what it said as `next`
+    /// Go on after a page: what it said as `next`
     #[arg(long, value_name = "NEXT")]
     after: Option<String>,
     /// Print one JSON object
@@ -85,10 +85,11 @@ fn duplicates(config: Config, is_json: bool) -> Outcome {
     Ok(Exit::Success)
 }
 
-async fn ask(lookup: &Lookup, code: &str, arguments: &Arguments) -> Result<Answer, Refusal> {
-    let place = arguments.at_least.as_deref().map(str::parse::<Place>).transpose()?;
+async fn ask(lookup: &Lookup, code: &str, arguments: &Arguments) -> Result<LookupAnswer, Refusal> {
+    let place = arguments.at_least.as_deref().map(str::parse::<AtLeast>).transpose()?;
     let (kind, after) = (arguments.kind.as_deref(), arguments.after.as_deref());
-    let question = Question::new(code.as_bytes().to_vec(), kind, arguments.limit, after, arguments.rows)?;
+    let question =
+        LookupQuestion::new(code.as_bytes().to_vec(), kind, arguments.limit, after, arguments.rows)?;
     lookup.ask(&[question], place.as_ref()).await?.only()
 }
 
@@ -112,7 +113,7 @@ fn fault(refusal: Refusal) -> Fault {
 }
 
 /// One line a claim, and the rows beneath.
-fn text(answer: &Answer) -> String {
+fn text(answer: &LookupAnswer) -> String {
     let unknown = || "?".to_owned();
     let mut lines = vec![["DEVICE", "KIND", "SOURCE", "TABLE", ""].map(str::to_owned)];
     for device in &answer.devices {

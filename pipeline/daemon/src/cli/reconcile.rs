@@ -1,32 +1,32 @@
 //! `reconcile`: compares both sides of every store, and has repaired what differs.
 //!
-//! `--now` does a night in this process; repairs are done by the daemons that run the lanes. `status` shows the night
-//! that is under way and those that are over, `show` one of them, `verify` that nobody has changed the history,
-//! `remove-foreign` removes what no night does (`foreign.rs`).
+//! `--now` does a reconciliation in this process; repairs are done by the daemons that run the lanes. `status` shows
+//! the reconciliation that is under way and those that are over, `show` one of them, `verify` that nobody has changed
+//! the history, `remove-foreign` removes what no reconciliation does (`foreign.rs`).
 
 use anabranch_pipeline::config::reconcile::Mode;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::History;
-use anabranch_pipeline::reconcile::{NightReport, Placement, Seal, StoreReport};
-use anabranch_pipeline::records::{Outcome as Verdict, PastNight};
+use anabranch_pipeline::reconcile::{Placement, ReconciliationReport, Seal, StoreReport};
+use anabranch_pipeline::records::{Outcome as Verdict, PastReconciliation};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::{Cli, Outcome, block_on, foreign};
 use crate::exit::Exit;
-use crate::nights::{self, Ended, Order, Underway};
 use crate::output;
+use crate::reconciliations::{self, Order, ReconciliationEnd, Underway};
 use crate::wall_clock;
 use crate::wiring::Wiring;
 
-/// Nights that `status` lists.
+/// Reconciliations that `status` lists.
 const LISTED: usize = 10;
 /// A report that is printed as text shows so many lines of each of its lists.
 const LINES_MAX: usize = 10;
-/// Nights that are read at a time to be verified.
+/// Reconciliations that are read at a time to be verified.
 const VERIFIED_AT_ONCE: usize = 500;
-/// The newest night.
+/// The newest reconciliation.
 const LAST: &str = "LAST";
 
 /// Compare sources with derived stores row by row, and repair what differs
@@ -35,7 +35,7 @@ const LAST: &str = "LAST";
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Do it now, in this process; goes on with a night that was cut off
+    /// Do it now, in this process; goes on with a reconciliation that was cut off
     #[arg(long)]
     now: bool,
     /// Only this projection, or cache/NAME; may be repeated
@@ -50,7 +50,7 @@ pub struct Arguments {
     /// Read as fast as it goes, also while lanes or a replica are behind
     #[arg(long)]
     unthrottled: bool,
-    /// Give up a night that was asked for by hand in another way, and cut off
+    /// Give up a reconciliation that was asked for by hand in another way, and cut off
     #[arg(long)]
     abandon: bool,
     /// Print the report as JSON
@@ -63,11 +63,11 @@ enum Command {
     Status(Printed),
     Show(Show),
     RemoveForeign(foreign::Arguments),
-    /// Verify that nobody has changed the reports of past nights; says so when they are not signed
+    /// Verify that nobody has changed the reports of past reconciliations; says so when they are not signed
     Verify,
 }
 
-/// Show the night that is under way, and the last ones
+/// Show the reconciliation that is under way, and the last ones
 #[derive(Debug, Args)]
 struct Printed {
     /// Print JSON
@@ -75,7 +75,7 @@ struct Printed {
     json: bool,
 }
 
-/// Show the report of a night
+/// Show the report of a reconciliation
 #[derive(Debug, Args)]
 struct Show {
     /// Its id, or LAST
@@ -99,7 +99,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let wiring = Wiring::new(cli.configuration()?);
     match &arguments.command {
         Some(Command::Status(printed)) => block_on(status(&wiring, printed.json))?.map_err(one),
-        Some(Command::Show(show)) => block_on(show_night(&wiring, show))?.map_err(one),
+        Some(Command::Show(show)) => block_on(show_reconciliation(&wiring, show))?.map_err(one),
         Some(Command::RemoveForeign(arguments)) => block_on(foreign::run(&wiring, arguments))?.map_err(one),
         Some(Command::Verify) => block_on(verify(&wiring))?.map_err(one),
         None if arguments.now => block_on(now(&wiring, arguments))?.map_err(one),
@@ -127,16 +127,16 @@ async fn now(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
         std::future::pending::<()>().await;
     };
     let ended = tokio::select! {
-        ended = nights::run_now(wiring, &order, arguments.abandon, &cancel) => ended?,
+        ended = reconciliations::run_now(wiring, &order, arguments.abandon, &cancel) => ended?,
         () = interrupted => unreachable!("it never ends"),
     };
     match ended {
-        Ended::Over(report) => {
+        ReconciliationEnd::Over(report) => {
             print(&report, arguments.json);
             Ok(exit(report.verdict))
         }
-        Ended::Paused { id, .. } => {
-            eprintln!("night {id} is cut off; the same command goes on with it");
+        ReconciliationEnd::Paused { id, .. } => {
+            eprintln!("reconciliation {id} is cut off; the same command goes on with it");
             Ok(Exit::Transient)
         }
     }
@@ -151,13 +151,13 @@ fn exit(verdict: Verdict) -> Exit {
     }
 }
 
-fn print(report: &NightReport, json: bool) {
+fn print(report: &ReconciliationReport, json: bool) {
     if json {
         _ = output::line(&output::json(report));
         return;
     }
     let seconds = report.ended_at_ms.saturating_sub(report.begun_at_ms) / 1000;
-    _ = output::line(&format!("night {}: {}, {seconds} s", report.id, report.verdict.name()));
+    _ = output::line(&format!("reconciliation {}: {}, {seconds} s", report.id, report.verdict.name()));
     report.stores.iter().flat_map(lines_of).for_each(|line| _ = output::line(&line));
 }
 
@@ -181,7 +181,7 @@ fn lines_of(store: &StoreReport) -> Vec<String> {
     }
     lines.extend([
         format!(
-            "  repaired   {}, confirmed {}, left {}, also wrong the night before {}",
+            "  repaired   {}, confirmed {}, left {}, also wrong the reconciliation before {}",
             store.repaired, store.confirmed, store.left, store.again
         ),
         format!("  looked at  {} source rows{}", store.candidates, verdicts(store)),
@@ -246,7 +246,7 @@ fn verdicts(store: &StoreReport) -> String {
 struct Status {
     underway: Option<Underway>,
     underway_by_hand: Option<Underway>,
-    nights: Vec<Listed>,
+    reconciliations: Vec<Listed>,
 }
 
 #[derive(Debug, Serialize)]
@@ -258,94 +258,107 @@ struct Listed {
 }
 
 async fn status(wiring: &Wiring, json: bool) -> Result<Exit, Fault> {
-    let (underway, underway_by_hand) = nights::underway(wiring).await?;
+    let (underway, underway_by_hand) = reconciliations::underway(wiring).await?;
     // One more, so that the oldest that is shown is seen beside the one before it.
     let newest = wiring.history()?.newest(LISTED + 1).await?;
-    let nights = newest.iter().take(LISTED).zip(0..).map(|(night, place)| Listed {
-        id: night.id.clone(),
-        ended_at_ms: night.ended_at_ms,
-        verdict: night.verdict,
-        is_signature_right: sealed(wiring, night, newest.get(place + 1)) == Seal::Whole,
+    let reconciliations = newest.iter().take(LISTED).zip(0..).map(|(reconciliation, place)| Listed {
+        id: reconciliation.id.clone(),
+        ended_at_ms: reconciliation.ended_at_ms,
+        verdict: reconciliation.verdict,
+        is_signature_right: sealed(wiring, reconciliation, newest.get(place + 1)) == Seal::Whole,
     });
-    let status = Status { underway, underway_by_hand, nights: nights.collect() };
+    let status = Status { underway, underway_by_hand, reconciliations: reconciliations.collect() };
     if json {
         _ = output::line(&output::json(&status));
         return Ok(Exit::Success);
     }
     if status.underway.is_none() && status.underway_by_hand.is_none() {
-        _ = output::line("no night is under way");
+        _ = output::line("no reconciliation is under way");
     }
     let both = [&status.underway, &status.underway_by_hand];
-    both.into_iter().flatten().for_each(|night| _ = output::line(&under_way(night)));
-    for night in &status.nights {
-        let seal = if night.is_signature_right { "" } else { "  SIGNATURE WRONG" };
-        let is_believed = nights::is_believed(night.ended_at_ms, wall_clock::now_ms());
+    both.into_iter().flatten().for_each(|reconciliation| _ = output::line(&under_way(reconciliation)));
+    for reconciliation in &status.reconciliations {
+        let seal = if reconciliation.is_signature_right { "" } else { "  SIGNATURE WRONG" };
+        let is_believed = reconciliations::is_believed(reconciliation.ended_at_ms, wall_clock::now_ms());
         let end = if is_believed { "" } else { "  ENDED IN THE FUTURE: a clock was wrong" };
-        _ = output::line(&format!("{}  {}{seal}{end}", night.id, night.verdict.name()));
+        _ = output::line(&format!("{}  {}{seal}{end}", reconciliation.id, reconciliation.verdict.name()));
     }
     Ok(Exit::Success)
 }
 
-fn under_way(night: &Underway) -> String {
-    let now = night.current.as_ref().map_or("between two stores".to_owned(), |store| {
-        format!("{}, {:.0} % of its tables, {} rows", store.store, night.share * 100.0, store.rows_source)
+fn under_way(reconciliation: &Underway) -> String {
+    let now = reconciliation.current.as_ref().map_or("between two stores".to_owned(), |store| {
+        format!(
+            "{}, {:.0} % of its tables, {} rows",
+            store.store,
+            reconciliation.share * 100.0,
+            store.rows_source
+        )
     });
-    let windows = match night.windows {
+    let windows = match reconciliation.windows {
         0 | 1 => String::new(),
         windows => format!(", worked on in {windows} windows"),
     };
-    let (id, command, through) = (&night.id, &night.command, night.done.len());
+    let (id, command, through) = (&reconciliation.id, &reconciliation.command, reconciliation.done.len());
     format!("under way: {id} ({command}){windows}, {through} stores are through, now {now}")
 }
 
-fn sealed(wiring: &Wiring, night: &PastNight, before: Option<&PastNight>) -> Seal {
-    Seal::of(night, before, wiring.config().reconcile.signing_key.as_ref())
+fn sealed(wiring: &Wiring, reconciliation: &PastReconciliation, before: Option<&PastReconciliation>) -> Seal {
+    Seal::of(reconciliation, before, wiring.config().reconcile.signing_key.as_ref())
 }
 
-async fn show_night(wiring: &Wiring, show: &Show) -> Result<Exit, Fault> {
+async fn show_reconciliation(wiring: &Wiring, show: &Show) -> Result<Exit, Fault> {
     let id = (show.id != LAST).then_some(show.id.as_str());
-    let (night, before) = nights::past(wiring, id).await?;
-    match (nights::parsed(&night.report), show.json) {
+    let (reconciliation, before) = reconciliations::past(wiring, id).await?;
+    match (reconciliations::parsed(&reconciliation.report), show.json) {
         (Some(report), false) => print(&report, false),
-        _ => _ = output::line(&night.report),
+        _ => _ = output::line(&reconciliation.report),
     }
-    match sealed(wiring, &night, before.as_ref()) {
+    match sealed(wiring, &reconciliation, before.as_ref()) {
         Seal::Whole => Ok(Exit::Success),
-        Seal::Broken => Err(broken(&night, "its signature is not that of its report and of this key")),
-        Seal::Unlinked => Err(broken(&night, "the night before it is not the one that it was signed over")),
+        Seal::Broken => {
+            Err(broken(&reconciliation, "its signature is not that of its report and of this key"))
+        }
+        Seal::Unlinked => Err(broken(
+            &reconciliation,
+            "the reconciliation before it is not the one that it was signed over",
+        )),
     }
 }
 
 async fn verify(wiring: &Wiring) -> Result<Exit, Fault> {
     let history = wiring.history()?;
-    let mut before: Option<PastNight> = None;
+    let mut before: Option<PastReconciliation> = None;
     loop {
-        let number = before.as_ref().map_or(0, |night| night.number);
-        let nights = history.behind(number, VERIFIED_AT_ONCE).await?;
-        if nights.is_empty() {
+        let number = before.as_ref().map_or(0, |reconciliation| reconciliation.number);
+        let reconciliations = history.behind(number, VERIFIED_AT_ONCE).await?;
+        if reconciliations.is_empty() {
             break;
         }
-        for night in nights {
-            if sealed(wiring, &night, before.as_ref()) != Seal::Whole {
-                return Err(broken(&night, "it, or what stands before it, was changed or taken away"));
+        for reconciliation in reconciliations {
+            if sealed(wiring, &reconciliation, before.as_ref()) != Seal::Whole {
+                return Err(broken(
+                    &reconciliation,
+                    "it, or what stands before it, was changed or taken away",
+                ));
             }
-            before = Some(night);
+            before = Some(reconciliation);
         }
     }
-    let count = before.map_or(0, |night| night.number);
+    let count = before.map_or(0, |reconciliation| reconciliation.number);
     _ = output::line(&match wiring.config().reconcile.signing_key {
-        Some(_) => format!("{count} nights, every signature right"),
+        Some(_) => format!("{count} reconciliations, every signature right"),
         None => format!(
-            "{count} nights, unsigned: reconcile.signing_key is not set, so their sums are right, which shows accidents \
+            "{count} reconciliations, unsigned: reconcile.signing_key is not set, so their sums are right, which shows accidents \
              and not who means to change them"
         ),
     });
     Ok(Exit::Success)
 }
 
-fn broken(night: &PastNight, found: &str) -> Fault {
-    Fault::new(Code::HistoryBroken, format!("night {}", night.id), found)
-        .needs("the history as nights have written it, and the reconcile.signing_key of then")
+fn broken(reconciliation: &PastReconciliation, found: &str) -> Fault {
+    Fault::new(Code::HistoryBroken, format!("reconciliation {}", reconciliation.id), found)
+        .needs("the history as reconciliations have written it, and the reconcile.signing_key of then")
 }
 
 #[cfg(test)]
@@ -363,7 +376,7 @@ mod tests {
         let mut report = StoreReport::new("birthday");
         report.placement =
             Some(Placement { doubles: (0..993).map(double).collect(), ..Placement::default() });
-        report.is_missing("a table cannot be read");
+        report.set_incomplete("a table cannot be read");
         report.is_gate_closed = true;
         let lines = lines_of(&report);
         assert_eq!(lines[0], "birthday: failed");

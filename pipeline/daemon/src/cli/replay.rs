@@ -5,7 +5,7 @@
 
 use anabranch_pipeline::deliver::{Past, Rewind, rewind};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::Place;
+use anabranch_pipeline::ports::BinlogPoint;
 use anabranch_pipeline::records::{LaneId, Progress};
 use anabranch_schemas::lsn::Lsn;
 use clap::Args;
@@ -23,7 +23,7 @@ pub struct Arguments {
     #[command(flatten)]
     selection: Selection,
     /// `nothing` (remove the derived rows, begin anew), `earliest` (the oldest binlog), a position (1:42:8192), a GTID
-    /// set behind which to begin, or a time (2026-11-21T03:00:00Z), of which the binlog file's start is taken
+    /// set after which to begin, or a time (2026-11-21T03:00:00Z), of which the binlog file's start is taken
     #[arg(long, value_name = "PLACE", value_parser = From::parse)]
     from: From,
     /// With `nothing`: go on although the oldest binlog is not the first, so that rows not changed since will be
@@ -41,22 +41,22 @@ pub struct Arguments {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum From {
     Nothing,
-    Place(Place),
+    BinlogPoint(BinlogPoint),
 }
 
 impl From {
     fn parse(text: &str) -> Result<Self, String> {
         Ok(match text {
             "nothing" => Self::Nothing,
-            "earliest" => Self::Place(Place::Earliest),
+            "earliest" => Self::BinlogPoint(BinlogPoint::Earliest),
             _ => {
                 if let Ok(lsn) = text.parse::<Lsn>() {
-                    Self::Place(Place::Lsn(lsn))
+                    Self::BinlogPoint(BinlogPoint::Lsn(lsn))
                 } else if let Ok(time) = text.parse::<jiff::Timestamp>() {
                     let at_us = u64::try_from(time.as_microsecond()).map_err(|_| "a time before 1970")?;
-                    Self::Place(Place::Time { at_us })
+                    Self::BinlogPoint(BinlogPoint::Time { at_us })
                 } else if text.contains('-') && !text.contains('T') {
-                    Self::Place(Place::Gtid(text.to_owned()))
+                    Self::BinlogPoint(BinlogPoint::Gtid(text.to_owned()))
                 } else {
                     let expected =
                         "nothing, earliest, a position (1:42:8192), a GTID set, or a time with zone";
@@ -67,7 +67,7 @@ impl From {
     }
 
     fn is_of_one_source(&self) -> bool {
-        matches!(self, Self::Place(Place::Lsn(_) | Place::Gtid(_)))
+        matches!(self, Self::BinlogPoint(BinlogPoint::Lsn(_) | BinlogPoint::Gtid(_)))
     }
 }
 
@@ -117,7 +117,7 @@ pub(super) async fn past<'w>(
         source,
         connector: wiring.source(source)?,
         log,
-        marks: log,
+        registers: log,
         start: &wiring.source_config(source)?.start,
     })
 }
@@ -127,7 +127,7 @@ async fn set_back(wiring: &Wiring, id: &LaneId, arguments: &Arguments) -> Result
     let past = past(wiring, &id.source).await?;
     let to = match &arguments.from {
         From::Nothing => past.nothing(arguments.accept_missing_history).await?,
-        From::Place(place) => past.place(place.clone()).await?,
+        From::BinlogPoint(place) => past.place(place.clone()).await?,
     };
     let before: Progress = rewind(id, &mut store, &to, arguments.dry_run).await?;
     let after = match &to {
@@ -157,13 +157,13 @@ mod tests {
     #[test]
     fn each_way_to_say_a_place_is_understood() {
         assert_eq!(From::parse("nothing"), Ok(From::Nothing));
-        assert_eq!(From::parse("earliest"), Ok(From::Place(Place::Earliest)));
+        assert_eq!(From::parse("earliest"), Ok(From::BinlogPoint(BinlogPoint::Earliest)));
         let position = Lsn::new(1, 42, 8192).unwrap();
-        assert_eq!(From::parse("1:42:8192"), Ok(From::Place(Place::Lsn(position))));
+        assert_eq!(From::parse("1:42:8192"), Ok(From::BinlogPoint(BinlogPoint::Lsn(position))));
         for set in ["0-1-42", "0-1-42,3-1-7", "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5"] {
-            assert_eq!(From::parse(set), Ok(From::Place(Place::Gtid(set.to_owned()))));
+            assert_eq!(From::parse(set), Ok(From::BinlogPoint(BinlogPoint::Gtid(set.to_owned()))));
         }
-        let time = From::Place(Place::Time { at_us: 1_795_230_000_000_000 });
+        let time = From::BinlogPoint(BinlogPoint::Time { at_us: 1_795_230_000_000_000 });
         for text in ["2026-11-21T03:00:00Z", "2026-11-21T04:00:00+01:00"] {
             assert_eq!(From::parse(text), Ok(time.clone()), "{text}");
         }

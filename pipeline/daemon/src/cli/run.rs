@@ -21,12 +21,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Cli, Outcome, block_on};
 use crate::api::uuids::Orders;
-use crate::api::{Listener, REQUEST_TIME_MAX, Shown};
+use crate::api::{ApiContext, Listener, REQUEST_TIME_MAX};
 use crate::exit::Exit;
 use crate::lookup::Lookup;
 use crate::observe::{Observatory, lanes, poll};
 use crate::wiring::{SpillRoom, Wiring};
-use crate::{nights, output, restarts, tasks, telemetry};
+use crate::{output, reconciliations, restarts, tasks, telemetry};
 
 /// Run the daemon: readers, lanes and the HTTP API, until SIGTERM or Ctrl-C
 #[derive(Debug, Args)]
@@ -76,11 +76,11 @@ fn nothing_to_serve() -> Fault {
 fn nothing_to_reconcile() -> Fault {
     Fault::new(
         Code::ConfigInvalid,
-        "configuration keys reconcile.schedule, reconcile.watch_keys_per_second",
+        "configuration keys reconcile.schedule, reconcile.spot_check_keys_per_second",
         "none, 0",
     )
-    .needs("a schedule of nights, or a watch between them, for --role reconciler alone")
-    .remedy("see [reconcile] in deploy/anabranch.example.toml; one night by hand: anabranch reconcile --now")
+    .needs("a schedule of reconciliations, or spot checks between them, for --role reconciler alone")
+    .remedy("see [reconcile] in deploy/anabranch.example.toml; one reconciliation by hand: anabranch reconcile --now")
 }
 
 /// What woke the daemon.
@@ -130,7 +130,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     servants.spawn(upkeep(metrics.clone(), served.child_token()));
     if let Some(listener) = listener {
         let (name, tasks) = (config.name.clone(), states.clone());
-        let shown = Shown {
+        let shown = ApiContext {
             name,
             observatory: observatory.clone(),
             tasks,
@@ -145,7 +145,8 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
 
     let ended = async {
         all_finished(&readers, &projectors).await;
-        // Applications are answered also when every reader and lane has stopped, and nights need none in this process.
+        // Applications are answered also when every reader and lane has stopped, and reconciliations need none in
+        // this process.
         if serves || !moves_changes {
             std::future::pending::<()>().await;
         }
@@ -213,8 +214,8 @@ fn spawn_tasks(wiring: &Wiring, roles: &[Role], group: impl Fn() -> Supervisor) 
         }
     }
     if roles.contains(&Role::Reconciler) {
-        nights::spawn_nights(&mut others, wiring);
-        nights::spawn_watches(&mut others, wiring);
+        reconciliations::spawn_reconciliations(&mut others, wiring);
+        reconciliations::spawn_spot_checks(&mut others, wiring);
     }
     [readers, projectors, others]
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::deliver::{ProjectedLane, fence};
 use anabranch_pipeline::error::{Class, Fault};
-use anabranch_pipeline::ports::READER_SEAT;
+use anabranch_pipeline::ports::READER_REPLICA_SLOT;
 use anabranch_pipeline::records::LaneId;
 use anabranch_schemas::lsn::Lsn;
 use clap::{Args, Subcommand};
@@ -198,7 +198,7 @@ async fn attempt(
     let mut store = documents.target.building_lane(id, index).ok_or_else(|| unknown(id))?;
     let (projection, name) = (store.projection().clone(), store.id().clone());
     let config = wiring.config();
-    // Seats behind those of the daemon's own lanes.
+    // Seats after those of the daemon's own lanes.
     let taken = lanes(config).iter().filter(|lane| lane.source == id.source).count();
     let lane = ProjectedLane {
         id: &name,
@@ -206,7 +206,7 @@ async fn attempt(
         scope: store.scope(),
         log: wiring.log().await?,
         source: wiring.source(&id.source)?,
-        seat: READER_SEAT + 1 + taken as u32 + number,
+        replica_slot: READER_REPLICA_SLOT + 1 + taken as u32 + number,
         start: &wiring.source_config(&id.source)?.start,
         shared: wiring.shared(&id.source)?,
         limits: &config.limits,

@@ -36,7 +36,7 @@ pub struct Arguments {
 const STOPPED: &str = "stopped";
 
 #[derive(Debug, Serialize)]
-struct Shown<'s> {
+struct StatusOutput<'s> {
     name: &'s str,
     /// Whether a daemon answered on `http.listen`.
     daemon: bool,
@@ -51,7 +51,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
             let (status, daemon) = look(&wiring).await;
             let name = &wiring.config().name;
             let text = if arguments.json {
-                output::json(&Shown { name, daemon, status: &status })
+                output::json(&StatusOutput { name, daemon, status: &status })
             } else {
                 text(&status, daemon, wall_clock::now_us())
             };
@@ -160,7 +160,7 @@ fn exit(status: &StatusView) -> Exit {
         .unwrap_or(Exit::Success)
 }
 
-/// Tasks that work on none of the sources, lanes and caches shown: nights, watches, sweeps, uuids.
+/// Tasks that work on none of the sources, lanes and caches shown: reconciliations, spot checks, sweeps, uuids.
 fn other_tasks(status: &StatusView) -> impl Iterator<Item = &TaskView> {
     let is_shown = |name: &str| {
         status.sources.iter().any(|source| reader_task(&source.source) == name)
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn every_stopped_task_is_shown_and_counted_also_one_of_nothing_else_that_is_shown() {
-        for task in ["night", "watch/a", "sweep/documents", "uuids"] {
+        for task in ["reconciliation", "spot-checks/a", "sweep/documents", "uuids"] {
             let mut shown = status();
             let stopped = TaskView {
                 task: task.to_owned(),

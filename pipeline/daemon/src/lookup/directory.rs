@@ -15,8 +15,8 @@ use futures::StreamExt;
 use serde_json::{Map, Value as Json};
 use tokio::time::Instant;
 
-use super::question::Question;
-use super::view::{Answer, Asked, DeviceView};
+use super::question::LookupQuestion;
+use super::view::{Asked, DeviceView, LookupAnswer};
 use crate::change_view::bytes_json;
 use crate::wiring::{CapturedTable, TextRow, Wiring};
 
@@ -102,7 +102,7 @@ impl Directory {
     }
 
     /// Puts the names of tables to the claims.
-    pub(super) fn name(&self, answer: &mut Answer) {
+    pub(super) fn name(&self, answer: &mut LookupAnswer) {
         for claim in answer.claims_mut() {
             if let Some((source, table)) = self.table(claim.shard) {
                 claim.source = Some(source);
@@ -114,7 +114,7 @@ impl Directory {
 
     /// Reads the rows that are asked for, and those of devices that several tables claim: a device is in one of them.
     /// A table is asked once for all answers, few tables at a time; what is not there in time is left out.
-    pub(super) async fn read_rows(&self, wiring: &Wiring, answered: &mut [(&Question, Answer)]) {
+    pub(super) async fn read_rows(&self, wiring: &Wiring, answered: &mut [(&LookupQuestion, LookupAnswer)]) {
         let mut wanted: HashMap<ShardId, BTreeSet<Box<[u8]>>> = HashMap::new();
         for (question, answer) in &*answered {
             for device in &answer.devices {
@@ -160,8 +160,8 @@ impl Directory {
 
 /// Says of each claim of the shard whether its row says so too, and shows the row where it is asked for.
 fn confirm(
-    question: &Question,
-    answer: &mut Answer,
+    question: &LookupQuestion,
+    answer: &mut LookupAnswer,
     shard: ShardId,
     uuids: &HashSet<&[u8]>,
     rows: &HashMap<Vec<u8>, TextRow>,

@@ -14,21 +14,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, Origin, Reader, Readings, Room, Unanswered};
-use anabranch_pipeline::records::{Claim, Claims};
+use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, Origin, QueryBounds, Reader, Room, Unanswered};
+use anabranch_pipeline::records::{Claims, DeviceClaim};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use self::directory::Directory;
-use self::place::Passage;
-pub use self::question::{Cursor, PAGE_CLAIMS_MAX, Place, Question, Refusal, code};
-pub use self::view::{Answer, Asked, Freshness};
+use self::place::PassedPositions;
+pub use self::question::{AtLeast, Cursor, LookupQuestion, PAGE_CLAIMS_MAX, Refusal, code};
+pub use self::view::{Asked, Freshness, LookupAnswer};
 use crate::observe::StatusView;
 use crate::wiring::{CodeStore, Mapping, Wiring};
 
 /// Connections to each target, and readings at once over them.
-const READINGS: usize = 16;
+const QUERY_BOUNDS: usize = 16;
 /// Half a second of readings that take a millisecond each; whoever comes then is told to come again.
 const QUEUED: usize = 512;
 /// Codes of a batch that are asked at once, so that others have their turn in between: with two candidates each less
@@ -42,14 +42,14 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Answers lookups. Clones share everything.
 #[derive(Clone)]
-pub struct Lookup(Arc<Desk>);
+pub struct Lookup(Arc<LookupService>);
 
-struct Desk {
+struct LookupService {
     wiring: Wiring,
     projection: String,
     reader: Reader<CodeStore, Mapping>,
     directory: Directory,
-    passage: Passage,
+    passage: PassedPositions,
     freshness: Mutex<Freshness>,
 }
 
@@ -57,17 +57,17 @@ impl Lookup {
     /// `None` when nothing is configured that could be asked.
     pub fn new(wiring: &Wiring) -> Option<Self> {
         let projection = wiring.lookup_projection()?.name.clone();
-        let mapping = wiring.mapping(&projection, READINGS)?;
+        let mapping = wiring.mapping(&projection, QUERY_BOUNDS)?;
         let cache = wiring.cache_of(&projection);
         let cache = cache.map(|cache| (cache.redis.clone(), cache.config.time_to_live));
-        Some(Self(Arc::new(Desk {
+        Some(Self(Arc::new(LookupService {
             reader: Reader::new(
                 cache,
                 mapping,
-                Readings { at_once: READINGS, queued: QUEUED, codes: BATCH_CODES },
+                QueryBounds { at_once: QUERY_BOUNDS, queued: QUEUED, codes: BATCH_CODES },
             ),
             directory: Directory::default(),
-            passage: Passage::new(wiring, &projection),
+            passage: PassedPositions::new(wiring, &projection),
             freshness: Mutex::default(),
             wiring: wiring.clone(),
             projection,
@@ -105,9 +105,9 @@ impl Lookup {
     }
 
     async fn look_at_cache(&self) {
-        let desk = &self.0;
-        if let Some(cache) = desk.wiring.cache_of(&desk.projection) {
-            desk.reader.look(&cache.outboxes).await;
+        let service = &self.0;
+        if let Some(cache) = service.wiring.cache_of(&service.projection) {
+            service.reader.look(&cache.outboxes).await;
         }
     }
 
@@ -119,7 +119,11 @@ impl Lookup {
 
     /// Answers each question; all have the same place to wait for. What few questions need is boxed: its state would
     /// make that of every request twenty times as large.
-    pub async fn ask(&self, questions: &[Question], place: Option<&Place>) -> Result<Answers, Refusal> {
+    pub async fn ask(
+        &self,
+        questions: &[LookupQuestion],
+        place: Option<&AtLeast>,
+    ) -> Result<Answers, Refusal> {
         if let Some(place) = place {
             Box::pin(self.0.passage.wait(place)).await?;
         }
@@ -138,9 +142,9 @@ impl Lookup {
     /// Adds the answers to some questions, without inventory rows.
     async fn find<'q>(
         &self,
-        questions: &'q [Question],
+        questions: &'q [LookupQuestion],
         is_waited: bool,
-        answers: &mut Vec<(&'q Question, Answer)>,
+        answers: &mut Vec<(&'q LookupQuestion, LookupAnswer)>,
     ) -> Result<(), Refusal> {
         let first_pages: Vec<Option<Vec<_>>> = questions
             .iter()
@@ -160,7 +164,7 @@ impl Lookup {
         let mut read = read.into_iter();
         for (question, candidates) in questions.iter().zip(first_pages) {
             let found = match candidates {
-                Some(candidates) => Found::first(question, candidates, &mut read),
+                Some(candidates) => FoundClaims::first(question, candidates, &mut read),
                 None => Box::pin(self.next_page(question)).await?,
             };
             answers.push((question, self.answer(question, found, is_waited)));
@@ -168,9 +172,9 @@ impl Lookup {
         Ok(())
     }
 
-    /// A page behind the cursor, from the mapping tables.
-    async fn next_page(&self, question: &Question) -> Result<Found, Refusal> {
-        let mut found = Found { has_asked_tables: true, ..Found::default() };
+    /// A page after the cursor, from the mapping tables.
+    async fn next_page(&self, question: &LookupQuestion) -> Result<FoundClaims, Refusal> {
+        let mut found = FoundClaims { has_asked_tables: true, ..FoundClaims::default() };
         let (mut number, mut after) = match &question.after {
             Some(cursor) => (cursor.candidate, Some(&cursor.claim)),
             None => (0, None),
@@ -193,22 +197,22 @@ impl Lookup {
     }
 
     /// Without inventory rows.
-    fn answer(&self, question: &Question, found: Found, is_waited: bool) -> Answer {
-        let desk = &self.0;
-        let mut freshness = desk.freshness.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    fn answer(&self, question: &LookupQuestion, found: FoundClaims, is_waited: bool) -> LookupAnswer {
+        let service = &self.0;
+        let mut freshness = service.freshness.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let from = found.from();
         freshness.cache_bypassed = match is_waited {
             _ if from != Asked::Mapping => None,
             true => Some("at_least was asked for".to_owned()),
-            false => desk.reader.bypassed().map(str::to_owned),
+            false => service.reader.bypassed().map(str::to_owned),
         };
-        let delay = desk.reader.cache_delay().filter(|_| from != Asked::Mapping);
+        let delay = service.reader.cache_delay().filter(|_| from != Asked::Mapping);
         freshness.cache_delay_ms = delay.map(|delay| delay.as_millis() as u64);
         let next = found.last.filter(|_| found.is_cut);
         let mut claims = found.claims;
         claims.retain(|claim| question.kind.is_none_or(|kind| claim.kind == kind));
-        let mut answer = Answer::new(question, claims, from, freshness, next.as_ref());
-        desk.directory.name(&mut answer);
+        let mut answer = LookupAnswer::new(question, claims, from, freshness, next.as_ref());
+        service.directory.name(&mut answer);
         answer
     }
 }
@@ -223,22 +227,22 @@ fn looks() -> tokio::time::Interval {
 /// written out.
 #[derive(Debug, Serialize)]
 pub struct Answers {
-    pub answers: Vec<Answer>,
+    pub answers: Vec<LookupAnswer>,
     #[serde(skip)]
     _room: Option<Room>,
 }
 
 impl Answers {
     /// The answer to a single question.
-    pub fn only(mut self) -> Result<Answer, Refusal> {
+    pub fn only(mut self) -> Result<LookupAnswer, Refusal> {
         self.answers.pop().ok_or_else(|| Refusal::Malformed("nothing was asked".to_owned()))
     }
 }
 
 /// Claims as they were read.
 #[derive(Debug, Default)]
-struct Found {
-    claims: Vec<Claim>,
+struct FoundClaims {
+    claims: Vec<DeviceClaim>,
     /// The last one that was looked at.
     last: Option<Cursor>,
     is_cut: bool,
@@ -248,10 +252,10 @@ struct Found {
     has_asked_tables: bool,
 }
 
-impl Found {
+impl FoundClaims {
     /// The first page out of complete sets, or of their beginnings.
     fn first(
-        question: &Question,
+        question: &LookupQuestion,
         candidates: Vec<(StoredCode, Option<CodeKind>)>,
         read: &mut impl Iterator<Item = (Arc<Claims>, Origin)>,
     ) -> Self {
@@ -282,8 +286,8 @@ impl Found {
         }
     }
 
-    fn take(&mut self, candidate: usize, kind: Option<CodeKind>, claims: &[Claim]) {
-        let fits = |claim: &&Claim| kind.is_none_or(|kind| claim.kind == kind);
+    fn take(&mut self, candidate: usize, kind: Option<CodeKind>, claims: &[DeviceClaim]) {
+        let fits = |claim: &&DeviceClaim| kind.is_none_or(|kind| claim.kind == kind);
         self.claims.extend(claims.iter().filter(fits).cloned());
         let last = claims.last().map(|claim| Cursor { candidate, claim: claim.clone() });
         self.last = last.or(self.last.take());
@@ -320,7 +324,7 @@ mod tests {
         let text = CONFIG.replace(":3308", ":1");
         assert_ne!(text, CONFIG);
         let lookup = Lookup::new(&Wiring::new(Config::parse(&text).unwrap())).unwrap();
-        let question = Question::new(b"7".to_vec(), None, Some(20), None, false).unwrap();
+        let question = LookupQuestion::new(b"7".to_vec(), None, Some(20), None, false).unwrap();
         let batch = [question.clone(), question.clone()];
         let is_failed = |asked: Result<Answers, Refusal>| matches!(asked, Err(Refusal::Failed(_)));
         let room = lookup.0.reader.room(BATCH_CODES).await.unwrap();
@@ -345,7 +349,7 @@ mod tests {
     /// Whoever looks for a wrong entry of the cache must see that it was used.
     #[test]
     fn an_answer_says_of_both_spellings_where_they_are_from() {
-        let question = Question::new(b"item-3".to_vec(), None, None, None, false).unwrap();
+        let question = LookupQuestion::new(b"item-3".to_vec(), None, None, None, false).unwrap();
         let nothing = Arc::new(Claims::default());
         for (origins, expected) in [
             ([Origin::Cache, Origin::Cache], Asked::Cache),
@@ -354,7 +358,7 @@ mod tests {
             ([Origin::Mapping, Origin::Mapping], Asked::Mapping),
         ] {
             let mut read = origins.into_iter().map(|origin| (Arc::clone(&nothing), origin));
-            let found = Found::first(&question, question.candidates(), &mut read);
+            let found = FoundClaims::first(&question, question.candidates(), &mut read);
             assert_eq!(found.from(), expected, "{origins:?}");
         }
     }

@@ -14,7 +14,7 @@ use anabranch_schemas::lsn::Lsn;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::question::{At, Place, Refusal};
+use super::question::{At, AtLeast, Refusal};
 use crate::observe::lanes;
 use crate::wiring::{Wiring, holds_gtids};
 
@@ -36,7 +36,7 @@ type Asked = (Instant, Option<String>);
 type Known = Arc<BTreeMap<LaneId, Progress>>;
 
 /// How far the mapping lanes are.
-pub(super) struct Passage {
+pub(super) struct PassedPositions {
     wiring: Wiring,
     lanes: Vec<LaneId>,
     /// When the last reading began, and what it found.
@@ -45,13 +45,13 @@ pub(super) struct Passage {
     sources: Mutex<HashMap<String, Asked>>,
 }
 
-impl Passage {
+impl PassedPositions {
     pub(super) fn new(wiring: &Wiring, projection: &str) -> Self {
         let lanes = lanes(wiring.config()).into_iter().filter(|lane| lane.projection == projection).collect();
         Self { wiring: wiring.clone(), lanes, last: Mutex::default(), sources: Mutex::default() }
     }
 
-    pub(super) async fn wait(&self, place: &Place) -> Result<(), Refusal> {
+    pub(super) async fn wait(&self, place: &AtLeast) -> Result<(), Refusal> {
         let lanes: Vec<&LaneId> = self.lanes.iter().filter(|lane| lane.source == place.source).collect();
         if lanes.is_empty() {
             let found = format!("at_least names source `{}`, which no mapping lane reads", place.source);
@@ -59,7 +59,7 @@ impl Passage {
         }
         let deadline = Instant::now() + WAIT_MAX;
         let mut last = None;
-        // What others read just now is there at once, also behind the deadline.
+        // What others read just now is there at once, also after the deadline.
         while Instant::now() < deadline
             && let Ok(known) = tokio::time::timeout_at(deadline, self.progress()).await
         {
@@ -81,7 +81,7 @@ impl Passage {
     }
 
     /// What is told to whoever waited in vain: the lane that is behind, as it was seen last.
-    async fn missing(&self, place: &Place, last: Option<(&LaneId, Option<Progress>)>) -> String {
+    async fn missing(&self, place: &AtLeast, last: Option<(&LaneId, Option<Progress>)>) -> String {
         let wanted = format!("{} of source {} was asked for", place.said, place.source);
         let Some((lane, progress)) = last else {
             return format!("{wanted}; the targets do not say how far their lanes are");
@@ -140,7 +140,7 @@ impl Passage {
 }
 
 /// Where a lane is, in the notation of the place as far as it goes.
-fn stands(progress: Option<&Progress>, place: &Place) -> String {
+fn stands(progress: Option<&Progress>, place: &AtLeast) -> String {
     let Some(progress) = progress.filter(|progress| progress.position != Lsn::ZERO) else {
         return "has not begun".to_owned();
     };
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     fn at(text: &str) -> At {
-        format!("a:{text}").parse::<Place>().unwrap().at
+        format!("a:{text}").parse::<AtLeast>().unwrap().at
     }
 
     #[test]

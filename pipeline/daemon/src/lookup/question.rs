@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lookup::CACHED_CLAIMS_MAX;
-use anabranch_pipeline::records::Claim;
+use anabranch_pipeline::records::DeviceClaim;
 use anabranch_schemas::lsn::{Lsn, binlog_file_number};
 use anabranch_schemas::serial::{CodeKind, StoredCode, UUID_BYTES_MAX};
 use anabranch_schemas::shard::ShardId;
@@ -47,7 +47,7 @@ impl Refusal {
 
 /// One code.
 #[derive(Debug, Clone)]
-pub struct Question {
+pub struct LookupQuestion {
     pub code: Vec<u8>,
     pub kind: Option<CodeKind>,
     /// Claims a page.
@@ -68,7 +68,7 @@ pub fn code(bytes: Vec<u8>) -> Result<Vec<u8>, Refusal> {
     }
 }
 
-impl Question {
+impl LookupQuestion {
     pub fn new(
         bytes: Vec<u8>,
         kind: Option<&str>,
@@ -113,12 +113,12 @@ fn kind(name: &str) -> Result<CodeKind, Refusal> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor {
     pub candidate: usize,
-    pub claim: Claim,
+    pub claim: DeviceClaim,
 }
 
 impl std::fmt::Display for Cursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Claim { shard, uuid, kind } = &self.claim;
+        let DeviceClaim { shard, uuid, kind } = &self.claim;
         write!(f, "{}.{shard}.{}.", self.candidate, kind.number())?;
         uuid.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
@@ -135,7 +135,7 @@ impl FromStr for Cursor {
             let bytes = is_uuid
                 .then(|| uuid.as_bytes().chunks(2))?
                 .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
-            let claim = Claim {
+            let claim = DeviceClaim {
                 shard: ShardId::from_u64(shard.parse().ok()?)?,
                 kind: CodeKind::from_number(kind.parse().ok()?)?,
                 uuid: bytes.collect::<Option<_>>()?,
@@ -149,7 +149,7 @@ impl FromStr for Cursor {
 /// A place in the binlog of a source that the answer must have passed: `source:1:42:8192`, `source:binlog.000042:8192`
 /// or `source:0-1-42`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct AtLeast {
     pub source: String,
     pub at: At,
     /// `at` as it was written.
@@ -168,7 +168,7 @@ pub enum At {
     Gtids(String),
 }
 
-impl FromStr for Place {
+impl FromStr for AtLeast {
     type Err = Refusal;
 
     fn from_str(text: &str) -> Result<Self, Refusal> {
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_place_is_a_position_a_file_or_a_gtid_set() {
-        let at = |text: &str| text.parse::<Place>().map(|place| place.at);
+        let at = |text: &str| text.parse::<AtLeast>().map(|place| place.at);
         assert_eq!(at("a:1:42:8192").unwrap(), At::Lsn("1:42:8192".parse().unwrap()));
         assert_eq!(at("a:binlog.000042:8192").unwrap(), At::File { number: 42, position: 8192 });
         assert_eq!(at("a:0-1-42,1-1-7").unwrap(), At::Gtids("0-1-42,1-1-7".to_owned()));
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_cursor_is_read_as_it_was_written_and_nothing_else_is_one() {
-        let claim = Claim {
+        let claim = DeviceClaim {
             shard: ShardId::from_u64(258).unwrap(),
             uuid: b"7\xff".as_slice().into(),
             kind: CodeKind::BoxNo,
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn a_question_that_cannot_be_answered_is_told_why() {
         let ask = |code: &[u8], kind: Option<&str>, limit, rows| {
-            Question::new(code.to_vec(), kind, limit, None, rows)
+            LookupQuestion::new(code.to_vec(), kind, limit, None, rows)
                 .map(drop)
                 .map_err(|refusal| refusal.to_string())
         };

@@ -1,18 +1,18 @@
 //! The answer to a lookup, as JSON shows it.
 
-use anabranch_pipeline::records::Claim;
+use anabranch_pipeline::records::DeviceClaim;
 use anabranch_schemas::serial::CodeKind;
 use anabranch_schemas::shard::ShardId;
 use serde::{Serialize, Serializer};
 use serde_json::Value as Json;
 
-use super::question::{Cursor, Question};
+use super::question::{Cursor, LookupQuestion};
 use crate::change_view::bytes_json;
 use crate::observe::StatusView;
 
 /// Devices that have a code.
 #[derive(Debug, Serialize)]
-pub struct Answer {
+pub struct LookupAnswer {
     pub code: Json,
     pub devices: Vec<DeviceView>,
     pub from: Asked,
@@ -53,7 +53,7 @@ pub struct Freshness {
     /// Some lane applies its past once more: rows of the meantime may be missing.
     pub replaying: bool,
     pub cache_bypassed: Option<String>,
-    /// How far the cache may be behind the mapping tables; `None` = nothing is from it.
+    /// How far the cache may be after the mapping tables; `None` = nothing is from it.
     pub cache_delay_ms: Option<u64>,
 }
 
@@ -84,17 +84,17 @@ pub struct ClaimView {
     pub row: Option<Json>,
 }
 
-impl Answer {
+impl LookupAnswer {
     pub(super) fn new(
-        question: &Question,
-        claims: Vec<Claim>,
+        question: &LookupQuestion,
+        claims: Vec<DeviceClaim>,
         from: Asked,
         freshness: Freshness,
         next: Option<&Cursor>,
     ) -> Self {
         let mut devices: Vec<DeviceView> = Vec::new();
         let mut places = std::collections::HashMap::new();
-        for Claim { shard, uuid, kind } in claims {
+        for DeviceClaim { shard, uuid, kind } in claims {
             let place = *places.entry(uuid.clone()).or_insert_with(|| {
                 devices.push(DeviceView { uuid, claims: Vec::new() });
                 devices.len() - 1

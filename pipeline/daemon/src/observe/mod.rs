@@ -41,13 +41,13 @@ const SIZES_AGE_MAX: Duration = Duration::from_secs(600);
 
 /// The last answer of a server about one thing.
 #[derive(Debug, Clone, Default)]
-struct Answer {
+struct LastAnswer {
     at: Option<Instant>,
     /// Code and text of the last failure to ask; `None` while answers come.
     fault: Option<(Code, String)>,
 }
 
-impl Answer {
+impl LastAnswer {
     fn good(&mut self, now: Instant) {
         *self = Self { at: Some(now), fault: None };
     }
@@ -68,7 +68,7 @@ impl Answer {
 #[derive(Debug, Clone, Default)]
 struct SourceObservation {
     head: HeadSamples,
-    head_answer: Answer,
+    head_answer: LastAnswer,
     head_bytes: Rate,
     /// The first head that was seen, the source's clock beside it, and when that was: what a position had missed
     /// before.
@@ -83,7 +83,7 @@ struct SourceObservation {
     server: ServerIdentity,
     sequence: u64,
     committed_at_us: u64,
-    log_answer: Answer,
+    log_answer: LastAnswer,
     messages: Rate,
     moved_at: Option<Instant>,
     /// Rows of its tables, about, and when that was asked; asked only while somebody reads them all.
@@ -102,7 +102,7 @@ struct TableSize {
 struct LaneObservation {
     /// `None` until the target has answered.
     progress: Option<Progress>,
-    answer: Answer,
+    answer: LastAnswer,
     rows: Rate,
     refreshed: Rate,
     moved_at: Option<Instant>,
@@ -112,14 +112,14 @@ struct LaneObservation {
 struct CacheObservation {
     /// For how long the oldest change waits, and whether readers believe the cache; `None` until it has answered.
     seen: Option<(Duration, bool)>,
-    answer: Answer,
+    answer: LastAnswer,
 }
 
 #[derive(Debug, Clone, Default)]
 struct SearchObservation {
     /// `None` until the cluster has answered.
     seen: Option<Overview>,
-    answer: Answer,
+    answer: LastAnswer,
 }
 
 #[derive(Debug, Default)]

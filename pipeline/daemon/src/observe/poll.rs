@@ -1,5 +1,5 @@
-//! Asks every source, the log, every target and cache about once a second, every index and the history of nights more
-//! rarely, and notes the answers.
+//! Asks every source, the log, every target and cache about once a second, every index and the history of
+//! reconciliations more rarely, and notes the answers.
 //!
 //! A server that does not answer holds up nothing but its own questions.
 
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Observatory;
-use crate::nights;
+use crate::reconciliations;
 use crate::wiring::{Documents, Wiring};
 
 /// The resolution of lag.
@@ -51,7 +51,7 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
             ask_search(&documents, &observatory).await;
         }));
     }
-    loops.spawn(nights::show_last(wiring.clone(), cancel.clone()));
+    loops.spawn(reconciliations::show_last(wiring.clone(), cancel.clone()));
     while loops.join_next().await.is_some() {}
 }
 

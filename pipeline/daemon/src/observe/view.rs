@@ -13,10 +13,12 @@ use anabranch_schemas::shard::ShardId;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Answer, CacheObservation, LaneObservation, Observatory, SearchObservation, SourceObservation, TableSize,
+    CacheObservation, LaneObservation, LastAnswer, Observatory, SearchObservation, SourceObservation,
+    TableSize,
 };
 
-/// Lag up to here is fine even without visible progress: a position that moves only by marks stands still for a while.
+/// Lag up to here is fine even without visible progress: a position that moves only by position messages stands still
+/// for a while.
 const LAG_READY: Duration = Duration::from_secs(30);
 /// Above it, the position must have moved within this time.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(15);
@@ -281,7 +283,7 @@ impl TaskView {
 }
 
 /// The first failure to ask, as (code, text).
-fn first_fault(answers: &[&Answer]) -> (Option<String>, Option<String>) {
+fn first_fault(answers: &[&LastAnswer]) -> (Option<String>, Option<String>) {
     let fault = answers.iter().find_map(|answer| answer.fault.as_ref());
     (fault.map(|(code, _)| code.as_str().to_owned()), fault.map(|(_, text)| text.clone()))
 }

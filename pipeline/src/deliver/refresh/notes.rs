@@ -1,4 +1,4 @@
-//! What a lane remembers while it refreshes: the claims that its feed changed behind a mark.
+//! What a lane remembers while it refreshes: the claims that its feed changed after a watermark.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -23,7 +23,7 @@ pub(super) struct Notes {
     pub floor: Lsn,
 }
 
-/// Source rows of which something changed behind a mark.
+/// Source rows of which something changed after a watermark.
 pub(super) struct Changed<'n> {
     keys: HashSet<(ShardId, &'n Cell)>,
     tables: HashSet<ShardId>,
@@ -56,17 +56,17 @@ impl Notes {
         self.claims.len() > NOTES_MAX
     }
 
-    /// Source rows of which a claim changed behind the mark.
-    pub(super) fn changed(&self, column: usize, mark: Lsn) -> Changed<'_> {
-        let claims = self.claims.iter().filter(|(_, lsn)| **lsn > mark);
+    /// Source rows of which a claim changed after the watermark.
+    pub(super) fn changed(&self, column: usize, low: Lsn) -> Changed<'_> {
+        let claims = self.claims.iter().filter(|(_, lsn)| **lsn > low);
         let keys = claims.filter_map(|((_, shard, key), _)| Some((*shard, key.get(column)?))).collect();
-        let tables = self.withdrawn.iter().filter(|(_, lsn)| **lsn > mark).map(|(shard, _)| *shard).collect();
+        let tables = self.withdrawn.iter().filter(|(_, lsn)| **lsn > low).map(|(shard, _)| *shard).collect();
         Changed { keys, tables }
     }
 
-    pub(super) fn has_changed(&self, table: u32, shard: ShardId, key: &[Cell], mark: Lsn) -> bool {
-        self.withdrawn.get(&shard).is_some_and(|lsn| *lsn > mark)
+    pub(super) fn has_changed(&self, table: u32, shard: ShardId, key: &[Cell], low: Lsn) -> bool {
+        self.withdrawn.get(&shard).is_some_and(|lsn| *lsn > low)
             || (!self.claims.is_empty())
-                && self.claims.get(&(table, shard, key.into())).is_some_and(|lsn| *lsn > mark)
+                && self.claims.get(&(table, shard, key.into())).is_some_and(|lsn| *lsn > low)
     }
 }

@@ -17,7 +17,7 @@ use crate::records::{Cell, Chunk, ChunkKey, Condition};
 #[derive(Debug)]
 pub(super) struct Read {
     pub chunk: Chunk,
-    /// Mark of the reading that found the rows; the one that read them may be older or newer.
+    /// Watermark of the reading that found the rows; the one that read them may be older or newer.
     pub found_at: Lsn,
     /// What these rows claim is to stand, and nothing else for them; `None` = single keys are not meant.
     pub keys: Option<BTreeMap<ShardId, Vec<Cell>>>,
@@ -42,7 +42,7 @@ pub(super) async fn rows_where<S: RowSource>(
     drop(changes);
     keys.sort_unstable();
     keys.dedup();
-    let found_at = found.mark;
+    let found_at = found.low;
     let chunk = match keys.is_empty() {
         true => found,
         false => Chunk { next: found.next, ..source.rows(&[(table.clone(), keys.clone())], epoch).await? },
@@ -55,7 +55,7 @@ fn broken(table: &TableIdentity<'_>, error: CodecError) -> Fault {
     Fault::new(Code::Internal, table, "a chunk cannot be read").caused_by(error)
 }
 
-/// The rows of these keys. A table that is not there has none, at a mark behind which it is still not there.
+/// The rows of these keys. A table that is not there has none, at a watermark after which it is still not there.
 pub(super) async fn rows_of<S: RowSource>(
     source: &S,
     mut tables: Vec<TableIdentity<'static>>,
@@ -76,7 +76,7 @@ pub(super) async fn rows_of<S: RowSource>(
             tables = source.tables().await?;
         }
         if tables.iter().all(|table| is_known(table.shard) || !keys.contains_key(&table.shard)) {
-            return Ok(Read { found_at: chunk.mark, chunk, keys: Some(keys) });
+            return Ok(Read { found_at: chunk.low, chunk, keys: Some(keys) });
         }
     }
 }

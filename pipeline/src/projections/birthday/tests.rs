@@ -336,7 +336,7 @@ fn expected(projection: &Birthday, rows: &SourceRows) -> BTreeMap<(u32, ShardId,
     rows.iter()
         .filter_map(|((number, user_id), day)| {
             let day = MonthDay::from_value(&day_value(*day)).ok()?;
-            let place = projection.table_of(Claim { user_id: *user_id, day });
+            let place = projection.table_of(BirthdayClaim { user_id: *user_id, day });
             Some(((place, table(*number).shard, *user_id), day.to_string().into_bytes()))
         })
         .collect()

@@ -11,7 +11,7 @@ use anabranch_pipeline::ports::{DerivedRows, ForeignRows, LaneStore};
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::records::LaneId;
 
-use crate::derived::Place;
+use crate::derived::StoreSite;
 use crate::source::DatabaseKind;
 
 const LANES: u32 = 2;
@@ -98,16 +98,16 @@ twins! {
     DocumentsTwin = "kind = \"serial_documents\"\nindex = \"documents\"", Documents;
 }
 
-pub struct BirthdayServer(pub Place);
-pub struct MappingServer(pub Place);
+pub struct BirthdayServer(pub StoreSite);
+pub struct MappingServer(pub StoreSite);
 
 impl BirthdayServer {
     pub async fn further(kind: DatabaseKind) -> Option<Self> {
-        Some(Self::of(Place::further(kind).await?).await)
+        Some(Self::of(StoreSite::further(kind).await?).await)
     }
 
-    async fn of(place: Place) -> Self {
-        let place = Place { lanes: LANES, ..place };
+    async fn of(place: StoreSite) -> Self {
+        let place = StoreSite { lanes: LANES, ..place };
         place.target("target-a").setup().await.unwrap();
         Self(place)
     }
@@ -118,7 +118,7 @@ impl Ground for BirthdayServer {
     type Rows = MysqlRows;
 
     async fn start() -> Self {
-        Self::of(Place::new().await).await
+        Self::of(StoreSite::new().await).await
     }
 
     fn projection(&self) -> Projection {
@@ -139,7 +139,7 @@ impl Ground for MappingServer {
     type Rows = MysqlRows;
 
     async fn start() -> Self {
-        let place = Place { mapping_tables: 2, ..Place::new().await };
+        let place = StoreSite { mapping_tables: 2, ..StoreSite::new().await };
         place.target("target-a").setup().await.unwrap();
         Self(place)
     }
@@ -158,14 +158,18 @@ impl Ground for MappingServer {
     }
 }
 
-pub struct DocumentsServer(pub crate::search::Place);
+pub struct DocumentsServer(pub crate::search::SearchSite);
 
 impl Ground for DocumentsServer {
     type Store = SearchLane;
     type Rows = SearchRows;
 
     async fn start() -> Self {
-        Self(crate::search::Place { lanes: LANES, ..crate::search::Place::new().await }.ready().await)
+        Self(
+            crate::search::SearchSite { lanes: LANES, ..crate::search::SearchSite::new().await }
+                .ready()
+                .await,
+        )
     }
 
     fn projection(&self) -> Projection {

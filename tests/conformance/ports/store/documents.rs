@@ -12,7 +12,7 @@ use crate::derived::Rows;
 /// An index of devices that stands for all tables: a row is the device `table.user`, its birthday the first code.
 pub struct Documents {
     projection: Projection,
-    place: crate::search::Place,
+    place: crate::search::SearchSite,
 }
 
 /// A lane of documents that takes the flushes of a lane of tables.
@@ -62,7 +62,7 @@ impl Ground for Documents {
     type Store = AsDocuments;
 
     async fn start() -> Self {
-        let place = crate::search::Place::new().await.ready().await;
+        let place = crate::search::SearchSite::new().await.ready().await;
         Self { projection: Twin::start().await.projection, place }
     }
 

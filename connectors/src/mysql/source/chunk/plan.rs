@@ -12,9 +12,9 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
 use super::described::Described;
-use super::mark::Dialect;
 use super::value::Kind;
-use super::{MysqlSource, TIMEOUT, Wanted, condition, table_fault};
+use super::watermarks::Dialect;
+use super::{MysqlSource, RowSelection, TIMEOUT, condition, table_fault};
 use crate::mysql::connection::{quote_identifier, quote_table};
 use crate::mysql::source::character_sets::{NEEDED, is_refused};
 use crate::mysql::source::session::literal;
@@ -72,7 +72,7 @@ pub(super) struct Plan {
     pub(super) definition: String,
     /// Of the captured columns, in the order of the entity's fields.
     pub(super) kinds: Vec<Kind>,
-    /// As SQL: the captured columns, and behind them what of the key is none.
+    /// As SQL: the captured columns, and after them what of the key is none.
     pub(super) selected: String,
     /// The index that leads to the rows.
     pub(super) index: String,
@@ -99,7 +99,7 @@ impl MysqlSource {
         &self,
         connection: &mut Conn,
         table: &TableIdentity<'static>,
-        wanted: &Wanted<'_>,
+        wanted: &RowSelection<'_>,
     ) -> Result<Plan, Fault> {
         let columns = &self.columns_of(table.entity)?;
         let known = connection.query_map(describe(table, wanted), Described::from_row);
@@ -132,8 +132,8 @@ impl MysqlSource {
         });
         let kinds = kinds.collect::<Result<Vec<_>, _>>()?;
         let is_key = |column: &&Described| match wanted {
-            Wanted::Behind(..) => column.place.is_some(),
-            Wanted::Keys(_) => column.place.is_some() && column.name.eq_ignore_ascii_case(&columns[0]),
+            RowSelection::Behind(..) => column.place.is_some(),
+            RowSelection::Keys(_) => column.place.is_some() && column.name.eq_ignore_ascii_case(&columns[0]),
         };
         let mut parts: Vec<&Described> = known.iter().filter(is_key).collect();
         parts.sort_unstable_by_key(|column| column.place);
@@ -142,8 +142,8 @@ impl MysqlSource {
         let key: Option<Vec<_>> = key.collect();
         let key = key.filter(|key| !key.is_empty()).ok_or_else(|| unkeyed(table, columns, wanted))?;
         let only = match wanted {
-            Wanted::Behind(.., Some(condition)) => Some(condition::sql(table, &known, condition)?),
-            Wanted::Behind(.., None) | Wanted::Keys(_) => None,
+            RowSelection::Behind(.., Some(condition)) => Some(condition::sql(table, &known, condition)?),
+            RowSelection::Behind(.., None) | RowSelection::Keys(_) => None,
         };
         let ask = connection.query_first(show_definition(table));
         let definition: Option<(String, String)> = self.snapshots.within(TIMEOUT, ask).await?;
@@ -183,7 +183,7 @@ pub(super) fn show_definition(table: &TableIdentity<'_>) -> String {
     format!("SHOW CREATE TABLE {}", quote_table(&table.database, &table.table))
 }
 
-/// A definition without the number that each new row changes: it stands behind the columns, in front of all comments.
+/// A definition without the number that each new row changes: it stands after the columns, in front of all comments.
 pub(super) fn without_counter(definition: &str) -> String {
     const COUNTER: &str = " AUTO_INCREMENT=";
     let options = definition.find("\n) ").unwrap_or(definition.len());
@@ -192,12 +192,14 @@ pub(super) fn without_counter(definition: &str) -> String {
     format!("{columns}{front}{}", rest.trim_start_matches(|digit: char| digit.is_ascii_digit()))
 }
 
-fn unkeyed(table: &TableIdentity<'_>, columns: &[String], wanted: &Wanted<'_>) -> Fault {
+fn unkeyed(table: &TableIdentity<'_>, columns: &[String], wanted: &RowSelection<'_>) -> Fault {
     let fault = |found: String| table_fault(Code::SourceTableUnkeyed, table, found);
     match wanted {
-        Wanted::Behind(..) => fault("it has no primary key of integers, text, bytes or dates".to_owned())
-            .needs("one, by which its rows are read a part at a time"),
-        Wanted::Keys(_) => fault(format!("no index begins with column {}", columns[0]))
+        RowSelection::Behind(..) => {
+            fault("it has no primary key of integers, text, bytes or dates".to_owned())
+                .needs("one, by which its rows are read a part at a time")
+        }
+        RowSelection::Keys(_) => fault(format!("no index begins with column {}", columns[0]))
             .needs("one, by which single rows are found"),
     }
 }
@@ -211,15 +213,15 @@ impl Described {
 }
 
 /// A statement for [`Described`].
-fn describe(table: &TableIdentity<'_>, wanted: &Wanted<'_>) -> String {
+fn describe(table: &TableIdentity<'_>, wanted: &RowSelection<'_>) -> String {
     let place = |names: [&str; 2]| {
         let [database, name] = [&table.database, &table.table].map(|name| literal(name));
         format!("{} = {database} AND {} = {name}", names[0], names[1])
     };
     let (index, only) = match wanted {
-        Wanted::Behind(..) => ("INDEX_NAME", "INDEX_NAME = 'PRIMARY'"),
+        RowSelection::Behind(..) => ("INDEX_NAME", "INDEX_NAME = 'PRIMARY'"),
         // Any that begins with the column will do.
-        Wanted::Keys(_) => ("MIN(INDEX_NAME)", "SEQ_IN_INDEX = 1 AND INDEX_TYPE = 'BTREE'"),
+        RowSelection::Keys(_) => ("MIN(INDEX_NAME)", "SEQ_IN_INDEX = 1 AND INDEX_TYPE = 'BTREE'"),
     };
     format!(
         "SELECT c.COLUMN_NAME, LOWER(c.DATA_TYPE), LOWER(IFNULL(c.CHARACTER_SET_NAME, '')), \

@@ -20,7 +20,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Of a captured column; `None` when it cannot be captured. Behind the captured ones stands what a sharding rule
+    /// Of a captured column; `None` when it cannot be captured. After the captured ones stands what a sharding rule
     /// reads.
     pub(super) fn of_field(entity: Entity, field: usize, data_type: &str, unsigned: bool) -> Option<Self> {
         if field >= entity.fields().len() {
@@ -146,7 +146,7 @@ fn date(text: &str) -> Option<(u16, u8, u8)> {
     Some((year.parse().ok()?, month.parse().ok()?, day.parse().ok()?))
 }
 
-/// What stands before the point, and the microseconds behind it.
+/// What stands before the point, and the microseconds after it.
 fn fraction(text: &str) -> Option<(&str, u32)> {
     const DIGITS: usize = 6;
     let Some((whole, digits)) = text.split_once('.') else { return Some((text, 0)) };

@@ -10,7 +10,7 @@ use super::super::tokens::{Token, Tokens};
 pub enum TableChange {
     /// `IGNORE`: rows may be removed and values bent.
     Ignore,
-    /// Each update is logged with a row of history behind it, and each delete as an update.
+    /// Each update is logged with a row of history after it, and each delete as an update.
     Versioned,
     /// Another engine than those that are known to roll back.
     Engine(String),
@@ -62,7 +62,7 @@ const NO_COLUMNS: &[&str] = &[
     "SYSTEM",
 ];
 
-/// The changes of an `ALTER TABLE`; the tokens begin behind the table's name.
+/// The changes of an `ALTER TABLE`; the tokens begin after the table's name.
 pub fn of_alter(tokens: Tokens<'_>) -> Vec<TableChange> {
     let (mut outer, _) = parts(tokens);
     let mut changes = Vec::new();
@@ -74,7 +74,7 @@ pub fn of_alter(tokens: Tokens<'_>) -> Vec<TableChange> {
     changes
 }
 
-/// What of a `CREATE TABLE` makes its table unfit; the tokens begin behind the table's name.
+/// What of a `CREATE TABLE` makes its table unfit; the tokens begin after the table's name.
 pub fn of_create(tokens: Tokens<'_>) -> Vec<TableChange> {
     let (mut outer, mut inner) = parts(tokens);
     let mut changes = Vec::new();

@@ -40,7 +40,7 @@ fn text(flush: &Flush, statement_rows: usize, packet_bytes: usize) -> Vec<String
     let withdrawn: Vec<Occupied> =
         flush.withdrawals.iter().map(|(shard, _)| Occupied { table: 0, shard: *shard }).collect();
     let layout =
-        Layout { tables: &[table()], owned: &[0], outbox: None, standing: &[], withdrawn: &withdrawn };
+        FlushLayout { tables: &[table()], owned: &[0], outbox: None, standing: &[], withdrawn: &withdrawn };
     packets(&head, flush, layout, TextLimits { statement_rows, packet_bytes })
 }
 
@@ -79,7 +79,7 @@ fn a_table_is_left_before_the_next_one_is_written() {
     }
     let withdrawn = [0, 1].map(|table| Occupied { table, shard: shard() });
     let layout =
-        Layout { tables: &tables, owned: &[0, 1], outbox: None, standing: &[], withdrawn: &withdrawn };
+        FlushLayout { tables: &tables, owned: &[0, 1], outbox: None, standing: &[], withdrawn: &withdrawn };
     let limits = TextLimits { statement_rows: 1000, packet_bytes: 1 << 20 };
     let written = packets(&[], &flush, layout, limits).join(";");
     let of = |statement: &str| if statement.contains("`next`") { 1 } else { 0 };

@@ -1,0 +1,145 @@
+//! How far a reconciliation is: the register that every unit raises, and what of it is gone on with or shown.
+
+use std::collections::BTreeMap;
+
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::lookup::AuditPlace;
+use anabranch_pipeline::ports::{Register, Registers};
+use anabranch_pipeline::reconcile::{Checkpoint, StoreReport, StoreState};
+use anabranch_pipeline::wall_clock;
+use serde::{Deserialize, Serialize};
+
+use super::{BY_HAND, Order, SCHEDULED};
+use crate::wiring::Wiring;
+
+/// How far a reconciliation is.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct State {
+    pub(super) id: String,
+    pub(super) begun_at_ms: u64,
+    pub(super) order: Order,
+    /// What was compared by what: a reconciliation goes on only under the same.
+    pub(super) layout: String,
+    /// Windows of the schedule in which it was worked on, and when the last of them began.
+    #[serde(default)]
+    pub(super) windows: u32,
+    #[serde(default)]
+    pub(super) window_began_at_ms: Option<u64>,
+    /// Stores that are through.
+    pub(super) done: Vec<StoreReport>,
+    pub(super) current: Option<StoreState>,
+    /// Where the audits of caches that are through go on in the next reconciliation.
+    #[serde(default)]
+    pub(super) caches: BTreeMap<String, AuditPlace>,
+}
+
+/// How far the reconciliation is, here and in its register.
+pub(super) struct Reached<'a, M> {
+    pub(super) log: &'a M,
+    pub(super) key: &'static str,
+    pub(super) register: Register,
+    pub(super) state: State,
+}
+
+impl<M: Registers> Reached<'_, M> {
+    pub(super) async fn save(&mut self) -> Result<(), Fault> {
+        self.register = self.log.compare_and_set(self.key, &self.register, written(&self.state)).await?;
+        Ok(())
+    }
+}
+
+impl<M: Registers> Checkpoint for Reached<'_, M> {
+    async fn store(&mut self, state: &StoreState) -> Result<(), Fault> {
+        self.state.current = Some(state.clone());
+        self.save().await
+    }
+}
+
+/// The state of a reconciliation that was cut off, if it is whole and of what is asked for now.
+pub(super) fn resumed(register: &Register, order: &Order, layout: &str) -> Option<State> {
+    let state = match read(register) {
+        Some(Ok(state)) => state,
+        Some(Err(())) => {
+            tracing::warn!("the reconciliation that was cut off cannot be read: it begins again");
+            return None;
+        }
+        None => return None,
+    };
+    if state.layout != layout || state.order != *order {
+        let why = if state.layout != layout {
+            "the configuration or version has changed"
+        } else {
+            "it was of other stores"
+        };
+        tracing::warn!(
+            reconciliation = state.id,
+            why,
+            "the reconciliation that was cut off is not gone on with"
+        );
+        return None;
+    }
+    Some(state)
+}
+
+/// A checksum in front: what was cut off or changed is not gone on from.
+pub(super) fn written(state: &State) -> String {
+    let text = serde_json::to_string(state).expect("a state holds text and numbers only");
+    format!("{:08x} {text}", crc32fast::hash(text.as_bytes()))
+}
+
+pub(super) fn read(register: &Register) -> Option<Result<State, ()>> {
+    if register.value.is_empty() {
+        return None;
+    }
+    let parts = register.value.split_once(' ');
+    let whole = parts.filter(|(sum, text)| format!("{:08x}", crc32fast::hash(text.as_bytes())) == *sum);
+    Some(whole.and_then(|(_, text)| serde_json::from_str(text).ok()).ok_or(()))
+}
+
+pub(super) fn begun(order: &Order, layout: String) -> State {
+    let now = wall_clock::now_ms();
+    let random: u16 = rand::random();
+    let at = jiff::Timestamp::from_millisecond(i64::try_from(now).unwrap_or(i64::MAX));
+    let at = at.map_or_else(|_| now.to_string(), |at| at.strftime("%Y%m%dT%H%M%SZ").to_string());
+    State {
+        id: format!("{at}-{random:04x}"),
+        begun_at_ms: now,
+        order: order.clone(),
+        layout,
+        windows: 0,
+        window_began_at_ms: None,
+        done: Vec::new(),
+        current: None,
+        caches: BTreeMap::new(),
+    }
+}
+
+/// How far a reconciliation is that is not over.
+#[derive(Debug, Serialize)]
+pub struct Underway {
+    pub id: String,
+    /// What begins it, or goes on with it.
+    pub command: String,
+    pub begun_at_ms: u64,
+    /// Of the schedule, in which it was worked on.
+    pub windows: u32,
+    pub done: Vec<StoreReport>,
+    pub current: Option<StoreReport>,
+    /// Of the current store, from 0 to 1.
+    pub share: f64,
+}
+
+/// The reconciliations that are not over: that of the schedule, and one that was asked for in another way.
+pub async fn underway(wiring: &Wiring) -> Result<(Option<Underway>, Option<Underway>), Fault> {
+    let log = wiring.log().await?;
+    Ok((far(&log.read(SCHEDULED).await?), far(&log.read(BY_HAND).await?)))
+}
+
+fn far(register: &Register) -> Option<Underway> {
+    let Some(Ok(state)) = read(register) else { return None };
+    let share = state.current.as_ref().map_or(0.0, StoreState::share);
+    let command = state.order.to_string();
+    let State { id, begun_at_ms, windows, done, current, .. } = state;
+    let current = current.map(|state| state.report);
+    Some(Underway { id, command, begun_at_ms, windows, done, current, share })
+}

@@ -1,0 +1,384 @@
+//! A reconciliation over all stores of an installation: who works on it, how far it is, and where its report goes.
+//!
+//! Exactly one process works on it, under a lease. How far it is stands in a register, raised after every unit by
+//! who knows its last revision: whoever was overtaken stops there, and whoever is next goes on there, if he means the
+//! same reconciliation. A reconciliation that was asked for in another way than the schedule's has a register of its
+//! own, and takes nothing from that one. The report goes into the history of the first MySQL target.
+
+mod checkpoint;
+mod foreign;
+mod schedule;
+mod shown;
+mod spot_checks;
+mod stores;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_pipeline::config::Config;
+use anabranch_pipeline::config::reconcile::{Mode, PressureLimits, ReconcileSettings};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::lookup::{AuditPlace, AuditState};
+use anabranch_pipeline::metrics as names;
+use anabranch_pipeline::ports::{History, Leases, Register, Registers};
+use anabranch_pipeline::projections::{Assignment, Assignments};
+use anabranch_pipeline::reconcile::{
+    self, ReconciliationReport, StoreReport, StoreState, VisibleTables, seal,
+};
+use anabranch_pipeline::records::{Outcome, PastReconciliation};
+use anabranch_pipeline::retry;
+use anabranch_pipeline::supervise::while_held;
+use metrics::gauge;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use self::checkpoint::{Reached, State, begun, read, resumed};
+pub use self::checkpoint::{Underway, underway};
+pub use self::foreign::{Named, remove_foreign};
+pub use self::schedule::{is_believed, spawn_reconciliations};
+pub use self::shown::show_last;
+pub use self::spot_checks::spawn_spot_checks;
+pub use self::stores::whole_tables;
+use crate::wall_clock;
+use crate::wiring::Wiring;
+
+/// The lease of all reconciliations, and the register of a whole one as configured, which the schedule begins.
+pub const SCHEDULED: &str = "reconciliation";
+/// The register of the reconciliation that was asked for in another way.
+const BY_HAND: &str = "reconciliation-by-hand";
+/// So many reconciliations back a report is looked for that says something of a store, or of all of them.
+const LOOKED_BACK: usize = 1_000;
+/// Who asks for a reconciliation by hand waits no longer for one that is under way.
+const LEASE_WAIT: Duration = Duration::from_secs(10);
+
+/// What is asked of a reconciliation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// `None` = as configured.
+    pub mode: Option<Mode>,
+    /// Projections and caches; empty = all.
+    pub stores: Vec<String>,
+    /// Repairs whatever the share and number of what differs.
+    pub is_gate_open: bool,
+    /// Waits for nobody else.
+    pub is_unthrottled: bool,
+}
+
+impl Order {
+    /// The reconciliation does at least what the schedule's does.
+    fn is_whole(&self, config: &Config) -> bool {
+        let is_as_configured = self.mode.is_none_or(|mode| mode == config.reconcile.settings.mode);
+        self.stores.is_empty() && is_as_configured
+    }
+
+    fn register(&self) -> &'static str {
+        if *self == Self::default() { SCHEDULED } else { BY_HAND }
+    }
+}
+
+/// What ends the work on a reconciliation before its end.
+#[derive(Debug, Clone, Copy)]
+struct Until<'a> {
+    /// Ends the process, or the command that asked for the reconciliation.
+    cancel: &'a CancellationToken,
+    /// A reconciliation of the schedule has a window: when that began, and what ends it.
+    window: Option<(u64, &'a CancellationToken)>,
+}
+
+impl<'a> Until<'a> {
+    fn any(self) -> &'a CancellationToken {
+        self.window.map_or(self.cancel, |(_, window)| window)
+    }
+
+    /// The reconciliation has had its time, and its process works on.
+    fn is_window_over(self) -> bool {
+        self.any().is_cancelled() && !self.cancel.is_cancelled()
+    }
+}
+
+/// What became of a reconciliation.
+#[derive(Debug)]
+pub enum ReconciliationEnd {
+    Over(Box<ReconciliationReport>),
+    /// It goes on when it is begun again.
+    Paused {
+        id: String,
+        windows: u32,
+    },
+}
+
+/// Works on a reconciliation, or says that somebody else does. What passes does not end it: a process that stood
+/// still until its lease had run out goes on where it was. One that was asked for otherwise before, and cut off, is
+/// given up on the word of a person only.
+pub async fn run_now(
+    wiring: &Wiring,
+    order: &Order,
+    abandons: bool,
+    cancel: &CancellationToken,
+) -> Result<ReconciliationEnd, Fault> {
+    retry::again(|| attempt(wiring, order, abandons, cancel)).await
+}
+
+async fn attempt(
+    wiring: &Wiring,
+    order: &Order,
+    abandons: bool,
+    cancel: &CancellationToken,
+) -> Result<ReconciliationEnd, Fault> {
+    let log = wiring.log().await?;
+    let Ok(lease) = tokio::time::timeout(LEASE_WAIT, log.acquire(SCHEDULED)).await else {
+        return Err(Fault::new(
+            Code::ReconcileRefused,
+            "reconcile",
+            "another process is at a reconciliation",
+        )
+        .needs("its end: `anabranch reconcile status` shows how far it is"));
+    };
+    while_held(lease?, async {
+        if !abandons {
+            require_same(&log.read(order.register()).await?, order, &layout(wiring.config()))?;
+        }
+        run(wiring, order, Until { cancel, window: None }).await
+    })
+    .await
+}
+
+/// A reconciliation that was asked for in yet another way is not lost by asking for this one.
+fn require_same(register: &Register, order: &Order, layout: &str) -> Result<(), Fault> {
+    match read(register) {
+        Some(Ok(state)) if state.order != *order && state.layout == layout => {
+            let needed = format!("its end, by what it was asked for with ({}); or --abandon", state.order);
+            Err(Fault::new(
+                Code::ReconcileRefused,
+                format!("reconciliation {}", state.id),
+                "it was asked for by hand in another way, and cut off",
+            )
+            .needs(needed))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl std::fmt::Display for Order {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "reconcile --now")?;
+        self.stores.iter().try_for_each(|store| write!(f, " --store {store}"))?;
+        match self.mode {
+            None => {}
+            Some(Mode::Report) => write!(f, " --mode report")?,
+            Some(Mode::Repair) => write!(f, " --mode repair")?,
+        }
+        let flags = [(self.is_gate_open, " --open-gate"), (self.is_unthrottled, " --unthrottled")];
+        flags.iter().filter(|(is_set, _)| *is_set).try_for_each(|(_, flag)| write!(f, "{flag}"))
+    }
+}
+
+/// Goes on with a reconciliation that was cut off, or begins one.
+async fn run(wiring: &Wiring, order: &Order, until: Until<'_>) -> Result<ReconciliationEnd, Fault> {
+    let (log, history) = (wiring.log().await?, wiring.history()?);
+    let stores = stores::names(wiring, order)?;
+    let (key, register) = (order.register(), log.read(order.register()).await?);
+    let window_began_at_ms = until.window.map(|(began_at_ms, _)| began_at_ms);
+    let state = match resumed(&register, order, &layout(wiring.config())) {
+        Some(state) => {
+            tracing::info!(
+                reconciliation = state.id,
+                stores = state.done.len(),
+                "the reconciliation goes on"
+            );
+            state
+        }
+        None => begun(order, layout(wiring.config())),
+    };
+    let settings = settings(wiring, order);
+    let caches = carried(&history, order).await?;
+    let mut reached = Reached { log, key, register, state };
+    if window_began_at_ms.is_some() && reached.state.window_began_at_ms != window_began_at_ms {
+        reached.state.window_began_at_ms = window_began_at_ms;
+        reached.state.windows += 1;
+        gauge!(names::RECONCILE_WINDOWS).set(f64::from(reached.state.windows));
+        reached.save().await?;
+    }
+    for store in &stores {
+        if reached.state.done.iter().any(|done| done.store == *store) {
+            continue;
+        }
+        let of_store = reached.state.current.take().filter(|current| current.report.store == *store);
+        let mut of_store = of_store.unwrap_or_else(|| {
+            let mut begun = StoreState::new(store, rand::random());
+            begun.audit = caches.get(store).cloned().map_or_else(AuditState::default, AuditState::behind);
+            begun
+        });
+        stores::reconciliation(wiring, &settings, &mut of_store, &mut reached, until.any()).await?;
+        if until.is_window_over() && stores::is_cache(store) {
+            // All tables were compared: they are again in the next window, however long a cache takes.
+            stores::end_unread(&mut of_store);
+        } else if until.any().is_cancelled() {
+            return Ok(ReconciliationEnd::Paused { id: reached.state.id, windows: reached.state.windows });
+        }
+        let report = &of_store.report;
+        let (outcome, left, reason) = (report.outcome().name(), report.left, report.incomplete.first());
+        tracing::info!(reconciliation = reached.state.id, store, outcome, left, reason, "a store is through");
+        reached.state.current = None;
+        if stores::is_cache(store) {
+            reached.state.caches.insert(store.clone(), of_store.audit.place);
+        }
+        reached.state.done.push(of_store.report);
+        reached.save().await?;
+    }
+    let Reached { register, state, .. } = reached;
+    let report = close(wiring, &history, state, settings.mode).await?;
+    log.compare_and_set(key, &register, String::new()).await?;
+    if report.is_whole {
+        publish_metrics(&report);
+    }
+    Ok(ReconciliationEnd::Over(Box::new(report)))
+}
+
+/// What decides which rows stand where: sources, captured tables and columns, derived tables, this version.
+fn layout(config: &Config) -> String {
+    let entities = config.entities.iter().map(|entity| format!("{:?} {:?}", entity.tables, entity.columns));
+    let sources = config.sources.iter().map(|source| format!("{} {}", source.name, source.generation));
+    let targets = config.targets.iter().flat_map(|target| {
+        let fingerprint =
+            |assignment: &Arc<Assignment>| format!("{} {}", assignment.name, assignment.fingerprint());
+        Assignments::of(config, &target.name).iter().map(fingerprint).collect::<Vec<_>>()
+    });
+    let all = entities.chain(sources).chain(targets).chain([env!("CARGO_PKG_VERSION").to_owned()]);
+    let all: Vec<String> = all.collect();
+    format!("{:08x}", crc32fast::hash(all.join("\n").as_bytes()))
+}
+
+fn settings(wiring: &Wiring, order: &Order) -> ReconcileSettings {
+    let mut configured = wiring.config().reconcile.settings.clone();
+    if order.is_unthrottled {
+        configured.limits = PressureLimits::none();
+    }
+    let mode = order.mode.unwrap_or(configured.mode);
+    match order.is_gate_open {
+        true => ReconcileSettings { mode, gate_keys: u64::MAX, gate_share: 1.0, ..configured },
+        false => ReconcileSettings { mode, ..configured },
+    }
+}
+
+/// Makes the report and puts it into the history.
+async fn close(
+    wiring: &Wiring,
+    history: &impl History,
+    state: State,
+    mode: Mode,
+) -> Result<ReconciliationReport, Fault> {
+    let before = history.newest(1).await?.into_iter().next();
+    let is_whole = state.order.is_whole(wiring.config());
+    let State { id, begun_at_ms, done: mut stores, caches, .. } = state;
+    let last = before.as_ref().and_then(|reconciliation| parsed(&reconciliation.report));
+    for store in stores.iter_mut().filter(|store| !store.drift.is_empty()) {
+        let looked_at_it = |report: &ReconciliationReport| {
+            report.id != id && report.stores.iter().any(|known| known.store == store.store)
+        };
+        if let Some(last) = newest(history, looked_at_it).await? {
+            reconcile::count_again(store, &last);
+        }
+    }
+    let tables =
+        stores::tables(wiring, &mut stores, &last.map_or_else(VisibleTables::new, |last| last.tables))
+            .await?;
+    stores.iter_mut().for_each(StoreReport::put_in_order);
+    let verdict = reconcile::worst(&stores);
+    let ended_at_ms = wall_clock::now_ms();
+    let report = ReconciliationReport {
+        id,
+        verdict,
+        begun_at_ms,
+        ended_at_ms,
+        mode,
+        stores,
+        tables,
+        is_whole,
+        caches,
+    };
+    let key = wiring.config().reconcile.signing_key.as_ref();
+    let text = serde_json::to_string(&report).expect("a report holds text and numbers only");
+    // Written, and cut off before the register was raised: it is the same reconciliation.
+    if before.as_ref().is_none_or(|before| before.id != report.id) {
+        history.append(&seal(before.as_ref(), (&report.id, ended_at_ms, verdict), text, key)).await?;
+    }
+    Ok(report)
+}
+
+/// Where the audits of caches go on that the last whole reconciliation did not end; a reconciliation by hand reads
+/// them whole.
+async fn carried(history: &impl History, order: &Order) -> Result<BTreeMap<String, AuditPlace>, Fault> {
+    match order.register() {
+        SCHEDULED => Ok(newest(history, |report| report.is_whole)
+            .await?
+            .map_or_else(BTreeMap::new, |last| last.caches)),
+        _ => Ok(BTreeMap::new()),
+    }
+}
+
+/// The newest past reconciliation of which this holds, if it is none of those long past.
+async fn newest(
+    history: &impl History,
+    is_it: impl Fn(&ReconciliationReport) -> bool,
+) -> Result<Option<ReconciliationReport>, Fault> {
+    let mut reconciliation = history.newest(1).await?.into_iter().next();
+    for _ in 0..LOOKED_BACK {
+        let Some(past) = reconciliation else { return Ok(None) };
+        if let Some(report) = parsed(&past.report).filter(|report| is_it(report)) {
+            return Ok(Some(report));
+        }
+        reconciliation = match past.number.checked_sub(1) {
+            Some(number) => history.numbered(number).await?,
+            None => None,
+        };
+    }
+    Ok(None)
+}
+
+/// The report of a past reconciliation, unless another version wrote it in another form.
+pub fn parsed(report: &str) -> Option<ReconciliationReport> {
+    serde_json::from_str(report).ok()
+}
+
+/// Shows how the last whole reconciliation ended.
+pub fn publish_metrics(report: &ReconciliationReport) {
+    for outcome in Outcome::ALL {
+        let is_it = f64::from(u8::from(outcome == report.verdict));
+        gauge!(names::RECONCILE_VERDICT, "verdict" => outcome.name()).set(is_it);
+    }
+    gauge!(names::RECONCILE_ENDED).set(report.ended_at_ms as f64 / 1000.0);
+    for store in &report.stores {
+        let label = |name: &'static str| gauge!(name, "store" => store.store.clone());
+        label(names::RECONCILE_ROWS).set((store.rows_source + store.rows_derived) as f64);
+        label(names::RECONCILE_DRIFT).set(store.drifted() as f64);
+        label(names::RECONCILE_LEFT).set(store.left as f64);
+        label(names::RECONCILE_AGAIN).set(store.again as f64);
+        label(names::RECONCILE_SECONDS).set(store.seconds);
+    }
+}
+
+/// The past reconciliation of this id, or the newest, with the one before it.
+pub async fn past(
+    wiring: &Wiring,
+    id: Option<&str>,
+) -> Result<(PastReconciliation, Option<PastReconciliation>), Fault> {
+    let history = wiring.history()?;
+    let subject = format!("reconciliation {}", id.unwrap_or("LAST"));
+    let missing =
+        || Fault::new(Code::ReconcileRefused, subject, "there is none").needs("one of `reconcile status`");
+    let reconciliation = match id {
+        Some(id) => history.named(id).await?,
+        None => history.newest(1).await?.into_iter().next(),
+    };
+    let reconciliation = reconciliation.ok_or_else(missing)?;
+    let before = match reconciliation.number.checked_sub(1) {
+        Some(number) => history.numbered(number).await?,
+        None => None,
+    };
+    Ok((reconciliation, before))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! Between reconciliations: looks at some of what changed, in one process for each source, and says how it stands.
+//!
+//! It is beside the work, so nothing depends on it: whatever fails is said, and begun again after a while.
+
+use std::time::Duration;
+
+use anabranch_pipeline::config::SourceConfig;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::metrics as names;
+use anabranch_pipeline::reconcile::{self, CheckedStore, LaneWait, SpotCheckEvent, SpotChecks, Verdict};
+use anabranch_pipeline::supervise::{Supervisor, TaskHandle, under_lease};
+use anabranch_schemas::lsn::Lsn;
+use metrics::counter;
+use tokio_util::sync::CancellationToken;
+
+use super::stores::{ProjectionLanes, sides, standstill};
+use crate::wiring::Wiring;
+
+/// A lane that has not moved for so long is late, and so is what it should show.
+const LATE: Duration = Duration::from_secs(10);
+/// After something has failed.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// Starts the spot checks of each source, unless it is switched off.
+pub fn spawn_spot_checks(supervisor: &mut Supervisor, wiring: &Wiring) {
+    let config = wiring.config();
+    if config.reconcile.spot_checks.keys_a_second == 0 {
+        return;
+    }
+    for source in &config.sources {
+        let (wiring, source) = (wiring.clone(), source.clone());
+        let name = format!("spot-checks/{}", source.name);
+        supervisor.spawn(&name, move |handle: TaskHandle, cancel: CancellationToken| {
+            let (wiring, source) = (wiring.clone(), source.clone());
+            async move {
+                keep(&wiring, &source, &handle, &cancel).await;
+                Ok(())
+            }
+        });
+    }
+}
+
+/// Watches until `cancel`. While it holds its lease the task runs whatever fails: who asks whether the daemon is ready
+/// asks for its work.
+async fn keep(wiring: &Wiring, source: &SourceConfig, handle: &TaskHandle, cancel: &CancellationToken) {
+    while !cancel.is_cancelled() {
+        if let Err(fault) = attempt(wiring, source, handle, cancel).await {
+            let (task, code) = (handle.name().to_owned(), fault.code().as_str());
+            counter!(names::FAULTS, "task" => task, "code" => code).increment(1);
+            tracing::info!(source = source.name, %fault, "the spot checks begin again");
+            if fault.code() == Code::LeaseLost {
+                handle.waiting();
+            }
+        }
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = tokio::time::sleep(PAUSE) => {}
+        }
+    }
+}
+
+async fn attempt(
+    wiring: &Wiring,
+    source: &SourceConfig,
+    handle: &TaskHandle,
+    cancel: &CancellationToken,
+) -> Result<(), Fault> {
+    let log = wiring.log().await?;
+    let work = async |begun: tokio::sync::watch::Sender<Lsn>| {
+        begun.send_modify(|_| {});
+        tokio::select! {
+            () = cancel.cancelled() => Ok(()),
+            ended = spot_checks(wiring, source) => ended,
+        }
+    };
+    under_lease(log, handle, cancel, work).await
+}
+
+async fn spot_checks(wiring: &Wiring, source: &SourceConfig) -> Result<(), Fault> {
+    let config = wiring.config();
+    let mut stores = Vec::new();
+    for projection in &config.projections {
+        let name = projection.name.clone();
+        if source.entities.contains(&wiring.projection(&name)?.entity()) {
+            let lanes = ProjectionLanes { wiring, projection: &projection.name };
+            stores.push(CheckedStore { sides: sides(wiring, &name)?, lanes, name });
+        }
+    }
+    let spot_checks = &config.reconcile.spot_checks;
+    let spot_checks = SpotChecks {
+        source: &source.name,
+        log: wiring.log().await?,
+        stores: &stores,
+        config: spot_checks,
+        lane_wait: LaneWait::short(standstill(config, LATE)),
+        tell: &|told| publish_metrics(wiring, &source.name, &told),
+    };
+    spot_checks.run().await
+}
+
+fn publish_metrics(wiring: &Wiring, source: &str, told: &SpotCheckEvent<'_>) {
+    let source = source.to_owned();
+    let &SpotCheckEvent::Looked { store, after, table, key, verdict } = told else {
+        if let SpotCheckEvent::Skipped(changes) = told {
+            counter!(names::SPOT_CHECK_SKIPPED, "source" => source).increment(*changes);
+        }
+        return;
+    };
+    let name = if verdict == Verdict::InFlight { "equal" } else { verdict.name() };
+    let labels = [("store", store.to_owned()), ("source", source), ("after", after.as_secs().to_string())];
+    let of_verdict = labels.iter().cloned().chain([("verdict", name.to_owned())]);
+    counter!(names::SPOT_CHECK_KEYS, &of_verdict.collect::<Vec<_>>()).increment(1);
+    // Present from the first look on, so that its increase can be alarmed on.
+    counter!(names::SPOT_CHECK_DRIFT, &labels).increment(u64::from(verdict.is_drift()));
+    if verdict.is_drift() && wiring.config().reconcile.spot_checks.after.last() == Some(&after) {
+        let key_hash = reconcile::hash_key(table, key, wiring.config().reconcile.signing_key.as_ref());
+        tracing::warn!(
+            store,
+            source = table.source,
+            table = table.name(),
+            key_hash,
+            verdict = name,
+            after_seconds = after.as_secs(),
+            "a changed row is still wrong in the store; a reconciliation repairs it: anabranch reconcile --now"
+        );
+    }
+}

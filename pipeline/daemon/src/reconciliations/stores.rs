@@ -1,0 +1,290 @@
+//! Which stores a reconciliation is about, and the reconciliation of one of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_pipeline::config::reconcile::{Mode, ReconcileSettings};
+use anabranch_pipeline::config::{Config, EntityConfig, SourceConfig};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::lookup::{AuditPace, CacheAudit};
+use anabranch_pipeline::ports::{CodeCache, Lanes, Log, MappingStore, Outbox};
+use anabranch_pipeline::projections::Projection;
+use anabranch_pipeline::reconcile::{
+    self, Backpressure, Checkpoint, LaneWait, Sides, StoreReport, StoreState, Verdict, VisibleTables,
+};
+use anabranch_pipeline::records::{LaneId, Progress};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::Order;
+use crate::observe::lanes;
+use crate::wiring::{Cache, DerivedStore, LaneStore, Source, Wiring};
+
+/// Of a cache's name, to publish_metrics it from a projection's.
+const CACHE: &str = "cache/";
+/// How far an audit is, is stored so often.
+const STORED_EACH: Duration = Duration::from_secs(10);
+/// A quiet source tells its position in less than so many intervals of position messages.
+const POSITION_MESSAGES: u32 = 3;
+
+/// Names of the stores that are asked for, in the order in which they are worked on: a cache comes after the tables
+/// that it is filled from.
+pub fn names(wiring: &Wiring, order: &Order) -> Result<Vec<String>, Fault> {
+    let config = wiring.config();
+    let projections = config.projections.iter().map(|projection| projection.name.clone());
+    let caches = config.caches.iter().map(|cache| format!("{CACHE}{}", cache.name));
+    let mut all: Vec<String> = projections.chain(caches).collect();
+    if let Some(unknown) = order.stores.iter().find(|name| !all.contains(name)) {
+        let needed = format!("one of {}", all.join(", "));
+        return Err(Fault::new(Code::ReconcileRefused, format!("store {unknown}"), "it is not configured")
+            .needs(needed));
+    }
+    all.retain(|name| order.stores.is_empty() || order.stores.contains(name));
+    Ok(all)
+}
+
+/// The reconciliation of one store, up to its end or `cancel`.
+pub async fn reconciliation(
+    wiring: &Wiring,
+    settings: &ReconcileSettings,
+    state: &mut StoreState,
+    checkpoint: &mut impl Checkpoint,
+    cancel: &CancellationToken,
+) -> Result<(), Fault> {
+    if let Some(cache) = state.report.store.strip_prefix(CACHE) {
+        let cache = wiring.cache(cache)?;
+        let began = Instant::now();
+        let ended = tokio::select! {
+            biased;
+            () = cancel.cancelled() => None,
+            ended = of_cache(wiring, cache, settings, (&mut *state, &mut *checkpoint)) => Some(ended?),
+        };
+        count_entries(settings, state);
+        state.report.seconds += began.elapsed().as_secs_f64();
+        if let Some(fault) = ended.flatten() {
+            state.report.set_incomplete(format!("not read to its end: {fault}"));
+        }
+        return Ok(());
+    }
+    let store = state.report.store.clone();
+    let sides = sides(wiring, &store)?;
+    let of_projection = ProjectionLanes { wiring, projection: &store };
+    let key = wiring.config().reconcile.signing_key.as_ref();
+    let reconciliation = reconcile::Reconciliation {
+        sides: &sides,
+        lanes: &of_projection,
+        settings,
+        lane_wait: LaneWait::new(standstill(wiring.config(), wiring.config().reconcile.lane_wait)),
+        hash_key: &|table, row| reconcile::hash_key(table, row, key),
+        hash_foreign: &|shard, row| reconcile::hash_foreign(&store, shard, row, key),
+    };
+    reconciliation.run(state, checkpoint, cancel).await
+}
+
+/// For how long a lane may not move while it should: several times what a quiet source takes to publish_metrics its
+/// position.
+pub(super) fn standstill(config: &Config, least: Duration) -> Duration {
+    least.max(config.limits.position_interval * POSITION_MESSAGES)
+}
+
+/// Tells caches from other stores: they come last, and may end before they are through.
+pub fn is_cache(store: &str) -> bool {
+    store.starts_with(CACHE)
+}
+
+/// Ends the part of a cache that its window was too short for: the next reconciliation goes on there, after its
+/// tables.
+pub fn end_unread(state: &mut StoreState) {
+    let entries = state.audit.audited.entries;
+    state.report.set_incomplete(format!(
+        "its window ended before it was read to its end: {entries} entries were; the next reconciliation goes on there, and a \
+         longer one (reconcile.window_hours) or a higher reconcile.rows_per_second reads more"
+    ));
+}
+
+/// A cache is compared with its mapping tables, which were compared with their sources before; why it was not to its
+/// end. Reading them waits for what the reconciliation of these tables waits for.
+async fn of_cache(
+    wiring: &Wiring,
+    cache: &Cache,
+    settings: &ReconcileSettings,
+    (state, checkpoint): (&mut StoreState, &mut impl Checkpoint),
+) -> Result<Option<Fault>, Fault> {
+    let work = CacheAudit {
+        cache: &cache.redis,
+        outboxes: cache.outboxes.as_slice(),
+        mapping: &cache.mapping,
+        time_to_live: cache.config.time_to_live,
+        repairs_max: repairs_max(settings),
+    };
+    let projection = cache.config.projection.as_str();
+    let (sides, lanes) = (sides(wiring, projection)?, ProjectionLanes { wiring, projection });
+    let (backpressure, pace) = Backpressure::of(&settings.limits);
+    let mut pace = AuditPace::new(pace);
+    tokio::select! {
+        ended = entries(&work, &mut pace, settings, (state, checkpoint)) => ended,
+        () = backpressure.look(&sides, &lanes, &settings.limits) => unreachable!("it never ends"),
+    }
+}
+
+async fn entries<C: CodeCache, O: Outbox, M: MappingStore>(
+    work: &CacheAudit<'_, C, O, M>,
+    pace: &mut AuditPace,
+    settings: &ReconcileSettings,
+    (state, checkpoint): (&mut StoreState, &mut impl Checkpoint),
+) -> Result<Option<Fault>, Fault> {
+    if let Err(fault) = work.begin(&mut state.audit).await {
+        return Ok(Some(fault));
+    }
+    let mut stored_at = Instant::now();
+    loop {
+        match work.step(&mut state.audit, pace).await {
+            Ok(true) => return Ok(None),
+            Ok(false) => {}
+            Err(fault) => return Ok(Some(fault)),
+        }
+        if stored_at.elapsed() >= STORED_EACH {
+            count_entries(settings, state);
+            checkpoint.store(state).await?;
+            stored_at = Instant::now();
+        }
+    }
+}
+
+fn repairs_max(settings: &ReconcileSettings) -> u64 {
+    match settings.mode {
+        Mode::Repair => settings.gate_keys,
+        Mode::Report => 0,
+    }
+}
+
+/// Tells what the audit of a cache has found so far.
+fn count_entries(settings: &ReconcileSettings, state: &mut StoreState) {
+    let (audited, report) = (&state.audit.audited, &mut state.report);
+    report.rows_derived = audited.entries;
+    report.candidates = audited.found() + audited.in_flight + audited.unverified;
+    report.verdicts.clear();
+    report.count(Verdict::InFlight, audited.in_flight);
+    report.count(Verdict::Hot, audited.unverified);
+    for (drift, entries) in &audited.drift {
+        report.count(Verdict::from(*drift), *entries);
+    }
+    (report.repaired, report.confirmed) = (audited.repaired, audited.repaired);
+    report.left = audited.found() - audited.repaired;
+    report.is_gate_closed = settings.mode == Mode::Repair && audited.found() > repairs_max(settings);
+}
+
+/// The tables that sources show now; what the reconciliation before knew and is hidden makes the stores of it
+/// incomplete.
+pub async fn tables(
+    wiring: &Wiring,
+    stores: &mut [StoreReport],
+    before: &VisibleTables,
+) -> Result<VisibleTables, Fault> {
+    let entity = |store: &StoreReport| wiring.projection(&store.store).ok().map(Projection::entity);
+    let asked = stores.iter().filter_map(entity).collect();
+    let names = wiring.config().sources.iter().map(|source| &source.name);
+    let sources = names.map(|name| Ok((name.clone(), wiring.source_connector(name)?)));
+    let sources: BTreeMap<String, Arc<Source>> = sources.collect::<Result<_, Fault>>()?;
+    let (shown, hidden) = reconcile::look_for_tables(&sources, before, &asked).await;
+    for (of, why) in hidden {
+        stores
+            .iter_mut()
+            .filter(|store| entity(store) == Some(of))
+            .for_each(|store| store.set_incomplete(&*why));
+    }
+    Ok(shown)
+}
+
+pub(super) fn sides(wiring: &Wiring, name: &str) -> Result<Sides<Source, DerivedStore>, Fault> {
+    let projection = wiring.projection(name)?.clone();
+    let captures = |source: &&SourceConfig| source.entities.contains(&projection.entity());
+    let config = wiring.config();
+    let sources: Vec<_> = config.sources.iter().filter(captures).collect();
+    let read = sources.iter().map(|source| (source.name.clone(), Arc::new(whole_tables(config, source))));
+    let read: BTreeMap<String, Arc<Source>> = read.collect();
+    let primaries =
+        sources.iter().map(|source| Ok((source.name.clone(), wiring.source_connector(&source.name)?)));
+    let primaries: BTreeMap<String, Arc<Source>> = primaries.collect::<Result<_, Fault>>()?;
+    let targets = wiring.derived(name)?.into_iter().map(Arc::new).collect();
+    // Once for each kind of rows.
+    let is_first =
+        config.projections.iter().find(|known| Projection::new(known).entity() == projection.entity());
+    let audit = is_first.filter(|first| first.name == name).map(|_| {
+        reconcile::PlacementAudit::new(
+            reconcile::Rules::of(projection.entity(), &config.entities),
+            rand::random(),
+        )
+    });
+    let replicated = sources.iter().filter(|source| source.replica.is_some());
+    let replicated = replicated.map(|source| source.name.clone()).collect();
+    Ok(Sides { projection, sources: read, replicated, primaries, targets, audit })
+}
+
+/// What whole tables are read from: a replica if there is one, and with what the sharding rules read.
+pub fn whole_tables(config: &Config, source: &SourceConfig) -> Source {
+    let mut server = source.clone();
+    if let Some((url, ca_file)) = &source.replica {
+        (server.url, server.ca_file) = (url.clone(), ca_file.clone());
+    }
+    let entities: Vec<_> = config.entities.iter().cloned().map(EntityConfig::with_sharding_column).collect();
+    Source::new(&server, &entities, config.limits.heartbeat)
+}
+
+/// The lanes of one projection.
+pub(super) struct ProjectionLanes<'a> {
+    pub wiring: &'a Wiring,
+    pub projection: &'a str,
+}
+
+impl Lanes for ProjectionLanes<'_> {
+    type Store = LaneStore;
+
+    async fn progress(&self, source: &str) -> Result<Vec<(LaneId, Progress)>, Fault> {
+        let mut all = Vec::new();
+        let of_source = lanes(self.wiring.config());
+        let of_source =
+            of_source.into_iter().filter(|id| id.projection == self.projection && id.source == source);
+        let mut of_targets: BTreeMap<String, Vec<LaneId>> = BTreeMap::new();
+        of_source.for_each(|id| of_targets.entry(id.target.clone()).or_default().push(id));
+        for (target, ids) in of_targets {
+            let mut stored = self.wiring.progress(&target).await?;
+            // One without a row has not begun.
+            all.extend(ids.into_iter().map(|id| {
+                let progress = stored.remove(&id).unwrap_or_default();
+                (id, progress)
+            }));
+        }
+        Ok(all)
+    }
+
+    fn store(&self, lane: &LaneId) -> Result<LaneStore, Fault> {
+        self.wiring.lane(lane)
+    }
+
+    async fn ask_for_position(&self, source: &str) {
+        if let Ok(log) = self.wiring.log().await {
+            log.ask_for_position(source).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_may_stand_still_as_long_as_is_configured_and_several_position_messages_of_a_quiet_source() {
+        let text = include_str!("../../../../deploy/anabranch.example.toml");
+        let standstill = |lane_wait: u64, position_interval_ms: u64| {
+            let text = text
+                .replace("[reconcile]\n", &format!("[reconcile]\nlane_wait_seconds = {lane_wait}\n"))
+                .replace("[limits]\n", &format!("[limits]\nposition_interval_ms = {position_interval_ms}\n"));
+            let config = Config::parse(&text).unwrap();
+            super::standstill(&config, config.reconcile.lane_wait).as_secs()
+        };
+        assert_eq!(standstill(70, 1_000), 70);
+        assert_eq!(standstill(5, 10_000), 30);
+    }
+}

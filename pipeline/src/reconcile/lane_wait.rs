@@ -1,0 +1,118 @@
+//! How long a reconciliation waits for lanes, and for which: those that stand still are waited for once. Looks at
+//! their progress only; what is judged then is decided in `recheck.rs`.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::lsn::Lsn;
+use tokio::time::Instant;
+
+use crate::ports::Lanes;
+use crate::records::{LaneId, Progress, Scope};
+
+/// Between two looks at progress.
+const POLL: Duration = Duration::from_millis(100);
+/// One that moves is not waited for longer.
+const LANE_WAIT_MAX: Duration = Duration::from_secs(600);
+
+/// Waits for lanes, and remembers those that stood still: they are not waited for again before they move.
+#[derive(Debug)]
+pub struct LaneWait {
+    standstill: Duration,
+    /// Nor longer for one that moves.
+    longest: Duration,
+    /// By source.
+    stood_still: Mutex<BTreeMap<String, Vec<(LaneId, u64)>>>,
+}
+
+impl LaneWait {
+    /// Lanes that have not moved for `standstill` while they should are not waited for: several times what a quiet
+    /// source takes to tell its position.
+    pub fn new(standstill: Duration) -> Self {
+        Self { standstill, longest: LANE_WAIT_MAX, stood_still: Mutex::default() }
+    }
+
+    /// Of lanes that move no more is expected: who is late is to be seen as late.
+    pub fn short(standstill: Duration) -> Self {
+        Self { longest: standstill, ..Self::new(standstill) }
+    }
+
+    /// For how long what does not move is waited for.
+    pub(super) fn standstill(&self) -> Duration {
+        self.standstill
+    }
+
+    /// Waits until nothing hinders any lane of a source; not for lanes that stand still. Else why not.
+    pub(super) async fn until<L: Lanes>(
+        &self,
+        lanes: &L,
+        source: &str,
+        hindered: impl Fn(&Progress) -> Option<LaneObstacle>,
+    ) -> Result<(), String> {
+        let mut last: Vec<(LaneId, u64)> = Vec::new();
+        let (begun_at, mut moved_at) = (Instant::now(), Instant::now());
+        loop {
+            let why = match lanes.progress(source).await {
+                Ok(progress) => {
+                    let hindered = progress.iter().find_map(|(id, now)| Some((id, hindered(now)?)));
+                    let Some((id, obstacle)) = hindered else { return Ok(()) };
+                    let why = format!("lane {id} {}", obstacle.why);
+                    let revisions: Vec<_> =
+                        progress.iter().map(|(id, now)| (id.clone(), now.revision)).collect();
+                    if !obstacle.passes || self.stood_still().get(source) == Some(&revisions) {
+                        return Err(why);
+                    }
+                    if last != revisions {
+                        (last, moved_at) = (revisions, Instant::now());
+                    }
+                    why
+                }
+                Err(fault) => fault.to_string(),
+            };
+            if moved_at.elapsed() >= self.standstill || begun_at.elapsed() >= self.longest {
+                self.stood_still().insert(source.to_owned(), last);
+                return Err(why);
+            }
+            lanes.ask_for_position(source).await;
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    fn stood_still(&self) -> MutexGuard<'_, BTreeMap<String, Vec<(LaneId, u64)>>> {
+        self.stood_still.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why something cannot be said of a lane yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LaneObstacle {
+    pub why: &'static str,
+    /// It is worth waiting for.
+    pub passes: bool,
+}
+
+/// Rows that no chunk has brought yet may be missing.
+fn reads_tables(scope: &Scope) -> bool {
+    match scope {
+        Scope::Source | Scope::Table(_) => true,
+        Scope::Keys(_) | Scope::Where(..) => false,
+    }
+}
+
+/// Why a lane does not hold everything up to a place.
+pub(super) fn hinders(progress: &Progress, place: Lsn, server: &ServerIdentity) -> Option<LaneObstacle> {
+    let waits = |why| Some(LaneObstacle { why, passes: true });
+    let is_of_lane = progress.server == *server && progress.position.epoch() == place.epoch();
+    match () {
+        () if progress.refresh.as_ref().is_some_and(|refresh| reads_tables(&refresh.scope)) => {
+            Some(LaneObstacle { why: "is reading its tables anew", passes: false })
+        }
+        () if progress.position == Lsn::ZERO => waits("has not begun"),
+        () if progress.is_replaying() => waits("is replaying"),
+        () if !is_of_lane => waits("reads another server"),
+        () if progress.position < place => waits("has not come so far"),
+        () => None,
+    }
+}

@@ -1,0 +1,469 @@
+//! The reconciliation of one projection: unit after unit, each scanned, rechecked and repaired before the next one.
+//!
+//! A unit is a range of shards with about [`UNIT_ROWS`] source rows; all units together are all shards there can be.
+//! What has to be remembered is where the next unit begins and what was found so far, so a reconciliation that was
+//! cut off goes on there. A table that cannot be read costs its own unit only. Rows of shards that no source has are
+//! told and never judged: a table that is gone, or not seen any more, looks the same as one that was emptied.
+
+mod foreign;
+
+use std::collections::BTreeMap;
+
+use anabranch_schemas::lsn::FIRST_EPOCH;
+use anabranch_schemas::shard::ShardId;
+use futures::future::join_all;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::backpressure::Backpressure;
+use super::candidates::{CandidateBatch, SourceKey};
+use super::lane_wait::LaneWait;
+use super::placement::Double;
+use super::recheck::{Judged, Recheck};
+use super::repair::repair;
+use super::report::{Drifted, StoreReport};
+use super::scan::{Scanned, Sides, SourceTable, Unit, Unscanned};
+use crate::config::reconcile::{Mode, ReconcileSettings};
+use crate::error::Fault;
+use crate::failpoints;
+use crate::lookup::AuditState;
+use crate::ports::{DerivedRows, Lanes, RowSource};
+use crate::records::Cell;
+use crate::retry::again;
+
+/// Source rows of a unit: what differs in all of them can be listed within the default memory.
+const UNIT_ROWS: u64 = 2_000_000;
+/// Tables of the first unit, before anything is known of their size.
+const FIRST_TABLES: usize = 8;
+/// Derived rows that are looked at with one barrier.
+const WINDOW_ROWS: usize = 20_000;
+/// Fewer differences in a unit are repaired whatever their share.
+const SHARE_KEYS_MIN: u64 = 100;
+
+/// How far the reconciliation of one projection is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoreState {
+    pub report: StoreReport,
+    /// Where the next unit begins; `None` = all are through.
+    pub next: Option<ShardId>,
+    /// So that a unit has about [`UNIT_ROWS`], as far as is known.
+    tables_a_unit: usize,
+    /// Of a unit at most, since a window ended before one with more was through.
+    #[serde(default)]
+    tables_max: Option<usize>,
+    /// Up to here units are single tables, since one of them could not be read.
+    careful_up_to: Option<ShardId>,
+    /// New in each reconciliation, so that chance hides nothing twice.
+    seed: u64,
+    /// How far the audit is, when the store is a cache.
+    #[serde(default)]
+    pub audit: AuditState,
+}
+
+impl StoreState {
+    /// How much of all shards there can be is through, from 0 to 1; tables lie in them at random.
+    pub fn share(&self) -> f64 {
+        self.next.map_or(1.0, |next| next.as_u64() as f64 / (u64::MAX >> 1) as f64)
+    }
+
+    pub fn new(store: &str, seed: u64) -> Self {
+        Self {
+            report: StoreReport::new(store),
+            next: ShardId::from_u64(0),
+            tables_a_unit: FIRST_TABLES,
+            tables_max: None,
+            careful_up_to: None,
+            seed,
+            audit: AuditState::default(),
+        }
+    }
+}
+
+/// Where a reconciliation is stored, so that it can be gone on with.
+pub trait Checkpoint: Send {
+    /// Fails when another process has stored since.
+    fn store(&mut self, state: &StoreState) -> impl Future<Output = Result<(), Fault>> + Send;
+}
+
+/// One projection's reconciliation.
+pub struct Reconciliation<'a, S, D, L> {
+    pub sides: &'a Sides<S, D>,
+    pub lanes: &'a L,
+    pub settings: &'a ReconcileSettings,
+    pub lane_wait: LaneWait,
+    /// Makes the hash of a key that reports show.
+    pub hash_key: &'a (dyn Fn(&SourceTable, &SourceKey) -> String + Sync),
+    /// The same of a derived row that belongs to no source table: what stands for its shard, and its key.
+    pub hash_foreign: &'a (dyn Fn(Option<u64>, &[Cell]) -> String + Sync),
+}
+
+impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<'_, S, D, L> {
+    /// Goes on from `state` until all units are through or `cancel`; what is reached is stored after each. When none
+    /// gets through before `cancel`, units are half as large from then on: a reconciliation gets on in windows of any
+    /// length above what a single table takes.
+    pub async fn run(
+        &self,
+        state: &mut StoreState,
+        checkpoint: &mut impl Checkpoint,
+        cancel: &CancellationToken,
+    ) -> Result<(), Fault> {
+        let tables = match self.replicas_hold(&mut state.report, cancel).await {
+            true => self.tables(&mut state.report).await,
+            false if cancel.is_cancelled() => return Ok(()),
+            false => None,
+        };
+        let Some(tables) = tables else {
+            state.next = None;
+            return checkpoint.store(state).await;
+        };
+        let begun_anew = state.next == ShardId::from_u64(0);
+        let mut is_any_through = false;
+        while let Some(next) = state.next {
+            let began = Instant::now();
+            let unit = cut(&tables, next, state);
+            let (end, tables_of_unit, before) = (*unit.shards.end(), unit.tables.len(), state.clone());
+            let ended = tokio::select! {
+                biased;
+                () = cancel.cancelled() => None,
+                ended = self.unit(unit, &tables, state) => Some(ended),
+            };
+            let Some(ended) = ended else {
+                *state = before;
+                if is_any_through {
+                    return Ok(());
+                }
+                state.tables_max = Some((tables_of_unit / 2).max(1));
+                return checkpoint.store(state).await;
+            };
+            is_any_through = true;
+            state.next = match ended {
+                UnitEnd::Through => end.as_u64().checked_add(1).and_then(ShardId::from_u64),
+                UnitEnd::InPieces => Some(next),
+                UnitEnd::Store => None,
+            };
+            state.report.seconds += began.elapsed().as_secs_f64();
+            failpoints::reach("reconciliation-before-checkpoint").await;
+            checkpoint.store(state).await?;
+            failpoints::reach("reconciliation-after-checkpoint").await;
+        }
+        self.place(&tables, begun_anew, &mut state.report).await;
+        Ok(())
+    }
+
+    /// What was seen of placement; what stands twice is read once more, as a row may have moved meanwhile.
+    async fn place(
+        &self,
+        tables: &BTreeMap<ShardId, SourceTable>,
+        begun_anew: bool,
+        report: &mut StoreReport,
+    ) {
+        let Some(audit) = &self.sides.audit else { return };
+        let mut placement = audit.placement();
+        if !begun_anew {
+            placement
+                .not_audited
+                .push("the reconciliation was cut off: only rows after that place were compared".to_owned());
+            placement.share_of_keys = 0.0;
+        }
+        for (key, other) in audit.doubles() {
+            let other = SourceKey { shard: other, key: key.key.clone() };
+            let (Some(one), Some(two)) = (tables.get(&key.shard), tables.get(&other.shard)) else { continue };
+            let mut places = [(one, &key), (two, &other)];
+            if join_all(places.map(|(table, key)| self.stands(table, key))).await == [true, true] {
+                // Which of both was read first is chance.
+                places.sort_by_key(|(table, _)| (table.name(), &*table.source));
+                let key_hash = (self.hash_key)(places[0].0, places[0].1);
+                let names = places.map(|(table, _)| table.name());
+                placement.doubles.push(Double { key_hash, tables: names });
+            }
+        }
+        report.placement = Some(placement);
+    }
+
+    async fn stands(&self, table: &SourceTable, key: &SourceKey) -> bool {
+        let Some(source) = self.sides.primaries.get(&table.source) else { return false };
+        let keys = [(table.identity.clone(), vec![key.key.clone()])];
+        let read = again(|| source.rows(&keys, FIRST_EPOCH)).await;
+        read.is_ok_and(|chunk| chunk.rows > 0)
+    }
+
+    /// Whether each replica has come as far as its source was when the reconciliation began: what is older there
+    /// looks right where the stores are as old, and is no word against them.
+    async fn replicas_hold(&self, report: &mut StoreReport, cancel: &CancellationToken) -> bool {
+        for name in &self.sides.replicated {
+            let (Some(replica), Some(primary)) =
+                (self.sides.sources.get(name), self.sides.primaries.get(name))
+            else {
+                continue;
+            };
+            let held = tokio::select! {
+                held = self.replica_holds(&**replica, &**primary) => held,
+                () = cancel.cancelled() => return false,
+            };
+            match held {
+                Ok(true) => {}
+                Ok(false) => {
+                    report.set_incomplete(format!(
+                        "the replica of source {name} is behind, or replicates nothing"
+                    ));
+                    return false;
+                }
+                Err(fault) => {
+                    report.set_incomplete(format!("how far the replica of source {name} is: {fault}"));
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    async fn replica_holds(&self, replica: &S, primary: &S) -> Result<bool, Fault> {
+        let end = again(|| primary.replication_end()).await?;
+        let until = Instant::now() + self.lane_wait.standstill();
+        loop {
+            let is_held = again(|| replica.has_replicated(&end)).await?;
+            if is_held || Instant::now() >= until {
+                return Ok(is_held);
+            }
+        }
+    }
+
+    /// Every captured table of the projection; `None` when a source does not tell: then rows of tables that are not
+    /// known cannot be told from rows of tables that are gone.
+    async fn tables(&self, report: &mut StoreReport) -> Option<BTreeMap<ShardId, SourceTable>> {
+        let mut all = BTreeMap::new();
+        let entity = self.sides.projection.entity();
+        for (name, source) in &self.sides.sources {
+            match again(|| source.tables()).await {
+                Ok(tables) => {
+                    let before = all.len();
+                    let of_entity = tables.into_iter().filter(|table| table.entity == entity);
+                    all.extend(
+                        of_entity
+                            .map(|identity| (identity.shard, SourceTable { source: name.clone(), identity })),
+                    );
+                    if all.len() == before {
+                        let entity = entity.name();
+                        report.set_incomplete(format!(
+                            "source {name} shows no table of {entity}: look at its patterns and grants"
+                        ));
+                    }
+                }
+                Err(fault) => {
+                    report.set_incomplete(format!("the tables of source {name} are not known: {fault}"));
+                    return None;
+                }
+            }
+        }
+        Some(all)
+    }
+
+    /// One unit, from scan to repair.
+    async fn unit(
+        &self,
+        unit: Unit,
+        tables: &BTreeMap<ShardId, SourceTable>,
+        state: &mut StoreState,
+    ) -> UnitEnd {
+        let (backpressure, pace) = Backpressure::of(&self.settings.limits);
+        let mut scan = self.sides.scan(&unit, state.seed, self.settings.memory.get(), &pace);
+        let recheck = Recheck { sides: self.sides, lanes: self.lanes, tables, lane_wait: &self.lane_wait };
+        let (mut wrong, mut rows, mut is_read) = (Wrong::default(), 0, false);
+        let ended = loop {
+            let scanned = tokio::select! {
+                scanned = scan.next() => scanned,
+                () = backpressure.look(self.sides, self.lanes, &self.settings.limits) => unreachable!("it never ends"),
+            };
+            let scanned = match scanned {
+                Ok(Some(scanned)) => scanned,
+                Ok(None) => break UnitEnd::Through,
+                Err(why) => break not_scanned(why, &unit, is_read, state),
+            };
+            failpoints::reach("reconciliation-scanned").await;
+            rows += scanned.rows_source;
+            if !std::mem::replace(&mut is_read, true) {
+                state.report.tables += unit.tables.len() as u64;
+                if let Some(a_table) = rows.checked_div(unit.tables.len() as u64) {
+                    state.tables_a_unit = (UNIT_ROWS / a_table.max(1)).clamp(1, UNIT_ROWS) as usize;
+                }
+            }
+            if !self.judge(&recheck, scanned, rows, &mut state.report, &mut wrong).await {
+                break UnitEnd::Through;
+            }
+        };
+        if is_read {
+            self.settle(&recheck, wrong, rows, &mut state.report).await;
+        }
+        ended
+    }
+
+    /// Judges the candidates of a slice; false when no more are to be judged. `rows`: of the whole unit.
+    async fn judge(
+        &self,
+        recheck: &Recheck<'_, S, D, L>,
+        scanned: Scanned,
+        rows: u64,
+        report: &mut StoreReport,
+        wrong: &mut Wrong,
+    ) -> bool {
+        report.rows_source += scanned.rows_source;
+        report.rows_expected += scanned.rows_expected;
+        report.rows_derived += scanned.rows_derived;
+        self.tell_foreign(scanned.unowned, recheck.tables, report).await;
+        for mut window in scanned.candidates.windows(WINDOW_ROWS) {
+            // Derived rows of one source row may lie in several slices; it counts once, and is read back with all of
+            // them.
+            window.retain(|key, tables| match wrong.keys.get_mut(key) {
+                Some(known) => {
+                    known.append(tables);
+                    false
+                }
+                None => true,
+            });
+            if wrong.is_beyond(self.settings, report, rows) {
+                report.is_gate_closed = true;
+                report.set_incomplete("more differs than the gate lets pass; the rest was not looked at");
+                return false;
+            }
+            report.candidates += window.len() as u64;
+            match recheck.judge(window).await {
+                Ok(judged) => self.take(judged, recheck.tables, report, wrong),
+                Err(fault) => {
+                    report.set_incomplete(format!("not rechecked: {fault}"));
+                    wrong.is_partial = true;
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Repairs what is wrong in a unit.
+    async fn settle(
+        &self,
+        recheck: &Recheck<'_, S, D, L>,
+        wrong: Wrong,
+        rows: u64,
+        report: &mut StoreReport,
+    ) {
+        if wrong.is_partial {
+            return;
+        }
+        failpoints::reach("reconciliation-rechecked").await;
+        report.is_gate_closed |= wrong.is_beyond(self.settings, report, rows);
+        if report.is_gate_closed || self.settings.mode == Mode::Report {
+            report.left += wrong.keys.len() as u64;
+            return;
+        }
+        self.repair(recheck, wrong, report).await;
+    }
+
+    fn take(
+        &self,
+        judged: Judged,
+        tables: &BTreeMap<ShardId, SourceTable>,
+        report: &mut StoreReport,
+        wrong: &mut Wrong,
+    ) {
+        judged.unread.into_iter().for_each(|why| report.set_incomplete(why));
+        for (key, (verdict, of_key)) in judged.verdicts {
+            report.count(verdict, 1);
+            if let (true, Some(table)) = (verdict.is_drift(), tables.get(&key.shard)) {
+                let key_hash = (self.hash_key)(table, &key);
+                report.list(Drifted { source: table.source.clone(), table: table.name(), verdict, key_hash });
+                wrong.keys.insert(key, of_key);
+            }
+        }
+    }
+
+    async fn repair(&self, recheck: &Recheck<'_, S, D, L>, wrong: Wrong, report: &mut StoreReport) {
+        let mut of_source: BTreeMap<&str, Vec<&SourceKey>> = BTreeMap::new();
+        for key in wrong.keys.keys() {
+            if let Some(table) = recheck.tables.get(&key.shard) {
+                of_source.entry(&table.source).or_default().push(key);
+            }
+        }
+        for (source, keys) in of_source {
+            report.repaired += keys.len() as u64;
+            if let Err(why) = repair(self.lanes, &self.lane_wait, source, &keys).await {
+                report.set_incomplete(format!("not repaired: {why}"));
+            }
+        }
+        failpoints::reach("reconciliation-repaired").await;
+        if wrong.keys.is_empty() {
+            return;
+        }
+        let keys = wrong.keys.len() as u64;
+        match recheck.judge(wrong.keys).await {
+            Ok(judged) => {
+                judged.unread.into_iter().for_each(|why| report.set_incomplete(why));
+                report.read_back(keys, judged.verdicts.values().map(|(verdict, _)| *verdict));
+            }
+            Err(fault) => report.set_incomplete(format!("{keys} repaired rows were not read back: {fault}")),
+        }
+    }
+}
+
+/// What a unit leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum UnitEnd {
+    Through,
+    /// It is read again, a table at a time.
+    InPieces,
+    /// Nothing more can be read.
+    Store,
+}
+
+/// What a unit that cannot be read leads to; one of which a part was judged already is not read again.
+fn not_scanned(why: Unscanned, unit: &Unit, is_read: bool, state: &mut StoreState) -> UnitEnd {
+    match why {
+        Unscanned::Unread { shard: Some(shard), fault } if unit.tables.len() > 1 && !is_read => {
+            tracing::warn!(%shard, %fault, "a table cannot be read: the unit is read again, table by table");
+            state.careful_up_to = Some(*unit.shards.end());
+            UnitEnd::InPieces
+        }
+        Unscanned::Unread { shard: Some(_), fault } => {
+            state.report.set_incomplete(format!("not read: {fault}"));
+            UnitEnd::Through
+        }
+        Unscanned::Unread { shard: None, fault } => {
+            state.report.set_incomplete(format!("not read to its end: {fault}"));
+            UnitEnd::Store
+        }
+        Unscanned::TooMuch => {
+            let found = "more differs than can be listed; `anabranch refresh` reads the tables anew";
+            state.report.set_incomplete(found);
+            state.report.is_gate_closed = true;
+            UnitEnd::Through
+        }
+    }
+}
+
+/// Source rows of a unit that are known to be wrong.
+#[derive(Debug, Default)]
+struct Wrong {
+    keys: CandidateBatch,
+    /// Others could not be judged.
+    is_partial: bool,
+}
+
+impl Wrong {
+    /// More than may be repaired without being asked: an empty source must not empty the stores.
+    fn is_beyond(&self, settings: &ReconcileSettings, report: &StoreReport, rows: u64) -> bool {
+        let of_unit = self.keys.len() as u64;
+        let share = of_unit as f64 / rows.max(1) as f64;
+        report.drifted() > settings.gate_keys || of_unit > SHARE_KEYS_MIN && share > settings.gate_share
+    }
+}
+
+/// The unit that begins at a shard.
+fn cut(tables: &BTreeMap<ShardId, SourceTable>, next: ShardId, state: &StoreState) -> Unit {
+    let is_careful = state.careful_up_to.is_some_and(|end| next <= end);
+    let count = if is_careful { 1 } else { state.tables_a_unit.min(state.tables_max.unwrap_or(usize::MAX)) };
+    let mut behind = tables.range(next..);
+    let of_unit = behind.by_ref().take(count).map(|(shard, table)| (*shard, table.clone())).collect();
+    let last = behind.next().and_then(|(shard, _)| ShardId::from_u64(shard.as_u64().checked_sub(1)?));
+    let highest = ShardId::from_u64(u64::MAX >> 1).expect("63 bits");
+    Unit { shards: next..=last.unwrap_or(highest), tables: of_unit }
+}

@@ -1,0 +1,49 @@
+//! A reconciliation tells of derived rows that belong to no table of a source, and leaves them where they are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anabranch_schemas::shard::ShardId;
+use futures::future::join_all;
+
+use super::Reconciliation;
+use crate::ports::{DerivedRows, Lanes, RowSource};
+use crate::reconcile::foreign::{Foreign, Unowned, shard_text, table_text};
+use crate::reconcile::report::StoreReport;
+use crate::reconcile::scan::SourceTable;
+use crate::retry::again;
+
+impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<'_, S, D, L> {
+    /// Tells of rows that belong to no table of a source. One that was made since the reconciliation began is the
+    /// next reconciliation's.
+    pub(super) async fn tell_foreign(
+        &self,
+        mut unowned: Unowned,
+        tables: &BTreeMap<ShardId, SourceTable>,
+        report: &mut StoreReport,
+    ) {
+        unowned.forget(|shard| tables.contains_key(shard));
+        if unowned.rows() > 0 {
+            let present = self.present().await;
+            unowned.forget(|shard| present.contains(shard));
+        }
+        if unowned.rows() == 0 {
+            return;
+        }
+        let derived = self.sides.projection.tables();
+        let listed = unowned.first().map(|(table, shard, key)| Foreign {
+            table: table_text(&derived[table as usize].derived),
+            shard: shard_text(shard),
+            key_hash: (self.hash_foreign)(shard, key),
+        });
+        report.add_foreign(unowned.rows(), listed);
+        let reason = unowned.reason(&report.store);
+        report.set_incomplete(reason);
+    }
+
+    /// The tables that sources have at this moment, as far as they say.
+    async fn present(&self) -> BTreeSet<ShardId> {
+        let asked = self.sides.primaries.values().map(|source| again(|| source.tables()));
+        let known = join_all(asked).await.into_iter().flatten().flatten();
+        known.map(|table| table.shard).collect()
+    }
+}

@@ -1,0 +1,445 @@
+//! Reconciliations while everything goes on: drift is planted by hand in rows of any lane, and processes that
+//! reconcile are killed and go on.
+//!
+//! In the storm a reconciliation may say little, but nothing wrong: it never takes for drift what no hand has
+//! touched, never says that all is well while a row that a hand has put there stands, and never repairs more than its
+//! gate lets pass. In the quiet it finds exactly what is wrong; beyond its gate it changes nothing and says so, else
+//! it has it repaired, and the next one finds nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anabranch_connectors::memory::{MemoryRows, MemorySource, MemoryStore};
+use anabranch_pipeline::config::reconcile::{Mode, PressureLimits, ReconcileSettings};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{Lanes, Log, Pressure, RowSource, SourceConnector};
+use anabranch_pipeline::reconcile::{
+    Checkpoint, LaneWait, Reconciliation, Sides, SourceKey, SourceTable, StoreReport, StoreState,
+};
+use anabranch_pipeline::records::{Cell, Chunk, ChunkKey, Condition, LaneId, Outcome, Progress};
+use anabranch_schemas::change::{TableIdentity, Value};
+use anabranch_schemas::lsn::Lsn;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::drift::{is_hand_made, plant};
+use crate::past::{Groups, Past, key_of};
+use crate::script::{self, Claim, Key, SOURCES, TARGETS};
+use crate::stage::{LANES, LaneAt, SOURCE_NAMES, Stage, lane_id};
+
+/// Virtual time after which a reconciliation in the quiet is stuck: above what it waits for a lane that stands still.
+const WAIT_MAX: Duration = Duration::from_secs(900);
+/// A lane that does not move for so long is not waited for.
+const STANDSTILL: Duration = Duration::from_secs(30);
+
+/// A derived row and its version.
+type StoredVersions = BTreeMap<Claim, Lsn>;
+
+/// When single rows of a key were asked for.
+type Looks = Arc<Mutex<BTreeMap<Key, Vec<Look>>>>;
+
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    from: Instant,
+    to: Instant,
+    /// No change was hidden.
+    sees_all: bool,
+}
+
+/// All reconciliations of a run.
+pub struct Reconciliations {
+    /// Draws their gates.
+    random: StdRng,
+    underway: Option<Underway>,
+    begun: u64,
+    pub past: Past,
+}
+
+/// A reconciliation, in whatever process.
+struct Underway {
+    began: Instant,
+    /// What the sources and the derived tables held then.
+    groups: Groups,
+    standing: StoredVersions,
+    settings: ReconcileSettings,
+    saved: Saved,
+    looks: Looks,
+    process: JoinHandle<Result<StoreState, Fault>>,
+}
+
+/// What outlives the process of a reconciliation.
+#[derive(Debug, Clone)]
+struct Saved(Arc<Mutex<StoreState>>);
+
+impl Checkpoint for Saved {
+    async fn store(&mut self, state: &StoreState) -> Result<(), Fault> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state.clone();
+        Ok(())
+    }
+}
+
+impl Reconciliations {
+    pub fn new(seed: u64) -> Self {
+        Self { random: StdRng::seed_from_u64(seed), underway: None, begun: 0, past: Past::default() }
+    }
+
+    /// Drift, or something about a reconciliation; what it said wrong.
+    pub async fn step(&mut self, stage: &Arc<Stage>, random: &mut StdRng) -> Option<String> {
+        if let Some(wrong) = self.ended(stage).await {
+            return Some(wrong);
+        }
+        match (&mut self.underway, random.random_range(0..8)) {
+            (_, 0..5) => plant(stage, random).await,
+            (None, _) => self.begin(stage, random),
+            (Some(reconciliation), 5) => {
+                stage.tell(|| {
+                    "the process of the reconciliation is killed, and another one goes on".to_owned()
+                });
+                reconciliation.process.abort();
+                reconciliation.process = reconciliation.start(stage);
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn begin(&mut self, stage: &Arc<Stage>, random: &mut StdRng) {
+        self.begun += 1;
+        let mode = if random.random_ratio(1, 5) { Mode::Report } else { Mode::Repair };
+        // From few cells, which take several slices, to more than is needed.
+        let memory = NonZeroUsize::new(1 << random.random_range(12..18)).expect("not zero");
+        let limits = PressureLimits {
+            rows_per_second: None,
+            running_threads: NonZeroU64::MIN,
+            replica_lag: Duration::ZERO,
+            lane_lag: Duration::from_secs(random.random_range(1..30)),
+        };
+        let gate = self.random.random_range(0..4);
+        let gate_keys = if self.random.random_ratio(1, 4) { gate } else { u64::MAX };
+        let settings = ReconcileSettings { mode, memory, gate_keys, gate_share: 1.0, limits };
+        let state = StoreState::new("birthday", random.random());
+        let mut reconciliation = Underway {
+            began: Instant::now(),
+            groups: self.past.groups(),
+            standing: standing(stage),
+            settings,
+            saved: Saved(Arc::new(Mutex::new(state))),
+            looks: Looks::default(),
+            process: tokio::spawn(std::future::pending()),
+        };
+        stage.tell(|| {
+            format!("reconciliation {} begins: {mode:?}, {memory} bytes, gate {gate_keys}", self.begun)
+        });
+        reconciliation.process.abort();
+        reconciliation.process = reconciliation.start(stage);
+        self.underway = Some(reconciliation);
+    }
+
+    /// What the reconciliation said wrong, if it has ended.
+    async fn ended(&mut self, stage: &Arc<Stage>) -> Option<String> {
+        let reconciliation = self.underway.take_if(|reconciliation| reconciliation.process.is_finished())?;
+        self.judge(stage, reconciliation).await.err()
+    }
+
+    /// The report of a reconciliation that has ended; else what it said wrong.
+    async fn judge(&self, stage: &Arc<Stage>, mut reconciliation: Underway) -> Result<StoreReport, String> {
+        let ended = (&mut reconciliation.process)
+            .await
+            .map_err(|error| format!("the reconciliation panicked: {error}"))?;
+        let report = ended.map_err(|fault| format!("the reconciliation failed: {fault}"))?.report;
+        let outcome = report.outcome();
+        stage.tell(|| format!("reconciliation {}: {outcome:?}, {report:?}", self.begun));
+        for drifted in &report.drift {
+            let key = parsed(&drifted.key_hash);
+            if stage.touched(key).is_none() && !self.may_seem_wrong(key, &reconciliation) {
+                return Err(format!("{key:?} was never wrong, and found {:?}", drifted.verdict));
+            }
+        }
+        if report.repaired > reconciliation.settings.gate_keys
+            || (report.is_gate_closed && outcome != Outcome::Failed)
+        {
+            return Err(format!(
+                "{outcome:?} with a gate of {}: {report:?}",
+                reconciliation.settings.gate_keys
+            ));
+        }
+        if matches!(outcome, Outcome::Clean | Outcome::Repaired) {
+            let after = standing(stage);
+            let stayed = reconciliation.standing.iter().find(|(row, version)| {
+                let was_touched = stage.touched(key_of(row)) >= Some(reconciliation.began);
+                is_hand_made(**version)
+                    && after.get(*row) == Some(version)
+                    && !was_touched
+                    && !self.past.may_be_shown(row, reconciliation.groups)
+            });
+            if let Some(row) = stayed {
+                return Err(format!("{outcome:?}, and all the while {row:?} stood there"));
+            }
+        }
+        Ok(report)
+    }
+
+    /// Whether a key changed, and back, between two looks, twice: harmless, since what is repaired is what the source
+    /// says.
+    fn may_seem_wrong(&self, key: Key, reconciliation: &Underway) -> bool {
+        let looks = reconciliation.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        let looks = looks.get(&key).map_or(&[][..], Vec::as_slice);
+        let seen_from = |look: &Look| match look.sees_all {
+            true => look.from,
+            false => self.past.hidden_from(script::source_of(key.0), look.from),
+        };
+        let mut times = 0;
+        let mut pairs = looks.windows(2);
+        while let Some([one, other]) = pairs.next() {
+            if self.past.changes(key, seen_from(one), other.to) > 1 {
+                times += 1;
+                pairs.next();
+            }
+        }
+        times > 1
+    }
+
+    /// In the quiet, with every lane at its end: lets what is under way end, then plants drift, and expects a
+    /// reconciliation to find exactly what is wrong. What was wrong.
+    pub async fn settle(&mut self, stage: &Arc<Stage>, random: &mut StdRng, plants: bool) -> Option<String> {
+        if let Some(reconciliation) = self.underway.take()
+            && let Err(wrong) = self.over(stage, reconciliation).await
+        {
+            return Some(wrong);
+        }
+        if plants {
+            for _ in 0..random.random_range(1..4) {
+                plant(stage, random).await;
+            }
+        }
+        let wrong: BTreeSet<Key> =
+            stage.found().symmetric_difference(self.past.truth()).map(key_of).collect();
+        let (count, before) = (wrong.len() as u64, standing(stage));
+        if count > 0 && self.random.random_ratio(1, 3) {
+            let gate_keys = self.random.random_range(0..count);
+            let report = match self.reconciliation_in_the_quiet(stage, random, gate_keys).await {
+                Ok(report) => report,
+                Err(wrong) => return Some(wrong),
+            };
+            // With little memory it looks at some at a time, and at no more once they are too many.
+            let (found, is_whole) = (keys_of(&report), report.incomplete.is_empty());
+            let is_told = report.is_gate_closed && report.outcome() == Outcome::Failed;
+            let is_right = if is_whole { found == wrong } else { found.is_subset(&wrong) };
+            let is_beyond = found.len() as u64 > gate_keys && found.len() as u64 == report.left;
+            if !is_told || !is_right || !is_beyond || report.repaired > 0 || standing(stage) != before {
+                return Some(format!(
+                    "a reconciliation beyond its gate: {report:?}, and wrong were {wrong:?}"
+                ));
+            }
+        }
+        let gate_keys = if self.random.random() { count } else { u64::MAX };
+        let report = match self.reconciliation_in_the_quiet(stage, random, gate_keys).await {
+            Ok(report) => report,
+            Err(wrong) => return Some(wrong),
+        };
+        let expected = if wrong.is_empty() { Outcome::Clean } else { Outcome::Repaired };
+        if keys_of(&report) != wrong || report.outcome() != expected || report.confirmed != count {
+            return Some(format!("a reconciliation in the quiet: {report:?}, and wrong were {wrong:?}"));
+        }
+        None
+    }
+
+    async fn reconciliation_in_the_quiet(
+        &mut self,
+        stage: &Arc<Stage>,
+        random: &mut StdRng,
+        gate_keys: u64,
+    ) -> Result<StoreReport, String> {
+        self.begin(stage, random);
+        let mut reconciliation = self.underway.take().expect("it has just begun");
+        reconciliation.process.abort();
+        reconciliation.settings =
+            ReconcileSettings { mode: Mode::Repair, gate_keys, ..reconciliation.settings.clone() };
+        stage.tell(|| format!("reconciliation {} repairs, gate {gate_keys}", self.begun));
+        reconciliation.process = reconciliation.start(stage);
+        self.over(stage, reconciliation).await
+    }
+
+    async fn over(&self, stage: &Arc<Stage>, reconciliation: Underway) -> Result<StoreReport, String> {
+        let deadline = Instant::now() + WAIT_MAX;
+        while !reconciliation.process.is_finished() {
+            if Instant::now() > deadline {
+                reconciliation.process.abort();
+                return Err("the reconciliation does not end".to_owned());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        self.judge(stage, reconciliation).await
+    }
+}
+
+impl Underway {
+    fn start(&self, stage: &Arc<Stage>) -> JoinHandle<Result<StoreState, Fault>> {
+        let (stage, mut saved) = (stage.clone(), self.saved.clone());
+        let (settings, looks) = (self.settings.clone(), self.looks.clone());
+        tokio::spawn(async move {
+            let sources: BTreeMap<String, Arc<Watched>> = (0..SOURCES)
+                .map(|source| {
+                    let watched = Watched { source: stage.sources[source].clone(), looks: looks.clone() };
+                    (SOURCE_NAMES[source].to_owned(), Arc::new(watched))
+                })
+                .collect();
+            let projection = stage.projection();
+            let sides: Sides<Watched, MemoryRows> = Sides {
+                replicated: Default::default(),
+                projection: projection.clone(),
+                audit: None,
+                primaries: sources.clone(),
+                sources,
+                targets: stage.targets.iter().map(|target| Arc::new(target.derived(projection))).collect(),
+            };
+            let shards = script::shards();
+            let hash_key =
+                |_: &SourceTable, key: &SourceKey| format!("{}:{}", shards[&key.shard], user_of(&key.key));
+            let mut state = saved.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let reconciliation = Reconciliation {
+                sides: &sides,
+                lanes: &*stage,
+                settings: &settings,
+                hash_key: &hash_key,
+                hash_foreign: &|shard, key| format!("{shard:?}:{key:?}"),
+                lane_wait: LaneWait::new(STANDSTILL),
+            };
+            reconciliation.run(&mut state, &mut saved, &CancellationToken::new()).await?;
+            Ok(state)
+        })
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.process.abort();
+    }
+}
+
+/// A source of which is known when single rows of it were looked at.
+#[derive(Debug)]
+struct Watched {
+    source: MemorySource,
+    looks: Looks,
+}
+
+impl RowSource for Watched {
+    async fn tables(&self) -> Result<Vec<TableIdentity<'static>>, Fault> {
+        self.source.tables().await
+    }
+
+    async fn pressure(&self) -> Result<Pressure, Fault> {
+        self.source.pressure().await
+    }
+
+    async fn replication_end(&self) -> Result<String, Fault> {
+        self.source.replication_end().await
+    }
+
+    async fn has_replicated(&self, end: &str) -> Result<bool, Fault> {
+        self.source.has_replicated(end).await
+    }
+
+    async fn chunk(
+        &self,
+        table: &TableIdentity<'static>,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        epoch: u16,
+    ) -> Result<Chunk, Fault> {
+        self.source.chunk(table, after, rows, epoch).await
+    }
+
+    async fn page(
+        &self,
+        table: &TableIdentity<'static>,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        visit: &mut (dyn FnMut(&[Value<'_>]) + Send),
+    ) -> Result<Option<ChunkKey>, Fault> {
+        self.source.page(table, after, rows, visit).await
+    }
+
+    async fn matching(
+        &self,
+        table: &TableIdentity<'static>,
+        condition: &Condition,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        epoch: u16,
+    ) -> Result<Chunk, Fault> {
+        self.source.matching(table, condition, after, rows, epoch).await
+    }
+
+    async fn rows(&self, keys: &[(TableIdentity<'static>, Vec<Cell>)], epoch: u16) -> Result<Chunk, Fault> {
+        let from = Instant::now();
+        let chunk = self.source.rows(keys, epoch).await?;
+        let head = self.source.head().await?.in_epoch(epoch).expect("it was one");
+        let look = Look { from, to: Instant::now(), sees_all: chunk.low >= head };
+        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        for (table, keys) in keys {
+            let shard = script::shards()[&table.shard];
+            for key in keys {
+                looks.entry((shard, user_of(key))).or_default().push(look);
+            }
+        }
+        Ok(chunk)
+    }
+}
+
+impl Lanes for Stage {
+    type Store = MemoryStore;
+
+    async fn progress(&self, source: &str) -> Result<Vec<(LaneId, Progress)>, Fault> {
+        // As a question to each target takes its time.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        if self.targets.iter().any(|target| target.is_down()) {
+            return Err(Fault::new(Code::TargetUnreachable, "target", "it is down"));
+        }
+        let number = SOURCE_NAMES.iter().position(|name| *name == source).expect("a source of the stage");
+        let begun: BTreeMap<LaneId, Progress> = Stage::progress(self, number).into_iter().collect();
+        let lanes = lanes_of(number).map(lane_id);
+        Ok(lanes.map(|id| (id.clone(), begun.get(&id).cloned().unwrap_or_default())).collect())
+    }
+
+    fn store(&self, lane: &LaneId) -> Result<MemoryStore, Fault> {
+        let at = (0..SOURCES).flat_map(lanes_of).find(|at| lane_id(*at) == *lane);
+        Ok(Stage::store(self, at.expect("a lane of the stage")))
+    }
+
+    async fn ask_for_position(&self, source: &str) {
+        self.log.ask_for_position(source).await;
+    }
+}
+
+fn lanes_of(source: usize) -> impl Iterator<Item = LaneAt> {
+    (0..TARGETS).flat_map(move |target| (0..LANES).map(move |lane| (source, target, lane)))
+}
+
+/// What the derived tables hold, with versions.
+fn standing(stage: &Stage) -> StoredVersions {
+    stage.found_with_versions().into_iter().collect()
+}
+
+fn keys_of(report: &StoreReport) -> BTreeSet<Key> {
+    report.drift.iter().map(|drifted| parsed(&drifted.key_hash)).collect()
+}
+
+fn user_of(key: &Cell) -> u64 {
+    match key {
+        Cell::UInt(user) => *user,
+        other => panic!("a user's key is a number, not {other:?}"),
+    }
+}
+
+/// Of `shard:user`.
+fn parsed(text: &str) -> Key {
+    let (shard, user) = text.split_once(':').expect("as the hash of this run is");
+    (shard.parse().expect("a number"), user.parse().expect("a number"))
+}

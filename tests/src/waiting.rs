@@ -1,0 +1,48 @@
+//! Waiting for a condition with a deadline; nothing in the tests sleeps for a fixed time.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+/// Far above what a step takes on a busy machine; a wait that reaches it has failed.
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Waits until the condition holds.
+///
+/// # Panics
+/// After [`WAIT_MAX`], saying what did not happen.
+pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    until_some(what, async || condition().await.then_some(())).await;
+}
+
+/// Waits until there is a value.
+///
+/// # Panics
+/// After [`WAIT_MAX`], saying what did not happen.
+pub async fn until_some<T>(what: &str, mut value: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + WAIT_MAX;
+    loop {
+        if let Some(value) = value().await {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "not within {} s: {what}", WAIT_MAX.as_secs());
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Runs what blocks beside the test's runtime.
+pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
+    tokio::task::block_in_place(work)
+}
+
+/// The seed of a random test, printed: `ANABRANCH_TEST_SEED`, or a new one.
+#[expect(clippy::disallowed_methods, reason = "any number will do")]
+pub fn seed(test: &str) -> u64 {
+    let given = std::env::var("ANABRANCH_TEST_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = given.unwrap_or_else(|| {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_micros() as u64 % 1_000_000_007)
+    });
+    eprintln!("{test}: ANABRANCH_TEST_SEED={seed}");
+    seed
+}

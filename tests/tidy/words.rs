@@ -1,0 +1,133 @@
+//! No name has a word that the glossary replaced: neither an identifier nor a text that is a name, as those of metrics,
+//! settings, subjects, tables and commands are. Sentences may use every word of English.
+
+use proc_macro2::{TokenStream, TokenTree};
+
+use crate::Fault;
+use crate::tree::{Source, Text};
+
+/// Each retired word with the word of the glossary, `ARCHITECTURE.md`.
+const RETIRED: &[(&str, &str)] = &[
+    ("night", "reconciliation"),
+    ("nights", "reconciliations"),
+    ("mark", "watermark, register, position message or freshness key"),
+    ("marks", "watermarks, registers, position messages or freshness keys"),
+    ("footing", "resume context"),
+    ("desk", "the thing that it holds"),
+    ("shelf", "the thing that it holds"),
+    ("seat", "replica slot"),
+    ("seats", "replica slots"),
+    ("brake", "backpressure"),
+    ("patience", "wait"),
+    ("hindrance", "obstacle"),
+    ("eye", "probe"),
+    ("eyes", "probes"),
+];
+const REMEDY: &str = "Name it by the word of the glossary.";
+/// The file that lists the words.
+const SELF: &str = "tests/tidy/words.rs";
+
+pub fn faults(source: &Source) -> Vec<Fault> {
+    if source.path() == SELF {
+        return Vec::new();
+    }
+    let tokens: TokenStream = source.text.text.parse().expect("a parsed file has tokens");
+    let mut faults = Vec::new();
+    visit(tokens, &mut |line, text, is_identifier| {
+        let word = if is_identifier || is_name(text) { retired(text) } else { None };
+        faults.extend(word.map(|word| fault(source.path(), line, text, word)));
+    });
+    faults
+}
+
+/// Metrics in documents: everything else in them is a sentence or was checked where it is defined.
+pub fn faults_of_document(document: &Text) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (number, line) in document.text.lines().enumerate() {
+        let names = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for name in names.filter(|name| name.starts_with("anabranch_")) {
+            faults.extend(retired(name).map(|word| fault(&document.path, number + 1, name, word)));
+        }
+    }
+    faults
+}
+
+fn fault(path: &str, line: usize, name: &str, (word, instead): (&str, &str)) -> Fault {
+    Fault {
+        path: path.to_owned(),
+        line,
+        what: format!("`{name}` has the word {word}: {instead}"),
+        remedy: REMEDY,
+    }
+}
+
+fn visit(tokens: TokenStream, found: &mut impl FnMut(usize, &str, bool)) {
+    let mut after_hash = false;
+    for token in tokens {
+        let line = token.span().start().line;
+        let is_hash =
+            matches!(&token, TokenTree::Punct(punct) if punct.as_char() == '#' || punct.as_char() == '!');
+        match token {
+            // A comment of documentation is an attribute here; its text is a sentence.
+            TokenTree::Group(group) if after_hash && is_documentation(&group) => {}
+            TokenTree::Group(group) => visit(group.stream(), found),
+            TokenTree::Ident(name) => found(line, &name.to_string(), true),
+            TokenTree::Literal(literal) => {
+                if let Ok(text) = syn::parse_str::<syn::LitStr>(&literal.to_string()) {
+                    found(line, &text.value(), false);
+                }
+            }
+            TokenTree::Punct(_) => {}
+        }
+        after_hash = is_hash;
+    }
+}
+
+fn is_documentation(group: &proc_macro2::Group) -> bool {
+    matches!(group.stream().into_iter().next(), Some(TokenTree::Ident(name)) if name == "doc")
+}
+
+/// A text without spaces, of more than one word: one alone may be a word of a sentence.
+fn is_name(text: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "_-./{}:".contains(c);
+    text.contains(['_', '-', '.', '/']) && text.chars().all(is_part)
+}
+
+/// The first retired word of a name in snake case, kebab case, camel case or with dots.
+fn retired(name: &str) -> Option<(&'static str, &'static str)> {
+    let mut words = vec![String::new()];
+    let mut was_lower = false;
+    for c in name.chars() {
+        if !c.is_ascii_alphanumeric() || (c.is_ascii_uppercase() && was_lower) {
+            words.push(String::new());
+        }
+        was_lower = c.is_ascii_lowercase();
+        if c.is_ascii_alphanumeric() {
+            words.last_mut().expect("there is always one").push(c.to_ascii_lowercase());
+        }
+    }
+    RETIRED.iter().find(|(word, _)| words.iter().any(|found| found == word)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    fn told(text: &str) -> Vec<usize> {
+        faults(&sample("pipeline/src/a.rs", text)).into_iter().map(|fault| fault.line).collect()
+    }
+
+    #[test]
+    fn a_retired_word_in_a_name_is_a_fault_and_in_a_sentence_it_is_none() {
+        assert_eq!(told("struct PastNight;\nfn of_the_night() {}\nconst LOW_MARKS: u8 = 0;"), [1, 2, 3]);
+        assert_eq!(told("const A: &str = \"anabranch_night_rows\";\nconst B: &str = \"log.marks\";"), [1, 2]);
+        assert_eq!(
+            told("/// Each night.\nfn nightly() {\n    // A mark.\n    say(\"every night\", \"night\");\n}"),
+            []
+        );
+        assert_eq!(told("use tokio::time;\nfn benchmark(watermark: u8, midnight: u8) {}"), []);
+        let document = Text { path: "a.md".into(), text: "At night\n`anabranch_night_rows` rises".into() };
+        assert_eq!(faults_of_document(&document).len(), 1);
+    }
+}
