@@ -18,7 +18,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// That of a position and of the server that it is a place of.
+    /// The timeline of a position and of the server that it is a place of.
     pub fn of(position: Lsn, server: &ServerIdentity) -> Self {
         Self { epoch: position.epoch(), server: server.clone() }
     }

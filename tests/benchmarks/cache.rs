@@ -117,7 +117,7 @@ pub fn prefix(config: &Config) -> String {
     format!("{}:{MAPPING}", config.name)
 }
 
-/// Of a code's entry and token.
+/// The keys of a code's entry and token.
 pub fn keys(prefix: &str, code: &[u8]) -> [Vec<u8>; 2] {
     let tag = crc32fast::hash(code);
     ["e", "t"].map(|role| {

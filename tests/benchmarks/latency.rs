@@ -29,7 +29,7 @@ use crate::site::{DATABASES, SOURCE, Site, TABLES, TARGET};
 const BAR: Bar = Bar { p50_ms: Some(5.0), p99_ms: 20.0 };
 const LARGE_ROWS: u64 = 10_000;
 const LARGE_EVERY: Duration = Duration::from_secs(2);
-/// Of so many derived rows one is selected when it is seen.
+/// One of so many derived rows is selected when it is seen.
 const SAMPLE: u64 = 64;
 /// The last change must be visible by then.
 const WAIT_MAX: Duration = Duration::from_secs(60);

@@ -39,7 +39,7 @@ pub struct Committed {
 /// What was written.
 pub struct Written {
     pub changes: Vec<Committed>,
-    /// Of each process.
+    /// CPU time of each process.
     cpu_seconds: Vec<f64>,
 }
 
@@ -115,7 +115,7 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Of the changes that were looked for, without those of the warm-up.
+    /// Latencies of the changes that were looked for, without those of the warm-up.
     pub fn of(written: &Written, seen: &HashMap<u64, Instant>) -> Self {
         let histogram = || Histogram::new(3).expect("three digits are allowed");
         let count = written.changes.len() as f64;

@@ -173,7 +173,7 @@ async fn by_hand(site: &Site<'_>, config: &Config, streams: &[Vec<String>; 2]) -
 /// One scan of a unit.
 pub struct Product {
     pub measured: Measured,
-    /// Of the source, and derived.
+    /// Rows of the source, and derived ones.
     pub rows: [u64; 2],
     /// The most of this process meanwhile.
     pub resident_bytes_max: u64,

@@ -26,7 +26,7 @@ const TABLES: [usize; 4] = [5, 10, 20, 40];
 const SLOPE_MAX: f64 = 1.10;
 const SLOPE_ROUNDS: u32 = 5;
 const MEMORY_BAR_MEGABYTES: u64 = 300;
-/// Of a statement for every table.
+/// Tables in one packet of a statement for every table.
 const TABLES_A_PACKET: usize = 64;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Far above what the daemon needs to catch up.

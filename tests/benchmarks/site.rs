@@ -24,7 +24,7 @@ pub const SEARCH: &str = "search";
 /// The projections of tables, as the installation names them.
 const BIRTHDAY: &str = "birthday";
 pub const MAPPING: &str = "mapping";
-/// Of applications.
+/// The token of applications.
 pub const TOKEN: &str = "application-token-1";
 /// May read the binlog without TLS and without a password: the scan speaks the least of the protocol.
 pub const SCAN_USER: &str = "scan";

@@ -57,7 +57,7 @@ pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
     .await;
 }
 
-/// Of another database than those that are captured, each with one row.
+/// Makes tables in another database than those that are captured, each with one row.
 async fn make_tables(site: &Site<'_>) {
     site.source(format!(
         "SET GLOBAL table_definition_cache = {DEFINITIONS}; SET GLOBAL table_open_cache = {DEFINITIONS};

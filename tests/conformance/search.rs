@@ -93,7 +93,7 @@ impl SearchSite {
         }
     }
 
-    /// Of a place that is `alone` or `shared`.
+    /// The servers of a site that is `alone` or `shared`.
     pub fn stack(&self) -> &Stack {
         self.stack.as_deref().expect("it was asked for on the stack")
     }

@@ -27,7 +27,7 @@ on_each_mariadb!(
     a_transaction_whose_acknowledgement_is_held_is_behind_the_watermark,
 );
 
-/// Of devices, whose columns take integers and text, or of users, whose birthdays take dates too.
+/// A source of devices, whose columns take integers and text, or of users, whose birthdays take dates too.
 fn source_of(database: &Database, entity: Entity) -> MysqlSource {
     let mut config = database.config();
     config.entities = vec![entity];

@@ -99,6 +99,45 @@ async fn a_withdrawal_deletes_only_where_rows_stand_however_many_shards_it_names
     assert_eq!(place.rows().await.len(), 1, "the shard that was not withdrawn keeps its row");
 }
 
+/// The lane knows from the first large withdrawal on which shards stand, and from each load of its progress anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_large_withdrawal_asks_for_what_may_stand_only_and_finds_what_came_since() {
+    let place = ready_alone().await;
+    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let withdrawn = |at| (0..800).map(|shard| (at, shard, Action::Withdraw)).collect::<Vec<_>>();
+    // A new connection asks something itself.
+    let mut admin = place.admin().await;
+    let mut selects = async || {
+        let sql = "SHOW GLOBAL STATUS WHERE variable_name = 'Com_select'";
+        let counters: Vec<(String, u64)> = admin.query(sql).await.unwrap();
+        counters[0].1
+    };
+    let first = place.flush(&lane, &progress, withdrawn(1));
+    lane.commit(&first).await.unwrap();
+    let second = place.flush(&lane, &first.progress, withdrawn(2));
+    let before = selects().await;
+    lane.commit(&second).await.unwrap();
+    assert_eq!(selects().await, before, "no shard stands, and the lane knows it");
+
+    // Its own row, written after it has looked.
+    let written = place.flush(&lane, &second.progress, vec![(3, 7, insert(user(1, 5, 6)))]);
+    lane.commit(&written).await.unwrap();
+    let third = place.flush(&lane, &written.progress, withdrawn(4));
+    lane.commit(&third).await.unwrap();
+    assert!(place.rows().await.is_empty());
+
+    // Another process has the lane for a while.
+    let (mut other, _) = place.lane("source-a", 0).await;
+    let written = place.flush(&other, &third.progress, vec![(5, 8, insert(user(2, 5, 6)))]);
+    other.commit(&written).await.unwrap();
+    let stale = place.flush(&lane, &third.progress, withdrawn(6));
+    assert_eq!(lane.commit(&stale).await.unwrap_err().code(), Code::TargetFenced);
+    let progress = lane.load().await.unwrap();
+    let fourth = place.flush(&lane, &progress, withdrawn(6));
+    lane.commit(&fourth).await.unwrap();
+    assert!(place.rows().await.is_empty());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_writer_loses_its_locks_before_its_lease_ends_and_can_do_no_harm_later() {
     let place = ready_alone().await;

@@ -50,9 +50,10 @@ async fn insert(installation: &Installation<'_>, user: u64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn counts_balance_at_every_hop_and_what_is_wrong_after_a_change_is_seen() {
     let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::both()).await;
-    let watched = "[reconcile]\nwatch_keys_per_second = 1000\nwatch_after_seconds = [2, 4, 6]\n";
+    let spot_checks =
+        "[reconcile]\nspot_check_keys_per_second = 1000\nspot_check_after_seconds = [2, 4, 6]\n";
     let text = installation.configuration_text();
-    let text = text.replacen("[[sources]]", &format!("{watched}\n[[sources]]"), 1);
+    let text = text.replacen("[[sources]]", &format!("{spot_checks}\n[[sources]]"), 1);
     installation.write_configuration_text(&text);
     installation.command(&["setup"]).await.expect_success();
     let daemon = installation.run();
@@ -83,7 +84,7 @@ async fn counts_balance_at_every_hop_and_what_is_wrong_after_a_change_is_seen() 
     let delete = format!("DELETE FROM birthday_00.birthday_0103 WHERE user_id = {user}");
     installation.execute(&target, delete).await;
     for after in [2, 4, 6] {
-        until("the watch sees it", async || {
+        until("the spot checks see it", async || {
             daemon.metric(DRIFT, &["store=\"birthday\"", &format!("after=\"{after}\"")]).await == 1.0
         })
         .await;
@@ -108,7 +109,8 @@ async fn counts_balance_at_every_hop_and_what_is_wrong_after_a_change_is_seen() 
     for after in ["after=\"2\"", "after=\"4\"", "after=\"6\""] {
         for verdict in ["missing", "wrong_partition", "in_two_partitions"] {
             let verdict = format!("verdict=\"{verdict}\"");
-            until("the watch sees each", async || daemon.metric(KEYS, &[after, &verdict]).await == 1.0).await;
+            until("the spot checks see each", async || daemon.metric(KEYS, &[after, &verdict]).await == 1.0)
+                .await;
         }
         assert_eq!(daemon.metric(DRIFT, &[after]).await, 3.0, "and nothing else");
     }

@@ -97,7 +97,7 @@ impl LaneStore for Silent {
     }
 }
 
-/// Of a lane that looks around, or removes its rows, while its target is silent.
+/// A lane looks around, or removes its rows, while its target is silent.
 #[tokio::test(start_paused = true)]
 async fn a_stop_waits_for_no_question_of_a_lane() {
     for is_emptied in [false, true] {

@@ -32,14 +32,14 @@ use seeds::Verdict;
 /// Enough to notice each protection's absence many times over.
 const SEEDS: u64 = 2_000;
 
-/// Of targets that keep documents: what differs is the step between documents and progress.
+/// Worlds whose targets keep documents: what differs is the step between documents and progress.
 const DOCUMENT_SEEDS: u64 = SEEDS / 4;
 
-/// Of worlds with reconciliations, of rows and of documents: each has three in the quiet and more beside those in the
+/// Worlds with reconciliations, of rows and of documents: each has three in the quiet and more beside those in the
 /// storm.
 const RECONCILE_SEEDS: u64 = SEEDS / 16;
 
-/// Of the cache's drain.
+/// Worlds of the cache's drain.
 const CACHE_SEEDS: u64 = SEEDS;
 
 /// The kept seeds and so many more, or those that the environment asks for; `world` is told whether it is the only one.

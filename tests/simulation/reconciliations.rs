@@ -438,7 +438,7 @@ fn user_of(key: &Cell) -> u64 {
     }
 }
 
-/// Of `shard:user`.
+/// The key of a text `shard:user`.
 fn parsed(text: &str) -> Key {
     let (shard, user) = text.split_once(':').expect("as the hash of this run is");
     (shard.parse().expect("a number"), user.parse().expect("a number"))

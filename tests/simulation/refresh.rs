@@ -149,7 +149,7 @@ async fn ask(stage: &Stage, lane: LaneAt, mut scope: Scope) {
     }
 }
 
-/// Of the lane's rows some are removed, and some older ones are added.
+/// Removes some of the lane's rows, and adds some older ones.
 fn damage(stage: &Stage, lane: LaneAt, shards: &[ShardId], random: &mut StdRng) {
     let owned = stage.owned(lane);
     let old = Lsn::from_u64(1).expect("an Lsn");

@@ -90,7 +90,7 @@ fn highest(stage: &Stage, lane: LaneAt) -> Lsn {
     of_lane.map_or(Lsn::ZERO, |(_, Progress { highest_position, .. })| highest_position)
 }
 
-/// Of the lane's rows some are removed, some get another key, all too new for any change to come.
+/// Removes some of the lane's rows, and gives others another key, all too new for any change to come.
 fn tamper(stage: &Stage, lane: LaneAt, random: &mut StdRng) {
     let (owned, shards) = (stage.owned(lane), shards());
     let of_lane = |table: &u32, shard| owned.contains(table) && source_of(shards[&shard]) == lane.0;

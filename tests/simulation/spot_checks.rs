@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::script::{self, TARGETS};
 use crate::stage::{LANES, LaneAt, SOURCE_NAMES, Stage, lane_id, limits};
 
-/// Of the keys that changed: by seconds after it, and verdict.
+/// Verdicts of the keys that changed: by seconds after the change, and verdict.
 type Seen = Arc<Mutex<BTreeMap<(u64, Verdict), usize>>>;
 
 /// The lanes of a stage.

@@ -27,7 +27,7 @@ use crate::script::{self, Claim, Key, SOURCES, TARGETS};
 
 pub const LANES: u32 = 2;
 pub const SOURCE_NAMES: [&str; SOURCES] = ["source-0", "source-1"];
-/// Of a source, in each daemon: fewer than it has lanes.
+/// Direct feeds of a source in each daemon: fewer than it has lanes.
 pub const DIRECT_FEEDS: usize = 2;
 
 /// Source, target and number of a lane.

@@ -19,7 +19,7 @@ use crate::daemon::{Call, Daemon, Finished, Run};
 use crate::ground::Turn;
 use crate::waiting::{WAIT_MAX, blocking};
 
-/// Of a cached set, and of one without claims.
+/// Life of a cached set, and of one without claims.
 const TIME_TO_LIVE: (Duration, Duration) = (Duration::from_secs(3600), Duration::from_secs(60));
 
 /// What an installation is like.
@@ -30,7 +30,7 @@ pub struct Plan {
     pub layout: DerivedLayout,
     /// Derived databases of birthdays.
     pub databases: u32,
-    /// Of each projection.
+    /// Lanes of each projection.
     pub lanes: u32,
     /// How many of the targets are used.
     pub targets: usize,

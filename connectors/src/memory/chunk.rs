@@ -23,7 +23,7 @@ const UNSAID: u32 = 300;
 const BELOW: u32 = 700;
 const BELOW_GROUPS_MAX: usize = 4;
 
-/// Of a table, by key.
+/// The rows of a table, by key.
 type Rows = BTreeMap<u64, Row<'static>>;
 
 impl RowSource for MemorySource {

@@ -38,7 +38,7 @@ pub(super) struct State {
     /// What it says of its statements and of the server that it replicates.
     pub(super) running_threads: u64,
     pub(super) replica_lag: Option<Duration>,
-    /// Of every snapshot; `None` = as the weather has it.
+    /// What every snapshot sees; `None` = as the weather has it.
     pub(super) sight: Option<Sight>,
 }
 

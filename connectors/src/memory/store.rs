@@ -54,7 +54,7 @@ struct Sent {
 #[derive(Debug, Default)]
 struct State {
     rows: BTreeMap<Claim, StoredRow>,
-    /// Of documents.
+    /// Versions of removed documents.
     tombstones: BTreeMap<Claim, Lsn>,
     /// By which write each document became what it is; a hand's are not counted.
     written: BTreeMap<Claim, u64>,

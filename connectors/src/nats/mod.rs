@@ -63,9 +63,9 @@ pub struct NatsLog {
 pub struct StreamState {
     pub messages: u64,
     pub bytes: u64,
-    /// Of the oldest message kept; behind `last_sequence` when the stream is empty.
+    /// Sequence of the oldest message kept; it is above `last_sequence` when the stream is empty.
     pub first_sequence: u64,
-    /// Of the last message ever.
+    /// Sequence of the last message ever.
     pub last_sequence: u64,
     /// When the oldest message was stored, microseconds since the Unix epoch; `None` when the stream is empty.
     pub first_at_us: Option<u64>,

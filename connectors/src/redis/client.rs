@@ -40,7 +40,7 @@ pub(super) struct Client {
 #[derive(Clone)]
 struct Connected {
     connection: Connection,
-    /// Of the server that this connection leads to.
+    /// The life of the server that this connection leads to.
     incarnation: Arc<str>,
 }
 

@@ -36,7 +36,7 @@ pub(super) trait Operation {
     fn bytes(&self) -> usize;
     /// Its lines of a request.
     fn append_to(&self, body: &mut Vec<u8>);
-    /// That the server will never do it, if that can be.
+    /// The document as one that the server will never take, if that can be.
     fn rejected(&self, reason: String) -> Option<Rejected>;
 }
 

@@ -24,7 +24,7 @@ use super::{SearchTarget, progress};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overview {
     pub generations: Generations,
-    /// Of the index that serves, without tombstones.
+    /// Documents of the index that serves, without tombstones.
     pub documents: u64,
     pub tombstones: u64,
     /// Documents that were rejected and are parked.

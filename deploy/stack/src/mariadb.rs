@@ -16,8 +16,8 @@ pub(crate) const GRANTS: Grants = Grants {
     target: include_str!("../../grants/mariadb-target.sql"),
 };
 
-/// Of a server that is being installed. One that runs has a redo log as large as its buffer pool: at the end of a small
-/// one a busy target stood still for seconds until its pages, of as many tables as rows, were written out.
+/// Redo log of a server that is being installed. One that runs has one as large as its buffer pool: at the end of a
+/// small one a busy target stood still for seconds until its pages, of as many tables as rows, were written out.
 const FIRST_REDO_LOG: &str = "--innodb-log-file-size=48M";
 
 /// Statements that make the system tables, in their order. `mariadb-install-db` hands the server the same.

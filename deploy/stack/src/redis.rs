@@ -17,7 +17,7 @@ pub(crate) const USER: &str = "anabranch_cache";
 pub(crate) const ADMIN_USER: &str = "default";
 
 const GRANTS: &str = include_str!("../../grants/redis-cache.acl");
-/// Of a cluster; each key belongs to one.
+/// Slots of a cluster; each key belongs to one.
 const SLOTS: usize = 16_384;
 /// Nodes tell each other who they are within a second.
 const CLUSTER_TIMEOUT: Duration = Duration::from_secs(30);

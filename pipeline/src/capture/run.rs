@@ -31,7 +31,7 @@ pub struct Capture<'a, S, L, M> {
     pub source: &'a str,
     pub connector: &'a S,
     pub log: &'a L,
-    /// Of epochs.
+    /// The registers, which hold the epochs.
     pub registers: &'a M,
     /// Where to begin when neither the stream nor a lane knows anything.
     pub start: &'a Entry,

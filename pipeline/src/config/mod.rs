@@ -56,7 +56,7 @@ pub struct LogConfig {
     pub replicas: NonZeroUsize,
     pub max_age: Duration,
     pub max_bytes: NonZeroU64,
-    /// Of one message, headers included.
+    /// Size of one message, headers included.
     pub max_message_bytes: NonZeroUsize,
 }
 
@@ -186,7 +186,7 @@ impl ReconcileConfig {
 /// Looks at changed keys between reconciliations.
 #[derive(Debug, Clone)]
 pub struct SpotCheckConfig {
-    /// Of each source and store; 0 = off.
+    /// Keys that are chosen for each source and store; 0 = off.
     pub keys_a_second: usize,
     /// When a key is looked at, each time later than the one before.
     pub after: Vec<Duration>,

@@ -17,7 +17,7 @@ const MEMORY_BYTES: NonZeroUsize = NonZeroUsize::new(192 * 1024 * 1024).expect("
 const MEMORY_BYTES_MIN: usize = 16 * 1024 * 1024;
 /// More keys than a bad day makes, fewer than a store that was emptied.
 const GATE_KEYS: u64 = 10_000;
-/// Of a unit's source rows, in percent.
+/// Share of a unit's source rows, in percent.
 const GATE_PERCENT: f64 = 10.0;
 /// A fifth of what a core of a server reads, so that half a billion rows take two and a half hours.
 const ROWS_PER_SECOND: u64 = 50_000;
@@ -49,7 +49,7 @@ pub struct ReconcileSettings {
     pub memory: NonZeroUsize,
     /// More drifted source rows in a store are not repaired without being asked.
     pub gate_keys: u64,
-    /// Nor is a unit of which a larger share differs, from 0 to 1.
+    /// A unit of which a larger share differs is not repaired either, from 0 to 1.
     pub gate_share: f64,
     /// What it waits for.
     pub limits: PressureLimits,

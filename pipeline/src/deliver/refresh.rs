@@ -60,7 +60,7 @@ const REPEATED_MAX: u32 = 10;
 /// What a lane that is not to read faster takes at once: rows of half a second cost half as much as those of 50 ms, as
 /// each of a thousand tables gets one statement and not many.
 const CHUNK: Duration = Duration::from_millis(500);
-/// And writes at once, as [`Flush::cut`] counts: some ten milliseconds, for which changes wait.
+/// Work that is written at once, as [`Flush::cut`] counts: some ten milliseconds, for which changes wait.
 const PART_WORK: usize = 500;
 /// What a table costs of that which is swept: the rows of one shard in it are looked at.
 const SWEPT_TABLE_WORK: usize = 2 * TABLE_WORK;
@@ -116,7 +116,7 @@ pub(super) struct Refresher<'a, S> {
     throttle: Throttle,
     /// What is written at once, if changes are not to wait for more.
     part_work: Option<usize>,
-    /// Of the projection.
+    /// Number of the projection's derived tables.
     derived_tables: u32,
     /// Rows of the chunk that is being read, at most.
     asked: usize,

@@ -29,7 +29,7 @@ pub struct Past<'a, S, L, M> {
     pub source: &'a str,
     pub connector: &'a S,
     pub log: &'a L,
-    /// Of epochs.
+    /// The registers, which hold the epochs.
     pub registers: &'a M,
     /// Where a lane without progress begins.
     pub start: &'a Entry,

@@ -20,7 +20,7 @@ use crate::error::Fault;
 use crate::ports::RowSource;
 use crate::records::{Chunk, ChunkKey};
 
-/// Of all chunks that are kept for others.
+/// Size of all chunks that are kept for others.
 const KEPT_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// See the module's text.
@@ -51,7 +51,7 @@ pub(super) struct ChunkRequest<'w> {
 struct Kept {
     shard: ShardId,
     after: Option<ChunkKey>,
-    /// That were asked for.
+    /// Number of rows that was asked for.
     rows: NonZeroUsize,
     /// When its reading began.
     read_at: Instant,

@@ -39,7 +39,7 @@ const PART_CODES: NonZeroUsize = NonZeroUsize::new(20_000).expect("it is not 0")
 #[derive(Debug)]
 pub struct CacheAudit<'a, C, O, M> {
     pub cache: &'a C,
-    /// Of every target of the mapping tables.
+    /// The outbox of every target of the mapping tables.
     pub outboxes: &'a [O],
     pub mapping: &'a M,
     pub time_to_live: TimeToLive,
@@ -82,7 +82,7 @@ pub struct Audited {
     /// Disagreed at first, and agree.
     pub in_flight: u64,
     pub drift: BTreeMap<EntryDrift, u64>,
-    /// Of the drift: removed, and right or gone when it was looked at again.
+    /// Entries of the drift that were removed, and right or gone when they were looked at again.
     pub repaired: u64,
     /// Changed whenever they were looked at, or waited for a drain that does not come.
     pub unverified: u64,

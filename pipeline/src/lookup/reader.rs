@@ -48,7 +48,7 @@ pub enum Origin {
 #[derive(Debug, Clone, Copy)]
 pub struct QueryBounds {
     pub at_once: usize,
-    /// That wait for their turn.
+    /// Queries that may wait for their turn.
     pub queued: usize,
     /// Codes of batches that may be in memory at once, see [`Reader::room`].
     pub codes: usize,

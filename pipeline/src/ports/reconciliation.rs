@@ -51,7 +51,7 @@ pub struct ForeignRow {
     pub table: u32,
     /// The number that stands for its shard; `None` = it says none.
     pub shard: Option<u64>,
-    /// Whose it would be; `None` = no lane can have written it.
+    /// The shard that would own it; `None` = no lane can have written it.
     pub owner: Option<ShardId>,
     pub key: Box<[Cell]>,
     /// What tells it from whatever is written over it, in the store's own numbers.

@@ -34,7 +34,7 @@ pub struct ProjectedTable {
     pub lane: u32,
 }
 
-/// Whose tables mutations are wanted for.
+/// The lane for whose tables mutations are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneScope {
     /// Index into the projection's targets.

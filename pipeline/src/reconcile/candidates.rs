@@ -32,7 +32,7 @@ pub struct Garbled;
 #[derive(Debug)]
 pub struct Candidates {
     difference: Difference,
-    /// Of each derived row: shard, hash of its source key, and where its parts stand in `parts`.
+    /// Shard, hash of its source key, and the place of its parts in `parts`, for each derived row.
     rows: Vec<(ShardId, u64, u32)>,
     /// Numbers of elements, those of one row one after the other.
     parts: Vec<u32>,

@@ -25,7 +25,7 @@ const SHARDS_NAMED: usize = 10;
 /// Rows that are read before the sources are asked.
 const STEP_ROWS: NonZeroUsize = NonZeroUsize::new(2_000).expect("it is not 0");
 
-/// Whose a row would be, and the number that stands for that.
+/// The shard that would own a row, and the number that stands for it.
 type Owner = (Option<ShardId>, Option<u64>);
 
 /// Derived rows of a unit that belong to none of its tables: all counted, the first ones kept.

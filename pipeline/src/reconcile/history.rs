@@ -25,7 +25,7 @@ pub enum Seal {
 }
 
 impl Seal {
-    /// Of a reconciliation, beside the one that stands before it.
+    /// The signature of a reconciliation, beside the one that stands before it.
     pub fn of(
         reconciliation: &PastReconciliation,
         before: Option<&PastReconciliation>,

@@ -21,7 +21,7 @@ const LANE_WAIT_MAX: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct LaneWait {
     standstill: Duration,
-    /// Nor longer for one that moves.
+    /// How long a lane that moves is waited for.
     longest: Duration,
     /// By source.
     stood_still: Mutex<BTreeMap<String, Vec<(LaneId, u64)>>>,
@@ -34,7 +34,7 @@ impl LaneWait {
         Self { standstill, longest: LANE_WAIT_MAX, stood_still: Mutex::default() }
     }
 
-    /// Of lanes that move no more is expected: who is late is to be seen as late.
+    /// A wait that ends early for lanes that move too: who is late is to be seen as late.
     pub fn short(standstill: Duration) -> Self {
         Self { longest: standstill, ..Self::new(standstill) }
     }

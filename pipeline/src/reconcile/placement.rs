@@ -37,7 +37,7 @@ pub struct Placement {
     pub undecided: u64,
     /// Source tables with rows that belong elsewhere, and how many.
     pub misplaced: BTreeMap<String, u64>,
-    /// Of all keys, the share that was looked for in other tables, from 0 to 1.
+    /// The share of all keys that was looked for in other tables, from 0 to 1.
     pub share_of_keys: f64,
     /// Keys that stand in more than one table; each names both.
     pub doubles: Vec<Double>,

@@ -49,7 +49,7 @@ pub struct StoreState {
     pub next: Option<ShardId>,
     /// So that a unit has about [`UNIT_ROWS`], as far as is known.
     tables_a_unit: usize,
-    /// Of a unit at most, since a window ended before one with more was through.
+    /// The most tables of a unit, since a window ended before one with more was through.
     #[serde(default)]
     tables_max: Option<usize>,
     /// Up to here units are single tables, since one of them could not be read.

@@ -13,7 +13,7 @@ const HASHES: usize = 3;
 /// Differences a cell, in hundredths: a margin below the threshold of 0.81.
 #[cfg(test)]
 const LOAD_PERCENT: usize = 75;
-/// Of every cell, in front of the element's words: how many elements, and the sum of their checks.
+/// The two words of every cell in front of the element's words: how many elements, and the sum of their checks.
 const COUNT: usize = 0;
 const CHECK: usize = 1;
 const HEAD: usize = 2;

@@ -220,7 +220,7 @@ struct Changed {
 #[derive(Debug)]
 struct Chosen {
     seen_at: Instant,
-    /// Of each store, by the hash that they were chosen for.
+    /// The chosen keys of each store, by the hash that they were chosen for.
     keys: Vec<BTreeMap<u64, Changed>>,
     skipped: u64,
 }

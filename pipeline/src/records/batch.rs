@@ -57,7 +57,7 @@ impl ResumeContext {
 pub struct BatchBuilder {
     encoder: Encoder,
     limit_bytes: usize,
-    /// Of the newest change that was added.
+    /// Position of the newest change that was added.
     newest: Lsn,
     added: u64,
     unchanged: u64,

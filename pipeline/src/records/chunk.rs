@@ -13,10 +13,10 @@ pub struct ChunkKey(pub Box<[u8]>);
 pub struct Chunk {
     /// The rows hold every change up to here: the low watermark.
     pub low: Lsn,
-    /// And none above here: the high watermark. The watermark itself where the server says at which place of its
-    /// binlog a snapshot stands; else nobody knows which of the changes between them the rows hold.
+    /// The rows hold no change above here: the high watermark. It equals the low one where the server says at which
+    /// place of its binlog a snapshot stands; else nobody knows which of the changes between them the rows hold.
     pub high: Lsn,
-    /// Whose positions these are.
+    /// The server whose positions these are.
     pub server: ServerIdentity,
     /// Each row as an insert at the watermark, in the form of a message's payload.
     pub payload: Bytes,

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Of one request: they stand in the progress row.
+/// Comparisons of one request: they stand in the progress row.
 pub const COMPARISONS_MAX: usize = 8;
 /// MySQL's bound.
 const COLUMN_CHARS_MAX: usize = 64;

@@ -87,9 +87,9 @@ type Claim = (u32, ShardId, Box<[Cell]>);
 pub struct Flush {
     /// Shards of which every claim not above the Lsn goes, in all tables of the lane.
     pub withdrawals: Vec<(ShardId, Lsn)>,
-    /// Or in these only.
+    /// The tables that the withdrawals are meant for; `None` = all of the lane.
     pub withdrawn_tables: Option<Range<u32>>,
-    /// Of a refresh of keys.
+    /// The source rows that a refresh of keys has read.
     pub replacement: Option<Replacement>,
     mutations: HashMap<Claim, (Lsn, MutationAction), foldhash::quality::RandomState>,
     /// What the progress row will be; `revision` is one above the stored one.

@@ -19,7 +19,7 @@ pub struct LaneId {
 }
 
 impl LaneId {
-    /// Of its metrics.
+    /// Labels of the lane's metrics.
     pub(crate) fn labels(&self) -> [(&'static str, String); 4] {
         [
             ("projection", self.projection.clone()),
@@ -50,7 +50,7 @@ pub struct Progress {
     /// while nothing changes. Of an epoch in which nothing was applied yet, where the lane first stood in it.
     pub highest_change: Lsn,
     pub resume: ResumePoint,
-    /// Of the position; of a lane that is set back to nothing, that of the highest position, if it is known.
+    /// The server of the position; of a lane that is set back to nothing, that of the highest position, if it is known.
     pub server: ServerIdentity,
     /// The stream message that was applied last: its sequence and id. `None` before the first.
     pub message: Option<(u64, String)>,

@@ -14,7 +14,7 @@ use anabranch_schemas::shard::ShardId;
 
 use super::{Cell, Chunk, ChunkKey, Comparison, Condition};
 
-/// Of one request: they stand in the progress row, which has 64 KiB for them.
+/// Keys of one request: they stand in the progress row, which has 64 KiB for them.
 pub const KEYS_MAX: usize = 256;
 
 /// What is read.

@@ -38,7 +38,7 @@ pub fn texts(table: &TableIdentity<'_>, chunk: &Chunk) -> Vec<String> {
     texts
 }
 
-/// Of a chunk that may have rows of other tables too.
+/// The rows of one table in a chunk that may have rows of others too.
 fn texts_of(table: &TableIdentity<'_>, chunk: &Chunk) -> Vec<String> {
     let (mut texts, mut changes) = (Vec::new(), v1::decode(&chunk.payload).unwrap());
     while let Some(change) = changes.next().unwrap() {

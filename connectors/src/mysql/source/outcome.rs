@@ -32,7 +32,7 @@ pub struct Release {
 #[derive(Debug, Default)]
 pub struct GroupEnd {
     pub(super) position: u64,
-    /// Of the last group; 0 = there was none since, or its time is unknown.
+    /// Commit time of the last group; 0 = there was none since, or its time is unknown.
     committed_at_us: u64,
 }
 

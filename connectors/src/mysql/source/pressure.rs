@@ -21,7 +21,8 @@ impl MysqlSource {
         Ok(rows.into_iter().next().and_then(|row| row.get(0)).unwrap_or_default())
     }
 
-    /// Of a server that replicates nothing any more this becomes false, whatever it says of its lag.
+    /// Whether the replica has applied everything up to `end`. It is false for a server that replicates nothing any
+    /// more.
     pub(super) async fn reaches(&self, end: &str) -> Result<bool, Fault> {
         let wait = match self.present_flavor().await? {
             Flavor::MariaDb => "MASTER_GTID_WAIT",

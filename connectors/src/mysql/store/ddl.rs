@@ -26,7 +26,7 @@ pub(super) struct Column {
 }
 
 impl Shape {
-    /// Of the table that the statement creates.
+    /// The shape of the table that the statement creates.
     pub(super) fn of(statement: &'static str) -> Self {
         let lines = || statement.lines().map(|line| line.trim().trim_end_matches(','));
         let columns = lines().filter_map(Column::of).collect();

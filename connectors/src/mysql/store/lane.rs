@@ -24,7 +24,7 @@ use super::progress::{self, literal};
 use super::replace;
 use super::session::TextRow;
 use super::statements::{self, TextLimits};
-use super::withdraw::Search;
+use super::withdraw::{Census, Present, Search, needs_census};
 use crate::mysql::connection::{async_options, quote_table};
 use crate::mysql::error::{Side, from_async};
 use crate::mysql::refusals::Account;
@@ -62,6 +62,8 @@ pub struct MysqlLane {
     owned: Vec<u32>,
     /// Taken out while it is used, so a dropped call leaves none.
     connection: Option<Connected>,
+    /// Shards of which rows may stand in its tables; `None` until a flush needs to know.
+    present: Option<Present>,
 }
 
 #[derive(Debug)]
@@ -82,7 +84,7 @@ struct Failed {
 impl MysqlLane {
     pub(super) fn new(target: MysqlTarget, assignment: Arc<Assignment>, id: LaneId) -> Self {
         let owned = assignment.owned_by(id.lane);
-        Self { target, assignment, id, owned, connection: None }
+        Self { target, assignment, id, owned, connection: None, present: None }
     }
 
     pub fn id(&self) -> &LaneId {
@@ -161,6 +163,7 @@ impl MysqlLane {
         ];
         head.extend(connected.forgets_cache.clone());
         let outbox = self.assignment.is_cached.then(|| OutboxText::new(&self.target, &self.id.projection));
+        let mut present = self.present.take();
         let (tables, owned) = (self.assignment.projection.tables(), &self.owned[..]);
         let layout = FlushLayout { tables, owned, outbox: outbox.as_ref(), standing: &[], withdrawn: &[] };
         let standing = match &flush.replacement {
@@ -168,7 +171,7 @@ impl MysqlLane {
             None => Ok(Vec::new()),
         };
         let standing = standing.map_err(|fault| Failed { fault, again: false })?;
-        let withdrawn = self.occupied(&mut connected, &layout, flush).await;
+        let withdrawn = self.occupied(&mut connected, &mut present, &layout, flush).await;
         let withdrawn = withdrawn.map_err(|fault| Failed { fault, again: false })?;
         let layout = FlushLayout { standing: &standing, withdrawn: &withdrawn, ..layout };
         let packets = statements::packets(&head, flush, layout, limits);
@@ -200,7 +203,7 @@ impl MysqlLane {
                 Err(_) => return Err(Failed { fault: self.silent(PACKET_TIMEOUT), again: false }),
             }
         }
-        self.connection = Some(connected);
+        (self.connection, self.present) = (Some(connected), present);
         Ok(())
     }
 
@@ -222,25 +225,46 @@ impl MysqlLane {
         Ok(standing)
     }
 
-    /// Where rows stand of what a flush withdraws.
+    /// Where rows stand of what a flush withdraws. What it writes counts as present from here on.
     async fn occupied(
         &self,
         connected: &mut Connected,
+        present: &mut Option<Present>,
         layout: &FlushLayout<'_>,
         flush: &Flush,
     ) -> Result<Vec<Occupied>, Fault> {
-        let mut search = Search::of(layout, flush);
+        if present.is_none() && needs_census(flush) {
+            let mut census = Census::of(layout);
+            self.ask(connected, &mut census, |census| census.ask(layout), Census::answer).await?;
+            *present = Some(census.into_present());
+        }
+        let mut search = Search::of(layout, flush, present.as_ref());
+        self.ask(connected, &mut search, |search| search.ask(layout), Search::answer).await?;
+        if let Some(present) = present {
+            present.extend(flush.claims().map(|(_, shard, ..)| shard));
+        }
+        Ok(search.into_found())
+    }
+
+    /// Asks round after round, until there is nothing more to ask.
+    async fn ask<T>(
+        &self,
+        connected: &mut Connected,
+        asking: &mut T,
+        statements: impl Fn(&mut T) -> Vec<String>,
+        answer: impl Fn(&mut T, u32, Option<u64>),
+    ) -> Result<(), Fault> {
         loop {
-            let statements = search.ask(layout);
-            if statements.is_empty() {
-                return Ok(search.into_found());
+            let round = statements(asking);
+            if round.is_empty() {
+                return Ok(());
             }
-            for sql in statements {
+            for sql in round {
                 let found = connected.connection.query::<(u32, Option<u64>), _>(sql);
                 let found = tokio::time::timeout(PACKET_TIMEOUT, found).await;
                 let found =
                     found.map_err(|_| self.silent(PACKET_TIMEOUT))?.map_err(|error| self.fault(error))?;
-                found.into_iter().for_each(|(table, shard)| search.answer(table, shard));
+                found.into_iter().for_each(|(table, shard)| answer(asking, table, shard));
             }
         }
     }
@@ -295,6 +319,8 @@ impl MysqlLane {
 
 impl LaneStore for MysqlLane {
     async fn load(&mut self) -> Result<Progress, Fault> {
+        // Another process may have written since.
+        self.present = None;
         let mut connected = self.connected().await?;
         let sql = progress::select(&self.target.progress_table(), Some(&self.id));
         let rows = match tokio::time::timeout(PACKET_TIMEOUT, connected.connection.query::<Row, _>(sql)).await

@@ -15,7 +15,7 @@ use super::layout::{FlushLayout, StoredVersion};
 use super::select::Select;
 use crate::mysql::connection::{push_number, quote_identifier, quote_table};
 
-/// Of one statement: each is joined with the list of what is replaced.
+/// Tables that one statement looks into: each is joined with the list of what is replaced.
 const TABLES_MAX: usize = 100;
 
 /// Statements that find every row of the lane's tables for what is replaced.

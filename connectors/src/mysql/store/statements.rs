@@ -22,8 +22,8 @@ const DELETE_ROWS_MAX: usize = 60;
 /// Rows a DELETE by a join with a list of keys: looking up each key costs the server a quarter of what weighing it as a
 /// condition does (MariaDB 10.11: 9 µs of CPU a row and 35 µs).
 const JOINED_DELETE_ROWS_MAX: usize = 300;
-/// Of fewer rows the join costs more than conditions do (MariaDB 10.11, CPU a statement: 75 and 135 µs for one row, 187
-/// and 173 µs for eight).
+/// For fewer rows the join costs more than conditions do (MariaDB 10.11, CPU a statement: 75 and 135 µs for one row,
+/// 187 and 173 µs for eight).
 const JOINED_DELETE_ROWS_MIN: usize = 8;
 
 /// Bounds of the text.

@@ -6,8 +6,12 @@
 //! costs what stands. A table in which many shards stand is asked for the rest of the list at once. Nobody but the lane
 //! writes its tables, and the fence refuses the flush when another process of it came in between; so what was found
 //! still stands.
+//!
+//! A statement that withdraws thousands of shards comes in many flushes, and each would ask again. So before the first
+//! large one the lane takes a [`Census`]: which shards stand in its tables at all. It adds what it writes itself, and
+//! forgets all of it when it loads its progress again. The census may name too many shards, and never too few.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use anabranch_pipeline::records::Flush;
 use anabranch_schemas::lsn::Lsn;
@@ -23,6 +27,57 @@ const SHARDS_MAX: usize = 500;
 /// How often a table is asked for its next shard. A question costs the server about 25 µs, a shard of a list 6 µs
 /// (MariaDB 10.11).
 const ROUNDS_MAX: u32 = 16;
+
+/// A flush that withdraws more shards is worth a census. Fewer are looked for at once: each is a few questions a table.
+const CENSUS_MIN: usize = 64;
+
+/// Shards of which rows may stand in the lane's tables.
+pub(super) type Present = HashSet<ShardId>;
+
+/// Whether a flush withdraws so many shards that they are compared with a census first.
+pub(super) fn needs_census(flush: &Flush) -> bool {
+    flush.withdrawals.len() > CENSUS_MIN
+}
+
+/// The shards that stand in the tables of a lane: it gives statements, and takes their rows, as [`Search`] does.
+#[derive(Debug)]
+pub(super) struct Census {
+    /// Tables that may have more of them, each with the shard that was found last.
+    open: BTreeMap<u32, Option<u64>>,
+    present: Present,
+}
+
+impl Census {
+    pub(super) fn of(layout: &FlushLayout<'_>) -> Self {
+        let open = layout.owned.iter().map(|index| (*index, None)).collect();
+        Self { open, present: Present::default() }
+    }
+
+    /// The statements of the next round; none = the census is over.
+    pub(super) fn ask(&self, layout: &FlushLayout<'_>) -> Vec<String> {
+        let question = |(index, last): (u32, Option<u64>)| {
+            let table = name(layout, index);
+            let after = last.map_or(String::new(), |last| format!(" WHERE `shard_id` > {last}"));
+            format!("SELECT {index},MIN(`shard_id`) FROM {table}{after}")
+        };
+        in_statements(self.open.iter().map(|(index, last)| (*index, *last)), question)
+    }
+
+    /// Takes one row of an answer.
+    pub(super) fn answer(&mut self, table: u32, shard: Option<u64>) {
+        match (shard, self.open.get_mut(&table)) {
+            (Some(number), Some(last)) => {
+                *last = Some(number);
+                self.present.extend(ShardId::from_u64(number));
+            }
+            _ => drop(self.open.remove(&table)),
+        }
+    }
+
+    pub(super) fn into_present(self) -> Present {
+        self.present
+    }
+}
 
 /// The version up to which each withdrawn shard loses its rows: the highest, when a flush withdraws a shard twice.
 pub(super) fn versions(flush: &Flush) -> BTreeMap<ShardId, Lsn> {
@@ -46,8 +101,10 @@ pub(super) struct Search {
 }
 
 impl Search {
-    pub(super) fn of(layout: &FlushLayout<'_>, flush: &Flush) -> Self {
-        let shards: Vec<ShardId> = versions(flush).into_keys().collect();
+    /// `present` is a census, if one was taken: other shards are not looked for.
+    pub(super) fn of(layout: &FlushLayout<'_>, flush: &Flush, present: Option<&Present>) -> Self {
+        let may_stand = |shard: &ShardId| present.is_none_or(|present| present.contains(shard));
+        let shards: Vec<ShardId> = versions(flush).into_keys().filter(may_stand).collect();
         let tables = layout.owned.iter().filter(|index| !shards.is_empty() && flush.withdraws_from(**index));
         let open = tables.map(|index| (*index, 0)).collect();
         Self { shards, open, occupied: BTreeSet::new(), rounds: 0 }
@@ -88,15 +145,11 @@ impl Search {
 
     /// The server answers a MIN over the head of an index by one lookup.
     fn nexts(&self, layout: &FlushLayout<'_>) -> Vec<String> {
-        let open: Vec<(u32, usize)> = self.open.iter().map(|(table, place)| (*table, *place)).collect();
-        let statements = open.chunks(TABLES_MAX).map(|tables| {
-            let questions = tables.iter().map(|(index, place)| {
-                let (table, shard) = (name(layout, *index), self.shards[*place]);
-                format!("SELECT {index},MIN(`shard_id`) FROM {table} WHERE `shard_id` >= {shard}")
-            });
-            questions.collect::<Vec<_>>().join(" UNION ALL ")
-        });
-        statements.collect()
+        let question = |(index, place): (u32, usize)| {
+            let (table, shard) = (name(layout, index), self.shards[place]);
+            format!("SELECT {index},MIN(`shard_id`) FROM {table} WHERE `shard_id` >= {shard}")
+        };
+        in_statements(self.open.iter().map(|(index, place)| (*index, *place)), question)
     }
 
     /// The subquery has a LIMIT, which keeps the server from joining the whole table with the list: it looks each shard
@@ -118,6 +171,12 @@ impl Search {
         }
         statements
     }
+}
+
+/// One question for each table, a hundred of them a statement.
+fn in_statements<T>(tables: impl Iterator<Item = T>, question: impl Fn(T) -> String) -> Vec<String> {
+    let questions: Vec<String> = tables.map(question).collect();
+    questions.chunks(TABLES_MAX).map(|questions| questions.join(" UNION ALL ")).collect()
 }
 
 fn name(layout: &FlushLayout<'_>, index: u32) -> String {
@@ -148,8 +207,23 @@ mod tests {
     static SHAPE: TableShape =
         TableShape { definition: "", key_columns: &["user_id"], shard_index: "PRIMARY", value_columns: &[] };
 
+    fn census(standing: &[BTreeSet<u64>], layout: &FlushLayout<'_>) -> Present {
+        let mut census = Census::of(layout);
+        while !census.ask(layout).is_empty() {
+            for (index, last) in census.open.clone() {
+                let from = last.map_or(0, |last| last + 1);
+                census.answer(index, standing[index as usize].range(from..).next().copied());
+            }
+        }
+        census.into_present()
+    }
+
     /// Answers what a server that holds these shards in each table would.
-    fn found(standing: &[BTreeSet<u64>], withdrawn: &BTreeSet<u64>) -> (Vec<(u32, u64)>, usize) {
+    fn found(
+        standing: &[BTreeSet<u64>],
+        withdrawn: &BTreeSet<u64>,
+        has_census: bool,
+    ) -> (Vec<(u32, u64)>, usize) {
         let table = |index: usize| {
             let derived = DerivedTable { database: "d".into(), table: format!("t{index}"), shape: &SHAPE };
             ProjectedTable { derived, target: 0, lane: 0 }
@@ -162,7 +236,8 @@ mod tests {
         for shard in withdrawn {
             flush.withdraw(ShardId::from_u64(*shard).unwrap(), Lsn::ZERO);
         }
-        let (mut search, mut questions) = (Search::of(&layout, &flush), 0);
+        let census = has_census.then(|| census(standing, &layout));
+        let (mut search, mut questions) = (Search::of(&layout, &flush, census.as_ref()), 0);
         loop {
             let open = search.open.clone();
             let statements = search.ask(&layout);
@@ -190,7 +265,7 @@ mod tests {
     fn a_table_is_asked_once_more_than_shards_stand_in_it() {
         let withdrawn: BTreeSet<u64> = (0..5_000).map(|shard| shard * 2).collect();
         let standing = [BTreeSet::new(), BTreeSet::from([7, 8]), BTreeSet::from([9_998])];
-        let (found, questions) = found(&standing, &withdrawn);
+        let (found, questions) = found(&standing, &withdrawn, false);
         assert_eq!(found, [(1, 8), (2, 9_998)]);
         assert_eq!(questions, 1 + 3 + 1, "the last one ends with the last withdrawn shard");
     }
@@ -204,7 +279,8 @@ mod tests {
             let expected: Vec<(u32, u64)> = (0u32..).zip(&standing)
                 .flat_map(|(table, of)| of.intersection(&withdrawn).map(move |shard| (table, *shard)))
                 .collect();
-            prop_assert_eq!(found(&standing, &withdrawn).0, expected);
+            prop_assert_eq!(&found(&standing, &withdrawn, false).0, &expected);
+            prop_assert_eq!(&found(&standing, &withdrawn, true).0, &expected, "with a census");
         }
     }
 }

@@ -147,7 +147,7 @@ impl Arguments {
         self.stall.clone().map(|server| Stall { server, time })
     }
 
-    /// Of the workload with a pace.
+    /// How long the workload with a pace runs.
     pub fn time(&self) -> Option<Duration> {
         let stalled = self.stall().map(|stall| stall.run_time());
         self.seconds.map(Duration::from_secs).max(stalled)

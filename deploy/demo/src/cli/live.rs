@@ -24,9 +24,9 @@ const LOOK_MAX: Duration = Duration::from_secs(10);
 pub struct Watched<'w> {
     pub audits: &'w [Verification],
     pub http: SocketAddr,
-    /// Of each workload.
+    /// The report of each workload.
     pub changes: Vec<LiveReport>,
-    /// Of each store.
+    /// The lag of each store.
     pub lags: Vec<LiveLag>,
 }
 

@@ -18,7 +18,7 @@ pub struct View {
     pub elapsed: Duration,
     pub changes: WorkloadReport,
     pub changes_per_second: f64,
-    /// Of each store; the first one's is the line's.
+    /// The lag of each store; the first one's is the line's.
     pub lags: Vec<StoreLag>,
     pub rows_by_database: BTreeMap<String, u64>,
     pub check: Option<SpotCheck>,

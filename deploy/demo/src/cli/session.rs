@@ -35,7 +35,7 @@ const FIRST_ROW_MAX: Duration = Duration::from_secs(60);
 /// For what is in the binlogs when the workload ends.
 const DRAIN_MAX: Duration = Duration::from_secs(120);
 
-/// Of streams, buckets and keys.
+/// Name of streams, buckets and keys.
 const NAME: &str = "demo";
 /// What applications show to the API.
 const TOKEN: &str = "token-of-the-demo";

@@ -36,7 +36,7 @@ pub struct Phase {
 }
 
 impl Stall {
-    /// Of the whole run.
+    /// Time of the whole run.
     pub fn run_time(&self) -> Duration {
         BEFORE + self.time + AFTER
     }

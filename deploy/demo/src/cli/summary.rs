@@ -70,9 +70,9 @@ pub struct Summary {
     pub probes_unseen: u64,
     /// By store; the fields above are those of birthdays.
     pub lags: BTreeMap<&'static str, LagReport>,
-    /// Of a run with --stall.
+    /// Lags of a run with --stall.
     pub stall: Vec<Phase>,
-    /// Of a run with --drift.
+    /// What a run with --drift found.
     pub drift: Option<Judgement>,
     /// Seconds of workload at the given rate.
     pub seconds: f64,
@@ -95,9 +95,9 @@ pub struct Summary {
     pub daemon_resident_bytes: u64,
     /// How often somebody killed the daemon and the demo started it again.
     pub daemon_restarts: u64,
-    /// Of the users' workload.
+    /// Kinds of changes of the users' workload.
     pub kinds: WorkloadReport,
-    /// Of the devices' workload.
+    /// Kinds of changes of the devices' workload.
     pub serial_kinds: WorkloadReport,
     /// By name; empty when nothing was compared.
     pub layers: BTreeMap<String, LayerSummary>,

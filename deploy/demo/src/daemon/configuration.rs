@@ -26,7 +26,7 @@ pub struct DaemonConfiguration {
     pub log: String,
     /// What is derived from what.
     pub audits: Vec<Verification>,
-    /// Of each projection.
+    /// Lanes of each projection.
     pub lanes: u32,
     /// 0 = any free port.
     pub http_port: u16,

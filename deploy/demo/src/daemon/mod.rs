@@ -116,7 +116,7 @@ pub struct Daemon {
     configuration_file: PathBuf,
     log_file: PathBuf,
     http: SocketAddr,
-    /// Of earlier incarnations.
+    /// Most memory of earlier incarnations.
     resident_bytes_max: u64,
 }
 

@@ -67,14 +67,14 @@ impl Lags {
         }
     }
 
-    /// Of what came since the last call.
+    /// Takes the summary of what came since the last call.
     pub fn take_phase(&mut self) -> LagSummary {
         let phase = summary(&self.phase);
         self.phase.reset();
         phase
     }
 
-    /// Of everything, and of what came since the last call.
+    /// Takes the summaries of everything, and of what came since the last call.
     pub fn take_recent(&mut self) -> (LagSummary, LagSummary) {
         let recent = summary(&self.recent);
         self.recent.reset();

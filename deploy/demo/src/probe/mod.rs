@@ -132,12 +132,12 @@ pub struct LiveLag {
 }
 
 impl LiveLag {
-    /// Of all probes, and of those seen since the last call of this function.
+    /// Lags of all probes, and of those seen since the last call of this function.
     pub fn snapshot(&self) -> (LagSummary, LagSummary) {
         self.shared.lock().lags.take_recent()
     }
 
-    /// Of the probes seen since the last call of this function.
+    /// Lags of the probes seen since the last call of this function.
     pub fn take_phase(&self) -> LagSummary {
         self.shared.lock().lags.take_phase()
     }

@@ -56,7 +56,7 @@ impl ProbeRow {
         }
     }
 
-    /// That of the insert.
+    /// The revision that the insert writes.
     pub fn first_revision(self) -> u64 {
         self.id % DAYS
     }

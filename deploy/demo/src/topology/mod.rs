@@ -19,7 +19,7 @@ use crate::error::{DemoError, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SourceTable {
     pub entity: Entity,
-    /// Of devices, [`INVENTORY_DATABASES`] is the history.
+    /// Number of the database; for devices, [`INVENTORY_DATABASES`] is the history.
     pub database: u32,
     pub table: u32,
 }

@@ -30,7 +30,7 @@ pub struct BirthdayLayer {
 
 /// Days of the months of a leap year.
 const DAYS: [u32; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-/// Of 366 days; a few thousand users fill more by chance.
+/// Days of 366 that must have users; a few thousand users fill more by chance.
 const DAYS_FILLED_MIN: u64 = 330;
 
 impl DerivedTables for BirthdayLayer {

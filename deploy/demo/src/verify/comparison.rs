@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 pub(super) const EXAMPLES_MAX: usize = 10;
-/// Of one kind, so that others are seen too.
+/// Examples of one kind, so that others are seen too.
 const EXAMPLES_ALIKE_MAX: usize = 3;
 /// Names in a message about many.
 const NAMES_MAX: usize = 5;

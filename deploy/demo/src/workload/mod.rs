@@ -68,7 +68,7 @@ pub struct Workload {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SetAside {
     pub place: SourceTable,
-    /// Of a user the id.
+    /// The number of a device, or the id of a user.
     pub number: u64,
 }
 

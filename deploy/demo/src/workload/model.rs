@@ -13,7 +13,7 @@ use crate::topology::SourceTable;
 /// A row that the workload changes: a user, a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Row {
-    /// Of a device its number.
+    /// The id of a user, or the number of a device.
     pub id: u64,
     pub place: SourceTable,
 }

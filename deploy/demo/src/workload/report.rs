@@ -3,7 +3,7 @@
 use anabranch_schemas::change::Entity;
 use serde::{Deserialize, Serialize};
 
-/// Whose workloads must contain a kind of change.
+/// The workloads that must contain a kind of change.
 enum NeededBy {
     All,
     Users,

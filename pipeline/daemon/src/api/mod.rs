@@ -51,7 +51,7 @@ pub struct ApiContext {
     pub observatory: Observatory,
     pub tasks: TaskStates,
     pub metrics: PrometheusHandle,
-    /// Of applications; none = their endpoints are closed.
+    /// Tokens of applications; without any, their endpoints are closed.
     pub tokens: Vec<Secret>,
     pub orders: Orders,
     /// `None` when there are no mapping tables.

@@ -18,7 +18,7 @@ use super::problem::Problem;
 
 /// An answer of about 200 KB, given out within 3 ms of a machine's sequence.
 const COUNT_MAX: u32 = 10_000;
-/// Of the IETF's draft of that name.
+/// Header with the caller's key, as the IETF's draft of that name calls it.
 const KEY_HEADER: &str = "idempotency-key";
 const KEY_BYTES_MAX: usize = 255;
 /// Requests that wait for their turn.

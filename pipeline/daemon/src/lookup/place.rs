@@ -118,7 +118,7 @@ impl PassedPositions {
         said
     }
 
-    /// Of every lane that has begun; at most [`POLL_INTERVAL`] old.
+    /// Progress of every lane that has begun; it is at most [`POLL_INTERVAL`] old.
     async fn progress(&self) -> Result<Known, Fault> {
         let mut last = self.last.lock().await;
         if let Some((began, known)) = &*last

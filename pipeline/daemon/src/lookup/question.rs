@@ -159,7 +159,7 @@ pub struct AtLeast {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum At {
     Lsn(Lsn),
-    /// Of the server that is read now.
+    /// A place in a binlog file of the server that is read now.
     File {
         number: u32,
         position: u64,

@@ -48,7 +48,7 @@ impl Asked {
 /// How old an answer may be.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Freshness {
-    /// Of the slowest mapping lane; `None` = not known.
+    /// Lag of the slowest mapping lane; `None` = not known.
     pub lag_ms: Option<u64>,
     /// Some lane applies its past once more: rows of the meantime may be missing.
     pub replaying: bool,

@@ -121,11 +121,11 @@ pub struct Underway {
     /// What begins it, or goes on with it.
     pub command: String,
     pub begun_at_ms: u64,
-    /// Of the schedule, in which it was worked on.
+    /// Windows of the schedule in which it was worked on.
     pub windows: u32,
     pub done: Vec<StoreReport>,
     pub current: Option<StoreReport>,
-    /// Of the current store, from 0 to 1.
+    /// How much of the current store is through, from 0 to 1.
     pub share: f64,
 }
 

@@ -21,7 +21,7 @@ use super::Order;
 use crate::observe::lanes;
 use crate::wiring::{Cache, DerivedStore, LaneStore, Source, Wiring};
 
-/// Of a cache's name, to publish_metrics it from a projection's.
+/// Beginning of a cache's name, which tells it from a projection's.
 const CACHE: &str = "cache/";
 /// How far an audit is, is stored so often.
 const STORED_EACH: Duration = Duration::from_secs(10);

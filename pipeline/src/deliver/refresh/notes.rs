@@ -13,7 +13,7 @@ const NOTES_MAX: usize = 200_000;
 /// Which claims of some tables changed since a chunk of them began to be read, and at which position last.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
-    /// Of the lane: positions of another one say nothing of it.
+    /// The epoch of the lane: positions of another one say nothing of it.
     pub epoch: u16,
     pub shards: BTreeSet<ShardId>,
     claims: HashMap<(u32, ShardId, Box<[Cell]>), Lsn, foldhash::quality::RandomState>,

@@ -29,7 +29,7 @@ pub(in super::super) struct Plans {
     dialect: Mutex<Option<Dialect>>,
 }
 
-/// Of which table, and whether by chunks.
+/// The table that a plan is for, and whether it reads by chunks.
 type Read = (ShardId, bool);
 
 impl Plans {
@@ -70,7 +70,7 @@ impl Plans {
 pub(super) struct Plan {
     /// What it was made for.
     pub(super) definition: String,
-    /// Of the captured columns, in the order of the entity's fields.
+    /// Kinds of the captured columns, in the order of the entity's fields.
     pub(super) kinds: Vec<Kind>,
     /// As SQL: the captured columns, and after them what of the key is none.
     pub(super) selected: String,
@@ -88,7 +88,7 @@ pub(super) struct KeyColumn {
     pub(super) kind: Kind,
     /// Its place among the selected columns: a captured one is not selected twice.
     place: usize,
-    /// Of texts; empty for bytes.
+    /// The character set of a text; empty for bytes.
     pub(super) character_set: String,
     pub(super) collation: String,
 }

@@ -20,8 +20,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Of a captured column; `None` when it cannot be captured. After the captured ones stands what a sharding rule
-    /// reads.
+    /// The kind of a captured column; `None` when it cannot be captured. After the captured ones stands what a
+    /// sharding rule reads.
     pub(super) fn of_field(entity: Entity, field: usize, data_type: &str, unsigned: bool) -> Option<Self> {
         if field >= entity.fields().len() {
             return Self::of_key(data_type, unsigned);
@@ -29,7 +29,7 @@ impl Kind {
         accepts_data_type(entity, field, data_type).then(|| Self::of(data_type, unsigned)).flatten()
     }
 
-    /// Of a column of a primary key; `None` when rows cannot be told apart by it in a statement.
+    /// The kind of a column of a primary key; `None` when rows cannot be told apart by it in a statement.
     pub(super) fn of_key(data_type: &str, unsigned: bool) -> Option<Self> {
         match data_type {
             "binary" | "varbinary" => Some(Self::Bytes),
@@ -37,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// Of a column that is compared with a value.
+    /// The kind of a column that is compared with a value.
     pub(super) fn compared(data_type: &str, unsigned: bool) -> Option<Self> {
         Self::of_key(data_type, unsigned).or_else(|| Self::of(data_type, unsigned))
     }

@@ -45,7 +45,7 @@ pub(super) struct Dialect {
 }
 
 impl Dialect {
-    /// Of a server that says this of its version.
+    /// The dialect of a server that says this of its version.
     pub(super) fn of(version: &str) -> Self {
         let version = Version::parse(version);
         Self { flavor: version.flavor, show_end: version.show_end() }
