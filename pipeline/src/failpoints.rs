@@ -35,7 +35,7 @@ pub const WORKING: &[&str] = &[
 pub const REFRESHING: &[&str] = &["refresh-before-commit", "refresh-after-commit", "refresh-swept"];
 
 /// Met by a reconciliation that finds something to repair.
-pub const NIGHTLY: &[&str] = &[
+pub const RECONCILING: &[&str] = &[
     "reconciliation-scanned",
     "reconciliation-rechecked",
     "reconciliation-repaired",
@@ -83,7 +83,7 @@ const CONTINUE: i32 = 18;
 fn is_armed(name: &str) -> bool {
     static ARMED: OnceLock<Option<String>> = OnceLock::new();
     debug_assert!(
-        [WORKING, REFRESHING, NIGHTLY, CACHING, DOCUMENTING, STOPPING, MINTING, SETTING_UP]
+        [WORKING, REFRESHING, RECONCILING, CACHING, DOCUMENTING, STOPPING, MINTING, SETTING_UP]
             .concat()
             .contains(&name),
         "{name} is not listed"

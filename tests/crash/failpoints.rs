@@ -202,7 +202,7 @@ async fn a_reconciliation_that_is_killed_in_any_phase_is_gone_on_with() {
     let mut workloads = workloads(&installation, "failpoints of a reconciliation").await;
     let _daemon = installation.run();
     let target = installation.configuration.targets[0].clone();
-    for name in failpoints::NIGHTLY {
+    for name in failpoints::RECONCILING {
         change(&mut workloads).await;
         installation.drained().await;
         installation

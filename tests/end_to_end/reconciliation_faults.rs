@@ -157,7 +157,7 @@ async fn what_an_old_or_empty_replica_says_is_no_word_against_the_stores() {
     let text = installation.configuration_text().replacen(
         of_source,
         &format!(
-            "{of_source}replica_url = \"${{ANABRANCH_NIGHT_REPLICA_URL}}\"\nreplica_ca_file = \"{ca_file}\"\n"
+            "{of_source}replica_url = \"${{ANABRANCH_RECONCILIATION_REPLICA_URL}}\"\nreplica_ca_file = \"{ca_file}\"\n"
         ),
         1,
     );

@@ -24,7 +24,7 @@ use super::progress::{self, literal};
 use super::replace;
 use super::session::TextRow;
 use super::statements::{self, TextLimits};
-use super::withdraw::{Census, Present, Search, needs_census};
+use super::withdraw::{Census, Present, Search};
 use crate::mysql::connection::{async_options, quote_table};
 use crate::mysql::error::{Side, from_async};
 use crate::mysql::refusals::Account;
@@ -62,8 +62,8 @@ pub struct MysqlLane {
     owned: Vec<u32>,
     /// Taken out while it is used, so a dropped call leaves none.
     connection: Option<Connected>,
-    /// Shards of which rows may stand in its tables; `None` until a flush needs to know.
-    present: Option<Present>,
+    /// Shards of which rows may stand in its tables. It may name too many, and never too few.
+    present: Present,
 }
 
 #[derive(Debug)]
@@ -84,7 +84,7 @@ struct Failed {
 impl MysqlLane {
     pub(super) fn new(target: MysqlTarget, assignment: Arc<Assignment>, id: LaneId) -> Self {
         let owned = assignment.owned_by(id.lane);
-        Self { target, assignment, id, owned, connection: None, present: None }
+        Self { target, assignment, id, owned, connection: None, present: Present::default() }
     }
 
     pub fn id(&self) -> &LaneId {
@@ -163,7 +163,7 @@ impl MysqlLane {
         ];
         head.extend(connected.forgets_cache.clone());
         let outbox = self.assignment.is_cached.then(|| OutboxText::new(&self.target, &self.id.projection));
-        let mut present = self.present.take();
+        let mut present = std::mem::take(&mut self.present);
         let (tables, owned) = (self.assignment.projection.tables(), &self.owned[..]);
         let layout = FlushLayout { tables, owned, outbox: outbox.as_ref(), standing: &[], withdrawn: &[] };
         let standing = match &flush.replacement {
@@ -173,6 +173,8 @@ impl MysqlLane {
         let standing = standing.map_err(|fault| Failed { fault, again: false })?;
         let withdrawn = self.occupied(&mut connected, &mut present, &layout, flush).await;
         let withdrawn = withdrawn.map_err(|fault| Failed { fault, again: false })?;
+        // Whatever becomes of the flush: the fence refuses the next one if another process has written since.
+        self.present = present;
         let layout = FlushLayout { standing: &standing, withdrawn: &withdrawn, ..layout };
         let packets = statements::packets(&head, flush, layout, limits);
         let last = packets.len();
@@ -203,7 +205,7 @@ impl MysqlLane {
                 Err(_) => return Err(Failed { fault: self.silent(PACKET_TIMEOUT), again: false }),
             }
         }
-        (self.connection, self.present) = (Some(connected), present);
+        self.connection = Some(connected);
         Ok(())
     }
 
@@ -229,20 +231,18 @@ impl MysqlLane {
     async fn occupied(
         &self,
         connected: &mut Connected,
-        present: &mut Option<Present>,
+        present: &mut Present,
         layout: &FlushLayout<'_>,
         flush: &Flush,
     ) -> Result<Vec<Occupied>, Fault> {
-        if present.is_none() && needs_census(flush) {
+        if present.needs_census(flush) {
             let mut census = Census::of(layout);
             self.ask(connected, &mut census, |census| census.ask(layout), Census::answer).await?;
-            *present = Some(census.into_present());
+            *present = census.into_present();
         }
-        let mut search = Search::of(layout, flush, present.as_ref());
+        let mut search = Search::of(layout, flush, present);
         self.ask(connected, &mut search, |search| search.ask(layout), Search::answer).await?;
-        if let Some(present) = present {
-            present.extend(flush.claims().map(|(_, shard, ..)| shard));
-        }
+        present.add(flush);
         Ok(search.into_found())
     }
 
@@ -320,7 +320,7 @@ impl MysqlLane {
 impl LaneStore for MysqlLane {
     async fn load(&mut self) -> Result<Progress, Fault> {
         // Another process may have written since.
-        self.present = None;
+        self.present = Present::default();
         let mut connected = self.connected().await?;
         let sql = progress::select(&self.target.progress_table(), Some(&self.id));
         let rows = match tokio::time::timeout(PACKET_TIMEOUT, connected.connection.query::<Row, _>(sql)).await

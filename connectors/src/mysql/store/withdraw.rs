@@ -31,12 +31,38 @@ const ROUNDS_MAX: u32 = 16;
 /// A flush that withdraws more shards is worth a census. Fewer are looked for at once: each is a few questions a table.
 const CENSUS_MIN: usize = 64;
 
-/// Shards of which rows may stand in the lane's tables.
-pub(super) type Present = HashSet<ShardId>;
+/// More shards in one table make a census dearer than to look for each withdrawn shard of a statement of thousands.
+const CENSUS_MAX: u32 = 2_000;
 
-/// Whether a flush withdraws so many shards that they are compared with a census first.
-pub(super) fn needs_census(flush: &Flush) -> bool {
-    flush.withdrawals.len() > CENSUS_MIN
+/// What a lane knows of the shards of which rows may stand in its tables.
+#[derive(Debug, Default)]
+pub(super) enum Present {
+    #[default]
+    Unknown,
+    /// They are too many to be listed.
+    Many,
+    Shards(HashSet<ShardId>),
+}
+
+impl Present {
+    /// Whether a flush withdraws so many shards that they are compared with a census first, and there is none.
+    pub(super) fn needs_census(&self, flush: &Flush) -> bool {
+        matches!(self, Self::Unknown) && flush.withdrawals.len() > CENSUS_MIN
+    }
+
+    /// Adds the shards that a flush writes.
+    pub(super) fn add(&mut self, flush: &Flush) {
+        if let Self::Shards(shards) = self {
+            shards.extend(flush.claims().map(|(_, shard, ..)| shard));
+        }
+    }
+
+    fn may_have(&self, shard: ShardId) -> bool {
+        match self {
+            Self::Unknown | Self::Many => true,
+            Self::Shards(shards) => shards.contains(&shard),
+        }
+    }
 }
 
 /// The shards that stand in the tables of a lane: it gives statements, and takes their rows, as [`Search`] does.
@@ -44,17 +70,22 @@ pub(super) fn needs_census(flush: &Flush) -> bool {
 pub(super) struct Census {
     /// Tables that may have more of them, each with the shard that was found last.
     open: BTreeMap<u32, Option<u64>>,
-    present: Present,
+    shards: HashSet<ShardId>,
+    rounds: u32,
 }
 
 impl Census {
     pub(super) fn of(layout: &FlushLayout<'_>) -> Self {
         let open = layout.owned.iter().map(|index| (*index, None)).collect();
-        Self { open, present: Present::default() }
+        Self { open, shards: HashSet::new(), rounds: 0 }
     }
 
     /// The statements of the next round; none = the census is over.
-    pub(super) fn ask(&self, layout: &FlushLayout<'_>) -> Vec<String> {
+    pub(super) fn ask(&mut self, layout: &FlushLayout<'_>) -> Vec<String> {
+        self.rounds += 1;
+        if self.rounds > CENSUS_MAX {
+            return Vec::new();
+        }
         let question = |(index, last): (u32, Option<u64>)| {
             let table = name(layout, index);
             let after = last.map_or(String::new(), |last| format!(" WHERE `shard_id` > {last}"));
@@ -68,14 +99,14 @@ impl Census {
         match (shard, self.open.get_mut(&table)) {
             (Some(number), Some(last)) => {
                 *last = Some(number);
-                self.present.extend(ShardId::from_u64(number));
+                self.shards.extend(ShardId::from_u64(number));
             }
             _ => drop(self.open.remove(&table)),
         }
     }
 
     pub(super) fn into_present(self) -> Present {
-        self.present
+        if self.open.is_empty() { Present::Shards(self.shards) } else { Present::Many }
     }
 }
 
@@ -101,13 +132,15 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// `present` is a census, if one was taken: other shards are not looked for.
-    pub(super) fn of(layout: &FlushLayout<'_>, flush: &Flush, present: Option<&Present>) -> Self {
-        let may_stand = |shard: &ShardId| present.is_none_or(|present| present.contains(shard));
-        let shards: Vec<ShardId> = versions(flush).into_keys().filter(may_stand).collect();
+    /// Shards that are known to stand nowhere are not looked for.
+    pub(super) fn of(layout: &FlushLayout<'_>, flush: &Flush, present: &Present) -> Self {
+        let shards = versions(flush).into_keys().filter(|shard| present.may_have(*shard));
+        let shards: Vec<ShardId> = shards.collect();
         let tables = layout.owned.iter().filter(|index| !shards.is_empty() && flush.withdraws_from(**index));
         let open = tables.map(|index| (*index, 0)).collect();
-        Self { shards, open, occupied: BTreeSet::new(), rounds: 0 }
+        // What a census has left mostly stands, so nothing is gained by asking for the next one.
+        let rounds = if matches!(present, Present::Shards(_)) { ROUNDS_MAX } else { 0 };
+        Self { shards, open, occupied: BTreeSet::new(), rounds }
     }
 
     /// The statements of the next round; none = the search is over. Each row is a table's index and a shard or NULL.
@@ -236,8 +269,8 @@ mod tests {
         for shard in withdrawn {
             flush.withdraw(ShardId::from_u64(*shard).unwrap(), Lsn::ZERO);
         }
-        let census = has_census.then(|| census(standing, &layout));
-        let (mut search, mut questions) = (Search::of(&layout, &flush, census.as_ref()), 0);
+        let present = if has_census { census(standing, &layout) } else { Present::Unknown };
+        let (mut search, mut questions) = (Search::of(&layout, &flush, &present), 0);
         loop {
             let open = search.open.clone();
             let statements = search.ask(&layout);
@@ -282,5 +315,13 @@ mod tests {
             prop_assert_eq!(&found(&standing, &withdrawn, false).0, &expected);
             prop_assert_eq!(&found(&standing, &withdrawn, true).0, &expected, "with a census");
         }
+    }
+
+    #[test]
+    fn a_census_of_too_many_shards_is_given_up_and_every_shard_is_looked_for() {
+        let crowded = [BTreeSet::from([7]), (0..u64::from(CENSUS_MAX) + 1).collect()];
+        let withdrawn = BTreeSet::from([7, u64::from(CENSUS_MAX), 9_000]);
+        let found = found(&crowded, &withdrawn, true).0;
+        assert_eq!(found, [(0, 7), (1, 7), (1, u64::from(CENSUS_MAX))]);
     }
 }
