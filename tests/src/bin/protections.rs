@@ -3,24 +3,56 @@
 //! Works on a copy of the sources under `target/protections/` with a target directory of its own, so nothing here
 //! changes. (In a shared one cargo would take the copy's packages for the checkout's.) The first run builds everything.
 //! Each test is first run on the whole copy: one that is red anyway notices nothing.
-//! Arguments: words of names (none = all), `--all` (also those that need real servers), `--seeds N`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Instant;
 
 use anabranch_demo::daemon;
 use anabranch_tests::protections::Protection;
+use clap::Parser;
 
 /// Enough for each protection of the list; the whole copy must pass them too.
 const SEEDS: u64 = 400;
 const COPIED: [&str; 6] = [".cargo", "schemas", "pipeline", "connectors", "deploy", "tests"];
 const COPIED_FILES: [&str; 4] = ["Cargo.toml", "Cargo.lock", "clippy.toml", "rust-toolchain.toml"];
 
+/// Takes out each protection in turn and shows that a test notices.
+#[derive(Parser)]
+#[command(name = "cargo protections")]
 struct Arguments {
+    /// Words of names; without any, all that need no real servers
     words: Vec<String>,
+    /// Those that need real servers too
+    #[arg(long)]
     all: bool,
+    /// One of so many equal parts of the list, such as 2/5
+    #[arg(long, value_name = "I/N", default_value = "1/1")]
+    part: Part,
+    /// Worlds that each simulation runs
+    #[arg(long, default_value_t = SEEDS)]
     seeds: u64,
+}
+
+/// Every `of`-th protection, from the `number`-th on.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    number: usize,
+    of: usize,
+}
+
+impl FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts =
+            text.split_once('/').and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
+        let part = parts.map(|(number, of)| Self { number, of });
+        let is_right = |part: &Self| (1..=part.of).contains(&part.number);
+        part.filter(is_right).ok_or_else(|| "it is I/N, with I from 1 to N, such as 2/5".to_owned())
+    }
 }
 
 /// What a test command said.
@@ -32,7 +64,7 @@ enum Outcome {
 }
 
 fn main() -> ExitCode {
-    let arguments = arguments();
+    let arguments = Arguments::parse();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned();
     let copy = root.join("target/protections/sources");
     for folder in COPIED {
@@ -45,44 +77,31 @@ fn main() -> ExitCode {
         let named = arguments.words.iter().any(|word| protection.name.contains(word.as_str()));
         named || arguments.words.is_empty() && (arguments.all || !protection.slow)
     };
-    let protections: Vec<Protection> = Protection::all(&root).into_iter().filter(wanted).collect();
-    println!("{:44} {:10} what went red", "without", "verdict");
+    let Part { number, of } = arguments.part;
+    let protections = Protection::all(&root).into_iter().filter(wanted).skip(number - 1).step_by(of);
+    let protections: Vec<Protection> = protections.collect();
+    println!("{:44} {:10} {:>7} what went red", "without", "verdict", "seconds");
     let tests: BTreeSet<&[String]> = protections.iter().map(|protection| &*protection.test).collect();
     for chosen in tests {
         if let Outcome::Noticed(what) | Outcome::Broken(what) = test(&root, &copy, chosen, arguments.seeds) {
-            println!("{:44} {:10} {what}", "nothing", "RED");
+            println!("{:44} {:10} {:7} {what}", "nothing", "RED", "");
             return ExitCode::FAILURE;
         }
     }
     println!("{:44} {:10}", "nothing", "green");
     let mut unnoticed = 0;
     for protection in &protections {
+        let began = Instant::now();
         let (verdict, what) = match without(protection, &root, &copy, arguments.seeds) {
             Outcome::Noticed(what) => ("noticed", what),
             Outcome::Unnoticed(what) => ("UNNOTICED", what),
             Outcome::Broken(what) => ("BROKEN", what),
         };
         unnoticed += usize::from(verdict != "noticed");
-        println!("{:44} {verdict:10} {what}", protection.name);
+        println!("{:44} {verdict:10} {:7} {what}", protection.name, began.elapsed().as_secs());
     }
     println!("{} of {} noticed", protections.len() - unnoticed, protections.len());
     if unnoticed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn arguments() -> Arguments {
-    let mut arguments = Arguments { words: Vec::new(), all: false, seeds: SEEDS };
-    let mut given = std::env::args().skip(1);
-    while let Some(argument) = given.next() {
-        match argument.as_str() {
-            "--all" => arguments.all = true,
-            "--seeds" => {
-                let number = given.next().and_then(|number| number.parse().ok());
-                arguments.seeds = number.expect("--seeds is followed by a number");
-            }
-            _ => arguments.words.push(argument),
-        }
-    }
-    arguments
 }
 
 /// Takes the protection out, runs its test and puts it back.
