@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anabranch_demo::WorkloadOptions;
-use anabranch_tests::{Daemon, Installation, Plan, WAIT_MAX, seed, until};
+use anabranch_tests::{Installation, Plan, WAIT_MAX, seed, until};
 use serde_json::Value as Json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpStream;

@@ -1,8 +1,9 @@
-//! The HTTP listener: metrics, health, readiness, status; behind tokens, the endpoints for applications.
+//! The HTTP listener: metrics, health, readiness, status, the live page; behind tokens, the endpoints for applications.
 //!
-//! `/` is the live page (`page.rs`), `/v1/events` what keeps it live. `/healthz` says that the process lives, `/readyz` that every task runs and makes progress. `guard.rs` is what stands
-//! before the endpoints for applications, `body.rs` reads their bodies, `problem.rs` is every error, `openapi.json`
-//! their description: written by hand, compared with the routes by a test.
+//! `/` is the live page (`page.rs`), and `/v1/events` keeps it live. `/healthz` says that the process lives, `/readyz`
+//! that every task runs and makes progress. `guard.rs` is what stands before the endpoints for applications, `body.rs`
+//! reads their bodies, `problem.rs` is every error, `openapi.json` their description: written by hand, compared with the
+//! routes by a test.
 
 mod body;
 pub mod client;
@@ -57,7 +58,7 @@ pub struct ApiContext {
     pub observatory: Observatory,
     pub tasks: TaskStates,
     pub metrics: PrometheusHandle,
-    /// Of applications; none = their endpoints are closed.
+    /// Tokens of applications; none = their endpoints are closed.
     pub tokens: Vec<Secret>,
     pub orders: Orders,
     /// `None` when there are no mapping tables.

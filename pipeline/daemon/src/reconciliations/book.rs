@@ -1,7 +1,8 @@
 //! The past reconciliations and those under way, as a page shows them: read when somebody asks, and kept for a while.
 //!
-//! One look at the servers serves everyone who asks within [`FRESH`]. A report that was read is kept as its figures. The
-//! whole list is read again after [`VERIFIED_FOR`], so that a report that was changed meanwhile loses its seal here too.
+//! One look at the servers serves everyone who asks within [`FRESH`]. A report that was read is kept as its figures.
+//! The whole list is read again after [`VERIFIED_FOR`], so that a report that was changed meanwhile loses its seal
+//! here too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
