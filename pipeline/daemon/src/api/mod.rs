@@ -2,8 +2,8 @@
 //!
 //! `/` is the live page (`page.rs`), and `/v1/events` keeps it live. `/healthz` says that the process lives, `/readyz`
 //! that every task runs and makes progress. `guard.rs` is what stands before the endpoints for applications, `body.rs`
-//! reads their bodies, `problem.rs` is every error, `openapi.json` their description: written by hand, compared with the
-//! routes by a test.
+//! reads their bodies, `problem.rs` is every error, `openapi.json` their description: written by hand, compared with
+//! the routes by a test.
 
 mod body;
 pub mod client;
