@@ -184,7 +184,7 @@ async fn who_sends_no_token_learns_codes_and_neither_hosts_nor_accounts() {
     let source = daemon
         .until_view("sources", ("source", "source-a"), |view| view["code"] == "source-unreachable")
         .await;
-    assert!(source["fault"].as_str().unwrap().contains("127.0.0.1"), "a host that could be told: {source}");
+    assert!(source["fault"].is_string(), "{source}");
     let (mut open, mut known) = (events(&installation, None).await, events(&installation, Some(TOKEN)).await);
     let (short, full) = (next(&mut open).await, next(&mut known).await);
     assert_eq!(short["sources"][0]["code"], "source-unreachable");
