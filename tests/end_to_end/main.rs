@@ -22,6 +22,7 @@ mod lookup;
 mod mariadb_11;
 mod mysql;
 mod operator;
+mod page;
 mod past;
 mod reconciliation_faults;
 mod reconciliation_schema;

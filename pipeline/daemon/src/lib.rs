@@ -13,6 +13,7 @@ pub mod observe;
 pub mod output;
 pub mod reconciliations;
 pub mod restarts;
+mod runbook;
 pub mod settings;
 pub mod tasks;
 pub mod telemetry;

@@ -60,6 +60,14 @@ impl Guard {
         }
     }
 
+    /// Whether a request came with a token. One without is none that fails; a wrong token does.
+    pub fn knows_sender(&self, headers: &HeaderMap) -> Result<bool, Problem> {
+        match headers.contains_key(header::AUTHORIZATION) {
+            true => self.authorise(headers).map(|()| true),
+            false => Ok(false),
+        }
+    }
+
     /// Looks at every byte of every digest.
     fn knows(&self, token: &[u8]) -> bool {
         let given = digest(token);

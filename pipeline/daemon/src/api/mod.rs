@@ -1,21 +1,26 @@
-//! The HTTP listener: metrics, health, readiness, status; behind tokens, the endpoints for applications.
+//! The HTTP listener: metrics, health, readiness, status, the live page; behind tokens, the endpoints for applications.
 //!
-//! `/healthz` says that the process lives, `/readyz` that every task runs and makes progress. `guard.rs` is what stands
-//! before the endpoints for applications, `body.rs` reads their bodies, `problem.rs` is every error, `openapi.json`
-//! their description: written by hand, compared with the routes by a test.
+//! `/` is the live page (`page.rs`), and `/v1/events` keeps it live. `/healthz` says that the process lives, `/readyz`
+//! that every task runs and makes progress. `guard.rs` is what stands before the endpoints for applications, `body.rs`
+//! reads their bodies, `problem.rs` is every error, `openapi.json` their description: written by hand, compared with
+//! the routes by a test.
 
 mod body;
 pub mod client;
+mod events;
 mod guard;
+mod history;
+mod page;
 mod problem;
 mod search;
 mod serials;
 mod serve;
+mod unread;
 pub mod uuids;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anabranch_pipeline::config::Secret;
 use anabranch_pipeline::error::{Code, Fault};
@@ -31,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use self::events::Events;
 use self::guard::Guard;
 pub use self::guard::TIME_LIMIT as REQUEST_TIME_MAX;
 use self::problem::Problem;
@@ -38,6 +44,7 @@ use self::serve::ConnectionBounds;
 use self::uuids::Orders;
 use crate::lookup::Lookup;
 use crate::observe::{Observatory, Reason, StatusView};
+use crate::reconciliations::ReconciliationBook;
 use crate::wiring::Documents;
 
 const OPENAPI: &str = include_str!("openapi.json");
@@ -57,27 +64,43 @@ pub struct ApiContext {
     /// `None` when there are no mapping tables.
     pub lookup: Option<Lookup>,
     pub documents: Option<Documents>,
+    pub book: ReconciliationBook,
+}
+
+/// What the handlers show, and what streams and pages share.
+struct Served {
+    context: ApiContext,
+    guard: Guard,
+    events: Events,
+}
+
+impl Served {
+    fn status(&self, now: Instant) -> StatusAnswer {
+        let shown = &self.context;
+        let status = shown.observatory.status(&shown.tasks.snapshot(), now);
+        StatusAnswer { name: shown.name.clone(), version: env!("CARGO_PKG_VERSION").to_owned(), status }
+    }
 }
 
 /// The same for all requests: each has a clone.
 #[derive(Clone)]
-struct Shared(Arc<ApiContext>);
+struct Shared(Arc<Served>);
 
 impl FromRef<Shared> for Option<Lookup> {
     fn from_ref(Shared(shown): &Shared) -> Self {
-        shown.lookup.clone()
+        shown.context.lookup.clone()
     }
 }
 
 impl FromRef<Shared> for Option<Documents> {
     fn from_ref(Shared(shown): &Shared) -> Self {
-        shown.documents.clone()
+        shown.context.documents.clone()
     }
 }
 
 impl FromRef<Shared> for Orders {
     fn from_ref(Shared(shown): &Shared) -> Self {
-        shown.orders.clone()
+        shown.context.orders.clone()
     }
 }
 
@@ -124,7 +147,10 @@ impl Listener {
 
     /// Serves until `cancel`; requests that are being answered are finished.
     pub async fn serve(self, shown: ApiContext, cancel: CancellationToken) {
-        serve::serve(self.listener, router(shown, self.bounds.body_time), self.bounds, cancel).await;
+        let guard = Guard::new(&shown.tokens, self.bounds.body_time);
+        let served = Arc::new(Served { context: shown, guard, events: Events::new(cancel.clone()) });
+        let serving = serve::serve(self.listener, router(Shared(served.clone())), self.bounds, cancel);
+        tokio::join!(serving, events::produce(served));
     }
 }
 
@@ -133,10 +159,15 @@ type Routes = Vec<(&'static str, Method, MethodRouter<Shared>)>;
 
 fn open_routes() -> Routes {
     vec![
+        ("/", Method::GET, get(page::index)),
+        ("/page/{file}", Method::GET, get(page::asset)),
         ("/metrics", Method::GET, get(metrics)),
         ("/healthz", Method::GET, get(healthy)),
         ("/readyz", Method::GET, get(ready)),
         ("/v1/status", Method::GET, get(status)),
+        ("/v1/events", Method::GET, get(events::stream)),
+        ("/v1/reconciliations", Method::GET, get(history::list)),
+        ("/v1/runbook/{code}", Method::GET, get(page::runbook_section)),
         ("/v1/openapi.json", Method::GET, get(openapi)),
     ]
 }
@@ -152,19 +183,19 @@ fn application_routes() -> Routes {
     ]
 }
 
-fn router(shown: ApiContext, body_time: Duration) -> Router {
+fn router(shared: Shared) -> Router {
     let with = |routes: Routes| {
         routes.into_iter().fold(Router::new(), |router, (path, _, handler)| router.route(path, handler))
     };
     // Not described: it is the empty code of a path, and refused as such.
     let guarded = with(application_routes())
         .route("/v1/serials/", get(serials::without_code))
-        .route_layer(from_fn_with_state(Guard::new(&shown.tokens, body_time), guard::admit));
+        .route_layer(from_fn_with_state(shared.0.guard.clone(), guard::admit));
     with(open_routes())
         .merge(guarded)
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
-        .with_state(Shared(Arc::new(shown)))
+        .with_state(shared)
 }
 
 async fn unknown_route(uri: Uri) -> Problem {
@@ -182,7 +213,7 @@ async fn openapi() -> impl IntoResponse {
 }
 
 async fn metrics(State(Shared(shown)): State<Shared>) -> impl IntoResponse {
-    let text = shown.metrics.render() + &shown.observatory.lag_metrics(Instant::now());
+    let text = shown.context.metrics.render() + &shown.context.observatory.lag_metrics(Instant::now());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 
@@ -191,14 +222,14 @@ async fn healthy() -> &'static str {
 }
 
 async fn ready(State(Shared(shown)): State<Shared>) -> impl IntoResponse {
+    let shown = &shown.context;
     let reasons = shown.observatory.reasons_against_ready(&shown.tasks.snapshot(), Instant::now());
     let code = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, Json(ReadyAnswer { ready: reasons.is_empty(), reasons }))
 }
 
-async fn status(State(Shared(shown)): State<Shared>) -> Json<StatusAnswer> {
-    let status = shown.observatory.status(&shown.tasks.snapshot(), Instant::now());
-    Json(StatusAnswer { name: shown.name.clone(), version: env!("CARGO_PKG_VERSION").to_owned(), status })
+async fn status(State(Shared(served)): State<Shared>) -> Json<StatusAnswer> {
+    Json(served.status(Instant::now()))
 }
 
 #[cfg(test)]

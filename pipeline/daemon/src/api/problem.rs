@@ -54,7 +54,9 @@ fn status(code: Code) -> StatusCode {
         Code::BodyNotJson | Code::BodyUnreadable => StatusCode::BAD_REQUEST,
         Code::TokenRefused => StatusCode::UNAUTHORIZED,
         Code::TokensMissing => StatusCode::FORBIDDEN,
-        Code::RouteUnknown | Code::LookupUnconfigured | Code::SearchUnconfigured => StatusCode::NOT_FOUND,
+        Code::RouteUnknown | Code::CodeUnknown | Code::LookupUnconfigured | Code::SearchUnconfigured => {
+            StatusCode::NOT_FOUND
+        }
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::BodyLate => StatusCode::REQUEST_TIMEOUT,
         Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,

@@ -16,12 +16,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use super::unread::WriteBound;
+
 /// Twice the requests that are answered at once, so that probes and scrapes find room beside them.
 const CONNECTIONS_MAX: u32 = 512;
 /// A head is one packet, or a few; a connection that is kept open without a request ends after this too.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
 /// 64 KiB over a slow line, and short enough that the answer has its time too.
 const BODY_TIME_MAX: Duration = Duration::from_secs(5);
+/// A client that takes nothing for so long reads no more.
+const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Pause before the next try when the process or machine has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -59,6 +63,7 @@ pub(super) async fn serve(
             () = cancel.cancelled() => break,
             accepted = accepted => accepted,
         };
+        let stream = WriteBound::new(stream, WRITE_TIME_MAX);
         let connection =
             builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
         let cancel = cancel.clone();

@@ -5,9 +5,8 @@ use clap::Args;
 
 use super::Outcome;
 use crate::exit::Exit;
-use crate::output;
+use crate::{output, runbook};
 
-const RUNBOOK: &str = include_str!("../../../../deploy/RUNBOOK.md");
 /// Codes named to whoever asked for none.
 const NEAR_MAX: usize = 3;
 /// Below this likeness (1 is the same text) a code is not what was meant: a letter lost in a short word stays above.
@@ -31,7 +30,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     };
     let text = text.trim_matches(['[', ']']);
     let Some(code) = Code::from_text(text) else { return Err(vec![unknown(text)]) };
-    let Some(section) = section(RUNBOOK, code) else {
+    let Some(section) = runbook::section(code) else {
         return Err(vec![Fault::new(Code::Internal, "runbook", format!("it has no section for {code}"))]);
     };
     let _ = output::line(section);
@@ -63,33 +62,9 @@ fn near(text: &str) -> Vec<Code> {
     near.into_iter().take(NEAR_MAX).map(|(_, code)| code).collect()
 }
 
-/// From the code's heading to the next heading of the same or a higher level.
-fn section(runbook: &str, code: Code) -> Option<&str> {
-    let heading = format!("### {code}\n");
-    let start = match runbook.strip_prefix(&heading) {
-        Some(_) => 0,
-        None => runbook.find(&format!("\n{heading}"))? + 1,
-    };
-    let body = &runbook[start + heading.len()..];
-    let end = ["\n### ", "\n## ", "\n# "].iter().filter_map(|next| body.find(next)).min();
-    Some(runbook[start..start + heading.len() + end.unwrap_or(body.len())].trim_end())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_section_ends_where_the_next_heading_begins() {
-        let runbook =
-            "# R\n\n### binlog-purged\nfirst\n#### not an end\nsecond\n\n### internal\nthird\n## Other\n";
-        assert_eq!(
-            section(runbook, Code::BinlogPurged),
-            Some("### binlog-purged\nfirst\n#### not an end\nsecond")
-        );
-        assert_eq!(section(runbook, Code::Internal), Some("### internal\nthird"));
-        assert_eq!(section(runbook, Code::LogFull), None);
-    }
 
     #[test]
     fn a_text_that_is_no_code_is_told_as_such_with_codes_that_are_like_it() {

@@ -25,6 +25,7 @@ use crate::api::{ApiContext, Listener, REQUEST_TIME_MAX};
 use crate::exit::Exit;
 use crate::lookup::Lookup;
 use crate::observe::{Observatory, lanes, poll};
+use crate::reconciliations::ReconciliationBook;
 use crate::wiring::{SpillRoom, Wiring};
 use crate::{output, reconciliations, restarts, tasks, telemetry};
 
@@ -124,21 +125,21 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         let status = move || observatory.status(&BTreeMap::new(), std::time::Instant::now());
         servants.spawn(lookup.keep(status, served.child_token()));
     }
-    let documents = wiring.documents();
+    let (documents, book) = (wiring.documents(), ReconciliationBook::new(&wiring));
     servants.spawn(restarts::run(wiring.clone(), states.clone(), hang_ups, served.child_token()));
     servants.spawn(poll::run(wiring, observatory.clone(), served.child_token()));
     servants.spawn(upkeep(metrics.clone(), served.child_token()));
     if let Some(listener) = listener {
-        let (name, tasks) = (config.name.clone(), states.clone());
         let shown = ApiContext {
-            name,
+            name: config.name.clone(),
             observatory: observatory.clone(),
-            tasks,
+            tasks: states.clone(),
             metrics,
             tokens,
             orders,
             lookup,
             documents,
+            book,
         };
         servants.spawn(listener.serve(shown, served.child_token()));
     }

@@ -6,6 +6,7 @@
 
 pub mod poll;
 mod rate;
+mod short;
 mod view;
 
 use std::collections::BTreeMap;

@@ -5,6 +5,7 @@
 //! same reconciliation. A reconciliation that was asked for in another way than the schedule's has a register of its
 //! own, and takes nothing from that one. The report goes into the history of the first MySQL target.
 
+mod book;
 mod checkpoint;
 mod foreign;
 mod schedule;
@@ -33,6 +34,7 @@ use metrics::gauge;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
+pub use self::book::{Entry, Progress, ReconciliationBook};
 use self::checkpoint::{Reached, State, begun, read, resumed};
 pub use self::checkpoint::{Underway, underway};
 pub use self::foreign::{Named, remove_foreign};

@@ -1,0 +1,115 @@
+// Reconciliations: those under way, a year of days by the worst verdict of each, and the report behind a day.
+// Days are of UTC and counted from the daemon's clock, since a browser's may be a day off.
+
+import { badge, count, day, duration, make, moment } from "/page/elements.js";
+import { plural } from "/page/model.js";
+
+const DAY_MS = 86400000;
+const WEEKS = 53;
+const SIGNS = { good: "", busy: "r", unsure: "?", bad: "!" };
+const WORDS = { none: "no reconciliation" };
+const ORDER = ["good", "busy", "unsure", "bad"];
+
+function byDay(past) {
+  const days = new Map();
+  for (const one of past) {
+    const key = day(one.endedAt);
+    days.set(key, [...(days.get(key) ?? []), one]);
+  }
+  return days;
+}
+
+const worst = (of) => of.reduce((all, one) => (ORDER.indexOf(one.level) > ORDER.indexOf(all.level) ? one : all));
+
+/** `chosen` is the day whose reports are shown; `choose` is called with another. */
+export function calendar(history, chosen, choose) {
+  const days = byDay(history.past);
+  const today = Date.parse(day(history.now));
+  const first = today - ((new Date(today).getUTCDay() + 6) % 7) * DAY_MS - (WEEKS - 1) * 7 * DAY_MS;
+  const grid = make("div", { class: "days", role: "group", "aria-label": "A year of reconciliations, a square a day" });
+  for (let at = first; at <= today; at += DAY_MS) {
+    const key = day(at);
+    const of = days.get(key);
+    if (!of) {
+      grid.append(make("span", { class: "day none", title: `${key}: ${WORDS.none}` }));
+      continue;
+    }
+    const one = worst(of);
+    const said = `${key}: ${one.verdict}, ${one.seal}${of.length > 1 ? `; ${of.length} that day` : ""}`;
+    const button = make("button", {
+      class: `day ${one.level}${one.isBroken ? " broken" : ""}`, type: "button", title: said, "aria-label": said,
+      "aria-pressed": key === chosen ? "true" : "false",
+    }, SIGNS[one.level]);
+    button.addEventListener("click", () => choose(key));
+    grid.append(button);
+  }
+  return make("div", { class: "calendar" }, months(first, today), grid, legend());
+}
+
+function months(first, today) {
+  const row = make("div", { class: "months", "aria-hidden": "true" });
+  for (let week = 0, before = null; first + week * 7 * DAY_MS <= today; week += 1) {
+    const name = new Date(first + week * 7 * DAY_MS).toLocaleString("en", { month: "short", timeZone: "UTC" });
+    row.append(make("span", {}, name === before ? "" : name));
+    before = name;
+  }
+  return row;
+}
+
+const legend = () => make("p", { class: "quiet key" }, ...[
+  ["good", "proved equal"], ["busy", "repaired"], ["unsure", "incomplete"], ["bad", "failed, or seal broken"],
+].map(([level, text]) => make("span", {}, make("span", { class: `day ${level}`, "aria-hidden": "true" }, SIGNS[level]), ` ${text}`)));
+
+export function reports(history, chosen) {
+  const of = byDay(history.past).get(chosen) ?? [];
+  return of.map(report);
+}
+
+const PROVED = {
+  clean: "Proved equal: every row was read, and every row was right.",
+  repaired: "Proved equal after repairs: every row was read; wrong rows are right now.",
+  incomplete: "Not proved: something was not read or not decided.",
+  failed: "Wrong rows are left.",
+};
+
+function report(one) {
+  const took = one.begunAt === null ? "" : `, ${duration((one.endedAt - one.begunAt) / 1000)}`;
+  const kind = [one.mode, one.isWhole === false ? "of some stores" : null].filter((part) => part).join(", ");
+  const proved = one.isBroken
+    ? "This report was changed, or what stands before it was: it proves nothing. Run `anabranch reconcile verify`."
+    : PROVED[one.verdict] ?? "";
+  return make("article", { class: `report ${one.level}` },
+    make("h3", {}, one.id, " ", badge(one.verdict, one.level), " ", badge(one.seal, one.isBroken ? "bad" : one.seal === "unsigned" ? "none" : "good")),
+    make("p", {}, proved, make("span", { class: "quiet" }, ` Ended ${moment(one.endedAt)}${took}${kind ? ` (${kind})` : ""}.`)),
+    one.stores.length ? storeTable(one.stores) : make("p", { class: "quiet" }, "Another version wrote its report in another form: anabranch reconcile show prints it."),
+    ...one.stores.filter((store) => store.reasonsCount || store.isGateClosed).map(reasons));
+}
+
+function storeTable(stores) {
+  const titles = ["Store", "Verdict", "Source rows", "Derived rows", "Wrong", "Repaired", "Confirmed", "Left", "Wrong again", "Foreign", "Took"];
+  const row = (store) => make("tr", {}, make("th", { scope: "row" }, store.name),
+    make("td", {}, badge(store.verdict, store.level)), ...[
+      store.sourceRows, store.derivedRows, store.drifted, store.repaired, store.confirmed, store.left, store.again, store.foreign,
+    ].map((number) => make("td", { class: "number" }, count(number))), make("td", { class: "number" }, duration(store.seconds)));
+  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Stores of this report" },
+    make("table", {}, make("caption", { class: "hidden" }, "What each store's comparison read and found"),
+      make("thead", {}, make("tr", {}, ...titles.map((title, place) => make("th", { scope: "col", class: place > 1 ? "number" : null }, title)))),
+      make("tbody", {}, ...stores.map(row))));
+}
+
+function reasons(store) {
+  const gate = store.isGateClosed ? [make("li", {}, `${store.name}: the gate is closed; more differs than may be repaired unasked`)] : [];
+  const hidden = store.reasonsCount - store.reasons.length;
+  const more = hidden > 0 ? [make("li", {}, `${store.name}: ${plural(hidden, "reason")} not shown here; a token shows the first, anabranch reconcile show all`)] : [];
+  return make("ul", { class: "reasons" }, ...gate, ...store.reasons.map((why) => make("li", {}, `${store.name}: ${why}`)), ...more);
+}
+
+export const underway = (history) => history.underway.map((one) => {
+  const now = one.current ? `${one.current.name}, ${count(one.current.sourceRows)} source rows read` : "between two stores";
+  return make("article", { class: "report busy" },
+    make("h3", {}, `${one.id} `, badge("under way", "busy")),
+    make("p", {}, make("progress", { max: 1, value: one.share, "aria-label": "share of the store that is compared now" }),
+      ` ${Math.floor(one.share * 100)} % of ${now}`),
+    make("p", { class: "quiet" }, `${one.command}; begun ${moment(one.begunAt)}; ${plural(one.done.length, "store")} through`,
+      one.windows > 1 ? `; worked on in ${one.windows} windows` : ""));
+});

@@ -1,0 +1,113 @@
+// The drawing: sources → log → lanes → stores. Lanes of one source and store are one edge, the worst decides its colour.
+
+import { LEVELS, plural } from "/page/model.js";
+import { draw, duration, rate } from "/page/elements.js";
+
+const WIDTH = 1080;
+const BOX = { width: 190, height: 52 };
+const GAP = 22;
+const TOP = 34;
+const COLUMNS = [0, 300, 560, 890];
+const CHARACTERS_MAX = 24;
+
+const cut = (text) => (text.length > CHARACTERS_MAX ? `${text.slice(0, CHARACTERS_MAX - 1)}…` : text);
+const worst = (things) => LEVELS[Math.max(0, ...things.map((thing) => LEVELS.indexOf(thing.level)))];
+const most = (numbers) => numbers.reduce((all, one) => (one === null ? all : Math.max(all ?? 0, one)), null);
+const sum = (numbers) => numbers.reduce((all, one) => (one === null ? all : (all ?? 0) + one), null);
+
+function grouped(things, key) {
+  const groups = new Map();
+  for (const thing of things) {
+    const name = key(thing);
+    groups.set(name, [...(groups.get(name) ?? []), thing]);
+  }
+  return groups;
+}
+
+function box(x, y, title, line, level, full) {
+  return draw("g", { class: `box ${level}`, transform: `translate(${x} ${y})` },
+    draw("title", {}, full ?? title),
+    draw("rect", { width: BOX.width, height: BOX.height, rx: 8 }),
+    draw("rect", { class: "mark", width: 5, height: BOX.height, rx: 2.5 }),
+    draw("text", { x: 16, y: 22, class: "name" }, cut(title)),
+    draw("text", { x: 16, y: 40, class: "line" }, line));
+}
+
+function edge(from, to, level, above, below, isDashed) {
+  const middle = (from.x + to.x) / 2;
+  const path = `M${from.x} ${from.y} C${middle} ${from.y} ${middle} ${to.y} ${to.x} ${to.y}`;
+  const at = { x: from.labelX ?? middle, y: from.labelY ?? (from.y + to.y) / 2 };
+  return draw("g", { class: `edge ${level}` },
+    draw("path", { d: path, class: isDashed ? "dashed" : null }),
+    above ? draw("text", { x: at.x, y: at.y - 6, "text-anchor": "middle" }, above) : null,
+    below ? draw("text", { x: at.x, y: at.y + 14, "text-anchor": "middle", class: "lag" }, below) : null);
+}
+
+const centred = (number, height) => (place) => TOP + (height - TOP) * ((place + 0.5) / number) - BOX.height / 2;
+const behind = (lag) => (lag === null ? "lag not known" : lag < 0.05 ? "no lag" : `${duration(lag)} behind`);
+
+function head(x, text) {
+  return draw("text", { x, y: 14, class: "head" }, text);
+}
+
+/** The whole drawing, anew each second: some dozens of elements. */
+export function drawing(model) {
+  const groups = [...grouped(model.lanes, (lane) => `${lane.source}\n${lane.store}`).values()];
+  const stores = [...grouped(model.lanes, (lane) => lane.store)];
+  const rows = Math.max(model.sources.length, groups.length, stores.length, 1);
+  const height = TOP + rows * (BOX.height + GAP);
+  const [sourceX, logX, laneX, storeX] = COLUMNS;
+  const sourceY = centred(model.sources.length, height);
+  const laneY = centred(groups.length, height);
+  const storeY = centred(stores.length, height);
+  const half = BOX.height / 2;
+  const svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": spoken(model) },
+    head(sourceX, "Sources"), head(logX, "Log"), head(laneX, "Lanes"), head(storeX, "Stores"));
+  const places = new Map(model.sources.map((source, place) => [source.name, place]));
+  const logWidth = 130;
+  model.sources.forEach((source, place) => {
+    const y = sourceY(place) + half;
+    svg.append(edge({ x: sourceX + BOX.width, y }, { x: logX, y }, source.level,
+      rate(source.messagesPerSecond, "msg/s"), behind(source.lag)));
+    svg.append(box(sourceX, y - half, source.name, source.state, source.level));
+    svg.append(logBox(logX, y - half, logWidth, source));
+  });
+  groups.forEach((lanes, place) => {
+    const y = laneY(place) + half;
+    const level = worst(lanes);
+    const from = { x: logX + logWidth, y: sourceY(places.get(lanes[0].source) ?? 0) + half };
+    svg.append(edge(from, { x: laneX, y }, level, null, null, lanes.some((lane) => lane.feed === "binlog")));
+    const storePlace = stores.findIndex(([name]) => name === lanes[0].store);
+    const to = { x: storeX, y: storeY(storePlace) + half };
+    const label = { labelX: laneX + BOX.width + 70, labelY: y };
+    svg.append(edge({ x: laneX + BOX.width, y, ...label }, to, level,
+      rate(sum(lanes.map((lane) => lane.rowsPerSecond)), "rows/s"), behind(most(lanes.map((lane) => lane.lag)))));
+    svg.append(box(laneX, y - half, `${lanes[0].projection} ← ${lanes[0].source}`,
+      `${plural(lanes.length, "lane")}: ${states(lanes)}`, level, lanes.map((lane) => lane.name).join("\n")));
+  });
+  stores.forEach(([name, lanes], place) => {
+    const y = storeY(place);
+    svg.append(box(storeX, y, lanes[0].projection, `on ${lanes[0].target}`, worst(lanes), name));
+  });
+  return svg;
+}
+
+function logBox(x, y, width, source) {
+  return draw("g", { class: "box log", transform: `translate(${x} ${y + 6})` },
+    draw("title", {}, `stream of ${source.name}: ${source.messages} messages were appended`),
+    draw("rect", { width, height: BOX.height - 12, rx: 20 }),
+    draw("text", { x: width / 2, y: 25, "text-anchor": "middle", class: "line" },
+      `message ${source.messages.toLocaleString("en")}`));
+}
+
+function states(lanes) {
+  const counts = [...grouped(lanes, (lane) => lane.state)];
+  return counts.length === 1 ? counts[0][0] : counts.map(([state, of]) => `${of.length} ${state}`).join(", ");
+}
+
+/** The tables below say the same in full. */
+function spoken(model) {
+  const sources = model.sources.map((source) => `${source.name} ${source.state}`).join(", ");
+  return `Flow from ${plural(model.sources.length, "source")} (${sources}) over the log and ` +
+    `${plural(model.lanes.length, "lane")} into the stores. The tables below have every figure.`;
+}

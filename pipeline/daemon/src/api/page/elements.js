@@ -1,0 +1,70 @@
+// Makes elements. Text goes in as text nodes only, so a table may be called <script>.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) {
+      element.setAttribute(name, value === true ? "" : String(value));
+    }
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+export const make = (tag, attributes = {}, ...children) =>
+  fill(document.createElement(tag), attributes, children);
+
+export const draw = (tag, attributes = {}, ...children) =>
+  fill(document.createElementNS(SVG, tag), attributes, children);
+
+export const byId = (id) => document.getElementById(id);
+
+/** Sets a text only when it is another one, so that a screen reader hears changes and not seconds. */
+export function say(element, text) {
+  if (element.textContent !== text) {
+    element.textContent = text;
+  }
+}
+
+/** A dot and a word: a state is never told by its colour alone. */
+export const badge = (state, level) =>
+  make("span", { class: `badge ${level}` }, make("i", { "aria-hidden": "true" }), state);
+
+// Numbers and times, as they are written everywhere on the page.
+
+const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
+export const count = (number) => (number === null ? "–" : WHOLE.format(number));
+
+export function rate(number, unit) {
+  if (number === null) return "–";
+  const digits = number > 0 && number < 10 ? 1 : 0;
+  return `${number.toLocaleString("en", { maximumFractionDigits: digits })} ${unit}`;
+}
+
+export function bytes(number) {
+  if (number === null) return "–";
+  const units = ["B/s", "kB/s", "MB/s", "GB/s"];
+  let place = 0;
+  while (number >= 1000 && place < units.length - 1) {
+    number /= 1000;
+    place += 1;
+  }
+  return `${number.toLocaleString("en", { maximumFractionDigits: number < 10 && place > 0 ? 1 : 0 })} ${units[place]}`;
+}
+
+export function duration(seconds) {
+  if (seconds === null) return "–";
+  if (seconds < 0.95) return seconds < 0.05 ? "0 s" : `${seconds.toFixed(1)} s`;
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 90 * 60) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 48 * 3600) return `${Math.round(seconds / 3600)} h`;
+  return `${Math.round(seconds / 86400)} days`;
+}
+
+export const clock = (date) => date.toLocaleTimeString("en-GB");
+
+/** A server's moment, in UTC, since reports are compared across machines. */
+export const moment = (ms) => new Date(ms).toISOString().replace("T", " ").slice(0, 16) + " UTC";
+export const day = (ms) => new Date(ms).toISOString().slice(0, 10);

@@ -1,0 +1,179 @@
+// The one place that knows the field names of /v1/status and /v1/reconciliations, and what each state means.
+// Everything else sees sources, lanes, stores, tasks and problems as they are made here.
+
+/** From best to worst. */
+export const LEVELS = ["good", "busy", "unsure", "bad"];
+const worse = (one, other) => (LEVELS.indexOf(one) >= LEVELS.indexOf(other) ? one : other);
+
+const STATE_LEVELS = {
+  current: "good", believed: "good", running: "good", standby: "good", serving: "good",
+  behind: "busy", replaying: "busy", new: "busy", "getting-ready": "busy", building: "busy",
+  unknown: "unsure", passed: "unsure",
+  unreachable: "bad", retrying: "bad", stopped: "bad", apart: "bad",
+};
+/** Behind by less is how a busy lane looks; by more, somebody waits for it. */
+const LAG_GOOD_SECONDS = 5;
+const LAG_BAD_SECONDS = 60;
+
+const known = (value) => (value === undefined ? null : value);
+
+function levelOf(state, lag) {
+  const level = STATE_LEVELS[state] ?? "unsure";
+  if (state !== "behind") return level;
+  if (lag !== null && lag <= LAG_GOOD_SECONDS) return "good";
+  return lag !== null && lag > LAG_BAD_SECONDS ? "unsure" : "busy";
+}
+
+const trouble = (view) => ({ code: known(view.code), fault: known(view.fault) });
+
+function source(view) {
+  const lag = known(view.lag_seconds);
+  return {
+    key: `source ${view.source}`, name: view.source, state: view.state, level: levelOf(view.state, lag), lag,
+    bytesPerSecond: known(view.binlog_bytes_per_second), messagesPerSecond: known(view.messages_per_second),
+    head: known(view.head), position: known(view.position), messages: view.sequence, ...trouble(view),
+  };
+}
+
+function lane(view) {
+  const lag = known(view.lag_seconds);
+  return {
+    key: `lane ${view.projection}/${view.target}/${view.source}/${view.lane}`,
+    name: `${view.projection}/${view.target}/${view.source}/${view.lane}`,
+    store: `${view.projection} on ${view.target}`, projection: view.projection, target: view.target,
+    source: view.source, state: view.state, level: levelOf(view.state, lag), lag, feed: known(view.feed),
+    position: known(view.position), rows: view.rows, rowsPerSecond: known(view.rows_per_second),
+    refreshed: known(view.refreshed_rows), refreshRows: known(view.refresh_rows),
+    refreshLeft: known(view.refresh_seconds_left), ...trouble(view),
+  };
+}
+
+const cache = (view) => ({
+  key: `cache ${view.cache}`, kind: "cache", name: view.cache, state: view.state,
+  level: levelOf(view.state, null), delay: known(view.delay_seconds), documents: null, parked: null, index: null,
+  ...trouble(view),
+});
+
+function search(view) {
+  const isSeen = known(view.documents) !== null;
+  const state = known(view.code) ? "unreachable" : view.building ? "building" : isSeen ? "serving" : "unknown";
+  const parked = known(view.dead_letters);
+  const level = parked ? worse("unsure", levelOf(state, null)) : levelOf(state, null);
+  return {
+    key: `index ${view.projection}`, kind: "index", name: view.projection, state, level, delay: null,
+    documents: known(view.documents), parked, index: known(view.index), ...trouble(view),
+  };
+}
+
+const task = (view) => ({
+  key: `task ${view.task}`, name: view.task, state: view.state, level: levelOf(view.state, null),
+  waitsFor: known(view.waits_for), down: known(view.down_seconds), isLasting: view.lasting, ...trouble(view),
+});
+
+/** One event of the stream. */
+export function read(text) {
+  const document = JSON.parse(text);
+  const model = {
+    name: document.name, version: document.version,
+    sources: document.sources.map(source), lanes: document.lanes.map(lane),
+    stores: [...document.caches.map(cache), ...document.searches.map(search)],
+    tasks: document.tasks.map(task),
+  };
+  model.problems = problems(model);
+  return model;
+}
+
+export const everything = (model) => [...model.sources, ...model.lanes, ...model.stores, ...model.tasks];
+
+/** What is wrong, the worst first. One cause often shows in many things: those with its code stand together. */
+function problems(model) {
+  const groups = new Map();
+  for (const thing of everything(model)) {
+    if (thing.level !== "bad" && thing.level !== "unsure" && !thing.code) continue;
+    const cause = thing.code ?? `${thing.state} ${thing.key.split(" ")[0]}`;
+    if (!groups.has(cause)) groups.set(cause, { code: thing.code, level: "good", things: [] });
+    const group = groups.get(cause);
+    // Observations without an answer, as right after a start, are no trouble yet.
+    group.level = worse(group.level, thing.code ? worse("unsure", thing.level) : thing.level);
+    group.things.push(thing);
+  }
+  const rank = (group) => {
+    const isStopped = group.things.some((thing) => thing.state === "stopped");
+    return (isStopped ? 100 : 0) + LEVELS.indexOf(group.level) * 10 + (group.code ? 1 : 0);
+  };
+  return [...groups.values()].sort((one, other) => rank(other) - rank(one) || other.things.length - one.things.length);
+}
+
+/** What stands at the top of the page. */
+export function sentence(model) {
+  const [worst] = model.problems;
+  if (worst) return { text: told(worst), level: worst.level, problem: worst };
+  const loading = model.lanes.filter((lane) => lane.refreshed !== null);
+  const busy = everything(model).filter((thing) => thing.level === "busy");
+  if (loading.length) {
+    return { text: `${plural(loading.length, "lane")} of ${model.lanes.length} read source tables again`, level: "busy" };
+  }
+  if (busy.length) return { text: `Nothing is wrong; ${plural(busy.length, "task or lane", "tasks or lanes")} catch up`, level: "busy" };
+  const sources = plural(model.sources.length, "source");
+  return { text: `All is current: ${sources}, ${plural(model.lanes.length, "lane")}`, level: "good" };
+}
+
+const SAID = {
+  stopped: "has stopped and waits for you", retrying: "fails and is tried again", unreachable: "cannot be reached",
+  apart: "does not fit its log any more", passed: "is not believed, so lookups pass it by",
+  unknown: "is not known yet", behind: "is far behind", serving: "holds rejected documents",
+};
+
+export function told(problem) {
+  // A stopped thing says more than one that cannot be asked, and a source more than its lanes.
+  const worst = problem.things.find((thing) => thing.state === "stopped") ?? problem.things[0];
+  const [kind] = worst.key.split(" ");
+  const others = problem.things.length - 1;
+  const more = others ? `, and ${plural(others, "more thing")} with it` : "";
+  const said = SAID[worst.state] ?? `is ${worst.state}`;
+  return `${kind[0].toUpperCase()}${kind.slice(1)} ${worst.name} ${said}${more}`;
+}
+
+/** The daemon's own remedy, which only who sent a token sees. */
+export function remedy(problem) {
+  const fault = problem.things.map((thing) => thing.fault).find((text) => text);
+  return fault ?? null;
+}
+
+export const plural = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
+
+// Reconciliations.
+
+export const VERDICT_LEVELS = { clean: "good", repaired: "busy", incomplete: "unsure", failed: "bad" };
+
+const store = (view) => ({
+  name: view.store, verdict: view.verdict, level: VERDICT_LEVELS[view.verdict] ?? "unsure", tables: view.tables,
+  sourceRows: view.rows_source, derivedRows: view.rows_derived, expectedRows: view.rows_expected,
+  lookedAt: view.candidates, drifted: view.drifted, repaired: view.repaired, confirmed: view.confirmed,
+  left: view.left, again: view.again, foreign: view.foreign_rows, isGateClosed: view.is_gate_closed,
+  reasonsCount: view.reasons_count, reasons: view.reasons, seconds: view.seconds,
+});
+
+const past = (isSigned) => (view) => {
+  const isBroken = view.seal !== "whole";
+  const level = VERDICT_LEVELS[view.verdict] ?? "unsure";
+  return {
+    number: view.number, id: view.id, begunAt: known(view.begun_at_ms), endedAt: view.ended_at_ms,
+    verdict: view.verdict, level: isBroken ? "bad" : level, isBroken,
+    seal: isBroken ? `seal ${view.seal}` : isSigned ? "seal whole" : "unsigned", mode: known(view.mode),
+    isWhole: known(view.is_whole), stores: view.stores.map(store),
+  };
+};
+
+/** One page of the history. */
+export const readHistory = (document) => ({
+  now: document.now_ms, readAt: known(document.read_at_ms), code: known(document.code), isSigned: document.is_signed,
+  next: known(document.next), past: document.reconciliations.map(past(document.is_signed)),
+  underway: document.underway.map((view) => ({
+    id: view.id, command: view.command, begunAt: view.begun_at_ms, windows: view.windows, share: view.share,
+    done: view.done.map(store), current: view.current ? store(view.current) : null,
+  })),
+});
+
+/** The text of a problem document. */
+export const problemText = (document) => `${document.detail}; ${document.remedy}`;

@@ -1,0 +1,66 @@
+// The runbook's section of a code, from Markdown to elements: headings, paragraphs, lists, blocks of commands, `code`
+// and *stress*. What it does not know stays text.
+
+import { make } from "/page/elements.js";
+import { ask } from "/page/stream.js";
+
+const sections = new Map();
+
+/** The elements of a code's section; asked once. */
+export async function section(code) {
+  if (!sections.has(code)) sections.set(code, await ask(`/v1/runbook/${encodeURIComponent(code)}`));
+  return blocks(sections.get(code));
+}
+
+function inline(text) {
+  return text.split(/(`[^`]+`|\*[^*]+\*)/).map((part) => {
+    if (part.startsWith("`") && part.length > 2) return make("code", {}, part.slice(1, -1));
+    if (part.startsWith("*") && part.length > 2) return make("em", {}, part.slice(1, -1));
+    return part;
+  });
+}
+
+const ITEM = /^(?:[-*]|\d+\.) +/;
+
+function blocks(text) {
+  const made = [];
+  let list = null;
+  const end = (kind) => {
+    if (list && list.tagName.toLowerCase() !== kind) list = null;
+  };
+  for (const part of text.split(/\n{2,}/)) {
+    const lines = part.split("\n").filter((line) => line !== "");
+    if (!lines.length) continue;
+    const indent = Math.min(...lines.map((line) => line.search(/\S/)));
+    const first = lines[0];
+    if (/^#+ /.test(first)) {
+      end(null);
+      made.push(make("h3", {}, first.replace(/^#+ /, "")));
+      lines.shift();
+      if (!lines.length) continue;
+    }
+    if (indent >= 4) {
+      const block = make("pre", {}, lines.map((line) => line.slice(indent)).join("\n"));
+      (list?.lastElementChild ?? { append: (one) => made.push(one) }).append(block);
+      continue;
+    }
+    if (ITEM.test(lines[0])) {
+      const kind = /^\d/.test(lines[0]) ? "ol" : "ul";
+      end(kind);
+      if (!list) made.push(list = make(kind));
+      for (const line of lines) {
+        if (ITEM.test(line)) list.append(make("li", {}, ...inline(line.replace(ITEM, ""))));
+        else list.lastElementChild.append(" ", ...inline(line.trim()));
+      }
+      continue;
+    }
+    if (list && indent >= 2) {
+      list.lastElementChild.append(make("p", {}, ...inline(lines.map((line) => line.trim()).join(" "))));
+      continue;
+    }
+    end(null);
+    if (first.startsWith("|")) made.push(make("pre", {}, lines.join("\n")));
+    else made.push(make("p", {}, ...inline(lines.map((line) => line.trim()).join(" "))));
+  }
+  return made;
+}

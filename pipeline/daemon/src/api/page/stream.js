@@ -1,0 +1,107 @@
+// Reads /v1/events with fetch, because an EventSource sends no Authorization header; connects again with back-off.
+// The token lives in this module's memory and nowhere else.
+
+import { problemText } from "/page/model.js";
+
+const PAUSE_FIRST_MS = 500;
+const PAUSE_MAX_MS = 10000;
+/** An event comes each second, or a comment each three: without either, the connection is dead. */
+const SILENCE_MAX_MS = 4500;
+/** Longer than any document; what is longer is no stream of ours. */
+const BUFFER_CHARACTERS_MAX = 32 * 1024 * 1024;
+
+let token = null;
+
+const headers = () => (token === null ? {} : { authorization: `Bearer ${token}` });
+
+/** One GET of this listener: JSON, or an error that says what the problem document says. */
+export async function ask(path) {
+  const response = await fetch(path, { headers: headers(), cache: "no-store", signal: AbortSignal.timeout(10000) });
+  if (!response.ok) throw await refusal(response);
+  const isJson = response.headers.get("content-type").includes("json");
+  return isJson ? response.json() : response.text();
+}
+
+async function refusal(response) {
+  const text = await response.json().then(problemText, () => `status ${response.status}`);
+  return Object.assign(new Error(text), { status: response.status });
+}
+
+/** Calls `told.event(text)`, `told.up()` and `told.down(why)`; `use(token)` begins anew. */
+export function follow(told) {
+  let pause = PAUSE_FIRST_MS;
+  let current = null;
+  let timer = null;
+
+  const again = (why) => {
+    current = null;
+    told.down(why);
+    clearTimeout(timer);
+    timer = setTimeout(begin, pause * (0.75 + Math.random() / 2));
+    pause = Math.min(pause * 2, PAUSE_MAX_MS);
+  };
+
+  async function begin() {
+    const attempt = new AbortController();
+    current = attempt;
+    try {
+      await readEvents(attempt, (text) => {
+        pause = PAUSE_FIRST_MS;
+        told.event(text);
+      }, told.up);
+      if (current === attempt) again("the daemon has ended the stream");
+    } catch (error) {
+      if (current !== attempt) return;
+      if (error.status === 401 || error.status === 403) {
+        token = null;
+        told.refused(error.message);
+        pause = PAUSE_FIRST_MS;
+      }
+      again(error.status ? error.message : "the daemon does not answer");
+    }
+  }
+
+  begin();
+  return {
+    use(given) {
+      token = given === "" ? null : given;
+      const before = current;
+      current = null;
+      before?.abort();
+      clearTimeout(timer);
+      pause = PAUSE_FIRST_MS;
+      begin();
+    },
+  };
+}
+
+async function readEvents(attempt, event, up) {
+  let watch = null;
+  const heard = () => {
+    clearTimeout(watch);
+    watch = setTimeout(() => attempt.abort(), SILENCE_MAX_MS);
+  };
+  heard();
+  try {
+    const response = await fetch("/v1/events", { headers: headers(), cache: "no-store", signal: attempt.signal });
+    if (!response.ok) throw await refusal(response);
+    up();
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let buffer = "";
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      heard();
+      buffer += value;
+      if (buffer.length > BUFFER_CHARACTERS_MAX) throw new Error("an event is too long");
+      const parts = buffer.split("\n\n");
+      buffer = parts.pop();
+      for (const part of parts) {
+        const lines = part.split("\n").filter((line) => line.startsWith("data: "));
+        if (lines.length) event(lines.map((line) => line.slice(6)).join("\n"));
+      }
+    }
+  } finally {
+    clearTimeout(watch);
+  }
+}

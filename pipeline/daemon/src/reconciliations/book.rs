@@ -1,0 +1,237 @@
+//! The past reconciliations and those under way, as a page shows them: read when somebody asks, and kept for a while.
+//!
+//! One look at the servers serves everyone who asks within [`FRESH`]. A report that was read is kept as its figures.
+//! The whole list is read again after [`VERIFIED_FOR`], so that a report that was changed meanwhile loses its seal
+//! here too.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_pipeline::config::reconcile::Mode;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::History;
+use anabranch_pipeline::reconcile::{Seal, StoreReport};
+use anabranch_pipeline::records::{Outcome, PastReconciliation};
+use anabranch_pipeline::wall_clock;
+use serde::Serialize;
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::{Instant, timeout};
+
+use super::{Underway, parsed, underway};
+use crate::wiring::Wiring;
+
+/// A year of nights, and some by hand.
+const KEPT_MAX: u64 = 500;
+/// A report may be a megabyte.
+const READ_AT_ONCE: usize = 20;
+/// Reconciliations take minutes at least.
+const FRESH: Duration = Duration::from_secs(5);
+const VERIFIED_FOR: Duration = Duration::from_secs(120);
+/// Who asks does not wait for servers that do not answer.
+const WAIT_MAX: Duration = Duration::from_secs(4);
+/// Reasons of one store; `anabranch reconcile show` has them all.
+const REASONS_MAX: usize = 20;
+
+/// One store of a reconciliation, in figures.
+#[derive(Debug, Clone, Serialize)]
+pub struct StoreEntry {
+    store: String,
+    verdict: Outcome,
+    tables: u64,
+    rows_source: u64,
+    rows_expected: u64,
+    rows_derived: u64,
+    candidates: u64,
+    drifted: u64,
+    repaired: u64,
+    confirmed: u64,
+    left: u64,
+    again: u64,
+    foreign_rows: u64,
+    is_gate_closed: bool,
+    /// How many reasons there are why something was not read or decided, and the first of them.
+    reasons_count: usize,
+    reasons: Vec<String>,
+    seconds: f64,
+}
+
+impl From<&StoreReport> for StoreEntry {
+    fn from(report: &StoreReport) -> Self {
+        Self {
+            store: report.store.clone(),
+            verdict: report.outcome(),
+            tables: report.tables,
+            rows_source: report.rows_source,
+            rows_expected: report.rows_expected,
+            rows_derived: report.rows_derived,
+            candidates: report.candidates,
+            drifted: report.drifted(),
+            repaired: report.repaired,
+            confirmed: report.confirmed,
+            left: report.left,
+            again: report.again,
+            foreign_rows: report.foreign_rows,
+            is_gate_closed: report.is_gate_closed,
+            reasons_count: report.incomplete.len(),
+            reasons: report.incomplete.iter().take(REASONS_MAX).cloned().collect(),
+            seconds: report.seconds,
+        }
+    }
+}
+
+/// One past reconciliation.
+#[derive(Debug, Clone, Serialize)]
+pub struct Entry {
+    pub number: u64,
+    id: String,
+    /// `None` when another version wrote the report in another form.
+    begun_at_ms: Option<u64>,
+    ended_at_ms: u64,
+    verdict: Outcome,
+    /// `whole`, `broken` (it is not what was signed) or `unlinked` (the one before it is another than when it was
+    /// signed, or is gone).
+    seal: &'static str,
+    mode: Option<Mode>,
+    is_whole: Option<bool>,
+    stores: Vec<StoreEntry>,
+}
+
+impl Entry {
+    fn of(past: &PastReconciliation, seal: Seal) -> Self {
+        let report = parsed(&past.report);
+        Self {
+            number: past.number,
+            id: past.id.clone(),
+            begun_at_ms: report.as_ref().map(|report| report.begun_at_ms),
+            ended_at_ms: past.ended_at_ms,
+            verdict: past.verdict,
+            seal: match seal {
+                Seal::Whole => "whole",
+                Seal::Broken => "broken",
+                Seal::Unlinked => "unlinked",
+            },
+            mode: report.as_ref().map(|report| report.mode),
+            is_whole: report.as_ref().map(|report| report.is_whole),
+            stores: report.iter().flat_map(|report| &report.stores).map(StoreEntry::from).collect(),
+        }
+    }
+
+    /// Reasons may name hosts.
+    pub fn leave_out_reasons(&mut self) {
+        self.stores.iter_mut().for_each(|store| store.reasons.clear());
+    }
+}
+
+/// A reconciliation that is not over.
+#[derive(Debug, Clone, Serialize)]
+pub struct Progress {
+    id: String,
+    command: String,
+    begun_at_ms: u64,
+    windows: u32,
+    done: Vec<StoreEntry>,
+    current: Option<StoreEntry>,
+    /// Of the current store, from 0 to 1.
+    share: f64,
+}
+
+impl Progress {
+    pub fn leave_out_reasons(&mut self) {
+        self.done.iter_mut().chain(&mut self.current).for_each(|store| store.reasons.clear());
+    }
+}
+
+impl From<Underway> for Progress {
+    fn from(underway: Underway) -> Self {
+        Self {
+            done: underway.done.iter().map(StoreEntry::from).collect(),
+            current: underway.current.as_ref().map(StoreEntry::from),
+            id: underway.id,
+            command: underway.command,
+            begun_at_ms: underway.begun_at_ms,
+            windows: underway.windows,
+            share: underway.share,
+        }
+    }
+}
+
+/// What was read, and when.
+#[derive(Debug, Default)]
+pub struct Kept {
+    pub entries: BTreeMap<u64, Entry>,
+    pub underway: Vec<Progress>,
+    pub read_at_ms: Option<u64>,
+    /// Why the last look failed; `None` = it did not.
+    pub code: Option<Code>,
+    pub is_signed: bool,
+    looked_at: Option<Instant>,
+    verified_at: Option<Instant>,
+}
+
+/// The list, shared by all who ask. Cheap to clone.
+#[derive(Clone)]
+pub struct ReconciliationBook(Arc<(Wiring, Mutex<Kept>)>);
+
+impl ReconciliationBook {
+    pub fn new(wiring: &Wiring) -> Self {
+        let is_signed = wiring.config().reconcile.signing_key.is_some();
+        Self(Arc::new((wiring.clone(), Mutex::new(Kept { is_signed, ..Kept::default() }))))
+    }
+
+    /// The list, not older than [`FRESH`] when the servers answer; else what was read last, and why.
+    pub async fn read(&self) -> MutexGuard<'_, Kept> {
+        let (wiring, kept) = &*self.0;
+        let mut kept = kept.lock().await;
+        if kept.looked_at.is_none_or(|at| at.elapsed() >= FRESH) {
+            let code = match timeout(WAIT_MAX, look(wiring, &mut kept)).await {
+                Ok(Ok(())) => None,
+                Ok(Err(fault)) => Some(fault.code()),
+                Err(_) => Some(Code::TimedOut),
+            };
+            kept.code = code;
+            kept.looked_at = Some(Instant::now());
+        }
+        kept
+    }
+}
+
+async fn look(wiring: &Wiring, kept: &mut Kept) -> Result<(), Fault> {
+    let history = wiring.history()?;
+    let newest = history.newest_number().await?.unwrap_or(0);
+    let is_verified = kept.verified_at.is_some_and(|at| at.elapsed() < VERIFIED_FOR);
+    let known = kept.entries.keys().next_back().copied().unwrap_or(0);
+    if !is_verified || newest < known {
+        kept.entries = entries(wiring, &history, newest.saturating_sub(KEPT_MAX)).await?;
+        kept.verified_at = Some(Instant::now());
+    } else if newest > known {
+        kept.entries.append(&mut entries(wiring, &history, known).await?);
+        while kept.entries.len() as u64 > KEPT_MAX {
+            kept.entries.pop_first();
+        }
+    }
+    let (scheduled, by_hand) = underway(wiring).await?;
+    kept.underway = [scheduled, by_hand].into_iter().flatten().map(Progress::from).collect();
+    kept.read_at_ms = Some(wall_clock::now_ms());
+    Ok(())
+}
+
+/// All after this number. The one of this number is read too, since the next one is sealed over it.
+async fn entries(wiring: &Wiring, history: &impl History, after: u64) -> Result<BTreeMap<u64, Entry>, Fault> {
+    let key = wiring.config().reconcile.signing_key.as_ref();
+    let mut entries = BTreeMap::new();
+    let mut before: Option<PastReconciliation> = None;
+    loop {
+        let number = before.as_ref().map_or(after.saturating_sub(1), |before| before.number);
+        let page = history.behind(number, READ_AT_ONCE).await?;
+        if page.is_empty() {
+            return Ok(entries);
+        }
+        for past in page {
+            if past.number > after {
+                entries.insert(past.number, Entry::of(&past, Seal::of(&past, before.as_ref(), key)));
+            }
+            before = Some(past);
+        }
+    }
+}

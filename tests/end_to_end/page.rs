@@ -1,0 +1,237 @@
+//! The live page and what it lives on: files, headers, streams of events, and the page in a browser where there is one.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anabranch_demo::WorkloadOptions;
+use anabranch_tests::{Installation, Plan, WAIT_MAX, seed, until};
+use serde_json::Value as Json;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::TcpStream;
+
+use crate::STANDARD;
+
+const TOKEN: &str = "token-of-the-page";
+const POLICY: &str =
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:";
+/// As many as the daemon serves at once.
+const STREAMS: usize = 100;
+
+async fn installation() -> Installation<'static> {
+    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let text = installation.configuration_text();
+    let with_token = text.replace("[http]\n", &format!("[http]\ntokens = [\"{TOKEN}\"]\n"));
+    assert_ne!(text, with_token, "there is no [http] to put it into");
+    installation.write_configuration_text(&with_token);
+    installation
+}
+
+fn address(installation: &Installation<'_>) -> String {
+    format!("127.0.0.1:{}", installation.configuration.http_port)
+}
+
+async fn asked(installation: &Installation<'_>, path: &str, token: Option<&str>) -> TcpStream {
+    let mut stream = TcpStream::connect(address(installation)).await.unwrap();
+    let authorization = token.map_or_else(String::new, |token| format!("Authorization: Bearer {token}\r\n"));
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: anabranch\r\nConnection: close\r\n{authorization}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+/// Head and body.
+async fn get(installation: &Installation<'_>, path: &str) -> (String, String) {
+    let mut answer = String::new();
+    asked(installation, path, None).await.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_lowercase(), body.to_owned())
+}
+
+/// The lines of an open stream of events.
+async fn events(installation: &Installation<'_>, token: Option<&str>) -> Lines<BufReader<TcpStream>> {
+    BufReader::new(asked(installation, "/v1/events", token).await).lines()
+}
+
+/// The next document of a stream.
+async fn next(lines: &mut Lines<BufReader<TcpStream>>) -> Json {
+    let document = async {
+        loop {
+            let line = lines.next_line().await.unwrap().expect("the stream goes on");
+            if let Some(document) = line.strip_prefix("data: ") {
+                return serde_json::from_str(document).unwrap();
+            }
+        }
+    };
+    tokio::time::timeout(WAIT_MAX, document).await.expect("an event comes")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_is_served_whole_with_strict_headers_and_shows_its_sentence_and_lanes() {
+    let installation = installation().await;
+    let mut daemon = installation.run();
+    daemon.until_ready().await;
+    let (head, index) = get(&installation, "/").await;
+    assert!(head.contains("content-type: text/html; charset=utf-8"), "{head}");
+    let files: Vec<&str> = index.split('"').filter(|part| part.starts_with("/page/")).collect();
+    assert_eq!(files, ["/page/page.css", "/page/page.js"]);
+    let script = get(&installation, "/page/page.js").await.1;
+    let modules = script.split('"').filter(|part| part.starts_with("/page/"));
+    for path in files.into_iter().chain(modules).chain(["/"]) {
+        let (head, text) = get(&installation, path).await;
+        assert!(head.starts_with("http/1.1 200"), "{path}: {head}");
+        let kind = match path.rsplit_once('.') {
+            Some((_, "css")) => "text/css",
+            Some((_, "js")) => "text/javascript",
+            _ => "text/html",
+        };
+        for wanted in [
+            &format!("content-type: {kind}; charset=utf-8"),
+            &format!("content-security-policy: {POLICY}"),
+            "x-content-type-options: nosniff",
+            "referrer-policy: no-referrer",
+        ] {
+            assert!(head.contains(wanted), "{wanted} of {path}: {head}");
+        }
+        // The name of a vocabulary is no address that is asked.
+        let text = text.replace("http://www.w3.org/2000/svg", "");
+        assert!(!text.contains("://"), "{path} refers to an outside address");
+    }
+    assert_eq!(daemon.ask("GET", "/page/..%2f..%2fCargo.toml", None, "").await.0, 404);
+    let (head, section) = get(&installation, "/v1/runbook/source-unreachable").await;
+    assert!(head.contains("text/markdown") && section.contains("### source-unreachable\n"), "{head}");
+    assert_eq!(daemon.ask("GET", "/v1/runbook/%3Cscript%3E", None, "").await.1["code"], "code-unknown");
+    rendered(&installation).await;
+    daemon.kill();
+}
+
+/// What a browser makes of the page: the sentence, a row for a lane, and no message on its console.
+async fn rendered(installation: &Installation<'_>) {
+    let Some(browser) = browser() else {
+        println!("skipped: no chromium is on the PATH, so the page was not rendered");
+        return;
+    };
+    let profile = tempfile::tempdir().unwrap();
+    let rendering = tokio::process::Command::new(browser)
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--enable-logging=stderr",
+        ])
+        .args(["--virtual-time-budget=8000", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .arg(format!("http://{}/", address(installation)))
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(WAIT_MAX, rendering).await.expect("the browser ends").unwrap();
+    let (page, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let console: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
+    assert!(console.is_empty(), "{console:#?}");
+    for wanted in ["All is current: 2 sources, 4 lanes</h1>", ">birthday/target/source-a/0</th>", "<svg"] {
+        assert!(page.contains(wanted), "{wanted} is not in {page}\n{said}");
+    }
+}
+
+fn browser() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let mut files = std::env::split_paths(&path)
+        .flat_map(|folder| ["chromium", "chromium-browser"].map(|name| folder.join(name)));
+    files.find(|file| file.is_file())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_come_each_second_to_a_hundred_streams_and_end_with_the_daemon() {
+    let installation = installation().await;
+    let mut daemon = installation.run();
+    daemon.until_ready().await;
+    let mut first = events(&installation, None).await;
+    let began = std::time::Instant::now();
+    for _ in 0..3 {
+        let document = next(&mut first).await;
+        assert_eq!(document["lanes"].as_array().map(Vec::len), Some(4), "{document}");
+    }
+    assert!(began.elapsed() > Duration::from_millis(1_500), "at most one a second");
+
+    let mut streams = vec![first];
+    while streams.len() < STREAMS {
+        let mut stream = events(&installation, None).await;
+        assert_eq!(stream.next_line().await.unwrap().as_deref(), Some("HTTP/1.1 200 OK"));
+        streams.push(stream);
+    }
+    let (status, problem) = daemon.ask("GET", "/v1/events", None, "").await;
+    assert_eq!((status, &problem["code"]), (503, &Json::from("too-many-requests")), "{problem}");
+    streams.pop();
+    until("a place is free again", async || {
+        let mut stream = events(&installation, None).await;
+        stream.next_line().await.unwrap().as_deref() == Some("HTTP/1.1 200 OK")
+    })
+    .await;
+
+    daemon.ask_to_end();
+    let ended =
+        tokio::time::timeout(WAIT_MAX, async { while streams[0].next_line().await.unwrap().is_some() {} });
+    ended.await.expect("streams end with the daemon");
+    assert!(daemon.wait().expect("it ends").success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_sends_no_token_learns_codes_and_neither_hosts_nor_accounts() {
+    let installation = installation().await;
+    let mut daemon = installation.run();
+    daemon.until_ready().await;
+    installation.server("source-a").kill().unwrap();
+    let source = daemon
+        .until_view("sources", ("source", "source-a"), |view| view["code"] == "source-unreachable")
+        .await;
+    assert!(source["fault"].is_string(), "{source}");
+    let (mut open, mut known) = (events(&installation, None).await, events(&installation, Some(TOKEN)).await);
+    let (short, full) = (next(&mut open).await, next(&mut known).await);
+    assert_eq!(short["sources"][0]["code"], "source-unreachable");
+    assert!(full["sources"][0]["fault"].is_string(), "{full}");
+    let accounts = ["127.0.0.1", "localhost", "anabranch_", "@"];
+    assert!(accounts.iter().all(|name| !short.to_string().contains(name)), "{short}");
+    let refused = daemon.ask("GET", "/v1/events", Some("another"), "").await;
+    assert_eq!((refused.0, &refused.1["code"]), (401, &Json::from("token-refused")));
+    installation.server("source-a").restart().unwrap();
+    daemon.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn past_reconciliations_are_listed_by_pages_and_a_changed_report_loses_its_seal() {
+    let installation = installation().await;
+    let mut daemon = installation.run();
+    daemon.until_ready().await;
+    installation.workload(WorkloadOptions::new(seed("page"))).insert_rows(200).await.unwrap();
+    installation.expect_equal().await;
+    for _ in 0..3 {
+        installation.command(&["reconcile", "--now"]).await.expect_success();
+    }
+    let list = async |path: &str| daemon.ask("GET", path, None, "").await.1;
+    let page = list("/v1/reconciliations?limit=2").await;
+    assert_eq!(
+        (page["reconciliations"].as_array().map(Vec::len), &page["next"]),
+        (Some(2), &Json::from(2)),
+        "{page}"
+    );
+    let newest = &page["reconciliations"][0];
+    assert_eq!((&newest["verdict"], &newest["seal"]), (&Json::from("clean"), &Json::from("whole")), "{page}");
+    assert!(newest["stores"][0]["rows_source"].as_u64() >= Some(200), "{page}");
+    let rest = list("/v1/reconciliations?before=2").await;
+    assert_eq!(
+        (&rest["reconciliations"][0]["number"], &rest["next"]),
+        (&Json::from(1), &Json::Null),
+        "{rest}"
+    );
+    let refused = daemon.ask("GET", "/v1/reconciliations?limit=0", None, "").await;
+    assert_eq!((refused.0, &refused.1["code"]), (422, &Json::from("count-out-of-range")));
+
+    let changed = "UPDATE anabranch.reconciliations SET verdict = 'clean', report = CONCAT(report, ' ') WHERE number = 2";
+    installation.execute("target", changed).await;
+    daemon.kill();
+    let again = installation.run();
+    again.until_ready().await;
+    let page = again.ask("GET", "/v1/reconciliations", None, "").await.1;
+    let seals: Vec<_> = page["reconciliations"].as_array().unwrap().iter().map(|one| &one["seal"]).collect();
+    assert_eq!(seals, ["whole", "broken", "whole"], "{page}");
+}
