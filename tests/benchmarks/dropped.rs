@@ -2,8 +2,8 @@
 //! daemon's memory.
 //!
 //! The statement names no table, so every table that the rule puts there is withdrawn. A database is made, filled and
-//! dropped every other second while changes are measured, so that more than a hundredth of them meet a withdrawal. It is
-//! measured against the same statements for a database that no rule names: those cost the source as much.
+//! dropped every other second while changes are measured, so that more than a hundredth of them meet a withdrawal. It
+//! is measured against the same statements for a database that no rule names: those cost the source as much.
 
 use std::time::Duration;
 

@@ -100,7 +100,15 @@ async fn the_page_is_served_whole_with_strict_headers_and_shows_its_sentence_and
     let (head, section) = get(&installation, "/v1/runbook/source-unreachable").await;
     assert!(head.contains("text/markdown") && section.contains("### source-unreachable\n"), "{head}");
     assert_eq!(daemon.ask("GET", "/v1/runbook/%3Cscript%3E", None, "").await.1["code"], "code-unknown");
+    let mut stream = events(&installation, None).await;
+    let is_current = |document: &Json| {
+        let views = ["sources", "lanes"].into_iter().flat_map(|kind| document[kind].as_array().unwrap());
+        views.into_iter().all(|view| view["state"] == "current" && view["refreshed_rows"].is_null())
+    };
+    while !is_current(&next(&mut stream).await) {}
+    // Beside this stream the browser's gets its first document at once: its virtual time is soon over.
     rendered(&installation).await;
+    drop(stream);
     daemon.kill();
 }
 
@@ -119,7 +127,7 @@ async fn rendered(installation: &Installation<'_>) {
             "--disable-dev-shm-usage",
             "--enable-logging=stderr",
         ])
-        .args(["--virtual-time-budget=8000", "--dump-dom"])
+        .args(["--virtual-time-budget=30000", "--dump-dom"])
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .arg(format!("http://{}/", address(installation)))
         .kill_on_drop(true)

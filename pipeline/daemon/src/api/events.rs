@@ -80,6 +80,8 @@ fn event(answer: &StatusAnswer) -> Bytes {
 
 /// One client's stream.
 struct Stream {
+    /// A document that is sent without waiting for a newer one.
+    first: Option<Arc<Tick>>,
     newest: watch::Receiver<Option<Arc<Tick>>>,
     is_known: bool,
     cancel: CancellationToken,
@@ -89,15 +91,22 @@ struct Stream {
 impl Stream {
     /// What is sent next; `None` when the daemon stops.
     async fn next(&mut self) -> Option<Bytes> {
+        if let Some(first) = self.first.take() {
+            return Some(self.part(&first));
+        }
         tokio::select! {
             () = self.cancel.cancelled() => None,
             changed = self.newest.changed() => {
                 changed.ok()?;
                 let newest = self.newest.borrow_and_update().clone()?;
-                Some(if self.is_known { newest.full.clone() } else { newest.short.clone() })
+                Some(self.part(&newest))
             }
             () = tokio::time::sleep(KEEP_ALIVE) => Some(Bytes::from_static(b": keep-alive\n\n")),
         }
+    }
+
+    fn part(&self, tick: &Tick) -> Bytes {
+        if self.is_known { tick.full.clone() } else { tick.short.clone() }
     }
 }
 
@@ -117,7 +126,11 @@ pub(super) async fn stream(
         .with_header(header::CONNECTION, "close")
     })?;
     let cancel = events.cancel.clone();
-    let stream = Stream { newest: events.newest.subscribe(), is_known, cancel, _place: place };
+    // Beside other streams the newest document is a second old at most, and is sent at once. Else it may be of any age.
+    let is_fresh = events.newest.receiver_count() > 0;
+    let newest = events.newest.subscribe();
+    let first = if is_fresh { newest.borrow().clone() } else { None };
+    let stream = Stream { first, newest, is_known, cancel, _place: place };
     events.begun.notify_one();
     let parts = futures::stream::unfold(stream, |mut stream: Stream| async move {
         let part = stream.next().await?;

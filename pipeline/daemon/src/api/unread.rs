@@ -88,7 +88,7 @@ mod tests {
         let (server, mut client) = tokio::io::duplex(16);
         let mut server = WriteBound::new(server, Duration::from_secs(10));
         let slow = tokio::spawn(async move {
-            let mut read = vec![0; 64];
+            let mut read = [0; 64];
             for part in read.chunks_mut(16) {
                 sleep(Duration::from_secs(9)).await;
                 client.read_exact(part).await.unwrap();

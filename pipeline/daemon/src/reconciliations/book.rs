@@ -132,7 +132,7 @@ pub struct Progress {
     windows: u32,
     done: Vec<StoreEntry>,
     current: Option<StoreEntry>,
-    /// Of the current store, from 0 to 1.
+    /// How much of the current store is through, from 0 to 1.
     share: f64,
 }
 
