@@ -360,6 +360,7 @@ fn screen(arguments: &Arguments, running: &Running) -> Screen {
         running.measured.seed
     );
     let mut footer = vec![
+        format!("live page    http://{}/", running.daemon.http()),
         format!("metrics      http://{}/metrics  (also /v1/status, /readyz)", running.daemon.http()),
         format!("status       cargo anabranch --config {file} status --watch"),
         format!("the log      cargo anabranch --config {file} tail"),
@@ -371,7 +372,7 @@ fn screen(arguments: &Arguments, running: &Running) -> Screen {
     ];
     if arguments.devices > 0 && !arguments.without_search {
         let (http, header) = (running.daemon.http(), format!("Authorization: Bearer {TOKEN}"));
-        footer.insert(3, format!("ask          curl -H '{header}' 'http://{http}/v1/serials?part=3500'"));
+        footer.insert(4, format!("ask          curl -H '{header}' 'http://{http}/v1/serials?part=3500'"));
     }
     Screen::new(heading, footer)
 }

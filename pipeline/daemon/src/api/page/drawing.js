@@ -7,7 +7,7 @@ const WIDTH = 1080;
 const BOX = { width: 190, height: 52 };
 const GAP = 22;
 const TOP = 34;
-const COLUMNS = [0, 300, 560, 890];
+const COLUMNS = [0, 290, 500, 890];
 const CHARACTERS_MAX = 24;
 
 const cut = (text) => (text.length > CHARACTERS_MAX ? `${text.slice(0, CHARACTERS_MAX - 1)}…` : text);
@@ -79,7 +79,7 @@ export function drawing(model) {
     svg.append(edge(from, { x: laneX, y }, level, null, null, lanes.some((lane) => lane.feed === "binlog")));
     const storePlace = stores.findIndex(([name]) => name === lanes[0].store);
     const to = { x: storeX, y: storeY(storePlace) + half };
-    const label = { labelX: laneX + BOX.width + 70, labelY: y };
+    const label = { labelX: laneX + BOX.width + 48, labelY: y };
     svg.append(edge({ x: laneX + BOX.width, y, ...label }, to, level,
       rate(sum(lanes.map((lane) => lane.rowsPerSecond)), "rows/s"), behind(most(lanes.map((lane) => lane.lag)))));
     svg.append(box(laneX, y - half, `${lanes[0].projection} ← ${lanes[0].source}`,
