@@ -16,7 +16,7 @@ pub const OUTBOX: &str = include_str!("sql/outbox.sql");
 pub const CACHE: &str = include_str!("sql/cache.sql");
 /// Which progress rows were made once.
 pub const ENROLLED: &str = include_str!("sql/enrolled.sql");
-/// History of reconciliation.
+/// History of reconciliations.
 pub const RECONCILIATIONS: &str = include_str!("sql/reconciliations.sql");
 
 /// One source table of the main layer: `{database}`, `{table}` and `{birthday_type}` are to be filled in.

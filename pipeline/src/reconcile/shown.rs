@@ -75,12 +75,12 @@ async fn why_hidden(
     let no_keys = [(table, Vec::new())];
     match again(|| source.rows(&no_keys, FIRST_EPOCH)).await {
         Ok(_) => {
-            (false, Some("was known the reconciliation before, and is not captured any more".to_owned()))
+            (false, Some("was known in the reconciliation before, and is not captured any more".to_owned()))
         }
         Err(fault) if fault.code() == Code::SourceTableMissing => (false, None),
         Err(fault) if fault.class() == Class::Transient => (true, Some(format!("is not shown: {fault}"))),
         Err(fault) => {
-            (true, Some(format!("was known the reconciliation before, and is not shown any more: {fault}")))
+            (true, Some(format!("was known in the reconciliation before, and is not shown any more: {fault}")))
         }
     }
 }

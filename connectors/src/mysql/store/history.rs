@@ -1,4 +1,4 @@
-//! The history of reconciliation, in the control database of one target.
+//! The history of reconciliations, in the control database of one target.
 
 use std::time::Duration;
 

@@ -181,7 +181,7 @@ fn lines_of(store: &StoreReport) -> Vec<String> {
     }
     lines.extend([
         format!(
-            "  repaired   {}, confirmed {}, left {}, also wrong the reconciliation before {}",
+            "  repaired   {}, confirmed {}, left {}, also wrong in the reconciliation before {}",
             store.repaired, store.confirmed, store.left, store.again
         ),
         format!("  looked at  {} source rows{}", store.candidates, verdicts(store)),
