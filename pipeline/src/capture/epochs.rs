@@ -1,10 +1,10 @@
 //! The epoch of a reader's reading, and the register that keeps it from being used twice.
 //!
 //! Rows of an epoch may be in derived stores, or on their way there, when nothing of it is in the stream any more. So
-//! the register of a source says who was read last and in which epoch, and is raised before anything is sent of
-//! another reading. Whoever reads knows the register, the stream's end, and the lanes' progress where one of the two
-//! is missing; the present server is read in the highest epoch of all that, if it is that one's, else in the next.
-//! The register is raised by its revision: a process that woke late begins no epoch.
+//! the register of a source names the server that was read last and its epoch, and the reader sets it before it sends
+//! anything of another reading. A reader knows the register, the stream's end, and the lanes' progress where one of
+//! the two is missing. It reads the present server in the highest epoch of these, if that is this server's, else in
+//! the next one. The register is set by compare-and-set: a process that woke late begins no epoch.
 
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::timeline::{InvalidTimeline, Timeline};

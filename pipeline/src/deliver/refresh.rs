@@ -1,19 +1,19 @@
 //! The refresh of a lane: rows are read from the source as they are, and written between the changes of its feed.
 //!
-//! A chunk is read at a watermark. The lane goes on with its feed until it has passed the watermark; meanwhile it
-//! notes which claims of the table changed, and then writes the others with the watermark's version; in parts, where
-//! changes are not to wait for a whole chunk. Of a server that knows two watermarks only, with the snapshot between
-//! them, the lane notes what changed above the low one and passes the high one: what it did not note is the same at
-//! both. After the last chunk of a table comes its *sweep*: claims that are older than the first watermark are
-//! nobody's any more. A lane that had no rows when it began has nothing to sweep.
+//! A chunk is read in one snapshot, which lies between a low and a high watermark; on MariaDB both are one position.
+//! The lane continues with its feed until it has passed the high watermark, and notes which claims of the table
+//! changed above the low one. Then it writes the other claims with the low watermark as version, in parts where
+//! changes are not to wait for a whole chunk. A claim that was not noted is the same at both watermarks. After the
+//! last chunk of a table the *sweep* removes claims that are older than the first watermark: no source row says them.
+//! A lane that had no rows when it began has nothing to sweep.
 //!
-//! Of single keys the rows are read, and exactly what they claim stands afterwards: what else stood for them, in
-//! whatever version, was nobody's. A key that changed after the watermark is read again. A condition finds keys, a
-//! part at a time.
+//! A refresh of single keys reads their rows, and afterwards exactly the claims of these rows stand, whatever version
+//! other claims of the keys had. A key that changed after the watermark is read again. A condition finds keys, a part
+//! at a time.
 //!
-//! A chunk is thrown away and read again when it cannot be told what changed after its watermark: the lane was
-//! beyond the watermark before it began to note, another server came in between, or too much was to be noted. Faults
-//! of the source end no attempt of the lane: its feed goes on.
+//! A chunk is thrown away and read again when the lane cannot tell what changed after its watermark: the lane was
+//! past the watermark before it began to note, another server came in between, or there was too much to note. A fault
+//! of the source does not end the attempt of the lane: its feed goes on.
 
 mod meters;
 mod notes;

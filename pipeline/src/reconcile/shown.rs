@@ -79,9 +79,10 @@ async fn why_hidden(
         }
         Err(fault) if fault.code() == Code::SourceTableMissing => (false, None),
         Err(fault) if fault.class() == Class::Transient => (true, Some(format!("is not shown: {fault}"))),
-        Err(fault) => {
-            (true, Some(format!("was known in the reconciliation before, and is not shown any more: {fault}")))
-        }
+        Err(fault) => (
+            true,
+            Some(format!("was known in the reconciliation before, and is not shown any more: {fault}")),
+        ),
     }
 }
 

@@ -1,9 +1,9 @@
 //! A reconciliation over all stores of an installation: who works on it, how far it is, and where its report goes.
 //!
-//! Exactly one process works on it, under a lease. How far it is stands in a register, raised after every unit by
-//! who knows its last revision: whoever was overtaken stops there, and whoever is next goes on there, if he means the
-//! same reconciliation. A reconciliation that was asked for in another way than the schedule's has a register of its
-//! own, and takes nothing from that one. The report goes into the history of the first MySQL target.
+//! Exactly one process works on it, under a lease. It stores how far it is in a register after every unit, by
+//! compare-and-set: a process that was overtaken is refused there, and the next one continues from there, if it was
+//! asked for the same reconciliation. A reconciliation that was asked for in another way than the schedule's has a
+//! register of its own, and takes nothing from that one. The report goes into the history of the first MySQL target.
 
 mod book;
 mod checkpoint;
