@@ -1,6 +1,6 @@
 //! The folder of temporary files for what a reading cannot keep in memory, and the files in it.
 //!
-//! A file has no name from the moment it is made and is its owner's only: whoever lists the folder sees nothing, and a
+//! A file has no name from the moment it is made and is its owner's only: a listing of the folder shows nothing, and a
 //! killed process leaves nothing behind. Bytes are written once and read once, so nothing is synced to the disk.
 
 use std::fs::{File, Permissions};

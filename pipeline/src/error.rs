@@ -8,7 +8,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-/// What whoever asked may expect of asking again: exit codes and HTTP statuses follow it.
+/// What a caller may expect of asking again: exit codes and HTTP statuses follow it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// May pass by itself.

@@ -234,7 +234,7 @@ pub trait Log: Send + Sync {
     /// The last message of the stream, if it has any.
     fn end(&self, source: &str) -> impl Future<Output = Result<Option<LogEntry>, Fault>> + Send;
 
-    /// Begins an attempt to append behind `end`. Whoever appended since makes the first append fail with
+    /// Begins an attempt to append behind `end`. A writer that appended since makes the first append fail with
     /// [`crate::error::Code::LogFenced`].
     fn writer(
         &self,
@@ -345,8 +345,8 @@ pub struct Register {
 /// them alone, with [`crate::error::Code::UuidsKeysFull`].
 pub const INTAKE: &str = "intake/";
 
-/// Short texts that outlive every process, each set only by who knows its last revision. Who uses a register raises it
-/// before he uses what it reserves.
+/// Short texts that outlive every process. A process sets one only with its last revision, and before it uses what the
+/// text reserves.
 pub trait Registers: Send + Sync {
     fn read(&self, key: &str) -> impl Future<Output = Result<Register, Fault>> + Send;
 

@@ -49,7 +49,7 @@ impl MemoryLeases {
         lock(&self.state).away = away;
     }
 
-    /// Another process holds the key from now on, whoever held it.
+    /// Another process holds the key from now on, also if one held it before.
     pub fn steal(&self, key: &str) {
         let mut state = lock(&self.state);
         state.holders += 1;

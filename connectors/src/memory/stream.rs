@@ -1,6 +1,6 @@
 //! One stream of the log in memory: what the server holds, and what is still on its way to it.
 //!
-//! A message is stored when it is due, whoever sent it and whether or not the sender is still there. The server
+//! A message is stored when it is due, from any sender, also from one that is gone. The server
 //! refuses it unless it continues the chain of its attempt.
 
 use std::collections::{BTreeMap, VecDeque};

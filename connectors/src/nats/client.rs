@@ -1,6 +1,6 @@
 //! One connection to NATS: account, TLS, what the server must be able to do, and noticing that it broke.
 //!
-//! The client library reconnects by itself and silently drops what was sent and not yet answered. So whoever depends
+//! The client library reconnects by itself and silently drops what was sent and not yet answered. So code that depends
 //! on an unbroken connection remembers its [`Connection::generation`] and ends when it changes. A list of further
 //! servers is not configured: the client learns the other members of a cluster from the first.
 

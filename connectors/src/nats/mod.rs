@@ -201,7 +201,7 @@ impl Log for NatsLog {
             Some(end) => end.sequence,
             None => {
                 let state = self.stream_state(source).await?;
-                // Whoever appended since is found out by the first append, as with an end.
+                // A writer that appended since shows in the first append, as with an end.
                 if state.messages == 0 { state.last_sequence } else { state.first_sequence.saturating_sub(1) }
             }
         };

@@ -1,7 +1,7 @@
 //! Registers: texts in a bucket whose keys never grow old, raised by the revision known.
 //!
 //! Keys of callers ([`INTAKE`]) lie in a bucket of their own that forgets them after a day and takes no more than its
-//! size: whoever fills it harms no other register. Earlier versions kept them beside the others, where they still
+//! size: a caller that fills it harms no other register. Earlier versions kept them beside the others, where they still
 //! count.
 //!
 //! Reading may be answered by a member of a cluster that lags behind: the revision is then an old one and raising is

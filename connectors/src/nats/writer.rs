@@ -6,7 +6,7 @@
 //!
 //! Answers come to an inbox of the attempt, in order; an answer proves every message before it too, because of the
 //! chain. One deadline, the oldest message's, covers lost answers. A reconnect ends the attempt: the client library
-//! drops what it had sent. Deliberately nothing is repeated here: whoever writes reads the end again and starts anew.
+//! drops what it had sent. Deliberately nothing is repeated here: the writer reads the end again and starts anew.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -136,7 +136,7 @@ impl SearchLane {
     ) -> Result<(), Fault> {
         let mut pages = removal::find(client, index, self.id.lane, (shard, lsn)).await?;
         let mut found = pages.next().await?;
-        // After the search: whoever was overtaken before it has found what came again.
+        // After the search: a process that was overtaken before it has found what came again.
         self.require_revision(client, revision).await?;
         while !found.is_empty() {
             bulk::write(client, index, &found).await?;

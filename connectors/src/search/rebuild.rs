@@ -4,7 +4,7 @@
 //! rebuild bring the past into the new one alone; both may write in any order, since documents have versions and what
 //! is withdrawn stays as a tombstone. The past is complete when a lane of the rebuild has passed where its living one
 //! was when it began to write both, and everything that the living one withdrew before that: so it goes on until it has
-//! passed the living one a second time. Whoever is cut off goes on from the progress of the rebuild's lanes.
+//! passed the living one a second time. A process that is cut off goes on from the progress of the rebuild's lanes.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::Assignment;
@@ -54,7 +54,7 @@ impl SearchTarget {
     }
 
     /// Makes the new index and notes it, or finds the rebuild that was begun before; the index's name. Flushes that
-    /// have begun before still go into the old index only: whoever calls this fences them.
+    /// have begun before still go into the old index only: the caller fences them.
     pub async fn begin_rebuild(&self, projection: &str) -> Result<String, Fault> {
         let (account, assignment) = (self.as_setup_account(), self.assignment(projection)?);
         let client = account.client().await?;

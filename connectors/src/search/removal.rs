@@ -1,12 +1,12 @@
 //! Room for a replay from nothing: a shard's documents go, and come again in their own versions.
 //!
-//! Tombstones would not do. One that makes room for a version has that version, so it may come after the document that
-//! has come again: from a writer that was stopped, taken over and woke. The server tells the two documents apart only
-//! by their sequence numbers. So documents are removed, each while it is what was found, and they are found before the
-//! lane's revision is looked at: whoever may remove them has found none that another one's replay has brought. (The
-//! lane raises its revision before it begins: what a flush has written that was under way may be removed, since that
-//! flush fails.) A late write of an older version finds nothing in its way, and stays until the replay comes to that
-//! claim's last change.
+//! Tombstones would not do. One that makes room for a version has that version, so it may come after the document
+//! that has come again: from a writer that was stopped, taken over and woke. The server tells the two documents apart
+//! only by their sequence numbers. So documents are removed, each while it is what was found, and they are found
+//! before the lane's revision is looked at: a process that may remove them has found none that another one's replay
+//! has brought. (The lane raises its revision before it begins: what a flush has written that was under way may be
+//! removed, since that flush fails.) A late write of an older version finds nothing in its way, and stays until the
+//! replay comes to that claim's last change.
 //!
 //! What is removed counts as one version more until the server forgets it, so a replay's first document waits for that.
 

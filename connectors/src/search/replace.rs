@@ -86,7 +86,7 @@ impl SearchLane {
         Ok(true)
     }
 
-    /// Whoever was overtaken has found nothing before this that came behind.
+    /// A process that was overtaken has found nothing before this that came behind.
     pub(super) async fn require_revision(&self, client: &Client, revision: u64) -> Result<(), Fault> {
         let stored = progress::read(client, self.target(), self.id()).await?.stored;
         if stored.progress.revision == revision { Ok(()) } else { Err(self.fenced()) }

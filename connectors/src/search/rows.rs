@@ -1,4 +1,4 @@
-//! Documents as they stand, for whoever compares them with the source.
+//! Documents as they stand, for their comparison with the source.
 //!
 //! A document is what its id says: the id is what a lane writes over. One that is not whole as a lane writes it
 //! (another lane or version, a field that is missing or too much) has no values, so it equals no claim and is written

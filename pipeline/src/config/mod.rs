@@ -64,7 +64,7 @@ pub struct LogConfig {
 pub struct HttpConfig {
     /// Metrics, health, readiness and the endpoints for applications; `None` = no listener.
     pub listen: Option<SocketAddr>,
-    /// Whoever knows one may use the endpoints for applications; none = nobody.
+    /// A client that knows one may use the endpoints for applications; without any they are closed.
     pub tokens: Vec<Secret>,
 }
 

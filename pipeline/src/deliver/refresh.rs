@@ -106,7 +106,7 @@ pub(super) struct Refresher<'a, S> {
     id: &'a LaneId,
     source: &'a S,
     shared: &'a Shared,
-    /// Whoever asks for a refresh ends the attempt before: no refresh is older than this.
+    /// A request for a refresh ends the attempt before: no refresh is older than this.
     since: Instant,
     /// Asks the source's reader to tell its position.
     ask: Box<dyn Fn() -> BoxFuture<'a, ()> + Send + Sync + 'a>,

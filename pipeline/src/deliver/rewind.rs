@@ -1,7 +1,7 @@
 //! Sets a lane back, so that it applies a part of the past once more.
 //!
-//! Only the progress row changes; whoever runs the lane is fenced by that and begins again from there. Rows keep
-//! their versions, so what is applied twice ends as it was.
+//! Only the progress row changes; the process that runs the lane is fenced by that and begins again from there. Rows
+//! keep their versions, so what is applied twice ends as it was.
 
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, binlog_file_number};
 use anabranch_schemas::timeline::Timeline;
@@ -91,8 +91,8 @@ impl<S: SourceConnector, L: Log, M: Registers> Past<'_, S, L, M> {
     }
 }
 
-/// Changes the progress of a lane whoever runs it: he is fenced by that, and begins again. Returns it as it was; `None`
-/// leaves it so.
+/// Changes the progress of a lane: the process that runs it is fenced by that, and begins again. Returns it as it
+/// was; `None` leaves it so.
 pub(super) async fn amend(
     store: &mut impl LaneStore,
     change: impl Fn(&Progress) -> Result<Option<Progress>, Fault>,
@@ -109,7 +109,7 @@ pub(super) async fn amend(
 }
 
 /// Raises the lane's revision and nothing else, and returns its position: a flush that is under way is refused and done
-/// again by whoever runs the lane.
+/// again by the process that runs the lane.
 pub async fn fence(store: &mut impl LaneStore) -> Result<Lsn, Fault> {
     let raised = |before: &Progress| Ok(Some(Progress { revision: before.revision + 1, ..before.clone() }));
     Ok(amend(store, raised).await?.position)

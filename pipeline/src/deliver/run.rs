@@ -273,7 +273,7 @@ fn found_hole<S, L: Log>(
 }
 
 /// A lane that was rewound to nothing owns nothing: its claims go before the first change comes, a shard at a time.
-/// The position stays at nothing meanwhile, so whoever is cut off begins again.
+/// The position stays at nothing meanwhile, so a process that is cut off begins again.
 async fn empty<S: SourceConnector, L: Log>(
     lane: &Lane<'_, S, L>,
     store: &mut impl LaneStore,
@@ -288,7 +288,7 @@ async fn empty<S: SourceConnector, L: Log>(
         let mut flush = Flush::new(progress.clone());
         flush.progress.revision += 1;
         shard.into_iter().for_each(|shard| flush.withdraw(shard, Lsn::MAX));
-        // Cut off, it is done or not: whoever runs the lane next reads its progress.
+        // Cut off, it is done or not: the process that runs the lane next reads its progress.
         if unless(cancel, store.commit(&flush)).await?.is_none() {
             break;
         }

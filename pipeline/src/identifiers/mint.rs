@@ -1,4 +1,5 @@
-//! Gives out the places of one machine number, each once, whatever clocks do and whoever held the number before.
+//! Gives out the places of one machine number, each once, whatever clocks do, also if another process held the number
+//! before.
 //!
 //! Proof. A place is given out only below the number's *register*, which was stored before, and is raised only by a
 //! process that knows its revision. A new holder begins at the register it reads and must raise it first: from then
@@ -50,8 +51,8 @@ impl<'m, M: Registers> Mint<'m, M> {
         Ok(Given { machine: self.machine, first, count }.uuids())
     }
 
-    /// As [`Self::issue`], but one time for each key: whoever asks with it again, of any mint, is given the same uuids.
-    /// `None`: with this key another count was asked for.
+    /// As [`Self::issue`], but one time for each key: a caller that asks with it again, of any mint, is given the
+    /// same uuids. `None`: with this key another count was asked for.
     pub async fn issue_once(
         &mut self,
         key: &str,

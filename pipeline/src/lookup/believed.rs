@@ -18,7 +18,7 @@ use crate::metrics as names;
 use crate::ports::{CodeCache, Outbox};
 use crate::records::Claims;
 
-/// What was learned about the cache is used for so long; whoever reads looks at it several times as often.
+/// What was learned about the cache is used for so long; a reader looks at it several times as often.
 const BELIEF_AGE_MAX: Duration = Duration::from_secs(3);
 /// Questions at once: the next one is on its way while an answer comes back.
 const QUESTIONS: usize = 2;
@@ -146,7 +146,7 @@ impl<C: CodeCache> Known<C> {
         let Some(entries) = self.entries(&codes).await else { return };
         let mut entries = entries.into_iter();
         for asked in together {
-            // Whoever asked may have gone away.
+            // The request may have gone away.
             let _ = asked.entries.send(entries.by_ref().take(asked.codes.len()).collect());
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! The removal makes the cache right, so it waits for no reading. The filling only spares the next reader one: it
 //! follows beside the removal with many codes at a time, and holds it up only when it is far behind. What a killed
-//! process had still to fill is filled by whoever asks for it first.
+//! process had still to fill is filled by the first lookup that asks for it.
 //!
 //! Everything here may be done twice: rows stay pending until the cache has answered. After the cache began another
 //! life (restart, fail-over) it may hold entries whose removal it has forgotten; then the rows of the last hour are

@@ -43,7 +43,7 @@ pub async fn fill(
         }
     }
     if limit < CACHED_CLAIMS_MAX {
-        // Whoever reads all of them finds no token in the way.
+        // A lookup of all of them finds no token in the way.
         let is_cut = |((_, token), claims): &((&StoredCode, &Option<Token>), &Claims)| {
             token.is_some() && claims.is_cut
         };

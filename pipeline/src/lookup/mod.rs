@@ -1,7 +1,7 @@
 //! From a code to the devices that have it: what mapping tables and their cache hold, and how the cache is kept right.
 //!
-//! The cache holds complete sets: all claims of a value, or nothing. Whoever misses fills it (`fill.rs`), whoever
-//! writes mapping rows notes their values in the outbox of the same transaction, and the outbox is drained into the
+//! The cache holds complete sets: all claims of a value, or nothing. A lookup that misses fills it (`fill.rs`). A
+//! flush of mapping rows notes their values in the outbox of the same transaction, and the outbox is drained into the
 //! cache (`drain.rs`). A fill takes a token before it reads; draining removes entry and token; an entry is stored only
 //! while its token stands. So what was read before a change is never stored after it.
 //! `reader.rs` answers lookups, `believed.rs` asks the cache for them, `audit.rs` compares all that stands in the

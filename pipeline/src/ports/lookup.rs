@@ -116,7 +116,7 @@ pub struct OutboxRow {
 /// What the outbox knows of the cache that it is drained into.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheRecord {
-    /// The life into which everything that was touched has been drained; while somebody is at it, a name of his round,
+    /// The life into which everything that was touched has been drained; while a drain is at it, the name of its round,
     /// which is no life.
     pub incarnation: String,
     pub time_to_live: Duration,
@@ -130,8 +130,8 @@ pub trait Outbox: Send + Sync {
     /// Resolves when a lane of this process has committed since the call; one of another process is not noticed.
     fn touched(&self) -> impl Future<Output = ()> + Send;
 
-    /// Says that these were drained, if `incarnation` is still what is recorded: whoever was overtaken meanwhile has
-    /// no say. They are kept for [`OUTBOX_KEPT`], in case the cache forgets it.
+    /// Says that these were drained, if `incarnation` is still what is recorded: a process that was overtaken
+    /// meanwhile has no say. They are kept for [`OUTBOX_KEPT`], in case the cache forgets it.
     fn drained(&self, ids: &[u64], incarnation: &str) -> impl Future<Output = Result<(), Fault>> + Send;
 
     /// Makes all kept rows pending again.

@@ -81,7 +81,7 @@ pub trait Lanes: Send + Sync {
     /// Stored progress of every lane of a source, on all targets; all must answer.
     fn progress(&self, source: &str) -> impl Future<Output = Result<Vec<(LaneId, Progress)>, Fault>> + Send;
 
-    /// What a lane can be asked through: whoever commits there fences its owner, who begins again with what was asked.
+    /// What a lane can be asked through: a commit there fences its owner, which begins again with what was asked.
     fn store(&self, lane: &LaneId) -> Result<Self::Store, Fault>;
 
     /// Has a quiet source's position told to its lanes, see [`Log::ask_for_position`].

@@ -3,7 +3,7 @@
 //! A row becomes one element, or several when its key is long: shard, table, fingerprint, and a part of the key. The
 //! fingerprint is a seeded hash of everything that is compared (table, shard, key and values, each with its type and
 //! length, so neither NULL and empty nor `x0 y` and `x 0y` are the same), so one reconciliation's collision is not
-//! the next one's. Values are not kept: whoever needs them reads the row.
+//! the next one's. Values are not kept: the code that needs them reads the row.
 
 use std::cmp::Ordering;
 

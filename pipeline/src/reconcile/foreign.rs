@@ -1,9 +1,9 @@
 //! Derived rows that belong to no table of a source: a reconciliation tells of them, and a person has them removed.
 //!
-//! Nothing would ever repair such a row, since no lane owns it; and it never ends a reconciliation. Whoever removes
-//! asks the sources for their tables after each reading of rows: a lane writes a row only after the commit that
-//! made its table, so a row whose table nobody knows then was no lane's when it was read. What is written over it
-//! later has another version, and the store removes only what was read.
+//! Nothing would ever repair such a row, since no lane owns it; and it never ends a reconciliation. A person who
+//! removes asks the sources for their tables after each reading of rows: a lane writes a row only after the commit
+//! that made its table, so a row whose table nobody knows then was no lane's when it was read. What is written over
+//! it later has another version, and the store removes only what was read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;

@@ -36,7 +36,7 @@ const CHUNK_ROWS: NonZeroUsize = NonZeroUsize::new(20_000).expect("it is not 0")
 /// Tables of one server that are read at the same time, each over a connection of its own: while the rows of one are
 /// put down, the server reads the other.
 pub const TABLES_AT_ONCE: usize = 2;
-/// Time for whose rows a server is read at once, at its rate: whoever else reads it hardly waits.
+/// Time for whose rows a server is read at once, at its rate: its other clients hardly wait.
 const CHUNK: Duration = Duration::from_millis(50);
 /// What a sketch has at first: it stays in the second cache of a processor's core, and lists some sixteen thousand
 /// differences of users.

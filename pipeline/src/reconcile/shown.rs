@@ -1,6 +1,6 @@
 //! The captured tables that sources show, from reconciliation to reconciliation.
 //!
-//! A grant that was taken away, or a pattern that fits no more, hides a table from whoever lists them. Where it has
+//! A grant that was taken away, or a pattern that fits no more, hides a table from the list. Where it has
 //! no derived rows, nothing on either side would tell: only that the reconciliation before knew it. So what is not
 //! shown any more is asked for by its name. A table that is gone is forgotten; one that may not be read is told in
 //! each reconciliation until it is read again or gone; one that may be read and is not captured is told once, since a

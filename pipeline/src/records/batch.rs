@@ -124,7 +124,7 @@ impl BatchBuilder {
     }
 
     /// Refuses a batch with a change that is not above what was complete before it: each lane would take that change
-    /// for one that it has. Whoever hands a batch on asks first.
+    /// for one that it has. The caller asks before it hands a batch on.
     pub fn require_order(&self, source: &str) -> Result<(), Fault> {
         let Some((lsn, position)) = self.violation else { return Ok(()) };
         let found = format!("a change at {lsn} after the complete position {position}");

@@ -31,7 +31,7 @@ pub struct Token(pub u128);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeToLive {
     pub full: Duration,
-    /// Sets without claims: whoever tries codes at random fills no memory for a year.
+    /// Sets without claims: a client that tries codes at random fills no memory for a year.
     pub empty: Duration,
 }
 

@@ -1,8 +1,8 @@
 //! How far the refresh of a lane is: a part of its progress, so each step is stored in one transaction with its rows.
 //!
 //! Tables are taken in the order of their shard ids, each by chunks in the order of its primary key; after the last
-//! chunk comes the sweep. What is stored is always the end of a step, so whoever runs the lane next begins the next
-//! one.
+//! chunk comes the sweep. What is stored is always the end of a step, so the process that runs the lane next begins
+//! the next one.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -26,7 +26,7 @@ pub enum CodecError {
     Malformed { offset: usize, reason: String },
 }
 
-/// Values on their own, for whoever keeps a place in the order of rows. Not a payload: no version, no checksum.
+/// Values on their own, for code that keeps a place in the order of rows. Not a payload: no version, no checksum.
 pub fn encode_values(values: &[Value<'_>]) -> Vec<u8> {
     postcard::to_extend(values, Vec::new()).expect("a growing buffer takes any values")
 }

@@ -189,7 +189,7 @@ enum Kind {
     Integer,
     /// A date, with a time or without.
     Day,
-    /// Shown in the time zone of whoever looks.
+    /// The server shows it in the time zone of the session.
     Instant,
     Other,
 }

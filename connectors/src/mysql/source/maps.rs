@@ -1,7 +1,7 @@
 //! Table maps by table id: the plan of each captured table, and which ids belong to other tables.
 //!
 //! Servers send a table's maps again in every statement, before its rows; an equal one is recognised and not read
-//! again. So maps are a cache between statements, and whoever reads holds a bounded number of them: a server that
+//! again. So maps are a cache between statements, and a reader holds a bounded number of them: a server that
 //! opens its tables again and again (`table_definition_cache`) numbers them anew each time, a million times in one
 //! file.
 

@@ -133,7 +133,7 @@ impl MysqlLane {
     }
 
     /// A lane without a cache notes nothing in the outbox. So each of its flushes takes away what is known of a cache:
-    /// whoever has one beside it, or configures one later, must begin with an empty one. `None` = there is no such
+    /// a process that has one beside it, or gets one later, must begin with an empty one. `None` = there is no such
     /// table.
     async fn forgets_cache(&self, connection: &mut Conn) -> Result<Option<String>, Fault> {
         if self.assignment.is_cached || !matches!(self.assignment.projection, Projection::SerialMapping(_)) {

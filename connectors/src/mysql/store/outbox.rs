@@ -1,4 +1,4 @@
-//! The outbox of mapping tables: in SQL as a part of each flush, and as a port for whoever drains it.
+//! The outbox of mapping tables: in SQL as a part of each flush, and as a port for the drain.
 //!
 //! A flush adds the values that it touches as rows of up to [`ROW_BYTES`]; a withdrawal, whose values nobody knows
 //! beforehand, lets the server pack those that it is about to remove.

@@ -1,4 +1,4 @@
-//! Derived rows as they stand, for whoever compares them with the source.
+//! Derived rows as they stand, for their comparison with the source.
 //!
 //! Every page is one statement over the index in which the rows of a shard lie together, which has all that is
 //! selected: no other part of the table is read, no read view outlives the statement, nothing is locked. Rows are

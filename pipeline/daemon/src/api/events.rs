@@ -1,8 +1,8 @@
 //! `GET /v1/events`: the status once a second, as server-sent events.
 //!
 //! One producer makes each document, once for all streams, and only while somebody listens. A stream holds one of
-//! [`STREAMS_MAX`] places until its client goes away, or until `unread.rs` drops a client that does not read. Whoever
-//! sends no token gets the document without the texts of faults, which name hosts and accounts.
+//! [`STREAMS_MAX`] places until its client goes away, or until `unread.rs` drops a client that does not read. A
+//! client that sends no token gets the document without the texts of faults, which name hosts and accounts.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! `GET /v1/reconciliations`: the past reconciliations by pages, and those that are under way.
 //!
-//! The list is kept by `reconciliations/book.rs`, so any number of requests is one look at the servers. Whoever sends
-//! no token gets no reasons, which name hosts and tables.
+//! The list is kept by `reconciliations/book.rs`, so any number of requests is one look at the servers. A client that
+//! sends no token gets no reasons, which name hosts and tables.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! Serves connections within bounds: how many at once, and how long a client may take for the head of a request.
 //!
-//! The listener's descriptors are those of the whole process: whoever may open any number of connections, or keep one
-//! open without a word, would take them from sources, log and targets. After the bound, the kernel's queue holds who
-//! comes. Bounds of one request are `guard.rs`'s.
+//! The listener's descriptors are those of the whole process: a client that may open any number of connections, or
+//! keep one open without a word, would take them from sources, log and targets. After the bound, the kernel's queue
+//! holds who comes. Bounds of one request are `guard.rs`'s.
 
 use std::io::ErrorKind;
 use std::sync::Arc;

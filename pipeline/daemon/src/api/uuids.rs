@@ -46,7 +46,7 @@ pub struct IssuedUuids {
 #[derive(Debug)]
 pub struct UuidOrder {
     pub count: u32,
-    /// Whoever orders with the same one again gets the same uuids.
+    /// A client that orders with the same one again gets the same uuids.
     pub key: Option<String>,
     /// Dropped when it cannot be carried out; `None`: the key was used for another count; a fault: the key cannot be
     /// remembered.

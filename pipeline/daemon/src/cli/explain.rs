@@ -7,7 +7,7 @@ use super::Outcome;
 use crate::exit::Exit;
 use crate::{output, runbook};
 
-/// Codes named to whoever asked for none.
+/// Codes that are named when none was asked for.
 const NEAR_MAX: usize = 3;
 /// Below this likeness (1 is the same text) a code is not what was meant: a letter lost in a short word stays above.
 const LIKENESS_MIN: f64 = 0.6;

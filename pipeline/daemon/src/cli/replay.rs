@@ -107,7 +107,7 @@ fn chosen(wiring: &Wiring, arguments: &Arguments) -> Result<Vec<LaneId>, Fault> 
     Ok(lanes)
 }
 
-/// The past of a source, for whoever goes back into it.
+/// The past of a source, which a replay goes back into.
 pub(super) async fn past<'w>(
     wiring: &'w Wiring,
     source: &'w str,

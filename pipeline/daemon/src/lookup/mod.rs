@@ -29,7 +29,7 @@ use crate::wiring::{CodeStore, Mapping, Wiring};
 
 /// Connections to each target, and readings at once over them.
 const QUERY_BOUNDS: usize = 16;
-/// Half a second of readings that take a millisecond each; whoever comes then is told to come again.
+/// Half a second of readings that take a millisecond each; a client that comes then is told to come again.
 const QUEUED: usize = 512;
 /// Codes of a batch that are asked at once, so that others have their turn in between: with two candidates each less
 /// than one question to the cache.
@@ -316,7 +316,7 @@ mod tests {
 
     use super::*;
 
-    /// Nothing listens at its servers: whoever asks them has a fault at once.
+    /// Nothing listens at its servers: a question to them is a fault at once.
     const CONFIG: &str = include_str!("../../../../deploy/serial-codes.example.toml");
 
     #[tokio::test]
@@ -346,7 +346,7 @@ mod tests {
         assert!(lookup.0.reader.room(1).now_or_never().is_some());
     }
 
-    /// Whoever looks for a wrong entry of the cache must see that it was used.
+    /// A person who looks for a wrong entry of the cache must see that it was used.
     #[test]
     fn an_answer_says_of_both_spellings_where_they_are_from() {
         let question = LookupQuestion::new(b"item-3".to_vec(), None, None, None, false).unwrap();

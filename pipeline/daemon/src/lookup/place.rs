@@ -1,7 +1,8 @@
 //! Waits until the mapping lanes of a source have passed a place of its binlog.
 //!
-//! Progress rows are read from the targets, the truth about how far a lane is, once for all who wait. Whoever waited in
-//! vain is told what was asked for and where the lane is, in one notation; of a GTID also whether the source has it.
+//! Progress rows are read from the targets, the truth about how far a lane is, once for all who wait. A request that
+//! waited in vain is told what was asked for and where the lane is, in one notation; of a GTID also whether the
+//! source has it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -80,7 +81,7 @@ impl PassedPositions {
         Err(Refusal::Behind(self.missing(place, last).await))
     }
 
-    /// What is told to whoever waited in vain: the lane that is behind, as it was seen last.
+    /// The answer to a request that waited in vain: the lane that is behind, as it was seen last.
     async fn missing(&self, place: &AtLeast, last: Option<(&LaneId, Option<Progress>)>) -> String {
         let wanted = format!("{} of source {} was asked for", place.said, place.source);
         let Some((lane, progress)) = last else {

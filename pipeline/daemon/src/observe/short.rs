@@ -1,4 +1,5 @@
-//! The status for whoever sent no token: codes and states, without the texts of faults, which name hosts and accounts.
+//! The status for a client that sent no token: codes and states, without the texts of faults, which name hosts and
+//! accounts.
 
 use super::StatusView;
 

@@ -1,4 +1,4 @@
-//! The last whole reconciliation in the metrics of every daemon, whoever worked on it: one of the schedule in any
+//! The last whole reconciliation in the metrics of every daemon, by any process: one of the schedule in any
 //! process, or one that was asked for by hand. The history is asked, since the process that ended the reconciliation
 //! may be gone.
 

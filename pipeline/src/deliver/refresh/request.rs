@@ -5,7 +5,7 @@ use crate::error::{Code, Fault};
 use crate::ports::LaneStore;
 use crate::records::{KEYS_MAX, LaneId, Progress, Refresh, Scope};
 
-/// Asks a lane for a refresh; whoever runs it is fenced by that and begins. Returns its progress before.
+/// Asks a lane for a refresh; the process that runs it is fenced by that and begins it. Returns its progress before.
 ///
 /// A lane has one refresh at a time. That of all tables takes the place of any other, and the same one begins again.
 pub async fn request_refresh(
