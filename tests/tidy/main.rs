@@ -3,6 +3,7 @@
 //! Each rule is a pure function from a file, or from all of them, to faults, and has a sample that breaks it.
 //! [`the_tree_keeps_every_rule`] reads the tree once and tells all faults together.
 
+mod alerts;
 mod bans;
 mod circles;
 mod comments;

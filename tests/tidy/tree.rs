@@ -48,7 +48,7 @@ pub fn exists(path: &str) -> bool {
     path.contains('/') && root().join(path).exists()
 }
 
-fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace")
 }
 
