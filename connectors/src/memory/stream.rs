@@ -1,7 +1,7 @@
-//! One stream of the log in memory: what the server holds, and what is still on its way to it.
+//! One stream of the log in memory: the messages that the server holds, and those that are still on their way to it.
 //!
-//! A message is stored when it is due, from any sender, also from one that is gone. The server
-//! refuses it unless it continues the chain of its attempt.
+//! A message arrives when it is due, even if its sender is gone by then. The server stores it only if it continues the
+//! chain of its attempt, and refuses it otherwise.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// A message of an attempt: attempt, number within it.
+/// Place of a message: the number of its attempt, and its own number within the attempt, from 0.
 pub(super) type BatchNumber = (u64, u64);
 
 /// A message on its way.
@@ -24,9 +24,9 @@ pub(super) struct Sent {
     pub payload: Bytes,
     /// For the first message of an attempt: the sequence that it must follow.
     pub expected_sequence: u64,
-    /// It never arrives.
+    /// The message never arrives.
     pub lost: bool,
-    /// Its answer never arrives.
+    /// The message is stored, but its answer never arrives.
     pub unheard: bool,
 }
 
@@ -34,9 +34,10 @@ pub(super) struct Sent {
 pub(super) struct Stream {
     messages: VecDeque<LogMessage>,
     last_sequence: u64,
-    /// Rises when stored messages are gone: open readers look again.
+    /// Rises when stored messages are lost, but not when the oldest are discarded. Open readers then look for their
+    /// place again.
     cut: u64,
-    /// In the order of arrival; the place makes it unique.
+    /// Messages on their way, in the order of arrival; the batch number makes each key unique.
     on_the_way: BTreeMap<(Instant, BatchNumber), Sent>,
     full: bool,
     outcomes: BTreeMap<BatchNumber, Result<LogEntry, Code>>,
@@ -95,7 +96,7 @@ impl Stream {
         if sent.unheard { Err(Code::LogUnreachable) } else { Ok(entry) }
     }
 
-    /// How a message fared, once.
+    /// Takes the outcome of a message; `None` while there is none yet, and once it was taken.
     pub fn outcome(&mut self, source: &str, place: BatchNumber) -> Option<Result<LogEntry, Fault>> {
         let fault = |code| {
             let found = match code {
@@ -108,7 +109,7 @@ impl Stream {
         self.outcomes.remove(&place).map(|outcome| outcome.map_err(fault))
     }
 
-    /// What is on the way of one attempt never arrives: its process died before it was sent.
+    /// Forgets all messages of an attempt that are still on their way, as if its process had died before sending them.
     pub fn forget(&mut self, attempt: u64) {
         self.on_the_way.retain(|(_, (owner, _)), _| *owner != attempt);
     }
@@ -141,7 +142,7 @@ impl Stream {
         &self.misplaced
     }
 
-    /// The first message from this sequence on.
+    /// The first message that has this sequence or a later one.
     pub fn from(&self, sequence: u64) -> Option<&LogMessage> {
         let index = self.messages.partition_point(|message| message.entry.sequence < sequence);
         self.messages.get(index)
@@ -152,14 +153,14 @@ impl Stream {
             .is_some_and(|message| message.entry.sequence == sequence && message.entry.id == id)
     }
 
-    /// Sequence of the first message whose position is not below; the one after the last when there is none.
+    /// Sequence of the first message at or above a position; without one, the sequence that comes after the last.
     pub fn sequence_at(&self, lsn: Lsn) -> u64 {
         let reaches = |message: &&LogMessage| message.entry.envelope.position >= lsn;
         let found = self.messages.iter().find(reaches).map(|message| message.entry.sequence);
         found.unwrap_or(self.last_sequence + 1)
     }
 
-    /// The newest messages are gone, and their sequences are used again.
+    /// Loses the newest messages; their sequences are used again.
     pub fn roll_back(&mut self, messages: usize) {
         for _ in 0..messages.min(self.messages.len()) {
             let gone =
@@ -169,24 +170,24 @@ impl Stream {
         self.was_cut();
     }
 
-    /// All is gone, the counting too.
+    /// Loses all messages and the count of sequences, which begins again at 1.
     pub fn wipe(&mut self) {
         self.messages.clear();
         self.last_sequence = 0;
         self.was_cut();
     }
 
-    /// The oldest messages are gone; their sequences are not used again.
+    /// Discards the oldest messages, as retention does; their sequences are not used again.
     pub fn discard(&mut self, messages: usize) {
         self.messages.drain(..messages.min(self.messages.len()));
     }
 
-    /// Nothing more is stored, or everything is again.
+    /// Sets whether the server is full: while it is, it refuses every message.
     pub fn set_full(&mut self, full: bool) {
         self.full = full;
     }
 
-    /// One message in the middle is gone.
+    /// Loses one message that is not the last.
     pub fn lose(&mut self, index: usize) {
         if index + 1 < self.messages.len() {
             self.messages.remove(index);

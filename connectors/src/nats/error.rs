@@ -1,4 +1,5 @@
-//! From an answer of JetStream, or none, to a [`Fault`]: one table of the server's error numbers.
+//! Makes a [`Fault`] of an error that JetStream answers, or of a missing answer. One table holds the server's error
+//! numbers.
 
 use std::error::Error as StdError;
 
@@ -15,8 +16,9 @@ pub(super) const SETUP: &str = "anabranch --config FILE setup";
 /// Why a request has no answer.
 #[derive(Debug)]
 pub(super) enum Unanswered {
-    /// Nobody listens there: no JetStream, or (in a cluster) no leader at the moment.
+    /// No server listens on the subject: JetStream is off, or (in a cluster) there is no leader at the moment.
     NoResponders,
+    /// The request failed in another way, such as by a timeout.
     Failed(RequestError),
 }
 
@@ -29,7 +31,7 @@ impl Unanswered {
     }
 }
 
-/// Asks the JetStream API; the inner result is the server's answer.
+/// Asks the JetStream API. The outer result says whether the server answered, and the inner one is its answer.
 pub(super) async fn ask<Q: Serialize, A: DeserializeOwned>(
     context: &jetstream::Context,
     subject: &str,
@@ -47,7 +49,7 @@ pub(super) async fn ask<Q: Serialize, A: DeserializeOwned>(
     }
 }
 
-/// As [`ask`], with every failure as a fault.
+/// Asks as [`ask`] does; a refusal and a missing answer are both a fault.
 pub(super) async fn demand<Q: Serialize, A: DeserializeOwned>(
     context: &jetstream::Context,
     subject: &str,
@@ -70,7 +72,7 @@ pub(super) fn stream_missing(subject: &str) -> Fault {
     Fault::new(Code::LogStreamMissing, subject, "does not exist").remedy(SETUP)
 }
 
-/// JetStream's own refusal among the causes of a client library's error.
+/// Finds JetStream's own refusal among the causes of an error of the client library.
 pub(super) fn refusal_beneath(error: &(dyn StdError + 'static)) -> Option<jetstream::Error> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -104,10 +106,11 @@ fn code(number: u64) -> Code {
         10059 => Code::LogStreamMissing,
         10070 | 10071 | 10164 => Code::LogFenced,
         10002 | 10023 | 10028 | 10047 | 10077 | 10120 | 10122 => Code::LogFull,
-        // Name or subject taken, settings that this server cannot do, message too large, another stream, sealed.
+        // The name or a subject is taken, the server or account does not allow the settings, the message is too large,
+        // the subject belongs to another stream, or the stream is sealed.
         10005 | 10026 | 10027 | 10052 | 10053 | 10054 | 10058 | 10060 | 10065 | 10074 | 10097 | 10109
         | 10113 => Code::LogSettingsDiffer,
-        // No leader, overloaded, restarting, and what later servers may add: it may pass.
+        // The server has no leader, is overloaded or restarts, or a later version sends a new number: it may pass.
         _ => Code::LogUnreachable,
     }
 }

@@ -1,4 +1,5 @@
-//! The reconciliation as the configuration file has it: when, how much memory, what may be repaired unasked.
+//! The section `reconcile` of the configuration file: when a reconciliation runs, how much memory it takes, and how
+//! much it repairs without the word of a person.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::str::FromStr;
@@ -11,47 +12,50 @@ use serde::{Deserialize, Serialize};
 use super::values::{Expanded, Secret};
 use super::{Problems, Schedule};
 
-/// Half of it is the sketch: 2.1 million differing users, 1.3 million mapping rows in one reading of a unit.
+/// The book of a placement audit is taken from it first; half of the rest is the sketch, the other half what it lists.
+/// The example file says how many differences one reading of a unit lists with it.
 const MEMORY_BYTES: NonZeroUsize = NonZeroUsize::new(192 * 1024 * 1024).expect("not zero");
-/// Below it a unit is read more than once for little drift.
+/// With less memory, a unit would be read more than once even for little drift.
 const MEMORY_BYTES_MIN: usize = 16 * 1024 * 1024;
-/// More keys than a bad day makes, fewer than a store that was emptied.
+/// More drifted keys than a bad day makes, and fewer than an emptied store has.
 const GATE_KEYS: u64 = 10_000;
-/// Share of a unit's source rows, in percent.
+/// Share of a unit's source rows that may differ, in percent.
 const GATE_PERCENT: f64 = 10.0;
-/// A fifth of what a core of a server reads, so that half a billion rows take two and a half hours.
+/// A fifth of what one core of a server reads in a second; half a billion rows of a server take almost three hours.
 const ROWS_PER_SECOND: u64 = 50_000;
-/// As other tools take it for a busy server.
+/// Running statements above which other tools, too, call a server busy.
 const RUNNING_THREADS: NonZeroU64 = NonZeroU64::new(25).expect("not zero");
 const REPLICA_LAG_SECONDS: NonZeroU64 = NonZeroU64::new(10).expect("not zero");
-/// Live changes come first.
+/// Lag of the lanes above which a reconciliation waits, since live changes come first.
 const LANE_LAG_MS: NonZeroU64 = NonZeroU64::new(2_000).expect("not zero");
 /// Longer than the longest transaction of a lane: a shard of a million users is withdrawn in some ten seconds.
 const LANE_WAIT_SECONDS: NonZeroU64 = NonZeroU64::new(60).expect("not zero");
-/// Long enough for any reconciliation; a window is what an installation has.
+/// Long enough for any reconciliation; an installation that has less time in a day sets its own window.
 const WINDOW_HOURS: f64 = 24.0;
 const WINDOW_HOURS_MAX: f64 = 24.0 * 366.0;
-/// Sixty looks a second with the three times below, beside a thousand changes or more (`cargo bench -- beside`).
-const WATCH_KEYS_A_SECOND: usize = 20;
-/// What waits is kept in memory.
-const WATCH_KEYS_A_SECOND_MAX: usize = 1_000;
-/// Most of what is late is there after one; what is not there after ten is worth waking somebody.
-const WATCH_AFTER_SECONDS: [u64; 3] = [60, 300, 600];
-const WATCH_AFTER_SECONDS_MAX: u64 = 3_600;
-/// Shorter ones can be guessed.
+/// With the three times below, sixty keys a second are looked at in a store, beside a thousand changes or more
+/// (`cargo bench -- beside`).
+const SPOT_CHECK_KEYS_A_SECOND: usize = 20;
+/// A bound for memory, which holds the keys that wait for a look.
+const SPOT_CHECK_KEYS_A_SECOND_MAX: usize = 1_000;
+/// Most late changes have come after one minute. One that has not come after ten is worth waking a person for.
+const SPOT_CHECK_AFTER_SECONDS: [u64; 3] = [60, 300, 600];
+const SPOT_CHECK_AFTER_SECONDS_MAX: u64 = 3_600;
+/// Shorter keys can be guessed.
 const SIGNING_KEY_MIN_BYTES: usize = 16;
 
 /// How a reconciliation works.
 #[derive(Debug, Clone)]
 pub struct ReconcileSettings {
     pub mode: Mode,
-    /// Bytes for what is compared.
+    /// Bytes of memory for the comparison.
     pub memory: NonZeroUsize,
-    /// More drifted source rows in a store are not repaired without being asked.
+    /// The drift gate by number: once more source rows of a store have drifted, nothing more is repaired without the
+    /// word of a person.
     pub gate_keys: u64,
-    /// A unit of which a larger share differs is not repaired either, from 0 to 1.
+    /// The drift gate by share, from 0 to 1: nor is a unit of which a larger share differs (and more than 100 rows).
     pub gate_share: f64,
-    /// What it waits for.
+    /// Its limits for backpressure.
     pub limits: PressureLimits,
 }
 
@@ -59,28 +63,28 @@ pub struct ReconcileSettings {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// It is told.
+    /// Drift is reported and not repaired.
     Report,
-    /// The lanes read the source rows anew, unless too much differs.
+    /// The owning lanes read the source rows again, unless the drift gate stops that.
     #[default]
     Repair,
 }
 
-/// When a reconciliation steps back.
+/// Limits at which a reconciliation pauses (backpressure).
 #[derive(Debug, Clone)]
 pub struct PressureLimits {
     /// Rows a second that are read from one server; `None` = as fast as it goes.
     pub rows_per_second: Option<NonZeroU64>,
-    /// Statements that a source runs at once, this one included.
+    /// Most statements that a source may run at once, the one that asks for the number included.
     pub running_threads: NonZeroU64,
-    /// What a replica may be behind.
+    /// How far a replica may be behind.
     pub replica_lag: Duration,
-    /// What the lanes of the projection may be behind.
+    /// How far the lanes of the projection may be behind.
     pub lane_lag: Duration,
 }
 
 impl PressureLimits {
-    /// Waits for nobody.
+    /// No limits: a reconciliation that never pauses.
     pub fn none() -> Self {
         Self {
             rows_per_second: None,
@@ -159,13 +163,13 @@ fn spot_checks(
     after: Option<Vec<u64>>,
     problems: &mut Problems,
 ) -> super::SpotCheckConfig {
-    let keys_a_second = keys.unwrap_or(WATCH_KEYS_A_SECOND);
-    if keys_a_second > WATCH_KEYS_A_SECOND_MAX {
+    let keys_a_second = keys.unwrap_or(SPOT_CHECK_KEYS_A_SECOND);
+    if keys_a_second > SPOT_CHECK_KEYS_A_SECOND_MAX {
         problems.add("reconcile.spot_check_keys_per_second", keys_a_second.to_string(), "0 (off) to 1000");
     }
-    let after = after.unwrap_or_else(|| WATCH_AFTER_SECONDS.to_vec());
+    let after = after.unwrap_or_else(|| SPOT_CHECK_AFTER_SECONDS.to_vec());
     let is_rising = after.is_sorted_by(|one, next| one < next);
-    if !is_rising || after.last().is_none_or(|last| *last > WATCH_AFTER_SECONDS_MAX) {
+    if !is_rising || after.last().is_none_or(|last| *last > SPOT_CHECK_AFTER_SECONDS_MAX) {
         let needed = "rising numbers up to 3600, such as [60, 300, 600]";
         problems.add("reconcile.spot_check_after_seconds", format!("{after:?}"), needed);
     }
@@ -183,7 +187,7 @@ fn schedule(text: &str, zone: Option<&str>, window_hours: f64, problems: &mut Pr
     if time_zone.is_err() {
         problems.add("reconcile.time_zone", format!("`{zone}`"), "a name such as Asia/Shanghai or UTC");
     }
-    // One that is no number is not above 0 either.
+    // A NaN is not above 0, so it is refused too.
     let is_window = window_hours > 0.0 && window_hours <= WINDOW_HOURS_MAX;
     if !is_window {
         problems.add("reconcile.window_hours", window_hours.to_string(), "above 0, such as 4 or 0.5");

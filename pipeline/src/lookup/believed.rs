@@ -1,7 +1,7 @@
 //! A cache that is asked only while it can be believed, for many lookups at a time.
 //!
-//! What is asked for while a question is with the cache makes up the next one. So a lone lookup waits for nobody, and
-//! of many at once each has a small part of a round trip, which costs more than all else that a lookup does.
+//! A *question* is one request to the cache. Lookups that come while questions are on their way make up the next one
+//! together. So a lone lookup waits for no other, and many at once share a round trip, the dearest part of a lookup.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,13 +18,14 @@ use crate::metrics as names;
 use crate::ports::{CodeCache, Outbox};
 use crate::records::Claims;
 
-/// What was learned about the cache is used for so long; a reader looks at it several times as often.
+/// How long a look at the cache's state is relied on. The owner of a reader looks several times as often.
 const BELIEF_AGE_MAX: Duration = Duration::from_secs(3);
-/// Questions at once: the next one is on its way while an answer comes back.
+/// Questions that are on their way at once: the next one goes out while the answer to the first comes back.
 const QUESTIONS: usize = 2;
-/// Codes of one: no answer holds up others for long, and none has more than 19 MB, as an entry has 74 KB at most.
+/// Codes of one question. An entry has 74 KB at most, so an answer has 19 MB at most, and holds up no other for long.
 pub const QUESTION_CODES_MAX: usize = 256;
-/// Lookups that wait for a question: several times as many as requests are served at once. Further ones wait for room.
+/// Lookups that wait for the next question: several times as many as requests are served at once. Further ones wait for
+/// room in the channel.
 const QUESTIONS_WAITING: usize = 1024;
 
 #[derive(Debug)]
@@ -42,12 +43,13 @@ struct Known<C> {
 /// Whether the cache may be asked.
 #[derive(Debug, Clone)]
 enum Belief {
-    /// In this life, and for how long its oldest change waited.
+    /// It may, in this life of its server; the time is how long the oldest undrained change had waited.
     In(Arc<str>, Duration),
+    /// It may not, for this reason.
     Bypassed(&'static str),
 }
 
-/// Codes of one lookup, and who waits for the entry of each.
+/// The codes of one lookup, and the channel on which it waits for their entries.
 #[derive(Debug)]
 struct Asked {
     codes: Vec<StoredCode>,
@@ -55,7 +57,7 @@ struct Asked {
 }
 
 impl<C: CodeCache + 'static> BelievedCache<C> {
-    /// To be called in a runtime: what asks runs until this is dropped.
+    /// Starts the task that asks the cache, so call it in a Tokio runtime. The task ends when this is dropped.
     pub(super) fn new(cache: C) -> Self {
         let belief = Mutex::new((Belief::Bypassed("not looked at yet"), Instant::now()));
         let known = Arc::new(Known { cache, belief });
@@ -73,7 +75,8 @@ impl<C: CodeCache + 'static> BelievedCache<C> {
         self.known.life().err()
     }
 
-    /// How far the cache may be after the mapping tables, as far as is known: what was seen, and the time since.
+    /// How far the cache may be behind the mapping tables, as far as is known: the delay at the last look plus the time
+    /// since. `None` if that look did not believe the cache.
     pub(super) fn delay(&self) -> Option<Duration> {
         match &*self.known.lock() {
             (Belief::In(_, delay), since) => Some(*delay + since.elapsed()),
@@ -103,7 +106,8 @@ impl<C: CodeCache + 'static> BelievedCache<C> {
         self.known.believe(belief);
     }
 
-    /// The first `limit` claims of each code that has an entry; none while the cache is not believed.
+    /// The first `limit` claims of each code, in the order of the codes. `None` stands for a code without a readable
+    /// entry, and for every code while the cache is not believed.
     pub(super) async fn get(&self, codes: &[StoredCode], limit: usize) -> Vec<Option<Claims>> {
         let mut sets = Vec::with_capacity(codes.len());
         for some in codes.chunks(QUESTION_CODES_MAX) {
@@ -118,13 +122,13 @@ impl<C: CodeCache + 'static> BelievedCache<C> {
         sets
     }
 
-    /// The entries of some codes, at most [`QUESTION_CODES_MAX`].
+    /// The entries of at most [`QUESTION_CODES_MAX`] codes; `None` when the cache is not believed or gave no answer.
     async fn entries(&self, codes: &[StoredCode]) -> Option<Vec<Option<Vec<u8>>>> {
         if self.bypassed().is_some() {
             return None;
         }
         let (answer, entries) = oneshot::channel();
-        // Nobody answers when the runtime ends.
+        // A send fails only when the runtime ends and the task with it; then no answer comes either.
         let _ = self.asked.send(Asked { codes: codes.to_vec(), entries: answer }).await;
         entries.await.ok()
     }
@@ -142,11 +146,11 @@ impl<C: CodeCache> Known<C> {
 
     async fn answer(&self, together: Vec<Asked>) {
         let codes: Vec<StoredCode> = together.iter().flat_map(|asked| asked.codes.iter().cloned()).collect();
-        // Who hears nothing reads mapping tables.
+        // A lookup whose channel closes without an answer reads the mapping tables.
         let Some(entries) = self.entries(&codes).await else { return };
         let mut entries = entries.into_iter();
         for asked in together {
-            // The request may have gone away.
+            // The lookup may have been cancelled.
             let _ = asked.entries.send(entries.by_ref().take(asked.codes.len()).collect());
         }
     }
@@ -161,7 +165,7 @@ impl<C: CodeCache> Known<C> {
             }
             Err(fault) => {
                 counter!(names::CACHE_FAULTS, "code" => fault.code().as_str()).increment(1);
-                // The others need not wait for it too; the next look may find it well.
+                // Other lookups need not wait for it too; the next look may find that it answers again.
                 self.believe(Belief::Bypassed("it does not answer"));
                 None
             }
@@ -178,7 +182,7 @@ impl<C: CodeCache> Known<C> {
     }
 }
 
-/// Asks for what has gathered, until nobody can ask any more.
+/// Sends the lookups that have gathered as one question, again and again until their channel is closed.
 async fn ask_together<C: CodeCache + 'static>(known: Arc<Known<C>>, mut asked: mpsc::Receiver<Asked>) {
     let turns = Arc::new(Semaphore::new(QUESTIONS));
     let mut next = None;

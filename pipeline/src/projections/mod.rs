@@ -1,8 +1,8 @@
-//! Pure functions from changes to mutations, one file each.
+//! Pure functions from changes to mutations: one file for each kind of projection.
 //!
-//! A [`Projection`] knows its derived tables, on which target each lies and which lane owns it. It projects each
-//! change by itself; only [`Flush::push`] drops earlier mutations, after projecting: a row that moves twice within
-//! one flush leaves both tables.
+//! A [`Projection`] knows its derived tables, the target of each table, and the lane that owns it. It projects each
+//! change alone, without a view to earlier ones. Only then does [`Flush::push`] drop earlier mutations of the same
+//! claim. So a row that moves twice within one flush is deleted from both tables that it left.
 
 mod assignment;
 pub mod birthday;
@@ -24,7 +24,7 @@ use self::serial_mapping::SerialMapping;
 use crate::config::{ProjectionConfig, ProjectionKind};
 use crate::records::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation};
 
-/// A derived table and who owns it.
+/// A derived table, its target, and the lane that owns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProjectedTable {
     pub derived: DerivedTable,
@@ -47,7 +47,8 @@ impl LaneScope {
     pub const COUNTS_DEFECTS: LaneScope = LaneScope { target: 0, lane: 0 };
 }
 
-/// The key of a source row, as the derived rows that it makes have it; `None` = it can have none.
+/// The key of a source row, in the form in which its derived rows hold it; `None` = the row's key has a defect, so it
+/// makes no derived row.
 pub fn key_of(entity: Entity, row: &[Value<'_>]) -> Option<Cell> {
     let first = row.first()?;
     match entity {
@@ -56,8 +57,8 @@ pub fn key_of(entity: Entity, row: &[Value<'_>]) -> Option<Cell> {
     }
 }
 
-/// Shares tables out: those of database `i` go to target `i` modulo their number, those of a target to its lanes in
-/// turn, so that no lane has two more than another.
+/// Shares tables out to targets and lanes. The tables of database `i` go to target `i` modulo the number of targets.
+/// The tables of a target go to its lanes in turn, so two lanes differ by one table at most.
 fn share_out(
     tables: impl Iterator<Item = (u32, DerivedTable)>,
     targets: u32,
@@ -81,7 +82,7 @@ fn push_if_owned(tables: &[ProjectedTable], scope: LaneScope, flush: &mut Flush,
     }
 }
 
-/// What is wrong with a row. A row whose key or birthday has a defect is in no derived table; one with an odd code is.
+/// A defect of a row. A row whose key or birthday has a defect is in no derived table. An odd code keeps no row out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Defect {
     Birthday(BirthdayDefect),
@@ -102,7 +103,7 @@ impl Defect {
     }
 }
 
-/// Inserts and updates whose row has a defect, by reason: a count of changes, not of rows.
+/// Numbers of inserts and updates whose new row has a defect, by reason: they count changes, not rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Defects(BTreeMap<Defect, u64>);
 
@@ -123,7 +124,7 @@ impl Defects {
         self.0.iter().map(|(defect, count)| (*defect, *count))
     }
 
-    /// What was counted so far; counting starts again at nothing.
+    /// Takes what was counted so far; counting starts again at zero.
     pub fn take(&mut self) -> Self {
         std::mem::take(self)
     }
@@ -153,7 +154,7 @@ impl Projection {
         }
     }
 
-    /// The entity whose changes it reads; changes of others are ignored.
+    /// The entity whose changes the projection reads; it ignores changes of other entities.
     pub fn entity(&self) -> Entity {
         match self {
             Self::Birthday(_) => Entity::User,
@@ -180,7 +181,7 @@ impl Projection {
         (0u32..).zip(self.tables()).filter(move |(_, table)| table.target == target)
     }
 
-    /// What a progress row on that target was made for: it is void when this text changes.
+    /// A text that says what a progress row on that target was made for. When the text changes, the row is void.
     pub fn fingerprint(&self, target: u32) -> String {
         match self {
             Self::Birthday(birthday) => birthday.fingerprint(target),
@@ -189,7 +190,7 @@ impl Projection {
         }
     }
 
-    /// Visits what a source row claims, on whatever target. A row with a defect that names no claim has none.
+    /// Visits all claims of a source row, on every target. A row whose key or birthday has a defect claims nothing.
     pub fn claims(&self, table: &TableIdentity<'_>, row: &[Value<'_>], visit: impl FnMut(Claimed<'_>)) {
         match self {
             Self::Birthday(birthday) => birthday.claims(table, row, visit),
@@ -213,7 +214,7 @@ impl Projection {
 
     /// Adds to `flush` what the change asks of the tables in `scope`.
     ///
-    /// Changes must come in the order of their log. Progress is not touched.
+    /// Changes must come in the order of their stream. The progress in `flush` is not touched.
     pub fn project(
         &self,
         change: &Change<'_, '_>,

@@ -1,11 +1,12 @@
-//! Between reconciliations: some of the keys that change are looked at again, after a minute, after five and after ten.
+//! Spot checks: between reconciliations some changed keys are looked at again, by default after 1, 5 and 10 minutes.
 //!
-//! They are taken from the source's stream by a reader of its own, from the present end: of each second those with
-//! the lowest seeded hashes, so many whatever the rate. Each look is a reconciliation's (`recheck.rs`), but for the
-//! lane_wait: a lane that has not come so far is late, and its keys are unreadable. Nothing is repaired, and what is
-//! wrong goes on to the next look, so that an alarm can wait for the last one.
+//! The keys are taken from the source's stream, by a log reader that begins at its present end. Of each second, and for
+//! each store, those with the lowest seeded hashes are taken: at most a fixed number, whatever the rate of changes.
+//! Each look is the recheck of a reconciliation (`recheck.rs`) with a shorter wait: a lane that has not come so far is
+//! late, and its keys are unreadable. Nothing is repaired. Every key goes on to the next look, whatever its verdict, so
+//! an alarm can wait for the last look.
 //!
-//! What does not fit into memory or time is not looked at, and counted. No lane waits for anything here.
+//! Changes and keys for which there is no time or memory are only counted. No lane waits for a spot check.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -29,15 +30,16 @@ use crate::error::Fault;
 use crate::ports::{DerivedRows, Lanes, Log, LogMessage, LogReader, ReadFrom, RowSource};
 use crate::records::CellRef;
 
-/// What is chosen together, and looked at together.
+/// The keys of one second are chosen together and looked at together.
 const SECOND: Duration = Duration::from_secs(1);
-/// Changes of a second that are chosen from: a small part of what a processor decodes.
+/// Changes of a second from which keys are chosen: a small part of what a processor decodes in a second. The message
+/// that reaches this number is still decoded; later ones are skipped.
 const CHANGES_A_SECOND: u64 = 20_000;
-/// Keys that wait for a look at most: some ten megabytes.
+/// Most keys that wait for a look: some ten megabytes.
 const WAITING_MAX: usize = 50_000;
-/// Keys of one look.
+/// Keys after which a look takes no further second; it never takes a part of one.
 const LOOK_KEYS: usize = 2_000;
-/// Before a stream that was lost is opened again.
+/// Pause before a stream that was lost is opened again.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A store whose changed keys are looked at.
@@ -47,16 +49,16 @@ pub struct CheckedStore<S, D, L> {
     pub lanes: L,
 }
 
-/// What is said of a source's changes.
+/// An event that the spot checks tell of.
 #[derive(Debug)]
 pub enum SpotCheckEvent<'a> {
-    /// A key was looked at. [`Verdict::InFlight`]: the stores equal the source.
+    /// A key was looked at. With [`Verdict::InFlight`] the store equals the source.
     Looked { store: &'a str, after: Duration, table: &'a SourceTable, key: &'a SourceKey, verdict: Verdict },
-    /// So many changes were not chosen from, or chosen and dropped.
+    /// Number of changes that were passed by unread, and of chosen keys that were dropped.
     Skipped(u64),
 }
 
-/// The changes of one source, all stores that are made of them.
+/// The spot checks of one source, in all stores that are made from its changes.
 pub struct SpotChecks<'a, S, D, L, G> {
     pub source: &'a str,
     pub log: &'a G,
@@ -67,7 +69,7 @@ pub struct SpotChecks<'a, S, D, L, G> {
 }
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChecks<'_, S, D, L, G> {
-    /// Watches until something fails; what waited for a look is then forgotten.
+    /// Runs the spot checks until something fails; keys that still wait for a look are then forgotten.
     pub async fn run(&self) -> Result<(), Fault> {
         let waiting = Mutex::new(Waiting::new(self.config.after.len()));
         tokio::select! {
@@ -76,7 +78,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
         }
     }
 
-    /// Reads the stream, and chooses.
+    /// Reads the stream and chooses keys of each second.
     async fn collect(&self, waiting: &Mutex<Waiting>) -> Result<(), Fault> {
         let mut sample = Sample::new(self.stores.len());
         let mut reader = self.open().await?;
@@ -103,7 +105,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
         }
     }
 
-    /// The present end may be gone before it is read from.
+    /// Opens the stream at its present end; tries again when that end is gone before it is read from.
     async fn open(&self) -> Result<G::Reader, Fault> {
         loop {
             let from = match self.log.end(self.source).await? {
@@ -137,7 +139,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
             }
             Ok(())
         };
-        // Lanes say so too, and what to do.
+        // The lanes report the same message, and what to do about it.
         if let Err(error) = { read }() {
             tracing::debug!(
                 source = self.source,
@@ -211,17 +213,18 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
 #[derive(Debug)]
 struct Changed {
     key: SourceKey,
-    /// Derived tables that it was in, or should be.
+    /// Derived tables that its row was in before the change, or should be in after it.
     derived: BTreeSet<u32>,
     table: SourceTable,
 }
 
-/// What was chosen of a second.
+/// The keys that were chosen of one second.
 #[derive(Debug)]
 struct Chosen {
     seen_at: Instant,
     /// The chosen keys of each store, by the hash that they were chosen for.
     keys: Vec<BTreeMap<u64, Changed>>,
+    /// Changes of that second that were passed by unread.
     skipped: u64,
 }
 
@@ -231,7 +234,7 @@ impl Chosen {
     }
 }
 
-/// Chooses of the keys of a second, each with the same chance however often it changes.
+/// Chooses among the keys of a second; each has the same chance, however often it changes.
 struct Sample {
     /// New each second, so that chance leaves out no key for long.
     seed: u64,
@@ -253,7 +256,7 @@ impl Sample {
         sides: &Sides<S, D>,
         change: &Change<'_, '_>,
     ) {
-        // Of a table that is emptied no keys are known.
+        // The withdrawal of a shard table names no keys.
         let Some((before, after)) = change.action.images() else { return };
         if change.table.entity != sides.projection.entity() {
             return;
@@ -296,14 +299,14 @@ impl Sample {
         }
     }
 
-    /// Ends the second.
+    /// Ends the second: gives what was chosen, and begins the next one.
     fn take(&mut self, now: Instant) -> Chosen {
         let Self { keys, skipped, .. } = std::mem::replace(self, Self::new(self.keys.len()));
         Chosen { seen_at: now, keys, skipped }
     }
 }
 
-/// What waits to be looked at: by look, the oldest first.
+/// Chosen keys that wait to be looked at: one queue for each look, the oldest first.
 struct Waiting {
     queues: Vec<VecDeque<Chosen>>,
     keys: usize,
@@ -314,7 +317,7 @@ impl Waiting {
         Self { queues: (0..looks).map(|_| VecDeque::new()).collect(), keys: 0 }
     }
 
-    /// What waits for the first look; how many changes nobody will look at.
+    /// Lets the chosen keys wait for the first look; returns how many changes and keys will not be looked at.
     fn add(&mut self, chosen: Chosen) -> u64 {
         let (skipped, keys) = (chosen.skipped, chosen.len());
         if keys == 0 {
@@ -328,7 +331,7 @@ impl Waiting {
         skipped
     }
 
-    /// Takes what is to be looked at now.
+    /// Takes keys that are due for a look now, about [`LOOK_KEYS`] of them.
     fn due(&mut self, look: usize, after: Duration, now: Instant) -> Vec<Chosen> {
         let (mut due, mut keys) = (Vec::new(), 0);
         while keys < LOOK_KEYS
@@ -340,7 +343,7 @@ impl Waiting {
         due
     }
 
-    /// What was looked at waits for the next look, if there is one.
+    /// Lets keys that were looked at wait for the next look; after the last look they are dropped.
     fn looked(&mut self, look: usize, chosen: Vec<Chosen>) {
         match self.queues.get_mut(look + 1) {
             Some(next) => next.extend(chosen),
@@ -377,7 +380,7 @@ mod tests {
         let mut chosen_ever = BTreeSet::new();
         for _ in 0..200 {
             (0..1_000).for_each(|key| offer(&mut sample, key, 1));
-            // As often as it likes: a hot key has no better chance, and takes one place.
+            // One key changes a thousand times more: it has no better chance, and takes one place.
             (0..1_000).for_each(|_| offer(&mut sample, 7, 2));
             let chosen = sample.take(Instant::now());
             assert_eq!(chosen.len(), 20);
@@ -385,7 +388,7 @@ mod tests {
             assert!(hot.is_none_or(|hot| hot.derived == BTreeSet::from([1, 2])), "{hot:?}");
             chosen_ever.extend(chosen.keys[0].values().map(|changed| changed.key.clone()));
         }
-        // All but 20 of a thousand, of 4,000 choices.
+        // 4,000 choices among 1,000 keys leave out some 20 of them.
         assert!(chosen_ever.len() > 900, "{} keys", chosen_ever.len());
         (0..5).for_each(|key| offer(&mut sample, key, 1));
         assert_eq!(sample.take(Instant::now()).len(), 5);

@@ -1,7 +1,7 @@
 //! The payload of a log message: a batch of changes in commit order.
 //!
-//! One module a version; a published version is never edited, `golden/` holds its bytes. The first byte of a payload
-//! is its version, the last four its CRC-32 (IEEE, little endian) over everything before them.
+//! Each version of the format has a module. A published version is never edited; `golden/` holds bytes of it. The first
+//! byte of a payload is its version. The last four bytes are the CRC-32 (IEEE, little endian) of all bytes before them.
 
 pub mod v1;
 
@@ -26,12 +26,13 @@ pub enum CodecError {
     Malformed { offset: usize, reason: String },
 }
 
-/// Values on their own, for code that keeps a place in the order of rows. Not a payload: no version, no checksum.
+/// Encodes values alone, for callers that store a place in the order of rows. The bytes are no payload: they have no
+/// version and no checksum.
 pub fn encode_values(values: &[Value<'_>]) -> Vec<u8> {
     postcard::to_extend(values, Vec::new()).expect("a growing buffer takes any values")
 }
 
-/// What [`encode_values`] has written; `None` when it has not.
+/// Decodes what [`encode_values`] wrote; `None` when the bytes are something else.
 pub fn decode_values(bytes: &[u8]) -> Option<Row<'_>> {
     let (values, rest) = postcard::take_from_bytes(bytes).ok()?;
     rest.is_empty().then_some(values)

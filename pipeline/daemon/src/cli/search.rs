@@ -1,8 +1,8 @@
-//! `search`: what is done to the index of a document projection as a whole.
+//! The command `search` works on the index of a document projection as a whole.
 //!
-//! `rebuild` fills a new index from the sources' past beside the one that serves, with lanes of its own in this
-//! process, and puts it in the other's place. Daemons go on meanwhile; they write both. Cut off, it goes on when it is
-//! repeated. `sweep` removes tombstones.
+//! `rebuild` fills a new index beside the one that serves, from the sources' past, with lanes of its own in this
+//! process. Then the new index takes the place of the old one. Daemons go on meanwhile and write both indexes. If a
+//! rebuild is cut off, it goes on when the command is repeated. `sweep` removes tombstones.
 
 use std::time::Duration;
 
@@ -25,9 +25,9 @@ use crate::output;
 use crate::wall_clock;
 use crate::wiring::{Documents, Wiring};
 
-/// Between two attempts of a lane.
+/// Pause between two attempts of a lane.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// A line of progress this often.
+/// Time between two lines of progress in the log.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Look after the index of a document projection
@@ -43,15 +43,15 @@ enum Command {
     Sweep(Sweep),
 }
 
-/// Build the index anew beside the one that serves, then let it serve; repeat it when it was cut off
+/// Build a new index beside the one that serves, then let the new one serve; repeat the command if it was cut off
 #[derive(Debug, Args)]
 struct Rebuild {
     /// Projection of kind serial_documents
     projection: String,
-    /// Go on although the oldest binlog is not the first, so that rows not changed since will be missing
+    /// Go on although the first binlogs are gone, so that rows that have not changed since will be missing
     #[arg(long)]
     accept_missing_history: bool,
-    /// Remove the old index at the end; else it stays as it was then, and nobody writes it any more
+    /// Remove the old index at the end; otherwise it stays as it was then, and no lane writes it any more
     #[arg(long)]
     remove_old: bool,
     /// Give up a rebuild that was cut off: lanes write the serving index alone, and the new one is removed
@@ -62,15 +62,15 @@ struct Rebuild {
     dry_run: bool,
 }
 
-/// Remove tombstones of deleted documents that nobody needs any more
+/// Remove those tombstones of deleted documents that are not needed any more
 #[derive(Debug, Args)]
 struct Sweep {
     /// Projection of kind serial_documents
     projection: String,
-    /// Only those that are older: longer than any process, or machine, is ever stopped and goes on
+    /// Remove only tombstones older than this: longer than a process or machine may be stopped and then go on
     #[arg(long, value_name = "HOURS", default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..))]
     older_than: u32,
-    /// Count them, and remove nothing
+    /// Count the tombstones, and remove nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -141,8 +141,8 @@ async fn build(
     let done = CancellationToken::new();
     let goal = async {
         let mut living = wiring.lane(id)?;
-        // Up to the first place the lane wrote the old index alone; what it withdrew before the second may have missed
-        // documents that were written here later.
+        // Before the first fence the daemon's lane may have written the old index alone. Before the second one, its
+        // withdrawals may have missed documents that this rebuild wrote later. So the rebuild passes both.
         for _ in 0..2 {
             let position = fence(&mut living).await?;
             report(id, position, &mut seen).await;
@@ -155,7 +155,7 @@ async fn build(
     tokio::try_join!(goal, work).map(|_| ())
 }
 
-/// Waits until the position is reached, and says how far it is.
+/// Waits until the rebuild has reached the position, and logs meanwhile how far it is.
 async fn report(id: &LaneId, position: Lsn, seen: &mut watch::Receiver<Lsn>) {
     loop {
         let reached = seen.wait_for(|reached| *reached >= position);
@@ -167,7 +167,7 @@ async fn report(id: &LaneId, position: Lsn, seen: &mut watch::Receiver<Lsn>) {
     }
 }
 
-/// Repeats an attempt that failed with what may pass, while it goes on within the retry budget.
+/// Repeats an attempt after a transient fault, unless it has made no progress for longer than the retry budget.
 async fn retried<W: Future<Output = Result<(), Fault>>>(
     wiring: &Wiring,
     attempt: impl Fn() -> W,
@@ -198,7 +198,7 @@ async fn attempt(
     let mut store = documents.target.building_lane(id, index).ok_or_else(|| unknown(id))?;
     let (projection, name) = (store.projection().clone(), store.id().clone());
     let config = wiring.config();
-    // Seats after those of the daemon's own lanes.
+    // The replica slots of this process follow those of the daemon's lanes.
     let taken = lanes(config).iter().filter(|lane| lane.source == id.source).count();
     let lane = ProjectedLane {
         id: &name,
