@@ -105,9 +105,13 @@ function problems(model) {
 }
 
 /** What stands at the top of the page. */
-export function sentence(model) {
+export function sentence(model, history) {
   const [worst] = model.problems;
-  if (worst) return { text: told(worst), level: worst.level, problem: worst };
+  const proof = history ? doubt(history.past) : null;
+  if (worst && !(proof?.level === "bad" && worst.level !== "bad")) {
+    return { text: told(worst), level: worst.level, problem: worst };
+  }
+  if (proof) return proof;
   const loading = model.lanes.filter((lane) => lane.refreshed !== null);
   const busy = everything(model).filter((thing) => thing.level === "busy");
   if (loading.length) {
@@ -116,6 +120,16 @@ export function sentence(model) {
   if (busy.length) return { text: `Nothing is wrong; ${plural(busy.length, "task or lane", "tasks or lanes")} catch up`, level: "busy" };
   const sources = plural(model.sources.length, "source");
   return { text: `All is current: ${sources}, ${plural(model.lanes.length, "lane")}`, level: "good" };
+}
+
+/** What the reconciliations say against "all is current". Only the newest one counts, but a broken seal always does. */
+function doubt(past) {
+  const broken = past.find((one) => one.isBroken);
+  if (broken) return { text: `Reconciliation ${broken.id} has a broken seal: ${broken.seal}`, level: "bad" };
+  const [last] = past;
+  if (last?.verdict === "failed") return { text: `Reconciliation ${last.id} left wrong rows`, level: "bad" };
+  if (last?.verdict === "incomplete") return { text: `Reconciliation ${last.id} did not read or decide everything`, level: "unsure" };
+  return null;
 }
 
 const SAID = {

@@ -13,12 +13,15 @@ const EVENTS_MAX = 200;
 const OLD_AFTER_MS = 2500;
 const HISTORY_INTERVAL_MS = 10000;
 const HISTORY_PAGES_MAX = 5;
+/** The daemon verifies old reports every two minutes; between, only the newest page is asked for. */
+const HISTORY_WHOLE_MS = 120000;
 
 const states = new Map();
 let seenAt = null;
 let seenClock = null;
 let why = "the daemon has not answered yet";
 let history = null;
+let wholeAt = -Infinity;
 let chosen = null;
 let shownCode = null;
 
@@ -45,7 +48,7 @@ function show(text) {
 }
 
 function showVerdict(model) {
-  const top = sentence(model);
+  const top = sentence(model, history);
   byId("verdict").className = `verdict ${top.level}`;
   say(byId("sentence"), top.text);
   document.title = `${top.level === "good" ? "" : "● "}${top.text} – Anabranch`;
@@ -125,12 +128,18 @@ function showAge() {
 
 async function readAll() {
   const page = readHistory(await ask("/v1/reconciliations"));
+  const oldest = page.past.at(-1)?.number ?? 0;
+  if (history && performance.now() - wholeAt < HISTORY_WHOLE_MS) {
+    page.past.push(...history.past.filter((one) => one.number < oldest));
+    return page;
+  }
   let next = page.next;
   for (let pages = 1; next !== null && pages < HISTORY_PAGES_MAX; pages += 1) {
     const more = readHistory(await ask(`/v1/reconciliations?before=${next}`));
     page.past.push(...more.past);
     next = more.next;
   }
+  wholeAt = performance.now();
   return page;
 }
 

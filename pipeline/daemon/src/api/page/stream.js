@@ -41,13 +41,22 @@ export function follow(told) {
     pause = Math.min(pause * 2, PAUSE_MAX_MS);
   };
 
+  /** What the page itself cannot do with a document is not the connection's failure. */
+  const shown = (text) => {
+    try {
+      told.event(text);
+    } catch (error) {
+      throw Object.assign(new Error(`this page cannot show the daemon's answer (${error.message}); reload it`), { isOurs: true });
+    }
+  };
+
   async function begin() {
     const attempt = new AbortController();
     current = attempt;
     try {
       await readEvents(attempt, (text) => {
+        shown(text);
         pause = PAUSE_FIRST_MS;
-        told.event(text);
       }, told.up);
       if (current === attempt) again("the daemon has ended the stream");
     } catch (error) {
@@ -57,7 +66,7 @@ export function follow(told) {
         told.refused(error.message);
         pause = PAUSE_FIRST_MS;
       }
-      again(error.status ? error.message : "the daemon does not answer");
+      again(error.status || error.isOurs ? error.message : "the daemon does not answer");
     }
   }
 
@@ -103,5 +112,7 @@ async function readEvents(attempt, event, up) {
     }
   } finally {
     clearTimeout(watch);
+    // A stream that is not read to its end would keep its place in the daemon and its connection in the browser.
+    attempt.abort();
   }
 }
