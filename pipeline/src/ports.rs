@@ -112,7 +112,7 @@ pub trait SourceConnector: Send + Sync {
     /// In the entry's own epoch its place is gone on from, in a higher one its transactions are.
     ///
     /// `replica_slot` tells readings of one source apart, which the server takes for replicas: 0 is the reader's,
-    /// each lane has its own. A second reading of the same replica_slot ends the first.
+    /// each lane has its own. A second reading of the same replica slot ends the first.
     fn open(
         &self,
         entry: Entry,
@@ -360,7 +360,7 @@ pub trait Registers: Send + Sync {
     ) -> impl Future<Output = Result<Register, Fault>> + Send;
 }
 
-/// The replica_slot of a source's reader; lanes have the ones after it.
+/// The replica slot of a source's reader; lanes have the ones after it.
 pub const READER_REPLICA_SLOT: u32 = 0;
 
 /// After this time without renewal a lease is free.

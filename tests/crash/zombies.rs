@@ -10,7 +10,7 @@ use anabranch_tests::{Daemon, until};
 use crate::{TAKE_OVER_MAX, TASKS, running_tasks, survives, under_load};
 
 /// What a process meets that is not the one any more: its lease is over, or the fence refuses it, or the target has
-/// cut its connection off, or the source has given its replica_slot to the successor.
+/// cut its connection off, or the source has given its replica slot to the successor.
 const STALE: [&str; 6] = [
     "lease-lost",
     "log-fenced",
@@ -72,7 +72,7 @@ async fn two_daemons_that_both_believe_to_hold_the_leases_are_told_apart_by_the_
     installation.use_another_http_port();
     let holder = installation.run();
     // In the words of the servers' own refusals: a lane may notice by looking, too. A source lets a second reading of
-    // one replica_slot end the first, which may come before an append of both.
+    // one replica slot end the first, which may come before an append of both.
     for refusals in [
         &["another writer appended", "another replica has this server id"][..],
         &["another writer moved its progress"],

@@ -1,4 +1,4 @@
-//! A whole audit of a cache, without a rate and without a backpressure.
+//! A whole audit of a cache, without a rate and without backpressure.
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::{AuditPace, AuditState, Audited, CacheAudit};

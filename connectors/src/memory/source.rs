@@ -32,7 +32,7 @@ pub(super) struct State {
     servers: u64,
     /// Fail-overs so far.
     switches: u16,
-    /// The reading of each replica_slot; a later one ends it.
+    /// The reading of each replica slot; a later one ends it.
     replica_slots: BTreeMap<u32, u64>,
     readings: u64,
     /// What it says of its statements and of the server that it replicates.

@@ -234,7 +234,7 @@ async fn mint(
         let uuids = match &order.key {
             None => Ok(Some(mint.issue(now, count).await?)),
             Some(key) => match mint.issue_once(key, now, count).await {
-                // This request alone is refused: the number's own register was raised before.
+                // This request alone is refused: the number's own register was set before.
                 Err(fault) if fault.code() == Code::UuidsKeysFull => Err(fault),
                 answered => Ok(answered?),
             },

@@ -37,7 +37,7 @@ impl<'a, M: Registers> Epochs<'a, M> {
         Ok(Self { registers, key, register, latest, is_claimed: false })
     }
 
-    /// Whether the register was ever raised: the source was read before.
+    /// Whether the register was ever set: the source was read before.
     pub(crate) fn is_registered(&self) -> bool {
         self.register.revision > 0
     }

@@ -129,7 +129,7 @@ impl Audited {
     }
 }
 
-/// Waits for what an audit waits for beside rows: its rate, and the backpressure.
+/// Waits for what an audit waits for beside rows: its rate, and backpressure.
 #[derive(Debug)]
 pub struct AuditPace {
     pace: Pace,

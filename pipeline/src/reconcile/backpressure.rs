@@ -27,7 +27,7 @@ pub struct Backpressure {
 }
 
 impl Backpressure {
-    /// A backpressure, and the pace of the readings that it holds.
+    /// The backpressure, and the pace of the readings that it holds.
     pub fn of(limits: &PressureLimits) -> (Self, Pace) {
         let (is_held, backpressure) = watch::channel(false);
         (Self { is_held }, Pace { rows_per_second: limits.rows_per_second, backpressure })

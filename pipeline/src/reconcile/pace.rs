@@ -1,4 +1,4 @@
-//! How fast servers are read by reconciliations and audits, and how a reading waits while the backpressure is held.
+//! How fast servers are read by reconciliations and audits, and how a reading waits while backpressure holds it.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -22,7 +22,7 @@ impl Pace {
     }
 }
 
-/// Resolves while the backpressure is not held, or has been for too long.
+/// Resolves while no backpressure holds readings, or it has for too long.
 pub(crate) async fn released(readings: &mut watch::Receiver<bool>) {
     // Without anybody who looks nothing is held.
     let _ = tokio::time::timeout(HELD_MAX, readings.wait_for(|is_held| !is_held)).await;

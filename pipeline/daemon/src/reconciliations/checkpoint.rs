@@ -1,4 +1,4 @@
-//! How far a reconciliation is: the register that every unit raises, and what of it is gone on with or shown.
+//! How far a reconciliation is: the register that every unit sets, and what of it is gone on with or shown.
 
 use std::collections::BTreeMap;
 

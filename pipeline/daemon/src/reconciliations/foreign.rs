@@ -28,7 +28,7 @@ pub async fn remove_foreign(
     store: &str,
     only: Option<Named>,
     is_rehearsal: bool,
-    mut publish_metrics: impl FnMut(Foreign),
+    mut visit: impl FnMut(Foreign),
 ) -> Result<Removed, Fault> {
     let projection = wiring.projection(store)?;
     let targets: Vec<_> = wiring.derived(store)?.into_iter().map(Arc::new).collect();
@@ -43,14 +43,14 @@ pub async fn remove_foreign(
     };
     let is_meant = |row: &ForeignRow| only.is_none_or(|Named(shard)| row.shard == shard);
     let key = config.reconcile.signing_key.as_ref();
-    let publish_metrics = |row: &ForeignRow| {
-        publish_metrics(Foreign {
+    let visit = |row: &ForeignRow| {
+        visit(Foreign {
             table: table_text(&projection.tables()[row.table as usize].derived),
             shard: shard_text(row.shard),
             key_hash: hash_foreign(store, row.shard, &row.key, key),
         });
     };
-    reconcile::remove_foreign((projection, &targets), known, is_meant, is_rehearsal, publish_metrics).await
+    reconcile::remove_foreign((projection, &targets), known, is_meant, is_rehearsal, visit).await
 }
 
 /// The shards of all tables that sources have now.

@@ -302,7 +302,7 @@ async fn close(
     };
     let key = wiring.config().reconcile.signing_key.as_ref();
     let text = serde_json::to_string(&report).expect("a report holds text and numbers only");
-    // Written, and cut off before the register was raised: it is the same reconciliation.
+    // Written, and cut off before the register was set: it is the same reconciliation.
     if before.as_ref().is_none_or(|before| before.id != report.id) {
         history.append(&seal(before.as_ref(), (&report.id, ended_at_ms, verdict), text, key)).await?;
     }

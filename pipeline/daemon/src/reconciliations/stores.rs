@@ -82,7 +82,7 @@ pub async fn reconciliation(
     reconciliation.run(state, checkpoint, cancel).await
 }
 
-/// For how long a lane may not move while it should: several times what a quiet source takes to publish_metrics its
+/// For how long a lane may not move while it should: several times what a quiet source takes to tell its
 /// position.
 pub(super) fn standstill(config: &Config, least: Duration) -> Duration {
     least.max(config.limits.position_interval * POSITION_MESSAGES)
