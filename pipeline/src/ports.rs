@@ -7,6 +7,7 @@
 mod lookup;
 mod reconciliation;
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -304,6 +305,14 @@ pub trait LaneStore: Send {
     ///
     /// After any other error the outcome is unknown: load before going on.
     fn commit(&mut self, flush: &Flush) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Those of the shards of which rows may stand in the lane's tables. It may name a shard in vain, and leaves out none
+    /// that has rows. What another process of the lane commits meanwhile it does not see: that process makes the next
+    /// commit fail in a store that is atomic, and a store that is none names all of them.
+    fn may_stand(
+        &mut self,
+        shards: BTreeSet<ShardId>,
+    ) -> impl Future<Output = Result<BTreeSet<ShardId>, Fault>> + Send;
 
     /// Whether mutations and progress come in one transaction indeed. A store without transactions writes each mutation
     /// under its version and progress last: a flush that was cut off leaves rows that no progress tells of.

@@ -73,6 +73,11 @@ async fn each_unfit_table_is_named_and_repaired_by_its_remedy() {
             Code::SourceColumnUnsupported,
             &["character set utf16"],
         ),
+        (
+            "ALTER TABLE $0.t1 MODIFY birthday VARCHAR(20) COMPRESSED",
+            Code::SourceColumnUnsupported,
+            &["column birthday is COMPRESSED"],
+        ),
     ] {
         is_repaired(&database, &[breaking], code, expected).await;
     }

@@ -1,6 +1,6 @@
 //! The store of a lane on MariaDB: crashes at each step, locks, time-outs. What every store promises: `ports/store.rs`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use anabranch_pipeline::error::{Class, Code};
@@ -99,7 +99,7 @@ async fn a_withdrawal_deletes_only_where_rows_stand_however_many_shards_it_names
     assert_eq!(place.rows().await.len(), 1, "the shard that was not withdrawn keeps its row");
 }
 
-/// The lane knows from the first large withdrawal on which shards stand, and from each load of its progress anew.
+/// The lane knows from the first question on which shards stand, and from each load of its progress anew.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_large_withdrawal_asks_for_what_may_stand_only_and_finds_what_came_since() {
     let place = ready_alone().await;
@@ -112,10 +112,13 @@ async fn a_second_large_withdrawal_asks_for_what_may_stand_only_and_finds_what_c
         let counters: Vec<(String, u64)> = admin.query(sql).await.unwrap();
         counters[0].1
     };
+    let shards: BTreeSet<_> = (0..800).map(|number| table(number).shard).collect();
+    assert!(lane.may_stand(shards.clone()).await.unwrap().is_empty());
     let first = place.flush(&lane, &progress, withdrawn(1));
     lane.commit(&first).await.unwrap();
     let second = place.flush(&lane, &first.progress, withdrawn(2));
     let before = selects().await;
+    assert!(lane.may_stand(shards.clone()).await.unwrap().is_empty());
     lane.commit(&second).await.unwrap();
     assert_eq!(selects().await, before, "no shard stands, and the lane knows it");
 
@@ -133,6 +136,7 @@ async fn a_second_large_withdrawal_asks_for_what_may_stand_only_and_finds_what_c
     let stale = place.flush(&lane, &third.progress, withdrawn(6));
     assert_eq!(lane.commit(&stale).await.unwrap_err().code(), Code::TargetFenced);
     let progress = lane.load().await.unwrap();
+    assert_eq!(lane.may_stand(shards).await.unwrap(), [table(8).shard].into());
     let fourth = place.flush(&lane, &progress, withdrawn(6));
     lane.commit(&fourth).await.unwrap();
     assert!(place.rows().await.is_empty());

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
+use std::collections::BTreeSet;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use anabranch_pipeline::records::{Flush, LaneId, Progress};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
 use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -89,6 +91,10 @@ impl LaneStore for Silent {
     }
 
     async fn commit(&mut self, _: &Flush) -> Result<(), Fault> {
+        pending().await
+    }
+
+    async fn may_stand(&mut self, _: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
         pending().await
     }
 

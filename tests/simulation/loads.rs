@@ -19,6 +19,7 @@ use anabranch_pipeline::records::{
     Cell, Chunk, ChunkKey, Condition, Flush, LaneId, Mutation, MutationAction, Progress, Refresh, Scope,
 };
 use anabranch_schemas::change::{Action, Change, Entity, TableIdentity, Value};
+use anabranch_schemas::codec::v1;
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;
@@ -129,6 +130,9 @@ fn insert(user: u64) -> Group {
 }
 
 fn project(change: &Change<'_, '_>, flush: &mut Flush) {
+    if let Action::Withdraw = change.action {
+        return flush.withdraw(change.table.shard, change.lsn);
+    }
     let Action::Insert { after } = &change.action else { panic!("{:?}", change.action) };
     let Value::UInt(user) = after[0] else { panic!("{after:?}") };
     flush.push(Mutation {
@@ -148,9 +152,17 @@ async fn end(source: &MemorySource) -> Located {
 }
 
 async fn append(log: &MemoryLog, envelope: Envelope) {
+    append_changes(log, envelope, v1::Encoder::default()).await;
+}
+
+async fn append_changes(log: &MemoryLog, envelope: Envelope, mut changes: v1::Encoder) {
+    let (changes, payload) = match changes.is_empty() {
+        true => (0, Bytes::new()),
+        false => (changes.changes(), changes.finish()),
+    };
     let end = log.end("source-0").await.unwrap();
     let mut writer = log.writer("source-0", end.as_ref()).await.unwrap();
-    writer.append(envelope, Bytes::new()).await.unwrap();
+    writer.append(Envelope { changes, ..envelope }, payload).await.unwrap();
     writer.acknowledged().await.unwrap();
 }
 
@@ -266,4 +278,43 @@ async fn a_chunk_is_not_written_before_the_lane_has_all_that_it_may_hold() {
     };
     let users = refreshed(&log, source.clone(), chunk, begun, Scope::Source, beside).await;
     assert_eq!(users, [Cell::UInt(1), Cell::UInt(2)]);
+}
+
+/// DROP DATABASE withdraws more tables than one transaction takes, and none of them has a row in the target yet.
+#[tokio::test(start_paused = true)]
+async fn a_chunk_of_a_table_that_went_with_hundreds_of_others_is_not_written() {
+    let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
+    source.commit(insert(1));
+    let begun = end(&source).await;
+    // The rows of before the statement, and a high watermark after it.
+    source.show(Sight { unseen: 1, below: Some(0) });
+    let gone = ScriptedRow { table: script::table(0), before: None, after: None };
+    source.commit(Group::Rows(vec![vec![gone]]));
+    let rows = NonZeroUsize::new(100).unwrap();
+    let chunk = source.chunk(&script::table(0), None, rows, FIRST_EPOCH).await.unwrap();
+    let high = end(&source).await;
+    assert_eq!((chunk.low, chunk.high, chunk.rows), (begun.position, high.position, 1));
+    let message = |Located { position, resume, server }, previous, changes| {
+        let origin = previous == Lsn::ZERO;
+        append_changes(
+            &log,
+            Envelope { previous, origin, position, resume, server, ..Envelope::default() },
+            changes,
+        )
+    };
+    message(begun.clone(), Lsn::ZERO, v1::Encoder::default()).await;
+    let low = begun.position;
+    let beside = async |_: &MemoryTarget| {
+        tokio::time::sleep(WAIT_MAX).await;
+        let mut withdrawals = v1::Encoder::default();
+        for number in 0..300 {
+            let name = format!("user_{number:03}");
+            let shard = ShardId::of("source-0", "user_00", &name, 0);
+            withdrawals
+                .withdraw(high.position, &TableIdentity { shard, table: name.into(), ..script::table(0) });
+        }
+        message(high, low, withdrawals).await;
+    };
+    let users = refreshed(&log, source.clone(), chunk, begun, Scope::Source, beside).await;
+    assert!(users.is_empty(), "{users:?}");
 }

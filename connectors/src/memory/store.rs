@@ -257,6 +257,20 @@ impl LaneStore for MemoryStore {
         Ok(self.target.with(|state| state.progress.entry(self.id.clone()).or_default().clone()))
     }
 
+    async fn may_stand(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
+        if !self.is_atomic() {
+            return Ok(shards);
+        }
+        self.target.weather.pause().await;
+        self.target.weather.answer(Refused::Target)?;
+        if self.target.is_down() {
+            return Err(self.broken());
+        }
+        let standing =
+            self.find(|(table, shard, _), _| self.tables.contains(table) && shards.contains(shard));
+        Ok(standing.into_iter().map(|((_, shard, _), _)| shard).collect())
+    }
+
     fn is_atomic(&self) -> bool {
         self.target.keeping == Keeping::Rows
     }

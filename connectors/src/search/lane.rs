@@ -6,6 +6,7 @@
 //! wakes later can only write what its log says at those positions, and its progress is refused. How a replay from
 //! nothing makes room for what is to come again stands in `removal.rs`.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_pipeline::error::{Code, Fault};
@@ -257,6 +258,10 @@ impl LaneStore for SearchLane {
     async fn load(&mut self) -> Result<Progress, Fault> {
         let stored = progress::read(self.target.client().await?, &self.target, &self.id).await?.stored;
         stored.assigned_to(&self.target.subject(), &self.assignment)
+    }
+
+    async fn may_stand(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
+        Ok(shards)
     }
 
     fn is_atomic(&self) -> bool {

@@ -33,7 +33,9 @@ const RECONCILE_CONNECTIONS: usize = TABLES_AT_ONCE;
 pub use self::derived::DerivedStore;
 pub use self::lane::LaneStore;
 pub use anabranch_connectors::SpillRoom;
-pub use anabranch_connectors::mysql::source::{CapturedTable, MysqlSource as Source, TextRow, holds_gtids};
+pub use anabranch_connectors::mysql::source::{
+    BinlogEnd, CapturedTable, MysqlSource as Source, TextRow, holds_gtids,
+};
 pub use anabranch_connectors::mysql::store::{Duplicate, MysqlMapping as Mapping};
 pub use anabranch_connectors::nats::{NatsLog as Log, TailFrom};
 pub use anabranch_connectors::redis::RedisCache as CodeStore;

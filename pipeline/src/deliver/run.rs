@@ -123,6 +123,13 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
                 let taken = take(&lane, &mut window, &mut feed, *delivery, &mut project);
                 meters.unaccounted.set(window.taken().unaccounted() as f64);
                 let broken = taken?;
+                if window.has_many_withdrawals() {
+                    // First noted: a chunk of a table that is gone may have been read before it went.
+                    refresher.note(window.flush());
+                    let standing = store.may_stand(window.withdrawn());
+                    let Some(standing) = unless(cancel, standing).await? else { continue };
+                    window.keep_withdrawals_of(&standing);
+                }
                 let is_due = due.is_reached(&window, lane.limits)
                     || !window.is_within_event() && refresher.is_due(window.progress());
                 if broken.is_none() && !is_due {

@@ -4,12 +4,14 @@
 //! position; else messages are missing. *Above*: of a message only the changes above the lane's position are
 //! applied, so a log that is rebuilt or rolled back never brings old rows back.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use anabranch_schemas::change::Change;
 use anabranch_schemas::codec::{CodecError, v1};
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
 use bytes::Bytes;
 
 use super::link::{links, require_timeline};
@@ -17,7 +19,8 @@ use crate::error::{Code, Fault};
 use crate::ports::LogMessage;
 use crate::records::{Flush, LaneId, Progress};
 
-/// Shards that one flush withdraws before it is committed. A message is taken whole, so one of 64 KiB adds a thousand.
+/// Shards with rows that one flush withdraws before it is committed. A message is taken whole, so one of 64 KiB adds a
+/// thousand.
 const WITHDRAWALS_MAX: usize = 256;
 
 /// A message of the stream or of a direct feed.
@@ -105,7 +108,23 @@ impl LaneWindow {
 
     /// Whether one transaction takes no more: a statement may withdraw as many tables as the configuration can name.
     pub(super) fn is_full(&self, flush_rows: usize) -> bool {
-        self.flush.rows() >= flush_rows || self.flush.withdrawals.len() >= WITHDRAWALS_MAX
+        self.flush.rows() >= flush_rows || self.has_many_withdrawals()
+    }
+
+    /// Whether the transaction takes no more because of its withdrawals, most of which may be of shards without a row.
+    pub(super) fn has_many_withdrawals(&self) -> bool {
+        self.flush.withdrawals.len() >= WITHDRAWALS_MAX
+    }
+
+    /// The shards that the transaction withdraws.
+    pub(super) fn withdrawn(&self) -> BTreeSet<ShardId> {
+        self.flush.withdrawals.iter().map(|(shard, _)| *shard).collect()
+    }
+
+    /// Leaves the withdrawals of these shards. Of the others no committed row stands, and what this transaction had for
+    /// them it deletes already.
+    pub(super) fn keep_withdrawals_of(&mut self, standing: &BTreeSet<ShardId>) {
+        self.flush.withdrawals.retain(|(shard, _)| standing.contains(shard));
     }
 
     /// What was taken since the last commit.
@@ -291,7 +310,6 @@ mod tests {
     use std::borrow::Cow;
 
     use anabranch_schemas::change::{Entity, TableIdentity, Value};
-    use anabranch_schemas::shard::ShardId;
 
     use super::*;
 
@@ -409,6 +427,11 @@ mod tests {
         assert!(!window.is_full(1000));
         window.take(&lane(), &message(2, 10, &[20], 10), withdraw).unwrap();
         assert!(window.is_full(1000) && window.rows() == 0);
+        let (standing, withdrawn) = (window.withdrawn(), window.flush().withdrawals.len());
+        window.keep_withdrawals_of(&standing);
+        assert_eq!(window.flush().withdrawals.len(), withdrawn);
+        window.keep_withdrawals_of(&BTreeSet::new());
+        assert!(!window.is_full(1000) && window.has_moved());
     }
 
     #[test]

@@ -198,6 +198,7 @@ on_every_store!(
     each_row_of_a_multi_row_delete_has_its_own_version,
     the_last_mutation_of_a_claim_wins_and_a_move_over_three_days_leaves_one_row,
     a_withdrawal_takes_one_shards_older_claims_out_of_every_table_of_the_lane,
+    every_shard_that_has_rows_is_named_whoever_wrote_them,
     of_what_is_replaced_exactly_what_is_written_stands_afterwards_whatever_stood,
 );
 
@@ -353,6 +354,31 @@ async fn a_withdrawal_takes_one_shards_older_claims_out_of_every_table_of_the_la
 }
 
 /// Documents have no transaction, so a flush that was cut off may be written when another one has taken its place.
+/// A lane withdraws many shards at once, and leaves out those of which no row stands.
+async fn every_shard_that_has_rows_is_named_whoever_wrote_them(ground: impl Ground) {
+    let mut writer = Writer::open(&ground).await;
+    let shards = BTreeSet::from([0, 1, 2].map(|number| table(number).shard));
+    writer.commit(vec![(1, 0, insert(user(1, 1, 1)))]).await;
+    let named = writer.store.may_stand(shards.clone()).await.unwrap();
+    assert!(named.contains(&table(0).shard), "{named:?}");
+    if writer.store.is_atomic() {
+        assert_eq!(named.len(), 1, "of the others no row stands");
+    }
+    writer.commit(vec![(2, 1, insert(user(2, 5, 6)))]).await;
+    let named = writer.store.may_stand(shards.clone()).await.unwrap();
+    assert!(named.contains(&table(0).shard) && named.contains(&table(1).shard), "{named:?}");
+
+    // Another process has the lane for a while.
+    let mut other = Writer::open(&ground).await;
+    other.commit(vec![(3, 2, insert(user(3, 7, 8)))]).await;
+    let named = other.store.may_stand(shards.clone()).await.unwrap();
+    assert_eq!(named, shards);
+    writer.progress = writer.store.load().await.unwrap();
+    assert_eq!(writer.store.may_stand(shards.clone()).await.unwrap(), shards);
+    writer.commit(vec![(4, 0, Action::Withdraw), (4, 1, Action::Withdraw), (4, 2, Action::Withdraw)]).await;
+    assert!(ground.rows().await.is_empty());
+}
+
 async fn what_a_withdrawal_swallowed_is_not_brought_by_who_comes_late(ground: impl Ground) {
     let mut writer = Writer::open(&ground).await;
     let inserts = || vec![(4, 0, insert(user(1, 1, 1))), (4, 1, insert(user(2, 1, 1)))];

@@ -47,6 +47,7 @@ use std::time::Duration;
 use anabranch_pipeline::config::{EntityConfig, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{BinlogPoint, Entry, Located, SourceConnector};
+use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
@@ -271,16 +272,43 @@ impl SourceConnector for MysqlSource {
     }
 }
 
+/// What a server says of the end of its binlog.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BinlogEnd {
+    pub server: ServerIdentity,
+    /// In the server's own notation.
+    pub gtid_set: String,
+    /// Every transaction of the set ends at or before it; in the first epoch, see [`SourceConnector::head`].
+    pub position: Lsn,
+}
+
 impl MysqlSource {
+    /// The kept connection, or a new one. It is put back after an answer only, so that a cancelled or failed question
+    /// never leaves a half-used one behind.
+    async fn taken_out(&self, kept: &mut Option<Session>) -> Result<Session, Fault> {
+        match kept.take() {
+            Some(session) => Ok(session),
+            None => Session::open(&self.address).await,
+        }
+    }
+
+    /// The present end of the binlog, asked for on one connection. The position is asked for last: what is in the set
+    /// was written before.
+    pub async fn binlog_end(&self) -> Result<BinlogEnd, Fault> {
+        let mut kept = self.head.lock().await;
+        let mut session = self.taken_out(&mut kept).await?;
+        let server = session.identity().await?;
+        let gtid_set = session.written_gtids().await?;
+        let (file, position) = session.end_position().await?;
+        *kept = Some(session);
+        Ok(BinlogEnd { server, gtid_set, position: self.lsn(FIRST_EPOCH, &file, position)? })
+    }
+
     /// [`SourceConnector::head`], and the server's clock beside it: microseconds since the Unix epoch. Commit times are
     /// of this clock.
     pub async fn head_and_clock(&self) -> Result<(Lsn, u64), Fault> {
         let mut kept = self.head.lock().await;
-        // Taken out, so that a cancelled or failed question never leaves a half-used connection behind.
-        let mut session = match kept.take() {
-            Some(session) => session,
-            None => Session::open(&self.address).await?,
-        };
+        let mut session = self.taken_out(&mut kept).await?;
         let (file, position) = session.end_position().await?;
         let clock_us = session.text("SELECT CAST(FLOOR(UNIX_TIMESTAMP(NOW(6)) * 1000000) AS CHAR)").await?;
         *kept = Some(session);

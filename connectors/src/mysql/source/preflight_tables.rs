@@ -24,6 +24,7 @@ enum Problem {
     ColumnMissing(usize),
     Type { field: usize, data_type: String },
     CharacterSet { field: usize, name: String },
+    Compressed(usize),
     SelectDenied,
 }
 
@@ -31,6 +32,8 @@ struct Column {
     name: String,
     data_type: String,
     character_set: Option<String>,
+    /// MariaDB stores its values compressed, and writes them so into the binlog.
+    is_compressed: bool,
     may_select: bool,
 }
 
@@ -104,6 +107,9 @@ fn column_problem(entity: &EntityConfig, field: usize, name: &str, known: &[Colu
     if let Some(name) = column.character_set.as_deref().filter(|name| is_refused(name)) {
         return Some(Problem::CharacterSet { field, name: name.to_owned() });
     }
+    if column.is_compressed {
+        return Some(Problem::Compressed(field));
+    }
     (!column.may_select).then_some(Problem::SelectDenied)
 }
 
@@ -151,7 +157,8 @@ async fn columns(
     let names: Vec<_> =
         entities.iter().flat_map(|entity| &entity.columns).map(|column| literal(column)).collect();
     let sql = format!(
-        "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, LOWER(DATA_TYPE), LOWER(CHARACTER_SET_NAME), PRIVILEGES \
+        "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, LOWER(DATA_TYPE), LOWER(CHARACTER_SET_NAME), PRIVILEGES, \
+         COLUMN_TYPE \
          FROM information_schema.COLUMNS WHERE COLUMN_NAME IN ({}) AND {}",
         names.join(", "),
         condition(entities)
@@ -164,6 +171,8 @@ async fn columns(
             name: text(2),
             data_type: text(3),
             character_set: column_text(row, 4),
+            // `varchar(20) /*M!100301 COMPRESSED*/`
+            is_compressed: text(6).ends_with("COMPRESSED*/"),
             may_select: text(5).split(',').any(|privilege| privilege.trim().eq_ignore_ascii_case("select")),
         });
     }
@@ -285,6 +294,13 @@ impl Problem {
                 format!("column {} has character set {name}", column(field)),
             )
             .needs(NEEDED)
+            .remedy(modify(field)),
+            Problem::Compressed(field) => Fault::new(
+                Code::SourceColumnUnsupported,
+                subject,
+                format!("column {} is COMPRESSED: its row events hold compressed bytes", column(field)),
+            )
+            .needs("a column that is not COMPRESSED")
             .remedy(modify(field)),
             Problem::SelectDenied => Fault::new(
                 Code::SourceGrantMissing,

@@ -8,15 +8,12 @@ use mysql_async::Row;
 
 use super::MysqlSource;
 use super::gtid::Flavor;
-use super::session::{Version, literal};
+use super::session::{Version, literal, written_gtids};
 
 impl MysqlSource {
     /// What is in its binlog.
     pub(super) async fn present_end(&self) -> Result<String, Fault> {
-        let ask = match self.present_flavor().await? {
-            Flavor::MariaDb => "SELECT @@gtid_binlog_pos",
-            Flavor::MySql => "SELECT @@GLOBAL.gtid_executed",
-        };
+        let ask = written_gtids(self.present_flavor().await?);
         let rows = self.questions.rows(ask.to_owned()).await?;
         Ok(rows.into_iter().next().and_then(|row| row.get(0)).unwrap_or_default())
     }

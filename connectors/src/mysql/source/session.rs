@@ -57,6 +57,14 @@ pub struct Version {
     pub number: (u32, u32, u32),
 }
 
+/// The question for the GTIDs that are in the binlog, or were before it was purged.
+pub fn written_gtids(flavor: Flavor) -> &'static str {
+    match flavor {
+        Flavor::MariaDb => "SELECT @@gtid_binlog_pos",
+        Flavor::MySql => "SELECT @@GLOBAL.gtid_executed",
+    }
+}
+
 impl Version {
     /// As `@@version` says it: `10.11.14-MariaDB-log`, `9.7.4`.
     pub fn parse(text: &str) -> Self {
@@ -146,6 +154,11 @@ impl Session {
             Flavor::MySql => self.text("SELECT @@server_uuid").await?,
         };
         Ok(ServerIdentity { flavor: self.version.flavor.as_str().to_owned(), id })
+    }
+
+    /// The answer to [`written_gtids`].
+    pub async fn written_gtids(&mut self) -> Result<String, Fault> {
+        self.text(written_gtids(self.version.flavor)).await
     }
 
     /// Whether table names are stored, and compared, in lower case.

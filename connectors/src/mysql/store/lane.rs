@@ -6,6 +6,7 @@
 //! server to settle it and then shows whether the revision moved. A paused lane loses its transaction before its
 //! lease ends. A dropped call drops the connection: it is in an unknown state.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
 use anabranch_pipeline::projections::{Assignment, Projection};
 use anabranch_pipeline::records::{Flush, LaneId, Progress};
+use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
@@ -227,6 +229,16 @@ impl MysqlLane {
         Ok(standing)
     }
 
+    async fn census(&mut self) -> Result<Present, Fault> {
+        let mut connected = self.connected().await?;
+        let tables = self.assignment.projection.tables();
+        let layout = FlushLayout { tables, owned: &self.owned, outbox: None, standing: &[], withdrawn: &[] };
+        let mut census = Census::of(&layout);
+        self.ask(&mut connected, &mut census, |census| census.ask(&layout), Census::answer).await?;
+        self.connection = Some(connected);
+        Ok(census.into_present())
+    }
+
     /// Where rows stand of what a flush withdraws. What it writes counts as present from here on.
     async fn occupied(
         &self,
@@ -235,11 +247,6 @@ impl MysqlLane {
         layout: &FlushLayout<'_>,
         flush: &Flush,
     ) -> Result<Vec<Occupied>, Fault> {
-        if present.needs_census(flush) {
-            let mut census = Census::of(layout);
-            self.ask(connected, &mut census, |census| census.ask(layout), Census::answer).await?;
-            *present = census.into_present();
-        }
         let mut search = Search::of(layout, flush, present);
         self.ask(connected, &mut search, |search| search.ask(layout), Search::answer).await?;
         present.add(flush);
@@ -318,6 +325,14 @@ impl MysqlLane {
 }
 
 impl LaneStore for MysqlLane {
+    async fn may_stand(&mut self, mut shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
+        if let Present::Unknown = self.present {
+            self.present = self.census().await?;
+        }
+        shards.retain(|shard| self.present.may_have(*shard));
+        Ok(shards)
+    }
+
     async fn load(&mut self) -> Result<Progress, Fault> {
         // Another process may have written since.
         self.present = Present::default();

@@ -4,10 +4,12 @@
 //! varying shape cost nothing to prepare. Order is fixed: table by table its withdrawals, deletes and upserts, keys
 //! rising. So two lanes that write the same tables come to them in one order, and none waits for a table that it left.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use anabranch_pipeline::records::{Cell, DerivedTable, Flush, MutationAction, OrderedMutation};
+use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
 
 use super::cells::push_cell;
 use super::layout::{FlushLayout, Occupied};
@@ -26,6 +28,10 @@ const JOINED_DELETE_ROWS_MAX: usize = 300;
 /// 187 and 173 µs for eight).
 const JOINED_DELETE_ROWS_MIN: usize = 8;
 
+/// Shards whose rows one DELETE withdraws: `DROP DATABASE` withdraws all of them at one version, and a statement costs
+/// more than the few rows that it finds of each.
+const WITHDRAWN_SHARDS_MAX: usize = 100;
+
 /// Bounds of the text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TextLimits {
@@ -36,7 +42,7 @@ pub(super) struct TextLimits {
 
 /// The statements of a flush behind `head`, as packets of statements separated by semicolons.
 ///
-/// A withdrawal is one DELETE for each table that has rows of the shard, all in the flush's transaction: a shard of a
+/// Withdrawals are one DELETE for each table that has rows of the shards, all in the flush's transaction: a shard of a
 /// million users keeps it open for some ten seconds, and progress only moves after.
 pub(super) fn packets(
     head: &[String],
@@ -60,11 +66,17 @@ pub(super) fn packets(
     touched.extend(lowers.iter().map(|(table, _)| *table));
     for index in touched {
         let table = &tables[index as usize].derived;
+        let mut shards_of = BTreeMap::<Lsn, Vec<ShardId>>::new();
         for Occupied { shard, .. } in part_of(withdrawn, |occupied| occupied.table, index) {
             // A row that was found of no withdrawal of this flush stays.
-            let Some(lsn) = versions.get(shard) else { continue };
-            let condition = format!("`shard_id` = {shard} AND `lsn` <= {}", lsn.as_u64());
-            withdrawal(&mut packets, table, outbox, &condition);
+            if let Some(lsn) = versions.get(shard) {
+                shards_of.entry(*lsn).or_default().push(*shard);
+            }
+        }
+        for (lsn, shards) in &shards_of {
+            for shards in shards.chunks(WITHDRAWN_SHARDS_MAX) {
+                withdrawal(&mut packets, table, outbox, &withdrawn_up_to(*lsn, shards));
+            }
         }
         for (_, statement) in part_of(&lowers, |(table, _)| *table, index) {
             packets.push(statement);
@@ -75,6 +87,17 @@ pub(super) fn packets(
         packets.push(&statement);
     }
     packets.finish()
+}
+
+/// The rows of shards in one derived table that are not above a version.
+fn withdrawn_up_to(lsn: Lsn, shards: &[ShardId]) -> String {
+    let mut condition = String::from("`shard_id` IN (");
+    for (place, shard) in shards.iter().enumerate() {
+        condition.push_str(if place == 0 { "" } else { "," });
+        push_number(&mut condition, shard.as_u64());
+    }
+    write!(condition, ") AND `lsn` <= {}", lsn.as_u64()).expect("writing to a String cannot fail");
+    condition
 }
 
 /// The part of a list, which is in the order of tables, that is of one table.

@@ -7,9 +7,9 @@
 //! writes its tables, and the fence refuses the flush when another process of it came in between; so what was found
 //! still stands.
 //!
-//! A statement that withdraws thousands of shards comes in many flushes, and each would ask again. So before the first
-//! large one the lane takes a [`Census`]: which shards stand in its tables at all. It adds what it writes itself, and
-//! forgets all of it when it loads its progress again. The census may name too many shards, and never too few.
+//! A statement may withdraw thousands of shards, of which few have rows. When the lane first asks which of so many may
+//! stand, it takes a [`Census`]: which shards stand in its tables at all. It adds what it writes itself, and forgets all
+//! of it when it loads its progress again. The census may name too many shards, and never too few.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -28,9 +28,6 @@ const SHARDS_MAX: usize = 500;
 /// (MariaDB 10.11).
 const ROUNDS_MAX: u32 = 16;
 
-/// A flush that withdraws more shards is worth a census. Fewer are looked for at once: each is a few questions a table.
-const CENSUS_MIN: usize = 64;
-
 /// More shards in one table make a census dearer than to look for each withdrawn shard of a statement of thousands.
 const CENSUS_MAX: u32 = 2_000;
 
@@ -45,11 +42,6 @@ pub(super) enum Present {
 }
 
 impl Present {
-    /// Whether a flush withdraws so many shards that they are compared with a census first, and there is none.
-    pub(super) fn needs_census(&self, flush: &Flush) -> bool {
-        matches!(self, Self::Unknown) && flush.withdrawals.len() > CENSUS_MIN
-    }
-
     /// Adds the shards that a flush writes.
     pub(super) fn add(&mut self, flush: &Flush) {
         if let Self::Shards(shards) = self {
@@ -57,7 +49,7 @@ impl Present {
         }
     }
 
-    fn may_have(&self, shard: ShardId) -> bool {
+    pub(super) fn may_have(&self, shard: ShardId) -> bool {
         match self {
             Self::Unknown | Self::Many => true,
             Self::Shards(shards) => shards.contains(&shard),

@@ -3,13 +3,16 @@
 //! Progress rows are read from the targets, the truth about how far a lane is, once for all who wait. A request that
 //! waited in vain is told what was asked for and where the lane is, in one notation; of a GTID also whether the
 //! source has it.
+//!
+//! The GTID set of a lane's progress is that of its resume point, which stays before an XA branch that is undecided. So
+//! a source is also asked where its binlog ends: a lane that is not before that position has passed every GTID that the
+//! source named with it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::RowSource as _;
 use anabranch_pipeline::records::{LaneId, Progress};
 use anabranch_schemas::lsn::Lsn;
 use tokio::sync::Mutex;
@@ -17,23 +20,25 @@ use tokio::time::{Instant, sleep};
 
 use super::question::{At, AtLeast, Refusal};
 use crate::observe::lanes;
-use crate::wiring::{Wiring, holds_gtids};
+use crate::wiring::{BinlogEnd, Wiring, holds_gtids};
 
 /// A change is findable within tens of milliseconds; who waits longer than this is told what is missing.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 /// Progress is read this often while somebody waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Wait for a source that is asked for its GTIDs.
+/// A lane mostly passes a GTID before its source is asked about it.
+const SOURCE_ASKED_AFTER: Duration = Duration::from_millis(50);
+/// Wait for a source that is asked for the end of its binlog.
 const SOURCE_TIMEOUT: Duration = Duration::from_millis(500);
-/// A source's GTIDs are asked for at most this often, however many wait in vain. Shorter than [`WAIT_MAX`]: what was
-/// committed before somebody began to wait is in the answer that is told at the end.
-const SOURCE_INTERVAL: Duration = Duration::from_secs(1);
+/// A source is asked at most this often, however many wait: three short statements on a kept connection. Far shorter
+/// than [`WAIT_MAX`]: what was committed before somebody began to wait is in the answer.
+const SOURCE_INTERVAL: Duration = Duration::from_millis(100);
 /// Length to which a text cuts a GTID set: one of MySQL may name every server that there ever was.
 const SHOWN_CHARACTERS_MAX: usize = 300;
 
-/// When a source was asked, and what it said.
-type Asked = (Instant, Option<String>);
+/// When a source was asked, and what it said; `None` = nothing in time.
+type Asked = (Instant, Option<BinlogEnd>);
 type Known = Arc<BTreeMap<LaneId, Progress>>;
 
 /// How far the mapping lanes are.
@@ -42,14 +47,16 @@ pub(super) struct PassedPositions {
     lanes: Vec<LaneId>,
     /// When the last reading began, and what it found.
     last: Mutex<Option<(Instant, Known)>>,
-    /// GTIDs of sources.
-    sources: Mutex<HashMap<String, Asked>>,
+    /// What each source said last. It is locked while the source is asked.
+    sources: HashMap<String, Mutex<Option<Asked>>>,
 }
 
 impl PassedPositions {
     pub(super) fn new(wiring: &Wiring, projection: &str) -> Self {
-        let lanes = lanes(wiring.config()).into_iter().filter(|lane| lane.projection == projection).collect();
-        Self { wiring: wiring.clone(), lanes, last: Mutex::default(), sources: Mutex::default() }
+        let of_projection = |lane: &LaneId| lane.projection == projection;
+        let lanes: Vec<LaneId> = lanes(wiring.config()).into_iter().filter(of_projection).collect();
+        let sources = lanes.iter().map(|lane| (lane.source.clone(), Mutex::default())).collect();
+        Self { wiring: wiring.clone(), lanes, last: Mutex::default(), sources }
     }
 
     pub(super) async fn wait(&self, place: &AtLeast) -> Result<(), Refusal> {
@@ -58,8 +65,8 @@ impl PassedPositions {
             let found = format!("at_least names source `{}`, which no mapping lane reads", place.source);
             return Err(Refusal::Malformed(found));
         }
-        let deadline = Instant::now() + WAIT_MAX;
-        let mut last = None;
+        let (began, deadline) = (Instant::now(), Instant::now() + WAIT_MAX);
+        let (mut last, mut end) = (None, None);
         // What others read just now is there at once, also after the deadline.
         while Instant::now() < deadline
             && let Ok(known) = tokio::time::timeout_at(deadline, self.progress()).await
@@ -68,7 +75,7 @@ impl PassedPositions {
             let mut behind = None;
             for lane in &lanes {
                 let progress = known.get(*lane);
-                if !has_passed(progress, &place.at)? {
+                if !has_passed(progress, &place.at, end.as_ref())? {
                     behind = Some((*lane, progress.cloned()));
                 }
             }
@@ -76,6 +83,13 @@ impl PassedPositions {
                 return Ok(());
             }
             last = behind;
+            if let At::Gtids(wanted) = &place.at
+                && began.elapsed() >= SOURCE_ASKED_AFTER
+                // The first end that has them is kept: a later one lies farther on.
+                && !end.as_ref().is_some_and(|end| has_gtids(end, wanted))
+            {
+                end = self.binlog_end(&place.source).await;
+            }
             sleep(POLL_INTERVAL).await;
         }
         Err(Refusal::Behind(self.missing(place, last).await))
@@ -90,12 +104,12 @@ impl PassedPositions {
         let stands = stands(progress.as_ref(), place);
         let mut text = format!("{wanted}; lane {lane} {stands}");
         if let (At::Gtids(gtids), Some(progress)) = (&place.at, progress) {
-            let written = self.written(&place.source).await;
-            let has = |set: &String| holds_gtids(&progress.server.flavor, set, gtids);
-            text.push_str(&match written.as_ref().map(|set| (set, has(set))) {
+            let end = self.binlog_end(&place.source).await;
+            let has = |end: &BinlogEnd| holds_gtids(&progress.server.flavor, &end.gtid_set, gtids);
+            text.push_str(&match end.as_ref().map(|end| (end, has(end))) {
                 Some((_, Some(true))) => "; the source has given it out".to_owned(),
-                Some((set, Some(false))) => {
-                    format!("; the source has not given it out: it is at GTID {}", shown(set))
+                Some((end, Some(false))) => {
+                    format!("; the source has not given it out: it is at GTID {}", shown(&end.gtid_set))
                 }
                 Some((_, None)) | None => {
                     "; whether the source has given it out is not known: it does not say".to_owned()
@@ -105,17 +119,17 @@ impl PassedPositions {
         text
     }
 
-    /// The GTIDs that are in a source's binlog; `None` = it does not say so in time.
-    async fn written(&self, source: &str) -> Option<String> {
-        let mut sources = self.sources.lock().await;
-        if let Some((asked_at, said)) = sources.get(source)
+    /// Where a source's binlog ends; `None` = it does not say so in time.
+    async fn binlog_end(&self, source: &str) -> Option<BinlogEnd> {
+        let mut asked = self.sources.get(source)?.lock().await;
+        if let Some((asked_at, said)) = &*asked
             && asked_at.elapsed() < SOURCE_INTERVAL
         {
             return said.clone();
         }
-        let end = async { self.wiring.source(source)?.replication_end().await };
+        let end = async { self.wiring.source(source)?.binlog_end().await };
         let said = tokio::time::timeout(SOURCE_TIMEOUT, end).await.ok().and_then(Result::ok);
-        sources.insert(source.to_owned(), (Instant::now(), said.clone()));
+        *asked = Some((Instant::now(), said.clone()));
         said
     }
 
@@ -156,6 +170,11 @@ fn stands(progress: Option<&Progress>, place: &AtLeast) -> String {
     }
 }
 
+/// Whether a source named all of these GTIDs with the end of its binlog.
+fn has_gtids(end: &BinlogEnd, wanted: &str) -> bool {
+    holds_gtids(&end.server.flavor, &end.gtid_set, wanted) == Some(true)
+}
+
 /// A GTID set on one line, and not too long.
 fn shown(set: &str) -> String {
     let set: String = set.split_whitespace().collect();
@@ -166,8 +185,9 @@ fn shown(set: &str) -> String {
     }
 }
 
-/// Whether everything up to the place is in the lane's tables. Rows of an epoch before the lane's own are.
-fn has_passed(progress: Option<&Progress>, at: &At) -> Result<bool, Refusal> {
+/// Whether everything up to the place is in the lane's tables. Rows of an epoch before the lane's own are. `end`: what
+/// the source said of its binlog.
+fn has_passed(progress: Option<&Progress>, at: &At, end: Option<&BinlogEnd>) -> Result<bool, Refusal> {
     let malformed = |found: &str| Refusal::Malformed(format!("at_least: {found}"));
     let Some(progress) = progress.filter(|progress| progress.position != Lsn::ZERO) else { return Ok(false) };
     match at {
@@ -176,8 +196,19 @@ fn has_passed(progress: Option<&Progress>, at: &At) -> Result<bool, Refusal> {
             let lsn = Lsn::new(progress.position.epoch(), *number, *position);
             Ok(progress.position >= lsn.map_err(|_| malformed("a position beyond every binlog"))?)
         }
-        At::Gtids(wanted) => holds_gtids(&progress.server.flavor, &progress.resume.gtid_set, wanted)
-            .ok_or_else(|| malformed("not a GTID set of this source's server")),
+        At::Gtids(wanted) => {
+            let holds = |set: &str| {
+                holds_gtids(&progress.server.flavor, set, wanted)
+                    .ok_or_else(|| malformed("not a GTID set of this source's server"))
+            };
+            if holds(&progress.resume.gtid_set)? {
+                return Ok(true);
+            }
+            // Positions of another server say nothing.
+            let Some(end) = end.filter(|end| end.server == progress.server) else { return Ok(false) };
+            let is_there = end.position.in_epoch(progress.position.epoch());
+            Ok(is_there.is_ok_and(|end| progress.position >= end) && has_gtids(end, wanted))
+        }
     }
 }
 
@@ -231,9 +262,38 @@ mod tests {
             ("0-1-42", true),
             ("0-2-43", false),
         ] {
-            assert_eq!(has_passed(Some(&progress), &at(text)).unwrap(), expected, "{text}");
+            assert_eq!(has_passed(Some(&progress), &at(text), None).unwrap(), expected, "{text}");
         }
-        assert!(!has_passed(None, &at("1:1:4")).unwrap(), "a lane that has not begun has passed nothing");
-        assert!(has_passed(Some(&progress), &at("no-gtid-set")).is_err());
+        assert!(
+            !has_passed(None, &at("1:1:4"), None).unwrap(),
+            "a lane that has not begun has passed nothing"
+        );
+        assert!(has_passed(Some(&progress), &at("no-gtid-set"), None).is_err());
+    }
+
+    #[test]
+    fn a_lane_at_the_end_of_the_binlog_has_passed_its_gtids_though_it_resumes_before_an_undecided_branch() {
+        let server = |id: &str| ServerIdentity { flavor: "mariadb".to_owned(), id: id.to_owned() };
+        let progress = Progress {
+            position: "2:7:4096".parse().unwrap(),
+            resume: ResumePoint { gtid_set: "0-1-42".to_owned(), ..ResumePoint::default() },
+            server: server("1"),
+            ..Progress::default()
+        };
+        for (id, gtid_set, position, expected) in [
+            ("1", "0-1-50", "1:7:4096", true),
+            ("1", "0-1-50", "1:7:4080", true),
+            ("1", "0-1-49", "1:7:4096", false),
+            ("1", "0-1-50", "1:7:4112", false),
+            ("2", "0-1-50", "1:7:4096", false),
+        ] {
+            let end = BinlogEnd {
+                server: server(id),
+                gtid_set: gtid_set.to_owned(),
+                position: position.parse().unwrap(),
+            };
+            let passed = has_passed(Some(&progress), &at("0-1-50"), Some(&end)).unwrap();
+            assert_eq!(passed, expected, "{end:?}");
+        }
     }
 }

@@ -1,11 +1,14 @@
 //! The store of a lane: whichever server its target is.
 
+use std::collections::BTreeSet;
+
 use anabranch_connectors::mysql::store::MysqlLane;
 use anabranch_connectors::search::SearchLane;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports;
 use anabranch_pipeline::projections::LaneScope;
 use anabranch_pipeline::records::{Flush, Progress};
+use anabranch_schemas::shard::ShardId;
 
 /// The store of a lane on either kind of server.
 #[derive(Debug)]
@@ -36,6 +39,13 @@ impl ports::LaneStore for LaneStore {
         match self {
             Self::Mysql(lane) => lane.commit(flush).await,
             Self::Search(lane) => lane.commit(flush).await,
+        }
+    }
+
+    async fn may_stand(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
+        match self {
+            Self::Mysql(lane) => lane.may_stand(shards).await,
+            Self::Search(lane) => lane.may_stand(shards).await,
         }
     }
 

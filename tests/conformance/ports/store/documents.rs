@@ -1,10 +1,13 @@
 //! A lane of documents under the tests of every store: an index of devices stands for all derived tables.
 
+use std::collections::BTreeSet;
+
 use anabranch_connectors::search::SearchLane;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::records::{Cell, Flush, Mutation, MutationAction, Progress, Replacement};
+use anabranch_schemas::shard::ShardId;
 
 use super::{Ground, Twin};
 use crate::derived::Rows;
@@ -51,6 +54,10 @@ impl LaneStore for AsDocuments {
             Replacement { rows: replacement.rows.iter().flat_map(device).collect(), ..replacement.clone() }
         });
         self.0.commit(&documents).await
+    }
+
+    async fn may_stand(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
+        self.0.may_stand(shards).await
     }
 
     fn is_atomic(&self) -> bool {

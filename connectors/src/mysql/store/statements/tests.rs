@@ -55,7 +55,7 @@ fn a_flush_reads_withdrawals_deletes_upserts() {
         text(&flush, 1000, 1 << 20),
         [format!(
             "START TRANSACTION;\
-             DELETE {table} FROM {table} FORCE INDEX (`PRIMARY`) WHERE `shard_id` = {shard} AND `lsn` <= 3;\
+             DELETE {table} FROM {table} FORCE INDEX (`PRIMARY`) WHERE `shard_id` IN ({shard}) AND `lsn` <= 3;\
              DELETE {table} FROM {table} FORCE INDEX (`PRIMARY`) WHERE (`shard_id` = {shard} AND `user_id` = 1 AND `lsn` <= 5);\
              INSERT INTO `d``b`.`birthday_0101` (`shard_id`,`user_id`,`birthday`,`lsn`) VALUES \
              ({shard},2,x'30312d3031',6) ON DUPLICATE KEY UPDATE \
