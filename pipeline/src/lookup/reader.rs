@@ -1,7 +1,7 @@
 //! Lookups: from the cache while it is believed, else from the mapping tables, each code once at a time.
 //!
 //! Many readers that miss as much of the same code wait for one reading. It runs in a task of its own, so that a
-//! reader that goes away leaves no half-done reading to the others. QueryBounds at once are bounded, and so are those
+//! reader that goes away leaves no half-done reading to the others. Readings at once are bounded, and so are those
 //! that wait for their turn: beyond it the answer is [`Unanswered::Busy`]. Batches wait for [`Room`] by their codes.
 //! An answer is as old as the cache may be, or as the reading that was joined; [`Reader::fresh`] asks the mapping
 //! tables after the call.

@@ -4,8 +4,8 @@
 //! Chunks and pages need no common moment: whatever changed while they were read is one candidate more. The servers of
 //! both sides are read at the same time, of each [`TABLES_AT_ONCE`] tables. A sketch begins small, so that it stays in
 //! the processor's cache; when more differs than it can list, the unit is read again with all the memory that is
-//! allowed, and then in slices, a part of the rows each time. Beside it every table has a count and a sum of
-//! fingerprints: what is listed must explain them, else it is not believed.
+//! allowed, and then in slices, a part of the rows each time. Beside it every table has [`BUCKETS`] sums
+//! of fingerprints: what is listed must explain them, else it is not believed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroUsize;
@@ -43,7 +43,7 @@ const CHUNK: Duration = Duration::from_millis(50);
 const FIRST_BYTES: usize = 1 << 20;
 /// Slices that one is cut into when too much differs.
 const CUT: u64 = 4;
-/// TableAudit a unit so many times is too much: its store is better read anew as a whole.
+/// Reading a unit so many times is too much: its store is better read anew as a whole.
 const SLICES_MAX: u64 = 64;
 /// Groups of rows with a sum of their own, in each table.
 const BUCKETS: u64 = 16;
