@@ -6,6 +6,7 @@
 //! are what `status`, readiness and the metrics show.
 
 mod held;
+mod turns;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use self::held::{running_under, under_lease, while_held};
+pub use self::turns::TURN_INTERVAL;
 use crate::error::{Code, Fault};
 use crate::metrics as names;
 use crate::retry::Pauses;
@@ -72,6 +74,8 @@ struct Seen {
     status: TaskStatus,
     /// Ends its pause, or its stop.
     restart: Arc<Notify>,
+    /// When its loop turned last; `None` once the task has ended.
+    turned_at: Option<Instant>,
 }
 
 /// The states of all tasks, for those who show them or ask for a restart.
@@ -109,6 +113,7 @@ impl TaskStates {
                 waits_for: "the log".to_owned(),
             },
             restart: Arc::default(),
+            turned_at: Some(now()),
         });
         let status = &mut seen.status;
         status.down_since = match state {
@@ -349,6 +354,12 @@ impl FaultLog {
     }
 }
 
+/// What ends a pause before its time.
+enum Resumed {
+    Cancelled,
+    Restarted,
+}
+
 /// One task's attempts.
 struct Supervision {
     handle: TaskHandle,
@@ -361,6 +372,7 @@ struct Supervision {
 
 impl Supervision {
     async fn run(mut self, attempt: impl AsyncAttempt, at_work: AtWork) {
+        let _watched = self.handle.watched();
         let (count, mut at_work) = (at_work.0.clone(), Some(at_work));
         let restart = self.handle.states.restarts(self.handle.name());
         loop {
@@ -373,10 +385,17 @@ impl Supervision {
             if pause.is_none() {
                 at_work = None;
             }
-            tokio::select! {
-                () = self.cancel.cancelled() => return,
-                () = restart.notified() => self.restarted(),
-                () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
+            let paused = async {
+                tokio::select! {
+                    () = self.cancel.cancelled() => Some(Resumed::Cancelled),
+                    () = restart.notified() => Some(Resumed::Restarted),
+                    () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => None,
+                }
+            };
+            match self.handle.clone().turning(paused).await {
+                Some(Resumed::Cancelled) => return,
+                Some(Resumed::Restarted) => self.restarted(),
+                None => {}
             }
             at_work.get_or_insert_with(|| AtWork::of(&count));
         }
@@ -427,7 +446,9 @@ async fn one_attempt(
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     let mut task = JoinSet::new();
-    task.spawn(attempt.start(handle.clone(), cancel.clone()));
+    let work = attempt.start(handle.clone(), cancel.clone());
+    let handle_of_work = handle.clone();
+    task.spawn(async move { handle_of_work.turning(work).await });
     match task.join_next().await {
         Some(Ok(result)) => result,
         Some(Err(error)) if error.is_panic() => {

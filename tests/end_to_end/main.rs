@@ -15,6 +15,7 @@ mod faults;
 mod flow;
 mod foreign_rows;
 mod grants;
+mod health;
 mod large;
 mod log_damage;
 mod log_full;

@@ -13,10 +13,12 @@ pub mod observe;
 pub mod output;
 pub mod reconciliations;
 pub mod restarts;
+pub mod roles;
 mod runbook;
 pub mod settings;
 pub mod tasks;
 pub mod telemetry;
+pub mod watchdog;
 pub mod wiring;
 
 pub use anabranch_pipeline::wall_clock;

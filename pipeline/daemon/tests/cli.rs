@@ -313,6 +313,15 @@ fn the_service_stops_later_than_the_daemon_does() {
 }
 
 #[test]
+fn the_service_waits_for_its_word_and_kills_it_only_after_liveness_has_said_that_it_is_stuck() {
+    let unit = include_str!("../../../deploy/systemd/anabranch.service");
+    let watchdog: u64 =
+        unit.lines().find_map(|line| line.strip_prefix("WatchdogSec=")).unwrap().parse().unwrap();
+    assert_eq!(watchdog, 2 * anabranch::watchdog::TURN_AGE_MAX.as_secs());
+    assert!(unit.lines().any(|line| line == "Type=notify"));
+}
+
+#[test]
 fn the_service_never_gives_up() {
     let unit = include_str!("../../../deploy/systemd/anabranch.service");
     let has = |setting: &str| unit.lines().any(|line| line == setting);

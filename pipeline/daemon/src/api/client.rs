@@ -1,4 +1,4 @@
-//! Asks a running daemon of this machine for its status: one HTTP/1.0 request, so no chunks and no kept connection.
+//! Asks a running daemon of this machine: one HTTP/1.0 request, so no chunks and no kept connection.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -15,11 +15,17 @@ const ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// `None` when nobody answers there, or somebody else.
 pub async fn status(listen: SocketAddr) -> Option<StatusAnswer> {
+    let (code, body) = get(listen, "/v1/status", TIMEOUT).await?;
+    (code == 200).then(|| serde_json::from_str(&body).ok()).flatten()
+}
+
+/// Status and body of what stands at a path; `None` when nobody answers in time.
+pub async fn get(listen: SocketAddr, path: &str, time: Duration) -> Option<(u16, String)> {
     // Port 0 was replaced by a port that only the daemon's log knows.
     if listen.port() == 0 {
         return None;
     }
-    tokio::time::timeout(TIMEOUT, get(reachable(listen))).await.ok()?
+    tokio::time::timeout(time, ask(reachable(listen), path)).await.ok()?
 }
 
 /// A listener on all addresses is reached through the loopback one.
@@ -32,14 +38,13 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(address, listen.port())
 }
 
-async fn get(address: SocketAddr) -> Option<StatusAnswer> {
+async fn ask(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).await.ok()?;
-    let request = format!("GET /v1/status HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.ok()?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await.ok()?;
     let answer = String::from_utf8(answer).ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
-    let ok = head.split(' ').nth(1) == Some("200");
-    ok.then(|| serde_json::from_str(body).ok()).flatten()
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }

@@ -1,14 +1,14 @@
 //! The HTTP listener: metrics, health, readiness, status, the live page; behind tokens, the endpoints for applications.
 //!
-//! `/` is the live page (`page.rs`), and `/v1/events` keeps it live. `/healthz` says that the process lives, `/readyz`
-//! that every task runs and makes progress. `guard.rs` is what stands before the endpoints for applications, `body.rs`
-//! reads their bodies, `problem.rs` is every error, `openapi.json` their description: written by hand, compared with
-//! the routes by a test.
+//! `/` is the live page (`page.rs`), and `/v1/events` keeps it live. `health.rs` answers probes. `guard.rs` is what
+//! stands before the endpoints for applications, `body.rs` reads their bodies, `problem.rs` is every error,
+//! `openapi.json` their description: written by hand, compared with the routes by a test.
 
 mod body;
 pub mod client;
 mod events;
 mod guard;
+mod health;
 mod history;
 mod page;
 mod problem;
@@ -26,7 +26,7 @@ use anabranch_pipeline::config::Secret;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::supervise::TaskStates;
 use axum::extract::{FromRef, State};
-use axum::http::{Method, StatusCode, Uri, header};
+use axum::http::{Method, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, get, post};
@@ -43,8 +43,9 @@ use self::problem::Problem;
 use self::serve::ConnectionBounds;
 use self::uuids::Orders;
 use crate::lookup::Lookup;
-use crate::observe::{Observatory, Reason, StatusView};
+use crate::observe::{Observatory, StatusView};
 use crate::reconciliations::ReconciliationBook;
+use crate::roles::Role;
 use crate::wiring::Documents;
 
 const OPENAPI: &str = include_str!("openapi.json");
@@ -57,6 +58,8 @@ pub struct ApiContext {
     pub name: String,
     pub observatory: Observatory,
     pub tasks: TaskStates,
+    /// What this process does.
+    pub roles: Vec<Role>,
     pub metrics: PrometheusHandle,
     /// Tokens of applications; without any, their endpoints are closed.
     pub tokens: Vec<Secret>,
@@ -113,13 +116,6 @@ pub struct StatusAnswer {
     pub status: StatusView,
 }
 
-/// LookupAnswer of `/readyz`.
-#[derive(Debug, Serialize)]
-struct ReadyAnswer {
-    ready: bool,
-    reasons: Vec<Reason>,
-}
-
 /// A bound listener, not serving yet.
 #[derive(Debug)]
 pub struct Listener {
@@ -162,8 +158,10 @@ fn open_routes() -> Routes {
         ("/", Method::GET, get(page::index)),
         ("/page/{file}", Method::GET, get(page::asset)),
         ("/metrics", Method::GET, get(metrics)),
-        ("/healthz", Method::GET, get(healthy)),
-        ("/readyz", Method::GET, get(ready)),
+        ("/healthz", Method::GET, get(health::healthy)),
+        ("/livez", Method::GET, get(health::live)),
+        ("/readyz", Method::GET, get(health::ready)),
+        ("/readyz/{role}", Method::GET, get(health::ready_in_role)),
         ("/v1/status", Method::GET, get(status)),
         ("/v1/events", Method::GET, get(events::stream)),
         ("/v1/reconciliations", Method::GET, get(history::list)),
@@ -215,17 +213,6 @@ async fn openapi() -> impl IntoResponse {
 async fn metrics(State(Shared(shown)): State<Shared>) -> impl IntoResponse {
     let text = shown.context.metrics.render() + &shown.context.observatory.lag_metrics(Instant::now());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
-}
-
-async fn healthy() -> &'static str {
-    "ok\n"
-}
-
-async fn ready(State(Shared(shown)): State<Shared>) -> impl IntoResponse {
-    let shown = &shown.context;
-    let reasons = shown.observatory.reasons_against_ready(&shown.tasks.snapshot(), Instant::now());
-    let code = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (code, Json(ReadyAnswer { ready: reasons.is_empty(), reasons }))
 }
 
 async fn status(State(Shared(served)): State<Shared>) -> Json<StatusAnswer> {

@@ -33,6 +33,7 @@ async fn health_readiness_status_and_metrics_are_served() {
         name: config.name.clone(),
         observatory: Observatory::new(&config),
         tasks,
+        roles: vec![Role::Reader, Role::Api],
         metrics: crate::telemetry::install().unwrap(),
         tokens: Vec::new(),
         orders: Orders::default(),
@@ -49,6 +50,20 @@ async fn health_readiness_status_and_metrics_are_served() {
     assert!(get(address, "/healthz").await.starts_with("HTTP/1.0 200"));
     let ready = get(address, "/readyz").await;
     assert!(ready.starts_with("HTTP/1.0 503") && ready.contains("\"code\":\"binlog-statement\""), "{ready}");
+    let reader = get(address, "/readyz/reader").await;
+    assert!(reader.starts_with("HTTP/1.0 503") && reader.contains("reader/elsewhere"), "{reader}");
+    let api = get(address, "/readyz/api").await;
+    assert!(api.starts_with("HTTP/1.0 200") && api.ends_with("{\"ready\":true,\"reasons\":[]}"), "{api}");
+    for absent in ["/readyz/projector", "/readyz/nobody"] {
+        let answer = get(address, absent).await;
+        assert!(
+            answer.starts_with("HTTP/1.0 404") && answer.contains("application/problem+json"),
+            "{answer}"
+        );
+        assert!(answer.contains("\"code\":\"route-unknown\"") && answer.contains("reader,api"), "{answer}");
+    }
+    let live = get(address, "/livez").await;
+    assert!(live.starts_with("HTTP/1.0 200") && live.ends_with("{\"alive\":true,\"stuck\":[]}"), "{live}");
     let metrics = get(address, "/metrics").await;
     assert!(metrics.contains("anabranch_faults_total{"), "{metrics}");
     assert!(metrics.contains("anabranch_lane_flush_seconds_bucket{le=\"0.005\"} 1"), "{metrics}");
@@ -85,6 +100,7 @@ impl Api {
             name: config.name.clone(),
             observatory: Observatory::new(&config),
             tasks: TaskStates::default(),
+            roles: Role::ALL.to_vec(),
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
             tokens: tokens.iter().copied().map(Secret::new).collect(),
             orders: orders.clone(),

@@ -8,6 +8,7 @@ mod completions;
 mod dead_letters;
 mod explain;
 mod foreign;
+mod health;
 mod lookup;
 mod reconcile;
 mod refresh;
@@ -56,6 +57,7 @@ enum Command {
     Check(check::Arguments),
     Run(run::Arguments),
     Status(status::Arguments),
+    Health(health::Arguments),
     Tail(tail::Arguments),
     Lookup(lookup::Arguments),
     Replay(replay::Arguments),
@@ -96,6 +98,7 @@ impl Cli {
             Command::Check(arguments) => check::run(self, arguments),
             Command::Run(arguments) => run::run(self, arguments),
             Command::Status(arguments) => status::run(self, arguments),
+            Command::Health(arguments) => health::run(self, arguments),
             Command::Tail(arguments) => tail::run(self, arguments),
             Command::Lookup(arguments) => lookup::run(self, arguments),
             Command::Replay(arguments) => replay::run(self, arguments),

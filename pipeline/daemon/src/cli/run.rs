@@ -12,7 +12,7 @@ use std::time::Duration;
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::supervise::{Supervisor, TaskStates};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -26,8 +26,9 @@ use crate::exit::Exit;
 use crate::lookup::Lookup;
 use crate::observe::{Observatory, lanes, poll};
 use crate::reconciliations::ReconciliationBook;
+use crate::roles::{self, Role};
 use crate::wiring::{SpillRoom, Wiring};
-use crate::{output, reconciliations, restarts, tasks, telemetry};
+use crate::{output, reconciliations, restarts, tasks, telemetry, watchdog};
 
 /// Run the daemon: readers, lanes and the HTTP API, until SIGTERM or Ctrl-C
 #[derive(Debug, Args)]
@@ -37,22 +38,10 @@ pub struct Arguments {
     roles: Vec<Role>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Role {
-    /// From the sources to the log
-    Reader,
-    /// From the log to the targets
-    Projector,
-    /// Compares both sides every night, if reconcile.schedule is set, and looks at changed rows in between
-    Reconciler,
-    /// Endpoints for applications over HTTP, if http.tokens is set
-    Api,
-}
-
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let config = cli.configuration()?;
     let roles = match arguments.roles.as_slice() {
-        [] => &[Role::Reader, Role::Projector, Role::Reconciler, Role::Api],
+        [] => &Role::ALL,
         [Role::Api] if config.http.tokens.is_empty() => return Err(vec![nothing_to_serve()]),
         [Role::Reconciler] if config.reconcile.is_idle() => return Err(vec![nothing_to_reconcile()]),
         roles => roles,
@@ -125,24 +114,27 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         let status = move || observatory.status(&BTreeMap::new(), std::time::Instant::now());
         servants.spawn(lookup.keep(status, served.child_token()));
     }
-    let (documents, book) = (wiring.documents(), ReconciliationBook::new(&wiring));
     servants.spawn(restarts::run(wiring.clone(), states.clone(), hang_ups, served.child_token()));
-    servants.spawn(poll::run(wiring, observatory.clone(), served.child_token()));
+    servants.spawn(poll::run(wiring.clone(), observatory.clone(), served.child_token()));
     servants.spawn(upkeep(metrics.clone(), served.child_token()));
     if let Some(listener) = listener {
         let shown = ApiContext {
             name: config.name.clone(),
             observatory: observatory.clone(),
             tasks: states.clone(),
+            roles: roles.to_vec(),
             metrics,
             tokens,
             orders,
             lookup,
-            documents,
-            book,
+            documents: wiring.documents(),
+            book: ReconciliationBook::new(&wiring),
         };
         servants.spawn(listener.serve(shown, served.child_token()));
     }
+    // Fed to the last: a stop has its own limit.
+    tokio::spawn(watchdog::run(states.clone(), root.child_token()));
+    watchdog::started().await;
 
     let ended = async {
         all_finished(&readers, &projectors).await;
@@ -158,15 +150,10 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     };
     let stop = async {
         observatory.stops();
+        watchdog::stopping().await;
         let exit = stop(event, [&mut readers, &mut projectors, &mut others], config.limits.shutdown).await;
         served.cancel();
-        // A request that never ends must not hold the process.
-        if tokio::time::timeout(REQUEST_TIME_MAX, async { while servants.join_next().await.is_some() {} })
-            .await
-            .is_err()
-        {
-            servants.abort_all();
-        }
+        end_servants(servants).await;
         mint.stop(Instant::now() + MINT_GRACE).await;
         root.cancel();
         exit
@@ -221,6 +208,14 @@ fn spawn_tasks(wiring: &Wiring, roles: &[Role], group: impl Fn() -> Supervisor) 
     [readers, projectors, others]
 }
 
+/// Waits for the servants, but not for a request that never ends: it must not hold the process.
+async fn end_servants(mut servants: JoinSet<()>) {
+    let ended = async { while servants.join_next().await.is_some() {} };
+    if tokio::time::timeout(REQUEST_TIME_MAX, ended).await.is_err() {
+        servants.abort_all();
+    }
+}
+
 /// The mint has nothing to do any more but to free its lease.
 const MINT_GRACE: Duration = Duration::from_secs(2);
 
@@ -263,7 +258,7 @@ fn announce(config: &Config, roles: &[Role], listener: Option<&Listener>) {
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         name = config.name,
-        roles = names(roles.iter().map(|role| role.name()).collect()),
+        roles = roles::names(roles),
         log = %config.log.url,
         sources = names(config.sources.iter().map(|source| source.name.as_str()).collect()),
         targets = names(config.targets.iter().map(|target| target.name.as_str()).collect()),
@@ -282,17 +277,6 @@ async fn upkeep(metrics: PrometheusHandle, cancel: CancellationToken) {
         tokio::select! {
             () = cancel.cancelled() => return,
             _ = ticks.tick() => metrics.run_upkeep(),
-        }
-    }
-}
-
-impl Role {
-    fn name(self) -> &'static str {
-        match self {
-            Role::Reader => "reader",
-            Role::Projector => "projector",
-            Role::Reconciler => "reconciler",
-            Role::Api => "api",
         }
     }
 }

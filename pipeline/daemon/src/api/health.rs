@@ -1,0 +1,75 @@
+//! Whether the process lives and is ready, for probes: `/healthz`, `/livez`, `/readyz`, `/readyz/{role}`.
+//!
+//! A process is alive while its tasks turn, whatever its servers do: a probe that restarts it must not do so because a
+//! server is away. A process is ready while it does its work, or while another process does its part.
+
+use std::time::Instant;
+
+use anabranch_pipeline::error::Code;
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use super::Shared;
+use super::problem::Problem;
+use crate::observe::Reason;
+use crate::roles::{self, Role};
+use crate::watchdog::TURN_AGE_MAX;
+
+/// The answer of `/livez`.
+#[derive(Debug, Serialize)]
+struct LiveAnswer {
+    alive: bool,
+    /// Tasks whose loops do not turn.
+    stuck: Vec<String>,
+}
+
+/// The answer of `/readyz`.
+#[derive(Debug, Serialize)]
+struct ReadyAnswer {
+    ready: bool,
+    reasons: Vec<Reason>,
+}
+
+/// The listener answers.
+pub(super) async fn healthy() -> &'static str {
+    "ok\n"
+}
+
+pub(super) async fn live(State(Shared(shown)): State<Shared>) -> Response {
+    let stuck = shown.context.tasks.stuck(TURN_AGE_MAX);
+    (status(stuck.is_empty()), Json(LiveAnswer { alive: stuck.is_empty(), stuck })).into_response()
+}
+
+pub(super) async fn ready(State(shared): State<Shared>) -> Response {
+    readiness(&shared, |_| true)
+}
+
+/// The tasks of one role alone; a process without the role says so.
+pub(super) async fn ready_in_role(
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+) -> Result<Response, Problem> {
+    let own = &shared.0.context.roles;
+    match Role::named(&name).filter(|role| own.contains(role)) {
+        Some(role) => Ok(readiness(&shared, |task| Role::of_task(task) == role)),
+        None => {
+            let detail = format!("this process has the roles {}, and no role {name}", roles::names(own));
+            Err(Problem::new(Code::RouteUnknown, detail, "ask for one of its roles, or GET /readyz for all"))
+        }
+    }
+}
+
+fn readiness(Shared(shown): &Shared, is_meant: impl Fn(&str) -> bool) -> Response {
+    let shown = &shown.context;
+    let mut tasks = shown.tasks.snapshot();
+    tasks.retain(|name, _| is_meant(name));
+    let reasons = shown.observatory.reasons_against_ready(&tasks, Instant::now());
+    (status(reasons.is_empty()), Json(ReadyAnswer { ready: reasons.is_empty(), reasons })).into_response()
+}
+
+fn status(is_well: bool) -> StatusCode {
+    if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+}

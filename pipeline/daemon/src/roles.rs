@@ -1,0 +1,73 @@
+//! What a process does: each role has some of the tasks.
+
+use clap::ValueEnum;
+
+/// One part of the daemon's work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// From the sources to the log
+    Reader,
+    /// From the log to the targets
+    Projector,
+    /// Compares both sides every night, if reconcile.schedule is set, and looks at changed rows in between
+    Reconciler,
+    /// Endpoints for applications over HTTP, if http.tokens is set
+    Api,
+}
+
+impl Role {
+    pub const ALL: [Self; 4] = [Self::Reader, Self::Projector, Self::Reconciler, Self::Api];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reader => "reader",
+            Self::Projector => "projector",
+            Self::Reconciler => "reconciler",
+            Self::Api => "api",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.name() == name)
+    }
+
+    /// The role that a task belongs to, by the task's name.
+    pub fn of_task(task: &str) -> Self {
+        match task.split('/').next() {
+            Some("reader") => Self::Reader,
+            Some("lane" | "cache" | "sweep") => Self::Projector,
+            Some("uuids") => Self::Api,
+            _ => Self::Reconciler,
+        }
+    }
+}
+
+/// The names of roles, for people.
+pub fn names(roles: &[Role]) -> String {
+    roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::{cache_task, lane_task, reader_task, sweep_task};
+    use crate::reconciliations::SCHEDULED;
+    use crate::tasks::MINT_TASK;
+
+    #[test]
+    fn each_task_belongs_to_the_role_that_starts_it() {
+        let tasks = [
+            (reader_task("a"), Role::Reader),
+            (lane_task("birthday/target/a/0"), Role::Projector),
+            (cache_task("codes"), Role::Projector),
+            (sweep_task("documents"), Role::Projector),
+            (SCHEDULED.to_owned(), Role::Reconciler),
+            ("spot-checks/a".to_owned(), Role::Reconciler),
+            (MINT_TASK.to_owned(), Role::Api),
+        ];
+        for (task, role) in tasks {
+            assert_eq!(Role::of_task(&task), role, "{task}");
+        }
+        assert!(Role::ALL.iter().all(|role| Role::named(role.name()) == Some(*role)));
+    }
+}
