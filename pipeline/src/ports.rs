@@ -306,9 +306,9 @@ pub trait LaneStore: Send {
     /// After any other error the outcome is unknown: load before going on.
     fn commit(&mut self, flush: &Flush) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Those of the shards of which rows may stand in the lane's tables. It may name a shard in vain, and leaves out none
-    /// that has rows. What another process of the lane commits meanwhile it does not see: that process makes the next
-    /// commit fail in a store that is atomic, and a store that is none names all of them.
+    /// Those of the shards of which rows may stand in the lane's tables. The answer may name a shard in vain, and
+    /// leaves out none that has rows. It does not know of what another process of the lane commits meanwhile: that
+    /// process makes the next commit fail in a store that is atomic, and another store names all shards.
     fn may_stand(
         &mut self,
         shards: BTreeSet<ShardId>,

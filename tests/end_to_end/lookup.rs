@@ -185,7 +185,6 @@ async fn any_code_of_a_device_leads_to_the_device_and_an_answer_says_how_fresh_i
     wrong_questions(&daemon).await;
     codes_that_no_path_carries(&installation, &daemon, &mut source).await;
     two_spellings(&daemon).await;
-    beside_an_undecided_branch(&installation, &daemon, &mut source).await;
     a_lost_cache(&installation, &daemon, &mut source).await;
     moves(&installation, &mut daemon, &mut source).await;
 }
@@ -292,12 +291,13 @@ async fn told_what_is_behind(installation: &Installation<'_>, reading: &Daemon, 
     }
 }
 
-/// An XA branch that is undecided keeps the resume point before it. What is committed after it is asked for by GTID.
-async fn beside_an_undecided_branch(
-    installation: &Installation<'_>,
-    daemon: &Daemon,
-    source: &mut Connection,
-) {
+/// Such a branch keeps the resume point, and with it the GTID set of a lane's progress, before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_after_an_undecided_branch_is_waited_for_by_its_gtid() {
+    let installation = installation().await;
+    let daemon = installation.run();
+    daemon.until_ready().await;
+    let mut source = installation.admin("source-a").await;
     let mut branch = installation.admin("source-a").await;
     let prepare = "XA START 'lookup';
          INSERT INTO inventory_0.serial_code_00 (uuid, item_code) VALUES (61, 'in-a-branch');
@@ -307,13 +307,13 @@ async fn beside_an_undecided_branch(
         let insert = format!(
             "INSERT INTO inventory_0.serial_code_00 (uuid, item_code) VALUES ({uuid}, 'after-{uuid}')"
         );
-        let place = change(source, &insert).await;
-        let answer = found(daemon, &format!("after-{uuid}?at_least={place}")).await;
+        let place = change(&mut source, &insert).await;
+        let answer = found(&daemon, &format!("after-{uuid}?at_least={place}")).await;
         assert_eq!(uuids(&answer), [uuid.to_string()]);
     }
     branch.execute("decide it", "XA COMMIT 'lookup'").await.unwrap();
-    let place = change(source, "DELETE FROM inventory_0.serial_code_00 WHERE uuid = 62").await;
-    assert_eq!(uuids(&found(daemon, &format!("in-a-branch?at_least={place}")).await), ["61"]);
+    let place = change(&mut source, "DELETE FROM inventory_0.serial_code_00 WHERE uuid = 62").await;
+    assert_eq!(uuids(&found(&daemon, &format!("in-a-branch?at_least={place}")).await), ["61"]);
 }
 
 /// Killed, and back without a single key: slower, and never wrong.

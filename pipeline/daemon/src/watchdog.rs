@@ -65,7 +65,7 @@ async fn tell(state: NotifyState<'static>) {
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
-    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
     use anabranch_pipeline::error::{Code, Fault};
     use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
@@ -89,9 +89,9 @@ mod tests {
     }
 
     /// A task that blocks its thread from the first message to the second, and ends at it.
-    fn spawn_blocker(supervisor: &mut Supervisor) -> (tokio::sync::oneshot::Sender<()>, Sender<()>) {
+    fn spawn_blocker(supervisor: &mut Supervisor) -> (tokio::sync::oneshot::Sender<()>, SyncSender<()>) {
         let (block, blocks) = tokio::sync::oneshot::channel::<()>();
-        let (release, released): (_, Receiver<()>) = channel();
+        let (release, released): (_, Receiver<()>) = sync_channel(1);
         let once = Arc::new(Mutex::new(Some((blocks, released))));
         supervisor.spawn("blocks", move |_: TaskHandle, _| {
             let once = once.clone();

@@ -123,16 +123,8 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
                 let taken = take(&lane, &mut window, &mut feed, *delivery, &mut project);
                 meters.unaccounted.set(window.taken().unaccounted() as f64);
                 let broken = taken?;
-                if window.has_many_withdrawals() {
-                    // First noted: a chunk of a table that is gone may have been read before it went.
-                    refresher.note(window.flush());
-                    let standing = store.may_stand(window.withdrawn());
-                    let Some(standing) = unless(cancel, standing).await? else { continue };
-                    window.keep_withdrawals_of(&standing);
-                }
-                let is_due = due.is_reached(&window, lane.limits)
-                    || !window.is_within_event() && refresher.is_due(window.progress());
-                if broken.is_none() && !is_due {
+                leave_out_withdrawals(&mut window, &mut refresher, store, cancel).await?;
+                if broken.is_none() && !is_commit_due(&due, &window, &refresher, lane.limits) {
                     continue;
                 }
                 broken
@@ -262,6 +254,34 @@ fn take<S, L: Log>(
             None => return Ok(None),
         }
     }
+}
+
+/// Leaves out the withdrawals of shards without rows when the transaction would take no more.
+async fn leave_out_withdrawals<S: RowSource>(
+    window: &mut LaneWindow,
+    refresher: &mut Refresher<'_, S>,
+    store: &mut impl LaneStore,
+    cancel: &CancellationToken,
+) -> Result<(), Fault> {
+    if !window.has_many_withdrawals() {
+        return Ok(());
+    }
+    // First noted: a chunk of a table that is gone may have been read before it went.
+    refresher.note(window.flush());
+    if let Some(standing) = unless(cancel, store.may_stand(window.withdrawn())).await? {
+        window.keep_withdrawals_of(&standing);
+    }
+    Ok(())
+}
+
+/// Whether the window is committed now: it waits no longer, or a chunk waits for it.
+fn is_commit_due<S: RowSource>(
+    due: &Due,
+    window: &LaneWindow,
+    refresher: &Refresher<'_, S>,
+    limits: &Limits,
+) -> bool {
+    due.is_reached(window, limits) || !window.is_within_event() && refresher.is_due(window.progress())
 }
 
 /// A stream may have holes; a reading of the binlog that has one is at fault.

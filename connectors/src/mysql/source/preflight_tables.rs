@@ -255,6 +255,10 @@ impl Problem {
         let modify = |field: &usize| {
             format!("ALTER TABLE {quoted} MODIFY {} {}", quote_identifier(column(field)), usual(field))
         };
+        let unfit = |subject: String, field: &usize, found: String, needed: &str| {
+            let found = format!("column {} {found}", column(field));
+            Fault::new(Code::SourceColumnUnsupported, subject, found).needs(needed).remedy(modify(field))
+        };
         match self {
             Problem::Versioned => Fault::new(
                 Code::SourceTableVersioned,
@@ -281,27 +285,17 @@ impl Problem {
                 quote_identifier(column(field)),
                 usual(field)
             )),
-            Problem::Type { field, data_type } => Fault::new(
-                Code::SourceColumnUnsupported,
-                subject,
-                format!("column {} has type {data_type}", column(field)),
-            )
-            .needs(accepted_types(entity.entity, *field))
-            .remedy(modify(field)),
-            Problem::CharacterSet { field, name } => Fault::new(
-                Code::SourceColumnUnsupported,
-                subject,
-                format!("column {} has character set {name}", column(field)),
-            )
-            .needs(NEEDED)
-            .remedy(modify(field)),
-            Problem::Compressed(field) => Fault::new(
-                Code::SourceColumnUnsupported,
-                subject,
-                format!("column {} is COMPRESSED: its row events hold compressed bytes", column(field)),
-            )
-            .needs("a column that is not COMPRESSED")
-            .remedy(modify(field)),
+            Problem::Type { field, data_type } => {
+                let needed = accepted_types(entity.entity, *field);
+                unfit(subject, field, format!("has type {data_type}"), needed)
+            }
+            Problem::CharacterSet { field, name } => {
+                unfit(subject, field, format!("has character set {name}"), NEEDED)
+            }
+            Problem::Compressed(field) => {
+                let found = "is COMPRESSED: its row events hold compressed bytes".to_owned();
+                unfit(subject, field, found, "a column that is not COMPRESSED")
+            }
             Problem::SelectDenied => Fault::new(
                 Code::SourceGrantMissing,
                 subject,

@@ -7,9 +7,9 @@
 //! writes its tables, and the fence refuses the flush when another process of it came in between; so what was found
 //! still stands.
 //!
-//! A statement may withdraw thousands of shards, of which few have rows. When the lane first asks which of so many may
-//! stand, it takes a [`Census`]: which shards stand in its tables at all. It adds what it writes itself, and forgets all
-//! of it when it loads its progress again. The census may name too many shards, and never too few.
+//! A statement may withdraw thousands of shards, of which few have rows. When the lane is first asked which of so many
+//! may stand, it takes a [`Census`]: which shards stand in its tables at all. It adds what it writes itself, and
+//! forgets all of it when it loads its progress again. The census may name too many shards, and never too few.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
