@@ -446,7 +446,8 @@ async fn one_attempt(
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     let mut task = JoinSet::new();
-    let work = attempt.start(handle.clone(), cancel.clone());
+    // On the heap: an attempt is large, and each future around it would move it over the stack once more.
+    let work = Box::pin(attempt.start(handle.clone(), cancel.clone()));
     let handle_of_work = handle.clone();
     task.spawn(async move { handle_of_work.turning(work).await });
     match task.join_next().await {

@@ -268,7 +268,9 @@ async fn leave_out_withdrawals<S: RowSource>(
     }
     // First noted: a chunk of a table that is gone may have been read before it went.
     refresher.note(window.flush());
-    if let Some(standing) = unless(cancel, store.may_stand(window.withdrawn())).await? {
+    // On the heap: it is rare, and every step of the lane would have room for it on its stack.
+    let standing = Box::pin(store.may_stand(window.withdrawn()));
+    if let Some(standing) = unless(cancel, standing).await? {
         window.keep_withdrawals_of(&standing);
     }
     Ok(())
