@@ -62,7 +62,8 @@ pub async fn left_behind(turn: Turn<'static>) {
         insert(&installation, "source-a", TABLE, user).await;
     }
     until_derived(&installation, 20).await;
-    daemon.until_view("lanes", ("source", "source-a"), |lane| lane["state"] == "current").await;
+    // A lane that still reads its tables lets the reader go on after what it cannot read.
+    daemon.until_loaded(&["source-a"]).await;
     let swap = format!(
         "CREATE TABLE user_00.copy LIKE {TABLE}; INSERT INTO user_00.copy SELECT * FROM {TABLE} WHERE user_id > 5;
          RENAME TABLE {TABLE} TO user_00.old, user_00.copy TO {TABLE}"
