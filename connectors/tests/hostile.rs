@@ -17,12 +17,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_connectors::mysql::source::inspect;
-use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig};
+use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig, UnseenChanges};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Entry};
 use anabranch_pipeline::records::{Batch, BatchBuilder};
 use anabranch_schemas::change::Entity;
-use anabranch_schemas::codec::v1;
+use anabranch_schemas::codec;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::shard::TablePattern;
 use futures::FutureExt as _;
@@ -159,6 +159,7 @@ impl Ground {
             columns: vec!["user_id".to_owned(), "birthday".to_owned()],
             rule: None,
             sharding_column: None,
+            unseen_changes: UnseenChanges::default(),
         };
         let config = SourceConfig {
             name: "source-a".to_owned(),
@@ -206,7 +207,7 @@ impl Ground {
             batch.require_order("source-a").unwrap();
             let Batch { payload, position, resume, continues, .. } = batch.take();
             let mut changes = Vec::new();
-            let mut decoder = v1::decode(&payload).unwrap();
+            let mut decoder = codec::decode(&payload).unwrap();
             while let Some(change) = decoder.next().unwrap() {
                 changes.push((change.lsn, format!("{:?} {:?}", change.table, change.action)));
             }
@@ -225,7 +226,7 @@ impl Ground {
         let mut positions = Vec::new();
         while reading.fill(&mut batch).now_or_never().expect("a recording never waits").is_ok() {
             let taken = batch.take();
-            let mut changes = v1::decode(&taken.payload).unwrap();
+            let mut changes = codec::decode(&taken.payload).unwrap();
             while let Some(change) = changes.next().unwrap() {
                 positions.push(change.lsn.position());
             }

@@ -7,6 +7,7 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 pub const SOURCE_CHANGES: &str = "anabranch_source_changes_total";
 pub const SOURCE_UNCHANGED: &str = "anabranch_source_unchanged_total";
 pub const SOURCE_UNSEEN_CASCADES: &str = "anabranch_source_unseen_cascades_total";
+pub const SOURCE_REREADS: &str = "anabranch_source_rereads_total";
 pub const SOURCE_SPILLED: &str = "anabranch_source_spilled_bytes";
 pub const CAPTURE_LAG: &str = "anabranch_capture_lag_seconds";
 pub const LOG_MESSAGES: &str = "anabranch_log_messages_total";
@@ -21,6 +22,7 @@ pub const LANE_UNACCOUNTED: &str = "anabranch_lane_unaccounted_changes";
 pub const LANE_FLUSHES: &str = "anabranch_lane_flushes_total";
 pub const LANE_FLUSH_SECONDS: &str = "anabranch_lane_flush_seconds";
 pub const REFRESH_ROWS: &str = "anabranch_refresh_rows_total";
+pub const REFRESH_REREADS: &str = "anabranch_refresh_rereads";
 pub const REFRESH_TABLES_LEFT: &str = "anabranch_refresh_tables_left";
 pub const REFRESH_SECONDS_LEFT: &str = "anabranch_refresh_seconds_left";
 pub const ROW_DEFECTS: &str = "anabranch_row_defects_total";
@@ -112,6 +114,10 @@ fn describe_capture() {
         SOURCE_UNSEEN_CASCADES,
         "Captured tables that a statement was to write and has no rows of, so that a foreign key may have changed some that the binlog does not show, by source"
     );
+    describe_counter!(
+        SOURCE_REREADS,
+        "Times that a table was to be read again, because rows of it changed as row events do not show, by source"
+    );
     describe_gauge!(
         SOURCE_SPILLED,
         Unit::Bytes,
@@ -152,6 +158,10 @@ fn describe_lanes() {
     describe_counter!(
         REFRESH_ROWS,
         "Rows read from the source's tables by a refresh, by projection, target, source, lane"
+    );
+    describe_gauge!(
+        REFRESH_REREADS,
+        "Tables that a lane is to read again, because rows of them changed as row events do not show; until then its rows of them may be stale, by projection, target, source, lane"
     );
     describe_gauge!(
         REFRESH_TABLES_LEFT,

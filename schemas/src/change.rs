@@ -122,6 +122,17 @@ pub struct TableIdentity<'a> {
 }
 
 impl TableIdentity<'_> {
+    /// Every captured table of an entity, for an action that is about all of them: its names are empty, which those of
+    /// no table are.
+    pub fn every(entity: Entity) -> TableIdentity<'static> {
+        let shard = ShardId::from_u64(0).expect("it has less than 63 bits");
+        TableIdentity { entity, shard, database: Cow::Borrowed(""), table: Cow::Borrowed("") }
+    }
+
+    pub fn is_every(&self) -> bool {
+        self.database.is_empty() && self.table.is_empty()
+    }
+
     pub fn into_owned(self) -> TableIdentity<'static> {
         TableIdentity {
             entity: self.entity,
@@ -147,6 +158,9 @@ pub enum Action<'a> {
     },
     /// TRUNCATE or DROP of the whole table: all that it claimed is withdrawn.
     Withdraw,
+    /// Rows of the table changed in a way that row events do not show: what it holds at or after this position is to be
+    /// read.
+    Reread,
 }
 
 impl<'a> Action<'a> {
@@ -156,7 +170,7 @@ impl<'a> Action<'a> {
             Self::Insert { after } => Some((None, Some(after))),
             Self::Update { before, after } => Some((Some(before), Some(after))),
             Self::Delete { before } => Some((Some(before), None)),
-            Self::Withdraw => None,
+            Self::Withdraw | Self::Reread => None,
         }
     }
 }

@@ -14,7 +14,7 @@ use anabranch_pipeline::config::Config;
 use anabranch_pipeline::ports::LogReader;
 use anabranch_pipeline::projections::{Defects, LaneScope, ProjectedTable, Projection};
 use anabranch_pipeline::records::{Cell, Flush, MutationAction, OrderedMutation, Progress, TableShape};
-use anabranch_schemas::codec::v1;
+use anabranch_schemas::codec;
 use anabranch_schemas::lsn::Lsn;
 
 use crate::meter::{Measured, Meter};
@@ -87,7 +87,7 @@ pub async fn project(
         let message = reader.next().await.expect("the stream is whole");
         position = message.entry.envelope.position;
         if message.entry.envelope.changes > 0 {
-            let mut changes = v1::decode(&message.payload).expect("it was written by us");
+            let mut changes = codec::decode(&message.payload).expect("it was written by us");
             while let Some(change) = changes.next().expect("it was written by us") {
                 for (scope, flush) in scopes.iter().zip(&mut flushes) {
                     projection.project(&change, *scope, flush, &mut defects);

@@ -13,7 +13,7 @@ use anabranch_pipeline::config::Config;
 use anabranch_pipeline::ports::{ChangeSource, Entry, SourceConnector};
 use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::change::{Action, Value};
-use anabranch_schemas::codec::v1;
+use anabranch_schemas::codec;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::shard::TablePattern;
 use anabranch_schemas::timeline::Timeline;
@@ -247,7 +247,7 @@ async fn follow(
         }
         let batch = batch.take();
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut changes = v1::decode(&batch.payload).expect("it was made now");
+        let mut changes = codec::decode(&batch.payload).expect("it was made now");
         while let Some(change) = changes.next().expect("it was made now") {
             let (Action::Insert { after } | Action::Update { after, .. }) = &change.action else { continue };
             let Some(Value::UInt(user_id)) = after.first() else { continue };

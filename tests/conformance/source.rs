@@ -9,12 +9,12 @@ use std::time::Duration;
 use anabranch_connectors::mysql::connection::async_options;
 use anabranch_connectors::mysql::source::{MysqlSource, MysqlStream};
 use anabranch_demo::FORGET_BINLOG;
-use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig};
+use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig, UnseenChanges};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Entry, READER_REPLICA_SLOT, SourceConnector};
 use anabranch_pipeline::records::{Batch, BatchBuilder};
 use anabranch_schemas::change::{Action, Entity, Value};
-use anabranch_schemas::codec::v1;
+use anabranch_schemas::codec;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::shard::TablePattern;
 use anabranch_schemas::timeline::Timeline;
@@ -206,6 +206,7 @@ impl Database {
             columns: vec!["user_id".to_owned(), "birthday".to_owned()],
             rule: None,
             sharding_column: None,
+            unseen_changes: UnseenChanges::default(),
         }
     }
 
@@ -354,7 +355,7 @@ impl<S: ChangeSource> SourceProbe<S> {
         let batch = self.builder.take();
         // A reading that yields without end would fill the memory of the machine.
         assert!(self.batches.len() < BATCHES_MAX, "{} batches", self.batches.len());
-        let mut decoder = v1::decode(&batch.payload).unwrap();
+        let mut decoder = codec::decode(&batch.payload).unwrap();
         while let Some(change) = decoder.next().unwrap() {
             let text = format!("{} {}", change.table.table, action_text(&change.action));
             self.seen.push(Seen { lsn: change.lsn, text });
@@ -444,6 +445,7 @@ fn action_text(action: &Action<'_>) -> String {
         Action::Update { before, after } => format!("{} ~ {}", row_text(before), row_text(after)),
         Action::Delete { before } => format!("- {}", row_text(before)),
         Action::Withdraw => "withdrawn".to_owned(),
+        Action::Reread => "again".to_owned(),
     }
 }
 

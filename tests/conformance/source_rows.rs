@@ -5,12 +5,12 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use anabranch_connectors::mysql::source::MysqlSource;
-use anabranch_pipeline::config::EntityConfig;
+use anabranch_pipeline::config::{EntityConfig, UnseenChanges};
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::{ChangeSource, Entry, RowSource, SourceConnector};
 use anabranch_pipeline::records::Cell;
 use anabranch_schemas::change::{Action, Entity, Value};
-use anabranch_schemas::codec::v1;
+use anabranch_schemas::codec;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
 use anabranch_schemas::serial;
 use anabranch_schemas::shard::TablePattern;
@@ -38,6 +38,7 @@ fn source_of(database: &Database, entity: Entity) -> MysqlSource {
         columns: entity.fields().iter().map(|field| (*field).to_owned()).collect(),
         rule: None,
         sharding_column: None,
+        unseen_changes: UnseenChanges::default(),
     };
     MysqlSource::new(&config, &[entity], Duration::from_secs(2))
 }
@@ -52,7 +53,7 @@ async fn by_binlog(source: &MysqlSource) -> BTreeMap<(String, String), Vec<Value
     while batch.position() < head {
         tokio::time::timeout(WAIT_MAX, reading.fill(&mut batch)).await.unwrap().unwrap();
         let taken = batch.take();
-        let mut changes = v1::decode(&taken.payload).unwrap();
+        let mut changes = codec::decode(&taken.payload).unwrap();
         while let Some(change) = changes.next().unwrap() {
             if let Action::Insert { after } = change.action {
                 let row: Vec<_> = after.into_iter().map(Value::into_owned).collect();
@@ -70,7 +71,7 @@ async fn by_chunks(source: &MysqlSource, size: usize) -> BTreeMap<(String, Strin
         let chunks =
             whole(source, &table, size).await.unwrap_or_else(|fault| panic!("{}: {fault}", table.table));
         for chunk in chunks {
-            let mut changes = v1::decode(&chunk.payload).unwrap();
+            let mut changes = codec::decode(&chunk.payload).unwrap();
             while let Some(change) = changes.next().unwrap() {
                 let Action::Insert { after } = change.action else { panic!("{:?}", change.action) };
                 let row: Vec<_> = after.into_iter().map(Value::into_owned).collect();
@@ -131,7 +132,7 @@ async fn each_row_is_found_by_its_key(
             .rows(&[(table.clone(), exact.to_vec())], FIRST_EPOCH)
             .await
             .unwrap_or_else(|fault| panic!("{name}: {fault}"));
-        let mut changes = v1::decode(&chunk.payload).unwrap();
+        let mut changes = codec::decode(&chunk.payload).unwrap();
         let mut found = Vec::new();
         while let Some(change) = changes.next().unwrap() {
             let Action::Insert { after } = change.action else { panic!("{:?}", change.action) };

@@ -19,7 +19,7 @@ use anabranch_pipeline::records::{
     Cell, Chunk, ChunkKey, Condition, Flush, LaneId, Mutation, MutationAction, Progress, Refresh, Scope,
 };
 use anabranch_schemas::change::{Action, Change, Entity, TableIdentity, Value};
-use anabranch_schemas::codec::v1;
+use anabranch_schemas::codec;
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;
@@ -152,10 +152,10 @@ async fn end(source: &MemorySource) -> Located {
 }
 
 async fn append(log: &MemoryLog, envelope: Envelope) {
-    append_changes(log, envelope, v1::Encoder::default()).await;
+    append_changes(log, envelope, codec::Encoder::default()).await;
 }
 
-async fn append_changes(log: &MemoryLog, envelope: Envelope, mut changes: v1::Encoder) {
+async fn append_changes(log: &MemoryLog, envelope: Envelope, mut changes: codec::Encoder) {
     let (changes, payload) = match changes.is_empty() {
         true => (0, Bytes::new()),
         false => (changes.changes(), changes.finish()),
@@ -302,11 +302,11 @@ async fn a_chunk_of_a_table_that_went_with_hundreds_of_others_is_not_written() {
             changes,
         )
     };
-    message(begun.clone(), Lsn::ZERO, v1::Encoder::default()).await;
+    message(begun.clone(), Lsn::ZERO, codec::Encoder::default()).await;
     let low = begun.position;
     let beside = async |_: &MemoryTarget| {
         tokio::time::sleep(WAIT_MAX).await;
-        let mut withdrawals = v1::Encoder::default();
+        let mut withdrawals = codec::Encoder::default();
         for number in 0..300 {
             let name = format!("user_{number:03}");
             let shard = ShardId::of("source-0", "user_00", &name, 0);

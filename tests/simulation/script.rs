@@ -102,6 +102,10 @@ impl Script {
                 let source = random.random_range(0..SOURCES);
                 vec![(source, Group::Statement(vec![self.event(random, source)]))]
             }
+            97..98 => {
+                let source = random.random_range(0..SOURCES);
+                vec![(source, Group::Unseen(vec![self.event(random, source)]))]
+            }
             _ => vec![(random.random_range(0..SOURCES), Group::Rows(Vec::new()))],
         }
     }

@@ -45,6 +45,8 @@ pub enum Group {
     RollBackBranch(u64),
     /// A change that tables show and row events do not, as a statement by text makes it: a reading ends there.
     Statement(Transaction),
+    /// The same, where the reading says which tables are to be read again.
+    Unseen(Transaction),
 }
 
 impl Group {
@@ -52,7 +54,7 @@ impl Group {
     fn events(&self) -> usize {
         match self {
             Self::Rows(rows) | Self::Prepare { rows, .. } => rows.len().max(1),
-            Self::CommitBranch(_) | Self::RollBackBranch(_) | Self::Statement(_) => 1,
+            Self::CommitBranch(_) | Self::RollBackBranch(_) | Self::Statement(_) | Self::Unseen(_) => 1,
         }
     }
 }
@@ -305,7 +307,7 @@ impl Server {
         let mut undecided = BTreeSet::new();
         for committed in &self.history[..self.behind(&resume.gtid_set).unwrap_or(0)] {
             match &*committed.group {
-                Group::Rows(_) | Group::Statement(_) => continue,
+                Group::Rows(_) | Group::Statement(_) | Group::Unseen(_) => continue,
                 Group::Prepare { branch, .. } => undecided.insert(*branch),
                 Group::CommitBranch(branch) | Group::RollBackBranch(branch) => undecided.remove(branch),
             };
@@ -344,7 +346,10 @@ impl Server {
     /// Every captured table that the history names.
     pub fn tables(&self) -> BTreeMap<ShardId, TableIdentity<'static>> {
         let rows = |group: &Group| match group {
-            Group::Rows(rows) | Group::Statement(rows) | Group::Prepare { rows, .. } => {
+            Group::Rows(rows)
+            | Group::Statement(rows)
+            | Group::Unseen(rows)
+            | Group::Prepare { rows, .. } => {
                 rows.iter().flatten().map(|row| (row.table.shard, row.table.clone())).collect()
             }
             Group::CommitBranch(_) | Group::RollBackBranch(_) => Vec::new(),
@@ -368,7 +373,7 @@ impl Server {
         };
         for committed in &self.history[..groups] {
             match &*committed.group {
-                Group::Rows(rows) | Group::Statement(rows) => apply(rows),
+                Group::Rows(rows) | Group::Statement(rows) | Group::Unseen(rows) => apply(rows),
                 Group::Prepare { branch, rows } => _ = branches.insert(*branch, rows.clone()),
                 Group::CommitBranch(branch) => branches.remove(branch).iter().for_each(&mut apply),
                 Group::RollBackBranch(branch) => _ = branches.remove(branch),

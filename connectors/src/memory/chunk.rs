@@ -7,7 +7,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Pressure, RowSource, SourceConnector};
 use anabranch_pipeline::records::{Cell, Chunk, ChunkKey, Comparison, Condition, Operator};
 use anabranch_schemas::change::{Row, TableIdentity, Value};
-use anabranch_schemas::codec::v1::{self, Encoder};
+use anabranch_schemas::codec::{self, Encoder};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 
 use super::source::{BROKEN, MemorySource};
@@ -72,7 +72,7 @@ impl RowSource for MemorySource {
     ) -> Result<Option<ChunkKey>, Fault> {
         let chunk = self.chunk(table, after, rows, FIRST_EPOCH).await?;
         let breaks_behind = self.weather.strikes_in(BROKEN).then_some(chunk.rows / 2);
-        let mut changes = v1::decode(&chunk.payload).expect("it was just encoded");
+        let mut changes = codec::decode(&chunk.payload).expect("it was just encoded");
         let mut visited = 0;
         while let Some(change) = changes.next().expect("it was just encoded") {
             if breaks_behind == Some(visited) {

@@ -356,8 +356,15 @@ impl MemoryReading {
             Group::Statement(_) if server.lsn(self.epoch, self.next, 0) > self.above => {
                 return Err(server.fault(Code::BinlogStatement, "a change by text"));
             }
-            Group::Statement(_) => {}
-            Group::Rows(_) => {}
+            Group::Unseen(rows) => {
+                let lsn = server.lsn(self.epoch, self.next, 0);
+                let tables: BTreeMap<ShardId, _> =
+                    rows.iter().flatten().map(|row| (row.table.shard, &row.table)).collect();
+                for table in tables.into_values().filter(|_| lsn > self.above) {
+                    batch.reread(lsn, table);
+                }
+            }
+            Group::Statement(_) | Group::Rows(_) => {}
         }
         let events = match group {
             Group::Prepare { rows, .. } => rows.len().max(1),

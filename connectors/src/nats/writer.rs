@@ -15,7 +15,7 @@ use std::time::Duration;
 use anabranch_pipeline::config::Limits;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{LogEntry, LogWriter};
-use anabranch_schemas::codec::v1;
+use anabranch_schemas::codec;
 use anabranch_schemas::envelope::Envelope;
 use async_nats::header::{
     NATS_EXPECTED_LAST_MESSAGE_ID, NATS_EXPECTED_LAST_SEQUENCE, NATS_EXPECTED_STREAM, NATS_MESSAGE_ID,
@@ -284,8 +284,8 @@ impl LogWriter for NatsLogWriter {
 /// A batch is full long before a message is too large, so it is the last change that is.
 fn last_table(payload: &[u8]) -> String {
     let mut last = None;
-    let mut changes = v1::decode(payload).ok();
-    while let Some(Ok(Some(change))) = changes.as_mut().map(v1::Decoder::next) {
+    let mut changes = codec::decode(payload).ok();
+    while let Some(Ok(Some(change))) = changes.as_mut().map(codec::Decoder::next) {
         last = Some(format!("{}.{}", change.table.database, change.table.table));
     }
     last.unwrap_or_else(|| "no table".to_owned())

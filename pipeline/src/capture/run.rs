@@ -271,6 +271,7 @@ struct Meters {
     changes: Counter,
     unchanged: Counter,
     unseen: Counter,
+    rereads: Counter,
     acknowledged: Counter,
     messages: Counter,
     bytes: Counter,
@@ -284,6 +285,7 @@ impl Meters {
             changes: counter!(names::SOURCE_CHANGES, "source" => source.clone()),
             unchanged: counter!(names::SOURCE_UNCHANGED, "source" => source.clone()),
             unseen: counter!(names::SOURCE_UNSEEN_CASCADES, "source" => source.clone()),
+            rereads: counter!(names::SOURCE_REREADS, "source" => source.clone()),
             acknowledged: counter!(names::LOG_CHANGES, "source" => source.clone()),
             messages: counter!(names::LOG_MESSAGES, "source" => source.clone()),
             bytes: counter!(names::LOG_BYTES, "source" => source.clone()),
@@ -419,6 +421,7 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
         self.meters.changes.increment(added - self.counted + unchanged);
         self.meters.unchanged.increment(unchanged);
         self.meters.unseen.increment(self.batch.take_unseen());
+        self.meters.rereads.increment(self.batch.take_rereads());
         self.counted = added;
     }
 

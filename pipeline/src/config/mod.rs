@@ -24,6 +24,7 @@ use anabranch_schemas::serial::LengthClass;
 use anabranch_schemas::shard::{ShardingRule, TablePattern};
 use croner::Cron;
 use jiff::tz::TimeZone;
+use serde::Deserialize;
 
 use self::reconcile::ReconcileSettings;
 pub use self::values::{Secret, ServerUrl};
@@ -79,6 +80,19 @@ pub struct EntityConfig {
     pub rule: Option<ShardingRule>,
     /// The column that the rule reads; nothing but the placement audit does.
     pub sharding_column: Option<String>,
+    pub unseen_changes: UnseenChanges,
+}
+
+/// What a reader does when rows of a captured table changed as row events do not show: a RENAME, a change by text, an
+/// ALTER that changes values, rows of a table that does not fit any more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnseenChanges {
+    /// Each lane reads the table again, beside the changes of all others.
+    #[default]
+    Reread,
+    /// The source stops by name.
+    Stop,
 }
 
 impl EntityConfig {

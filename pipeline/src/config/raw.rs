@@ -138,6 +138,8 @@ struct EntityTables {
     columns: BTreeMap<String, String>,
     rule: Option<ShardingRule>,
     sharding_column: Option<String>,
+    #[serde(default)]
+    unseen_changes: super::UnseenChanges,
 }
 
 #[derive(Debug, Deserialize)]
@@ -340,7 +342,14 @@ impl EntityTables {
         // A device's rule reads its uuid, which is captured; a user's reads the name, which is not.
         let uuid = (self.entity == Entity::SerialCode).then(|| columns[0].clone());
         let sharding_column = self.sharding_column.or(uuid);
-        Some(super::EntityConfig { entity: self.entity, tables, columns, rule: self.rule, sharding_column })
+        Some(super::EntityConfig {
+            entity: self.entity,
+            tables,
+            columns,
+            rule: self.rule,
+            sharding_column,
+            unseen_changes: self.unseen_changes,
+        })
     }
 }
 

@@ -11,6 +11,9 @@
 //! other claims of the keys had. A key that changed after the watermark is read again. A condition finds keys, a part
 //! at a time.
 //!
+//! Tables of which rows changed as row events do not show wait among the *rereads* of the refresh, each with the
+//! position from which on it is to be read. They go before the tables whose turn it is.
+//!
 //! A chunk is thrown away and read again when the lane cannot tell what changed after its watermark: the lane was
 //! past the watermark before it began to note, another server came in between, or there was too much to note. A fault
 //! of the source does not end the attempt of the lane: its feed goes on.
@@ -20,13 +23,13 @@ mod notes;
 mod read;
 mod request;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::time::Duration;
 
 use anabranch_schemas::change::{Change, Entity, TableIdentity};
-use anabranch_schemas::codec::v1;
+use anabranch_schemas::codec;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use futures::future::BoxFuture;
@@ -44,7 +47,7 @@ use crate::error::{Class, Code, Fault};
 use crate::failpoints;
 use crate::ports::{LaneStore, Log, RowSource};
 use crate::records::{
-    Cell, Flush, KEYS_MAX, LaneId, Progress, Refresh, Replacement, Scope, TABLE_WORK, TableRefresh,
+    Cell, Flush, KEYS_MAX, LaneId, Progress, Refresh, Replacement, Reread, Scope, TABLE_WORK, TableRefresh,
 };
 use crate::throttle::Throttle;
 
@@ -129,6 +132,8 @@ pub(super) struct Refresher<'a, S> {
     /// How often the chunk was thrown away.
     repeated: u32,
     meters: Meters,
+    /// Tables that wait to be read again and cannot be read now: the others go first.
+    set_aside: BTreeSet<ShardId>,
 }
 
 impl<'a, S: RowSource> Refresher<'a, S> {
@@ -160,6 +165,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             failures: 0,
             repeated: 0,
             meters: Meters::of(lane.id),
+            set_aside: BTreeSet::new(),
         }
     }
 
@@ -167,6 +173,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     /// with its uncommitted work.
     pub(super) async fn read(&mut self, progress: &Progress) {
         if let Phase::Resting = self.phase {
+            self.meters.rereads(progress.refresh.as_ref().map_or(0, |refresh| refresh.rereads.len()));
             let Some(refresh) = &progress.refresh else { return std::future::pending().await };
             // A replay may be in an epoch that is over, and what it writes comes below any watermark.
             if progress.position == Lsn::ZERO || progress.is_replaying() {
@@ -212,7 +219,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let source = self.source;
         let Some(tables) = &self.tables else { return Phase::Listing(source.tables().boxed()) };
         let left = tables.iter().filter(|table| refresh.wants(table.shard)).count();
-        self.meters.left(left);
+        self.meters.left(left + refresh.rereads.len());
         let (epoch, floor) = (progress.position.epoch(), progress.highest_change);
         if let Some(keys) = refresh.keys() {
             let keys: BTreeMap<ShardId, Vec<Cell>> =
@@ -231,8 +238,11 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 };
                 (table.clone(), after.clone(), *first)
             }
-            None => match tables.iter().find(|table| refresh.wants(table.shard)) {
+            None => match self.choose(tables, refresh) {
                 Some(table) => (table.clone(), None, Lsn::ZERO),
+                None if refresh.scope == Scope::Rereads && !refresh.rereads.is_empty() => {
+                    return self.wait_for_set_aside();
+                }
                 None => return Phase::Waiting(Step::Finished),
             },
         };
@@ -256,7 +266,32 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         Phase::Reading(chunk.map_ok(|chunk| Read { found_at: chunk.low, chunk, keys: None }).boxed())
     }
 
-    /// A first load passes by a table that cannot be read by keys, which capture does not need.
+    /// The table to begin with: one that waits to be read again, else that whose turn it is.
+    fn choose<'t>(
+        &self,
+        tables: &'t [TableIdentity<'static>],
+        refresh: &Refresh,
+    ) -> Option<&'t TableIdentity<'static>> {
+        let waits = |table: &&TableIdentity<'_>| {
+            refresh.reads_rereads()
+                && refresh.rereads.contains_key(&table.shard)
+                && !self.set_aside.contains(&table.shard)
+        };
+        let in_turn = || tables.iter().find(|table| refresh.wants(table.shard));
+        tables.iter().find(waits).or_else(in_turn)
+    }
+
+    /// Every table that waits cannot be read, or is not there: a lost grant hides a table, and an ALTER brings its
+    /// column back.
+    fn wait_for_set_aside(&mut self) -> Phase<'a> {
+        self.set_aside.clear();
+        self.tables = None;
+        self.not_before = Instant::now() + FAILED_MAX;
+        Phase::Resting
+    }
+
+    /// A first load passes by a table that cannot be read by keys, which capture does not need. A table that waits to
+    /// be read again steps aside for others, and keeps its entry and its claims.
     fn failed(&mut self, fault: Fault, progress: &Progress) -> Phase<'a> {
         let is_first = progress.refresh.as_ref().is_some_and(|refresh| refresh.empty_in_epoch.is_some());
         if let (true, Code::SourceTableUnkeyed, Some(shard)) =
@@ -270,6 +305,18 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         self.not_before = Instant::now() + pause;
         // One that was dropped meanwhile is not listed any more.
         self.tables = None;
+        let shard = self.notes.shards.first().copied();
+        let waits = |refresh: &Refresh, shard| refresh.reads_rereads() && refresh.rereads.contains_key(&shard);
+        if let (Some(refresh), Some(shard)) = (&progress.refresh, shard)
+            && fault.class() != Class::Transient
+            && waits(refresh, shard)
+        {
+            tracing::warn!(lane = %self.id, %fault, "a table that is to be read again cannot be: its rows are stale");
+            self.set_aside.insert(shard);
+            self.not_before = Instant::now();
+            let has_begun = refresh.table.as_ref().is_some_and(|table| table.is_reread);
+            return if has_begun { Phase::Waiting(Step::Gone(shard)) } else { Phase::Resting };
+        }
         match fault.class() {
             Class::Transient => tracing::warn!(lane = %self.id, %fault, "the refresh is tried again"),
             _ => tracing::error!(lane = %self.id, %fault, "the refresh cannot go on; changes go on"),
@@ -278,7 +325,24 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     }
 
     /// What is about to be committed: claims that change are not to be taken from a chunk that is older.
+    ///
+    /// What was read of a table that is to be read again is thrown away, with what was noted of it: the next chunk is
+    /// its first one.
     pub(super) fn note(&mut self, flush: &Flush) {
+        let is_of_phase = |reread: &Reread| match reread {
+            Reread::Every => true,
+            Reread::Table(shard) => self.notes.shards.contains(shard),
+        };
+        if flush.rereads.iter().any(is_of_phase) {
+            self.phase = Phase::Resting;
+            self.notes = Notes::default();
+        }
+        for reread in &flush.rereads {
+            match reread {
+                Reread::Every => self.set_aside.clear(),
+                Reread::Table(shard) => _ = self.set_aside.remove(shard),
+            }
+        }
         self.notes.note(flush);
     }
 
@@ -339,7 +403,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             Phase::Waiting(Step::Gone(shard)) => flush.progress.refresh = Some(refresh.behind_table(shard)),
             Phase::Waiting(Step::Finished) => {
                 tracing::info!(lane = %self.id, rows = refresh.rows, "the refresh is through");
-                flush.progress.refresh = None;
+                flush.progress.refresh = refresh.behind_scope();
                 self.notes = Notes::default();
             }
             // It goes on after the present work.
@@ -360,12 +424,14 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let low = read.chunk.low;
         let is_of_lane = read.chunk.server == progress.server && low.epoch() == progress.position.epoch();
         let first = refresh.table.as_ref().map_or(Lsn::ZERO, |table| table.first);
+        let is_owed = |shard| refresh.reads_rereads() && refresh.rereads.get(shard).is_some_and(|at| low < *at);
         match () {
             // What the watermark says of another server's positions is nothing, whether or not the lane is further.
             () if !is_of_lane => Verdict::Again("the lane reads another server"),
             () if read.found_at.min(low) < self.notes.floor || low < first => {
                 Verdict::Again("the lane was further")
             }
+            () if self.notes.shards.iter().any(is_owed) => Verdict::Again("the table changed unseen since"),
             () if self.notes.is_full() => Verdict::Again("too much has changed"),
             () if progress.position < read.chunk.high => Verdict::Wait,
             () if self.repeated < REPEATED_MAX && self.has_changed(read) => {
@@ -392,7 +458,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let broken = |error| {
             Fault::new(Code::Internal, format!("lane {}", self.id), "a chunk cannot be read").caused_by(error)
         };
-        let mut changes = v1::decode(&chunk.payload).map_err(broken)?;
+        let mut changes = codec::decode(&chunk.payload).map_err(broken)?;
         while let Some(change) = changes.next().map_err(broken)? {
             project(&change, &mut flush);
         }
@@ -460,7 +526,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             let behind = tables.end.saturating_add(tables.end - tables.start);
             self.phase = Phase::Waiting(Step::Sweep(tables.end..behind));
         } else {
-            flush.progress.refresh = Some(refresh.behind_table(shard));
+            flush.progress.refresh = Some(refresh.behind_sweep(shard, first));
         }
         self.commit(window, store, flush).await?;
         failpoints::reach("refresh-swept").await;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use anabranch_schemas::change::Change;
-use anabranch_schemas::codec::{CodecError, v1};
+use anabranch_schemas::codec::{self, CodecError};
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
@@ -223,7 +223,7 @@ impl LaneWindow {
             };
             Fault::new(code, format!("lane {lane}"), format!("{message} cannot be read")).caused_by(error)
         };
-        let mut changes = v1::decode(&message.payload).map_err(unreadable)?;
+        let mut changes = codec::decode(&message.payload).map_err(unreadable)?;
         while let Some(change) = changes.next().map_err(unreadable)? {
             require_order(lane, message, change.lsn)?;
             if change.lsn > position {
@@ -329,7 +329,7 @@ mod tests {
             database: Cow::Borrowed("d"),
             table: Cow::Borrowed("t"),
         };
-        let mut encoder = v1::Encoder::default();
+        let mut encoder = codec::Encoder::default();
         for at in changes {
             encoder.insert(lsn(*at), &table, &[Value::UInt(*at)]);
         }

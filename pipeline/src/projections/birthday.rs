@@ -143,8 +143,7 @@ impl Birthday {
         defects: &mut Defects,
     ) {
         let Some((before, after)) = change.action.images() else {
-            flush.withdraw(change.table.shard, change.lsn);
-            return;
+            return flush.take_table(change);
         };
         // What the old image claimed, if anything, was counted when it came.
         let old = before.and_then(|row| claim(row).ok());

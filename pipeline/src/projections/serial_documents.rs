@@ -88,8 +88,7 @@ impl SerialDocuments {
         defects: &mut Defects,
     ) {
         let Some((before, after)) = change.action.images() else {
-            flush.withdraw(change.table.shard, change.lsn);
-            return;
+            return flush.take_table(change);
         };
         let old = before.and_then(|row| uuid(row).ok());
         let new = match after.map(uuid) {

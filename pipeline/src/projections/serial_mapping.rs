@@ -108,8 +108,7 @@ impl SerialMapping {
         defects: &mut Defects,
     ) {
         let Some((before, after)) = change.action.images() else {
-            flush.withdraw(change.table.shard, change.lsn);
-            return;
+            return flush.take_table(change);
         };
         if let Some(row) = after
             && scope == LaneScope::COUNTS_DEFECTS

@@ -97,7 +97,7 @@ pub(super) struct LaneObstacle {
 fn reads_tables(scope: &Scope) -> bool {
     match scope {
         Scope::Source | Scope::Table(_) => true,
-        Scope::Keys(_) | Scope::Where(..) => false,
+        Scope::Rereads | Scope::Keys(_) | Scope::Where(..) => false,
     }
 }
 
@@ -113,6 +113,9 @@ pub(super) fn hinders(progress: &Progress, place: Lsn, server: &ServerIdentity) 
         () if progress.is_replaying() => waits("is replaying"),
         () if !is_of_lane => waits("reads another server"),
         () if progress.position < place => waits("has not come so far"),
+        () if progress.refresh.as_ref().is_some_and(|refresh| !refresh.rereads.is_empty()) => {
+            waits("is to read tables again, of which rows changed unseen")
+        }
         () => None,
     }
 }

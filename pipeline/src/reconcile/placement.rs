@@ -222,6 +222,7 @@ mod tests {
     use anabranch_schemas::shard::{NameHash, Spread};
 
     use super::*;
+    use crate::config::UnseenChanges;
 
     fn table(database: u32, number: u32) -> TableIdentity<'static> {
         let (database, table) = (format!("user_{database}"), format!("user_{number}"));
@@ -236,6 +237,7 @@ mod tests {
             columns: vec!["user_id".to_owned(), "birthday".to_owned()],
             rule: Some(ShardingRule { hash: NameHash::Crc32, spread, databases: 10, tables: 100 }),
             sharding_column: Some("user_name".to_owned()),
+            unseen_changes: UnseenChanges::default(),
         };
         PlacementAudit::new(Rules::of(Entity::User, &[config]), 7)
     }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use anabranch_schemas::change::Action;
-use anabranch_schemas::codec::v1;
+use anabranch_schemas::codec;
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;
@@ -291,7 +291,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
             let subject = format!("source {source}");
             Fault::new(Code::Internal, subject, "rows cannot be read").caused_by(error)
         };
-        let mut changes = v1::decode(&chunk.payload).map_err(broken)?;
+        let mut changes = codec::decode(&chunk.payload).map_err(broken)?;
         while let Some(change) = changes.next().map_err(broken)? {
             if let Action::Insert { after } = &change.action {
                 self.sides.projection.claims(change.table, after, |row| self.note(&row, &mut look.rows));

@@ -12,7 +12,7 @@ use super::lane_wait::{LaneObstacle, LaneWait};
 use crate::deliver::request_refresh;
 use crate::error::Fault;
 use crate::ports::Lanes;
-use crate::records::{Cell, KEYS_MAX, Progress, Scope};
+use crate::records::{Cell, KEYS_MAX, Progress, Refresh, Scope};
 use crate::retry::again;
 
 /// Has every lane of a source read these rows again, and waits until they have; else why not.
@@ -36,7 +36,8 @@ pub async fn repair<L: Lanes>(
         }
         let hindered = |progress: &Progress| {
             let waits = LaneObstacle { why: "does not come to the repair", passes: true };
-            progress.refresh.is_some().then_some(waits)
+            let repairs = |refresh: &Refresh| refresh.scope != Scope::Rereads;
+            progress.refresh.as_ref().is_some_and(repairs).then_some(waits)
         };
         lane_wait.until(lanes, source, hindered).await?;
     }

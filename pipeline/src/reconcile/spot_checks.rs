@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anabranch_schemas::change::Change;
-use anabranch_schemas::codec::{CodecError, v1};
+use anabranch_schemas::codec::{self, CodecError};
 use anabranch_schemas::shard::ShardId;
 use futures::future::join_all;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -131,7 +131,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
         }
         sample.seen += u64::from(changes);
         let read = || -> Result<(), CodecError> {
-            let mut changes = v1::decode(&message.payload)?;
+            let mut changes = codec::decode(&message.payload)?;
             while let Some(change) = changes.next()? {
                 for (place, store) in self.stores.iter().enumerate() {
                     sample.choose(self, place, &store.sides, &change);

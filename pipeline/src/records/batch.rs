@@ -4,7 +4,7 @@
 //! over several messages that all carry the position before it, and is sent again from its first part after a crash.
 
 use anabranch_schemas::change::{TableIdentity, Value};
-use anabranch_schemas::codec::v1::Encoder;
+use anabranch_schemas::codec::Encoder;
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use bytes::Bytes;
@@ -62,6 +62,7 @@ pub struct BatchBuilder {
     added: u64,
     unchanged: u64,
     unseen: u64,
+    rereads: u64,
     /// The batch before ended in the middle of an event.
     continues: bool,
     position: Lsn,
@@ -81,6 +82,7 @@ impl BatchBuilder {
             added: 0,
             unchanged: 0,
             unseen: 0,
+            rereads: 0,
             continues: false,
             position,
             resume,
@@ -113,6 +115,18 @@ impl BatchBuilder {
     pub fn withdraw(&mut self, lsn: Lsn, table: &TableIdentity<'static>) {
         self.note(lsn);
         self.encoder.withdraw(lsn, table);
+    }
+
+    /// The table is to be read again: rows of it changed as row events do not show.
+    pub fn reread(&mut self, lsn: Lsn, table: &TableIdentity<'static>) {
+        self.note(lsn);
+        self.rereads += 1;
+        self.encoder.reread(lsn, table);
+    }
+
+    /// Tables to be read again since this was asked last.
+    pub fn take_rereads(&mut self) -> u64 {
+        std::mem::take(&mut self.rereads)
     }
 
     fn note(&mut self, lsn: Lsn) {

@@ -21,7 +21,7 @@ pub use chunk::{Chunk, ChunkKey};
 pub use claims::{Claims, DeviceClaim, TimeToLive, Token};
 pub use condition::{COMPARISONS_MAX, Comparison, Condition, InvalidComparison, Operator};
 pub use frame::Framer;
-pub(crate) use mutation::TABLE_WORK;
+pub(crate) use mutation::{Reread, TABLE_WORK};
 pub use mutation::{Flush, Mutation, MutationAction, OrderedMutation, Replacement};
 pub use past_reconciliation::{Outcome, PastReconciliation};
 pub use progress::{LaneId, Progress};

@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
+use anabranch_schemas::change::{Action, Change};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
-use super::{Cell, Progress};
+use super::{Cell, Progress, Refresh};
 
 /// What happens to one claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +80,14 @@ impl Replacement {
 /// A statement for a table costs as much as so many rows of one (MariaDB 10.11: 50 µs, and 7 µs a row).
 pub(crate) const TABLE_WORK: usize = 8;
 
+/// What is to be read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reread {
+    Table(ShardId),
+    /// Every table of the lane's entity.
+    Every,
+}
+
 /// Which row of which table: table, shard, key columns.
 type Claim = (u32, ShardId, Box<[Cell]>);
 
@@ -92,6 +101,8 @@ pub struct Flush {
     /// The source rows that a refresh of keys has read.
     pub replacement: Option<Replacement>,
     mutations: HashMap<Claim, (Lsn, MutationAction), foldhash::quality::RandomState>,
+    /// The tables that are to be read again from the first chunk on; what was read of them before says too little.
+    pub(crate) rereads: Vec<Reread>,
     /// What the progress row will be; `revision` is one above the stored one.
     pub progress: Progress,
 }
@@ -114,6 +125,27 @@ impl Flush {
         let of_shard = self.mutations.iter_mut().filter(|((_, owner, _), _)| *owner == shard);
         of_shard.for_each(|(_, mutation)| *mutation = (lsn, MutationAction::Delete));
         self.withdrawals.push((shard, lsn));
+    }
+
+    /// Takes an action on a whole table of the lane's entity: one without row images.
+    pub fn take_table(&mut self, change: &Change<'_, '_>) {
+        let (table, lsn) = (change.table, change.lsn);
+        let refresh = self.progress.refresh.take();
+        self.progress.refresh = match change.action {
+            Action::Reread if table.is_every() => {
+                self.rereads.push(Reread::Every);
+                Some(Refresh::of_every_table())
+            }
+            Action::Reread => {
+                self.rereads.push(Reread::Table(table.shard));
+                Some(Refresh::with_reread(refresh, table.shard, lsn))
+            }
+            _ => {
+                self.withdraw(table.shard, lsn);
+                refresh.map(|refresh| refresh.without_reread(table.shard, lsn))
+            }
+        };
+        self.progress.was_refreshed |= self.progress.refresh.is_some();
     }
 
     /// Whether the withdrawals are meant for a table of the lane.

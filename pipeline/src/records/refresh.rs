@@ -17,11 +17,17 @@ use super::{Cell, Chunk, ChunkKey, Comparison, Condition};
 /// Keys of one request: they stand in the progress row, which has 64 KiB for them.
 pub const KEYS_MAX: usize = 256;
 
+/// Tables that may wait to be read again, as each takes some 40 bytes of the progress row. Beyond that all tables of
+/// the source are read.
+const REREADS_MAX: usize = 1_000;
+
 /// What is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
     /// Every captured table of the projection's entity.
     Source,
+    /// Nothing but the tables that wait to be read again.
+    Rereads,
     Table(ShardId),
     /// The rows of these keys, as derived keys have them. Exactly what they claim stands afterwards; of a table that is
     /// not there, nothing.
@@ -62,6 +68,9 @@ pub struct Refresh {
     /// The lane had no rows when this began, in this epoch. As long as that lasts, all that stands came by the feed or
     /// by chunks, so no table has anything to be swept away.
     pub empty_in_epoch: Option<u16>,
+    /// Tables of which rows changed as row events do not show: what each holds at or after its position is to be read.
+    /// An entry ends when the table was read and swept from a first watermark that is not below.
+    pub rereads: BTreeMap<ShardId, Lsn>,
 }
 
 /// A table of which at least one chunk is written.
@@ -73,17 +82,61 @@ pub struct TableRefresh {
     pub chunks: u64,
     /// After which the next chunk begins; `None` = all are written, and the sweep is due.
     pub after: Option<ChunkKey>,
+    /// It is read because it waited among the rereads, before the tables whose turn it is.
+    pub is_reread: bool,
 }
 
 impl Refresh {
     pub fn new(scope: Scope) -> Self {
-        Self { scope, done: None, table: None, rows: 0, empty_in_epoch: None }
+        Self { scope, done: None, table: None, rows: 0, empty_in_epoch: None, rereads: BTreeMap::new() }
+    }
+
+    /// Every table is to be read: what waits by itself is among them.
+    pub fn of_every_table() -> Self {
+        Self::new(Scope::Source)
+    }
+
+    /// A lane's refresh when one more table is to be read at or after a position.
+    pub fn with_reread(refresh: Option<Self>, shard: ShardId, at: Lsn) -> Self {
+        let mut refresh = refresh.unwrap_or_else(|| Self::new(Scope::Rereads));
+        let waits = refresh.rereads.entry(shard).or_default();
+        *waits = at.max(*waits);
+        if refresh.rereads.len() > REREADS_MAX {
+            return Self::of_every_table();
+        }
+        // What stands came by the feed or by chunks, and the source may have lost it since without a row event.
+        refresh.empty_in_epoch = None;
+        refresh.table.take_if(|table| table.shard == shard && table.first < at);
+        refresh
+    }
+
+    /// The same when a table lost all of its rows by row events' own order: it waits no longer for what was before.
+    pub(crate) fn without_reread(mut self, shard: ShardId, at: Lsn) -> Self {
+        if self.rereads.get(&shard).is_some_and(|waits| *waits <= at) {
+            self.rereads.remove(&shard);
+        }
+        self
+    }
+
+    /// What is left when the scope is through: the tables that wait, if there are any.
+    pub(crate) fn behind_scope(&self) -> Option<Self> {
+        let rereads = self.rereads.clone();
+        (!rereads.is_empty()).then(|| Self { rereads, ..Self::new(Scope::Rereads) })
+    }
+
+    /// Whether what waits to be read again is read now. Repairs of single keys go first.
+    pub(crate) fn reads_rereads(&self) -> bool {
+        match self.scope {
+            Scope::Source | Scope::Rereads | Scope::Table(_) => true,
+            Scope::Keys(_) | Scope::Where(..) => false,
+        }
     }
 
     /// Whether a table is meant that is not through.
     pub(crate) fn wants(&self, shard: ShardId) -> bool {
         let is_meant = match &self.scope {
             Scope::Source => true,
+            Scope::Rereads => false,
             Scope::Table(only) => *only == shard,
             Scope::Keys(keys) => keys.contains_key(&shard),
             Scope::Where(only, _) => only.is_none_or(|only| only == shard),
@@ -108,7 +161,7 @@ impl Refresh {
     pub(crate) fn behind_chunk(&self, shard: ShardId, chunk: &Chunk) -> Self {
         let read = Self { rows: self.rows + chunk.rows, ..self.clone() };
         let has_ended = match self.scope {
-            Scope::Source | Scope::Table(_) => {
+            Scope::Source | Scope::Rereads | Scope::Table(_) => {
                 chunk.next.is_none() && self.empty_in_epoch == Some(chunk.low.epoch())
             }
             Scope::Keys(_) => return self.behind_keys(chunk),
@@ -117,23 +170,38 @@ impl Refresh {
         if has_ended {
             return read.behind_table(shard);
         }
-        let (first, chunks) = self.table.as_ref().map_or((chunk.low, 0), |table| (table.first, table.chunks));
-        let table = TableRefresh { shard, first, chunks: chunks + 1, after: chunk.next.clone() };
+        let is_reread = self.reads_rereads() && self.rereads.contains_key(&shard);
+        let (first, chunks, is_reread) = match &self.table {
+            Some(table) => (table.first, table.chunks, table.is_reread),
+            None => (chunk.low, 0, is_reread),
+        };
+        let after = chunk.next.clone();
+        let table = TableRefresh { shard, first, chunks: chunks + 1, after, is_reread };
         Self { table: Some(table), ..read }
     }
 
-    /// After a table.
+    /// After a table. One that was read again out of its turn leaves the turn where it was.
     pub(crate) fn behind_table(&self, shard: ShardId) -> Self {
-        Self { done: Some(shard), table: None, ..self.clone() }
+        let is_reread = self.table.as_ref().is_some_and(|table| table.is_reread);
+        let done = if is_reread { self.done } else { Some(shard) };
+        Self { done, table: None, ..self.clone() }
+    }
+
+    /// After the sweep of a table whose first watermark was this: it has been read at or after it.
+    pub(crate) fn behind_sweep(&self, shard: ShardId, first: Lsn) -> Self {
+        self.behind_table(shard).without_reread(shard, first)
     }
 }
 
 const EMPTY_IN_EPOCH: &str = "empty_in_epoch:";
+const REREADS: &str = "rereads:";
+const IS_REREAD: &str = "again:";
 
 /// `- 4711 20000` (scope, tables through, rows), then `empty_in_epoch:1` (epoch) when the lane had no rows, then
-/// `4712 1:7:320 3 00ff` (table, first watermark, chunks, place) when a table is being read; `-` = none. The scope is
-/// all tables, a table, keys of tables (`4711=7,9;4712=x3766`), or a condition on all tables or one, each comparison
-/// in hexadecimal digits: `4711?6964203d202737`.
+/// `rereads:4713@1:7:160,4714@1:7:480` when tables wait to be read again, then `4712 1:7:320 3 00ff` (table, first
+/// watermark, chunks, place) when a table is being read, `again:4713 …` when it is one of these; `-` = none. The scope
+/// is all tables, `rereads` alone, a table, keys of tables (`4711=7,9;4712=x3766`), or a condition on all tables or
+/// one, each comparison in hexadecimal digits: `4711?6964203d202737`.
 impl fmt::Display for Refresh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shard = |shard: Option<ShardId>| shard.map_or("-".to_owned(), |shard| shard.to_string());
@@ -141,8 +209,12 @@ impl fmt::Display for Refresh {
         if let Some(epoch) = self.empty_in_epoch {
             write!(f, " {EMPTY_IN_EPOCH}{epoch}")?;
         }
+        for (place, (shard, at)) in self.rereads.iter().enumerate() {
+            write!(f, "{}{shard}@{at}", if place == 0 { " rereads:" } else { "," })?;
+        }
         let Some(table) = &self.table else { return Ok(()) };
-        write!(f, " {} {} {} ", table.shard, table.first, table.chunks)?;
+        let again = if table.is_reread { IS_REREAD } else { "" };
+        write!(f, " {again}{} {} {} ", table.shard, table.first, table.chunks)?;
         match &table.after {
             None => f.write_str("-"),
             Some(ChunkKey(key)) => write_bytes(f, key),
@@ -154,6 +226,7 @@ impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tables = match self {
             Self::Source => return f.write_str("-"),
+            Self::Rereads => return f.write_str("rereads"),
             Self::Table(only) => return write!(f, "{only}"),
             Self::Keys(tables) => tables,
             Self::Where(only, condition) => {
@@ -202,15 +275,24 @@ impl FromStr for Refresh {
         let parts: Vec<&str> = text.split(' ').collect();
         let [scope, done, rows, behind @ ..] = parts.as_slice() else { return Err(InvalidRefresh) };
         let empty_in_epoch = behind.first().and_then(|part| part.strip_prefix(EMPTY_IN_EPOCH));
-        let table = match &behind[usize::from(empty_in_epoch.is_some())..] {
+        let behind = &behind[usize::from(empty_in_epoch.is_some())..];
+        let rereads = behind.first().and_then(|part| part.strip_prefix(REREADS));
+        let table = match &behind[usize::from(rereads.is_some())..] {
             [] => None,
             [of, first, chunks, after] => {
                 let after = if *after == "-" { None } else { Some(ChunkKey(bytes(after)?)) };
                 let first = first.parse().map_err(|_| InvalidRefresh)?;
-                Some(TableRefresh { shard: shard(of)?, first, chunks: number(chunks)?, after })
+                let again = of.strip_prefix(IS_REREAD);
+                let (of, is_reread) = (shard(again.unwrap_or(of))?, again.is_some());
+                Some(TableRefresh { shard: of, first, chunks: number(chunks)?, after, is_reread })
             }
             _ => return Err(InvalidRefresh),
         };
+        let reread = |text: &str| {
+            let (of, at) = text.split_once('@').ok_or(InvalidRefresh)?;
+            Ok((shard(of)?, at.parse().map_err(|_| InvalidRefresh)?))
+        };
+        let rereads = rereads.map(|text| text.split(',').map(reread).collect::<Result<_, _>>());
         let epoch = |text: &str| text.parse().map_err(|_| InvalidRefresh);
         Ok(Self {
             scope: scope.parse()?,
@@ -218,6 +300,7 @@ impl FromStr for Refresh {
             table,
             rows: number(rows)?,
             empty_in_epoch: empty_in_epoch.map(epoch).transpose()?,
+            rereads: rereads.transpose()?.unwrap_or_default(),
         })
     }
 }
@@ -226,6 +309,9 @@ impl FromStr for Scope {
     type Err = InvalidRefresh;
 
     fn from_str(text: &str) -> Result<Self, InvalidRefresh> {
+        if text == "rereads" {
+            return Ok(Self::Rereads);
+        }
         if let Some((only, condition)) = text.split_once('?') {
             let only = if only == "-" { None } else { Some(shard(only)?) };
             let comparison = |digits: &str| -> Result<Comparison, InvalidRefresh> {

@@ -1,12 +1,14 @@
 //! The payload of a log message: a batch of changes in commit order.
 //!
-//! Each version of the format has a module. A published version is never edited; `golden/` holds bytes of it. The first
-//! byte of a payload is its version. The last four bytes are the CRC-32 (IEEE, little endian) of all bytes before them.
+//! The first byte of a payload is its version. The last four bytes are the CRC-32 (IEEE, little endian) of all bytes
+//! before them. A published version is never edited; `golden/` holds bytes of each. A payload has the lowest version
+//! that has all of its records, so an older reader meets a newer version only where it could not follow.
 
-pub mod v1;
+mod changes;
 
 use thiserror::Error;
 
+pub use self::changes::{Decoder, Encoder, decode};
 use crate::change::{Row, Value};
 
 /// Why a payload cannot be read. The payload's bytes are not part of the error: they may hold personal data.

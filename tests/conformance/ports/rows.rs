@@ -7,7 +7,7 @@ use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::{Entry, RowSource, SourceConnector};
 use anabranch_pipeline::records::{Cell, Chunk, ChunkKey, Condition};
 use anabranch_schemas::change::{Action, TableIdentity, Value};
-use anabranch_schemas::codec::v1;
+use anabranch_schemas::codec;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -40,7 +40,7 @@ pub fn texts(table: &TableIdentity<'_>, chunk: &Chunk) -> Vec<String> {
 
 /// The rows of one table in a chunk that may have rows of others too.
 fn texts_of(table: &TableIdentity<'_>, chunk: &Chunk) -> Vec<String> {
-    let (mut texts, mut changes) = (Vec::new(), v1::decode(&chunk.payload).unwrap());
+    let (mut texts, mut changes) = (Vec::new(), codec::decode(&chunk.payload).unwrap());
     while let Some(change) = changes.next().unwrap() {
         assert_eq!(change.lsn, chunk.low);
         let Action::Insert { after } = &change.action else { panic!("{:?}", change.action) };

@@ -14,7 +14,7 @@ use anabranch_pipeline::ports::{Pressure, RowSource};
 use anabranch_pipeline::records::{Cell, Chunk, ChunkKey, Condition};
 use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::codec::decode_values;
-use anabranch_schemas::codec::v1::Encoder;
+use anabranch_schemas::codec::Encoder;
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;

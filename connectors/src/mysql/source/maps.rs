@@ -212,6 +212,11 @@ impl MappedTable {
         format!("table {}.{}", self.table.identity.database, self.table.identity.table)
     }
 
+    /// Why the table does not fit any more; `None` also where a setting of the server is at fault, which is everybody's.
+    pub fn unfit(&self) -> Option<Fault> {
+        self.plan().err().filter(|fault| fault.code() == Code::SourceSchemaChanged)
+    }
+
     /// The plan, or why there is none.
     pub fn plan(&self) -> Result<&Plan, Fault> {
         let mismatch = match &self.plan {

@@ -27,6 +27,7 @@ mod preflight;
 mod preflight_tables;
 mod pressure;
 mod query;
+mod reread;
 mod resume;
 mod rows;
 mod session;

@@ -90,20 +90,23 @@ impl<E: Events> MysqlStream<E> {
         timestamp_seconds: u32,
         batch: &mut BatchBuilder,
     ) -> Result<(), Fault> {
-        self.withheld = Withheld::default();
+        self.withheld = std::mem::take(&mut self.withheld).rolled_back();
         self.commit_group(lsn, timestamp_seconds, batch)
     }
 
-    pub(super) fn roll_back_to(&mut self, savepoint: &str) -> Result<(), Fault> {
+    /// A server that does not log the savepoint does not say which rows are undone.
+    pub(super) fn roll_back_to(&mut self, savepoint: &str, lsn: Lsn) -> Result<(), Fault> {
         if self.withheld.rollback_to(savepoint) || self.withheld.is_empty() {
             return Ok(());
         }
-        Err(self
-            .fault(
-                Code::BinlogRolledBackRows,
-                "captured rows are undone to a savepoint that is not in the log",
-            )
-            .needs("a refresh of this source"))
+        let shards = self.withheld.shards().map_err(|error| self.cannot_withhold(error))?;
+        for shard in shards {
+            let Some(table) = self.tables.shared(shard) else { continue };
+            let found = "captured rows are undone to a savepoint that is not in the log";
+            let fault = self.fault(Code::BinlogRolledBackRows, found).needs("a refresh of this source");
+            self.read_again(&table, fault, lsn)?;
+        }
+        Ok(())
     }
 
     /// The event that ends an XA branch's group: it waits for its decision, unless it was committed in one phase.
@@ -135,11 +138,7 @@ impl<E: Events> MysqlStream<E> {
         let counts = is_commit && lsn > self.sent;
         let rows = match self.branches.decide(xid) {
             Some(rows) if counts => rows,
-            None if counts => {
-                return Err(self
-                    .fault(Code::BinlogXaUnread, format!("XA COMMIT {xid}, whose rows stand before the place where the source's history begins"))
-                    .needs("a history that begins before the branch was prepared, or without undecided branches (XA RECOVER)"));
-            }
+            None if counts => self.unread_branch(xid, lsn)?,
             _ => Withheld::default(),
         };
         self.end_group(rows, Some(lsn), lsn, timestamp_seconds, batch)
@@ -166,7 +165,7 @@ impl<E: Events> MysqlStream<E> {
         let Some(mut release) = self.releasing.take() else { return Ok(()) };
         let is_done = release
             .rows
-            .release(release.at, self.sent, &self.tables, batch)
+            .release(release.at, release.end, self.sent, &self.tables, batch)
             .map_err(|error| self.cannot_withhold(error))?;
         if !is_done {
             self.releasing = Some(release);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::records::BatchBuilder;
+use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::lsn::Lsn;
 use mysql_async::binlog::events::Event;
 
@@ -85,6 +86,10 @@ impl PendingRows {
     /// What it holds in memory.
     pub fn bytes(&self) -> usize {
         OVERHEAD_BYTES + self.body.bytes().len()
+    }
+
+    pub fn table(&self) -> &TableIdentity<'static> {
+        &self.table.table.identity
     }
 
     pub fn lsn(&self) -> Lsn {

@@ -81,6 +81,27 @@ pub struct TableName {
     pub table: String,
 }
 
+/// A table of which rows came or went without row events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MovedTable {
+    pub name: TableName,
+    /// A table of this name is there afterwards.
+    pub exists: bool,
+}
+
+/// Each name once, and as the last step of a statement leaves it.
+#[derive(Debug, Default)]
+struct Moves(Vec<MovedTable>);
+
+impl Moves {
+    fn set(&mut self, name: TableName, exists: bool) {
+        match self.0.iter_mut().find(|moved| moved.name == name) {
+            Some(moved) => moved.exists = exists,
+            None => self.0.push(MovedTable { name, exists }),
+        }
+    }
+}
+
 /// What a statement means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Statement {
@@ -115,7 +136,7 @@ pub enum Statement {
     DropDatabase(String),
     /// These tables get or lose rows without row events, by a way that cannot be followed.
     Move {
-        tables: Vec<TableName>,
+        tables: Vec<MovedTable>,
         how: &'static str,
     },
     /// Changes rows by text; every name that could be a table.
@@ -324,16 +345,17 @@ impl Classifier<'_> {
             return Statement::Unknown("ALTER TABLE".to_owned());
         };
         changes.extend(alter::of_alter(self.tokens.clone()));
-        let mut tables = vec![altered.clone()];
-        match self.moved(&mut tables) {
-            Some(how) => Statement::Move { tables, how },
+        let mut moves = Moves::default();
+        moves.set(altered.clone(), true);
+        match self.moved(&altered, &mut moves) {
+            Some(how) => Statement::Move { tables: moves.0, how },
             None if changes.is_empty() => Statement::Harmless,
             None => Statement::Alter { table: altered, changes },
         }
     }
 
     /// How an `ALTER TABLE` moves rows, and the other tables that it names.
-    fn moved(&mut self, tables: &mut Vec<TableName>) -> Option<&'static str> {
+    fn moved(&mut self, altered: &TableName, moves: &mut Moves) -> Option<&'static str> {
         let mut found = None;
         while let Some(token) = self.tokens.next() {
             let Token::Word(word) = token else { continue };
@@ -345,7 +367,10 @@ impl Classifier<'_> {
                     while self.tokens.clone().next() == Some(Token::Symbol(b'=')) {
                         self.tokens.next();
                     }
-                    tables.extend(self.name_behind(&["TO", "AS"]));
+                    if let Some(name) = self.name_behind(&["TO", "AS"]) {
+                        moves.set(altered.clone(), false);
+                        moves.set(name, true);
+                    }
                 }
                 "TRUNCATE" | "DROP" | "EXCHANGE" | "CONVERT" | "DISCARD" | "IMPORT"
                     if next.is("PARTITION") =>
@@ -353,10 +378,11 @@ impl Classifier<'_> {
                     found = Some("ALTER TABLE … PARTITION");
                 }
                 "DISCARD" | "IMPORT" if next.is("TABLESPACE") => found = Some("ALTER TABLE … TABLESPACE"),
-                // `CONVERT PARTITION p TO TABLE t` makes a table with rows.
-                "WITH" | "CONVERT" | "TO" if next.is("TABLE") => {
+                // `CONVERT PARTITION p TO TABLE t` makes a table with rows, `CONVERT TABLE t TO PARTITION p` ends one.
+                verb @ ("WITH" | "CONVERT" | "TO") if next.is("TABLE") => {
                     found = Some("ALTER TABLE … PARTITION");
-                    tables.extend(self.name_behind(&["TABLE"]));
+                    let exists = verb != "CONVERT";
+                    self.name_behind(&["TABLE"]).into_iter().for_each(|name| moves.set(name, exists));
                 }
                 _ => {}
             }
@@ -370,15 +396,18 @@ impl Classifier<'_> {
             Some(kind) if kind.is("TABLE") || kind.is("TABLES") => {}
             _ => return Statement::Unknown("RENAME".to_owned()),
         }
-        let mut tables = Vec::new();
+        let mut moves = Moves::default();
+        // Old and new names in turn: what the old one held is under the new one.
+        let mut exists = false;
         while let Some(table) = self.name_behind(&["IF", "EXISTS", "TO", "WAIT", "NOWAIT"]) {
-            tables.push(table);
+            moves.set(table, exists);
+            exists = !exists;
             // Either `TO` or a comma; both lead to the next name, anything else ends the list or is a wait time.
             if self.tokens.clone().next() == Some(Token::Symbol(b',')) {
                 self.tokens.next();
             }
         }
-        Statement::Move { tables, how: "RENAME TABLE" }
+        Statement::Move { tables: moves.0, how: "RENAME TABLE" }
     }
 
     /// `SET STATEMENT variable = value FOR statement` (MariaDB) carries another statement.

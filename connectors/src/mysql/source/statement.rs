@@ -1,8 +1,9 @@
-//! What the reading does with a logged statement: end a group, withdraw tables, or stop.
+//! What the reading does with a logged statement: end a group, withdraw tables, have them read again, or stop.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use anabranch_pipeline::config::UnseenChanges;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::Lsn;
@@ -10,7 +11,7 @@ use mysql_async::binlog::events::Event;
 
 use super::compressed;
 use super::events::Class;
-use super::query::{self, Query, Statement, TableChange, TableName};
+use super::query::{self, MovedTable, Query, Statement, TableChange, TableName};
 use super::stream::MysqlStream;
 use super::tables::CapturedTable;
 use super::transport::Events;
@@ -50,7 +51,7 @@ impl<E: Events> MysqlStream<E> {
             Statement::XaCommit(xid) => return self.decide_branch(&xid, true, lsn, timestamp, batch),
             Statement::XaRollback(xid) => return self.decide_branch(&xid, false, lsn, timestamp, batch),
             Statement::Savepoint(name) => self.withheld.set_savepoint(&name),
-            Statement::RollbackTo(name) => self.roll_back_to(&name)?,
+            Statement::RollbackTo(name) => self.roll_back_to(&name, lsn)?,
             Statement::Harmless => {}
             Statement::CreateTable(name) => {
                 if let Some(table) = self.find(&name)? {
@@ -58,7 +59,7 @@ impl<E: Events> MysqlStream<E> {
                 }
             }
             Statement::CreateSpecial { table, replaces, changes } => {
-                self.stop_if_altered(&table, &changes, lsn, "CREATE TABLE")?;
+                self.altered(&table, &changes, lsn, "CREATE TABLE")?;
                 if replaces {
                     self.remove(vec![table], lsn)?;
                 } else if let Some(table) = self.find(&table)? {
@@ -66,7 +67,7 @@ impl<E: Events> MysqlStream<E> {
                 }
             }
             Statement::Alter { table, changes } => {
-                self.stop_if_altered(&table, &changes, lsn, "ALTER TABLE")?;
+                self.altered(&table, &changes, lsn, "ALTER TABLE")?;
             }
             Statement::CreateDatabase(name) => {
                 let database = self.stored(&name).into_owned();
@@ -74,15 +75,16 @@ impl<E: Events> MysqlStream<E> {
             }
             Statement::Remove(names) => self.remove(names, lsn)?,
             Statement::DropDatabase(name) => self.drop_database(&name, lsn)?,
-            Statement::Move { tables, how } => self.stop_if_captured(&tables, lsn, how)?,
-            Statement::Change(names) => self.stop_if_changed(&names, lsn)?,
-            Statement::Unknown(verb) if lsn > self.sent => {
-                return Err(self
-                    .fault(Code::BinlogStatement, format!("a statement of unknown effect ({verb})"))
+            Statement::Move { tables, how } => self.moved(&tables, how, lsn)?,
+            Statement::Change(names) => self.changed_by_text(&names, lsn)?,
+            Statement::Unknown(verb) => {
+                let found = format!("a statement of unknown effect ({verb})");
+                let fault = self
+                    .fault(Code::BinlogStatement, found)
                     .needs("row events (binlog_format = ROW in every session)")
-                    .remedy("SET GLOBAL binlog_format = ROW"));
+                    .remedy("SET GLOBAL binlog_format = ROW");
+                self.read_every_table_again(fault, lsn)?;
             }
-            Statement::Unknown(_) => {}
         }
         if self.group.is_transaction() { Ok(()) } else { self.commit_group(lsn, timestamp, batch) }
     }
@@ -132,20 +134,26 @@ impl<E: Events> MysqlStream<E> {
         Ok(())
     }
 
-    fn stop_if_captured(&mut self, names: &[TableName], lsn: Lsn, how: &str) -> Result<(), Fault> {
-        for name in names {
-            if self.find(name)?.is_some() && lsn > self.sent {
-                let found = format!("{how} of captured table {}.{}", name.database, name.table);
-                return Err(self
-                    .fault(Code::SourceSchemaChanged, found)
-                    .needs("changes that row events show"));
+    /// Rows came to tables, or went, without row events. What stands under a name that is gone is withdrawn.
+    fn moved(&mut self, tables: &[MovedTable], how: &str, lsn: Lsn) -> Result<(), Fault> {
+        for MovedTable { name, exists } in tables {
+            let Some(table) = self.find(name)? else { continue };
+            // Its columns may be those of another table now.
+            self.maps.shapes.forget(table.identity.shard);
+            let found = format!("{how} of captured table {}.{}", name.database, name.table);
+            let fault =
+                self.fault(Code::SourceSchemaChanged, found).needs("changes that row events show");
+            if *exists || table.unseen_changes == UnseenChanges::Stop {
+                self.read_again(&table, fault, lsn)?;
+            } else if lsn > self.sent {
+                self.withdraw(lsn, &table)?;
             }
         }
         Ok(())
     }
 
-    /// Stops at changes of a captured table that row events do not show, or after which they show something else.
-    fn stop_if_altered(
+    /// Changes of a captured table that row events do not show, or after which they show something else.
+    fn altered(
         &mut self,
         name: &TableName,
         changes: &[TableChange],
@@ -154,29 +162,37 @@ impl<E: Events> MysqlStream<E> {
     ) -> Result<(), Fault> {
         let Some(table) = self.find(name)? else { return Ok(()) };
         let Some(what) = self.maps.shapes.judge(&table, changes) else { return Ok(()) };
-        if lsn <= self.sent {
-            return Ok(());
-        }
         let found =
             format!("{verb} of captured table {}.{}: {what} by a statement", name.database, name.table);
         let fault = self.fault(Code::SourceSchemaChanged, found);
-        if changes.contains(&TableChange::Versioned) {
-            return Err(fault
-                .needs("a table without system versioning, which logs updates and deletes otherwise")
-                .remedy("ALTER TABLE … DROP SYSTEM VERSIONING"));
+        let ends_row_events = |change: &TableChange| match change {
+            TableChange::Versioned | TableChange::Engine(_) => true,
+            _ => false,
+        };
+        if !changes.iter().any(ends_row_events) {
+            return self.read_again(&table, fault.needs("changes that row events show"), lsn);
         }
-        Err(fault.needs("changes that row events show"))
+        match () {
+            () if lsn <= self.sent => Ok(()),
+            () if changes.contains(&TableChange::Versioned) => Err(fault
+                .needs("a table without system versioning, which logs updates and deletes otherwise")
+                .remedy("ALTER TABLE … DROP SYSTEM VERSIONING")),
+            () => Err(fault.needs("changes that row events show")),
+        }
     }
 
-    fn stop_if_changed(&mut self, names: &[TableName], lsn: Lsn) -> Result<(), Fault> {
+    fn changed_by_text(&mut self, names: &[TableName], lsn: Lsn) -> Result<(), Fault> {
         for name in names {
-            if self.is_captured(name) && lsn > self.sent {
-                let found = format!("a change of captured table {}.{} by text", name.database, name.table);
-                return Err(self
-                    .fault(Code::BinlogStatement, found)
-                    .needs("row events (binlog_format = ROW in every session)")
-                    .remedy("SET GLOBAL binlog_format = ROW"));
+            if !self.is_captured(name) {
+                continue;
             }
+            let Some(table) = self.find(name)? else { continue };
+            let found = format!("a change of captured table {}.{} by text", name.database, name.table);
+            let fault = self
+                .fault(Code::BinlogStatement, found)
+                .needs("row events (binlog_format = ROW in every session)")
+                .remedy("SET GLOBAL binlog_format = ROW");
+            self.read_again(&table, fault, lsn)?;
         }
         Ok(())
     }

@@ -24,6 +24,7 @@ use super::maps::{MappedTable, TableMaps};
 use super::outcome::{GroupEnd, Release};
 use super::pending::{PendingRows, RowsBody};
 use super::position::{FILE_START, Position, PositionError};
+use super::reread::Told;
 use super::resume::Follows;
 use super::rows::{self, Kind};
 use super::tables::CapturedTables;
@@ -78,6 +79,7 @@ pub struct MysqlStream<E = Transport> {
     pub(super) tables: CapturedTables,
     pub(super) maps: TableMaps,
     unseen: Unseen,
+    pub(super) told: Told,
     pub(super) position: Position,
     pub(super) gtids: Option<Gtids>,
     pub(super) sent: Lsn,
@@ -121,6 +123,7 @@ impl<E: Events> MysqlStream<E> {
             tables,
             maps: TableMaps::new(server.flavor, server.collations),
             unseen: Unseen::default(),
+            told: Told::default(),
             position: beginning.position,
             gtids: beginning.gtids,
             sent: beginning.sent,
@@ -312,6 +315,10 @@ impl<E: Events> MysqlStream<E> {
         lsn: Lsn,
     ) -> Result<(), Fault> {
         let Some(table) = self.captured(event.data())? else { return Ok(()) };
+        // Whatever was sent: the record at the group's end depends on the group alone.
+        if let Some(fault) = table.unfit() {
+            return self.read_again(&table.table, fault, lsn);
+        }
         // A branch may be decided above what was sent, wherever its rows stand.
         if lsn <= self.sent && !self.group.is_xa_branch() {
             return Ok(());

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use anabranch_pipeline::config::{EntityConfig, SourceConfig};
+use anabranch_pipeline::config::{EntityConfig, SourceConfig, UnseenChanges};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::shard::ShardId;
@@ -16,6 +16,8 @@ pub struct CapturedTable {
     pub identity: TableIdentity<'static>,
     /// Physical names of the captured columns, in the order of [`Entity::fields`].
     pub columns: Arc<[String]>,
+    /// What a reading does about changes of its rows that row events do not show.
+    pub unseen_changes: UnseenChanges,
 }
 
 /// The captured tables seen so far; a table is looked up by name and kept.
@@ -71,6 +73,7 @@ impl CapturedTables {
                     table: table.to_owned().into(),
                 },
                 columns: Arc::clone(columns),
+                unseen_changes: entity.unseen_changes,
             })
         });
         if known.identity.database != database || known.identity.table != table {
@@ -91,6 +94,11 @@ impl CapturedTables {
     /// A table that was resolved before.
     pub fn by_shard(&self, shard: ShardId) -> Option<&CapturedTable> {
         self.known.get(&shard).map(Arc::as_ref)
+    }
+
+    /// The same, to keep.
+    pub fn shared(&self, shard: ShardId) -> Option<Arc<CapturedTable>> {
+        self.known.get(&shard).cloned()
     }
 
     /// Every table of this database is known, or will be when it is created.

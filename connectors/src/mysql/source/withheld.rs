@@ -6,14 +6,16 @@
 //! and beyond a bound in an unnamed temporary file (`spill.rs`). Only captured columns are encoded, so nothing else
 //! reaches the disk.
 
-use std::collections::VecDeque;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::records::BatchBuilder;
-use anabranch_schemas::change::{Action, TableIdentity};
-use anabranch_schemas::codec::{CodecError, v1};
+use anabranch_schemas::change::{Action, Entity, TableIdentity};
+use anabranch_schemas::codec::{self, CodecError};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::shard::ShardId;
 use thiserror::Error;
 
 use super::maps::Problem;
@@ -110,6 +112,9 @@ pub struct Withheld {
     file_bytes: u64,
     /// Position of the change released last.
     released: Option<Lsn>,
+    /// Tables of which the group changed rows as row events do not show. Rows that they do show are left out: one would
+    /// have the version of the first chunk that is read, so no sweep would reach it.
+    rereads: BTreeMap<(Entity, ShardId), TableIdentity<'static>>,
 }
 
 impl Withheld {
@@ -120,6 +125,50 @@ impl Withheld {
     /// Encoded rows that are in memory.
     pub fn memory_bytes(&self) -> usize {
         self.memory_bytes
+    }
+
+    /// The table is to be read again at the end of the group, whether or not the group or a part of it is rolled back:
+    /// a table without transactions keeps what was done to it.
+    pub fn reread(&mut self, table: TableIdentity<'static>) {
+        self.rereads.entry((table.entity, table.shard)).or_insert(table);
+    }
+
+    /// A group that was rolled back: its rows never were.
+    #[must_use]
+    pub fn rolled_back(self) -> Self {
+        Self { rereads: self.rereads, ..Self::default() }
+    }
+
+    fn leaves_out(&self, table: &TableIdentity<'_>) -> bool {
+        if self.rereads.is_empty() {
+            return false;
+        }
+        let every = TableIdentity::every(table.entity).shard;
+        [table.shard, every].iter().any(|shard| self.rereads.contains_key(&(table.entity, *shard)))
+    }
+
+    /// The shards of which it has rows.
+    pub fn shards(&self) -> Result<BTreeSet<ShardId>, WithholdError> {
+        let mut shards: BTreeSet<ShardId> = self.queue.iter().map(|rows| rows.table().shard).collect();
+        for chunk in &self.chunks {
+            let bytes = self.bytes(chunk)?;
+            let mut decoder = codec::decode(&bytes)?;
+            while let Some(change) = decoder.next()? {
+                shards.insert(change.table.shard);
+            }
+        }
+        Ok(shards)
+    }
+
+    fn bytes<'c>(&self, chunk: &'c Chunk) -> Result<Cow<'c, [u8]>, WithholdError> {
+        match chunk {
+            Chunk::Memory(bytes) => Ok(Cow::Borrowed(bytes)),
+            Chunk::File { offset, length } => {
+                let file = self.file.as_ref().expect("a chunk in the file was written to it");
+                let bytes = file.read_at(*length, *offset);
+                bytes.map(Cow::Owned).map_err(|error| WithholdError::File(file.place(), error))
+            }
+        }
     }
 
     /// Whether the queue is now so long that [`Self::encode`] is due.
@@ -236,31 +285,34 @@ impl Withheld {
     /// of them get that of the event before them.
     ///
     /// With `at` every row gets that position (an XA branch, all of it encoded); without it each keeps its own, and
-    /// those not above `sent` are dropped.
+    /// those not above `sent` are dropped. What is to be read again comes last, at the group's end.
     pub fn release(
         &mut self,
         at: Option<Lsn>,
+        end: Lsn,
         sent: Lsn,
         tables: &CapturedTables,
         batch: &mut BatchBuilder,
     ) -> Result<bool, WithholdError> {
         batch.pass_unchanged(std::mem::take(&mut self.unchanged));
-        while !batch.is_full() {
-            let Some(chunk) = self.chunks.pop_front() else { return Ok(self.release_queue(sent, batch)?) };
-            let bytes = match chunk {
-                Chunk::Memory(bytes) => {
-                    self.memory_bytes -= bytes.len();
-                    bytes
-                }
-                Chunk::File { offset, length } => {
-                    let file = self.file.as_ref().expect("a chunk in the file was written to it");
-                    let bytes = file.read_at(length, offset);
-                    bytes.map_err(|error| WithholdError::File(file.place(), error))?.into_boxed_slice()
-                }
-            };
+        loop {
+            if batch.is_full() {
+                return Ok(self.is_empty() && self.rereads.is_empty());
+            }
+            let Some(chunk) = self.chunks.pop_front() else { break };
+            let bytes = self.bytes(&chunk)?;
+            if let Chunk::Memory(bytes) = &chunk {
+                self.memory_bytes -= bytes.len();
+            }
             self.release_chunk(&bytes, at, sent, tables, batch)?;
         }
-        Ok(self.is_empty())
+        if !self.release_queue(sent, batch)? {
+            return Ok(false);
+        }
+        for table in std::mem::take(&mut self.rereads).into_values().filter(|_| end > sent) {
+            batch.reread(end, &table);
+        }
+        Ok(true)
     }
 
     fn release_chunk(
@@ -271,9 +323,10 @@ impl Withheld {
         tables: &CapturedTables,
         batch: &mut BatchBuilder,
     ) -> Result<(), WithholdError> {
-        let mut decoder = v1::decode(bytes)?;
+        let mut decoder = codec::decode(bytes)?;
         while let Some(change) = decoder.next()? {
-            if at.is_none() && change.lsn <= sent {
+            let is_row = change.action.images().is_some();
+            if at.is_none() && change.lsn <= sent || is_row && self.leaves_out(change.table) {
                 continue;
             }
             if at.is_none()
@@ -290,18 +343,19 @@ impl Withheld {
                 Action::Update { before, after } => batch.update(lsn, table, before, after),
                 Action::Delete { before } => batch.delete(lsn, table, before),
                 Action::Withdraw => batch.withdraw(lsn, table),
+                Action::Reread => batch.reread(lsn, table),
             }
         }
         Ok(())
     }
 
     fn release_queue(&mut self, sent: Lsn, batch: &mut BatchBuilder) -> Result<bool, Problem> {
-        while let Some(rows) = self.queue.front_mut() {
+        while let Some(mut rows) = self.queue.pop_front() {
             let lsn = rows.lsn();
-            if lsn > sent && !rows.drain(batch)? {
+            if lsn > sent && !self.leaves_out(rows.table()) && !rows.drain(batch)? {
+                self.queue.push_front(rows);
                 return Ok(false);
             }
-            self.queue.pop_front();
             // The end of the group completes what comes last.
             if self.queue.front().is_some_and(|next| next.lsn() != lsn) {
                 batch.event_complete(lsn);
@@ -316,182 +370,4 @@ fn new_chunk() -> BatchBuilder {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::num::NonZeroU32;
-    use std::path::PathBuf;
-    use std::time::Duration;
-
-    use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig};
-    use anabranch_pipeline::ports::Entry;
-    use anabranch_schemas::change::{Entity, Value};
-    use anabranch_schemas::shard::TablePattern;
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::mysql::source::character_sets::Collations;
-    use crate::mysql::source::gtid::Flavor;
-    use crate::mysql::source::maps::TableMaps;
-    use crate::mysql::source::pending::RowsBody;
-    use crate::mysql::source::rows::Kind;
-    use crate::mysql::source::table_map::{TableMap, tests::sample};
-
-    struct Ground {
-        tables: CapturedTables,
-        maps: TableMaps,
-        table_id: u64,
-    }
-
-    impl Ground {
-        fn new() -> Self {
-            let body = sample();
-            let map = TableMap::read(&body).unwrap();
-            let name = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-            let pattern = format!("{}.{}", name(map.database), name(map.table));
-            let entity = EntityConfig {
-                entity: Entity::User,
-                tables: TablePattern::parse(&pattern).unwrap(),
-                columns: vec!["id".to_owned(), "birthday".to_owned()],
-                rule: None,
-                sharding_column: None,
-            };
-            let config = SourceConfig {
-                name: "source-a".to_owned(),
-                url: ServerUrl::try_from("mysql://u:p@127.0.0.1:3306".to_owned()).unwrap(),
-                ca_file: None::<PathBuf>,
-                replica_server_id: NonZeroU32::MIN,
-                start: Entry::Earliest,
-                generation: 0,
-                entities: vec![Entity::User],
-                replica: None,
-                retention_min: Duration::ZERO,
-                spill_dir: std::env::temp_dir(),
-            };
-            let mut tables = CapturedTables::new(&config, &[entity]);
-            let mut maps = TableMaps::new(Flavor::MariaDb, Collations::default());
-            maps.read(&body, &mut tables).unwrap();
-            Self { tables, maps, table_id: map.table_id }
-        }
-
-        /// An event of this many rows at this position.
-        fn event(&self, lsn: Lsn, first: u32, rows: u32) -> PendingRows {
-            let mut body = self.table_id.to_le_bytes()[..6].to_vec();
-            body.extend([1, 0, 2, 0b11]);
-            for id in first..first + rows {
-                body.push(0b10);
-                body.extend(id.to_le_bytes());
-            }
-            let table = self.maps.get(self.table_id).unwrap().clone().expect("captured");
-            PendingRows::new(table, Kind::Insert, false, RowsBody::Inflated(body), lsn).unwrap()
-        }
-    }
-
-    fn lsn(number: u64) -> Lsn {
-        Lsn::new(1, 1, number * 16).unwrap()
-    }
-
-    /// Everything that a release yields, with the position of each batch.
-    fn released(mut rows: Withheld, at: Option<Lsn>, sent: Lsn, ground: &Ground) -> Vec<(Lsn, u64)> {
-        let mut batch = BatchBuilder::new(512, sent, ResumePoint::default());
-        let mut all: Vec<(Lsn, u64)> = Vec::new();
-        loop {
-            let is_done = rows.release(at, sent, &ground.tables, &mut batch).unwrap();
-            let taken = batch.take();
-            let mut decoder = v1::decode(&taken.payload).unwrap();
-            while let Some(change) = decoder.next().unwrap() {
-                let Action::Insert { after } = change.action else { panic!("only inserts") };
-                let Value::UInt(id) = after[0] else { panic!("a number") };
-                all.push((change.lsn, id));
-            }
-            // What is not above the batch's position must be in it or in one before.
-            if at.is_none() {
-                assert!(all.last().is_none_or(|(lsn, _)| taken.position <= *lsn), "{}", taken.position);
-            }
-            if is_done {
-                return all;
-            }
-        }
-    }
-
-    #[derive(Debug, Clone)]
-    enum Step {
-        Event(u32),
-        Savepoint(u8),
-        RollbackTo(u8),
-        Encode,
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            4 => (1..400u32).prop_map(Step::Event),
-            1 => (0..3u8).prop_map(Step::Savepoint),
-            1 => (0..3u8).prop_map(Step::RollbackTo),
-            1 => Just(Step::Encode),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_released_is_what_was_not_rolled_back(
-            steps in proptest::collection::vec(step(), 0..30),
-            memory_left in prop_oneof![Just(0), 0..40_000usize, Just(usize::MAX)],
-            sent in 0..12u64,
-            decided: bool,
-        ) {
-            let ground = Ground::new();
-            let folder = tempfile::tempdir().unwrap();
-            let spill = Spill::new(folder.path(), "source-a");
-            let room = Room { memory_bytes: memory_left, spill };
-            let mut rows = Withheld::default();
-            let mut expected: Vec<(Lsn, u64)> = Vec::new();
-            let mut savepoints: Vec<(String, usize)> = Vec::new();
-            let mut next = 0;
-            for (number, step) in steps.iter().enumerate() {
-                let at = lsn(number as u64 + 1);
-                match step {
-                    Step::Event(count) => {
-                        rows.push(ground.event(at, next, *count));
-                        expected.extend((next..next + count).map(|id| (at, u64::from(id))));
-                        next += count;
-                    }
-                    Step::Savepoint(name) => {
-                        let name = format!("s{name}");
-                        rows.set_savepoint(&name.to_uppercase());
-                        savepoints.retain(|(known, _)| *known != name);
-                        savepoints.push((name, expected.len()));
-                    }
-                    Step::RollbackTo(name) => {
-                        let name = format!("s{name}");
-                        let known = savepoints.iter().position(|(known, _)| *known == name);
-                        prop_assert_eq!(rows.rollback_to(&name), known.is_some());
-                        if let Some(known) = known {
-                            expected.truncate(savepoints[known].1);
-                            savepoints.truncate(known + 1);
-                        }
-                    }
-                    Step::Encode => rows.encode(&room).unwrap(),
-                }
-            }
-            prop_assert!(rows.memory_bytes() <= memory_left);
-            let at = decided.then(|| lsn(1000));
-            let sent = lsn(sent);
-            match at {
-                // The rows of a branch are encoded, and all count, wherever they stand.
-                Some(at) => {
-                    rows.encode(&room).unwrap();
-                    expected.iter_mut().for_each(|(lsn, _)| *lsn = at);
-                }
-                None => expected.retain(|(lsn, _)| *lsn > sent),
-            }
-            prop_assert_eq!(released(rows, at, sent, &ground), expected);
-        }
-    }
-
-    #[test]
-    fn a_savepoint_that_was_never_set_is_told() {
-        let ground = Ground::new();
-        let mut rows = Withheld::default();
-        rows.push(ground.event(lsn(1), 0, 1));
-        assert!(!rows.rollback_to("s"));
-        assert!(!rows.is_empty());
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{LogMessage, LogReader as _};
-use anabranch_schemas::codec::v1;
+use anabranch_schemas::codec;
 use anabranch_schemas::lsn::Lsn;
 use clap::Args;
 use tokio::sync::mpsc;
@@ -198,7 +198,7 @@ impl Follower {
             let subject = format!("source {} message {}", self.source, message.entry.sequence);
             Fault::new(Code::LogMessageCorrupt, subject, "its payload cannot be read").caused_by(error)
         };
-        let mut changes = v1::decode(&message.payload).map_err(corrupt)?;
+        let mut changes = codec::decode(&message.payload).map_err(corrupt)?;
         let mut lines = Vec::new();
         let mut index = 0;
         while let Some(change) = changes.next().map_err(corrupt)? {

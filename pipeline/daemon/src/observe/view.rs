@@ -313,6 +313,7 @@ fn expected_rows(refresh: &Refresh, sizes: &[TableSize], entity: Entity) -> Opti
     let rows = match &refresh.scope {
         Scope::Source => of_tables(&|_| true),
         Scope::Table(only) => of_tables(&|shard| shard == *only),
+        Scope::Rereads => of_tables(&|shard| refresh.rereads.contains_key(&shard)),
         Scope::Keys(_) | Scope::Where(..) => None,
     };
     rows.map(|rows| rows.max(refresh.rows))

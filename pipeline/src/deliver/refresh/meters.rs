@@ -8,6 +8,7 @@ use crate::records::LaneId;
 
 pub(super) struct Meters {
     pub(super) rows: Counter,
+    rereads: Gauge,
     tables: Gauge,
     seconds: Gauge,
     /// Tables that were left when this attempt began with them, and when that was.
@@ -19,10 +20,16 @@ impl Meters {
         let labels = id.labels();
         Self {
             rows: counter!(names::REFRESH_ROWS, &labels),
+            rereads: gauge!(names::REFRESH_REREADS, &labels),
             tables: gauge!(names::REFRESH_TABLES_LEFT, &labels),
             seconds: gauge!(names::REFRESH_SECONDS_LEFT, &labels),
             began: None,
         }
+    }
+
+    /// Tables that wait to be read again.
+    pub(super) fn rereads(&self, tables: usize) {
+        self.rereads.set(tables as f64);
     }
 
     /// The tables before took as long as those that are left will.

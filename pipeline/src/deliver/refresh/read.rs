@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use anabranch_schemas::change::TableIdentity;
-use anabranch_schemas::codec::{CodecError, v1};
+use anabranch_schemas::codec::{self, CodecError};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
@@ -34,7 +34,7 @@ pub(super) async fn rows_where<S: RowSource>(
 ) -> Result<Read, Fault> {
     let found = source.matching(&table, &condition, after.as_ref(), rows, epoch).await?;
     let (mut keys, mut changes) =
-        (Vec::new(), v1::decode(&found.payload).map_err(|error| broken(&table, error))?);
+        (Vec::new(), codec::decode(&found.payload).map_err(|error| broken(&table, error))?);
     while let Some(change) = changes.next().map_err(|error| broken(&table, error))? {
         let (_, after) = change.action.images().unwrap_or_default();
         keys.extend(after.and_then(|row| key_of(table.entity, row)));

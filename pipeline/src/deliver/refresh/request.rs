@@ -8,6 +8,7 @@ use crate::records::{KEYS_MAX, LaneId, Progress, Refresh, Scope};
 /// Asks a lane for a refresh; the process that runs it is fenced by that and begins it. Returns its progress before.
 ///
 /// A lane has one refresh at a time. That of all tables takes the place of any other, and the same one begins again.
+/// Tables that only wait to be read again let any other go first.
 pub async fn request_refresh(
     id: &LaneId,
     store: &mut impl LaneStore,
@@ -19,13 +20,17 @@ pub async fn request_refresh(
         return Err(refused(problem).needs(needs));
     }
     let asked = |before: &Progress| {
-        let is_replaced = |other: &Refresh| scope == Scope::Source || scope == other.scope;
+        let is_replaced =
+            |other: &Refresh| scope == Scope::Source || scope == other.scope || other.scope == Scope::Rereads;
         if before.refresh.as_ref().is_some_and(|other| !is_replaced(other)) {
             return Err(refused("another refresh is under way".to_owned())
                 .needs("its end, or a refresh of all tables, which takes its place"));
         }
         let revision = before.revision + 1;
-        let refresh = Some(Refresh::new(scope.clone()));
+        // What waits to be read again still does, unless all tables are read now.
+        let waits = before.refresh.as_ref().filter(|_| scope != Scope::Source);
+        let rereads = waits.map(|refresh| refresh.rereads.clone()).unwrap_or_default();
+        let refresh = Some(Refresh { rereads, ..Refresh::new(scope.clone()) });
         Ok(Some(Progress { revision, refresh, was_refreshed: true, ..before.clone() }))
     };
     amend(store, asked).await

@@ -72,24 +72,36 @@ fn new_tables_and_databases_are_named() {
 }
 
 #[test]
-fn whatever_moves_rows_without_row_events_is_named() {
+fn whatever_moves_rows_without_row_events_is_named_with_what_is_there_afterwards() {
     for (sql, names) in [
-        ("ALTER TABLE t RENAME TO x.u", &["t", "x.u"][..]),
-        ("ALTER TABLE t ADD COLUMN c INT, RENAME u", &["t", "u"]),
-        ("ALTER TABLE IF EXISTS t RENAME = u", &["t", "u"]),
+        ("ALTER TABLE t RENAME TO x.u", &["-t", "x.u"][..]),
+        ("ALTER TABLE t ADD COLUMN c INT, RENAME u", &["-t", "u"]),
+        ("ALTER TABLE IF EXISTS t RENAME = u", &["-t", "u"]),
         ("ALTER TABLE t DROP PARTITION p0", &["t"]),
         ("ALTER TABLE t TRUNCATE PARTITION ALL", &["t"]),
         ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u", &["t", "u"]),
-        ("ALTER TABLE t CONVERT TABLE u TO PARTITION p", &["t", "u"]),
+        ("ALTER TABLE t CONVERT TABLE u TO PARTITION p", &["t", "-u"]),
         ("ALTER TABLE t IMPORT TABLESPACE", &["t"]),
         ("ALTER TABLE archive CONVERT PARTITION p TO TABLE x.t", &["archive", "x.t"]),
-        ("RENAME TABLE a.b TO c, d.e TO a.b", &["a.b", "c", "d.e", "a.b"]),
+        ("RENAME TABLE a.b TO c, d.e TO a.b", &["a.b", "c", "-d.e"]),
+        ("RENAME TABLE t TO _t_old, _t_new TO t", &["t", "_t_old", "-_t_new"]),
+        ("RENAME TABLE t TO x, u TO t, x TO u", &["t", "-x", "u"]),
+        ("RENAME TABLE t TO u, u TO v", &["-t", "-u", "v"]),
     ] {
         match meaning(sql) {
-            Statement::Move { tables: found, .. } => assert_eq!(found, tables(names), "{sql}"),
+            Statement::Move { tables: found, .. } => assert_eq!(found, moves(names), "{sql}"),
             other => panic!("{sql}: {other:?}"),
         }
     }
+}
+
+/// `-`: the table is not there afterwards.
+fn moves(names: &[&str]) -> Vec<MovedTable> {
+    let moved = |text: &&str| {
+        let gone = text.strip_prefix('-');
+        MovedTable { name: table(gone.unwrap_or(text)), exists: gone.is_none() }
+    };
+    names.iter().map(moved).collect()
 }
 
 #[test]
@@ -254,7 +266,7 @@ fn a_character_whose_second_byte_looks_like_a_backslash_hides_no_rename() {
     body.extend(SQL);
     let query = Query::read(&body, 0).unwrap();
     assert_eq!(query.sql, SQL);
-    let moved = Statement::Move { tables: tables(&["t", "x"]), how: "ALTER TABLE … RENAME" };
+    let moved = Statement::Move { tables: moves(&["-t", "x"]), how: "ALTER TABLE … RENAME" };
     assert_eq!(classify(&query), moved);
     let plain = Query { quoting: Quoting::default(), ..query };
     assert_eq!(classify(&plain), Statement::Harmless, "what another character set would make of it");

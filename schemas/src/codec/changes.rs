@@ -1,4 +1,5 @@
-//! Version 1: `01`, then [`Record`]s in postcard's encoding (varints, length-prefixed bytes), then the CRC-32.
+//! A version, then [`Record`]s in postcard's encoding (varints, length-prefixed bytes), then the CRC-32. Version 2 has
+//! one more record than version 1: `Reread`.
 //!
 //! A table is written once a batch, before its first change, and referred to by its number (0, 1, …); a position is
 //! written once for all changes that share it. Decoding borrows from the payload and never allocates more than
@@ -14,7 +15,9 @@ use crate::change::{Action, Change, Row, TableIdentity, Value};
 use crate::lsn::Lsn;
 use crate::shard::ShardId;
 
-pub const VERSION: u8 = 1;
+/// The version without `Reread`.
+const VERSION_1: u8 = 1;
+const VERSION_2: u8 = 2;
 const CHECKSUM_BYTES: usize = 4;
 
 /// The wire form. Variant and field order are the format.
@@ -27,6 +30,8 @@ enum Record<'a> {
     Update(u32, #[serde(borrow)] Row<'a>, #[serde(borrow)] Row<'a>),
     Delete(u32, #[serde(borrow)] Row<'a>),
     Withdraw(u32),
+    /// From version 2 on.
+    Reread(u32),
 }
 
 /// The same wire form, borrowing for encoding.
@@ -38,6 +43,7 @@ enum RecordRef<'r, 'a> {
     Update(u32, &'r [Value<'a>], &'r [Value<'a>]),
     Delete(u32, &'r [Value<'a>]),
     Withdraw(u32),
+    Reread(u32),
 }
 
 /// Builds one payload, change by change.
@@ -54,7 +60,7 @@ pub struct Encoder {
 
 impl Default for Encoder {
     fn default() -> Self {
-        Self { buffer: vec![VERSION], numbers: HashMap::new(), newest: None, at: None, changes: 0 }
+        Self { buffer: vec![VERSION_1], numbers: HashMap::new(), newest: None, at: None, changes: 0 }
     }
 }
 
@@ -102,9 +108,16 @@ impl Encoder {
         self.changes += 1;
     }
 
+    pub fn reread(&mut self, lsn: Lsn, table: &TableIdentity<'static>) {
+        let number = self.at(lsn, table);
+        self.write(&RecordRef::Reread(number));
+        self.buffer[0] = VERSION_2;
+        self.changes += 1;
+    }
+
     /// The finished payload; the encoder is empty again.
     pub fn finish(&mut self) -> Bytes {
-        let mut payload = std::mem::replace(&mut self.buffer, vec![VERSION]);
+        let mut payload = std::mem::replace(&mut self.buffer, vec![VERSION_1]);
         self.numbers.clear();
         self.newest = None;
         self.at = None;
@@ -155,15 +168,17 @@ pub fn decode(payload: &[u8]) -> Result<Decoder<'_>, CodecError> {
     if found != computed {
         return Err(CodecError::ChecksumMismatch { found, computed });
     }
-    if body[0] != VERSION {
-        return Err(CodecError::UnknownVersion { found: body[0], newest: VERSION });
+    let version = body[0];
+    if !(VERSION_1..=VERSION_2).contains(&version) {
+        return Err(CodecError::UnknownVersion { found: version, newest: VERSION_2 });
     }
-    Ok(Decoder { rest: &body[1..], length: body.len(), tables: Vec::new(), at: None })
+    Ok(Decoder { version, rest: &body[1..], length: body.len(), tables: Vec::new(), at: None })
 }
 
 /// Yields the changes of one payload in commit order.
 #[derive(Debug)]
 pub struct Decoder<'a> {
+    version: u8,
     rest: &'a [u8],
     length: usize,
     tables: Vec<TableIdentity<'a>>,
@@ -176,6 +191,7 @@ impl<'a> Decoder<'a> {
     pub fn next(&mut self) -> Result<Option<Change<'_, 'a>>, CodecError> {
         while !self.rest.is_empty() {
             let offset = self.length - self.rest.len();
+            let malformed = |reason: &str| CodecError::Malformed { offset, reason: reason.to_owned() };
             let (record, rest) = postcard::take_from_bytes::<Record<'a>>(self.rest)
                 .map_err(|error| CodecError::Malformed { offset, reason: error.to_string() })?;
             self.rest = rest;
@@ -192,8 +208,11 @@ impl<'a> Decoder<'a> {
                 Record::Update(number, before, after) => (number, Action::Update { before, after }),
                 Record::Delete(number, before) => (number, Action::Delete { before }),
                 Record::Withdraw(number) => (number, Action::Withdraw),
+                Record::Reread(_) if self.version == VERSION_1 => {
+                    return Err(malformed("a record that version 1 does not have"));
+                }
+                Record::Reread(number) => (number, Action::Reread),
             };
-            let malformed = |reason: &str| CodecError::Malformed { offset, reason: reason.to_owned() };
             let lsn = self.at.ok_or_else(|| malformed("a change before any position"))?;
             let table =
                 self.tables.get(number as usize).ok_or_else(|| malformed("a change of an unknown table"))?;
@@ -258,6 +277,18 @@ mod tests {
         encoder.finish()
     }
 
+    /// Never edited either.
+    const GOLDEN_2: &[u8] = include_bytes!("golden/v2.bin");
+
+    fn sample_2() -> Bytes {
+        let mut encoder = Encoder::default();
+        let at = |position| Lsn::new(1, 42, position).unwrap();
+        encoder.insert(at(160), &table("user_000"), &[Value::UInt(7)]);
+        encoder.reread(at(320), &table("user_000"));
+        encoder.reread(at(480), &TableIdentity::every(Entity::User));
+        encoder.finish()
+    }
+
     fn read(payload: &[u8]) -> Result<Vec<String>, CodecError> {
         let mut changes = Vec::new();
         let mut decoder = decode(payload)?;
@@ -286,12 +317,38 @@ mod tests {
         assert!(changes[3].contains("Withdraw"), "{}", changes[3]);
     }
 
+    /// The same payload with another version and a right checksum.
+    fn as_version(payload: &[u8], version: u8) -> Vec<u8> {
+        let mut payload = payload[..payload.len() - CHECKSUM_BYTES].to_vec();
+        payload[0] = version;
+        payload.extend_from_slice(&crc32fast::hash(&payload).to_le_bytes());
+        payload
+    }
+
     #[test]
     fn a_newer_version_is_named() {
-        let mut payload = GOLDEN[..GOLDEN.len() - CHECKSUM_BYTES].to_vec();
-        payload[0] = 2;
-        payload.extend_from_slice(&crc32fast::hash(&payload).to_le_bytes());
-        assert_eq!(read(&payload), Err(CodecError::UnknownVersion { found: 2, newest: 1 }));
+        let newer = as_version(GOLDEN, 3);
+        assert_eq!(read(&newer), Err(CodecError::UnknownVersion { found: 3, newest: 2 }));
+    }
+
+    #[test]
+    fn a_reread_is_written_as_version_2_and_no_part_of_version_1() {
+        let payload = sample_2();
+        assert_eq!(&payload[..], GOLDEN_2, "the encoding changed: make a new version instead");
+        let changes = read(GOLDEN_2).unwrap();
+        assert_eq!(changes.len(), 3);
+        assert!(changes[1].contains("Reread") && changes[1].contains("user_000"), "{}", changes[1]);
+        assert!(matches!(read(&as_version(GOLDEN_2, 1)), Err(CodecError::Malformed { .. })));
+        assert_eq!(read(&as_version(GOLDEN, 2)), read(GOLDEN), "version 2 has all of version 1");
+    }
+
+    #[test]
+    fn a_payload_after_one_with_a_reread_has_version_1_again() {
+        let mut encoder = Encoder::default();
+        encoder.reread(Lsn::ZERO, &table("t"));
+        assert_eq!(encoder.finish()[0], VERSION_2);
+        encoder.withdraw(Lsn::ZERO, &table("t"));
+        assert_eq!(encoder.finish()[0], VERSION_1);
     }
 
     #[test]
@@ -311,7 +368,7 @@ mod tests {
     #[test]
     fn a_change_without_table_or_position_is_malformed() {
         for records in [vec![4u8, 0], vec![1, 5, 5, 0]] {
-            let mut payload = vec![VERSION];
+            let mut payload = vec![VERSION_1];
             payload.extend_from_slice(&records);
             payload.extend_from_slice(&crc32fast::hash(&payload).to_le_bytes());
             assert!(matches!(read(&payload), Err(CodecError::Malformed { .. })), "{records:?}");
@@ -371,7 +428,7 @@ mod tests {
         #[test]
         fn any_bytes_are_refused_or_read_without_panic(bytes: Vec<u8>) {
             let _ = read(&bytes);
-            let mut payload = vec![VERSION];
+            let mut payload = vec![VERSION_1];
             payload.extend_from_slice(&bytes);
             payload.extend_from_slice(&crc32fast::hash(&payload).to_le_bytes());
             let _ = read(&payload);
