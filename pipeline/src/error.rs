@@ -247,6 +247,11 @@ impl Code {
         self.stops_after().is_some()
     }
 
+    /// One table does not fit; others of the same source do.
+    pub fn is_of_one_table(self) -> bool {
+        matches!(self, Code::SourceColumnMissing | Code::SourceColumnUnsupported)
+    }
+
     /// The binlog lacks something that the tables have, or holds something at one place that rows do not show. A lane
     /// that reads all tables of the source again needs neither.
     pub fn is_mended_by_reading(self) -> bool {

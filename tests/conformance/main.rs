@@ -29,6 +29,7 @@ mod source_mariadb_11;
 mod source_mysql;
 mod source_outcome;
 mod source_preflight;
+mod source_rereads;
 mod source_rows;
 mod source_statements;
 mod store;

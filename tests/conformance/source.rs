@@ -238,6 +238,13 @@ impl Database {
         self.read(Entry::Latest).await
     }
 
+    /// A reading of tables that are not read again: it stops where rows change unseen.
+    pub async fn read_latest_that_stops(&self) -> SourceProbe {
+        let entity = EntityConfig { unseen_changes: UnseenChanges::Stop, ..self.entity() };
+        let source = MysqlSource::new(&self.config(), &[entity], Duration::from_secs(2));
+        SourceProbe::open(&source, Entry::Latest).await.unwrap()
+    }
+
     /// Reads again from after each batch: what was sent before and what comes again are the whole, in order.
     pub async fn assert_resumes_behind_each_batch(&self, reading: &SourceProbe) {
         for index in 0..reading.batches.len() {

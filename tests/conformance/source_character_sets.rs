@@ -101,7 +101,7 @@ async fn every_captured_column_is_told_apart_from_text_beside_columns_of_every_t
             format!("INSERT INTO $0.t{number} (user_id, birthday) VALUES ({value}, '2000-01-01')"),
         ]
     };
-    let mut reading = database.read_latest().await;
+    let mut reading = database.read_latest_that_stops().await;
     let mut wanted = Vec::new();
     for (number, (kind, value, _)) in cases().filter(|(_, case)| case.2.is_empty()) {
         let statements = statements(10 + number, kind, value);
@@ -112,7 +112,7 @@ async fn every_captured_column_is_told_apart_from_text_beside_columns_of_every_t
     reading.until_seen(wanted.len()).await;
     assert_eq!(reading.texts(), wanted);
     for (number, (kind, value, expected)) in cases().filter(|(_, case)| !case.2.is_empty()) {
-        let mut reading = database.read_latest().await;
+        let mut reading = database.read_latest_that_stops().await;
         let statements = statements(10 + number, kind, value);
         database.run(&statements.each_ref().map(String::as_str)).await;
         let fault = reading.until_fault(Code::SourceSchemaChanged).await.to_string();
@@ -149,7 +149,7 @@ async fn what_becomes_of_text_while_its_table_is_empty_stops_at_the_next_row(dat
         ("CONVERT TO CHARACTER SET utf16", "column birthday has character set utf16", "character set utf16"),
         ("CONVERT TO CHARACTER SET utf32", "column birthday has character set utf32", "character set utf32"),
     ] {
-        let mut reading: SourceProbe = database.read_latest().await;
+        let mut reading: SourceProbe = database.read_latest_that_stops().await;
         let alter = format!("ALTER TABLE $0.t0 {alter}");
         database
             .run(&[

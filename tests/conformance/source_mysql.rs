@@ -131,7 +131,7 @@ async fn mysql_tagged_gtids_are_kept_and_started_from() {
 async fn mysql_stops_are_named() {
     let Some(database) = Database::mysql() else { return };
     let database = database.with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut reading = database.read_latest_that_stops().await;
     database
         .run(&[
             "XA START 'a'",
@@ -152,7 +152,7 @@ async fn mysql_stops_are_named() {
     reading.until_seen(2).await;
     assert_eq!(reading.texts()[1], "t0 + 2 NULL");
 
-    let mut reading = database.read_latest().await;
+    let mut reading = database.read_latest_that_stops().await;
     database.run(&["SET SESSION binlog_format = STATEMENT", "INSERT INTO $0.t0 VALUES (3, '', NULL)"]).await;
     reading.until_fault(Code::BinlogStatement).await;
 

@@ -96,7 +96,7 @@ async fn a_branch_that_was_not_read_stops_only_when_it_is_committed(database: Da
         let statements = prepare(name, id);
         database.run(&statements.iter().map(String::as_str).collect::<Vec<_>>()).await;
     }
-    let mut reading = database.read_latest().await;
+    let mut reading = database.read_latest_that_stops().await;
     database.run(&["XA ROLLBACK 'a'", "INSERT INTO $0.t1 VALUES (1, '', NULL)"]).await;
     reading.until_seen(1).await;
     reading.until_end(&database).await;

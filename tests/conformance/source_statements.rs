@@ -50,7 +50,7 @@ async fn removed_tables_are_withdrawn_at_their_statement() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_by_text_stops_when_its_table_is_captured() {
     let database = Database::with_flags(&[]).with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut reading = database.read_latest_that_stops().await;
     database
         .run(&[
             "SET SESSION binlog_format = STATEMENT",
@@ -67,7 +67,7 @@ async fn a_change_by_text_stops_when_its_table_is_captured() {
 #[tokio::test(flavor = "multi_thread")]
 async fn altered_tables_pass_while_the_captured_columns_remain() {
     let database = Database::shared().with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut reading = database.read_latest_that_stops().await;
     database
         .run(&[
             "INSERT INTO $0.t0 VALUES (1, '', NULL)",
@@ -167,7 +167,7 @@ const ALTERS: &[(&[&str], &str)] = &[
 async fn an_alter_that_changes_captured_values_without_row_events_stops() {
     for (statements, expected) in ALTERS {
         let database = Database::shared().with_tables().await;
-        let mut reading = database.read_latest().await;
+        let mut reading = database.read_latest_that_stops().await;
         database.run(&["INSERT INTO $0.t0 VALUES (1, '', '2000-01-01')"]).await;
         reading.until_seen(1).await;
         database.run(statements).await;
@@ -180,7 +180,7 @@ async fn an_alter_that_changes_captured_values_without_row_events_stops() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partition_that_becomes_a_captured_table_stops() {
     let database = Database::shared().with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut reading = database.read_latest_that_stops().await;
     database
         .run(&[
             "CREATE TABLE $0.archive (user_id BIGINT UNSIGNED PRIMARY KEY, birthday DATE) \
@@ -202,7 +202,7 @@ async fn a_retyped_column_and_moved_tables_stop() {
     ];
     for (statement, expected) in moves {
         let database = Database::shared().with_tables().await;
-        let mut reading = database.read_latest().await;
+        let mut reading = database.read_latest_that_stops().await;
         database.run(&[statement]).await;
         if statement.contains("MODIFY") {
             database.run(&["INSERT INTO $0.t0 (user_id, birthday) VALUES (1, 1)"]).await;
@@ -332,7 +332,7 @@ async fn a_character_of_two_bytes_hides_no_statement_in_any_client_character_set
         [("gbk", b"\xbf\\"), ("big5", b"\xa5\\"), ("sjis", b"\x95\\"), ("cp932", b"\x95\\")]
     {
         let database = Database::shared().with_tables().await;
-        let mut reading = database.read_latest().await;
+        let mut reading = database.read_latest_that_stops().await;
         let mut session = database.admin().await;
         let mut run = async |parts: &[&[u8]]| {
             let sql = parts.concat();

@@ -3,7 +3,7 @@
 use anabranch_tests::Ground;
 
 use crate::refresh::refreshed_beside_changes;
-use crate::unread::left_behind;
+use crate::unread::{left_behind, read_again};
 
 static MARIADB_11: Ground = Ground::mariadb_11();
 
@@ -17,4 +17,10 @@ async fn rows_of_mariadb_11_come_by_a_refresh_and_rows_of_nobody_go_while_change
 async fn what_stops_a_reader_of_mariadb_11_is_left_behind_by_a_refresh() {
     let Some(turn) = MARIADB_11.turn_if_there().await else { return };
     left_behind(turn).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_of_mariadb_11_whose_rows_changed_unseen_is_read_again() {
+    let Some(turn) = MARIADB_11.turn_if_there().await else { return };
+    read_again(turn).await;
 }

@@ -1,7 +1,7 @@
-//! Rows that no row event of the binlog tells of: they come from the tables, on a first start without a word, and after
-//! a stop by a refresh.
+//! Rows that no row event of the binlog tells of: they come from the tables, on a first start, when a table is read
+//! again, and after a stop by a refresh.
 
-use anabranch_tests::{Daemon, Installation, Plan, Turn};
+use anabranch_tests::{Daemon, Installation, Plan, Turn, until};
 
 use crate::STANDARD;
 use crate::faults::{insert, until_derived};
@@ -55,8 +55,68 @@ async fn what_stops_a_reader_is_left_behind_by_a_refresh() {
 }
 
 /// The last step of an online schema change, and a change by text.
-pub async fn left_behind(turn: Turn<'static>) {
+fn unseen_changes() -> [String; 2] {
+    [
+        format!(
+            "CREATE TABLE user_00.copy LIKE {TABLE}; INSERT INTO user_00.copy SELECT * FROM {TABLE} WHERE user_id > 5;
+             RENAME TABLE {TABLE} TO user_00.old, user_00.copy TO {TABLE}; DROP TABLE user_00.old"
+        ),
+        format!(
+            "SET SESSION binlog_format = STATEMENT; UPDATE {TABLE} SET birthday = '1992-07-08' WHERE user_id = 7"
+        ),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_whose_rows_changed_unseen_is_read_again_and_the_source_goes_on() {
+    read_again(STANDARD.turn().await).await;
+}
+
+pub async fn read_again(turn: Turn<'static>) {
     let installation = Installation::set_up(turn, &Plan::small()).await;
+    let mut daemon = installation.run();
+    for user in 1..=20 {
+        insert(&installation, "source-a", TABLE, user).await;
+    }
+    until_derived(&installation, 20).await;
+    daemon.until_loaded(&["source-a"]).await;
+    for (number, what) in unseen_changes().into_iter().enumerate() {
+        installation.execute("source-a", &what).await;
+        insert(&installation, "source-a", OTHER, 100 + number as u64).await;
+        until_derived(&installation, 100 + number as u64).await;
+        until("the table is read again", async || installation.compare().await.differences.total() == 0)
+            .await;
+    }
+    assert_eq!(installation.derived(3).await, [], "it is in no table any more");
+    // A table that does not fit: others go on, also after a restart, and it is read once it fits.
+    let unfit = format!(
+        "ALTER TABLE {TABLE} RENAME COLUMN birthday TO born;
+         INSERT INTO {TABLE} (user_id, user_name, born) VALUES (30, 'name', '1990-01-01')"
+    );
+    installation.execute("source-a", &unfit).await;
+    insert(&installation, "source-a", OTHER, 103).await;
+    until_derived(&installation, 103).await;
+    daemon.kill();
+    let daemon = installation.run();
+    insert(&installation, "source-a", OTHER, 104).await;
+    until_derived(&installation, 104).await;
+    assert_eq!(installation.derived(30).await, []);
+    let waits = |metrics: &str| {
+        metrics.lines().any(|line| line.starts_with("anabranch_refresh_rereads{") && line.ends_with(" 1"))
+    };
+    until("a lane says that it owes a table", async || waits(&daemon.metrics().await)).await;
+    installation.execute("source-a", format!("ALTER TABLE {TABLE} RENAME COLUMN born TO birthday")).await;
+    until_derived(&installation, 30).await;
+    installation.expect_equal().await;
+    assert_eq!(stopped_tasks(&daemon).await, Vec::<String>::new());
+}
+
+/// Where the configuration wants it so, the source stops, and a refresh goes on after it.
+pub async fn left_behind(turn: Turn<'static>) {
+    let mut installation = Installation::set_up(turn, &Plan::small()).await;
+    let stops = "[[entities]]\nunseen_changes = \"stop\"\n";
+    let text = installation.configuration_text().replace("[[entities]]\n", stops);
+    installation.write_configuration_text(&text);
     let daemon = installation.run();
     for user in 1..=20 {
         insert(&installation, "source-a", TABLE, user).await;
@@ -64,14 +124,7 @@ pub async fn left_behind(turn: Turn<'static>) {
     until_derived(&installation, 20).await;
     // A lane that still reads its tables lets the reader go on after what it cannot read.
     daemon.until_loaded(&["source-a"]).await;
-    let swap = format!(
-        "CREATE TABLE user_00.copy LIKE {TABLE}; INSERT INTO user_00.copy SELECT * FROM {TABLE} WHERE user_id > 5;
-         RENAME TABLE {TABLE} TO user_00.old, user_00.copy TO {TABLE}"
-    );
-    let by_text = format!(
-        "SET SESSION binlog_format = STATEMENT; UPDATE {TABLE} SET birthday = '1992-07-08' WHERE user_id = 7"
-    );
-    for (number, what) in [swap, by_text].into_iter().enumerate() {
+    for (number, what) in unseen_changes().into_iter().enumerate() {
         installation.execute("source-a", &what).await;
         insert(&installation, "source-a", OTHER, 100 + number as u64).await;
         let stopped = |task: &serde_json::Value| task["state"] == "stopped";

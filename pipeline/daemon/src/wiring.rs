@@ -17,7 +17,7 @@ use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::redis::{RedisCache, RedisSettings};
 use anabranch_connectors::search::{self, SearchTarget};
 use anabranch_pipeline::config::{
-    CacheConfig, Config, DocumentIndex, ProjectionConfig, ProjectionKind, SourceConfig,
+    CacheConfig, Config, DocumentIndex, ProjectionConfig, ProjectionKind, SourceConfig, UnseenChanges,
 };
 use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Class, Code, Fault};
@@ -343,9 +343,17 @@ impl Wiring {
         }
     }
 
-    /// The source's pre-flight as one result.
+    /// The source's pre-flight as one result. A table that does not fit is left out and read again once it does, unless
+    /// the configuration wants the source to stop.
     pub async fn require_source(&self, name: &str) -> Result<(), Fault> {
-        worst(self.check_source(name).await)
+        let stops = self.config().entities.iter().any(|entity| entity.unseen_changes == UnseenChanges::Stop);
+        let faults = self.check_source(name).await;
+        let (unfit, faults): (Vec<_>, Vec<_>) =
+            faults.into_iter().partition(|fault| !stops && fault.code().is_of_one_table());
+        for fault in unfit {
+            tracing::warn!(source = name, %fault, "the table is left out until it fits");
+        }
+        worst(faults)
     }
 
     /// The pre-flight of what a target's lanes use as one result; once it has passed it is not repeated: later faults

@@ -18,6 +18,7 @@
 //! past the watermark before it began to note, another server came in between, or there was too much to note. A fault
 //! of the source does not end the attempt of the lane: its feed goes on.
 
+mod aside;
 mod meters;
 mod notes;
 mod read;
@@ -43,7 +44,7 @@ pub use self::request::request_refresh;
 use super::lane::Lane;
 use super::shared::{ChunkRequest, Shared};
 use super::window::LaneWindow;
-use crate::error::{Class, Code, Fault};
+use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::ports::{LaneStore, Log, RowSource};
 use crate::records::{
@@ -55,9 +56,6 @@ use crate::throttle::Throttle;
 const AGAIN: Duration = Duration::from_secs(1);
 /// While a chunk waits for its watermark, the source's reader is asked so often for its position.
 const ASK: Duration = Duration::from_millis(200);
-/// Before what failed is tried again: this, and twice as long each time up to the longest.
-const FAILED: Duration = Duration::from_secs(1);
-const FAILED_MAX: Duration = Duration::from_secs(60);
 /// A key that changes so often that it never stands still is left as it is in the end.
 const REPEATED_MAX: u32 = 10;
 /// What a lane that is not to read faster takes at once: rows of half a second cost half as much as those of 50 ms, as
@@ -93,6 +91,8 @@ enum Step {
     Sweep(Range<u32>),
     /// The table is no longer there: its rows went by the feed.
     Gone(ShardId),
+    /// The table cannot be read now: the others go first.
+    Owed(ShardId),
     Finished,
 }
 
@@ -134,6 +134,8 @@ pub(super) struct Refresher<'a, S> {
     meters: Meters,
     /// Tables that wait to be read again and cannot be read now: the others go first.
     set_aside: BTreeSet<ShardId>,
+    /// Those of which that was logged.
+    warned_of: BTreeSet<ShardId>,
 }
 
 impl<'a, S: RowSource> Refresher<'a, S> {
@@ -166,6 +168,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             repeated: 0,
             meters: Meters::of(lane.id),
             set_aside: BTreeSet::new(),
+            warned_of: BTreeSet::new(),
         }
     }
 
@@ -266,64 +269,6 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         Phase::Reading(chunk.map_ok(|chunk| Read { found_at: chunk.low, chunk, keys: None }).boxed())
     }
 
-    /// The table to begin with: one that waits to be read again, else that whose turn it is.
-    fn choose<'t>(
-        &self,
-        tables: &'t [TableIdentity<'static>],
-        refresh: &Refresh,
-    ) -> Option<&'t TableIdentity<'static>> {
-        let waits = |table: &&TableIdentity<'_>| {
-            refresh.reads_rereads()
-                && refresh.rereads.contains_key(&table.shard)
-                && !self.set_aside.contains(&table.shard)
-        };
-        let in_turn = || tables.iter().find(|table| refresh.wants(table.shard));
-        tables.iter().find(waits).or_else(in_turn)
-    }
-
-    /// Every table that waits cannot be read, or is not there: a lost grant hides a table, and an ALTER brings its
-    /// column back.
-    fn wait_for_set_aside(&mut self) -> Phase<'a> {
-        self.set_aside.clear();
-        self.tables = None;
-        self.not_before = Instant::now() + FAILED_MAX;
-        Phase::Resting
-    }
-
-    /// A first load passes by a table that cannot be read by keys, which capture does not need. A table that waits to
-    /// be read again steps aside for others, and keeps its entry and its claims.
-    fn failed(&mut self, fault: Fault, progress: &Progress) -> Phase<'a> {
-        let is_first = progress.refresh.as_ref().is_some_and(|refresh| refresh.empty_in_epoch.is_some());
-        if let (true, Code::SourceTableUnkeyed, Some(shard)) =
-            (is_first, fault.code(), self.notes.shards.first())
-        {
-            tracing::warn!(lane = %self.id, %fault, "not loaded: its rows come as they change");
-            return Phase::Waiting(Step::Gone(*shard));
-        }
-        let pause = FAILED.saturating_mul(1 << self.failures.min(6)).min(FAILED_MAX);
-        self.failures += 1;
-        self.not_before = Instant::now() + pause;
-        // One that was dropped meanwhile is not listed any more.
-        self.tables = None;
-        let shard = self.notes.shards.first().copied();
-        let waits = |refresh: &Refresh, shard| refresh.reads_rereads() && refresh.rereads.contains_key(&shard);
-        if let (Some(refresh), Some(shard)) = (&progress.refresh, shard)
-            && fault.class() != Class::Transient
-            && waits(refresh, shard)
-        {
-            tracing::warn!(lane = %self.id, %fault, "a table that is to be read again cannot be: its rows are stale");
-            self.set_aside.insert(shard);
-            self.not_before = Instant::now();
-            let has_begun = refresh.table.as_ref().is_some_and(|table| table.is_reread);
-            return if has_begun { Phase::Waiting(Step::Gone(shard)) } else { Phase::Resting };
-        }
-        match fault.class() {
-            Class::Transient => tracing::warn!(lane = %self.id, %fault, "the refresh is tried again"),
-            _ => tracing::error!(lane = %self.id, %fault, "the refresh cannot go on; changes go on"),
-        }
-        Phase::Resting
-    }
-
     /// What is about to be committed: claims that change are not to be taken from a chunk that is older.
     ///
     /// What was read of a table that is to be read again is thrown away, with what was noted of it: the next chunk is
@@ -401,6 +346,10 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             },
             Phase::Waiting(Step::Sweep(tables)) => return self.sweep(window, store, tables).await,
             Phase::Waiting(Step::Gone(shard)) => flush.progress.refresh = Some(refresh.behind_table(shard)),
+            Phase::Waiting(Step::Owed(shard)) => {
+                let behind = refresh.behind_table(shard);
+                flush.progress.refresh = Some(Refresh::with_reread(Some(behind), shard, progress.position));
+            }
             Phase::Waiting(Step::Finished) => {
                 tracing::info!(lane = %self.id, rows = refresh.rows, "the refresh is through");
                 flush.progress.refresh = refresh.behind_scope();
@@ -424,7 +373,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let low = read.chunk.low;
         let is_of_lane = read.chunk.server == progress.server && low.epoch() == progress.position.epoch();
         let first = refresh.table.as_ref().map_or(Lsn::ZERO, |table| table.first);
-        let is_owed = |shard| refresh.reads_rereads() && refresh.rereads.get(shard).is_some_and(|at| low < *at);
+        let is_owed =
+            |shard| refresh.reads_rereads() && refresh.rereads.get(shard).is_some_and(|at| low < *at);
         match () {
             // What the watermark says of another server's positions is nothing, whether or not the lane is further.
             () if !is_of_lane => Verdict::Again("the lane reads another server"),

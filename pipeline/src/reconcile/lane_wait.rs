@@ -113,9 +113,6 @@ pub(super) fn hinders(progress: &Progress, place: Lsn, server: &ServerIdentity) 
         () if progress.is_replaying() => waits("is replaying"),
         () if !is_of_lane => waits("reads another server"),
         () if progress.position < place => waits("has not come so far"),
-        () if progress.refresh.as_ref().is_some_and(|refresh| !refresh.rereads.is_empty()) => {
-            waits("is to read tables again, of which rows changed unseen")
-        }
         () => None,
     }
 }

@@ -26,7 +26,7 @@ use super::scan::{Sides, SourceTable};
 use crate::error::{Class, Code, Fault};
 use crate::lookup::EntryDrift;
 use crate::ports::{DerivedRows, Lanes, RowSource, Sought};
-use crate::records::{Cell, CellRef, Chunk, Claimed, Progress};
+use crate::records::{Cell, CellRef, Chunk, Claimed, LaneId, Progress};
 use crate::retry::again;
 
 /// Looks at one candidate until it is decided; then it is hot, and left to the next reconciliation.
@@ -167,6 +167,15 @@ struct Look {
     failed: BTreeMap<ShardId, String>,
 }
 
+/// How far the lanes of sources are.
+#[derive(Debug, Default)]
+struct Applied {
+    /// The furthest change of each source that any lane has in its tables.
+    furthest: BTreeMap<String, Lsn>,
+    /// Tables that a lane is still to read again, and what to say of them: their rows may be stale.
+    owed: BTreeMap<ShardId, String>,
+}
+
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, D, L> {
     pub async fn judge(&self, window: CandidateBatch) -> Result<Judged, Fault> {
         let mut judged = Judged::default();
@@ -200,13 +209,13 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
             );
         }
         let mut found = self.found(&wanted).await?;
-        let applied = self.applied(&first.places).await;
+        let Applied { furthest: applied, owed } = self.applied(&first.places).await;
         let second = self.look(wanted.keys()).await;
         let mut undecided = CandidateBatch::new();
         for (key, tables) in wanted {
             let why = first.failed.get(&key.shard).or(second.failed.get(&key.shard));
             let source = self.tables.get(&key.shard).map(|table| &table.source);
-            let why = why.or_else(|| barred.get(source?));
+            let why = why.or_else(|| barred.get(source?)).or_else(|| owed.get(&key.shard));
             // Lanes may have read what no snapshot shows yet, so that neither look has seen it.
             let applied = source.and_then(|source| applied.get(source));
             let has_seen_all = applied.is_some_and(|applied| second.seen.get(&key.shard) >= Some(applied));
@@ -354,17 +363,36 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         Ok(all)
     }
 
-    /// The furthest change of each source that any lane has in its tables; none of a source whose lanes do not tell, or
-    /// of which one has not what it had at the barrier: an operator may have set it back meanwhile.
-    async fn applied(&self, places: &BTreeMap<String, (Lsn, ServerIdentity)>) -> BTreeMap<String, Lsn> {
+    /// How far lanes are after the stores were read. Nothing is said of a source whose lanes do not answer, or of which
+    /// one has not what it had at the barrier: an operator may have set it back meanwhile.
+    async fn applied(&self, places: &BTreeMap<String, (Lsn, ServerIdentity)>) -> Applied {
         let asked = places.iter().map(async |(source, (place, server))| {
             let lanes = self.lanes.progress(source).await.ok()?;
             if lanes.iter().any(|(_, lane)| hinders(lane, *place, server).is_some()) {
                 return None;
             }
-            Some((source.clone(), lanes.iter().map(|(_, lane)| lane.highest_change).max()?))
+            Some((source, lanes))
         });
-        join_all(asked).await.into_iter().flatten().collect()
+        let mut applied = Applied::default();
+        for (source, lanes) in join_all(asked).await.into_iter().flatten() {
+            let furthest = lanes.iter().map(|(_, lane)| lane.highest_change).max();
+            applied.furthest.extend(furthest.map(|furthest| (source.clone(), furthest)));
+            for (id, progress) in &lanes {
+                let rereads = progress.refresh.iter().flat_map(|refresh| refresh.rereads.keys());
+                for shard in rereads {
+                    applied.owed.insert(*shard, self.owes(id, *shard));
+                }
+            }
+        }
+        applied
+    }
+
+    fn owes(&self, lane: &LaneId, shard: ShardId) -> String {
+        let table = self.tables.get(&shard).map_or_else(
+            || format!("the table of shard {shard}"),
+            |table| format!("table {}.{}", table.identity.database, table.identity.table),
+        );
+        format!("lane {lane} is to read {table} again, of which rows changed unseen")
     }
 
     /// Waits until the lanes of each source have passed its place; of those that do not, why.

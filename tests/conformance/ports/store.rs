@@ -225,18 +225,13 @@ async fn what_was_committed_is_read_back_whole(ground: impl Ground) {
     flush.progress.rows = 1;
     flush.progress.highest_change = lsn(6);
     let key = ChunkKey([0, 39, 255].repeat(1000).into());
-    let table = TableRefresh {
-        shard: table(0).shard,
-        first: lsn(3),
-        chunks: 7,
-        after: Some(key),
-        is_reread: true,
-    };
+    let table =
+        TableRefresh { shard: table(0).shard, first: lsn(3), chunks: 7, after: Some(key), is_reread: true };
     let refresh = Refresh {
         done: Some(crate::derived::table(1).shard),
         table: Some(table),
         rows: 9,
-        rereads: [(table(0).shard, lsn(2)), (table(1).shard, lsn(4))].into(),
+        rereads: [(crate::derived::table(0).shard, lsn(2)), (crate::derived::table(1).shard, lsn(4))].into(),
         ..Refresh::new(Scope::Source)
     };
     flush.progress.refresh = Some(refresh);

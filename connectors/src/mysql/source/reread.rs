@@ -17,15 +17,15 @@ use super::withheld::Withheld;
 use super::xa::Xid;
 
 /// Rows of a table that does not fit may come in every transaction.
-const TOLD_EACH: Duration = Duration::from_secs(60);
+const WARN_EACH: Duration = Duration::from_secs(60);
 
 /// When a reading last logged that a table is read again.
 #[derive(Debug, Default)]
-pub(super) struct Told(Option<Instant>);
+pub(super) struct LastWarning(Option<Instant>);
 
-impl Told {
+impl LastWarning {
     fn is_due(&mut self) -> bool {
-        let is_due = self.0.is_none_or(|told_at| told_at.elapsed() >= TOLD_EACH);
+        let is_due = self.0.is_none_or(|warned_at| warned_at.elapsed() >= WARN_EACH);
         if is_due {
             self.0 = Some(Instant::now());
         }
@@ -79,7 +79,7 @@ impl<E: Events> MysqlStream<E> {
         if stops {
             return Err(fault);
         }
-        if self.told.is_due() {
+        if self.last_warning.is_due() {
             tracing::warn!(source = self.source, %fault, "rows changed unseen: their table is read again");
         }
         Ok(())

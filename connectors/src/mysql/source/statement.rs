@@ -141,8 +141,7 @@ impl<E: Events> MysqlStream<E> {
             // Its columns may be those of another table now.
             self.maps.shapes.forget(table.identity.shard);
             let found = format!("{how} of captured table {}.{}", name.database, name.table);
-            let fault =
-                self.fault(Code::SourceSchemaChanged, found).needs("changes that row events show");
+            let fault = self.fault(Code::SourceSchemaChanged, found).needs("changes that row events show");
             if *exists || table.unseen_changes == UnseenChanges::Stop {
                 self.read_again(&table, fault, lsn)?;
             } else if lsn > self.sent {

@@ -24,7 +24,7 @@ use super::maps::{MappedTable, TableMaps};
 use super::outcome::{GroupEnd, Release};
 use super::pending::{PendingRows, RowsBody};
 use super::position::{FILE_START, Position, PositionError};
-use super::reread::Told;
+use super::reread::LastWarning;
 use super::resume::Follows;
 use super::rows::{self, Kind};
 use super::tables::CapturedTables;
@@ -79,7 +79,7 @@ pub struct MysqlStream<E = Transport> {
     pub(super) tables: CapturedTables,
     pub(super) maps: TableMaps,
     unseen: Unseen,
-    pub(super) told: Told,
+    pub(super) last_warning: LastWarning,
     pub(super) position: Position,
     pub(super) gtids: Option<Gtids>,
     pub(super) sent: Lsn,
@@ -123,7 +123,7 @@ impl<E: Events> MysqlStream<E> {
             tables,
             maps: TableMaps::new(server.flavor, server.collations),
             unseen: Unseen::default(),
-            told: Told::default(),
+            last_warning: LastWarning::default(),
             position: beginning.position,
             gtids: beginning.gtids,
             sent: beginning.sent,

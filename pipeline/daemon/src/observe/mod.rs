@@ -245,7 +245,9 @@ impl Observatory {
         let all = self.lock();
         let is_read = |lane: &LaneObservation| {
             let refresh = lane.progress.as_ref().and_then(|progress| progress.refresh.as_ref());
-            refresh.is_some_and(|refresh| matches!(refresh.scope, Scope::Source | Scope::Rereads | Scope::Table(_)))
+            refresh.is_some_and(|refresh| {
+                matches!(refresh.scope, Scope::Source | Scope::Rereads | Scope::Table(_))
+            })
         };
         let asked_at = all.sources.get(source).and_then(|seen| seen.sizes.as_ref()).map(|(at, _)| *at);
         let is_known = asked_at.is_some_and(|at| now.saturating_duration_since(at) < SIZES_AGE_MAX);

@@ -1,0 +1,90 @@
+//! Which table a refresh reads next, and what becomes of one that cannot be read: it steps aside for the others.
+
+use std::time::Duration;
+
+use anabranch_schemas::change::TableIdentity;
+use anabranch_schemas::shard::ShardId;
+use tokio::time::Instant;
+
+use super::{Phase, Refresher, Step};
+use crate::error::{Class, Code, Fault};
+use crate::ports::RowSource;
+use crate::records::{Progress, Refresh, Scope};
+
+/// Before what failed is tried again: this, and twice as long each time up to the longest.
+const FAILED: Duration = Duration::from_secs(1);
+const FAILED_MAX: Duration = Duration::from_secs(60);
+/// Before tables that wait to be read again and could not be read are tried again.
+const SET_ASIDE: Duration = Duration::from_secs(10);
+
+impl<'a, S: RowSource> Refresher<'a, S> {
+    /// The table to begin with: one that waits to be read again, else that whose turn it is.
+    pub(super) fn choose<'t>(
+        &self,
+        tables: &'t [TableIdentity<'static>],
+        refresh: &Refresh,
+    ) -> Option<&'t TableIdentity<'static>> {
+        let waits = |table: &&TableIdentity<'_>| {
+            refresh.reads_rereads()
+                && refresh.rereads.contains_key(&table.shard)
+                && !self.set_aside.contains(&table.shard)
+        };
+        let in_turn = || tables.iter().find(|table| refresh.wants(table.shard));
+        tables.iter().find(waits).or_else(in_turn)
+    }
+
+    /// Every table that waits cannot be read, or is not there: a lost grant hides a table, and an ALTER brings its
+    /// column back.
+    pub(super) fn wait_for_set_aside(&mut self) -> Phase<'a> {
+        self.set_aside.clear();
+        self.tables = None;
+        self.not_before = Instant::now() + SET_ASIDE;
+        Phase::Resting
+    }
+
+    /// A first load passes by a table that cannot be read by keys, which capture does not need. Any other table that
+    /// cannot be read steps aside: it waits to be read again, and its claims stand.
+    pub(super) fn failed(&mut self, fault: Fault, progress: &Progress) -> Phase<'a> {
+        let is_first = progress.refresh.as_ref().is_some_and(|refresh| refresh.empty_in_epoch.is_some());
+        if let (true, Code::SourceTableUnkeyed, Some(shard)) =
+            (is_first, fault.code(), self.notes.shards.first())
+        {
+            tracing::warn!(lane = %self.id, %fault, "not loaded: its rows come as they change");
+            return Phase::Waiting(Step::Gone(*shard));
+        }
+        let pause = FAILED.saturating_mul(1 << self.failures.min(6)).min(FAILED_MAX);
+        self.failures += 1;
+        self.not_before = Instant::now() + pause;
+        // One that was dropped meanwhile is not listed any more.
+        self.tables = None;
+        let shard = self.notes.shards.first().copied();
+        if let (Some(refresh), Some(shard)) = (&progress.refresh, shard)
+            && fault.class() != Class::Transient
+            && let Some(step) = step_aside(refresh, shard)
+        {
+            if self.warned_of.insert(shard) {
+                tracing::warn!(lane = %self.id, %fault, "cannot be read now: its rows stay as they are until it can");
+            }
+            self.set_aside.insert(shard);
+            self.not_before = Instant::now();
+            return step;
+        }
+        match fault.class() {
+            Class::Transient => tracing::warn!(lane = %self.id, %fault, "the refresh is tried again"),
+            _ => tracing::error!(lane = %self.id, %fault, "the refresh cannot go on; changes go on"),
+        }
+        Phase::Resting
+    }
+}
+
+/// What a table that cannot be read leaves to the others; `None` where it alone was asked for.
+fn step_aside<'a>(refresh: &Refresh, shard: ShardId) -> Option<Phase<'a>> {
+    let waits = refresh.reads_rereads() && refresh.rereads.contains_key(&shard);
+    let has_begun = refresh.table.as_ref().is_some_and(|table| table.is_reread);
+    match refresh.scope {
+        _ if waits && has_begun => Some(Phase::Waiting(Step::Gone(shard))),
+        _ if waits => Some(Phase::Resting),
+        Scope::Source => Some(Phase::Waiting(Step::Owed(shard))),
+        _ => None,
+    }
+}
