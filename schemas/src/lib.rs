@@ -56,6 +56,7 @@ pub mod birthday;
 pub mod change;
 pub mod codec;
 pub mod envelope;
+pub mod flux;
 pub mod lsn;
 pub mod search;
 pub mod serial;
