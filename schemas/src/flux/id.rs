@@ -267,10 +267,9 @@ impl FluxId {
 
     /// Reads an identifier of a system with another code.
     pub fn parse_of(text: &[u8], system: u16) -> Result<Self, Defect> {
-        let digits: Option<&[u8; DIGITS]> = text.try_into().ok();
-        match digits.filter(|digits| digits.iter().all(u8::is_ascii_digit)) {
-            Some(digits) => Parts::read(digits, system).map(Self),
-            None => Err(not_digits(text)),
+        match text.try_into() {
+            Ok(digits) if are_digits(digits) => Parts::read(digits, system).map(Self),
+            _ => Err(not_digits(text)),
         }
     }
 
@@ -326,50 +325,59 @@ impl std::str::FromStr for FluxId {
 }
 
 impl Parts {
+    /// Each rule is one comparison without a branch of its own: digits of real identifiers vary, and a branch that a
+    /// core cannot foresee costs more than all comparisons together.
     fn read(digits: &[u8; DIGITS], system: u16) -> Result<Self, Defect> {
-        let number = |part: Part| number(part.of(digits));
-        let defect = |part| Defect::Part { part, found: number(part), system };
-        let date = date(&digits[..8]).ok_or_else(|| defect(Part::Date))?;
-        let version = number(Part::Version) as u8;
-        if !matches!(version, 0 | 1 | 8) {
-            return Err(defect(Part::Version));
+        let one = |digit: usize| digits[digit - 1] - b'0';
+        let two = |digit: usize| one(digit) * 10 + one(digit + 1);
+        let (version, region, level, side, month) = (one(9), one(10), one(14), one(17), two(18));
+        let found_system = u16::from(two(11)) * 10 + u16::from(one(13));
+        let year = u16::from(two(1)) * 100 + u16::from(two(3));
+        let date = (year, two(5), two(7));
+        let is_right = is_date(date)
+            & ((version <= 1) | (version == 8))
+            & (region <= 1)
+            & (found_system == system)
+            & (level <= 1)
+            & (side <= 1)
+            & ((month < 12) | (month == NO_MONTH));
+        if !is_right {
+            return Err(Self::defect(digits, system));
         }
-        let region = match number(Part::Region) {
-            0 => Region::UnitedStates,
-            1 => Region::Singapore,
-            _ => return Err(defect(Part::Region)),
-        };
-        if number(Part::System) != u32::from(system) {
-            return Err(defect(Part::System));
-        }
-        let level = match number(Part::Level) {
-            0 => Level::Composite,
-            1 => Level::Atom,
-            _ => return Err(defect(Part::Level)),
-        };
-        let side = match number(Part::Side) {
-            0 => Side::Main,
-            1 => Side::FailOver,
-            _ => return Err(defect(Part::Side)),
-        };
-        let month = match number(Part::Month) as u8 {
-            month @ 0..=11 => Month::Of(month),
-            NO_MONTH => Month::No,
-            _ => return Err(defect(Part::Month)),
-        };
+        let (year, month_of_year, day) = date;
         Ok(Self {
-            date,
+            date: jiff::civil::date(year as i16, month_of_year as i8, day as i8),
             version,
-            region,
+            region: if region == 0 { Region::UnitedStates } else { Region::Singapore },
             system,
-            level,
-            business: number(Part::Business) as u8,
-            side,
-            month,
-            partition: number(Part::Partition) as u8,
-            reserved: number(Part::Reserved) as u8,
-            sequence: number(Part::Sequence),
+            level: if level == 0 { Level::Composite } else { Level::Atom },
+            business: two(15),
+            side: if side == 0 { Side::Main } else { Side::FailOver },
+            month: if month == NO_MONTH { Month::No } else { Month::Of(month) },
+            partition: two(20),
+            reserved: two(22),
+            sequence: number(Part::Sequence.of(digits)),
         })
+    }
+
+    /// The first rule that the digits break, in the order of the digits.
+    #[cold]
+    fn defect(digits: &[u8; DIGITS], system: u16) -> Defect {
+        let is_broken = |part: &Part| {
+            let number = number(part.of(digits));
+            match part {
+                Part::Date => {
+                    !is_date(((number / 10_000) as u16, (number / 100 % 100) as u8, (number % 100) as u8))
+                }
+                Part::Version => !matches!(number, 0 | 1 | 8),
+                Part::Region | Part::Level | Part::Side => number > 1,
+                Part::System => number != u32::from(system),
+                Part::Month => !matches!(number, 0..=11 | 99),
+                Part::Business | Part::Partition | Part::Reserved | Part::Sequence => false,
+            }
+        };
+        let part = Part::ALL.into_iter().find(is_broken).expect("a rule is broken");
+        Defect::Part { part, found: number(part.of(digits)), system }
     }
 
     fn digits(&self) -> [u8; DIGITS] {
@@ -404,13 +412,26 @@ fn number(digits: &[u8]) -> u32 {
     digits.iter().fold(0, |number, digit| number * 10 + u32::from(digit - b'0'))
 }
 
-/// The date of eight digits, `None` when the calendar lacks it. MySQL's year 0 is no year.
-fn date(digits: &[u8]) -> Option<Date> {
-    let (year, month, day) = (number(&digits[..4]), number(&digits[4..6]), number(&digits[6..]));
-    if year == 0 {
-        return None;
-    }
-    Date::new(year as i16, month as i8, day as i8).ok()
+/// Whether the calendar has a date. MySQL's year 0 is no year.
+fn is_date((year, month, day): (u16, u8, u8)) -> bool {
+    const DAYS: [u8; 100] = {
+        let mut days = [0; 100];
+        let lengths = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+        let mut month = 0;
+        while month < lengths.len() {
+            days[month + 1] = lengths[month];
+            month += 1;
+        }
+        days
+    };
+    let is_leap = year.is_multiple_of(4) & (!year.is_multiple_of(100) | year.is_multiple_of(400));
+    let last = DAYS[usize::from(month)] + u8::from(is_leap & (month == 2));
+    (year > 0) & (day > 0) & (day <= last)
+}
+
+/// All bytes at once: to stop at the first that is none would look at one after the other.
+fn are_digits(text: &[u8; DIGITS]) -> bool {
+    text.iter().fold(true, |all, byte| all & byte.is_ascii_digit())
 }
 
 /// Why a text is not 31 digits: the first character that is none, before its length.

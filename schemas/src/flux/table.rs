@@ -143,7 +143,8 @@ pub enum AtomSettlement {
     AsWritten,
 }
 
-/// The table of settlements: `'iff_composite_settlement_' + id[19..21] + '_' + (id[13..14] == '0' ? id[17..19] : '00')`.
+/// The table of settlements. The document's digits begin at 0 and end before the second number:
+/// `'iff_composite_settlement_' + id[19..21] + '_' + (id[13..14] == '0' ? id[17..19] : '00')`.
 pub fn settlement(id: &FluxId, atoms: AtomSettlement) -> String {
     let parts = id.parts();
     let month = match (parts.level, atoms) {
@@ -152,11 +153,6 @@ pub fn settlement(id: &FluxId, atoms: AtomSettlement) -> String {
         (Level::Atom, AtomSettlement::AsWritten) => Month::Of(0),
     };
     format!("iff_composite_settlement_{:02}_{:02}", parts.partition, month.digits())
-}
-
-/// Pairs of database and table that a user partition of so many digits can name, out of those that a layout has.
-pub fn reachable_pairs(databases: f64, tables: f64, digits: u32) -> f64 {
-    (databases * tables).min(10f64.powi(digits as i32))
 }
 
 #[cfg(test)]
@@ -208,10 +204,6 @@ mod tests {
         };
         assert_eq!(all((0..12).map(Month::Of).collect()).len(), (PARTITIONS * MONTHS) as usize);
         assert_eq!(all(vec![Month::No]).len(), 100);
-        assert_eq!(reachable_pairs(10.0, 10.0, 2), 100.0);
-        // A hundred databases need a third digit.
-        assert_eq!(reachable_pairs(100.0, 10.0, 2), 100.0);
-        assert_eq!(reachable_pairs(100.0, 10.0, 3), 1000.0);
     }
 
     #[test]

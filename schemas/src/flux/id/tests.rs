@@ -90,6 +90,17 @@ fn reserved_digits_and_the_business_code_may_be_anything() {
 }
 
 #[test]
+fn the_calendar_is_that_of_the_library() {
+    for year in [1, 4, 100, 400, 1900, 2000, 2015, 2016, 9999] {
+        for (month, day) in (0..100).flat_map(|month| (0..100).map(move |day| (month, day))) {
+            let expected = Date::new(year as i16, month as i8, day as i8).is_ok();
+            assert_eq!(is_date((year, month, day)), expected, "{year}-{month}-{day}");
+        }
+    }
+    assert!(!is_date((0, 1, 1)));
+}
+
+#[test]
 fn another_system_is_read_when_it_is_asked_for() {
     let text = with(11, "032");
     assert!(FluxId::parse_of(text.as_bytes(), 32).is_ok());
