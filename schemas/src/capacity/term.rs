@@ -43,7 +43,9 @@ fn grouped(number: f64) -> String {
     if number.abs() >= 1e18 {
         return format!("{number:.3e}");
     }
-    let text = format!("{:.DECIMALS$}", number.abs());
+    // 547.5 ÷ 100 is a little less than 5.475 as a float, and is printed as 5.48.
+    let nudged = if number.abs() < 1e6 { number.abs() + 1e-9 } else { number.abs() };
+    let text = format!("{nudged:.DECIMALS$}");
     let (whole, decimals) = text.split_once('.').unwrap_or((&text, ""));
     let mut grouped = String::new();
     for (at, digit) in whole.chars().enumerate() {
@@ -83,9 +85,11 @@ pub struct Term {
 }
 
 impl Term {
-    /// An amount with its name: `512 tables`.
+    /// An amount with its name, whose first word is in the plural: `512 tables in each`, `1 table in each`.
     pub fn named(amount: Amount, name: &str) -> Self {
-        Self { amount, text: format!("{amount} {name}"), binding: Binding::Name }
+        let (first, rest) = name.split_at(name.find(' ').unwrap_or(name.len()));
+        let first = if amount == Amount::of(1.0) { first.trim_end_matches('s') } else { first };
+        Self { amount, text: format!("{amount} {first}{rest}"), binding: Binding::Name }
     }
 
     pub fn number(number: f64, name: &str) -> Self {
@@ -186,6 +190,7 @@ mod tests {
             share.formula(),
             "(3 databases + 3 databases) × 3 databases ÷ (3 databases + 5,000,000–10,000,000 rows)"
         );
+        assert_eq!(Term::number(1.0, "tables in each").formula(), "1 table in each");
         assert_eq!(databases.less(&rows).amount, Amount::of(0.0));
         assert_eq!(Term::number(3.66, "tables").dealt().amount, Amount { low: 3.0, high: 4.0 });
     }
@@ -197,6 +202,7 @@ mod tests {
             (999.0, "999"),
             (1000.0, "1,000"),
             (182.5, "182.5"),
+            (5.475, "5.48"),
             (18_250_000_000.0, "18,250,000,000"),
             (6.083_33, "6.08"),
             (-1234.5, "-1,234.5"),

@@ -122,7 +122,7 @@ fn every_figure_of_flux_is_reproduced_or_explained() {
             (90, "182.5 tables", "flux.refund_composite_tables", "182.5 tables", Equal, "misprinted"),
             (92, "547.5", "flux.refund_atom_tables", "547.5 tables", Equal, ""),
             (94, "100 tables", "flux.refund_tables", "100 tables", Equal, ""),
-            (94, "6 times", "flux.refund_atom_shortage", "5.47 times", Rounded, "547.5 / 100"),
+            (94, "6 times", "flux.refund_atom_shortage", "5.48 times", Rounded, "547.5 / 100"),
             (94, "1,000 tables", "flux.expanded_refund_tables", "100 tables", Differs, names),
         ],
     );
