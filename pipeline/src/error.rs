@@ -191,6 +191,15 @@ codes! {
     /// The configuration has no search documents.
     SearchUnconfigured = "search-unconfigured", Definite;
 
+    /// A text is no identifier of a payment document, or a name of its tables is none.
+    FluxIdMalformed = "flux-id-malformed", Definite;
+    /// An identifier cannot be the parent of a document of this kind, or what decides its place is missing.
+    FluxParentUnfit = "flux-parent-unfit", Definite;
+    /// A payment document stands elsewhere than its kind and its parent say.
+    FluxMisplaced = "flux-misplaced", Definite;
+    /// A plan cannot be read, or has fields, numbers or texts that make no sense.
+    PlanInvalid = "plan-invalid", Definite;
+
     /// No route of the HTTP API has this path.
     RouteUnknown = "route-unknown", Definite;
     /// The route does not serve this method.

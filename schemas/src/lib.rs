@@ -53,9 +53,11 @@
 //! - **lease**: the right to work on a task, for some seconds; it saves work and protects nothing.
 
 pub mod birthday;
+pub mod capacity;
 pub mod change;
 pub mod codec;
 pub mod envelope;
+pub mod flux;
 pub mod lsn;
 pub mod search;
 pub mod serial;

@@ -15,6 +15,7 @@ mod documents;
 mod dropped;
 mod findable;
 mod http;
+mod identifiers;
 mod initial_load;
 mod latency;
 mod load;
@@ -101,6 +102,8 @@ enum Figure {
     Dropped,
     /// Most memory of the daemon: catching up, and with one very large transaction
     Memory,
+    /// Identifiers of payment documents read and checked on one core, against a sum of their bytes
+    Identifiers,
     /// Most memory of the daemon beside tables that get a new number with each transaction
     TableIds,
 }
@@ -202,19 +205,9 @@ async fn main() {
         let site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
         unchanged::measure(&site, &scale, &mut report).await;
     }
-    for entity in Entity::ALL {
-        if wanted.has(Figure::Reconcile) {
-            let mut site = Site::of(entity, GROUND.turn().await, APPLY_LANES).await;
-            reconcile::measure(&mut site, &scale, &mut report).await;
-        }
-        if wanted.has(Figure::Reconciliations) {
-            let mut site = Site::of(entity, GROUND.turn().await, LATENCY_LANES).await;
-            reconciliations::memory(&mut site, &scale, &mut report).await;
-        }
-    }
-    if wanted.has(Figure::Slope) {
-        let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
-        reconciliations::slope(&mut site, &scale, &mut report).await;
+    reconciled(&wanted, &scale, &mut report).await;
+    if wanted.has(Figure::Identifiers) {
+        identifiers::measure(&scale, &mut report);
     }
     if wanted.has(Figure::Load) {
         let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
@@ -264,4 +257,22 @@ async fn main() {
         documents::measure(&mut site, &scale, &mut report).await;
     }
     report.print();
+}
+
+/// Every figure of reconciliations.
+async fn reconciled(wanted: &Wanted, scale: &Scale, report: &mut Report) {
+    for entity in Entity::ALL {
+        if wanted.has(Figure::Reconcile) {
+            let mut site = Site::of(entity, GROUND.turn().await, APPLY_LANES).await;
+            reconcile::measure(&mut site, scale, report).await;
+        }
+        if wanted.has(Figure::Reconciliations) {
+            let mut site = Site::of(entity, GROUND.turn().await, LATENCY_LANES).await;
+            reconciliations::memory(&mut site, scale, report).await;
+        }
+    }
+    if wanted.has(Figure::Slope) {
+        let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
+        reconciliations::slope(&mut site, scale, report).await;
+    }
 }

@@ -164,13 +164,15 @@ async fn a_reconciliation_names_a_table_that_is_dropped_while_it_reads_and_the_n
 /// then reconciliations are incomplete, and name it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_column_that_is_renamed_under_the_reader_makes_reconciliations_incomplete_until_it_is_back() {
-    let (installation, _daemon) = filled().await;
+    let (installation, daemon) = filled().await;
     lose(&installation).await;
     installation.execute("source-a", RENAME).await;
     let insert =
         "INSERT INTO user_03.user_000 (user_id, user_name, born) VALUES (77000003, 'x', '1990-01-03')";
     installation.execute("source-a", insert).await;
-    installation.drained().await;
+    let labels = ["source=\"source-a\"", "lane=\"0\""];
+    until("a lane owes the table", async || daemon.metric("anabranch_refresh_rereads", &labels).await > 0.0)
+        .await;
     let (_, report) = reconcile(&installation, &[]).await;
     assert_eq!(&report["verdict"], "incomplete", "{report}");
     let named = "[source-column-missing] table user_03.user_000";

@@ -35,6 +35,9 @@ impl Exit {
                 | Code::TargetIsSource
                 | Code::LookupMalformed
                 | Code::LookupUnconfigured
+                | Code::FluxIdMalformed
+                | Code::FluxParentUnfit
+                | Code::PlanInvalid
                 | Code::CodeUnknown,
                 _,
             ) => Exit::Usage,

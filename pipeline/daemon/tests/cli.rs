@@ -305,6 +305,46 @@ fn every_code_is_explained_from_the_runbook() {
 }
 
 #[test]
+fn the_shipped_plans_are_printed_as_text_json_and_page() {
+    for name in ["birthdays", "serial-codes", "flux"] {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../deploy/plans/{name}.toml"));
+        let file = file.to_str().expect("the path is text");
+        for (option, begins) in
+            [("--years=3", name), ("--json", "{\"systems\":["), ("--page", "<!doctype html>")]
+        {
+            let output = anabranch(&["plan", file, option]);
+            assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+            let begins = if option == "--years=3" {
+                begins.replace('-', "_").to_uppercase()
+            } else {
+                begins.to_owned()
+            };
+            assert!(stdout(&output).starts_with(&begins), "{name} {option}");
+            assert_eq!(stderr(&output), "");
+        }
+    }
+    let output = anabranch(&["plan", "/nowhere/plan.toml"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("[plan-invalid] plan /nowhere/plan.toml"));
+}
+
+#[test]
+fn an_identifier_is_explained_and_a_wrong_one_ends_by_its_code() {
+    let output = anabranch(&["flux", "explain", "2016060611031103099052400029904"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("database    flux_00_0\ntable       atom_05_99\n"));
+    let output = anabranch(&["flux", "explain", "2016023111031103099052400029904"]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(2), String::new()));
+    assert!(stderr(&output).contains("digits 1 to 8 (date) are 20160231; needed: a date of the calendar"));
+    let recharge = "2016060611031003005050000029904";
+    let output = anabranch(&["flux", "explain", recharge, "--kind", "refund", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stdout(&output).contains("\"reason\":\"month\"") && stderr(&output).contains("[flux-misplaced]"));
+    let output = anabranch(&["flux", "place", "refund", "--parent", recharge]);
+    assert!(stdout(&output).contains("table       composite_05_99"), "{}", stdout(&output));
+}
+
+#[test]
 fn the_service_stops_later_than_the_daemon_does() {
     let unit = include_str!("../../../deploy/systemd/anabranch.service");
     let stop: u64 =

@@ -7,9 +7,11 @@ mod check;
 mod completions;
 mod dead_letters;
 mod explain;
+mod flux;
 mod foreign;
 mod health;
 mod lookup;
+mod plan;
 mod reconcile;
 mod refresh;
 mod replay;
@@ -66,6 +68,8 @@ enum Command {
     Reconcile(reconcile::Arguments),
     Search(search::Arguments),
     DeadLetters(dead_letters::Arguments),
+    Flux(flux::Arguments),
+    Plan(plan::Arguments),
     Completions(completions::Arguments),
     Explain(explain::Arguments),
 }
@@ -107,6 +111,8 @@ impl Cli {
             Command::Reconcile(arguments) => reconcile::run(self, arguments),
             Command::Search(arguments) => search::run(self, arguments),
             Command::DeadLetters(arguments) => dead_letters::run(self, arguments),
+            Command::Flux(arguments) => flux::run(arguments),
+            Command::Plan(arguments) => plan::run(arguments),
             Command::Completions(arguments) => Ok(completions::run(arguments)),
             Command::Explain(arguments) => explain::run(arguments),
         }

@@ -1,0 +1,376 @@
+//! `flux`: what an identifier of a payment document says, and where a new document belongs. It asks no server.
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::flux::id::{Defect, FluxId, Level, Month, Part, Region, SYSTEM, Side};
+use anabranch_schemas::flux::placement::{Kind, Misplacement, Place, UnfitParent};
+use anabranch_schemas::flux::table::{AtomSettlement, Names, settlement};
+use clap::{Args, Subcommand};
+use jiff::civil::Date;
+use serde::Serialize;
+
+use super::Outcome;
+use crate::exit::Exit;
+use crate::output;
+
+/// Explain identifiers of payment documents, and say where a new document is stored
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Explain(Explain),
+    Place(New),
+}
+
+/// Print each part of an identifier, its database and table, its rule, and what would be odd
+#[derive(Debug, Args)]
+struct Explain {
+    /// The 31 digits
+    id: String,
+    /// What the document is: its place is compared with the rule of this kind
+    #[arg(long, value_parser = kind, help = kinds_help())]
+    kind: Option<Kind>,
+    /// The identifier of what it follows; a document that stands elsewhere ends with `flux-misplaced`
+    #[arg(long, value_name = "ID")]
+    parent: Option<String>,
+    #[command(flatten)]
+    names: NameArguments,
+}
+
+/// Print where a new document of a kind is stored
+#[derive(Debug, Args)]
+struct New {
+    #[arg(value_parser = kind, help = kinds_help())]
+    kind: Kind,
+    /// The identifier of what it follows; recharges and withdrawals follow nothing
+    #[arg(long, value_name = "ID")]
+    parent: Option<String>,
+    /// User partition of a recharge or withdrawal, 00 to 99
+    #[arg(long, conflicts_with = "parent", value_parser = clap::value_parser!(u8).range(0..100))]
+    partition: Option<u8>,
+    /// Date of a recharge, as YYYY-MM-DD
+    #[arg(long, conflicts_with = "parent")]
+    date: Option<Date>,
+    /// The recharge enters the fail-over database
+    #[arg(long, conflicts_with = "parent")]
+    fail_over: bool,
+    #[command(flatten)]
+    names: NameArguments,
+}
+
+#[derive(Debug, Args)]
+struct NameArguments {
+    /// System code that an identifier must have
+    #[arg(long, default_value_t = SYSTEM, value_parser = clap::value_parser!(u16).range(0..1000))]
+    system: u16,
+    /// Name of a database; placeholders are {db}, {partition} and {month}
+    #[arg(long, value_name = "NAME", default_value = Names::DATABASE)]
+    database: String,
+    /// Name of a table of atoms
+    #[arg(long, value_name = "NAME", default_value = Names::ATOM)]
+    atom_table: String,
+    /// Name of a table of composites
+    #[arg(long, value_name = "NAME", default_value = Names::COMPOSITE)]
+    composite_table: String,
+    /// Name the settlement table of atoms with 00, which is January's table, instead of 99
+    #[arg(long)]
+    settlement_as_written: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn kind(name: &str) -> Result<Kind, String> {
+    Kind::from_name(name).ok_or_else(|| format!("no such kind; expected: {}", kinds()))
+}
+
+fn kinds() -> String {
+    Kind::ALL.map(Kind::name).join(", ")
+}
+
+fn kinds_help() -> String {
+    format!("What the document is: {}", kinds())
+}
+
+/// What was told of an identifier or of a place.
+#[derive(Debug, Default, Serialize)]
+struct Told {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    parts: Vec<PartView>,
+    side: &'static str,
+    partition: String,
+    /// 00 to 11, or 99.
+    month: String,
+    database: String,
+    table: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settlement_table: Option<String>,
+    rules: Vec<RuleView>,
+    odd: Vec<String>,
+    misplaced: Vec<MisplacementView>,
+}
+
+#[derive(Debug, Serialize)]
+struct PartView {
+    digits: String,
+    part: &'static str,
+    value: String,
+    meaning: String,
+}
+
+#[derive(Debug, Serialize)]
+struct RuleView {
+    kind: &'static str,
+    follows: &'static str,
+    rule: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct MisplacementView {
+    reason: &'static str,
+    text: String,
+}
+
+pub fn run(arguments: &Arguments) -> Outcome {
+    let answer = match &arguments.command {
+        Command::Explain(arguments) => explain(arguments),
+        Command::Place(arguments) => place(arguments),
+    };
+    let (told, misplaced) = answer.map_err(|fault| vec![fault])?;
+    let (Command::Explain(Explain { names, .. }) | Command::Place(New { names, .. })) = &arguments.command;
+    _ = output::line(&if names.json { output::json(&told) } else { told.text() });
+    misplaced.map_or(Ok(Exit::Success), |fault| Err(vec![fault]))
+}
+
+/// What an identifier says, and the fault of one that stands elsewhere than it should.
+fn explain(arguments: &Explain) -> Result<(Told, Option<Fault>), Fault> {
+    let names = arguments.names.parse()?;
+    let id = arguments.names.read("identifier", &arguments.id)?;
+    let parent =
+        arguments.parent.as_deref().map(|parent| arguments.names.read("--parent", parent)).transpose()?;
+    let parts = id.parts();
+    // An atom follows its composite, whatever else it is.
+    let kind =
+        arguments.kind.or_else(|| (parent.is_some() && parts.level == Level::Atom).then_some(Kind::Atom));
+    if parent.is_some() && kind.is_none() {
+        let found = "the identifier is a composite, and --kind is missing";
+        return Err(
+            Fault::new(Code::FluxIdMalformed, "--parent", found).needs(format!("--kind: {}", kinds()))
+        );
+    }
+    let mut told = Told::of(&names, parts.level, Place::of(&id));
+    told.id = Some(id.to_string());
+    told.parts = Part::ALL.map(|part| part_view(&id, part)).into();
+    told.settlement_table = Some(settlement(&id, arguments.names.settlement()));
+    told.rules = rules(&id, kind);
+    told.odd = odd(&id, kind);
+    let misplaced = kind.map_or(Ok(Vec::new()), |kind| kind.audit(&id, parent.as_ref())).map_err(unfit)?;
+    told.misplaced = misplaced.iter().map(MisplacementView::from).collect();
+    let fault = misplaced.first().map(|first| {
+        Fault::new(Code::FluxMisplaced, format!("identifier {id}"), first.to_string())
+            .needs(format!("the place of its kind: {}", kind.map_or("", Kind::rule)))
+    });
+    Ok((told, fault))
+}
+
+fn place(arguments: &New) -> Result<(Told, Option<Fault>), Fault> {
+    let names = arguments.names.parse()?;
+    let kind = arguments.kind;
+    let parent =
+        arguments.parent.as_deref().map(|parent| arguments.names.read("--parent", parent)).transpose()?;
+    let missing = |what: &str| {
+        Fault::new(Code::FluxParentUnfit, format!("flux place {}", kind.name()), format!("{what} is missing"))
+            .needs(format!("what decides its place: {}", kind.rule()))
+    };
+    let place = match (kind, parent) {
+        (_, Some(parent)) => kind.place(&parent).map_err(unfit)?,
+        (Kind::Recharge, None) => {
+            let partition = arguments.partition.ok_or_else(|| missing("--partition"))?;
+            let date = arguments.date.ok_or_else(|| missing("--date"))?;
+            let side = if arguments.fail_over { Side::FailOver } else { Side::Main };
+            Place::of_recharge(date, partition, side)
+        }
+        (Kind::Withdrawal, None) => {
+            if arguments.fail_over {
+                let found = "--fail-over was given";
+                let fault = Fault::new(Code::FluxParentUnfit, "flux place withdrawal", found);
+                return Err(fault.needs(kind.rule()));
+            }
+            Place::of_withdrawal(arguments.partition.ok_or_else(|| missing("--partition"))?)
+        }
+        (_, None) => return Err(missing(&format!("--parent, the identifier of {},", kind.parent()))),
+    };
+    let mut told = Told::of(&names, kind.level(), place);
+    told.rules = vec![RuleView::from(kind)];
+    Ok((told, None))
+}
+
+impl NameArguments {
+    fn parse(&self) -> Result<Names, Fault> {
+        Names::parse(&self.database, &self.atom_table, &self.composite_table).map_err(|error| {
+            Fault::new(
+                Code::FluxIdMalformed,
+                "--database, --atom-table, --composite-table",
+                error.to_string(),
+            )
+        })
+    }
+
+    fn read(&self, subject: &str, text: &str) -> Result<FluxId, Fault> {
+        FluxId::parse_of(text.as_bytes(), self.system).map_err(|defect| malformed(subject, defect))
+    }
+
+    fn settlement(&self) -> AtomSettlement {
+        if self.settlement_as_written { AtomSettlement::AsWritten } else { AtomSettlement::NoMonth }
+    }
+}
+
+fn malformed(subject: &str, defect: Defect) -> Fault {
+    let text = defect.to_string();
+    let (found, expected) = text.split_once("; expected: ").unwrap_or((&text, "31 digits"));
+    Fault::new(Code::FluxIdMalformed, subject, found).needs(expected)
+}
+
+fn unfit(unfit: UnfitParent) -> Fault {
+    Fault::new(Code::FluxParentUnfit, "parent", unfit.to_string())
+        .needs("the identifier of the document that it follows")
+}
+
+impl From<Kind> for RuleView {
+    fn from(kind: Kind) -> Self {
+        Self { kind: kind.name(), follows: kind.parent(), rule: kind.rule() }
+    }
+}
+
+impl From<&Misplacement> for MisplacementView {
+    fn from(misplacement: &Misplacement) -> Self {
+        Self { reason: misplacement.reason(), text: misplacement.to_string() }
+    }
+}
+
+/// The rule of the kind, or those of every kind that the digits allow.
+fn rules(id: &FluxId, kind: Option<Kind>) -> Vec<RuleView> {
+    let allowed = |kind: &Kind| kind.audit(id, None).is_ok_and(|told| told.is_empty());
+    match kind {
+        Some(kind) => vec![kind.into()],
+        None => Kind::ALL.into_iter().filter(allowed).map(RuleView::from).collect(),
+    }
+}
+
+fn part_view(id: &FluxId, part: Part) -> PartView {
+    let ((first, last), digits) = (part.digits(), id.to_string());
+    let parts = id.parts();
+    let meaning = match part {
+        Part::Date => parts.date.to_string(),
+        Part::Version if parts.version == 8 => "new reconciliation".to_owned(),
+        Part::Version => "normal".to_owned(),
+        Part::Region => match parts.region {
+            Region::UnitedStates => "United States".to_owned(),
+            Region::Singapore => "Singapore".to_owned(),
+        },
+        Part::System => "the system of the document".to_owned(),
+        Part::Level => parts.level.name().to_owned(),
+        Part::Business => "the business code; which kind it is, is a setting".to_owned(),
+        Part::Side => parts.side.name().to_owned(),
+        Part::Month => match parts.month {
+            Month::No => "no month: a refund, chargeback, withdrawal or what belongs to one".to_owned(),
+            Month::Of(month) => MONTHS[usize::from(month)].to_owned(),
+        },
+        Part::Partition => format!("database {}, table {:02}", parts.partition / 10, parts.partition),
+        Part::Reserved => "may be anything".to_owned(),
+        Part::Sequence => "number within date, region, partition and main or fail-over".to_owned(),
+    };
+    let range = if first == last { first.to_string() } else { format!("{first}-{last}") };
+    PartView { digits: range, part: part.name(), value: digits[first - 1..last].to_owned(), meaning }
+}
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+
+/// What breaks no rule and is still unusual.
+fn odd(id: &FluxId, kind: Option<Kind>) -> Vec<String> {
+    let parts = id.parts();
+    let mut odd = Vec::new();
+    let own = Month::of_date(parts.date);
+    if parts.month != Month::No && parts.month != own && kind != Some(Kind::Recharge) {
+        odd.push(format!(
+            "month {:02} is not the month of its date ({:02}): right only for what follows a recharge of that month",
+            parts.month.digits(),
+            own.digits()
+        ));
+    }
+    if parts.reserved != 0 {
+        odd.push(format!(
+            "reserved digits are {:02}: they are not in use, and any are valid",
+            parts.reserved
+        ));
+    }
+    if parts.month == Month::No && parts.side == Side::FailOver {
+        odd.push("no month and in fail-over: right only below a recharge that failed over itself".to_owned());
+    }
+    if parts.level == Level::Atom {
+        odd.push(
+            "the source document names the settlement table of atoms with 00, which is January's table; 99 is used \
+             here, and --settlement-as-written gives 00"
+                .to_owned(),
+        );
+    }
+    odd
+}
+
+impl Told {
+    fn of(names: &Names, level: Level, place: Place) -> Self {
+        let (database, table) = names.of(level, place);
+        Self {
+            side: place.side.name(),
+            partition: format!("{:02}", place.partition),
+            month: format!("{:02}", place.month.digits()),
+            database,
+            table,
+            ..Self::default()
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut lines = Vec::new();
+        lines.extend(self.id.as_ref().map(|id| format!("identifier  {id}")));
+        if !self.parts.is_empty() {
+            lines.push(format!("{:7} {:18} {:9} MEANING", "DIGITS", "PART", "VALUE"));
+        }
+        for PartView { digits, part, value, meaning } in &self.parts {
+            lines.push(format!("{digits:7} {part:18} {value:9} {meaning}"));
+        }
+        lines.push(format!("side        {}", self.side));
+        lines.push(format!("partition   {}", self.partition));
+        lines.push(format!("month       {}", self.month));
+        lines.push(format!("database    {}", self.database));
+        lines.push(format!("table       {}", self.table));
+        lines.extend(self.settlement_table.as_ref().map(|table| format!("settlement  {table}")));
+        for RuleView { kind, follows, rule } in &self.rules {
+            lines.push(format!("rule        {kind}, which follows {follows}: {rule}"));
+        }
+        lines.extend(self.odd.iter().map(|text| format!("odd         {text}")));
+        lines.extend(self.misplaced.iter().map(|view| format!("misplaced   {}", view.text)));
+        lines.join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests;

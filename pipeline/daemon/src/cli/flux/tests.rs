@@ -1,0 +1,104 @@
+//! What `flux explain` and `flux place` print, and the codes that they end with.
+
+use clap::Parser;
+
+use super::*;
+
+const EXAMPLE: &str = "2016060611031103099052400029904";
+const RECHARGE: &str = "2016060611031003005050000029904";
+const FAILED_OVER: &str = "2016060611031003105050000029904";
+
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(flatten)]
+    arguments: Arguments,
+}
+
+fn ended(words: &[&str]) -> Result<(), Code> {
+    let line = Line::try_parse_from([&["flux"], words].concat()).unwrap_or_else(|error| panic!("{error}"));
+    let answer = match &line.arguments.command {
+        Command::Explain(arguments) => explain(arguments),
+        Command::Place(arguments) => place(arguments),
+    };
+    match answer {
+        Ok((_, None)) => Ok(()),
+        Ok((_, Some(fault))) | Err(fault) => Err(fault.code()),
+    }
+}
+
+#[test]
+fn an_identifier_is_explained_part_by_part() {
+    let id: FluxId = EXAMPLE.parse().unwrap();
+    let values = Part::ALL.map(|part| part_view(&id, part).value);
+    assert_eq!(values, ["20160606", "1", "1", "031", "1", "03", "0", "99", "05", "24", "00029904"]);
+    assert_eq!(part_view(&id, Part::Partition).meaning, "database 0, table 05");
+    assert_eq!(part_view(&id, Part::Version).digits, "9");
+    let told = odd(&id, None);
+    assert!(told.iter().any(|text| text.contains("reserved digits are 24")), "{told:?}");
+    let kinds: Vec<_> = rules(&id, None).into_iter().map(|rule| rule.kind).collect();
+    assert_eq!(
+        kinds,
+        [
+            "atom",
+            "refund-clearing",
+            "returned-refund-clearing",
+            "chargeback",
+            "chargeback-reversal",
+            "withdrawal-atom"
+        ]
+    );
+}
+
+#[test]
+fn a_right_identifier_ends_well_and_a_wrong_one_by_its_code() {
+    assert_eq!(ended(&["explain", EXAMPLE]), Ok(()));
+    assert_eq!(ended(&["explain", &EXAMPLE[1..]]), Err(Code::FluxIdMalformed));
+    assert_eq!(ended(&["explain", EXAMPLE, "--system", "7"]), Err(Code::FluxIdMalformed));
+    assert_eq!(ended(&["explain", EXAMPLE, "--database", "{x}"]), Err(Code::FluxIdMalformed));
+    assert_eq!(ended(&["explain", RECHARGE, "--kind", "refund"]), Err(Code::FluxMisplaced));
+    let capture = ["explain", RECHARGE, "--kind", "capture", "--parent"];
+    assert_eq!(ended(&[&capture[..], &[RECHARGE]].concat()), Ok(()));
+    assert_eq!(ended(&[&capture[..], &[FAILED_OVER]].concat()), Err(Code::FluxMisplaced));
+    assert_eq!(ended(&[&capture[..], &[EXAMPLE]].concat()), Err(Code::FluxParentUnfit));
+    assert_eq!(ended(&["explain", RECHARGE, "--parent", RECHARGE]), Err(Code::FluxIdMalformed));
+}
+
+#[test]
+fn a_new_document_is_placed_by_its_parent_or_by_its_user() {
+    assert_eq!(ended(&["place", "refund", "--parent", RECHARGE]), Ok(()));
+    assert_eq!(ended(&["place", "refund"]), Err(Code::FluxParentUnfit));
+    assert_eq!(ended(&["place", "refund", "--parent", EXAMPLE]), Err(Code::FluxParentUnfit));
+    assert_eq!(ended(&["place", "withdrawal", "--partition", "42"]), Ok(()));
+    assert_eq!(
+        ended(&["place", "withdrawal", "--partition", "42", "--fail-over"]),
+        Err(Code::FluxParentUnfit)
+    );
+    assert_eq!(ended(&["place", "recharge", "--partition", "42"]), Err(Code::FluxParentUnfit));
+    let recharge = ["place", "recharge", "--partition", "42", "--date", "2016-06-06", "--fail-over"];
+    assert_eq!(ended(&recharge), Ok(()));
+}
+
+#[test]
+fn a_defect_is_told_by_digits_found_and_needed() {
+    let fault = malformed("identifier", "2".repeat(30).parse::<FluxId>().unwrap_err());
+    assert_eq!(fault.to_string(), "[flux-id-malformed] identifier: it has 30 digits; needed: 31");
+    let text = format!("{}12{}", &EXAMPLE[..17], &EXAMPLE[19..]);
+    let fault = malformed("identifier", text.parse::<FluxId>().unwrap_err());
+    assert_eq!(fault.found(), "digits 18 to 19 (month) are 12");
+    assert!(fault.needed().unwrap().contains("99 (no month)"));
+}
+
+#[test]
+fn what_is_printed_names_database_table_and_rule() {
+    let names = Names::default();
+    let mut told =
+        Told::of(&names, Level::Composite, Kind::Refund.place(&FAILED_OVER.parse().unwrap()).unwrap());
+    told.rules = vec![Kind::Refund.into()];
+    let text = told.text();
+    for line in
+        ["side        fail-over", "month       99", "database    flux_00_0", "table       composite_05_99"]
+    {
+        assert!(text.contains(line), "{line} is not in:\n{text}");
+    }
+    assert!(text.contains("never fails over by itself"));
+}

@@ -1,0 +1,96 @@
+//! What a document says of a figure, and whether it is so.
+
+use crate::capacity::fields::{Fields, Invalid, Section};
+use crate::capacity::sheet::{Figure, Unit};
+use crate::capacity::term::Amount;
+
+/// A figure of a document.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// Name of the computed figure.
+    pub figure: String,
+    pub document: String,
+    pub line: u32,
+    /// The document's own words.
+    pub says: String,
+    /// In the unit of the figure; bytes and percent as plain numbers.
+    pub value: Amount,
+    /// Why it differs, or what is odd about it although it does not.
+    pub why: Option<String>,
+}
+
+/// How a claim compares with what was computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Equal,
+    /// It is off by less than its last digit and by less than a tenth.
+    Rounded,
+    Differs,
+}
+
+impl Verdict {
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Equal => "equal",
+            Verdict::Rounded => "rounded",
+            Verdict::Differs => "differs",
+        }
+    }
+}
+
+/// Off by so little, a number is the same; floats of the same formula differ less.
+const EQUAL: f64 = 1e-9;
+/// Off by more, a number is not the rounded one of a document.
+const ROUNDED: f64 = 0.1;
+
+impl Claim {
+    /// Reads one entry of `claims`.
+    pub fn read(number: usize, fields: &Fields) -> Result<Self, Vec<Invalid>> {
+        let mut section = Section::new(&format!("[[claims]] number {number},"), fields);
+        let claim = Self {
+            figure: section.text("figure"),
+            document: section.text("document"),
+            line: section.whole("line", "").amount.low as u32,
+            says: section.text("says"),
+            value: section.any_range("value"),
+            why: section.optional_text("why"),
+        };
+        match section.finish() {
+            faults if faults.is_empty() => Ok(claim),
+            faults => Err(faults),
+        }
+    }
+
+    pub fn verdict(&self, figure: &Figure) -> Verdict {
+        let ours = match figure.unit {
+            Unit::Share => figure.amount.scaled(0.01),
+            Unit::Bytes | Unit::Count(_) => figure.amount,
+        };
+        let worst = |low: Verdict, high: Verdict| match (low, high) {
+            (Verdict::Equal, Verdict::Equal) => Verdict::Equal,
+            (Verdict::Differs, _) | (_, Verdict::Differs) => Verdict::Differs,
+            _ => Verdict::Rounded,
+        };
+        worst(compare(self.value.low, ours.low), compare(self.value.high, ours.high))
+    }
+}
+
+fn compare(said: f64, ours: f64) -> Verdict {
+    let off = (said - ours).abs();
+    if off <= EQUAL * ours.abs() {
+        Verdict::Equal
+    } else if off < last_place(said) && off < ROUNDED * ours.abs() {
+        Verdict::Rounded
+    } else {
+        Verdict::Differs
+    }
+}
+
+/// The place of the last digit that is not zero: 0.1 for 182.5, 100 for 1,200.
+fn last_place(number: f64) -> f64 {
+    let text = format!("{number}");
+    match text.split_once('.') {
+        Some((_, decimals)) => 10f64.powi(-(decimals.len() as i32)),
+        None => 10f64.powi(text.bytes().rev().take_while(|digit| *digit == b'0').count() as i32),
+    }
+}

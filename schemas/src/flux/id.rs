@@ -1,0 +1,454 @@
+//! The identifier of a payment document: 31 decimal digits in eleven parts.
+//!
+//! Reading, checking and writing allocate nothing. A [`Defect`] names the digits, what they mean, what was found and
+//! what is expected. Digits are counted from 1. The reserved digits may be anything, and so may the business code,
+//! whose meaning is a setting. Whether a document lies where its identifier says is the question of others.
+
+use std::fmt;
+
+use jiff::civil::Date;
+use thiserror::Error;
+
+/// Digits of an identifier.
+pub const DIGITS: usize = 31;
+/// System code of Flux, as in the source document's example.
+pub const SYSTEM: u16 = 31;
+/// Month digits of documents that are not stored by month.
+pub const NO_MONTH: u8 = 99;
+/// Numbers of one counter: the sequence has eight digits.
+pub const SEQUENCES: u32 = 100_000_000;
+
+/// One part of an identifier, in the order of its digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Part {
+    Date,
+    Version,
+    Region,
+    System,
+    Level,
+    Business,
+    Side,
+    Month,
+    Partition,
+    Reserved,
+    Sequence,
+}
+
+impl Part {
+    pub const ALL: [Part; 11] = [
+        Self::Date,
+        Self::Version,
+        Self::Region,
+        Self::System,
+        Self::Level,
+        Self::Business,
+        Self::Side,
+        Self::Month,
+        Self::Partition,
+        Self::Reserved,
+        Self::Sequence,
+    ];
+
+    /// First and last digit, counted from 1.
+    pub fn digits(self) -> (usize, usize) {
+        match self {
+            Self::Date => (1, 8),
+            Self::Version => (9, 9),
+            Self::Region => (10, 10),
+            Self::System => (11, 13),
+            Self::Level => (14, 14),
+            Self::Business => (15, 16),
+            Self::Side => (17, 17),
+            Self::Month => (18, 19),
+            Self::Partition => (20, 21),
+            Self::Reserved => (22, 23),
+            Self::Sequence => (24, 31),
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Date => "date",
+            Self::Version => "data version",
+            Self::Region => "region",
+            Self::System => "system code",
+            Self::Level => "atom or composite",
+            Self::Business => "business code",
+            Self::Side => "main or fail-over",
+            Self::Month => "month",
+            Self::Partition => "user partition",
+            Self::Reserved => "reserved",
+            Self::Sequence => "sequence",
+        }
+    }
+
+    /// The part that holds a digit; `None` above 31.
+    fn at(digit: usize) -> Option<Self> {
+        Self::ALL.into_iter().find(|part| (part.digits().0..=part.digits().1).contains(&digit))
+    }
+
+    fn of(self, digits: &[u8; DIGITS]) -> &[u8] {
+        let (first, last) = self.digits();
+        &digits[first - 1..last]
+    }
+}
+
+/// `digit 9 (data version)` or `digits 1 to 8 (date)`.
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.digits() {
+            (first, last) if first == last => write!(f, "digit {first} ({})", self.name()),
+            (first, last) => write!(f, "digits {first} to {last} ({})", self.name()),
+        }
+    }
+}
+
+/// Whether a document is one of its own or one movement of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Level {
+    Composite,
+    Atom,
+}
+
+/// Which region's databases hold the document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Region {
+    UnitedStates,
+    Singapore,
+}
+
+/// Whether the main or the fail-over database of a region holds the document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Side {
+    Main,
+    FailOver,
+}
+
+/// What the month digits say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Month {
+    /// 0 is January, 11 is December.
+    Of(u8),
+    /// `99`: the document is not stored by month.
+    No,
+}
+
+impl Region {
+    pub fn digit(self) -> u8 {
+        self as u8
+    }
+}
+
+impl Side {
+    pub fn digit(self) -> u8 {
+        self as u8
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Main => "main",
+            Side::FailOver => "fail-over",
+        }
+    }
+}
+
+impl Level {
+    pub fn digit(self) -> u8 {
+        self as u8
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Composite => "composite",
+            Level::Atom => "atom",
+        }
+    }
+}
+
+impl Month {
+    /// The month in which a date lies.
+    pub fn of_date(date: Date) -> Self {
+        Self::Of(date.month().unsigned_abs() - 1)
+    }
+
+    /// The two digits as a number: 0 to 11, or 99.
+    pub fn digits(self) -> u8 {
+        match self {
+            Month::Of(month) => month,
+            Month::No => NO_MONTH,
+        }
+    }
+}
+
+/// The parts of an identifier, each as its own kind of value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Parts {
+    pub date: Date,
+    /// 0 and 1 are normal, 8 is the new reconciliation.
+    pub version: u8,
+    pub region: Region,
+    pub system: u16,
+    pub level: Level,
+    pub business: u8,
+    pub side: Side,
+    pub month: Month,
+    pub partition: u8,
+    pub reserved: u8,
+    pub sequence: u32,
+}
+
+/// An identifier that keeps every rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FluxId(Parts);
+
+/// What breaks a rule: which digits, what they are and what is expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Defect {
+    #[error("it has {found} digits; expected: 31")]
+    Length { found: usize },
+    /// `position` counts characters.
+    #[error("character {position}{} is `{}`; expected: a digit from 0 to 9", InPart(*position), found.escape_default())]
+    NotADigit { position: usize, found: char },
+    /// `position` counts bytes.
+    #[error("byte {position} is 0x{found:02x}, which is no text; expected: a digit from 0 to 9")]
+    NotText { position: usize, found: u8 },
+    #[error("{part} {}; expected: {}", Found(*part, *found), Expected(*part, *system))]
+    Part {
+        part: Part,
+        found: u32,
+        /// The system code that was asked for.
+        system: u16,
+    },
+}
+
+struct InPart(usize);
+
+impl fmt::Display for InPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Part::at(self.0).map_or(Ok(()), |part| write!(f, ", in {part},"))
+    }
+}
+
+struct Found(Part, u32);
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, last) = self.0.digits();
+        let (width, verb) = (last + 1 - first, if first == last { "is" } else { "are" });
+        write!(f, "{verb} {:0width$}", self.1)
+    }
+}
+
+struct Expected(Part, u16);
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Part::Date => "a date of the calendar, as YYYYMMDD",
+            Part::Version => "0 or 1 (normal), or 8 (new reconciliation)",
+            Part::Region => "0 (United States) or 1 (Singapore)",
+            Part::System => {
+                return write!(f, "{:03}; the identifier belongs to another system", self.1);
+            }
+            Part::Level => "0 (composite) or 1 (atom)",
+            Part::Side => "0 (main) or 1 (fail-over)",
+            Part::Month => "00 (January) to 11 (December), or 99 (no month)",
+            Part::Business | Part::Partition | Part::Reserved => "00 to 99",
+            Part::Sequence => "00000000 to 99999999",
+        })
+    }
+}
+
+impl FluxId {
+    /// Reads an identifier of the Flux system.
+    pub fn parse(text: &[u8]) -> Result<Self, Defect> {
+        Self::parse_of(text, SYSTEM)
+    }
+
+    /// Reads an identifier of a system with another code.
+    pub fn parse_of(text: &[u8], system: u16) -> Result<Self, Defect> {
+        match text.try_into() {
+            Ok(digits) if are_digits(digits) => Parts::read(digits, system).map(Self),
+            _ => Err(not_digits(text)),
+        }
+    }
+
+    /// The identifier of these parts, unless a number has more digits than its part, or a part breaks its rule.
+    pub fn of(parts: Parts, system: u16) -> Result<Self, Defect> {
+        let defect = |part, found| Defect::Part { part, found, system };
+        for (part, found, limit) in [
+            (Part::Version, u32::from(parts.version), 10),
+            (Part::System, u32::from(parts.system), 1_000),
+            (Part::Business, u32::from(parts.business), 100),
+            (Part::Month, u32::from(parts.month.digits()), 100),
+            (Part::Partition, u32::from(parts.partition), 100),
+            (Part::Reserved, u32::from(parts.reserved), 100),
+            (Part::Sequence, parts.sequence, SEQUENCES),
+        ] {
+            if found >= limit {
+                return Err(defect(part, found));
+            }
+        }
+        if !(1..=9999).contains(&parts.date.year()) {
+            return Err(defect(Part::Date, 0));
+        }
+        // A month between 12 and 98, also 99 as a month of the year, is told by reading.
+        let read = Parts::read(&parts.digits(), system)?;
+        if read.month != parts.month {
+            return Err(defect(Part::Month, u32::from(parts.month.digits())));
+        }
+        Ok(Self(read))
+    }
+
+    pub fn parts(&self) -> &Parts {
+        &self.0
+    }
+
+    /// The 31 digits as ASCII.
+    pub fn digits(&self) -> [u8; DIGITS] {
+        self.0.digits()
+    }
+}
+
+impl fmt::Display for FluxId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::str::from_utf8(&self.digits()).expect("ASCII digits are text"))
+    }
+}
+
+impl std::str::FromStr for FluxId {
+    type Err = Defect;
+
+    fn from_str(text: &str) -> Result<Self, Defect> {
+        Self::parse(text.as_bytes())
+    }
+}
+
+impl Parts {
+    /// Each rule is one comparison without a branch of its own: digits of real identifiers vary, and a branch that a
+    /// core cannot foresee costs more than all comparisons together.
+    fn read(digits: &[u8; DIGITS], system: u16) -> Result<Self, Defect> {
+        let one = |digit: usize| digits[digit - 1] - b'0';
+        let two = |digit: usize| one(digit) * 10 + one(digit + 1);
+        let (version, region, level, side, month) = (one(9), one(10), one(14), one(17), two(18));
+        let found_system = u16::from(two(11)) * 10 + u16::from(one(13));
+        let year = u16::from(two(1)) * 100 + u16::from(two(3));
+        let date = (year, two(5), two(7));
+        let is_right = is_date(date)
+            & ((version <= 1) | (version == 8))
+            & (region <= 1)
+            & (found_system == system)
+            & (level <= 1)
+            & (side <= 1)
+            & ((month < 12) | (month == NO_MONTH));
+        if !is_right {
+            return Err(Self::defect(digits, system));
+        }
+        let (year, month_of_year, day) = date;
+        Ok(Self {
+            date: jiff::civil::date(year as i16, month_of_year as i8, day as i8),
+            version,
+            region: if region == 0 { Region::UnitedStates } else { Region::Singapore },
+            system,
+            level: if level == 0 { Level::Composite } else { Level::Atom },
+            business: two(15),
+            side: if side == 0 { Side::Main } else { Side::FailOver },
+            month: if month == NO_MONTH { Month::No } else { Month::Of(month) },
+            partition: two(20),
+            reserved: two(22),
+            sequence: number(Part::Sequence.of(digits)),
+        })
+    }
+
+    /// The first rule that the digits break, in the order of the digits.
+    #[cold]
+    fn defect(digits: &[u8; DIGITS], system: u16) -> Defect {
+        let is_broken = |part: &Part| {
+            let number = number(part.of(digits));
+            match part {
+                Part::Date => {
+                    !is_date(((number / 10_000) as u16, (number / 100 % 100) as u8, (number % 100) as u8))
+                }
+                Part::Version => !matches!(number, 0 | 1 | 8),
+                Part::Region | Part::Level | Part::Side => number > 1,
+                Part::System => number != u32::from(system),
+                Part::Month => !matches!(number, 0..=11 | 99),
+                Part::Business | Part::Partition | Part::Reserved | Part::Sequence => false,
+            }
+        };
+        let part = Part::ALL.into_iter().find(is_broken).expect("a rule is broken");
+        Defect::Part { part, found: number(part.of(digits)), system }
+    }
+
+    fn digits(&self) -> [u8; DIGITS] {
+        let mut digits = [b'0'; DIGITS];
+        let date = u32::from(self.date.year().unsigned_abs()) * 10_000
+            + u32::from(self.date.month().unsigned_abs()) * 100
+            + u32::from(self.date.day().unsigned_abs());
+        for (part, mut number) in [
+            (Part::Date, date),
+            (Part::Version, u32::from(self.version)),
+            (Part::Region, u32::from(self.region.digit())),
+            (Part::System, u32::from(self.system)),
+            (Part::Level, u32::from(self.level.digit())),
+            (Part::Business, u32::from(self.business)),
+            (Part::Side, u32::from(self.side.digit())),
+            (Part::Month, u32::from(self.month.digits())),
+            (Part::Partition, u32::from(self.partition)),
+            (Part::Reserved, u32::from(self.reserved)),
+            (Part::Sequence, self.sequence),
+        ] {
+            let (first, last) = part.digits();
+            for digit in digits[first - 1..last].iter_mut().rev() {
+                *digit += (number % 10) as u8;
+                number /= 10;
+            }
+        }
+        digits
+    }
+}
+
+fn number(digits: &[u8]) -> u32 {
+    digits.iter().fold(0, |number, digit| number * 10 + u32::from(digit - b'0'))
+}
+
+/// Whether the calendar has a date. MySQL's year 0 is no year.
+fn is_date((year, month, day): (u16, u8, u8)) -> bool {
+    const DAYS: [u8; 100] = {
+        let mut days = [0; 100];
+        let lengths = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+        let mut month = 0;
+        while month < lengths.len() {
+            days[month + 1] = lengths[month];
+            month += 1;
+        }
+        days
+    };
+    let is_leap = year.is_multiple_of(4) & (!year.is_multiple_of(100) | year.is_multiple_of(400));
+    let last = DAYS[usize::from(month)] + u8::from(is_leap & (month == 2));
+    (year > 0) & (day > 0) & (day <= last)
+}
+
+/// All bytes at once: to stop at the first that is none would look at one after the other.
+fn are_digits(text: &[u8; DIGITS]) -> bool {
+    text.iter().fold(true, |all, byte| all & byte.is_ascii_digit())
+}
+
+/// Why a text is not 31 digits: the first character that is none, before its length.
+#[cold]
+fn not_digits(text: &[u8]) -> Defect {
+    let Some(at) = text.iter().position(|byte| !byte.is_ascii_digit()) else {
+        return Defect::Length { found: text.len() };
+    };
+    let rest = match std::str::from_utf8(&text[at..]) {
+        Ok(rest) => rest,
+        Err(error) => std::str::from_utf8(&text[at..][..error.valid_up_to()]).expect("valid up to there"),
+    };
+    match rest.chars().next() {
+        Some(found) => Defect::NotADigit { position: at + 1, found },
+        None => Defect::NotText { position: at + 1, found: text[at] },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! Where a document belongs: twelve rules from the identifier of what it follows.
+//!
+//! A [`Place`] is what three parts of an identifier say: side (main or fail-over), user partition and month. Captures,
+//! cancellations and refunds never fail over by themselves: a parent in main means main. A [`Misplacement`] compares
+//! an identifier with its rule; what the tables of a source hold is not looked at here.
+
+use jiff::civil::Date;
+use thiserror::Error;
+
+use crate::flux::id::{FluxId, Level, Month, Side};
+
+/// What a document is, as far as its place depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    Recharge,
+    Capture,
+    Cancel,
+    Refund,
+    Withdrawal,
+    /// One movement of any composite.
+    Atom,
+    RechargeClearing,
+    RefundClearing,
+    ReturnedRefundClearing,
+    Chargeback,
+    ChargebackReversal,
+    WithdrawalAtom,
+}
+
+/// The three parts of an identifier that say where it is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Place {
+    pub side: Side,
+    pub partition: u8,
+    pub month: Month,
+}
+
+impl Place {
+    /// What an identifier says of itself.
+    pub fn of(id: &FluxId) -> Self {
+        let parts = id.parts();
+        Self { side: parts.side, partition: parts.partition, month: parts.month }
+    }
+
+    /// A recharge begins a chain: it lies in the month of its date, and may enter the fail-over database.
+    pub fn of_recharge(date: Date, partition: u8, side: Side) -> Self {
+        Self { side, partition, month: Month::of_date(date) }
+    }
+
+    /// A withdrawal has the user partition only: no month, never the fail-over database.
+    pub fn of_withdrawal(partition: u8) -> Self {
+        Self { side: Side::Main, partition, month: Month::No }
+    }
+}
+
+/// An identifier that cannot be the parent of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum UnfitParent {
+    #[error("a {} follows nothing; its place comes from its date and user partition", .0.name())]
+    FollowsNothing(Kind),
+    #[error("a {} follows {}, a composite, and digit 14 of this parent is 1 (atom)", .0.name(), .0.parent())]
+    IsAtom(Kind),
+    #[error("a {} follows {}, which has a month (00 to 11) in digits 18 to 19, and this parent has 99", .0.name(), .0.parent())]
+    HasNoMonth(Kind),
+    #[error("a {} follows {}, which has 99 in digits 18 to 19, and this parent has a month", .0.name(), .0.parent())]
+    HasMonth(Kind),
+    #[error("a {} follows {}, which lies in main, and digit 17 of this parent is 1 (fail-over)", .0.name(), .0.parent())]
+    FailedOver(Kind),
+}
+
+/// One difference between an identifier and the rule of its kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Misplacement {
+    #[error("digit 14 (atom or composite) says {}; its kind is {}", found.name(), expected.name())]
+    Level { expected: Level, found: Level },
+    #[error("digit 17 says fail-over and its parent lies in main; a {} never fails over by itself", kind.name())]
+    FailedOverByItself { kind: Kind },
+    #[error("digit 17 says {}; expected: {}", found.name(), expected.name())]
+    Side { expected: Side, found: Side },
+    #[error("digits 20 to 21 (user partition) are {found:02}; expected: {expected:02}")]
+    Partition { expected: u8, found: u8 },
+    #[error("digits 18 to 19 (month) are {:02}; expected: {:02}", found.digits(), expected.digits())]
+    Month { expected: Month, found: Month },
+}
+
+impl Misplacement {
+    /// The `reason` of a count.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Level { .. } => "level",
+            Self::FailedOverByItself { .. } => "failed_over_by_itself",
+            Self::Side { .. } => "side",
+            Self::Partition { .. } => "partition",
+            Self::Month { .. } => "month",
+        }
+    }
+}
+
+impl Kind {
+    pub const ALL: [Kind; 12] = [
+        Self::Recharge,
+        Self::Capture,
+        Self::Cancel,
+        Self::Refund,
+        Self::Withdrawal,
+        Self::Atom,
+        Self::RechargeClearing,
+        Self::RefundClearing,
+        Self::ReturnedRefundClearing,
+        Self::Chargeback,
+        Self::ChargebackReversal,
+        Self::WithdrawalAtom,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Recharge => "recharge",
+            Self::Capture => "capture",
+            Self::Cancel => "cancel",
+            Self::Refund => "refund",
+            Self::Withdrawal => "withdrawal",
+            Self::Atom => "atom",
+            Self::RechargeClearing => "recharge-clearing",
+            Self::RefundClearing => "refund-clearing",
+            Self::ReturnedRefundClearing => "returned-refund-clearing",
+            Self::Chargeback => "chargeback",
+            Self::ChargebackReversal => "chargeback-reversal",
+            Self::WithdrawalAtom => "withdrawal-atom",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Clearings, chargebacks and their reversals are atoms, as the source document says.
+    pub fn level(self) -> Level {
+        match self {
+            Self::Recharge | Self::Capture | Self::Cancel | Self::Refund | Self::Withdrawal => {
+                Level::Composite
+            }
+            Self::Atom
+            | Self::RechargeClearing
+            | Self::RefundClearing
+            | Self::ReturnedRefundClearing
+            | Self::Chargeback
+            | Self::ChargebackReversal
+            | Self::WithdrawalAtom => Level::Atom,
+        }
+    }
+
+    /// What it follows, in words.
+    pub fn parent(self) -> &'static str {
+        match self {
+            Self::Recharge | Self::Withdrawal => "nothing",
+            Self::Atom => "its composite",
+            Self::WithdrawalAtom => "its withdrawal",
+            Self::RefundClearing | Self::ReturnedRefundClearing => "its refund",
+            Self::Capture
+            | Self::Cancel
+            | Self::Refund
+            | Self::RechargeClearing
+            | Self::Chargeback
+            | Self::ChargebackReversal => "its recharge",
+        }
+    }
+
+    /// The rule in words.
+    pub fn rule(self) -> &'static str {
+        match self {
+            Self::Recharge => "main or fail-over, the user's partition, the month of its date",
+            Self::Withdrawal => "main, the user's partition, no month (99)",
+            Self::Atom => "main or fail-over, user partition and month of its composite",
+            Self::Capture | Self::Cancel => {
+                "main or fail-over, user partition and month of its recharge; it never fails over by itself"
+            }
+            Self::Refund => {
+                "main or fail-over and user partition of its recharge, no month (99); it never fails over by itself"
+            }
+            Self::RechargeClearing => "main or fail-over, user partition and month of its recharge",
+            Self::RefundClearing | Self::ReturnedRefundClearing => {
+                "main or fail-over and user partition of its refund, no month (99)"
+            }
+            Self::Chargeback | Self::ChargebackReversal => {
+                "main or fail-over and user partition of its recharge, no month (99)"
+            }
+            Self::WithdrawalAtom => "main, user partition of its withdrawal, no month (99)",
+        }
+    }
+
+    /// The place of a new document of this kind below a parent.
+    pub fn place(self, parent: &FluxId) -> Result<Place, UnfitParent> {
+        self.check_parent(parent)?;
+        let above = Place::of(parent);
+        Ok(match self {
+            Self::Recharge | Self::Withdrawal => return Err(UnfitParent::FollowsNothing(self)),
+            Self::Atom | Self::Capture | Self::Cancel | Self::RechargeClearing => above,
+            Self::Refund
+            | Self::RefundClearing
+            | Self::ReturnedRefundClearing
+            | Self::Chargeback
+            | Self::ChargebackReversal => Place { month: Month::No, ..above },
+            Self::WithdrawalAtom => Place::of_withdrawal(above.partition),
+        })
+    }
+
+    /// Refuses a parent that no document of this kind can have.
+    fn check_parent(self, parent: &FluxId) -> Result<(), UnfitParent> {
+        let parts = parent.parts();
+        let has_month = parts.month != Month::No;
+        match self {
+            Self::Recharge | Self::Withdrawal => Err(UnfitParent::FollowsNothing(self)),
+            _ if parts.level == Level::Atom => Err(UnfitParent::IsAtom(self)),
+            Self::Atom => Ok(()),
+            Self::RefundClearing | Self::ReturnedRefundClearing if has_month => {
+                Err(UnfitParent::HasMonth(self))
+            }
+            Self::WithdrawalAtom if has_month => Err(UnfitParent::HasMonth(self)),
+            Self::WithdrawalAtom if parts.side == Side::FailOver => Err(UnfitParent::FailedOver(self)),
+            Self::RefundClearing | Self::ReturnedRefundClearing | Self::WithdrawalAtom => Ok(()),
+            _ if !has_month => Err(UnfitParent::HasNoMonth(self)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Everything in which an identifier of this kind differs from its rule. `parent` is that of a kind that follows
+    /// one; without it only what needs no parent is compared.
+    pub fn audit(self, id: &FluxId, parent: Option<&FluxId>) -> Result<Vec<Misplacement>, UnfitParent> {
+        let (found, level) = (Place::of(id), id.parts().level);
+        let mut told = Vec::new();
+        if level != self.level() {
+            told.push(Misplacement::Level { expected: self.level(), found: level });
+        }
+        let expected = match parent {
+            Some(parent) => self.place(parent)?,
+            None => self.place_alone(id),
+        };
+        if found.side != expected.side {
+            let never = matches!(self, Self::Capture | Self::Cancel | Self::Refund);
+            told.push(match never && expected.side == Side::Main {
+                true => Misplacement::FailedOverByItself { kind: self },
+                false => Misplacement::Side { expected: expected.side, found: found.side },
+            });
+        }
+        if found.partition != expected.partition {
+            told.push(Misplacement::Partition { expected: expected.partition, found: found.partition });
+        }
+        if found.month != expected.month {
+            told.push(Misplacement::Month { expected: expected.month, found: found.month });
+        }
+        Ok(told)
+    }
+
+    /// What an identifier alone must say, where its own parts decide; the rest is taken as it is.
+    fn place_alone(self, id: &FluxId) -> Place {
+        let own = Place::of(id);
+        let any_month = match own.month {
+            Month::No => Month::of_date(id.parts().date),
+            month => month,
+        };
+        match self {
+            Self::Recharge => Place::of_recharge(id.parts().date, own.partition, own.side),
+            Self::Withdrawal | Self::WithdrawalAtom => Place::of_withdrawal(own.partition),
+            Self::Capture | Self::Cancel | Self::RechargeClearing => Place { month: any_month, ..own },
+            Self::Refund
+            | Self::RefundClearing
+            | Self::ReturnedRefundClearing
+            | Self::Chargeback
+            | Self::ChargebackReversal => Place { month: Month::No, ..own },
+            Self::Atom => own,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

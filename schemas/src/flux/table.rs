@@ -1,0 +1,223 @@
+//! From the digits of an identifier to the names of its database and table.
+//!
+//! The first digit of the user partition is the database, both together are the table. Names are [`Template`]s, since
+//! the `00` in `flux_00_0` is not explained by the source document. [`settlement`] is the table of settlements, whose
+//! name the document writes as an expression of its own.
+
+use std::fmt::Write;
+
+use thiserror::Error;
+
+use crate::flux::id::{FluxId, Level, Month};
+use crate::flux::placement::Place;
+
+/// Digits of the user partition: so many pairs of database and table can be named at most.
+pub const PARTITIONS: u32 = 100;
+/// Months that have a table of their own.
+pub const MONTHS: u32 = 12;
+
+/// The number that a placeholder stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Placeholder {
+    /// The first digit of the user partition.
+    Database,
+    Partition,
+    /// Two digits: 00 to 11, or 99.
+    Month,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Number(Placeholder, usize),
+}
+
+/// A name such as `atom_{partition:02}_{month:02}`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template(Vec<Piece>);
+
+/// The text is not a template of a name.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("`{template}` is no name of a table or database: {reason}; expected for example {EXAMPLE}")]
+pub struct InvalidTemplate {
+    pub template: String,
+    pub reason: &'static str,
+}
+
+const EXAMPLE: &str = "atom_{partition:02}_{month:02}";
+
+impl Template {
+    /// Placeholders are `{db}`, `{partition}` and `{month}`; `:02` pads with zeros.
+    pub fn parse(template: &str) -> Result<Self, InvalidTemplate> {
+        let invalid = |reason| InvalidTemplate { template: template.to_owned(), reason };
+        if template.is_empty() {
+            return Err(invalid("it is empty"));
+        }
+        let (mut pieces, mut rest) = (Vec::new(), template);
+        while let Some((text, behind)) = rest.split_once('{') {
+            let (inner, behind) = behind.split_once('}').ok_or_else(|| invalid("a `{` without a `}`"))?;
+            let (name, width) = inner.split_once(':').unwrap_or((inner, "1"));
+            let placeholder = match name {
+                "db" => Placeholder::Database,
+                "partition" => Placeholder::Partition,
+                "month" => Placeholder::Month,
+                _ => return Err(invalid("a placeholder other than {db}, {partition} and {month}")),
+            };
+            let width = width.parse().ok().filter(|width| (1..=10).contains(width));
+            let width = width.ok_or_else(|| invalid("a width that is not 1 to 10"))?;
+            pieces.extend([Piece::Text(text.to_owned()), Piece::Number(placeholder, width)]);
+            rest = behind;
+        }
+        pieces.push(Piece::Text(rest.to_owned()));
+        let is_unpaired = |piece: &Piece| matches!(piece, Piece::Text(text) if text.contains('}'));
+        if pieces.iter().any(is_unpaired) {
+            return Err(invalid("a `}` without a `{`"));
+        }
+        Ok(Self(pieces))
+    }
+
+    fn name(&self, place: Place) -> String {
+        let mut name = String::new();
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(text) => name.push_str(text),
+                Piece::Number(placeholder, width) => {
+                    let number = match placeholder {
+                        Placeholder::Database => place.partition / 10,
+                        Placeholder::Partition => place.partition,
+                        Placeholder::Month => place.month.digits(),
+                    };
+                    write!(name, "{number:0width$}").expect("writing into a text cannot fail");
+                }
+            }
+        }
+        name
+    }
+}
+
+/// How databases and tables are called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    pub database: Template,
+    pub atom: Template,
+    pub composite: Template,
+}
+
+impl Names {
+    pub const DATABASE: &str = "flux_00_{db}";
+    pub const ATOM: &str = EXAMPLE;
+    pub const COMPOSITE: &str = "composite_{partition:02}_{month:02}";
+
+    pub fn parse(database: &str, atom: &str, composite: &str) -> Result<Self, InvalidTemplate> {
+        Ok(Self {
+            database: Template::parse(database)?,
+            atom: Template::parse(atom)?,
+            composite: Template::parse(composite)?,
+        })
+    }
+
+    /// Database and table of a place.
+    pub fn of(&self, level: Level, place: Place) -> (String, String) {
+        let table = match level {
+            Level::Atom => &self.atom,
+            Level::Composite => &self.composite,
+        };
+        (self.database.name(place), table.name(place))
+    }
+}
+
+/// The names of the source document.
+impl Default for Names {
+    fn default() -> Self {
+        Self::parse(Self::DATABASE, Self::ATOM, Self::COMPOSITE).expect("the default names are templates")
+    }
+}
+
+/// What stands in the place of the month in the name of an atom's settlement table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AtomSettlement {
+    /// `99`, as all documents without a month have it.
+    #[default]
+    NoMonth,
+    /// `00`, as the source document writes it. That is the table of January, too.
+    AsWritten,
+}
+
+/// The table of settlements. The document's digits begin at 0 and end before the second number:
+/// `'iff_composite_settlement_' + id[19..21] + '_' + (id[13..14] == '0' ? id[17..19] : '00')`.
+pub fn settlement(id: &FluxId, atoms: AtomSettlement) -> String {
+    let parts = id.parts();
+    let month = match (parts.level, atoms) {
+        (Level::Composite, _) => parts.month,
+        (Level::Atom, AtomSettlement::NoMonth) => Month::No,
+        (Level::Atom, AtomSettlement::AsWritten) => Month::Of(0),
+    };
+    format!("iff_composite_settlement_{:02}_{:02}", parts.partition, month.digits())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::flux::id::Side;
+
+    fn id(text: &str) -> FluxId {
+        text.parse().unwrap()
+    }
+
+    const EXAMPLE_ID: &str = "2016060611031103099052400029904";
+    const ATOM_FEBRUARY: &str = "2016020611031103001052400029904";
+    const COMPOSITE_FEBRUARY: &str = "2016020611031003001052400029904";
+    const COMPOSITE_NO_MONTH: &str = "2016020611031003099052400029904";
+
+    #[test]
+    fn partition_05_and_month_01_is_atom_05_01_of_flux_00_0() {
+        let names = |text| Names::default().of(id(text).parts().level, Place::of(&id(text)));
+        let expected = |table: &str| ("flux_00_0".to_owned(), table.to_owned());
+        assert_eq!(names(ATOM_FEBRUARY), expected("atom_05_01"));
+        assert_eq!(names(EXAMPLE_ID), expected("atom_05_99"));
+        assert_eq!(names(COMPOSITE_FEBRUARY), expected("composite_05_01"));
+    }
+
+    #[test]
+    fn a_settlement_of_an_atom_has_no_month_or_januarys_table_as_the_document_writes_it() {
+        for (text, ours, as_written) in [
+            (COMPOSITE_FEBRUARY, "iff_composite_settlement_05_01", "iff_composite_settlement_05_01"),
+            (COMPOSITE_NO_MONTH, "iff_composite_settlement_05_99", "iff_composite_settlement_05_99"),
+            (ATOM_FEBRUARY, "iff_composite_settlement_05_99", "iff_composite_settlement_05_00"),
+            (EXAMPLE_ID, "iff_composite_settlement_05_99", "iff_composite_settlement_05_00"),
+        ] {
+            assert_eq!(settlement(&id(text), AtomSettlement::default()), ours, "{text}");
+            assert_eq!(settlement(&id(text), AtomSettlement::AsWritten), as_written, "{text}");
+        }
+    }
+
+    #[test]
+    fn ten_databases_have_1200_tables_by_month_and_100_without() {
+        let names = Names::default();
+        let all = |months: Vec<Month>| -> BTreeSet<(String, String)> {
+            let places = (0..100).flat_map(|partition| {
+                months.iter().map(move |month| Place { side: Side::Main, partition, month: *month })
+            });
+            places.map(|place| names.of(Level::Atom, place)).collect()
+        };
+        assert_eq!(all((0..12).map(Month::Of).collect()).len(), (PARTITIONS * MONTHS) as usize);
+        assert_eq!(all(vec![Month::No]).len(), 100);
+    }
+
+    #[test]
+    fn a_template_that_cannot_be_a_name_is_refused_with_its_reason() {
+        for (template, reason) in [
+            ("", "empty"),
+            ("atom_{partition", "`{` without"),
+            ("atom_}", "`}` without"),
+            ("atom_{year}", "other than"),
+            ("atom_{month:0}", "width"),
+            ("atom_{month:x}", "width"),
+        ] {
+            let error = Template::parse(template).unwrap_err().to_string();
+            assert!(error.contains(reason), "{template}: {error}");
+        }
+    }
+}
