@@ -8,6 +8,7 @@ mod bans;
 mod circles;
 mod comments;
 mod lengths;
+mod metrics;
 mod modules;
 mod names;
 mod sizes;

@@ -211,7 +211,7 @@ async fn openapi() -> impl IntoResponse {
 }
 
 async fn metrics(State(Shared(shown)): State<Shared>) -> impl IntoResponse {
-    let text = shown.context.metrics.render() + &shown.context.observatory.lag_metrics(Instant::now());
+    let text = shown.context.metrics.render() + &shown.context.observatory.metrics(Instant::now());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 

@@ -4,13 +4,13 @@
 //! daemon sees a task of another process, or one that is dead, as it sees its own. `view.rs` shows it; this file and
 //! `view.rs` read no clock and do no I/O.
 
+mod exposition;
 pub mod poll;
 mod rate;
 mod short;
 mod view;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -308,35 +308,6 @@ impl Observatory {
             }
             Err(fault) => known.answer.bad(fault),
         }
-    }
-
-    /// The gauges of lag as of now, in the text format of Prometheus. They are no gauges of the recorder, which forgets
-    /// none: a lag that is not known has no sample, so that nobody takes an old one for the present.
-    pub fn lag_metrics(&self, now: Instant) -> String {
-        let all = self.lock();
-        let mut text = String::new();
-        let head = |text: &mut String, name: &str, help: &str| {
-            _ = write!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n");
-        };
-        head(&mut text, names::CAPTURE_LAG, names::CAPTURE_LAG_HELP);
-        for (name, source) in &all.sources {
-            if let Some(lag) = source.lag(now) {
-                _ = writeln!(text, "{}{{source=\"{name}\"}} {}", names::CAPTURE_LAG, lag.as_secs_f64());
-            }
-        }
-        head(&mut text, names::LANE_LAG, names::LANE_LAG_HELP);
-        for (id, lane) in &all.lanes {
-            if let Some(lag) = all.sources.get(&id.source).and_then(|source| lane.lag(source, now)) {
-                let LaneId { projection, target, source, lane } = id;
-                _ = writeln!(
-                    text,
-                    "{}{{projection=\"{projection}\",target=\"{target}\",source=\"{source}\",lane=\"{lane}\"}} {}",
-                    names::LANE_LAG,
-                    lag.as_secs_f64()
-                );
-            }
-        }
-        text
     }
 
     /// Drops head observations that the stream and every lane have passed.
