@@ -53,7 +53,7 @@ impl Metric {
         ALL.iter().find(|metric| metric.name == name)
     }
 
-    /// Registers help and unit. A counter without labels begins at 0.
+    /// Registers help and unit. A counter without labels begins at 0; the CPU time is none of the recorder's.
     fn describe(&self) {
         let (name, help) = (self.name, self.help);
         match self.kind {
@@ -61,7 +61,7 @@ impl Metric {
             Kind::Gauge => describe_gauge!(name, self.unit(), help),
             Kind::Histogram => describe_histogram!(name, self.unit(), help),
         }
-        if self.kind == Kind::Counter && self.labels.is_empty() {
+        if self.kind == Kind::Counter && self.labels.is_empty() && self.name != PROCESS_CPU {
             counter!(name).increment(0);
         }
     }
@@ -115,7 +115,29 @@ metrics! {
         "Payload bytes acknowledged by the log.";
     LOG_IN_FLIGHT = "anabranch_log_in_flight_messages", Gauge, SOURCE,
         "Messages sent and not yet acknowledged.";
+    SOURCE_COMMITTED = "anabranch_source_committed_timestamp_seconds", Gauge, SOURCE,
+        "Commit time of the newest change in the stream, by the source's clock, since the Unix epoch.";
+    BINLOG_BEHIND = "anabranch_source_binlog_behind_bytes", Gauge, SOURCE,
+        "Bytes of the binlog between the end of the stream and the source's newest known position.";
+    BINLOG_KEPT = "anabranch_source_binlog_kept_bytes", Gauge, SOURCE,
+        "Size of the binlog that the source still has.";
+    BINLOG_PURGE = "anabranch_source_binlog_purge_seconds", Gauge, SOURCE,
+        "Time, at least, until the source purges binlog that its reader needs; absent = the reader needs only the newest file, or nothing is purged by age.";
+    STREAM_BYTES = "anabranch_log_stream_bytes", Gauge, SOURCE,
+        "Size of the stream.";
+    STREAM_BYTES_MAX = "anabranch_log_stream_max_bytes", Gauge, SOURCE,
+        "Size above which the stream drops its oldest messages; absent = none.";
+    STREAM_OLDEST = "anabranch_log_oldest_timestamp_seconds", Gauge, SOURCE,
+        "When the oldest message of the stream was stored, since the Unix epoch; absent = the stream is empty.";
+    STREAM_AGE_MAX = "anabranch_log_stream_max_age_seconds", Gauge, SOURCE,
+        "Age at which the stream drops a message; absent = none.";
 
+    LANE_COMMITTED = "anabranch_lane_committed_timestamp_seconds", Gauge, LANE,
+        "Commit time of the newest change in the target, by the source's clock, since the Unix epoch.";
+    LANE_VISIBLE = "anabranch_lane_visible_seconds", Histogram, &["projection", "target"],
+        "Time from the commit in a MySQL source until the newest change of a target transaction is visible. MariaDB says commit times in whole seconds, so its changes are left out.";
+    LANE_FLUSH_FILL = "anabranch_lane_flush_fill_ratio", Histogram, &["projection", "target"],
+        "Rows of a target transaction over limits.flush_rows; 1 = full, so the target is what limits.";
     LANE_DIRECT = "anabranch_lane_direct", Gauge, LANE,
         "1 while the lane is fed from the binlog because the stream does not link.";
     LANE_LAG = "anabranch_lane_lag_seconds", Gauge, LANE,
@@ -143,6 +165,10 @@ metrics! {
         "Readings of mapping tables for lookups, which the cache did not answer.";
     HTTP_REQUEST_SECONDS = "anabranch_http_request_seconds", Histogram, &["route", "status"],
         "Duration of a request to an endpoint for applications.";
+    HTTP_IN_FLIGHT = "anabranch_http_requests_in_flight", Gauge, &[],
+        "Requests to endpoints for applications that are being answered; above 256 they are refused.";
+    CACHE_LOOKUPS = "anabranch_cache_lookups_total", Counter, &["outcome", "reason"],
+        "Codes that lookups asked for. The outcome is hit, miss, or bypassed with the reason why the cache was not asked.";
     CACHE_DELAY = "anabranch_cache_delay_seconds", Gauge, &["cache"],
         "For how long the oldest change waits to be removed from the cache.";
     CACHE_BELIEVED = "anabranch_cache_believed", Gauge, &["cache"],
@@ -178,6 +204,18 @@ metrics! {
         "Time that the last reconciliation took.";
     RECONCILE_WINDOWS = "anabranch_reconcile_windows", Gauge, &[],
         "Windows of the schedule in which the reconciliation under way, or the last one, was worked on.";
+    RECONCILE_MISPLACED = "anabranch_reconcile_misplaced_rows", Gauge, &["store"],
+        "Source rows that the last reconciliation found in another table than the rule puts them.";
+    RECONCILE_UNDERWAY = "anabranch_reconcile_underway", Gauge, &[],
+        "1 while a reconciliation of any process is not over, also between its windows, else 0.";
+    RECONCILE_SHARE = "anabranch_reconcile_share_ratio", Gauge, &[],
+        "How much of its present store the reconciliation under way has compared.";
+    RECONCILE_UNDERWAY_ROWS = "anabranch_reconcile_underway_rows", Gauge, &[],
+        "Rows that the reconciliation under way has read on both sides.";
+    RECONCILE_HELD = "anabranch_reconcile_held", Gauge, &[],
+        "1 while a reconciliation of this process waits because a source, a replica or a lane is too busy.";
+    RECONCILE_NEXT = "anabranch_reconcile_next_timestamp_seconds", Gauge, &[],
+        "When the next reconciliation of the schedule is due, since the Unix epoch; absent = there is no schedule.";
     SPOT_CHECK_KEYS = "anabranch_spot_check_keys_total", Counter, &["store", "source", "after", "verdict"],
         "Changed source rows that were looked at again, so many seconds after the change.";
     SPOT_CHECK_DRIFT = "anabranch_spot_check_drift_total", Counter, &["store", "source", "after"],
@@ -190,6 +228,32 @@ metrics! {
     FAULTS = "anabranch_faults_total", Counter, &["task", "code"],
         "Faults that ended an attempt of the task. The series of a code begins with its first fault.";
 
+    LEASE_HELD = "anabranch_lease_held", Gauge, &["task"],
+        "1 while this process holds the lease of the task, else 0.";
+    DEPENDENCY_UP = "anabranch_dependency_up", Gauge, &["dependency", "name"],
+        "1 = the last question to the server was answered, 0 = it failed.";
+    DEPENDENCY_ANSWER = "anabranch_dependency_answer_seconds", Gauge, &["dependency", "name"],
+        "What the last good answer of the server took.";
+    CERTIFICATE_ENDS = "anabranch_certificate_ends_timestamp_seconds", Gauge, &["dependency", "name"],
+        "End of the certificate of a source or MySQL target, since the Unix epoch.";
+    BUILD = "anabranch_build_info", Gauge, &["version", "commit"],
+        "Always 1: the version of the process, and the commit that it was built from where the build named it.";
+    CONFIGURATION = "anabranch_configuration_info", Gauge, &["configuration"],
+        "Always 1: a hash of the configuration without its secrets, equal in processes of one version and configuration.";
+    PROCESS_CPU = "process_cpu_seconds_total", Counter, &[],
+        "CPU time of the process.";
+    PROCESS_RESIDENT = "process_resident_memory_bytes", Gauge, &[],
+        "Memory of the process that is in RAM.";
+    PROCESS_VIRTUAL = "process_virtual_memory_bytes", Gauge, &[],
+        "Memory that the process has reserved.";
+    PROCESS_FILES = "process_open_fds", Gauge, &[],
+        "Open files and connections.";
+    PROCESS_FILES_MAX = "process_max_fds", Gauge, &[],
+        "Limit of open files and connections.";
+    PROCESS_THREADS = "process_threads", Gauge, &[],
+        "Threads of the process.";
+    PROCESS_STARTED = "process_start_time_seconds", Gauge, &[],
+        "When the process began, since the Unix epoch.";
     RETRIES = "anabranch_retries_total", Counter, &["code"],
         "Attempts that were begun again after a fault, of tasks and of steps within them.";
 }
