@@ -7,6 +7,7 @@ mod alerts;
 mod bans;
 mod circles;
 mod comments;
+mod dashboards;
 mod lengths;
 mod metrics;
 mod modules;

@@ -28,6 +28,8 @@ pub async fn show_last(wiring: Wiring, cancel: CancellationToken) {
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut seen = None;
+    // Set by the process that reconciles, if it is this one.
+    [names::RECONCILE_HELD, names::RECONCILE_WINDOWS].iter().for_each(|name| gauge!(*name).increment(0.0));
     loop {
         tokio::select! {
             () = cancel.cancelled() => return,
