@@ -25,8 +25,9 @@ async fn a_scrape_passes_promtool_and_shows_only_what_the_page_describes() {
         daemon.metrics().await.contains("anabranch_lane_lag_seconds{projection=")
     })
     .await;
+    let began = Instant::now();
     let scrape = daemon.metrics().await;
-    println!("{} bytes, {} lines", scrape.len(), scrape.lines().count());
+    println!("{} bytes, {} lines, {:?}", scrape.len(), scrape.lines().count(), began.elapsed());
     for line in scrape.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
         check_sample(line);
     }
