@@ -1,211 +1,263 @@
-//! Every metric: name, labels, unit, help. Nothing else in the code spells a metric's name.
+//! Every metric: name, type, labels, help. Nothing else in the code spells a metric's name.
 //!
-//! Label values are few: sources, projections, targets, lanes, codes, reasons. Never keys or row values.
+//! Label values are few: sources, projections, targets, lanes, codes, reasons. Never tables, keys or row values.
+//! `docs/metrics.md` is made from this table, and a test compares them.
 
-use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram};
 
-pub const SOURCE_CHANGES: &str = "anabranch_source_changes_total";
-pub const SOURCE_UNCHANGED: &str = "anabranch_source_unchanged_total";
-pub const SOURCE_UNSEEN_CASCADES: &str = "anabranch_source_unseen_cascades_total";
-pub const SOURCE_REREADS: &str = "anabranch_source_rereads_total";
-pub const SOURCE_SPILLED: &str = "anabranch_source_spilled_bytes";
-pub const CAPTURE_LAG: &str = "anabranch_capture_lag_seconds";
-pub const LOG_MESSAGES: &str = "anabranch_log_messages_total";
-pub const LOG_CHANGES: &str = "anabranch_log_changes_total";
-pub const LOG_BYTES: &str = "anabranch_log_bytes_total";
-pub const LOG_IN_FLIGHT: &str = "anabranch_log_in_flight_messages";
-pub const LANE_DIRECT: &str = "anabranch_lane_direct";
-pub const LANE_LAG: &str = "anabranch_lane_lag_seconds";
-pub const LANE_ROWS: &str = "anabranch_lane_rows_total";
-pub const LANE_CHANGES: &str = "anabranch_lane_changes_total";
-pub const LANE_UNACCOUNTED: &str = "anabranch_lane_unaccounted_changes";
-pub const LANE_FLUSHES: &str = "anabranch_lane_flushes_total";
-pub const LANE_FLUSH_SECONDS: &str = "anabranch_lane_flush_seconds";
-pub const REFRESH_ROWS: &str = "anabranch_refresh_rows_total";
-pub const REFRESH_REREADS: &str = "anabranch_refresh_rereads";
-pub const REFRESH_TABLES_LEFT: &str = "anabranch_refresh_tables_left";
-pub const REFRESH_SECONDS_LEFT: &str = "anabranch_refresh_seconds_left";
-pub const ROW_DEFECTS: &str = "anabranch_row_defects_total";
-pub const LOOKUP_READINGS: &str = "anabranch_lookup_readings_total";
-pub const HTTP_REQUEST_SECONDS: &str = "anabranch_http_request_seconds";
-pub const CACHE_DELAY: &str = "anabranch_cache_delay_seconds";
-pub const CACHE_BELIEVED: &str = "anabranch_cache_believed";
-pub const CACHE_FILLS: &str = "anabranch_cache_fills_total";
-pub const CACHE_INVALIDATIONS: &str = "anabranch_cache_invalidations_total";
-pub const CACHE_FAULTS: &str = "anabranch_cache_faults_total";
-pub const SEARCH_DOCUMENTS: &str = "anabranch_search_documents";
-pub const SEARCH_TOMBSTONES: &str = "anabranch_search_tombstones";
-pub const SEARCH_SWEPT: &str = "anabranch_search_tombstones_removed_total";
-pub const SEARCH_DEAD_LETTERS: &str = "anabranch_search_dead_letters";
-pub const RECONCILE_VERDICT: &str = "anabranch_reconcile_verdict";
-pub const RECONCILE_ENDED: &str = "anabranch_reconcile_ended_timestamp_seconds";
-pub const RECONCILE_ROWS: &str = "anabranch_reconcile_rows";
-pub const RECONCILE_DRIFT: &str = "anabranch_reconcile_drift";
-pub const RECONCILE_LEFT: &str = "anabranch_reconcile_drift_left";
-pub const RECONCILE_AGAIN: &str = "anabranch_reconcile_drift_again";
-pub const RECONCILE_SECONDS: &str = "anabranch_reconcile_seconds";
-pub const RECONCILE_WINDOWS: &str = "anabranch_reconcile_windows";
-pub const SPOT_CHECK_KEYS: &str = "anabranch_spot_check_keys_total";
-pub const SPOT_CHECK_DRIFT: &str = "anabranch_spot_check_drift_total";
-pub const SPOT_CHECK_SKIPPED: &str = "anabranch_spot_check_skipped_changes_total";
-pub const TASK_STATE: &str = "anabranch_task_state";
-pub const FAULTS: &str = "anabranch_faults_total";
+use crate::error::Code;
 
-/// Samples of lag are written when they are asked for, and only of what is known.
-pub const CAPTURE_LAG_HELP: &str = "Age of the oldest known source position that the log does not hold yet, or of the source's last answer; 0 = none, absent = not known, by source";
-pub const LANE_LAG_HELP: &str = "Age of the oldest known source position that the target does not hold yet, or of the source's last answer; 0 = none, absent = not known, by projection, target, source, lane";
+/// What a metric's samples mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It only rises, from 0 at the start of the process.
+    Counter,
+    Gauge,
+    /// Counts of durations in buckets.
+    Histogram,
+}
 
-/// Registers help texts and units; called once, when the recorder is installed.
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// What is known of a metric before it has a value.
+#[derive(Debug)]
+pub struct Metric {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub labels: &'static [&'static str],
+    pub help: &'static str,
+}
+
+impl Metric {
+    /// The unit stands last in the name.
+    pub fn unit(&self) -> Unit {
+        let name = self.name.strip_suffix("_total").unwrap_or(self.name);
+        match name.rsplit_once('_') {
+            Some((_, "seconds")) => Unit::Seconds,
+            Some((_, "bytes")) => Unit::Bytes,
+            _ if name.contains("_seconds_") => Unit::Seconds,
+            _ => Unit::Count,
+        }
+    }
+
+    /// The metric of this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        ALL.iter().find(|metric| metric.name == name)
+    }
+
+    /// Registers help and unit. A counter without labels begins at 0; the CPU time is none of the recorder's.
+    fn describe(&self) {
+        let (name, help) = (self.name, self.help);
+        match self.kind {
+            Kind::Counter => describe_counter!(name, self.unit(), help),
+            Kind::Gauge => describe_gauge!(name, self.unit(), help),
+            Kind::Histogram => describe_histogram!(name, self.unit(), help),
+        }
+        if self.kind == Kind::Counter && self.labels.is_empty() && self.name != PROCESS_CPU {
+            counter!(name).increment(0);
+        }
+    }
+}
+
+/// Registers help texts and units, and begins the counters whose labels are known beforehand; called once, when the
+/// recorder is installed.
 pub fn describe() {
-    describe_reconciliations();
-    describe_capture();
-    describe_lanes();
-    describe_stores();
-    describe_gauge!(
-        TASK_STATE,
-        "0 getting ready, 1 running, 2 retrying, 3 stopped, 4 standby: another process does it; by task"
-    );
-    describe_counter!(FAULTS, "Faults met, by task and code");
+    ALL.iter().for_each(Metric::describe);
+    for code in Code::ALL {
+        counter!(RETRIES, "code" => code.as_str()).increment(0);
+        if code.as_str().starts_with("cache-") {
+            counter!(CACHE_FAULTS, "code" => code.as_str()).increment(0);
+        }
+    }
 }
 
-fn describe_reconciliations() {
-    describe_gauge!(
-        RECONCILE_VERDICT,
-        "1 for the verdict of the last whole reconciliation of any process, else 0, by verdict"
-    );
-    describe_gauge!(
-        RECONCILE_ENDED,
-        Unit::Seconds,
-        "When the last whole reconciliation of any process ended, since the Unix epoch; 0 = the history has none; alert on its age"
-    );
-    describe_gauge!(RECONCILE_ROWS, "Rows that the last reconciliation read on both sides, by store");
-    describe_gauge!(
-        RECONCILE_DRIFT,
-        "Source rows whose derived rows the last reconciliation found wrong, by store"
-    );
-    describe_gauge!(RECONCILE_LEFT, "Of these, rows that are wrong still, by store");
-    describe_gauge!(RECONCILE_AGAIN, "Of these, rows that the reconciliation before found too, by store");
-    describe_gauge!(RECONCILE_SECONDS, Unit::Seconds, "Time that the last reconciliation took, by store");
-    describe_gauge!(
-        RECONCILE_WINDOWS,
-        "Windows of the schedule in which the reconciliation under way, or the last one, was worked on"
-    );
-    describe_counter!(
-        SPOT_CHECK_KEYS,
-        "Changed source rows that were looked at again, by store, source, seconds after the change, and verdict"
-    );
-    describe_counter!(
-        SPOT_CHECK_DRIFT,
-        "Of these, rows whose derived rows were wrong, by store, source and seconds after the change"
-    );
-    describe_counter!(
-        SPOT_CHECK_SKIPPED,
-        "Changes that were too many to choose from, or could not be read, by source"
-    );
+const SOURCE: &[&str] = &["source"];
+const LANE: &[&str] = &["projection", "target", "source", "lane"];
+
+/// One entry a metric: the name of its constant, its own name, type, labels, help.
+macro_rules! metrics {
+    ($($constant:ident = $name:literal, $kind:ident, $labels:expr, $help:literal;)+) => {
+        $(
+            #[doc = $help]
+            pub const $constant: &str = $name;
+        )+
+
+        /// Every metric there is.
+        pub const ALL: &[Metric] =
+            &[$(Metric { name: $name, kind: Kind::$kind, labels: $labels, help: $help }),+];
+    };
 }
 
-fn describe_capture() {
-    describe_counter!(SOURCE_CHANGES, "Captured row changes read from the binlog, by source");
-    describe_counter!(
-        SOURCE_UNCHANGED,
-        "Those of them that changed no captured value and no key, so nothing was written, by source"
-    );
-    describe_counter!(
-        SOURCE_UNSEEN_CASCADES,
-        "Captured tables that a statement was to write and has no rows of, so that a foreign key may have changed some that the binlog does not show, by source"
-    );
-    describe_counter!(
-        SOURCE_REREADS,
-        "Times that a table was to be read again, because rows of it changed as row events do not show, by source"
-    );
-    describe_gauge!(
-        SOURCE_SPILLED,
-        Unit::Bytes,
-        "Size of the temporary files in limits.spill_dir that hold rows whose transaction has not ended or is not decided, by source"
-    );
-    describe_counter!(LOG_MESSAGES, "Messages acknowledged by the log, by source");
-    describe_counter!(LOG_CHANGES, "Row changes in messages acknowledged by the log, by source");
-    describe_counter!(LOG_BYTES, Unit::Bytes, "Payload bytes acknowledged by the log, by source");
-    describe_gauge!(LOG_IN_FLIGHT, "Messages sent and not yet acknowledged, by source");
-}
+metrics! {
+    SOURCE_CHANGES = "anabranch_source_changes_total", Counter, SOURCE,
+        "Captured row changes read from the binlog.";
+    SOURCE_UNCHANGED = "anabranch_source_unchanged_total", Counter, SOURCE,
+        "Captured row changes that changed no captured value and no key, so that nothing was written.";
+    SOURCE_UNSEEN_CASCADES = "anabranch_source_unseen_cascades_total", Counter, SOURCE,
+        "Captured tables that a statement was to write and has no rows of, so that a foreign key may have changed some that the binlog does not show.";
+    SOURCE_REREADS = "anabranch_source_rereads_total", Counter, SOURCE,
+        "Times that a table was to be read again, because rows of it changed as row events do not show.";
+    SOURCE_SPILLED = "anabranch_source_spilled_bytes", Gauge, SOURCE,
+        "Size of the temporary files in limits.spill_dir that hold rows whose transaction has not ended or is not decided.";
+    CAPTURE_LAG = "anabranch_capture_lag_seconds", Gauge, SOURCE,
+        "Age of the oldest known source position that the log does not hold yet, or of the source's last answer; 0 = none, absent = not known.";
+    LOG_MESSAGES = "anabranch_log_messages_total", Counter, SOURCE,
+        "Messages acknowledged by the log.";
+    LOG_CHANGES = "anabranch_log_changes_total", Counter, SOURCE,
+        "Row changes in messages acknowledged by the log.";
+    LOG_BYTES = "anabranch_log_bytes_total", Counter, SOURCE,
+        "Payload bytes acknowledged by the log.";
+    LOG_IN_FLIGHT = "anabranch_log_in_flight_messages", Gauge, SOURCE,
+        "Messages sent and not yet acknowledged.";
+    SOURCE_COMMITTED = "anabranch_source_committed_timestamp_seconds", Gauge, SOURCE,
+        "Commit time of the newest change in the stream, by the source's clock, since the Unix epoch.";
+    BINLOG_BEHIND = "anabranch_source_binlog_behind_bytes", Gauge, SOURCE,
+        "Bytes of the binlog between the end of the stream and the source's newest known position.";
+    BINLOG_KEPT = "anabranch_source_binlog_kept_bytes", Gauge, SOURCE,
+        "Size of the binlog that the source still has.";
+    BINLOG_PURGE = "anabranch_source_binlog_purge_seconds", Gauge, SOURCE,
+        "Time, at least, until the source purges binlog that its reader needs; absent = the reader needs only the newest file, or nothing is purged by age.";
+    STREAM_BYTES = "anabranch_log_stream_bytes", Gauge, SOURCE,
+        "Size of the stream.";
+    STREAM_BYTES_MAX = "anabranch_log_stream_max_bytes", Gauge, SOURCE,
+        "Size above which the stream drops its oldest messages; absent = none.";
+    STREAM_OLDEST = "anabranch_log_oldest_timestamp_seconds", Gauge, SOURCE,
+        "When the oldest message of the stream was stored, since the Unix epoch; absent = the stream is empty.";
+    STREAM_AGE_MAX = "anabranch_log_stream_max_age_seconds", Gauge, SOURCE,
+        "Age at which the stream drops a message; absent = none.";
 
-fn describe_lanes() {
-    describe_gauge!(
-        LANE_DIRECT,
-        "1 while the lane is fed from the binlog because the stream does not link, by projection, target, source, lane"
-    );
-    describe_counter!(
-        LANE_ROWS,
-        "Row mutations committed to the target, by projection, target, source, lane"
-    );
-    describe_counter!(
-        LANE_CHANGES,
-        "Row changes that the lane has taken and committed, by projection, target, source, lane and outcome: applied, or passed since they came before, with the reason: behind, a whole message; overlap, a part of one"
-    );
-    describe_gauge!(
-        LANE_UNACCOUNTED,
-        "Changes that messages since the lane's last commit should have had less those that it applied or passed; not 0 = one is lost, by projection, target, source, lane"
-    );
-    describe_counter!(
-        LANE_FLUSHES,
-        "Transactions committed to the target, by projection, target, source, lane"
-    );
-    describe_histogram!(
-        LANE_FLUSH_SECONDS,
-        Unit::Seconds,
-        "Duration of a target transaction, by projection, target"
-    );
-    describe_counter!(
-        REFRESH_ROWS,
-        "Rows read from the source's tables by a refresh, by projection, target, source, lane"
-    );
-    describe_gauge!(
-        REFRESH_REREADS,
-        "Tables that a lane is to read again, because rows of them changed as row events do not show; until then its rows of them may be stale, by projection, target, source, lane"
-    );
-    describe_gauge!(
-        REFRESH_TABLES_LEFT,
-        "Tables of the source that a refresh has not finished, by projection, target, source, lane"
-    );
-    describe_gauge!(
-        REFRESH_SECONDS_LEFT,
-        "How long those will take if each takes as long as the ones before, by projection, target, source, lane"
-    );
-}
+    LANE_COMMITTED = "anabranch_lane_committed_timestamp_seconds", Gauge, LANE,
+        "Commit time of the newest change in the target, by the source's clock, since the Unix epoch.";
+    LANE_VISIBLE = "anabranch_lane_visible_seconds", Histogram, &["projection", "target"],
+        "Time from the commit in a MySQL source until the newest change of a target transaction is visible. MariaDB says commit times in whole seconds, so its changes are left out.";
+    LANE_FLUSH_FILL = "anabranch_lane_flush_fill_ratio", Histogram, &["projection", "target"],
+        "Rows of a target transaction over limits.flush_rows; 1 = full, so the target is what limits.";
+    LANE_DIRECT = "anabranch_lane_direct", Gauge, LANE,
+        "1 while the lane is fed from the binlog because the stream does not link.";
+    LANE_LAG = "anabranch_lane_lag_seconds", Gauge, LANE,
+        "Age of the oldest known source position that the target does not hold yet, or of the source's last answer; 0 = none, absent = not known.";
+    LANE_ROWS = "anabranch_lane_rows_total", Counter, LANE,
+        "Row mutations committed to the target.";
+    LANE_CHANGES = "anabranch_lane_changes_total", Counter, &["projection", "target", "source", "lane", "outcome", "reason"],
+        "Row changes that the lane has taken and committed. The outcome is applied, or passed because they came before; the reason is then behind (a whole message) or overlap (a part of one).";
+    LANE_UNACCOUNTED = "anabranch_lane_unaccounted_changes", Gauge, LANE,
+        "Changes that messages since the lane's last commit should have had less those that it applied or passed; not 0 = one is lost.";
+    LANE_FLUSHES = "anabranch_lane_flushes_total", Counter, LANE,
+        "Transactions committed to the target.";
+    LANE_FLUSH_SECONDS = "anabranch_lane_flush_seconds", Histogram, &["projection", "target"],
+        "Duration of a target transaction.";
+    REFRESH_ROWS = "anabranch_refresh_rows_total", Counter, LANE,
+        "Rows read from the source's tables by a refresh.";
+    REFRESH_REREADS = "anabranch_refresh_rereads", Gauge, LANE,
+        "Tables that a lane is to read again, because rows of them changed as row events do not show; until then its rows of them may be stale.";
+    REFRESH_TABLES_LEFT = "anabranch_refresh_tables_left", Gauge, LANE,
+        "Tables of the source that a refresh has not finished.";
+    REFRESH_SECONDS_LEFT = "anabranch_refresh_seconds_left", Gauge, LANE,
+        "How long these tables will take if each takes as long as the ones before.";
+    ROW_DEFECTS = "anabranch_row_defects_total", Counter, &["projection", "source", "reason"],
+        "Changes to rows that are in no derived table, or hold an odd code.";
 
-fn describe_stores() {
-    describe_gauge!(
-        CACHE_DELAY,
-        "For how long the oldest change waits to be removed from the cache, by cache"
-    );
-    describe_gauge!(CACHE_BELIEVED, "1 = lookups are answered from the cache, 0 = they go past it, by cache");
-    describe_counter!(CACHE_FILLS, "Complete sets stored in the cache");
-    describe_counter!(CACHE_INVALIDATIONS, "Codes removed from the cache because their mapping rows changed");
-    describe_counter!(CACHE_FAULTS, "Readings of and writings to the cache that failed, by code");
-    describe_gauge!(
-        SEARCH_DOCUMENTS,
-        "Documents of the index that serves, without tombstones, by projection"
-    );
-    describe_gauge!(
-        SEARCH_TOMBSTONES,
-        "Tombstones of deleted or withdrawn documents in the index that serves, by projection"
-    );
-    describe_counter!(SEARCH_SWEPT, "Tombstones removed because of their age, by projection");
-    describe_gauge!(
-        SEARCH_DEAD_LETTERS,
-        "Documents that the index rejected and that are parked, by projection"
-    );
-    describe_counter!(
-        ROW_DEFECTS,
-        "Changes to rows that are in no derived table, or hold an odd code, by projection, source and reason"
-    );
-    describe_counter!(
-        LOOKUP_READINGS,
-        "Readings of mapping tables for lookups, which the cache did not answer"
-    );
-    describe_histogram!(
-        HTTP_REQUEST_SECONDS,
-        Unit::Seconds,
-        "Duration of a request to an endpoint for applications, by route and status"
-    );
+    LOOKUP_READINGS = "anabranch_lookup_readings_total", Counter, &[],
+        "Readings of mapping tables for lookups, which the cache did not answer.";
+    HTTP_REQUEST_SECONDS = "anabranch_http_request_seconds", Histogram, &["route", "status"],
+        "Duration of a request to an endpoint for applications.";
+    HTTP_IN_FLIGHT = "anabranch_http_requests_in_flight", Gauge, &[],
+        "Requests to endpoints for applications that are being answered; above 256 they are refused.";
+    CACHE_LOOKUPS = "anabranch_cache_lookups_total", Counter, &["outcome", "reason"],
+        "Codes that lookups asked for. The outcome is hit, miss, or bypassed with the reason why the cache was not asked.";
+    CACHE_DELAY = "anabranch_cache_delay_seconds", Gauge, &["cache"],
+        "For how long the oldest change waits to be removed from the cache.";
+    CACHE_BELIEVED = "anabranch_cache_believed", Gauge, &["cache"],
+        "1 = lookups are answered from the cache, 0 = they go past it.";
+    CACHE_FILLS = "anabranch_cache_fills_total", Counter, &[],
+        "Complete sets stored in the cache.";
+    CACHE_INVALIDATIONS = "anabranch_cache_invalidations_total", Counter, &[],
+        "Codes removed from the cache because their mapping rows changed.";
+    CACHE_FAULTS = "anabranch_cache_faults_total", Counter, &["code"],
+        "Readings of and writings to the cache that failed.";
+    SEARCH_DOCUMENTS = "anabranch_search_documents", Gauge, &["projection"],
+        "Documents of the index that serves, without tombstones.";
+    SEARCH_TOMBSTONES = "anabranch_search_tombstones", Gauge, &["projection"],
+        "Tombstones of deleted or withdrawn documents in the index that serves.";
+    SEARCH_SWEPT = "anabranch_search_tombstones_removed_total", Counter, &["projection"],
+        "Tombstones removed because of their age.";
+    SEARCH_DEAD_LETTERS = "anabranch_search_dead_letters", Gauge, &["projection"],
+        "Documents that the index rejected and that are parked.";
+
+    RECONCILE_VERDICT = "anabranch_reconcile_verdict", Gauge, &["verdict"],
+        "1 for the verdict of the last whole reconciliation of any process, else 0.";
+    RECONCILE_ENDED = "anabranch_reconcile_ended_timestamp_seconds", Gauge, &[],
+        "When the last whole reconciliation of any process ended, since the Unix epoch; 0 = the history has none; alert on its age.";
+    RECONCILE_ROWS = "anabranch_reconcile_rows", Gauge, &["store"],
+        "Rows that the last reconciliation read on both sides.";
+    RECONCILE_DRIFT = "anabranch_reconcile_drift", Gauge, &["store"],
+        "Source rows whose derived rows the last reconciliation found wrong.";
+    RECONCILE_LEFT = "anabranch_reconcile_drift_left", Gauge, &["store"],
+        "Source rows that the last reconciliation found wrong and that are wrong still.";
+    RECONCILE_AGAIN = "anabranch_reconcile_drift_again", Gauge, &["store"],
+        "Source rows that the last reconciliation found wrong and the one before too.";
+    RECONCILE_SECONDS = "anabranch_reconcile_seconds", Gauge, &["store"],
+        "Time that the last reconciliation took.";
+    RECONCILE_WINDOWS = "anabranch_reconcile_windows", Gauge, &[],
+        "Windows of the schedule in which the reconciliation under way, or the last one, was worked on.";
+    RECONCILE_MISPLACED = "anabranch_reconcile_misplaced_rows", Gauge, &["store"],
+        "Source rows that the last reconciliation found in another table than the rule puts them.";
+    RECONCILE_UNDERWAY = "anabranch_reconcile_underway", Gauge, &[],
+        "1 while a reconciliation of any process is not over, also between its windows, else 0.";
+    RECONCILE_SHARE = "anabranch_reconcile_share_ratio", Gauge, &[],
+        "How much of its present store the reconciliation under way has compared.";
+    RECONCILE_UNDERWAY_ROWS = "anabranch_reconcile_underway_rows", Gauge, &[],
+        "Rows that the reconciliation under way has read on both sides.";
+    RECONCILE_HELD = "anabranch_reconcile_held", Gauge, &[],
+        "1 while a reconciliation of this process waits because a source, a replica or a lane is too busy.";
+    RECONCILE_NEXT = "anabranch_reconcile_next_timestamp_seconds", Gauge, &[],
+        "When the next reconciliation of the schedule is due, since the Unix epoch; absent = there is no schedule.";
+    SPOT_CHECK_KEYS = "anabranch_spot_check_keys_total", Counter, &["store", "source", "after", "verdict"],
+        "Changed source rows that were looked at again, so many seconds after the change.";
+    SPOT_CHECK_DRIFT = "anabranch_spot_check_drift_total", Counter, &["store", "source", "after"],
+        "Changed source rows whose derived rows were wrong, so many seconds after the change.";
+    SPOT_CHECK_SKIPPED = "anabranch_spot_check_skipped_changes_total", Counter, &["source"],
+        "Changes that were too many to choose from, or could not be read.";
+
+    TASK_STATE = "anabranch_task_state", Gauge, &["task"],
+        "0 getting ready, 1 running, 2 retrying, 3 stopped, 4 standby: another process does it.";
+    FAULTS = "anabranch_faults_total", Counter, &["task", "code"],
+        "Faults that ended an attempt of the task. The series of a code begins with its first fault.";
+
+    LEASE_HELD = "anabranch_lease_held", Gauge, &["task"],
+        "1 while this process holds the lease of the task, else 0.";
+    DEPENDENCY_UP = "anabranch_dependency_up", Gauge, &["dependency", "name"],
+        "1 = the last question to the server was answered, 0 = it failed.";
+    DEPENDENCY_ANSWER = "anabranch_dependency_answer_seconds", Gauge, &["dependency", "name"],
+        "What the last good answer of the server took.";
+    CERTIFICATE_ENDS = "anabranch_certificate_ends_timestamp_seconds", Gauge, &["dependency", "name"],
+        "End of the certificate of a source or MySQL target, since the Unix epoch.";
+    BUILD = "anabranch_build_info", Gauge, &["version", "commit"],
+        "Always 1: the version of the process, and the commit that it was built from where the build named it.";
+    CONFIGURATION = "anabranch_configuration_info", Gauge, &["configuration"],
+        "Always 1: a hash of the configuration without its secrets, equal in processes of one version and configuration.";
+    PROCESS_CPU = "process_cpu_seconds_total", Counter, &[],
+        "CPU time of the process.";
+    PROCESS_RESIDENT = "process_resident_memory_bytes", Gauge, &[],
+        "Memory of the process that is in RAM.";
+    PROCESS_VIRTUAL = "process_virtual_memory_bytes", Gauge, &[],
+        "Memory that the process has reserved.";
+    PROCESS_FILES = "process_open_fds", Gauge, &[],
+        "Open files and connections.";
+    PROCESS_FILES_MAX = "process_max_fds", Gauge, &[],
+        "Limit of open files and connections.";
+    PROCESS_THREADS = "process_threads", Gauge, &[],
+        "Threads of the process.";
+    PROCESS_STARTED = "process_start_time_seconds", Gauge, &[],
+        "When the process began, since the Unix epoch.";
+    RETRIES = "anabranch_retries_total", Counter, &["code"],
+        "Attempts that were begun again after a fault, of tasks and of steps within them.";
 }

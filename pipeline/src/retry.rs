@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use backoff::backoff::Backoff;
 use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
+use metrics::counter;
 
 use crate::error::{Class, Fault};
+use crate::metrics as names;
 
 /// The first pause after a failure; doubled up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
@@ -65,6 +67,7 @@ impl Attempts {
         if fault.class() != Class::Transient || self.left == 0 {
             return Err(fault);
         }
+        counter!(names::RETRIES, "code" => fault.code().as_str()).increment(1);
         tracing::debug!(%fault, left = self.left, "it is tried again");
         tokio::time::sleep(self.pauses.following()).await;
         Ok(())

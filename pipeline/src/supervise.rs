@@ -414,6 +414,7 @@ impl Supervision {
             self.handle.states.set(&task, TaskState::Stopped, shown, true);
             return None;
         }
+        counter!(names::RETRIES, "code" => code.as_str()).increment(1);
         let down = self.handle.states.status(&task).and_then(|status| status.down_since);
         if down.is_none() {
             self.pauses = Pauses::default();

@@ -21,6 +21,7 @@ mod log_damage;
 mod log_full;
 mod lookup;
 mod mariadb_11;
+mod metrics;
 mod mysql;
 mod operator;
 mod page;

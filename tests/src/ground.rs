@@ -92,7 +92,7 @@ impl Turn<'_> {
     pub fn servers(&self, account: DatabaseAccount) -> Vec<String> {
         let is_wanted = |spec: &&ServerSpec| match &spec.kind {
             Kind::MariaDb(_, server) | Kind::MySql(server) => server.account == account,
-            Kind::Nats(_) | Kind::Redis(_) | Kind::Search(_) => false,
+            Kind::Nats(_) | Kind::Redis(_) | Kind::Search(_) | Kind::Prometheus(_) => false,
         };
         self.specs.iter().filter(is_wanted).map(|spec| spec.name.clone()).collect()
     }
@@ -121,7 +121,7 @@ impl Turn<'_> {
             match spec.kind {
                 Kind::Redis(_) => self.clean_redis(&spec.name).await,
                 Kind::Search(_) => Search::of(self.stack).clear().await,
-                Kind::MariaDb(..) | Kind::MySql(_) | Kind::Nats(_) => {}
+                Kind::MariaDb(..) | Kind::MySql(_) | Kind::Nats(_) | Kind::Prometheus(_) => {}
             }
         }
         let jetstream = self.jetstream().await;

@@ -23,6 +23,7 @@ pub const KNOWN: &[&[&str]] = &[
         "deploy/stack/src/mysql.rs",
         "deploy/stack/src/nats.rs",
         "deploy/stack/src/place.rs",
+        "deploy/stack/src/prometheus.rs",
         "deploy/stack/src/redis.rs",
         "deploy/stack/src/search.rs",
     ],

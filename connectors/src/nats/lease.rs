@@ -14,9 +14,11 @@ use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
+use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, Lease, Leases};
 use async_nats::jetstream::kv::{CreateErrorKind, Operation, Store, UpdateErrorKind};
 use bytes::Bytes;
+use metrics::{Gauge, gauge};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -54,6 +56,7 @@ impl Leases for NatsLog {
         standing_by: &(dyn Fn() + Send + Sync),
     ) -> Result<NatsLease, Fault> {
         setup::require_leases(self.connection.context(), &self.config, &self.lease_bucket()).await?;
+        let gauge = self.held_leases.gauge(key);
         let claim = LeaseRequest::new(Arc::clone(&self.connection), &self.lease_bucket(), key).await?;
         sleep(Duration::from_millis(rand::random_range(0..FIRST_ATTEMPT_MS))).await;
         loop {
@@ -62,7 +65,7 @@ impl Leases for NatsLog {
             failpoints::reach("lease-before-take").await;
             if let Some(revision) = claim.take().await? {
                 failpoints::reach("lease-after-take").await;
-                return Ok(NatsLease::hold(claim, revision, asked, self.held_leases.one_more()));
+                return Ok(NatsLease::hold(claim, revision, asked, self.held_leases.one_more(gauge)));
             }
             standing_by();
             let jitter = rand::random_range(0..ACQUIRE_INTERVAL_MS / 2);
@@ -76,9 +79,17 @@ impl Leases for NatsLog {
 pub(super) struct HeldLeases(Arc<AtomicUsize>);
 
 impl HeldLeases {
-    fn one_more(&self) -> Held {
+    /// Shows whether this process holds the lease; not yet.
+    fn gauge(&self, key: &str) -> Gauge {
+        let gauge = gauge!(names::LEASE_HELD, "task" => key.to_owned());
+        gauge.set(0.0);
+        gauge
+    }
+
+    fn one_more(&self, gauge: Gauge) -> Held {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Held(self.clone())
+        gauge.set(1.0);
+        Held { all: self.clone(), gauge }
     }
 
     fn courtesy(&self) -> Duration {
@@ -89,11 +100,15 @@ impl HeldLeases {
 
 /// One of them, until it is dropped.
 #[derive(Debug)]
-struct Held(HeldLeases);
+struct Held {
+    all: HeldLeases,
+    gauge: Gauge,
+}
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        self.all.0.fetch_sub(1, Ordering::Relaxed);
+        self.gauge.set(0.0);
     }
 }
 

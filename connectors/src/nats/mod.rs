@@ -19,6 +19,7 @@ mod setup;
 mod writer;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anabranch_pipeline::config::{Limits, LogConfig};
 use anabranch_pipeline::error::{Code, Fault};
@@ -69,6 +70,9 @@ pub struct StreamState {
     pub last_sequence: u64,
     /// When the oldest message was stored, microseconds since the Unix epoch; `None` when the stream is empty.
     pub first_at_us: Option<u64>,
+    /// Limits above which the oldest messages are dropped; `None` = none.
+    pub bytes_max: Option<u64>,
+    pub age_max: Option<Duration>,
 }
 
 /// A stream by its name and subject.
@@ -111,6 +115,8 @@ impl NatsLog {
             first_sequence: info.state.first_sequence,
             last_sequence: info.state.last_sequence,
             first_at_us: first_at.filter(|_| info.state.messages > 0),
+            bytes_max: u64::try_from(info.config.max_bytes).ok().filter(|bytes| *bytes > 0),
+            age_max: Some(info.config.max_age).filter(|age| !age.is_zero()),
         })
     }
 

@@ -16,6 +16,24 @@ use crate::place::ManagedServer;
 /// Above what a question may ask the server to wait.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// A page of health is short.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Whether plain HTTP on this port answers a path with 200.
+pub(crate) fn is_healthy(port: u16, path: &str) -> bool {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let status_line = || -> io::Result<[u8; 12]> {
+        let mut stream = TcpStream::connect_timeout(&address, HEALTH_TIMEOUT)?;
+        stream.set_read_timeout(Some(HEALTH_TIMEOUT))?;
+        let question = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
+        stream.write_all(question.as_bytes())?;
+        let mut start = [0; 12];
+        stream.read_exact(&mut start)?;
+        Ok(start)
+    };
+    status_line().is_ok_and(|start| &start == b"HTTP/1.1 200")
+}
+
 /// Sends the question and reads until the server closes, which the question must ask for.
 pub(crate) fn exchange(place: &ManagedServer, question: &str) -> io::Result<String> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, place.record.port));

@@ -30,6 +30,7 @@ mod place;
 mod ports;
 mod process;
 mod programs;
+mod prometheus;
 mod redis;
 mod search;
 mod secrets;
@@ -44,7 +45,7 @@ pub use layout::Layout;
 pub use programs::PROGRAMS_VARIABLE;
 pub use server::{Server, ServerStatus};
 pub use spec::{
-    Database, DatabaseAccount, Kind, MariaDbVersion, Nats, NatsVersion, Options, Passwords, Redis, RedisRole,
-    Search, ServerSpec,
+    Database, DatabaseAccount, Kind, MariaDbVersion, Nats, NatsVersion, Options, Passwords, Prometheus,
+    Redis, RedisRole, Search, ServerSpec,
 };
 pub use stack::{KEEP_VARIABLE, Stack, instance_names};

@@ -3,19 +3,14 @@
 //! `sync_interval: always` makes JetStream answer a publish only after fsync: a power cut takes nothing back. No client
 //! can see that setting, so nothing but this file asks for it; servers before 2.10 do not know it.
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::time::Duration;
-
 use crate::error::Result;
+use crate::exchange::is_healthy;
 use crate::layout::{remove_folder, write_private};
 use crate::place::ManagedServer;
 use crate::process::Launch;
 use crate::spec::{Nats, NatsVersion};
 
 pub(crate) const USER: &str = "anabranch";
-
-const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) fn prepare(place: &ManagedServer) -> Result<()> {
     remove_folder(&place.folder.join("jetstream"))
@@ -66,14 +61,5 @@ fn configuration(place: &ManagedServer, settings: &Nats) -> String {
 
 /// Ready when `/healthz` answers 200, which waits for the streams.
 pub(crate) fn is_ready(place: &ManagedServer) -> bool {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, place.record.second_port));
-    let status_line = || -> std::io::Result<[u8; 12]> {
-        let mut stream = TcpStream::connect_timeout(&address, HEALTH_TIMEOUT)?;
-        stream.set_read_timeout(Some(HEALTH_TIMEOUT))?;
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")?;
-        let mut start = [0; 12];
-        stream.read_exact(&mut start)?;
-        Ok(start)
-    };
-    status_line().is_ok_and(|start| &start == b"HTTP/1.1 200")
+    is_healthy(place.record.second_port, "/healthz")
 }

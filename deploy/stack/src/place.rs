@@ -10,7 +10,7 @@ use crate::process::{Guard, Launch};
 use crate::programs::Programs;
 use crate::secrets::Certificates;
 use crate::spec::{Kind, ServerSpec};
-use crate::{database, mariadb, mysql, nats, redis, search};
+use crate::{database, mariadb, mysql, nats, prometheus, redis, search};
 
 /// What an instance's state file says about a server. Ports and passwords survive restarts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -62,6 +62,7 @@ impl ManagedServer {
             Kind::Nats(_) => nats::prepare(self),
             Kind::Redis(_) => redis::prepare(self),
             Kind::Search(_) => search::prepare(self),
+            Kind::Prometheus(_) => prometheus::prepare(self),
         }
     }
 
@@ -74,6 +75,7 @@ impl ManagedServer {
             Kind::Nats(settings) => nats::launch(self, settings, flags),
             Kind::Redis(settings) => redis::launch(self, settings, flags),
             Kind::Search(settings) => search::launch(self, settings, flags),
+            Kind::Prometheus(settings) => prometheus::launch(self, settings, flags),
         }?;
         if self.record.spec.has_own_clock {
             launch.environment.extend(self.clock().variables(&self.programs)?);
@@ -91,6 +93,7 @@ impl ManagedServer {
             Kind::Nats(_) => nats::is_ready(self),
             Kind::Redis(_) => redis::is_ready(self),
             Kind::Search(_) => search::is_ready(self),
+            Kind::Prometheus(_) => prometheus::is_ready(self),
         }
     }
 
@@ -98,7 +101,7 @@ impl ManagedServer {
     pub(crate) fn forget_secrets(&self) -> Result<()> {
         match &self.record.spec.kind {
             Kind::MariaDb(..) | Kind::MySql(_) => database::forget_accounts(self),
-            Kind::Nats(_) | Kind::Redis(_) | Kind::Search(_) => Ok(()),
+            Kind::Nats(_) | Kind::Redis(_) | Kind::Search(_) | Kind::Prometheus(_) => Ok(()),
         }
     }
 
@@ -107,7 +110,7 @@ impl ManagedServer {
             Kind::MariaDb(..) | Kind::MySql(_) => self.folder.join("error.log"),
             Kind::Nats(_) => self.folder.join("nats.log"),
             Kind::Redis(_) => self.folder.join("redis.log"),
-            Kind::Search(_) => self.output(),
+            Kind::Search(_) | Kind::Prometheus(_) => self.output(),
         }
     }
 
@@ -118,10 +121,15 @@ impl ManagedServer {
             Kind::Nats(_) => nats::USER,
             Kind::Redis(_) => redis::USER,
             Kind::Search(_) => search::USER,
+            // It asks for nobody's name.
+            Kind::Prometheus(_) => "",
         }
     }
 
     pub(crate) fn url(&self) -> String {
+        if matches!(self.record.spec.kind, Kind::Prometheus(_)) {
+            return format!("http://127.0.0.1:{}", self.record.port);
+        }
         self.url_as(self.user(), &self.record.password)
     }
 
@@ -130,7 +138,7 @@ impl ManagedServer {
         let user = match &self.record.spec.kind {
             Kind::MariaDb(_, settings) | Kind::MySql(settings) => database::setup_user(settings.account)?,
             Kind::Search(_) => search::SETUP_USER,
-            Kind::Nats(_) | Kind::Redis(_) => return None,
+            Kind::Nats(_) | Kind::Redis(_) | Kind::Prometheus(_) => return None,
         };
         Some(self.url_as(user, &self.record.password))
     }
@@ -143,7 +151,7 @@ impl ManagedServer {
             }
             Kind::Redis(_) => self.url_as(redis::ADMIN_USER, &self.record.admin_password),
             Kind::Search(_) => self.url_as(search::ADMIN_USER, &self.record.admin_password),
-            Kind::Nats(_) => self.url(),
+            Kind::Nats(_) | Kind::Prometheus(_) => self.url(),
         }
     }
 
@@ -155,7 +163,7 @@ impl ManagedServer {
             (Kind::Redis(_), false) => "rediss",
             (Kind::Redis(_), true) => "redis",
             (Kind::Search(_), false) => "https",
-            (Kind::Search(_), true) => "http",
+            (Kind::Search(_), true) | (Kind::Prometheus(_), _) => "http",
         };
         format!("{scheme}://{user}:{password}@127.0.0.1:{}", self.record.port)
     }
@@ -175,6 +183,7 @@ impl ManagedServer {
                 variables.push(("ADMIN_URL", self.admin_url()));
                 variables.push(("ADMIN_PASSWORD", self.record.admin_password.clone()));
             }
+            Kind::Prometheus(_) => {}
             Kind::Nats(_) => {
                 variables.push(("MONITOR_URL", format!("http://127.0.0.1:{}", self.record.second_port)));
             }

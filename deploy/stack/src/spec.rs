@@ -97,7 +97,7 @@ pub struct ServerSpec {
     /// Its wall clock can be stepped ([`crate::Server::clock`]); not that of NATS.
     #[serde(default)]
     pub has_own_clock: bool,
-    /// Its port has no TLS; only of NATS, Redis and OpenSearch. A database offers both on one port.
+    /// Its port has no TLS; only of NATS, Redis, OpenSearch and Prometheus. A database offers both on one port.
     #[serde(default)]
     pub is_plain: bool,
 }
@@ -110,6 +110,7 @@ pub enum Kind {
     Nats(Nats),
     Redis(Redis),
     Search(Search),
+    Prometheus(Prometheus),
 }
 
 /// Which MariaDB programs to run.
@@ -189,6 +190,14 @@ pub struct Search {
     pub heap_mib: u32,
 }
 
+/// Settings of a Prometheus server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prometheus {
+    /// The port of 127.0.0.1 on which a daemon shows `/metrics`.
+    pub scraped_port: u16,
+    pub scrape_seconds: u32,
+}
+
 impl Database {
     const SOURCE: Self = Self { account: DatabaseAccount::Capture, buffer_pool_mib: 64 };
     const TARGET: Self = Self { account: DatabaseAccount::Apply, buffer_pool_mib: 256 };
@@ -204,9 +213,11 @@ impl ServerSpec {
         match self.kind {
             Kind::MariaDb(MariaDbVersion::Eleven, _) => Some(MARIADB_11),
             Kind::MySql(_) => Some(MYSQL),
-            Kind::MariaDb(MariaDbVersion::Common, _) | Kind::Nats(_) | Kind::Redis(_) | Kind::Search(_) => {
-                None
-            }
+            Kind::MariaDb(MariaDbVersion::Common, _)
+            | Kind::Nats(_)
+            | Kind::Redis(_)
+            | Kind::Search(_)
+            | Kind::Prometheus(_) => None,
         }
     }
 
@@ -274,6 +285,11 @@ impl ServerSpec {
     pub fn search(name: impl Into<String>) -> Self {
         let kind = Kind::Search(Search { heap_mib: SEARCH_HEAP_MIB });
         Self::of(name, kind)
+    }
+
+    /// A Prometheus server that scrapes the daemon on this port of 127.0.0.1 each second.
+    pub fn prometheus(name: impl Into<String>, scraped_port: u16) -> Self {
+        Self::of(name, Kind::Prometheus(Prometheus { scraped_port, scrape_seconds: 1 })).plain()
     }
 
     /// Limits what the streams of a NATS node may take together.

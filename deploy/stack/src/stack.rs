@@ -153,7 +153,11 @@ impl Stack {
                 let number = servers.iter().map(|server| server.place().record.number).max().unwrap_or(0) + 1;
                 let passwords = match &spec.kind {
                     Kind::Redis(redis) => redis.passwords.clone(),
-                    Kind::MariaDb(..) | Kind::MySql(_) | Kind::Nats(_) | Kind::Search(_) => None,
+                    Kind::MariaDb(..)
+                    | Kind::MySql(_)
+                    | Kind::Nats(_)
+                    | Kind::Search(_)
+                    | Kind::Prometheus(_) => None,
                 };
                 let passwords = passwords.unwrap_or_else(random_passwords);
                 let server = self.server_of(ServerRecord {

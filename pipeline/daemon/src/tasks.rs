@@ -90,6 +90,7 @@ async fn drain(
 pub fn spawn_sweep(supervisor: &mut Supervisor, wiring: &Wiring, documents: &Documents, kept: Duration) {
     let (wiring, documents) = (wiring.clone(), documents.clone());
     let name = sweep_task(&documents.projection);
+    counter!(names::SEARCH_SWEPT, "projection" => documents.projection.clone()).increment(0);
     supervisor.spawn(&name, move |handle: TaskHandle, cancel: CancellationToken| {
         let (wiring, documents) = (wiring.clone(), documents.clone());
         async move { sweep(&wiring, &documents, kept, &handle, &cancel).await }

@@ -34,10 +34,10 @@ pub use self::derived::DerivedStore;
 pub use self::lane::LaneStore;
 pub use anabranch_connectors::SpillRoom;
 pub use anabranch_connectors::mysql::source::{
-    BinlogEnd, CapturedTable, MysqlSource as Source, TextRow, holds_gtids,
+    BinlogEnd, BinlogKept, CapturedTable, MysqlSource as Source, TextRow, holds_gtids,
 };
 pub use anabranch_connectors::mysql::store::{Duplicate, MysqlMapping as Mapping};
-pub use anabranch_connectors::nats::{NatsLog as Log, TailFrom};
+pub use anabranch_connectors::nats::{NatsLog as Log, StreamState, TailFrom};
 pub use anabranch_connectors::redis::RedisCache as CodeStore;
 pub use anabranch_connectors::search::{
     DeadLetter, DocumentQuery, FoundDocument as Document, Overview, PART_CHARACTERS_MIN, Page as SearchPage,
@@ -275,6 +275,14 @@ impl Wiring {
     /// Names of all targets.
     pub fn targets(&self) -> impl Iterator<Item = &str> {
         self.0.targets.keys().map(String::as_str)
+    }
+
+    /// End of a target's certificate, as its server says it; `None` where it does not.
+    pub async fn certificate_ends(&self, target: &str) -> Result<Option<String>, Fault> {
+        match &self.target(target)?.server {
+            TargetServer::Mysql(server) => server.certificate_ends().await,
+            TargetServer::Search(_) => Ok(None),
+        }
     }
 
     /// Progress of every configured lane of a target. A lane without a row has not begun and is left out, as is one

@@ -24,6 +24,7 @@ use crate::failpoints;
 use crate::metrics as names;
 use crate::ports::{LaneStore, Log, LogReader, RowSource, SourceConnector};
 use crate::records::{Flush, LaneId, Progress};
+use crate::wall_clock;
 
 /// Progress without rows (messages that hold nothing for this lane) is stored at most this often: a transaction for
 /// each would cost more than it tells. Rows that wait for more wait no longer than this for one message.
@@ -356,8 +357,20 @@ async fn commit<S, L>(
     meters.overlapping.increment(taken.overlapping);
     meters.flushes.increment(1);
     meters.seconds.record(began.elapsed().as_secs_f64());
+    meters.fill.record(rows as f64 / lane.limits.flush_rows.get() as f64);
+    if let Some(age) = age_of_newest(window.progress(), wall_clock::now_us()).filter(|_| taken.applied > 0) {
+        meters.visible.record(age.as_secs_f64());
+    }
     tracing::trace!(lane = %lane.id, %position, rows, "committed");
     Ok(())
+}
+
+/// The age of the newest change that the target holds. MariaDB says commit times in whole seconds, and what is replayed
+/// was visible before: of these it is `None`.
+fn age_of_newest(progress: &Progress, now_us: u64) -> Option<Duration> {
+    let is_told = progress.committed_at_us > 0 && progress.server.flavor == "mysql";
+    (is_told && !progress.is_replaying())
+        .then(|| Duration::from_micros(now_us.saturating_sub(progress.committed_at_us)))
 }
 
 struct Meters {
@@ -368,6 +381,8 @@ struct Meters {
     unaccounted: Gauge,
     flushes: Counter,
     seconds: Histogram,
+    fill: Histogram,
+    visible: Histogram,
     direct: Gauge,
 }
 
@@ -388,6 +403,8 @@ impl Meters {
             unaccounted: gauge!(names::LANE_UNACCOUNTED, &labels),
             flushes: counter!(names::LANE_FLUSHES, &labels),
             seconds: histogram!(names::LANE_FLUSH_SECONDS, &labels[..2]),
+            fill: histogram!(names::LANE_FLUSH_FILL, &labels[..2]),
+            visible: histogram!(names::LANE_VISIBLE, &labels[..2]),
             direct: gauge!(names::LANE_DIRECT, &labels),
         }
     }

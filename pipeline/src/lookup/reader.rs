@@ -93,6 +93,9 @@ where
 {
     /// To be called in a runtime.
     pub fn new(cache: Option<(C, TimeToLive)>, mapping: M, bounds: QueryBounds) -> Self {
+        if cache.is_some() {
+            [HIT, MISS].iter().for_each(|outcome| count(outcome, None, 0));
+        }
         Self(Arc::new(ReaderState {
             cache: cache.map(|(cache, time_to_live)| (BelievedCache::new(cache), time_to_live)),
             mapping,
@@ -180,8 +183,13 @@ where
 
     async fn cached(&self, codes: &[StoredCode], limit: usize) -> Vec<Option<(Arc<Claims>, Origin)>> {
         let Some((cache, _)) = &self.0.cache else { return codes.iter().map(|_| None).collect() };
-        let found = cache.get(codes, limit).await.into_iter();
-        found.map(|claims| Some((Arc::new(claims?), Origin::Cache))).collect()
+        let bypassed = cache.bypassed();
+        let found = cache.get(codes, limit).await;
+        let hits = found.iter().flatten().count() as u64;
+        let rest = codes.len() as u64 - hits;
+        count(HIT, None, hits);
+        count(if bypassed.is_some() { BYPASSED } else { MISS }, bypassed, rest);
+        found.into_iter().map(|claims| Some((Arc::new(claims?), Origin::Cache))).collect()
     }
 
     /// The readings under way that have these codes, up to the limit or in full, and one more for the others.
@@ -243,6 +251,16 @@ where
         counter!(names::LOOKUP_READINGS).increment(1);
         Ok(reading.await?)
     }
+}
+
+const HIT: &str = "hit";
+const MISS: &str = "miss";
+const BYPASSED: &str = "bypassed";
+
+/// Counts codes that were asked for. Reasons are those of [`Reader::bypassed`], which are few.
+fn count(outcome: &'static str, reason: Option<&'static str>, codes: u64) {
+    let reason = reason.unwrap_or_default();
+    counter!(names::CACHE_LOOKUPS, "outcome" => outcome, "reason" => reason).increment(codes);
 }
 
 /// One of the places in the queue, until it is dropped.

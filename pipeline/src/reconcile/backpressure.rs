@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anabranch_schemas::lsn::Lsn;
+use metrics::gauge;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -15,6 +16,7 @@ use super::pace::Pace;
 use super::scan::Sides;
 use crate::config::reconcile::PressureLimits;
 use crate::lag::HeadSamples;
+use crate::metrics as names;
 use crate::ports::{DerivedRows, Lanes, Pressure, RowSource};
 
 /// Between two looks.
@@ -66,11 +68,18 @@ impl Backpressure {
             }
             let is_held = why.is_some();
             let was_held = self.is_held.send_replace(is_held);
+            gauge!(names::RECONCILE_HELD).set(f64::from(u8::from(is_held)));
             if let (Some(why), false) = (&why, was_held) {
                 tracing::info!(why, "the reconciliation waits");
             }
             tokio::time::sleep(LOOK).await;
         }
+    }
+}
+
+impl Drop for Backpressure {
+    fn drop(&mut self) {
+        gauge!(names::RECONCILE_HELD).set(0.0);
     }
 }
 

@@ -196,6 +196,15 @@ impl MysqlTarget {
         rows
     }
 
+    /// End of the server's certificate, as OpenSSL writes it, over a connection of its own; `None` without TLS.
+    pub async fn certificate_ends(&self) -> Result<Option<String>, Fault> {
+        let mut session = Session::open(self).await?;
+        let rows = session.rows(super::source::CERTIFICATE.to_owned()).await;
+        session.close().await;
+        let ends = rows?.into_iter().filter_map(|row| row.into_iter().nth(1).flatten());
+        Ok(ends.into_iter().find(|end| !end.is_empty()))
+    }
+
     /// `target NAME`, as faults name it.
     fn subject(&self) -> String {
         format!("target {}", self.0.name)

@@ -208,6 +208,21 @@ impl Programs {
         })
     }
 
+    /// Prometheus, which is new enough wherever it is.
+    pub(crate) fn prometheus(&self) -> Result<Program> {
+        if let Some(file) = self.on_path("prometheus") {
+            return Ok(Program { file, environment: Vec::new() });
+        }
+        let folder = self
+            .install("Prometheus", "prometheus", |fresh| apt::unpack(fresh, "Prometheus", &["prometheus"]))?;
+        let root = folder.join("root");
+        let libraries = apt::library_path(&root)?;
+        Ok(Program {
+            file: root.join("usr/bin/prometheus"),
+            environment: vec![("LD_LIBRARY_PATH".to_owned(), libraries)],
+        })
+    }
+
     /// OpenSearch and the Java that runs it.
     pub(crate) fn search(&self) -> Result<SearchPrograms> {
         // Found before the lock of the installation is taken, since Java may itself have to be installed.

@@ -44,6 +44,11 @@ impl Guard {
         Self { tokens, requests: Arc::new(Semaphore::new(REQUESTS_MAX)), body_time }
     }
 
+    /// Requests that are being answered.
+    pub fn in_flight(&self) -> usize {
+        REQUESTS_MAX.saturating_sub(self.requests.available_permits())
+    }
+
     fn authorise(&self, headers: &HeaderMap) -> Result<(), Problem> {
         if self.tokens.is_empty() {
             let remedy = "set http.tokens in the daemon's configuration and restart it";

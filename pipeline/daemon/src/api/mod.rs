@@ -24,6 +24,7 @@ use std::time::Instant;
 
 use anabranch_pipeline::config::Secret;
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::supervise::TaskStates;
 use axum::extract::{FromRef, State};
 use axum::http::{Method, Uri, header};
@@ -31,6 +32,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
+use metrics::gauge;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
@@ -46,6 +48,7 @@ use crate::lookup::Lookup;
 use crate::observe::{Observatory, StatusView};
 use crate::reconciliations::ReconciliationBook;
 use crate::roles::Role;
+use crate::telemetry;
 use crate::wiring::Documents;
 
 const OPENAPI: &str = include_str!("openapi.json");
@@ -211,7 +214,10 @@ async fn openapi() -> impl IntoResponse {
 }
 
 async fn metrics(State(Shared(shown)): State<Shared>) -> impl IntoResponse {
-    let text = shown.context.metrics.render() + &shown.context.observatory.lag_metrics(Instant::now());
+    gauge!(names::HTTP_IN_FLIGHT).set(shown.guard.in_flight() as f64);
+    let text = shown.context.metrics.render()
+        + &shown.context.observatory.metrics(Instant::now())
+        + &telemetry::process_metrics();
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 

@@ -34,7 +34,7 @@ async fn health_readiness_status_and_metrics_are_served() {
         observatory: Observatory::new(&config),
         tasks,
         roles: vec![Role::Reader, Role::Api],
-        metrics: crate::telemetry::install().unwrap(),
+        metrics: crate::telemetry::install(&config).unwrap(),
         tokens: Vec::new(),
         orders: Orders::default(),
         lookup: None,

@@ -85,7 +85,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         look_at_spill_folder(&config)?;
     }
     let (mut signals, hang_ups) = (Signals::new()?, restarts::hang_ups()?);
-    let metrics = telemetry::install()?;
+    let metrics = telemetry::install(&config)?;
     let listener = match config.http.listen {
         Some(address) => Some(Listener::bind(address).await?),
         None => None,

@@ -4,13 +4,15 @@
 //! daemon sees a task of another process, or one that is dead, as it sees its own. `view.rs` shows it; this file and
 //! `view.rs` read no clock and do no I/O.
 
+mod dependencies;
+pub mod exposition;
+mod headroom;
 pub mod poll;
 mod rate;
 mod short;
 mod view;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,12 +30,14 @@ use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
 use metrics::gauge;
 
+pub use self::dependencies::Dependency;
+use self::dependencies::DependencyObservation;
 use self::rate::Rate;
 pub use self::view::{
     CacheView, LaneView, Reason, SearchView, SourceView, StatusView, TaskView, cache_task, lane_task,
     reader_task, sweep_task,
 };
-use crate::wiring::Overview;
+use crate::wiring::{BinlogKept, Overview, StreamState};
 
 /// An answer older than this is no longer the present state: lag is counted up to now instead of up to the answer.
 const ANSWER_AGE_MAX: Duration = Duration::from_secs(3);
@@ -87,6 +91,13 @@ struct SourceObservation {
     log_answer: LastAnswer,
     messages: Rate,
     moved_at: Option<Instant>,
+    /// The binlog file at which reading goes on after the stream's end.
+    needed_file: String,
+    /// The source's clock at the last answer.
+    clock_us: u64,
+    /// What the source has of its binlog, and the log of its stream; asked rarely.
+    kept: Option<BinlogKept>,
+    stream: Option<StreamState>,
     /// Rows of its tables, about, and when that was asked; asked only while somebody reads them all.
     sizes: Option<(Instant, Vec<TableSize>)>,
 }
@@ -128,6 +139,8 @@ struct Observations {
     sources: BTreeMap<String, SourceObservation>,
     lanes: BTreeMap<LaneId, LaneObservation>,
     caches: BTreeMap<String, CacheObservation>,
+    /// By kind and name.
+    dependencies: BTreeMap<(Dependency, String), DependencyObservation>,
     /// By projection: what it is derived of.
     entities: BTreeMap<String, Entity>,
     /// By projection.
@@ -155,7 +168,9 @@ impl Observatory {
         let entity =
             |projection: &ProjectionConfig| (projection.name.clone(), Projection::new(projection).entity());
         let entities = config.projections.iter().map(entity).collect();
-        Self(Arc::new(Mutex::new(Observations { sources, lanes, caches, entities, searches, stops: false })))
+        let dependencies = BTreeMap::new();
+        let all = Observations { sources, lanes, caches, dependencies, entities, searches, stops: false };
+        Self(Arc::new(Mutex::new(all)))
     }
 
     fn lock(&self) -> MutexGuard<'_, Observations> {
@@ -182,6 +197,7 @@ impl Observatory {
                 seen.is_reset = seen
                     .position_before
                     .is_some_and(|before| before.epoch() == head.epoch() && head < before);
+                seen.clock_us = *clock_us;
                 seen.head.observe(head, now);
                 seen.head_answer.good(now);
                 // Bytes are only comparable within one file; another file begins a new measurement.
@@ -204,6 +220,8 @@ impl Observatory {
                 seen.position_before = seen.position.replace(position);
                 seen.server = end.as_ref().map(|end| end.envelope.server.clone()).unwrap_or_default();
                 seen.sequence = end.as_ref().map_or(0, |end| end.sequence);
+                seen.needed_file =
+                    end.as_ref().map(|end| end.envelope.resume.file.clone()).unwrap_or_default();
                 seen.committed_at_us = end.as_ref().map_or(0, |end| end.envelope.committed_at_us);
                 seen.messages.observe(0, seen.sequence, now);
                 seen.log_answer.good(now);
@@ -272,6 +290,14 @@ impl Observatory {
         seen.sizes = Some((now, sizes));
     }
 
+    /// A source said what it has of its binlog, and the log what it has of the source's stream, or could not: then that
+    /// is not known any more.
+    pub fn kept_seen(&self, source: &str, kept: Option<BinlogKept>, stream: Option<StreamState>) {
+        if let Some(seen) = self.lock().sources.get_mut(source) {
+            (seen.kept, seen.stream) = (kept, stream);
+        }
+    }
+
     /// A cache and its outboxes told how far it is behind and whether it is believed, or could not.
     pub fn cache_seen(&self, cache: &str, seen: &Result<(Duration, bool), Fault>, now: Instant) {
         let mut all = self.lock();
@@ -310,35 +336,6 @@ impl Observatory {
             }
             Err(fault) => known.answer.bad(fault),
         }
-    }
-
-    /// The gauges of lag as of now, in the text format of Prometheus. They are no gauges of the recorder, which forgets
-    /// none: a lag that is not known has no sample, so that nobody takes an old one for the present.
-    pub fn lag_metrics(&self, now: Instant) -> String {
-        let all = self.lock();
-        let mut text = String::new();
-        let head = |text: &mut String, name: &str, help: &str| {
-            _ = write!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n");
-        };
-        head(&mut text, names::CAPTURE_LAG, names::CAPTURE_LAG_HELP);
-        for (name, source) in &all.sources {
-            if let Some(lag) = source.lag(now) {
-                _ = writeln!(text, "{}{{source=\"{name}\"}} {}", names::CAPTURE_LAG, lag.as_secs_f64());
-            }
-        }
-        head(&mut text, names::LANE_LAG, names::LANE_LAG_HELP);
-        for (id, lane) in &all.lanes {
-            if let Some(lag) = all.sources.get(&id.source).and_then(|source| lane.lag(source, now)) {
-                let LaneId { projection, target, source, lane } = id;
-                _ = writeln!(
-                    text,
-                    "{}{{projection=\"{projection}\",target=\"{target}\",source=\"{source}\",lane=\"{lane}\"}} {}",
-                    names::LANE_LAG,
-                    lag.as_secs_f64()
-                );
-            }
-        }
-        text
     }
 
     /// Drops head observations that the stream and every lane have passed.

@@ -5,14 +5,15 @@
 
 use std::time::{Duration, Instant};
 
-use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::CacheState;
 use anabranch_pipeline::ports::{CodeCache, Log};
 use futures::future::join_all;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::Observatory;
+use super::headroom::certificate_end;
+use super::{Dependency, Observatory};
 use crate::reconciliations;
 use crate::wiring::{Documents, Wiring};
 
@@ -20,6 +21,12 @@ use crate::wiring::{Documents, Wiring};
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Counts of an index move slowly, and cost it a little.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(10);
+/// Files of a binlog, sizes of a stream: minutes matter, and the server looks at each file to tell them.
+const KEPT_INTERVAL: Duration = Duration::from_secs(30);
+/// Certificates end on a day.
+const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(3600);
+/// The name of the one log.
+const LOG: &str = "log";
 /// Wait for one answer; longer than a TLS connection over a slow line, short enough for `status`.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -27,16 +34,26 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationToken) {
     let mut loops = JoinSet::new();
     for source in &wiring.config().sources {
-        let (wiring, observatory, name) = (wiring.clone(), observatory.clone(), source.name.clone());
+        let own = || (wiring.clone(), observatory.clone(), source.name.clone());
+        let (wiring, observatory, name) = own();
         loops.spawn(every_interval(POLL_INTERVAL, cancel.clone(), async move || {
             ask_source(&wiring, &observatory, &name).await;
             observatory.forget_passed();
         }));
+        let (wiring, observatory, name) = own();
+        loops.spawn(every_interval(KEPT_INTERVAL, cancel.clone(), async move || {
+            ask_kept(&wiring, &observatory, &name).await;
+        }));
     }
     for target in wiring.targets() {
-        let (wiring, observatory, name) = (wiring.clone(), observatory.clone(), target.to_owned());
+        let own = || (wiring.clone(), observatory.clone(), target.to_owned());
+        let (wiring, observatory, name) = own();
         loops.spawn(every_interval(POLL_INTERVAL, cancel.clone(), async move || {
             ask_target(&wiring, &observatory, &name).await;
+        }));
+        let (wiring, observatory, name) = own();
+        loops.spawn(every_interval(CERTIFICATE_INTERVAL, cancel.clone(), async move || {
+            ask_certificate(&wiring, &observatory, &name).await;
         }));
     }
     for cache in &wiring.config().caches {
@@ -83,23 +100,42 @@ async fn every_interval(interval: Duration, cancel: CancellationToken, work: imp
 /// The head first, then the end of the stream: so a pipeline that keeps up is seen as current. The end is noted first:
 /// it says in which epoch the head lies.
 async fn ask_source(wiring: &Wiring, observatory: &Observatory, name: &str) {
-    let head = async { wiring.source(name)?.head_and_clock().await };
-    let head = answer(Code::SourceUnreachable, || format!("source {name}"), head).await;
+    let source = Asked { observatory, kind: Dependency::Source, name };
+    let head = source.answer(async { wiring.source(name)?.head_and_clock().await }).await;
     let head_at = Instant::now();
-    let end = async { wiring.log().await?.end(name).await };
-    let end = answer(Code::LogUnreachable, || "log".to_owned(), end).await;
+    let log = Asked { observatory, kind: Dependency::Log, name: LOG };
+    let end = log.answer(async { wiring.log().await?.end(name).await }).await;
     observatory.log_end_seen(name, &end, Instant::now());
     observatory.head_seen(name, &head, head_at);
     if observatory.lacks_sizes(name, head_at) {
-        let sizes = async { wiring.source(name)?.estimated_rows().await };
-        let sizes = answer(Code::SourceUnreachable, || format!("source {name}"), sizes).await;
+        let sizes = source.answer(async { wiring.source(name)?.estimated_rows().await }).await;
         observatory.sizes_seen(name, &sizes, head_at);
     }
 }
 
+/// What source and log still have for a reader that comes late.
+async fn ask_kept(wiring: &Wiring, observatory: &Observatory, name: &str) {
+    let kept = async { wiring.source(name)?.binlog_kept().await };
+    let kept = within(Dependency::Source, name, kept).await.ok();
+    let stream = async { wiring.log().await?.stream_state(name).await };
+    let stream = within(Dependency::Log, LOG, stream).await.ok();
+    if let Some(kept) = &kept {
+        let ends = kept.certificate_ends.as_deref().and_then(certificate_end);
+        observatory.certificate_seen(Dependency::Source, name, ends);
+    }
+    observatory.kept_seen(name, kept, stream);
+}
+
 async fn ask_target(wiring: &Wiring, observatory: &Observatory, name: &str) {
-    let progress = answer(Code::TargetUnreachable, || format!("target {name}"), wiring.progress(name)).await;
+    let target = Asked { observatory, kind: Dependency::Target, name };
+    let progress = target.answer(wiring.progress(name)).await;
     observatory.progress_seen(name, &progress, Instant::now());
+}
+
+async fn ask_certificate(wiring: &Wiring, observatory: &Observatory, target: &str) {
+    if let Ok(ends) = within(Dependency::Target, target, wiring.certificate_ends(target)).await {
+        observatory.certificate_seen(Dependency::Target, target, ends.as_deref().and_then(certificate_end));
+    }
 }
 
 async fn ask_cache(wiring: &Wiring, observatory: &Observatory, name: &str) {
@@ -114,26 +150,43 @@ async fn ask_cache(wiring: &Wiring, observatory: &Observatory, name: &str) {
         }
         Ok((delay, is_believed))
     };
-    let state = answer(Code::CacheUnreachable, || format!("cache {name}"), state).await;
+    let state = Asked { observatory, kind: Dependency::Cache, name }.answer(state).await;
     observatory.cache_seen(name, &state, Instant::now());
 }
 
 async fn ask_search(documents: &Documents, observatory: &Observatory) {
     let projection = &documents.projection;
     let overview = documents.target.overview(projection);
-    let seen = answer(Code::TargetUnreachable, || format!("index of {projection}"), overview).await;
+    let seen = Asked { observatory, kind: Dependency::Index, name: projection }.answer(overview).await;
     observatory.search_seen(projection, &seen, Instant::now());
 }
 
-async fn answer<T>(
-    code: Code,
-    subject: impl Fn() -> String,
+/// Whom a question goes to. That it was answered is noted.
+struct Asked<'a> {
+    observatory: &'a Observatory,
+    kind: Dependency,
+    name: &'a str,
+}
+
+impl Asked<'_> {
+    async fn answer<T>(&self, question: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+        let asked = Instant::now();
+        let answer = within(self.kind, self.name, question).await;
+        self.observatory.answered(self.kind, self.name, asked, &answer);
+        answer
+    }
+}
+
+async fn within<T>(
+    kind: Dependency,
+    name: &str,
     question: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
     match tokio::time::timeout(ANSWER_TIMEOUT, question).await {
         Ok(answer) => answer,
         Err(_) => {
-            Err(Fault::new(code, subject(), format!("no answer within {} s", ANSWER_TIMEOUT.as_secs())))
+            let found = format!("no answer within {} s", ANSWER_TIMEOUT.as_secs());
+            Err(Fault::new(kind.unreachable(), kind.subject(name), found))
         }
     }
 }

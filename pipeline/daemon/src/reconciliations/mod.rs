@@ -358,6 +358,9 @@ pub fn publish_metrics(report: &ReconciliationReport) {
         label(names::RECONCILE_LEFT).set(store.left as f64);
         label(names::RECONCILE_AGAIN).set(store.again as f64);
         label(names::RECONCILE_SECONDS).set(store.seconds);
+        if let Some(placement) = &store.placement {
+            label(names::RECONCILE_MISPLACED).set(placement.misplaced.values().sum::<u64>() as f64);
+        }
     }
 }
 

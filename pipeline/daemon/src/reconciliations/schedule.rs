@@ -163,6 +163,13 @@ fn next_in(schedule: &Schedule) -> Duration {
     due.and_then(|due: Zoned| Duration::try_from(now.duration_until(&due)).ok()).unwrap_or(LOOK)
 }
 
+/// When the next reconciliation is due, seconds since the Unix epoch.
+pub fn next_at(schedule: &Schedule) -> Option<i64> {
+    let now = Zoned::now().with_time_zone(schedule.time_zone.clone());
+    let due: Zoned = schedule.cron.find_next_occurrence(&now, false).ok()?;
+    Some(due.timestamp().as_second())
+}
+
 /// The window that is open, in which a reconciliation is due that has not ended yet.
 fn open_for(schedule: &Schedule, ended_at_ms: u64, now_ms: u64) -> Result<Option<ScheduleWindow>, Fault> {
     let broken = |error: String| Fault::new(Code::Internal, "reconcile.schedule", error);

@@ -7,12 +7,14 @@ use std::time::Duration;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::History;
+use anabranch_pipeline::reconcile::StoreReport;
 use anabranch_pipeline::records::Outcome;
 use metrics::gauge;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use super::schedule::is_believed;
+use super::checkpoint::underway;
+use super::schedule::{is_believed, next_at};
 use super::{newest, publish_metrics};
 use crate::wall_clock;
 use crate::wiring::Wiring;
@@ -26,6 +28,8 @@ pub async fn show_last(wiring: Wiring, cancel: CancellationToken) {
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut seen = None;
+    // Set by the process that reconciles, if it is this one.
+    [names::RECONCILE_HELD, names::RECONCILE_WINDOWS].iter().for_each(|name| gauge!(*name).increment(0.0));
     loop {
         tokio::select! {
             () = cancel.cancelled() => return,
@@ -39,7 +43,28 @@ pub async fn show_last(wiring: Wiring, cancel: CancellationToken) {
             tracing::debug!(%fault, "the last reconciliation cannot be shown");
             show_none();
         }
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = show_underway(&wiring) => {}
+        }
     }
+}
+
+/// Shows the reconciliation that is not over, that of the schedule before one that was asked for in another way, and
+/// when the next one is due.
+async fn show_underway(wiring: &Wiring) {
+    if let Some(at) = wiring.config().reconcile.schedule.as_ref().and_then(next_at) {
+        gauge!(names::RECONCILE_NEXT).set(at as f64);
+    }
+    let Ok((scheduled, by_hand)) = underway(wiring).await else { return };
+    let shown = scheduled.or(by_hand);
+    gauge!(names::RECONCILE_UNDERWAY).set(f64::from(u8::from(shown.is_some())));
+    let rows = |report: &StoreReport| report.rows_source + report.rows_derived;
+    let (share, rows) = shown.map_or((0.0, 0), |shown| {
+        (shown.share, shown.done.iter().chain(&shown.current).map(rows).sum::<u64>())
+    });
+    gauge!(names::RECONCILE_SHARE).set(share);
+    gauge!(names::RECONCILE_UNDERWAY_ROWS).set(rows as f64);
 }
 
 /// `seen`: number of the newest reconciliation that was looked at.

@@ -87,6 +87,7 @@ async fn spot_checks(wiring: &Wiring, source: &SourceConfig) -> Result<(), Fault
         }
     }
     let spot_checks = &config.reconcile.spot_checks;
+    begin_counters(&source.name, &stores, &spot_checks.after);
     let spot_checks = SpotChecks {
         source: &source.name,
         log: wiring.log().await?,
@@ -96,6 +97,21 @@ async fn spot_checks(wiring: &Wiring, source: &SourceConfig) -> Result<(), Fault
         tell: &|told| publish_metrics(wiring, &source.name, &told),
     };
     spot_checks.run().await
+}
+
+/// The counters of what may go wrong begin at 0, so that their increase can be alerted on.
+fn begin_counters<S, D, L>(source: &str, stores: &[CheckedStore<S, D, L>], after: &[Duration]) {
+    counter!(names::SPOT_CHECK_SKIPPED, "source" => source.to_owned()).increment(0);
+    for store in stores {
+        for after in after {
+            let labels = [
+                ("store", store.name.clone()),
+                ("source", source.to_owned()),
+                ("after", after.as_secs().to_string()),
+            ];
+            counter!(names::SPOT_CHECK_DRIFT, &labels).increment(0);
+        }
+    }
 }
 
 fn publish_metrics(wiring: &Wiring, source: &str, told: &SpotCheckEvent<'_>) {
@@ -110,7 +126,6 @@ fn publish_metrics(wiring: &Wiring, source: &str, told: &SpotCheckEvent<'_>) {
     let labels = [("store", store.to_owned()), ("source", source), ("after", after.as_secs().to_string())];
     let of_verdict = labels.iter().cloned().chain([("verdict", name.to_owned())]);
     counter!(names::SPOT_CHECK_KEYS, &of_verdict.collect::<Vec<_>>()).increment(1);
-    // Present from the first look on, so that its increase can be alarmed on.
     counter!(names::SPOT_CHECK_DRIFT, &labels).increment(u64::from(verdict.is_drift()));
     if verdict.is_drift() && wiring.config().reconcile.spot_checks.after.last() == Some(&after) {
         let key_hash = reconcile::hash_key(table, key, wiring.config().reconcile.signing_key.as_ref());

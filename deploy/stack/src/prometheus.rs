@@ -1,0 +1,52 @@
+//! Prometheus servers: configuration, readiness. Each scrapes one daemon, with the documented rules.
+//!
+//! It has neither TLS nor accounts: it listens on 127.0.0.1 and knows figures only.
+
+use crate::error::Result;
+use crate::exchange::is_healthy;
+use crate::layout::{make_folder, remove_folder, write_private};
+use crate::place::ManagedServer;
+use crate::process::Launch;
+use crate::spec::Prometheus;
+
+const RULES: &str = include_str!("../../prometheus/rules.yml");
+
+pub(crate) fn prepare(place: &ManagedServer) -> Result<()> {
+    let data = place.folder.join("data");
+    remove_folder(&data)?;
+    make_folder(&data)
+}
+
+pub(crate) fn launch(place: &ManagedServer, settings: &Prometheus, flags: Vec<String>) -> Result<Launch> {
+    let program = place.programs.prometheus()?;
+    write_private(&place.folder.join("rules.yml"), RULES)?;
+    let file = place.folder.join("prometheus.yml");
+    write_private(&file, &configuration(settings))?;
+    let mut arguments = vec![
+        format!("--config.file={}", file.display()),
+        format!("--storage.tsdb.path={}", place.folder.join("data").display()),
+        format!("--web.listen-address=127.0.0.1:{}", place.record.port),
+    ];
+    arguments.extend(flags);
+    Ok(Launch { program: program.file, arguments, environment: program.environment })
+}
+
+fn configuration(settings: &Prometheus) -> String {
+    let Prometheus { scraped_port, scrape_seconds } = settings;
+    [
+        "global:".to_owned(),
+        format!("  scrape_interval: {scrape_seconds}s"),
+        format!("  evaluation_interval: {scrape_seconds}s"),
+        "rule_files: [rules.yml]".to_owned(),
+        "scrape_configs:".to_owned(),
+        "  - job_name: anabranch".to_owned(),
+        format!("    static_configs: [{{ targets: ['127.0.0.1:{scraped_port}'] }}]"),
+    ]
+    .join("\n")
+        + "\n"
+}
+
+/// Ready when it says so: its database is open, and queries are answered.
+pub(crate) fn is_ready(place: &ManagedServer) -> bool {
+    is_healthy(place.record.port, "/-/ready")
+}

@@ -1,0 +1,83 @@
+//! The page of metrics is what `metrics.rs` says, and labels are few whatever the number of tables and rows.
+//!
+//! `ANABRANCH_WRITE_METRICS=1 cargo test --test tidy metrics` writes the page.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use anabranch_pipeline::metrics::{ALL, Kind, Metric};
+
+use crate::tree::root;
+
+const PAGE: &str = "docs/metrics.md";
+const WRITE: &str = "ANABRANCH_WRITE_METRICS";
+const HEAD: &str = "# Metrics
+
+`GET /metrics` of `http.listen` shows them in the text format of Prometheus. This page is made from
+`pipeline/src/metrics.rs`; a test compares both. `deploy/prometheus/rules.yml` has alerts on them.
+
+Counters rise from 0 at the start of a process. A metric appears once its task has begun, and a gauge of something that
+is not known has no sample. Labels are named sources, targets, projections, stores, tasks and codes: more tables or rows
+make no more series. No metric holds a row value or a secret.
+
+| metric | type | unit | labels | meaning |
+|---|---|---|---|---|
+";
+/// What a label may name: what is configured by name, or one of a short list in the code.
+const LABELS: [&str; 20] = [
+    "after",
+    "cache",
+    "code",
+    "commit",
+    "configuration",
+    "dependency",
+    "lane",
+    "name",
+    "outcome",
+    "projection",
+    "reason",
+    "route",
+    "source",
+    "status",
+    "store",
+    "target",
+    "task",
+    "verdict",
+    "version",
+    "wait",
+];
+
+#[test]
+fn the_page_says_what_the_code_says() {
+    let page = root().join(PAGE);
+    if std::env::var_os(WRITE).is_some() {
+        std::fs::write(&page, made()).expect("the page is written");
+    }
+    let is = std::fs::read_to_string(&page).unwrap_or_default();
+    assert!(is == made(), "{PAGE} is not as pipeline/src/metrics.rs: write it with {WRITE}=1");
+}
+
+#[test]
+fn names_are_unique_end_as_prometheus_wants_and_their_labels_are_bounded() {
+    let names: BTreeSet<_> = ALL.iter().map(|metric| metric.name).collect();
+    assert_eq!(names.len(), ALL.len(), "a name stands twice");
+    for Metric { name, kind, labels, help } in ALL {
+        assert!(name.starts_with("anabranch_") || name.starts_with("process_"), "{name}");
+        assert_eq!(name.ends_with("_total"), *kind == Kind::Counter, "{name}");
+        assert!(help.ends_with('.') && !help.contains(['|', '\n', '\\']), "{name}: {help}");
+        for label in *labels {
+            assert!(LABELS.contains(label), "{name}: may {label} have very many values?");
+        }
+    }
+}
+
+fn made() -> String {
+    let mut page = HEAD.to_owned();
+    for metric in ALL {
+        let Metric { name, kind, labels, help } = metric;
+        let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
+        let unit = metric.unit().as_str();
+        _ = writeln!(page, "| `{name}` | {} | {unit} | {} | {help} |", kind.name(), labels.join(", "));
+    }
+    page
+}
