@@ -44,6 +44,7 @@ impl DayRun {
         Self {
             rules,
             revision,
+            sweep: revision,
             frozen: 0,
             cursor: Cursor::default(),
             count: 0,
@@ -165,13 +166,21 @@ pub fn join(ledger: &mut RunLedger, member: Member) {
     }
 }
 
-/// Closes a run of which every member is done.
+/// Begins to sweep a run that is open.
+pub fn begin_sweep(ledger: &mut RunLedger, sweep: Unique) -> Option<DayRun> {
+    let run = ledger.run.as_mut().filter(|run| !run.is_closed && run.frozen > 0)?;
+    run.sweep = sweep;
+    Some(run.clone())
+}
+
+/// Closes a run of which a sweep found every member done.
 ///
-/// `register` was read after the members were: a ledger that stands elsewhere may have been restored since.
-pub fn close(ledger: &mut RunLedger, fence: Fence, register: Unique) -> bool {
+/// `register` was read after the members were. A ledger that stands elsewhere, or that knows nothing of the sweep, was
+/// restored meanwhile.
+pub fn close(ledger: &mut RunLedger, swept: &DayRun, register: Unique) -> bool {
     let is_restored = Chain::of(ledger.tokens, register) == Chain::Restored;
-    let Some(run) = ledger.run.as_mut() else { return false };
-    run.is_closed = fence.wave == WAVES && fence.holds(run) && !is_restored;
+    let Some(run) = ledger.run.as_mut().filter(|run| !run.is_closed) else { return false };
+    run.is_closed = swept.frozen == WAVES && run.sweep == swept.sweep && !is_restored;
     run.is_closed
 }
 

@@ -6,7 +6,9 @@
 use anabranch_pipeline::error::Fault;
 use jiff::civil::Date;
 
-use crate::days::{Fence, Need, add_page, begin, close, end_wave, join, members, need, take_over};
+use crate::days::{
+    Fence, Need, add_page, begin, begin_sweep, close, end_wave, join, members, need, take_over,
+};
 use crate::issuing::Chain;
 use crate::ports::{Clock, CohortRows, Ledger, Register, Uniques, WorkQueue};
 use crate::programme::Programme;
@@ -44,7 +46,7 @@ where
     R: Register,
     U: Clock + Uniques,
 {
-    /// One pass over a programme: each day that has come and is not closed, in turn.
+    /// One pass over a programme: each day that has come and is not closed, in turn. The first fault is told at the end.
     pub async fn pass(&self, programme: &Programme) -> Result<Vec<DayPassed>, Fault> {
         let (chain, ..) = restored::compare(&self.ledger, &self.register).await?;
         if chain == Some(Chain::Restored) {
@@ -55,12 +57,16 @@ where
             begin(l, programme, own_clock, revision);
             l.open.clone()
         });
-        let mut passed = Vec::new();
+        let (mut passed, mut first_fault) = (Vec::new(), None);
         for day in days.await? {
             let run = RunKey { programme: programme.name.clone(), day };
-            passed.extend(self.day(&run).await?);
+            match self.day(&run).await {
+                Ok(day) => passed.extend(day),
+                // A day that cannot go on now holds up no other day.
+                Err(fault) => first_fault = first_fault.or(Some(fault)),
+            }
         }
-        Ok(passed)
+        first_fault.map_or(Ok(passed), Err)
     }
 
     async fn day(&self, key: &RunKey) -> Result<Option<DayPassed>, Fault> {
@@ -73,9 +79,10 @@ where
                 has_frozen = true;
                 continue;
             }
-            if run.frozen == 0 {
+            let sweep = self.process.fresh();
+            let Some(run) = self.ledger.of_run(key, &[], |l| begin_sweep(l, sweep)).await? else {
                 return Ok(None);
-            }
+            };
             return self.sweep(key, &run, has_frozen).await.map(Some);
         }
     }
@@ -136,12 +143,11 @@ where
                 }
             }
         }
-        let fence = Fence { wave: run.frozen, revision: run.revision, cursor: Cursor::default() };
         let register = self.register.read().await?;
         let (is_closed, count) = self
             .ledger
             .of_run(key, &[], |l| {
-                (open == 0 && close(l, fence, register), l.run.as_ref().map_or(0, |run| run.count))
+                (open == 0 && close(l, run, register), l.run.as_ref().map_or(0, |run| run.count))
             })
             .await?;
         report.eligible = count;

@@ -56,13 +56,13 @@ where
             return Err(Carried::Later.into());
         }
         // Without a connection nothing is reserved. Its age bounds the time from here to the call.
-        let mut connection = self.coupons.connect().await?;
+        let mut connection = self.connect().await?;
         let (run, user) = (&message.run, message.member.user);
         let attempt = self.process.fresh();
         let taken = self.ledger.of_user(run, user, |l| reserve(l, message, attempt)).await??;
         if taken.may_have_called {
             self.ask(message, &taken).await?;
-            connection = self.coupons.connect().await?;
+            connection = self.connect().await?;
         }
         let rows = self.sources.look(user, &taken.claims).await?;
         let calendar = message.member.calendar;
@@ -74,6 +74,15 @@ where
         self.issue(message, &taken).await?;
         let answer = self.coupons.call(&connection, &taken.key, &taken.coupon).await?;
         self.answered(message, &taken, answer).await
+    }
+
+    /// Opens a connection; a failure is the system's.
+    async fn connect(&self) -> Result<C::Connection, End> {
+        let connection = self.coupons.connect().await;
+        connection.map_err(|fault| {
+            self.breaker.paused(self.process.now());
+            fault.into()
+        })
     }
 
     /// Learns the outcome of an earlier attempt's call before anything else is decided.

@@ -191,6 +191,8 @@ pub struct DayRun {
     pub rules: Programme,
     /// Changed by whoever begins to freeze; older freezers are refused.
     pub revision: Unique,
+    /// Changed by whoever begins to sweep; only that sweep closes the run.
+    pub sweep: Unique,
     /// Waves that were frozen completely.
     pub frozen: u8,
     pub cursor: Cursor,

@@ -3,6 +3,7 @@
 //! A command returns its exit code, or the faults that ended it; printing them and choosing the code from them is
 //! done here once. A panic ends the process with 70.
 
+mod calendar;
 mod check;
 mod completions;
 mod dead_letters;
@@ -66,6 +67,7 @@ enum Command {
     Reconcile(reconcile::Arguments),
     Search(search::Arguments),
     DeadLetters(dead_letters::Arguments),
+    Calendar(calendar::Arguments),
     Completions(completions::Arguments),
     Explain(explain::Arguments),
 }
@@ -107,6 +109,7 @@ impl Cli {
             Command::Reconcile(arguments) => reconcile::run(self, arguments),
             Command::Search(arguments) => search::run(self, arguments),
             Command::DeadLetters(arguments) => dead_letters::run(self, arguments),
+            Command::Calendar(arguments) => calendar::run(self, arguments),
             Command::Completions(arguments) => Ok(completions::run(arguments)),
             Command::Explain(arguments) => explain::run(arguments),
         }
