@@ -46,7 +46,9 @@ where
     R: Register,
     U: Clock + Uniques,
 {
-    /// One pass over a programme: each day that has come and is not closed, in turn. The first fault is told at the end.
+    /// One pass over a programme: each day that has come and is not closed, in turn.
+    ///
+    /// The first fault is told at the end.
     pub async fn pass(&self, programme: &Programme) -> Result<Vec<DayPassed>, Fault> {
         let (chain, ..) = restored::compare(&self.ledger, &self.register).await?;
         if chain == Some(Chain::Restored) {

@@ -74,6 +74,31 @@ struct RawProgramme {
     without_reconciliation: WithoutReconciliation,
 }
 
+impl RawProgramme {
+    /// Tells what makes no sense in itself.
+    fn check(&self, tell: &mut impl FnMut(String, &str)) {
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.chars().all(is_name) {
+            tell(format!("its name is `{}`", self.name), "1 to 32 of a-z, 0-9 and -");
+        }
+        if self.coupon.is_empty() || self.coupon.len() > COUPON_BYTES_MAX {
+            tell(format!("`coupon` has {} bytes", self.coupon.len()), "1 to 128");
+        }
+        if self.calendars.is_empty()
+            || self.calendars.len() > 2
+            || self.calendars[1..].contains(&self.calendars[0])
+        {
+            tell("`calendars` is empty or names one twice".to_owned(), "solar, lunar or both");
+        }
+        if self.noon_at <= self.starts_at || self.waits_until < self.starts_at {
+            tell("`noon_at` or `waits_until` is before `starts_at`".to_owned(), "times of one day, in order");
+        }
+        if self.gap_days > GAP_DAYS_MAX {
+            tell(format!("`gap_days` is {}", self.gap_days), "at most 731");
+        }
+    }
+}
+
 /// A time or a date, written as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Written<T>(T);
@@ -119,7 +144,7 @@ pub struct Programme {
     pub name: Arc<str>,
     /// The coupon that calls ask for.
     pub coupon: Arc<str>,
-    /// Whose midnight begins a day.
+    /// The zone whose midnight begins a day.
     pub time_zone: TimeZone,
     pub starts_at: Time,
     /// When the day's tables are read again for late joiners.
@@ -173,25 +198,7 @@ impl Programme {
         let mut tell = |found: String, needed: &str| {
             faults.push(invalid(subject.clone(), found).needs(needed));
         };
-        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if raw.name.is_empty() || raw.name.len() > NAME_BYTES_MAX || !raw.name.chars().all(is_name) {
-            tell(format!("its name is `{}`", raw.name), "1 to 32 of a-z, 0-9 and -");
-        }
-        if raw.coupon.is_empty() || raw.coupon.len() > COUPON_BYTES_MAX {
-            tell(format!("`coupon` has {} bytes", raw.coupon.len()), "1 to 128");
-        }
-        if raw.calendars.is_empty()
-            || raw.calendars.len() > 2
-            || raw.calendars[1..].contains(&raw.calendars[0])
-        {
-            tell("`calendars` is empty or names one twice".to_owned(), "solar, lunar or both");
-        }
-        if raw.noon_at <= raw.starts_at || raw.waits_until < raw.starts_at {
-            tell("`noon_at` or `waits_until` is before `starts_at`".to_owned(), "times of one day, in order");
-        }
-        if raw.gap_days > GAP_DAYS_MAX {
-            tell(format!("`gap_days` is {}", raw.gap_days), "at most 731");
-        }
+        raw.check(&mut tell);
         let rate_per_second = NonZeroU32::new(raw.rate_per_second);
         let page_rows = NonZeroU32::new(raw.page_rows);
         for (key, is_zero) in [

@@ -16,8 +16,9 @@ use jiff::{SignedDuration, Timestamp, ToSpan};
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 
+use crate::books::{Entry, KEY_MEMORY};
 use crate::twins::{self, Process};
-use crate::witness::{KEY_MEMORY, at_the_end};
+use crate::witness::at_the_end;
 use crate::world::{World, minutes};
 
 /// A process that does one thing, one call at a time.
@@ -333,7 +334,7 @@ impl Life {
             let world = self.world();
             let since = world.restored_at.map_or(stopped_at, |at| at.max(stopped_at));
             let is_quiet = world.now > since + minutes(60) && world.now >= world.database_down_until;
-            let given = |entry: &crate::witness::Entry| Given {
+            let given = |entry: &Entry| Given {
                 message: Message { run: entry.run.clone(), member: entry.member, wave: LAST_WORD },
                 coupon: entry.coupon.clone().into(),
             };

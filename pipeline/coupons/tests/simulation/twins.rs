@@ -99,28 +99,6 @@ pub fn of_user<T>(world: &mut World, run: &RunKey, user: u64, decide: impl Fn(&m
     result
 }
 
-/// The members of a run and the users with a row of the day, as they stand.
-pub fn standings(world: &World, key: &RunKey) -> Vec<Standing> {
-    let database = &world.database;
-    let empty = Default::default();
-    let members = database.members.get(key).unwrap_or(&empty);
-    let held = database.rows.iter().filter(|(of, row)| of.programme == key.programme && row.day == key.day);
-    let held = held.map(|(of, row)| Member { user: of.user, calendar: row.calendar });
-    let mut all: Vec<Member> = members.keys().copied().chain(held).collect();
-    all.sort();
-    all.dedup();
-    let standing = |member: Member| Standing {
-        member,
-        is_member: members.contains_key(&member),
-        row: database.rows.get(&world.key(key, member)).cloned(),
-        refused: database
-            .refusals
-            .get(&(key.programme.clone(), member.user, key.day, member.calendar))
-            .copied(),
-    };
-    all.into_iter().map(standing).collect()
-}
-
 impl Ledger for Process {
     async fn of_user<T: Send>(
         &self,
@@ -203,7 +181,7 @@ impl Ledger for Process {
     ) -> Result<(Timestamp, Vec<Standing>), Fault> {
         self.transact(|world| {
             witness::held_by_letters(world, run);
-            let all = standings(world, run).into_iter();
+            let all = world.standings(run).into_iter();
             (world.now, all.filter(|standing| Some(standing.member) > after).take(limit.min(3)).collect())
         })
         .await

@@ -1,99 +1,22 @@
-//! The witness: the coupon system with its books, which forget nothing, and what must hold at each step.
+//! The witness: what the coupon system does with a call, and what must hold at each step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anabranch_coupons::ports::Answer;
 use anabranch_coupons::records::{
-    CouponKey, DayRun, FailedOutcome, LedgerRow, Member, Reason, RowState, RunKey, TAKEN_OVER_AFTER, Unique,
+    CouponKey, DayRun, FailedOutcome, LedgerRow, Member, Reason, RowState, RunKey, TAKEN_OVER_AFTER,
 };
 use anabranch_coupons::report::Report;
 use anabranch_schemas::celebration::{Birthday, Calendar};
 use jiff::civil::Date;
 use jiff::{SignedDuration, Timestamp, ToSpan};
 use rand::RngExt;
-use rand::rngs::StdRng;
 
-use crate::twins::standings;
+use crate::books::Entry;
 use crate::world::{UserRow, World, minutes};
 
-/// How long granters are told that keys are known.
-pub const KEY_MEMORY: SignedDuration = SignedDuration::from_hours(24);
 /// A source row may have named the birthday up to this long before the call.
 const LIVE: SignedDuration = TAKEN_OVER_AFTER;
-
-/// A coupon that was given.
-#[derive(Debug, Clone)]
-pub struct Entry {
-    pub key: CouponKey,
-    pub run: RunKey,
-    pub member: Member,
-    pub coupon: String,
-}
-
-/// The coupon system: it forgets keys, its books forget nothing.
-pub struct CouponBooks {
-    pub books: Vec<Entry>,
-    keys: BTreeMap<CouponKey, (Timestamp, String)>,
-    memory: SignedDuration,
-    pub down_until: Timestamp,
-    /// What each issue wrote: the row's day, its token and whether the ledger was restored since.
-    issued: BTreeMap<CouponKey, (RunKey, Member, Unique)>,
-    issued_since_restore: BTreeSet<Unique>,
-    pub called: BTreeSet<Unique>,
-    /// The ledger lacks a call.
-    pub is_lost: bool,
-    pub stopped_at: Option<Timestamp>,
-    versions: BTreeMap<RunKey, DayRun>,
-    asked: BTreeMap<RunKey, Timestamp>,
-    pub closed: BTreeMap<RunKey, Timestamp>,
-    /// Drift after the proof of a day, and letters that a person may send again too late.
-    pub excused: BTreeMap<RunKey, BTreeSet<u64>>,
-    pub letters: BTreeSet<(CouponKey, Date)>,
-    pub counts: BTreeMap<&'static str, u64>,
-}
-
-impl CouponBooks {
-    pub fn new(random: &mut StdRng) -> Self {
-        let forgets = random.random_bool(0.67);
-        Self {
-            books: Vec::new(),
-            keys: BTreeMap::new(),
-            memory: if forgets { KEY_MEMORY } else { KEY_MEMORY * 100_000 },
-            down_until: Timestamp::UNIX_EPOCH,
-            issued: BTreeMap::new(),
-            issued_since_restore: BTreeSet::new(),
-            called: BTreeSet::new(),
-            is_lost: false,
-            stopped_at: None,
-            versions: BTreeMap::new(),
-            asked: BTreeMap::new(),
-            closed: BTreeMap::new(),
-            excused: BTreeMap::new(),
-            letters: BTreeSet::new(),
-            counts: BTreeMap::new(),
-        }
-    }
-
-    pub fn knows(&self, key: &CouponKey, now: Timestamp) -> bool {
-        self.keys.get(key).is_some_and(|(at, _)| now < *at + self.memory)
-    }
-
-    pub fn gave(&self, key: &CouponKey) -> bool {
-        self.books.iter().any(|entry| entry.key == *key)
-    }
-
-    pub fn count(&mut self, what: &'static str) {
-        *self.counts.entry(what).or_default() += 1;
-    }
-
-    pub fn restored(&mut self, chain: &BTreeSet<Unique>) {
-        // What was asked for since is not in the copy.
-        self.asked.clear();
-        self.issued_since_restore.clear();
-        self.is_lost = !self.called.is_subset(chain);
-        self.count("restores");
-    }
-}
 
 /// The ledger has issued a row of a user: its token is the newest.
 pub fn issued(world: &mut World, run: &RunKey, user: u64) {
@@ -112,7 +35,7 @@ pub fn issued(world: &mut World, run: &RunKey, user: u64) {
 
 /// A day that a letter holds up becomes a letter too, so one person sees both.
 pub fn held_by_letters(world: &mut World, run: &RunKey) {
-    for standing in standings(world, run) {
+    for standing in world.standings(run) {
         let refused = standing.refused.map(|refused| refused.reason);
         let user = standing.member.user;
         let is_letter =
@@ -267,7 +190,7 @@ pub fn run_changed(world: &mut World, key: &RunKey, before: Option<&DayRun>, aft
         let now = world.now;
         world.books.closed.insert(key.clone(), now);
         // What a letter holds, and what a person sent again, may have changed since the sweep.
-        let by_hand = standings(world, key).iter().any(|standing| {
+        let by_hand = world.standings(key).iter().any(|standing| {
             let coupon = world.key(key, standing.member);
             let is_letter = world.books.letters.iter().any(|(of, _)| *of == coupon);
             is_letter || standing.row.as_ref().is_some_and(|row| row.by_hand)
@@ -306,7 +229,7 @@ fn frozen(world: &mut World, key: &RunKey, run: &DayRun) {
 pub fn balanced(world: &mut World, key: &RunKey) -> Report {
     let mut report = Report::default();
     let mut strangers = 0;
-    for standing in standings(world, key) {
+    for standing in world.standings(key) {
         report.add(&standing, key.day);
         strangers += u64::from(!standing.is_member);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{
-    CouponKey, DayRun, LedgerRow, LedgerTokens, Member, Message, RefusedDay, RunKey, Unique,
+    CouponKey, DayRun, LedgerRow, LedgerTokens, Member, Message, RefusedDay, RunKey, Standing, Unique,
 };
 use anabranch_schemas::birthday::MonthDay;
 use anabranch_schemas::celebration::{Birthday, Calendar, LeapDayRule, Occurrence};
@@ -18,7 +18,7 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, IteratorRandom};
 use rand::{RngExt, SeedableRng};
 
-use crate::witness::CouponBooks;
+use crate::books::CouponBooks;
 
 pub const SHARDS: usize = 4;
 const ZONES: [&str; 6] = [
@@ -386,6 +386,29 @@ impl World {
             _ if programme.calendars.len() == 1 => programme.calendars.push(Calendar::Lunar),
             _ => programme.calendars.truncate(1),
         }
+    }
+
+    /// The members of a run and the users with a row of the day, as they stand.
+    pub fn standings(&self, key: &RunKey) -> Vec<Standing> {
+        let database = &self.database;
+        let empty = Default::default();
+        let members = database.members.get(key).unwrap_or(&empty);
+        let held =
+            database.rows.iter().filter(|(of, row)| of.programme == key.programme && row.day == key.day);
+        let held = held.map(|(of, row)| Member { user: of.user, calendar: row.calendar });
+        let mut all: Vec<Member> = members.keys().copied().chain(held).collect();
+        all.sort();
+        all.dedup();
+        let standing = |member: Member| Standing {
+            member,
+            is_member: members.contains_key(&member),
+            row: database.rows.get(&self.key(key, member)).cloned(),
+            refused: database
+                .refusals
+                .get(&(key.programme.clone(), member.user, key.day, member.calendar))
+                .copied(),
+        };
+        all.into_iter().map(standing).collect()
     }
 
     /// The occurrence of a member's day.
