@@ -108,6 +108,8 @@ pub fn take_over(ledger: &mut RunLedger, wave: u8, revision: Unique) -> Option<D
 pub struct CohortPage {
     pub members: Vec<(Member, Vec<ShardId>)>,
     pub misplaced: u64,
+    /// Whether the tables were read behind the barrier.
+    pub is_behind_barrier: bool,
 }
 
 /// Sorts the rows of a page. A row of another table's birthday is no reason for a coupon, and is counted; who
@@ -140,6 +142,8 @@ pub fn add_page(ledger: &mut RunLedger, fence: Fence, page: &CohortPage, cursor:
         run.sum = run.sum.wrapping_add(hash(*member));
     }
     run.misplaced += page.misplaced;
+    // Another freezer may end the wave: it must not say more of these rows than was true.
+    run.is_behind_barrier &= page.is_behind_barrier;
     run.cursor = cursor;
     ledger.added.extend(page.members.iter().cloned());
     true

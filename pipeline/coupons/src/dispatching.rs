@@ -7,7 +7,7 @@ use anabranch_pipeline::error::Fault;
 use jiff::civil::Date;
 
 use crate::days::{
-    Fence, Need, add_page, begin, begin_sweep, close, end_wave, join, members, need, take_over,
+    CohortPage, Fence, Need, add_page, begin, begin_sweep, close, end_wave, join, members, need, take_over,
 };
 use crate::issuing::Chain;
 use crate::ports::{Clock, CohortRows, Ledger, Register, Uniques, WorkQueue};
@@ -99,13 +99,21 @@ where
         if !is_behind_barrier && wave + 1 == WAVES {
             return Ok(false);
         }
-        let Some(cursor) = self.read_tables(key, &run, wave).await? else { return Ok(false) };
+        let Some(cursor) = self.read_tables(key, &run, wave, is_behind_barrier).await? else {
+            return Ok(false);
+        };
         let fence = Fence { wave, revision, cursor };
         self.ledger.of_run(key, &[], |l| end_wave(l, fence, is_behind_barrier)).await
     }
 
     /// Adds the day's tables to the cohort, page by page from the run's cursor on; `None` when another has taken over.
-    async fn read_tables(&self, key: &RunKey, run: &DayRun, wave: u8) -> Result<Option<Cursor>, Fault> {
+    async fn read_tables(
+        &self,
+        key: &RunKey,
+        run: &DayRun,
+        wave: u8,
+        is_behind_barrier: bool,
+    ) -> Result<Option<Cursor>, Fault> {
         let limit = run.rules.page_rows.get() as usize;
         let mut cursor = run.cursor;
         let tables = run.birthdays(key.day);
@@ -116,7 +124,7 @@ where
                 Some(last) => Cursor { after: Some(last.user), ..cursor },
                 None => Cursor { table: cursor.table + 1, after: None },
             };
-            let page = members(*table, &rows);
+            let page = CohortPage { is_behind_barrier, ..members(*table, &rows) };
             if !self.ledger.of_run(key, &page.members, |l| add_page(l, fence, &page, cursor)).await? {
                 return Ok(None);
             }
