@@ -241,6 +241,11 @@ codes! {
     CodeUnknown = "code-unknown", Definite;
     /// A port could not be bound.
     ListenFailed = "listen-failed", Definite;
+    /// No connection to the coupon system, or it broke.
+    CouponSystemUnreachable = "coupon-system-unreachable", Transient;
+    /// The ledger of coupons lacks what its register knows: somebody restored it from an older copy.
+    CouponLedgerRestored = "coupon-ledger-restored", Definite;
+
     /// A defect of Anabranch itself.
     Internal = "internal", Bug;
 }

@@ -51,14 +51,21 @@
 //! - **freshness key**: a key of the cache that expires: while it is there, the cache is no old copy of itself.
 //! - **dead letter**: a document that an index refuses; it is kept aside, and its lane goes on.
 //! - **lease**: the right to work on a task, for some seconds; it saves work and protects nothing.
+//! - **programme**: one kind of birthday coupon, with its time zone, its calendars and its rules.
+//! - **occurrence**: the year of a calendar that a coupon is for, such as `solar:2027`.
+//! - **cohort, wave**: the members that celebrate a day, as frozen; one of its three freezes: midnight, noon, catch-up.
+//! - **ledger**: the permanent rows (user, programme, occurrence) that decide who gets a coupon.
+//! - **attempt**: one taking of a ledger row by a granter; its number is never used again.
 
 pub mod birthday;
 pub mod capacity;
+pub mod celebration;
 pub mod change;
 pub mod codec;
 pub mod envelope;
 pub mod flux;
 pub mod lsn;
+pub mod lunar;
 pub mod search;
 pub mod serial;
 pub mod shard;

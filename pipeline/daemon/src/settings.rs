@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use anabranch_coupons::programme::Programme;
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::captured_targets;
@@ -16,5 +17,9 @@ pub fn load(file: &Path) -> Result<Config, Vec<Fault>> {
         );
         vec![fault.needs("a readable TOML file").remedy("see deploy/anabranch.example.toml").caused_by(error)]
     })?;
-    Config::parse_with(&text, captured_targets)
+    Config::parse_with(&text, |config| {
+        let mut faults = captured_targets(config);
+        faults.extend(Programme::parse_all(&config.programmes).err().unwrap_or_default());
+        faults
+    })
 }

@@ -288,6 +288,31 @@ fn completions_are_printed_for_each_shell() {
 }
 
 #[test]
+fn the_calendar_names_the_tables_of_a_day_and_of_a_programme() {
+    let output = anabranch(&["calendar", "2027-02-28"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let tables = ["birthday_0228", "birthday_0229", "lunar_birthday_0123"];
+    assert!(tables.iter().all(|table| stdout(&output).contains(table)), "{}", stdout(&output));
+    assert_eq!(anabranch(&["calendar", "2027-02-30"]).status.code(), Some(2));
+
+    let folder = tempfile::tempdir().unwrap();
+    let programme = "[[programmes]]\nname = 'cakes'\ncoupon = 'cake'\ntime_zone = 'Asia/Shanghai'\n\
+                     leap_day = 'mar1'\ncalendars = ['solar']\n";
+    let file = folder.path().join("anabranch.toml");
+    fs::write(&file, format!("{EXAMPLE}\n{programme}")).unwrap();
+    let file = file.to_str().unwrap();
+    let of = |name| anabranch(&["--config", file, "calendar", "2027-02-28", "--json", "--programme", name]);
+    let value: serde_json::Value = serde_json::from_str(&stdout(&of("cakes"))).unwrap();
+    assert_eq!(value["tables"].as_array().unwrap().len(), 1, "{value}");
+    let unknown = of("pies");
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(stderr(&unknown).contains("there is no programme `pies`"), "{}", stderr(&unknown));
+    fs::write(file, format!("{EXAMPLE}\n{}", programme.replace("Asia/Shanghai", "Asia/Nowhere"))).unwrap();
+    let told = stderr(&anabranch(&["--config", file, "check", "--offline"]));
+    assert!(told.contains("there is no time zone `Asia/Nowhere`"), "{told}");
+}
+
+#[test]
 fn every_code_is_explained_from_the_runbook() {
     let list = stdout(&anabranch(&["explain"]));
     assert_eq!(list.lines().count(), Code::ALL.len());

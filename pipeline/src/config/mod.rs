@@ -45,6 +45,8 @@ pub struct Config {
     pub projections: Vec<ProjectionConfig>,
     pub caches: Vec<CacheConfig>,
     pub reconcile: ReconcileConfig,
+    /// Programmes of coupons as written; the package of coupons parses them.
+    pub programmes: Vec<toml::Table>,
     pub limits: Limits,
     /// Folder of the temporary files that readings spill into; each source has it too.
     pub spill_dir: PathBuf,

@@ -85,6 +85,8 @@ pub struct Config {
     caches: Vec<Cache>,
     #[serde(default)]
     reconcile: Reconcile,
+    #[serde(default)]
+    programmes: Vec<toml::Table>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -202,6 +204,7 @@ impl Config {
             projections,
             caches,
             reconcile,
+            programmes: self.programmes,
             limits,
             spill_dir,
         })

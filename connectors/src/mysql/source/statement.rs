@@ -164,10 +164,8 @@ impl<E: Events> MysqlStream<E> {
         let found =
             format!("{verb} of captured table {}.{}: {what} by a statement", name.database, name.table);
         let fault = self.fault(Code::SourceSchemaChanged, found);
-        let ends_row_events = |change: &TableChange| match change {
-            TableChange::Versioned | TableChange::Engine(_) => true,
-            _ => false,
-        };
+        let ends_row_events =
+            |change: &TableChange| matches!(change, TableChange::Versioned | TableChange::Engine(_));
         if !changes.iter().any(ends_row_events) {
             return self.read_again(&table, fault.needs("changes that row events show"), lsn);
         }

@@ -3,6 +3,7 @@
 //! A command returns its exit code, or the faults that ended it; printing them and choosing the code from them is
 //! done here once. A panic ends the process with 70.
 
+mod calendar;
 mod check;
 mod completions;
 mod dead_letters;
@@ -70,6 +71,7 @@ enum Command {
     DeadLetters(dead_letters::Arguments),
     Flux(flux::Arguments),
     Plan(plan::Arguments),
+    Calendar(calendar::Arguments),
     Completions(completions::Arguments),
     Explain(explain::Arguments),
 }
@@ -113,6 +115,7 @@ impl Cli {
             Command::DeadLetters(arguments) => dead_letters::run(self, arguments),
             Command::Flux(arguments) => flux::run(arguments),
             Command::Plan(arguments) => plan::run(arguments),
+            Command::Calendar(arguments) => calendar::run(self, arguments),
             Command::Completions(arguments) => Ok(completions::run(arguments)),
             Command::Explain(arguments) => explain::run(arguments),
         }

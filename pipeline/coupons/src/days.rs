@@ -1,0 +1,231 @@
+//! Decisions of the dispatcher: which days begin, when a wave is due, what a page adds, when a run is closed.
+
+use anabranch_schemas::celebration::{Birthday, Calendar};
+use anabranch_schemas::shard::ShardId;
+use jiff::civil::Date;
+use jiff::{SignedDuration, Timestamp};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::issuing::Chain;
+use crate::ports::CohortRow;
+use crate::programme::{Programme, WithoutReconciliation};
+use crate::records::{
+    Cursor, DayRun, FailedOutcome, Member, ProgrammeLedger, RowState, RunLedger, Standing, Unique, WAVES,
+};
+
+/// Days that one transaction begins; the next pass begins the rest.
+const DAYS_BEGUN_MAX: usize = 31;
+/// The catch-up follows a reconciliation that ended this long after noon: it began after the day's late changes.
+pub const CATCH_UP_AFTER_NOON: SignedDuration = SignedDuration::from_hours(10);
+
+/// Begins every day that has come and has no run, in turn: none is left out, none begins twice.
+pub fn begin(ledger: &mut ProgrammeLedger, programme: &Programme, own_clock: Timestamp, revision: Unique) {
+    // Both clocks have reached the day: a clock that runs ahead begins nothing early.
+    let now = own_clock.min(ledger.now);
+    let today = now.to_zoned(programme.time_zone.clone()).date();
+    let mut day = ledger.next.unwrap_or(today);
+    for _ in 0..DAYS_BEGUN_MAX {
+        if programme.at(day, programme.starts_at).is_none_or(|starts_at| now < starts_at) {
+            break;
+        }
+        // The rule for 29 February is that of the year's first run: a change holds from the next year on.
+        let leap_day = *ledger.leap_days.entry(day.year()).or_insert(programme.leap_day);
+        let rules = Programme { leap_day, ..programme.clone() };
+        ledger.begun.push((day, DayRun::new(rules, revision)));
+        ledger.open.push(day);
+        let Ok(next) = day.tomorrow() else { break };
+        day = next;
+    }
+    ledger.next = Some(day);
+}
+
+impl DayRun {
+    fn new(rules: Programme, revision: Unique) -> Self {
+        Self {
+            rules,
+            revision,
+            sweep: revision,
+            frozen: 0,
+            cursor: Cursor::default(),
+            count: 0,
+            sum: 0,
+            misplaced: 0,
+            is_behind_barrier: true,
+            is_closed: false,
+        }
+    }
+
+    /// Whether the next wave may be frozen now.
+    pub fn is_due(&self, day: Date, now: Timestamp, reconciled_at: Option<Timestamp>) -> bool {
+        let Some(noon) = self.rules.at(day, self.rules.noon_at) else { return false };
+        match self.frozen {
+            0 => self.relies(day, now, reconciled_at),
+            1 => now >= noon,
+            2 => reconciled_at.is_some_and(|at| at >= noon + CATCH_UP_AFTER_NOON),
+            _ => false,
+        }
+    }
+
+    /// Whether midnight relies on the last good reconciliation, or goes on without one.
+    fn relies(&self, day: Date, now: Timestamp, reconciled_at: Option<Timestamp>) -> bool {
+        let rules = &self.rules;
+        let (Some(starts_at), Some(until)) =
+            (rules.at(day, rules.starts_at), rules.at(day, rules.waits_until))
+        else {
+            return false;
+        };
+        reconciled_at.is_some_and(|at| at + rules.reconciliation_age >= starts_at)
+            || now >= until && rules.without_reconciliation == WithoutReconciliation::Go
+    }
+}
+
+/// A wave that this freezer works on, under its revision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fence {
+    pub wave: u8,
+    pub revision: Unique,
+    /// Where the run must stand: a restored ledger may stand before it.
+    pub cursor: Cursor,
+}
+
+impl Fence {
+    /// Whether the run is still that of this freezer.
+    pub fn holds(self, run: &DayRun) -> bool {
+        let is_there = run.frozen == self.wave && run.cursor == self.cursor;
+        !run.is_closed && is_there && run.revision == self.revision
+    }
+}
+
+/// Takes the freeze of the next wave over from whoever was at it.
+pub fn take_over(ledger: &mut RunLedger, wave: u8, revision: Unique) -> Option<DayRun> {
+    let run = ledger.run.as_mut().filter(|run| !run.is_closed && run.frozen == wave)?;
+    run.revision = revision;
+    Some(run.clone())
+}
+
+/// Members of a page, with the shard tables that say so, and the rows that are none.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CohortPage {
+    pub members: Vec<(Member, Vec<ShardId>)>,
+    pub misplaced: u64,
+    /// Whether the tables were read behind the barrier.
+    pub is_behind_barrier: bool,
+}
+
+/// Sorts the rows of a page. A row of another table's birthday is no reason for a coupon, and is counted; who
+/// celebrates by the other calendar is in its table too, and is passed by. The date itself is not compared, since 29
+/// February and day 30 are celebrated on other days.
+pub fn members(table: Birthday, rows: &[CohortRow]) -> CohortPage {
+    let mut page = CohortPage::default();
+    for row in rows {
+        if row.birthday != table {
+            page.misplaced += 1;
+        } else if row.calendar == table.calendar() {
+            let member = Member { user: row.user, calendar: row.calendar };
+            match page.members.last_mut() {
+                Some((last, shards)) if *last == member => shards.push(row.shard),
+                _ => page.members.push((member, vec![row.shard])),
+            }
+        }
+    }
+    page
+}
+
+/// Writes a page under the fence; `false` when another freezer has taken over.
+pub fn add_page(ledger: &mut RunLedger, fence: Fence, page: &CohortPage, cursor: Cursor) -> bool {
+    let Some(run) = ledger.run.as_mut() else { return false };
+    if !fence.holds(run) {
+        return false;
+    }
+    for (member, _) in page.members.iter().filter(|(member, _)| !ledger.present.contains(member)) {
+        run.count += 1;
+        run.sum = run.sum.wrapping_add(hash(*member));
+    }
+    run.misplaced += page.misplaced;
+    // Another freezer may end the wave: it must not say more of these rows than was true.
+    run.is_behind_barrier &= page.is_behind_barrier;
+    run.cursor = cursor;
+    ledger.added.extend(page.members.iter().cloned());
+    true
+}
+
+/// Ends a wave under the fence.
+pub fn end_wave(ledger: &mut RunLedger, fence: Fence, is_behind_barrier: bool) -> bool {
+    let Some(run) = ledger.run.as_mut() else { return false };
+    if !fence.holds(run) {
+        return false;
+    }
+    run.is_behind_barrier &= is_behind_barrier;
+    (run.frozen, run.cursor) = (fence.wave + 1, Cursor::default());
+    true
+}
+
+/// Adds users that a restored ledger's rows name to the cohort of their day.
+pub fn join(ledger: &mut RunLedger, member: Member) {
+    let Some(run) = ledger.run.as_mut() else { return };
+    if !ledger.present.contains(&member) {
+        run.count += 1;
+        run.sum = run.sum.wrapping_add(hash(member));
+        ledger.added.push((member, Vec::new()));
+    }
+}
+
+/// Begins to sweep a run that is open.
+pub fn begin_sweep(ledger: &mut RunLedger, sweep: Unique) -> Option<DayRun> {
+    let run = ledger.run.as_mut().filter(|run| !run.is_closed && run.frozen > 0)?;
+    run.sweep = sweep;
+    Some(run.clone())
+}
+
+/// Closes a run of which a sweep found every member done.
+///
+/// `register` was read after the members were. A ledger that stands elsewhere, or that knows nothing of the sweep, was
+/// restored meanwhile.
+pub fn close(ledger: &mut RunLedger, swept: &DayRun, register: Unique) -> bool {
+    let is_restored = Chain::of(ledger.tokens, register) == Chain::Restored;
+    let Some(run) = ledger.run.as_mut().filter(|run| !run.is_closed) else { return false };
+    run.is_closed = swept.frozen == WAVES && run.sweep == swept.sweep && !is_restored;
+    run.is_closed
+}
+
+/// A hash of a member: sums of them compare two cohorts whatever their order.
+pub fn hash(member: Member) -> u128 {
+    let calendar = match member.calendar {
+        Calendar::Solar => 0,
+        Calendar::Lunar => 1,
+    };
+    let mut bytes = [calendar; 9];
+    bytes[..8].copy_from_slice(&member.user.to_le_bytes());
+    xxh3_128(&bytes)
+}
+
+/// What is left to do for a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// A coupon, a dead letter, or a refusal of the newest wave.
+    Nothing,
+    /// An attempt is at it and young: it is left alone.
+    InFlight,
+    /// A message.
+    Message,
+}
+
+/// What is left to do for a member of a run, from the ledger alone.
+pub fn need(standing: &Standing, day: Date, frozen: u8, now: Timestamp) -> Need {
+    let row = standing.row.as_ref();
+    let is_held = row.is_some_and(|row| row.is_held());
+    let is_of_day = row.is_some_and(|row| row.day == day);
+    let is_refused = standing.refused.is_some_and(|refused| refused.wave >= frozen);
+    let is_final = row.is_some_and(|row| match row.state {
+        RowState::Settled | RowState::Failed(FailedOutcome::Unknown { .. }) => true,
+        RowState::Failed(FailedOutcome::NothingGiven) => is_of_day,
+        RowState::Reserved | RowState::Issued { .. } | RowState::Refused(_) => false,
+    });
+    if is_final || is_refused && !(is_of_day && is_held) {
+        Need::Nothing
+    } else if row.is_some_and(|row| row.is_held() && row.is_young(now)) {
+        Need::InFlight
+    } else {
+        Need::Message
+    }
+}

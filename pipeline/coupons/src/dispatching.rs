@@ -1,0 +1,167 @@
+//! The dispatcher: begins days, freezes their waves, publishes what the ledger lacks, closes and reports.
+//!
+//! Any number of passes may run at once, late ones too: a lease only saves work. A pass that is killed leaves a run
+//! that the next pass goes on with.
+
+use anabranch_pipeline::error::Fault;
+use jiff::civil::Date;
+
+use crate::days::{
+    CohortPage, Fence, Need, add_page, begin, begin_sweep, close, end_wave, join, members, need, take_over,
+};
+use crate::issuing::Chain;
+use crate::ports::{Clock, CohortRows, Ledger, Register, Uniques, WorkQueue};
+use crate::programme::Programme;
+use crate::records::{Cursor, DayRun, Message, RunKey, WAVES};
+use crate::report::Report;
+use crate::restored;
+
+/// Members that a sweep reads at once.
+const SWEEP_ROWS: usize = 1_000;
+
+/// What a dispatcher works with.
+#[derive(Debug)]
+pub struct Dispatcher<L, B, Q, R, U> {
+    pub ledger: L,
+    pub cohort: B,
+    pub queue: Q,
+    pub register: R,
+    /// The clock and the numbers of this process.
+    pub process: U,
+}
+
+/// What a pass found of an open day.
+#[derive(Debug, Clone)]
+pub struct DayPassed {
+    pub day: Date,
+    pub report: Report,
+    pub is_closed: bool,
+}
+
+impl<L, B, Q, R, U> Dispatcher<L, B, Q, R, U>
+where
+    L: Ledger,
+    B: CohortRows,
+    Q: WorkQueue,
+    R: Register,
+    U: Clock + Uniques,
+{
+    /// One pass over a programme: each day that has come and is not closed, in turn.
+    ///
+    /// The first fault is told at the end.
+    pub async fn pass(&self, programme: &Programme) -> Result<Vec<DayPassed>, Fault> {
+        let (chain, ..) = restored::compare(&self.ledger, &self.register).await?;
+        if chain == Some(Chain::Restored) {
+            return Err(restored::fault());
+        }
+        let (own_clock, revision) = (self.process.now(), self.process.fresh());
+        let days = self.ledger.of_programme(&programme.name, |l| {
+            begin(l, programme, own_clock, revision);
+            l.open.clone()
+        });
+        let (mut passed, mut first_fault) = (Vec::new(), None);
+        for day in days.await? {
+            let run = RunKey { programme: programme.name.clone(), day };
+            match self.day(&run).await {
+                Ok(day) => passed.extend(day),
+                // A day that cannot go on now holds up no other day.
+                Err(fault) => first_fault = first_fault.or(Some(fault)),
+            }
+        }
+        first_fault.map_or(Ok(passed), Err)
+    }
+
+    async fn day(&self, key: &RunKey) -> Result<Option<DayPassed>, Fault> {
+        let mut has_frozen = false;
+        loop {
+            let reconciled_at = self.cohort.reconciled_at().await?;
+            let (now, run) = self.ledger.of_run(key, &[], |l| (l.now, l.run.clone())).await?;
+            let Some(run) = run.filter(|run| !run.is_closed) else { return Ok(None) };
+            if run.is_due(key.day, now, reconciled_at) && self.freeze(key, run.frozen).await? {
+                has_frozen = true;
+                continue;
+            }
+            let sweep = self.process.fresh();
+            let Some(run) = self.ledger.of_run(key, &[], |l| begin_sweep(l, sweep)).await? else {
+                return Ok(None);
+            };
+            return self.sweep(key, &run, has_frozen).await.map(Some);
+        }
+    }
+
+    /// Freezes a wave; `false` when it cannot be now, or another freezer has taken over.
+    async fn freeze(&self, key: &RunKey, wave: u8) -> Result<bool, Fault> {
+        let revision = self.process.fresh();
+        let taken = self.ledger.of_run(key, &[], |l| take_over(l, wave, revision)).await?;
+        let Some(run) = taken else { return Ok(false) };
+        let is_behind_barrier = self.cohort.barrier().await?;
+        // Midnight and noon say that they lacked the barrier, and go on; the catch-up waits for it.
+        if !is_behind_barrier && wave + 1 == WAVES {
+            return Ok(false);
+        }
+        let Some(cursor) = self.read_tables(key, &run, wave, is_behind_barrier).await? else {
+            return Ok(false);
+        };
+        let fence = Fence { wave, revision, cursor };
+        self.ledger.of_run(key, &[], |l| end_wave(l, fence, is_behind_barrier)).await
+    }
+
+    /// Adds the day's tables to the cohort, page by page from the run's cursor on; `None` when another has taken over.
+    async fn read_tables(
+        &self,
+        key: &RunKey,
+        run: &DayRun,
+        wave: u8,
+        is_behind_barrier: bool,
+    ) -> Result<Option<Cursor>, Fault> {
+        let limit = run.rules.page_rows.get() as usize;
+        let mut cursor = run.cursor;
+        let tables = run.birthdays(key.day);
+        while let Some(table) = tables.get(cursor.table) {
+            let fence = Fence { wave, revision: run.revision, cursor };
+            let rows = self.cohort.page(*table, cursor.after, limit).await?;
+            cursor = match rows.last() {
+                Some(last) => Cursor { after: Some(last.user), ..cursor },
+                None => Cursor { table: cursor.table + 1, after: None },
+            };
+            let page = CohortPage { is_behind_barrier, ..members(*table, &rows) };
+            if !self.ledger.of_run(key, &page.members, |l| add_page(l, fence, &page, cursor)).await? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(cursor))
+    }
+
+    /// Publishes a message for each member whom the ledger lacks, whatever was published before, and counts all.
+    async fn sweep(&self, key: &RunKey, run: &DayRun, has_frozen: bool) -> Result<DayPassed, Fault> {
+        let (mut report, mut after, mut open) = (Report::default(), None, 0u64);
+        loop {
+            let (now, page) = self.ledger.standings(key, after, SWEEP_ROWS).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.member);
+            for standing in &page {
+                report.add(standing, key.day);
+                if !standing.is_member {
+                    let offered = [(standing.member, Vec::new())];
+                    self.ledger.of_run(key, &offered, |l| join(l, standing.member)).await?;
+                }
+                let need = need(standing, key.day, run.frozen, now);
+                open += u64::from(need != Need::Nothing);
+                if need == Need::Message {
+                    let message = Message { run: key.clone(), member: standing.member, wave: run.frozen };
+                    self.queue.publish(&message).await?;
+                }
+            }
+        }
+        let register = self.register.read().await?;
+        let (is_closed, count) = self
+            .ledger
+            .of_run(key, &[], |l| {
+                (open == 0 && close(l, run, register), l.run.as_ref().map_or(0, |run| run.count))
+            })
+            .await?;
+        report.eligible = count;
+        tracing::debug!(day = %key.day, has_frozen, open, is_closed, "the day was swept");
+        Ok(DayPassed { day: key.day, report, is_closed })
+    }
+}

@@ -1,0 +1,105 @@
+//! Decisions around a call: the minimum gap, the tokens of the ledger, and what an answer does to the row.
+
+use jiff::civil::Date;
+
+use crate::ports::Answer;
+use crate::records::{CouponKey, FailedOutcome, LedgerTokens, Message, Reason, RowState, Unique, UserLedger};
+use crate::reserving::{Carried, TRIES_MAX, Taken, own, refuse};
+
+/// How the ledger's tokens stand to the register outside of its server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Chain {
+    /// The register has the latest token.
+    Level,
+    /// The last issuer died before it told the register: the register is moved first.
+    RegisterBehind,
+    /// The register knows a token that the ledger lacks: somebody restored the ledger.
+    Restored,
+}
+
+impl Chain {
+    /// Compares tokens that were read while the register did not move.
+    pub fn of(tokens: LedgerTokens, register: Unique) -> Self {
+        if tokens.latest == register {
+            Self::Level
+        } else if tokens.before == Some(register) {
+            Self::RegisterBehind
+        } else {
+            Self::Restored
+        }
+    }
+}
+
+/// The transaction before the call. It locks all rows of the user, so two days that race have both reserved by now.
+pub fn issue(
+    ledger: &mut UserLedger,
+    message: &Message,
+    taken: &Taken,
+    token: Unique,
+    register: Unique,
+) -> Result<(), Carried> {
+    let now = ledger.now;
+    own(ledger, taken.key.occurrence, taken.attempt, false).ok_or(Carried::Later)?;
+    if ledger.tokens.latest != register {
+        return Err(Carried::Later);
+    }
+    match nearest(ledger, &taken.key, message.run.day, taken.rules.gap_days) {
+        Some(Near::Given) => {
+            refuse(ledger, message, taken, Reason::WithinGap);
+            return Err(Carried::Done);
+        }
+        // A call under way may still come to nothing.
+        Some(Near::UnderWay) => return Err(Carried::Later),
+        None => {}
+    }
+    ledger.tokens = LedgerTokens { latest: token, before: Some(register) };
+    let row = own(ledger, taken.key.occurrence, taken.attempt, false).ok_or(Carried::Later)?;
+    (row.state, row.changed_at) = (RowState::Issued { first_called_at: now }, now);
+    Ok(())
+}
+
+/// What stands less than the gap away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Near {
+    UnderWay,
+    /// A coupon, or a dead letter that may be one.
+    Given,
+}
+
+/// The nearest hindrance by celebrated days, before and after: a grant's own time says nothing.
+fn nearest(ledger: &UserLedger, key: &CouponKey, day: Date, gap_days: u32) -> Option<Near> {
+    let others = ledger.rows.iter().filter(|(occurrence, row)| {
+        let apart = day.since(row.day).map_or(i32::MAX, |span| span.get_days().abs());
+        **occurrence != key.occurrence && apart < i32::try_from(gap_days).unwrap_or(i32::MAX)
+    });
+    let near = others.filter_map(|(_, row)| match row.state {
+        RowState::Settled | RowState::Failed(FailedOutcome::Unknown { .. }) => Some(Near::Given),
+        RowState::Issued { .. } => Some(Near::UnderWay),
+        RowState::Reserved | RowState::Refused(_) | RowState::Failed(FailedOutcome::NothingGiven) => None,
+    });
+    near.max()
+}
+
+/// The transaction after an answer that gave nothing. `counts` says whether the system answered about this user.
+pub fn answered(ledger: &mut UserLedger, taken: &Taken, answer: Answer, counts: bool) -> Carried {
+    let now = ledger.now;
+    let Some(row) = own(ledger, taken.key.occurrence, taken.attempt, true) else { return Carried::Later };
+    let RowState::Issued { first_called_at } = row.state else { return Carried::Later };
+    row.tries += u32::from(counts);
+    let is_last = row.tries >= TRIES_MAX || answer == Answer::Mismatch;
+    let outcome = match answer {
+        // A key that was used with another coupon gave that one: a person decides.
+        Answer::Unknown | Answer::Given | Answer::Mismatch => FailedOutcome::Unknown { first_called_at },
+        Answer::Rejected | Answer::Busy | Answer::PoolEmpty | Answer::ConnectionExpired => {
+            FailedOutcome::NothingGiven
+        }
+    };
+    if is_last {
+        (row.state, row.changed_at) = (RowState::Failed(outcome), now);
+        return Carried::Done;
+    }
+    if outcome == FailedOutcome::NothingGiven {
+        (row.state, row.changed_at) = (RowState::Reserved, now);
+    }
+    Carried::Later
+}

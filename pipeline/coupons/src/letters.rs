@@ -1,0 +1,72 @@
+//! Dead letters: what a person may do with a ledger row that failed.
+
+use jiff::SignedDuration;
+
+use crate::records::{CouponKey, FailedOutcome, LedgerRow, Reason, RowState, UserLedger};
+use crate::records::{LAST_WORD, Message};
+use crate::reserving::settle;
+
+/// What a person decides about a dead letter of unknown outcome that the coupon system no longer knows of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// The coupon was given.
+    Given,
+    /// It was not.
+    NotGiven,
+}
+
+/// Why a dead letter was left as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeftAlone {
+    /// The row is no dead letter.
+    NoLetter,
+    /// The coupon system has forgotten the key: a decision is needed, not a retry.
+    NeedsDecision,
+}
+
+/// Sends a dead letter again. One of unknown outcome asks for its key first, so it goes back to the state of a call.
+pub fn requeue(
+    ledger: &mut UserLedger,
+    key: &CouponKey,
+    memory: SignedDuration,
+) -> Result<Message, LeftAlone> {
+    let now = ledger.now;
+    let row = ledger.rows.get_mut(&key.occurrence).ok_or(LeftAlone::NoLetter)?;
+    let RowState::Failed(outcome) = row.state else { return Err(LeftAlone::NoLetter) };
+    row.state = match outcome {
+        FailedOutcome::NothingGiven => RowState::Refused(Reason::OtherDay),
+        FailedOutcome::Unknown { first_called_at } if now < first_called_at + memory => {
+            RowState::Issued { first_called_at }
+        }
+        FailedOutcome::Unknown { .. } => return Err(LeftAlone::NeedsDecision),
+    };
+    (row.tries, row.by_hand) = (0, true);
+    let message = message_of(key, row);
+    if outcome == FailedOutcome::NothingGiven {
+        ledger.refusals.remove(&(message.run.day, message.member.calendar));
+    }
+    Ok(message)
+}
+
+/// Writes down what a person found out about a dead letter.
+pub fn decide(ledger: &mut UserLedger, key: &CouponKey, decision: Decision) -> Result<(), LeftAlone> {
+    let row = ledger.rows.get_mut(&key.occurrence).ok_or(LeftAlone::NoLetter)?;
+    let RowState::Failed(_) = row.state else { return Err(LeftAlone::NoLetter) };
+    match decision {
+        Decision::NotGiven => row.state = RowState::Failed(FailedOutcome::NothingGiven),
+        Decision::Given => {
+            let (message, coupon) = (message_of(key, row), row.coupon.clone());
+            settle(ledger, &message, key, &coupon);
+        }
+    }
+    Ok(())
+}
+
+/// The message that sends a row again.
+pub fn message_of(key: &CouponKey, row: &LedgerRow) -> Message {
+    Message {
+        run: crate::records::RunKey { programme: key.programme.clone(), day: row.day },
+        member: crate::records::Member { user: key.user, calendar: row.calendar },
+        wave: LAST_WORD,
+    }
+}

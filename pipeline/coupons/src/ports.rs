@@ -1,0 +1,176 @@
+//! What the coupon day needs of the outside. Contracts that types cannot say are written at each method.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use anabranch_pipeline::error::Fault;
+use anabranch_schemas::birthday::MonthDay;
+use anabranch_schemas::celebration::{Birthday, Calendar, Occurrence};
+use anabranch_schemas::lunar::LunarMonthDay;
+use anabranch_schemas::shard::ShardId;
+use jiff::Timestamp;
+use jiff::civil::Date;
+
+use crate::records::{
+    CouponKey, LedgerTokens, Member, Message, ProgrammeLedger, RunKey, RunLedger, Standing, Unique,
+    UserLedger,
+};
+
+/// The permanent rows that decide who gets a coupon.
+///
+/// Each method is one transaction on one server. `decide` may run more than once, so it changes nothing but its
+/// argument. A fault does not say whether the transaction was committed.
+pub trait Ledger: Send + Sync {
+    /// Reads and changes all rows of a user in a programme; other transactions of the same user wait.
+    fn of_user<T: Send>(
+        &self,
+        run: &RunKey,
+        user: u64,
+        decide: impl Fn(&mut UserLedger) -> T + Send + Sync,
+    ) -> impl Future<Output = Result<T, Fault>> + Send;
+
+    /// Reads and changes a run, and adds members to its cohort.
+    fn of_run<T: Send>(
+        &self,
+        run: &RunKey,
+        offered: &[(Member, Vec<ShardId>)],
+        decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
+    ) -> impl Future<Output = Result<T, Fault>> + Send;
+
+    /// Reads a programme and begins runs.
+    fn of_programme<T: Send>(
+        &self,
+        programme: &Arc<str>,
+        decide: impl Fn(&mut ProgrammeLedger) -> T + Send + Sync,
+    ) -> impl Future<Output = Result<T, Fault>> + Send;
+
+    /// A page of the cohort and of the users with a row of the day, in the order of members, with the server's clock.
+    fn standings(
+        &self,
+        run: &RunKey,
+        after: Option<Member>,
+        limit: usize,
+    ) -> impl Future<Output = Result<(Timestamp, Vec<Standing>), Fault>> + Send;
+
+    fn tokens(&self) -> impl Future<Output = Result<LedgerTokens, Fault>> + Send;
+
+    /// Begins a new chain of tokens, after a person has decided what a restored ledger lacks.
+    fn begin_tokens(&self, token: Unique) -> impl Future<Output = Result<(), Fault>> + Send;
+}
+
+/// How far the ledger was, kept outside of its server: a register of the log.
+pub trait Register: Send + Sync {
+    fn read(&self) -> impl Future<Output = Result<Unique, Fault>> + Send;
+
+    /// Replaces the token; `false` when it is not the expected one.
+    fn swap(&self, expected: Unique, token: Unique) -> impl Future<Output = Result<bool, Fault>> + Send;
+}
+
+/// Messages to granters. It may lose, double, delay and repeat them.
+pub trait WorkQueue: Send + Sync {
+    fn publish(&self, message: &Message) -> impl Future<Output = Result<(), Fault>> + Send;
+}
+
+/// What a source row says of its user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SourceRow {
+    /// The year of the birthday, where the column has one.
+    pub born: Option<Date>,
+    pub solar: Option<MonthDay>,
+    pub lunar: Option<LunarMonthDay>,
+    /// Which of the two is celebrated.
+    pub calendar: Calendar,
+    /// The last change of the birthday that the binlog showed; a first setting is none.
+    pub changed_at: Option<Timestamp>,
+}
+
+/// Rows of the source tables, on their primaries.
+pub trait SourceRows: Send + Sync {
+    /// The rows of a user in every shard table that a claim of the user or `also` names.
+    fn look(&self, user: u64, also: &[ShardId])
+    -> impl Future<Output = Result<Vec<SourceRow>, Fault>> + Send;
+}
+
+/// A row of a birthday table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CohortRow {
+    pub user: u64,
+    pub shard: ShardId,
+    /// The `birthday` column, which must be that of the table.
+    pub birthday: Birthday,
+    /// The calendar that the user celebrates by.
+    pub calendar: Calendar,
+}
+
+/// The birthday tables of a day.
+pub trait CohortRows: Send + Sync {
+    /// Waits until every lane has passed what the sources had committed when it was called; `false` after a set time.
+    fn barrier(&self) -> impl Future<Output = Result<bool, Fault>> + Send;
+
+    /// The rows of the next `limit` users of a table, in the order of users. No user's rows are on two pages.
+    fn page(
+        &self,
+        table: Birthday,
+        after: Option<u64>,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<CohortRow>, Fault>> + Send;
+
+    /// Lets `is_sent`, `send_time` and `sent_occurrence` of a user's rows follow the ledger. Nothing reads them here.
+    fn follow(
+        &self,
+        user: u64,
+        tables: &[Birthday],
+        occurrence: Occurrence,
+    ) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// When the last good reconciliation of all birthday tables ended.
+    fn reconciled_at(&self) -> impl Future<Output = Result<Option<Timestamp>, Fault>> + Send;
+}
+
+/// What the coupon system answered to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// The coupon is given, by this call or by an earlier one of the same key.
+    Given,
+    /// It did nothing, and will not for this user.
+    Rejected,
+    /// The key was used with another coupon.
+    Mismatch,
+    /// It did nothing and asks for a pause.
+    Busy,
+    /// It did nothing, because no coupon is left.
+    PoolEmpty,
+    /// No answer, or one that does not say whether it did something.
+    Unknown,
+    /// The connection had grown old and was closed, so nothing was sent.
+    ConnectionExpired,
+}
+
+/// The system that gives out coupons. It remembers keys for a set time.
+pub trait CouponSystem: Send + Sync {
+    /// A connection that the other side closes before [`crate::records::TAKEN_OVER_AFTER`] is over.
+    type Connection: Send + Sync;
+
+    fn connect(&self) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
+
+    /// Asks for the coupon once, and never over another connection than the given one.
+    fn call(
+        &self,
+        connection: &Self::Connection,
+        key: &CouponKey,
+        coupon: &str,
+    ) -> impl Future<Output = Result<Answer, Fault>> + Send;
+
+    /// Whether it knows the key, so that the coupon was given.
+    fn knows(&self, key: &CouponKey) -> impl Future<Output = Result<bool, Fault>> + Send;
+}
+
+/// The clock of this process. It is never trusted alone.
+pub trait Clock: Send + Sync {
+    fn now(&self) -> Timestamp;
+}
+
+/// Where unique numbers come from.
+pub trait Uniques: Send + Sync {
+    fn fresh(&self) -> Unique;
+}

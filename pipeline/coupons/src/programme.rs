@@ -1,0 +1,313 @@
+//! Programmes as configured: what is given to whom, when, and by which rules.
+//!
+//! A programme is parsed once; what makes no sense is told with its name, all problems at once. A run keeps a copy of
+//! its programme, so a change of the file holds from the next day on.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::celebration::{Calendar, LeapDayRule};
+use jiff::civil::{Date, Time};
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+/// Two coupons of one programme lie further apart; a year less the weeks by which lunar years move.
+const GAP_DAYS: u32 = 300;
+/// Flat from some hundred rows a page on.
+const PAGE_ROWS: u32 = 1_000;
+/// The load that the source documents state.
+const RATE_PER_SECOND: u32 = 10_000;
+/// A reconciliation of each night, and two hours of delay.
+const RECONCILIATION_AGE_HOURS: u32 = 26;
+/// A longer gap than two years would refuse what every rule grants.
+const GAP_DAYS_MAX: u32 = 731;
+/// Names become parts of subjects and keys.
+const NAME_BYTES_MAX: usize = 32;
+/// The name of a coupon in calls and ledger rows.
+const COUPON_BYTES_MAX: usize = 128;
+
+/// What happens when the last good reconciliation is too old at the set time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WithoutReconciliation {
+    /// The day waits for a person or for a reconciliation.
+    Stop,
+    /// The day runs, and its report says on what it relied.
+    Go,
+}
+
+/// A programme as written in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawProgramme {
+    name: String,
+    coupon: String,
+    time_zone: String,
+    #[serde(default = "midnight")]
+    starts_at: Written<Time>,
+    #[serde(default = "noon")]
+    noon_at: Written<Time>,
+    #[serde(default = "both")]
+    calendars: Vec<Calendar>,
+    leap_day: LeapDayRule,
+    #[serde(default = "gap_days")]
+    gap_days: u32,
+    #[serde(default)]
+    cool_off_days: u32,
+    #[serde(default)]
+    placeholder_dates: Vec<Written<Date>>,
+    #[serde(default = "rate")]
+    rate_per_second: u32,
+    #[serde(default = "page_rows")]
+    page_rows: u32,
+    #[serde(default = "age")]
+    reconciliation_age_hours: u32,
+    #[serde(default = "waits_until")]
+    waits_until: Written<Time>,
+    #[serde(default = "go")]
+    without_reconciliation: WithoutReconciliation,
+}
+
+impl RawProgramme {
+    /// Tells what makes no sense in itself.
+    fn check(&self, tell: &mut impl FnMut(String, &str)) {
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.chars().all(is_name) {
+            tell(format!("its name is `{}`", self.name), "1 to 32 of a-z, 0-9 and -");
+        }
+        if self.coupon.is_empty() || self.coupon.len() > COUPON_BYTES_MAX {
+            tell(format!("`coupon` has {} bytes", self.coupon.len()), "1 to 128");
+        }
+        if self.calendars.is_empty()
+            || self.calendars.len() > 2
+            || self.calendars[1..].contains(&self.calendars[0])
+        {
+            tell("`calendars` is empty or names one twice".to_owned(), "solar, lunar or both");
+        }
+        if self.noon_at <= self.starts_at || self.waits_until < self.starts_at {
+            tell("`noon_at` or `waits_until` is before `starts_at`".to_owned(), "times of one day, in order");
+        }
+        if self.gap_days > GAP_DAYS_MAX {
+            tell(format!("`gap_days` is {}", self.gap_days), "at most 731");
+        }
+    }
+}
+
+/// A time or a date, written as text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Written<T>(T);
+
+impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Written<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(D::Error::custom)
+    }
+}
+
+const fn midnight() -> Written<Time> {
+    Written(jiff::civil::time(0, 0, 0, 0))
+}
+const fn noon() -> Written<Time> {
+    Written(jiff::civil::time(12, 0, 0, 0))
+}
+const fn waits_until() -> Written<Time> {
+    Written(jiff::civil::time(2, 0, 0, 0))
+}
+fn both() -> Vec<Calendar> {
+    vec![Calendar::Solar, Calendar::Lunar]
+}
+const fn gap_days() -> u32 {
+    GAP_DAYS
+}
+const fn rate() -> u32 {
+    RATE_PER_SECOND
+}
+const fn page_rows() -> u32 {
+    PAGE_ROWS
+}
+const fn age() -> u32 {
+    RECONCILIATION_AGE_HOURS
+}
+const fn go() -> WithoutReconciliation {
+    WithoutReconciliation::Go
+}
+
+/// One kind of birthday coupon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Programme {
+    pub name: Arc<str>,
+    /// The coupon that calls ask for.
+    pub coupon: Arc<str>,
+    /// The zone whose midnight begins a day.
+    pub time_zone: TimeZone,
+    pub starts_at: Time,
+    /// When the day's tables are read again for late joiners.
+    pub noon_at: Time,
+    pub calendars: Vec<Calendar>,
+    pub leap_day: LeapDayRule,
+    /// From celebrated day to celebrated day.
+    pub gap_days: u32,
+    /// After a change of the birthday; 0 is off.
+    pub cool_off_days: u32,
+    /// Birthdays that forms fill in for people.
+    pub placeholder_dates: Vec<Date>,
+    pub rate_per_second: NonZeroU32,
+    /// Users that a freeze reads and writes at once.
+    pub page_rows: NonZeroU32,
+    pub reconciliation_age: SignedDuration,
+    /// Until when a day waits for a reconciliation.
+    pub waits_until: Time,
+    pub without_reconciliation: WithoutReconciliation,
+}
+
+impl Programme {
+    /// The programmes of a file. Every problem of them is in the error.
+    pub fn parse_all(tables: &[toml::Table]) -> Result<Vec<Self>, Vec<Fault>> {
+        let (mut programmes, mut faults) = (Vec::new(), Vec::new());
+        for (number, table) in (1..).zip(tables) {
+            match Self::parse(number, table) {
+                Ok(programme) => programmes.push(programme),
+                Err(found) => faults.extend(found),
+            }
+        }
+        let mut names = BTreeSet::new();
+        for programme in &programmes {
+            if !names.insert(&programme.name) {
+                let subject = format!("programme {}", programme.name);
+                faults.push(invalid(subject, "two programmes have this name").needs("a name of its own"));
+            }
+        }
+        if faults.is_empty() { Ok(programmes) } else { Err(faults) }
+    }
+
+    fn parse(number: usize, table: &toml::Table) -> Result<Self, Vec<Fault>> {
+        let raw: RawProgramme = table.clone().try_into().map_err(|error| {
+            let name = table.get("name").and_then(toml::Value::as_str);
+            let subject =
+                name.map_or_else(|| format!("programme {number}"), |name| format!("programme {name}"));
+            vec![invalid(subject, "it cannot be read").caused_by(error)]
+        })?;
+        let subject = format!("programme {}", raw.name);
+        let mut faults = Vec::new();
+        let mut tell = |found: String, needed: &str| {
+            faults.push(invalid(subject.clone(), found).needs(needed));
+        };
+        raw.check(&mut tell);
+        let rate_per_second = NonZeroU32::new(raw.rate_per_second);
+        let page_rows = NonZeroU32::new(raw.page_rows);
+        for (key, is_zero) in [
+            ("rate_per_second", rate_per_second.is_none()),
+            ("page_rows", page_rows.is_none()),
+            ("reconciliation_age_hours", raw.reconciliation_age_hours == 0),
+        ] {
+            if is_zero {
+                tell(format!("`{key}` is 0"), "a number above 0");
+            }
+        }
+        let time_zone = TimeZone::get(&raw.time_zone).ok();
+        if time_zone.is_none() {
+            tell(
+                format!("there is no time zone `{}`", raw.time_zone),
+                "a name of the tz database: Asia/Shanghai",
+            );
+        }
+        let (Some(time_zone), Some(rate_per_second), Some(page_rows), true) =
+            (time_zone, rate_per_second, page_rows, faults.is_empty())
+        else {
+            return Err(faults);
+        };
+        Ok(Self {
+            name: raw.name.into(),
+            coupon: raw.coupon.into(),
+            time_zone,
+            starts_at: raw.starts_at.0,
+            noon_at: raw.noon_at.0,
+            calendars: raw.calendars,
+            leap_day: raw.leap_day,
+            gap_days: raw.gap_days,
+            cool_off_days: raw.cool_off_days,
+            placeholder_dates: raw.placeholder_dates.into_iter().map(|written| written.0).collect(),
+            rate_per_second,
+            page_rows,
+            reconciliation_age: SignedDuration::from_hours(raw.reconciliation_age_hours.into()),
+            waits_until: raw.waits_until.0,
+            without_reconciliation: raw.without_reconciliation,
+        })
+    }
+
+    /// When a time of a day comes; where the clock leaves it out, the moment after the leap. Where it comes twice, the
+    /// first. `None` only beyond the year 9999.
+    pub fn at(&self, day: Date, time: Time) -> Option<Timestamp> {
+        let zoned = day.to_datetime(time).to_zoned(self.time_zone.clone()).ok()?;
+        Some(zoned.timestamp())
+    }
+}
+
+fn invalid(subject: String, found: impl Into<String>) -> Fault {
+    Fault::new(Code::ConfigInvalid, subject, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::civil::date;
+
+    use super::*;
+
+    const GOOD: &str =
+        "name = 'birthday'\ncoupon = 'cake'\ntime_zone = 'Asia/Shanghai'\nleap_day = 'feb28'\n";
+
+    fn parse(texts: &[String]) -> Result<Vec<Programme>, String> {
+        let tables: Vec<toml::Table> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        Programme::parse_all(&tables)
+            .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+    }
+
+    fn with(from: &str, to: &str) -> String {
+        if from.is_empty() { format!("{GOOD}{to}") } else { GOOD.replace(from, to) }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        assert!(parse(&[GOOD.to_owned()]).is_ok());
+        for (from, to, named) in [
+            ("Asia/Shanghai", "Asia/Peking-Town", "there is no time zone `Asia/Peking-Town`"),
+            ("", "page_rows = 0", "`page_rows` is 0"),
+            ("", "rate_per_second = 0", "`rate_per_second` is 0"),
+            ("", "reconciliation_age_hours = 0", "`reconciliation_age_hours` is 0"),
+            ("", "colour = 'red'", "unknown field `colour`"),
+            ("", "calendars = []", "`calendars` is empty"),
+            ("", "calendars = ['solar', 'solar']", "names one twice"),
+            ("", "noon_at = '00:00'", "before `starts_at`"),
+            ("", "gap_days = 1000", "`gap_days` is 1000"),
+            ("'birthday'", "'Birth day'", "its name is `Birth day`"),
+            ("'cake'", "''", "`coupon` has 0 bytes"),
+            ("leap_day = 'feb28'", "", "missing field `leap_day`"),
+            ("feb28", "feb30", "unknown variant `feb30`"),
+        ] {
+            let told = parse(&[with(from, to)]).unwrap_err();
+            assert!(told.contains(named) && told.contains("config-invalid"), "{to}: {told}");
+        }
+    }
+
+    #[test]
+    fn two_programmes_with_one_name_are_named() {
+        let told = parse(&[GOOD.to_owned(), GOOD.to_owned()]).unwrap_err();
+        assert!(told.contains("programme birthday: two programmes have this name"), "{told}");
+    }
+
+    #[test]
+    fn zones_with_summer_time_have_each_midnight_once() {
+        // Midnight does not come on this day in Santiago: the clock goes from 00:00 to 01:00.
+        let santiago = &parse(&[with("Asia/Shanghai", "America/Santiago")]).unwrap()[0];
+        let starts = |day| santiago.at(day, santiago.starts_at).unwrap().to_string();
+        assert_eq!(starts(date(2027, 9, 4)), "2027-09-04T04:00:00Z");
+        assert_eq!(starts(date(2027, 9, 5)), "2027-09-05T04:00:00Z");
+        assert_eq!(starts(date(2027, 9, 6)), "2027-09-06T03:00:00Z");
+    }
+}

@@ -1,0 +1,250 @@
+//! The nouns of the coupon day: runs, members, messages, and the rows of the ledger.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anabranch_schemas::celebration::{Birthday, Calendar, Occurrence, celebrated};
+use anabranch_schemas::shard::ShardId;
+use jiff::Timestamp;
+use jiff::civil::Date;
+
+use crate::programme::Programme;
+
+/// A number that is never used twice, in no ledger and after no restore: 128 random bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Unique(pub u128);
+
+/// One day of one programme.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunKey {
+    pub programme: Arc<str>,
+    /// The day that is celebrated, whenever the run works.
+    pub day: Date,
+}
+
+/// A user who celebrates a day by one calendar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Member {
+    pub user: u64,
+    pub calendar: Calendar,
+}
+
+/// What the work queue carries: a hint that somebody may lack a coupon. It proves nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    pub run: RunKey,
+    pub member: Member,
+    /// The waves that the run had frozen when it was published.
+    pub wave: u8,
+}
+
+/// Waves of a run: midnight, noon, and the catch-up after the next reconciliation.
+pub const WAVES: u8 = 3;
+/// The wave of a refusal that no later wave looks at again, and of messages that a person sends.
+pub const LAST_WORD: u8 = u8::MAX;
+
+/// The identity of a coupon, and the idempotency key of every call for it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CouponKey {
+    pub user: u64,
+    pub programme: Arc<str>,
+    pub occurrence: Occurrence,
+}
+
+impl Message {
+    /// The key of the coupon; `None` outside of the calendar.
+    pub fn key(&self) -> Option<CouponKey> {
+        let occurrence = Occurrence::of(self.member.calendar, self.run.day)?;
+        Some(CouponKey { user: self.member.user, programme: self.run.programme.clone(), occurrence })
+    }
+}
+
+/// Why somebody gets no coupon on a day.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// The source row says another birthday or another calendar.
+    NotTheirBirthday,
+    /// No source table has a row of the user, for longer than a rename takes.
+    SourceRowGone,
+    /// The birthday was changed within the cool-off.
+    ChangedLately,
+    /// The birthday is one of the placeholder dates.
+    PlaceholderDate,
+    /// Another coupon of the programme lies less than the minimum gap away.
+    WithinGap,
+    /// Another day of the same occurrence took the row over.
+    OtherDay,
+}
+
+impl Reason {
+    /// The `reason` of reports and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotTheirBirthday => "not_their_birthday",
+            Self::SourceRowGone => "source_row_gone",
+            Self::ChangedLately => "changed_lately",
+            Self::PlaceholderDate => "placeholder_date",
+            Self::WithinGap => "within_gap",
+            Self::OtherDay => "other_day",
+        }
+    }
+}
+
+/// What is known of the last call for a row that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailedOutcome {
+    /// The coupon system did nothing for this key.
+    NothingGiven,
+    /// It may have given the coupon; this is when it was first called.
+    Unknown { first_called_at: Timestamp },
+}
+
+/// Where a ledger row stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowState {
+    /// An attempt holds the row and has called nobody.
+    Reserved,
+    /// An attempt may have called; the outcome is unknown until the coupon system says it.
+    Issued { first_called_at: Timestamp },
+    /// The coupon was given.
+    Settled,
+    /// This day gives no coupon; a later reservation of the same occurrence replaces the row.
+    Refused(Reason),
+    /// A dead letter: a person decides.
+    Failed(FailedOutcome),
+}
+
+/// A row of the ledger, by user, programme and occurrence. Nothing deletes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LedgerRow {
+    pub state: RowState,
+    pub day: Date,
+    pub calendar: Calendar,
+    /// The granter that works on it; only that one changes it.
+    pub attempt: Unique,
+    pub changed_at: Timestamp,
+    /// Calls that the coupon system answered about this user without giving the coupon.
+    pub tries: u32,
+    /// The coupon as it was reserved; a retry sends the same one.
+    pub coupon: Arc<str>,
+    /// A person sent it again.
+    pub by_hand: bool,
+    /// Since when no source table has a row of the user.
+    pub absent_since: Option<Timestamp>,
+}
+
+impl LedgerRow {
+    /// Whether an attempt holds the row.
+    pub fn is_held(&self) -> bool {
+        matches!(self.state, RowState::Reserved | RowState::Issued { .. })
+    }
+
+    /// Whether the attempt may still call.
+    pub fn is_young(&self, now: Timestamp) -> bool {
+        now < self.changed_at + TAKEN_OVER_AFTER
+    }
+}
+
+/// After this long without a change others take an attempt over. Connections to the coupon system live shorter.
+pub const TAKEN_OVER_AFTER: jiff::SignedDuration = jiff::SignedDuration::from_mins(30);
+
+/// A refusal closes a day and not an occurrence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RefusedDay {
+    /// The wave that it closes; a later wave looks again.
+    pub wave: u8,
+    pub reason: Reason,
+}
+
+/// The last two tokens of a ledger. A register outside of the ledger's server has one of them, or somebody restored it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LedgerTokens {
+    pub latest: Unique,
+    pub before: Option<Unique>,
+}
+
+/// What the ledger knows of one user in one programme: one transaction reads and changes it.
+#[derive(Debug, Clone)]
+pub struct UserLedger {
+    /// The clock of the ledger's server.
+    pub now: Timestamp,
+    /// The run of the day that the transaction is about.
+    pub run: Option<DayRun>,
+    /// The shard tables that the frozen cohort names, by calendar of the membership.
+    pub claims: BTreeMap<Calendar, Vec<ShardId>>,
+    pub rows: BTreeMap<Occurrence, LedgerRow>,
+    pub refusals: BTreeMap<(Date, Calendar), RefusedDay>,
+    pub tokens: LedgerTokens,
+}
+
+/// Where a freeze goes on: the table by its place among the day's, and the last user of it that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cursor {
+    pub table: usize,
+    pub after: Option<u64>,
+}
+
+/// A day of a programme, as the ledger keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DayRun {
+    /// The rules as they were when the day began.
+    pub rules: Programme,
+    /// Changed by whoever begins to freeze; older freezers are refused.
+    pub revision: Unique,
+    /// Changed by whoever begins to sweep; only that sweep closes the run.
+    pub sweep: Unique,
+    /// Waves that were frozen completely.
+    pub frozen: u8,
+    pub cursor: Cursor,
+    pub count: u64,
+    /// Sum of a hash of each member, modulo 2^128.
+    pub sum: u128,
+    /// Rows of the day's tables that say another birthday than their table.
+    pub misplaced: u64,
+    /// Whether each wave so far waited for all lanes.
+    pub is_behind_barrier: bool,
+    pub is_closed: bool,
+}
+
+impl DayRun {
+    /// The birthdays of a day by this run's rules.
+    pub fn birthdays(&self, day: Date) -> Vec<Birthday> {
+        celebrated(day, &self.rules.calendars, self.rules.leap_day).into_iter().map(|c| c.birthday).collect()
+    }
+}
+
+/// What the ledger knows of a run and of members that are offered to it: one transaction.
+#[derive(Debug, Clone)]
+pub struct RunLedger {
+    pub now: Timestamp,
+    pub run: Option<DayRun>,
+    pub tokens: LedgerTokens,
+    /// Those of the offered members that the cohort has.
+    pub present: Vec<Member>,
+    /// Members that the transaction adds; the shard tables of one that is there are united.
+    pub added: Vec<(Member, Vec<ShardId>)>,
+}
+
+/// What the ledger knows of a programme: one transaction.
+#[derive(Debug, Clone)]
+pub struct ProgrammeLedger {
+    pub now: Timestamp,
+    /// The first day that has no run; `None` for a programme that never ran.
+    pub next: Option<Date>,
+    /// The rule for 29 February of each year, as its first run found it.
+    pub leap_days: BTreeMap<i16, anabranch_schemas::celebration::LeapDayRule>,
+    /// Days with a run that is not closed, in order.
+    pub open: Vec<Date>,
+    /// Runs that the transaction begins. One that is there stays as it is.
+    pub begun: Vec<(Date, DayRun)>,
+}
+
+/// A member of the cohort, or a user with a row of the day, as the ledger stands.
+#[derive(Debug, Clone)]
+pub struct Standing {
+    pub member: Member,
+    pub is_member: bool,
+    /// The row of the occurrence, whichever day it is for.
+    pub row: Option<LedgerRow>,
+    pub refused: Option<RefusedDay>,
+}

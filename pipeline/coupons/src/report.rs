@@ -1,0 +1,50 @@
+//! The report of a day: eligible = granted + already granted + refused by reason + failed + in flight + missed.
+
+use std::collections::BTreeMap;
+
+use jiff::civil::Date;
+
+use crate::records::{Reason, RowState, Standing};
+
+/// Counts of a day. Their sum is the cohort, or something is wrong with the ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Report {
+    /// The frozen cohort.
+    pub eligible: u64,
+    pub granted: u64,
+    /// The coupon of the occurrence was given or is held on another day.
+    pub already_granted: u64,
+    pub refused: BTreeMap<Reason, u64>,
+    pub failed: u64,
+    pub in_flight: u64,
+    pub missed: u64,
+}
+
+impl Report {
+    /// Counts a member, by the row of the day first.
+    pub fn add(&mut self, standing: &Standing, day: Date) {
+        let of_day = standing.row.as_ref().filter(|row| row.day == day);
+        match (of_day.map(|row| row.state), standing.refused, &standing.row) {
+            (Some(RowState::Settled), ..) => self.granted += 1,
+            (Some(RowState::Failed(_)), ..) => self.failed += 1,
+            (Some(RowState::Reserved | RowState::Issued { .. }), ..) => self.in_flight += 1,
+            (Some(RowState::Refused(reason)), ..) => *self.refused.entry(reason).or_default() += 1,
+            (None, Some(refused), _) => *self.refused.entry(refused.reason).or_default() += 1,
+            (None, None, Some(row)) if !matches!(row.state, RowState::Refused(_)) => {
+                self.already_granted += 1
+            }
+            (None, None, _) => self.missed += 1,
+        }
+    }
+
+    /// Everybody who was counted.
+    pub fn sum(&self) -> u64 {
+        let refused: u64 = self.refused.values().sum();
+        self.granted + self.already_granted + refused + self.failed + self.in_flight + self.missed
+    }
+
+    /// Whether the parts are the whole.
+    pub fn is_balanced(&self) -> bool {
+        self.sum() == self.eligible
+    }
+}

@@ -1,0 +1,230 @@
+//! Decisions of a granter before it calls: taking the row, learning an earlier outcome, judging the source row.
+
+use anabranch_schemas::celebration::{Birthday, Calendar, Occurrence};
+use anabranch_schemas::shard::ShardId;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::ports::SourceRow;
+use crate::programme::Programme;
+use crate::records::{
+    CouponKey, FailedOutcome, LAST_WORD, LedgerRow, Message, Reason, RefusedDay, RowState, Unique, UserLedger,
+};
+
+/// A rename writes two shards; half of it may be invisible for this long.
+pub const RENAME_WAIT: SignedDuration = SignedDuration::from_hours(10);
+/// Answers about a user without a coupon, after which the row becomes a dead letter.
+pub const TRIES_MAX: u32 = 3;
+
+/// How a message ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carried {
+    /// Nothing is left to do for it.
+    Done,
+    /// It comes again later.
+    Later,
+}
+
+/// A row that this attempt holds.
+#[derive(Debug, Clone)]
+pub struct Taken {
+    pub key: CouponKey,
+    pub attempt: Unique,
+    /// The rules of the day, as they were when it began.
+    pub rules: Programme,
+    /// The birthdays of the day.
+    pub birthdays: Vec<Birthday>,
+    /// The coupon of the row.
+    pub coupon: std::sync::Arc<str>,
+    /// An earlier attempt may have called.
+    pub may_have_called: bool,
+    pub claims: Vec<ShardId>,
+}
+
+/// The first transaction: takes the row of the occurrence for an attempt, if the day and the row allow it.
+pub fn reserve(ledger: &mut UserLedger, message: &Message, attempt: Unique) -> Result<Taken, Carried> {
+    let Some(key) = message.key() else { return Err(Carried::Done) };
+    let Message { run: of, member, wave } = message;
+    let now = ledger.now;
+    let by_hand = ledger.rows.get(&key.occurrence).is_some_and(|row| row.by_hand && row.day == of.day);
+    let Some(run) = &ledger.run else { return Err(if by_hand { Carried::Later } else { Carried::Done }) };
+    let is_open = !run.is_closed && ledger.claims.contains_key(&member.calendar);
+    if !(is_open || by_hand) {
+        return Err(Carried::Done);
+    }
+    let refused = ledger.refusals.get(&(of.day, member.calendar)).map(|refused| refused.wave);
+    let mut row = match ledger.rows.get(&key.occurrence) {
+        Some(row) if !is_free(row, message) => {
+            if !row.is_held() {
+                return Err(Carried::Done);
+            }
+            if row.day != of.day || row.is_young(now) {
+                return Err(Carried::Later);
+            }
+            row.clone()
+        }
+        _ if refused >= Some(*wave) && !by_hand => return Err(Carried::Done),
+        before => {
+            if let Some(before) = before.filter(|before| before.day != of.day) {
+                let refused = RefusedDay { wave: LAST_WORD, reason: Reason::OtherDay };
+                ledger.refusals.entry((before.day, before.calendar)).or_insert(refused);
+            }
+            LedgerRow {
+                state: RowState::Reserved,
+                day: of.day,
+                calendar: member.calendar,
+                attempt,
+                changed_at: now,
+                tries: 0,
+                coupon: run.rules.coupon.clone(),
+                by_hand,
+                absent_since: None,
+            }
+        }
+    };
+    (row.attempt, row.changed_at) = (attempt, now);
+    let taken = Taken {
+        attempt,
+        rules: run.rules.clone(),
+        birthdays: run.birthdays(of.day),
+        coupon: row.coupon.clone(),
+        may_have_called: matches!(row.state, RowState::Issued { .. }),
+        claims: ledger.claims.get(&member.calendar).cloned().unwrap_or_default(),
+        key,
+    };
+    ledger.rows.insert(taken.key.occurrence, row);
+    Ok(taken)
+}
+
+/// Whether no call for the occurrence was ever carried out, so that this day may take it.
+fn is_free(row: &LedgerRow, message: &Message) -> bool {
+    match row.state {
+        RowState::Refused(_) => true,
+        RowState::Failed(FailedOutcome::NothingGiven) => row.day != message.run.day,
+        RowState::Failed(FailedOutcome::Unknown { .. })
+        | RowState::Reserved
+        | RowState::Issued { .. }
+        | RowState::Settled => false,
+    }
+}
+
+/// The row while it is this attempt's own, in the state that the attempt left it in.
+pub fn own(
+    ledger: &mut UserLedger,
+    occurrence: Occurrence,
+    attempt: Unique,
+    is_issued: bool,
+) -> Option<&mut LedgerRow> {
+    let row = ledger.rows.get_mut(&occurrence)?;
+    let is_state = match row.state {
+        RowState::Reserved => !is_issued,
+        RowState::Issued { .. } => is_issued,
+        RowState::Settled | RowState::Refused(_) | RowState::Failed(_) => false,
+    };
+    (row.attempt == attempt && is_state).then_some(row)
+}
+
+/// The coupon was given: settles the row at any time, whoever learned it, also where the row is gone.
+pub fn settle(ledger: &mut UserLedger, message: &Message, key: &CouponKey, coupon: &std::sync::Arc<str>) {
+    let now = ledger.now;
+    let row = ledger.rows.entry(key.occurrence).or_insert_with(|| LedgerRow {
+        state: RowState::Settled,
+        day: message.run.day,
+        calendar: message.member.calendar,
+        attempt: Unique(0),
+        changed_at: now,
+        tries: 0,
+        coupon: coupon.clone(),
+        by_hand: false,
+        absent_since: None,
+    });
+    row.state = RowState::Settled;
+    (row.day, row.calendar, row.changed_at) = (message.run.day, message.member.calendar, now);
+}
+
+/// The coupon system does not know the key of an earlier call. `memory` is how long it promises to know one.
+pub fn denied(ledger: &mut UserLedger, taken: &Taken, memory: SignedDuration) -> Result<(), Carried> {
+    let now = ledger.now;
+    let row = own(ledger, taken.key.occurrence, taken.attempt, true).ok_or(Carried::Later)?;
+    let RowState::Issued { first_called_at } = row.state else { return Err(Carried::Later) };
+    row.changed_at = now;
+    if now >= first_called_at + memory {
+        // A system that has forgotten cannot deny, so a person decides.
+        row.state = RowState::Failed(FailedOutcome::Unknown { first_called_at });
+        return Err(Carried::Done);
+    }
+    row.state = RowState::Reserved;
+    if row.tries >= TRIES_MAX {
+        row.state = RowState::Failed(FailedOutcome::NothingGiven);
+        return Err(Carried::Done);
+    }
+    Ok(())
+}
+
+/// What the source rows say about the coupon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Due,
+    NotDue(Reason),
+    /// No row at all, which may be half of a rename.
+    Absent,
+}
+
+/// Judges the source rows of a user by the rules of the day.
+pub fn judge(rows: &[SourceRow], taken: &Taken, calendar: Calendar, now: Timestamp) -> Verdict {
+    if rows.is_empty() {
+        return Verdict::Absent;
+    }
+    let celebrates = |row: &&SourceRow| {
+        let birthday = match row.calendar {
+            Calendar::Solar => row.solar.map(Birthday::Solar),
+            Calendar::Lunar => row.lunar.map(Birthday::Lunar),
+        };
+        row.calendar == calendar && birthday.is_some_and(|birthday| taken.birthdays.contains(&birthday))
+    };
+    let Some(row) = rows.iter().find(celebrates) else { return Verdict::NotDue(Reason::NotTheirBirthday) };
+    if row.born.is_some_and(|born| taken.rules.placeholder_dates.contains(&born)) {
+        return Verdict::NotDue(Reason::PlaceholderDate);
+    }
+    let cool_off = SignedDuration::from_hours(24 * i64::from(taken.rules.cool_off_days));
+    let changed_at = rows.iter().filter_map(|row| row.changed_at).max();
+    if changed_at.is_some_and(|changed_at| now < changed_at + cool_off) {
+        return Verdict::NotDue(Reason::ChangedLately);
+    }
+    Verdict::Due
+}
+
+/// The transaction after the look: a row that is not due is refused for the wave, one of nobody waits first.
+pub fn looked(
+    ledger: &mut UserLedger,
+    message: &Message,
+    taken: &Taken,
+    verdict: Verdict,
+) -> Result<(), Carried> {
+    let now = ledger.now;
+    let row = own(ledger, taken.key.occurrence, taken.attempt, false).ok_or(Carried::Later)?;
+    let reason = match verdict {
+        Verdict::Due => {
+            row.absent_since = None;
+            return Ok(());
+        }
+        Verdict::NotDue(reason) => reason,
+        Verdict::Absent => {
+            let since = *row.absent_since.get_or_insert(now);
+            if now < since + RENAME_WAIT {
+                return Err(Carried::Later);
+            }
+            Reason::SourceRowGone
+        }
+    };
+    refuse(ledger, message, taken, reason);
+    Err(Carried::Done)
+}
+
+/// Refuses the day, not the occurrence: a later wave looks again, and another day may take the row.
+pub fn refuse(ledger: &mut UserLedger, message: &Message, taken: &Taken, reason: Reason) {
+    let refused = RefusedDay { wave: message.wave, reason };
+    ledger.refusals.insert((message.run.day, message.member.calendar), refused);
+    if let Some(row) = ledger.rows.get_mut(&taken.key.occurrence) {
+        (row.state, row.by_hand, row.absent_since) = (RowState::Refused(reason), false, None);
+    }
+}

@@ -1,0 +1,57 @@
+//! A ledger that somebody restored from an older copy: noticed by its tokens, mended by the coupon system's statement.
+
+use anabranch_pipeline::error::{Code, Fault};
+
+use crate::issuing::Chain;
+use crate::ports::{Ledger, Register, Uniques};
+use crate::records::{LedgerTokens, Message, Unique};
+use crate::reserving::settle;
+
+/// A coupon that the coupon system says it gave.
+#[derive(Debug, Clone)]
+pub struct Given {
+    /// The day and the member that the key of the call names.
+    pub message: Message,
+    pub coupon: std::sync::Arc<str>,
+}
+
+/// The ledger's tokens beside the register; no verdict when the register moved meanwhile.
+pub async fn compare<L: Ledger, R: Register>(
+    ledger: &L,
+    register: &R,
+) -> Result<(Option<Chain>, LedgerTokens, Unique), Fault> {
+    let before = register.read().await?;
+    let tokens = ledger.tokens().await?;
+    let is_still = register.read().await? == before;
+    Ok((is_still.then(|| Chain::of(tokens, before)), tokens, before))
+}
+
+/// Why nothing is granted from now on.
+pub fn fault() -> Fault {
+    Fault::new(Code::CouponLedgerRestored, "coupon ledger", "the register knows calls that the ledger lacks")
+        .needs("what the coupon system gave since the copy was made")
+        .remedy("take in the coupon system's statement; a person decides what it remembers no longer")
+}
+
+/// Settles every coupon of a complete statement, and then begins a new chain of tokens.
+///
+/// The statement reaches back to before the copy was made. Its caller has waited until connections of that time are
+/// closed, so no call of theirs arrives any more. Running it again after a crash does the same.
+pub async fn take_in<L: Ledger, R: Register, U: Uniques>(
+    ledger: &L,
+    register: &R,
+    process: &U,
+    statement: &[Given],
+) -> Result<(), Fault> {
+    for given in statement {
+        let message = &given.message;
+        let Some(key) = message.key() else { continue };
+        ledger
+            .of_user(&message.run, message.member.user, |l| settle(l, message, &key, &given.coupon))
+            .await?;
+    }
+    let token = process.fresh();
+    let known = register.read().await?;
+    // The ledger is told last: until then its tokens differ from the register, and nothing is granted.
+    if register.swap(known, token).await? { ledger.begin_tokens(token).await } else { Err(fault()) }
+}

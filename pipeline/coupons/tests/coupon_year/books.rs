@@ -1,0 +1,85 @@
+//! The coupon system of the simulation: it forgets keys, and its books forget nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anabranch_coupons::records::{CouponKey, DayRun, Member, RunKey, Unique};
+use jiff::civil::Date;
+use jiff::{SignedDuration, Timestamp};
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+/// How long granters are told that keys are known.
+pub const KEY_MEMORY: SignedDuration = SignedDuration::from_hours(24);
+/// A coupon that was given.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    pub key: CouponKey,
+    pub run: RunKey,
+    pub member: Member,
+    pub coupon: String,
+}
+
+/// The coupon system: it forgets keys, its books forget nothing.
+pub struct CouponBooks {
+    pub books: Vec<Entry>,
+    pub keys: BTreeMap<CouponKey, (Timestamp, String)>,
+    pub memory: SignedDuration,
+    pub down_until: Timestamp,
+    /// What each issue wrote: the row's day, its token and whether the ledger was restored since.
+    pub issued: BTreeMap<CouponKey, (RunKey, Member, Unique)>,
+    pub issued_since_restore: BTreeSet<Unique>,
+    pub called: BTreeSet<Unique>,
+    /// The ledger lacks a call.
+    pub is_lost: bool,
+    pub stopped_at: Option<Timestamp>,
+    pub versions: BTreeMap<RunKey, DayRun>,
+    pub asked: BTreeMap<RunKey, Timestamp>,
+    pub closed: BTreeMap<RunKey, Timestamp>,
+    /// Drift after the proof of a day, and letters that a person may send again too late.
+    pub excused: BTreeMap<RunKey, BTreeSet<u64>>,
+    pub letters: BTreeSet<(CouponKey, Date)>,
+    pub counts: BTreeMap<&'static str, u64>,
+}
+
+impl CouponBooks {
+    pub fn new(random: &mut StdRng) -> Self {
+        let forgets = random.random_bool(0.67);
+        Self {
+            books: Vec::new(),
+            keys: BTreeMap::new(),
+            memory: if forgets { KEY_MEMORY } else { KEY_MEMORY * 100_000 },
+            down_until: Timestamp::UNIX_EPOCH,
+            issued: BTreeMap::new(),
+            issued_since_restore: BTreeSet::new(),
+            called: BTreeSet::new(),
+            is_lost: false,
+            stopped_at: None,
+            versions: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            closed: BTreeMap::new(),
+            excused: BTreeMap::new(),
+            letters: BTreeSet::new(),
+            counts: BTreeMap::new(),
+        }
+    }
+
+    pub fn knows(&self, key: &CouponKey, now: Timestamp) -> bool {
+        self.keys.get(key).is_some_and(|(at, _)| now < *at + self.memory)
+    }
+
+    pub fn gave(&self, key: &CouponKey) -> bool {
+        self.books.iter().any(|entry| entry.key == *key)
+    }
+
+    pub fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    pub fn restored(&mut self, chain: &BTreeSet<Unique>) {
+        // What was asked for since is not in the copy.
+        self.asked.clear();
+        self.issued_since_restore.clear();
+        self.is_lost = !self.called.is_subset(chain);
+        self.count("restores");
+    }
+}

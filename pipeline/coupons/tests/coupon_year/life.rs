@@ -1,0 +1,422 @@
+//! A year of the simulation: who acts next, what fails, what a person does.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use anabranch_coupons::breaker::Breaker;
+use anabranch_coupons::dispatching::Dispatcher;
+use anabranch_coupons::granting::Granter;
+use anabranch_coupons::letters::{self, Decision};
+use anabranch_coupons::records::{CouponKey, FailedOutcome, LAST_WORD, Message, RowState, RunKey};
+use anabranch_coupons::reserving::Carried;
+use anabranch_coupons::restored::{Given, take_in};
+use anabranch_pipeline::error::{Code, Fault};
+use jiff::{SignedDuration, Timestamp, ToSpan};
+use rand::RngExt;
+use rand::seq::IndexedRandom;
+
+use crate::books::{Entry, KEY_MEMORY};
+use crate::twins::{self, Process};
+use crate::witness::at_the_end;
+use crate::world::{World, minutes};
+
+/// A process that does one thing, one call at a time.
+struct Actor {
+    work: Pin<Box<dyn Future<Output = Result<Carried, Fault>> + Send>>,
+    /// The message that it carries.
+    message: Option<Message>,
+}
+
+/// A world and the processes in it.
+pub struct Life {
+    world: Arc<Mutex<World>>,
+    breaker: Arc<Breaker>,
+    actors: Vec<Actor>,
+    asleep: Vec<Actor>,
+    /// Nobody starts a process before then.
+    dead_until: Timestamp,
+    /// How long a person lets a letter lie.
+    letter_wait: SignedDuration,
+}
+
+/// Runs a world for a year and returns what went wrong, and what happened.
+pub fn year(seed: u64) -> (Vec<String>, std::collections::BTreeMap<&'static str, u64>) {
+    let mut world = World::new(seed);
+    let wait = *[60, 600, 4_000, 144_000].choose(&mut world.random).expect("not empty");
+    let begins = world.begins;
+    let mut life = Life {
+        dead_until: world.now,
+        world: Arc::new(Mutex::new(world)),
+        breaker: Arc::default(),
+        actors: Vec::new(),
+        asleep: Vec::new(),
+        letter_wait: minutes(wait),
+    };
+    let end = begins.checked_add(1.year().days(25)).expect("a day");
+    while life.is_right(|world| world.today() < end) {
+        life.day();
+    }
+    let mut world = life.world();
+    if world.faults.is_empty() {
+        at_the_end(&mut world);
+    }
+    (world.faults.clone(), world.books.counts.clone())
+}
+
+impl Life {
+    fn world(&self) -> std::sync::MutexGuard<'_, World> {
+        self.world.lock().expect("nobody panics with it")
+    }
+
+    /// Whether nothing is wrong so far, and something else holds.
+    fn is_right(&self, holds: impl Fn(&World) -> bool) -> bool {
+        let world = self.world();
+        world.faults.is_empty() && holds(&world)
+    }
+
+    /// A date near which nobody has a birthday is passed over in one step.
+    fn day(&mut self) {
+        let today = self.world().today();
+        let is_busy = {
+            let world = self.world();
+            let open = world.database.runs.iter().filter(|(_, run)| !run.is_closed);
+            let mut open = open.map(|(key, _)| key.clone());
+            let near = [-1, 0, 1, 2].map(|days: i32| today.checked_add(days.days()).expect("a day"));
+            let is_idle = self.actors.is_empty() && world.queue.is_empty() && world.later.is_empty();
+            let has_begun = world.database.next.len() == world.programmes.len();
+            let is_behind = world.database.next.values().any(|next| *next < today);
+            let has_members = |key: RunKey| {
+                world.database.members.get(&key).is_some_and(|members| !members.is_empty())
+                    || !world.is_quiet(key.day)
+            };
+            !is_idle
+                || !has_begun
+                || is_behind
+                || !near.iter().all(|day| world.is_quiet(*day))
+                || open.any(has_members)
+        };
+        if is_busy {
+            while self.is_right(|world| world.today() == today) {
+                self.step();
+            }
+            return;
+        }
+        // Nobody celebrates: what the days would do is to be begun, frozen empty and closed.
+        let mut world = self.world();
+        for source in 0..2 {
+            world.apply(source, usize::MAX);
+        }
+        let tomorrow = today.tomorrow().expect("a day");
+        world.now = tomorrow.to_zoned(jiff::tz::TimeZone::UTC).expect("a day").timestamp();
+        world.reconcile();
+        if world.random.random_ratio(3, 100) {
+            world.edit();
+        }
+        let visits = world.random.random_bool(0.6);
+        drop(world);
+        if visits {
+            self.person();
+        }
+        // The days begin as always, without anybody who disturbs them.
+        let programmes = self.world().programmes.len();
+        for index in 0..programmes {
+            for _ in 0..4 {
+                let mut actor = self.dispatcher(index, SignedDuration::ZERO);
+                while self.poll(&mut actor).is_none() {}
+            }
+        }
+    }
+
+    /// Polls a process once; its result when it has ended.
+    fn poll(&mut self, actor: &mut Actor) -> Option<Result<Carried, Fault>> {
+        let Poll::Ready(result) = actor.work.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+            return None;
+        };
+        let what = match (&result, actor.message.is_some()) {
+            (Ok(Carried::Done), true) => "messages done",
+            (Ok(Carried::Later), true) => "messages delayed",
+            (Ok(_), false) => "passes",
+            (Err(_), true) => "messages with faults",
+            (Err(_), false) => "passes with faults",
+        };
+        self.world().books.count(what);
+        if let Err(fault) = &result
+            && fault.code() == Code::CouponLedgerRestored
+        {
+            let mut world = self.world();
+            let now = world.now;
+            world.books.stopped_at.get_or_insert(now);
+            world.books.count("noticed");
+        }
+        Some(result)
+    }
+
+    fn process(&self, skew: SignedDuration) -> Process {
+        Process { world: self.world.clone(), skew }
+    }
+
+    fn dispatcher(&self, index: usize, skew: SignedDuration) -> Actor {
+        let (process, programme) = (self.process(skew), self.world().programmes[index].clone());
+        let work = async move {
+            let dispatcher = Dispatcher {
+                ledger: process.clone(),
+                cohort: process.clone(),
+                queue: process.clone(),
+                register: process.clone(),
+                process,
+            };
+            dispatcher.pass(&programme).await.map(|_| Carried::Done)
+        };
+        Actor { work: Box::pin(work), message: None }
+    }
+
+    fn granter(&self, message: Message) -> Actor {
+        let (process, breaker, carried) =
+            (self.process(SignedDuration::ZERO), self.breaker.clone(), message.clone());
+        let work = async move {
+            let granter = Granter {
+                ledger: process.clone(),
+                sources: process.clone(),
+                coupons: process.clone(),
+                cohort: process.clone(),
+                register: process.clone(),
+                process,
+                breaker,
+                key_memory: KEY_MEMORY,
+            };
+            granter.carry(&carried).await
+        };
+        Actor { work: Box::pin(work), message: Some(message) }
+    }
+
+    fn step(&mut self) {
+        let chance: f64 = {
+            let mut world = self.world();
+            let now = world.now;
+            let (due, later) = std::mem::take(&mut world.later).into_iter().partition(|half| half.0 <= now);
+            world.later = later;
+            let due: Vec<(Timestamp, usize, u64, Option<crate::world::UserRow>)> = due;
+            for (_, shard, user, row) in due {
+                world.write(shard, user, row);
+            }
+            let today = world.today();
+            let minute = world.now.to_zoned(jiff::tz::TimeZone::UTC).hour();
+            if world.reconciled_day != Some(today) && minute >= 2 {
+                world.reconciled_day = Some(today);
+                if world.random.random_bool(0.75) {
+                    world.reconcile();
+                }
+            }
+            world.random.random()
+        };
+        match chance {
+            x if x < 0.62 && !self.actors.is_empty() => self.act(),
+            x if x < 0.86 => self.start(x),
+            x if x < 0.92 => {
+                let mut world = self.world();
+                let (source, most) = (world.random.random_range(0..2), world.random.random_range(1..4));
+                world.apply(source, most);
+            }
+            x if x < 0.926 => self.world().edit(),
+            x if x < 0.931 => self.world().damage(),
+            x if x < 0.988 => self.trouble(x),
+            x if x < 0.992 => self.world().reconfigure(),
+            _ => self.person(),
+        }
+        let mut world = self.world();
+        let chance: f64 = world.random.random();
+        let is_idle = self.actors.is_empty() && world.queue.iter().all(|(at, _)| *at > world.now);
+        let passed = match chance {
+            x if is_idle && x < 0.6 || x > 0.985 => world.random.random_range(10..150),
+            x if x > 0.93 => world.random.random_range(1..8),
+            _ => 0,
+        };
+        world.now += minutes(passed);
+    }
+
+    /// One process makes one call.
+    fn act(&mut self) {
+        let actors = self.actors.len();
+        let index = self.world().random.random_range(0..actors);
+        let mut actor = self.actors.swap_remove(index);
+        match self.poll(&mut actor) {
+            None => self.actors.push(actor),
+            Some(Ok(Carried::Done)) => {}
+            Some(Ok(Carried::Later) | Err(_)) => {
+                let mut world = self.world();
+                if let Some(message) = actor.message
+                    && world.random.random_bool(0.6)
+                {
+                    let again = minutes(*[1, 5, 20, 40].choose(&mut world.random).expect("not empty"));
+                    let at = world.now + again;
+                    world.queue.push((at, message));
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, chance: f64) {
+        if self.world().now < self.dead_until {
+            return;
+        }
+        if chance < 0.74 && self.actors.len() < 5 {
+            let mut world = self.world();
+            let programmes = world.programmes.len();
+            let index = world.random.random_range(0..programmes);
+            let skews = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -900, 900, -1440, 1440];
+            let skew = minutes(*skews.choose(&mut world.random).expect("not empty"));
+            drop(world);
+            let actor = self.dispatcher(index, skew);
+            self.actors.push(actor);
+        } else if chance >= 0.74 && self.actors.len() < 6 {
+            let mut world = self.world();
+            let now = world.now;
+            let due: Vec<usize> = (0..world.queue.len()).filter(|i| world.queue[*i].0 <= now).collect();
+            let Some(index) = due.choose(&mut world.random).copied() else { return };
+            let (_, message) = world.queue.swap_remove(index);
+            drop(world);
+            let actor = self.granter(message);
+            self.actors.push(actor);
+        }
+    }
+
+    /// Something breaks.
+    fn trouble(&mut self, chance: f64) {
+        let mut world = self.world.lock().expect("nobody panics with it");
+        match chance {
+            x if x < 0.939 && !self.actors.is_empty() => {
+                let index = world.random.random_range(0..self.actors.len());
+                let actor = self.actors.swap_remove(index);
+                match actor.message {
+                    Some(message) if world.random.random_bool(0.5) => {
+                        let now = world.now;
+                        world.queue.push((now, message));
+                    }
+                    Some(_) if world.random.random_bool(0.02) => restore(&mut world),
+                    _ => {}
+                }
+            }
+            x if (0.947..0.957).contains(&x) && !self.actors.is_empty() => {
+                let index = world.random.random_range(0..self.actors.len());
+                self.asleep.push(self.actors.swap_remove(index));
+            }
+            x if (0.957..0.967).contains(&x) && !self.asleep.is_empty() => {
+                let index = world.random.random_range(0..self.asleep.len());
+                self.actors.push(self.asleep.swap_remove(index));
+            }
+            x if (0.967..0.979).contains(&x) => disturb_queue(&mut world),
+            x if (0.979..0.980).contains(&x) => {
+                let down = *[90, 700, 900, 1_900].choose(&mut world.random).expect("not empty");
+                world.books.down_until = world.now + minutes(down);
+            }
+            x if (0.982..0.9835).contains(&x) => {
+                let copy = (world.now, world.database.clone());
+                let kept = world.copies.len().saturating_sub(2);
+                world.copies.drain(..kept);
+                world.copies.push(copy);
+            }
+            x if (0.9835..0.984).contains(&x) && world.random.random_bool(0.02) => restore(&mut world),
+            x if (0.984..0.985).contains(&x) => world.database_down_until = world.now + minutes(60),
+            x if x >= 0.9876 => {
+                let dead = *[120, 800, 2_000, 4_000].choose(&mut world.random).expect("not empty");
+                self.dead_until = world.now + minutes(dead);
+                self.actors.retain(|_| world.random.random_bool(0.3));
+            }
+            _ => {}
+        }
+    }
+
+    /// A person reads letters, decides by the books what nobody can ask, and takes in what a restored ledger lacks.
+    fn person(&mut self) {
+        let stopped_at = self.world().books.stopped_at;
+        if let Some(stopped_at) = stopped_at {
+            let world = self.world();
+            let since = world.restored_at.map_or(stopped_at, |at| at.max(stopped_at));
+            let is_quiet = world.now > since + minutes(60) && world.now >= world.database_down_until;
+            let given = |entry: &Entry| Given {
+                message: Message { run: entry.run.clone(), member: entry.member, wave: LAST_WORD },
+                coupon: entry.coupon.clone().into(),
+            };
+            let statement: Vec<Given> = world.books.books.iter().map(given).collect();
+            drop(world);
+            if is_quiet {
+                let process = self.process(SignedDuration::ZERO);
+                let work = async move {
+                    take_in(&process, &process, &process, &statement).await.map(|()| Carried::Done)
+                };
+                let mut actor = Actor { work: Box::pin(work), message: None };
+                while self.poll(&mut actor).is_none() {}
+            }
+        }
+        let mut world = self.world();
+        let rows: Vec<CouponKey> = world.database.rows.keys().cloned().collect();
+        for key in rows {
+            letter(&mut world, &key, self.letter_wait);
+        }
+    }
+}
+
+/// A person handles a dead letter, and sends again what was sent by hand.
+fn letter(world: &mut World, key: &CouponKey, wait: SignedDuration) {
+    let row = world.database.rows[key].clone();
+    let run = RunKey { programme: key.programme.clone(), day: row.day };
+    let RowState::Failed(outcome) = row.state else {
+        if row.by_hand && !matches!(row.state, RowState::Settled) {
+            world.queue.push((world.now, letters::message_of(key, &row)));
+        }
+        return;
+    };
+    world.books.letters.insert((key.clone(), row.day));
+    if world.now < row.changed_at + wait.max(minutes(60)) {
+        return;
+    }
+    let (user, now) = (key.user, world.now);
+    if let FailedOutcome::Unknown { first_called_at } = outcome
+        && now >= first_called_at + KEY_MEMORY
+    {
+        let decision = if world.books.gave(key) { Decision::Given } else { Decision::NotGiven };
+        _ = twins::of_user(world, &run, user, |ledger| letters::decide(ledger, key, decision));
+        return;
+    }
+    let sent = twins::of_user(world, &run, user, |ledger| letters::requeue(ledger, key, KEY_MEMORY));
+    if let Ok(message) = sent {
+        world.queue.push((now, message));
+    }
+}
+
+/// Somebody restores the ledger's server from an older copy.
+fn restore(world: &mut World) {
+    let recent = world.now - minutes(20 * 1440);
+    let copies: Vec<_> = world.copies.iter().filter(|(at, _)| *at > recent).collect();
+    let newest = copies.last().copied().cloned();
+    let any = copies.choose(&mut rand_of(&mut world.random)).copied().cloned();
+    let Some((_, database)) = (if world.random.random_bool(0.7) { newest } else { any }) else { return };
+    world.books.restored(&database.chain);
+    world.database = database;
+    world.restored_at = Some(world.now);
+}
+
+/// A generator of its own, so that the world stays borrowed.
+fn rand_of(random: &mut rand::rngs::StdRng) -> rand::rngs::StdRng {
+    rand::SeedableRng::seed_from_u64(random.random())
+}
+
+/// The queue doubles a message, loses all, or repeats messages of any age.
+fn disturb_queue(world: &mut World) {
+    let (chance, archived) = (world.random.random::<f64>(), world.archive.len());
+    if chance < 0.3 && !world.queue.is_empty() {
+        let queued = world.queue.len();
+        let index = world.random.random_range(0..queued);
+        let message = world.queue[index].clone();
+        world.queue.push(message);
+    } else if chance < 0.6 {
+        world.queue.clear();
+    } else if archived > 0 {
+        for _ in 0..2 {
+            let index = world.random.random_range(0..archived);
+            let message = world.archive[index].clone();
+            world.queue.push((world.now, message));
+        }
+    }
+}

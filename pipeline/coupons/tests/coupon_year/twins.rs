@@ -1,0 +1,343 @@
+//! Twins of the ports on the world. Each call is at most one transaction between two points at which its process may
+//! be killed, frozen or overtaken.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use anabranch_coupons::ports::{
+    Answer, Clock, CohortRow, CohortRows, CouponSystem, Ledger, Register, SourceRow, SourceRows, Uniques,
+    WorkQueue,
+};
+use anabranch_coupons::records::DayRun;
+use anabranch_coupons::records::{
+    CouponKey, LedgerTokens, Member, Message, ProgrammeLedger, RunKey, RunLedger, Standing, Unique,
+    UserLedger,
+};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::celebration::{Birthday, Occurrence};
+use anabranch_schemas::shard::ShardId;
+use jiff::{SignedDuration, Timestamp};
+use rand::RngExt;
+
+use crate::witness;
+use crate::world::{World, shard_id};
+
+/// Waits of a barrier before it says that it was not reached.
+const BARRIER_TURNS: usize = 12;
+/// How long a connection to the coupon system lives.
+const CONNECTION_LIVES: SignedDuration = SignedDuration::from_mins(29);
+
+/// A process's view of the world: everything it may reach, and its own clock.
+#[derive(Clone)]
+pub struct Process {
+    pub world: Arc<Mutex<World>>,
+    /// How far its own clock is ahead.
+    pub skew: SignedDuration,
+}
+
+/// Lets everybody else act, or nobody: here a process may die.
+async fn turn() {
+    let mut is_first = true;
+    poll_fn(|_| if std::mem::take(&mut is_first) { Poll::Pending } else { Poll::Ready(()) }).await;
+}
+
+fn unreachable() -> Fault {
+    Fault::new(Code::TargetUnreachable, "ledger", "the connection broke")
+}
+
+impl Process {
+    pub fn lock(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One transaction: it may not begin, and its answer may be lost after the commit.
+    async fn transact<T>(&self, work: impl FnOnce(&mut World) -> T) -> Result<T, Fault> {
+        turn().await;
+        let mut world = self.lock();
+        if world.now < world.database_down_until {
+            return Err(unreachable());
+        }
+        let result = work(&mut world);
+        if world.random.random_bool(0.004) { Err(unreachable()) } else { Ok(result) }
+    }
+}
+
+/// The transaction of a user, as the ledger's server carries it out.
+pub fn of_user<T>(world: &mut World, run: &RunKey, user: u64, decide: impl Fn(&mut UserLedger) -> T) -> T {
+    let database = &world.database;
+    let of_user = |key: &CouponKey| key.user == user && key.programme == run.programme;
+    let rows = database.rows.iter().filter(|(key, _)| of_user(key));
+    let refusals = database.refusals.iter().filter(|((p, u, ..), _)| *p == run.programme && *u == user);
+    let members = database.members.get(run).into_iter().flatten();
+    let mut ledger = UserLedger {
+        now: world.now,
+        run: database.runs.get(run).cloned(),
+        claims: members
+            .filter(|(m, _)| m.user == user)
+            .map(|(m, shards)| (m.calendar, shards.clone()))
+            .collect(),
+        rows: rows.map(|(key, row)| (key.occurrence, row.clone())).collect(),
+        refusals: refusals.map(|((_, _, day, calendar), refused)| ((*day, *calendar), *refused)).collect(),
+        tokens: database.tokens,
+    };
+    let result = decide(&mut ledger);
+    let database = &mut world.database;
+    for (occurrence, row) in ledger.rows {
+        database.rows.insert(CouponKey { user, programme: run.programme.clone(), occurrence }, row);
+    }
+    database.refusals.retain(|(programme, of, ..), _| !(*programme == run.programme && *of == user));
+    for ((day, calendar), refused) in ledger.refusals {
+        database.refusals.insert((run.programme.clone(), user, day, calendar), refused);
+    }
+    if ledger.tokens != database.tokens {
+        database.tokens = ledger.tokens;
+        database.chain.insert(ledger.tokens.latest);
+        witness::issued(world, run, user);
+    }
+    witness::held_by_letters(world, run);
+    result
+}
+
+impl Ledger for Process {
+    async fn of_user<T: Send>(
+        &self,
+        run: &RunKey,
+        user: u64,
+        decide: impl Fn(&mut UserLedger) -> T + Send + Sync,
+    ) -> Result<T, Fault> {
+        self.transact(|world| of_user(world, run, user, decide)).await
+    }
+
+    async fn of_run<T: Send>(
+        &self,
+        key: &RunKey,
+        offered: &[(Member, Vec<ShardId>)],
+        decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
+    ) -> Result<T, Fault> {
+        self.transact(|world| {
+            let members = world.database.members.entry(key.clone()).or_default();
+            let present = offered.iter().map(|(member, _)| *member).filter(|m| members.contains_key(m));
+            let mut ledger = RunLedger {
+                now: world.now,
+                present: present.collect(),
+                run: world.database.runs.get(key).cloned(),
+                tokens: world.database.tokens,
+                added: Vec::new(),
+            };
+            let before = ledger.run.clone();
+            let result = decide(&mut ledger);
+            for (member, shards) in ledger.added {
+                let known = members.entry(member).or_default();
+                known.extend(shards);
+                known.sort();
+                known.dedup();
+            }
+            if let Some(run) = &ledger.run {
+                world.database.runs.insert(key.clone(), run.clone());
+            }
+            witness::run_changed(world, key, before.as_ref(), ledger.run.as_ref());
+            result
+        })
+        .await
+    }
+
+    async fn of_programme<T: Send>(
+        &self,
+        programme: &Arc<str>,
+        decide: impl Fn(&mut ProgrammeLedger) -> T + Send + Sync,
+    ) -> Result<T, Fault> {
+        self.transact(|world| {
+            let database = &mut world.database;
+            let is_open = |(key, run): &(&RunKey, &DayRun)| key.programme == *programme && !run.is_closed;
+            let leap_days = database.leap_days.iter().filter(|((of, _), _)| of == programme);
+            let mut ledger = ProgrammeLedger {
+                now: world.now,
+                next: database.next.get(programme).copied(),
+                leap_days: leap_days.map(|((_, year), rule)| (*year, *rule)).collect(),
+                open: database.runs.iter().filter(is_open).map(|(key, _)| key.day).collect(),
+                begun: Vec::new(),
+            };
+            let result = decide(&mut ledger);
+            database.next.extend(ledger.next.map(|next| (programme.clone(), next)));
+            for (year, rule) in ledger.leap_days {
+                database.leap_days.insert((programme.clone(), year), rule);
+            }
+            for (day, run) in ledger.begun {
+                let key = RunKey { programme: programme.clone(), day };
+                witness::begun(world, &key, &run);
+                world.database.runs.entry(key).or_insert(run);
+            }
+            result
+        })
+        .await
+    }
+
+    async fn standings(
+        &self,
+        run: &RunKey,
+        after: Option<Member>,
+        limit: usize,
+    ) -> Result<(Timestamp, Vec<Standing>), Fault> {
+        self.transact(|world| {
+            witness::held_by_letters(world, run);
+            let all = world.standings(run).into_iter();
+            (world.now, all.filter(|standing| Some(standing.member) > after).take(limit.min(3)).collect())
+        })
+        .await
+    }
+
+    async fn tokens(&self) -> Result<LedgerTokens, Fault> {
+        self.transact(|world| world.database.tokens).await
+    }
+
+    async fn begin_tokens(&self, token: Unique) -> Result<(), Fault> {
+        self.transact(|world| {
+            world.database.tokens = LedgerTokens { latest: token, before: None };
+            world.database.chain.insert(token);
+            let called = world.books.called.clone();
+            world.database.chain.extend(called);
+            (world.books.is_lost, world.books.stopped_at) = (false, None);
+        })
+        .await
+    }
+}
+
+impl Register for Process {
+    async fn read(&self) -> Result<Unique, Fault> {
+        turn().await;
+        Ok(self.lock().register)
+    }
+
+    async fn swap(&self, expected: Unique, token: Unique) -> Result<bool, Fault> {
+        turn().await;
+        let mut world = self.lock();
+        let is_expected = world.register == expected;
+        if is_expected {
+            world.register = token;
+        }
+        Ok(is_expected)
+    }
+}
+
+impl WorkQueue for Process {
+    async fn publish(&self, message: &Message) -> Result<(), Fault> {
+        turn().await;
+        let mut world = self.lock();
+        let same = |known: &Message| known.run == message.run && known.member == message.member;
+        if world.queue.iter().filter(|(_, known)| same(known)).count() < 2 {
+            let now = world.now;
+            world.queue.push((now, message.clone()));
+        }
+        world.archive.push(message.clone());
+        Ok(())
+    }
+}
+
+impl SourceRows for Process {
+    async fn look(&self, user: u64, also: &[ShardId]) -> Result<Vec<SourceRow>, Fault> {
+        turn().await;
+        let world = self.lock();
+        let mut shards = world.claimed(user);
+        shards.extend((0..crate::world::SHARDS).filter(|shard| also.contains(&shard_id(*shard))));
+        let rows = shards.iter().filter_map(|shard| world.sources[*shard].get(&user));
+        let changed_at = world.changed.get(&user).copied();
+        let row = |row: &crate::world::UserRow| SourceRow {
+            born: None,
+            solar: row.solar,
+            lunar: row.lunar,
+            calendar: row.calendar,
+            changed_at,
+        };
+        Ok(rows.map(row).collect())
+    }
+}
+
+impl CohortRows for Process {
+    async fn barrier(&self) -> Result<bool, Fault> {
+        turn().await;
+        let written = self.lock().written;
+        for _ in 0..BARRIER_TURNS {
+            let read = self.lock().read;
+            if read.iter().zip(written).all(|(read, written)| *read >= written) {
+                return Ok(true);
+            }
+            turn().await;
+        }
+        Ok(false)
+    }
+
+    async fn page(&self, table: Birthday, after: Option<u64>, limit: usize) -> Result<Vec<CohortRow>, Fault> {
+        turn().await;
+        let world = self.lock();
+        let rows = world.tables.get(&table).into_iter().flatten();
+        let mut page: Vec<CohortRow> = Vec::new();
+        let mut users = 0;
+        for ((user, shard), row) in rows.filter(|((user, _), _)| Some(*user) > after) {
+            users += usize::from(page.last().is_none_or(|last| last.user != *user));
+            if users > limit {
+                break;
+            }
+            let (birthday, calendar) = (row.birthday, row.calendar);
+            page.push(CohortRow { user: *user, shard: shard_id(*shard), birthday, calendar });
+        }
+        Ok(page)
+    }
+
+    async fn follow(&self, _: u64, _: &[Birthday], _: Occurrence) -> Result<(), Fault> {
+        turn().await;
+        Ok(())
+    }
+
+    async fn reconciled_at(&self) -> Result<Option<Timestamp>, Fault> {
+        turn().await;
+        Ok(self.lock().reconciled_at)
+    }
+}
+
+impl CouponSystem for Process {
+    type Connection = Timestamp;
+
+    async fn connect(&self) -> Result<Timestamp, Fault> {
+        turn().await;
+        let world = self.lock();
+        match world.now < world.books.down_until {
+            true => Err(Fault::new(Code::CouponSystemUnreachable, "coupon system", "no answer")),
+            false => Ok(world.now),
+        }
+    }
+
+    async fn call(&self, opened_at: &Timestamp, key: &CouponKey, coupon: &str) -> Result<Answer, Fault> {
+        turn().await;
+        let answer = {
+            let mut world = self.lock();
+            match world.now > *opened_at + CONNECTION_LIVES {
+                true => Answer::ConnectionExpired,
+                false => witness::called(&mut world, key, coupon),
+            }
+        };
+        turn().await;
+        Ok(answer)
+    }
+
+    async fn knows(&self, key: &CouponKey) -> Result<bool, Fault> {
+        turn().await;
+        let world = self.lock();
+        match world.now < world.books.down_until {
+            true => Err(Fault::new(Code::CouponSystemUnreachable, "coupon system", "no answer")),
+            false => Ok(world.books.knows(key, world.now)),
+        }
+    }
+}
+
+impl Clock for Process {
+    fn now(&self) -> Timestamp {
+        self.lock().now + self.skew
+    }
+}
+
+impl Uniques for Process {
+    fn fresh(&self) -> Unique {
+        self.lock().fresh()
+    }
+}

@@ -1,0 +1,375 @@
+//! The pitfalls of coupon days, each by its name, as far as decisions decide them. The simulation has their mixtures.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "clippy.toml allows it in tests; helpers of a test file are not seen as such"
+)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anabranch_coupons::days::{Need, begin, members, need};
+use anabranch_coupons::issuing::{Chain, answered, issue};
+use anabranch_coupons::letters::{LeftAlone, requeue};
+use anabranch_coupons::ports::{Answer, CohortRow, SourceRow};
+use anabranch_coupons::programme::Programme;
+use anabranch_coupons::records::{
+    DayRun, FailedOutcome, LedgerTokens, Member, Message, ProgrammeLedger, Reason, RowState, RunKey,
+    Standing, TAKEN_OVER_AFTER, Unique, UserLedger,
+};
+use anabranch_coupons::reserving::{Carried, Taken, Verdict, denied, judge, looked, reserve, settle};
+use anabranch_schemas::birthday::MonthDay;
+use anabranch_schemas::celebration::{Birthday, Calendar};
+use anabranch_schemas::lunar::LunarMonthDay;
+use anabranch_schemas::shard::ShardId;
+use jiff::civil::{Date, date};
+use jiff::{SignedDuration, Timestamp};
+
+const MEMORY: SignedDuration = SignedDuration::from_hours(24);
+
+fn programme(more: &str) -> Programme {
+    let text = format!("name = 'birthday'\ncoupon = 'cake'\ntime_zone = 'UTC'\nleap_day = 'feb28'\n{more}");
+    Programme::parse_all(&[text.parse().unwrap()]).unwrap().remove(0)
+}
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn begun(now: &str, own_clock: &str, next: Option<Date>, rules: &Programme) -> Vec<(Date, DayRun)> {
+    let mut ledger = ProgrammeLedger {
+        now: at(now),
+        next,
+        leap_days: BTreeMap::new(),
+        open: Vec::new(),
+        begun: Vec::new(),
+    };
+    begin(&mut ledger, rules, at(own_clock), Unique(1));
+    ledger.begun
+}
+
+/// One user's ledger, and the steps of granters on it.
+struct User {
+    ledger: UserLedger,
+    rules: Programme,
+    serial: u128,
+}
+
+impl User {
+    fn new(more: &str) -> Self {
+        let ledger = UserLedger {
+            now: at("2027-01-01T00:00:00Z"),
+            run: None,
+            claims: BTreeMap::new(),
+            rows: BTreeMap::new(),
+            refusals: BTreeMap::new(),
+            tokens: LedgerTokens { latest: Unique(1), before: None },
+        };
+        Self { ledger, rules: programme(more), serial: 1 }
+    }
+
+    /// The run of a day is open and has the user.
+    fn day(&mut self, day: Date, calendar: Calendar) -> Message {
+        self.ledger.now = self.rules.at(day, self.rules.starts_at).unwrap();
+        let now = self.ledger.now.to_string();
+        let (_, mut run) = begun(&now, &now, Some(day), &self.rules).remove(0);
+        run.frozen = 1;
+        self.ledger.run = Some(run);
+        self.ledger.claims = BTreeMap::from([(calendar, vec![ShardId::from_u64(1).unwrap()])]);
+        let run = RunKey { programme: Arc::from("birthday"), day };
+        Message { run, member: Member { user: 7, calendar }, wave: 1 }
+    }
+
+    fn fresh(&mut self) -> Unique {
+        self.serial += 1;
+        Unique(self.serial)
+    }
+
+    fn reserve(&mut self, message: &Message) -> Result<Taken, Carried> {
+        let attempt = self.fresh();
+        reserve(&mut self.ledger, message, attempt)
+    }
+
+    fn issue(&mut self, message: &Message, taken: &Taken) -> Result<(), Carried> {
+        let (token, register) = (self.fresh(), self.ledger.tokens.latest);
+        issue(&mut self.ledger, message, taken, token, register)
+    }
+
+    /// A whole grant; how it ends, and whether a coupon was called for.
+    fn grant(&mut self, day: Date, calendar: Calendar) -> Result<(), Carried> {
+        let message = self.day(day, calendar);
+        let taken = self.reserve(&message)?;
+        self.issue(&message, &taken)?;
+        settle(&mut self.ledger, &message, &taken.key, &taken.coupon);
+        Ok(())
+    }
+}
+
+fn row(solar: (u8, u8), lunar: Option<(u8, u8)>, calendar: Calendar) -> SourceRow {
+    SourceRow {
+        born: None,
+        solar: MonthDay::new(solar.0, solar.1),
+        lunar: lunar.and_then(|(month, day)| LunarMonthDay::new(month, day)),
+        calendar,
+        changed_at: None,
+    }
+}
+
+const SOLAR: Calendar = Calendar::Solar;
+const LUNAR: Calendar = Calendar::Lunar;
+
+#[test]
+fn a_date_edited_from_tomorrow_to_today_and_back_gives_one_coupon() {
+    let mut user = User::new("");
+    assert_eq!(user.grant(date(2027, 5, 4), SOLAR), Ok(()));
+    assert_eq!(user.grant(date(2027, 5, 5), SOLAR), Err(Carried::Done), "the occurrence is settled");
+    assert_eq!(user.grant(date(2027, 5, 4), SOLAR), Err(Carried::Done));
+}
+
+#[test]
+fn a_date_edited_across_new_year_meets_the_gap() {
+    let mut user = User::new("");
+    assert_eq!(user.grant(date(2026, 12, 31), SOLAR), Ok(()));
+    assert_eq!(user.grant(date(2027, 1, 1), SOLAR), Err(Carried::Done));
+    let reasons: Vec<Reason> = user.ledger.refusals.values().map(|refused| refused.reason).collect();
+    assert_eq!(reasons, [Reason::WithinGap]);
+    assert_eq!(
+        user.grant(date(2027, 10, 27), SOLAR),
+        Ok(()),
+        "300 days later, counted from the celebrated day"
+    );
+}
+
+#[test]
+fn a_day_that_is_caught_up_late_meets_the_gap_of_the_day_after_it() {
+    let mut user = User::new("");
+    assert_eq!(user.grant(date(2027, 1, 1), SOLAR), Ok(()));
+    assert_eq!(user.grant(date(2026, 12, 31), SOLAR), Err(Carried::Done));
+}
+
+#[test]
+fn switching_between_solar_and_lunar_gives_no_second_coupon() {
+    let mut user = User::new("");
+    assert_eq!(user.grant(date(2027, 5, 4), SOLAR), Ok(()));
+    assert_eq!(user.grant(date(2027, 6, 4), LUNAR), Err(Carried::Done));
+    assert_eq!(user.grant(date(2028, 5, 4), SOLAR), Ok(()));
+}
+
+#[test]
+fn a_lunar_birthday_twice_in_a_solar_year_counts_for_two_lunar_years() {
+    let mut user = User::new("");
+    // Lunar 12-01: 2024-01-11 and 2024-12-31.
+    assert_eq!(user.grant(date(2024, 1, 11), LUNAR), Ok(()));
+    assert_eq!(user.grant(date(2024, 12, 31), LUNAR), Ok(()));
+}
+
+#[test]
+fn two_days_that_race_give_one_coupon() {
+    let mut user = User::new("");
+    let new_year = user.day(date(2027, 1, 1), SOLAR);
+    let second = user.reserve(&new_year).unwrap();
+    let eve = user.day(date(2026, 12, 31), SOLAR);
+    let first = user.reserve(&eve).unwrap();
+    assert_eq!(user.issue(&eve, &first), Ok(()));
+    assert_eq!(user.issue(&new_year, &second), Err(Carried::Later), "a call under way may come to nothing");
+    settle(&mut user.ledger, &eve, &first.key, &first.coupon);
+    assert_eq!(user.issue(&new_year, &second), Err(Carried::Done));
+}
+
+#[test]
+fn null_during_the_run_a_stale_row_and_another_calendar_give_nothing() {
+    let mut user = User::new("");
+    let message = user.day(date(2027, 5, 4), SOLAR);
+    let taken = user.reserve(&message).unwrap();
+    let now = user.ledger.now;
+    let verdict = |rows: &[SourceRow]| judge(rows, &taken, SOLAR, now);
+    let not_due = Verdict::NotDue(Reason::NotTheirBirthday);
+    let null = SourceRow { solar: None, ..row((5, 4), None, SOLAR) };
+    assert_eq!(verdict(&[null]), not_due);
+    assert_eq!(verdict(&[row((5, 5), None, SOLAR)]), not_due);
+    assert_eq!(verdict(&[row((5, 4), Some((1, 1)), LUNAR)]), not_due);
+    assert_eq!(verdict(&[row((5, 5), None, SOLAR), row((5, 4), None, SOLAR)]), Verdict::Due);
+    assert_eq!(looked(&mut user.ledger, &message, &taken, not_due), Err(Carried::Done));
+    // The refusal closes the day for this wave, and neither the occurrence nor the next wave.
+    assert!(matches!(user.reserve(&message), Err(Carried::Done)));
+    let mut at_noon = user.ledger.clone();
+    assert!(reserve(&mut at_noon, &Message { wave: 2, ..message }, Unique(99)).is_ok());
+    assert_eq!(user.grant(date(2027, 5, 5), SOLAR), Ok(()));
+}
+
+#[test]
+fn a_rename_between_shards_waits_for_its_other_half() {
+    let mut user = User::new("");
+    let message = user.day(date(2027, 5, 4), SOLAR);
+    let taken = user.reserve(&message).unwrap();
+    assert_eq!(judge(&[], &taken, SOLAR, user.ledger.now), Verdict::Absent);
+    let look = |user: &mut User, taken: &Taken| looked(&mut user.ledger, &message, taken, Verdict::Absent);
+    assert_eq!(look(&mut user, &taken), Err(Carried::Later));
+    user.ledger.now += SignedDuration::from_hours(9);
+    assert_eq!(look(&mut user, &taken), Err(Carried::Later));
+    user.ledger.now += SignedDuration::from_hours(1);
+    assert_eq!(look(&mut user, &taken), Err(Carried::Done));
+    assert_eq!(user.ledger.rows.values().next().unwrap().state, RowState::Refused(Reason::SourceRowGone));
+}
+
+#[test]
+fn a_row_in_two_tables_is_one_member_and_a_misplaced_row_is_none() {
+    let table = Birthday::Solar(MonthDay::new(5, 4).unwrap());
+    let other = Birthday::Solar(MonthDay::new(5, 5).unwrap());
+    let row = |user, shard, birthday, calendar| {
+        let shard = ShardId::from_u64(shard).unwrap();
+        CohortRow { user, shard, birthday, calendar }
+    };
+    let rows =
+        [row(1, 1, table, SOLAR), row(1, 2, table, SOLAR), row(2, 1, other, SOLAR), row(3, 1, table, LUNAR)];
+    let page = members(table, &rows);
+    assert_eq!(page.misplaced, 1);
+    let found: Vec<(u64, usize)> =
+        page.members.iter().map(|(member, shards)| (member.user, shards.len())).collect();
+    assert_eq!(found, [(1, 2)]);
+}
+
+#[test]
+fn a_placeholder_date_and_a_change_within_the_cool_off_give_nothing() {
+    let mut user = User::new("placeholder_dates = ['1900-01-01']\ncool_off_days = 20\n");
+    let message = user.day(date(2027, 1, 1), SOLAR);
+    let taken = user.reserve(&message).unwrap();
+    let now = user.ledger.now;
+    let born = |year| SourceRow { born: Some(date(year, 1, 1)), ..row((1, 1), None, SOLAR) };
+    assert_eq!(judge(&[born(1900)], &taken, SOLAR, now), Verdict::NotDue(Reason::PlaceholderDate));
+    assert_eq!(judge(&[born(1990)], &taken, SOLAR, now), Verdict::Due);
+    let changed =
+        |days: i64| SourceRow { changed_at: Some(now - SignedDuration::from_hours(24 * days)), ..born(1990) };
+    assert_eq!(judge(&[changed(19)], &taken, SOLAR, now), Verdict::NotDue(Reason::ChangedLately));
+    assert_eq!(judge(&[changed(20)], &taken, SOLAR, now), Verdict::Due);
+}
+
+#[test]
+fn a_run_that_is_started_twice_begins_once_and_a_missed_day_is_begun_late() {
+    let rules = programme("");
+    let days = |next| begun("2027-03-03T05:00:00Z", "2027-03-03T05:00:00Z", next, &rules);
+    let dates: Vec<Date> = days(Some(date(2027, 3, 1))).iter().map(|(day, _)| *day).collect();
+    assert_eq!(dates, [date(2027, 3, 1), date(2027, 3, 2), date(2027, 3, 3)]);
+    assert!(days(Some(date(2027, 3, 4))).is_empty());
+}
+
+#[test]
+fn a_clock_back_across_midnight_and_one_that_runs_ahead_begin_no_day() {
+    let rules = programme("");
+    let tomorrow = Some(date(2027, 3, 4));
+    assert!(begun("2027-03-03T23:59:00Z", "2027-03-04T09:00:00Z", tomorrow, &rules).is_empty());
+    assert!(begun("2027-03-04T00:01:00Z", "2027-03-03T23:59:00Z", tomorrow, &rules).is_empty());
+    assert_eq!(begun("2027-03-04T00:01:00Z", "2027-03-04T00:01:00Z", tomorrow, &rules).len(), 1);
+}
+
+#[test]
+fn a_changed_rule_for_29_february_holds_from_the_next_year_on() {
+    let mut ledger = ProgrammeLedger {
+        now: at("2027-02-27T00:00:00Z"),
+        next: Some(date(2027, 2, 27)),
+        leap_days: BTreeMap::new(),
+        open: Vec::new(),
+        begun: Vec::new(),
+    };
+    let now = ledger.now;
+    begin(&mut ledger, &programme(""), now, Unique(1));
+    let changed = Programme { leap_day: anabranch_schemas::celebration::LeapDayRule::Mar1, ..programme("") };
+    ledger.now = at("2027-03-01T00:00:00Z");
+    let now = ledger.now;
+    begin(&mut ledger, &changed, now, Unique(1));
+    let leap_day = Birthday::Solar(MonthDay::new(2, 29).unwrap());
+    let days = ledger.begun.iter().filter(|(day, run)| run.birthdays(*day).contains(&leap_day));
+    assert_eq!(days.map(|(day, _)| *day).collect::<Vec<_>>(), [date(2027, 2, 28)]);
+}
+
+#[test]
+fn an_empty_coupon_pool_and_a_busy_system_count_no_try_and_a_rejection_counts() {
+    let mut user = User::new("");
+    let message = user.day(date(2027, 5, 4), SOLAR);
+    for (answer, counts, tries) in [
+        (Answer::PoolEmpty, false, 0),
+        (Answer::Busy, false, 0),
+        (Answer::Rejected, true, 1),
+        (Answer::Rejected, true, 2),
+    ] {
+        let taken = user.reserve(&message).unwrap();
+        assert_eq!(user.issue(&message, &taken), Ok(()));
+        assert_eq!(answered(&mut user.ledger, &taken, answer, counts), Carried::Later);
+        assert_eq!(user.ledger.rows[&taken.key.occurrence].tries, tries);
+        user.ledger.now += TAKEN_OVER_AFTER;
+    }
+    let taken = user.reserve(&message).unwrap();
+    assert_eq!(user.issue(&message, &taken), Ok(()));
+    assert_eq!(answered(&mut user.ledger, &taken, Answer::Rejected, true), Carried::Done);
+    let state = user.ledger.rows[&taken.key.occurrence].state;
+    assert_eq!(state, RowState::Failed(FailedOutcome::NothingGiven));
+    let sent = requeue(&mut user.ledger, &taken.key, MEMORY).unwrap();
+    assert!(user.reserve(&sent).is_ok(), "a person may send it again");
+}
+
+#[test]
+fn a_lost_answer_is_asked_for_and_one_that_is_forgotten_waits_for_a_person() {
+    let mut user = User::new("");
+    let message = user.day(date(2027, 5, 4), SOLAR);
+    let taken = user.reserve(&message).unwrap();
+    assert_eq!(user.issue(&message, &taken), Ok(()));
+    assert!(matches!(user.reserve(&message), Err(Carried::Later)), "a young attempt is left alone");
+    user.ledger.now += TAKEN_OVER_AFTER;
+    let second = user.reserve(&message).unwrap();
+    assert!(second.may_have_called);
+    user.ledger.now += MEMORY;
+    assert_eq!(denied(&mut user.ledger, &second, MEMORY), Err(Carried::Done));
+    let state = user.ledger.rows[&taken.key.occurrence].state;
+    assert!(matches!(state, RowState::Failed(FailedOutcome::Unknown { .. })));
+    assert_eq!(requeue(&mut user.ledger, &taken.key, MEMORY), Err(LeftAlone::NeedsDecision));
+}
+
+#[test]
+fn a_granter_that_was_frozen_changes_nothing_when_it_wakes() {
+    let mut user = User::new("");
+    let message = user.day(date(2027, 5, 4), SOLAR);
+    let old = user.reserve(&message).unwrap();
+    user.ledger.now += TAKEN_OVER_AFTER;
+    let new = user.reserve(&message).unwrap();
+    assert_eq!(user.issue(&message, &old), Err(Carried::Later));
+    assert_eq!(user.issue(&message, &new), Ok(()));
+    assert_eq!(answered(&mut user.ledger, &old, Answer::Rejected, true), Carried::Later);
+}
+
+#[test]
+fn a_programme_that_changes_during_the_day_and_last_years_stream_change_no_coupon() {
+    let mut user = User::new("");
+    let message = user.day(date(2027, 5, 4), SOLAR);
+    let taken = user.reserve(&message).unwrap();
+    user.ledger.run.as_mut().unwrap().rules.coupon = "other".into();
+    user.ledger.now += TAKEN_OVER_AFTER;
+    assert_eq!(user.reserve(&message).unwrap().coupon, taken.coupon, "a retry sends the coupon of its row");
+    user.ledger.run.as_mut().unwrap().is_closed = true;
+    user.ledger.now += TAKEN_OVER_AFTER;
+    assert!(matches!(user.reserve(&message), Err(Carried::Done)), "the run is closed");
+}
+
+#[test]
+fn a_ledger_restored_from_an_older_copy_is_told_from_an_issuer_that_died() {
+    let tokens = |latest, before| LedgerTokens { latest: Unique(latest), before: Some(Unique(before)) };
+    assert_eq!(Chain::of(tokens(5, 4), Unique(5)), Chain::Level);
+    assert_eq!(Chain::of(tokens(5, 4), Unique(4)), Chain::RegisterBehind);
+    assert_eq!(Chain::of(tokens(5, 4), Unique(6)), Chain::Restored);
+}
+
+#[test]
+fn noon_leaves_what_is_in_flight_alone_and_takes_over_what_is_old() {
+    let mut user = User::new("");
+    let message = user.day(date(2027, 5, 4), SOLAR);
+    let taken = user.reserve(&message).unwrap();
+    let standing = Standing {
+        member: message.member,
+        is_member: true,
+        row: Some(user.ledger.rows[&taken.key.occurrence].clone()),
+        refused: None,
+    };
+    let now = user.ledger.now;
+    assert_eq!(need(&standing, message.run.day, 1, now), Need::InFlight);
+    assert_eq!(need(&standing, message.run.day, 1, now + TAKEN_OVER_AFTER), Need::Message);
+    assert_eq!(need(&Standing { row: None, ..standing }, message.run.day, 1, now), Need::Message);
+}
