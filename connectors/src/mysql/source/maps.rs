@@ -212,7 +212,7 @@ impl MappedTable {
         format!("table {}.{}", self.table.identity.database, self.table.identity.table)
     }
 
-    /// Why the table does not fit any more; `None` also where a setting of the server is at fault, which is everybody's.
+    /// Why the table does not fit any more. A setting of the server is no reason: it concerns every table.
     pub fn unfit(&self) -> Option<Fault> {
         self.plan().err().filter(|fault| fault.code() == Code::SourceSchemaChanged)
     }

@@ -19,6 +19,7 @@ mod gtid;
 pub mod inspect;
 mod inventory;
 mod kept;
+mod last_warning;
 mod locate;
 mod maps;
 mod outcome;

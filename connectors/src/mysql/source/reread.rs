@@ -3,8 +3,6 @@
 //! The record stands at the end of the group and depends on nothing but the group, so that a reading which begins
 //! again says the same.
 
-use std::time::{Duration, Instant};
-
 use anabranch_pipeline::config::UnseenChanges;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::change::TableIdentity;
@@ -15,23 +13,6 @@ use super::tables::CapturedTable;
 use super::transport::Events;
 use super::withheld::Withheld;
 use super::xa::Xid;
-
-/// Rows of a table that does not fit may come in every transaction.
-const WARN_EACH: Duration = Duration::from_secs(60);
-
-/// When a reading last logged that a table is read again.
-#[derive(Debug, Default)]
-pub(super) struct LastWarning(Option<Instant>);
-
-impl LastWarning {
-    fn is_due(&mut self) -> bool {
-        let is_due = self.0.is_none_or(|warned_at| warned_at.elapsed() >= WARN_EACH);
-        if is_due {
-            self.0 = Some(Instant::now());
-        }
-        is_due
-    }
-}
 
 impl<E: Events> MysqlStream<E> {
     /// Has a table read again for the reason that `fault` says, or stops with it where the configuration wants that.

@@ -6,21 +6,18 @@
 //! same.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use anabranch_pipeline::records::BatchBuilder;
 
+use super::last_warning::LastWarning;
 use super::maps::MappedTable;
-
-/// A statement that is repeated fills no log.
-const TOLD_EACH: Duration = Duration::from_secs(60);
 
 /// What one reading has met.
 #[derive(Debug, Default)]
 pub(super) struct Unseen {
     /// Belongs to the event that was taken last.
     tables: Vec<Arc<MappedTable>>,
-    told_at: Option<Instant>,
+    last_warning: LastWarning,
 }
 
 impl Unseen {
@@ -32,8 +29,7 @@ impl Unseen {
     pub(super) fn hand_over(&mut self, source: &str, is_new: bool, batch: &mut BatchBuilder) {
         let Some(table) = self.tables.first().filter(|_| is_new) else { return self.tables.clear() };
         batch.pass_unseen(self.tables.len() as u64);
-        if self.told_at.is_none_or(|told_at| told_at.elapsed() >= TOLD_EACH) {
-            self.told_at = Some(Instant::now());
+        if self.last_warning.is_due() {
             tracing::warn!(
                 source,
                 table = table.name(),
