@@ -128,8 +128,8 @@ mod tests {
             day(date(2027, 2, 28), None).text(),
             "2027-02-28, lunar date 2027-01-23\n\
              birthday_0228  solar:2027  the birthday is this day\n\
-             lunar_birthday_0123  lunar:2027  the birthday is this day\n\
-             birthday_0229  solar:2027  this year has no 29 February, and the rule celebrates it on this day (rule feb28)"
+             birthday_0229  solar:2027  this year has no 29 February, and the rule celebrates it on this day (rule feb28)\n\
+             lunar_birthday_0123  lunar:2027  the birthday is this day"
         );
         assert!(day(date(2057, 10, 1), None).text().contains("one day later"));
     }
