@@ -68,7 +68,9 @@ fn servers(code: Code) -> &'static [Refused] {
             "cache" => &[Refused::Cache],
             // What a request of the HTTP API or a command is told.
             "lookup" | "search" | "route" | "method" | "tokens" | "token" | "too" | "timed" | "body"
-            | "content" | "uuids" | "count" | "key" | "code" => &[],
+            | "content" | "uuids" | "count" | "key" | "code" | "flux" | "plan" => &[],
+            // The coupon day has twins, and a year of its own on them.
+            "coupon" => &[],
             kind => {
                 panic!("no server of the run answers {code}: say which one does, or that none does ({kind})")
             }
