@@ -123,6 +123,8 @@ pub(super) struct Refresher<'a, S> {
     derived_tables: u32,
     /// Rows of the chunk that is being read, at most.
     asked: usize,
+    /// The table whose first chunk is being read was chosen because it waits to be read again.
+    is_reread: bool,
     phase: Phase<'a>,
     /// Those of the entity, in the order of shard ids.
     tables: Option<Vec<TableIdentity<'static>>>,
@@ -160,6 +162,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             derived_tables: lane.tables,
             part_work: rate.map(|_| PART_WORK.min(flush_rows)),
             asked: 0,
+            is_reread: false,
             phase: Phase::Resting,
             tables: None,
             notes: Notes::default(),
@@ -242,7 +245,11 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 (table.clone(), after.clone(), *first)
             }
             None => match self.choose(tables, refresh) {
-                Some(table) => (table.clone(), None, Lsn::ZERO),
+                Some((table, is_reread)) => {
+                    let table = table.clone();
+                    self.is_reread = is_reread;
+                    (table, None, Lsn::ZERO)
+                }
                 None if refresh.scope == Scope::Rereads && !refresh.rereads.is_empty() => {
                     return self.wait_for_set_aside();
                 }
@@ -340,7 +347,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                         self.repeated = 0;
                         self.meters.rows.increment(read.chunk.rows);
                         let shard = *self.notes.shards.first().expect("a chunk was read of something");
-                        flush.progress.refresh = Some(refresh.behind_chunk(shard, &read.chunk));
+                        flush.progress.refresh =
+                            Some(refresh.behind_chunk(shard, &read.chunk, self.is_reread));
                     }
                 }
             },

@@ -157,8 +157,9 @@ impl Refresh {
         Self { rows: self.rows + chunk.rows, done, ..self.clone() }
     }
 
-    /// After one more chunk of a table; of all keys there is one.
-    pub(crate) fn behind_chunk(&self, shard: ShardId, chunk: &Chunk) -> Self {
+    /// After one more chunk of a table; of all keys there is one. `is_reread` says of its first chunk whether the table
+    /// was chosen because it waited, for it may wait no longer.
+    pub(crate) fn behind_chunk(&self, shard: ShardId, chunk: &Chunk, is_reread: bool) -> Self {
         let read = Self { rows: self.rows + chunk.rows, ..self.clone() };
         let has_ended = match self.scope {
             Scope::Source | Scope::Rereads | Scope::Table(_) => {
@@ -170,7 +171,6 @@ impl Refresh {
         if has_ended {
             return read.behind_table(shard);
         }
-        let is_reread = self.reads_rereads() && self.rereads.contains_key(&shard);
         let (first, chunks, is_reread) = match &self.table {
             Some(table) => (table.first, table.chunks, table.is_reread),
             None => (chunk.low, 0, is_reread),
@@ -381,15 +381,21 @@ mod tests {
     #[test]
     fn the_text_is_read_back() {
         let whole = Refresh::new(Scope::Source);
-        let begun =
-            whole.behind_table(numbered(7)).behind_chunk(numbered(9), &chunk(320, 20, Some(&[0, 255, 16])));
-        let read = begun.behind_chunk(numbered(9), &chunk(640, 3, None));
+        let begun = whole.behind_table(numbered(7)).behind_chunk(
+            numbered(9),
+            &chunk(320, 20, Some(&[0, 255, 16])),
+            false,
+        );
+        let read = begun.behind_chunk(numbered(9), &chunk(640, 3, None), false);
         assert_eq!(begun.to_string(), "- 7 20 9 1:7:320 1 00ff10");
         assert_eq!(read.to_string(), "- 7 23 9 1:7:320 2 -");
         let keys = Refresh::new(keys());
         assert_eq!(keys.to_string(), "4=0,18446744073709551615;9=x37,x00ff202c - 0");
-        let found = Refresh::new(Scope::Where(Some(numbered(4)), condition()))
-            .behind_chunk(numbered(4), &chunk(320, 2, Some(&[1])));
+        let found = Refresh::new(Scope::Where(Some(numbered(4)), condition())).behind_chunk(
+            numbered(4),
+            &chunk(320, 2, Some(&[1])),
+            false,
+        );
         assert_eq!(
             found.to_string(),
             "4?757365725f6964203e3d20273727&757365725f6964203c20273927 - 2 4 1:7:320 1 01"
@@ -434,9 +440,9 @@ mod tests {
     #[test]
     fn what_a_condition_finds_is_taken_a_chunk_at_a_time_and_swept_away_by_nothing() {
         let refresh = Refresh::new(Scope::Where(None, condition()));
-        let begun = refresh.behind_chunk(numbered(4), &chunk(320, 2, Some(&[1])));
+        let begun = refresh.behind_chunk(numbered(4), &chunk(320, 2, Some(&[1])), false);
         assert!(begun.wants(numbered(4)) && begun.table.is_some());
-        let through = begun.behind_chunk(numbered(4), &chunk(640, 1, None));
+        let through = begun.behind_chunk(numbered(4), &chunk(640, 1, None), false);
         assert_eq!((through.table, through.done, through.rows), (None, Some(numbered(4)), 3));
         assert!(!Refresh::new(Scope::Where(Some(numbered(4)), condition())).wants(numbered(5)));
     }
@@ -446,7 +452,7 @@ mod tests {
         let swept = Refresh::new(Scope::Source);
         let empty_in_epoch = |epoch| Refresh { empty_in_epoch: Some(epoch), ..Refresh::new(Scope::Source) };
         let is_through = |refresh: &Refresh, next| {
-            let behind = refresh.behind_chunk(numbered(4), &chunk(320, 2, next));
+            let behind = refresh.behind_chunk(numbered(4), &chunk(320, 2, next), false);
             assert_eq!(behind.empty_in_epoch, refresh.empty_in_epoch);
             behind.table.is_none() && behind.done == Some(numbered(4))
         };
@@ -465,7 +471,7 @@ mod tests {
         assert_eq!(left(&refresh), [(numbered(4), 2), (numbered(9), 2)]);
         // As an earlier version left it, which took them table by table.
         assert_eq!(left(&refresh.behind_table(numbered(4))), [(numbered(9), 2)]);
-        let through = refresh.behind_chunk(numbered(4), &chunk(320, 3, None));
+        let through = refresh.behind_chunk(numbered(4), &chunk(320, 3, None), false);
         assert!(left(&through).is_empty());
         assert_eq!((through.rows, through.table), (3, None));
     }

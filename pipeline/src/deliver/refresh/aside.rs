@@ -18,19 +18,20 @@ const FAILED_MAX: Duration = Duration::from_secs(60);
 const SET_ASIDE: Duration = Duration::from_secs(10);
 
 impl<'a, S: RowSource> Refresher<'a, S> {
-    /// The table to begin with: one that waits to be read again, else that whose turn it is.
+    /// The table to begin with, and whether it waits to be read again: else its turn has come.
     pub(super) fn choose<'t>(
         &self,
         tables: &'t [TableIdentity<'static>],
         refresh: &Refresh,
-    ) -> Option<&'t TableIdentity<'static>> {
+    ) -> Option<(&'t TableIdentity<'static>, bool)> {
         let waits = |table: &&TableIdentity<'_>| {
             refresh.reads_rereads()
                 && refresh.rereads.contains_key(&table.shard)
                 && !self.set_aside.contains(&table.shard)
         };
         let in_turn = || tables.iter().find(|table| refresh.wants(table.shard));
-        tables.iter().find(waits).or_else(in_turn)
+        let waiting = tables.iter().find(waits).map(|table| (table, true));
+        waiting.or_else(|| in_turn().map(|table| (table, false)))
     }
 
     /// Every table that waits cannot be read, or is not there: a lost grant hides a table, and an ALTER brings its
