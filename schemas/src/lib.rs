@@ -35,6 +35,7 @@
 //! - **flush**: one transaction of a lane: rows, outbox and progress.
 //! - **direct feed**: a lane's own reading of the binlog, for as long as the stream does not serve it.
 //! - **refresh**: a lane reads source tables again: all, one, or rows by key or condition.
+//! - **reread**: the log's record that rows of a shard table changed unseen, so each lane reads the table again.
 //! - **chunk**: a part of a source table, read in one snapshot.
 //! - **low, high watermark**: two positions of a chunk: it holds every change up to the low one and none above the
 //!   high one.

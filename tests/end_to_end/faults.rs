@@ -5,6 +5,7 @@ use anabranch_tests::{Daemon, Installation, Plan, TestDatabase, until};
 use mysql_async::Row;
 
 use crate::STANDARD;
+use crate::unread::stop_at_unseen_changes;
 
 pub async fn insert(installation: &Installation<'_>, server: &str, table: &str, user: u64) {
     let sql =
@@ -68,7 +69,8 @@ async fn expect_down(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_logged_as_a_statement_stops_its_source_only() {
-    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    stop_at_unseen_changes(&mut installation);
     let daemon = installation.run();
     daemon.until_loaded(&["source-a"]).await;
     insert(&installation, "source-a", "user_00.user_000", 1).await;
@@ -82,7 +84,8 @@ async fn a_change_logged_as_a_statement_stops_its_source_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_captured_column_stops_its_source_only() {
-    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    stop_at_unseen_changes(&mut installation);
     let mut daemon = installation.run();
     daemon.until_loaded(&["source-a"]).await;
     insert(&installation, "source-a", "user_00.user_000", 1).await;

@@ -93,7 +93,7 @@ async fn a_damaged_message_is_named_and_its_rows_come_from_the_binlog() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_of_a_newer_version_stops_the_lanes_of_its_source_only() {
     let (installation, daemon) = at_work().await;
-    let mut payload = b"\x02what a later build writes".to_vec();
+    let mut payload = b"\x03what a later build writes".to_vec();
     let text: String = payload.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut target = installation.admin("target").await;
     let checksum = target.first::<u32>("compute a checksum", format!("SELECT CRC32(x'{text}')")).await;

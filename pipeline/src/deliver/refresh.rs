@@ -278,8 +278,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
 
     /// What is about to be committed: claims that change are not to be taken from a chunk that is older.
     ///
-    /// What was read of a table that is to be read again is thrown away, with what was noted of it: the next chunk is
-    /// its first one.
+    /// What was read and noted of a table that is to be read again is thrown away: its next chunk is the first one.
     pub(super) fn note(&mut self, flush: &Flush) {
         let is_of_phase = |reread: &Reread| match reread {
             Reread::Every => true,
