@@ -4,7 +4,6 @@
 use anabranch_tests::{Daemon, Installation, Plan, TestDatabase};
 
 use crate::STANDARD;
-use crate::unread::stop_at_unseen_changes;
 
 /// The table of source-a, with uuids that are text.
 const TABLE: &str = "inventory_1.serial_code_01";
@@ -34,7 +33,7 @@ async fn stops(daemon: &Daemon, expected: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_column_that_is_no_text_any_more_stops_its_source_until_it_is_text_again() {
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::serials()).await;
-    stop_at_unseen_changes(&mut installation);
+    installation.stop_at_unseen_changes();
     let daemon = installation.run();
     daemon.until_loaded(&["source-a", "source-b"]).await;
     let insert = |uuid: &str| format!("INSERT INTO {TABLE} SET uuid = {uuid}, box_no = 'BOX';");

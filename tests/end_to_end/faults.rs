@@ -5,7 +5,6 @@ use anabranch_tests::{Daemon, Installation, Plan, TestDatabase, until};
 use mysql_async::Row;
 
 use crate::STANDARD;
-use crate::unread::stop_at_unseen_changes;
 
 pub async fn insert(installation: &Installation<'_>, server: &str, table: &str, user: u64) {
     let sql =
@@ -70,7 +69,7 @@ async fn expect_down(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_logged_as_a_statement_stops_its_source_only() {
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
-    stop_at_unseen_changes(&mut installation);
+    installation.stop_at_unseen_changes();
     let daemon = installation.run();
     daemon.until_loaded(&["source-a"]).await;
     insert(&installation, "source-a", "user_00.user_000", 1).await;
@@ -85,7 +84,7 @@ async fn a_change_logged_as_a_statement_stops_its_source_only() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_captured_column_stops_its_source_only() {
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
-    stop_at_unseen_changes(&mut installation);
+    installation.stop_at_unseen_changes();
     let mut daemon = installation.run();
     daemon.until_loaded(&["source-a"]).await;
     insert(&installation, "source-a", "user_00.user_000", 1).await;

@@ -7,7 +7,6 @@ use anabranch_schemas::change::Entity;
 use anabranch_tests::{Daemon, Installation, Plan, seed, until};
 
 use crate::STANDARD;
-use crate::unread::stop_at_unseen_changes;
 
 /// On source-a, with uuids that are integers and text.
 const A_INTEGER: &str = "inventory_0.serial_code_00";
@@ -292,7 +291,7 @@ async fn odd_codes_are_counted_by_their_reason_and_found_all_the_same() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_code_column_stops_its_source_only_and_status_and_tail_tell_of_devices() {
     let mut installation = prepare(&Plan::both()).await;
-    stop_at_unseen_changes(&mut installation);
+    installation.stop_at_unseen_changes();
     let daemon = installation.run();
     on(&installation, "source-a", &insert(A_INTEGER, "10", "imei1 = '490154203237518', status = 1")).await;
     on(&installation, "source-b", &insert(B_TEXT, "'3'", "box_no = 'B'")).await;

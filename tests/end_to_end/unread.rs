@@ -110,17 +110,10 @@ pub async fn read_again(turn: Turn<'static>) {
     assert_eq!(stopped_tasks(&daemon).await, Vec::<String>::new());
 }
 
-/// Has sources stop where rows change unseen.
-pub fn stop_at_unseen_changes(installation: &mut Installation<'_>) {
-    let stops = "[[entities]]\nunseen_changes = \"stop\"\n";
-    let text = installation.configuration_text().replace("[[entities]]\n", stops);
-    installation.write_configuration_text(&text);
-}
-
 /// Where the configuration wants it so, the source stops, and a refresh goes on after it.
 pub async fn left_behind(turn: Turn<'static>) {
     let mut installation = Installation::set_up(turn, &Plan::small()).await;
-    stop_at_unseen_changes(&mut installation);
+    installation.stop_at_unseen_changes();
     let daemon = installation.run();
     for user in 1..=20 {
         insert(&installation, "source-a", TABLE, user).await;

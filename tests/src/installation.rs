@@ -215,6 +215,13 @@ impl<'g> Installation<'g> {
         std::fs::rename(draft, &self.call.file).expect("the file is renamed");
     }
 
+    /// Has sources stop where rows of captured tables change as row events do not show.
+    pub fn stop_at_unseen_changes(&mut self) {
+        let stops = "[[entities]]\nunseen_changes = \"stop\"\n";
+        let text = self.configuration_text().replace("[[entities]]\n", stops);
+        self.write_configuration_text(&text);
+    }
+
     /// For a second daemon beside the first.
     pub fn use_another_http_port(&mut self) {
         self.configuration.http_port = daemon::free_port().expect("a port is free");
