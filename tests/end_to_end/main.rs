@@ -23,6 +23,7 @@ mod lookup;
 mod mariadb_11;
 mod metrics;
 mod mysql;
+mod online_schema_change;
 mod operator;
 mod page;
 mod past;
