@@ -61,7 +61,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let shard = self.notes.shards.first().copied();
         if let (Some(refresh), Some(shard)) = (&progress.refresh, shard)
             && fault.class() != Class::Transient
-            && let Some(step) = step_aside(refresh, shard)
+            && let Some(step) = step_aside(refresh, shard, self.is_reread)
         {
             if self.warned_of.insert(shard) {
                 tracing::warn!(lane = %self.id, %fault, "cannot be read now: its rows stay as they are until it can");
@@ -78,14 +78,36 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     }
 }
 
-/// What a table that cannot be read leaves to the others; `None` where it alone was asked for.
-fn step_aside<'a>(refresh: &Refresh, shard: ShardId) -> Option<Phase<'a>> {
-    let waits = refresh.reads_rereads() && refresh.rereads.contains_key(&shard);
-    let has_begun = refresh.table.as_ref().is_some_and(|table| table.is_reread);
+/// What a table that cannot be read leaves to the others; `None` where it alone was asked for. `is_reread` says whether
+/// its first chunk was asked for because it waits. A table whose turn has come must leave its turn too, or it would be
+/// chosen again at once.
+fn step_aside<'a>(refresh: &Refresh, shard: ShardId, is_reread: bool) -> Option<Phase<'a>> {
+    let is_reread = refresh.table.as_ref().map_or(is_reread, |table| table.is_reread);
     match refresh.scope {
-        _ if waits && has_begun => Some(Phase::Waiting(Step::Gone(shard))),
-        _ if waits => Some(Phase::Resting),
+        _ if !refresh.reads_rereads() => None,
+        _ if is_reread && refresh.table.is_some() => Some(Phase::Waiting(Step::Gone(shard))),
+        _ if is_reread => Some(Phase::Resting),
         Scope::Source => Some(Phase::Waiting(Step::Owed(shard))),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_schemas::lsn::Lsn;
+
+    use super::*;
+
+    #[test]
+    fn a_table_that_cannot_be_read_leaves_its_turn_also_when_it_waits_already() {
+        let shard = ShardId::from_u64(7).expect("it has less than 63 bits");
+        let waits = |scope| Refresh::with_reread(Some(Refresh::new(scope)), shard, Lsn::MAX);
+        let aside = |refresh: &Refresh, is_reread| step_aside(refresh, shard, is_reread);
+        let all = waits(Scope::Source);
+        assert!(matches!(aside(&all, true), Some(Phase::Resting)), "the others go first");
+        assert!(matches!(aside(&all, false), Some(Phase::Waiting(Step::Owed(_)))), "its turn is over");
+        assert!(matches!(aside(&waits(Scope::Rereads), true), Some(Phase::Resting)));
+        assert!(aside(&waits(Scope::Table(shard)), false).is_none(), "it alone was asked for");
+        assert!(aside(&waits(Scope::Keys([].into())), true).is_none(), "a repair is tried again");
     }
 }
