@@ -1,5 +1,6 @@
 //! A stack that the tests of one target share: they take turns, each on a clean slate.
 //!
+//! No test cuts the power, so its servers wait for no disk: tables are made and dropped several times faster.
 //! Its servers of the common MariaDB are of another database where `ANABRANCH_TEST_DATABASE` names one.
 
 use std::sync::OnceLock;
@@ -65,7 +66,8 @@ impl Ground {
     pub async fn turn_if_there(&self) -> Option<Turn<'_>> {
         let turn = self.turn.lock().await;
         let database = TestDatabase::chosen();
-        let specs: Vec<_> = (self.specs)().into_iter().map(|spec| database.server(spec)).collect();
+        let specs: Vec<_> =
+            (self.specs)().into_iter().map(|spec| database.server(spec).without_fsync()).collect();
         let stack = match self.stack.get() {
             Some(stack) => stack,
             None => {

@@ -31,7 +31,7 @@ pub(crate) fn prepare(place: &ManagedServer, version: MariaDbVersion, settings: 
     let programs = place.programs.mariadb(version)?;
     let environment = environment(place, &programs);
     let base = base_arguments(place, version, &programs);
-    let install = match &programs.installer {
+    let mut install = match &programs.installer {
         MariaDbInstaller::Script(script) => {
             let further = [
                 "--auth-root-authentication-method=normal",
@@ -55,6 +55,7 @@ pub(crate) fn prepare(place: &ManagedServer, version: MariaDbVersion, settings: 
             Launch { program: "sh".into(), arguments, environment }
         }
     };
+    place.relieve(&mut install);
     database::prepare(place, settings.account, &install, &administrator(place), &GRANTS)
 }
 

@@ -20,7 +20,8 @@ pub(crate) fn prepare(place: &ManagedServer, settings: &Database) -> Result<()> 
         "--initialize-insecure".to_owned(),
         format!("--tmpdir={}/tmp", place.folder.display()),
     ]);
-    let install = Launch { program: programs.program, arguments, environment: Vec::new() };
+    let mut install = Launch { program: programs.program, arguments, environment: Vec::new() };
+    place.relieve(&mut install);
     database::prepare(place, settings.account, &install, &administrator(place), &GRANTS)
 }
 

@@ -115,6 +115,15 @@ pub(crate) enum Guard {
 }
 
 impl Launch {
+    /// Has a library loaded before the program's own.
+    pub(crate) fn preload(&mut self, library: &Path) {
+        const PRELOAD: &str = "LD_PRELOAD";
+        match self.environment.iter_mut().find(|(name, _)| name == PRELOAD) {
+            Some((_, libraries)) => *libraries = format!("{libraries}:{}", library.display()),
+            None => self.environment.push((PRELOAD.to_owned(), library.display().to_string())),
+        }
+    }
+
     /// The command after its guard: own process group, no terminal, output appended to `output`.
     pub(crate) fn command(&self, guard: &Guard, output: &Path) -> Result<Command> {
         let log = || OpenOptions::new().create(true).append(true).open(output).file("write", output);

@@ -97,6 +97,9 @@ pub struct ServerSpec {
     /// Its wall clock can be stepped ([`crate::Server::clock`]); not that of NATS.
     #[serde(default)]
     pub has_own_clock: bool,
+    /// It never waits until its disk has what it wrote: a power cut loses that, the end of its process does not.
+    #[serde(default)]
+    pub skips_fsync: bool,
     /// Its port has no TLS; only of NATS, Redis, OpenSearch and Prometheus. A database offers both on one port.
     #[serde(default)]
     pub is_plain: bool,
@@ -205,7 +208,14 @@ impl Database {
 
 impl ServerSpec {
     fn of(name: impl Into<String>, kind: Kind) -> Self {
-        Self { name: name.into(), kind, flags: Vec::new(), has_own_clock: false, is_plain: false }
+        Self {
+            name: name.into(),
+            kind,
+            flags: Vec::new(),
+            has_own_clock: false,
+            skips_fsync: false,
+            is_plain: false,
+        }
     }
 
     /// The programs that not every machine can have, as their error names them.
@@ -318,6 +328,13 @@ impl ServerSpec {
     #[must_use]
     pub fn with_own_clock(mut self) -> Self {
         self.has_own_clock = true;
+        self
+    }
+
+    /// Waits for no disk, where the machine can have `libeatmydata`; NATS does, since it asks the kernel itself.
+    #[must_use]
+    pub fn without_fsync(mut self) -> Self {
+        self.skips_fsync = true;
         self
     }
 

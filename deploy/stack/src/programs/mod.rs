@@ -14,6 +14,7 @@ mod wheel;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use self::java::Java;
 pub(crate) use self::newer::{LoadedProgram, MARIADB_11, MYSQL};
@@ -145,14 +146,25 @@ impl Programs {
 
     /// The library that gives a program a wall clock of its own.
     pub(crate) fn faketime(&self) -> Result<PathBuf> {
-        let folder = self.install("libfaketime", "faketime", |fresh| {
-            apt::unpack(fresh, "libfaketime", &["libfaketime"])
-        })?;
+        self.library("libfaketime", "faketime", "faketime/libfaketimeMT.so.1")
+    }
+
+    /// The library under which a program waits for no disk; `None` where the machine cannot have it.
+    pub(crate) fn eatmydata(&self) -> Option<PathBuf> {
+        /// A machine that could not have it is asked once, and not at each start of a server.
+        static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+        let find = || self.library("libeatmydata1", "eatmydata", "libeatmydata.so").ok();
+        FOUND.get_or_init(find).clone()
+    }
+
+    /// A library of a package, to be loaded before a program's own.
+    fn library(&self, package: &str, name: &str, file: &str) -> Result<PathBuf> {
+        let folder = self.install(package, name, |fresh| apt::unpack(fresh, package, &[package]))?;
         // A list of folders; the library is in one of them.
         let folders = apt::library_path(&folder.join("root"))?;
-        let files = folders.split(':').map(|folder| Path::new(folder).join("faketime/libfaketimeMT.so.1"));
+        let files = folders.split(':').map(|folder| Path::new(folder).join(file));
         files.into_iter().find(|file| file.is_file()).ok_or_else(|| StackError::ProgramMissing {
-            what: "libfaketime".to_owned(),
+            what: package.to_owned(),
             reason: format!("the unpacked package holds it in none of {folders}"),
             help: "remove the folder stack-programs below the target folder and try again".to_owned(),
         })
