@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use super::column::{Format, Step};
 use super::table_map::Column;
-use super::wire::{Malformed, Reader, little};
+use super::wire::{Malformed, Reader};
 
 const TABLE_ID_BYTES: usize = 6;
 const FLAGS_BYTES: usize = 2;
@@ -64,7 +64,7 @@ pub enum Effect {
 pub struct Update<'b> {
     pub before: Vec<Value<'b>>,
     pub after: Vec<Value<'b>>,
-    /// By column, of those that count; `None` = NULL.
+    /// By column; `None` = NULL.
     cells: [Vec<Option<&'b [u8]>>; 2],
 }
 
@@ -72,6 +72,8 @@ pub struct Update<'b> {
 #[derive(Debug, Clone)]
 pub struct Plan {
     cells: Vec<Cell>,
+    /// Places of the cells that decide what an update does: captured ones and those of the key.
+    compared: Vec<usize>,
     fields: usize,
 }
 
@@ -111,7 +113,9 @@ impl Plan {
         if !cells.iter().any(|cell| cell.is_key) {
             cells.iter_mut().for_each(|cell| cell.is_key = true);
         }
-        Ok(Self { cells, fields: names.len() })
+        let counts = |cell: &Cell| cell.field.is_some() || cell.is_key;
+        let compared = (0..cells.len()).filter(|place| counts(&cells[*place])).collect();
+        Ok(Self { cells, compared, fields: names.len() })
     }
 
     /// The format of the captured column at `field`.
@@ -159,20 +163,19 @@ impl Plan {
         update: &mut Update<'b>,
     ) -> Result<Effect, Malformed> {
         for (present, cells) in present.into_iter().zip(&mut update.cells) {
-            cells.clear();
             cells.resize(self.cells.len(), None);
-            self.walk(reader, present, |index, cell, content| {
-                if cell.field.is_some() || cell.is_key {
-                    cells[index] = Some(content);
-                }
+            cells.fill(None);
+            self.walk(reader, present, |index, _, content| {
+                cells[index] = Some(content);
                 Ok(())
             })?;
         }
         let [before, after] = &update.cells;
         let mut effect = Effect::Nothing;
-        for (index, cell) in self.cells.iter().enumerate() {
-            let is_told = present.iter().all(|present| bit(present, index));
-            if cell.is_key && (!is_told || before[index] != after[index]) {
+        for &index in &self.compared {
+            let is_key = self.cells[index].is_key;
+            let is_present = present.iter().all(|present| bit(present, index));
+            if is_key && (!is_present || before[index] != after[index]) {
                 effect = Effect::Moves;
             } else if before[index] != after[index] && effect == Effect::Nothing {
                 effect = Effect::Rewrites;
@@ -204,10 +207,12 @@ impl Plan {
         present: &[u8],
         mut visit: impl FnMut(usize, &Cell, &'b [u8]) -> Result<(), Malformed>,
     ) -> Result<(), Malformed> {
-        let nulls = reader.take(bits_set(present, self.cells.len()).div_ceil(8))?;
+        let in_image = bits_set(present, self.cells.len());
+        let is_whole = in_image == self.cells.len();
+        let nulls = reader.take(in_image.div_ceil(8))?;
         let mut position = 0;
         for (index, cell) in self.cells.iter().enumerate() {
-            if !bit(present, index) {
+            if !is_whole && !bit(present, index) {
                 continue;
             }
             let is_null = bit(nulls, position);
@@ -217,7 +222,8 @@ impl Plan {
             }
             let length = match cell.step {
                 Step::Fixed(bytes) => usize::from(bytes),
-                Step::Prefixed(bytes) => little(reader.take(usize::from(bytes))?) as usize,
+                Step::Prefixed(1) => usize::from(reader.u8()?),
+                Step::Prefixed(bytes) => reader.little(usize::from(bytes))? as usize,
             };
             let content = reader.take(length)?;
             visit(index, cell, content)?;

@@ -110,7 +110,7 @@ impl FromRef<Shared> for Orders {
     }
 }
 
-/// LookupAnswer of `/v1/status`.
+/// The answer of `GET /v1/status`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StatusAnswer {
     pub name: String,
