@@ -18,6 +18,8 @@ pub const CACHE: &str = include_str!("sql/cache.sql");
 pub const ENROLLED: &str = include_str!("sql/enrolled.sql");
 /// History of reconciliations.
 pub const RECONCILIATIONS: &str = include_str!("sql/reconciliations.sql");
+/// Reports of coupon days.
+pub const COUPON_REPORTS: &str = include_str!("sql/coupon_reports.sql");
 
 /// One source table of the main layer: `{database}`, `{table}` and `{birthday_type}` are to be filled in.
 pub const USER: &str = include_str!("sql/user.sql");
