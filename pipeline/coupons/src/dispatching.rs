@@ -3,6 +3,8 @@
 //! Any number of passes may run at once, late ones too: a lease only saves work. A pass that is killed leaves a run
 //! that the next pass goes on with.
 
+use std::collections::BTreeMap;
+
 use anabranch_pipeline::error::Fault;
 use jiff::civil::Date;
 
@@ -12,12 +14,12 @@ use crate::days::{
 use crate::issuing::Chain;
 use crate::ports::{Clock, CohortRows, Ledger, Register, Uniques, WorkQueue};
 use crate::programme::Programme;
-use crate::records::{Cursor, DayRun, Message, RunKey, WAVES};
+use crate::records::{Cursor, DayRun, MEMBERS_MAX, Member, Message, RunKey, WAVES, part};
 use crate::report::Report;
 use crate::restored;
 
 /// Members that a sweep reads at once.
-const SWEEP_ROWS: usize = 1_000;
+const SWEEP_ROWS: usize = 5_000;
 
 /// What a dispatcher works with.
 #[derive(Debug)]
@@ -36,6 +38,38 @@ pub struct DayPassed {
     pub day: Date,
     pub report: Report,
     pub is_closed: bool,
+}
+
+/// Members that a sweep found without a coupon and has not published yet, by their part.
+struct Lacking<'a> {
+    key: &'a RunKey,
+    wave: u8,
+    parts: BTreeMap<u64, Vec<Member>>,
+}
+
+impl Lacking<'_> {
+    fn add(&mut self, member: Member) {
+        self.parts.entry(part(member.user)).or_default().push(member);
+    }
+
+    /// Messages with as many members as one carries; the rest waits for more.
+    fn full(&mut self) -> Vec<Message> {
+        let mut messages = Vec::new();
+        for members in self.parts.values_mut() {
+            while members.len() >= MEMBERS_MAX {
+                let rest = members.split_off(MEMBERS_MAX);
+                let members = std::mem::replace(members, rest);
+                messages.push(Message { run: self.key.clone(), members, wave: self.wave });
+            }
+        }
+        messages
+    }
+
+    /// Messages of what waits.
+    fn rest(self) -> Vec<Message> {
+        let message = |members| Message { run: self.key.clone(), members, wave: self.wave };
+        self.parts.into_values().map(message).collect()
+    }
 }
 
 impl<L, B, Q, R, U> Dispatcher<L, B, Q, R, U>
@@ -135,6 +169,7 @@ where
     /// Publishes a message for each member whom the ledger lacks, whatever was published before, and counts all.
     async fn sweep(&self, key: &RunKey, run: &DayRun, has_frozen: bool) -> Result<DayPassed, Fault> {
         let (mut report, mut after, mut open) = (Report::default(), None, 0u64);
+        let mut lacking = Lacking { key, wave: run.frozen, parts: BTreeMap::new() };
         loop {
             let (now, page) = self.ledger.standings(key, after, SWEEP_ROWS).await?;
             let Some(last) = page.last() else { break };
@@ -148,11 +183,12 @@ where
                 let need = need(standing, key.day, run.frozen, now);
                 open += u64::from(need != Need::Nothing);
                 if need == Need::Message {
-                    let message = Message { run: key.clone(), member: standing.member, wave: run.frozen };
-                    self.queue.publish(&message).await?;
+                    lacking.add(standing.member);
                 }
             }
+            self.queue.publish(&lacking.full()).await?;
         }
+        self.queue.publish(&lacking.rest()).await?;
         let register = self.register.read().await?;
         let (is_closed, count) = self
             .ledger

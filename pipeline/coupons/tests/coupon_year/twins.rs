@@ -9,10 +9,9 @@ use anabranch_coupons::ports::{
     Answer, Clock, CohortRow, CohortRows, CouponSystem, Ledger, Register, SourceRow, SourceRows, Uniques,
     WorkQueue,
 };
-use anabranch_coupons::records::DayRun;
 use anabranch_coupons::records::{
-    CouponKey, LedgerTokens, Member, Message, ProgrammeLedger, RunKey, RunLedger, Standing, Unique,
-    UserLedger,
+    CouponKey, DayRun, LedgerRow, LedgerTokens, Member, Message, ProgrammeLedger, RowState, RunKey,
+    RunLedger, Standing, Unique, UserLedger, UsersLedger,
 };
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::celebration::{Birthday, Occurrence};
@@ -63,50 +62,62 @@ impl Process {
     }
 }
 
-/// The transaction of a user, as the ledger's server carries it out.
-pub fn of_user<T>(world: &mut World, run: &RunKey, user: u64, decide: impl Fn(&mut UserLedger) -> T) -> T {
-    let database = &world.database;
-    let of_user = |key: &CouponKey| key.user == user && key.programme == run.programme;
-    let rows = database.rows.iter().filter(|(key, _)| of_user(key));
-    let refusals = database.refusals.iter().filter(|((p, u, ..), _)| *p == run.programme && *u == user);
-    let members = database.members.get(run).into_iter().flatten();
-    let mut ledger = UserLedger {
-        now: world.now,
-        run: database.runs.get(run).cloned(),
-        claims: members
-            .filter(|(m, _)| m.user == user)
-            .map(|(m, shards)| (m.calendar, shards.clone()))
-            .collect(),
-        rows: rows.map(|(key, row)| (key.occurrence, row.clone())).collect(),
-        refusals: refusals.map(|((_, _, day, calendar), refused)| ((*day, *calendar), *refused)).collect(),
-        tokens: database.tokens,
-    };
+/// The transaction of some users, as the ledger's server carries it out.
+pub fn of_users<T>(
+    world: &mut World,
+    run: &RunKey,
+    users: &[u64],
+    decide: impl Fn(&mut UsersLedger) -> T,
+) -> T {
+    let known = world.database.runs.get(run).cloned().map(Arc::new);
+    let users = users.iter().map(|user| (*user, user_ledger(world, run, known.clone(), *user)));
+    let mut ledger = UsersLedger { users: users.collect(), tokens: world.database.tokens };
     let result = decide(&mut ledger);
     let database = &mut world.database;
-    for (occurrence, row) in ledger.rows {
-        database.rows.insert(CouponKey { user, programme: run.programme.clone(), occurrence }, row);
-    }
-    database.refusals.retain(|(programme, of, ..), _| !(*programme == run.programme && *of == user));
-    for ((day, calendar), refused) in ledger.refusals {
-        database.refusals.insert((run.programme.clone(), user, day, calendar), refused);
+    let users: Vec<u64> = ledger.users.keys().copied().collect();
+    database.refusals.retain(|(programme, of, ..), _| !(*programme == run.programme && users.contains(of)));
+    for (user, ledger) in ledger.users {
+        for (occurrence, row) in ledger.rows {
+            database.rows.insert(CouponKey { user, programme: run.programme.clone(), occurrence }, row);
+        }
+        for ((day, calendar), refused) in ledger.refusals {
+            database.refusals.insert((run.programme.clone(), user, day, calendar), refused);
+        }
     }
     if ledger.tokens != database.tokens {
         database.tokens = ledger.tokens;
         database.chain.insert(ledger.tokens.latest);
-        witness::issued(world, run, user);
+        for user in users {
+            witness::issued(world, run, user);
+        }
     }
     witness::held_by_letters(world, run);
     result
 }
 
+fn user_ledger(world: &World, run: &RunKey, known: Option<Arc<DayRun>>, user: u64) -> UserLedger {
+    let database = &world.database;
+    let of_user = |key: &CouponKey| key.user == user && key.programme == run.programme;
+    let rows = database.rows.iter().filter(|(key, _)| of_user(key));
+    let refusals = database.refusals.iter().filter(|((p, u, ..), _)| *p == run.programme && *u == user);
+    let members = database.members.get(run).into_iter().flatten().filter(|(m, _)| m.user == user);
+    UserLedger {
+        now: world.now,
+        run: known,
+        claims: members.map(|(m, shards)| (m.calendar, shards.clone())).collect(),
+        rows: rows.map(|(key, row)| (key.occurrence, row.clone())).collect(),
+        refusals: refusals.map(|((_, _, day, calendar), refused)| ((*day, *calendar), *refused)).collect(),
+    }
+}
+
 impl Ledger for Process {
-    async fn of_user<T: Send>(
+    async fn of_users<T: Send>(
         &self,
         run: &RunKey,
-        user: u64,
-        decide: impl Fn(&mut UserLedger) -> T + Send + Sync,
+        users: &[u64],
+        decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
-        self.transact(|world| of_user(world, run, user, decide)).await
+        self.transact(|world| of_users(world, run, users, decide)).await
     }
 
     async fn of_run<T: Send>(
@@ -187,6 +198,21 @@ impl Ledger for Process {
         .await
     }
 
+    async fn letters(
+        &self,
+        programme: &Arc<str>,
+        after: Option<&CouponKey>,
+        limit: usize,
+    ) -> Result<Vec<(CouponKey, LedgerRow)>, Fault> {
+        self.transact(|world| {
+            let rows = world.database.rows.iter().filter(|(key, row)| {
+                key.programme == *programme && matches!(row.state, RowState::Failed(_)) && Some(*key) > after
+            });
+            rows.map(|(key, row)| (key.clone(), row.clone())).take(limit).collect()
+        })
+        .await
+    }
+
     async fn tokens(&self) -> Result<LedgerTokens, Fault> {
         self.transact(|world| world.database.tokens).await
     }
@@ -221,36 +247,51 @@ impl Register for Process {
 }
 
 impl WorkQueue for Process {
-    async fn publish(&self, message: &Message) -> Result<(), Fault> {
-        turn().await;
-        let mut world = self.lock();
-        let same = |known: &Message| known.run == message.run && known.member == message.member;
-        if world.queue.iter().filter(|(_, known)| same(known)).count() < 2 {
-            let now = world.now;
-            world.queue.push((now, message.clone()));
+    async fn publish(&self, messages: &[Message]) -> Result<(), Fault> {
+        for message in messages {
+            turn().await;
+            let mut world = self.lock();
+            let same = |known: &Message| {
+                known.run == message.run
+                    && message.members.iter().all(|member| known.members.contains(member))
+            };
+            if world.queue.iter().filter(|(_, known)| same(known)).count() < 2 {
+                let now = world.now;
+                world.queue.push((now, message.clone()));
+            }
+            world.archive.push(message.clone());
         }
-        world.archive.push(message.clone());
         Ok(())
     }
 }
 
 impl SourceRows for Process {
-    async fn look(&self, user: u64, also: &[ShardId]) -> Result<Vec<SourceRow>, Fault> {
+    async fn look(&self, users: &[(u64, Vec<ShardId>)]) -> Result<Vec<Option<Vec<SourceRow>>>, Fault> {
         turn().await;
-        let world = self.lock();
-        let mut shards = world.claimed(user);
-        shards.extend((0..crate::world::SHARDS).filter(|shard| also.contains(&shard_id(*shard))));
-        let rows = shards.iter().filter_map(|shard| world.sources[*shard].get(&user));
-        let changed_at = world.changed.get(&user).copied();
-        let row = |row: &crate::world::UserRow| SourceRow {
-            born: None,
-            solar: row.solar,
-            lunar: row.lunar,
-            calendar: row.calendar,
-            changed_at,
-        };
-        Ok(rows.map(row).collect())
+        let mut world = self.lock();
+        let mut answers = Vec::new();
+        for (user, also) in users {
+            let is_read = world.random.random_bool(0.995);
+            answers.push(is_read.then(|| source_rows(&world, *user, also)));
+        }
+        Ok(answers)
     }
+}
+
+/// What the sources say of a user.
+fn source_rows(world: &World, user: u64, also: &[ShardId]) -> Vec<SourceRow> {
+    let mut shards = world.claimed(user);
+    shards.extend((0..crate::world::SHARDS).filter(|shard| also.contains(&shard_id(*shard))));
+    let rows = shards.iter().filter_map(|shard| world.sources[*shard].get(&user));
+    let changed_at = world.changed.get(&user).copied();
+    let row = |row: &crate::world::UserRow| SourceRow {
+        born: None,
+        solar: row.solar,
+        lunar: row.lunar,
+        calendar: row.calendar,
+        changed_at,
+    };
+    rows.map(row).collect()
 }
 
 impl CohortRows for Process {
@@ -284,7 +325,7 @@ impl CohortRows for Process {
         Ok(page)
     }
 
-    async fn follow(&self, _: u64, _: &[Birthday], _: Occurrence) -> Result<(), Fault> {
+    async fn follow(&self, _: &[Birthday], _: &[(u64, Occurrence)]) -> Result<(), Fault> {
         turn().await;
         Ok(())
     }
@@ -307,25 +348,38 @@ impl CouponSystem for Process {
         }
     }
 
-    async fn call(&self, opened_at: &Timestamp, key: &CouponKey, coupon: &str) -> Result<Answer, Fault> {
+    async fn call(
+        &self,
+        opened_at: &Timestamp,
+        coupons: &[(CouponKey, Arc<str>)],
+    ) -> Result<Vec<Answer>, Fault> {
         turn().await;
-        let answer = {
+        let answers = {
             let mut world = self.lock();
             match world.now > *opened_at + CONNECTION_LIVES {
-                true => Answer::ConnectionExpired,
-                false => witness::called(&mut world, key, coupon),
+                true => vec![Answer::ConnectionExpired; coupons.len()],
+                false => {
+                    let answers =
+                        coupons.iter().map(|(key, coupon)| witness::called(&mut world, key, coupon));
+                    let answers = answers.collect();
+                    // The work was done, and the answer of the whole call is lost.
+                    match world.random.random_bool(0.02) {
+                        true => vec![Answer::Unknown; coupons.len()],
+                        false => answers,
+                    }
+                }
             }
         };
         turn().await;
-        Ok(answer)
+        Ok(answers)
     }
 
-    async fn knows(&self, key: &CouponKey) -> Result<bool, Fault> {
+    async fn knows(&self, keys: &[CouponKey]) -> Result<Vec<bool>, Fault> {
         turn().await;
         let world = self.lock();
         match world.now < world.books.down_until {
             true => Err(Fault::new(Code::CouponSystemUnreachable, "coupon system", "no answer")),
-            false => Ok(world.books.knows(key, world.now)),
+            false => Ok(keys.iter().map(|key| world.books.knows(key, world.now)).collect()),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{
-    CouponKey, DayRun, LedgerRow, LedgerTokens, Member, Message, RefusedDay, RunKey, Standing, Unique,
+    CouponKey, DayRun, LedgerRow, LedgerTokens, Member, Message, PARTS, RefusedDay, RunKey, Standing, Unique,
 };
 use anabranch_schemas::birthday::MonthDay;
 use anabranch_schemas::celebration::{Birthday, Calendar, LeapDayRule, Occurrence};
@@ -164,7 +164,8 @@ impl World {
             hot_lunar: lunar.iter().filter_map(|(month, day)| LunarMonthDay::new(*month, *day)).collect(),
             random,
         };
-        for user in 0..world.random.random_range(3..6) {
+        // All of one part, so that messages carry several.
+        for user in (0..world.random.random_range(3..6)).map(|user| user * PARTS) {
             let lunar = world.random.random_bool(0.7).then(|| world.some_lunar());
             let calendar = if world.random.random_bool(0.25) { Calendar::Lunar } else { Calendar::Solar };
             let row = UserRow { solar: Some(world.some_solar()), lunar, calendar };
