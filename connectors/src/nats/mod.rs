@@ -16,6 +16,7 @@ mod reader;
 mod registers;
 mod search;
 mod setup;
+pub mod work_queue;
 mod writer;
 
 use std::sync::Arc;
