@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anabranch_coupons::ports::Answer;
+use anabranch_coupons::ports::{Answer, CouponSystem};
 use anabranch_coupons::records::CouponKey;
 use anabranch_pipeline::config::{Secret, ServerUrl};
 use anabranch_pipeline::error::{Code, Fault};
@@ -118,13 +118,15 @@ impl HttpCouponSystem {
     }
 }
 
-impl HttpCouponSystem {
-    pub async fn connect(&self) -> Result<CouponConnection, Fault> {
+impl CouponSystem for HttpCouponSystem {
+    type Connection = CouponConnection;
+
+    async fn connect(&self) -> Result<CouponConnection, Fault> {
         self.require_no_refusal()?;
         self.connector.connect().await
     }
 
-    pub async fn call(
+    async fn call(
         &self,
         connection: &CouponConnection,
         coupons: &[(CouponKey, Arc<str>)],
@@ -137,7 +139,7 @@ impl HttpCouponSystem {
         Ok(answers)
     }
 
-    pub async fn knows(&self, keys: &[CouponKey]) -> Result<Vec<bool>, Fault> {
+    async fn knows(&self, keys: &[CouponKey]) -> Result<Vec<bool>, Fault> {
         let mut known = Vec::with_capacity(keys.len());
         for some in keys.chunks(REQUEST_KEYS_MAX) {
             known.extend(self.known(some).await?);
