@@ -245,7 +245,7 @@ metrics! {
     COUPON_REFUSED = "anabranch_coupon_refused_members", Gauge, &["programme", "reason"],
         "Members of the newest coupon day who get no coupon, by the reason.";
     COUPON_LETTERS = "anabranch_coupon_dead_letters", Gauge, PROGRAMME,
-        "Dead letters of the open coupon days and of those that ended within two weeks: each waits for a person.";
+        "Dead letters of all days of the programme: each waits for a person.";
     COUPON_CARRIED = "anabranch_coupon_carried_total", Counter, &["programme", "outcome"],
         "Users of messages that granters have carried. The outcome is done, or later: the message comes again.";
     COUPON_BREAKER = "anabranch_coupon_breaker_open", Gauge, &[],

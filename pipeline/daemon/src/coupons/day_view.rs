@@ -37,6 +37,9 @@ pub struct DayView {
     pub failed: u64,
     pub in_flight: u64,
     pub missed: u64,
+    /// Dead letters of all days of the programme.
+    #[serde(default)]
+    pub dead_letters: u64,
     /// Earlier days that are not closed yet.
     pub open_before: u64,
     /// When the dispatcher saw it, seconds since the Unix epoch.
@@ -61,6 +64,7 @@ impl DayView {
             failed: report.failed,
             in_flight: report.in_flight,
             missed: report.missed,
+            dead_letters: 0,
             open_before,
             seen_at: now.as_second(),
         }

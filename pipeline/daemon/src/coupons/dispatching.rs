@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::day_view::{self, DayView};
 use super::reports::{self, SignedReport};
-use super::{LedgerRegister, Process};
+use super::Process;
 use crate::wiring::{CouponDispatcher, CouponLedger, Wiring};
 
 /// Between two passes that have little to do.
@@ -196,14 +196,4 @@ pub async fn begin(ledger: &CouponLedger, programme: &Programme, day: Date) -> R
     anabranch_coupons::dispatching::begin_days(ledger, &Process, programme).await?;
     let key = RunKey { programme: programme.name.clone(), day };
     ledger.of_run(&key, &[], |l| l.run.clone()).await
-}
-
-/// Counts of a day as the ledger has them now. It changes nothing.
-pub async fn report(ledger: &CouponLedger, key: &RunKey) -> Result<Option<(DayRun, Report)>, Fault> {
-    anabranch_coupons::dispatching::report(ledger, key).await
-}
-
-/// The dispatcher of a process on the real servers.
-pub(crate) fn register(wiring: &Wiring) -> LedgerRegister {
-    LedgerRegister(wiring.clone())
 }

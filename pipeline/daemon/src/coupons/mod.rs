@@ -18,11 +18,12 @@ use anabranch_pipeline::error::{Code, Fault};
 
 pub use self::cohort::DayTables;
 pub use self::day_view::{DayView, read as newest_day};
-pub use self::dispatching::{DayPass, begin, dispatcher_task, pass, report, spawn_dispatchers};
+pub use self::dispatching::{begin, dispatcher_task, pass, spawn_dispatchers};
+pub use anabranch_coupons::dispatching::count;
 pub use self::granting::{GRANTER_TASK, spawn_granter};
 pub use self::process::Process;
 pub use self::register::LedgerRegister;
-pub use self::reports::{SignedReport, signed, signed_reports};
+pub use self::reports::{Signed, SignedReport, signed};
 
 /// The programmes of a configuration.
 pub fn programmes(config: &Config) -> Result<Vec<Programme>, Fault> {
