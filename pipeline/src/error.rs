@@ -243,6 +243,8 @@ codes! {
     ListenFailed = "listen-failed", Definite;
     /// No connection to the coupon system, or it broke.
     CouponSystemUnreachable = "coupon-system-unreachable", Transient;
+    /// The coupon system refuses requests as a whole: token, TLS, address or form.
+    CouponSystemRefused = "coupon-system-refused", Definite;
     /// The ledger of coupons lacks what its register knows: somebody restored it from an older copy.
     CouponLedgerRestored = "coupon-ledger-restored", Definite;
 

@@ -1,5 +1,6 @@
 //! MySQL and MariaDB: source of changes (`source/`) and store of derived rows (`store/`).
 
+pub mod cohort;
 pub mod connection;
 pub mod error;
 mod keyset;
@@ -7,4 +8,5 @@ mod pool;
 pub mod refusals;
 mod remedy;
 pub mod source;
+pub mod source_rows;
 pub mod store;
