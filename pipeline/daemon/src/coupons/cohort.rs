@@ -1,25 +1,43 @@
 //! The birthday tables of a day: the connector's pages, behind the daemon's barrier.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_connectors::mysql::cohort::MysqlCohort;
 use anabranch_coupons::ports::{CohortRow, CohortRows};
 use anabranch_pipeline::error::Fault;
 use anabranch_schemas::celebration::{Birthday, Occurrence};
 use jiff::Timestamp;
 
-use crate::reconciliations;
-use crate::wiring::Wiring;
+use crate::reconciliations::{self, LastGood};
+use crate::wiring::{CouponTables, Wiring};
 
 /// A freeze waits so long for lanes. Midnight and noon go on without them then, and say so.
 const BARRIER_WAIT: Duration = Duration::from_secs(60);
 
-/// The birthday tables of some projections.
+/// The birthday tables of the projections that coupons are granted by.
 #[derive(Clone)]
 pub struct DayTables {
-    pub wiring: Wiring,
-    pub projections: Vec<String>,
-    pub tables: MysqlCohort,
+    wiring: Wiring,
+    projections: Vec<String>,
+    tables: CouponTables,
+    last_good: Arc<LastGood>,
+}
+
+impl DayTables {
+    pub(super) fn new(wiring: &Wiring) -> Result<Self, Fault> {
+        let projections = wiring.coupon_system()?.projections.clone();
+        Ok(Self {
+            tables: wiring.coupon_tables()?,
+            last_good: Arc::new(LastGood::new(wiring.history()?, projections.clone())),
+            projections,
+            wiring: wiring.clone(),
+        })
+    }
+
+    /// The id and end, in milliseconds since the Unix epoch, of the last whole reconciliation that left nothing wrong.
+    pub async fn last_good(&self) -> Result<Option<(String, u64)>, Fault> {
+        self.last_good.read().await
+    }
 }
 
 impl CohortRows for DayTables {
@@ -50,7 +68,7 @@ impl CohortRows for DayTables {
     }
 
     async fn reconciled_at(&self) -> Result<Option<Timestamp>, Fault> {
-        let last = reconciliations::last_good(&self.wiring, &self.projections).await?;
+        let last = self.last_good().await?;
         Ok(last.and_then(|(_, ended_at_ms)| {
             Timestamp::from_millisecond(i64::try_from(ended_at_ms).ok()?).ok()
         }))

@@ -22,7 +22,8 @@ use tokio_util::sync::CancellationToken;
 use super::day_view::{self, DayView};
 use super::reports::{self, SignedReport};
 use super::Process;
-use crate::wiring::{CouponDispatcher, CouponLedger, Wiring};
+use super::assembly::{self, DayDispatcher};
+use crate::wiring::{CouponLedger, Wiring};
 
 /// Between two passes that have little to do.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
@@ -62,7 +63,7 @@ async fn dispatch(
     let log = wiring.log().await?;
     let work = async |passed: watch::Sender<Lsn>| {
         handle.waits_for("the ledger of coupons");
-        let dispatcher = wiring.coupon_dispatcher().await?;
+        let dispatcher = assembly::dispatcher(wiring).await?;
         let mut reported = HashSet::new();
         loop {
             let began = Instant::now();
@@ -83,7 +84,7 @@ async fn dispatch(
 }
 
 /// Waits for the next pass: until the queue has been worked off, and until the next time of the programme at most.
-async fn pause(dispatcher: &CouponDispatcher, programme: &Programme, pass_took: Duration) {
+async fn pause(dispatcher: &DayDispatcher, programme: &Programme, pass_took: Duration) {
     let until = Instant::now() + (pass_took * PAUSE_FACTOR).clamp(PAUSE_MIN, PAUSE_MAX);
     let queue_until = Instant::now() + QUEUE_WAIT_MAX;
     let begins = next_time(programme, Process.now());
@@ -121,7 +122,7 @@ pub struct DayPass {
 /// One pass over a programme; keeps what it found for those who show it, and signs what is to be signed.
 pub async fn pass(
     wiring: &Wiring,
-    dispatcher: &CouponDispatcher,
+    dispatcher: &DayDispatcher,
     programme: &Programme,
     reported: &mut HashSet<String>,
 ) -> Result<Vec<DayPass>, Fault> {
@@ -142,7 +143,7 @@ pub async fn pass(
 /// Appends the report of a day once noon was frozen, and once it was closed.
 async fn sign(
     wiring: &Wiring,
-    dispatcher: &CouponDispatcher,
+    dispatcher: &DayDispatcher,
     programme: &Programme,
     DayPass { day, run, report }: &DayPass,
     reported: &mut HashSet<String>,
@@ -172,7 +173,7 @@ async fn sign(
 /// Keeps the newest day for `status`, metrics and the page.
 async fn keep(
     wiring: &Wiring,
-    dispatcher: &CouponDispatcher,
+    dispatcher: &DayDispatcher,
     programme: &Programme,
     days: &[DayPass],
 ) -> Result<(), Fault> {

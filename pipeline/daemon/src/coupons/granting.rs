@@ -23,7 +23,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Process;
-use crate::wiring::{CouponDelivery, CouponGranter, CouponQueuePart, Wiring};
+use super::assembly::{self, DayGranter};
+use crate::wiring::{CouponDelivery, CouponQueuePart, Wiring};
 
 /// The name of the task.
 pub const GRANTER_TASK: &str = "granter";
@@ -60,7 +61,7 @@ const COMES_AGAIN: &str = "later";
 
 /// What all workers share.
 struct Workers {
-    granter: CouponGranter,
+    granter: DayGranter,
     breaker: Arc<Breaker>,
     /// Messages that are carried at once.
     calls: Semaphore,
@@ -80,7 +81,7 @@ async fn grant(
     handle.waits_for("the work queue");
     let queue = wiring.work_queue().await?;
     handle.waits_for("the ledger of coupons");
-    let granter = wiring.coupon_granter(breaker.clone()).await?;
+    let granter = assembly::granter(wiring, breaker.clone())?;
     let calls = wiring.coupon_system()?.calls_in_flight.get();
     let rates = super::programmes(wiring.config())?.into_iter().map(|programme| {
         let (rate, most) = (u64::from(programme.rate_per_second.get()), programme.rate_per_second.get());

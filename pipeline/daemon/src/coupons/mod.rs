@@ -1,9 +1,10 @@
 //! The coupon day in the daemon: `anabranch_coupons` decides, the connectors of `wiring/coupons.rs` carry out.
 //!
-//! `dispatching.rs` is the task of a dispatcher, `granting.rs` that of a granter. `cohort.rs` adds barrier and last
+//! `assembly.rs` puts them together. `dispatching.rs` is the task of a dispatcher, `granting.rs` that of a granter. `cohort.rs` adds barrier and last
 //! good reconciliation to the birthday tables, `register.rs` holds the ledger's token, `day_view.rs` the newest day as
 //! it is shown, and `reports.rs` the signed reports.
 
+mod assembly;
 mod cohort;
 mod day_view;
 mod dispatching;
@@ -16,6 +17,7 @@ use anabranch_coupons::programme::Programme;
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::error::{Code, Fault};
 
+pub use self::assembly::{cohort, dispatcher};
 pub use self::cohort::DayTables;
 pub use self::day_view::{DayView, read as newest_day};
 pub use self::dispatching::{begin, dispatcher_task, pass, spawn_dispatchers};

@@ -7,14 +7,16 @@ use std::time::Duration;
 use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::config::reconcile::Mode;
 use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::ports::History;
 use anabranch_pipeline::reconcile::{self, LaneWait, ReconciliationReport};
 use anabranch_pipeline::records::Outcome;
+use tokio::sync::Mutex;
 
 use super::newest;
 use super::schedule::is_believed;
 use super::stores::{ProjectionLanes, standstill};
 use crate::wall_clock;
-use crate::wiring::{Source, Wiring};
+use crate::wiring::{PastReports, Source, Wiring};
 
 /// Waits until every lane of a projection has passed what its sources had committed; but no longer for a lane that
 /// stands still, as reconciliations do. Returns the sources that were not reached, and why.
@@ -33,15 +35,37 @@ pub async fn barrier(
     Ok(reconcile::barrier(&sources, &lanes, &lane_wait).await)
 }
 
-/// The id and end, in milliseconds since the Unix epoch, of the last whole reconciliation that compared every table
-/// of these projections and left nothing wrong in them.
-pub async fn last_good(wiring: &Wiring, projections: &[String]) -> Result<Option<(String, u64)>, Fault> {
-    let now_ms = wall_clock::now_ms();
-    let is_good = |report: &ReconciliationReport| {
-        is_believed(report.ended_at_ms, now_ms) && is_relied_on(report, projections)
-    };
-    let found = newest(&wiring.history()?, is_good).await?;
-    Ok(found.map(|report| (report.id, report.ended_at_ms)))
+/// The last whole reconciliation that compared every table of some projections and left nothing wrong in them.
+#[derive(Debug)]
+pub struct LastGood {
+    history: PastReports,
+    projections: Vec<String>,
+    /// What was found when the newest reconciliation had this number: reports are large, and change never.
+    seen: Mutex<Option<(u64, Option<(String, u64)>)>>,
+}
+
+impl LastGood {
+    pub fn new(history: PastReports, projections: Vec<String>) -> Self {
+        Self { history, projections, seen: Mutex::default() }
+    }
+
+    /// Its id and its end, in milliseconds since the Unix epoch.
+    pub async fn read(&self) -> Result<Option<(String, u64)>, Fault> {
+        let Some(number) = self.history.newest_number().await? else { return Ok(None) };
+        let mut seen = self.seen.lock().await;
+        if let Some((at, found)) = &*seen
+            && *at == number
+        {
+            return Ok(found.clone());
+        }
+        let now_ms = wall_clock::now_ms();
+        let is_good = |report: &ReconciliationReport| {
+            is_believed(report.ended_at_ms, now_ms) && is_relied_on(report, &self.projections)
+        };
+        let found = newest(&self.history, is_good).await?.map(|report| (report.id, report.ended_at_ms));
+        *seen = Some((number, found.clone()));
+        Ok(found)
+    }
 }
 
 /// One that repairs nothing, leaves stores out or left wrong rows proves nothing. One that could not read or decide

@@ -13,7 +13,7 @@ use jiff::civil::Date;
 use serde::Serialize;
 
 use super::phase_of;
-use crate::coupons::Process;
+use crate::coupons::{self, Process};
 use crate::exit::Exit;
 use crate::output;
 use crate::wiring::Wiring;
@@ -81,7 +81,7 @@ struct Known<'a> {
 }
 
 async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -> Result<Vec<String>, Fault> {
-    let (ledger, cohort) = (wiring.coupon_ledger()?, wiring.coupon_cohort()?);
+    let (ledger, cohort) = (wiring.coupon_ledger()?, coupons::cohort(wiring)?);
     let key = RunKey { programme: programme.name.clone(), day };
     let of_user = |ledger: &mut UsersLedger| ledger.users.get(&user).cloned();
     let Some(known) = ledger.of_users(&key, &[user], of_user).await? else { return Ok(Vec::new()) };

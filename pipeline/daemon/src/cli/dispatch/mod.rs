@@ -108,7 +108,7 @@ struct ProgrammeDay {
 }
 
 async fn run_day(wiring: &Wiring, programmes: &[Programme], of_day: &OfDay) -> Result<Exit, Fault> {
-    let dispatcher = wiring.coupon_dispatcher().await?;
+    let dispatcher = coupons::dispatcher(wiring).await?;
     let mut shown = Vec::new();
     for programme in programmes {
         coupons::pass(wiring, &dispatcher, programme, &mut HashSet::new()).await?;

@@ -10,9 +10,10 @@ use jiff::civil::Date;
 use serde::Serialize;
 
 use super::phase_of;
+use crate::coupons::{self, DayTables};
 use crate::exit::Exit;
 use crate::output;
-use crate::wiring::{CouponCohort, Wiring};
+use crate::wiring::Wiring;
 
 /// What a programme would do on a day.
 #[derive(Debug, Serialize)]
@@ -45,7 +46,7 @@ pub(super) async fn run(
     day: Date,
     json: bool,
 ) -> Result<Exit, Fault> {
-    let (cohort, ledger) = (wiring.coupon_cohort()?, wiring.coupon_ledger()?);
+    let (cohort, ledger) = (coupons::cohort(wiring)?, wiring.coupon_ledger()?);
     let mut views = Vec::new();
     for programme in programmes {
         let mut tables = Vec::new();
@@ -90,7 +91,7 @@ pub(super) async fn run(
 }
 
 /// Users of a table that a freeze would take now, and rows that it would leave out.
-async fn users(cohort: &CouponCohort, table: Birthday, programme: &Programme) -> Result<(u64, u64), Fault> {
+async fn users(cohort: &DayTables, table: Birthday, programme: &Programme) -> Result<(u64, u64), Fault> {
     let (mut users, mut misplaced, mut after) = (0, 0, None);
     loop {
         let rows = cohort.page(table, after, programme.page_rows.get() as usize).await?;

@@ -1,0 +1,72 @@
+//! The connectors of the coupon day: ledger, birthday tables, source rows, work queue, coupon system, signed reports.
+
+use anabranch_connectors::coupon_system::{CouponSystemSettings, HttpCouponSystem};
+use anabranch_connectors::mysql::cohort::MysqlCohort;
+use anabranch_connectors::mysql::ledger::MySqlLedger;
+use anabranch_connectors::mysql::source_rows::MysqlSourceRows;
+use anabranch_connectors::mysql::store::MysqlHistory;
+use anabranch_connectors::nats::work_queue::NatsWorkQueue;
+use anabranch_pipeline::config::CouponSystemConfig;
+use anabranch_pipeline::error::{Code, Fault};
+
+use super::{TargetServer, Wiring};
+
+/// Connections to each target for pages of birthday tables and their columns that follow the ledger.
+const TABLE_CONNECTIONS: usize = 8;
+
+impl Wiring {
+    /// The section `[coupon_system]`.
+    pub fn coupon_system(&self) -> Result<&CouponSystemConfig, Fault> {
+        self.config().coupon_system.as_ref().ok_or_else(|| {
+            Fault::new(Code::ConfigInvalid, "configuration key coupon_system", "missing")
+                .needs("a [coupon_system] section: who gives out the coupons, and where the ledger lies")
+        })
+    }
+
+    /// The ledger; nothing is connected yet.
+    pub fn coupon_ledger(&self) -> Result<MySqlLedger, Fault> {
+        todo!()
+    }
+
+    /// The birthday tables of all calendars; nothing is connected yet.
+    pub fn coupon_tables(&self) -> Result<MysqlCohort, Fault> {
+        let projections: Vec<&str> = self.coupon_system()?.projections.iter().map(String::as_str).collect();
+        MysqlCohort::new(self.config(), &projections, TABLE_CONNECTIONS)
+    }
+
+    /// The source tables of all users; nothing is connected yet.
+    pub fn coupon_sources(&self) -> Result<MysqlSourceRows, Fault> {
+        Ok(MysqlSourceRows::new(self.config(), self.coupon_tables()?))
+    }
+
+    /// The coupon system; nothing is connected yet.
+    pub fn coupon_caller(&self) -> Result<HttpCouponSystem, Fault> {
+        let system = self.coupon_system()?;
+        HttpCouponSystem::new(&CouponSystemSettings {
+            url: system.url.clone(),
+            token: system.token.clone(),
+            ca_file: system.ca_file.clone(),
+            is_batched: system.is_batched,
+            timeout: system.timeout,
+        })
+    }
+
+    /// The work queue, over connections of its own.
+    pub async fn work_queue(&self) -> Result<NatsWorkQueue, Fault> {
+        NatsWorkQueue::connect(&self.config().log, &self.config().name).await
+    }
+
+    /// The signed reports of coupon days, in the control database of the ledger's target.
+    pub fn coupon_reports(&self) -> Result<MysqlHistory, Fault> {
+        let name = &self.coupon_system()?.ledger_target;
+        match &self.target(name)?.server {
+            TargetServer::Mysql(server) => Ok(MysqlHistory::of_coupon_days(server)),
+            TargetServer::Search(_) => Err(Fault::new(
+                Code::ConfigInvalid,
+                "configuration key coupon_system.ledger_target",
+                format!("`{name}` is a search server"),
+            )
+            .needs("the name of a target with a mysql:// URL")),
+        }
+    }
+}
