@@ -27,7 +27,7 @@ pub fn cohort(wiring: &Wiring) -> Result<DayTables, Fault> {
 /// The dispatcher of this configuration.
 pub async fn dispatcher(wiring: &Wiring) -> Result<DayDispatcher, Fault> {
     Ok(Dispatcher {
-        ledger: wiring.coupon_ledger()?,
+        ledger: wiring.coupon_ledger().await?,
         cohort: cohort(wiring)?,
         queue: wiring.work_queue().await?,
         register: LedgerRegister(wiring.clone()),
@@ -36,10 +36,10 @@ pub async fn dispatcher(wiring: &Wiring) -> Result<DayDispatcher, Fault> {
 }
 
 /// The granter of this configuration, with the breaker of its process.
-pub fn granter(wiring: &Wiring, breaker: Arc<Breaker>) -> Result<DayGranter, Fault> {
+pub async fn granter(wiring: &Wiring, breaker: Arc<Breaker>) -> Result<DayGranter, Fault> {
     let key_memory = wiring.coupon_system()?.key_memory;
     Ok(Granter {
-        ledger: wiring.coupon_ledger()?,
+        ledger: wiring.coupon_ledger().await?,
         sources: wiring.coupon_sources()?,
         coupons: wiring.coupon_caller()?,
         cohort: cohort(wiring)?,

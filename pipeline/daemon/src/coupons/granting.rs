@@ -81,7 +81,7 @@ async fn grant(
     handle.waits_for("the work queue");
     let queue = wiring.work_queue().await?;
     handle.waits_for("the ledger of coupons");
-    let granter = assembly::granter(wiring, breaker.clone())?;
+    let granter = assembly::granter(wiring, breaker.clone()).await?;
     let calls = wiring.coupon_system()?.calls_in_flight.get();
     let rates = super::programmes(wiring.config())?.into_iter().map(|programme| {
         let (rate, most) = (u64::from(programme.rate_per_second.get()), programme.rate_per_second.get());

@@ -2,10 +2,11 @@
 
 use anabranch_connectors::coupon_system::{CouponSystemSettings, HttpCouponSystem};
 use anabranch_connectors::mysql::cohort::MysqlCohort;
-use anabranch_connectors::mysql::ledger::MySqlLedger;
+use anabranch_connectors::mysql::ledger::{self, MySqlLedger};
 use anabranch_connectors::mysql::source_rows::MysqlSourceRows;
-use anabranch_connectors::mysql::store::MysqlHistory;
+use anabranch_connectors::mysql::store::{MysqlHistory, MysqlTarget};
 use anabranch_connectors::nats::work_queue::NatsWorkQueue;
+use anabranch_coupons::ports::CouponSystem;
 use anabranch_pipeline::config::CouponSystemConfig;
 use anabranch_pipeline::error::{Code, Fault};
 
@@ -23,9 +24,54 @@ impl Wiring {
         })
     }
 
-    /// The ledger; nothing is connected yet.
-    pub fn coupon_ledger(&self) -> Result<MySqlLedger, Fault> {
-        todo!()
+    /// The ledger, once its tables have the needed shape.
+    pub async fn coupon_ledger(&self) -> Result<MySqlLedger, Fault> {
+        let connections = self.coupon_system()?.calls_in_flight.get();
+        MySqlLedger::open(self.ledger_target()?, connections).await
+    }
+
+    /// Makes the ledger's tables and the work queue: what was made or found.
+    pub async fn set_up_coupons(&self) -> Result<Vec<String>, Vec<Fault>> {
+        let one = |fault| vec![fault];
+        let target = self.ledger_target().map_err(one)?;
+        let made = ledger::setup(target).await.map_err(one)?;
+        let queue = self.work_queue().await.map_err(one)?.setup().await?;
+        Ok(vec![format!("coupon ledger of target {}: {made}", target.name()), queue.to_string()])
+    }
+
+    /// Pre-flight of the ledger, the work queue and the coupon system.
+    pub async fn check_coupons(&self) -> Vec<Fault> {
+        let ledger = async {
+            match self.ledger_target() {
+                Ok(target) => ledger::check(target).await,
+                Err(fault) => vec![fault],
+            }
+        };
+        let queue = async {
+            match self.work_queue().await {
+                Ok(queue) => queue.check().await,
+                Err(fault) => vec![fault],
+            }
+        };
+        let system = async {
+            let connected = async { self.coupon_caller()?.connect().await.map(drop) };
+            connected.await.err().into_iter().collect::<Vec<_>>()
+        };
+        let (ledger, queue, system) = tokio::join!(ledger, queue, system);
+        ledger.into_iter().chain(queue).chain(system).collect()
+    }
+
+    fn ledger_target(&self) -> Result<&MysqlTarget, Fault> {
+        let name = &self.coupon_system()?.ledger_target;
+        match &self.target(name)?.server {
+            TargetServer::Mysql(server) => Ok(server),
+            TargetServer::Search(_) => Err(Fault::new(
+                Code::ConfigInvalid,
+                "configuration key coupon_system.ledger_target",
+                format!("`{name}` is a search server"),
+            )
+            .needs("the name of a target with a mysql:// URL")),
+        }
     }
 
     /// The birthday tables of all calendars; nothing is connected yet.
@@ -58,15 +104,6 @@ impl Wiring {
 
     /// The signed reports of coupon days, in the control database of the ledger's target.
     pub fn coupon_reports(&self) -> Result<MysqlHistory, Fault> {
-        let name = &self.coupon_system()?.ledger_target;
-        match &self.target(name)?.server {
-            TargetServer::Mysql(server) => Ok(MysqlHistory::of_coupon_days(server)),
-            TargetServer::Search(_) => Err(Fault::new(
-                Code::ConfigInvalid,
-                "configuration key coupon_system.ledger_target",
-                format!("`{name}` is a search server"),
-            )
-            .needs("the name of a target with a mysql:// URL")),
-        }
+        self.ledger_target().map(MysqlHistory::of_coupon_days)
     }
 }

@@ -7,7 +7,7 @@ use anabranch_coupons::records::{
     DayRun, FailedOutcome, LedgerRow, Reason, RowState, RunKey, UserLedger, UsersLedger,
 };
 use anabranch_pipeline::error::Fault;
-use anabranch_schemas::celebration::{Birthday, Calendar, Celebration, Occurrence, celebrated};
+use anabranch_schemas::celebration::{Birthday, Calendar, Celebrated, Occurrence, celebrated};
 use clap::Args;
 use jiff::civil::Date;
 use serde::Serialize;
@@ -75,13 +75,13 @@ struct Known<'a> {
     user: &'a UserLedger,
     /// `None` where a table could not be read.
     sources: Option<&'a [SourceRow]>,
-    celebrations: &'a [Celebration],
+    celebrations: &'a [Celebrated],
     /// The day's tables that have a row of the user.
     tables: Vec<Birthday>,
 }
 
 async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -> Result<Vec<String>, Fault> {
-    let (ledger, cohort) = (wiring.coupon_ledger()?, coupons::cohort(wiring)?);
+    let (ledger, cohort) = (wiring.coupon_ledger().await?, coupons::cohort(wiring)?);
     let key = RunKey { programme: programme.name.clone(), day };
     let of_user = |ledger: &mut UsersLedger| ledger.users.get(&user).cloned();
     let Some(known) = ledger.of_users(&key, &[user], of_user).await? else { return Ok(Vec::new()) };
@@ -196,7 +196,7 @@ impl Known<'_> {
     }
 
     fn of_calendar(&self) -> Vec<String> {
-        let sentence = |celebration: &Celebration| {
+        let sentence = |celebration: &Celebrated| {
             format!("The day reads {}: {}.", celebration.birthday.table(), celebration.reason.text())
         };
         self.celebrations.iter().map(sentence).collect()

@@ -124,7 +124,7 @@ pub(super) async fn run(
     programmes: &[Programme],
     arguments: &Arguments,
 ) -> Result<Exit, Fault> {
-    let ledger = wiring.coupon_ledger()?;
+    let ledger = wiring.coupon_ledger().await?;
     let mut all = Vec::new();
     for programme in programmes {
         all.extend(letters(&ledger, &programme.name).await?);

@@ -122,7 +122,7 @@ async fn run_day(wiring: &Wiring, programmes: &[Programme], of_day: &OfDay) -> R
 /// A day as the ledger has it now.
 async fn day_now(wiring: &Wiring, programme: &Programme, day: Date) -> Result<DayView, Fault> {
     let key = RunKey { programme: programme.name.clone(), day };
-    let found = coupons::count(&wiring.coupon_ledger()?, &key).await?;
+    let found = coupons::count(&wiring.coupon_ledger().await?, &key).await?;
     let (run, report) = found.ok_or_else(|| no_run(programme, day))?;
     Ok(DayView::of(day, &run, &report, 0, anabranch_coupons::ports::Clock::now(&Process)))
 }
