@@ -140,6 +140,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
             lookup,
             documents: wiring.documents(),
             book: ReconciliationBook::new(&wiring),
+            days: coupons::CouponDays::new(&wiring),
         };
         servants.spawn(listener.serve(shown, served.child_token()));
     }

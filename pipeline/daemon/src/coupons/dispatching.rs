@@ -23,7 +23,7 @@ use super::day_view::{self, DayView};
 use super::reports::{self, SignedReport};
 use super::Process;
 use super::assembly::{self, DayDispatcher};
-use crate::wiring::{CouponLedger, Wiring};
+use crate::wiring::Wiring;
 
 /// Between two passes that have little to do.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
@@ -190,11 +190,4 @@ async fn keep(
         tracing::debug!(%fault, "the day is not shown as it is now");
     }
     Ok(())
-}
-
-/// Begins the days of a programme that have come, as a pass does, and returns the run of one of them.
-pub async fn begin(ledger: &CouponLedger, programme: &Programme, day: Date) -> Result<Option<DayRun>, Fault> {
-    anabranch_coupons::dispatching::begin_days(ledger, &Process, programme).await?;
-    let key = RunKey { programme: programme.name.clone(), day };
-    ledger.of_run(&key, &[], |l| l.run.clone()).await
 }

@@ -7,6 +7,7 @@
 mod assembly;
 mod cohort;
 mod day_view;
+mod days;
 mod dispatching;
 mod granting;
 mod process;
@@ -20,7 +21,8 @@ use anabranch_pipeline::error::{Code, Fault};
 pub use self::assembly::{cohort, dispatcher};
 pub use self::cohort::DayTables;
 pub use self::day_view::{DayView, read as newest_day};
-pub use self::dispatching::{begin, dispatcher_task, pass, spawn_dispatchers};
+pub use self::days::{CouponDays, no_run};
+pub use self::dispatching::{dispatcher_task, pass, spawn_dispatchers};
 pub use anabranch_coupons::dispatching::count;
 pub use self::granting::{GRANTER_TASK, spawn_granter};
 pub use self::process::Process;

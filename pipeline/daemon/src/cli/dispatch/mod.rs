@@ -9,6 +9,7 @@ mod plan;
 
 use std::collections::HashSet;
 
+use anabranch_coupons::ports::Clock;
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{DayRun, RunKey};
 use anabranch_pipeline::error::{Code, Fault};
@@ -88,17 +89,6 @@ fn refused(subject: impl Into<String>, found: impl Into<String>) -> Fault {
     Fault::new(Code::DispatchRefused, subject, found)
 }
 
-/// A day without a run, and why a schedule has begun none.
-fn no_run(programme: &Programme, day: Date) -> Fault {
-    let subject = format!("programme {}, day {day}", programme.name);
-    let starts_at = programme.at(day, programme.starts_at);
-    match starts_at.filter(|at| anabranch_coupons::ports::Clock::now(&Process) < *at) {
-        Some(at) => refused(subject, format!("the day begins at {at}")).needs("a day that has begun"),
-        None => refused(subject, "the programme has no run of it, since it began on a later day")
-            .needs("a day from the programme's first one on"),
-    }
-}
-
 /// A programme's day in JSON.
 #[derive(Debug, Serialize)]
 struct ProgrammeDay {
@@ -123,8 +113,8 @@ async fn run_day(wiring: &Wiring, programmes: &[Programme], of_day: &OfDay) -> R
 async fn day_now(wiring: &Wiring, programme: &Programme, day: Date) -> Result<DayView, Fault> {
     let key = RunKey { programme: programme.name.clone(), day };
     let found = coupons::count(&wiring.coupon_ledger().await?, &key).await?;
-    let (run, report) = found.ok_or_else(|| no_run(programme, day))?;
-    Ok(DayView::of(day, &run, &report, 0, anabranch_coupons::ports::Clock::now(&Process)))
+    let (run, report) = found.ok_or_else(|| coupons::no_run(programme, day))?;
+    Ok(DayView::of(day, &run, &report, 0, Process.now()))
 }
 
 async fn status(wiring: &Wiring, programmes: &[Programme], json: bool) -> Result<Exit, Fault> {
