@@ -6,6 +6,8 @@
 
 /// One table of the birthday layer.
 pub const BIRTHDAY: &str = include_str!("sql/birthday.sql");
+/// One table of the lunar birthday layer.
+pub const LUNAR_BIRTHDAY: &str = include_str!("sql/lunar_birthday.sql");
 /// One table of the mapping layer.
 pub const MAPPING: &str = include_str!("sql/mapping.sql");
 /// Progress of lanes.

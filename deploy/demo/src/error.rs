@@ -25,6 +25,9 @@ pub enum DemoError {
     #[error("server {server}, while trying to {action}: {reason}")]
     Search { server: String, action: &'static str, reason: String },
 
+    #[error("the coupon system at {url}: {reason}")]
+    Witness { url: String, reason: String },
+
     #[error("cannot {action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: std::io::Error },
 

@@ -12,6 +12,7 @@ mod redis;
 mod search;
 mod topology;
 pub mod verify;
+mod witness;
 mod workload;
 
 pub use self::redis::RedisServer;
@@ -22,4 +23,5 @@ pub use probe::{LagProbe, LagReport, LagSummary, LiveLag};
 pub use topology::{
     BirthdayType, INVENTORY_DATABASES, SERIAL_TABLES, SourceTable, Topology, USER_TABLES, UuidType, uuid,
 };
+pub use witness::{Faults, Gift, Witness, WitnessClient, WitnessOptions};
 pub use workload::{GIANT_ROWS, LiveReport, Pace, SetAside, Workload, WorkloadOptions, WorkloadReport};

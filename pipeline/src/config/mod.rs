@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anabranch_schemas::birthday::Layout;
+use anabranch_schemas::celebration::{Birthday, Calendar};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::serial::LengthClass;
 use anabranch_schemas::shard::{ShardingRule, TablePattern};
@@ -80,7 +81,7 @@ pub struct HttpConfig {
 pub struct EntityConfig {
     pub entity: Entity,
     pub tables: TablePattern,
-    /// Physical column names in the order of [`Entity::fields`].
+    /// Physical names of the captured columns in the order of [`Entity::fields`]; the last fields may be left out.
     pub columns: Vec<String>,
     /// Where the application puts a row; capture does not depend on it.
     pub rule: Option<ShardingRule>,
@@ -106,6 +107,13 @@ impl EntityConfig {
     pub fn sharding_field(&self) -> Option<usize> {
         let column = self.sharding_column.as_ref()?;
         Some(self.columns.iter().position(|known| known == column).unwrap_or(self.columns.len()))
+    }
+
+    /// Whether a column holds a field of the entity, and not the rule's key behind the captured ones.
+    pub fn is_field(&self, column: usize) -> bool {
+        let is_key =
+            self.sharding_column.is_some() && self.sharding_column.as_ref() == self.columns.get(column);
+        column < self.entity.required_fields() || !is_key
     }
 
     /// The same with the rule's key among its columns.
@@ -255,14 +263,17 @@ impl ProjectionKind {
     }
 }
 
-/// The birthday layer's tables.
+/// The tables of the birthday layer, or of the lunar one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BirthdayTables {
+    pub calendar: Calendar,
+    /// The calendar that users celebrate by is captured (`birthday_type`); else all of them celebrate by the solar one.
+    pub captures_type: bool,
     pub layout: Layout,
     pub databases: NonZeroU32,
     /// Pattern with `{db}`, such as `birthday_{db:02}`.
     pub database: String,
-    /// Pattern with `{mmdd}`, such as `birthday_{mmdd}`.
+    /// Pattern with `{mmdd}`, such as `birthday_{mmdd}` or `lunar_birthday_{mmdd}`.
     pub table: String,
 }
 
@@ -394,6 +405,12 @@ impl Config {
                         "patterns that share no table",
                     );
                 }
+                if entity.entity == other.entity && entity.columns.len() != other.columns.len() {
+                    let numbers = [other.columns.len(), entity.columns.len()];
+                    let found =
+                        format!("{} and {} columns of `{}`", numbers[0], numbers[1], entity.entity.name());
+                    problems.add("entities.columns", found, "the same fields in each entry of an entity");
+                }
             }
         }
     }
@@ -447,9 +464,15 @@ impl BirthdayTables {
         values::fill(&self.database, "db", number)
     }
 
-    /// The physical name of a day's table.
-    pub fn table_name(&self, day: anabranch_schemas::birthday::MonthDay) -> String {
-        self.table.replace("{mmdd}", &day.compact())
+    /// The physical name of a birthday's table.
+    pub fn table_name(&self, birthday: Birthday) -> String {
+        self.table.replace("{mmdd}", &birthday.compact())
+    }
+
+    /// Numbers of the databases that have a table of the birthday: one (`by_day`), or all of them (`by_user`).
+    pub fn databases_of(&self, birthday: Birthday) -> impl Iterator<Item = u32> {
+        let (layout, databases, ordinal) = (self.layout, self.databases.get(), birthday.ordinal());
+        (0..databases).filter(move |database| layout.has_table(databases, *database, ordinal))
     }
 }
 
