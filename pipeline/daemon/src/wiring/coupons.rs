@@ -4,9 +4,10 @@ use anabranch_connectors::coupon_system::{CouponSystemSettings, HttpCouponSystem
 use anabranch_connectors::mysql::cohort::MysqlCohort;
 use anabranch_connectors::mysql::ledger::{self, MySqlLedger};
 use anabranch_connectors::mysql::source_rows::MysqlSourceRows;
-use anabranch_connectors::mysql::store::{MysqlHistory, MysqlTarget};
+use anabranch_connectors::mysql::store::{MysqlHistory, MysqlTarget, SetupReport};
 use anabranch_connectors::nats::work_queue::NatsWorkQueue;
 use anabranch_coupons::ports::CouponSystem;
+use anabranch_coupons::records::Unique;
 use anabranch_pipeline::config::CouponSystemConfig;
 use anabranch_pipeline::error::{Code, Fault};
 
@@ -14,6 +15,9 @@ use super::{TargetServer, Wiring};
 
 /// Connections to each target for pages of birthday tables and their columns that follow the ledger.
 const TABLE_CONNECTIONS: usize = 8;
+
+/// The token of a ledger that nobody has used, and of a register that nobody has set.
+const UNUSED: Unique = Unique(0);
 
 impl Wiring {
     /// The section `[coupon_system]`.
@@ -34,9 +38,14 @@ impl Wiring {
     pub async fn set_up_coupons(&self) -> Result<Vec<String>, Vec<Fault>> {
         let one = |fault| vec![fault];
         let target = self.ledger_target().map_err(one)?;
-        let made = ledger::setup(target).await.map_err(one)?;
+        let made = ledger::setup(target, UNUSED).await.map_err(one)?;
         let queue = self.work_queue().await.map_err(one)?.setup().await?;
-        Ok(vec![format!("coupon ledger of target {}: {made}", target.name()), queue.to_string()])
+        let thing = format!("coupon ledger of target {}", target.name());
+        let made = match made == SetupReport::default() {
+            true => format!("{thing}: as needed"),
+            false => format!("{thing}: created {} databases, {} tables", made.databases, made.tables),
+        };
+        Ok(vec![made, queue.to_string()])
     }
 
     /// Pre-flight of the ledger, the work queue and the coupon system.
