@@ -183,7 +183,7 @@ impl Connector {
             Some((config, name)) => {
                 let connector = TlsConnector::from(Arc::clone(config));
                 Box::new(connector.connect(name.clone(), stream).await?)
-            },
+            }
             None => Box::new(stream),
         };
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;

@@ -109,11 +109,13 @@ impl HttpCouponSystem {
         match connection.send(messages::query(keys)).await {
             Sent::NotSent => Err(unreachable(self.subject(), "the connection was closed")),
             Sent::Unanswered(fault) => Err(fault),
-            Sent::Answered(response) => outcome::of_query(&response, keys, self.subject())?.map_err(|refusal| {
-                let fault = refusal.fault(self.subject());
-                self.note(refusal);
-                fault
-            }),
+            Sent::Answered(response) => {
+                outcome::of_query(&response, keys, self.subject())?.map_err(|refusal| {
+                    let fault = refusal.fault(self.subject());
+                    self.note(refusal);
+                    fault
+                })
+            }
         }
     }
 }

@@ -45,7 +45,9 @@ impl Refusal {
             }
             Self::Status(status) => {
                 Fault::new(Code::CouponSystemRefused, subject, format!("it answered {}", status.as_u16()))
-                    .needs("a coupon system as docs/coupon-system.md describes it, and a token that it accepts")
+                    .needs(
+                        "a coupon system as docs/coupon-system.md describes it, and a token that it accepts",
+                    )
             }
         }
     }
@@ -56,7 +58,8 @@ fn refusal(response: &Response) -> Option<Refusal> {
     let status = response.status;
     match status {
         StatusCode::TOO_MANY_REQUESTS => {
-            let seconds = response.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+            let seconds =
+                response.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
             let pause = seconds.map_or(PAUSE_DEFAULT, Duration::from_secs).min(PAUSE_MAX);
             Some(Refusal::Busy { pause })
         }
@@ -96,7 +99,10 @@ pub(super) fn of_batch(
 pub(super) fn of_single(response: &Response) -> Result<Answer, Refusal> {
     let is_of_user = matches!(
         response.status,
-        StatusCode::OK | StatusCode::CONFLICT | StatusCode::UNPROCESSABLE_ENTITY | StatusCode::SERVICE_UNAVAILABLE
+        StatusCode::OK
+            | StatusCode::CONFLICT
+            | StatusCode::UNPROCESSABLE_ENTITY
+            | StatusCode::SERVICE_UNAVAILABLE
     );
     if is_of_user {
         let answer = serde_json::from_slice::<SingleAnswer>(&response.body);

@@ -1,9 +1,10 @@
-//! MySQL and MariaDB: source of changes (`source/`) and store of derived rows (`store/`).
+//! MySQL and MariaDB: source of changes (`source/`), store of derived rows (`store/`) and coupon ledger (`ledger/`).
 
 pub mod cohort;
 pub mod connection;
 pub mod error;
 mod keyset;
+pub mod ledger;
 mod pool;
 pub mod refusals;
 mod remedy;

@@ -18,8 +18,8 @@ use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType};
 use async_nats::jetstream::{self, AckKind};
 use bytes::Bytes;
-use futures::future::try_join_all;
 use futures::StreamExt;
+use futures::future::try_join_all;
 
 use super::client::Connection;
 use super::{SetupStep, error, setup};

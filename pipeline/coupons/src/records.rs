@@ -114,6 +114,15 @@ pub enum Reason {
 }
 
 impl Reason {
+    pub const ALL: [Self; 6] = [
+        Self::NotTheirBirthday,
+        Self::SourceRowGone,
+        Self::ChangedLately,
+        Self::PlaceholderDate,
+        Self::WithinGap,
+        Self::OtherDay,
+    ];
+
     /// The `reason` of reports and metrics.
     pub fn as_str(self) -> &'static str {
         match self {

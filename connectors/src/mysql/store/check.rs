@@ -158,7 +158,7 @@ fn check_tables(
     }
 }
 
-fn missing(target: &MysqlTarget, absent: &[String], tables: usize) -> Option<Fault> {
+pub(super) fn missing(target: &MysqlTarget, absent: &[String], tables: usize) -> Option<Fault> {
     let first = absent.first()?;
     let found = match absent.len() {
         1 => "it does not exist, or the account has no privilege on it".to_owned(),
@@ -188,7 +188,12 @@ fn progress_fault(target: &MysqlTarget, assignment: &Assignment, enrolment: &Enr
 }
 
 /// What differs between a table and its needed shape.
-fn differences(target: &MysqlTarget, quoted: &str, found: &FoundTable, needed: &Shape) -> Vec<Fault> {
+pub(super) fn differences(
+    target: &MysqlTarget,
+    quoted: &str,
+    found: &FoundTable,
+    needed: &Shape,
+) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut add = |what: String, needs: &str, alter: String| {
         faults.push(

@@ -15,6 +15,7 @@ mod history;
 mod lane;
 mod layout;
 mod mapping;
+mod needed;
 mod outbox;
 mod progress;
 mod replace;
@@ -39,6 +40,7 @@ use self::check::Extent;
 pub use self::history::MysqlHistory;
 pub use self::lane::MysqlLane;
 pub use self::mapping::{Duplicate, MysqlMapping};
+pub use self::needed::NeededTable;
 pub use self::outbox::MysqlOutbox;
 use self::outbox::{CACHE_TABLE, OUTBOX_TABLE};
 pub use self::rows::MysqlRows;
@@ -122,7 +124,7 @@ impl MysqlTarget {
         Pool::new(named, &self.0.url, self.0.ca_file.as_deref(), connections)
     }
 
-    fn pool_with_session(&self, connections: usize, session: &str) -> Pool {
+    pub(super) fn pool_with_session(&self, connections: usize, session: &str) -> Pool {
         let named = (Side::Target, self.subject());
         Pool::with_session(named, &self.0.url, self.0.ca_file.as_deref(), connections, session)
     }

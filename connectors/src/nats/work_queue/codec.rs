@@ -89,7 +89,8 @@ mod tests {
     use super::*;
 
     fn message(members: impl IntoIterator<Item = u64>) -> Message {
-        let members = members.into_iter().map(|user| Member { user: user * 16 + 3, calendar: Calendar::Lunar });
+        let members =
+            members.into_iter().map(|user| Member { user: user * 16 + 3, calendar: Calendar::Lunar });
         let run = RunKey { programme: Arc::from("birthday-2"), day: date(2027, 2, 28) };
         Message { run, members: members.collect(), wave: 2 }
     }
@@ -106,7 +107,8 @@ mod tests {
 
     #[test]
     fn the_bytes_of_version_1_stay() {
-        let expected = [1, 10, 98, 105, 114, 116, 104, 100, 97, 121, 45, 50, 214, 31, 2, 28, 2, 2, 3, 1, 19, 1];
+        let expected =
+            [1, 10, 98, 105, 114, 116, 104, 100, 97, 121, 45, 50, 214, 31, 2, 28, 2, 2, 3, 1, 19, 1];
         assert_eq!(encode(&message([0, 1])), expected);
     }
 
