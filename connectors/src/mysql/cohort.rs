@@ -15,7 +15,6 @@ use anabranch_coupons::ports::CohortRow;
 use anabranch_pipeline::config::{BirthdayTables, Config, ProjectionKind, TargetStore};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::retry::again;
-use anabranch_schemas::birthday::{Layout, MonthDay};
 use anabranch_schemas::celebration::{Birthday, Calendar, Occurrence};
 use anabranch_schemas::shard::ShardId;
 use futures::future::try_join_all;
@@ -82,7 +81,7 @@ impl MysqlCohort {
                 Ok(Pool::new(named, &target.url, target.ca_file.as_deref(), connections))
             };
             let servers = projection.targets.iter().map(server).collect::<Result<_, Fault>>()?;
-            if layers.insert(Calendar::Solar, Layer { tables: tables.clone(), servers }).is_some() {
+            if layers.insert(tables.calendar, Layer { tables: tables.clone(), servers }).is_some() {
                 return Err(refused("another one has tables of the same calendar").needs("one of each calendar"));
             }
         }
@@ -166,26 +165,12 @@ impl MysqlCohort {
 impl Layer {
     /// The physical tables of a birthday, in the order of their databases.
     fn places(&self, table: Birthday) -> Vec<Place> {
-        let (Birthday::Solar(day), databases) = (table, self.tables.databases.get()) else {
-            return Vec::new();
-        };
-        let numbers = match self.tables.layout {
-            Layout::ByDay => {
-                let database = self.tables.layout.database(databases, 0, day);
-                database..database + 1
-            }
-            Layout::ByUser => 0..databases,
-        };
-        let name = self.tables.table_name(day);
+        let name = self.tables.table_name(table);
         let place = |number: u32| Place {
             server: number as usize % self.servers.len(),
             name: quote_table(&self.tables.database_name(number), &name),
         };
-        numbers.map(place).collect()
-    }
-
-    fn birthdays(&self) -> Vec<Birthday> {
-        MonthDay::all().map(Birthday::Solar).collect()
+        self.tables.databases_of(table).map(place).collect()
     }
 
     /// The physical tables of a birthday, each with those of the users whom it can have.
@@ -205,7 +190,7 @@ impl Layer {
         after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<Part>, Fault> {
-        let select = |number: usize| page(number, &places[number].name, after, limit);
+        let select = |number: usize| page(number, (&places[number].name, table.calendar()), after, limit);
         let numbered: Vec<usize> = (0..places.len()).collect();
         let rows = self.select(&numbered, |number| places[*number].server, |number| select(*number)).await?;
         let mut parts: Vec<Part> = Vec::new();
@@ -213,20 +198,21 @@ impl Layer {
         for row in rows {
             let read = (number(&row, 0), number(&row, 1), number(&row, 2), text(&row, 3));
             let (Some(place), Some(user), Some(shard), Some(birthday)) = read else { return Err(odd(table)) };
+            let calendar = calendar_of(table, &row);
             let part = parts.get_mut(place as usize).ok_or_else(|| odd(table))?;
             part.read += 1;
             part.last = part.last.max(Some(user));
             // A shard above all that there can be was written by a hand.
             if let Some(shard) = ShardId::from_u64(shard) {
                 let birthday = birthday_of(table, birthday);
-                part.rows.push(CohortRow { user, shard, birthday, calendar: table.calendar() });
+                part.rows.push(CohortRow { user, shard, birthday, calendar });
             }
         }
         Ok(parts)
     }
 
     async fn claims(&self, users: &BTreeSet<u64>) -> Result<Vec<(u64, ShardId)>, Fault> {
-        let places: Vec<_> = self.birthdays().iter().flat_map(|table| self.by_place(*table, users)).collect();
+        let places: Vec<_> = Birthday::all(self.tables.calendar).into_iter().flat_map(|table| self.by_place(table, users)).collect();
         let statement = |(place, users): &(Place, Vec<u64>)| claims(&place.name, users);
         let rows = self.select(&places, |(place, _)| place.server, statement).await?;
         let claim = |row: Row| Some((number(&row, 0)?, ShardId::from_u64(number(&row, 1)?)?));
@@ -293,18 +279,20 @@ async fn execute(pool: &Pool, statements: &[String]) -> Result<(), Fault> {
 
 /// The birthday that a row of a table says. What is no birthday is any but the table's.
 fn birthday_of(table: Birthday, text: &[u8]) -> Birthday {
-    let Birthday::Solar(day) = table else { return table };
-    if text == day.to_string().as_bytes() {
-        return table;
-    }
-    let said = match text {
-        [m1, m2, b'-', d1, d2] if [m1, m2, d1, d2].iter().all(|digit| digit.is_ascii_digit()) => {
-            MonthDay::new((m1 - b'0') * 10 + m2 - b'0', (d1 - b'0') * 10 + d2 - b'0')
+    let mut all = Birthday::all(table.calendar()).into_iter();
+    match table.to_string().as_bytes() == text {
+        true => table,
+        false => {
+            let others = all.clone().find(|other| other.to_string().as_bytes() == text);
+            others.or_else(|| all.find(|other| *other != table)).unwrap_or(table)
         }
-        _ => None,
-    };
-    let other = MonthDay::all().find(|other| *other != day);
-    Birthday::Solar(said.or(other).unwrap_or(day))
+    }
+}
+
+/// The calendar that the user celebrates by. Tables of the solar one do not have it, and what names none is solar.
+fn calendar_of(table: Birthday, row: &Row) -> Calendar {
+    let is_lunar = table.calendar() == Calendar::Lunar && text(row, 4) == Some(b"lunar");
+    if is_lunar { Calendar::Lunar } else { Calendar::Solar }
 }
 
 fn odd(table: Birthday) -> Fault {
@@ -330,13 +318,13 @@ mod tests {
 
     #[test]
     fn a_text_that_is_no_birthday_is_not_the_tables() {
-        let day = |month, day| Birthday::Solar(MonthDay::new(month, day).unwrap());
-        let table = day(1, 1);
-        for (text, expected) in [("01-01", table), ("02-29", day(2, 29)), ("12-31", day(12, 31))] {
-            assert_eq!(birthday_of(table, text.as_bytes()), expected);
-        }
-        for text in ["", "1-1", "01-0", "02-30", "13-01", "00-00", "01-01 ", "xx-yy"] {
-            assert_ne!(birthday_of(table, text.as_bytes()), table, "{text}");
+        for table in Calendar::ALL.map(|calendar| Birthday::all(calendar)[0]) {
+            for other in Birthday::all(table.calendar()) {
+                assert_eq!(birthday_of(table, other.to_string().as_bytes()), other);
+            }
+            for text in ["", "1-1", "01-0", "02-31", "13-01", "00-00", "01-01 ", "xx-yy"] {
+                assert_ne!(birthday_of(table, text.as_bytes()), table, "{text}");
+            }
         }
     }
 }

@@ -20,6 +20,7 @@ use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::change::{Action, Entity, TableIdentity, Value};
 use anabranch_schemas::codec;
 use anabranch_schemas::lsn::FIRST_EPOCH;
+use anabranch_schemas::lunar::LunarMonthDay;
 use anabranch_schemas::shard::ShardId;
 use futures::future::join_all;
 use jiff::civil::Date;
@@ -33,8 +34,10 @@ use super::source::MysqlSource;
 const LIST_AGE_MIN: Duration = Duration::from_secs(60);
 /// Tables of one reading.
 const READING_TABLES: usize = 100;
-/// Place in [`Entity::fields`] of a user.
+/// Places in [`Entity::fields`] of a user; the last two are there where the configuration names them.
 const BIRTHDAY: usize = 1;
+const LUNAR_BIRTHDAY: usize = 2;
+const BIRTHDAY_TYPE: usize = 3;
 
 /// The source tables of all users.
 pub struct MysqlSourceRows {
@@ -208,10 +211,16 @@ fn note(chunk: &Chunk, rows: &mut BTreeMap<UserOfShard, Vec<SourceRow>>) -> Resu
 }
 
 fn source_row(row: &[Value<'_>]) -> SourceRow {
-    let birthday = row.get(BIRTHDAY).unwrap_or(&Value::Null);
-    let solar = MonthDay::from_value(birthday).ok();
-    let born = solar.and_then(|_| born(birthday));
-    SourceRow { born, solar, lunar: None, calendar: Calendar::Solar, changed_at: None }
+    let field = |place: usize| row.get(place).unwrap_or(&Value::Null);
+    let solar = MonthDay::from_value(field(BIRTHDAY)).ok();
+    SourceRow {
+        born: solar.and_then(|_| born(field(BIRTHDAY))),
+        solar,
+        lunar: LunarMonthDay::from_value(field(LUNAR_BIRTHDAY)).ok(),
+        // What names no calendar is the solar one, as for the tables.
+        calendar: Calendar::from_value(field(BIRTHDAY_TYPE)).unwrap_or(Calendar::Solar),
+        changed_at: None,
+    }
 }
 
 /// The whole date of a column whose month and day are those of a birthday.
@@ -247,5 +256,9 @@ mod tests {
             let row = row(birthday);
             assert_eq!((row.born, row.solar), (None, None));
         }
+        let of_type = |name| source_row(&[Value::UInt(7), Value::Null, text("08-30"), text(name)]);
+        let lunar = of_type("lunar");
+        assert_eq!((lunar.lunar, lunar.calendar), (LunarMonthDay::new(8, 30), Calendar::Lunar));
+        assert_eq!(of_type("other").calendar, Calendar::Solar);
     }
 }

@@ -1,12 +1,23 @@
 //! The statements on birthday tables. Names are quoted, and everything else is a number.
 
+use anabranch_schemas::celebration::Calendar;
+
 use crate::mysql::connection::push_number;
 
 /// The next rows of a table in the order of users, each with a number in front.
-pub(super) fn page(number: usize, table: &str, after: Option<u64>, limit: usize) -> String {
+pub(super) fn page(
+    number: usize,
+    (table, calendar): (&str, Calendar),
+    after: Option<u64>,
+    limit: usize,
+) -> String {
+    let further = match calendar {
+        Calendar::Solar => "",
+        Calendar::Lunar => ", `birthday_type`",
+    };
     let condition = after.map_or(String::new(), |after| format!(" WHERE `user_id` > {after}"));
     format!(
-        "SELECT {number}, `user_id`, `shard_id`, `birthday` FROM {table} FORCE INDEX (`user_id`){condition} \
+        "SELECT {number}, `user_id`, `shard_id`, `birthday`{further} FROM {table} FORCE INDEX (`user_id`){condition} \
          ORDER BY `user_id`, `shard_id` LIMIT {limit}"
     )
 }

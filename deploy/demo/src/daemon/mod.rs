@@ -38,12 +38,17 @@ pub fn cargo() -> Command {
     command
 }
 
-/// Builds the binary `anabranch` with the profile of the running program, and returns where it lies. Cargo's messages
-/// go to stderr.
+/// Builds the daemon with [`build_binary`].
 pub fn build() -> Result<PathBuf> {
+    build_binary("anabranch")
+}
+
+/// Builds a binary of the workspace with the profile of the running program, and returns where it lies. Cargo's messages
+/// go to stderr.
+pub fn build_binary(name: &str) -> Result<PathBuf> {
     let mut command = cargo();
     // With the features of the whole workspace, as the aliases and the tests have it: no dependency is built twice.
-    command.args(["build", "--quiet", "--workspace", "--bin", "anabranch"]);
+    command.args(["build", "--quiet", "--workspace", "--bin", name]);
     command.args(["--message-format", "json-render-diagnostics"]);
     command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
     if !cfg!(debug_assertions) {
