@@ -24,6 +24,9 @@ GRANT CREATE, SELECT ON `anabranch`.* TO 'anabranch_setup'@'{client_host}';
 -- INSERT and UPDATE: the first progress of each lane, unless it is there.
 GRANT CREATE, INSERT, UPDATE ON `anabranch`.`progress` TO 'anabranch_setup'@'{client_host}';
 GRANT CREATE, INSERT, UPDATE ON `anabranch`.`enrolled` TO 'anabranch_setup'@'{client_host}';
+-- The coupon ledger and its first token.
+GRANT CREATE, SELECT ON `anabranch\_coupons`.* TO 'anabranch_setup'@'{client_host}';
+GRANT CREATE, INSERT, UPDATE ON `anabranch_coupons`.`coupon_token` TO 'anabranch_setup'@'{client_host}';
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON `birthday\_%`.* TO 'anabranch_apply'@'{client_host}';
 GRANT SELECT, INSERT, UPDATE, DELETE ON `serial\_code\_%`.* TO 'anabranch_apply'@'{client_host}';
@@ -42,3 +45,6 @@ REVOKE CREATE ON `anabranch`.`reconciliations` FROM 'anabranch_apply'@'{client_h
 REVOKE CREATE ON `anabranch`.`coupon_reports` FROM 'anabranch_apply'@'{client_host}';
 REVOKE CREATE ON `anabranch`.`outbox` FROM 'anabranch_apply'@'{client_host}';
 REVOKE CREATE ON `anabranch`.`cache` FROM 'anabranch_apply'@'{client_host}';
+
+-- Nothing in the coupon ledger is ever deleted.
+GRANT SELECT, INSERT, UPDATE ON `anabranch\_coupons`.* TO 'anabranch_apply'@'{client_host}';

@@ -6,6 +6,7 @@
 mod explain;
 mod letters;
 mod plan;
+mod take_in;
 
 use std::collections::HashSet;
 
@@ -51,6 +52,8 @@ enum Command {
     /// Say why a user gets a coupon on a day, or none: dates, tables, ledger, rules
     Explain(explain::Arguments),
     Letters(letters::Arguments),
+    /// Settle what the coupon system says it gave, after somebody restored the ledger from an older copy
+    TakeIn(take_in::Arguments),
 }
 
 /// A day.
@@ -80,6 +83,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
             Command::Report(of_day) => report(&wiring, &programmes, of_day).await,
             Command::Explain(arguments) => explain::run(&wiring, &programmes, arguments).await,
             Command::Letters(arguments) => letters::run(&wiring, &programmes, arguments).await,
+            Command::TakeIn(arguments) => take_in::run(&wiring, &programmes, arguments).await,
         }
     };
     block_on(work)?.map_err(|fault| vec![fault])
