@@ -208,6 +208,36 @@ impl Projection {
     }
 }
 
+impl BirthdayTables {
+    /// The physical name of database `number`.
+    pub fn database_name(&self, number: u32) -> String {
+        fill(&self.database, "db", number)
+    }
+
+    /// The physical name of a birthday's table.
+    pub fn table_name(&self, birthday: Birthday) -> String {
+        self.table.replace("{mmdd}", &birthday.compact())
+    }
+
+    /// Numbers of the databases that have a table of the birthday: one (`by_day`), or all of them (`by_user`).
+    pub fn databases_of(&self, birthday: Birthday) -> impl Iterator<Item = u32> {
+        let (layout, databases, ordinal) = (self.layout, self.databases.get(), birthday.ordinal());
+        (0..databases).filter(move |database| layout.has_table(databases, *database, ordinal))
+    }
+}
+
+impl MappingTables {
+    /// The physical name of a length class's database.
+    pub fn database_name(&self, class: LengthClass) -> String {
+        self.database.replace("{length}", class.name())
+    }
+
+    /// The physical name of table `number`.
+    pub fn table_name(&self, number: u32) -> String {
+        fill(&self.table, "table", number)
+    }
+}
+
 /// What both OpenSearch and Elasticsearch take as a name, with room for the version after it.
 fn check_index(index: &str, problems: &mut Problems) {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);

@@ -22,7 +22,6 @@ use std::time::Duration;
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::celebration::{Birthday, Calendar};
 use anabranch_schemas::change::Entity;
-use anabranch_schemas::serial::LengthClass;
 use anabranch_schemas::shard::{ShardingRule, TablePattern};
 use croner::Cron;
 use jiff::tz::TimeZone;
@@ -455,36 +454,6 @@ impl Config {
                 problems.add("caches.projection", format!("`{}`", cache.projection), needed);
             }
         }
-    }
-}
-
-impl BirthdayTables {
-    /// The physical name of database `number`.
-    pub fn database_name(&self, number: u32) -> String {
-        values::fill(&self.database, "db", number)
-    }
-
-    /// The physical name of a birthday's table.
-    pub fn table_name(&self, birthday: Birthday) -> String {
-        self.table.replace("{mmdd}", &birthday.compact())
-    }
-
-    /// Numbers of the databases that have a table of the birthday: one (`by_day`), or all of them (`by_user`).
-    pub fn databases_of(&self, birthday: Birthday) -> impl Iterator<Item = u32> {
-        let (layout, databases, ordinal) = (self.layout, self.databases.get(), birthday.ordinal());
-        (0..databases).filter(move |database| layout.has_table(databases, *database, ordinal))
-    }
-}
-
-impl MappingTables {
-    /// The physical name of a length class's database.
-    pub fn database_name(&self, class: LengthClass) -> String {
-        self.database.replace("{length}", class.name())
-    }
-
-    /// The physical name of table `number`.
-    pub fn table_name(&self, number: u32) -> String {
-        values::fill(&self.table, "table", number)
     }
 }
 
