@@ -10,6 +10,7 @@ mod cache_drain;
 mod decoder;
 mod derived;
 mod lease;
+mod ledger;
 mod log;
 mod log_damage;
 mod log_server;
