@@ -20,6 +20,8 @@ pub const CACHE: &str = include_str!("sql/cache.sql");
 pub const ENROLLED: &str = include_str!("sql/enrolled.sql");
 /// History of reconciliations.
 pub const RECONCILIATIONS: &str = include_str!("sql/reconciliations.sql");
+/// Reports of coupon days.
+pub const COUPON_REPORTS: &str = include_str!("sql/coupon_reports.sql");
 /// Coupon programmes.
 pub const COUPON_PROGRAMME: &str = include_str!("sql/coupon_programme.sql");
 /// Days of coupon programmes.

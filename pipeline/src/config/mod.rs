@@ -1,10 +1,11 @@
 //! The configuration: parsed once into types that cannot hold nonsense.
 //!
-//! `raw.rs`, `derived.rs` and `reconcile.rs` are the file as written (unknown keys refused), `values.rs` its scalar
-//! types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean. This file turns one into the other and
-//! checks what concerns several parts at once. Each problem is a [`Fault`] that names the key; all are reported
-//! together. Nothing here touches the network.
+//! `raw.rs`, `derived.rs`, `reconcile.rs` and `coupon_system.rs` are the file as written (unknown keys refused),
+//! `values.rs` its scalar types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean. This file turns one
+//! into the other and checks what concerns several parts at once. Each problem is a [`Fault`] that names the key; all
+//! are reported together. Nothing here touches the network.
 
+mod coupon_system;
 mod derived;
 mod raw;
 pub mod reconcile;
@@ -27,6 +28,7 @@ use croner::Cron;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
 
+pub use self::coupon_system::CouponSystemConfig;
 use self::reconcile::ReconcileSettings;
 pub use self::values::{Secret, ServerUrl};
 use crate::error::{Code, Fault};
@@ -48,6 +50,8 @@ pub struct Config {
     pub reconcile: ReconcileConfig,
     /// Programmes of coupons as written; the package of coupons parses them.
     pub programmes: Vec<toml::Table>,
+    /// Who gives out the coupons; `None` = nothing is granted.
+    pub coupon_system: Option<CouponSystemConfig>,
     pub limits: Limits,
     /// Folder of the temporary files that readings spill into; each source has it too.
     pub spill_dir: PathBuf,
@@ -324,8 +328,10 @@ impl Config {
         let raw: raw::Config =
             toml::from_str(text).map_err(|error| vec![unreadable::unreadable(text, &error)])?;
         let mut problems = Problems::default();
+        let has_coupon_system = raw.has_coupon_system();
         let config = raw.resolve(&mut problems);
         if let Some(config) = &config {
+            config.check_coupons(has_coupon_system, &mut problems);
             config.check_names(&mut problems);
             config.check_patterns(&mut problems);
             config.check_references(&mut problems);

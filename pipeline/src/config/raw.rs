@@ -12,6 +12,7 @@ use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::{ShardingRule, TablePattern};
 use serde::Deserialize;
 
+use super::coupon_system::CouponSystem;
 use super::derived::{Cache, Projection};
 use super::reconcile::Reconcile;
 use super::transport::{Tls, trusted};
@@ -87,6 +88,7 @@ pub struct Config {
     reconcile: Reconcile,
     #[serde(default)]
     programmes: Vec<toml::Table>,
+    coupon_system: Option<CouponSystem>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -174,6 +176,10 @@ struct Target {
 }
 
 impl Config {
+    pub(super) fn has_coupon_system(&self) -> bool {
+        self.coupon_system.is_some()
+    }
+
     /// Fills in defaults; what cannot be resolved is a problem and yields `None`.
     pub(super) fn resolve(self, problems: &mut Problems) -> Option<super::Config> {
         let entities: Vec<_> =
@@ -186,8 +192,9 @@ impl Config {
             .enumerate()
             .filter_map(|(i, s)| s.resolve(i, &names, &spill_dir, problems))
             .collect();
-        let projections =
+        let projections: Vec<_> =
             self.projections.into_iter().filter_map(|p| p.resolve(&entities, problems)).collect();
+        let coupon_system = self.coupon_system.and_then(|system| system.resolve(&projections, problems));
         let log = self.log.resolve(problems);
         let targets = self.targets.into_iter().filter_map(|target| target.resolve(problems)).collect();
         let caches = self.caches.into_iter().filter_map(|cache| cache.resolve(problems)).collect();
@@ -206,6 +213,7 @@ impl Config {
             caches,
             reconcile,
             programmes: self.programmes,
+            coupon_system,
             limits,
             spill_dir,
         })
