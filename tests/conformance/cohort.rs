@@ -70,14 +70,18 @@ impl Ground {
     }
 
     fn config(&self) -> Config {
-        let mut text = "name = \"test\"\n[log]\nurl = \"tls://u:p@127.0.0.1:1\"\n[[entities]]\nentity = \"user\"\n\
+        let mut text =
+            "name = \"test\"\n[log]\nurl = \"tls://u:p@127.0.0.1:1\"\n[[entities]]\nentity = \"user\"\n\
              tables = \"user_{db:02}.user_{table:03}\"\n\
              columns = { lunar_birthday = \"lunar_birthday\", birthday_type = \"birthday_type\" }\n"
-            .to_owned();
+                .to_owned();
         let ca_file = self.stack.ca_file();
         for (kind, name) in [("sources", "source-a"), ("targets", "target-a"), ("targets", "target-b")] {
             let url = self.stack.server(name).unwrap().url();
-            text += &format!("[[{kind}]]\nname = \"{name}\"\nurl = \"{url}\"\nca_file = \"{}\"\n", ca_file.display());
+            text += &format!(
+                "[[{kind}]]\nname = \"{name}\"\nurl = \"{url}\"\nca_file = \"{}\"\n",
+                ca_file.display()
+            );
         }
         for calendar in ["solar", "lunar"] {
             text += &format!(
@@ -173,7 +177,9 @@ async fn the_days_tables_and_the_source_rows_of_their_users_are_read() {
     source_rows_are_read_by_key_where_claims_name_their_tables(&stack).await;
 }
 
-async fn the_days_tables_are_read_by_pages_of_users_and_follow_the_ledger_in_both_layouts(stack: &Arc<Stack>) {
+async fn the_days_tables_are_read_by_pages_of_users_and_follow_the_ledger_in_both_layouts(
+    stack: &Arc<Stack>,
+) {
     for (layout, databases) in [("by_day", 2), ("by_user", 5)] {
         let ground = Ground::with_tables(stack, (layout, databases), &[solar(), lunar()]).await;
         // Users of one database in a row, some with several rows, one with more rows than a page has users, rows of
@@ -188,8 +194,11 @@ async fn the_days_tables_are_read_by_pages_of_users_and_follow_the_ledger_in_bot
         ground.insert(lunar(), &[(3, 7, "08-30"), (6, 8, "08-30"), (7, 8, "08-29")]).await;
 
         let is_shard = |shard: u64| ShardId::from_u64(shard).is_some();
-        let mut expected: Vec<(u64, u64)> =
-            rows.iter().map(|(user, shard, _)| (*user, *shard)).filter(|(_, shard)| is_shard(*shard)).collect();
+        let mut expected: Vec<(u64, u64)> = rows
+            .iter()
+            .map(|(user, shard, _)| (*user, *shard))
+            .filter(|(_, shard)| is_shard(*shard))
+            .collect();
         expected.sort_unstable();
         for limit in [1_000, 100, 29] {
             let pages = ground.all_pages(solar(), limit).await;
@@ -205,7 +214,8 @@ async fn the_days_tables_are_read_by_pages_of_users_and_follow_the_ledger_in_bot
         let misplaced = rows.iter().filter(|row| row.birthday != solar());
         assert_eq!(misplaced.map(|row| row.user).collect::<Vec<_>>(), [2, 4]);
         let rows = ground.all_pages(lunar(), 1_000).await.concat();
-        let of_lunar: Vec<_> = rows.iter().map(|row| (row.user, row.birthday == lunar(), row.calendar)).collect();
+        let of_lunar: Vec<_> =
+            rows.iter().map(|row| (row.user, row.birthday == lunar(), row.calendar)).collect();
         let by = Calendar::Lunar;
         assert_eq!(of_lunar, [(3, true, by), (6, true, by), (7, false, by)]);
 
@@ -235,12 +245,19 @@ async fn the_columns_follow(ground: &Ground) {
     };
     let occurrence = |text: &str| text.parse::<Occurrence>().unwrap();
     let tables = [solar(), lunar()];
-    let granted =
-        [(0, occurrence("solar:2027")), (6, occurrence("solar:2027")), (3, occurrence("lunar:2026")), (77, occurrence("solar:2027"))];
+    let granted = [
+        (0, occurrence("solar:2027")),
+        (6, occurrence("solar:2027")),
+        (3, occurrence("lunar:2026")),
+        (77, occurrence("solar:2027")),
+    ];
     cohort.follow(&tables, &granted).await.unwrap();
     let first = read(solar(), 0).await;
     assert_eq!(first.len(), 2, "each row of the user");
-    assert!(first.iter().all(|(is_sent, at, year)| (*is_sent, *year) == (1, 2027) && !at.is_empty()), "{first:?}");
+    assert!(
+        first.iter().all(|(is_sent, at, year)| (*is_sent, *year) == (1, 2027) && !at.is_empty()),
+        "{first:?}"
+    );
     assert_eq!(read(solar(), 3).await[0], (0, String::new(), 0), "a lunar coupon is of the lunar table");
     let lunar_row = read(lunar(), 3).await;
     assert_eq!((lunar_row[0].0, lunar_row[0].2), (1, 2026));
@@ -249,7 +266,10 @@ async fn the_columns_follow(ground: &Ground) {
     assert_eq!(read(solar(), 0).await, first);
     cohort.follow(&tables, &[(0, occurrence("solar:2028"))]).await.unwrap();
     let next = read(solar(), 0).await;
-    assert!(next.iter().all(|(is_sent, at, year)| (*is_sent, *year) == (1, 2028) && *at > first[0].1), "{next:?}");
+    assert!(
+        next.iter().all(|(is_sent, at, year)| (*is_sent, *year) == (1, 2028) && *at > first[0].1),
+        "{next:?}"
+    );
 }
 
 fn shard(table: u32) -> ShardId {
@@ -291,7 +311,8 @@ async fn source_rows_are_read_by_key_where_claims_name_their_tables(stack: &Arc<
     ];
     let found = rows.look(&users).await.unwrap();
     let day = MonthDay::new(2, 28);
-    let row = |born, solar| SourceRow { born, solar, lunar: None, calendar: Calendar::Solar, changed_at: None };
+    let row =
+        |born, solar| SourceRow { born, solar, lunar: None, calendar: Calendar::Solar, changed_at: None };
     assert_eq!(
         found[0],
         Some(vec![row(Some(date(2000, 2, 28)), day), row(Some(date(2000, 3, 1)), MonthDay::new(3, 1))]),

@@ -152,7 +152,8 @@ fn afternoon(now: Timestamp) -> Result<(String, Date)> {
     // The tz database has UTC-12 to UTC+14, and says the sign the other way round.
     let offset = if offset < -12 { offset + 24 } else { offset };
     let name = if offset < 0 { format!("Etc/GMT+{}", -offset) } else { format!("Etc/GMT-{offset}") };
-    let zone = TimeZone::get(&name).map_err(|source| DemoError::ZoneUnknown { zone: name.clone(), source })?;
+    let zone =
+        TimeZone::get(&name).map_err(|source| DemoError::ZoneUnknown { zone: name.clone(), source })?;
     Ok((name, now.to_zoned(zone).date()))
 }
 

@@ -15,8 +15,8 @@ use anabranch_demo::verify::{
     topologies,
 };
 use anabranch_demo::{
-    CouponDay, CouponReport, DemoError, Endpoint, LagProbe, Pace, RedisServer, Result, SearchServer, SetAside, Topology, Workload,
-    WorkloadOptions, WorkloadReport,
+    CouponDay, CouponReport, DemoError, Endpoint, LagProbe, Pace, RedisServer, Result, SearchServer,
+    SetAside, Topology, Workload, WorkloadOptions, WorkloadReport,
 };
 use anabranch_stack::{Options, ServerSpec, Stack};
 use futures::future::join_all;

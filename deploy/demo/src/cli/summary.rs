@@ -162,7 +162,8 @@ impl Summary {
         }
         if arguments.coupons {
             let report = measured.coupons.as_ref();
-            all_problems.extend(report.map_or(vec!["no coupon day was run".to_owned()], CouponReport::problems));
+            all_problems
+                .extend(report.map_or(vec!["no coupon day was run".to_owned()], CouponReport::problems));
         }
         if arguments.verify {
             all_problems.extend(problems(&measured, compared.as_ref()));

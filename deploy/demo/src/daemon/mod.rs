@@ -178,7 +178,8 @@ impl Daemon {
 
     /// Starts it again after it ended or was killed, with the same file and log.
     pub fn start_again(&mut self, stack: &Stack) -> Result<()> {
-        self.companion = launch(stack, &self.binary, &self.configuration_file, (&self.arguments, &self.log_file))?;
+        self.companion =
+            launch(stack, &self.binary, &self.configuration_file, (&self.arguments, &self.log_file))?;
         Ok(())
     }
 
@@ -255,7 +256,8 @@ fn launch(
     configuration_file: &Path,
     (further, log_file): (&[String], &Path),
 ) -> Result<Companion> {
-    let mut arguments = vec!["--config".to_owned(), configuration_file.display().to_string(), "run".to_owned()];
+    let mut arguments =
+        vec!["--config".to_owned(), configuration_file.display().to_string(), "run".to_owned()];
     arguments.extend_from_slice(further);
     Ok(stack.companion(binary, &arguments, log_file)?)
 }
