@@ -247,6 +247,8 @@ codes! {
     CouponSystemRefused = "coupon-system-refused", Definite;
     /// The ledger of coupons lacks what its register knows: somebody restored it from an older copy.
     CouponLedgerRestored = "coupon-ledger-restored", Definite;
+    /// A coupon day was asked for that cannot be run or shown.
+    DispatchRefused = "dispatch-refused", Definite;
 
     /// A defect of Anabranch itself.
     Internal = "internal", Bug;

@@ -6,6 +6,8 @@
 
 /// One table of the birthday layer.
 pub const BIRTHDAY: &str = include_str!("sql/birthday.sql");
+/// One table of the lunar birthday layer.
+pub const LUNAR_BIRTHDAY: &str = include_str!("sql/lunar_birthday.sql");
 /// One table of the mapping layer.
 pub const MAPPING: &str = include_str!("sql/mapping.sql");
 /// Progress of lanes.
@@ -18,6 +20,8 @@ pub const CACHE: &str = include_str!("sql/cache.sql");
 pub const ENROLLED: &str = include_str!("sql/enrolled.sql");
 /// History of reconciliations.
 pub const RECONCILIATIONS: &str = include_str!("sql/reconciliations.sql");
+/// Reports of coupon days.
+pub const COUPON_REPORTS: &str = include_str!("sql/coupon_reports.sql");
 /// Coupon programmes.
 pub const COUPON_PROGRAMME: &str = include_str!("sql/coupon_programme.sql");
 /// Days of coupon programmes.

@@ -7,6 +7,8 @@ mod ports;
 
 mod cache;
 mod cache_drain;
+mod cohort;
+mod coupon_system;
 mod decoder;
 mod derived;
 mod lease;
@@ -42,3 +44,4 @@ mod store_search_upkeep;
 mod store_setup;
 mod watched;
 mod wire;
+mod work_queue;

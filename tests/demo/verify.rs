@@ -27,7 +27,9 @@ async fn create_layer(target: &mut Connection, layout: DerivedLayout) {
     let mut sql = String::new();
     for database in 0..DATABASES {
         sql.push_str(&format!("CREATE OR REPLACE DATABASE birthday_{database:02};"));
-        for day in MonthDay::all().filter(|day| product_layout(layout).has_table(DATABASES, database, *day)) {
+        for day in
+            MonthDay::all().filter(|day| product_layout(layout).has_table(DATABASES, database, day.ordinal()))
+        {
             sql.push_str(&format!(
                 "CREATE TABLE birthday_{database:02}.birthday_{} (shard_id BIGINT UNSIGNED, user_id BIGINT UNSIGNED, \
                  birthday CHAR(5), PRIMARY KEY (shard_id, user_id)) ENGINE=Aria TRANSACTIONAL=0;",
@@ -61,7 +63,7 @@ async fn fill_layer(target: &mut Connection, topology: &Topology, layout: Derive
             let mut sql = String::new();
             for (user, text) in users {
                 let Ok(day) = MonthDay::from_value(&value(text, column)) else { continue };
-                let database = product_layout(layout).database(DATABASES, user, day);
+                let database = product_layout(layout).database(DATABASES, user, day.ordinal());
                 sql.push_str(&format!(
                     "INSERT INTO birthday_{database:02}.birthday_{} VALUES ({shard}, {user}, '{day}');",
                     day.compact()

@@ -9,6 +9,7 @@ mod between_reconciliations;
 mod character_sets;
 mod check;
 mod commands;
+mod coupons;
 mod documents;
 mod fail_over;
 mod faults;

@@ -17,6 +17,7 @@ use anabranch_pipeline::ports::Entry;
 use anabranch_pipeline::projections::{LaneScope, Projection};
 use anabranch_pipeline::records::{Cell, LaneId, Progress};
 use anabranch_schemas::birthday::Layout;
+use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use tokio::sync::watch;
@@ -73,6 +74,8 @@ fn projected(layout: Layout) -> &'static Projected {
     };
     cell.get_or_init(|| {
         let tables = BirthdayTables {
+            calendar: Calendar::Solar,
+            captures_type: false,
             layout,
             databases: NonZeroU32::new(2).expect("not zero"),
             database: "birthday_{db:02}".to_owned(),

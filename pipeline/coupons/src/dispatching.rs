@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::failpoints;
 use jiff::civil::Date;
 
 use crate::days::{
@@ -14,7 +15,9 @@ use crate::days::{
 use crate::issuing::Chain;
 use crate::ports::{Clock, CohortRows, Ledger, Register, Uniques, WorkQueue};
 use crate::programme::Programme;
-use crate::records::{Cursor, DayRun, MEMBERS_MAX, Member, Message, RunKey, WAVES, part};
+use crate::records::{
+    Cursor, DayRun, MEMBERS_MAX, Member, Message, ProgrammeLedger, RunKey, WAVES, part,
+};
 use crate::report::Report;
 use crate::restored;
 
@@ -72,6 +75,34 @@ impl Lacking<'_> {
     }
 }
 
+/// Begins every day that has come and has no run. Returns the days whose runs are open, in order.
+pub async fn begin_days<L: Ledger, U: Clock + Uniques>(
+    ledger: &L,
+    process: &U,
+    programme: &Programme,
+) -> Result<Vec<Date>, Fault> {
+    let (own_clock, revision) = (process.now(), process.fresh());
+    let begin = |l: &mut ProgrammeLedger| {
+        begin(l, programme, own_clock, revision);
+        l.open.clone()
+    };
+    ledger.of_programme(&programme.name, begin).await
+}
+
+/// A run and the counts of its members as the ledger has them now; `None` for a day without a run.
+pub async fn count<L: Ledger>(ledger: &L, key: &RunKey) -> Result<Option<(DayRun, Report)>, Fault> {
+    let (mut report, mut after) = (Report::default(), None);
+    loop {
+        let (_, page) = ledger.standings(key, after, SWEEP_ROWS).await?;
+        let Some(last) = page.last() else { break };
+        after = Some(last.member);
+        page.iter().for_each(|standing| report.add(standing, key.day));
+    }
+    let run = ledger.of_run(key, &[], |l| l.run.clone()).await?;
+    report.eligible = run.as_ref().map_or(0, |run| run.count);
+    Ok(run.map(|run| (run, report)))
+}
+
 impl<L, B, Q, R, U> Dispatcher<L, B, Q, R, U>
 where
     L: Ledger,
@@ -88,13 +119,9 @@ where
         if chain == Some(Chain::Restored) {
             return Err(restored::fault());
         }
-        let (own_clock, revision) = (self.process.now(), self.process.fresh());
-        let days = self.ledger.of_programme(&programme.name, |l| {
-            begin(l, programme, own_clock, revision);
-            l.open.clone()
-        });
+        let days = begin_days(&self.ledger, &self.process, programme).await?;
         let (mut passed, mut first_fault) = (Vec::new(), None);
-        for day in days.await? {
+        for day in days {
             let run = RunKey { programme: programme.name.clone(), day };
             match self.day(&run).await {
                 Ok(day) => passed.extend(day),
@@ -159,9 +186,11 @@ where
                 None => Cursor { table: cursor.table + 1, after: None },
             };
             let page = CohortPage { is_behind_barrier, ..members(*table, &rows) };
+            failpoints::reach("coupons-before-page").await;
             if !self.ledger.of_run(key, &page.members, |l| add_page(l, fence, &page, cursor)).await? {
                 return Ok(None);
             }
+            failpoints::reach("coupons-after-page").await;
         }
         Ok(Some(cursor))
     }
@@ -188,7 +217,9 @@ where
             }
             self.queue.publish(&lacking.full()).await?;
         }
+        failpoints::reach("coupons-before-publish").await;
         self.queue.publish(&lacking.rest()).await?;
+        failpoints::reach("coupons-after-publish").await;
         let register = self.register.read().await?;
         let (is_closed, count) = self
             .ledger

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::failpoints;
 use jiff::SignedDuration;
 use tokio::sync::Mutex;
 
@@ -93,7 +94,9 @@ where
         }
         // Without a connection nothing is reserved. Its age bounds the time from here to the call.
         let mut connection = self.connect().await?;
+        failpoints::reach("coupons-before-reserve").await;
         let mut batch = self.reserve(message, &mut ends).await?;
+        failpoints::reach("coupons-after-reserve").await;
         if batch.iter().any(|(_, taken)| taken.may_have_called) {
             batch = self.ask(&message.run, batch, &mut ends).await?;
             connection = self.connect().await?;
@@ -211,7 +214,9 @@ where
                 },
             };
             let token = self.process.fresh();
+            failpoints::reach("coupons-before-issue").await;
             let issued = self.of_each(run, &candidates, |l| issue(l, &batch, token, register)).await?;
+            failpoints::reach("coupons-after-issue").await;
             let Ok(issued) = issued else { continue };
             let is_unchanged = issued.iter().all(Result::is_err);
             let issued = going_on(batch, issued, ends, |held| held.candidate.member);
@@ -266,7 +271,9 @@ where
     ) -> Result<(), Fault> {
         let coupons: Vec<_> =
             batch.iter().map(|held| (held.taken.key.clone(), held.taken.coupon.clone())).collect();
+        failpoints::reach("coupons-before-call").await;
         let answers = self.coupons.call(connection, &coupons).await?;
+        failpoints::reach("coupons-before-settle").await;
         // A key without an answer is one of unknown outcome.
         let answers = answers.into_iter().chain(std::iter::repeat(Answer::Unknown));
         let answers: Vec<(Held, Answer)> = batch.into_iter().zip(answers).collect();
@@ -297,6 +304,7 @@ where
                 ends.end(held.candidate.member, carried);
             }
         }
+        failpoints::reach("coupons-after-settle").await;
         ends.granted += given.len();
         self.follow(&given).await;
         Ok(())

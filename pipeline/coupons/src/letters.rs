@@ -3,7 +3,8 @@
 use jiff::SignedDuration;
 
 use crate::records::{
-    Candidate, CouponKey, FailedOutcome, LAST_WORD, LedgerRow, Member, Reason, RowState, RunKey, UserLedger,
+    Candidate, CouponKey, FailedOutcome, LAST_WORD, LedgerRow, Member, Reason, RefusedDay, RowState, RunKey,
+    UserLedger,
 };
 use crate::reserving::settle;
 
@@ -59,6 +60,19 @@ pub fn decide(ledger: &mut UserLedger, key: &CouponKey, decision: Decision) -> R
             let (candidate, coupon) = (candidate_of(key, row), row.coupon.clone());
             settle(ledger, &candidate, key, &coupon);
         }
+    }
+    Ok(())
+}
+
+/// Ends a dead letter by what a person found out. One that was not given is refused for its day, also in later waves.
+pub fn end(ledger: &mut UserLedger, key: &CouponKey, decision: Decision) -> Result<(), LeftAlone> {
+    decide(ledger, key, decision)?;
+    if decision == Decision::NotGiven
+        && let Some(row) = ledger.rows.get_mut(&key.occurrence)
+    {
+        row.state = RowState::Refused(Reason::Dropped);
+        let refused = RefusedDay { wave: LAST_WORD, reason: Reason::Dropped };
+        ledger.refusals.insert((row.day, row.calendar), refused);
     }
     Ok(())
 }

@@ -111,6 +111,8 @@ pub enum Reason {
     WithinGap,
     /// Another day of the same occurrence took the row over.
     OtherDay,
+    /// A person ended the dead letter.
+    Dropped,
 }
 
 impl Reason {
@@ -132,6 +134,7 @@ impl Reason {
             Self::PlaceholderDate => "placeholder_date",
             Self::WithinGap => "within_gap",
             Self::OtherDay => "other_day",
+            Self::Dropped => "dropped",
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The configuration: parsed once into types that cannot hold nonsense.
 //!
-//! `raw.rs`, `derived.rs` and `reconcile.rs` are the file as written (unknown keys refused), `values.rs` its scalar
-//! types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean. This file turns one into the other and
-//! checks what concerns several parts at once. Each problem is a [`Fault`] that names the key; all are reported
-//! together. Nothing here touches the network.
+//! `raw.rs`, `derived.rs`, `reconcile.rs` and `coupon_system.rs` are the file as written (unknown keys refused),
+//! `values.rs` its scalar types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean. This file turns one
+//! into the other and checks what concerns several parts at once. Each problem is a [`Fault`] that names the key; all
+//! are reported together. Nothing here touches the network.
 
+mod coupon_system;
 mod derived;
 mod raw;
 pub mod reconcile;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anabranch_schemas::birthday::Layout;
+use anabranch_schemas::celebration::{Birthday, Calendar};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::serial::LengthClass;
 use anabranch_schemas::shard::{ShardingRule, TablePattern};
@@ -26,6 +28,7 @@ use croner::Cron;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
 
+pub use self::coupon_system::CouponSystemConfig;
 use self::reconcile::ReconcileSettings;
 pub use self::values::{Secret, ServerUrl};
 use crate::error::{Code, Fault};
@@ -47,6 +50,8 @@ pub struct Config {
     pub reconcile: ReconcileConfig,
     /// Programmes of coupons as written; the package of coupons parses them.
     pub programmes: Vec<toml::Table>,
+    /// Who gives out the coupons; `None` = nothing is granted.
+    pub coupon_system: Option<CouponSystemConfig>,
     pub limits: Limits,
     /// Folder of the temporary files that readings spill into; each source has it too.
     pub spill_dir: PathBuf,
@@ -76,7 +81,7 @@ pub struct HttpConfig {
 pub struct EntityConfig {
     pub entity: Entity,
     pub tables: TablePattern,
-    /// Physical column names in the order of [`Entity::fields`].
+    /// Physical names of the captured columns in the order of [`Entity::fields`]; the last fields may be left out.
     pub columns: Vec<String>,
     /// Where the application puts a row; capture does not depend on it.
     pub rule: Option<ShardingRule>,
@@ -102,6 +107,13 @@ impl EntityConfig {
     pub fn sharding_field(&self) -> Option<usize> {
         let column = self.sharding_column.as_ref()?;
         Some(self.columns.iter().position(|known| known == column).unwrap_or(self.columns.len()))
+    }
+
+    /// Whether a column holds a field of the entity, and not the rule's key behind the captured ones.
+    pub fn is_field(&self, column: usize) -> bool {
+        let is_key =
+            self.sharding_column.is_some() && self.sharding_column.as_ref() == self.columns.get(column);
+        column < self.entity.required_fields() || !is_key
     }
 
     /// The same with the rule's key among its columns.
@@ -251,14 +263,17 @@ impl ProjectionKind {
     }
 }
 
-/// The birthday layer's tables.
+/// The tables of the birthday layer, or of the lunar one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BirthdayTables {
+    pub calendar: Calendar,
+    /// The calendar that users celebrate by is captured (`birthday_type`); else all of them celebrate by the solar one.
+    pub captures_type: bool,
     pub layout: Layout,
     pub databases: NonZeroU32,
     /// Pattern with `{db}`, such as `birthday_{db:02}`.
     pub database: String,
-    /// Pattern with `{mmdd}`, such as `birthday_{mmdd}`.
+    /// Pattern with `{mmdd}`, such as `birthday_{mmdd}` or `lunar_birthday_{mmdd}`.
     pub table: String,
 }
 
@@ -313,8 +328,10 @@ impl Config {
         let raw: raw::Config =
             toml::from_str(text).map_err(|error| vec![unreadable::unreadable(text, &error)])?;
         let mut problems = Problems::default();
+        let has_coupon_system = raw.has_coupon_system();
         let config = raw.resolve(&mut problems);
         if let Some(config) = &config {
+            config.check_coupons(has_coupon_system, &mut problems);
             config.check_names(&mut problems);
             config.check_patterns(&mut problems);
             config.check_references(&mut problems);
@@ -388,6 +405,12 @@ impl Config {
                         "patterns that share no table",
                     );
                 }
+                if entity.entity == other.entity && entity.columns.len() != other.columns.len() {
+                    let numbers = [other.columns.len(), entity.columns.len()];
+                    let found =
+                        format!("{} and {} columns of `{}`", numbers[0], numbers[1], entity.entity.name());
+                    problems.add("entities.columns", found, "the same fields in each entry of an entity");
+                }
             }
         }
     }
@@ -441,9 +464,15 @@ impl BirthdayTables {
         values::fill(&self.database, "db", number)
     }
 
-    /// The physical name of a day's table.
-    pub fn table_name(&self, day: anabranch_schemas::birthday::MonthDay) -> String {
-        self.table.replace("{mmdd}", &day.compact())
+    /// The physical name of a birthday's table.
+    pub fn table_name(&self, birthday: Birthday) -> String {
+        self.table.replace("{mmdd}", &birthday.compact())
+    }
+
+    /// Numbers of the databases that have a table of the birthday: one (`by_day`), or all of them (`by_user`).
+    pub fn databases_of(&self, birthday: Birthday) -> impl Iterator<Item = u32> {
+        let (layout, databases, ordinal) = (self.layout, self.databases.get(), birthday.ordinal());
+        (0..databases).filter(move |database| layout.has_table(databases, *database, ordinal))
     }
 }
 

@@ -132,6 +132,46 @@ fn overlapping_patterns_and_names_used_twice_are_refused() {
     assert!(problems(&format!("{GOOD}\n{target}")).contains("`target` twice"));
 }
 
+const COUPONS: &str = r#"
+[[programmes]]
+name = "birthday"
+[coupon_system]
+url = "http://coupons@127.0.0.1:8090"
+token = "secret"
+"#;
+
+#[test]
+fn a_programme_needs_a_coupon_system_and_a_birthday_projection() {
+    let config = Config::parse(&format!("{GOOD}{COUPONS}")).unwrap();
+    let system = config.coupon_system.as_ref().unwrap();
+    assert_eq!((&*system.ledger_target, &system.projections), ("target", &vec!["birthday".to_owned()]));
+    assert_eq!((system.key_memory, system.is_batched), (Duration::from_secs(24 * 3600), true));
+    assert!(!format!("{config:?}").contains("secret"));
+    for (from, to, expected) in [
+        ("[coupon_system]\n", "[unknown]\n", "unknown field"),
+        ("http://coupons@", "mysql://coupons@", "coupon_system.url: scheme `mysql`"),
+        ("token =", "timeout_seconds = 0\ntoken =", "a nonzero"),
+        ("token =", "timeout_seconds = 301\ntoken =", "coupon_system.timeout_seconds: 301; needed: at most 300"),
+        ("token =", "calls_in_flight = 65\ntoken =", "coupon_system.calls_in_flight: 65; needed: at most 64"),
+        ("token =", "projections = [\"serials\"]\ntoken =", "coupon_system.projections: `serials`"),
+        ("token =", "projections = []\ntoken =", "coupon_system.projections: none"),
+        ("token =", "ledger_target = \"other\"\ntoken =", "coupon_system.ledger_target: `other`"),
+        ("token =", "tls = \"verify\"\ntoken =", "coupon_system.tls"),
+    ] {
+        let found = problems(&format!("{GOOD}{}", COUPONS.replace(from, to)));
+        assert!(found.contains(expected), "{to}: {found}");
+    }
+    let programme = COUPONS.split("[coupon_system]").next().unwrap();
+    let found = problems(&format!("{GOOD}{programme}"));
+    assert!(found.contains("coupon_system: missing beside [[programmes]]"), "{found}");
+    let without = GOOD.replace("kind = \"birthday\"", "kind = \"serial_mapping\"");
+    let found = problems(&format!("{without}{COUPONS}"));
+    assert!(!found.contains("coupon_system: missing"), "{found}");
+    let (before, _) = GOOD.split_once("[[projections]]").unwrap();
+    let found = problems(&format!("{before}{COUPONS}"));
+    assert!(found.contains("programmes: no birthday projection stands beside them"), "{found}");
+}
+
 const SERIALS: &str = r#"
 [[entities]]
 entity = "serial_code"

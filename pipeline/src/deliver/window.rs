@@ -14,10 +14,11 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use bytes::Bytes;
 
+use super::fields::FieldsTaken;
 use super::link::{links, require_timeline};
 use crate::error::{Code, Fault};
 use crate::ports::LogMessage;
-use crate::records::{Flush, LaneId, Progress};
+use crate::records::{Flush, LaneId, Progress, Reread};
 
 /// Shards with rows that one flush withdraws before it is committed. A message is taken whole, so one of 64 KiB adds a
 /// thousand.
@@ -156,6 +157,21 @@ impl LaneWindow {
     /// All tables are to be read, from the next commit on: the lane has just begun.
     pub(super) fn load(&mut self) {
         self.flush.progress = std::mem::take(&mut self.flush.progress).loads_first();
+    }
+
+    /// Notes what the message that was taken last has of the fields. Whether all tables are to be read, from the next
+    /// commit on: only what is read at or after the lane's position counts, and nothing that was read before.
+    pub(super) fn note_fields(&mut self, taken: FieldsTaken) -> bool {
+        let is_empty = self.stored.rows == 0 && self.flush.rows() == 0;
+        let progress = &mut self.flush.progress;
+        progress.captured_fields = taken.noted;
+        if taken.ends_lack {
+            progress.highest_change = progress.highest_change.max(progress.position);
+            let progress = std::mem::take(progress);
+            self.flush.progress = if is_empty { progress.loads_first() } else { progress.loads() };
+            self.flush.rereads.push(Reread::Every);
+        }
+        taken.ends_lack
     }
 
     /// Takes one message: checks its link, projects what lies above the lane's position, counts all of it.

@@ -28,7 +28,7 @@ use crate::observe::{Observatory, lanes, poll};
 use crate::reconciliations::ReconciliationBook;
 use crate::roles::{self, Role};
 use crate::wiring::{SpillRoom, Wiring};
-use crate::{output, reconciliations, restarts, tasks, telemetry, watchdog};
+use crate::{coupons, output, reconciliations, restarts, tasks, telemetry, watchdog};
 
 /// Run the daemon: readers, lanes and the HTTP API, until SIGTERM or Ctrl-C
 #[derive(Debug, Args)]
@@ -44,6 +44,11 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         [] => &Role::ALL,
         [Role::Api] if config.http.tokens.is_empty() => return Err(vec![nothing_to_serve()]),
         [Role::Reconciler] if config.reconcile.is_idle() => return Err(vec![nothing_to_reconcile()]),
+        [Role::Dispatcher] | [Role::Granter] | [Role::Dispatcher, Role::Granter]
+            if config.coupon_system.is_none() =>
+        {
+            return Err(vec![nothing_to_grant()]);
+        }
         roles => roles,
     };
     let (exit, states) = block_on(daemon(config, roles))?.map_err(|fault| vec![fault])?;
@@ -71,6 +76,12 @@ fn nothing_to_reconcile() -> Fault {
     )
     .needs("a schedule of reconciliations, or spot checks between them, for --role reconciler alone")
     .remedy("see [reconcile] in deploy/anabranch.example.toml; one reconciliation by hand: anabranch reconcile --now")
+}
+
+fn nothing_to_grant() -> Fault {
+    Fault::new(Code::ConfigInvalid, "configuration keys programmes, coupon_system", "none")
+        .needs("a [[programmes]] section and [coupon_system] for --role dispatcher or --role granter alone")
+        .remedy("see both sections in deploy/anabranch.example.toml")
 }
 
 /// What woke the daemon.
@@ -129,6 +140,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
             lookup,
             documents: wiring.documents(),
             book: ReconciliationBook::new(&wiring),
+            days: coupons::CouponDays::new(&wiring),
         };
         servants.spawn(listener.serve(shown, served.child_token()));
     }
@@ -204,6 +216,12 @@ fn spawn_tasks(wiring: &Wiring, roles: &[Role], group: impl Fn() -> Supervisor) 
     if roles.contains(&Role::Reconciler) {
         reconciliations::spawn_reconciliations(&mut others, wiring);
         reconciliations::spawn_spot_checks(&mut others, wiring);
+    }
+    if roles.contains(&Role::Dispatcher) {
+        coupons::spawn_dispatchers(&mut others, wiring);
+    }
+    if roles.contains(&Role::Granter) {
+        coupons::spawn_granter(&mut others, wiring);
     }
     [readers, projectors, others]
 }

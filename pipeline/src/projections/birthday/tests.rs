@@ -15,6 +15,8 @@ use crate::records::OrderedMutation;
 
 fn birthday(layout: Layout, databases: u32, targets: u32, lanes: u32) -> Birthday {
     let config = BirthdayTables {
+        calendar: Calendar::Solar,
+        captures_type: false,
         layout,
         databases: NonZeroU32::new(databases).unwrap(),
         database: "birthday_{db:02}".to_owned(),
