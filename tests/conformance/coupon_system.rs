@@ -168,7 +168,10 @@ async fn a_system_that_is_busy_or_refuses_is_left_alone_for_a_while() {
     assert_eq!(system.call(&connection, &coupons([3])).await.unwrap(), [Answer::Busy], "it did nothing");
     let fault = system.connect().await.unwrap_err();
     assert_eq!(fault.code(), Code::CouponSystemRefused, "{fault}");
-    assert!(fault.to_string().contains("it answered 401") && !fault.to_string().contains("another"), "{fault}");
+    assert!(
+        fault.to_string().contains("it answered 401") && !fault.to_string().contains("another"),
+        "{fault}"
+    );
     assert_eq!(system.knows(&keys([3])).await.unwrap_err().code(), Code::CouponSystemRefused);
     assert_eq!(ground.gifts().await, 1);
 }
@@ -196,7 +199,10 @@ async fn an_answer_that_is_no_answer_of_the_contract_is_unknown() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     let answers = [
         ("200 OK", r#"{"answers":[{"key":"birthday/lunar:2027/1","outcome":"given"}]}"#),
-        ("200 OK", r#"{"answers":[{"key":"birthday/lunar:2027/1","outcome":"given"},{"key":"birthday/lunar:2027/1","outcome":"rejected"}]}"#),
+        (
+            "200 OK",
+            r#"{"answers":[{"key":"birthday/lunar:2027/1","outcome":"given"},{"key":"birthday/lunar:2027/1","outcome":"rejected"}]}"#,
+        ),
         ("200 OK", r#"{"answers":[{"key":"birthday/lunar:2027/1","outcome":"perhaps"}]}"#),
         ("200 OK", "<html>"),
         ("202 Accepted", r#"{"answers":[{"key":"birthday/lunar:2027/1","outcome":"given"}]}"#),
@@ -208,12 +214,17 @@ async fn an_answer_that_is_no_answer_of_the_contract_is_unknown() {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = vec![0; 64 * 1024];
             _ = stream.read(&mut request).await.unwrap();
-            let answer =
-                format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
+            let answer = format!(
+                "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                body.len()
+            );
             tokio::io::AsyncWriteExt::write_all(&mut stream, answer.as_bytes()).await.unwrap();
         }
         // Half an answer, and then more of it than anybody wants.
-        for head in ["HTTP/1.1 200 OK\r\ncontent-le".to_owned(), "HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n".to_owned()] {
+        for head in [
+            "HTTP/1.1 200 OK\r\ncontent-le".to_owned(),
+            "HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n".to_owned(),
+        ] {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = vec![0; 64 * 1024];
             _ = stream.read(&mut request).await.unwrap();

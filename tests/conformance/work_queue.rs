@@ -50,7 +50,8 @@ async fn take(part: &mut WorkQueuePart, count: usize) -> Vec<Delivery> {
 async fn a_message_comes_to_its_part_until_it_is_done() {
     let nats = Nats::start();
     let queue = queue(&nats).await;
-    let messages: Vec<Message> = (0..600).map(|number| message(number % PARTS, number..number + 100)).collect();
+    let messages: Vec<Message> =
+        (0..600).map(|number| message(number % PARTS, number..number + 100)).collect();
     queue.publish(&messages).await.unwrap();
     assert_eq!(queue.pending().await.unwrap(), 600);
     // Two granters share a part, and each message comes to one of them.
@@ -74,7 +75,8 @@ async fn a_message_comes_to_its_part_until_it_is_done() {
     assert!(began.elapsed() >= Duration::from_millis(250), "{:?}", began.elapsed());
     assert_eq!(again.deliveries, 2);
     again.done().await;
-    until("done messages are gone", async || queue.pending().await.unwrap() == 600 - expected.len() as u64).await;
+    until("done messages are gone", async || queue.pending().await.unwrap() == 600 - expected.len() as u64)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -253,7 +253,9 @@ impl CouponConnection {
 
 impl Drop for CouponConnection {
     fn drop(&mut self) {
-        let Some(mut wire) = self.wire.get_mut().take().filter(|wire| wire.sender.is_ready()) else { return };
+        let Some(mut wire) = self.wire.get_mut().take().filter(|wire| !wire.sender.is_closed()) else {
+            return;
+        };
         wire.idle_since = monotonic();
         let mut idle = lock(&self.idle);
         if idle.len() < IDLE_CONNECTIONS_MAX {

@@ -136,7 +136,11 @@ impl CouponSystem for HttpCouponSystem {
         let at_once = if self.is_batched { REQUEST_KEYS_MAX } else { 1 };
         let mut answers = Vec::with_capacity(coupons.len());
         for some in coupons.chunks(at_once) {
-            answers.extend(self.ask_for(connection, some).await);
+            // A system that has just refused a request is not asked the next one.
+            match self.require_no_refusal() {
+                Ok(()) => answers.extend(self.ask_for(connection, some).await),
+                Err(_) => answers.extend(some.iter().map(|_| Answer::Busy)),
+            }
         }
         Ok(answers)
     }

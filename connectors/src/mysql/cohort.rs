@@ -70,7 +70,8 @@ impl MysqlCohort {
         for name in projections {
             let refused = |found: &str| Fault::new(Code::ConfigInvalid, format!("projection {name}"), found);
             let known = config.projections.iter().find(|projection| projection.name == *name);
-            let projection = known.ok_or_else(|| refused("it does not exist").needs("a birthday projection"))?;
+            let projection =
+                known.ok_or_else(|| refused("it does not exist").needs("a birthday projection"))?;
             let ProjectionKind::Birthday(tables) = &projection.kind else {
                 return Err(refused("it is no birthday projection").needs("one of kind `birthday`"));
             };
@@ -82,7 +83,9 @@ impl MysqlCohort {
             };
             let servers = projection.targets.iter().map(server).collect::<Result<_, Fault>>()?;
             if layers.insert(tables.calendar, Layer { tables: tables.clone(), servers }).is_some() {
-                return Err(refused("another one has tables of the same calendar").needs("one of each calendar"));
+                return Err(
+                    refused("another one has tables of the same calendar").needs("one of each calendar")
+                );
             }
         }
         Ok(Self { layers: Arc::new(layers) })
@@ -132,7 +135,8 @@ impl MysqlCohort {
         for (occurrence, users) in users {
             for table in tables.iter().filter(|table| table.calendar() == occurrence.calendar) {
                 let layer = self.layer(*table)?;
-                let statement = |(place, users): (&Place, &[u64])| follow(&place.name, users, occurrence.year);
+                let statement =
+                    |(place, users): (&Place, &[u64])| follow(&place.name, users, occurrence.year);
                 layer.write(&layer.by_place(*table, &users), statement).await?;
             }
         }
@@ -212,7 +216,10 @@ impl Layer {
     }
 
     async fn claims(&self, users: &BTreeSet<u64>) -> Result<Vec<(u64, ShardId)>, Fault> {
-        let places: Vec<_> = Birthday::all(self.tables.calendar).into_iter().flat_map(|table| self.by_place(table, users)).collect();
+        let places: Vec<_> = Birthday::all(self.tables.calendar)
+            .into_iter()
+            .flat_map(|table| self.by_place(table, users))
+            .collect();
         let statement = |(place, users): &(Place, Vec<u64>)| claims(&place.name, users);
         let rows = self.select(&places, |(place, _)| place.server, statement).await?;
         let claim = |row: Row| Some((number(&row, 0)?, ShardId::from_u64(number(&row, 1)?)?));
@@ -296,8 +303,12 @@ fn calendar_of(table: Birthday, row: &Row) -> Calendar {
 }
 
 fn odd(table: Birthday) -> Fault {
-    Fault::new(Code::TargetTableShape, format!("table {}", table.table()), "a row with columns of other types")
-        .needs("the columns that set-up makes")
+    Fault::new(
+        Code::TargetTableShape,
+        format!("table {}", table.table()),
+        "a row with columns of other types",
+    )
+    .needs("the columns that set-up makes")
 }
 
 /// Text of digits.

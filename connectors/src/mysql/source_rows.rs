@@ -252,7 +252,13 @@ mod tests {
             let row = row(birthday);
             assert_eq!((row.born, row.solar), expected);
         }
-        for birthday in [Value::Null, text(""), text("1999-02-29"), text("02-29"), Value::Date { year: 0, month: 1, day: 1 }] {
+        for birthday in [
+            Value::Null,
+            text(""),
+            text("1999-02-29"),
+            text("02-29"),
+            Value::Date { year: 0, month: 1, day: 1 },
+        ] {
             let row = row(birthday);
             assert_eq!((row.born, row.solar), (None, None));
         }

@@ -38,6 +38,9 @@ pub enum DemoError {
     #[error("the daemon could not be built ({status}); see above")]
     BuildFailed { status: String },
 
+    #[error("the time zone {zone} cannot be had: {source}")]
+    ZoneUnknown { zone: String, source: jiff::Error },
+
     #[error("no free port of 127.0.0.1: {source}")]
     PortNotFound { source: std::io::Error },
 

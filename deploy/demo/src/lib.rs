@@ -3,6 +3,7 @@
 //! It stands for an application on one side of the product and for an auditor on the other. It knows the product's
 //! configuration file, its derived stores and their progress, and shares no code with what fills them.
 
+mod coupons;
 pub mod daemon;
 pub mod drift;
 mod endpoint;
@@ -15,6 +16,7 @@ pub mod verify;
 mod witness;
 mod workload;
 
+pub use self::coupons::{CouponDay, CouponReport};
 pub use self::redis::RedisServer;
 pub use self::search::SearchServer;
 pub use endpoint::{Connection, Endpoint, FORGET_BINLOG, SHOW_BINLOG_END, SILENCE_MAX};

@@ -34,6 +34,8 @@ pub struct DaemonConfiguration {
     pub tokens: Vec<String>,
     /// Lines of the `[limits]` table, such as `position_interval_ms = 500`.
     pub limits: Vec<String>,
+    /// Sections behind all others.
+    pub further: String,
 }
 
 impl DaemonConfiguration {
@@ -50,6 +52,7 @@ impl DaemonConfiguration {
             tokens: Vec::new(),
             // A quiet source passes its head soon, so that draining is quick.
             limits: vec!["position_interval_ms = 500".to_owned()],
+            further: String::new(),
         }
     }
 
@@ -105,6 +108,7 @@ impl DaemonConfiguration {
                 _ => text.push_str(&self.projection(audit)),
             }
         }
+        text.push_str(&self.further);
         Ok(text)
     }
 

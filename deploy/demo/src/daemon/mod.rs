@@ -119,6 +119,8 @@ pub struct Daemon {
     companion: Companion,
     binary: PathBuf,
     configuration_file: PathBuf,
+    /// Behind `run`.
+    arguments: Vec<String>,
     log_file: PathBuf,
     http: SocketAddr,
     /// Most memory of earlier incarnations.
@@ -151,12 +153,21 @@ impl Daemon {
 
     /// `anabranch --config FILE run`; its log is appended to `FILE` with the ending `log`.
     ///
-    /// `http_port` is the one in the file. Returns at once: ask [`Daemon::status`] whether it answers.
-    pub fn start(stack: &Stack, binary: &Path, configuration_file: &Path, http_port: u16) -> Result<Self> {
+    /// `http_port` is the one in the file; without roles it has all of them. Returns at once: ask [`Daemon::status`]
+    /// whether it answers.
+    pub fn start(
+        stack: &Stack,
+        binary: &Path,
+        configuration_file: &Path,
+        (http_port, roles): (u16, &[&str]),
+    ) -> Result<Self> {
         let log_file = configuration_file.with_extension("log");
-        let companion = launch(stack, binary, configuration_file, &log_file)?;
+        let arguments: Vec<String> =
+            roles.iter().flat_map(|role| ["--role".to_owned(), (*role).to_owned()]).collect();
+        let companion = launch(stack, binary, configuration_file, (&arguments, &log_file))?;
         Ok(Self {
             companion,
+            arguments,
             binary: binary.to_path_buf(),
             configuration_file: configuration_file.to_path_buf(),
             log_file,
@@ -167,7 +178,8 @@ impl Daemon {
 
     /// Starts it again after it ended or was killed, with the same file and log.
     pub fn start_again(&mut self, stack: &Stack) -> Result<()> {
-        self.companion = launch(stack, &self.binary, &self.configuration_file, &self.log_file)?;
+        self.companion =
+            launch(stack, &self.binary, &self.configuration_file, (&self.arguments, &self.log_file))?;
         Ok(())
     }
 
@@ -238,8 +250,15 @@ pub async fn status(http: SocketAddr) -> Option<Status> {
     http::status(http).await
 }
 
-fn launch(stack: &Stack, binary: &Path, configuration_file: &Path, log_file: &Path) -> Result<Companion> {
-    let arguments = ["--config".to_owned(), configuration_file.display().to_string(), "run".to_owned()];
+fn launch(
+    stack: &Stack,
+    binary: &Path,
+    configuration_file: &Path,
+    (further, log_file): (&[String], &Path),
+) -> Result<Companion> {
+    let mut arguments =
+        vec!["--config".to_owned(), configuration_file.display().to_string(), "run".to_owned()];
+    arguments.extend_from_slice(further);
     Ok(stack.companion(binary, &arguments, log_file)?)
 }
 

@@ -5,6 +5,7 @@
 
 mod birthdays;
 mod cache;
+mod celebrating;
 mod compare;
 mod comparison;
 mod documents;

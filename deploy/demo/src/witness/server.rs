@@ -66,11 +66,8 @@ impl Witness {
             path: options.file.clone(),
             source,
         };
-        let desk = Desk {
-            book: Book::open(&options.file).map_err(file)?,
-            dice: Dice::new(options.seed),
-            calls: 0,
-        };
+        let desk =
+            Desk { book: Book::open(&options.file).map_err(file)?, dice: Dice::new(options.seed), calls: 0 };
         let (key_memory, token) = (options.key_memory, options.token.clone());
         let router = router(Arc::new(Shared { state: Mutex::new(desk), key_memory, token }));
         let tls = options.tls.as_ref().map(acceptor).transpose()?;

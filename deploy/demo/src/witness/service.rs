@@ -108,7 +108,11 @@ impl Shared {
     }
 
     /// Does what a request asks for, unless its fate is another one.
-    async fn answer(&self, calls: Vec<Call>, respond: impl Fn(Vec<(String, &'static str)>) -> Response) -> Response {
+    async fn answer(
+        &self,
+        calls: Vec<Call>,
+        respond: impl Fn(Vec<(String, &'static str)>) -> Response,
+    ) -> Response {
         let (fate, late) = {
             let mut desk = self.desk();
             desk.calls += calls.len() as u64;
