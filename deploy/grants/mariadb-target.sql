@@ -25,9 +25,6 @@ GRANT CREATE, SELECT ON `anabranch`.* TO 'anabranch_setup'@'{client_host}';
 -- INSERT and UPDATE: the first progress of each lane, unless it is there.
 GRANT CREATE, INSERT, UPDATE ON `anabranch`.`progress` TO 'anabranch_setup'@'{client_host}';
 GRANT CREATE, INSERT, UPDATE ON `anabranch`.`enrolled` TO 'anabranch_setup'@'{client_host}';
--- The coupon ledger and its first token.
-GRANT CREATE, SELECT ON `anabranch\_coupons`.* TO 'anabranch_setup'@'{client_host}';
-GRANT CREATE, INSERT, UPDATE ON `anabranch_coupons`.`coupon_token` TO 'anabranch_setup'@'{client_host}';
 
 -- The coupon ledger and its first token.
 GRANT CREATE, SELECT ON `anabranch\_coupons`.* TO 'anabranch_setup'@'{client_host}';
