@@ -4,12 +4,13 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use anabranch_schemas::birthday::Layout;
-use anabranch_schemas::celebration::Calendar;
+use anabranch_schemas::celebration::{Birthday, Calendar};
 use anabranch_schemas::change::Entity;
+use anabranch_schemas::serial::LengthClass;
 use serde::Deserialize;
 
 use super::transport::{Tls, trusted};
-use super::values::{Expanded, ServerUrl, placeholder};
+use super::values::{Expanded, ServerUrl, fill, placeholder};
 use super::{BirthdayTables, DocumentIndex, EntityConfig, MappingTables, Problems, ProjectionKind};
 use crate::records::TimeToLive;
 

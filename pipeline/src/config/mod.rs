@@ -1,9 +1,9 @@
 //! The configuration: parsed once into types that cannot hold nonsense.
 //!
 //! `raw.rs`, `derived.rs`, `reconcile.rs` and `coupon_system.rs` are the file as written (unknown keys refused),
-//! `values.rs` its scalar types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean. This file turns one
-//! into the other and checks what concerns several parts at once. Each problem is a [`Fault`] that names the key; all
-//! are reported together. Nothing here touches the network.
+//! `values.rs` its scalar types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean. This file turns
+//! one into the other and checks what concerns several parts at once. Each problem is a [`Fault`] that names the key;
+//! all are reported together. Nothing here touches the network.
 
 mod coupon_system;
 mod derived;
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anabranch_schemas::birthday::Layout;
-use anabranch_schemas::celebration::{Birthday, Calendar};
+use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::{ShardingRule, TablePattern};
 use croner::Cron;
