@@ -95,7 +95,8 @@ impl CouponDay {
                 format!("({}, 'o{user}', '{born}')", first + 500 + user)
             });
             let rows: Vec<String> = celebrating.chain(others).collect();
-            let sql = format!("INSERT INTO {table} (user_id, user_name, birthday) VALUES {}", rows.join(", "));
+            let sql =
+                format!("INSERT INTO {table} (user_id, user_name, birthday) VALUES {}", rows.join(", "));
             self.installation.execute(source, sql).await;
         }
     }
@@ -148,7 +149,8 @@ impl CouponDay {
 
     async fn start_witness(&mut self) {
         let options = WitnessOptions::new(self.address, self.folder.path().join("book"));
-        let started = until_some("the coupon system listens again", async || Witness::start(&options).await.ok());
+        let started =
+            until_some("the coupon system listens again", async || Witness::start(&options).await.ok());
         self.witness = Some(started.await);
     }
 
@@ -192,7 +194,10 @@ async fn planned_before_it_begins(day: &CouponDay) {
     let tomorrow = day.day.tomorrow().unwrap().to_string();
     let early = day.dispatch(&["report", &tomorrow]).await;
     assert_eq!(early.exit_code, 1, "{early:?}");
-    assert!(early.stderr.contains("dispatch-refused") && early.stderr.contains("the day begins at"), "{early:?}");
+    assert!(
+        early.stderr.contains("dispatch-refused") && early.stderr.contains("the day begins at"),
+        "{early:?}"
+    );
 }
 
 /// A pass that is killed anywhere is continued by the next one.
@@ -240,7 +245,8 @@ async fn queue_lost_and_letters(day: &CouponDay) -> Daemon {
     day.client().set_faults(&faults).await.unwrap();
     let granting = ["dispatcher", "granter", "api"].map(|role| ["--role", role]).concat();
     let daemon = day.installation.run_with(&granting, &[]);
-    let is_done = |shown: &Json| shown["granted"].as_u64() > Some(0) && shown["missed"] == 0 && shown["in_flight"] == 0;
+    let is_done =
+        |shown: &Json| shown["granted"].as_u64() > Some(0) && shown["missed"] == 0 && shown["in_flight"] == 0;
     let shown = until_some("everybody has a coupon or is a dead letter", async || {
         let shown = day.shown().await;
         is_done(&shown).then_some(shown)

@@ -15,9 +15,7 @@ use crate::days::{
 use crate::issuing::Chain;
 use crate::ports::{Clock, CohortRows, Ledger, Register, Uniques, WorkQueue};
 use crate::programme::Programme;
-use crate::records::{
-    Cursor, DayRun, MEMBERS_MAX, Member, Message, ProgrammeLedger, RunKey, WAVES, part,
-};
+use crate::records::{Cursor, DayRun, MEMBERS_MAX, Member, Message, ProgrammeLedger, RunKey, WAVES, part};
 use crate::report::Report;
 use crate::restored;
 

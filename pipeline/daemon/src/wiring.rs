@@ -41,7 +41,9 @@ pub use anabranch_connectors::mysql::source::{
     BinlogEnd, BinlogKept, CapturedTable, MysqlSource as Source, TextRow, holds_gtids,
 };
 pub use anabranch_connectors::mysql::source_rows::MysqlSourceRows as CouponSources;
-pub use anabranch_connectors::mysql::store::{Duplicate, MysqlHistory as PastReports, MysqlMapping as Mapping};
+pub use anabranch_connectors::mysql::store::{
+    Duplicate, MysqlHistory as PastReports, MysqlMapping as Mapping,
+};
 pub use anabranch_connectors::nats::work_queue::{
     Delivery as CouponDelivery, NatsWorkQueue as CouponQueue, WorkQueuePart as CouponQueuePart,
 };

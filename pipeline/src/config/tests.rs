@@ -151,7 +151,11 @@ fn a_programme_needs_a_coupon_system_and_a_birthday_projection() {
         ("[coupon_system]\n", "[unknown]\n", "unknown field"),
         ("http://coupons@", "mysql://coupons@", "coupon_system.url: scheme `mysql`"),
         ("token =", "timeout_seconds = 0\ntoken =", "a nonzero"),
-        ("token =", "timeout_seconds = 301\ntoken =", "coupon_system.timeout_seconds: 301; needed: at most 300"),
+        (
+            "token =",
+            "timeout_seconds = 301\ntoken =",
+            "coupon_system.timeout_seconds: 301; needed: at most 300",
+        ),
         ("token =", "calls_in_flight = 65\ntoken =", "coupon_system.calls_in_flight: 65; needed: at most 64"),
         ("token =", "projections = [\"serials\"]\ntoken =", "coupon_system.projections: `serials`"),
         ("token =", "projections = []\ntoken =", "coupon_system.projections: none"),

@@ -23,11 +23,11 @@ pub use self::cohort::DayTables;
 pub use self::day_view::{DayView, read as newest_day};
 pub use self::days::{CouponDays, no_run};
 pub use self::dispatching::{dispatcher_task, pass, spawn_dispatchers};
-pub use anabranch_coupons::dispatching::count;
 pub use self::granting::{GRANTER_TASK, spawn_granter};
 pub use self::process::Process;
 pub use self::register::LedgerRegister;
 pub use self::reports::{Signed, SignedReport, signed};
+pub use anabranch_coupons::dispatching::count;
 
 /// The programmes of a configuration.
 pub fn programmes(config: &Config) -> Result<Vec<Programme>, Fault> {
