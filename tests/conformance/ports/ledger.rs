@@ -11,7 +11,7 @@ use anabranch_coupons::ports::Ledger;
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{
     Candidate, Cursor, FailedOutcome, LedgerRow, LedgerTokens, Member, PARTS, Reason, RefusedDay, RowState,
-    RunKey, Unique, UserLedger,
+    RunKey, TAKEN_OVER_AFTER, Unique, UserLedger,
 };
 use anabranch_coupons::reserving::{Carried, reserve};
 use anabranch_schemas::celebration::{Calendar, Occurrence};
@@ -325,17 +325,35 @@ async fn of_granters_that_race_for_a_hundred_users_each_user_has_one(ground: imp
     let ledger = ground.ledger();
     let users = hundred();
     let run = frozen(&ledger, users.clone()).await;
+    assert_eq!(race(&ledger, &run, 100).await, (users.len(), 5 * users.len()), "of rows that nobody had");
+
+    // The same of rows that were abandoned.
+    ledger
+        .of_users(&run, &users, |l| {
+            for row in l.users.values_mut().flat_map(|user| user.rows.values_mut()) {
+                row.changed_at -= TAKEN_OVER_AFTER;
+            }
+        })
+        .await
+        .unwrap();
+    assert_eq!(race(&ledger, &run, 200).await, (users.len(), 5 * users.len()), "of abandoned rows");
+}
+
+/// Six granters reserve the same users; how many rows they hold, and how many they were too late for.
+async fn race(ledger: &(impl Ledger + Clone + 'static), run: &RunKey, attempts: u128) -> (usize, usize) {
     let granters = (0..6).map(|granter| {
-        let (ledger, run, users) = (ledger.clone(), run.clone(), users.clone());
+        let (ledger, run) = (ledger.clone(), run.clone());
         tokio::spawn(async move {
             // Half of them go the other way round.
-            let order: Vec<u64> =
-                if granter % 2 == 0 { users.clone() } else { users.iter().rev().copied().collect() };
+            let mut order = hundred();
+            if granter % 2 == 0 {
+                order.reverse();
+            }
             let taken = ledger.of_users(&run, &order, |l| {
                 let reserve = |user: &u64| {
                     let member = Member { user: *user, calendar: Calendar::Solar };
                     let candidate = Candidate { run: run.clone(), member, wave: 1 };
-                    reserve(l.users.get_mut(user).unwrap(), &candidate, Unique(granter + 100))
+                    reserve(l.users.get_mut(user).unwrap(), &candidate, Unique(attempts + granter))
                 };
                 order.iter().map(reserve).collect::<Vec<_>>()
             });
@@ -352,7 +370,7 @@ async fn of_granters_that_race_for_a_hundred_users_each_user_has_one(ground: imp
             }
         }
     }
-    assert_eq!((held, late), (users.len(), 5 * users.len()));
+    (held, late)
 }
 
 async fn issuers_that_race_come_one_after_another(ground: impl Ground) {
@@ -362,30 +380,29 @@ async fn issuers_that_race_come_one_after_another(ground: impl Ground) {
     let issuers = (0..6u128).map(|issuer| {
         let (ledger, run) = (ledger.clone(), run.clone());
         tokio::spawn(async move {
+            let mut before = Vec::new();
             for number in 0..5 {
                 let token = Unique(1_000 + issuer * 10 + number);
                 let user = hundred()[issuer as usize];
-                ledger
-                    .of_users(&run, &[user], |l| {
-                        l.tokens = LedgerTokens { latest: token, before: Some(l.tokens.latest) };
-                        let occurrence = Occurrence::of(Calendar::Solar, run.day).unwrap();
-                        let user = l.users.get_mut(&user).unwrap();
-                        let tries = user.rows.get(&occurrence).map_or(0, |row| row.tries) + 1;
-                        put(user, occurrence, LedgerRow { tries, ..row(run.day) });
-                    })
-                    .await
-                    .unwrap();
-                // Nobody's token is lost: the ledger's last two are both of this race.
-                let tokens = ledger.tokens().await.unwrap();
-                assert!(
-                    tokens.latest.0 >= 1_000 && tokens.before.is_some_and(|before| before != tokens.latest)
-                );
+                let issued = ledger.of_users(&run, &[user], |l| {
+                    let before = l.tokens.latest;
+                    l.tokens = LedgerTokens { latest: token, before: Some(before) };
+                    let occurrence = Occurrence::of(Calendar::Solar, run.day).unwrap();
+                    let user = l.users.get_mut(&user).unwrap();
+                    let tries = user.rows.get(&occurrence).map_or(0, |row| row.tries) + 1;
+                    put(user, occurrence, LedgerRow { tries, ..row(run.day) });
+                    before
+                });
+                before.push(issued.await.unwrap());
             }
+            before
         })
     });
+    let mut before = BTreeSet::new();
     for issuer in join_all(issuers).await {
-        issuer.unwrap();
+        before.extend(issuer.unwrap());
     }
+    assert_eq!(before.len(), 30, "no two of them came behind the same token");
     for user in &hundred()[..6] {
         let rows = ledger.of_users(&run, &[*user], |l| l.users[user].rows.clone()).await.unwrap();
         assert_eq!(rows.values().map(|row| row.tries).collect::<Vec<_>>(), [5]);

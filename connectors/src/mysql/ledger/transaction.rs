@@ -193,7 +193,7 @@ async fn sets(connection: &mut Conn, sql: &str) -> Result<Vec<Vec<Row>>, mysql_a
     let mut result = connection.query_iter(sql).await?;
     let mut sets = Vec::new();
     loop {
-        let has_columns = result.columns_ref().len() > 0;
+        let has_columns = !result.columns_ref().is_empty();
         let rows = result.collect::<Row>().await?;
         if has_columns {
             sets.push(rows);
