@@ -131,7 +131,7 @@ pub(super) async fn lanes(audit: &Verification) -> Result<u32> {
 /// Progress by store, with the store's name for people.
 async fn progress(audit: &Verification) -> Result<Vec<(String, Vec<ProgressRow>)>> {
     let (projection, targets) = match &audit.layer {
-        Layer::Birthday(layer) => ("birthday", layer.targets()),
+        Layer::Birthday(layer) => (layer.name(), layer.targets()),
         Layer::Mapping(layer) => ("mapping", layer.targets()),
         Layer::Cache(layer) => ("mapping", layer.mapping.targets()),
         Layer::Documents(layer) => {

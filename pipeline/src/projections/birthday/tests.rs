@@ -14,13 +14,20 @@ use super::*;
 use crate::records::OrderedMutation;
 
 fn birthday(layout: Layout, databases: u32, targets: u32, lanes: u32) -> Birthday {
+    birthday_by(Calendar::Solar, (layout, databases, targets, lanes))
+}
+
+fn birthday_by(calendar: Calendar, (layout, databases, targets, lanes): (Layout, u32, u32, u32)) -> Birthday {
     let config = BirthdayTables {
-        calendar: Calendar::Solar,
-        captures_type: false,
+        calendar,
+        captures_type: true,
         layout,
         databases: NonZeroU32::new(databases).unwrap(),
         database: "birthday_{db:02}".to_owned(),
-        table: "birthday_{mmdd}".to_owned(),
+        table: match calendar {
+            Calendar::Solar => "birthday_{mmdd}".to_owned(),
+            Calendar::Lunar => "lunar_birthday_{mmdd}".to_owned(),
+        },
     };
     Birthday::new(config, targets, lanes)
 }
@@ -211,9 +218,106 @@ fn a_fingerprint_changes_with_each_setting_that_moves_rows() {
         birthday(Layout::ByDay, 4, 3, 2).fingerprint(0),
         birthday(Layout::ByDay, 4, 2, 3).fingerprint(0),
         birthday(Layout::ByDay, 4, 2, 2).fingerprint(1),
+        birthday_by(Calendar::Lunar, (Layout::ByDay, 4, 2, 2)).fingerprint(0),
     ]
     .into();
-    assert_eq!(texts.len(), 6);
+    assert_eq!(texts.len(), 7);
+    assert!(texts.contains(
+        "birthday by_day, 4 databases birthday_{db:02}, tables birthday_{mmdd}, target 1 of 2, 2 lanes"
+    ));
+}
+
+fn lunar_row(user_id: u64, birthday: &'static str, birthday_type: &'static str) -> Vec<Value<'static>> {
+    let text = |text: &'static str| Value::Bytes(Cow::Borrowed(text.as_bytes()));
+    vec![Value::UInt(user_id), date(1, 1), text(birthday), text(birthday_type)]
+}
+
+/// `lunar_birthday_0101 7 upsert 01-01 solar` for each mutation of one change.
+fn lunar_texts(projection: &Birthday, action: Action<'static>) -> (Vec<String>, Vec<&'static str>) {
+    let (table, mut flush, mut defects) = (table(0), Flush::default(), Defects::default());
+    let change = Change { lsn: lsn(1), table: &table, action };
+    projection.project(&change, LaneScope { target: 0, lane: 0 }, &mut flush, &mut defects);
+    let text = |mutation: OrderedMutation<'_>| {
+        let table = &projection.tables()[mutation.table as usize].derived.table;
+        let [Cell::UInt(user_id)] = mutation.key else { panic!("one key column") };
+        let action = match mutation.action {
+            MutationAction::Delete => "delete".to_owned(),
+            MutationAction::Upsert(cells) => format!("upsert {}", String::from_utf8(joined(cells)).unwrap()),
+        };
+        format!("{table} {user_id} {action}")
+    };
+    let texts = flush.ordered().into_iter().map(text).collect();
+    (texts, defects.iter().map(|(defect, _)| defect.reason()).collect())
+}
+
+#[test]
+fn a_lunar_row_follows_month_day_and_type_and_says_by_which_calendar_the_user_celebrates() {
+    let projection = birthday_by(Calendar::Lunar, (Layout::ByDay, 4, 1, 1));
+    assert_eq!(projection.tables().len(), 360);
+    let insert = |birthday, birthday_type| Action::Insert { after: lunar_row(7, birthday, birthday_type) };
+    let update = |before: (_, _), after: (_, _)| Action::Update {
+        before: lunar_row(7, before.0, before.1),
+        after: lunar_row(7, after.0, after.1),
+    };
+    let short = Action::Insert { after: row(7, date(1, 1)) };
+    for (action, expected, reasons) in [
+        (insert("01-01", ""), vec!["lunar_birthday_0101 7 upsert 01-01 solar"], vec![]),
+        (insert("12-30", "lunar"), vec!["lunar_birthday_1230 7 upsert 12-30 lunar"], vec![]),
+        (
+            insert("12-30", "odd"),
+            vec!["lunar_birthday_1230 7 upsert 12-30 solar"],
+            vec!["birthday_type_unknown"],
+        ),
+        (insert("12-31", "lunar"), vec![], vec!["not_a_date"]),
+        (insert("", "lunar"), vec![], vec!["null"]),
+        (short, vec![], vec!["null"]),
+        (update(("01-01", ""), ("01-01", "solar")), vec![], vec![]),
+        (update(("01-01", ""), ("01-01", "lunar")), vec!["lunar_birthday_0101 7 upsert 01-01 lunar"], vec![]),
+        (
+            update(("01-01", "lunar"), ("01-02", "lunar")),
+            vec!["lunar_birthday_0101 7 delete", "lunar_birthday_0102 7 upsert 01-02 lunar"],
+            vec![],
+        ),
+        (update(("01-01", "lunar"), ("", "lunar")), vec!["lunar_birthday_0101 7 delete"], vec!["null"]),
+    ] {
+        assert_eq!(
+            lunar_texts(&projection, action.clone()),
+            (expected.iter().map(|e| (*e).to_owned()).collect(), reasons),
+            "{action:?}"
+        );
+    }
+}
+
+#[test]
+fn a_solar_table_knows_nothing_of_lunar_birthdays_and_types() {
+    let projection = birthday(Layout::ByDay, 4, 1, 1);
+    let (before, after) = (lunar_row(7, "01-01", ""), lunar_row(7, "02-02", "odd"));
+    assert_eq!(lunar_texts(&projection, Action::Update { before, after }), (vec![], vec![]));
+    assert_eq!(
+        (projection.fields(), birthday_by(Calendar::Lunar, (Layout::ByDay, 4, 1, 1)).fields()),
+        (2, 4)
+    );
+}
+
+#[test]
+fn without_the_column_of_the_type_everybody_celebrates_by_the_solar_calendar() {
+    let both = birthday_by(Calendar::Lunar, (Layout::ByDay, 4, 1, 1));
+    let projection = Birthday::new(BirthdayTables { captures_type: false, ..both.config }, 1, 1);
+    // What stands behind the captured fields is the key of a sharding rule.
+    let (texts, reasons) = lunar_texts(&projection, Action::Insert { after: lunar_row(7, "01-01", "lunar") });
+    assert_eq!(
+        (&texts[..], &reasons[..]),
+        (&["lunar_birthday_0101 7 upsert 01-01 solar".to_owned()][..], &[][..])
+    );
+    assert_eq!(projection.fields(), 3);
+}
+
+fn joined(cells: &[Cell]) -> Vec<u8> {
+    let bytes = cells.iter().map(|cell| match cell {
+        Cell::Bytes(bytes) => &**bytes,
+        _ => panic!("value columns are text"),
+    });
+    bytes.collect::<Vec<_>>().join(&b' ')
 }
 
 /// A target as SQL behaves: (table, shard, user) → (day, version).
@@ -236,15 +340,14 @@ impl Model {
                 _ if newer_stands => {}
                 MutationAction::Delete => drop(self.0.remove(&key)),
                 MutationAction::Upsert(cells) => {
-                    let [Cell::Bytes(day)] = &**cells else { panic!("one value column") };
-                    self.0.insert(key, (day.to_vec(), mutation.lsn));
+                    self.0.insert(key, (joined(cells), mutation.lsn));
                 }
             }
         }
     }
 }
 
-/// What a person does to the source; days 0 to 3 are valid, others not.
+/// What a person does to the source; days 0 to 3 are valid, 6 and 7 as lunar ones, others not.
 #[derive(Debug, Clone)]
 enum Step {
     Put { table: u32, user_id: u64, day: u8 },
@@ -267,9 +370,30 @@ fn day_value(day: u8) -> Value<'static> {
         1 => date(1, 2),
         2 => date(2, 29),
         3 => date(12, 31),
-        4 => Value::Null,
+        4 | 6 | 7 => Value::Null,
         _ => date(2, 30),
     }
+}
+
+/// A lunar birthday with its place in the calendar, and a type with what it means.
+fn lunar_value(day: u8) -> ((&'static str, Option<u32>), (&'static str, &'static str)) {
+    match day {
+        0 => (("01-01", Some(0)), ("", "solar")),
+        1 => (("01-02", Some(1)), ("lunar", "lunar")),
+        2 => (("02-30", Some(59)), ("solar", "solar")),
+        3 => (("12-30", Some(359)), ("LUNAR ", "lunar")),
+        6 => (("01-01", Some(0)), ("lunar", "lunar")),
+        7 => (("01-01", Some(0)), ("odd", "solar")),
+        4 => (("", None), ("lunar", "lunar")),
+        _ => (("01-31", None), ("", "solar")),
+    }
+}
+
+fn row_of(user_id: u64, day: u8) -> Vec<Value<'static>> {
+    let ((birthday, _), (birthday_type, _)) = lunar_value(day);
+    let mut row = lunar_row(user_id, birthday, birthday_type);
+    row[BIRTHDAY] = day_value(day);
+    row
 }
 
 type SourceRows = BTreeMap<(u32, u64), u8>;
@@ -284,11 +408,11 @@ fn history(steps: &[Step]) -> ([Log; 2], SourceRows) {
     for (number, step) in steps.iter().enumerate() {
         match *step {
             Step::Put { table, user_id, day } => {
-                let after = row(user_id, day_value(day));
+                let after = row_of(user_id, day);
                 match rows.insert((table, user_id), day) {
                     None => write(number, table, Action::Insert { after }),
                     Some(old) => {
-                        let before = row(user_id, day_value(old));
+                        let before = row_of(user_id, old);
                         write(number, table, Action::Update { before, after });
                     }
                 }
@@ -298,7 +422,7 @@ fn history(steps: &[Step]) -> ([Log; 2], SourceRows) {
                     && let Some(day) = rows.remove(&(table, user_id))
                 {
                     rows.insert((table, to), day);
-                    let (before, after) = (row(user_id, day_value(day)), row(to, day_value(day)));
+                    let (before, after) = (row_of(user_id, day), row_of(to, day));
                     write(number, table, Action::Update { before, after });
                 }
             }
@@ -308,8 +432,8 @@ fn history(steps: &[Step]) -> ([Log; 2], SourceRows) {
                     && let Some(old) = rows.remove(&(from, user_id))
                 {
                     rows.insert((to, user_id), day);
-                    let delete = Action::Delete { before: row(user_id, day_value(old)) };
-                    let insert = Action::Insert { after: row(user_id, day_value(day)) };
+                    let delete = Action::Delete { before: row_of(user_id, old) };
+                    let insert = Action::Insert { after: row_of(user_id, day) };
                     if insert_first {
                         write(number, to, insert);
                         write(number, from, delete);
@@ -321,7 +445,7 @@ fn history(steps: &[Step]) -> ([Log; 2], SourceRows) {
             }
             Step::Delete { table, user_id } => {
                 if let Some(old) = rows.remove(&(table, user_id)) {
-                    write(number, table, Action::Delete { before: row(user_id, day_value(old)) });
+                    write(number, table, Action::Delete { before: row_of(user_id, old) });
                 }
             }
             Step::Truncate { table } => {
@@ -337,9 +461,24 @@ fn history(steps: &[Step]) -> ([Log; 2], SourceRows) {
 fn expected(projection: &Birthday, rows: &SourceRows) -> BTreeMap<(u32, ShardId, u64), Vec<u8>> {
     rows.iter()
         .filter_map(|((number, user_id), day)| {
-            let day = MonthDay::from_value(&day_value(*day)).ok()?;
-            let place = projection.table_of(BirthdayClaim { user_id: *user_id, day });
-            Some(((place, table(*number).shard, *user_id), day.to_string().into_bytes()))
+            let (ordinal, text) = match projection.config.calendar {
+                Calendar::Solar => {
+                    let day = MonthDay::from_value(&day_value(*day)).ok()?;
+                    (day.ordinal(), day.to_string())
+                }
+                Calendar::Lunar => {
+                    let ((birthday, ordinal), (_, celebrates_by)) = lunar_value(*day);
+                    (ordinal?, format!("{birthday} {celebrates_by}"))
+                }
+            };
+            let databases = projection.config.databases.get();
+            let place = match projection.config.layout {
+                Layout::ByDay => ordinal,
+                Layout::ByUser => {
+                    (*user_id % u64::from(databases)) as u32 * projection.config.calendar.tables() + ordinal
+                }
+            };
+            Some(((place, table(*number).shard, *user_id), text.into_bytes()))
         })
         .collect()
 }
@@ -384,7 +523,7 @@ fn feeds(projection: &Birthday) -> Vec<Feed> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let (table, user_id, day) = (0..TABLES_OF_MODEL, 0..4u64, 0..6u8);
+    let (table, user_id, day) = (0..TABLES_OF_MODEL, 0..4u64, 0..8u8);
     prop_oneof![
         6 => (table.clone(), user_id.clone(), day.clone())
             .prop_map(|(table, user_id, day)| Step::Put { table, user_id, day }),
@@ -406,10 +545,12 @@ proptest! {
         steps in prop::collection::vec(step(), 1..40),
         schedule in prop::collection::vec((any::<prop::sample::Index>(), 1..6usize, 0..10u8), 0..60),
         by_user: bool,
+        is_lunar: bool,
         (databases, targets, lanes) in (1..5u32, 1..3u32, 1..4u32),
     ) {
         let layout = if by_user { Layout::ByUser } else { Layout::ByDay };
-        let projection = birthday(layout, databases, targets, lanes);
+        let calendar = if is_lunar { Calendar::Lunar } else { Calendar::Solar };
+        let projection = birthday_by(calendar, (layout, databases, targets, lanes));
         let (logs, rows) = history(&steps);
         let (mut model, mut feeds) = (Model::default(), feeds(&projection));
         for (feed, count, rewind) in schedule {
