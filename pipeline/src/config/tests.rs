@@ -124,6 +124,23 @@ fn each_mistake_is_named_with_its_key() {
 }
 
 #[test]
+fn two_projections_with_a_table_in_common_are_refused() {
+    let with = |table: &str| {
+        let columns = "birthday = \"born\", lunar_birthday = \"lunar\"";
+        let (_, projection) = GOOD.split_once("[[projections]]").expect("the sample has one");
+        let lunar = projection
+            .replace("name = \"birthday\"", "name = \"lunar\"\ncalendar = \"lunar\"")
+            .replace("birthday_{mmdd}", table);
+        let text = format!("{}\n[[projections]]{lunar}", GOOD.replace("birthday = \"born\"", columns));
+        Config::parse_with(&text, crate::projections::shared_tables).map(drop)
+    };
+    assert!(with("lunar_birthday_{mmdd}").is_ok());
+    let faults = with("birthday_{mmdd}").expect_err("both have the tables");
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert!(faults[0].to_string().contains("`birthday` and `lunar` both have birthday_0"), "{faults:?}");
+}
+
+#[test]
 fn columns_that_not_each_table_has_are_captured_when_they_are_named() {
     let with = |columns: &str| GOOD.replace("birthday = \"born\"", &format!("birthday = \"born\"{columns}"));
     let lunar = |text: &str| text.replace("kind = \"birthday\"", "kind = \"birthday\"\ncalendar = \"lunar\"");

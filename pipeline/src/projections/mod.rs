@@ -18,7 +18,7 @@ use anabranch_schemas::serial::{self, OddCode, UuidDefect};
 
 pub use self::assignment::{Assignment, Assignments};
 use self::birthday::{Birthday, UserIdDefect};
-pub use self::captured::captured_targets;
+pub use self::captured::{captured_targets, shared_tables};
 use self::serial_documents::SerialDocuments;
 use self::serial_mapping::SerialMapping;
 use crate::config::{ProjectionConfig, ProjectionKind};

@@ -73,9 +73,7 @@ impl DaemonConfiguration {
             self.limits.join("\n"),
         );
         for topology in topologies(&self.audits) {
-            let is_lunar = |audit: &Verification| {
-                matches!(&audit.layer, Layer::Birthday(layer) if layer.calendar == Calendar::Lunar)
-            };
+            let is_lunar = |audit: &Verification| matches!(&audit.layer, Layer::Birthday(layer) if layer.calendar == Calendar::Lunar);
             text.push_str(&entities(topology, self.audits.iter().any(is_lunar)));
         }
         let mut targets = self.targets.clone();

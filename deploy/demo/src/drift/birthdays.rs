@@ -145,7 +145,8 @@ fn steps_of(
         Kind::WrongContent => vec![Step::Put(Row { checked: day_of(&other.table), ..row })],
         Kind::WrongType => {
             let solar = format!("x'{}'", "736f6c6172");
-            let other_type = if row.key[1].eq_ignore_ascii_case(&solar) { "'lunar'".to_owned() } else { solar };
+            let other_type =
+                if row.key[1].eq_ignore_ascii_case(&solar) { "'lunar'".to_owned() } else { solar };
             vec![Step::Put(Row { key: vec![row.key[0].clone(), other_type], ..row })]
         }
         Kind::Future => {

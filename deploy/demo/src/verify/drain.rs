@@ -177,7 +177,8 @@ async fn progress_at(target: &Endpoint, projection: &str) -> Result<Vec<Progress
         return Ok(Vec::new());
     }
     let sql = format!(
-        "SELECT source, lane, lanes, position, revision, COALESCE(refresh, '') <> '' FROM anabranch.progress \
+        "SELECT source, lane, lanes, position, revision, \
+           TRIM(REGEXP_REPLACE(COALESCE(refresh, ''), '^fields:[0-9]+', '')) <> '' FROM anabranch.progress \
          WHERE projection = '{projection}' ORDER BY 1, 2"
     );
     connection.rows("read progress", sql).await

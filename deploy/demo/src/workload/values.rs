@@ -167,7 +167,8 @@ pub fn contact(random: &mut StdRng) -> (String, String) {
 /// Lunar birthdays that belong into no derived table.
 const INVALID_LUNAR: [&str; 8] = ["", "00-00", "01-00", "12-31", "13-01", "1-1", "ab-cd", "+1-01"];
 /// Types of birthdays; the last ones mean what they look like, or nothing.
-const BIRTHDAY_TYPES: [&str; 8] = ["NULL", "'solar'", "'lunar'", "'lunar'", "'LUNAR'", "' lunar '", "''", "'odd'"];
+const BIRTHDAY_TYPES: [&str; 8] =
+    ["NULL", "'solar'", "'lunar'", "'lunar'", "'LUNAR'", "' lunar '", "''", "'odd'"];
 
 /// A lunar month and day, absent or not, and the type of birthday.
 pub fn lunar(random: &mut StdRng) -> (String, &'static str) {
