@@ -504,6 +504,27 @@ mod tests {
     }
 
     #[test]
+    fn at_the_first_whole_message_all_tables_are_read_from_its_position_on() {
+        let ends = FieldsTaken { noted: Some(4), is_lacking: false, begins_lack: false, ends_lack: true };
+        let stored = Progress { position: lsn(10), ..Progress::default() };
+        for (rows, empty_in_epoch) in [(0, Some(1)), (7, None)] {
+            let mut window = LaneWindow::new(Progress { rows, ..stored.clone() });
+            taken(&mut window, &message(1, 10, &[], 12)).unwrap();
+            assert!(!window.note_fields(FieldsTaken { noted: None, ends_lack: false, ..ends }));
+            assert!(window.progress().refresh.is_none());
+            assert!(window.note_fields(ends));
+            let (progress, rereads) = (window.progress(), &window.flush.rereads);
+            assert_eq!((progress.highest_change, progress.captured_fields), (lsn(12), Some(4)));
+            let refresh = progress.refresh.as_ref().expect("it reads its tables");
+            assert_eq!(
+                (refresh.empty_in_epoch, &rereads[..]),
+                (empty_in_epoch, &[Reread::Every][..]),
+                "{rows}"
+            );
+        }
+    }
+
+    #[test]
     fn a_commit_raises_the_revision_by_one_and_empties_the_window() {
         let mut window = LaneWindow::new(Progress { revision: 4, position: lsn(0), ..Progress::default() });
         taken(&mut window, &message(9, 0, &[], 3)).unwrap();

@@ -343,8 +343,10 @@ mod tests {
     }
 
     /// Never edited either: a user as captured without the lunar columns, which is what older readers wrote.
-    const USER_OF_2_FIELDS: &str = "";
-    const USER_OF_4_FIELDS: &str = "";
+    const USER_OF_2_FIELDS: &str = "010000c7b2c8c4bcb588ee3207757365725f303008757365725f303030018a808080a08580080300\
+         0202070002020705c60f050493447daf";
+    const USER_OF_4_FIELDS: &str = "010000c7b2c8c4bcb588ee3207757365725f303008757365725f303030018a808080a08580080300\
+         0202070004020705c60f0504040530332d333004056c756e61723e334b32";
 
     #[test]
     fn a_user_is_written_with_the_fields_that_are_captured_and_read_with_those_that_are_there() {
