@@ -41,7 +41,7 @@ const DOCUMENT_SEEDS: u64 = SEEDS / 4;
 const RECONCILE_SEEDS: u64 = SEEDS / 16;
 
 /// Worlds in which lunar birthdays are learned.
-const LUNAR_SEEDS: u64 = SEEDS / 4;
+const LUNAR_SEEDS: u64 = SEEDS / 16;
 
 /// Worlds of the cache's drain.
 const CACHE_SEEDS: u64 = SEEDS;

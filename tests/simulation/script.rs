@@ -22,8 +22,8 @@ const BRANCHES_MAX: usize = 3;
 
 /// A day as stored, and the database that holds its table in the layout by day; `None` = it is not a date.
 ///
-/// Few days, so that users meet in tables and come back to them; each lane of each target owns one. The last ones differ
-/// from others in lunar birthday and type alone: only worlds with lunar tables have them.
+/// Few days, so that users meet in tables and come back to them; each lane of each target owns one. The last ones
+/// differ from others in lunar birthday and type alone: only worlds with lunar tables have them.
 const DAYS: [((u8, u8), Option<usize>); 9] = [
     ((1, 1), Some(0)),
     ((1, 3), Some(0)),

@@ -13,11 +13,14 @@ use proptest::prelude::*;
 use super::*;
 use crate::records::OrderedMutation;
 
-fn birthday(layout: Layout, databases: u32, targets: u32, lanes: u32) -> Birthday {
+pub(super) fn birthday(layout: Layout, databases: u32, targets: u32, lanes: u32) -> Birthday {
     birthday_by(Calendar::Solar, (layout, databases, targets, lanes))
 }
 
-fn birthday_by(calendar: Calendar, (layout, databases, targets, lanes): (Layout, u32, u32, u32)) -> Birthday {
+pub(super) fn birthday_by(
+    calendar: Calendar,
+    (layout, databases, targets, lanes): (Layout, u32, u32, u32),
+) -> Birthday {
     let config = BirthdayTables {
         calendar,
         captures_type: true,
@@ -32,7 +35,7 @@ fn birthday_by(calendar: Calendar, (layout, databases, targets, lanes): (Layout,
     Birthday::new(config, targets, lanes)
 }
 
-fn table(number: u32) -> TableIdentity<'static> {
+pub(super) fn table(number: u32) -> TableIdentity<'static> {
     TableIdentity {
         entity: Entity::User,
         shard: ShardId::of("source", "users", &number.to_string(), 0),
@@ -41,15 +44,15 @@ fn table(number: u32) -> TableIdentity<'static> {
     }
 }
 
-fn date(month: u8, day: u8) -> Value<'static> {
+pub(super) fn date(month: u8, day: u8) -> Value<'static> {
     Value::Date { year: 2000, month, day }
 }
 
-fn row(user_id: u64, birthday: Value<'static>) -> Vec<Value<'static>> {
+pub(super) fn row(user_id: u64, birthday: Value<'static>) -> Vec<Value<'static>> {
     vec![Value::UInt(user_id), birthday]
 }
 
-fn lsn(number: u64) -> Lsn {
+pub(super) fn lsn(number: u64) -> Lsn {
     Lsn::from_u64(number).unwrap()
 }
 
@@ -227,92 +230,16 @@ fn a_fingerprint_changes_with_each_setting_that_moves_rows() {
     ));
 }
 
-fn lunar_row(user_id: u64, birthday: &'static str, birthday_type: &'static str) -> Vec<Value<'static>> {
+pub(super) fn lunar_row(
+    user_id: u64,
+    birthday: &'static str,
+    birthday_type: &'static str,
+) -> Vec<Value<'static>> {
     let text = |text: &'static str| Value::Bytes(Cow::Borrowed(text.as_bytes()));
     vec![Value::UInt(user_id), date(1, 1), text(birthday), text(birthday_type)]
 }
 
-/// `lunar_birthday_0101 7 upsert 01-01 solar` for each mutation of one change.
-fn lunar_texts(projection: &Birthday, action: Action<'static>) -> (Vec<String>, Vec<&'static str>) {
-    let (table, mut flush, mut defects) = (table(0), Flush::default(), Defects::default());
-    let change = Change { lsn: lsn(1), table: &table, action };
-    projection.project(&change, LaneScope { target: 0, lane: 0 }, &mut flush, &mut defects);
-    let text = |mutation: OrderedMutation<'_>| {
-        let table = &projection.tables()[mutation.table as usize].derived.table;
-        let [Cell::UInt(user_id)] = mutation.key else { panic!("one key column") };
-        let action = match mutation.action {
-            MutationAction::Delete => "delete".to_owned(),
-            MutationAction::Upsert(cells) => format!("upsert {}", String::from_utf8(joined(cells)).unwrap()),
-        };
-        format!("{table} {user_id} {action}")
-    };
-    let texts = flush.ordered().into_iter().map(text).collect();
-    (texts, defects.iter().map(|(defect, _)| defect.reason()).collect())
-}
-
-#[test]
-fn a_lunar_row_follows_month_day_and_type_and_says_by_which_calendar_the_user_celebrates() {
-    let projection = birthday_by(Calendar::Lunar, (Layout::ByDay, 4, 1, 1));
-    assert_eq!(projection.tables().len(), 360);
-    let insert = |birthday, birthday_type| Action::Insert { after: lunar_row(7, birthday, birthday_type) };
-    let update = |before: (_, _), after: (_, _)| Action::Update {
-        before: lunar_row(7, before.0, before.1),
-        after: lunar_row(7, after.0, after.1),
-    };
-    let short = Action::Insert { after: row(7, date(1, 1)) };
-    for (action, expected, reasons) in [
-        (insert("01-01", ""), vec!["lunar_birthday_0101 7 upsert 01-01 solar"], vec![]),
-        (insert("12-30", "lunar"), vec!["lunar_birthday_1230 7 upsert 12-30 lunar"], vec![]),
-        (
-            insert("12-30", "odd"),
-            vec!["lunar_birthday_1230 7 upsert 12-30 solar"],
-            vec!["birthday_type_unknown"],
-        ),
-        (insert("12-31", "lunar"), vec![], vec!["not_a_date"]),
-        (insert("", "lunar"), vec![], vec!["null"]),
-        (short, vec![], vec!["null"]),
-        (update(("01-01", ""), ("01-01", "solar")), vec![], vec![]),
-        (update(("01-01", ""), ("01-01", "lunar")), vec!["lunar_birthday_0101 7 upsert 01-01 lunar"], vec![]),
-        (
-            update(("01-01", "lunar"), ("01-02", "lunar")),
-            vec!["lunar_birthday_0101 7 delete", "lunar_birthday_0102 7 upsert 01-02 lunar"],
-            vec![],
-        ),
-        (update(("01-01", "lunar"), ("", "lunar")), vec!["lunar_birthday_0101 7 delete"], vec!["null"]),
-    ] {
-        assert_eq!(
-            lunar_texts(&projection, action.clone()),
-            (expected.iter().map(|e| (*e).to_owned()).collect(), reasons),
-            "{action:?}"
-        );
-    }
-}
-
-#[test]
-fn a_solar_table_knows_nothing_of_lunar_birthdays_and_types() {
-    let projection = birthday(Layout::ByDay, 4, 1, 1);
-    let (before, after) = (lunar_row(7, "01-01", ""), lunar_row(7, "02-02", "odd"));
-    assert_eq!(lunar_texts(&projection, Action::Update { before, after }), (vec![], vec![]));
-    assert_eq!(
-        (projection.fields(), birthday_by(Calendar::Lunar, (Layout::ByDay, 4, 1, 1)).fields()),
-        (2, 4)
-    );
-}
-
-#[test]
-fn without_the_column_of_the_type_everybody_celebrates_by_the_solar_calendar() {
-    let both = birthday_by(Calendar::Lunar, (Layout::ByDay, 4, 1, 1));
-    let projection = Birthday::new(BirthdayTables { captures_type: false, ..both.config }, 1, 1);
-    // What stands behind the captured fields is the key of a sharding rule.
-    let (texts, reasons) = lunar_texts(&projection, Action::Insert { after: lunar_row(7, "01-01", "lunar") });
-    assert_eq!(
-        (&texts[..], &reasons[..]),
-        (&["lunar_birthday_0101 7 upsert 01-01 solar".to_owned()][..], &[][..])
-    );
-    assert_eq!(projection.fields(), 3);
-}
-
-fn joined(cells: &[Cell]) -> Vec<u8> {
+pub(super) fn joined(cells: &[Cell]) -> Vec<u8> {
     let bytes = cells.iter().map(|cell| match cell {
         Cell::Bytes(bytes) => &**bytes,
         _ => panic!("value columns are text"),
