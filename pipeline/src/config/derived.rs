@@ -4,13 +4,12 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use anabranch_schemas::birthday::Layout;
-use anabranch_schemas::celebration::{Birthday, Calendar};
+use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::change::Entity;
-use anabranch_schemas::serial::LengthClass;
 use serde::Deserialize;
 
 use super::transport::{Tls, trusted};
-use super::values::{Expanded, ServerUrl, fill, placeholder};
+use super::values::{Expanded, ServerUrl, placeholder};
 use super::{BirthdayTables, DocumentIndex, EntityConfig, MappingTables, Problems, ProjectionKind};
 use crate::records::TimeToLive;
 
@@ -206,36 +205,6 @@ impl Projection {
         let table =
             self.pattern("table", |raw| raw.table.take(), (has_table, "mapping_{table:03}"), problems);
         Some(MappingTables { tables, database: database?, table: table? })
-    }
-}
-
-impl BirthdayTables {
-    /// The physical name of database `number`.
-    pub fn database_name(&self, number: u32) -> String {
-        fill(&self.database, "db", number)
-    }
-
-    /// The physical name of a birthday's table.
-    pub fn table_name(&self, birthday: Birthday) -> String {
-        self.table.replace("{mmdd}", &birthday.compact())
-    }
-
-    /// Numbers of the databases that have a table of the birthday: one (`by_day`), or all of them (`by_user`).
-    pub fn databases_of(&self, birthday: Birthday) -> impl Iterator<Item = u32> {
-        let (layout, databases, ordinal) = (self.layout, self.databases.get(), birthday.ordinal());
-        (0..databases).filter(move |database| layout.has_table(databases, *database, ordinal))
-    }
-}
-
-impl MappingTables {
-    /// The physical name of a length class's database.
-    pub fn database_name(&self, class: LengthClass) -> String {
-        self.database.replace("{length}", class.name())
-    }
-
-    /// The physical name of table `number`.
-    pub fn table_name(&self, number: u32) -> String {
-        fill(&self.table, "table", number)
     }
 }
 

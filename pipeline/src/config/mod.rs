@@ -1,14 +1,15 @@
 //! The configuration: parsed once into types that cannot hold nonsense.
 //!
 //! `raw.rs`, `derived.rs`, `reconcile.rs` and `coupon_system.rs` are the file as written (unknown keys refused),
-//! `values.rs` its scalar types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean. This file turns
-//! one into the other and checks what concerns several parts at once. Each problem is a [`Fault`] that names the key;
-//! all are reported together. Nothing here touches the network.
+//! `values.rs` its scalar types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean, `tables.rs` names
+//! of derived tables. This file turns one into the other and checks what concerns several parts at once. Each problem
+//! is a [`Fault`] that names the key; all are reported together. Nothing here touches the network.
 
 mod coupon_system;
 mod derived;
 mod raw;
 pub mod reconcile;
+mod tables;
 mod transport;
 mod unreadable;
 mod values;
@@ -19,8 +20,6 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anabranch_schemas::birthday::Layout;
-use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::{ShardingRule, TablePattern};
 use croner::Cron;
@@ -29,6 +28,7 @@ use serde::Deserialize;
 
 pub use self::coupon_system::CouponSystemConfig;
 use self::reconcile::ReconcileSettings;
+pub use self::tables::{BirthdayTables, MappingTables};
 pub use self::values::{Secret, ServerUrl};
 use crate::error::{Code, Fault};
 use crate::ports::Entry;
@@ -260,31 +260,6 @@ impl ProjectionKind {
             Self::SerialDocuments(_) => TargetStore::Search,
         }
     }
-}
-
-/// The tables of the birthday layer, or of the lunar one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BirthdayTables {
-    pub calendar: Calendar,
-    /// The calendar that users celebrate by is captured (`birthday_type`); else all of them celebrate by the solar one.
-    pub captures_type: bool,
-    pub layout: Layout,
-    pub databases: NonZeroU32,
-    /// Pattern with `{db}`, such as `birthday_{db:02}`.
-    pub database: String,
-    /// Pattern with `{mmdd}`, such as `birthday_{mmdd}` or `lunar_birthday_{mmdd}`.
-    pub table: String,
-}
-
-/// The mapping layer's tables: a database for each length class, each with all tables.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MappingTables {
-    /// Tables a database.
-    pub tables: NonZeroU32,
-    /// Pattern with `{length}`, such as `serial_code_{length}`: 15, 14, other.
-    pub database: String,
-    /// Pattern with `{table}`, such as `mapping_{table:03}`.
-    pub table: String,
 }
 
 /// The search index of serial codes.
