@@ -1,5 +1,6 @@
 //! One folder for each outside system; each implements the ports of `anabranch_pipeline`.
 
+pub mod coupon_system;
 pub mod memory;
 pub mod mysql;
 pub mod nats;

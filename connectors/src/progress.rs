@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::Assignment;
-use anabranch_pipeline::records::{InvalidRefresh, LaneId, Progress, Refresh};
+use anabranch_pipeline::records::{InvalidRefresh, LaneId, Progress};
 
 /// A progress row as it stands in a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,18 +57,36 @@ pub(crate) fn checksum(projection: &str, source: &str, lane: u32, progress: &Pro
     hasher.finalize()
 }
 
-/// A lane's refresh as text: none before the first one, empty while none is under way.
+/// Stands before the number of fields, in front of a lane's refresh.
+const FIELDS: &str = "fields:";
+
+/// What a lane reads of its tables, as text: none before the first refresh, empty while none is under way. `fields:4`
+/// stands before it, with a blank where there was a refresh, when the changes were captured with other fields than each
+/// table has.
 pub(crate) fn refresh_text(progress: &Progress) -> Option<String> {
-    match &progress.refresh {
+    let refresh = match &progress.refresh {
         Some(refresh) => Some(refresh.to_string()),
         None => progress.was_refreshed.then(String::new),
+    };
+    match (progress.captured_fields, refresh) {
+        (None, refresh) => refresh,
+        (Some(fields), None) => Some(format!("{FIELDS}{fields}")),
+        (Some(fields), Some(refresh)) => Some(format!("{FIELDS}{fields} {refresh}")),
     }
 }
 
-/// The refresh that the text says, and whether there ever was one.
-pub(crate) fn refresh_of(text: Option<&str>) -> Result<(Option<Refresh>, bool), InvalidRefresh> {
+/// The parts of progress that [`refresh_text`] wrote; the others are empty.
+pub(crate) fn refresh_of(text: Option<&str>) -> Result<Progress, InvalidRefresh> {
+    let (fields, text) = match text.and_then(|text| text.strip_prefix(FIELDS)) {
+        None => (None, text),
+        Some(behind) => match behind.split_once(' ') {
+            None => (Some(behind), None),
+            Some((fields, text)) => (Some(fields), Some(text)),
+        },
+    };
+    let captured_fields = fields.map(str::parse).transpose().map_err(|_| InvalidRefresh)?;
     let refresh = text.filter(|text| !text.is_empty()).map(str::parse).transpose()?;
-    Ok((refresh, text.is_some()))
+    Ok(Progress { refresh, was_refreshed: text.is_some(), captured_fields, ..Progress::default() })
 }
 
 impl StoredProgress {
@@ -187,6 +205,8 @@ impl Enrolment {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_pipeline::records::Refresh;
+
     use super::*;
 
     fn stored() -> StoredProgress {
@@ -198,6 +218,27 @@ mod tests {
             layout: "by_day".into(),
             progress: Progress::default(),
             is_trusted: true,
+        }
+    }
+
+    #[test]
+    fn what_a_lane_reads_of_its_tables_is_read_back_and_rows_from_before_there_were_fields_mean_the_same() {
+        let text = |progress: &Progress| refresh_text(progress);
+        let plain = Progress::default();
+        let through = Progress { was_refreshed: true, ..plain.clone() };
+        let under_way = Progress { refresh: Some(Refresh::of_every_table()), ..through.clone() };
+        for progress in [plain, through, under_way] {
+            for captured_fields in [None, Some(3), Some(4)] {
+                let progress = Progress { captured_fields, ..progress.clone() };
+                assert_eq!(refresh_of(text(&progress).as_deref()), Ok(progress));
+            }
+        }
+        let old = |text| refresh_of(text).map(|progress| progress.captured_fields);
+        for text in [None, Some(""), Some("- - 0")] {
+            assert_eq!(old(text), Ok(None));
+        }
+        for damaged in ["fields:", "fields:x", "fields:-1", "fields:4 x", "fields:4  "] {
+            assert_eq!(old(Some(damaged)), Err(InvalidRefresh), "{damaged}");
         }
     }
 

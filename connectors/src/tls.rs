@@ -1,11 +1,53 @@
-//! Whether TLS is what failed: client libraries hide it in I/O errors within I/O errors, whose `source` skips it.
+//! TLS of clients that take a configuration of ours, and whether TLS is what failed: client libraries hide it in I/O
+//! errors within I/O errors, whose `source` skips it.
 
 use std::error::Error as StdError;
 use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+
+/// A client that trusts the authorities of the file, else those of the machine.
+pub(crate) fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, Box<dyn StdError + Send + Sync>> {
+    trusting(roots(ca_file)?)
+}
+
+/// A client that trusts these.
+pub(crate) fn trusting(roots: RootCertStore) -> Result<ClientConfig, Box<dyn StdError + Send + Sync>> {
+    Ok(ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth())
+}
+
+/// The certificates of the file, else those of the machine.
+fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, Box<dyn StdError + Send + Sync>> {
+    let mut roots = RootCertStore::empty();
+    match ca_file {
+        Some(file) => {
+            for certificate in CertificateDer::pem_file_iter(file)? {
+                roots.add(certificate?)?;
+            }
+        }
+        None => _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
+    }
+    if roots.is_empty() { Err("there is none".into()) } else { Ok(roots) }
+}
 
 /// Whether an error of TLS is somewhere beneath.
 pub(crate) fn is_beneath(error: &(dyn StdError + 'static)) -> bool {
-    let mut next = error.source();
+    has_tls(error.source())
+}
+
+/// Whether the error is one of TLS, or one is somewhere beneath.
+pub(crate) fn is_or_is_beneath(error: &(dyn StdError + 'static)) -> bool {
+    has_tls(Some(error))
+}
+
+fn has_tls(mut next: Option<&(dyn StdError + 'static)>) -> bool {
     while let Some(error) = next {
         let mut innermost = error;
         while let Some(inner) = innermost.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {

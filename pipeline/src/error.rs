@@ -243,8 +243,12 @@ codes! {
     ListenFailed = "listen-failed", Definite;
     /// No connection to the coupon system, or it broke.
     CouponSystemUnreachable = "coupon-system-unreachable", Transient;
+    /// The coupon system refuses requests as a whole: token, TLS, address or form.
+    CouponSystemRefused = "coupon-system-refused", Definite;
     /// The ledger of coupons lacks what its register knows: somebody restored it from an older copy.
     CouponLedgerRestored = "coupon-ledger-restored", Definite;
+    /// A coupon day was asked for that cannot be run or shown.
+    DispatchRefused = "dispatch-refused", Definite;
 
     /// A defect of Anabranch itself.
     Internal = "internal", Bug;

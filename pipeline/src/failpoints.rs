@@ -60,6 +60,21 @@ pub const CACHING: &[&str] = &[
 /// Met by a lane of documents. The first needs a shard that is withdrawn.
 pub const DOCUMENTING: &[&str] = &["documents-withdrawal-sent", "documents-sent", "documents-progress-sent"];
 
+/// Met by a dispatcher that freezes a wave and publishes it.
+pub const DISPATCHING: &[&str] =
+    &["coupons-before-page", "coupons-after-page", "coupons-before-publish", "coupons-after-publish"];
+
+/// Met by a granter, in the order in which one message meets them.
+pub const GRANTING: &[&str] = &[
+    "coupons-before-reserve",
+    "coupons-after-reserve",
+    "coupons-before-issue",
+    "coupons-after-issue",
+    "coupons-before-call",
+    "coupons-before-settle",
+    "coupons-after-settle",
+];
+
 /// Met by a daemon that stops in order.
 pub const STOPPING: &[&str] = &["lease-before-release", "lease-after-release"];
 
@@ -83,9 +98,20 @@ const CONTINUE: i32 = 18;
 fn is_armed(name: &str) -> bool {
     static ARMED: OnceLock<Option<String>> = OnceLock::new();
     debug_assert!(
-        [WORKING, REFRESHING, RECONCILING, CACHING, DOCUMENTING, STOPPING, MINTING, SETTING_UP]
-            .concat()
-            .contains(&name),
+        [
+            WORKING,
+            REFRESHING,
+            RECONCILING,
+            CACHING,
+            DOCUMENTING,
+            DISPATCHING,
+            GRANTING,
+            STOPPING,
+            MINTING,
+            SETTING_UP,
+        ]
+        .concat()
+        .contains(&name),
         "{name} is not listed"
     );
     let armed = ARMED.get_or_init(|| std::env::var("ANABRANCH_FAILPOINT").ok());

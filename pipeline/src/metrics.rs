@@ -80,6 +80,7 @@ pub fn describe() {
 }
 
 const SOURCE: &[&str] = &["source"];
+const PROGRAMME: &[&str] = &["programme"];
 const LANE: &[&str] = &["projection", "target", "source", "lane"];
 
 /// One entry a metric: the name of its constant, its own name, type, labels, help.
@@ -163,7 +164,7 @@ metrics! {
     REFRESH_SECONDS_LEFT = "anabranch_refresh_seconds_left", Gauge, LANE,
         "How long these tables will take if each takes as long as the ones before.";
     ROW_DEFECTS = "anabranch_row_defects_total", Counter, &["projection", "source", "reason"],
-        "Changes to rows that are in no derived table, or hold an odd code.";
+        "Changes to rows that are in no derived table, or hold an odd code or birthday type.";
 
     LOOKUP_READINGS = "anabranch_lookup_readings_total", Counter, &[],
         "Readings of mapping tables for lookups, which the cache did not answer.";
@@ -226,6 +227,29 @@ metrics! {
         "Changed source rows whose derived rows were wrong, so many seconds after the change.";
     SPOT_CHECK_SKIPPED = "anabranch_spot_check_skipped_changes_total", Counter, &["source"],
         "Changes that were too many to choose from, or could not be read.";
+
+    COUPON_WAVES = "anabranch_coupon_frozen_waves", Gauge, PROGRAMME,
+        "Waves of the newest coupon day that are frozen: 0 none yet, 1 midnight, 2 noon, 3 catch-up; absent = no day has begun, or it is not known.";
+    COUPON_CLOSED = "anabranch_coupon_day_closed", Gauge, PROGRAMME,
+        "1 = the newest coupon day is closed: each member has a coupon, a refusal or a dead letter.";
+    COUPON_DAY_BEGAN = "anabranch_coupon_day_timestamp_seconds", Gauge, PROGRAMME,
+        "When the newest coupon day began by the rules of its programme, since the Unix epoch.";
+    COUPON_SEEN = "anabranch_coupon_seen_timestamp_seconds", Gauge, PROGRAMME,
+        "When a dispatcher last ended a pass over the programme, since the Unix epoch.";
+    COUPON_FREEZE_DELAY = "anabranch_coupon_freeze_delay_seconds", Gauge, &["programme", "wave"],
+        "Time from the beginning of the newest coupon day until the wave was frozen.";
+    COUPON_OPEN_BEFORE = "anabranch_coupon_open_days", Gauge, PROGRAMME,
+        "Coupon days before the newest one that are not closed.";
+    COUPON_MEMBERS = "anabranch_coupon_members", Gauge, &["programme", "outcome"],
+        "Members of the newest coupon day by what became of them: granted, already_granted, refused, failed, in_flight, missed. Their sum is the cohort.";
+    COUPON_REFUSED = "anabranch_coupon_refused_members", Gauge, &["programme", "reason"],
+        "Members of the newest coupon day who get no coupon, by the reason.";
+    COUPON_LETTERS = "anabranch_coupon_dead_letters", Gauge, PROGRAMME,
+        "Dead letters of all days of the programme: each waits for a person.";
+    COUPON_CARRIED = "anabranch_coupon_carried_total", Counter, &["programme", "outcome"],
+        "Users of messages that granters have carried. The outcome is done, or later: the message comes again.";
+    COUPON_BREAKER = "anabranch_coupon_breaker_open", Gauge, &[],
+        "1 while granters of this process call nobody, because the coupon system does not answer or asks for a pause; else 0.";
 
     TASK_STATE = "anabranch_task_state", Gauge, &["task"],
         "0 getting ready, 1 running, 2 retrying, 3 stopped, 4 standby: another process does it.";

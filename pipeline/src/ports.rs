@@ -13,7 +13,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anabranch_schemas::change::{TableIdentity, Value};
-use anabranch_schemas::envelope::{Envelope, ServerIdentity};
+use anabranch_schemas::envelope::{CapturedFields, Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
@@ -104,6 +104,9 @@ pub trait ChangeSource: Send {
 pub trait SourceConnector: Send + Sync {
     /// Owns what it needs, so that a direct feed can be read in a task of its own.
     type Source: ChangeSource + 'static;
+
+    /// How many fields of each entity its readings and chunks have.
+    fn captured(&self) -> CapturedFields;
 
     /// Checks everything that capture depends on; each failed check is one fault. An unreachable server is one too.
     fn check(&self) -> impl Future<Output = Vec<Fault>> + Send;

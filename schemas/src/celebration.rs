@@ -9,8 +9,9 @@ use std::str::FromStr;
 use jiff::civil::Date;
 use serde::{Deserialize, Serialize};
 
-use crate::birthday::MonthDay;
-use crate::lunar::{LunarDate, LunarMonthDay};
+use crate::birthday::{self, MonthDay};
+use crate::change::Value;
+use crate::lunar::{LUNAR_TABLES, LunarDate, LunarMonthDay};
 
 /// A calendar by which a birthday is celebrated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -20,7 +21,37 @@ pub enum Calendar {
     Lunar,
 }
 
+/// A captured birthday type that names no calendar. The value itself is not part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UnknownCalendar;
+
 impl Calendar {
+    pub const ALL: [Calendar; 2] = [Self::Solar, Self::Lunar];
+
+    /// The calendar that a user celebrates by, from the captured `birthday_type`: text `solar` or `lunar` in any case,
+    /// blanks around it ignored. NULL, empty text and a column that is not captured mean solar. Who meets another value
+    /// treats it as solar, too.
+    pub fn from_value(value: &Value<'_>) -> Result<Self, UnknownCalendar> {
+        let text = match value {
+            Value::Null => return Ok(Self::Solar),
+            Value::Bytes(text) => text.trim_ascii(),
+            _ => return Err(UnknownCalendar),
+        };
+        let named = |calendar: &Self| text.eq_ignore_ascii_case(calendar.as_str().as_bytes());
+        match text {
+            [] => Ok(Self::Solar),
+            _ => Self::ALL.into_iter().find(named).ok_or(UnknownCalendar),
+        }
+    }
+
+    /// Derived tables of its birthdays: 366, or 360.
+    pub fn tables(self) -> u32 {
+        match self {
+            Self::Solar => birthday::TABLES,
+            Self::Lunar => LUNAR_TABLES,
+        }
+    }
+
     /// `solar` or `lunar`, as settings and occurrences write it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -104,11 +135,45 @@ impl Birthday {
         }
     }
 
+    /// All of a calendar, in its order.
+    pub fn all(calendar: Calendar) -> Vec<Self> {
+        match calendar {
+            Calendar::Solar => MonthDay::all().map(Self::Solar).collect(),
+            Calendar::Lunar => LunarMonthDay::all().map(Self::Lunar).collect(),
+        }
+    }
+
+    /// Its place among all of its calendar, from 0.
+    pub fn ordinal(self) -> u32 {
+        match self {
+            Self::Solar(day) => day.ordinal(),
+            Self::Lunar(day) => day.ordinal(),
+        }
+    }
+
+    /// `0229`: the ending of a derived table's name.
+    pub fn compact(self) -> String {
+        match self {
+            Self::Solar(day) => day.compact(),
+            Self::Lunar(day) => day.compact(),
+        }
+    }
+
     /// The derived table of this birthday, as it is called unless a setting says otherwise.
     pub fn table(self) -> String {
         match self {
             Self::Solar(day) => format!("birthday_{}", day.compact()),
             Self::Lunar(day) => format!("lunar_birthday_{}", day.compact()),
+        }
+    }
+}
+
+/// `02-29`: the `birthday` column of a derived row.
+impl fmt::Display for Birthday {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Solar(day) => day.fmt(f),
+            Self::Lunar(day) => day.fmt(f),
         }
     }
 }
@@ -183,7 +248,38 @@ mod tests {
 
     use super::*;
 
-    const BOTH: [Calendar; 2] = [Calendar::Solar, Calendar::Lunar];
+    const BOTH: [Calendar; 2] = Calendar::ALL;
+
+    #[test]
+    fn a_birthday_type_names_a_calendar_and_nothing_means_solar() {
+        let read = |text: &'static [u8]| Calendar::from_value(&Value::Bytes(text.into()));
+        for (text, calendar) in [
+            (&b"lunar"[..], Calendar::Lunar),
+            (b"LUNAR  ", Calendar::Lunar),
+            (b"solar", Calendar::Solar),
+            (b"", Calendar::Solar),
+            (b"   ", Calendar::Solar),
+        ] {
+            assert_eq!(read(text), Ok(calendar));
+        }
+        assert_eq!(Calendar::from_value(&Value::Null), Ok(Calendar::Solar));
+        for text in [&b"lunar2"[..], b"0", b"\xff", "农历".as_bytes()] {
+            assert_eq!(read(text), Err(UnknownCalendar));
+        }
+        assert_eq!(Calendar::from_value(&Value::Int(1)), Err(UnknownCalendar));
+    }
+
+    #[test]
+    fn each_calendar_has_its_tables_in_order() {
+        for calendar in Calendar::ALL {
+            let all = Birthday::all(calendar);
+            assert_eq!(all.len() as u32, calendar.tables());
+            for (ordinal, birthday) in (0..).zip(all) {
+                assert_eq!((birthday.ordinal(), birthday.calendar()), (ordinal, calendar), "{birthday}");
+                assert!(birthday.table().ends_with(&birthday.compact()));
+            }
+        }
+    }
 
     fn tables(day: Date, rule: LeapDayRule) -> String {
         let tables = celebrated(day, &BOTH, rule).into_iter().map(|found| found.birthday.table());

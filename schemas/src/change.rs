@@ -64,7 +64,8 @@ impl Value<'_> {
     }
 }
 
-/// The captured columns of one row image, in the order of [`Entity::fields`].
+/// The captured columns of one row image, in the order of [`Entity::fields`]. Columns that the configuration leaves out
+/// are not there: they are the last ones.
 pub type Row<'a> = Vec<Value<'a>>;
 
 /// A row before or after a change, if there is one.
@@ -86,7 +87,7 @@ impl Entity {
     /// Captured fields, in the order in which a [`Row`] holds them. New fields are only ever added at the end.
     pub fn fields(self) -> &'static [&'static str] {
         match self {
-            Entity::User => &["user_id", "birthday"],
+            Entity::User => &["user_id", "birthday", "lunar_birthday", "birthday_type"],
             Entity::SerialCode => &[
                 "uuid",
                 "imei1",
@@ -99,6 +100,14 @@ impl Entity {
                 "account_id",
                 "sku_code",
             ],
+        }
+    }
+
+    /// How many of the fields each captured table has. The configuration may leave out those behind them.
+    pub fn required_fields(self) -> usize {
+        match self {
+            Entity::User => 2,
+            Entity::SerialCode => self.fields().len(),
         }
     }
 
@@ -181,4 +190,19 @@ pub struct Change<'t, 'a> {
     pub lsn: Lsn,
     pub table: &'t TableIdentity<'a>,
     pub action: Action<'a>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows and headers of stored messages count the fields from the first one on.
+    #[test]
+    fn the_fields_of_stored_messages_keep_their_places() {
+        assert_eq!(Entity::User.fields(), ["user_id", "birthday", "lunar_birthday", "birthday_type"]);
+        assert_eq!(Entity::User.required_fields(), 2);
+        for entity in Entity::ALL {
+            assert!((1..=entity.fields().len()).contains(&entity.required_fields()), "{entity:?}");
+        }
+    }
 }

@@ -33,17 +33,24 @@ impl fmt::Display for ServerIdentity {
 /// How many fields of each entity a reader captures, by the entity's name.
 ///
 /// New fields come at the end, so the number says which ones they are. A reader drops an update that leaves all
-/// captured fields as they were. A later version that captures more of them learns from this number which messages may
-/// lack such an update.
+/// captured fields as they were. A lane that reads more of them learns from this number which messages may lack such an
+/// update.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapturedFields(BTreeMap<String, usize>);
 
 impl CapturedFields {
-    /// What this version captures.
-    pub fn of_this_version() -> Self {
-        Self(
-            Entity::ALL.into_iter().map(|entity| (entity.name().to_owned(), entity.fields().len())).collect(),
-        )
+    /// Those of a reader with these numbers. Of an entity that is not named it says the fields that each table has.
+    pub fn new(captured: impl IntoIterator<Item = (Entity, usize)>) -> Self {
+        let required = |entity: Entity| (entity.name().to_owned(), entity.required_fields());
+        let mut fields: BTreeMap<_, _> = Entity::ALL.into_iter().map(required).collect();
+        fields.extend(captured.into_iter().map(|(entity, number)| (entity.name().to_owned(), number)));
+        Self(fields)
+    }
+
+    /// How many fields of the entity were captured. A header that does not name it was written when each entity had the
+    /// fields that each of its tables has.
+    pub fn of(&self, entity: Entity) -> usize {
+        self.0.get(entity.name()).copied().unwrap_or_else(|| entity.required_fields())
     }
 }
 
@@ -220,7 +227,7 @@ mod tests {
             term: 3,
             committed_at_us: 1_700_000_000_000_000,
             changes: 12,
-            captured: CapturedFields::of_this_version(),
+            captured: CapturedFields::new([(Entity::User, 4)]),
         }
     }
 
@@ -232,6 +239,19 @@ mod tests {
             let headers = envelope.to_headers();
             let find = |name| headers.iter().find(|(n, _)| *n == name).map(|(_, value)| value.as_str());
             assert_eq!(Envelope::from_headers(find), Ok(envelope));
+        }
+    }
+
+    #[test]
+    fn a_header_says_how_many_fields_of_each_entity_were_captured() {
+        let plain = CapturedFields::new([]);
+        assert_eq!(plain.to_string(), "serial_code=10,user=2", "as before there was a third field of users");
+        let lunar = CapturedFields::new([(Entity::User, 4)]);
+        assert_eq!(lunar.to_string(), "serial_code=10,user=4");
+        let read = |text: &str| text.parse::<CapturedFields>().map(|captured| captured.of(Entity::User));
+        assert_eq!([read("serial_code=10,user=4"), read("user=0"), read("-")], [Ok(4), Ok(0), Ok(2)]);
+        for text in ["", "user", "user=", "=2", "user=-1", "user=2,", "user=99999999999999999999"] {
+            assert_eq!(read(text), Err(()), "{text}");
         }
     }
 

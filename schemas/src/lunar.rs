@@ -8,6 +8,9 @@ use std::fmt;
 
 use jiff::civil::Date;
 
+use crate::birthday::BirthdayDefect;
+use crate::change::Value;
+
 /// Derived tables of lunar birthdays: twelve months of thirty days. The table of a day is there in every year.
 pub const LUNAR_TABLES: u32 = 360;
 /// Months in which the table and `icu_calendar` differ; the table wins. There are none.
@@ -85,6 +88,33 @@ impl LunarMonthDay {
     pub fn new(month: u8, day: u8) -> Option<Self> {
         let is_day = (1..=12).contains(&month) && (1..=LONG_MONTH_DAYS).contains(&day);
         is_day.then_some(Self { month, day })
+    }
+
+    /// From a captured column: text `MM-DD`. Blanks around it, as a CHAR column may have them, are ignored. A leap
+    /// month has the number of the month before it, so no mark tells it.
+    pub fn from_value(value: &Value<'_>) -> Result<Self, BirthdayDefect> {
+        let text = match value {
+            Value::Null => return Err(BirthdayDefect::Null),
+            Value::Bytes(text) => text.trim_ascii(),
+            _ => return Err(BirthdayDefect::WrongType),
+        };
+        let [m1, m2, b'-', d1, d2] = text else {
+            return Err(if text.is_empty() { BirthdayDefect::Null } else { BirthdayDefect::Malformed });
+        };
+        if ![m1, m2, d1, d2].into_iter().all(u8::is_ascii_digit) {
+            return Err(BirthdayDefect::Malformed);
+        }
+        let number = |tens: &u8, ones: &u8| (tens - b'0') * 10 + (ones - b'0');
+        let (month, day) = (number(m1, m2), number(d1, d2));
+        if month == 0 || day == 0 {
+            return Err(BirthdayDefect::Zero);
+        }
+        Self::new(month, day).ok_or(BirthdayDefect::NotADate)
+    }
+
+    /// 0 for 01-01 to 359 for 12-30.
+    pub fn ordinal(self) -> u32 {
+        u32::from(self.month - 1) * u32::from(LONG_MONTH_DAYS) + u32::from(self.day - 1)
     }
 
     /// All 360, in calendar order.
@@ -174,6 +204,8 @@ fn months_of(year: u32) -> impl Iterator<Item = (u8, bool, u8)> {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
     use icu_calendar::cal::ChineseTraditional;
     use icu_calendar::types::YearInfo;
     use jiff::civil::date;
@@ -248,6 +280,41 @@ mod tests {
             }
         }
         assert_eq!(LunarMonthDay::all().count() as u32, LUNAR_TABLES);
+    }
+
+    #[test]
+    fn a_lunar_birthday_is_month_and_day_and_each_defect_is_told_apart() {
+        let read = |text: &str| LunarMonthDay::from_value(&Value::Bytes(Cow::Borrowed(text.as_bytes())));
+        for (ordinal, day) in (0..).zip(LunarMonthDay::all()) {
+            assert_eq!((read(&day.to_string()), day.ordinal()), (Ok(day), ordinal), "{day}");
+        }
+        assert_eq!(
+            read(" 02-30  "),
+            Ok(LunarMonthDay::new(2, 30).unwrap()),
+            "the solar calendar has no such day"
+        );
+        for (text, defect) in [
+            ("", BirthdayDefect::Null),
+            ("     ", BirthdayDefect::Null),
+            ("00-00", BirthdayDefect::Zero),
+            ("01-00", BirthdayDefect::Zero),
+            ("12-31", BirthdayDefect::NotADate),
+            ("13-01", BirthdayDefect::NotADate),
+            ("1-1", BirthdayDefect::Malformed),
+            ("0101", BirthdayDefect::Malformed),
+            ("1990-01-01", BirthdayDefect::Malformed),
+            ("-1-01", BirthdayDefect::Malformed),
+            ("01-01x", BirthdayDefect::Malformed),
+            ("+1-01", BirthdayDefect::Malformed),
+            ("闰6-1", BirthdayDefect::Malformed),
+        ] {
+            assert_eq!(read(text), Err(defect), "{text}");
+        }
+        assert_eq!(LunarMonthDay::from_value(&Value::Null), Err(BirthdayDefect::Null));
+        let date = Value::Date { year: 2000, month: 1, day: 1 };
+        for other in [date, Value::Int(101), Value::Bytes(Cow::Borrowed(b"\xff\xff-\xff\xff"))] {
+            assert!(LunarMonthDay::from_value(&other).is_err(), "{other:?}");
+        }
     }
 
     #[test]

@@ -6,6 +6,8 @@
 
 /// One table of the birthday layer.
 pub const BIRTHDAY: &str = include_str!("sql/birthday.sql");
+/// One table of the lunar birthday layer.
+pub const LUNAR_BIRTHDAY: &str = include_str!("sql/lunar_birthday.sql");
 /// One table of the mapping layer.
 pub const MAPPING: &str = include_str!("sql/mapping.sql");
 /// Progress of lanes.
@@ -18,6 +20,22 @@ pub const CACHE: &str = include_str!("sql/cache.sql");
 pub const ENROLLED: &str = include_str!("sql/enrolled.sql");
 /// History of reconciliations.
 pub const RECONCILIATIONS: &str = include_str!("sql/reconciliations.sql");
+/// Reports of coupon days.
+pub const COUPON_REPORTS: &str = include_str!("sql/coupon_reports.sql");
+/// Coupon programmes.
+pub const COUPON_PROGRAMME: &str = include_str!("sql/coupon_programme.sql");
+/// Days of coupon programmes.
+pub const COUPON_RUN: &str = include_str!("sql/coupon_run.sql");
+/// Cohorts of these days.
+pub const COUPON_MEMBER: &str = include_str!("sql/coupon_member.sql");
+/// One table of the coupon ledger.
+pub const COUPON_LEDGER: &str = include_str!("sql/coupon_ledger.sql");
+/// One table of refused days.
+pub const COUPON_REFUSAL: &str = include_str!("sql/coupon_refusal.sql");
+/// Dead letters of the coupon ledger.
+pub const COUPON_LETTER: &str = include_str!("sql/coupon_letter.sql");
+/// The tokens of the coupon ledger.
+pub const COUPON_TOKEN: &str = include_str!("sql/coupon_token.sql");
 
 /// One source table of the main layer: `{database}`, `{table}` and `{birthday_type}` are to be filled in.
 pub const USER: &str = include_str!("sql/user.sql");

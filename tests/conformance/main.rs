@@ -7,9 +7,12 @@ mod ports;
 
 mod cache;
 mod cache_drain;
+mod cohort;
+mod coupon_system;
 mod decoder;
 mod derived;
 mod lease;
+mod ledger;
 mod log;
 mod log_damage;
 mod log_server;
@@ -41,3 +44,4 @@ mod store_search_upkeep;
 mod store_setup;
 mod watched;
 mod wire;
+mod work_queue;

@@ -7,6 +7,7 @@ use anabranch_connectors::nats::NatsLog;
 use anabranch_pipeline::config::{Config, Limits, LogConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Log, LogEntry, LogMessage, LogReader, LogWriter, ReadFrom};
+use anabranch_schemas::change::Entity;
 use anabranch_schemas::envelope::{CapturedFields, Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_stack::{Options, Server, ServerSpec, Stack};
@@ -129,7 +130,7 @@ pub fn envelope(number: u64) -> Envelope {
         term: 1,
         committed_at_us: 1_700_000_000_000_000 + number,
         changes: 1,
-        captured: CapturedFields::of_this_version(),
+        captured: CapturedFields::new([(Entity::User, 4)]),
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anabranch_demo::verify::{BirthdayLayer, Comparison, DerivedLayout, Differences, Layer, Verification};
 use anabranch_demo::{BirthdayType, Connection, Endpoint, Pace, Topology, Workload, WorkloadOptions};
 use anabranch_schemas::birthday::{Layout, MonthDay};
+use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::change::Value;
 use anabranch_schemas::shard::{NameHash, ShardId, Spread};
 
@@ -27,7 +28,9 @@ async fn create_layer(target: &mut Connection, layout: DerivedLayout) {
     let mut sql = String::new();
     for database in 0..DATABASES {
         sql.push_str(&format!("CREATE OR REPLACE DATABASE birthday_{database:02};"));
-        for day in MonthDay::all().filter(|day| product_layout(layout).has_table(DATABASES, database, *day)) {
+        for day in
+            MonthDay::all().filter(|day| product_layout(layout).has_table(DATABASES, database, day.ordinal()))
+        {
             sql.push_str(&format!(
                 "CREATE TABLE birthday_{database:02}.birthday_{} (shard_id BIGINT UNSIGNED, user_id BIGINT UNSIGNED, \
                  birthday CHAR(5), PRIMARY KEY (shard_id, user_id)) ENGINE=Aria TRANSACTIONAL=0;",
@@ -61,7 +64,7 @@ async fn fill_layer(target: &mut Connection, topology: &Topology, layout: Derive
             let mut sql = String::new();
             for (user, text) in users {
                 let Ok(day) = MonthDay::from_value(&value(text, column)) else { continue };
-                let database = product_layout(layout).database(DATABASES, user, day);
+                let database = product_layout(layout).database(DATABASES, user, day.ordinal());
                 sql.push_str(&format!(
                     "INSERT INTO birthday_{database:02}.birthday_{} VALUES ({shard}, {user}, '{day}');",
                     day.compact()
@@ -113,7 +116,12 @@ async fn bench(sources: Vec<Endpoint>, target: Endpoint, layout: DerivedLayout) 
     let mut workload = Workload::new(topology.clone(), WorkloadOptions::new(21));
     workload.create_schema().await.unwrap();
     let connection = target.connect(&["SET SESSION sql_log_bin = 0"]).await.unwrap();
-    let layer = Layer::Birthday(BirthdayLayer { layout, databases: DATABASES, targets: vec![target] });
+    let layer = Layer::Birthday(BirthdayLayer {
+        calendar: Calendar::Solar,
+        layout,
+        databases: DATABASES,
+        targets: vec![target],
+    });
     let mut bench = Bench { audit: Verification { topology, layer }, target: connection };
     create_layer(&mut bench.target, layout).await;
     let empty = bench.compare().await;

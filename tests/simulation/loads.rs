@@ -20,7 +20,7 @@ use anabranch_pipeline::records::{
 };
 use anabranch_schemas::change::{Action, Change, Entity, TableIdentity, Value};
 use anabranch_schemas::codec;
-use anabranch_schemas::envelope::Envelope;
+use anabranch_schemas::envelope::{CapturedFields, Envelope};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
@@ -40,6 +40,10 @@ struct Behind {
 
 impl SourceConnector for Behind {
     type Source = MemoryReading;
+
+    fn captured(&self) -> CapturedFields {
+        self.source.captured()
+    }
 
     async fn check(&self) -> Vec<Fault> {
         self.source.check().await
@@ -198,6 +202,7 @@ async fn refreshed(
         replica_slot: 1,
         start: &Entry::Earliest,
         entity: Entity::User,
+        fields: Entity::User.required_fields(),
         source_column: 0,
         tables: 1,
         shared: &Shared::new(1),

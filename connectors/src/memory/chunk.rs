@@ -171,7 +171,7 @@ impl MemorySource {
             for (table, take) in parts {
                 let all = server.rows(table.shard, groups);
                 for key in take(&all) {
-                    encoder.insert(low, table, &all[&key]);
+                    encoder.insert(low, table, self.captured_part(&all[&key]));
                     last = Some(key);
                 }
             }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{BinlogPoint, ChangeSource, Entry, Filled, Located, SourceConnector};
 use anabranch_pipeline::records::{BatchBuilder, Progress};
-use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::change::{Entity, Row, Value};
+use anabranch_schemas::envelope::{CapturedFields, ServerIdentity};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
 use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
@@ -48,6 +49,8 @@ pub struct MemorySource {
     pub(super) state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
     pub(super) weather: Weather,
+    /// How many fields of a user are captured.
+    fields: usize,
 }
 
 impl MemorySource {
@@ -63,7 +66,8 @@ impl MemorySource {
             replica_lag: None,
             sight: None,
         };
-        Self { state: Arc::new(Mutex::new(state)), changed: Arc::default(), weather }
+        let fields = Entity::User.required_fields();
+        Self { state: Arc::new(Mutex::new(state)), changed: Arc::default(), weather, fields }
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
@@ -79,6 +83,17 @@ impl MemorySource {
     /// From now on it runs so many statements, and is so far behind the server that it replicates.
     pub fn press(&self, running_threads: u64, replica_lag: Option<Duration>) {
         self.change(|state| (state.running_threads, state.replica_lag) = (running_threads, replica_lag));
+    }
+
+    /// The same source with so many captured fields of a user: processes may differ in that for a while.
+    #[must_use]
+    pub fn capturing(&self, fields: usize) -> Self {
+        Self { fields, ..self.clone() }
+    }
+
+    /// The captured fields of a row.
+    pub(super) fn captured_part<'r>(&self, row: &'r Row<'static>) -> &'r [Value<'static>] {
+        &row[..row.len().min(self.fields)]
     }
 
     /// From now on its snapshots stand so.
@@ -170,6 +185,10 @@ impl State {
 
 impl SourceConnector for MemorySource {
     type Source = MemoryReading;
+
+    fn captured(&self) -> CapturedFields {
+        CapturedFields::new([(Entity::User, self.fields)])
+    }
 
     async fn check(&self) -> Vec<Fault> {
         self.weather.answer(Refused::Source).err().into_iter().collect()
@@ -299,7 +318,9 @@ impl MemoryReading {
                 if batch.is_full() {
                     return false;
                 }
-                match (&row.before, &row.after) {
+                let before = row.before.as_ref().map(|row| self.source.captured_part(row));
+                let after = row.after.as_ref().map(|row| self.source.captured_part(row));
+                match (before, after) {
                     (None, Some(after)) => batch.insert(lsn, &row.table, after),
                     (Some(before), Some(after)) if before == after => batch.pass_unchanged(1),
                     // The first field is the key by which chunks are read.

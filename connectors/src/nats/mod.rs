@@ -6,8 +6,8 @@
 //! coincide (`a_b` + `c` and `a` + `b_c`) differ in the subject, so the second one's `setup` is refused by name.
 //!
 //! `client.rs` connects and checks the server, `setup.rs` makes and compares streams, `writer.rs` appends under the
-//! fence, `reader.rs` reads and finds holes, `lease.rs` holds leases, `registers.rs` keeps short texts, `error.rs`
-//! turns answers into faults.
+//! fence, `reader.rs` reads and finds holes, `work_queue.rs` carries messages to granters, `lease.rs` holds leases,
+//! `registers.rs` keeps short texts, `error.rs` turns answers into faults.
 
 mod client;
 mod error;
@@ -16,6 +16,7 @@ mod reader;
 mod registers;
 mod search;
 mod setup;
+pub mod work_queue;
 mod writer;
 
 use std::sync::Arc;

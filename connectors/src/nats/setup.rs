@@ -20,7 +20,7 @@ use super::error::{self, SETUP};
 use super::{NatsLog, StreamName};
 
 /// The chain needs ids, not a window. Shorter is cheaper: about 200 bytes of the server's memory an id (measured).
-const DUPLICATE_WINDOW: Duration = Duration::from_secs(2);
+pub(super) const DUPLICATE_WINDOW: Duration = Duration::from_secs(2);
 /// A caller that repeats a request does so within it, by the usual convention.
 const INTAKE_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 /// A stream has so many times its room, which the server reserves: 64 MiB with the default of `log.max_bytes`, for
@@ -82,14 +82,7 @@ impl NatsLog {
     pub async fn check(&self, sources: &[String]) -> Vec<Fault> {
         let mut faults = Vec::new();
         for needed in self.needed(sources) {
-            let subject = subject(&needed);
-            match info(self.connection.context(), &needed.name, &subject).await {
-                Ok(Some(info)) => faults.extend(
-                    differences(&info.config, &needed).iter().map(|difference| difference.fault(&subject)),
-                ),
-                Ok(None) => faults.push(error::stream_missing(&subject)),
-                Err(fault) => faults.push(fault),
-            }
+            faults.extend(check_one(self.connection.context(), &needed).await);
         }
         faults
     }
@@ -197,7 +190,20 @@ fn subject(config: &Config) -> String {
     }
 }
 
-async fn set_up(context: &jetstream::Context, needed: &Config) -> Result<SetupStep, Vec<Fault>> {
+/// What is not as needed; each failed check is one fault.
+pub(super) async fn check_one(context: &jetstream::Context, needed: &Config) -> Vec<Fault> {
+    let subject = subject(needed);
+    match info(context, &needed.name, &subject).await {
+        Ok(Some(info)) => {
+            let differences = differences(&info.config, needed);
+            differences.iter().map(|difference| difference.fault(&subject)).collect()
+        }
+        Ok(None) => vec![error::stream_missing(&subject)],
+        Err(fault) => vec![fault],
+    }
+}
+
+pub(super) async fn set_up(context: &jetstream::Context, needed: &Config) -> Result<SetupStep, Vec<Fault>> {
     let subject = subject(needed);
     let one = |fault| vec![fault];
     let found = info(context, &needed.name, &subject).await.map_err(one)?;
@@ -252,8 +258,9 @@ pub(super) async fn require_intake(
     require_or_make(context, &intake_bucket(log, bucket)).await
 }
 
-async fn require_or_make(context: &jetstream::Context, needed: &Config) -> Result<(), Fault> {
-    if is_bucket_sound(context, needed).await? {
+/// What holds nothing that could be lost, made when it is not there.
+pub(super) async fn require_or_make(context: &jetstream::Context, needed: &Config) -> Result<(), Fault> {
+    if is_sound(context, needed).await? {
         return Ok(());
     }
     let subject = subject(needed);
@@ -270,12 +277,12 @@ pub(super) async fn require_registers(
     bucket: &str,
 ) -> Result<(), Fault> {
     let needed = register_bucket(log, bucket);
-    let is_there = is_bucket_sound(context, &needed).await?;
+    let is_there = is_sound(context, &needed).await?;
     if is_there { Ok(()) } else { Err(error::stream_missing(&subject(&needed))) }
 }
 
 /// Whether the bucket is there, and then with the settings that matter; else a fault.
-async fn is_bucket_sound(context: &jetstream::Context, needed: &Config) -> Result<bool, Fault> {
+async fn is_sound(context: &jetstream::Context, needed: &Config) -> Result<bool, Fault> {
     let subject = subject(needed);
     let Some(info) = info(context, &needed.name, &subject).await? else { return Ok(false) };
     let differences = differences(&info.config, needed);

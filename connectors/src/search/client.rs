@@ -3,9 +3,7 @@
 //! Status 429 is no failure: the question is asked again after a growing pause. Everything else is the asker's to
 //! judge.
 
-use std::error::Error as StdError;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_pipeline::config::ServerUrl;
@@ -14,9 +12,7 @@ use bytes::Bytes;
 use rand::RngExt;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Method, StatusCode};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::RootCertStore;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
@@ -75,17 +71,12 @@ impl Client {
     pub(super) fn new(subject: String, url: &ServerUrl, ca_file: Option<&Path>) -> Result<Self, Fault> {
         let unusable = |found: &str| Fault::new(Code::TargetAccessDenied, &subject, found);
         // The library wants TLS set up also for an address without it.
-        let roots = match url.scheme() {
-            "https" => {
-                roots(ca_file).map_err(|error| unusable("no certificates to trust").caused_by(error))?
-            }
-            _ => RootCertStore::empty(),
+        let tls = match url.scheme() {
+            "https" => tls::client_config(ca_file)
+                .map_err(|error| unusable("no certificates to trust").caused_by(error))?,
+            _ => tls::trusting(RootCertStore::empty())
+                .map_err(|error| unusable("TLS cannot be set up").caused_by(error))?,
         };
-        let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| unusable("TLS cannot be set up").caused_by(error))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
         let builder = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(ANSWER_TIMEOUT)
@@ -183,20 +174,6 @@ impl BusyRetry {
         tokio::time::sleep(pause).await;
         Ok(())
     }
-}
-
-/// The certificates of the file, else those of the system.
-fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, Box<dyn StdError + Send + Sync>> {
-    let mut roots = RootCertStore::empty();
-    match ca_file {
-        Some(file) => {
-            for certificate in CertificateDer::pem_file_iter(file)? {
-                roots.add(certificate?)?;
-            }
-        }
-        None => _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
-    }
-    if roots.is_empty() { Err("there is none".into()) } else { Ok(roots) }
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ fn stored(subject: &str, got: Got) -> Result<StoredProgress, Fault> {
     let source = got._source.unwrap_or_default();
     let row: ProgressDocument = serde_json::from_value(source).map_err(|_| unreadable())?;
     let lsn = |value| Lsn::from_u64(value).map_err(|_| unreadable());
-    let (refresh, was_refreshed) = refresh_of(row.refresh.as_deref()).map_err(|_| unreadable())?;
+    let reads = refresh_of(row.refresh.as_deref()).map_err(|_| unreadable())?;
     let progress = Progress {
         revision: row.revision,
         position: lsn(row.position)?,
@@ -126,8 +126,7 @@ fn stored(subject: &str, got: Got) -> Result<StoredProgress, Fault> {
         message: row.message_sequence.zip(row.message_id),
         committed_at_us: row.committed_at_us,
         rows: row.rows_applied,
-        refresh,
-        was_refreshed,
+        ..reads
     };
     let expected = checksum(&row.projection, &row.source, row.lane, &progress);
     Ok(StoredProgress {

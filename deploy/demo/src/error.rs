@@ -25,6 +25,9 @@ pub enum DemoError {
     #[error("server {server}, while trying to {action}: {reason}")]
     Search { server: String, action: &'static str, reason: String },
 
+    #[error("the coupon system at {url}: {reason}")]
+    Witness { url: String, reason: String },
+
     #[error("cannot {action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: std::io::Error },
 
@@ -34,6 +37,9 @@ pub enum DemoError {
 
     #[error("the daemon could not be built ({status}); see above")]
     BuildFailed { status: String },
+
+    #[error("the time zone {zone} cannot be had: {source}")]
+    ZoneUnknown { zone: String, source: jiff::Error },
 
     #[error("no free port of 127.0.0.1: {source}")]
     PortNotFound { source: std::io::Error },

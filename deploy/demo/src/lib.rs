@@ -3,6 +3,7 @@
 //! It stands for an application on one side of the product and for an auditor on the other. It knows the product's
 //! configuration file, its derived stores and their progress, and shares no code with what fills them.
 
+mod coupons;
 pub mod daemon;
 pub mod drift;
 mod endpoint;
@@ -12,8 +13,10 @@ mod redis;
 mod search;
 mod topology;
 pub mod verify;
+mod witness;
 mod workload;
 
+pub use self::coupons::{CouponDay, CouponReport};
 pub use self::redis::RedisServer;
 pub use self::search::SearchServer;
 pub use endpoint::{Connection, Endpoint, FORGET_BINLOG, SHOW_BINLOG_END, SILENCE_MAX};
@@ -22,4 +25,5 @@ pub use probe::{LagProbe, LagReport, LagSummary, LiveLag};
 pub use topology::{
     BirthdayType, INVENTORY_DATABASES, SERIAL_TABLES, SourceTable, Topology, USER_TABLES, UuidType, uuid,
 };
+pub use witness::{Faults, Gift, Witness, WitnessClient, WitnessOptions};
 pub use workload::{GIANT_ROWS, LiveReport, Pace, SetAside, Workload, WorkloadOptions, WorkloadReport};

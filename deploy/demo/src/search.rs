@@ -129,6 +129,11 @@ fn authority(file: &Path) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
+/// A client of addresses without TLS.
+pub(crate) fn plain_client() -> Result<Client, String> {
+    client(RootCertStore::empty())
+}
+
 /// The library wants TLS set up also for an address without it.
 fn client(roots: RootCertStore) -> Result<Client, String> {
     let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))

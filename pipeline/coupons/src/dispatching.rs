@@ -3,7 +3,11 @@
 //! Any number of passes may run at once, late ones too: a lease only saves work. A pass that is killed leaves a run
 //! that the next pass goes on with.
 
+use std::collections::BTreeMap;
+
 use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::failpoints;
+use anabranch_schemas::celebration::Occurrence;
 use jiff::civil::Date;
 
 use crate::days::{
@@ -12,12 +16,14 @@ use crate::days::{
 use crate::issuing::Chain;
 use crate::ports::{Clock, CohortRows, Ledger, Register, Uniques, WorkQueue};
 use crate::programme::Programme;
-use crate::records::{Cursor, DayRun, Message, RunKey, WAVES};
+use crate::records::{
+    Cursor, DayRun, MEMBERS_MAX, Member, Message, ProgrammeLedger, RowState, RunKey, Standing, WAVES, part,
+};
 use crate::report::Report;
 use crate::restored;
 
 /// Members that a sweep reads at once.
-const SWEEP_ROWS: usize = 1_000;
+const SWEEP_ROWS: usize = 5_000;
 
 /// What a dispatcher works with.
 #[derive(Debug)]
@@ -38,6 +44,66 @@ pub struct DayPassed {
     pub is_closed: bool,
 }
 
+/// Members that a sweep found without a coupon and has not published yet, by their part.
+struct Lacking<'a> {
+    key: &'a RunKey,
+    wave: u8,
+    parts: BTreeMap<u64, Vec<Member>>,
+}
+
+impl Lacking<'_> {
+    fn add(&mut self, member: Member) {
+        self.parts.entry(part(member.user)).or_default().push(member);
+    }
+
+    /// Messages with as many members as one carries; the rest waits for more.
+    fn full(&mut self) -> Vec<Message> {
+        let mut messages = Vec::new();
+        for members in self.parts.values_mut() {
+            while members.len() >= MEMBERS_MAX {
+                let rest = members.split_off(MEMBERS_MAX);
+                let members = std::mem::replace(members, rest);
+                messages.push(Message { run: self.key.clone(), members, wave: self.wave });
+            }
+        }
+        messages
+    }
+
+    /// Messages of what waits.
+    fn rest(self) -> Vec<Message> {
+        let message = |members| Message { run: self.key.clone(), members, wave: self.wave };
+        self.parts.into_values().map(message).collect()
+    }
+}
+
+/// Begins every day that has come and has no run. Returns the days whose runs are open, in order.
+pub async fn begin_days<L: Ledger, U: Clock + Uniques>(
+    ledger: &L,
+    process: &U,
+    programme: &Programme,
+) -> Result<Vec<Date>, Fault> {
+    let (own_clock, revision) = (process.now(), process.fresh());
+    let begin = |l: &mut ProgrammeLedger| {
+        begin(l, programme, own_clock, revision);
+        l.open.clone()
+    };
+    ledger.of_programme(&programme.name, begin).await
+}
+
+/// A run and the counts of its members as the ledger has them now; `None` for a day without a run.
+pub async fn count<L: Ledger>(ledger: &L, key: &RunKey) -> Result<Option<(DayRun, Report)>, Fault> {
+    let (mut report, mut after) = (Report::default(), None);
+    loop {
+        let (_, page) = ledger.standings(key, after, SWEEP_ROWS).await?;
+        let Some(last) = page.last() else { break };
+        after = Some(last.member);
+        page.iter().for_each(|standing| report.add(standing, key.day));
+    }
+    let run = ledger.of_run(key, &[], |l| l.run.clone()).await?;
+    report.eligible = run.as_ref().map_or(0, |run| run.count);
+    Ok(run.map(|run| (run, report)))
+}
+
 impl<L, B, Q, R, U> Dispatcher<L, B, Q, R, U>
 where
     L: Ledger,
@@ -54,13 +120,9 @@ where
         if chain == Some(Chain::Restored) {
             return Err(restored::fault());
         }
-        let (own_clock, revision) = (self.process.now(), self.process.fresh());
-        let days = self.ledger.of_programme(&programme.name, |l| {
-            begin(l, programme, own_clock, revision);
-            l.open.clone()
-        });
+        let days = begin_days(&self.ledger, &self.process, programme).await?;
         let (mut passed, mut first_fault) = (Vec::new(), None);
-        for day in days.await? {
+        for day in days {
             let run = RunKey { programme: programme.name.clone(), day };
             match self.day(&run).await {
                 Ok(day) => passed.extend(day),
@@ -125,16 +187,36 @@ where
                 None => Cursor { table: cursor.table + 1, after: None },
             };
             let page = CohortPage { is_behind_barrier, ..members(*table, &rows) };
+            failpoints::reach("coupons-before-page").await;
             if !self.ledger.of_run(key, &page.members, |l| add_page(l, fence, &page, cursor)).await? {
                 return Ok(None);
             }
+            failpoints::reach("coupons-after-page").await;
         }
         Ok(Some(cursor))
+    }
+
+    /// Lets the columns of the day's tables follow the ledger once more: a granter may have died before.
+    async fn follow(&self, key: &RunKey, run: &DayRun, page: &[Standing]) {
+        let of_day = |standing: &&Standing| {
+            standing.row.as_ref().is_some_and(|row| row.day == key.day && row.state == RowState::Settled)
+        };
+        let granted = page.iter().filter(of_day).filter_map(|Standing { member, .. }| {
+            Some((member.user, Occurrence::of(member.calendar, key.day)?))
+        });
+        let granted: Vec<_> = granted.collect();
+        if granted.is_empty() {
+            return;
+        }
+        if let Err(fault) = self.cohort.follow(&run.birthdays(key.day), &granted).await {
+            tracing::warn!(%fault, "the columns of a birthday table do not follow the ledger yet");
+        }
     }
 
     /// Publishes a message for each member whom the ledger lacks, whatever was published before, and counts all.
     async fn sweep(&self, key: &RunKey, run: &DayRun, has_frozen: bool) -> Result<DayPassed, Fault> {
         let (mut report, mut after, mut open) = (Report::default(), None, 0u64);
+        let mut lacking = Lacking { key, wave: run.frozen, parts: BTreeMap::new() };
         loop {
             let (now, page) = self.ledger.standings(key, after, SWEEP_ROWS).await?;
             let Some(last) = page.last() else { break };
@@ -148,11 +230,17 @@ where
                 let need = need(standing, key.day, run.frozen, now);
                 open += u64::from(need != Need::Nothing);
                 if need == Need::Message {
-                    let message = Message { run: key.clone(), member: standing.member, wave: run.frozen };
-                    self.queue.publish(&message).await?;
+                    lacking.add(standing.member);
                 }
             }
+            if has_frozen {
+                self.follow(key, run, &page).await;
+            }
+            self.queue.publish(&lacking.full()).await?;
         }
+        failpoints::reach("coupons-before-publish").await;
+        self.queue.publish(&lacking.rest()).await?;
+        failpoints::reach("coupons-after-publish").await;
         let register = self.register.read().await?;
         let (is_closed, count) = self
             .ledger

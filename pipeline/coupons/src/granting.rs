@@ -1,20 +1,26 @@
-//! The granter: carries one message through reserve, ask, look, issue, call and settle.
+//! The granter: carries the members of a message through reserve, ask, look, issue, call and settle, all in step.
 //!
 //! It may die, sleep or be overtaken between any two steps. Each step of the ledger is one transaction that looks
-//! whether the row is still its own attempt, so a granter that was overtaken changes nothing but a proof: whoever
-//! learns that the coupon was given settles the row.
+//! whether each row is still its own attempt, so a granter that was overtaken changes nothing but a proof: whoever
+//! learns that the coupon was given settles the row. A member who is refused, done or late leaves the batch, and the
+//! others go on.
 
 use std::sync::Arc;
 
 use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::failpoints;
 use jiff::SignedDuration;
+use tokio::sync::Mutex;
 
 use crate::breaker::Breaker;
-use crate::issuing::{Chain, answered, issue};
+use crate::issuing::{Chain, Held, answered, is_told, issue};
 use crate::ports::{Answer, Clock, CohortRows, CouponSystem, Ledger, Register, SourceRows, Uniques};
-use crate::records::{Message, Unique};
-use crate::reserving::{Carried, Taken, denied, judge, looked, reserve, settle};
+use crate::records::{Candidate, Member, Message, RunKey, Unique, UsersLedger};
+use crate::reserving::{Carried, Taken, denied, reserve, settle};
 use crate::restored;
+
+/// How often a granter tries to issue while others issue before it. Rows that it cannot issue wait for half an hour.
+const ISSUES_MAX: u32 = 20;
 
 /// What a granter works with.
 #[derive(Debug)]
@@ -29,9 +35,46 @@ pub struct Granter<L, S, C, B, R, U> {
     pub process: U,
     /// One for all granters of the process.
     pub breaker: Arc<Breaker>,
+    /// One for all granters of the process.
+    pub issuers: Arc<Issuers>,
     /// How long the coupon system promises to know a key.
     pub key_memory: SignedDuration,
 }
+
+/// The granters of a process issue one after another: the ledger would let only one of them through.
+#[derive(Debug, Default)]
+pub struct Issuers {
+    /// The register's token as this process wrote it last. The ledger compares it, so an old one does no harm.
+    register: Mutex<Option<Unique>>,
+}
+
+/// How a message ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MessageCarried {
+    /// Coupons that were given now, or of which the granter learned that an abandoned call had given them.
+    pub granted: usize,
+    /// Members for whom nothing else is left to do: granted before, refused, or a dead letter.
+    pub done: usize,
+    /// Members for whom a message must come again.
+    pub later: Vec<Member>,
+}
+
+impl MessageCarried {
+    /// How the message as a whole ends.
+    pub fn carried(&self) -> Carried {
+        if self.later.is_empty() { Carried::Done } else { Carried::Later }
+    }
+
+    fn end(&mut self, member: Member, carried: Carried) {
+        match carried {
+            Carried::Done => self.done += 1,
+            Carried::Later => self.later.push(member),
+        }
+    }
+}
+
+/// A row that an attempt holds.
+type Reserved = (Candidate, Taken);
 
 impl<L, S, C, B, R, U> Granter<L, S, C, B, R, U>
 where
@@ -42,133 +85,284 @@ where
     R: Register,
     U: Clock + Uniques,
 {
-    /// Carries a message as far as it goes. A fault means that it comes again, like [`Carried::Later`].
-    pub async fn carry(&self, message: &Message) -> Result<Carried, Fault> {
-        match self.steps(message).await {
-            Ok(()) => Ok(Carried::Done),
-            Err(End::Carried(carried)) => Ok(carried),
-            Err(End::Fault(fault)) => Err(fault),
-        }
-    }
-
-    async fn steps(&self, message: &Message) -> Result<(), End> {
+    /// Carries a message as far as it goes. A fault means that it comes again, like members that are late.
+    pub async fn carry(&self, message: &Message) -> Result<MessageCarried, Fault> {
+        let mut ends = MessageCarried::default();
         if self.breaker.is_open(self.process.now()) {
-            return Err(Carried::Later.into());
+            ends.later.clone_from(&message.members);
+            return Ok(ends);
         }
         // Without a connection nothing is reserved. Its age bounds the time from here to the call.
         let mut connection = self.connect().await?;
-        let (run, user) = (&message.run, message.member.user);
-        let attempt = self.process.fresh();
-        let taken = self.ledger.of_user(run, user, |l| reserve(l, message, attempt)).await??;
-        if taken.may_have_called {
-            self.ask(message, &taken).await?;
+        failpoints::reach("coupons-before-reserve").await;
+        let mut batch = self.reserve(message, &mut ends).await?;
+        failpoints::reach("coupons-after-reserve").await;
+        if batch.iter().any(|(_, taken)| taken.may_have_called) {
+            batch = self.ask(&message.run, batch, &mut ends).await?;
             connection = self.connect().await?;
         }
-        let rows = self.sources.look(user, &taken.claims).await?;
-        let calendar = message.member.calendar;
-        let look = |l: &mut crate::records::UserLedger| {
-            let verdict = judge(&rows, &taken, calendar, l.now);
-            looked(l, message, &taken, verdict)
-        };
-        self.ledger.of_user(run, user, look).await??;
-        self.issue(message, &taken).await?;
-        let answer = self.coupons.call(&connection, &taken.key, &taken.coupon).await?;
-        self.answered(message, &taken, answer).await
+        let batch = self.look(batch).await?;
+        let issued = self.issue(&message.run, batch, &mut ends).await?;
+        // A row whose earlier call had no answer is called for alone: it may be the reason.
+        let (alone, together): (Vec<_>, Vec<_>) =
+            issued.into_iter().partition(|held| held.taken.may_have_called);
+        let batches = [together].into_iter().chain(alone.into_iter().map(|held| vec![held]));
+        for batch in batches.filter(|batch| !batch.is_empty()) {
+            self.call(&message.run, &connection, batch, &mut ends).await?;
+        }
+        Ok(ends)
     }
 
     /// Opens a connection; a failure is the system's.
-    async fn connect(&self) -> Result<C::Connection, End> {
+    async fn connect(&self) -> Result<C::Connection, Fault> {
         let connection = self.coupons.connect().await;
-        connection.map_err(|fault| {
-            self.breaker.paused(self.process.now());
-            fault.into()
-        })
+        connection.inspect_err(|_| self.breaker.paused(self.process.now()))
     }
 
-    /// Learns the outcome of an earlier attempt's call before anything else is decided.
-    async fn ask(&self, message: &Message, taken: &Taken) -> Result<(), End> {
-        let (run, user) = (&message.run, message.member.user);
-        if self.coupons.knows(&taken.key).await? {
-            self.settled(message, taken).await?;
-            return Err(Carried::Done.into());
+    async fn reserve(&self, message: &Message, ends: &mut MessageCarried) -> Result<Vec<Reserved>, Fault> {
+        let attempt = self.process.fresh();
+        let candidates: Vec<Candidate> = message.candidates().collect();
+        let taken = self.of_each(&message.run, &candidates, |l| {
+            let reserve = |candidate: &Candidate| {
+                let user = l.users.get_mut(&candidate.member.user).ok_or(Carried::Later)?;
+                reserve(user, candidate, attempt)
+            };
+            candidates.iter().map(reserve).collect()
+        });
+        let taken: Vec<Result<Taken, Carried>> = taken.await?;
+        Ok(going_on(candidates, taken, ends, |candidate| candidate.member))
+    }
+
+    /// Learns the outcomes of earlier attempts' calls before anything else is decided about their rows.
+    async fn ask(
+        &self,
+        run: &RunKey,
+        batch: Vec<Reserved>,
+        ends: &mut MessageCarried,
+    ) -> Result<Vec<Reserved>, Fault> {
+        let (called, mut batch): (Vec<_>, Vec<_>) =
+            batch.into_iter().partition(|(_, taken)| taken.may_have_called);
+        let keys: Vec<_> = called.iter().map(|(_, taken)| taken.key.clone()).collect();
+        let known = self.coupons.knows(&keys).await.unwrap_or_else(|fault| {
+            tracing::warn!(%fault, "the coupon system does not say what became of earlier calls");
+            Vec::new()
+        });
+        if known.len() != keys.len() {
+            // These members wait; the others go on.
+            ends.later.extend(called.iter().map(|(candidate, _)| candidate.member));
+            return Ok(batch);
+        }
+        let (mut given, mut unknown) = (Vec::new(), Vec::new());
+        for (reserved, is_known) in called.into_iter().zip(known) {
+            if is_known { given.push(reserved) } else { unknown.push(reserved) }
         }
         let memory = self.key_memory;
-        self.ledger.of_user(run, user, |l| denied(l, taken, memory)).await??;
-        Ok(())
+        let candidates: Vec<Candidate> =
+            given.iter().chain(&unknown).map(|(candidate, _)| candidate.clone()).collect();
+        let left = self.of_each(run, &candidates, |l| {
+            for (candidate, taken) in &given {
+                if let Some(user) = l.users.get_mut(&candidate.member.user) {
+                    settle(user, candidate, &taken.key, &taken.coupon);
+                }
+            }
+            let denied = |(candidate, taken): &Reserved| {
+                let user = l.users.get_mut(&candidate.member.user).ok_or(Carried::Later)?;
+                denied(user, taken, memory)
+            };
+            unknown.iter().map(denied).collect()
+        });
+        let left: Vec<Result<(), Carried>> = left.await?;
+        ends.granted += given.len();
+        self.follow(&given).await;
+        let left = going_on(unknown, left, ends, |(candidate, _)| candidate.member);
+        batch.extend(left.into_iter().map(|(reserved, ())| reserved));
+        Ok(batch)
     }
 
-    /// Writes a token into the ledger with the row, and then into the register, both before the call.
-    async fn issue(&self, message: &Message, taken: &Taken) -> Result<(), End> {
-        let register = self.level().await?;
-        let token = self.process.fresh();
-        let (run, user) = (&message.run, message.member.user);
-        self.ledger.of_user(run, user, |l| issue(l, message, taken, token, register)).await??;
-        let is_told = self.register.swap(register, token).await? || self.register.read().await? == token;
-        if is_told { Ok(()) } else { Err(Carried::Later.into()) }
+    /// Reads the source rows of a batch.
+    async fn look(&self, batch: Vec<Reserved>) -> Result<Vec<Held>, Fault> {
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        let users: Vec<_> =
+            batch.iter().map(|(candidate, taken)| (candidate.member.user, taken.claims.clone())).collect();
+        // An answer that is shorter than asked leaves the rest unread.
+        let sources = self.sources.look(&users).await?.into_iter().chain(std::iter::repeat(None));
+        let held = |((candidate, taken), source)| Held { candidate, taken, source };
+        Ok(batch.into_iter().zip(sources).map(held).collect())
     }
 
-    /// The register's token once it is the ledger's latest.
-    async fn level(&self) -> Result<Unique, End> {
+    /// Writes a token into the ledger with the rows, and then into the register, both before the call.
+    async fn issue(
+        &self,
+        run: &RunKey,
+        batch: Vec<Held>,
+        ends: &mut MessageCarried,
+    ) -> Result<Vec<Held>, Fault> {
+        if batch.is_empty() {
+            return Ok(batch);
+        }
+        let candidates: Vec<Candidate> = batch.iter().map(|held| held.candidate.clone()).collect();
+        let mut known = self.issuers.register.lock().await;
+        for _ in 0..ISSUES_MAX {
+            // What is not written back stays unknown, also when this is cancelled.
+            let register = match known.take() {
+                Some(register) => register,
+                None => match self.level().await? {
+                    Some(register) => register,
+                    None => continue,
+                },
+            };
+            let token = self.process.fresh();
+            failpoints::reach("coupons-before-issue").await;
+            let issued = self.of_each(run, &candidates, |l| issue(l, &batch, token, register)).await?;
+            failpoints::reach("coupons-after-issue").await;
+            let Ok(issued) = issued else { continue };
+            let is_unchanged = issued.iter().all(Result::is_err);
+            let issued = going_on(batch, issued, ends, |held| held.candidate.member);
+            let issued: Vec<Held> = issued.into_iter().map(|(held, ())| held).collect();
+            if is_unchanged {
+                *known = Some(register);
+            } else if self.register.swap(register, token).await? {
+                *known = Some(token);
+            } else if !self.is_told(run, &issued).await? {
+                ends.later.extend(issued.iter().map(|held| held.candidate.member));
+                return Ok(Vec::new());
+            }
+            return Ok(issued);
+        }
+        ends.later.extend(candidates.iter().map(|candidate| candidate.member));
+        Ok(Vec::new())
+    }
+
+    /// Whether the register knows of rows that another granter told it of.
+    async fn is_told(&self, run: &RunKey, issued: &[Held]) -> Result<bool, Fault> {
+        let candidates: Vec<Candidate> = issued.iter().map(|held| held.candidate.clone()).collect();
+        for _ in 0..ISSUES_MAX {
+            let Some(register) = self.level().await? else { continue };
+            if self.of_each(run, &candidates, |l| is_told(l, issued, register)).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The register's token once it is the ledger's latest; `None` while others issue.
+    async fn level(&self) -> Result<Option<Unique>, Fault> {
         let (chain, tokens, register) = restored::compare(&self.ledger, &self.register).await?;
         match chain {
-            None => Err(Carried::Later.into()),
-            Some(Chain::Level) => Ok(register),
-            Some(Chain::RegisterBehind) => match self.register.swap(register, tokens.latest).await? {
-                true => Ok(tokens.latest),
-                false => Err(Carried::Later.into()),
-            },
-            Some(Chain::Restored) => Err(restored::fault().into()),
+            None => Ok(None),
+            Some(Chain::Level) => Ok(Some(register)),
+            Some(Chain::RegisterBehind) => {
+                let is_moved = self.register.swap(register, tokens.latest).await?;
+                Ok(is_moved.then_some(tokens.latest))
+            }
+            Some(Chain::Restored) => Err(restored::fault()),
         }
     }
 
-    async fn answered(&self, message: &Message, taken: &Taken, answer: Answer) -> Result<(), End> {
-        let now = self.process.now();
-        let counts = match answer {
-            Answer::Given => {
-                self.breaker.answered();
-                return self.settled(message, taken).await;
+    /// Calls once for a batch, and writes down what the answers say.
+    async fn call(
+        &self,
+        run: &RunKey,
+        connection: &C::Connection,
+        batch: Vec<Held>,
+        ends: &mut MessageCarried,
+    ) -> Result<(), Fault> {
+        let coupons: Vec<_> =
+            batch.iter().map(|held| (held.taken.key.clone(), held.taken.coupon.clone())).collect();
+        failpoints::reach("coupons-before-call").await;
+        let answers = self.coupons.call(connection, &coupons).await?;
+        failpoints::reach("coupons-before-settle").await;
+        // A key without an answer is one of unknown outcome.
+        let answers = answers.into_iter().chain(std::iter::repeat(Answer::Unknown));
+        let answers: Vec<(Held, Answer)> = batch.into_iter().zip(answers).collect();
+        let counts_unknown = self.weigh(&answers);
+        let candidates: Vec<Candidate> = answers.iter().map(|(held, _)| held.candidate.clone()).collect();
+        let carried = self.of_each(run, &candidates, |l| {
+            let write = |(held, answer): &(Held, Answer)| {
+                let Held { candidate, taken, .. } = held;
+                let Some(user) = l.users.get_mut(&candidate.member.user) else { return Carried::Later };
+                let counts = match answer {
+                    Answer::Given => {
+                        settle(user, candidate, &taken.key, &taken.coupon);
+                        return Carried::Done;
+                    }
+                    Answer::Rejected | Answer::Mismatch => true,
+                    Answer::Unknown => counts_unknown,
+                    Answer::Busy | Answer::PoolEmpty | Answer::ConnectionExpired => false,
+                };
+                answered(user, taken, *answer, counts)
+            };
+            answers.iter().map(write).collect::<Vec<_>>()
+        });
+        let mut given = Vec::new();
+        for ((held, answer), carried) in answers.iter().zip(carried.await?) {
+            if *answer == Answer::Given {
+                given.push((held.candidate.clone(), held.taken.clone()));
+            } else {
+                ends.end(held.candidate.member, carried);
             }
-            Answer::Rejected | Answer::Mismatch => {
-                self.breaker.answered();
-                true
-            }
-            Answer::Unknown => !self.breaker.failed(now),
-            Answer::Busy | Answer::PoolEmpty => {
-                self.breaker.paused(now);
-                false
-            }
-            Answer::ConnectionExpired => false,
-        };
-        let (run, user) = (&message.run, message.member.user);
-        let carried = self.ledger.of_user(run, user, |l| answered(l, taken, answer, counts)).await?;
-        Err(carried.into())
-    }
-
-    async fn settled(&self, message: &Message, taken: &Taken) -> Result<(), End> {
-        let (run, user) = (&message.run, message.member.user);
-        self.ledger.of_user(run, user, |l| settle(l, message, &taken.key, &taken.coupon)).await?;
-        // The columns follow; a fault here is mended by the next day run and by the reconciliation.
-        if let Err(fault) = self.cohort.follow(user, &taken.birthdays, taken.key.occurrence).await {
-            tracing::warn!(%fault, "the columns of a birthday table do not follow the ledger yet");
         }
+        failpoints::reach("coupons-after-settle").await;
+        ends.granted += given.len();
+        self.follow(&given).await;
         Ok(())
     }
-}
 
-/// Why the steps ended early.
-enum End {
-    Carried(Carried),
-    Fault(Fault),
-}
+    /// Tells the breaker of the answers to a call; returns whether an unknown outcome counts as a user's own.
+    fn weigh(&self, answers: &[(Held, Answer)]) -> bool {
+        let now = self.process.now();
+        let has = |wanted: &[Answer]| answers.iter().any(|(_, answer)| wanted.contains(answer));
+        let is_about_users = has(&[Answer::Given, Answer::Rejected, Answer::Mismatch]);
+        if is_about_users {
+            self.breaker.answered();
+        }
+        if has(&[Answer::Busy, Answer::PoolEmpty]) {
+            self.breaker.paused(now);
+        }
+        if is_about_users || !has(&[Answer::Unknown]) {
+            return is_about_users;
+        }
+        let is_the_systems = self.breaker.failed(now);
+        // A batch without an answer says nothing about any one of its users: each is called for alone next time.
+        !is_the_systems && answers.len() == 1
+    }
 
-impl From<Carried> for End {
-    fn from(carried: Carried) -> Self {
-        Self::Carried(carried)
+    /// Lets the columns follow; a fault here is mended by the next day run and by the reconciliation.
+    async fn follow(&self, given: &[Reserved]) {
+        let Some((_, first)) = given.first() else { return };
+        let granted: Vec<_> = given.iter().map(|(_, taken)| (taken.key.user, taken.key.occurrence)).collect();
+        if let Err(fault) = self.cohort.follow(&first.birthdays, &granted).await {
+            tracing::warn!(%fault, "the columns of a birthday table do not follow the ledger yet");
+        }
+    }
+
+    /// One transaction about the users of some candidates.
+    async fn of_each<T: Send>(
+        &self,
+        run: &RunKey,
+        candidates: &[Candidate],
+        decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
+    ) -> Result<T, Fault> {
+        let users: Vec<u64> = candidates.iter().map(|candidate| candidate.member.user).collect();
+        self.ledger.of_users(run, &users, decide).await
     }
 }
 
-impl From<Fault> for End {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
+/// Those of a batch that go on, with what they got; the others have ended.
+fn going_on<I, T>(
+    batch: Vec<I>,
+    results: Vec<Result<T, Carried>>,
+    ends: &mut MessageCarried,
+    member: impl Fn(&I) -> Member,
+) -> Vec<(I, T)> {
+    let mut left = Vec::with_capacity(batch.len());
+    for (item, result) in batch.into_iter().zip(results) {
+        match result {
+            Ok(value) => left.push((item, value)),
+            Err(carried) => ends.end(member(&item), carried),
+        }
     }
+    left
 }

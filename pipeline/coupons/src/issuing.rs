@@ -2,9 +2,11 @@
 
 use jiff::civil::Date;
 
-use crate::ports::Answer;
-use crate::records::{CouponKey, FailedOutcome, LedgerTokens, Message, Reason, RowState, Unique, UserLedger};
-use crate::reserving::{Carried, TRIES_MAX, Taken, own, refuse};
+use crate::ports::{Answer, SourceRow};
+use crate::records::{
+    Candidate, CouponKey, FailedOutcome, LedgerTokens, Reason, RowState, Unique, UserLedger, UsersLedger,
+};
+use crate::reserving::{Carried, TRIES_MAX, Taken, judge, looked, own, refuse};
 
 /// How the ledger's tokens stand to the register outside of its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,29 +32,75 @@ impl Chain {
     }
 }
 
-/// The transaction before the call. It locks all rows of the user, so two days that race have both reserved by now.
+/// A row that an attempt holds, and what it read of the source before the call.
+#[derive(Debug, Clone)]
+pub struct Held {
+    pub candidate: Candidate,
+    pub taken: Taken,
+    /// The user's source rows; `None` where a table could not be read.
+    pub source: Option<Vec<SourceRow>>,
+}
+
+/// Another transaction has issued since the register was read: nothing was changed, and the register is read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChainMoved;
+
+/// The transaction before a call: judges the source rows of each candidate and issues those that are due, all under
+/// one token.
 pub fn issue(
-    ledger: &mut UserLedger,
-    message: &Message,
-    taken: &Taken,
+    ledger: &mut UsersLedger,
+    batch: &[Held],
     token: Unique,
     register: Unique,
-) -> Result<(), Carried> {
+) -> Result<Vec<Result<(), Carried>>, ChainMoved> {
+    if ledger.tokens.latest != register {
+        return Err(ChainMoved);
+    }
+    let mut ends = Vec::with_capacity(batch.len());
+    for held in batch {
+        let user = ledger.users.get_mut(&held.candidate.member.user).ok_or(Carried::Later);
+        let end = user.and_then(|user| {
+            let Some(source) = &held.source else { return Err(Carried::Later) };
+            let verdict = judge(source, &held.taken, held.candidate.member.calendar, user.now);
+            looked(user, &held.candidate, &held.taken, verdict)?;
+            issue_user(user, &held.candidate, &held.taken)
+        });
+        ends.push(end);
+    }
+    if ends.iter().any(Result::is_ok) {
+        ledger.tokens = LedgerTokens { latest: token, before: Some(register) };
+    }
+    Ok(ends)
+}
+
+/// Whether each row that a transaction issued stands in a ledger whose latest token the register has.
+///
+/// Then a copy that lacks these rows would differ from the register, whoever moved the register there.
+pub fn is_told(ledger: &UsersLedger, batch: &[Held], register: Unique) -> bool {
+    let stands = |held: &Held| {
+        let user = ledger.users.get(&held.candidate.member.user);
+        let row = user.and_then(|user| user.rows.get(&held.taken.key.occurrence));
+        row.is_some_and(|row| {
+            row.attempt == held.taken.attempt && matches!(row.state, RowState::Issued { .. })
+        })
+    };
+    ledger.tokens.latest == register && batch.iter().all(stands)
+}
+
+/// Issues a row unless another coupon is near. The transaction locks all rows of the user, so two days that race have
+/// both reserved by now.
+pub fn issue_user(ledger: &mut UserLedger, candidate: &Candidate, taken: &Taken) -> Result<(), Carried> {
     let now = ledger.now;
     own(ledger, taken.key.occurrence, taken.attempt, false).ok_or(Carried::Later)?;
-    if ledger.tokens.latest != register {
-        return Err(Carried::Later);
-    }
-    match nearest(ledger, &taken.key, message.run.day, taken.rules.gap_days) {
+    match nearest(ledger, &taken.key, candidate.run.day, taken.run.rules.gap_days) {
         Some(Near::Given) => {
-            refuse(ledger, message, taken, Reason::WithinGap);
+            refuse(ledger, candidate, taken, Reason::WithinGap);
             return Err(Carried::Done);
         }
         // A call under way may still come to nothing.
         Some(Near::UnderWay) => return Err(Carried::Later),
         None => {}
     }
-    ledger.tokens = LedgerTokens { latest: token, before: Some(register) };
     let row = own(ledger, taken.key.occurrence, taken.attempt, false).ok_or(Carried::Later)?;
     (row.state, row.changed_at) = (RowState::Issued { first_called_at: now }, now);
     Ok(())

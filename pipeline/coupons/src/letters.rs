@@ -2,8 +2,10 @@
 
 use jiff::SignedDuration;
 
-use crate::records::{CouponKey, FailedOutcome, LedgerRow, Reason, RowState, UserLedger};
-use crate::records::{LAST_WORD, Message};
+use crate::records::{
+    Candidate, CouponKey, FailedOutcome, LAST_WORD, LedgerRow, Member, Reason, RefusedDay, RowState, RunKey,
+    UserLedger,
+};
 use crate::reserving::settle;
 
 /// What a person decides about a dead letter of unknown outcome that the coupon system no longer knows of.
@@ -29,7 +31,7 @@ pub fn requeue(
     ledger: &mut UserLedger,
     key: &CouponKey,
     memory: SignedDuration,
-) -> Result<Message, LeftAlone> {
+) -> Result<Candidate, LeftAlone> {
     let now = ledger.now;
     let row = ledger.rows.get_mut(&key.occurrence).ok_or(LeftAlone::NoLetter)?;
     let RowState::Failed(outcome) = row.state else { return Err(LeftAlone::NoLetter) };
@@ -41,11 +43,11 @@ pub fn requeue(
         FailedOutcome::Unknown { .. } => return Err(LeftAlone::NeedsDecision),
     };
     (row.tries, row.by_hand) = (0, true);
-    let message = message_of(key, row);
+    let candidate = candidate_of(key, row);
     if outcome == FailedOutcome::NothingGiven {
-        ledger.refusals.remove(&(message.run.day, message.member.calendar));
+        ledger.refusals.remove(&(candidate.run.day, candidate.member.calendar));
     }
-    Ok(message)
+    Ok(candidate)
 }
 
 /// Writes down what a person found out about a dead letter.
@@ -55,18 +57,31 @@ pub fn decide(ledger: &mut UserLedger, key: &CouponKey, decision: Decision) -> R
     match decision {
         Decision::NotGiven => row.state = RowState::Failed(FailedOutcome::NothingGiven),
         Decision::Given => {
-            let (message, coupon) = (message_of(key, row), row.coupon.clone());
-            settle(ledger, &message, key, &coupon);
+            let (candidate, coupon) = (candidate_of(key, row), row.coupon.clone());
+            settle(ledger, &candidate, key, &coupon);
         }
     }
     Ok(())
 }
 
-/// The message that sends a row again.
-pub fn message_of(key: &CouponKey, row: &LedgerRow) -> Message {
-    Message {
-        run: crate::records::RunKey { programme: key.programme.clone(), day: row.day },
-        member: crate::records::Member { user: key.user, calendar: row.calendar },
+/// Ends a dead letter by what a person found out. One that was not given is refused for its day, also in later waves.
+pub fn end(ledger: &mut UserLedger, key: &CouponKey, decision: Decision) -> Result<(), LeftAlone> {
+    decide(ledger, key, decision)?;
+    if decision == Decision::NotGiven
+        && let Some(row) = ledger.rows.get_mut(&key.occurrence)
+    {
+        row.state = RowState::Refused(Reason::Dropped);
+        let refused = RefusedDay { wave: LAST_WORD, reason: Reason::Dropped };
+        ledger.refusals.insert((row.day, row.calendar), refused);
+    }
+    Ok(())
+}
+
+/// The candidate of a row that is sent again.
+pub fn candidate_of(key: &CouponKey, row: &LedgerRow) -> Candidate {
+    Candidate {
+        run: RunKey { programme: key.programme.clone(), day: row.day },
+        member: Member { user: key.user, calendar: row.calendar },
         wave: LAST_WORD,
     }
 }

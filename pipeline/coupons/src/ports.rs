@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 
 use crate::records::{
-    CouponKey, LedgerTokens, Member, Message, ProgrammeLedger, RunKey, RunLedger, Standing, Unique,
-    UserLedger,
+    CouponKey, LedgerRow, LedgerTokens, Member, Message, ProgrammeLedger, RunKey, RunLedger, Standing,
+    Unique, UsersLedger,
 };
 
 /// The permanent rows that decide who gets a coupon.
@@ -21,12 +21,15 @@ use crate::records::{
 /// Each method is one transaction on one server. `decide` may run more than once, so it changes nothing but its
 /// argument. A fault does not say whether the transaction was committed.
 pub trait Ledger: Send + Sync {
-    /// Reads and changes all rows of a user in a programme; other transactions of the same user wait.
-    fn of_user<T: Send>(
+    /// Reads and changes all rows of some users in a programme; other transactions of the same users wait.
+    ///
+    /// Users may come in any order and twice. Each of them is in the ledger that `decide` is given. Two transactions
+    /// that issue are one after the other: the second one's `decide` runs with the first one's token.
+    fn of_users<T: Send>(
         &self,
         run: &RunKey,
-        user: u64,
-        decide: impl Fn(&mut UserLedger) -> T + Send + Sync,
+        users: &[u64],
+        decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> impl Future<Output = Result<T, Fault>> + Send;
 
     /// Reads and changes a run, and adds members to its cohort.
@@ -52,6 +55,14 @@ pub trait Ledger: Send + Sync {
         limit: usize,
     ) -> impl Future<Output = Result<(Timestamp, Vec<Standing>), Fault>> + Send;
 
+    /// A page of the dead letters of a programme, in the order of their keys.
+    fn letters(
+        &self,
+        programme: &Arc<str>,
+        after: Option<&CouponKey>,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<(CouponKey, LedgerRow)>, Fault>> + Send;
+
     fn tokens(&self) -> impl Future<Output = Result<LedgerTokens, Fault>> + Send;
 
     /// Begins a new chain of tokens, after a person has decided what a restored ledger lacks.
@@ -68,7 +79,8 @@ pub trait Register: Send + Sync {
 
 /// Messages to granters. It may lose, double, delay and repeat them.
 pub trait WorkQueue: Send + Sync {
-    fn publish(&self, message: &Message) -> impl Future<Output = Result<(), Fault>> + Send;
+    /// Ends when the queue holds all of them. The members of a message are of one [`crate::records::part`].
+    fn publish(&self, messages: &[Message]) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
 /// What a source row says of its user.
@@ -86,9 +98,13 @@ pub struct SourceRow {
 
 /// Rows of the source tables, on their primaries.
 pub trait SourceRows: Send + Sync {
-    /// The rows of a user in every shard table that a claim of the user or `also` names.
-    fn look(&self, user: u64, also: &[ShardId])
-    -> impl Future<Output = Result<Vec<SourceRow>, Fault>> + Send;
+    /// For each user, in their order, the rows in every shard table that a claim of the user or the given shards name.
+    ///
+    /// `None` where one of these tables could not be read: the other users' rows are told all the same.
+    fn look(
+        &self,
+        users: &[(u64, Vec<ShardId>)],
+    ) -> impl Future<Output = Result<Vec<Option<Vec<SourceRow>>>, Fault>> + Send;
 }
 
 /// A row of a birthday table.
@@ -115,12 +131,12 @@ pub trait CohortRows: Send + Sync {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<CohortRow>, Fault>> + Send;
 
-    /// Lets `is_sent`, `send_time` and `sent_occurrence` of a user's rows follow the ledger. Nothing reads them here.
+    /// Lets `is_sent`, `send_time` and `sent_occurrence` follow the ledger: the users' rows in those of the tables that
+    /// are of their occurrence's calendar. Nothing reads them here.
     fn follow(
         &self,
-        user: u64,
         tables: &[Birthday],
-        occurrence: Occurrence,
+        granted: &[(u64, Occurrence)],
     ) -> impl Future<Output = Result<(), Fault>> + Send;
 
     /// When the last good reconciliation of all birthday tables ended.
@@ -153,16 +169,18 @@ pub trait CouponSystem: Send + Sync {
 
     fn connect(&self) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
 
-    /// Asks for the coupon once, and never over another connection than the given one.
+    /// Asks for each coupon once, and never over another connection than the given one.
+    ///
+    /// There are at most [`crate::records::MEMBERS_MAX`] keys, and one answer for each, in their order. Where nobody knows
+    /// what became of the call, the answer is [`Answer::Unknown`] for each key that was sent.
     fn call(
         &self,
         connection: &Self::Connection,
-        key: &CouponKey,
-        coupon: &str,
-    ) -> impl Future<Output = Result<Answer, Fault>> + Send;
+        coupons: &[(CouponKey, Arc<str>)],
+    ) -> impl Future<Output = Result<Vec<Answer>, Fault>> + Send;
 
-    /// Whether it knows the key, so that the coupon was given.
-    fn knows(&self, key: &CouponKey) -> impl Future<Output = Result<bool, Fault>> + Send;
+    /// For each key, in their order, whether it knows the key, so that the coupon was given.
+    fn knows(&self, keys: &[CouponKey]) -> impl Future<Output = Result<Vec<bool>, Fault>> + Send;
 }
 
 /// The clock of this process. It is never trusted alone.

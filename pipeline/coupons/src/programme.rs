@@ -15,7 +15,7 @@ use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Two coupons of one programme lie further apart; a year less the weeks by which lunar years move.
 const GAP_DAYS: u32 = 300;
@@ -33,7 +33,7 @@ const NAME_BYTES_MAX: usize = 32;
 const COUPON_BYTES_MAX: usize = 128;
 
 /// What happens when the last good reconciliation is too old at the set time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WithoutReconciliation {
     /// The day waits for a person or for a reconciliation.
@@ -43,7 +43,7 @@ pub enum WithoutReconciliation {
 }
 
 /// A programme as written in the file.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawProgramme {
     name: String,
@@ -107,6 +107,12 @@ impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Written<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map(Self).map_err(D::Error::custom)
+    }
+}
+
+impl<T: Display> Serialize for Written<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
     }
 }
 
@@ -241,6 +247,43 @@ impl Programme {
         })
     }
 
+    /// The programme as a file writes it, so that a run keeps the rules that it began with.
+    ///
+    /// # Errors
+    ///
+    /// The time zone has no name.
+    pub fn to_text(&self) -> Result<String, Fault> {
+        let subject = || format!("programme {}", self.name);
+        let unnamed = || invalid(subject(), "its time zone has no name").needs("a name of the tz database");
+        let hours = self.reconciliation_age.as_hours();
+        let raw = RawProgramme {
+            name: self.name.to_string(),
+            coupon: self.coupon.to_string(),
+            time_zone: self.time_zone.iana_name().ok_or_else(unnamed)?.to_owned(),
+            starts_at: Written(self.starts_at),
+            noon_at: Written(self.noon_at),
+            calendars: self.calendars.clone(),
+            leap_day: self.leap_day,
+            gap_days: self.gap_days,
+            cool_off_days: self.cool_off_days,
+            placeholder_dates: self.placeholder_dates.iter().map(|date| Written(*date)).collect(),
+            rate_per_second: self.rate_per_second.get(),
+            page_rows: self.page_rows.get(),
+            reconciliation_age_hours: u32::try_from(hours).unwrap_or(u32::MAX),
+            waits_until: Written(self.waits_until),
+            without_reconciliation: self.without_reconciliation,
+        };
+        toml::to_string(&raw).map_err(|error| invalid(subject(), "it cannot be written").caused_by(error))
+    }
+
+    /// The programme that [`Self::to_text`] wrote.
+    pub fn from_text(text: &str) -> Result<Self, Fault> {
+        let table: toml::Table = text.parse().map_err(|error| {
+            invalid("programme of a run".to_owned(), "its text cannot be read").caused_by(error)
+        })?;
+        Self::parse(1, &table).map_err(|mut faults| faults.swap_remove(0))
+    }
+
     /// When a time of a day comes; where the clock leaves it out, the moment after the leap. Where it comes twice, the
     /// first. `None` only beyond the year 9999.
     pub fn at(&self, day: Date, time: Time) -> Option<Timestamp> {
@@ -292,6 +335,18 @@ mod tests {
         ] {
             let told = parse(&[with(from, to)]).unwrap_err();
             assert!(told.contains(named) && told.contains("config-invalid"), "{to}: {told}");
+        }
+    }
+
+    #[test]
+    fn a_programme_that_was_written_down_is_read_as_it_was() {
+        let all = "starts_at = '00:30'\nnoon_at = '11:00'\ncalendars = ['lunar']\ngap_days = 7\ncool_off_days = 3\n\
+                   placeholder_dates = ['1900-01-01']\nrate_per_second = 5\npage_rows = 9\n\
+                   reconciliation_age_hours = 30\nwaits_until = '03:00'\nwithout_reconciliation = 'stop'\n";
+        for text in [GOOD.to_owned(), with("", all), with("Asia/Shanghai", "UTC")] {
+            let programme = parse(&[text]).unwrap().remove(0);
+            let read = Programme::from_text(&programme.to_text().unwrap()).unwrap();
+            assert_eq!(read, programme);
         }
     }
 

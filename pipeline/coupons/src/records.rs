@@ -29,13 +29,34 @@ pub struct Member {
     pub calendar: Calendar,
 }
 
-/// What the work queue carries: a hint that somebody may lack a coupon. It proves nothing.
+/// A member to whom a run may owe a coupon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    pub run: RunKey,
+    pub member: Member,
+    /// The waves that the run had frozen when the candidate was published.
+    pub wave: u8,
+}
+
+/// What the work queue carries: a hint that some members may lack a coupon. It proves nothing.
+///
+/// The dispatcher puts at most [`MEMBERS_MAX`] members of one [`part`] into a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     pub run: RunKey,
-    pub member: Member,
+    pub members: Vec<Member>,
     /// The waves that the run had frozen when it was published.
     pub wave: u8,
+}
+
+/// Members of a message, and keys of a call.
+pub const MEMBERS_MAX: usize = 100;
+/// Parts of the ledger: its tables, and the partitions of the work queue.
+pub const PARTS: u64 = 16;
+
+/// The part of a user. A message and a transaction of it thus concern one table of the ledger.
+pub fn part(user: u64) -> u64 {
+    user % PARTS
 }
 
 /// Waves of a run: midnight, noon, and the catch-up after the next reconciliation.
@@ -51,11 +72,27 @@ pub struct CouponKey {
     pub occurrence: Occurrence,
 }
 
-impl Message {
+impl Candidate {
     /// The key of the coupon; `None` outside of the calendar.
     pub fn key(&self) -> Option<CouponKey> {
         let occurrence = Occurrence::of(self.member.calendar, self.run.day)?;
         Some(CouponKey { user: self.member.user, programme: self.run.programme.clone(), occurrence })
+    }
+}
+
+impl Message {
+    /// A message of one member, as a person sends it.
+    pub fn of(candidate: Candidate) -> Self {
+        let Candidate { run, member, wave } = candidate;
+        Self { run, members: vec![member], wave }
+    }
+
+    pub fn candidates(&self) -> impl Iterator<Item = Candidate> {
+        self.members.iter().map(|member| Candidate {
+            run: self.run.clone(),
+            member: *member,
+            wave: self.wave,
+        })
     }
 }
 
@@ -74,9 +111,21 @@ pub enum Reason {
     WithinGap,
     /// Another day of the same occurrence took the row over.
     OtherDay,
+    /// A person ended the dead letter.
+    Dropped,
 }
 
 impl Reason {
+    pub const ALL: [Self; 7] = [
+        Self::NotTheirBirthday,
+        Self::SourceRowGone,
+        Self::ChangedLately,
+        Self::PlaceholderDate,
+        Self::WithinGap,
+        Self::OtherDay,
+        Self::Dropped,
+    ];
+
     /// The `reason` of reports and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -86,6 +135,7 @@ impl Reason {
             Self::PlaceholderDate => "placeholder_date",
             Self::WithinGap => "within_gap",
             Self::OtherDay => "other_day",
+            Self::Dropped => "dropped",
         }
     }
 }
@@ -163,18 +213,25 @@ pub struct LedgerTokens {
     pub before: Option<Unique>,
 }
 
-/// What the ledger knows of one user in one programme: one transaction reads and changes it.
+/// What the ledger knows of one user in one programme.
 #[derive(Debug, Clone)]
 pub struct UserLedger {
     /// The clock of the ledger's server.
     pub now: Timestamp,
     /// The run of the day that the transaction is about.
-    pub run: Option<DayRun>,
+    pub run: Option<Arc<DayRun>>,
     /// The shard tables that the frozen cohort names, by calendar of the membership.
     pub claims: BTreeMap<Calendar, Vec<ShardId>>,
     pub rows: BTreeMap<Occurrence, LedgerRow>,
     pub refusals: BTreeMap<(Date, Calendar), RefusedDay>,
+}
+
+/// What the ledger knows of some users: one transaction reads and changes it.
+#[derive(Debug, Clone)]
+pub struct UsersLedger {
     pub tokens: LedgerTokens,
+    /// Each user that the transaction was asked for.
+    pub users: BTreeMap<u64, UserLedger>,
 }
 
 /// Where a freeze goes on: the table by its place among the day's, and the last user of it that was read.
@@ -247,4 +304,25 @@ pub struct Standing {
     /// The row of the occurrence, whichever day it is for.
     pub row: Option<LedgerRow>,
     pub refused: Option<RefusedDay>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_listed_once() {
+        // A new reason does not compile here before it is given its place.
+        let place = |reason| match reason {
+            Reason::NotTheirBirthday => 0,
+            Reason::SourceRowGone => 1,
+            Reason::ChangedLately => 2,
+            Reason::PlaceholderDate => 3,
+            Reason::WithinGap => 4,
+            Reason::OtherDay => 5,
+            Reason::Dropped => 6,
+        };
+        let places: Vec<usize> = Reason::ALL.into_iter().map(place).collect();
+        assert_eq!(places, (0..=6).collect::<Vec<_>>());
+    }
 }

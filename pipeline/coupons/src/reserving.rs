@@ -1,13 +1,15 @@
 //! Decisions of a granter before it calls: taking the row, learning an earlier outcome, judging the source row.
 
+use std::sync::Arc;
+
 use anabranch_schemas::celebration::{Birthday, Calendar, Occurrence};
 use anabranch_schemas::shard::ShardId;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::ports::SourceRow;
-use crate::programme::Programme;
 use crate::records::{
-    CouponKey, FailedOutcome, LAST_WORD, LedgerRow, Message, Reason, RefusedDay, RowState, Unique, UserLedger,
+    Candidate, CouponKey, DayRun, FailedOutcome, LAST_WORD, LedgerRow, Reason, RefusedDay, RowState, Unique,
+    UserLedger,
 };
 
 /// A rename writes two shards; half of it may be invisible for this long.
@@ -15,7 +17,7 @@ pub const RENAME_WAIT: SignedDuration = SignedDuration::from_hours(10);
 /// Answers about a user without a coupon, after which the row becomes a dead letter.
 pub const TRIES_MAX: u32 = 3;
 
-/// How a message ends.
+/// How a candidate's message ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carried {
     /// Nothing is left to do for it.
@@ -29,21 +31,21 @@ pub enum Carried {
 pub struct Taken {
     pub key: CouponKey,
     pub attempt: Unique,
-    /// The rules of the day, as they were when it began.
-    pub rules: Programme,
+    /// The run of the day.
+    pub run: Arc<DayRun>,
     /// The birthdays of the day.
     pub birthdays: Vec<Birthday>,
     /// The coupon of the row.
-    pub coupon: std::sync::Arc<str>,
+    pub coupon: Arc<str>,
     /// An earlier attempt may have called.
     pub may_have_called: bool,
     pub claims: Vec<ShardId>,
 }
 
 /// The first transaction: takes the row of the occurrence for an attempt, if the day and the row allow it.
-pub fn reserve(ledger: &mut UserLedger, message: &Message, attempt: Unique) -> Result<Taken, Carried> {
-    let Some(key) = message.key() else { return Err(Carried::Done) };
-    let Message { run: of, member, wave } = message;
+pub fn reserve(ledger: &mut UserLedger, candidate: &Candidate, attempt: Unique) -> Result<Taken, Carried> {
+    let Some(key) = candidate.key() else { return Err(Carried::Done) };
+    let Candidate { run: of, member, wave } = candidate;
     let now = ledger.now;
     let by_hand = ledger.rows.get(&key.occurrence).is_some_and(|row| row.by_hand && row.day == of.day);
     let Some(run) = &ledger.run else { return Err(if by_hand { Carried::Later } else { Carried::Done }) };
@@ -53,7 +55,7 @@ pub fn reserve(ledger: &mut UserLedger, message: &Message, attempt: Unique) -> R
     }
     let refused = ledger.refusals.get(&(of.day, member.calendar)).map(|refused| refused.wave);
     let mut row = match ledger.rows.get(&key.occurrence) {
-        Some(row) if !is_free(row, message) => {
+        Some(row) if !is_free(row, candidate) => {
             if !row.is_held() {
                 return Err(Carried::Done);
             }
@@ -84,7 +86,7 @@ pub fn reserve(ledger: &mut UserLedger, message: &Message, attempt: Unique) -> R
     (row.attempt, row.changed_at) = (attempt, now);
     let taken = Taken {
         attempt,
-        rules: run.rules.clone(),
+        run: run.clone(),
         birthdays: run.birthdays(of.day),
         coupon: row.coupon.clone(),
         may_have_called: matches!(row.state, RowState::Issued { .. }),
@@ -96,10 +98,10 @@ pub fn reserve(ledger: &mut UserLedger, message: &Message, attempt: Unique) -> R
 }
 
 /// Whether no call for the occurrence was ever carried out, so that this day may take it.
-fn is_free(row: &LedgerRow, message: &Message) -> bool {
+fn is_free(row: &LedgerRow, candidate: &Candidate) -> bool {
     match row.state {
         RowState::Refused(_) => true,
-        RowState::Failed(FailedOutcome::NothingGiven) => row.day != message.run.day,
+        RowState::Failed(FailedOutcome::NothingGiven) => row.day != candidate.run.day,
         RowState::Failed(FailedOutcome::Unknown { .. })
         | RowState::Reserved
         | RowState::Issued { .. }
@@ -124,12 +126,12 @@ pub fn own(
 }
 
 /// The coupon was given: settles the row at any time, whoever learned it, also where the row is gone.
-pub fn settle(ledger: &mut UserLedger, message: &Message, key: &CouponKey, coupon: &std::sync::Arc<str>) {
+pub fn settle(ledger: &mut UserLedger, candidate: &Candidate, key: &CouponKey, coupon: &Arc<str>) {
     let now = ledger.now;
     let row = ledger.rows.entry(key.occurrence).or_insert_with(|| LedgerRow {
         state: RowState::Settled,
-        day: message.run.day,
-        calendar: message.member.calendar,
+        day: candidate.run.day,
+        calendar: candidate.member.calendar,
         attempt: Unique(0),
         changed_at: now,
         tries: 0,
@@ -138,7 +140,7 @@ pub fn settle(ledger: &mut UserLedger, message: &Message, key: &CouponKey, coupo
         absent_since: None,
     });
     row.state = RowState::Settled;
-    (row.day, row.calendar, row.changed_at) = (message.run.day, message.member.calendar, now);
+    (row.day, row.calendar, row.changed_at) = (candidate.run.day, candidate.member.calendar, now);
 }
 
 /// The coupon system does not know the key of an earlier call. `memory` is how long it promises to know one.
@@ -182,10 +184,10 @@ pub fn judge(rows: &[SourceRow], taken: &Taken, calendar: Calendar, now: Timesta
         row.calendar == calendar && birthday.is_some_and(|birthday| taken.birthdays.contains(&birthday))
     };
     let Some(row) = rows.iter().find(celebrates) else { return Verdict::NotDue(Reason::NotTheirBirthday) };
-    if row.born.is_some_and(|born| taken.rules.placeholder_dates.contains(&born)) {
+    if row.born.is_some_and(|born| taken.run.rules.placeholder_dates.contains(&born)) {
         return Verdict::NotDue(Reason::PlaceholderDate);
     }
-    let cool_off = SignedDuration::from_hours(24 * i64::from(taken.rules.cool_off_days));
+    let cool_off = SignedDuration::from_hours(24 * i64::from(taken.run.rules.cool_off_days));
     let changed_at = rows.iter().filter_map(|row| row.changed_at).max();
     if changed_at.is_some_and(|changed_at| now < changed_at + cool_off) {
         return Verdict::NotDue(Reason::ChangedLately);
@@ -196,7 +198,7 @@ pub fn judge(rows: &[SourceRow], taken: &Taken, calendar: Calendar, now: Timesta
 /// The transaction after the look: a row that is not due is refused for the wave, one of nobody waits first.
 pub fn looked(
     ledger: &mut UserLedger,
-    message: &Message,
+    candidate: &Candidate,
     taken: &Taken,
     verdict: Verdict,
 ) -> Result<(), Carried> {
@@ -216,14 +218,14 @@ pub fn looked(
             Reason::SourceRowGone
         }
     };
-    refuse(ledger, message, taken, reason);
+    refuse(ledger, candidate, taken, reason);
     Err(Carried::Done)
 }
 
 /// Refuses the day, not the occurrence: a later wave looks again, and another day may take the row.
-pub fn refuse(ledger: &mut UserLedger, message: &Message, taken: &Taken, reason: Reason) {
-    let refused = RefusedDay { wave: message.wave, reason };
-    ledger.refusals.insert((message.run.day, message.member.calendar), refused);
+pub fn refuse(ledger: &mut UserLedger, candidate: &Candidate, taken: &Taken, reason: Reason) {
+    let refused = RefusedDay { wave: candidate.wave, reason };
+    ledger.refusals.insert((candidate.run.day, candidate.member.calendar), refused);
     if let Some(row) = ledger.rows.get_mut(&taken.key.occurrence) {
         (row.state, row.by_hand, row.absent_since) = (RowState::Refused(reason), false, None);
     }

@@ -4,14 +4,14 @@ use anabranch_pipeline::error::{Code, Fault};
 
 use crate::issuing::Chain;
 use crate::ports::{Ledger, Register, Uniques};
-use crate::records::{LedgerTokens, Message, Unique};
+use crate::records::{Candidate, LedgerTokens, Unique, UsersLedger};
 use crate::reserving::settle;
 
 /// A coupon that the coupon system says it gave.
 #[derive(Debug, Clone)]
 pub struct Given {
     /// The day and the member that the key of the call names.
-    pub message: Message,
+    pub candidate: Candidate,
     pub coupon: std::sync::Arc<str>,
 }
 
@@ -44,11 +44,12 @@ pub async fn take_in<L: Ledger, R: Register, U: Uniques>(
     statement: &[Given],
 ) -> Result<(), Fault> {
     for given in statement {
-        let message = &given.message;
-        let Some(key) = message.key() else { continue };
-        ledger
-            .of_user(&message.run, message.member.user, |l| settle(l, message, &key, &given.coupon))
-            .await?;
+        let candidate = &given.candidate;
+        let (Some(key), user) = (candidate.key(), candidate.member.user) else { continue };
+        let write = |l: &mut UsersLedger| {
+            l.users.get_mut(&user).map(|user| settle(user, candidate, &key, &given.coupon))
+        };
+        ledger.of_users(&candidate.run, &[user], write).await?;
     }
     let token = process.fresh();
     let known = register.read().await?;

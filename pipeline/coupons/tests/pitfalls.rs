@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anabranch_coupons::days::{Need, begin, members, need};
-use anabranch_coupons::issuing::{Chain, answered, issue};
+use anabranch_coupons::issuing::{Chain, ChainMoved, Held, answered, is_told, issue, issue_user};
 use anabranch_coupons::letters::{LeftAlone, requeue};
 use anabranch_coupons::ports::{Answer, CohortRow, SourceRow};
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{
-    DayRun, FailedOutcome, LedgerTokens, Member, Message, ProgrammeLedger, Reason, RowState, RunKey,
-    Standing, TAKEN_OVER_AFTER, Unique, UserLedger,
+    Candidate, DayRun, FailedOutcome, LedgerTokens, Member, ProgrammeLedger, Reason, RowState, RunKey,
+    Standing, TAKEN_OVER_AFTER, Unique, UserLedger, UsersLedger,
 };
 use anabranch_coupons::reserving::{Carried, Taken, Verdict, denied, judge, looked, reserve, settle};
 use anabranch_schemas::birthday::MonthDay;
@@ -63,21 +63,20 @@ impl User {
             claims: BTreeMap::new(),
             rows: BTreeMap::new(),
             refusals: BTreeMap::new(),
-            tokens: LedgerTokens { latest: Unique(1), before: None },
         };
         Self { ledger, rules: programme(more), serial: 1 }
     }
 
     /// The run of a day is open and has the user.
-    fn day(&mut self, day: Date, calendar: Calendar) -> Message {
+    fn day(&mut self, day: Date, calendar: Calendar) -> Candidate {
         self.ledger.now = self.rules.at(day, self.rules.starts_at).unwrap();
         let now = self.ledger.now.to_string();
         let (_, mut run) = begun(&now, &now, Some(day), &self.rules).remove(0);
         run.frozen = 1;
-        self.ledger.run = Some(run);
+        self.ledger.run = Some(Arc::new(run));
         self.ledger.claims = BTreeMap::from([(calendar, vec![ShardId::from_u64(1).unwrap()])]);
         let run = RunKey { programme: Arc::from("birthday"), day };
-        Message { run, member: Member { user: 7, calendar }, wave: 1 }
+        Candidate { run, member: Member { user: 7, calendar }, wave: 1 }
     }
 
     fn fresh(&mut self) -> Unique {
@@ -85,22 +84,21 @@ impl User {
         Unique(self.serial)
     }
 
-    fn reserve(&mut self, message: &Message) -> Result<Taken, Carried> {
+    fn reserve(&mut self, candidate: &Candidate) -> Result<Taken, Carried> {
         let attempt = self.fresh();
-        reserve(&mut self.ledger, message, attempt)
+        reserve(&mut self.ledger, candidate, attempt)
     }
 
-    fn issue(&mut self, message: &Message, taken: &Taken) -> Result<(), Carried> {
-        let (token, register) = (self.fresh(), self.ledger.tokens.latest);
-        issue(&mut self.ledger, message, taken, token, register)
+    fn issue(&mut self, candidate: &Candidate, taken: &Taken) -> Result<(), Carried> {
+        issue_user(&mut self.ledger, candidate, taken)
     }
 
     /// A whole grant; how it ends, and whether a coupon was called for.
     fn grant(&mut self, day: Date, calendar: Calendar) -> Result<(), Carried> {
-        let message = self.day(day, calendar);
-        let taken = self.reserve(&message)?;
-        self.issue(&message, &taken)?;
-        settle(&mut self.ledger, &message, &taken.key, &taken.coupon);
+        let candidate = self.day(day, calendar);
+        let taken = self.reserve(&candidate)?;
+        self.issue(&candidate, &taken)?;
+        settle(&mut self.ledger, &candidate, &taken.key, &taken.coupon);
         Ok(())
     }
 }
@@ -179,8 +177,8 @@ fn two_days_that_race_give_one_coupon() {
 #[test]
 fn null_during_the_run_a_stale_row_and_another_calendar_give_nothing() {
     let mut user = User::new("");
-    let message = user.day(date(2027, 5, 4), SOLAR);
-    let taken = user.reserve(&message).unwrap();
+    let candidate = user.day(date(2027, 5, 4), SOLAR);
+    let taken = user.reserve(&candidate).unwrap();
     let now = user.ledger.now;
     let verdict = |rows: &[SourceRow]| judge(rows, &taken, SOLAR, now);
     let not_due = Verdict::NotDue(Reason::NotTheirBirthday);
@@ -189,21 +187,21 @@ fn null_during_the_run_a_stale_row_and_another_calendar_give_nothing() {
     assert_eq!(verdict(&[row((5, 5), None, SOLAR)]), not_due);
     assert_eq!(verdict(&[row((5, 4), Some((1, 1)), LUNAR)]), not_due);
     assert_eq!(verdict(&[row((5, 5), None, SOLAR), row((5, 4), None, SOLAR)]), Verdict::Due);
-    assert_eq!(looked(&mut user.ledger, &message, &taken, not_due), Err(Carried::Done));
+    assert_eq!(looked(&mut user.ledger, &candidate, &taken, not_due), Err(Carried::Done));
     // The refusal closes the day for this wave, and neither the occurrence nor the next wave.
-    assert!(matches!(user.reserve(&message), Err(Carried::Done)));
+    assert!(matches!(user.reserve(&candidate), Err(Carried::Done)));
     let mut at_noon = user.ledger.clone();
-    assert!(reserve(&mut at_noon, &Message { wave: 2, ..message }, Unique(99)).is_ok());
+    assert!(reserve(&mut at_noon, &Candidate { wave: 2, ..candidate }, Unique(99)).is_ok());
     assert_eq!(user.grant(date(2027, 5, 5), SOLAR), Ok(()));
 }
 
 #[test]
 fn a_rename_between_shards_waits_for_its_other_half() {
     let mut user = User::new("");
-    let message = user.day(date(2027, 5, 4), SOLAR);
-    let taken = user.reserve(&message).unwrap();
+    let candidate = user.day(date(2027, 5, 4), SOLAR);
+    let taken = user.reserve(&candidate).unwrap();
     assert_eq!(judge(&[], &taken, SOLAR, user.ledger.now), Verdict::Absent);
-    let look = |user: &mut User, taken: &Taken| looked(&mut user.ledger, &message, taken, Verdict::Absent);
+    let look = |user: &mut User, taken: &Taken| looked(&mut user.ledger, &candidate, taken, Verdict::Absent);
     assert_eq!(look(&mut user, &taken), Err(Carried::Later));
     user.ledger.now += SignedDuration::from_hours(9);
     assert_eq!(look(&mut user, &taken), Err(Carried::Later));
@@ -232,8 +230,8 @@ fn a_row_in_two_tables_is_one_member_and_a_misplaced_row_is_none() {
 #[test]
 fn a_placeholder_date_and_a_change_within_the_cool_off_give_nothing() {
     let mut user = User::new("placeholder_dates = ['1900-01-01']\ncool_off_days = 20\n");
-    let message = user.day(date(2027, 1, 1), SOLAR);
-    let taken = user.reserve(&message).unwrap();
+    let candidate = user.day(date(2027, 1, 1), SOLAR);
+    let taken = user.reserve(&candidate).unwrap();
     let now = user.ledger.now;
     let born = |year| SourceRow { born: Some(date(year, 1, 1)), ..row((1, 1), None, SOLAR) };
     assert_eq!(judge(&[born(1900)], &taken, SOLAR, now), Verdict::NotDue(Reason::PlaceholderDate));
@@ -285,21 +283,21 @@ fn a_changed_rule_for_29_february_holds_from_the_next_year_on() {
 #[test]
 fn an_empty_coupon_pool_and_a_busy_system_count_no_try_and_a_rejection_counts() {
     let mut user = User::new("");
-    let message = user.day(date(2027, 5, 4), SOLAR);
+    let candidate = user.day(date(2027, 5, 4), SOLAR);
     for (answer, counts, tries) in [
         (Answer::PoolEmpty, false, 0),
         (Answer::Busy, false, 0),
         (Answer::Rejected, true, 1),
         (Answer::Rejected, true, 2),
     ] {
-        let taken = user.reserve(&message).unwrap();
-        assert_eq!(user.issue(&message, &taken), Ok(()));
+        let taken = user.reserve(&candidate).unwrap();
+        assert_eq!(user.issue(&candidate, &taken), Ok(()));
         assert_eq!(answered(&mut user.ledger, &taken, answer, counts), Carried::Later);
         assert_eq!(user.ledger.rows[&taken.key.occurrence].tries, tries);
         user.ledger.now += TAKEN_OVER_AFTER;
     }
-    let taken = user.reserve(&message).unwrap();
-    assert_eq!(user.issue(&message, &taken), Ok(()));
+    let taken = user.reserve(&candidate).unwrap();
+    assert_eq!(user.issue(&candidate, &taken), Ok(()));
     assert_eq!(answered(&mut user.ledger, &taken, Answer::Rejected, true), Carried::Done);
     let state = user.ledger.rows[&taken.key.occurrence].state;
     assert_eq!(state, RowState::Failed(FailedOutcome::NothingGiven));
@@ -310,12 +308,12 @@ fn an_empty_coupon_pool_and_a_busy_system_count_no_try_and_a_rejection_counts() 
 #[test]
 fn a_lost_answer_is_asked_for_and_one_that_is_forgotten_waits_for_a_person() {
     let mut user = User::new("");
-    let message = user.day(date(2027, 5, 4), SOLAR);
-    let taken = user.reserve(&message).unwrap();
-    assert_eq!(user.issue(&message, &taken), Ok(()));
-    assert!(matches!(user.reserve(&message), Err(Carried::Later)), "a young attempt is left alone");
+    let candidate = user.day(date(2027, 5, 4), SOLAR);
+    let taken = user.reserve(&candidate).unwrap();
+    assert_eq!(user.issue(&candidate, &taken), Ok(()));
+    assert!(matches!(user.reserve(&candidate), Err(Carried::Later)), "a young attempt is left alone");
     user.ledger.now += TAKEN_OVER_AFTER;
-    let second = user.reserve(&message).unwrap();
+    let second = user.reserve(&candidate).unwrap();
     assert!(second.may_have_called);
     user.ledger.now += MEMORY;
     assert_eq!(denied(&mut user.ledger, &second, MEMORY), Err(Carried::Done));
@@ -327,26 +325,26 @@ fn a_lost_answer_is_asked_for_and_one_that_is_forgotten_waits_for_a_person() {
 #[test]
 fn a_granter_that_was_frozen_changes_nothing_when_it_wakes() {
     let mut user = User::new("");
-    let message = user.day(date(2027, 5, 4), SOLAR);
-    let old = user.reserve(&message).unwrap();
+    let candidate = user.day(date(2027, 5, 4), SOLAR);
+    let old = user.reserve(&candidate).unwrap();
     user.ledger.now += TAKEN_OVER_AFTER;
-    let new = user.reserve(&message).unwrap();
-    assert_eq!(user.issue(&message, &old), Err(Carried::Later));
-    assert_eq!(user.issue(&message, &new), Ok(()));
+    let new = user.reserve(&candidate).unwrap();
+    assert_eq!(user.issue(&candidate, &old), Err(Carried::Later));
+    assert_eq!(user.issue(&candidate, &new), Ok(()));
     assert_eq!(answered(&mut user.ledger, &old, Answer::Rejected, true), Carried::Later);
 }
 
 #[test]
 fn a_programme_that_changes_during_the_day_and_last_years_stream_change_no_coupon() {
     let mut user = User::new("");
-    let message = user.day(date(2027, 5, 4), SOLAR);
-    let taken = user.reserve(&message).unwrap();
-    user.ledger.run.as_mut().unwrap().rules.coupon = "other".into();
+    let candidate = user.day(date(2027, 5, 4), SOLAR);
+    let taken = user.reserve(&candidate).unwrap();
+    Arc::make_mut(user.ledger.run.as_mut().unwrap()).rules.coupon = "other".into();
     user.ledger.now += TAKEN_OVER_AFTER;
-    assert_eq!(user.reserve(&message).unwrap().coupon, taken.coupon, "a retry sends the coupon of its row");
-    user.ledger.run.as_mut().unwrap().is_closed = true;
+    assert_eq!(user.reserve(&candidate).unwrap().coupon, taken.coupon, "a retry sends the coupon of its row");
+    Arc::make_mut(user.ledger.run.as_mut().unwrap()).is_closed = true;
     user.ledger.now += TAKEN_OVER_AFTER;
-    assert!(matches!(user.reserve(&message), Err(Carried::Done)), "the run is closed");
+    assert!(matches!(user.reserve(&candidate), Err(Carried::Done)), "the run is closed");
 }
 
 #[test]
@@ -360,16 +358,72 @@ fn a_ledger_restored_from_an_older_copy_is_told_from_an_issuer_that_died() {
 #[test]
 fn noon_leaves_what_is_in_flight_alone_and_takes_over_what_is_old() {
     let mut user = User::new("");
-    let message = user.day(date(2027, 5, 4), SOLAR);
-    let taken = user.reserve(&message).unwrap();
+    let candidate = user.day(date(2027, 5, 4), SOLAR);
+    let taken = user.reserve(&candidate).unwrap();
     let standing = Standing {
-        member: message.member,
+        member: candidate.member,
         is_member: true,
         row: Some(user.ledger.rows[&taken.key.occurrence].clone()),
         refused: None,
     };
     let now = user.ledger.now;
-    assert_eq!(need(&standing, message.run.day, 1, now), Need::InFlight);
-    assert_eq!(need(&standing, message.run.day, 1, now + TAKEN_OVER_AFTER), Need::Message);
-    assert_eq!(need(&Standing { row: None, ..standing }, message.run.day, 1, now), Need::Message);
+    assert_eq!(need(&standing, candidate.run.day, 1, now), Need::InFlight);
+    assert_eq!(need(&standing, candidate.run.day, 1, now + TAKEN_OVER_AFTER), Need::Message);
+    assert_eq!(need(&Standing { row: None, ..standing }, candidate.run.day, 1, now), Need::Message);
+}
+
+/// A batch of one user each: due, of another birthday, unread, and overtaken by another granter.
+fn batch() -> (UsersLedger, Vec<Held>) {
+    let mut users = BTreeMap::new();
+    let mut batch = Vec::new();
+    for number in 1..=4u64 {
+        let mut user = User::new("");
+        let mut candidate = user.day(date(2027, 5, 4), SOLAR);
+        candidate.member.user = number;
+        let taken = user.reserve(&candidate).unwrap();
+        let source = match number {
+            1 | 4 => Some(vec![row((5, 4), None, SOLAR)]),
+            2 => Some(vec![row((5, 5), None, SOLAR)]),
+            _ => None,
+        };
+        if number == 4 {
+            user.ledger.now += TAKEN_OVER_AFTER;
+            user.reserve(&candidate).unwrap();
+        }
+        batch.push(Held { candidate, taken, source });
+        users.insert(number, user.ledger);
+    }
+    (UsersLedger { tokens: LedgerTokens { latest: Unique(7), before: None }, users }, batch)
+}
+
+#[test]
+fn a_batch_is_issued_under_one_token_and_who_is_not_due_leaves_it() {
+    let (mut ledger, batch) = batch();
+    let ends = issue(&mut ledger, &batch, Unique(8), Unique(7));
+    assert_eq!(ends, Ok(vec![Ok(()), Err(Carried::Done), Err(Carried::Later), Err(Carried::Later)]));
+    assert_eq!(ledger.tokens, LedgerTokens { latest: Unique(8), before: Some(Unique(7)) });
+    let states: Vec<RowState> =
+        ledger.users.values().flat_map(|user| user.rows.values()).map(|row| row.state).collect();
+    let is_issued = |state: &&RowState| matches!(state, RowState::Issued { .. });
+    assert_eq!(states.iter().filter(is_issued).count(), 1, "{states:?}");
+    assert_eq!(states[2], RowState::Reserved, "a row that could not be read waits, and is not absent");
+
+    assert!(is_told(&ledger, &batch[..1], Unique(8)));
+    assert!(!is_told(&ledger, &batch[..1], Unique(7)), "the register is elsewhere");
+    assert!(!is_told(&ledger, &batch[..2], Unique(8)), "a row was not issued");
+}
+
+#[test]
+fn a_batch_behind_another_token_changes_nothing() {
+    let (mut ledger, batch) = batch();
+    let before = ledger.users.values().map(|user| user.rows.clone()).collect::<Vec<_>>();
+    assert_eq!(issue(&mut ledger, &batch, Unique(8), Unique(6)), Err(ChainMoved));
+    assert_eq!(ledger.tokens.latest, Unique(7));
+    assert_eq!(ledger.users.values().map(|user| user.rows.clone()).collect::<Vec<_>>(), before);
+    assert!(ledger.users.values().all(|user| user.refusals.is_empty()));
+
+    // Nobody is due: the chain stays where it is.
+    let ends = issue(&mut ledger, &batch[1..3], Unique(8), Unique(7));
+    assert_eq!(ends, Ok(vec![Err(Carried::Done), Err(Carried::Later)]));
+    assert_eq!(ledger.tokens.latest, Unique(7));
 }

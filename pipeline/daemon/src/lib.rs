@@ -6,6 +6,7 @@
 pub mod api;
 pub mod change_view;
 pub mod cli;
+pub mod coupons;
 pub mod exit;
 pub mod logging;
 pub mod lookup;

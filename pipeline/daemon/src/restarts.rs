@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::coupons;
 use crate::observe::{cache_task, lane_task, lanes, reader_task, sweep_task};
 use crate::wiring::Wiring;
 
@@ -78,6 +79,11 @@ pub fn known(wiring: &Wiring, task: &str) -> Result<(), Fault> {
     names.extend(config.caches.iter().map(|cache| cache_task(&cache.name)));
     names.extend(wiring.all_documents().map(|documents| sweep_task(&documents.projection)));
     names.extend([crate::reconciliations::SCHEDULED, crate::tasks::MINT_TASK].map(str::to_owned));
+    if config.coupon_system.is_some() {
+        let programmes = coupons::programmes(config).unwrap_or_default();
+        names.extend(programmes.iter().map(|programme| coupons::dispatcher_task(&programme.name)));
+        names.push(coupons::GRANTER_TASK.to_owned());
+    }
     if names.iter().any(|name| name == task) {
         return Ok(());
     }

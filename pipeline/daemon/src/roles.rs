@@ -11,18 +11,25 @@ pub enum Role {
     Projector,
     /// Compares both sides every night, if reconcile.schedule is set, and looks at changed rows in between
     Reconciler,
+    /// Begins the days of coupon programmes, freezes who celebrates, and publishes who lacks a coupon
+    Dispatcher,
+    /// Asks the coupon system for the coupons
+    Granter,
     /// Endpoints for applications over HTTP, if http.tokens is set
     Api,
 }
 
 impl Role {
-    pub const ALL: [Self; 4] = [Self::Reader, Self::Projector, Self::Reconciler, Self::Api];
+    pub const ALL: [Self; 6] =
+        [Self::Reader, Self::Projector, Self::Reconciler, Self::Dispatcher, Self::Granter, Self::Api];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Reader => "reader",
             Self::Projector => "projector",
             Self::Reconciler => "reconciler",
+            Self::Dispatcher => "dispatcher",
+            Self::Granter => "granter",
             Self::Api => "api",
         }
     }
@@ -36,6 +43,8 @@ impl Role {
         match task.split('/').next() {
             Some("reader") => Self::Reader,
             Some("lane" | "cache" | "sweep") => Self::Projector,
+            Some("dispatcher") => Self::Dispatcher,
+            Some("granter") => Self::Granter,
             Some("uuids") => Self::Api,
             _ => Self::Reconciler,
         }
@@ -50,6 +59,7 @@ pub fn names(roles: &[Role]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coupons::{GRANTER_TASK, dispatcher_task};
     use crate::observe::{cache_task, lane_task, reader_task, sweep_task};
     use crate::reconciliations::SCHEDULED;
     use crate::tasks::MINT_TASK;
@@ -63,6 +73,8 @@ mod tests {
             (sweep_task("documents"), Role::Projector),
             (SCHEDULED.to_owned(), Role::Reconciler),
             ("spot-checks/a".to_owned(), Role::Reconciler),
+            (dispatcher_task("birthday"), Role::Dispatcher),
+            (GRANTER_TASK.to_owned(), Role::Granter),
             (MINT_TASK.to_owned(), Role::Api),
         ];
         for (task, role) in tasks {

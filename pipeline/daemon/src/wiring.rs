@@ -2,6 +2,7 @@
 //!
 //! Making a [`Wiring`] connects nothing, so a server that is down hinders only the tasks that need it.
 
+mod coupons;
 mod derived;
 mod lane;
 
@@ -30,6 +31,10 @@ use tokio::sync::OnceCell;
 /// Connections of a reconciliation to each target: pages, and after them single rows.
 const RECONCILE_CONNECTIONS: usize = TABLES_AT_ONCE;
 
+pub use self::coupons::{
+    CouponCaller, CouponDelivery, CouponLedger, CouponQueue, CouponQueuePart, CouponSources, CouponTables,
+    PastReports,
+};
 pub use self::derived::DerivedStore;
 pub use self::lane::LaneStore;
 pub use anabranch_connectors::SpillRoom;

@@ -4,11 +4,13 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use anabranch_schemas::birthday::Layout;
+use anabranch_schemas::celebration::Calendar;
+use anabranch_schemas::change::Entity;
 use serde::Deserialize;
 
 use super::transport::{Tls, trusted};
 use super::values::{Expanded, ServerUrl, placeholder};
-use super::{BirthdayTables, DocumentIndex, MappingTables, Problems, ProjectionKind};
+use super::{BirthdayTables, DocumentIndex, EntityConfig, MappingTables, Problems, ProjectionKind};
 use crate::records::TimeToLive;
 
 const LANES: NonZeroU32 = NonZeroU32::new(2).expect("not zero");
@@ -51,6 +53,7 @@ pub(super) struct Projection {
     kind: Kind,
     targets: Vec<String>,
     lanes: Option<NonZeroU32>,
+    calendar: Option<Calendar>,
     layout: Option<Layout>,
     databases: Option<NonZeroU32>,
     database: Option<String>,
@@ -85,9 +88,13 @@ impl Cache {
 }
 
 impl Projection {
-    pub(super) fn resolve(mut self, problems: &mut Problems) -> Option<super::ProjectionConfig> {
+    pub(super) fn resolve(
+        mut self,
+        entities: &[EntityConfig],
+        problems: &mut Problems,
+    ) -> Option<super::ProjectionConfig> {
         let kind = match self.kind {
-            Kind::Birthday => ProjectionKind::Birthday(self.birthday_tables(problems)?),
+            Kind::Birthday => ProjectionKind::Birthday(self.birthday_tables(entities, problems)?),
             Kind::SerialMapping => ProjectionKind::SerialMapping(self.mapping_tables(problems)?),
             Kind::SerialDocuments => {
                 let index = self.required("index", |raw| raw.index.take(), problems)?;
@@ -98,6 +105,7 @@ impl Projection {
             }
         };
         for (key, is_left) in [
+            ("calendar", self.calendar.is_some()),
             ("layout", self.layout.is_some()),
             ("databases", self.databases.is_some()),
             ("database", self.database.is_some()),
@@ -149,7 +157,23 @@ impl Projection {
         Some(pattern)
     }
 
-    fn birthday_tables(&mut self, problems: &mut Problems) -> Option<BirthdayTables> {
+    fn birthday_tables(
+        &mut self,
+        entities: &[EntityConfig],
+        problems: &mut Problems,
+    ) -> Option<BirthdayTables> {
+        let calendar = self.calendar.take().unwrap_or(Calendar::Solar);
+        let users = |config: &&EntityConfig| config.entity == Entity::User;
+        let captures = |field: &str| {
+            let place = Entity::User.fields().iter().position(|known| *known == field);
+            place.is_some_and(|place| {
+                entities.iter().find(users).is_some_and(|user| user.columns.len() > place)
+            })
+        };
+        if calendar == Calendar::Lunar && !captures("lunar_birthday") {
+            let found = format!("`lunar` in `{}`", self.name);
+            problems.add("projections.calendar", found, "lunar_birthday in entities.columns of `user`");
+        }
         let layout = self.required("layout", |raw| raw.layout.take(), problems);
         let databases = self.required("databases", |raw| raw.databases.take(), problems);
         let is_one = databases.is_none_or(|number| number.get() == 1);
@@ -158,7 +182,14 @@ impl Projection {
             self.pattern("database", |raw| raw.database.take(), (has_db, "birthday_{db:02}"), problems);
         let has_day = |text: &str| text.contains("{mmdd}");
         let table = self.pattern("table", |raw| raw.table.take(), (has_day, "birthday_{mmdd}"), problems);
-        Some(BirthdayTables { layout: layout?, databases: databases?, database: database?, table: table? })
+        Some(BirthdayTables {
+            calendar,
+            captures_type: captures("birthday_type"),
+            layout: layout?,
+            databases: databases?,
+            database: database?,
+            table: table?,
+        })
     }
 
     fn mapping_tables(&mut self, problems: &mut Problems) -> Option<MappingTables> {

@@ -1,13 +1,15 @@
 //! The configuration: parsed once into types that cannot hold nonsense.
 //!
-//! `raw.rs`, `derived.rs` and `reconcile.rs` are the file as written (unknown keys refused), `values.rs` its scalar
-//! types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean. This file turns one into the other and
-//! checks what concerns several parts at once. Each problem is a [`Fault`] that names the key; all are reported
-//! together. Nothing here touches the network.
+//! `raw.rs`, `derived.rs`, `reconcile.rs` and `coupon_system.rs` are the file as written (unknown keys refused),
+//! `values.rs` its scalar types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean, `tables.rs` names
+//! of derived tables. This file turns one into the other and checks what concerns several parts at once. Each problem
+//! is a [`Fault`] that names the key; all are reported together. Nothing here touches the network.
 
+mod coupon_system;
 mod derived;
 mod raw;
 pub mod reconcile;
+mod tables;
 mod transport;
 mod unreadable;
 mod values;
@@ -18,15 +20,15 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Entity;
-use anabranch_schemas::serial::LengthClass;
 use anabranch_schemas::shard::{ShardingRule, TablePattern};
 use croner::Cron;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
 
+pub use self::coupon_system::CouponSystemConfig;
 use self::reconcile::ReconcileSettings;
+pub use self::tables::{BirthdayTables, MappingTables};
 pub use self::values::{Secret, ServerUrl};
 use crate::error::{Code, Fault};
 use crate::ports::Entry;
@@ -47,6 +49,8 @@ pub struct Config {
     pub reconcile: ReconcileConfig,
     /// Programmes of coupons as written; the package of coupons parses them.
     pub programmes: Vec<toml::Table>,
+    /// Who gives out the coupons; `None` = nothing is granted.
+    pub coupon_system: Option<CouponSystemConfig>,
     pub limits: Limits,
     /// Folder of the temporary files that readings spill into; each source has it too.
     pub spill_dir: PathBuf,
@@ -76,7 +80,7 @@ pub struct HttpConfig {
 pub struct EntityConfig {
     pub entity: Entity,
     pub tables: TablePattern,
-    /// Physical column names in the order of [`Entity::fields`].
+    /// Physical names of the captured columns in the order of [`Entity::fields`]; the last fields may be left out.
     pub columns: Vec<String>,
     /// Where the application puts a row; capture does not depend on it.
     pub rule: Option<ShardingRule>,
@@ -102,6 +106,13 @@ impl EntityConfig {
     pub fn sharding_field(&self) -> Option<usize> {
         let column = self.sharding_column.as_ref()?;
         Some(self.columns.iter().position(|known| known == column).unwrap_or(self.columns.len()))
+    }
+
+    /// Whether a column holds a field of the entity, and not the rule's key behind the captured ones.
+    pub fn is_field(&self, column: usize) -> bool {
+        let is_key =
+            self.sharding_column.is_some() && self.sharding_column.as_ref() == self.columns.get(column);
+        column < self.entity.required_fields() || !is_key
     }
 
     /// The same with the rule's key among its columns.
@@ -251,28 +262,6 @@ impl ProjectionKind {
     }
 }
 
-/// The birthday layer's tables.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BirthdayTables {
-    pub layout: Layout,
-    pub databases: NonZeroU32,
-    /// Pattern with `{db}`, such as `birthday_{db:02}`.
-    pub database: String,
-    /// Pattern with `{mmdd}`, such as `birthday_{mmdd}`.
-    pub table: String,
-}
-
-/// The mapping layer's tables: a database for each length class, each with all tables.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MappingTables {
-    /// Tables a database.
-    pub tables: NonZeroU32,
-    /// Pattern with `{length}`, such as `serial_code_{length}`: 15, 14, other.
-    pub database: String,
-    /// Pattern with `{table}`, such as `mapping_{table:03}`.
-    pub table: String,
-}
-
 /// The search index of serial codes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentIndex {
@@ -313,8 +302,10 @@ impl Config {
         let raw: raw::Config =
             toml::from_str(text).map_err(|error| vec![unreadable::unreadable(text, &error)])?;
         let mut problems = Problems::default();
+        let has_coupon_system = raw.has_coupon_system();
         let config = raw.resolve(&mut problems);
         if let Some(config) = &config {
+            config.check_coupons(has_coupon_system, &mut problems);
             config.check_names(&mut problems);
             config.check_patterns(&mut problems);
             config.check_references(&mut problems);
@@ -388,6 +379,12 @@ impl Config {
                         "patterns that share no table",
                     );
                 }
+                if entity.entity == other.entity && entity.columns.len() != other.columns.len() {
+                    let numbers = [other.columns.len(), entity.columns.len()];
+                    let found =
+                        format!("{} and {} columns of `{}`", numbers[0], numbers[1], entity.entity.name());
+                    problems.add("entities.columns", found, "the same fields in each entry of an entity");
+                }
             }
         }
     }
@@ -432,30 +429,6 @@ impl Config {
                 problems.add("caches.projection", format!("`{}`", cache.projection), needed);
             }
         }
-    }
-}
-
-impl BirthdayTables {
-    /// The physical name of database `number`.
-    pub fn database_name(&self, number: u32) -> String {
-        values::fill(&self.database, "db", number)
-    }
-
-    /// The physical name of a day's table.
-    pub fn table_name(&self, day: anabranch_schemas::birthday::MonthDay) -> String {
-        self.table.replace("{mmdd}", &day.compact())
-    }
-}
-
-impl MappingTables {
-    /// The physical name of a length class's database.
-    pub fn database_name(&self, class: LengthClass) -> String {
-        self.database.replace("{length}", class.name())
-    }
-
-    /// The physical name of table `number`.
-    pub fn table_name(&self, number: u32) -> String {
-        values::fill(&self.table, "table", number)
     }
 }
 

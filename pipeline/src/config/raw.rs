@@ -12,6 +12,7 @@ use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::{ShardingRule, TablePattern};
 use serde::Deserialize;
 
+use super::coupon_system::CouponSystem;
 use super::derived::{Cache, Projection};
 use super::reconcile::Reconcile;
 use super::transport::{Tls, trusted};
@@ -87,6 +88,7 @@ pub struct Config {
     reconcile: Reconcile,
     #[serde(default)]
     programmes: Vec<toml::Table>,
+    coupon_system: Option<CouponSystem>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -174,6 +176,10 @@ struct Target {
 }
 
 impl Config {
+    pub(super) fn has_coupon_system(&self) -> bool {
+        self.coupon_system.is_some()
+    }
+
     /// Fills in defaults; what cannot be resolved is a problem and yields `None`.
     pub(super) fn resolve(self, problems: &mut Problems) -> Option<super::Config> {
         let entities: Vec<_> =
@@ -186,7 +192,9 @@ impl Config {
             .enumerate()
             .filter_map(|(i, s)| s.resolve(i, &names, &spill_dir, problems))
             .collect();
-        let projections = self.projections.into_iter().filter_map(|p| p.resolve(problems)).collect();
+        let projections: Vec<_> =
+            self.projections.into_iter().filter_map(|p| p.resolve(&entities, problems)).collect();
+        let coupon_system = self.coupon_system.and_then(|system| system.resolve(&projections, problems));
         let log = self.log.resolve(problems);
         let targets = self.targets.into_iter().filter_map(|target| target.resolve(problems)).collect();
         let caches = self.caches.into_iter().filter_map(|cache| cache.resolve(problems)).collect();
@@ -205,6 +213,7 @@ impl Config {
             caches,
             reconcile,
             programmes: self.programmes,
+            coupon_system,
             limits,
             spill_dir,
         })
@@ -323,12 +332,7 @@ impl EntityTables {
         let tables = TablePattern::parse(&self.tables)
             .map_err(|error| problems.add("entities.tables", error.to_string(), "a pattern"))
             .ok()?;
-        let columns: Vec<String> = self
-            .entity
-            .fields()
-            .iter()
-            .map(|field| self.columns.remove(*field).unwrap_or((*field).to_owned()))
-            .collect();
+        let columns = self.captured_columns(problems);
         for unknown in self.columns.keys() {
             let needed = format!("one of {}", self.entity.fields().join(", "));
             problems.add(&format!("entities.columns.{unknown}"), "an unknown field".to_owned(), &needed);
@@ -353,6 +357,28 @@ impl EntityTables {
             sharding_column,
             unseen_changes: self.unseen_changes,
         })
+    }
+}
+
+impl EntityTables {
+    /// Names of the columns, as far as they are captured: a field that not each table has is captured when it is named,
+    /// together with those before it.
+    fn captured_columns(&mut self, problems: &mut Problems) -> Vec<String> {
+        let (required, fields) = (self.entity.required_fields(), self.entity.fields());
+        let mut columns: Vec<String> = Vec::new();
+        for (place, field) in fields.iter().enumerate() {
+            match self.columns.remove(*field) {
+                Some(_) if place > columns.len() => {
+                    let key = format!("entities.columns.{field}");
+                    let needed = format!("{} beside it", fields[place - 1]);
+                    problems.add(&key, format!("without {}", fields[place - 1]), &needed);
+                }
+                Some(name) => columns.push(name),
+                None if place < required => columns.push((*field).to_owned()),
+                None => {}
+            }
+        }
+        columns
     }
 }
 

@@ -133,7 +133,11 @@ impl Config {
             .map(|target| (format!("target {}", target.name), &target.url, &target.ca_file));
         let caches =
             self.caches.iter().map(|cache| (format!("cache {}", cache.name), &cache.url, &cache.ca_file));
-        let all = log.into_iter().chain(sources).chain(replicas).chain(targets).chain(caches);
+        let system = self
+            .coupon_system
+            .iter()
+            .map(|system| ("the coupon system".to_owned(), &system.url, &system.ca_file));
+        let all = log.into_iter().chain(sources).chain(replicas).chain(targets).chain(caches).chain(system);
         all.filter_map(|(thing, url, ca_file)| plain_warning(&thing, url, ca_file.as_deref())).collect()
     }
 }

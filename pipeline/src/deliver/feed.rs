@@ -220,7 +220,8 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         failpoints::reach("lane-direct-opened").await;
         let is_origin = progress.position == Lsn::ZERO;
         let batch_bytes = self.limits.batch_bytes.get();
-        let (framer, batch) = Framer::begin(told, source.entered_at(), is_origin, 0, batch_bytes);
+        let (framer, batch) =
+            Framer::begin(told, source.entered_at(), is_origin, 0, self.source.captured(), batch_bytes);
         let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
         let name = self.id.source.clone();
         let reading = tokio::spawn(async move {

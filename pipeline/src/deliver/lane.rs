@@ -3,6 +3,7 @@
 use anabranch_schemas::change::Entity;
 use tokio_util::sync::CancellationToken;
 
+use super::fields::FieldsRead;
 use super::shared::Shared;
 use super::window::LaneWindow;
 use crate::config::Limits;
@@ -21,8 +22,9 @@ pub struct Lane<'a, S, L> {
     pub replica_slot: u32,
     /// Where a lane without progress begins when the stream does not begin there.
     pub start: &'a Entry,
-    /// What the projection reads.
+    /// What the projection reads, and how many of its fields.
     pub entity: Entity,
+    pub fields: usize,
     /// See [`crate::projections::Projection::source_column`].
     pub source_column: usize,
     /// Derived tables of the projection, all lanes' together.
@@ -30,6 +32,12 @@ pub struct Lane<'a, S, L> {
     /// With the other lanes of the source.
     pub shared: &'a Shared,
     pub limits: &'a Limits,
+}
+
+impl<S, L> Lane<'_, S, L> {
+    pub(super) fn fields_read(&self) -> FieldsRead {
+        FieldsRead { entity: self.entity, fields: self.fields }
+    }
 }
 
 /// The outcome of what may take long and leaves nothing behind; `None` when cancelled meanwhile.

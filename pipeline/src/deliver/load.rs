@@ -28,7 +28,7 @@ pub(super) fn lacks_rows(progress: &Progress, start: &Entry, first: &Envelope) -
 
 impl Progress {
     /// All tables are to be read again, from the first one on.
-    fn loads(self) -> Self {
+    pub(super) fn loads(self) -> Self {
         Self { refresh: Some(Refresh::new(Scope::Source)), was_refreshed: true, ..self }
     }
 
@@ -104,6 +104,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
             resume: end.envelope.resume,
             server: end.envelope.server,
             message: None,
+            captured_fields: self.fields_read().all(),
             ..before.loads()
         });
         store.commit(&flush).await?;

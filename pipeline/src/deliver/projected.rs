@@ -58,6 +58,7 @@ impl<S: SourceConnector + RowSource, L: Log> ProjectedLane<'_, S, L> {
             replica_slot,
             start,
             entity: projection.entity(),
+            fields: projection.fields(),
             source_column: projection.source_column(),
             tables: projection.tables().len() as u32,
             shared,

@@ -238,8 +238,16 @@ fn take<S, L: Log>(
     loop {
         let taken = next.and_then(|delivery| {
             let lacks_rows = lacks_rows(window.progress(), lane.start, &delivery.envelope);
+            let fields = lane.fields_read().taken(window.progress(), &delivery.envelope);
             window.take(lane.id, &delivery, &mut project)?;
-            if lacks_rows {
+            if window.note_fields(fields) {
+                tracing::info!(lane = %lane.id, "messages have all of its fields again: reads all tables");
+            } else if fields.begins_lack {
+                tracing::warn!(
+                    lane = %lane.id, reads = lane.fields,
+                    "messages were captured with fewer fields than the projection reads: their reader has another configuration"
+                );
+            } else if lacks_rows && !fields.is_lacking {
                 tracing::info!(lane = %lane.id, "begins with all tables, read beside its feed");
                 window.load();
             }

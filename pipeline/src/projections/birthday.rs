@@ -1,4 +1,4 @@
-//! Users to birthday tables: a row claims (shard, user id) in the table of its month and day.
+//! Users to birthday tables: a row claims (shard, user id) in the table of its month and day, solar or lunar.
 //!
 //! The union over all physical tables of a pure function of each row, so it reads nothing but the change. A user id
 //! is an integer that is not negative, or text of decimal digits without leading zeros: `7` and `07` would be two
@@ -7,8 +7,10 @@
 
 use std::sync::Arc;
 
-use anabranch_schemas::birthday::{Layout, MonthDay, TABLES};
+use anabranch_schemas::birthday::{Layout, MonthDay};
+use anabranch_schemas::celebration::{self, Calendar};
 use anabranch_schemas::change::{Change, TableIdentity, Value};
+use anabranch_schemas::lunar::LunarMonthDay;
 use anabranch_schemas::sql;
 
 use super::{Defect, Defects, LaneScope, ProjectedTable, push_if_owned, share_out};
@@ -22,9 +24,18 @@ static SHAPE: TableShape = TableShape {
     shard_index: "PRIMARY",
     value_columns: &["birthday"],
 };
+/// One table of the lunar birthday layer.
+static LUNAR_SHAPE: TableShape = TableShape {
+    definition: sql::LUNAR_BIRTHDAY,
+    key_columns: &["user_id"],
+    shard_index: "PRIMARY",
+    value_columns: &["birthday", "birthday_type"],
+};
 /// Place in [`anabranch_schemas::change::Entity::fields`] of a user.
 const USER_ID: usize = 0;
 const BIRTHDAY: usize = 1;
+const LUNAR_BIRTHDAY: usize = 2;
+const BIRTHDAY_TYPE: usize = 3;
 
 /// Why a user id names no claim. The value itself is not part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,7 +64,9 @@ impl UserIdDefect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct BirthdayClaim {
     user_id: u64,
-    day: MonthDay,
+    birthday: celebration::Birthday,
+    /// The calendar that the user celebrates by, as far as the table has it: a solar one holds every user as solar.
+    celebrates_by: Calendar,
 }
 
 /// The birthday projection: its layout and tables.
@@ -63,34 +76,48 @@ pub struct Birthday {
     targets: u32,
     lanes: u32,
     tables: Vec<ProjectedTable>,
-    /// The value columns of every row of a day, by its ordinal.
-    days: Vec<Arc<[Cell]>>,
+    /// The value columns of every row of a birthday, by its ordinal and the calendar that the user celebrates by.
+    values: Vec<[Arc<[Cell]>; 2]>,
 }
 
 impl Birthday {
     /// Tables in the order of database and day (`by_user`), or of the day (`by_day`).
     pub fn new(config: BirthdayTables, targets: u32, lanes: u32) -> Self {
-        let databases = config.databases.get();
-        let places: Vec<(u32, MonthDay)> = match config.layout {
+        let (databases, all) = (config.databases.get(), celebration::Birthday::all(config.calendar));
+        let places: Vec<(u32, celebration::Birthday)> = match config.layout {
             Layout::ByDay => {
-                MonthDay::all().map(|day| (config.layout.database(databases, 0, day), day)).collect()
+                let database = |day: u32| config.layout.database(databases, 0, day);
+                all.iter().map(|birthday| (database(birthday.ordinal()), *birthday)).collect()
             }
-            Layout::ByUser => {
-                (0..databases).flat_map(|database| MonthDay::all().map(move |day| (database, day))).collect()
-            }
+            Layout::ByUser => (0..databases)
+                .flat_map(|database| all.iter().map(move |birthday| (database, *birthday)))
+                .collect(),
         };
-        let derived = |(database, day)| DerivedTable {
+        let shape = match config.calendar {
+            Calendar::Solar => &SHAPE,
+            Calendar::Lunar => &LUNAR_SHAPE,
+        };
+        let derived = |(database, birthday)| DerivedTable {
             database: config.database_name(database),
-            table: config.table_name(day),
-            shape: &SHAPE,
+            table: config.table_name(birthday),
+            shape,
         };
         let tables = share_out(places.into_iter().map(|place| (place.0, derived(place))), targets, lanes);
-        let day = |day: MonthDay| Arc::from([Cell::Bytes(day.to_string().into_bytes().into_boxed_slice())]);
-        Self { config, targets, lanes, tables, days: MonthDay::all().map(day).collect() }
+        let values = all.iter().map(|birthday| values_of(*birthday)).collect();
+        Self { config, targets, lanes, tables, values }
     }
 
     pub fn tables(&self) -> &[ProjectedTable] {
         &self.tables
+    }
+
+    /// How many fields of a user it reads.
+    pub(super) fn fields(&self) -> usize {
+        1 + match self.config.calendar {
+            Calendar::Solar => BIRTHDAY,
+            Calendar::Lunar if self.config.captures_type => BIRTHDAY_TYPE,
+            Calendar::Lunar => LUNAR_BIRTHDAY,
+        }
     }
 
     pub fn fingerprint(&self, target: u32) -> String {
@@ -98,8 +125,12 @@ impl Birthday {
             Layout::ByDay => "by_day",
             Layout::ByUser => "by_user",
         };
+        let kind = match self.config.calendar {
+            Calendar::Solar => "birthday",
+            Calendar::Lunar => "lunar birthday",
+        };
         format!(
-            "birthday {layout}, {} databases {}, tables {}, target {} of {}, {} lanes",
+            "{kind} {layout}, {} databases {}, tables {}, target {} of {}, {} lanes",
             self.config.databases,
             self.config.database,
             self.config.table,
@@ -110,14 +141,35 @@ impl Birthday {
     }
 
     fn table_of(&self, claim: BirthdayClaim) -> u32 {
-        let day = claim.day.ordinal();
+        let day = claim.birthday.ordinal();
         match self.config.layout {
             Layout::ByDay => day,
             Layout::ByUser => {
                 let databases = self.config.databases.get();
-                self.config.layout.database(databases, claim.user_id, claim.day) * TABLES + day
+                let database = self.config.layout.database(databases, claim.user_id, day);
+                database * self.config.calendar.tables() + day
             }
         }
+    }
+
+    /// What one source row says, and what is odd about it all the same.
+    fn claim(&self, row: &[Value<'_>]) -> Result<(BirthdayClaim, Option<Defect>), Defect> {
+        let field = |place| row.get(place).unwrap_or(&Value::Null);
+        let user_id = user_id(field(USER_ID)).map_err(Defect::UserId)?;
+        let solar = || MonthDay::from_value(field(BIRTHDAY)).map(celebration::Birthday::Solar);
+        let lunar = || LunarMonthDay::from_value(field(LUNAR_BIRTHDAY)).map(celebration::Birthday::Lunar);
+        let (birthday, named) = match self.config.calendar {
+            Calendar::Solar => (solar(), Ok(Calendar::Solar)),
+            Calendar::Lunar if !self.config.captures_type => (lunar(), Ok(Calendar::Solar)),
+            Calendar::Lunar => (lunar(), Calendar::from_value(field(BIRTHDAY_TYPE))),
+        };
+        let odd = named.is_err().then_some(Defect::BirthdayType);
+        let celebrates_by = named.unwrap_or(Calendar::Solar);
+        Ok((BirthdayClaim { user_id, birthday: birthday.map_err(Defect::Birthday)?, celebrates_by }, odd))
+    }
+
+    fn values(&self, claim: BirthdayClaim) -> &Arc<[Cell]> {
+        &self.values[claim.birthday.ordinal() as usize][claim.celebrates_by as usize]
     }
 
     pub(super) fn claims(
@@ -126,12 +178,14 @@ impl Birthday {
         row: &[Value<'_>],
         mut visit: impl FnMut(Claimed<'_>),
     ) {
-        let Ok(claim) = claim(row) else { return };
+        let Ok((claim, _)) = self.claim(row) else { return };
+        let values = self.values(claim);
+        let borrowed = [values[0].borrowed(), values[values.len() - 1].borrowed()];
         visit(Claimed {
             table: self.table_of(claim),
             shard: table.shard,
             key: &[CellRef::UInt(claim.user_id)],
-            values: &[self.days[claim.day.ordinal() as usize][0].borrowed()],
+            values: &borrowed[..values.len()],
         });
     }
 
@@ -146,24 +200,22 @@ impl Birthday {
             return flush.take_table(change);
         };
         // What the old image claimed, if anything, was counted when it came.
-        let old = before.and_then(|row| claim(row).ok());
-        let new = match after.map(|row| claim(row)) {
-            Some(Ok(claim)) => Some(claim),
-            Some(Err(defect)) => {
-                if scope == LaneScope::COUNTS_DEFECTS {
-                    defects.count(defect);
-                }
-                None
-            }
-            None => None,
+        let old = before.and_then(|row| self.claim(row).ok()).map(|(claim, _)| claim);
+        let (new, defect) = match after.map(|row| self.claim(row)) {
+            Some(Ok((claim, odd))) => (Some(claim), odd),
+            Some(Err(defect)) => (None, Some(defect)),
+            None => (None, None),
         };
+        if let Some(defect) = defect.filter(|_| scope == LaneScope::COUNTS_DEFECTS) {
+            defects.count(defect);
+        }
         let mut push = |claim: BirthdayClaim, action: MutationAction| {
             let (table, key) = (self.table_of(claim), Box::new([Cell::UInt(claim.user_id)]));
             let mutation = Mutation { table, shard: change.table.shard, key, lsn: change.lsn, action };
             push_if_owned(&self.tables, scope, flush, mutation);
         };
         if let Some(old) = old
-            && new != Some(old)
+            && new.is_none_or(|new| (new.user_id, new.birthday) != (old.user_id, old.birthday))
         {
             push(old, MutationAction::Delete);
         }
@@ -172,15 +224,19 @@ impl Birthday {
         if let Some(new) = new
             && old != Some(new)
         {
-            push(new, MutationAction::Upsert(Arc::clone(&self.days[new.day.ordinal() as usize])));
+            push(new, MutationAction::Upsert(Arc::clone(self.values(new))));
         }
     }
 }
 
-fn claim(row: &[Value<'_>]) -> Result<BirthdayClaim, Defect> {
-    let user_id = user_id(row.get(USER_ID).unwrap_or(&Value::Null)).map_err(Defect::UserId)?;
-    let day = MonthDay::from_value(row.get(BIRTHDAY).unwrap_or(&Value::Null)).map_err(Defect::Birthday)?;
-    Ok(BirthdayClaim { user_id, day })
+/// The value columns of a birthday's rows: of users who celebrate by the solar and by the lunar calendar.
+fn values_of(birthday: celebration::Birthday) -> [Arc<[Cell]>; 2] {
+    let cell = |text: &str| Cell::Bytes(text.as_bytes().into());
+    let day = cell(&birthday.to_string());
+    Calendar::ALL.map(|celebrates_by| match birthday.calendar() {
+        Calendar::Solar => Arc::from([day.clone()]),
+        Calendar::Lunar => Arc::from([day.clone(), cell(celebrates_by.as_str())]),
+    })
 }
 
 pub(super) fn user_id(value: &Value<'_>) -> Result<u64, UserIdDefect> {
@@ -205,5 +261,7 @@ fn decimal(text: &[u8]) -> Option<u64> {
     }
 }
 
+#[cfg(test)]
+mod lunar_tests;
 #[cfg(test)]
 mod tests;

@@ -18,7 +18,7 @@ use anabranch_schemas::serial::{self, OddCode, UuidDefect};
 
 pub use self::assignment::{Assignment, Assignments};
 use self::birthday::{Birthday, UserIdDefect};
-pub use self::captured::captured_targets;
+pub use self::captured::{captured_targets, shared_tables};
 use self::serial_documents::SerialDocuments;
 use self::serial_mapping::SerialMapping;
 use crate::config::{ProjectionConfig, ProjectionKind};
@@ -82,10 +82,13 @@ fn push_if_owned(tables: &[ProjectedTable], scope: LaneScope, flush: &mut Flush,
     }
 }
 
-/// A defect of a row. A row whose key or birthday has a defect is in no derived table. An odd code keeps no row out.
+/// A defect of a row. A row whose key or birthday has a defect is in no derived table. An odd code or birthday
+/// type keeps no row out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Defect {
     Birthday(BirthdayDefect),
+    /// It names no calendar: the user counts as one who celebrates by the solar one.
+    BirthdayType,
     UserId(UserIdDefect),
     Uuid(UuidDefect),
     OddCode(OddCode),
@@ -96,6 +99,7 @@ impl Defect {
     pub fn reason(self) -> &'static str {
         match self {
             Self::Birthday(defect) => defect.reason(),
+            Self::BirthdayType => "birthday_type_unknown",
             Self::UserId(defect) => defect.reason(),
             Self::Uuid(defect) => defect.reason(),
             Self::OddCode(odd) => odd.reason(),
@@ -159,6 +163,16 @@ impl Projection {
         match self {
             Self::Birthday(_) => Entity::User,
             Self::SerialMapping(_) | Self::SerialDocuments(_) => Entity::SerialCode,
+        }
+    }
+
+    /// How many fields of its entity it reads, from the first one on. What a message with fewer leaves out, a lane reads
+    /// from the tables.
+    pub fn fields(&self) -> usize {
+        match self {
+            Self::Birthday(birthday) => birthday.fields(),
+            Self::SerialMapping(_) => serial_mapping::FIELDS,
+            Self::SerialDocuments(_) => Entity::SerialCode.fields().len(),
         }
     }
 

@@ -26,6 +26,8 @@ static SHAPE: TableShape = TableShape {
 /// Place in [`anabranch_schemas::change::Entity::fields`] of a device; its codes follow in the order of
 /// [`CodeKind::ALL`].
 const UUID: usize = 0;
+/// Fields of a device that it reads.
+pub(super) const FIELDS: usize = 1 + CodeKind::ALL.len();
 
 /// What one source row says about one of its codes.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,11 +9,12 @@
 //! for servers, and `pace.rs` says how fast these are read. `spot_checks.rs` looks at some of the changed keys in the
 //! same way between reconciliations, and says only what it finds.
 //!
-//! `foreign.rs` are derived rows that belong to no table of a source.
+//! `foreign.rs` are derived rows that belong to no table of a source. `barrier.rs` lets others wait for lanes, too.
 //!
 //! No reconciliation writes a derived row, and nothing is called clean that was not read.
 
 mod backpressure;
+mod barrier;
 mod candidates;
 mod element;
 mod foreign;
@@ -31,6 +32,7 @@ mod sketch;
 mod spot_checks;
 
 pub use backpressure::Backpressure;
+pub use barrier::barrier;
 pub use candidates::{CandidateBatch, SourceKey};
 pub use foreign::{Foreign, Removed, Unowned, remove_foreign, shard_text, table_text};
 pub use history::{Seal, hash_foreign, hash_key, seal};

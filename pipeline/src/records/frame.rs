@@ -12,23 +12,26 @@ pub struct Framer {
     origin: bool,
     resume_context: ResumeContext,
     term: u64,
+    captured: CapturedFields,
 }
 
 impl Framer {
     /// For a reading that entered the binlog at `position`, with the batch that it fills.
     ///
     /// `told`: the resume point and server that the last message before told, if there was one. `origin`: the source's
-    /// history begins with the first message. `term`: number of the writer's attempt.
+    /// history begins with the first message. `term`: number of the writer's attempt. `captured`: how many fields of
+    /// each entity the reading has.
     pub fn begin(
         told: Option<(ResumePoint, ServerIdentity)>,
         position: Lsn,
         origin: bool,
         term: u64,
+        captured: CapturedFields,
         batch_bytes: usize,
     ) -> (Self, BatchBuilder) {
         let resume = told.as_ref().map_or_else(ResumePoint::default, |(resume, _)| resume.clone());
-        let framer =
-            Self { previous: position, origin, resume_context: ResumeContext::new(position, told), term };
+        let resume_context = ResumeContext::new(position, told);
+        let framer = Self { previous: position, origin, resume_context, term, captured };
         (framer, BatchBuilder::new(batch_bytes, position, resume))
     }
 
@@ -51,7 +54,7 @@ impl Framer {
             term: self.term,
             committed_at_us: batch.committed_at_us,
             changes: batch.changes,
-            captured: CapturedFields::of_this_version(),
+            captured: self.captured.clone(),
         }
     }
 }

@@ -62,6 +62,9 @@ pub struct Progress {
     pub refresh: Option<Refresh>,
     /// Rows may have come by a refresh, and so have versions that no change has.
     pub was_refreshed: bool,
+    /// How many fields of the entity the changes were captured with since the lane read all of its tables last, at
+    /// least; `None` = those that each table has.
+    pub captured_fields: Option<usize>,
 }
 
 impl Progress {

@@ -1,4 +1,5 @@
--- One shard of the main layer: a `user` table (capture needs user_id and birthday; the rest is stepped over).
+-- One shard of the main layer: a `user` table. Capture needs user_id and birthday; it reads lunar_birthday and
+-- birthday_type where the configuration names them, and steps over the rest.
 --
 -- Replace before use:
 --   {database}, {table}  physical names, such as user_07 and user_042

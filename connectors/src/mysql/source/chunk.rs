@@ -9,10 +9,11 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_pipeline::config::EntityConfig;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Pressure, RowSource};
 use anabranch_pipeline::records::{Cell, Chunk, ChunkKey, Condition};
-use anabranch_schemas::change::{Entity, TableIdentity, Value};
+use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::codec::Encoder;
 use anabranch_schemas::codec::decode_values;
 use anabranch_schemas::envelope::ServerIdentity;
@@ -305,10 +306,13 @@ impl MysqlSource {
         Ok(Taken { low, high, server, is_whole, last })
     }
 
-    fn columns_of(&self, entity: Entity) -> Result<Vec<String>, Fault> {
-        let found = self.entities.iter().find(|known| known.entity == entity);
-        let columns = found.map(|known| known.columns.clone());
-        columns.ok_or_else(|| self.fault(Code::Internal, format!("{} is not captured", entity.name())))
+    /// What is captured of a table: an entity may have several patterns, each with names of its own.
+    fn entity_of(&self, table: &TableIdentity<'_>) -> Result<&EntityConfig, Fault> {
+        let is_of = |known: &&EntityConfig| {
+            known.entity == table.entity && known.tables.matches(&table.database, &table.table).is_some()
+        };
+        let not_captured = || table_fault(Code::Internal, table, "it is not captured");
+        self.entities.iter().find(is_of).ok_or_else(not_captured)
     }
 }
 

@@ -50,7 +50,7 @@ use std::time::Duration;
 use anabranch_pipeline::config::{EntityConfig, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{BinlogPoint, Entry, Located, SourceConnector};
-use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::envelope::{CapturedFields, ServerIdentity};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
@@ -227,6 +227,11 @@ impl MysqlSource {
 
 impl SourceConnector for MysqlSource {
     type Source = MysqlStream;
+
+    fn captured(&self) -> CapturedFields {
+        let here = self.entities.iter().filter(|known| self.config.entities.contains(&known.entity));
+        CapturedFields::new(here.map(|known| (known.entity, known.columns.len())))
+    }
 
     async fn check(&self) -> Vec<Fault> {
         preflight::check(&self.config, &self.entities).await

@@ -249,7 +249,8 @@ impl Problem {
         let column = |field: &usize| entity.columns.get(*field).map_or("", String::as_str);
         let usual = |field: &usize| match (entity.entity, *field) {
             (_, 0) => "BIGINT UNSIGNED",
-            (Entity::User, _) => "DATE",
+            (Entity::User, 1) => "DATE",
+            (Entity::User, _) => "VARCHAR(8)",
             (Entity::SerialCode, _) => "VARCHAR(255)",
         };
         let modify = |field: &usize| {

@@ -163,6 +163,7 @@ pub fn accepts(entity: Entity, field: usize, format: Format) -> bool {
         (Entity::User, Some("user_id")) | (Entity::SerialCode, Some(_)) => {
             is_text || matches!(format, Format::Integer { .. })
         }
+        (Entity::User, Some("lunar_birthday" | "birthday_type")) => is_text,
         (Entity::User, Some("birthday")) => {
             is_text
                 || matches!(
@@ -182,7 +183,8 @@ pub fn accepts(entity: Entity, field: usize, format: Format) -> bool {
 pub fn accepted_types(entity: Entity, field: usize) -> &'static str {
     match (entity, field) {
         (Entity::User, 0) | (Entity::SerialCode, _) => "an integer or text type",
-        (Entity::User, _) => "DATE, DATETIME, TIMESTAMP or a text type",
+        (Entity::User, 2..) => "a text type",
+        (Entity::User, 1) => "DATE, DATETIME, TIMESTAMP or a text type",
     }
 }
 
@@ -195,6 +197,7 @@ pub fn accepts_data_type(entity: Entity, field: usize, data_type: &str) -> bool 
         (Entity::User, Some("user_id")) | (Entity::SerialCode, Some(_)) => {
             is_text || INTEGER.contains(&data_type)
         }
+        (Entity::User, Some("lunar_birthday" | "birthday_type")) => is_text,
         (Entity::User, Some("birthday")) => is_text || ["date", "datetime", "timestamp"].contains(&data_type),
         (Entity::User | Entity::SerialCode, _) => false,
     }

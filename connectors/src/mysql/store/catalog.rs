@@ -49,7 +49,12 @@ impl Catalog {
         }
         databases.sort_unstable();
         databases.dedup();
-        Ok(Self::of(&session.rows(query(&databases)).await?))
+        Self::of_databases(session, &databases).await
+    }
+
+    /// Reads these databases.
+    pub(super) async fn of_databases(session: &mut Session, databases: &[&str]) -> Result<Self, Fault> {
+        Ok(Self::of(&session.rows(query(databases)).await?))
     }
 
     fn of(rows: &[TextRow]) -> Self {

@@ -9,7 +9,7 @@ use anabranch_schemas::sql;
 
 use super::MysqlTarget;
 use super::catalog::{Catalog, FoundTable};
-use super::ddl::{RECONCILIATIONS_TABLE, Shape};
+use super::ddl::{COUPON_REPORTS_TABLE, RECONCILIATIONS_TABLE, Shape};
 use super::session::Session;
 use super::setup::{gone, read_enrolment};
 use crate::mysql::connection::{quote_identifier, quote_table};
@@ -47,7 +47,7 @@ async fn look(target: &MysqlTarget, extent: Extent, faults: &mut Vec<Fault>) -> 
     let mut missing_control = Vec::new();
     let mut control_tables = target.control_tables();
     if extent == Extent::Lanes {
-        control_tables.retain(|(table, _)| *table != RECONCILIATIONS_TABLE);
+        control_tables.retain(|(table, _)| ![RECONCILIATIONS_TABLE, COUPON_REPORTS_TABLE].contains(table));
     }
     for (table, statement) in &control_tables {
         let (quoted, shape) = (quote_table(control, table), Shape::of(statement));
@@ -62,7 +62,10 @@ async fn look(target: &MysqlTarget, extent: Extent, faults: &mut Vec<Fault>) -> 
     if control_is_usable {
         probed.push(Probe::of_progress(target));
         if extent == Extent::Everything {
-            probed.push(Probe::of_reconciliations(target));
+            probed.push(Probe::of_history(target, RECONCILIATIONS_TABLE, sql::RECONCILIATIONS));
+            if target.0.has_coupon_reports {
+                probed.push(Probe::of_history(target, COUPON_REPORTS_TABLE, sql::COUPON_REPORTS));
+            }
         }
     }
     let enrolment = match control_is_usable {
@@ -158,7 +161,7 @@ fn check_tables(
     }
 }
 
-fn missing(target: &MysqlTarget, absent: &[String], tables: usize) -> Option<Fault> {
+pub(super) fn missing(target: &MysqlTarget, absent: &[String], tables: usize) -> Option<Fault> {
     let first = absent.first()?;
     let found = match absent.len() {
         1 => "it does not exist, or the account has no privilege on it".to_owned(),
@@ -188,7 +191,12 @@ fn progress_fault(target: &MysqlTarget, assignment: &Assignment, enrolment: &Enr
 }
 
 /// What differs between a table and its needed shape.
-fn differences(target: &MysqlTarget, quoted: &str, found: &FoundTable, needed: &Shape) -> Vec<Fault> {
+pub(super) fn differences(
+    target: &MysqlTarget,
+    quoted: &str,
+    found: &FoundTable,
+    needed: &Shape,
+) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut add = |what: String, needs: &str, alter: String| {
         faults.push(
@@ -300,9 +308,9 @@ impl Probe {
     }
 
     /// What it holds is never changed.
-    fn of_reconciliations(target: &MysqlTarget) -> Self {
-        let on = quote_table(&target.0.control_database, RECONCILIATIONS_TABLE);
-        let (columns, _) = columns(&Shape::of(sql::RECONCILIATIONS));
+    fn of_history(target: &MysqlTarget, table: &str, statement: &'static str) -> Self {
+        let on = quote_table(&target.0.control_database, table);
+        let (columns, _) = columns(&Shape::of(statement));
         let statements =
             format!("INSERT INTO {on} ({columns}) SELECT {columns} FROM {on} AS `nothing` WHERE FALSE");
         Self { on, privileges: "SELECT, INSERT", statements }

@@ -6,6 +6,7 @@
 pub(super) const PROGRESS_TABLE: &str = "progress";
 pub(super) const ENROLLED_TABLE: &str = "enrolled";
 pub(super) const RECONCILIATIONS_TABLE: &str = "reconciliations";
+pub(super) const COUPON_REPORTS_TABLE: &str = "coupon_reports";
 
 /// A table as it must be.
 #[derive(Debug)]
@@ -98,7 +99,14 @@ mod tests {
 
     #[test]
     fn every_column_is_commented_and_every_statement_has_its_placeholder() {
-        let control = [sql::PROGRESS, sql::ENROLLED, sql::OUTBOX, sql::CACHE, sql::RECONCILIATIONS];
+        let control = [
+            sql::PROGRESS,
+            sql::ENROLLED,
+            sql::OUTBOX,
+            sql::CACHE,
+            sql::RECONCILIATIONS,
+            sql::COUPON_REPORTS,
+        ];
         for statement in [sql::BIRTHDAY, sql::MAPPING].into_iter().chain(control) {
             let shape = Shape::of(statement);
             assert!(shape.columns.iter().all(|column| column.definition.contains(" COMMENT '")));

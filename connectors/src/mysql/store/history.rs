@@ -1,4 +1,4 @@
-//! The history of reconciliations, in the control database of one target.
+//! The history of reconciliations and that of coupon days, each in a table of the control database of one target.
 
 use std::time::Duration;
 
@@ -33,7 +33,16 @@ pub struct MysqlHistory {
 
 impl MysqlHistory {
     pub fn new(target: &MysqlTarget) -> Self {
-        let table = quote_table(&target.0.control_database, ddl::RECONCILIATIONS_TABLE);
+        Self::of_table(target, ddl::RECONCILIATIONS_TABLE)
+    }
+
+    /// The reports of coupon days, which are a chain of their own.
+    pub fn of_coupon_days(target: &MysqlTarget) -> Self {
+        Self::of_table(target, ddl::COUPON_REPORTS_TABLE)
+    }
+
+    fn of_table(target: &MysqlTarget, table: &str) -> Self {
+        let table = quote_table(&target.0.control_database, table);
         Self { target: target.clone(), table, pool: target.pool_with_session(1, SESSION) }
     }
 

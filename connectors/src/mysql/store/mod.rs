@@ -15,6 +15,7 @@ mod history;
 mod lane;
 mod layout;
 mod mapping;
+mod needed;
 mod outbox;
 mod progress;
 mod replace;
@@ -39,6 +40,7 @@ use self::check::Extent;
 pub use self::history::MysqlHistory;
 pub use self::lane::MysqlLane;
 pub use self::mapping::{Duplicate, MysqlMapping};
+pub use self::needed::NeededTable;
 pub use self::outbox::MysqlOutbox;
 use self::outbox::{CACHE_TABLE, OUTBOX_TABLE};
 pub use self::rows::MysqlRows;
@@ -62,6 +64,8 @@ struct StoreSettings {
     control_database: String,
     statement_rows: usize,
     assignments: Assignments,
+    /// It holds the ledger of coupons, and the reports of its days.
+    has_coupon_reports: bool,
     /// A lane has committed what its outbox is told of.
     touched: Notify,
     /// Kept open between readings of progress, which come once a second.
@@ -80,6 +84,10 @@ impl MysqlTarget {
             control_database: target.control_database.clone(),
             statement_rows: config.limits.statement_rows.get(),
             assignments: Assignments::of(config, name),
+            has_coupon_reports: config
+                .coupon_system
+                .as_ref()
+                .is_some_and(|known| known.ledger_target == name),
             touched: Notify::new(),
             progress_session: Mutex::default(),
         })))
@@ -122,7 +130,7 @@ impl MysqlTarget {
         Pool::new(named, &self.0.url, self.0.ca_file.as_deref(), connections)
     }
 
-    fn pool_with_session(&self, connections: usize, session: &str) -> Pool {
+    pub(super) fn pool_with_session(&self, connections: usize, session: &str) -> Pool {
         let named = (Side::Target, self.subject());
         Pool::with_session(named, &self.0.url, self.0.ca_file.as_deref(), connections, session)
     }
@@ -134,6 +142,9 @@ impl MysqlTarget {
             (ddl::ENROLLED_TABLE, sql::ENROLLED),
             (ddl::RECONCILIATIONS_TABLE, sql::RECONCILIATIONS),
         ];
+        if self.0.has_coupon_reports {
+            tables.push((ddl::COUPON_REPORTS_TABLE, sql::COUPON_REPORTS));
+        }
         // Without a cache too: lanes that know of none tell those that do.
         let is_mapping =
             |assignment: &Arc<Assignment>| matches!(assignment.projection, Projection::SerialMapping(_));
@@ -161,6 +172,7 @@ impl MysqlTarget {
             control_database: self.0.control_database.clone(),
             statement_rows: self.0.statement_rows,
             assignments: self.0.assignments.clone(),
+            has_coupon_reports: self.0.has_coupon_reports,
             touched: Notify::new(),
             progress_session: Mutex::default(),
         }))

@@ -130,7 +130,7 @@ impl StoredProgress {
             (Some(_), Some(id)) => Some((cells.number("message_sequence")?, id.to_owned())),
             _ => None,
         };
-        let (refresh, was_refreshed) = refresh_of(cells.optional("refresh"))
+        let reads = refresh_of(cells.optional("refresh"))
             .map_err(|error| cells.unreadable("refresh").caused_by(error))?;
         let stored_checksum: Option<u32> =
             cells.optional("checksum").is_some().then(|| cells.number("checksum")).transpose()?;
@@ -154,8 +154,7 @@ impl StoredProgress {
                 message,
                 committed_at_us: cells.number("committed_at_us")?,
                 rows: cells.number("rows_applied")?,
-                refresh,
-                was_refreshed,
+                ..reads
             },
             is_trusted: false,
         };

@@ -15,9 +15,10 @@ use anabranch_demo::verify::{
     topologies,
 };
 use anabranch_demo::{
-    DemoError, Endpoint, LagProbe, Pace, RedisServer, Result, SearchServer, SetAside, Topology, Workload,
-    WorkloadOptions, WorkloadReport,
+    CouponDay, CouponReport, DemoError, Endpoint, LagProbe, Pace, RedisServer, Result, SearchServer,
+    SetAside, Topology, Workload, WorkloadOptions, WorkloadReport,
 };
+use anabranch_schemas::celebration::Calendar;
 use anabranch_stack::{Options, ServerSpec, Stack};
 use futures::future::join_all;
 use tokio::time::Instant;
@@ -43,6 +44,8 @@ const TOKEN: &str = "token-of-the-demo";
 const TIME_TO_LIVE: (Duration, Duration) = (Duration::from_secs(365 * 24 * 3600), Duration::from_secs(300));
 /// Drift is planted when everything is under way.
 const BEFORE_DRIFT: Duration = Duration::from_secs(3);
+/// Roles beside a coupon day that is begun by command: all but the dispatcher's.
+const ROLES_WITH_COUPONS: [&str; 5] = ["reader", "projector", "reconciler", "granter", "api"];
 const DAEMON_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How a run ended.
@@ -60,6 +63,7 @@ struct Running {
     /// One for each entity.
     workloads: Vec<Workload>,
     audits: Vec<Verification>,
+    coupons: Option<CouponDay>,
     configuration_file: PathBuf,
     measured: Measured,
     stack: Stack,
@@ -89,8 +93,16 @@ pub async fn run(arguments: &Arguments, stop: &CancellationToken) -> Result<Sess
         Ok(()) => Ok(None),
         Err(error) => Err(error),
     };
+    let granted = match &running.coupons {
+        Some(day) if compared.is_ok() && !stop.is_cancelled() => coupon_day(day, &running).await.map(Some),
+        _ => Ok(None),
+    };
     running.measured.daemon_resident_bytes = running.daemon.resident_bytes_max();
     let mut measured = std::mem::take(&mut running.measured);
+    match granted {
+        Ok(report) => measured.coupons = report,
+        Err(error) => measured.problems.push(error.to_string()),
+    }
     match end(running).await {
         Ok(None) => {}
         Ok(Some(problem)) => measured.problems.push(problem),
@@ -123,6 +135,11 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
     configuration.lanes = arguments.lanes;
     configuration.http_port = daemon::free_port()?;
     configuration.tokens = vec![TOKEN.to_owned()];
+    let coupons = match arguments.coupons {
+        true => Some(CouponDay::begin(&stack).await?),
+        false => None,
+    };
+    configuration.further = coupons.as_ref().map(CouponDay::configuration).unwrap_or_default();
     let configuration_file = configuration.write(&stack)?;
     let seed = arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     measured.seed = seed;
@@ -142,7 +159,8 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
         let is_own = |audit: &&Verification| audit.topology.entity == topology.entity;
         probes.push(LagProbe::create(&audits.iter().filter(is_own).collect::<Vec<_>>()).await?);
     }
-    let daemon = Daemon::start(&stack, &binary, &configuration_file, configuration.http_port)?;
+    let roles: &[&str] = if arguments.coupons { &ROLES_WITH_COUPONS } else { &[] };
+    let daemon = Daemon::start(&stack, &binary, &configuration_file, (configuration.http_port, roles))?;
     let first_row = tokio::select! {
         () = stop.cancelled() => return Ok(None),
         seen = probes[0].first_row(FIRST_ROW_MAX) => seen,
@@ -159,7 +177,19 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
         total.merge(&workload.giant_transactions().await?);
         measured.totals.push((workload.topology().entity, total));
     }
-    Ok(Some(Running { daemon, probes, workloads, audits, configuration_file, measured, stack }))
+    Ok(Some(Running { daemon, probes, workloads, audits, coupons, configuration_file, measured, stack }))
+}
+
+/// Runs the coupon day once the stores have all that the sources have.
+async fn coupon_day(day: &CouponDay, running: &Running) -> Result<CouponReport> {
+    say("the workload has ended; a day of birthday coupons ...");
+    drain(&running.audits, DRAIN_MAX).await?;
+    let users = running.audits.iter().find_map(|audit| match &audit.layer {
+        Layer::Birthday(layer) => Some((&audit.topology, layer)),
+        _ => None,
+    });
+    let (topology, layer) = users.expect("the demo always has users");
+    day.run(&running.daemon.commands(), topology, layer).await
 }
 
 /// The servers that the run needs.
@@ -183,10 +213,17 @@ fn audits(arguments: &Arguments, stack: &Stack) -> Result<Vec<Verification>> {
     let sources = vec![Endpoint::admin(stack, "source-a")?, Endpoint::admin(stack, "source-b")?];
     let targets = vec![Endpoint::admin(stack, "target")?];
     let (layout, databases) = (arguments.derived_layout(), arguments.databases);
-    let mut audits = vec![Verification {
+    let calendars = if arguments.lunar { &Calendar::ALL[..] } else { &[Calendar::Solar] };
+    let birthdays = |calendar: &Calendar| Verification {
         topology: Topology::standard(sources.clone(), arguments.spread(), arguments.name_hash()),
-        layer: Layer::Birthday(BirthdayLayer { layout, databases, targets: targets.clone() }),
-    }];
+        layer: Layer::Birthday(BirthdayLayer {
+            calendar: *calendar,
+            layout,
+            databases,
+            targets: targets.clone(),
+        }),
+    };
+    let mut audits: Vec<Verification> = calendars.iter().map(birthdays).collect();
     if arguments.devices == 0 {
         return Ok(audits);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anabranch_demo::drift::Judgement;
 use anabranch_demo::verify::{Comparison, Differences, Drained, Example, Verification};
-use anabranch_demo::{LagReport, LagSummary, WorkloadReport};
+use anabranch_demo::{CouponReport, LagReport, LagSummary, WorkloadReport};
 use anabranch_schemas::change::Entity;
 use serde::Serialize;
 
@@ -24,6 +24,7 @@ pub struct Measured {
     pub lags: Vec<(&'static str, LagReport)>,
     pub stall: Vec<Phase>,
     pub drift: Option<Judgement>,
+    pub coupons: Option<CouponReport>,
     pub stack_ready_seconds: f64,
     pub first_row_seconds: f64,
     pub daemon_resident_bytes: u64,
@@ -74,6 +75,8 @@ pub struct Summary {
     pub stall: Vec<Phase>,
     /// What a run with --drift found.
     pub drift: Option<Judgement>,
+    /// How the day of a run with --coupons went.
+    pub coupons: Option<CouponReport>,
     /// Seconds of workload at the given rate.
     pub seconds: f64,
     pub seed: u64,
@@ -157,6 +160,11 @@ impl Summary {
         if arguments.drift > 0 {
             all_problems.extend(drift_problems(arguments.drift, measured.drift.as_ref()));
         }
+        if arguments.coupons {
+            let report = measured.coupons.as_ref();
+            all_problems
+                .extend(report.map_or(vec!["no coupon day was run".to_owned()], CouponReport::problems));
+        }
         if arguments.verify {
             all_problems.extend(problems(&measured, compared.as_ref()));
         }
@@ -183,6 +191,7 @@ impl Summary {
             lags: measured.lags.iter().copied().collect(),
             stall: measured.stall,
             drift: measured.drift,
+            coupons: measured.coupons,
             seconds: round(measured.paced_seconds),
             seed: measured.seed,
             rate: arguments.rate(),
@@ -237,6 +246,11 @@ impl Summary {
                  nothing; the reconciliation took {seconds:.1} s"
             ));
         }
+        if let Some(CouponReport { day, eligible, given, marked, seconds, .. }) = &self.coupons {
+            lines.push(format!(
+                "coupons of {day}: {given} given to {eligible} users in {seconds:.1} s, {marked} of them marked"
+            ));
+        }
         let megabytes = self.daemon_resident_bytes as f64 / 1e6;
         lines.push(format!(
             "daemon: {megabytes:.0} MB at most, first row after {:.1} s",
@@ -269,6 +283,7 @@ fn round(value: f64) -> f64 {
 mod tests {
     use anabranch_demo::Topology;
     use anabranch_demo::verify::{BirthdayLayer, DerivedLayout, Layer, MappingLayer};
+    use anabranch_schemas::celebration::Calendar;
     use clap::Parser;
 
     use super::*;
@@ -299,7 +314,8 @@ mod tests {
 
     fn layers(birthday: Comparison, mapping: Comparison) -> Vec<(Verification, Comparison)> {
         let layout = DerivedLayout::ByDay;
-        let birthdays = BirthdayLayer { layout, databases: 1, targets: Vec::new() };
+        let birthdays =
+            BirthdayLayer { calendar: Calendar::Solar, layout, databases: 1, targets: Vec::new() };
         let mappings = MappingLayer { tables: 8, targets: Vec::new() };
         vec![(audit(Layer::Birthday(birthdays)), birthday), (audit(Layer::Mapping(mappings)), mapping)]
     }

@@ -38,12 +38,17 @@ pub fn cargo() -> Command {
     command
 }
 
-/// Builds the binary `anabranch` with the profile of the running program, and returns where it lies. Cargo's messages
-/// go to stderr.
+/// Builds the daemon with [`build_binary`].
 pub fn build() -> Result<PathBuf> {
+    build_binary("anabranch")
+}
+
+/// Builds a binary of the workspace with the profile of the running program, and returns where it lies. Cargo's messages
+/// go to stderr.
+pub fn build_binary(name: &str) -> Result<PathBuf> {
     let mut command = cargo();
     // With the features of the whole workspace, as the aliases and the tests have it: no dependency is built twice.
-    command.args(["build", "--quiet", "--workspace", "--bin", "anabranch"]);
+    command.args(["build", "--quiet", "--workspace", "--bin", name]);
     command.args(["--message-format", "json-render-diagnostics"]);
     command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
     if !cfg!(debug_assertions) {
@@ -114,6 +119,8 @@ pub struct Daemon {
     companion: Companion,
     binary: PathBuf,
     configuration_file: PathBuf,
+    /// Behind `run`.
+    arguments: Vec<String>,
     log_file: PathBuf,
     http: SocketAddr,
     /// Most memory of earlier incarnations.
@@ -146,12 +153,21 @@ impl Daemon {
 
     /// `anabranch --config FILE run`; its log is appended to `FILE` with the ending `log`.
     ///
-    /// `http_port` is the one in the file. Returns at once: ask [`Daemon::status`] whether it answers.
-    pub fn start(stack: &Stack, binary: &Path, configuration_file: &Path, http_port: u16) -> Result<Self> {
+    /// `http_port` is the one in the file; without roles it has all of them. Returns at once: ask [`Daemon::status`]
+    /// whether it answers.
+    pub fn start(
+        stack: &Stack,
+        binary: &Path,
+        configuration_file: &Path,
+        (http_port, roles): (u16, &[&str]),
+    ) -> Result<Self> {
         let log_file = configuration_file.with_extension("log");
-        let companion = launch(stack, binary, configuration_file, &log_file)?;
+        let arguments: Vec<String> =
+            roles.iter().flat_map(|role| ["--role".to_owned(), (*role).to_owned()]).collect();
+        let companion = launch(stack, binary, configuration_file, (&arguments, &log_file))?;
         Ok(Self {
             companion,
+            arguments,
             binary: binary.to_path_buf(),
             configuration_file: configuration_file.to_path_buf(),
             log_file,
@@ -162,7 +178,8 @@ impl Daemon {
 
     /// Starts it again after it ended or was killed, with the same file and log.
     pub fn start_again(&mut self, stack: &Stack) -> Result<()> {
-        self.companion = launch(stack, &self.binary, &self.configuration_file, &self.log_file)?;
+        self.companion =
+            launch(stack, &self.binary, &self.configuration_file, (&self.arguments, &self.log_file))?;
         Ok(())
     }
 
@@ -233,8 +250,15 @@ pub async fn status(http: SocketAddr) -> Option<Status> {
     http::status(http).await
 }
 
-fn launch(stack: &Stack, binary: &Path, configuration_file: &Path, log_file: &Path) -> Result<Companion> {
-    let arguments = ["--config".to_owned(), configuration_file.display().to_string(), "run".to_owned()];
+fn launch(
+    stack: &Stack,
+    binary: &Path,
+    configuration_file: &Path,
+    (further, log_file): (&[String], &Path),
+) -> Result<Companion> {
+    let mut arguments =
+        vec!["--config".to_owned(), configuration_file.display().to_string(), "run".to_owned()];
+    arguments.extend_from_slice(further);
     Ok(stack.companion(binary, &arguments, log_file)?)
 }
 

@@ -6,6 +6,7 @@
 
 mod body;
 pub mod client;
+mod dispatch;
 mod events;
 mod guard;
 mod health;
@@ -44,6 +45,7 @@ pub use self::guard::TIME_LIMIT as REQUEST_TIME_MAX;
 use self::problem::Problem;
 use self::serve::ConnectionBounds;
 use self::uuids::Orders;
+use crate::coupons::CouponDays;
 use crate::lookup::Lookup;
 use crate::observe::{Observatory, StatusView};
 use crate::reconciliations::ReconciliationBook;
@@ -71,6 +73,8 @@ pub struct ApiContext {
     pub lookup: Option<Lookup>,
     pub documents: Option<Documents>,
     pub book: ReconciliationBook,
+    /// Days of coupon programmes that are begun by hand.
+    pub days: CouponDays,
 }
 
 /// What the handlers show, and what streams and pages share.
@@ -181,6 +185,7 @@ fn application_routes() -> Routes {
         ("/v1/serials/lookup", Method::GET, get(serials::by_query)),
         ("/v1/serials/lookup", Method::POST, post(serials::batch)),
         ("/v1/serials", Method::GET, get(search::find)),
+        ("/v1/dispatch/{programme}/{day}", Method::POST, post(dispatch::begin)),
     ]
 }
 

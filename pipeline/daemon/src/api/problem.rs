@@ -66,6 +66,7 @@ fn status(code: Code) -> StatusCode {
         | Code::CountOutOfRange
         | Code::KeyMalformed
         | Code::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::DispatchRefused => StatusCode::CONFLICT,
         Code::UuidsKeysFull => StatusCode::INSUFFICIENT_STORAGE,
         code => match code.class() {
             Class::Transient => StatusCode::SERVICE_UNAVAILABLE,

@@ -40,6 +40,7 @@ async fn health_readiness_status_and_metrics_are_served() {
         lookup: None,
         documents: None,
         book: ReconciliationBook::new(&crate::wiring::Wiring::new(config.clone())),
+        days: CouponDays::new(&crate::wiring::Wiring::new(config.clone())),
     };
     metrics::counter!(anabranch_pipeline::metrics::FAULTS, "task" => "t", "code" => "c").increment(1);
     metrics::histogram!(anabranch_pipeline::metrics::LANE_FLUSH_SECONDS).record(0.003);
@@ -106,6 +107,7 @@ impl Api {
             orders: orders.clone(),
             documents: None,
             book: ReconciliationBook::new(&crate::wiring::Wiring::new(config.clone())),
+            days: CouponDays::new(&crate::wiring::Wiring::new(config.clone())),
             lookup: Lookup::new(&crate::wiring::Wiring::new(config)),
         };
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();

@@ -111,7 +111,9 @@ fn unreadable_files(config: &Config) -> Vec<Fault> {
         let (_, ca_file) = source.replica.as_ref()?;
         Some((format!("replica_ca_file of source {}", source.name), ca_file))
     });
-    let named = [log].into_iter().chain(sources).chain(replicas).chain(targets).chain(caches);
+    let system =
+        config.coupon_system.iter().map(|known| ("coupon_system.ca_file".to_owned(), &known.ca_file));
+    let named = [log].into_iter().chain(system).chain(sources).chain(replicas).chain(targets).chain(caches);
     let unreadable = named.filter_map(|(key, file)| {
         let file = file.as_ref()?;
         let error = std::fs::File::open(file).err()?;
@@ -138,12 +140,23 @@ async fn check_servers(wiring: &Wiring) -> Vec<Checked> {
     let caches = wiring.config().caches.iter().map(async |cache| {
         Checked::of(format!("cache {}", cache.name), wiring.check_cache(&cache.name).await)
     });
-    let (mut checked, replicas, log, targets, caches) =
-        tokio::join!(join_all(sources), join_all(replicas), log, join_all(targets), join_all(caches));
+    let coupons = async {
+        let has_coupons = wiring.config().coupon_system.is_some();
+        if has_coupons { Some(Checked::of("coupons", wiring.check_coupons().await)) } else { None }
+    };
+    let (mut checked, replicas, log, targets, caches, coupons) = tokio::join!(
+        join_all(sources),
+        join_all(replicas),
+        log,
+        join_all(targets),
+        join_all(caches),
+        coupons
+    );
     checked.extend(replicas);
     checked.push(log);
     checked.extend(targets);
     checked.extend(caches);
+    checked.extend(coupons);
     checked
 }
 

@@ -7,6 +7,7 @@ mod calendar;
 mod check;
 mod completions;
 mod dead_letters;
+mod dispatch;
 mod explain;
 mod flux;
 mod foreign;
@@ -72,6 +73,7 @@ enum Command {
     Flux(flux::Arguments),
     Plan(plan::Arguments),
     Calendar(calendar::Arguments),
+    Dispatch(dispatch::Arguments),
     Completions(completions::Arguments),
     Explain(explain::Arguments),
 }
@@ -116,6 +118,7 @@ impl Cli {
             Command::Flux(arguments) => flux::run(arguments),
             Command::Plan(arguments) => plan::run(arguments),
             Command::Calendar(arguments) => calendar::run(self, arguments),
+            Command::Dispatch(arguments) => dispatch::run(self, arguments),
             Command::Completions(arguments) => Ok(completions::run(arguments)),
             Command::Explain(arguments) => explain::run(arguments),
         }

@@ -28,7 +28,7 @@ use crate::observe::{Observatory, lanes, poll};
 use crate::reconciliations::ReconciliationBook;
 use crate::roles::{self, Role};
 use crate::wiring::{SpillRoom, Wiring};
-use crate::{output, reconciliations, restarts, tasks, telemetry, watchdog};
+use crate::{coupons, output, reconciliations, restarts, tasks, telemetry, watchdog};
 
 /// Run the daemon: readers, lanes and the HTTP API, until SIGTERM or Ctrl-C
 #[derive(Debug, Args)]
@@ -44,6 +44,11 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         [] => &Role::ALL,
         [Role::Api] if config.http.tokens.is_empty() => return Err(vec![nothing_to_serve()]),
         [Role::Reconciler] if config.reconcile.is_idle() => return Err(vec![nothing_to_reconcile()]),
+        [Role::Dispatcher] | [Role::Granter] | [Role::Dispatcher, Role::Granter]
+            if config.coupon_system.is_none() =>
+        {
+            return Err(vec![nothing_to_grant()]);
+        }
         roles => roles,
     };
     let (exit, states) = block_on(daemon(config, roles))?.map_err(|fault| vec![fault])?;
@@ -71,6 +76,12 @@ fn nothing_to_reconcile() -> Fault {
     )
     .needs("a schedule of reconciliations, or spot checks between them, for --role reconciler alone")
     .remedy("see [reconcile] in deploy/anabranch.example.toml; one reconciliation by hand: anabranch reconcile --now")
+}
+
+fn nothing_to_grant() -> Fault {
+    Fault::new(Code::ConfigInvalid, "configuration keys programmes, coupon_system", "none")
+        .needs("a [[programmes]] section and [coupon_system] for --role dispatcher or --role granter alone")
+        .remedy("see both sections in deploy/anabranch.example.toml")
 }
 
 /// What woke the daemon.
@@ -109,11 +120,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     let served = CancellationToken::new();
     let mut servants = JoinSet::new();
     let lookup = serves.then(|| Lookup::new(&wiring)).flatten();
-    if let Some(lookup) = lookup.clone() {
-        let observatory = observatory.clone();
-        let status = move || observatory.status(&BTreeMap::new(), std::time::Instant::now());
-        servants.spawn(lookup.keep(status, served.child_token()));
-    }
+    keep_lookup(&mut servants, lookup.as_ref(), &observatory, &served);
     servants.spawn(restarts::run(wiring.clone(), states.clone(), hang_ups, served.child_token()));
     servants.spawn(poll::run(wiring.clone(), observatory.clone(), served.child_token()));
     servants.spawn(upkeep(metrics.clone(), served.child_token()));
@@ -129,6 +136,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
             lookup,
             documents: wiring.documents(),
             book: ReconciliationBook::new(&wiring),
+            days: coupons::CouponDays::new(&wiring),
         };
         servants.spawn(listener.serve(shown, served.child_token()));
     }
@@ -205,7 +213,27 @@ fn spawn_tasks(wiring: &Wiring, roles: &[Role], group: impl Fn() -> Supervisor) 
         reconciliations::spawn_reconciliations(&mut others, wiring);
         reconciliations::spawn_spot_checks(&mut others, wiring);
     }
+    if roles.contains(&Role::Dispatcher) {
+        coupons::spawn_dispatchers(&mut others, wiring);
+    }
+    if roles.contains(&Role::Granter) {
+        coupons::spawn_granter(&mut others, wiring);
+    }
     [readers, projectors, others]
+}
+
+/// Keeps what lookups know of lanes, if there are lookups.
+fn keep_lookup(
+    servants: &mut JoinSet<()>,
+    lookup: Option<&Lookup>,
+    observatory: &Observatory,
+    served: &CancellationToken,
+) {
+    if let Some(lookup) = lookup.cloned() {
+        let observatory = observatory.clone();
+        let status = move || observatory.status(&BTreeMap::new(), std::time::Instant::now());
+        servants.spawn(lookup.keep(status, served.child_token()));
+    }
 }
 
 /// Waits for the servants, but not for a request that never ends: it must not hold the process.

@@ -24,6 +24,9 @@ pub fn run(cli: &Cli, Arguments {}: &Arguments) -> Outcome {
         for target in wiring.targets() {
             report(wiring.set_up_target(target), &mut faults).await;
         }
+        if wiring.config().coupon_system.is_some() {
+            report(wiring.set_up_coupons(), &mut faults).await;
+        }
         if faults.is_empty() { Ok(Exit::Success) } else { Err(faults) }
     })?
 }

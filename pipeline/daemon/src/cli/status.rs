@@ -12,10 +12,11 @@ use serde::Serialize;
 
 use super::{Cli, Outcome, block_on};
 use crate::api::client;
+use crate::coupons::DayView;
 use crate::exit::Exit;
 use crate::observe::{
-    CacheView, LaneView, Observatory, SearchView, SourceView, StatusView, TaskView, cache_task, lane_task,
-    poll, reader_task,
+    CacheView, LaneView, Observatory, ProgrammeView, SearchView, SourceView, StatusView, TaskView,
+    cache_task, lane_task, poll, reader_task,
 };
 use crate::output::{self, Reader};
 use crate::wall_clock;
@@ -149,10 +150,12 @@ fn exit(status: &StatusView) -> Exit {
     let lanes = status.lanes.iter().filter_map(|lane| lane.code.as_deref());
     let caches = status.caches.iter().filter_map(|cache| cache.code.as_deref());
     let searches = status.searches.iter().filter_map(|search| search.code.as_deref());
+    let programmes = status.programmes.iter().filter_map(|programme| programme.code.as_deref());
     sources
         .chain(lanes)
         .chain(caches)
         .chain(searches)
+        .chain(programmes)
         .chain(tasks().filter_map(|task| task.code.as_deref()))
         .filter_map(Code::from_text)
         .map(Exit::of)
@@ -189,6 +192,21 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
         let heads = ["SEARCH", "INDEX", "BUILDING", "DOCUMENTS", "TOMBSTONES", "DEAD LETTERS"];
         table(&mut out, heads, status.searches.iter().map(search_row));
     }
+    if !status.programmes.is_empty() {
+        out.push('\n');
+        let heads = [
+            "PROGRAMME",
+            "DAY",
+            "STATE",
+            "ELIGIBLE",
+            "GRANTED",
+            "REFUSED",
+            "IN FLIGHT",
+            "MISSED",
+            "DEAD LETTERS",
+        ];
+        table(&mut out, heads, status.programmes.iter().map(programme_row));
+    }
     let others: Vec<&TaskView> = other_tasks(status).collect();
     if !others.is_empty() {
         out.push('\n');
@@ -198,8 +216,11 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
     let sources = status.sources.iter().map(|source| (source.source.clone(), &source.fault));
     let lanes = status.lanes.iter().map(|lane| (lane.id(), &lane.fault));
     let caches = status.caches.iter().map(|cache| (cache.cache.clone(), &cache.fault));
+    let programmes =
+        status.programmes.iter().map(|view| (format!("programme {}", view.programme), &view.fault));
     let others = others.iter().map(|task| (task.task.clone(), &task.fault));
-    for (thing, fault) in sources.chain(lanes).chain(caches).chain(searches).chain(others) {
+    let things = sources.chain(lanes).chain(caches).chain(searches).chain(programmes).chain(others);
+    for (thing, fault) in things {
         if let Some(fault) = fault {
             _ = write!(out, "\n{thing}: {}", fault.replace('\n', " "));
         }
@@ -271,6 +292,22 @@ fn search_row(search: &SearchView) -> [String; 6] {
         number(search.documents),
         number(search.tombstones),
         number(search.dead_letters),
+    ]
+}
+
+fn programme_row(view: &ProgrammeView) -> [String; 9] {
+    let number =
+        |value: fn(&DayView) -> u64| view.day.as_ref().map_or("-".to_owned(), |day| value(day).to_string());
+    [
+        view.programme.clone(),
+        or_dash(view.day.as_ref().and_then(|day| day.day.as_deref())),
+        view.state.clone(),
+        number(|day| day.eligible),
+        number(|day| day.granted + day.already_granted),
+        number(DayView::refused_count),
+        number(|day| day.in_flight),
+        number(|day| day.missed),
+        number(|day| day.dead_letters),
     ]
 }
 

@@ -66,6 +66,7 @@ impl Observatory {
         self.show_commits(&mut shown);
         self.show_headroom(&mut shown);
         self.show_dependencies(&mut shown);
+        self.show_programmes(&mut shown);
         shown.into_text()
     }
 

@@ -8,6 +8,7 @@ mod dependencies;
 pub mod exposition;
 mod headroom;
 pub mod poll;
+mod programmes;
 mod rate;
 mod short;
 mod view;
@@ -32,11 +33,14 @@ use metrics::gauge;
 
 pub use self::dependencies::Dependency;
 use self::dependencies::DependencyObservation;
+use self::programmes::ProgrammeObservation;
+pub use self::programmes::ProgrammeView;
 use self::rate::Rate;
 pub use self::view::{
     CacheView, LaneView, Reason, SearchView, SourceView, StatusView, TaskView, cache_task, lane_task,
     reader_task, sweep_task,
 };
+use crate::coupons;
 use crate::wiring::{BinlogKept, Overview, StreamState};
 
 /// An answer older than this is no longer the present state: lag is counted up to now instead of up to the answer.
@@ -145,6 +149,8 @@ struct Observations {
     entities: BTreeMap<String, Entity>,
     /// By projection.
     searches: BTreeMap<String, SearchObservation>,
+    /// By name.
+    programmes: BTreeMap<String, ProgrammeObservation>,
     /// The process was asked to stop.
     stops: bool,
 }
@@ -168,8 +174,19 @@ impl Observatory {
         let entity =
             |projection: &ProjectionConfig| (projection.name.clone(), Projection::new(projection).entity());
         let entities = config.projections.iter().map(entity).collect();
-        let dependencies = BTreeMap::new();
-        let all = Observations { sources, lanes, caches, dependencies, entities, searches, stops: false };
+        let programmes = coupons::programmes(config).unwrap_or_default();
+        let programmes =
+            programmes.iter().map(|programme| (programme.name.to_string(), ProgrammeObservation::default()));
+        let all = Observations {
+            sources,
+            lanes,
+            caches,
+            dependencies: BTreeMap::new(),
+            entities,
+            searches,
+            programmes: programmes.collect(),
+            stops: false,
+        };
         Self(Arc::new(Mutex::new(all)))
     }
 

@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::headroom::certificate_end;
 use super::{Dependency, Observatory};
-use crate::reconciliations;
 use crate::wiring::{Documents, Wiring};
+use crate::{coupons, reconciliations};
 
 /// The resolution of lag.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -23,6 +23,8 @@ pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const SEARCH_INTERVAL: Duration = Duration::from_secs(10);
 /// Files of a binlog, sizes of a stream: minutes matter, and the server looks at each file to tell them.
 const KEPT_INTERVAL: Duration = Duration::from_secs(30);
+/// A dispatcher looks at its day every few seconds.
+const PROGRAMME_INTERVAL: Duration = Duration::from_secs(3);
 /// Certificates end on a day.
 const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(3600);
 /// The name of the one log.
@@ -68,6 +70,12 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
             ask_search(&documents, &observatory).await;
         }));
     }
+    for programme in observatory.programmes() {
+        let (wiring, observatory) = (wiring.clone(), observatory.clone());
+        loops.spawn(every_interval(PROGRAMME_INTERVAL, cancel.clone(), async move || {
+            ask_programme(&wiring, &observatory, &programme).await;
+        }));
+    }
     loops.spawn(reconciliations::show_last(wiring.clone(), cancel.clone()));
     while loops.join_next().await.is_some() {}
 }
@@ -79,7 +87,15 @@ pub async fn once(wiring: &Wiring, observatory: &Observatory) {
     let caches = wiring.config().caches.iter().map(|cache| ask_cache(wiring, observatory, &cache.name));
     let documents: Vec<Documents> = wiring.all_documents().collect();
     let searches = documents.iter().map(|documents| ask_search(documents, observatory));
-    tokio::join!(join_all(sources), join_all(targets), join_all(caches), join_all(searches));
+    let programmes = observatory.programmes();
+    let programmes = programmes.iter().map(|programme| ask_programme(wiring, observatory, programme));
+    tokio::join!(
+        join_all(sources),
+        join_all(targets),
+        join_all(caches),
+        join_all(searches),
+        join_all(programmes)
+    );
 }
 
 async fn every_interval(interval: Duration, cancel: CancellationToken, work: impl AsyncFn()) {
@@ -159,6 +175,12 @@ async fn ask_search(documents: &Documents, observatory: &Observatory) {
     let overview = documents.target.overview(projection);
     let seen = Asked { observatory, kind: Dependency::Index, name: projection }.answer(overview).await;
     observatory.search_seen(projection, &seen, Instant::now());
+}
+
+async fn ask_programme(wiring: &Wiring, observatory: &Observatory, programme: &str) {
+    let log = Asked { observatory, kind: Dependency::Log, name: LOG };
+    let day = log.answer(async { coupons::newest_day(wiring.log().await?, programme).await }).await;
+    observatory.programme_seen(programme, &day, Instant::now());
 }
 
 /// Whom a question goes to. That it was answered is noted.

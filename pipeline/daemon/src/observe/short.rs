@@ -6,11 +6,12 @@ use super::StatusView;
 impl StatusView {
     /// Codes stay, so that the runbook says the rest.
     pub fn leave_out_faults(&mut self) {
-        let Self { sources, lanes, caches, searches, tasks } = self;
+        let Self { sources, lanes, caches, searches, programmes, tasks } = self;
         let texts = sources.iter_mut().map(|view| &mut view.fault);
         let texts = texts.chain(lanes.iter_mut().map(|view| &mut view.fault));
         let texts = texts.chain(caches.iter_mut().map(|view| &mut view.fault));
         let texts = texts.chain(searches.iter_mut().map(|view| &mut view.fault));
+        let texts = texts.chain(programmes.iter_mut().map(|view| &mut view.fault));
         let texts = texts.chain(tasks.iter_mut().map(|view| &mut view.fault));
         texts.for_each(|fault| *fault = None);
     }

@@ -13,8 +13,8 @@ use anabranch_schemas::shard::ShardId;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CacheObservation, LaneObservation, LastAnswer, Observatory, SearchObservation, SourceObservation,
-    TableSize,
+    CacheObservation, LaneObservation, LastAnswer, Observatory, ProgrammeView, SearchObservation,
+    SourceObservation, TableSize,
 };
 
 /// Lag up to here is fine even without visible progress: a position that moves only by position messages stands still
@@ -32,6 +32,9 @@ pub struct StatusView {
     pub caches: Vec<CacheView>,
     #[serde(default)]
     pub searches: Vec<SearchView>,
+    /// Programmes of coupons.
+    #[serde(default)]
+    pub programmes: Vec<ProgrammeView>,
     pub tasks: Vec<TaskView>,
 }
 
@@ -192,7 +195,8 @@ impl Observatory {
         }
         let tasks = tasks.iter().map(|(name, status)| TaskView::of(name, status, now)).collect();
         let searches = all.searches.iter().map(|(name, search)| search.view(name)).collect();
-        StatusView { sources, lanes, caches, searches, tasks }
+        let programmes = all.programmes.iter().map(|(name, known)| known.view(name)).collect();
+        StatusView { sources, lanes, caches, searches, programmes, tasks }
     }
 
     /// Why this process is not ready; empty = ready. Only what its own tasks work on counts: what another process works

@@ -101,7 +101,8 @@ impl MysqlSource {
         table: &TableIdentity<'static>,
         wanted: &RowSelection<'_>,
     ) -> Result<Plan, Fault> {
-        let columns = &self.columns_of(table.entity)?;
+        let entity = self.entity_of(table)?;
+        let columns = &entity.columns;
         let known = connection.query_map(describe(table, wanted), Described::from_row);
         let known: Vec<Described> = self.snapshots.within(TIMEOUT, known).await?;
         if known.is_empty() {
@@ -122,7 +123,11 @@ impl MysqlSource {
                 let found = format!("column {name} has character set {character_set}");
                 return Err(table_fault(Code::SourceColumnUnsupported, table, found).needs(NEEDED));
             }
-            Kind::of_field(table.entity, field, data_type, *unsigned).ok_or_else(|| {
+            let kind = match entity.is_field(field) {
+                true => Kind::of_field(table.entity, field, data_type, *unsigned),
+                false => Kind::of_key(data_type, *unsigned),
+            };
+            kind.ok_or_else(|| {
                 table_fault(
                     Code::SourceColumnUnsupported,
                     table,

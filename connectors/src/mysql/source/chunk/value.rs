@@ -20,12 +20,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The kind of a captured column; `None` when it cannot be captured. After the captured ones stands what a
-    /// sharding rule reads.
+    /// The kind of a captured column; `None` when it cannot be captured.
     pub(super) fn of_field(entity: Entity, field: usize, data_type: &str, unsigned: bool) -> Option<Self> {
-        if field >= entity.fields().len() {
-            return Self::of_key(data_type, unsigned);
-        }
         accepts_data_type(entity, field, data_type).then(|| Self::of(data_type, unsigned)).flatten()
     }
 

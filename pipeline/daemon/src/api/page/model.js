@@ -8,6 +8,7 @@ const worse = (one, other) => (LEVELS.indexOf(one) >= LEVELS.indexOf(other) ? on
 const STATE_LEVELS = {
   current: "good", believed: "good", running: "good", standby: "good", serving: "good",
   behind: "busy", replaying: "busy", new: "busy", "getting-ready": "busy", building: "busy",
+  none: "good", waiting: "good", midnight: "good", noon: "good", "catch-up": "good", closed: "good",
   unknown: "unsure", passed: "unsure",
   unreachable: "bad", retrying: "bad", stopped: "bad", apart: "bad",
 };
@@ -65,6 +66,18 @@ function search(view) {
   };
 }
 
+function programme(view) {
+  const day = known(view.day);
+  const letters = day ? day.dead_letters : null;
+  const level = letters ? worse("unsure", levelOf(view.state, null)) : levelOf(view.state, null);
+  const refused = day ? Object.values(day.refused).reduce((sum, members) => sum + members, 0) : null;
+  return {
+    key: `programme ${view.programme}`, name: view.programme, state: view.state, level, letters, refused,
+    day: day?.day ?? null, eligible: day?.eligible ?? null, inFlight: day?.in_flight ?? null,
+    granted: day ? day.granted + day.already_granted : null, missed: day?.missed ?? null, ...trouble(view),
+  };
+}
+
 const task = (view) => ({
   key: `task ${view.task}`, name: view.task, state: view.state, level: levelOf(view.state, null),
   waitsFor: known(view.waits_for), down: known(view.down_seconds), isLasting: view.lasting, ...trouble(view),
@@ -77,13 +90,15 @@ export function read(text) {
     name: document.name, version: document.version,
     sources: document.sources.map(source), lanes: document.lanes.map(lane),
     stores: [...document.caches.map(cache), ...document.searches.map(search)],
-    tasks: document.tasks.map(task),
+    programmes: (document.programmes ?? []).map(programme), tasks: document.tasks.map(task),
   };
   model.problems = problems(model);
   return model;
 }
 
-export const everything = (model) => [...model.sources, ...model.lanes, ...model.stores, ...model.tasks];
+export const everything = (model) => [
+  ...model.sources, ...model.lanes, ...model.stores, ...model.programmes, ...model.tasks,
+];
 
 /** What is wrong, the worst first. One cause often shows in many things: those with its code stand together. */
 function problems(model) {
@@ -136,6 +151,8 @@ const SAID = {
   stopped: "has stopped and waits for you", retrying: "fails and is tried again", unreachable: "cannot be reached",
   apart: "does not fit its log any more", passed: "is not believed, so lookups pass it by",
   unknown: "is not known yet", behind: "is far behind", serving: "holds rejected documents",
+  waiting: "has dead letters", midnight: "has dead letters", noon: "has dead letters", "catch-up": "has dead letters",
+  closed: "has dead letters",
 };
 
 export function told(problem) {

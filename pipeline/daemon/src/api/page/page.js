@@ -45,6 +45,8 @@ function show(text) {
   put("tasks", tables.tasks(model));
   byId("stores-section").hidden = model.stores.length === 0;
   put("stores", tables.stores(model));
+  byId("programmes-section").hidden = model.programmes.length === 0;
+  put("programmes", tables.programmes(model));
 }
 
 function showVerdict(model) {

@@ -101,6 +101,18 @@ export const stores = (model) => table("Caches and indexes: state, delay, docume
   ["Parked", (store) => count(store.parked), true],
 ], model.stores);
 
+export const programmes = (model) => table("Coupon programmes: the newest day and its members", [
+  ["Programme", (programme) => programme.name],
+  ["Day", (programme) => programme.day ?? "–"],
+  ["State", state],
+  ["Frozen", (programme) => count(programme.eligible), true],
+  ["Granted", (programme) => count(programme.granted), true],
+  ["Refused", (programme) => count(programme.refused), true],
+  ["In flight", (programme) => count(programme.inFlight), true],
+  ["Missed", (programme) => count(programme.missed), true],
+  ["Dead letters", (programme) => count(programme.letters), true],
+], model.programmes);
+
 export const tasks = (model) => table("Tasks of this daemon: state, and why", [
   ["Task", (task) => task.name],
   ["State", state],

@@ -9,10 +9,9 @@ use anabranch_coupons::ports::{
     Answer, Clock, CohortRow, CohortRows, CouponSystem, Ledger, Register, SourceRow, SourceRows, Uniques,
     WorkQueue,
 };
-use anabranch_coupons::records::DayRun;
 use anabranch_coupons::records::{
-    CouponKey, LedgerTokens, Member, Message, ProgrammeLedger, RunKey, RunLedger, Standing, Unique,
-    UserLedger,
+    CouponKey, LedgerRow, LedgerTokens, Member, Message, ProgrammeLedger, RunKey, RunLedger, Standing,
+    Unique, UsersLedger,
 };
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::celebration::{Birthday, Occurrence};
@@ -63,50 +62,34 @@ impl Process {
     }
 }
 
-/// The transaction of a user, as the ledger's server carries it out.
-pub fn of_user<T>(world: &mut World, run: &RunKey, user: u64, decide: impl Fn(&mut UserLedger) -> T) -> T {
-    let database = &world.database;
-    let of_user = |key: &CouponKey| key.user == user && key.programme == run.programme;
-    let rows = database.rows.iter().filter(|(key, _)| of_user(key));
-    let refusals = database.refusals.iter().filter(|((p, u, ..), _)| *p == run.programme && *u == user);
-    let members = database.members.get(run).into_iter().flatten();
-    let mut ledger = UserLedger {
-        now: world.now,
-        run: database.runs.get(run).cloned(),
-        claims: members
-            .filter(|(m, _)| m.user == user)
-            .map(|(m, shards)| (m.calendar, shards.clone()))
-            .collect(),
-        rows: rows.map(|(key, row)| (key.occurrence, row.clone())).collect(),
-        refusals: refusals.map(|((_, _, day, calendar), refused)| ((*day, *calendar), *refused)).collect(),
-        tokens: database.tokens,
-    };
-    let result = decide(&mut ledger);
-    let database = &mut world.database;
-    for (occurrence, row) in ledger.rows {
-        database.rows.insert(CouponKey { user, programme: run.programme.clone(), occurrence }, row);
-    }
-    database.refusals.retain(|(programme, of, ..), _| !(*programme == run.programme && *of == user));
-    for ((day, calendar), refused) in ledger.refusals {
-        database.refusals.insert((run.programme.clone(), user, day, calendar), refused);
-    }
-    if ledger.tokens != database.tokens {
-        database.tokens = ledger.tokens;
-        database.chain.insert(ledger.tokens.latest);
-        witness::issued(world, run, user);
+/// The transaction of some users, as the ledger's server carries it out.
+pub fn of_users<T>(
+    world: &mut World,
+    run: &RunKey,
+    users: &[u64],
+    decide: impl Fn(&mut UsersLedger) -> T,
+) -> T {
+    let (now, before) = (world.now, world.database.tokens);
+    let result = world.database.of_users(now, run, users, decide);
+    let tokens = world.database.tokens;
+    if tokens != before {
+        world.database.chain.insert(tokens.latest);
+        for user in users {
+            witness::issued(world, run, *user);
+        }
     }
     witness::held_by_letters(world, run);
     result
 }
 
 impl Ledger for Process {
-    async fn of_user<T: Send>(
+    async fn of_users<T: Send>(
         &self,
         run: &RunKey,
-        user: u64,
-        decide: impl Fn(&mut UserLedger) -> T + Send + Sync,
+        users: &[u64],
+        decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
-        self.transact(|world| of_user(world, run, user, decide)).await
+        self.transact(|world| of_users(world, run, users, decide)).await
     }
 
     async fn of_run<T: Send>(
@@ -116,27 +99,10 @@ impl Ledger for Process {
         decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
         self.transact(|world| {
-            let members = world.database.members.entry(key.clone()).or_default();
-            let present = offered.iter().map(|(member, _)| *member).filter(|m| members.contains_key(m));
-            let mut ledger = RunLedger {
-                now: world.now,
-                present: present.collect(),
-                run: world.database.runs.get(key).cloned(),
-                tokens: world.database.tokens,
-                added: Vec::new(),
-            };
-            let before = ledger.run.clone();
-            let result = decide(&mut ledger);
-            for (member, shards) in ledger.added {
-                let known = members.entry(member).or_default();
-                known.extend(shards);
-                known.sort();
-                known.dedup();
-            }
-            if let Some(run) = &ledger.run {
-                world.database.runs.insert(key.clone(), run.clone());
-            }
-            witness::run_changed(world, key, before.as_ref(), ledger.run.as_ref());
+            let (now, before) = (world.now, world.database.runs.get(key).cloned());
+            let result = world.database.of_run(now, key, offered, decide);
+            let after = world.database.runs.get(key).cloned();
+            witness::run_changed(world, key, before.as_ref(), after.as_ref());
             result
         })
         .await
@@ -148,25 +114,15 @@ impl Ledger for Process {
         decide: impl Fn(&mut ProgrammeLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
         self.transact(|world| {
-            let database = &mut world.database;
-            let is_open = |(key, run): &(&RunKey, &DayRun)| key.programme == *programme && !run.is_closed;
-            let leap_days = database.leap_days.iter().filter(|((of, _), _)| of == programme);
-            let mut ledger = ProgrammeLedger {
-                now: world.now,
-                next: database.next.get(programme).copied(),
-                leap_days: leap_days.map(|((_, year), rule)| (*year, *rule)).collect(),
-                open: database.runs.iter().filter(is_open).map(|(key, _)| key.day).collect(),
-                begun: Vec::new(),
-            };
-            let result = decide(&mut ledger);
-            database.next.extend(ledger.next.map(|next| (programme.clone(), next)));
-            for (year, rule) in ledger.leap_days {
-                database.leap_days.insert((programme.clone(), year), rule);
-            }
-            for (day, run) in ledger.begun {
+            let known: Vec<RunKey> = world.database.runs.keys().cloned().collect();
+            let now = world.now;
+            let (result, begun) = world.database.of_programme(now, programme, |ledger| {
+                let result = decide(ledger);
+                (result, ledger.begun.clone())
+            });
+            for (day, run) in begun {
                 let key = RunKey { programme: programme.clone(), day };
-                witness::begun(world, &key, &run);
-                world.database.runs.entry(key).or_insert(run);
+                witness::begun(world, &key, &run, known.contains(&key));
             }
             result
         })
@@ -181,10 +137,19 @@ impl Ledger for Process {
     ) -> Result<(Timestamp, Vec<Standing>), Fault> {
         self.transact(|world| {
             witness::held_by_letters(world, run);
-            let all = world.standings(run).into_iter();
+            let all = world.database.standings(run).into_iter();
             (world.now, all.filter(|standing| Some(standing.member) > after).take(limit.min(3)).collect())
         })
         .await
+    }
+
+    async fn letters(
+        &self,
+        programme: &Arc<str>,
+        after: Option<&CouponKey>,
+        limit: usize,
+    ) -> Result<Vec<(CouponKey, LedgerRow)>, Fault> {
+        self.transact(|world| world.database.letters(programme, after, limit)).await
     }
 
     async fn tokens(&self) -> Result<LedgerTokens, Fault> {
@@ -221,36 +186,51 @@ impl Register for Process {
 }
 
 impl WorkQueue for Process {
-    async fn publish(&self, message: &Message) -> Result<(), Fault> {
-        turn().await;
-        let mut world = self.lock();
-        let same = |known: &Message| known.run == message.run && known.member == message.member;
-        if world.queue.iter().filter(|(_, known)| same(known)).count() < 2 {
-            let now = world.now;
-            world.queue.push((now, message.clone()));
+    async fn publish(&self, messages: &[Message]) -> Result<(), Fault> {
+        for message in messages {
+            turn().await;
+            let mut world = self.lock();
+            let same = |known: &Message| {
+                known.run == message.run
+                    && message.members.iter().all(|member| known.members.contains(member))
+            };
+            if world.queue.iter().filter(|(_, known)| same(known)).count() < 2 {
+                let now = world.now;
+                world.queue.push((now, message.clone()));
+            }
+            world.archive.push(message.clone());
         }
-        world.archive.push(message.clone());
         Ok(())
     }
 }
 
 impl SourceRows for Process {
-    async fn look(&self, user: u64, also: &[ShardId]) -> Result<Vec<SourceRow>, Fault> {
+    async fn look(&self, users: &[(u64, Vec<ShardId>)]) -> Result<Vec<Option<Vec<SourceRow>>>, Fault> {
         turn().await;
-        let world = self.lock();
-        let mut shards = world.claimed(user);
-        shards.extend((0..crate::world::SHARDS).filter(|shard| also.contains(&shard_id(*shard))));
-        let rows = shards.iter().filter_map(|shard| world.sources[*shard].get(&user));
-        let changed_at = world.changed.get(&user).copied();
-        let row = |row: &crate::world::UserRow| SourceRow {
-            born: None,
-            solar: row.solar,
-            lunar: row.lunar,
-            calendar: row.calendar,
-            changed_at,
-        };
-        Ok(rows.map(row).collect())
+        let mut world = self.lock();
+        let mut answers = Vec::new();
+        for (user, also) in users {
+            let is_read = world.random.random_bool(0.995);
+            answers.push(is_read.then(|| source_rows(&world, *user, also)));
+        }
+        Ok(answers)
     }
+}
+
+/// What the sources say of a user.
+fn source_rows(world: &World, user: u64, also: &[ShardId]) -> Vec<SourceRow> {
+    let mut shards = world.claimed(user);
+    shards.extend((0..crate::world::SHARDS).filter(|shard| also.contains(&shard_id(*shard))));
+    let rows = shards.iter().filter_map(|shard| world.sources[*shard].get(&user));
+    let changed_at = world.changed.get(&user).copied();
+    let row = |row: &crate::world::UserRow| SourceRow {
+        born: None,
+        solar: row.solar,
+        lunar: row.lunar,
+        calendar: row.calendar,
+        changed_at,
+    };
+    rows.map(row).collect()
 }
 
 impl CohortRows for Process {
@@ -284,7 +264,7 @@ impl CohortRows for Process {
         Ok(page)
     }
 
-    async fn follow(&self, _: u64, _: &[Birthday], _: Occurrence) -> Result<(), Fault> {
+    async fn follow(&self, _: &[Birthday], _: &[(u64, Occurrence)]) -> Result<(), Fault> {
         turn().await;
         Ok(())
     }
@@ -307,25 +287,38 @@ impl CouponSystem for Process {
         }
     }
 
-    async fn call(&self, opened_at: &Timestamp, key: &CouponKey, coupon: &str) -> Result<Answer, Fault> {
+    async fn call(
+        &self,
+        opened_at: &Timestamp,
+        coupons: &[(CouponKey, Arc<str>)],
+    ) -> Result<Vec<Answer>, Fault> {
         turn().await;
-        let answer = {
+        let answers = {
             let mut world = self.lock();
             match world.now > *opened_at + CONNECTION_LIVES {
-                true => Answer::ConnectionExpired,
-                false => witness::called(&mut world, key, coupon),
+                true => vec![Answer::ConnectionExpired; coupons.len()],
+                false => {
+                    let answers =
+                        coupons.iter().map(|(key, coupon)| witness::called(&mut world, key, coupon));
+                    let answers = answers.collect();
+                    // The work was done, and the answer of the whole call is lost.
+                    match world.random.random_bool(0.02) {
+                        true => vec![Answer::Unknown; coupons.len()],
+                        false => answers,
+                    }
+                }
             }
         };
         turn().await;
-        Ok(answer)
+        Ok(answers)
     }
 
-    async fn knows(&self, key: &CouponKey) -> Result<bool, Fault> {
+    async fn knows(&self, keys: &[CouponKey]) -> Result<Vec<bool>, Fault> {
         turn().await;
         let world = self.lock();
         match world.now < world.books.down_until {
             true => Err(Fault::new(Code::CouponSystemUnreachable, "coupon system", "no answer")),
-            false => Ok(world.books.knows(key, world.now)),
+            false => Ok(keys.iter().map(|key| world.books.knows(key, world.now)).collect()),
         }
     }
 }

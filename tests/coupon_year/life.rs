@@ -6,9 +6,9 @@ use std::task::{Context, Poll, Waker};
 
 use anabranch_coupons::breaker::Breaker;
 use anabranch_coupons::dispatching::Dispatcher;
-use anabranch_coupons::granting::Granter;
+use anabranch_coupons::granting::{Granter, Issuers};
 use anabranch_coupons::letters::{self, Decision};
-use anabranch_coupons::records::{CouponKey, FailedOutcome, LAST_WORD, Message, RowState, RunKey};
+use anabranch_coupons::records::{Candidate, CouponKey, FailedOutcome, LAST_WORD, Message, RowState, RunKey};
 use anabranch_coupons::reserving::Carried;
 use anabranch_coupons::restored::{Given, take_in};
 use anabranch_pipeline::error::{Code, Fault};
@@ -32,6 +32,7 @@ struct Actor {
 pub struct Life {
     world: Arc<Mutex<World>>,
     breaker: Arc<Breaker>,
+    issuers: Arc<Issuers>,
     actors: Vec<Actor>,
     asleep: Vec<Actor>,
     /// Nobody starts a process before then.
@@ -49,6 +50,7 @@ pub fn year(seed: u64) -> (Vec<String>, std::collections::BTreeMap<&'static str,
         dead_until: world.now,
         world: Arc::new(Mutex::new(world)),
         breaker: Arc::default(),
+        issuers: Arc::default(),
         actors: Vec::new(),
         asleep: Vec::new(),
         letter_wait: minutes(wait),
@@ -174,6 +176,7 @@ impl Life {
     fn granter(&self, message: Message) -> Actor {
         let (process, breaker, carried) =
             (self.process(SignedDuration::ZERO), self.breaker.clone(), message.clone());
+        let issuers = self.issuers.clone();
         let work = async move {
             let granter = Granter {
                 ledger: process.clone(),
@@ -183,9 +186,10 @@ impl Life {
                 register: process.clone(),
                 process,
                 breaker,
+                issuers,
                 key_memory: KEY_MEMORY,
             };
-            granter.carry(&carried).await
+            granter.carry(&carried).await.map(|ends| ends.carried())
         };
         Actor { work: Box::pin(work), message: Some(message) }
     }
@@ -300,6 +304,8 @@ impl Life {
             x if (0.947..0.957).contains(&x) && !self.actors.is_empty() => {
                 let index = world.random.random_range(0..self.actors.len());
                 self.asleep.push(self.actors.swap_remove(index));
+                // Its process sleeps; whoever begins from now on is of another one.
+                self.issuers = Arc::default();
             }
             x if (0.957..0.967).contains(&x) && !self.asleep.is_empty() => {
                 let index = world.random.random_range(0..self.asleep.len());
@@ -335,7 +341,7 @@ impl Life {
             let since = world.restored_at.map_or(stopped_at, |at| at.max(stopped_at));
             let is_quiet = world.now > since + minutes(60) && world.now >= world.database_down_until;
             let given = |entry: &Entry| Given {
-                message: Message { run: entry.run.clone(), member: entry.member, wave: LAST_WORD },
+                candidate: Candidate { run: entry.run.clone(), member: entry.member, wave: LAST_WORD },
                 coupon: entry.coupon.clone().into(),
             };
             let statement: Vec<Given> = world.books.books.iter().map(given).collect();
@@ -363,7 +369,7 @@ fn letter(world: &mut World, key: &CouponKey, wait: SignedDuration) {
     let run = RunKey { programme: key.programme.clone(), day: row.day };
     let RowState::Failed(outcome) = row.state else {
         if row.by_hand && !matches!(row.state, RowState::Settled) {
-            world.queue.push((world.now, letters::message_of(key, &row)));
+            world.queue.push((world.now, Message::of(letters::candidate_of(key, &row))));
         }
         return;
     };
@@ -376,12 +382,16 @@ fn letter(world: &mut World, key: &CouponKey, wait: SignedDuration) {
         && now >= first_called_at + KEY_MEMORY
     {
         let decision = if world.books.gave(key) { Decision::Given } else { Decision::NotGiven };
-        _ = twins::of_user(world, &run, user, |ledger| letters::decide(ledger, key, decision));
+        twins::of_users(world, &run, &[user], |ledger| {
+            ledger.users.get_mut(&user).map(|ledger| letters::decide(ledger, key, decision))
+        });
         return;
     }
-    let sent = twins::of_user(world, &run, user, |ledger| letters::requeue(ledger, key, KEY_MEMORY));
-    if let Ok(message) = sent {
-        world.queue.push((now, message));
+    let sent = twins::of_users(world, &run, &[user], |ledger| {
+        ledger.users.get_mut(&user).map(|ledger| letters::requeue(ledger, key, KEY_MEMORY))
+    });
+    if let Some(Ok(candidate)) = sent {
+        world.queue.push((now, Message::of(candidate)));
     }
 }
 

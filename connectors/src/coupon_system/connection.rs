@@ -1,0 +1,280 @@
+//! Connections to the coupon system: opened, used for one request at a time, kept for a moment, and closed when old.
+//!
+//! Whether a request was sent decides what a failure means, so nothing is opened anew here. `hyper` gives a request
+//! back that it has not begun to write: only then was nothing sent. Closing discards what the kernel has not sent yet
+//! (linger of zero), so a request whose time is over does not arrive later.
+
+use std::error::Error as StdError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anabranch_pipeline::config::{Secret, ServerUrl};
+use anabranch_pipeline::error::{Code, Fault};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use hyper::{Method, StatusCode};
+use hyper_util::rt::TokioIo;
+use nix::time::{ClockId, clock_gettime};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
+
+use super::CouponSystemSettings;
+use crate::tls;
+
+/// From being handed out a connection is used for so long at most. Others take an attempt over after half an hour, so
+/// a process that slept finds its connection too old long before.
+const AGE_MAX: Duration = Duration::from_secs(300);
+/// A connection that waits for its next use for longer is closed: the other side may close it at any moment then.
+const IDLE_MAX: Duration = Duration::from_secs(5);
+/// Connections that wait for their next use.
+const IDLE_CONNECTIONS_MAX: usize = 64;
+/// A hundred keys with their outcomes are a tenth of it.
+const ANSWER_BYTES_MAX: usize = 256 * 1024;
+
+/// A request that may be sent once.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) method: Method,
+    pub(super) path: String,
+    pub(super) headers: Vec<(HeaderName, String)>,
+    pub(super) body: Bytes,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) struct Response {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub(super) enum Sent {
+    /// No byte of it was sent.
+    NotSent,
+    /// It may have arrived.
+    Unanswered(Fault),
+    Answered(Response),
+}
+
+/// Opens connections to one coupon system.
+#[derive(Debug)]
+pub(super) struct Connector {
+    url: ServerUrl,
+    authorization: Option<HeaderValue>,
+    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    timeout: Duration,
+    subject: Arc<str>,
+    idle: Arc<Mutex<Vec<Wire>>>,
+}
+
+/// A connection that was handed out. Dropped, it is kept for the next use if it can be used again.
+#[derive(Debug)]
+pub struct CouponConnection {
+    wire: tokio::sync::Mutex<Option<Wire>>,
+    handed_out: Duration,
+    /// Headers of every request.
+    headers: Vec<(HeaderName, HeaderValue)>,
+    timeout: Duration,
+    subject: Arc<str>,
+    idle: Arc<Mutex<Vec<Wire>>>,
+}
+
+/// The connection itself, and the task that moves its bytes.
+#[derive(Debug)]
+struct Wire {
+    sender: SendRequest<Full<Bytes>>,
+    task: JoinHandle<()>,
+    idle_since: Duration,
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+impl Connector {
+    pub(super) fn new(settings: &CouponSystemSettings) -> Result<Self, Fault> {
+        let subject: Arc<str> = format!("coupon system {}", settings.url.address()).into();
+        let refused = |found: &str| Fault::new(Code::CouponSystemRefused, &*subject, found);
+        let authorization = |token: &Secret| {
+            let mut value = HeaderValue::try_from(format!("Bearer {}", token.expose()))
+                .map_err(|_| refused("the token has a character that no header can have"))?;
+            value.set_sensitive(true);
+            Ok::<_, Fault>(value)
+        };
+        let tls = match settings.url.scheme() {
+            "https" => {
+                let config = tls::client_config(settings.ca_file.as_deref())
+                    .map_err(|error| refused("no certificates to trust").caused_by(error))?;
+                let host = settings.url.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+                let name = ServerName::try_from(host)
+                    .map_err(|error| refused("the host is no name for TLS").caused_by(error))?;
+                Some((Arc::new(config), name))
+            }
+            _ => None,
+        };
+        Ok(Self {
+            authorization: settings.token.as_ref().map(authorization).transpose()?,
+            url: settings.url.clone(),
+            tls,
+            timeout: settings.timeout,
+            subject: Arc::clone(&subject),
+            idle: Arc::default(),
+        })
+    }
+
+    pub(super) fn subject(&self) -> &str {
+        &self.subject
+    }
+
+    /// A connection that waits for its next use and still stands, else a new one.
+    pub(super) async fn connect(&self) -> Result<CouponConnection, Fault> {
+        let wire = match self.waiting() {
+            Some(wire) => wire,
+            None => match tokio::time::timeout(self.timeout, self.open()).await {
+                Ok(opened) => opened.map_err(|error| self.broken(error))?,
+                Err(_) => return Err(super::unreachable(&self.subject, "no connection in time")),
+            },
+        };
+        let mut headers = vec![
+            (CONTENT_TYPE, HeaderValue::from_static("application/json")),
+            (USER_AGENT, HeaderValue::from_static("anabranch")),
+        ];
+        // The address of a parsed URL is always a header's value.
+        headers.extend(HeaderValue::try_from(self.url.address()).ok().map(|address| (HOST, address)));
+        headers.extend(self.authorization.clone().map(|token| (AUTHORIZATION, token)));
+        Ok(CouponConnection {
+            wire: tokio::sync::Mutex::new(Some(wire)),
+            handed_out: monotonic(),
+            headers,
+            timeout: self.timeout,
+            subject: Arc::clone(&self.subject),
+            idle: Arc::clone(&self.idle),
+        })
+    }
+
+    fn waiting(&self) -> Option<Wire> {
+        let mut idle = lock(&self.idle);
+        let now = monotonic();
+        idle.retain(|wire| now.saturating_sub(wire.idle_since) < IDLE_MAX && !wire.sender.is_closed());
+        idle.pop()
+    }
+
+    async fn open(&self) -> Result<Wire, Box<dyn StdError + Send + Sync>> {
+        let host = self.url.host().trim_start_matches('[').trim_end_matches(']');
+        let stream = TcpStream::connect((host, self.url.port())).await?;
+        stream.set_nodelay(true)?;
+        stream.set_zero_linger()?;
+        let stream: Box<dyn Stream> = match &self.tls {
+            Some((config, name)) => {
+                let connector = TlsConnector::from(Arc::clone(config));
+                Box::new(connector.connect(name.clone(), stream).await?)
+            }
+            None => Box::new(stream),
+        };
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        let task = tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection to the coupon system broke");
+            }
+        });
+        Ok(Wire { sender, task, idle_since: monotonic() })
+    }
+
+    fn broken(&self, error: Box<dyn StdError + Send + Sync>) -> Fault {
+        if tls::is_or_is_beneath(&*error) {
+            return Fault::new(Code::CouponSystemRefused, &*self.subject, "no verified TLS connection")
+                .needs("a certificate for its host that the configured `ca_file` vouches for")
+                .caused_by(error);
+        }
+        super::unreachable(&self.subject, "no connection").caused_by(error)
+    }
+}
+
+impl CouponConnection {
+    /// Sends a request, once.
+    pub(super) async fn send(&self, request: Request) -> Sent {
+        let mut held = self.wire.lock().await;
+        let is_old = monotonic().saturating_sub(self.handed_out) > AGE_MAX;
+        // Taken out: whatever happens from here on, a connection whose answer was not read to its end is closed.
+        let Some(mut wire) = held.take().filter(|_| !is_old) else { return Sent::NotSent };
+        let sending = async {
+            // Until the connection is ready nothing is written.
+            if wire.sender.ready().await.is_err() {
+                return Ok(None);
+            }
+            let request = self.request(request)?;
+            match wire.sender.try_send_request(request).await {
+                Ok(response) => read(response).await.map(Some),
+                Err(mut error) => match error.take_message() {
+                    Some(_) => Ok(None),
+                    None => Err(error.into_error().into()),
+                },
+            }
+        };
+        match tokio::time::timeout(self.timeout, sending).await {
+            Ok(Ok(Some(response))) => {
+                *held = Some(wire);
+                Sent::Answered(response)
+            }
+            Ok(Ok(None)) => Sent::NotSent,
+            Ok(Err(error)) => {
+                Sent::Unanswered(super::unreachable(&self.subject, "the connection broke").caused_by(error))
+            }
+            Err(_) => Sent::Unanswered(super::unreachable(&self.subject, "no answer in time")),
+        }
+    }
+
+    fn request(&self, request: Request) -> Result<hyper::Request<Full<Bytes>>, hyper::http::Error> {
+        let mut builder = hyper::Request::builder().method(request.method).uri(request.path);
+        for (name, value) in &self.headers {
+            builder = builder.header(name, value);
+        }
+        for (name, value) in request.headers {
+            builder = builder.header(name, value);
+        }
+        builder.body(Full::new(request.body))
+    }
+}
+
+impl Drop for CouponConnection {
+    fn drop(&mut self) {
+        let Some(mut wire) = self.wire.get_mut().take().filter(|wire| !wire.sender.is_closed()) else {
+            return;
+        };
+        wire.idle_since = monotonic();
+        let mut idle = lock(&self.idle);
+        if idle.len() < IDLE_CONNECTIONS_MAX {
+            idle.push(wire);
+        }
+    }
+}
+
+async fn read(response: hyper::Response<Incoming>) -> Result<Response, Box<dyn StdError + Send + Sync>> {
+    let (head, body) = response.into_parts();
+    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?.to_bytes();
+    Ok(Response { status: head.status, headers: head.headers, body })
+}
+
+fn lock(idle: &Mutex<Vec<Wire>>) -> MutexGuard<'_, Vec<Wire>> {
+    idle.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Time that also passes while the machine sleeps, and that nobody sets back.
+fn monotonic() -> Duration {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or(Duration::MAX)
+}

@@ -1,0 +1,159 @@
+//! A coupon system over HTTP, by the contract in `docs/coupon-system.md`.
+//!
+//! A request is sent once, over a connection that was opened before: nothing here repeats one, and a connection that
+//! was closed stays closed. `connection.rs` opens and keeps connections, `messages.rs` has the bodies, `outcome.rs`
+//! says what a status means. Redirects are not followed.
+
+mod connection;
+mod messages;
+mod outcome;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anabranch_coupons::ports::{Answer, CouponSystem};
+use anabranch_coupons::records::CouponKey;
+use anabranch_pipeline::config::{Secret, ServerUrl};
+use anabranch_pipeline::error::{Code, Fault};
+use tokio::time::Instant;
+
+pub use self::connection::CouponConnection;
+use self::connection::{Connector, Sent};
+use self::outcome::Refusal;
+
+/// Keys of one request; the contract promises room for as many.
+const REQUEST_KEYS_MAX: usize = 100;
+/// After a refusal nothing is asked for so long.
+const REFUSAL_PAUSE: Duration = Duration::from_secs(30);
+
+/// Where the coupon system is and how it is called.
+#[derive(Debug, Clone)]
+pub struct CouponSystemSettings {
+    /// `https://host:port`, or `http://` for plain text. Its user and password are not used.
+    pub url: ServerUrl,
+    /// Sent as `authorization: Bearer …`.
+    pub token: Option<Secret>,
+    /// The authorities that are trusted behind `https://`; `None` = those of the machine.
+    pub ca_file: Option<PathBuf>,
+    /// A request carries many keys, and else one.
+    pub is_batched: bool,
+    /// The longest wait for a connection, and for an answer.
+    pub timeout: Duration,
+}
+
+/// The coupon system. All that share it share its connections.
+#[derive(Debug)]
+pub struct HttpCouponSystem {
+    connector: Connector,
+    is_batched: bool,
+    /// The last refusal of a whole request; until its time nothing is asked.
+    refusal: Mutex<Option<(Refusal, Instant)>>,
+}
+
+impl HttpCouponSystem {
+    /// Reads the authorities; nothing is connected yet.
+    pub fn new(settings: &CouponSystemSettings) -> Result<Self, Fault> {
+        let connector = Connector::new(settings)?;
+        Ok(Self { connector, is_batched: settings.is_batched, refusal: Mutex::default() })
+    }
+
+    /// The coupon system, as faults name it.
+    pub fn subject(&self) -> &str {
+        self.connector.subject()
+    }
+
+    fn refusal(&self) -> MutexGuard<'_, Option<(Refusal, Instant)>> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The fault of a refusal that is young.
+    fn require_no_refusal(&self) -> Result<(), Fault> {
+        let now = Instant::now();
+        let mut refusal = self.refusal();
+        if refusal.as_ref().is_some_and(|(_, until)| *until <= now) {
+            *refusal = None;
+        }
+        refusal.as_ref().map_or(Ok(()), |(refusal, _)| Err(refusal.fault(self.subject())))
+    }
+
+    fn note(&self, refusal: Refusal) {
+        let pause = refusal.pause().unwrap_or(REFUSAL_PAUSE);
+        tracing::warn!(fault = %refusal.fault(self.subject()), "the coupon system refused a request");
+        *self.refusal() = Some((refusal, Instant::now() + pause));
+    }
+
+    /// One request for these coupons, and what its answer means for each.
+    async fn ask_for(&self, connection: &CouponConnection, coupons: &[(CouponKey, Arc<str>)]) -> Vec<Answer> {
+        let request = match coupons {
+            [(key, coupon)] if !self.is_batched => messages::single(key, coupon),
+            coupons => messages::batch(coupons),
+        };
+        let answers = match connection.send(request).await {
+            Sent::NotSent => Ok(vec![Answer::ConnectionExpired; coupons.len()]),
+            Sent::Unanswered(fault) => {
+                tracing::debug!(%fault, "a call has no answer");
+                Ok(vec![Answer::Unknown; coupons.len()])
+            }
+            Sent::Answered(response) if self.is_batched => outcome::of_batch(&response, coupons),
+            Sent::Answered(response) => outcome::of_single(&response).map(|answer| vec![answer]),
+        };
+        answers.unwrap_or_else(|refusal| {
+            self.note(refusal);
+            vec![Answer::Busy; coupons.len()]
+        })
+    }
+
+    async fn known(&self, keys: &[CouponKey]) -> Result<Vec<bool>, Fault> {
+        let connection = self.connect().await?;
+        match connection.send(messages::query(keys)).await {
+            Sent::NotSent => Err(unreachable(self.subject(), "the connection was closed")),
+            Sent::Unanswered(fault) => Err(fault),
+            Sent::Answered(response) => {
+                outcome::of_query(&response, keys, self.subject())?.map_err(|refusal| {
+                    let fault = refusal.fault(self.subject());
+                    self.note(refusal);
+                    fault
+                })
+            }
+        }
+    }
+}
+
+impl CouponSystem for HttpCouponSystem {
+    type Connection = CouponConnection;
+
+    async fn connect(&self) -> Result<CouponConnection, Fault> {
+        self.require_no_refusal()?;
+        self.connector.connect().await
+    }
+
+    async fn call(
+        &self,
+        connection: &CouponConnection,
+        coupons: &[(CouponKey, Arc<str>)],
+    ) -> Result<Vec<Answer>, Fault> {
+        let at_once = if self.is_batched { REQUEST_KEYS_MAX } else { 1 };
+        let mut answers = Vec::with_capacity(coupons.len());
+        for some in coupons.chunks(at_once) {
+            // A system that has just refused a request is not asked the next one.
+            match self.require_no_refusal() {
+                Ok(()) => answers.extend(self.ask_for(connection, some).await),
+                Err(_) => answers.extend(some.iter().map(|_| Answer::Busy)),
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn knows(&self, keys: &[CouponKey]) -> Result<Vec<bool>, Fault> {
+        let mut known = Vec::with_capacity(keys.len());
+        for some in keys.chunks(REQUEST_KEYS_MAX) {
+            known.extend(self.known(some).await?);
+        }
+        Ok(known)
+    }
+}
+
+fn unreachable(subject: &str, found: &str) -> Fault {
+    Fault::new(Code::CouponSystemUnreachable, subject, found)
+}

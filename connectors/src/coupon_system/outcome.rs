@@ -1,0 +1,146 @@
+//! What a status and a body of the coupon system mean: the table of `docs/coupon-system.md`.
+//!
+//! Only an answer of the contract says that nothing was done. Every other one (5xx, a body that cannot be read) is
+//! [`Answer::Unknown`]: the granter asks by key then.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_coupons::ports::Answer;
+use anabranch_coupons::records::CouponKey;
+use anabranch_pipeline::error::{Code, Fault};
+use hyper::StatusCode;
+use hyper::header::RETRY_AFTER;
+
+use super::connection::Response;
+use super::messages::{Answers, Known, SingleAnswer, text};
+
+/// No pause that the other side asks for is longer.
+const PAUSE_MAX: Duration = Duration::from_secs(300);
+/// The pause of a 429 that names none.
+const PAUSE_DEFAULT: Duration = Duration::from_secs(1);
+
+/// A request that was refused as a whole: nothing was done.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Refusal {
+    Busy { pause: Duration },
+    Status(StatusCode),
+}
+
+impl Refusal {
+    /// How long nothing is asked; `None` = as long as after every refusal.
+    pub(super) fn pause(self) -> Option<Duration> {
+        match self {
+            Self::Busy { pause } => Some(pause),
+            Self::Status(_) => None,
+        }
+    }
+
+    pub(super) fn fault(self, subject: &str) -> Fault {
+        match self {
+            Self::Busy { pause } => {
+                let found = format!("it asks for a pause of {} s", pause.as_secs_f64());
+                Fault::new(Code::CouponSystemUnreachable, subject, found)
+            }
+            Self::Status(status) => {
+                Fault::new(Code::CouponSystemRefused, subject, format!("it answered {}", status.as_u16()))
+                    .needs(
+                        "a coupon system as docs/coupon-system.md describes it, and a token that it accepts",
+                    )
+            }
+        }
+    }
+}
+
+/// The refusal that a status stands for; `None` where it is none.
+fn refusal(response: &Response) -> Option<Refusal> {
+    let status = response.status;
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => {
+            let seconds =
+                response.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+            let pause = seconds.map_or(PAUSE_DEFAULT, Duration::from_secs).min(PAUSE_MAX);
+            Some(Refusal::Busy { pause })
+        }
+        // A gateway may say it while the system behind it works on.
+        StatusCode::REQUEST_TIMEOUT => None,
+        status if status.is_client_error() || status.is_redirection() => Some(Refusal::Status(status)),
+        _ => None,
+    }
+}
+
+/// The answer to each call of a batch, in their order.
+pub(super) fn of_batch(
+    response: &Response,
+    coupons: &[(CouponKey, Arc<str>)],
+) -> Result<Vec<Answer>, Refusal> {
+    if let Some(refusal) = refusal(response) {
+        return Err(refusal);
+    }
+    let mut outcomes: HashMap<String, Answer> = HashMap::new();
+    if response.status == StatusCode::OK
+        && let Ok(answers) = serde_json::from_slice::<Answers>(&response.body)
+    {
+        for answer in answers.answers {
+            let outcome = of_outcome(&answer.outcome);
+            let told = outcomes.entry(answer.key).or_insert(outcome);
+            // Two answers that contradict each other are none.
+            if *told != outcome {
+                *told = Answer::Unknown;
+            }
+        }
+    }
+    let answer = |(key, _): &(CouponKey, Arc<str>)| outcomes.get(&text(key)).copied();
+    Ok(coupons.iter().map(|call| answer(call).unwrap_or(Answer::Unknown)).collect())
+}
+
+/// The answer to a single call.
+pub(super) fn of_single(response: &Response) -> Result<Answer, Refusal> {
+    let is_of_user = matches!(
+        response.status,
+        StatusCode::OK
+            | StatusCode::CONFLICT
+            | StatusCode::UNPROCESSABLE_ENTITY
+            | StatusCode::SERVICE_UNAVAILABLE
+    );
+    if is_of_user {
+        let answer = serde_json::from_slice::<SingleAnswer>(&response.body);
+        return Ok(answer.map_or(Answer::Unknown, |answer| of_outcome(&answer.outcome)));
+    }
+    refusal(response).map_or(Ok(Answer::Unknown), Err)
+}
+
+/// Whether each key is known, in their order.
+pub(super) fn of_query(
+    response: &Response,
+    keys: &[CouponKey],
+    subject: &str,
+) -> Result<Result<Vec<bool>, Refusal>, Fault> {
+    if let Some(refusal) = refusal(response) {
+        return Ok(Err(refusal));
+    }
+    let odd = |found: String| super::unreachable(subject, &found);
+    if response.status != StatusCode::OK {
+        return Err(odd(format!("it answered {} to a question by key", response.status.as_u16())));
+    }
+    // The parser's error quotes values, so it stays out.
+    let answer: Known = serde_json::from_slice(&response.body)
+        .map_err(|_| odd("its answer to a question by key cannot be understood".to_owned()))?;
+    let known: HashMap<String, bool> =
+        answer.known.into_iter().map(|known| (known.key, known.is_known)).collect();
+    let answers = keys.iter().map(|key| known.get(&text(key)).copied());
+    let answers = answers.collect::<Option<Vec<bool>>>();
+    answers.map(Ok).ok_or_else(|| odd("its answer to a question by key lacks a key".to_owned()))
+}
+
+fn of_outcome(text: &str) -> Answer {
+    match text {
+        "given" => Answer::Given,
+        "rejected" => Answer::Rejected,
+        "mismatch" => Answer::Mismatch,
+        "busy" => Answer::Busy,
+        "pool_empty" => Answer::PoolEmpty,
+        _ => Answer::Unknown,
+    }
+}

@@ -1,0 +1,341 @@
+//! The birthday tables of a day: read page by page in the order of users, and their columns that follow the ledger.
+//!
+//! A table of `by_user` lies in many databases, and a page of it is merged from all of them: each is read a little
+//! further than needed, and the page ends before the first user of whom a database may have more. A page is one
+//! statement a server by the index of users; nothing is locked, and no read view outlives a statement.
+//! Lanes own the rows and never touch the three columns that [`MysqlCohort::follow`] writes.
+
+mod statements;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_coupons::ports::CohortRow;
+use anabranch_pipeline::config::{BirthdayTables, Config, ProjectionKind, TargetStore};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::retry::again;
+use anabranch_schemas::celebration::{Birthday, Calendar, Occurrence};
+use anabranch_schemas::shard::ShardId;
+use futures::future::try_join_all;
+use mysql_async::prelude::Queryable;
+use mysql_async::{Row, TxOpts, Value};
+
+use self::statements::{claims, follow, page};
+use super::connection::quote_table;
+use super::error::Side;
+use super::pool::Pool;
+
+/// A page of a table that is not in memory, on a busy server.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Rows that are read of each database beyond its share of a page: users are not spread evenly, and some have several.
+const SPARE_ROWS: usize = 16;
+/// Tables of one statement.
+const STATEMENT_TABLES: usize = 100;
+
+/// Birthday tables of at most one projection of each calendar. Clones share the connections.
+#[derive(Debug, Clone)]
+pub struct MysqlCohort {
+    layers: Arc<BTreeMap<Calendar, Layer>>,
+}
+
+/// The tables of one calendar.
+#[derive(Debug)]
+struct Layer {
+    tables: BirthdayTables,
+    /// In the order of the projection's targets: database i lies on target i modulo their number.
+    servers: Vec<Pool>,
+}
+
+/// A physical table: its server among the layer's, and its quoted name.
+#[derive(Debug, Clone)]
+struct Place {
+    server: usize,
+    name: String,
+}
+
+/// Rows of one physical table, in the order of users.
+#[derive(Debug, Default)]
+struct Part {
+    rows: Vec<CohortRow>,
+    /// All that was read of it, rows of unknown shards too.
+    read: usize,
+    last: Option<u64>,
+}
+
+impl MysqlCohort {
+    /// Of the birthday projections of these names, over so many connections a target. Nothing is connected yet.
+    pub fn new(config: &Config, projections: &[&str], connections: usize) -> Result<Self, Fault> {
+        let mut layers = BTreeMap::new();
+        for name in projections {
+            let refused = |found: &str| Fault::new(Code::ConfigInvalid, format!("projection {name}"), found);
+            let known = config.projections.iter().find(|projection| projection.name == *name);
+            let projection =
+                known.ok_or_else(|| refused("it does not exist").needs("a birthday projection"))?;
+            let ProjectionKind::Birthday(tables) = &projection.kind else {
+                return Err(refused("it is no birthday projection").needs("one of kind `birthday`"));
+            };
+            let server = |target: &String| {
+                let target = config.target(target).filter(|target| target.store == TargetStore::Mysql);
+                let target = target.ok_or_else(|| refused("a target of it is no MySQL or MariaDB server"))?;
+                let named = (Side::Target, format!("target {}", target.name));
+                Ok(Pool::new(named, &target.url, target.ca_file.as_deref(), connections))
+            };
+            let servers = projection.targets.iter().map(server).collect::<Result<_, Fault>>()?;
+            if layers.insert(tables.calendar, Layer { tables: tables.clone(), servers }).is_some() {
+                return Err(
+                    refused("another one has tables of the same calendar").needs("one of each calendar")
+                );
+            }
+        }
+        Ok(Self { layers: Arc::new(layers) })
+    }
+
+    /// Rows of the next users of a table, in the order of users: at least one while there are more, and of at most
+    /// `limit` users. No user's rows are on two pages. As [`anabranch_coupons::ports::CohortRows::page`].
+    pub async fn page(
+        &self,
+        table: Birthday,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<CohortRow>, Fault> {
+        let layer = self.layer(table)?;
+        let places = layer.places(table);
+        let limit = limit.max(1);
+        let mut after = after;
+        let mut at_most = limit.div_ceil(places.len().max(1)) + SPARE_ROWS;
+        loop {
+            let parts = layer.parts(table, &places, after, at_most).await?;
+            // Of the last user of a table that has more, rows may be missing.
+            let more = parts.iter().filter(|part| part.read >= at_most);
+            let complete_before = more.filter_map(|part| part.last).min();
+            let mut rows: Vec<CohortRow> = parts.into_iter().flat_map(|part| part.rows).collect();
+            rows.retain(|row| complete_before.is_none_or(|user| row.user < user));
+            rows.sort_unstable_by_key(|row| (row.user, row.shard));
+            let mut users = BTreeSet::new();
+            rows.retain(|row| users.len() < limit && users.insert(row.user) || users.contains(&row.user));
+            match complete_before {
+                Some(user) if rows.is_empty() => {
+                    // Only rows that nobody claims, or a user with very many.
+                    after = after.max(user.checked_sub(1));
+                    at_most *= 2;
+                }
+                _ => return Ok(rows),
+            }
+        }
+    }
+
+    /// Sets `is_sent`, `send_time` and `sent_occurrence` of users' rows in those of the tables that are of their
+    /// occurrence's calendar, by one statement a table. As [`anabranch_coupons::ports::CohortRows::follow`].
+    pub async fn follow(&self, tables: &[Birthday], granted: &[(u64, Occurrence)]) -> Result<(), Fault> {
+        let mut users: BTreeMap<Occurrence, BTreeSet<u64>> = BTreeMap::new();
+        for (user, occurrence) in granted {
+            users.entry(*occurrence).or_default().insert(*user);
+        }
+        for (occurrence, users) in users {
+            for table in tables.iter().filter(|table| table.calendar() == occurrence.calendar) {
+                let layer = self.layer(*table)?;
+                let statement =
+                    |(place, users): (&Place, &[u64])| follow(&place.name, users, occurrence.year);
+                layer.write(&layer.by_place(*table, &users), statement).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The shard tables whose claims name these users, in all tables of all calendars.
+    pub(super) async fn claims(
+        &self,
+        users: &BTreeSet<u64>,
+    ) -> Result<BTreeMap<u64, BTreeSet<ShardId>>, Fault> {
+        let mut found: BTreeMap<u64, BTreeSet<ShardId>> = BTreeMap::new();
+        for layer in self.layers.values() {
+            for (user, shard) in layer.claims(users).await? {
+                found.entry(user).or_default().insert(shard);
+            }
+        }
+        Ok(found)
+    }
+
+    fn layer(&self, table: Birthday) -> Result<&Layer, Fault> {
+        let calendar = table.calendar();
+        self.layers.get(&calendar).ok_or_else(|| {
+            Fault::new(Code::ConfigInvalid, format!("{calendar} birthday tables"), "no projection has them")
+                .needs(format!("a birthday projection of the {calendar} calendar"))
+        })
+    }
+}
+
+impl Layer {
+    /// The physical tables of a birthday, in the order of their databases.
+    fn places(&self, table: Birthday) -> Vec<Place> {
+        let name = self.tables.table_name(table);
+        let place = |number: u32| Place {
+            server: number as usize % self.servers.len(),
+            name: quote_table(&self.tables.database_name(number), &name),
+        };
+        self.tables.databases_of(table).map(place).collect()
+    }
+
+    /// The physical tables of a birthday, each with those of the users whom it can have.
+    fn by_place(&self, table: Birthday, users: &BTreeSet<u64>) -> Vec<(Place, Vec<u64>)> {
+        let places = self.places(table);
+        let number = places.len() as u64;
+        let of = |place: u64| users.iter().copied().filter(move |user| user % number == place);
+        let parts = (0..number).zip(places).map(|(place, at)| (at, of(place).collect::<Vec<_>>()));
+        parts.filter(|(_, users)| !users.is_empty()).collect()
+    }
+
+    /// The next rows of each of the tables, by one statement a server.
+    async fn parts(
+        &self,
+        table: Birthday,
+        places: &[Place],
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Part>, Fault> {
+        let select = |number: usize| page(number, (&places[number].name, table.calendar()), after, limit);
+        let numbered: Vec<usize> = (0..places.len()).collect();
+        let rows = self.select(&numbered, |number| places[*number].server, |number| select(*number)).await?;
+        let mut parts: Vec<Part> = Vec::new();
+        parts.resize_with(places.len(), Part::default);
+        for row in rows {
+            let read = (number(&row, 0), number(&row, 1), number(&row, 2), text(&row, 3));
+            let (Some(place), Some(user), Some(shard), Some(birthday)) = read else { return Err(odd(table)) };
+            let calendar = calendar_of(table, &row);
+            let part = parts.get_mut(place as usize).ok_or_else(|| odd(table))?;
+            part.read += 1;
+            part.last = part.last.max(Some(user));
+            // A shard above all that there can be was written by a hand.
+            if let Some(shard) = ShardId::from_u64(shard) {
+                let birthday = birthday_of(table, birthday);
+                part.rows.push(CohortRow { user, shard, birthday, calendar });
+            }
+        }
+        Ok(parts)
+    }
+
+    async fn claims(&self, users: &BTreeSet<u64>) -> Result<Vec<(u64, ShardId)>, Fault> {
+        let places: Vec<_> = Birthday::all(self.tables.calendar)
+            .into_iter()
+            .flat_map(|table| self.by_place(table, users))
+            .collect();
+        let statement = |(place, users): &(Place, Vec<u64>)| claims(&place.name, users);
+        let rows = self.select(&places, |(place, _)| place.server, statement).await?;
+        let claim = |row: Row| Some((number(&row, 0)?, ShardId::from_u64(number(&row, 1)?)?));
+        Ok(rows.into_iter().filter_map(claim).collect())
+    }
+
+    /// Rows of all these selections: those of one server by few statements, all servers at once.
+    async fn select<T: Sync>(
+        &self,
+        wanted: &[T],
+        server_of: impl Fn(&T) -> usize,
+        statement: impl Fn(&T) -> String,
+    ) -> Result<Vec<Row>, Fault> {
+        let of_server = self.servers.iter().enumerate().flat_map(|(server, pool)| {
+            let wanted = wanted.iter().filter(|wanted| server_of(wanted) == server);
+            let selections: Vec<String> = wanted.map(|wanted| format!("({})", statement(wanted))).collect();
+            let some: Vec<String> =
+                selections.chunks(STATEMENT_TABLES).map(|some| some.join(" UNION ALL ")).collect();
+            some.into_iter().map(move |sql| (pool, sql))
+        });
+        let readings: Vec<_> = of_server.map(async |(pool, sql)| rows(pool, sql).await).collect();
+        Ok(try_join_all(readings).await?.into_iter().flatten().collect())
+    }
+
+    /// Executes one statement a table, all of one server in one transaction.
+    async fn write(
+        &self,
+        wanted: &[(Place, Vec<u64>)],
+        statement: impl Fn((&Place, &[u64])) -> String,
+    ) -> Result<(), Fault> {
+        let writings = self.servers.iter().enumerate().map(|(server, pool)| {
+            let of_server = wanted.iter().filter(|(place, _)| place.server == server);
+            let statements: Vec<String> = of_server.map(|(place, users)| statement((place, users))).collect();
+            async move {
+                if statements.is_empty() {
+                    return Ok(());
+                }
+                // A lane may hold the rows for a moment, or wait for them.
+                again(async || execute(pool, &statements).await).await
+            }
+        });
+        try_join_all(writings).await.map(drop)
+    }
+}
+
+async fn rows(pool: &Pool, sql: String) -> Result<Vec<Row>, Fault> {
+    again(async || {
+        let mut connection = pool.connection().await?;
+        pool.within(TIMEOUT, connection.query::<Row, _>(sql.as_str())).await
+    })
+    .await
+}
+
+async fn execute(pool: &Pool, statements: &[String]) -> Result<(), Fault> {
+    let mut connection = pool.connection().await?;
+    let work = async {
+        // Dropped before its end it is rolled back.
+        let mut transaction = connection.start_transaction(TxOpts::default()).await?;
+        transaction.query_drop(statements.join("; ")).await?;
+        transaction.commit().await
+    };
+    pool.within(TIMEOUT, work).await
+}
+
+/// The birthday that a row of a table says. What is no birthday is any but the table's.
+fn birthday_of(table: Birthday, text: &[u8]) -> Birthday {
+    let mut all = Birthday::all(table.calendar()).into_iter();
+    match table.to_string().as_bytes() == text {
+        true => table,
+        false => {
+            let others = all.clone().find(|other| other.to_string().as_bytes() == text);
+            others.or_else(|| all.find(|other| *other != table)).unwrap_or(table)
+        }
+    }
+}
+
+/// The calendar that the user celebrates by. Tables of the solar one do not have it, and what names none is solar.
+fn calendar_of(table: Birthday, row: &Row) -> Calendar {
+    let is_lunar = table.calendar() == Calendar::Lunar && text(row, 4) == Some(b"lunar");
+    if is_lunar { Calendar::Lunar } else { Calendar::Solar }
+}
+
+fn odd(table: Birthday) -> Fault {
+    Fault::new(
+        Code::TargetTableShape,
+        format!("table {}", table.table()),
+        "a row with columns of other types",
+    )
+    .needs("the columns that set-up makes")
+}
+
+/// Text of digits.
+fn number(row: &Row, column: usize) -> Option<u64> {
+    std::str::from_utf8(text(row, column)?).ok()?.parse().ok()
+}
+
+fn text(row: &Row, column: usize) -> Option<&[u8]> {
+    match row.as_ref(column)? {
+        Value::Bytes(bytes) => Some(bytes),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_is_no_birthday_is_not_the_tables() {
+        for table in Calendar::ALL.map(|calendar| Birthday::all(calendar)[0]) {
+            for other in Birthday::all(table.calendar()) {
+                assert_eq!(birthday_of(table, other.to_string().as_bytes()), other);
+            }
+            for text in ["", "1-1", "01-0", "02-31", "13-01", "00-00", "01-01 ", "xx-yy"] {
+                assert_ne!(birthday_of(table, text.as_bytes()), table, "{text}");
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The statements on birthday tables. Names are quoted, and everything else is a number.
+
+use anabranch_schemas::celebration::Calendar;
+
+use crate::mysql::connection::push_number;
+
+/// The next rows of a table in the order of users, each with a number in front.
+pub(super) fn page(
+    number: usize,
+    (table, calendar): (&str, Calendar),
+    after: Option<u64>,
+    limit: usize,
+) -> String {
+    let further = match calendar {
+        Calendar::Solar => "",
+        Calendar::Lunar => ", `birthday_type`",
+    };
+    let condition = after.map_or(String::new(), |after| format!(" WHERE `user_id` > {after}"));
+    format!(
+        "SELECT {number}, `user_id`, `shard_id`, `birthday`{further} FROM {table} FORCE INDEX (`user_id`){condition} \
+         ORDER BY `user_id`, `shard_id` LIMIT {limit}"
+    )
+}
+
+/// Who claims rows of these users.
+pub(super) fn claims(table: &str, users: &[u64]) -> String {
+    format!("SELECT `user_id`, `shard_id` FROM {table} FORCE INDEX (`user_id`) WHERE {}", are(users))
+}
+
+/// The columns of these users as after a grant. The time of the first writing stays.
+pub(super) fn follow(table: &str, users: &[u64], year: i16) -> String {
+    // Assignments are made from left to right: `send_time` looks at what stood before.
+    format!(
+        "UPDATE {table} SET `send_time` = IF(`is_sent` = 1 AND `sent_occurrence` <=> {year}, `send_time`, \
+         UTC_TIMESTAMP(6)), `is_sent` = 1, `sent_occurrence` = {year} WHERE {} \
+         AND NOT (`is_sent` = 1 AND `sent_occurrence` <=> {year})",
+        are(users)
+    )
+}
+
+fn are(users: &[u64]) -> String {
+    let mut sql = "`user_id` IN (".to_owned();
+    for (place, user) in users.iter().enumerate() {
+        sql.push_str(if place > 0 { "," } else { "" });
+        push_number(&mut sql, *user);
+    }
+    sql + ")"
+}

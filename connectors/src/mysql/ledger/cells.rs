@@ -1,0 +1,221 @@
+//! Rows of the ledger's tables as values of the core, and values as SQL literals.
+//!
+//! Answers are text. A function returns `None` for a row that no granter and no dispatcher writes.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anabranch_coupons::records::{FailedOutcome, LedgerRow, Member, Reason, RowState, Unique};
+use anabranch_schemas::celebration::{Calendar, Occurrence};
+use anabranch_schemas::shard::ShardId;
+use jiff::civil::{Date, DateTime};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
+use mysql_async::{Row, Value};
+
+use crate::mysql::connection::{push_bytes, push_number};
+
+/// The values of a row, in the order of its columns.
+pub(super) struct Cells(std::vec::IntoIter<Value>);
+
+impl Cells {
+    pub(super) fn of(row: Row) -> Self {
+        Self(row.unwrap().into_iter())
+    }
+
+    /// The next value; `Some(None)` = NULL.
+    fn bytes(&mut self) -> Option<Option<Vec<u8>>> {
+        match self.0.next()? {
+            Value::NULL => Some(None),
+            Value::Bytes(bytes) => Some(Some(bytes)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn text(&mut self) -> Option<String> {
+        String::from_utf8(self.bytes()??).ok()
+    }
+
+    pub(super) fn parsed<T: FromStr>(&mut self) -> Option<T> {
+        self.text()?.parse().ok()
+    }
+
+    pub(super) fn optional<T: FromStr>(&mut self) -> Option<Option<T>> {
+        match self.bytes()? {
+            None => Some(None),
+            Some(bytes) => String::from_utf8(bytes).ok()?.parse().ok().map(Some),
+        }
+    }
+
+    pub(super) fn flag(&mut self) -> Option<bool> {
+        self.parsed::<u8>().map(|number| number != 0)
+    }
+
+    pub(super) fn moment(&mut self) -> Option<Timestamp> {
+        self.optional_moment()?
+    }
+
+    fn optional_moment(&mut self) -> Option<Option<Timestamp>> {
+        let moment: Option<DateTime> = self.optional()?;
+        let zoned: Option<Zoned> = moment.map(|moment| moment.to_zoned(TimeZone::UTC)).transpose().ok()?;
+        Some(zoned.map(|zoned| zoned.timestamp()))
+    }
+
+    pub(super) fn number(&mut self) -> Option<u128> {
+        self.optional_number()?
+    }
+
+    pub(super) fn optional_number(&mut self) -> Option<Option<u128>> {
+        match self.bytes()? {
+            None => Some(None),
+            Some(bytes) => Some(Some(u128::from_be_bytes(bytes.try_into().ok()?))),
+        }
+    }
+
+    pub(super) fn calendar(&mut self) -> Option<Calendar> {
+        match self.parsed::<u8>()? {
+            0 => Some(Calendar::Solar),
+            1 => Some(Calendar::Lunar),
+            _ => None,
+        }
+    }
+
+    pub(super) fn shards(&mut self) -> Option<Vec<ShardId>> {
+        let bytes = self.bytes()??;
+        let (numbers, rest) = bytes.as_chunks::<8>();
+        let shards = numbers.iter().map(|number| ShardId::from_u64(u64::from_be_bytes(*number)));
+        if rest.is_empty() { shards.collect() } else { None }
+    }
+
+    pub(super) fn reason(&mut self) -> Option<Reason> {
+        reason(&self.text()?)
+    }
+
+    /// The columns of [`LEDGER_COLUMNS`].
+    pub(super) fn ledger_row(&mut self) -> Option<(u64, Occurrence, LedgerRow)> {
+        let (user, occurrence): (_, Occurrence) = (self.parsed()?, self.parsed()?);
+        let (day, state, refused) = (self.parsed()?, self.text()?, self.optional::<String>()?);
+        let first_called_at = self.optional_moment()?;
+        let state = match (state.as_str(), refused, first_called_at) {
+            ("reserved", None, None) => RowState::Reserved,
+            ("issued", None, Some(first_called_at)) => RowState::Issued { first_called_at },
+            ("settled", None, None) => RowState::Settled,
+            ("refused", Some(refused), None) => RowState::Refused(reason(&refused)?),
+            ("failed", None, None) => RowState::Failed(FailedOutcome::NothingGiven),
+            ("failed", None, Some(first_called_at)) => {
+                RowState::Failed(FailedOutcome::Unknown { first_called_at })
+            }
+            _ => return None,
+        };
+        let row = LedgerRow {
+            state,
+            day,
+            calendar: occurrence.calendar,
+            attempt: Unique(self.number()?),
+            changed_at: self.moment()?,
+            tries: self.parsed()?,
+            coupon: Arc::from(self.text()?),
+            by_hand: self.flag()?,
+            absent_since: self.optional_moment()?,
+        };
+        Some((user, occurrence, row))
+    }
+}
+
+/// Columns of a ledger row in the order in which they are read and written.
+pub(super) const LEDGER_COLUMNS: [&str; 12] = [
+    "user_id",
+    "occurrence",
+    "day",
+    "state",
+    "reason",
+    "first_called_at",
+    "attempt",
+    "changed_at",
+    "tries",
+    "coupon",
+    "by_hand",
+    "absent_since",
+];
+
+/// Appends `(…)`: a ledger row in the order of [`LEDGER_COLUMNS`], and the programme behind it.
+pub(super) fn push_ledger_row(
+    sql: &mut String,
+    user: u64,
+    occurrence: Occurrence,
+    row: &LedgerRow,
+    programme: &str,
+) {
+    let (state, refused, first_called_at) = match row.state {
+        RowState::Reserved => ("reserved", None, None),
+        RowState::Issued { first_called_at } => ("issued", None, Some(first_called_at)),
+        RowState::Settled => ("settled", None, None),
+        RowState::Refused(reason) => ("refused", Some(reason.as_str()), None),
+        RowState::Failed(FailedOutcome::NothingGiven) => ("failed", None, None),
+        RowState::Failed(FailedOutcome::Unknown { first_called_at }) => {
+            ("failed", None, Some(first_called_at))
+        }
+    };
+    let moment = |moment: Option<Timestamp>| moment.map_or("NULL".to_owned(), moment_literal);
+    sql.push('(');
+    push_number(sql, user);
+    sql.push_str(&format!(",'{occurrence}','{}','{state}',", row.day));
+    sql.push_str(&refused.map_or("NULL".to_owned(), |reason| format!("'{reason}'")));
+    sql.push_str(&format!(",{},", moment(first_called_at)));
+    push_bytes(sql, &row.attempt.0.to_be_bytes());
+    sql.push_str(&format!(",{},{},_utf8mb4 ", moment_literal(row.changed_at), row.tries));
+    push_bytes(sql, row.coupon.as_bytes());
+    sql.push_str(&format!(",{},{},{programme})", u8::from(row.by_hand), moment(row.absent_since)));
+}
+
+/// A date and time in UTC, to the microsecond as the server has it.
+pub(super) fn moment_literal(moment: Timestamp) -> String {
+    moment.strftime("'%Y-%m-%d %H:%M:%S%.6f'").to_string()
+}
+
+pub(super) fn date_literal(date: Date) -> String {
+    format!("'{date}'")
+}
+
+pub(super) fn number_literal(number: u128) -> String {
+    let mut sql = String::new();
+    push_bytes(&mut sql, &number.to_be_bytes());
+    sql
+}
+
+pub(super) fn shards_literal(shards: &[ShardId]) -> String {
+    let bytes: Vec<u8> = shards.iter().flat_map(|shard| shard.as_u64().to_be_bytes()).collect();
+    let mut sql = String::new();
+    push_bytes(&mut sql, &bytes);
+    sql
+}
+
+pub(super) fn calendar_number(calendar: Calendar) -> u8 {
+    match calendar {
+        Calendar::Solar => 0,
+        Calendar::Lunar => 1,
+    }
+}
+
+/// What comes behind a member in the order of members.
+pub(super) fn behind(after: Option<Member>) -> String {
+    after.map_or(String::new(), |Member { user, calendar }| {
+        let calendar = calendar_number(calendar);
+        format!(" AND `user_id` >= {user} AND (`user_id` > {user} OR `calendar` > {calendar})")
+    })
+}
+
+fn reason(text: &str) -> Option<Reason> {
+    Reason::ALL.into_iter().find(|reason| reason.as_str() == text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_written_to_the_microsecond() {
+        let moment: Timestamp = "2027-05-04T00:00:00.25Z".parse().unwrap();
+        assert_eq!(moment_literal(moment), "'2027-05-04 00:00:00.250000'");
+    }
+}

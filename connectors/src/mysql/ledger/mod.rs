@@ -1,0 +1,199 @@
+//! The coupon ledger on a MySQL/MariaDB server.
+//!
+//! A method of the port is one transaction: `transaction.rs` runs it in two packets. The first locks and reads, the core
+//! decides, the second writes and commits. `users.rs`, `runs.rs` and `standings.rs` are the SQL of what is read and
+//! written, `cells.rs` its values, `tables.rs` the tables. No rule is here.
+//!
+//! Isolation is READ COMMITTED. Rows that stand are locked with `FOR UPDATE` in the order of their keys, tables in the
+//! order of parts, so two batches wait for one another instead of dying. A row that does not stand cannot be locked: the
+//! unique insert decides, and the loser reads again. The last token is compared and replaced in the same transaction, as
+//! its last statement, so two batches that issue wait for one another at the end only.
+
+mod cells;
+mod runs;
+mod standings;
+mod tables;
+mod transaction;
+mod users;
+
+use std::sync::{Arc, Mutex};
+
+use anabranch_coupons::ports::Ledger;
+use anabranch_coupons::records::{
+    CouponKey, LedgerRow, LedgerTokens, Member, ProgrammeLedger, RunKey, RunLedger, Standing, Unique,
+    UsersLedger,
+};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::shard::ShardId;
+use jiff::Timestamp;
+
+use self::runs::KnownRules;
+use self::tables::Tables;
+pub use self::tables::{check, setup};
+use self::transaction::{Decided, READING, WRITING};
+use crate::mysql::pool::Pool;
+use crate::mysql::store::MysqlTarget;
+
+/// The ledger of one target. Cheap to clone; its connections are made when they are needed.
+#[derive(Debug, Clone)]
+pub struct MySqlLedger {
+    subject: Arc<str>,
+    tables: Arc<Tables>,
+    pool: Pool,
+    /// The rules of the run that was read last.
+    rules: Arc<Mutex<Option<KnownRules>>>,
+}
+
+impl MySqlLedger {
+    /// The ledger of a target whose tables have the shape that this version needs.
+    ///
+    /// # Errors
+    ///
+    /// The first difference; `setup` makes what is missing.
+    pub async fn open(target: &MysqlTarget, connections: usize) -> Result<Self, Fault> {
+        match check(target).await.into_iter().next() {
+            Some(fault) => Err(fault),
+            None => Ok(Self::new(target, connections)),
+        }
+    }
+
+    fn new(target: &MysqlTarget, connections: usize) -> Self {
+        Self {
+            subject: format!("coupon ledger of target {}", target.name()).into(),
+            tables: Arc::new(Tables::of(target)),
+            pool: target.pool_with_session(connections, transaction::SESSION),
+            rules: Arc::default(),
+        }
+    }
+
+    fn odd(&self, what: &str) -> Fault {
+        Fault::new(
+            Code::TargetTableShape,
+            &*self.subject,
+            format!("a row of {what} that nothing here writes"),
+        )
+        .needs("rows as granters and dispatchers have written them")
+        .remedy("a person finds out who changed the row")
+    }
+
+    fn without_tokens(&self) -> Fault {
+        Fault::new(Code::TargetProgressLost, &*self.subject, "its row of tokens is gone")
+            .needs("the row that `setup` made")
+            .remedy("restore the server from a copy, or run `anabranch --config FILE setup` and take in the coupon system's statement")
+    }
+}
+
+impl Ledger for MySqlLedger {
+    async fn of_users<T: Send>(
+        &self,
+        run: &RunKey,
+        users: &[u64],
+        decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
+    ) -> Result<T, Fault> {
+        let read = users::Reading::of(&self.tables, run, users);
+        self.transact(
+            WRITING,
+            |is_again| read.sql(is_again),
+            |sets| {
+                let before = read.ledger(self, sets)?;
+                let mut after = before.clone();
+                let result = decide(&mut after);
+                Ok(Decided { result, writes: users::changes(&self.tables, run, &before, &after) })
+            },
+        )
+        .await
+    }
+
+    async fn of_run<T: Send>(
+        &self,
+        run: &RunKey,
+        offered: &[(Member, Vec<ShardId>)],
+        decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
+    ) -> Result<T, Fault> {
+        self.transact(
+            WRITING,
+            |_| runs::read_run(&self.tables, run, offered),
+            |sets| {
+                let (before, known) = self.run_ledger(offered, sets)?;
+                let mut after = before.clone();
+                let result = decide(&mut after);
+                Ok(Decided { result, writes: runs::run_changes(&self.tables, run, &before, &after, &known) })
+            },
+        )
+        .await
+    }
+
+    async fn of_programme<T: Send>(
+        &self,
+        programme: &Arc<str>,
+        decide: impl Fn(&mut ProgrammeLedger) -> T + Send + Sync,
+    ) -> Result<T, Fault> {
+        self.transact(
+            WRITING,
+            |_| runs::read_programme(&self.tables, programme),
+            |sets| {
+                let before = self.programme_ledger(sets)?;
+                let mut after = before.clone();
+                let result = decide(&mut after);
+                let writes = runs::programme_changes(&self.tables, programme, &before, &after)?;
+                Ok(Decided { result, writes })
+            },
+        )
+        .await
+    }
+
+    async fn standings(
+        &self,
+        run: &RunKey,
+        after: Option<Member>,
+        limit: usize,
+    ) -> Result<(Timestamp, Vec<Standing>), Fault> {
+        let first = standings::read_members(&self.tables, run, after, limit);
+        let next = |sets| {
+            let (now, members) = standings::members(sets, limit).ok_or_else(|| self.odd("the cohort"))?;
+            let second = standings::read(&self.tables, run, &members);
+            Ok(((now, members), second))
+        };
+        let ((now, members), sets) = self.read_twice(&first, next).await?;
+        let found = standings::standings(run, &members, sets).ok_or_else(|| self.odd("the ledger"))?;
+        Ok((now, found))
+    }
+
+    async fn letters(
+        &self,
+        programme: &Arc<str>,
+        after: Option<&CouponKey>,
+        limit: usize,
+    ) -> Result<Vec<(CouponKey, LedgerRow)>, Fault> {
+        self.transact(
+            READING,
+            |_| standings::read_letters(&self.tables, programme, after, limit),
+            |sets| {
+                let letters =
+                    standings::letters(programme, sets, limit).ok_or_else(|| self.odd("the ledger"))?;
+                Ok(Decided::read(letters))
+            },
+        )
+        .await
+    }
+
+    async fn tokens(&self) -> Result<LedgerTokens, Fault> {
+        let sql = format!("SELECT `latest`, `previous` FROM {} WHERE `number` = 1", self.tables.tokens);
+        self.transact(READING, |_| sql.clone(), |sets| Ok(Decided::read(self.tokens_of(sets)?))).await
+    }
+
+    async fn begin_tokens(&self, token: Unique) -> Result<(), Fault> {
+        let read =
+            format!("SELECT `latest`, `previous` FROM {} WHERE `number` = 1 FOR UPDATE", self.tables.tokens);
+        let tokens = LedgerTokens { latest: token, before: None };
+        self.transact(
+            WRITING,
+            |_| read.clone(),
+            |sets| {
+                let before = self.tokens_of(sets)?;
+                Ok(Decided { result: (), writes: vec![users::replace_tokens(&self.tables, before, tokens)] })
+            },
+        )
+        .await
+    }
+}

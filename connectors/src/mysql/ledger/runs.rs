@@ -1,0 +1,259 @@
+//! What transactions about a run or a programme read and write.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+
+use anabranch_coupons::programme::Programme;
+use anabranch_coupons::records::{
+    Cursor, DayRun, LedgerTokens, Member, ProgrammeLedger, RunKey, RunLedger, Unique,
+};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::celebration::LeapDayRule;
+use anabranch_schemas::shard::ShardId;
+use mysql_async::Row;
+
+use super::MySqlLedger;
+use super::cells::{Cells, calendar_number, date_literal, number_literal, shards_literal};
+use super::tables::Tables;
+use super::users::{name_literal, programme_literal};
+use crate::mysql::connection::push_bytes;
+
+/// The rules of a run, as text and parsed.
+#[derive(Debug)]
+pub(super) struct KnownRules {
+    text: String,
+    rules: Programme,
+}
+
+/// Columns of a run in the order in which they are read.
+pub(super) const RUN_COLUMNS: &str = "r.`rules`, r.`revision`, r.`sweep`, r.`frozen`, r.`cursor_table`, \
+     r.`cursor_after`, r.`members`, r.`hash_sum`, r.`misplaced`, r.`is_behind_barrier`, r.`is_closed`";
+
+/// Members of a cohort, with the shard tables that say so.
+pub(super) type KnownMembers = BTreeMap<Member, Vec<ShardId>>;
+
+pub(super) fn read_run(tables: &Tables, run: &RunKey, offered: &[(Member, Vec<ShardId>)]) -> String {
+    let (programme, day) = (programme_literal(run), date_literal(run.day));
+    let of_run = format!("`programme` = {programme} AND `day` = {day}");
+    let users = || offered.iter().map(|(member, _)| member.user);
+    // A page of a table names users in a row: the range of them holds few others.
+    let range = match (users().min(), users().max()) {
+        (Some(first), Some(last)) => format!("`user_id` BETWEEN {first} AND {last}"),
+        _ => "FALSE".to_owned(),
+    };
+    format!(
+        "SELECT {RUN_COLUMNS} FROM {} AS r WHERE {of_run} FOR UPDATE; \
+         SELECT `user_id`, `calendar`, `shards` FROM {} WHERE {of_run} AND {range}; \
+         SELECT UTC_TIMESTAMP(6), `latest`, `previous` FROM {} WHERE `number` = 1",
+        tables.runs, tables.members, tables.tokens
+    )
+}
+
+impl MySqlLedger {
+    /// What [`read_run`] read.
+    pub(super) fn run_ledger(
+        &self,
+        offered: &[(Member, Vec<ShardId>)],
+        sets: Vec<Vec<Row>>,
+    ) -> Result<(RunLedger, KnownMembers), Fault> {
+        let Ok([runs, members, mut tokens]) = <[Vec<Row>; 3]>::try_from(sets) else {
+            return Err(self.odd("the run"));
+        };
+        let mut known = KnownMembers::new();
+        for row in members {
+            let mut cells = Cells::of(row);
+            let member = (cells.parsed(), cells.calendar(), cells.shards());
+            let (Some(user), Some(calendar), Some(shards)) = member else {
+                return Err(self.odd("the cohort"));
+            };
+            known.insert(Member { user, calendar }, shards);
+        }
+        let mut cells = Cells::of(tokens.pop().ok_or_else(|| self.without_tokens())?);
+        let now = cells.moment().ok_or_else(|| self.odd("tokens"))?;
+        let tokens = tokens_of(&mut cells).ok_or_else(|| self.odd("tokens"))?;
+        let run = match runs.into_iter().next() {
+            Some(row) => Some(self.day_run(&mut Cells::of(row))?),
+            None => None,
+        };
+        let present = offered.iter().map(|(member, _)| *member).filter(|member| known.contains_key(member));
+        Ok((RunLedger { now, run, tokens, present: present.collect(), added: Vec::new() }, known))
+    }
+
+    /// The run whose columns come next.
+    pub(super) fn day_run(&self, cells: &mut Cells) -> Result<DayRun, Fault> {
+        let odd = || self.odd("a run");
+        let rules = self.rules_of(cells.text().ok_or_else(odd)?)?;
+        let read = |cells: &mut Cells| {
+            Some(DayRun {
+                rules,
+                revision: Unique(cells.number()?),
+                sweep: Unique(cells.number()?),
+                frozen: cells.parsed()?,
+                cursor: Cursor { table: cells.parsed()?, after: cells.optional()? },
+                count: cells.parsed()?,
+                sum: cells.number()?,
+                misplaced: cells.parsed()?,
+                is_behind_barrier: cells.flag()?,
+                is_closed: cells.flag()?,
+            })
+        };
+        read(cells).ok_or_else(odd)
+    }
+
+    /// Parses rules, unless they are those of the run before.
+    fn rules_of(&self, text: String) -> Result<Programme, Fault> {
+        let mut known = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.as_ref().filter(|known| known.text == text) {
+            return Ok(known.rules.clone());
+        }
+        let rules = Programme::from_text(&text)?;
+        *known = Some(KnownRules { text, rules: rules.clone() });
+        Ok(rules)
+    }
+
+    pub(super) fn tokens_of(&self, sets: Vec<Vec<Row>>) -> Result<LedgerTokens, Fault> {
+        let row = sets.into_iter().flatten().next().ok_or_else(|| self.without_tokens())?;
+        tokens_of(&mut Cells::of(row)).ok_or_else(|| self.odd("tokens"))
+    }
+
+    /// What [`read_programme`] read.
+    pub(super) fn programme_ledger(&self, sets: Vec<Vec<Row>>) -> Result<ProgrammeLedger, Fault> {
+        let odd = || self.odd("a programme");
+        let mut sets = sets.into_iter();
+        let (Some(programme), Some(open), Some(now)) = (sets.next(), sets.next(), sets.next()) else {
+            return Err(odd());
+        };
+        let now = now.into_iter().next().and_then(|row| Cells::of(row).moment()).ok_or_else(odd)?;
+        let days = open.into_iter().map(|row| Cells::of(row).parsed());
+        let open = days.collect::<Option<Vec<_>>>().ok_or_else(odd)?;
+        let (mut next, mut leap_days) = (None, BTreeMap::new());
+        if let Some(row) = programme.into_iter().next() {
+            let mut cells = Cells::of(row);
+            next = cells.optional().ok_or_else(odd)?;
+            let text = cells.text().ok_or_else(odd)?;
+            leap_days = serde_json::from_str::<BTreeMap<i16, LeapDayRule>>(&text)
+                .map_err(|error| odd().caused_by(error))?;
+        }
+        Ok(ProgrammeLedger { now, next, leap_days, open, begun: Vec::new() })
+    }
+}
+
+fn tokens_of(cells: &mut Cells) -> Option<LedgerTokens> {
+    let (latest, before) = (cells.number()?, cells.optional_number()?);
+    Some(LedgerTokens { latest: Unique(latest), before: before.map(Unique) })
+}
+
+/// The statements that write what the core changed of a run.
+pub(super) fn run_changes(
+    tables: &Tables,
+    key: &RunKey,
+    before: &RunLedger,
+    after: &RunLedger,
+    known: &KnownMembers,
+) -> Vec<String> {
+    let (programme, day) = (programme_literal(key), date_literal(key.day));
+    let mut statements = Vec::new();
+    let mut united = BTreeMap::new();
+    for (member, shards) in &after.added {
+        let all: &mut Vec<ShardId> =
+            united.entry(*member).or_insert_with(|| known.get(member).cloned().unwrap_or_default());
+        all.extend(shards);
+        all.sort_unstable();
+        all.dedup();
+    }
+    let changed = united.iter().filter(|(member, shards)| known.get(member) != Some(shards));
+    let rows: Vec<String> = changed
+        .map(|(member, shards)| {
+            let calendar = calendar_number(member.calendar);
+            format!("({programme},{day},{},{calendar},{})", member.user, shards_literal(shards))
+        })
+        .collect();
+    if !rows.is_empty() {
+        statements.push(format!(
+            "INSERT INTO {} (`programme`,`day`,`user_id`,`calendar`,`shards`) VALUES {} \
+             ON DUPLICATE KEY UPDATE `shards` = VALUES(`shards`)",
+            tables.members,
+            rows.join(",")
+        ));
+    }
+    if let Some(run) = after.run.as_ref().filter(|run| before.run.as_ref() != Some(run)) {
+        statements.push(format!(
+            "UPDATE {} SET {} WHERE `programme` = {programme} AND `day` = {day}",
+            tables.runs,
+            run_columns(run).map(|(column, value)| format!("`{column}` = {value}")).join(", ")
+        ));
+    }
+    statements
+}
+
+/// The columns of a run that change, with their values.
+fn run_columns(run: &DayRun) -> [(&'static str, String); 10] {
+    let after = run.cursor.after.map_or("NULL".to_owned(), |after| after.to_string());
+    [
+        ("revision", number_literal(run.revision.0)),
+        ("sweep", number_literal(run.sweep.0)),
+        ("frozen", run.frozen.to_string()),
+        ("cursor_table", run.cursor.table.to_string()),
+        ("cursor_after", after),
+        ("members", run.count.to_string()),
+        ("hash_sum", number_literal(run.sum)),
+        ("misplaced", run.misplaced.to_string()),
+        ("is_behind_barrier", u8::from(run.is_behind_barrier).to_string()),
+        ("is_closed", u8::from(run.is_closed).to_string()),
+    ]
+}
+
+pub(super) fn read_programme(tables: &Tables, programme: &Arc<str>) -> String {
+    let programme = name_literal(programme);
+    format!(
+        "SELECT `next_day`, `leap_days` FROM {} WHERE `programme` = {programme} FOR UPDATE; \
+         SELECT `day` FROM {} WHERE `programme` = {programme} AND `is_closed` = 0 ORDER BY `day`; \
+         SELECT UTC_TIMESTAMP(6)",
+        tables.programmes, tables.runs
+    )
+}
+
+/// The statements that begin runs. A run that is there stays as it is.
+pub(super) fn programme_changes(
+    tables: &Tables,
+    programme: &Arc<str>,
+    before: &ProgrammeLedger,
+    after: &ProgrammeLedger,
+) -> Result<Vec<String>, Fault> {
+    let name = name_literal(programme);
+    let mut statements = Vec::new();
+    for (day, run) in &after.begun {
+        let mut rules = String::from("_utf8mb4 ");
+        push_bytes(&mut rules, run.rules.to_text()?.as_bytes());
+        let (columns, values): (Vec<String>, Vec<String>) =
+            run_columns(run).into_iter().map(|(column, value)| (format!("`{column}`"), value)).unzip();
+        statements.push(format!(
+            "INSERT INTO {} (`programme`, `day`, `rules`, {}) VALUES ({name}, {}, {rules}, {}) \
+             ON DUPLICATE KEY UPDATE `day` = VALUES(`day`)",
+            tables.runs,
+            columns.join(", "),
+            date_literal(*day),
+            values.join(", ")
+        ));
+    }
+    let leap_days = serde_json::to_string(&after.leap_days).map_err(|error| {
+        Fault::new(Code::TargetRejected, format!("programme {programme}"), "its rules cannot be written")
+            .caused_by(error)
+    })?;
+    let (table, next) = (&tables.programmes, after.next.map_or("NULL".to_owned(), date_literal));
+    let leap_days = name_literal(&leap_days);
+    // The first insert decides: whoever comes second reads again.
+    if before.next == after.next && before.leap_days == after.leap_days {
+        return Ok(statements);
+    }
+    if before.next.is_none() {
+        statements.push(format!(
+            "INSERT INTO {table} (`programme`, `next_day`, `leap_days`) VALUES ({name}, {next}, {leap_days})"
+        ));
+    } else {
+        statements.push(format!(
+            "UPDATE {table} SET `next_day` = {next}, `leap_days` = {leap_days} WHERE `programme` = {name}"
+        ));
+    }
+    Ok(statements)
+}

@@ -1,0 +1,163 @@
+//! Pages of what a sweep and a person read: members beside their ledger rows, and dead letters.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use anabranch_coupons::records::{CouponKey, LedgerRow, Member, RefusedDay, RunKey, Standing, part};
+use anabranch_schemas::celebration::{Calendar, Occurrence};
+use jiff::Timestamp;
+use mysql_async::Row;
+
+use super::cells::{Cells, LEDGER_COLUMNS, behind, calendar_number, date_literal};
+use super::tables::Tables;
+use super::users::{name_literal, programme_literal};
+
+/// Members of a page, and whether the cohort has each.
+pub(super) type Page = BTreeMap<Member, bool>;
+
+/// The next members of the cohort, and the users with a row of the day whom the cohort lacks.
+pub(super) fn read_members(tables: &Tables, run: &RunKey, after: Option<Member>, limit: usize) -> String {
+    let (programme, day) = (programme_literal(run), date_literal(run.day));
+    let after = behind(after);
+    let of_day = format!("l.`programme` = {programme} AND l.`day` = {day}");
+    let calendar = "(l.`occurrence` LIKE 'lunar%')";
+    let strangers = tables.ledger.iter().map(|ledger| {
+        let from = after.replace("`calendar`", calendar).replace("`user_id`", "l.`user_id`");
+        format!(
+            "(SELECT l.`user_id`, {calendar} AS `calendar` FROM {ledger} AS l LEFT JOIN {} AS m \
+             ON m.`programme` = {programme} AND m.`day` = {day} AND m.`user_id` = l.`user_id` \
+             AND m.`calendar` = {calendar} WHERE {of_day}{from} AND m.`user_id` IS NULL \
+             ORDER BY l.`user_id`, `calendar` LIMIT {limit})",
+            tables.members
+        )
+    });
+    let strangers: Vec<String> = strangers.collect();
+    format!(
+        "SELECT UTC_TIMESTAMP(6); SELECT `user_id`, `calendar` FROM {} \
+         WHERE `programme` = {programme} AND `day` = {day}{after} ORDER BY `user_id`, `calendar` LIMIT {limit}; {}",
+        tables.members,
+        strangers.join(" UNION ALL ")
+    )
+}
+
+/// The page that [`read_members`] read, with the server's clock.
+pub(super) fn members(sets: Vec<Vec<Row>>, limit: usize) -> Option<(Timestamp, Page)> {
+    let [clock, members, strangers] = <[Vec<Row>; 3]>::try_from(sets).ok()?;
+    let now = Cells::of(clock.into_iter().next()?).moment()?;
+    let mut page = Page::new();
+    for (rows, is_member) in [(members, true), (strangers, false)] {
+        for row in rows {
+            let mut cells = Cells::of(row);
+            let member = Member { user: cells.parsed()?, calendar: cells.calendar()? };
+            page.entry(member).or_insert(is_member);
+        }
+    }
+    // Both lists go on behind the last of a full page.
+    if let Some(next) = page.keys().nth(limit).copied() {
+        page.split_off(&next);
+    }
+    Some((now, page))
+}
+
+/// Rows and refusals of a page of members.
+pub(super) fn read(tables: &Tables, run: &RunKey, page: &Page) -> String {
+    let (programme, day) = (programme_literal(run), date_literal(run.day));
+    let columns = LEDGER_COLUMNS.map(|column| format!("`{column}`")).join(",");
+    let occurrences: BTreeSet<String> = [Calendar::Solar, Calendar::Lunar]
+        .into_iter()
+        .filter_map(|calendar| Occurrence::of(calendar, run.day))
+        .map(|occurrence| format!("'{occurrence}'"))
+        .collect();
+    let occurrences = occurrences.into_iter().collect::<Vec<_>>().join(",");
+    let mut parts: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    for member in page.keys() {
+        parts.entry(part(member.user)).or_default().push(member.user.to_string());
+    }
+    let mut statements = Vec::new();
+    for (part, users) in parts {
+        let of_users = format!("`user_id` IN ({}) AND `programme` = {programme}", users.join(","));
+        statements.push(format!(
+            "SELECT {columns} FROM {} WHERE {of_users} AND `occurrence` IN ({occurrences}); \
+             SELECT `user_id`, `calendar`, `wave`, `reason` FROM {} \
+             WHERE {of_users} AND `day` = {day} AND `wave` IS NOT NULL",
+            tables.ledger[part as usize], tables.refusals[part as usize]
+        ));
+    }
+    if statements.is_empty() { "DO 0".to_owned() } else { statements.join("; ") }
+}
+
+/// The members as they stand.
+pub(super) fn standings(run: &RunKey, page: &Page, sets: Vec<Vec<Row>>) -> Option<Vec<Standing>> {
+    let (mut rows, mut refusals) = (BTreeMap::new(), BTreeMap::new());
+    let mut sets = sets.into_iter();
+    while let (Some(ledger), Some(refused)) = (sets.next(), sets.next()) {
+        for row in ledger {
+            let (user, occurrence, row) = Cells::of(row).ledger_row()?;
+            rows.insert((user, occurrence), row);
+        }
+        for row in refused {
+            let mut cells = Cells::of(row);
+            let member = Member { user: cells.parsed()?, calendar: cells.calendar()? };
+            refusals.insert(member, RefusedDay { wave: cells.parsed()?, reason: cells.reason()? });
+        }
+    }
+    let standing = |(member, is_member): (&Member, &bool)| {
+        let occurrence = Occurrence::of(member.calendar, run.day)?;
+        Some(Standing {
+            member: *member,
+            is_member: *is_member,
+            row: rows.remove(&(member.user, occurrence)),
+            refused: refusals.remove(member),
+        })
+    };
+    page.iter().map(standing).collect()
+}
+
+/// The next open letters; the tables of all parts are joined, of which one has each row.
+pub(super) fn read_letters(
+    tables: &Tables,
+    programme: &Arc<str>,
+    after: Option<&CouponKey>,
+    limit: usize,
+) -> String {
+    let programme = name_literal(programme);
+    let after = after.map_or(String::new(), |after| {
+        // In the order of keys: solar is before lunar.
+        let (user, calendar) = (after.user, calendar_number(after.occurrence.calendar));
+        let occurrence = after.occurrence;
+        format!(
+            " AND k.`user_id` >= {user} AND (k.`user_id` > {user} OR (k.`occurrence` LIKE 'lunar%') > {calendar} \
+             OR ((k.`occurrence` LIKE 'lunar%') = {calendar} AND k.`occurrence` > '{occurrence}'))"
+        )
+    });
+    let columns = LEDGER_COLUMNS.map(|column| format!("l.`{column}`")).join(",");
+    let parts: Vec<String> = tables
+        .ledger
+        .iter()
+        .map(|ledger| {
+            format!(
+                "(SELECT {columns} FROM {} AS k JOIN {ledger} AS l ON l.`user_id` = k.`user_id` \
+                 AND l.`programme` = k.`programme` AND l.`occurrence` = k.`occurrence` \
+                 WHERE k.`programme` = {programme} AND k.`is_open` = 1{after} \
+                 ORDER BY k.`user_id`, k.`occurrence` LIKE 'lunar%', k.`occurrence` LIMIT {limit})",
+                tables.letters
+            )
+        })
+        .collect();
+    parts.join(" UNION ALL ")
+}
+
+pub(super) fn letters(
+    programme: &Arc<str>,
+    sets: Vec<Vec<Row>>,
+    limit: usize,
+) -> Option<Vec<(CouponKey, LedgerRow)>> {
+    let letter = |row: Row| {
+        let (user, occurrence, row) = Cells::of(row).ledger_row()?;
+        Some((CouponKey { user, programme: programme.clone(), occurrence }, row))
+    };
+    let mut letters: Vec<_> = sets.into_iter().flatten().map(letter).collect::<Option<_>>()?;
+    letters.sort_by(|(one, _), (other, _)| one.cmp(other));
+    letters.truncate(limit);
+    Some(letters)
+}

@@ -1,0 +1,205 @@
+//! A transaction in two packets: what it reads and locks, and, once the core has decided, what it writes, with COMMIT.
+//!
+//! Before the second packet is sent nothing can have happened, so a lost connection begins again. After it a refusal by
+//! number is a rollback, so a deadlock, a lock time-out, a duplicate key and a moved token begin again too. A connection
+//! that is lost then leaves the outcome unknown, and the fault says nothing about it.
+
+use std::time::Duration;
+
+use anabranch_pipeline::error::{Code, Fault};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Row};
+
+use super::MySqlLedger;
+use crate::mysql::error::{Side, from_async};
+use crate::mysql::remedy::with_remedy;
+
+/// Statements at the beginning of each connection, in one text. Strict mode makes a moved token an error.
+pub(super) const SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
+     time_zone = '+00:00', autocommit = 1, innodb_lock_wait_timeout = 10; \
+     SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+/// Whoever was here before may have been cut off within a transaction.
+pub(super) const WRITING: &str = "ROLLBACK; START TRANSACTION; ";
+/// One statement that only reads.
+pub(super) const READING: &str = "ROLLBACK; ";
+/// All that is read is of one moment.
+const SNAPSHOT: &str = "ROLLBACK; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
+     START TRANSACTION WITH CONSISTENT SNAPSHOT; ";
+/// Longer than some waits for locks in turn.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Two granters of one user meet twice at most; an issuer meets each other process.
+const ATTEMPTS: u32 = 12;
+/// A pause grows by this with each attempt.
+const PAUSE: Duration = Duration::from_millis(3);
+
+const NOT_NULL_VIOLATED: u16 = 1048;
+const DUPLICATE_KEY: u16 = 1062;
+const CHANGED_SINCE_READ: u16 = 1020;
+const LOCK_WAIT_TIMEOUT: u16 = 1205;
+const DEADLOCK: u16 = 1213;
+
+/// What the core made of what was read.
+pub(super) struct Decided<T> {
+    pub(super) result: T,
+    pub(super) writes: Vec<String>,
+}
+
+impl<T> Decided<T> {
+    /// Nothing is written.
+    pub(super) fn read(result: T) -> Self {
+        Self { result, writes: Vec::new() }
+    }
+}
+
+/// An attempt that ended without a result.
+enum Failed {
+    /// Nothing was committed, and the next attempt may succeed.
+    Again(Fault),
+    Final(Fault),
+}
+
+impl MySqlLedger {
+    /// One transaction. `decide` gets a list of rows for each SELECT of `read`, which is told whether an attempt failed.
+    pub(super) async fn transact<T: Send>(
+        &self,
+        begin: &str,
+        read: impl Fn(bool) -> String + Send + Sync,
+        decide: impl Fn(Vec<Vec<Row>>) -> Result<Decided<T>, Fault> + Send + Sync,
+    ) -> Result<T, Fault> {
+        let mut attempt = 1;
+        loop {
+            let sql = format!("{begin}{}", read(attempt > 1));
+            match self.in_time(self.attempt(&sql, &decide)).await {
+                Ok(result) => return Ok(result),
+                Err(failed) => self.again(failed, &mut attempt).await?,
+            }
+        }
+    }
+
+    /// Reads twice in one snapshot: `next` says from the first rows what is read then.
+    pub(super) async fn read_twice<M: Send>(
+        &self,
+        first: &str,
+        next: impl Fn(Vec<Vec<Row>>) -> Result<(M, String), Fault> + Send + Sync,
+    ) -> Result<(M, Vec<Vec<Row>>), Fault> {
+        let sql = format!("{SNAPSHOT}{first}");
+        let mut attempt = 1;
+        loop {
+            let work = async {
+                let mut connection = self.pool.connection().await.map_err(Failed::Final)?;
+                let found = match sets(&mut connection, &sql).await {
+                    Ok(found) => found,
+                    Err(error) => return Err(self.failed(connection, error, true).await),
+                };
+                let (made, second) = match next(found) {
+                    Ok(next) => next,
+                    Err(fault) => {
+                        rollback(connection).await;
+                        return Err(Failed::Final(fault));
+                    }
+                };
+                let outcome = sets(&mut connection, &second).await;
+                match outcome {
+                    Ok(found) => {
+                        rollback(connection).await;
+                        Ok((made, found))
+                    }
+                    Err(error) => Err(self.failed(connection, error, true).await),
+                }
+            };
+            match self.in_time(work).await {
+                Ok(result) => return Ok(result),
+                Err(failed) => self.again(failed, &mut attempt).await?,
+            }
+        }
+    }
+
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
+        tokio::time::timeout(TIMEOUT, work).await.unwrap_or_else(|_| {
+            let found = format!("no answer within {} s", TIMEOUT.as_secs());
+            Err(Failed::Final(Fault::new(Code::TargetUnreachable, &*self.subject, found)))
+        })
+    }
+
+    /// Pauses before the next attempt, unless there is none.
+    async fn again(&self, failed: Failed, attempt: &mut u32) -> Result<(), Fault> {
+        match failed {
+            Failed::Again(fault) if *attempt < ATTEMPTS => {
+                tracing::debug!(%fault, attempt, "a transaction of the coupon ledger begins again");
+                tokio::time::sleep(PAUSE * *attempt).await;
+                *attempt += 1;
+                Ok(())
+            }
+            Failed::Again(fault) | Failed::Final(fault) => Err(fault),
+        }
+    }
+
+    async fn attempt<T: Send>(
+        &self,
+        read: &str,
+        decide: &(impl Fn(Vec<Vec<Row>>) -> Result<Decided<T>, Fault> + Sync),
+    ) -> Result<T, Failed> {
+        let mut connection = self.pool.connection().await.map_err(Failed::Final)?;
+        let sets = match sets(&mut connection, read).await {
+            Ok(sets) => sets,
+            Err(error) => return Err(self.failed(connection, error, true).await),
+        };
+        let decided = match decide(sets) {
+            Ok(decided) => decided,
+            Err(fault) => {
+                rollback(connection).await;
+                return Err(Failed::Final(fault));
+            }
+        };
+        let mut write = decided.writes.join("; ");
+        write.push_str(if decided.writes.is_empty() { "COMMIT" } else { "; COMMIT" });
+        match connection.query_drop(write).await {
+            Ok(()) => Ok(decided.result),
+            Err(error) => Err(self.failed(connection, error, decided.writes.is_empty()).await),
+        }
+    }
+
+    /// `is_unwritten`: nothing was sent that could have happened.
+    async fn failed(&self, connection: Conn, error: mysql_async::Error, is_unwritten: bool) -> Failed {
+        let number = match &error {
+            mysql_async::Error::Server(server) => Some(server.code),
+            _ => None,
+        };
+        let is_again = match number {
+            Some(number) => matches!(
+                number,
+                NOT_NULL_VIOLATED | DUPLICATE_KEY | CHANGED_SINCE_READ | LOCK_WAIT_TIMEOUT | DEADLOCK
+            ),
+            None => is_unwritten,
+        };
+        if number.is_some() {
+            rollback(connection).await;
+        } else {
+            // What is left of the connection is in an unknown state.
+            _ = connection.disconnect().await;
+        }
+        let fault = with_remedy(from_async(Side::Target, &self.subject, error));
+        if is_again { Failed::Again(fault) } else { Failed::Final(fault) }
+    }
+}
+
+/// Ends the transaction, so that the locks are free; where that fails the server has ended it.
+async fn rollback(mut connection: Conn) {
+    _ = connection.query_drop("ROLLBACK").await;
+}
+
+/// The rows of each statement that has any columns.
+async fn sets(connection: &mut Conn, sql: &str) -> Result<Vec<Vec<Row>>, mysql_async::Error> {
+    let mut result = connection.query_iter(sql).await?;
+    let mut sets = Vec::new();
+    loop {
+        let has_columns = !result.columns_ref().is_empty();
+        let rows = result.collect::<Row>().await?;
+        if has_columns {
+            sets.push(rows);
+        }
+        if result.is_empty() {
+            return Ok(sets);
+        }
+    }
+}

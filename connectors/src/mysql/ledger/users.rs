@@ -1,0 +1,247 @@
+//! What a transaction about users reads and writes: multi-row statements, one for each part that the users are of.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use anabranch_coupons::records::{
+    LedgerTokens, RefusedDay, RowState, RunKey, Unique, UserLedger, UsersLedger, part,
+};
+use anabranch_pipeline::error::Fault;
+use mysql_async::Row;
+
+use super::MySqlLedger;
+use super::cells::{Cells, LEDGER_COLUMNS, calendar_number, date_literal, number_literal, push_ledger_row};
+use super::runs::RUN_COLUMNS;
+use super::tables::Tables;
+use crate::mysql::connection::push_bytes;
+
+/// The statements that read some users.
+pub(super) struct Reading<'a> {
+    tables: &'a Tables,
+    run: &'a RunKey,
+    /// In the order in which they are locked.
+    parts: BTreeMap<u64, BTreeSet<u64>>,
+}
+
+impl<'a> Reading<'a> {
+    pub(super) fn of(tables: &'a Tables, run: &'a RunKey, users: &[u64]) -> Self {
+        let mut parts: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+        for user in users {
+            parts.entry(part(*user)).or_default().insert(*user);
+        }
+        Self { tables, run, parts }
+    }
+
+    /// `is_again`: the transaction lost before. So it also waits for others that issue, and holds the token.
+    pub(super) fn sql(&self, is_again: bool) -> String {
+        let Self { tables, run, parts } = self;
+        let (programme, day) = (programme_literal(run), date_literal(run.day));
+        let columns = LEDGER_COLUMNS.map(|column| format!("`{column}`")).join(",");
+        let mut sql = String::new();
+        for (part, users) in parts {
+            let of_users = format!("`user_id` IN ({}) AND `programme` = {programme}", list(users));
+            sql.push_str(&format!(
+                "SELECT {columns} FROM {} WHERE {of_users} ORDER BY `user_id`, `occurrence` FOR UPDATE; \
+                 SELECT `user_id`, `day`, `calendar`, `wave`, `reason` FROM {} \
+                 WHERE {of_users} AND `wave` IS NOT NULL; ",
+                tables.ledger[*part as usize], tables.refusals[*part as usize]
+            ));
+        }
+        let users: BTreeSet<u64> = parts.values().flatten().copied().collect();
+        sql.push_str(&format!(
+            "SELECT `user_id`, `calendar`, `shards` FROM {} \
+             WHERE `programme` = {programme} AND `day` = {day} AND `user_id` IN ({}); \
+             SELECT {RUN_COLUMNS} FROM {} AS r WHERE r.`programme` = {programme} AND r.`day` = {day}; \
+             SELECT UTC_TIMESTAMP(6), `latest`, `previous` FROM {} WHERE `number` = 1{}",
+            tables.members,
+            list(&users),
+            tables.runs,
+            tables.tokens,
+            if is_again { " FOR UPDATE" } else { "" }
+        ));
+        sql
+    }
+
+    /// The ledger of these users.
+    pub(super) fn ledger(&self, ledger: &MySqlLedger, mut sets: Vec<Vec<Row>>) -> Result<UsersLedger, Fault> {
+        let row = sets.pop().and_then(|mut rows| rows.pop()).ok_or_else(|| ledger.without_tokens())?;
+        let mut cells = Cells::of(row);
+        let first = (cells.moment(), cells.number(), cells.optional_number());
+        let (Some(now), Some(latest), Some(before)) = first else { return Err(ledger.odd("tokens")) };
+        let tokens = LedgerTokens { latest: Unique(latest), before: before.map(Unique) };
+        let run = match sets.pop().unwrap_or_default().into_iter().next() {
+            Some(row) => Some(Arc::new(ledger.day_run(&mut Cells::of(row))?)),
+            None => None,
+        };
+        let user = |user: &u64| {
+            let ledger = UserLedger {
+                now,
+                run: run.clone(),
+                claims: BTreeMap::new(),
+                rows: BTreeMap::new(),
+                refusals: BTreeMap::new(),
+            };
+            (*user, ledger)
+        };
+        let mut users: BTreeMap<u64, UserLedger> = self.parts.values().flatten().map(user).collect();
+        let claims = sets.pop().unwrap_or_default();
+        fill(&mut users, claims, sets).ok_or_else(|| ledger.odd("the ledger"))?;
+        Ok(UsersLedger { tokens, users })
+    }
+}
+
+/// Puts what was read where it belongs. `sets` are rows and refusals of each part in turn.
+fn fill(users: &mut BTreeMap<u64, UserLedger>, claims: Vec<Row>, sets: Vec<Vec<Row>>) -> Option<()> {
+    for row in claims {
+        let mut cells = Cells::of(row);
+        let (user, calendar) = (cells.parsed::<u64>()?, cells.calendar()?);
+        users.get_mut(&user)?.claims.insert(calendar, cells.shards()?);
+    }
+    let mut sets = sets.into_iter();
+    while let (Some(rows), Some(refusals)) = (sets.next(), sets.next()) {
+        for row in rows {
+            let (user, occurrence, row) = Cells::of(row).ledger_row()?;
+            users.get_mut(&user)?.rows.insert(occurrence, row);
+        }
+        for row in refusals {
+            let mut cells = Cells::of(row);
+            let (user, day, calendar) = (cells.parsed::<u64>()?, cells.parsed()?, cells.calendar()?);
+            let refused = RefusedDay { wave: cells.parsed()?, reason: cells.reason()? };
+            users.get_mut(&user)?.refusals.insert((day, calendar), refused);
+        }
+    }
+    Some(())
+}
+
+/// The statements that write what the core changed, the token last: its lock is held for the shortest time.
+pub(super) fn changes(
+    tables: &Tables,
+    run: &RunKey,
+    before: &UsersLedger,
+    after: &UsersLedger,
+) -> Vec<String> {
+    let mut parts: BTreeMap<u64, PartChanges> = BTreeMap::new();
+    let programme = programme_literal(run);
+    for (user, after) in &after.users {
+        let Some(before) = before.users.get(user) else { continue };
+        parts.entry(part(*user)).or_default().add(*user, before, after, &programme);
+    }
+    let mut statements: Vec<String> =
+        parts.iter().flat_map(|(part, changes)| changes.statements(tables, *part)).collect();
+    if after.tokens != before.tokens {
+        statements.push(replace_tokens(tables, before.tokens, after.tokens));
+    }
+    statements
+}
+
+/// Lists of rows as SQL, for one part.
+#[derive(Default)]
+struct PartChanges {
+    new_rows: String,
+    rows: String,
+    refusals: String,
+    letters: String,
+}
+
+impl PartChanges {
+    fn add(&mut self, user: u64, before: &UserLedger, after: &UserLedger, programme: &str) {
+        for (occurrence, row) in &after.rows {
+            let known = before.rows.get(occurrence);
+            if known == Some(row) {
+                continue;
+            }
+            let rows = if known.is_none() { &mut self.new_rows } else { &mut self.rows };
+            separate(rows);
+            push_ledger_row(rows, user, *occurrence, row, programme);
+            let is_letter = matches!(row.state, RowState::Failed(_));
+            let was_letter = known.is_some_and(|row| matches!(row.state, RowState::Failed(_)));
+            if is_letter != was_letter {
+                separate(&mut self.letters);
+                self.letters
+                    .push_str(&format!("({programme},{user},'{occurrence}',{})", u8::from(is_letter)));
+            }
+        }
+        for ((day, calendar), refused) in &after.refusals {
+            if before.refusals.get(&(*day, *calendar)) != Some(refused) {
+                let (calendar, reason) = (calendar_number(*calendar), refused.reason.as_str());
+                separate(&mut self.refusals);
+                self.refusals.push_str(&format!(
+                    "({user},{programme},'{day}',{calendar},{},'{reason}')",
+                    refused.wave
+                ));
+            }
+        }
+        let withdrawn = before.refusals.iter().filter(|(key, _)| !after.refusals.contains_key(key));
+        for ((day, calendar), refused) in withdrawn {
+            let (calendar, reason) = (calendar_number(*calendar), refused.reason.as_str());
+            separate(&mut self.refusals);
+            self.refusals.push_str(&format!("({user},{programme},'{day}',{calendar},NULL,'{reason}')"));
+        }
+    }
+
+    fn statements(&self, tables: &Tables, part: u64) -> Vec<String> {
+        let Self { new_rows, rows, refusals, letters } = self;
+        let ledger = &tables.ledger[part as usize];
+        let columns = LEDGER_COLUMNS.map(|column| format!("`{column}`")).join(",");
+        let insert = format!("INSERT INTO {ledger} ({columns},`programme`) VALUES ");
+        let mut statements = Vec::new();
+        // A row that somebody else has inserted meanwhile is a duplicate, and the transaction begins again.
+        if !new_rows.is_empty() {
+            statements.push(format!("{insert}{new_rows}"));
+        }
+        if !rows.is_empty() {
+            let set: Vec<String> =
+                LEDGER_COLUMNS[2..].iter().map(|column| format!("`{column}` = VALUES(`{column}`)")).collect();
+            statements.push(format!("{insert}{rows} ON DUPLICATE KEY UPDATE {}", set.join(", ")));
+        }
+        if !refusals.is_empty() {
+            statements.push(format!(
+                "INSERT INTO {} (`user_id`,`programme`,`day`,`calendar`,`wave`,`reason`) VALUES {refusals} \
+                 ON DUPLICATE KEY UPDATE `wave` = VALUES(`wave`), `reason` = VALUES(`reason`)",
+                tables.refusals[part as usize]
+            ));
+        }
+        if !letters.is_empty() {
+            statements.push(format!(
+                "INSERT INTO {} (`programme`,`user_id`,`occurrence`,`is_open`) VALUES {letters} \
+                 ON DUPLICATE KEY UPDATE `is_open` = VALUES(`is_open`)",
+                tables.letters
+            ));
+        }
+        statements
+    }
+}
+
+/// Fails when the last token is not the expected one.
+pub(super) fn replace_tokens(tables: &Tables, expected: LedgerTokens, tokens: LedgerTokens) -> String {
+    let before = tokens.before.map_or("NULL".to_owned(), |before| number_literal(before.0));
+    format!(
+        "UPDATE {} SET `previous` = {before}, `latest` = IF(`latest` = {}, {}, NULL) WHERE `number` = 1",
+        tables.tokens,
+        number_literal(expected.latest.0),
+        number_literal(tokens.latest.0)
+    )
+}
+
+pub(super) fn programme_literal(run: &RunKey) -> String {
+    name_literal(&run.programme)
+}
+
+/// A name as the server's ASCII columns hold it.
+pub(super) fn name_literal(name: &str) -> String {
+    let mut sql = String::from("_ascii ");
+    push_bytes(&mut sql, name.as_bytes());
+    sql
+}
+
+fn separate(sql: &mut String) {
+    if !sql.is_empty() {
+        sql.push(',');
+    }
+}
+
+/// Users as a list; an empty one names nobody.
+fn list(users: &BTreeSet<u64>) -> String {
+    let numbers: Vec<String> = users.iter().map(u64::to_string).collect();
+    if numbers.is_empty() { "NULL".to_owned() } else { numbers.join(",") }
+}

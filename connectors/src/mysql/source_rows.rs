@@ -1,0 +1,270 @@
+//! Rows of users by key, from the source tables that claims name, on their primaries.
+//!
+//! A shard id names a source table, so a user is read by key though the application spreads users by name. Values
+//! are read and understood as refreshes and reconciliations read them. Where no given table has a row, the claims of
+//! the user in all birthday tables are read too: the user may have been renamed since.
+//! The sources do not say when a birthday was changed last, so [`SourceRow::changed_at`] is not known here.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_coupons::ports::{SourceRow, SourceRows};
+use anabranch_pipeline::config::Config;
+use anabranch_pipeline::error::{Class, Code, Fault};
+use anabranch_pipeline::ports::RowSource;
+use anabranch_pipeline::projections::key_of;
+use anabranch_pipeline::records::{Cell, Chunk};
+use anabranch_schemas::birthday::MonthDay;
+use anabranch_schemas::celebration::Calendar;
+use anabranch_schemas::change::{Action, Entity, TableIdentity, Value};
+use anabranch_schemas::codec;
+use anabranch_schemas::lsn::FIRST_EPOCH;
+use anabranch_schemas::lunar::LunarMonthDay;
+use anabranch_schemas::shard::ShardId;
+use futures::future::join_all;
+use jiff::civil::Date;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::cohort::MysqlCohort;
+use super::source::MysqlSource;
+
+/// Before the list of tables is read again for a shard that it lacks: a hundred thousand tables take seconds.
+const LIST_AGE_MIN: Duration = Duration::from_secs(60);
+/// Tables of one reading.
+const READING_TABLES: usize = 100;
+/// Places in [`Entity::fields`] of a user; the last two are there where the configuration names them.
+const BIRTHDAY: usize = 1;
+const LUNAR_BIRTHDAY: usize = 2;
+const BIRTHDAY_TYPE: usize = 3;
+
+/// The source tables of all users.
+pub struct MysqlSourceRows {
+    sources: Vec<MysqlSource>,
+    cohort: MysqlCohort,
+    tables: Mutex<KnownTables>,
+}
+
+/// Every captured table of users, as it was listed.
+#[derive(Debug, Default, Clone)]
+struct KnownTables {
+    by_shard: Arc<HashMap<ShardId, SourceTable>>,
+    listed_at: Option<Instant>,
+}
+
+#[derive(Debug, Clone)]
+struct SourceTable {
+    /// Place among the sources.
+    source: usize,
+    identity: TableIdentity<'static>,
+}
+
+/// A user in a source table.
+type UserOfShard = (ShardId, u64);
+
+/// What was read: rows, and the tables that could not be.
+#[derive(Debug, Default)]
+struct Found {
+    rows: BTreeMap<UserOfShard, Vec<SourceRow>>,
+    unreadable: BTreeSet<ShardId>,
+}
+
+impl MysqlSourceRows {
+    /// Of all sources that capture users. `cohort` knows the claims of users whom no given table has. Nothing is
+    /// connected yet.
+    pub fn new(config: &Config, cohort: MysqlCohort) -> Self {
+        let sources = config.sources.iter().filter(|source| source.entities.contains(&Entity::User));
+        let source = |source| MysqlSource::new(source, &config.entities, config.limits.heartbeat);
+        Self { sources: sources.map(source).collect(), cohort, tables: Mutex::default() }
+    }
+
+    /// For each user the rows in the given tables; `None` where one of them could not be read.
+    async fn read(&self, users: &[(u64, Vec<ShardId>)]) -> Vec<Option<Vec<SourceRow>>> {
+        let mut wanted: BTreeMap<ShardId, BTreeSet<u64>> = BTreeMap::new();
+        for (user, shards) in users {
+            shards.iter().for_each(|shard| _ = wanted.entry(*shard).or_default().insert(*user));
+        }
+        let found = self.read_tables(&wanted).await;
+        let of_user = |(user, shards): &(u64, Vec<ShardId>)| {
+            if shards.iter().any(|shard| found.unreadable.contains(shard)) {
+                return None;
+            }
+            let shards: BTreeSet<ShardId> = shards.iter().copied().collect();
+            let rows = shards.into_iter().filter_map(|shard| found.rows.get(&(shard, *user)));
+            Some(rows.flatten().copied().collect())
+        };
+        users.iter().map(of_user).collect()
+    }
+
+    async fn read_tables(&self, wanted: &BTreeMap<ShardId, BTreeSet<u64>>) -> Found {
+        let tables = match self.tables_of(wanted.keys()).await {
+            Ok(tables) => tables,
+            Err(fault) => {
+                tracing::warn!(%fault, "the source tables of users cannot be listed");
+                let unreadable = wanted.keys().copied().collect();
+                return Found { unreadable, ..Found::default() };
+            }
+        };
+        let mut of_source: BTreeMap<usize, Vec<(TableIdentity<'static>, Vec<Cell>)>> = BTreeMap::new();
+        for (shard, users) in wanted {
+            // A shard that no source lists is a table that is gone: it has no rows.
+            let Some(table) = tables.get(shard) else { continue };
+            let keys = users.iter().map(|user| Cell::UInt(*user)).collect();
+            of_source.entry(table.source).or_default().push((table.identity.clone(), keys));
+        }
+        let readings = of_source.iter().map(|(source, keys)| self.read_source(&self.sources[*source], keys));
+        let mut found = Found::default();
+        for part in join_all(readings).await {
+            found.rows.extend(part.rows);
+            found.unreadable.extend(part.unreadable);
+        }
+        found
+    }
+
+    /// What cannot be read concerns its own table only, unless the source as a whole does not answer.
+    async fn read_source(&self, source: &MysqlSource, keys: &[(TableIdentity<'static>, Vec<Cell>)]) -> Found {
+        let mut found = Found::default();
+        let mut readings: Vec<&[(TableIdentity<'static>, Vec<Cell>)]> = keys.chunks(READING_TABLES).collect();
+        while let Some(reading) = readings.pop() {
+            let read = match source.rows(reading, FIRST_EPOCH).await {
+                // A connection that waited for its next use may have been closed meanwhile.
+                Err(fault) if fault.class() == Class::Transient => source.rows(reading, FIRST_EPOCH).await,
+                read => read,
+            };
+            match read.and_then(|chunk| note(&chunk, &mut found.rows)) {
+                Ok(()) => {}
+                Err(fault) if reading.len() > 1 && fault.class() != Class::Transient => {
+                    readings.extend(reading.chunks(1));
+                }
+                Err(fault) => {
+                    tracing::warn!(%fault, tables = reading.len(), "source rows of users cannot be read");
+                    found.unreadable.extend(reading.iter().map(|(table, _)| table.shard));
+                }
+            }
+        }
+        found
+    }
+
+    /// The captured tables, listed again when one of these shards is not among them.
+    async fn tables_of<'s>(
+        &self,
+        mut shards: impl Iterator<Item = &'s ShardId>,
+    ) -> Result<Arc<HashMap<ShardId, SourceTable>>, Fault> {
+        let mut known = self.tables.lock().await;
+        let is_young = known.listed_at.is_some_and(|at| at.elapsed() < LIST_AGE_MIN);
+        if !is_young && !shards.all(|shard| known.by_shard.contains_key(shard)) {
+            let mut by_shard = HashMap::new();
+            for (place, source) in self.sources.iter().enumerate() {
+                let tables = RowSource::tables(source).await?;
+                let users = tables.into_iter().filter(|table| table.entity == Entity::User);
+                by_shard
+                    .extend(users.map(|identity| (identity.shard, SourceTable { source: place, identity })));
+            }
+            *known = KnownTables { by_shard: Arc::new(by_shard), listed_at: Some(Instant::now()) };
+        }
+        Ok(Arc::clone(&known.by_shard))
+    }
+}
+
+impl SourceRows for MysqlSourceRows {
+    async fn look(&self, users: &[(u64, Vec<ShardId>)]) -> Result<Vec<Option<Vec<SourceRow>>>, Fault> {
+        let mut found = self.read(users).await;
+        let without: Vec<usize> = (0..users.len())
+            .filter(|place| found[*place].as_ref().is_some_and(|rows| rows.is_empty()))
+            .collect();
+        if without.is_empty() {
+            return Ok(found);
+        }
+        let sought: BTreeSet<u64> = without.iter().map(|place| users[*place].0).collect();
+        let claims = match self.cohort.claims(&sought).await {
+            Ok(claims) => claims,
+            Err(fault) => {
+                tracing::warn!(%fault, "the claims of users cannot be read");
+                without.into_iter().for_each(|place| found[place] = None);
+                return Ok(found);
+            }
+        };
+        let claimed = |place: &usize| {
+            let (user, _) = users[*place];
+            (user, claims.get(&user).into_iter().flatten().copied().collect())
+        };
+        let further: Vec<(u64, Vec<ShardId>)> = without.iter().map(claimed).collect();
+        for (place, rows) in without.into_iter().zip(self.read(&further).await) {
+            found[place] = rows;
+        }
+        Ok(found)
+    }
+}
+
+/// Notes the rows of a reading.
+fn note(chunk: &Chunk, rows: &mut BTreeMap<UserOfShard, Vec<SourceRow>>) -> Result<(), Fault> {
+    let broken = |error| Fault::new(Code::Internal, "source rows", "they cannot be decoded").caused_by(error);
+    let mut changes = codec::decode(&chunk.payload).map_err(broken)?;
+    while let Some(change) = changes.next().map_err(broken)? {
+        let Action::Insert { after } = &change.action else { continue };
+        if let Some(Cell::UInt(user)) = key_of(Entity::User, after) {
+            rows.entry((change.table.shard, user)).or_default().push(source_row(after));
+        }
+    }
+    Ok(())
+}
+
+fn source_row(row: &[Value<'_>]) -> SourceRow {
+    let field = |place: usize| row.get(place).unwrap_or(&Value::Null);
+    let solar = MonthDay::from_value(field(BIRTHDAY)).ok();
+    SourceRow {
+        born: solar.and_then(|_| born(field(BIRTHDAY))),
+        solar,
+        lunar: LunarMonthDay::from_value(field(LUNAR_BIRTHDAY)).ok(),
+        // What names no calendar is the solar one, as for the tables.
+        calendar: Calendar::from_value(field(BIRTHDAY_TYPE)).unwrap_or(Calendar::Solar),
+        changed_at: None,
+    }
+}
+
+/// The whole date of a column whose month and day are those of a birthday.
+fn born(value: &Value<'_>) -> Option<Date> {
+    match value {
+        Value::Date { year, month, day } | Value::DateTime { year, month, day, .. } => {
+            Date::new(i16::try_from(*year).ok()?, i8::try_from(*month).ok()?, i8::try_from(*day).ok()?).ok()
+        }
+        Value::Bytes(text) => std::str::from_utf8(text.trim_ascii().get(..10)?).ok()?.parse().ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_says_its_birthday_and_the_year_where_it_has_one() {
+        let row = |birthday| source_row(&[Value::UInt(7), birthday]);
+        let text = |text: &'static str| Value::Bytes(text.as_bytes().into());
+        let expected = (Some(jiff::civil::date(2000, 2, 29)), MonthDay::new(2, 29));
+        for birthday in [
+            Value::Date { year: 2000, month: 2, day: 29 },
+            text("2000-02-29"),
+            text("2000-02-29 23:59:59"),
+            text(" 2000-02-29T00:00"),
+        ] {
+            let row = row(birthday);
+            assert_eq!((row.born, row.solar), expected);
+        }
+        for birthday in [
+            Value::Null,
+            text(""),
+            text("1999-02-29"),
+            text("02-29"),
+            Value::Date { year: 0, month: 1, day: 1 },
+        ] {
+            let row = row(birthday);
+            assert_eq!((row.born, row.solar), (None, None));
+        }
+        let of_type = |name| source_row(&[Value::UInt(7), Value::Null, text("08-30"), text(name)]);
+        let lunar = of_type("lunar");
+        assert_eq!((lunar.lunar, lunar.calendar), (LunarMonthDay::new(8, 30), Calendar::Lunar));
+        assert_eq!(of_type("other").calendar, Calendar::Solar);
+    }
+}

@@ -1,0 +1,195 @@
+//! A coupon day of the demo: the witness gives the coupons, and each user whose day it is must get exactly one.
+//!
+//! The day is begun by command, as an outside scheduler would do it. Who must have a coupon is read from the sources
+//! when the workload has ended, and who has one from the witness's book.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anabranch_stack::Stack;
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use serde::Serialize;
+use serde_json::Value as Json;
+use tokio::time::Instant;
+
+use crate::daemon::Commands;
+use crate::error::{DemoError, Result};
+use crate::topology::Topology;
+use crate::verify::BirthdayLayer;
+use crate::witness::{Witness, WitnessClient, WitnessOptions};
+
+/// The programme's name.
+const PROGRAMME: &str = "birthday";
+/// What the daemon shows to the coupon system.
+const TOKEN: &str = "token-of-the-witness";
+/// From the beginning of the day to the last coupon.
+const DAY_MAX: Duration = Duration::from_secs(120);
+/// A pass of the dispatcher publishes again who lacks a coupon.
+const PASS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A programme whose midnight and noon are past, and its coupon system.
+#[derive(Debug)]
+pub struct CouponDay {
+    witness: Witness,
+    zone: String,
+    day: Date,
+}
+
+/// How a day went.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct CouponReport {
+    pub day: String,
+    /// Users whose day it is, by the sources.
+    pub eligible: u64,
+    /// Coupons in the witness's book.
+    pub given: u64,
+    /// Users with more than one coupon, with none, and with one though it is not their day.
+    pub doubled: u64,
+    pub missed: u64,
+    pub strangers: u64,
+    /// Users of the day's table whose columns say that they have it.
+    pub marked: u64,
+    pub seconds: f64,
+}
+
+impl CouponReport {
+    /// What makes a verified run fail.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (count, what) in [
+            (self.doubled, "have more than one coupon"),
+            (self.missed, "have no coupon"),
+            (self.strangers, "have a coupon, and it is not their day"),
+            (self.eligible.abs_diff(self.marked), "have columns that do not follow the ledger"),
+        ] {
+            if count > 0 {
+                problems.push(format!("coupons: {count} users {what}"));
+            }
+        }
+        if self.eligible == 0 {
+            problems.push(format!("coupons: nobody has the birthday {}", self.day));
+        }
+        problems
+    }
+}
+
+impl CouponDay {
+    /// Starts the coupon system, with its book in the stack's folder.
+    pub async fn begin(stack: &Stack) -> Result<Self> {
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let mut options = WitnessOptions::new(listen, stack.folder().join("coupons.book"));
+        options.token = Some(TOKEN.to_owned());
+        let (zone, day) = afternoon(Timestamp::now())?;
+        Ok(Self { witness: Witness::start(&options).await?, zone, day })
+    }
+
+    /// The sections of the daemon's configuration.
+    pub fn configuration(&self) -> String {
+        format!(
+            "\n[[programmes]]\nname = \"{PROGRAMME}\"\ncoupon = \"cake\"\ntime_zone = \"{}\"\nleap_day = \"feb28\"\n\
+             calendars = [\"solar\"]\nnoon_at = \"00:01\"\nwaits_until = \"00:00\"\n\
+             [coupon_system]\nurl = \"http://{}\"\ntoken = \"{TOKEN}\"\n",
+            self.zone,
+            self.witness.address()
+        )
+    }
+
+    /// Runs the day to its last coupon, and compares the book with the sources. Both stand still meanwhile.
+    pub async fn run(
+        &self,
+        commands: &Commands,
+        topology: &Topology,
+        layer: &BirthdayLayer,
+    ) -> Result<CouponReport> {
+        let start = Instant::now();
+        let day = self.day.to_string();
+        loop {
+            succeeded(commands.run(&["dispatch", "run", &day]).await?)?;
+            let shown = succeeded(commands.run(&["dispatch", "status", "--json"]).await?)?;
+            let days: Json = serde_json::from_str(&shown).unwrap_or_default();
+            let is_none = |field: &str| days[0][field].as_u64() == Some(0);
+            if is_none("missed") && is_none("in_flight") || start.elapsed() >= DAY_MAX {
+                break;
+            }
+            tokio::time::sleep(PASS_INTERVAL).await;
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let birthdays = self.birthdays();
+        let eligible = layer.celebrating(topology, &birthdays).await?;
+        let marked = layer.marked(&birthdays, self.day.year()).await?;
+        let client = WitnessClient::new(format!("http://{}", self.witness.address()), Some(TOKEN))?;
+        let gifts = client.gifts().await?;
+        let having: BTreeSet<u64> = gifts.iter().filter_map(|gift| gift.user.parse().ok()).collect();
+        let count = |count: usize| count as u64;
+        Ok(CouponReport {
+            day,
+            eligible: count(eligible.len()),
+            given: count(gifts.len()),
+            doubled: count(client.doubles().await?.len()),
+            missed: count(eligible.difference(&having).count()),
+            strangers: count(having.difference(&eligible).count()),
+            marked: count(marked.intersection(&eligible).count()),
+            seconds,
+        })
+    }
+
+    /// `MM-DD` of whoever celebrates the day: 29 February too where the year has none.
+    fn birthdays(&self) -> Vec<String> {
+        let mut days = vec![self.day.strftime("%m-%d").to_string()];
+        if days[0] == "02-28" && !self.day.in_leap_year() {
+            days.push("02-29".to_owned());
+        }
+        days
+    }
+}
+
+/// A zone in which it is early afternoon now, so that midnight and noon are past, and the day there.
+fn afternoon(now: Timestamp) -> Result<(String, Date)> {
+    let offset = 13 - i64::from(now.to_zoned(TimeZone::UTC).hour());
+    // The tz database has UTC-12 to UTC+14, and says the sign the other way round.
+    let offset = if offset < -12 { offset + 24 } else { offset };
+    let name = if offset < 0 { format!("Etc/GMT+{}", -offset) } else { format!("Etc/GMT-{offset}") };
+    let zone =
+        TimeZone::get(&name).map_err(|source| DemoError::ZoneUnknown { zone: name.clone(), source })?;
+    Ok((name, now.to_zoned(zone).date()))
+}
+
+fn succeeded(finished: crate::daemon::Finished) -> Result<String> {
+    if finished.status.success() {
+        return Ok(finished.stdout);
+    }
+    let (program, status) = ("anabranch dispatch".to_owned(), finished.status.to_string());
+    Err(DemoError::Program { program, status, log: finished.stderr })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_a_zone_with_an_afternoon_at_every_hour() {
+        for hour in 0..24 {
+            let now = Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_hours(hour);
+            let (zone, day) = afternoon(now).unwrap();
+            let local = now.to_zoned(TimeZone::get(&zone).unwrap());
+            assert_eq!((local.hour(), local.date()), (13, day), "{zone}");
+        }
+    }
+
+    #[test]
+    fn each_lack_is_a_problem() {
+        let good = CouponReport { eligible: 9, given: 9, marked: 9, ..CouponReport::default() };
+        assert!(good.problems().is_empty());
+        let bad = [
+            CouponReport { doubled: 1, ..good.clone() },
+            CouponReport { missed: 1, ..good.clone() },
+            CouponReport { strangers: 1, ..good.clone() },
+            CouponReport { marked: 8, ..good.clone() },
+            CouponReport { eligible: 0, marked: 0, ..good },
+        ];
+        assert!(bad.iter().all(|report| report.problems().len() == 1), "{bad:?}");
+    }
+}

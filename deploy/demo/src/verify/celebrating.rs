@@ -1,0 +1,43 @@
+//! Who celebrates a day: users of the sources, and rows of the day's tables that say they have their coupon.
+
+use std::collections::BTreeSet;
+
+use super::birthdays::BirthdayLayer;
+use super::sources;
+use super::tables::DerivedTables as _;
+use crate::error::Result;
+use crate::topology::{SourceTable, Topology};
+
+impl BirthdayLayer {
+    /// Users with one of these birthdays (`MM-DD`) by the sources.
+    pub async fn celebrating(&self, topology: &Topology, birthdays: &[String]) -> Result<BTreeSet<u64>> {
+        let listed = listed(birthdays);
+        let select = |_: &str, place: SourceTable| {
+            format!("SELECT user_id FROM ({}) AS claims WHERE birthday IN ({listed})", self.claims(place))
+        };
+        let users = sources::rows::<u64>(topology, "read who celebrates", select).await?;
+        Ok(users.into_iter().collect())
+    }
+
+    /// Users whose rows of these birthdays say that they have the coupon of the year.
+    pub async fn marked(&self, birthdays: &[String], year: i16) -> Result<BTreeSet<u64>> {
+        let names: Vec<String> =
+            birthdays.iter().map(|day| format!("birthday_{}", day.replace('-', ""))).collect();
+        let mut users = BTreeSet::new();
+        for (database, table) in self.tables().into_iter().filter(|(_, table)| names.contains(table)) {
+            let target = &self.targets[database as usize % self.targets.len()];
+            let sql = format!(
+                "SELECT user_id FROM {}.{table} WHERE is_sent = 1 AND sent_occurrence = {year} \
+                 AND send_time IS NOT NULL",
+                self.database_name(database)
+            );
+            let mut connection = target.connect(&[]).await?;
+            users.extend(connection.rows::<u64>("read who is marked", sql).await?);
+        }
+        Ok(users)
+    }
+}
+
+fn listed(birthdays: &[String]) -> String {
+    birthdays.iter().map(|day| format!("'{day}'")).collect::<Vec<_>>().join(", ")
+}

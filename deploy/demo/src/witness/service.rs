@@ -1,0 +1,273 @@
+//! The answers: the routes of the contract under `/v1`, and those of a test under `/control`.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::book::{Book, Gift, now_ms};
+use super::faults::{Dice, Fate, Faults};
+
+/// Calls and keys of one request, as the contract has it.
+const CALLS_MAX: usize = 100;
+/// Gifts of one page.
+const PAGE_MAX: usize = 10_000;
+
+/// The witness as all connections share it.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) state: Mutex<Desk>,
+    pub(super) key_memory: Duration,
+    pub(super) token: Option<String>,
+}
+
+/// The book and what goes wrong.
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) book: Book,
+    pub(super) dice: Dice,
+    /// Calls that came, whatever became of them.
+    pub(super) calls: u64,
+}
+
+/// Stands on a response in whose place the connection is closed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ClosesConnection;
+
+#[derive(Debug, Deserialize)]
+struct Call {
+    key: String,
+    user: String,
+    programme: String,
+    occurrence: String,
+    coupon: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Calls {
+    calls: Vec<Call>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Keys {
+    keys: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Place {
+    #[serde(default)]
+    after: usize,
+    #[serde(default)]
+    since_ms: u64,
+    #[serde(default = "page_max")]
+    limit: usize,
+}
+
+fn page_max() -> usize {
+    PAGE_MAX
+}
+
+#[derive(Debug, Serialize)]
+struct Page {
+    gifts: Vec<Gift>,
+    /// Where the next page begins; `None` after the last one.
+    next: Option<usize>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Forget {
+    #[serde(default)]
+    older_than_seconds: u64,
+}
+
+type Witness = State<Arc<Shared>>;
+
+pub(super) fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/v1/coupons", post(single))
+        .route("/v1/coupons/batch", post(batch))
+        .route("/v1/coupons/query", post(query))
+        .route("/v1/coupons/given", get(given))
+        .route("/control/faults", post(switch).get(show))
+        .route("/control/forget", post(forget))
+        .route("/control/counts", get(counts))
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), require_token))
+        .with_state(shared)
+}
+
+impl Shared {
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what a request asks for, unless its fate is another one.
+    async fn answer(
+        &self,
+        calls: Vec<Call>,
+        respond: impl Fn(Vec<(String, &'static str)>) -> Response,
+    ) -> Response {
+        let (fate, late) = {
+            let mut desk = self.desk();
+            desk.calls += calls.len() as u64;
+            desk.dice.next()
+        };
+        tokio::time::sleep(late).await;
+        match fate {
+            Fate::Busy { retry_after_seconds } => {
+                let after = [(header::RETRY_AFTER, retry_after_seconds.to_string())];
+                return (StatusCode::TOO_MANY_REQUESTS, after).into_response();
+            }
+            Fate::ErrorBefore => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+            Fate::LostBefore => return closed(),
+            Fate::Answered | Fate::ErrorAfter | Fate::LostAfter => {}
+        }
+        let (outcomes, written) = {
+            let mut desk = self.desk();
+            let outcomes: Vec<_> = calls.into_iter().map(|call| self.outcome(&mut desk, call)).collect();
+            (outcomes, desk.book.flush())
+        };
+        written.await;
+        match fate {
+            Fate::ErrorAfter => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+            Fate::LostAfter => closed(),
+            _ => respond(outcomes),
+        }
+    }
+
+    fn outcome(&self, desk: &mut Desk, call: Call) -> (String, &'static str) {
+        if let Some(refusal) = desk.dice.refusal(&call.key) {
+            return (call.key, refusal);
+        }
+        self.forget_old(desk, &call.key);
+        if let Some(known) = desk.book.keys.get(&call.key) {
+            let outcome = if known.coupon == call.coupon { "given" } else { "mismatch" };
+            return (call.key, outcome);
+        }
+        if !desk.dice.take_coupon() {
+            return (call.key, "pool_empty");
+        }
+        let Call { key, user, programme, occurrence, coupon } = call;
+        let given_at_ms = now_ms();
+        desk.book.give(Gift { key: key.clone(), user, programme, occurrence, coupon, given_at_ms });
+        (key, "given")
+    }
+
+    /// Forgets a key whose time is over.
+    fn forget_old(&self, desk: &mut Desk, key: &str) {
+        let memory = u64::try_from(self.key_memory.as_millis()).unwrap_or(u64::MAX);
+        let given_at_ms = desk.book.keys.get(key).map(|known| known.given_at_ms);
+        if given_at_ms.is_some_and(|at| now_ms() >= at.saturating_add(memory)) {
+            desk.book.forget(key.to_owned());
+        }
+    }
+}
+
+async fn require_token(State(shared): Witness, request: Request, next: Next) -> Response {
+    let needed = shared.token.as_ref().map(|token| format!("Bearer {token}"));
+    let found = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    match needed {
+        Some(needed) if found != Some(needed.as_bytes()) => StatusCode::UNAUTHORIZED.into_response(),
+        _ => next.run(request).await,
+    }
+}
+
+async fn single(State(shared): Witness, Json(call): Json<Call>) -> Response {
+    let respond = |outcomes: Vec<(String, &'static str)>| {
+        let outcome = outcomes.first().map_or("", |(_, outcome)| *outcome);
+        let status = match outcome {
+            "mismatch" => StatusCode::CONFLICT,
+            "rejected" => StatusCode::UNPROCESSABLE_ENTITY,
+            "pool_empty" => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::OK,
+        };
+        (status, Json(json!({ "outcome": outcome }))).into_response()
+    };
+    shared.answer(vec![call], respond).await
+}
+
+async fn batch(State(shared): Witness, Json(calls): Json<Calls>) -> Response {
+    if calls.calls.len() > CALLS_MAX {
+        return StatusCode::PAYLOAD_TOO_LARGE.into_response();
+    }
+    let respond = |outcomes: Vec<(String, &'static str)>| {
+        let answers = outcomes.iter().map(|(key, outcome)| json!({ "key": key, "outcome": outcome }));
+        Json(json!({ "answers": answers.collect::<Vec<_>>() })).into_response()
+    };
+    shared.answer(calls.calls, respond).await
+}
+
+async fn query(State(shared): Witness, Json(keys): Json<Keys>) -> Response {
+    if keys.keys.len() > CALLS_MAX {
+        return StatusCode::PAYLOAD_TOO_LARGE.into_response();
+    }
+    let (known, written) = {
+        let mut desk = shared.desk();
+        let mut known = Vec::with_capacity(keys.keys.len());
+        for key in keys.keys {
+            shared.forget_old(&mut desk, &key);
+            known.push(json!({ "is_known": desk.book.keys.contains_key(&key), "key": key }));
+        }
+        (known, desk.book.flush())
+    };
+    // What is said to be known is on the disk.
+    written.await;
+    Json(json!({ "known": known })).into_response()
+}
+
+/// Every gift, those of forgotten keys too, in the order in which they were given.
+async fn given(State(shared): Witness, Query(place): Query<Place>) -> Response {
+    let (page, written) = {
+        let mut desk = shared.desk();
+        let limit = place.limit.clamp(1, PAGE_MAX);
+        let rest = desk.book.gifts.get(place.after..).unwrap_or_default();
+        let gifts: Vec<Gift> = rest.iter().take(limit).cloned().collect();
+        let end = place.after + gifts.len();
+        let next = (end < desk.book.gifts.len()).then_some(end);
+        let gifts = gifts.into_iter().filter(|gift| gift.given_at_ms >= place.since_ms).collect();
+        (Page { gifts, next }, desk.book.flush())
+    };
+    written.await;
+    Json(page).into_response()
+}
+
+async fn switch(State(shared): Witness, Json(faults): Json<Faults>) -> StatusCode {
+    shared.desk().dice.faults = faults;
+    StatusCode::NO_CONTENT
+}
+
+async fn show(State(shared): Witness) -> Json<Faults> {
+    Json(shared.desk().dice.faults.clone())
+}
+
+async fn forget(State(shared): Witness, Json(forget): Json<Forget>) -> Response {
+    let (count, written) = {
+        let mut desk = shared.desk();
+        let before = now_ms().saturating_sub(forget.older_than_seconds.saturating_mul(1_000));
+        let old = desk.book.keys.iter().filter(|(_, known)| known.given_at_ms <= before);
+        let old: Vec<String> = old.map(|(key, _)| key.clone()).collect();
+        let count = old.len();
+        old.into_iter().for_each(|key| desk.book.forget(key));
+        (count, desk.book.flush())
+    };
+    written.await;
+    Json(json!({ "forgotten": count })).into_response()
+}
+
+async fn counts(State(shared): Witness) -> Response {
+    let desk = shared.desk();
+    let (calls, gifts, keys) = (desk.calls, desk.book.gifts.len(), desk.book.keys.len());
+    Json(json!({ "calls": calls, "gifts": gifts, "keys": keys })).into_response()
+}
+
+fn closed() -> Response {
+    let mut response = StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    response.extensions_mut().insert(ClosesConnection);
+    response
+}

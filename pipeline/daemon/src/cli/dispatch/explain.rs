@@ -1,0 +1,276 @@
+//! `dispatch explain`: why a user gets a coupon on a day, or none. It reads the source rows, the day's tables and the
+//! ledger, and changes nothing.
+
+use anabranch_coupons::ports::{Clock, CohortRows, Ledger, SourceRow, SourceRows};
+use anabranch_coupons::programme::Programme;
+use anabranch_coupons::records::{
+    DayRun, FailedOutcome, LedgerRow, Reason, RowState, RunKey, UserLedger, UsersLedger,
+};
+use anabranch_pipeline::error::Fault;
+use anabranch_schemas::celebration::{Birthday, Calendar, Celebrated, Occurrence, celebrated};
+use clap::Args;
+use jiff::civil::Date;
+use serde::Serialize;
+
+use super::phase_of;
+use crate::coupons::{self, Process};
+use crate::exit::Exit;
+use crate::output;
+use crate::wiring::Wiring;
+
+/// Which user, and which day.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The user's id
+    user: u64,
+    /// The day, such as 2027-02-28. Default: today in the time zone of each programme
+    #[arg(long)]
+    day: Option<Date>,
+    /// Print one JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+/// Why, in sentences; the first one is the answer.
+#[derive(Debug, Serialize)]
+struct Explanation {
+    programme: String,
+    day: String,
+    user: u64,
+    sentences: Vec<String>,
+}
+
+pub(super) async fn run(
+    wiring: &Wiring,
+    programmes: &[Programme],
+    arguments: &Arguments,
+) -> Result<Exit, Fault> {
+    let mut explanations = Vec::new();
+    for programme in programmes {
+        let today = || Process.now().to_zoned(programme.time_zone.clone()).date();
+        let day = arguments.day.unwrap_or_else(today);
+        explanations.push(Explanation {
+            programme: programme.name.to_string(),
+            day: day.to_string(),
+            user: arguments.user,
+            sentences: explain(wiring, programme, day, arguments.user).await?,
+        });
+    }
+    if arguments.json {
+        _ = output::line(&output::json(&explanations));
+        return Ok(Exit::Success);
+    }
+    for Explanation { programme, day, user, sentences } in &explanations {
+        _ = output::line(&format!("{programme}  {day}  user {user}"));
+        sentences.iter().for_each(|sentence| _ = output::line(&format!("  {sentence}")));
+    }
+    Ok(Exit::Success)
+}
+
+/// What the servers know of a user on a day.
+struct Known<'a> {
+    programme: &'a Programme,
+    day: Date,
+    run: Option<&'a DayRun>,
+    user: &'a UserLedger,
+    /// `None` where a table could not be read.
+    sources: Option<&'a [SourceRow]>,
+    celebrations: &'a [Celebrated],
+    /// The day's tables that have a row of the user.
+    tables: Vec<Birthday>,
+}
+
+async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -> Result<Vec<String>, Fault> {
+    let (ledger, cohort) = (wiring.coupon_ledger().await?, coupons::cohort(wiring)?);
+    let key = RunKey { programme: programme.name.clone(), day };
+    let of_user = |ledger: &mut UsersLedger| ledger.users.get(&user).cloned();
+    let Some(known) = ledger.of_users(&key, &[user], of_user).await? else { return Ok(Vec::new()) };
+    let rules = known.run.as_ref().map_or(programme, |run| &run.rules);
+    let celebrations = celebrated(day, &rules.calendars, rules.leap_day);
+    let mut tables = Vec::new();
+    for celebration in &celebrations {
+        // A page that begins behind the user before.
+        let rows = cohort.page(celebration.birthday, user.checked_sub(1), 1).await?;
+        tables.extend(rows.iter().find(|row| row.user == user).map(|_| celebration.birthday));
+    }
+    let claims: Vec<_> = known.claims.values().flatten().copied().collect();
+    let sources = wiring.coupon_sources()?.look(&[(user, claims)]).await?.into_iter().next().flatten();
+    let known = Known {
+        programme,
+        day,
+        run: known.run.as_deref(),
+        user: &known,
+        sources: sources.as_deref(),
+        celebrations: &celebrations,
+        tables,
+    };
+    Ok(known.sentences())
+}
+
+impl Known<'_> {
+    fn sentences(&self) -> Vec<String> {
+        let mut all = vec![self.answer()];
+        all.extend(self.of_sources());
+        all.extend(self.of_calendar());
+        all.push(self.of_tables());
+        all.push(self.of_run());
+        all.extend(self.user.rows.iter().map(|(occurrence, row)| of_row(*occurrence, row)));
+        for ((day, calendar), refused) in &self.user.refusals {
+            let why = because(refused.reason, self.programme);
+            all.push(format!("The ledger refuses the {calendar} coupon of {day}: {why}."));
+        }
+        all
+    }
+
+    fn occurrences(&self) -> impl Iterator<Item = (Calendar, Option<Occurrence>)> {
+        self.programme.calendars.iter().map(|calendar| (*calendar, Occurrence::of(*calendar, self.day)))
+    }
+
+    /// The row of the day comes first, then a refusal of it, then a row of another day of the same occurrence.
+    fn answer(&self) -> String {
+        for (calendar, occurrence) in self.occurrences() {
+            let row = occurrence.and_then(|occurrence| self.user.rows.get(&occurrence));
+            if let Some(row) = row.filter(|row| row.day == self.day) {
+                match row.state {
+                    RowState::Settled => return "The user has the coupon of this day.".to_owned(),
+                    RowState::Reserved | RowState::Issued { .. } => {
+                        return "A granter is at the coupon of this day; it is not settled yet.".to_owned();
+                    }
+                    RowState::Failed(_) => {
+                        return "The coupon of this day is a dead letter: `dispatch letters list`."
+                            .to_owned();
+                    }
+                    RowState::Refused(reason) => {
+                        return format!("The user gets no coupon: {}.", because(reason, self.programme));
+                    }
+                }
+            }
+            if let Some(refused) = self.user.refusals.get(&(self.day, calendar)) {
+                return format!("The user gets no coupon: {}.", because(refused.reason, self.programme));
+            }
+            if let Some(row) = row.filter(|row| row.state == RowState::Settled) {
+                return format!(
+                    "The user has the coupon of this year already: it was given for {}.",
+                    row.day
+                );
+            }
+        }
+        let is_member = !self.user.claims.is_empty();
+        match (self.run, is_member) {
+            (Some(run), true) if run.is_closed => {
+                "The run is closed and knows no coupon for its member.".to_owned()
+            }
+            (Some(_), true) => "The user is to get the coupon: nobody has granted it yet.".to_owned(),
+            (_, false) if self.celebrates().is_none() => {
+                "The user gets no coupon: this is not the user's day by the source.".to_owned()
+            }
+            (Some(_), false) => {
+                "The user is not in the day's cohort, though the source says so: the next wave reads \
+                                 the tables again."
+                    .to_owned()
+            }
+            (None, _) => "The day has no run yet; the source says that it is the user's day.".to_owned(),
+        }
+    }
+
+    /// The source row by which the day is the user's.
+    fn celebrates(&self) -> Option<&SourceRow> {
+        let of_row = |row: &&SourceRow| {
+            birthday(row).is_some_and(|birthday| {
+                self.celebrations.iter().any(|celebration| celebration.birthday == birthday)
+            })
+        };
+        self.sources?.iter().find(of_row)
+    }
+
+    fn of_sources(&self) -> Vec<String> {
+        let Some(rows) = self.sources else {
+            return vec!["A source table of the user could not be read now.".to_owned()];
+        };
+        if rows.is_empty() {
+            return vec!["No source table has a row of the user.".to_owned()];
+        }
+        let sentence = |row: &SourceRow| {
+            let calendar = row.calendar;
+            let changed = row.changed_at.map_or_else(String::new, |at| format!(", changed at {at}"));
+            match birthday(row) {
+                Some(birthday) => {
+                    format!(
+                        "A source row celebrates by the {calendar} calendar: {}{changed}.",
+                        birthday.table()
+                    )
+                }
+                None => format!(
+                    "A source row celebrates by the {calendar} calendar and has no birthday{changed}."
+                ),
+            }
+        };
+        rows.iter().map(sentence).collect()
+    }
+
+    fn of_calendar(&self) -> Vec<String> {
+        let sentence = |celebration: &Celebrated| {
+            format!("The day reads {}: {}.", celebration.birthday.table(), celebration.reason.text())
+        };
+        self.celebrations.iter().map(sentence).collect()
+    }
+
+    fn of_tables(&self) -> String {
+        match self.tables.as_slice() {
+            [] => "None of these tables has a row of the user.".to_owned(),
+            tables => {
+                let names: Vec<String> = tables.iter().map(|table| table.table()).collect();
+                format!("A row of the user stands in {}.", names.join(" and "))
+            }
+        }
+    }
+
+    fn of_run(&self) -> String {
+        let Some(run) = self.run else { return "The day has no run.".to_owned() };
+        let calendars: Vec<&str> = self.user.claims.keys().map(|calendar| calendar.as_str()).collect();
+        let member = match calendars.as_slice() {
+            [] => "its cohort does not have the user".to_owned(),
+            calendars => format!("its cohort has the user by the {} calendar", calendars.join(" and the ")),
+        };
+        format!("The run of the day {}; {member}.", phase_of(run))
+    }
+}
+
+fn birthday(row: &SourceRow) -> Option<Birthday> {
+    match row.calendar {
+        Calendar::Solar => row.solar.map(Birthday::Solar),
+        Calendar::Lunar => row.lunar.map(Birthday::Lunar),
+    }
+}
+
+fn of_row(occurrence: Occurrence, row: &LedgerRow) -> String {
+    let state = match row.state {
+        RowState::Reserved => "reserved, and nobody was called".to_owned(),
+        RowState::Issued { first_called_at } => format!("issued, first called at {first_called_at}"),
+        RowState::Settled => format!("settled: the coupon {} was given", row.coupon),
+        RowState::Refused(_) => "refused".to_owned(),
+        RowState::Failed(FailedOutcome::NothingGiven) => "failed: nothing was given".to_owned(),
+        RowState::Failed(FailedOutcome::Unknown { first_called_at }) => {
+            format!("failed: nobody knows what became of the call at {first_called_at}")
+        }
+    };
+    let tries = if row.tries == 0 { String::new() } else { format!(", after {} tries", row.tries) };
+    format!("The ledger row of {occurrence} is for {}: {state}{tries}.", row.day)
+}
+
+/// A reason in words.
+fn because(reason: Reason, programme: &Programme) -> String {
+    match reason {
+        Reason::NotTheirBirthday => "the source row says another birthday or another calendar".to_owned(),
+        Reason::SourceRowGone => "no source table has a row of the user".to_owned(),
+        Reason::ChangedLately => {
+            format!("the birthday was changed within {} days", programme.cool_off_days)
+        }
+        Reason::PlaceholderDate => "the birthday is a placeholder date of the programme".to_owned(),
+        Reason::WithinGap => {
+            format!("another coupon of the programme lies less than {} days away", programme.gap_days)
+        }
+        Reason::OtherDay => "another day of the same year has taken the coupon over".to_owned(),
+        Reason::Dropped => "a person has ended the dead letter".to_owned(),
+    }
+}

@@ -1,0 +1,238 @@
+//! `dispatch`: the days of coupon programmes. What would be read, a pass by hand, how a day stands, its signed report,
+//! why a user gets a coupon or none, and the dead letters.
+//!
+//! A run by hand is the dispatcher's own pass, so it begins or continues what the schedule would.
+
+mod explain;
+mod letters;
+mod plan;
+mod take_in;
+
+use std::collections::HashSet;
+
+use anabranch_coupons::ports::Clock;
+use anabranch_coupons::programme::Programme;
+use anabranch_coupons::records::{DayRun, RunKey};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::records::Outcome as Verdict;
+use clap::{Args, Subcommand};
+use jiff::civil::Date;
+use serde::Serialize;
+
+use super::{Cli, Outcome, block_on};
+use crate::coupons::{self, DayView, Process, Signed, SignedReport};
+use crate::exit::Exit;
+use crate::output;
+use crate::wiring::Wiring;
+
+/// Plan, run, show and explain the days of coupon programmes
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    /// Only this programme. Default: every programme
+    #[arg(long, global = true, value_name = "NAME")]
+    programme: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show which tables a day reads, how many users stand in them, and what a run would do; changes nothing
+    Plan(OfDay),
+    /// Begin or continue a day, as the schedule does; safe to repeat
+    Run(OfDay),
+    /// Show the newest day of each programme
+    Status {
+        /// Print one JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the signed reports of a day and verify them; before noon the counts so far, unsigned
+    Report(OfDay),
+    /// Say why a user gets a coupon on a day, or none: dates, tables, ledger, rules
+    Explain(explain::Arguments),
+    Letters(letters::Arguments),
+    /// Settle what the coupon system says it gave, after somebody restored the ledger from an older copy
+    TakeIn(take_in::Arguments),
+}
+
+/// A day.
+#[derive(Debug, Args)]
+struct OfDay {
+    /// The day that is celebrated, such as 2027-02-28
+    day: Date,
+    /// Print one JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
+    let wiring = Wiring::new(cli.configuration()?);
+    let work = async {
+        let programmes = match &arguments.programme {
+            Some(name) => vec![coupons::programme(wiring.config(), name)?],
+            None => coupons::programmes(wiring.config())?,
+        };
+        if programmes.is_empty() {
+            return Err(refused("dispatch", "no programme is configured").needs("a [[programmes]] section"));
+        }
+        match &arguments.command {
+            Command::Plan(of_day) => plan::run(&wiring, &programmes, of_day.day, of_day.json).await,
+            Command::Run(of_day) => run_day(&wiring, &programmes, of_day).await,
+            Command::Status { json } => status(&wiring, &programmes, *json).await,
+            Command::Report(of_day) => report(&wiring, &programmes, of_day).await,
+            Command::Explain(arguments) => explain::run(&wiring, &programmes, arguments).await,
+            Command::Letters(arguments) => letters::run(&wiring, &programmes, arguments).await,
+            Command::TakeIn(arguments) => take_in::run(&wiring, &programmes, arguments).await,
+        }
+    };
+    block_on(work)?.map_err(|fault| vec![fault])
+}
+
+fn refused(subject: impl Into<String>, found: impl Into<String>) -> Fault {
+    Fault::new(Code::DispatchRefused, subject, found)
+}
+
+/// A programme's day in JSON.
+#[derive(Debug, Serialize)]
+struct ProgrammeDay {
+    programme: String,
+    #[serde(flatten)]
+    view: DayView,
+}
+
+async fn run_day(wiring: &Wiring, programmes: &[Programme], of_day: &OfDay) -> Result<Exit, Fault> {
+    let dispatcher = coupons::dispatcher(wiring).await?;
+    let mut shown = Vec::new();
+    for programme in programmes {
+        coupons::pass(wiring, &dispatcher, programme, &mut HashSet::new()).await?;
+        let view = day_now(wiring, programme, of_day.day).await?;
+        shown.push(ProgrammeDay { programme: programme.name.to_string(), view });
+    }
+    print(&shown, of_day.json);
+    Ok(Exit::Success)
+}
+
+/// A day as the ledger has it now.
+async fn day_now(wiring: &Wiring, programme: &Programme, day: Date) -> Result<DayView, Fault> {
+    let key = RunKey { programme: programme.name.clone(), day };
+    let found = coupons::count(&wiring.coupon_ledger().await?, &key).await?;
+    let (run, report) = found.ok_or_else(|| coupons::no_run(programme, day))?;
+    Ok(DayView::of(day, &run, &report, 0, Process.now()))
+}
+
+async fn status(wiring: &Wiring, programmes: &[Programme], json: bool) -> Result<Exit, Fault> {
+    let mut shown = Vec::new();
+    for programme in programmes {
+        let view = coupons::newest_day(wiring.log().await?, &programme.name).await?;
+        shown.push(ProgrammeDay { programme: programme.name.to_string(), view });
+    }
+    print(&shown, json);
+    Ok(Exit::Success)
+}
+
+fn print(shown: &[ProgrammeDay], json: bool) {
+    if json {
+        _ = output::line(&output::json(&shown));
+        return;
+    }
+    shown.iter().for_each(|day| _ = output::line(&text(&day.programme, &day.view)));
+}
+
+/// One line of a day.
+pub(super) fn text(programme: &str, view: &DayView) -> String {
+    let Some(day) = &view.day else { return format!("{programme}: no day has begun") };
+    let phase = match view.phase() {
+        "waiting" => "waits before midnight's tables are frozen".to_owned(),
+        "closed" => "closed".to_owned(),
+        phase => format!("{phase} is frozen"),
+    };
+    let DayView { eligible, granted, already_granted, failed, in_flight, missed, .. } = view;
+    let mut line = format!(
+        "{programme}  {day}  {phase}: {eligible} eligible = {granted} granted + {already_granted} already granted + {} \
+         refused + {failed} failed + {in_flight} in flight + {missed} missed",
+        view.refused_count()
+    );
+    for (reason, count) in &view.refused {
+        line.push_str(&format!("\n  refused    {count} {}", reason.replace('_', " ")));
+    }
+    if !view.is_behind_barrier && view.frozen > 0 {
+        line.push_str("\n  barrier    a wave was frozen before every lane had passed its source");
+    }
+    if view.misplaced > 0 {
+        line.push_str(&format!(
+            "\n  left out   {} rows say another birthday than their table",
+            view.misplaced
+        ));
+    }
+    if view.open_before > 0 {
+        line.push_str(&format!("\n  open       {} earlier days are not closed", view.open_before));
+    }
+    line
+}
+
+async fn report(wiring: &Wiring, programmes: &[Programme], of_day: &OfDay) -> Result<Exit, Fault> {
+    let (mut all, mut so_far) = (Vec::new(), Vec::new());
+    for programme in programmes {
+        let signed = coupons::signed(wiring, &programme.name, of_day.day).await?;
+        if signed.is_empty() {
+            let view = day_now(wiring, programme, of_day.day).await?;
+            so_far.push(ProgrammeDay { programme: programme.name.to_string(), view });
+        }
+        all.extend(signed);
+    }
+    if of_day.json {
+        _ = output::line(&output::json(&serde_json::json!({ "reports": all, "unsigned": so_far })));
+    } else {
+        all.iter().for_each(|signed| _ = output::line(&report_text(signed)));
+        for day in &so_far {
+            _ = output::line(&format!("not signed yet: {}", text(&day.programme, &day.view)));
+        }
+    }
+    let worst = all.iter().map(|signed| signed.verdict).max();
+    Ok(match worst {
+        Some(Verdict::Failed) => Exit::Definite,
+        _ => Exit::Success,
+    })
+}
+
+fn report_text(signed: &Signed) -> String {
+    let SignedReport { programme, day, stage, eligible, granted, already_granted, failed, .. } =
+        &signed.report;
+    let SignedReport { in_flight, missed, refused, reconciliation, sum, .. } = &signed.report;
+    let seal = match signed.is_signed {
+        true => "the signature is right",
+        false => "unsigned: reconcile.signing_key is not set, so its sum shows accidents only",
+    };
+    let refusals: u64 = refused.values().sum();
+    let mut lines = vec![
+        format!("{programme}  {day}  {stage}: {}; {seal}", signed.verdict.name()),
+        format!(
+            "  {eligible} eligible = {granted} granted + {already_granted} already granted + {refusals} refused + {failed} \
+             failed + {in_flight} in flight + {missed} missed"
+        ),
+    ];
+    lines.extend(
+        refused.iter().map(|(reason, count)| format!("  refused    {count} {}", reason.replace('_', " "))),
+    );
+    lines.push(match reconciliation {
+        Some((id, _)) => format!("  relies on  reconciliation {id}"),
+        None => "  relies on  no reconciliation".to_owned(),
+    });
+    if !signed.report.is_behind_barrier {
+        lines.push("  barrier    a wave was frozen before every lane had passed its source".to_owned());
+    }
+    lines.push(format!("  cohort     sum {sum}, {} rows left out", signed.report.misplaced));
+    lines.join("\n")
+}
+
+/// What a run does at present, in words.
+fn phase_of(run: &DayRun) -> &'static str {
+    match run.frozen {
+        _ if run.is_closed => "is closed",
+        0 => "has begun and has frozen nothing yet",
+        1 => "has frozen midnight's tables",
+        2 => "has frozen noon's tables",
+        _ => "has frozen the catch-up",
+    }
+}

@@ -1,0 +1,142 @@
+//! `dispatch plan`: what a day reads, how many users stand there, and what a run would do. It changes nothing.
+
+use anabranch_coupons::days::members;
+use anabranch_coupons::ports::{CohortRows, Ledger};
+use anabranch_coupons::programme::{Programme, WithoutReconciliation};
+use anabranch_coupons::records::RunKey;
+use anabranch_pipeline::error::Fault;
+use anabranch_schemas::celebration::{Birthday, celebrated};
+use jiff::civil::Date;
+use serde::Serialize;
+
+use super::phase_of;
+use crate::coupons::{self, DayTables};
+use crate::exit::Exit;
+use crate::output;
+use crate::wiring::Wiring;
+
+/// What a programme would do on a day.
+#[derive(Debug, Serialize)]
+struct PlanView {
+    programme: String,
+    day: String,
+    coupon: String,
+    starts_at: Option<String>,
+    noon_at: Option<String>,
+    tables: Vec<TableView>,
+    /// The last whole reconciliation that left nothing wrong, and whether it is young enough for the day.
+    reconciliation: Option<String>,
+    is_reconciled: bool,
+    without_reconciliation: &'static str,
+    run: Option<&'static str>,
+}
+
+/// A table of the day, as it stands now.
+#[derive(Debug, Serialize)]
+struct TableView {
+    table: String,
+    reason: &'static str,
+    users: u64,
+    misplaced: u64,
+}
+
+pub(super) async fn run(
+    wiring: &Wiring,
+    programmes: &[Programme],
+    day: Date,
+    json: bool,
+) -> Result<Exit, Fault> {
+    let (cohort, ledger) = (coupons::cohort(wiring)?, wiring.coupon_ledger().await?);
+    let mut views = Vec::new();
+    for programme in programmes {
+        let mut tables = Vec::new();
+        for found in celebrated(day, &programme.calendars, programme.leap_day) {
+            let (users, misplaced) = users(&cohort, found.birthday, programme).await?;
+            tables.push(TableView {
+                table: found.birthday.table(),
+                reason: found.reason.text(),
+                users,
+                misplaced,
+            });
+        }
+        let last = cohort.last_good().await?;
+        let reconciled_at = cohort.reconciled_at().await?;
+        let starts_at = programme.at(day, programme.starts_at);
+        let is_reconciled = reconciled_at
+            .zip(starts_at)
+            .is_some_and(|(at, starts_at)| at + programme.reconciliation_age >= starts_at);
+        let key = RunKey { programme: programme.name.clone(), day };
+        let found = ledger.of_run(&key, &[], |l| l.run.clone()).await?;
+        views.push(PlanView {
+            programme: programme.name.to_string(),
+            day: day.to_string(),
+            coupon: programme.coupon.to_string(),
+            starts_at: starts_at.map(|at| at.to_string()),
+            noon_at: programme.at(day, programme.noon_at).map(|at| at.to_string()),
+            tables,
+            reconciliation: last.map(|(id, _)| id),
+            is_reconciled,
+            without_reconciliation: match programme.without_reconciliation {
+                WithoutReconciliation::Go => "go",
+                WithoutReconciliation::Stop => "stop",
+            },
+            run: found.as_ref().map(phase_of),
+        });
+    }
+    match json {
+        true => _ = output::line(&output::json(&views)),
+        false => views.iter().for_each(|view| _ = output::line(&view.text())),
+    }
+    Ok(Exit::Success)
+}
+
+/// Users of a table that a freeze would take now, and rows that it would leave out.
+async fn users(cohort: &DayTables, table: Birthday, programme: &Programme) -> Result<(u64, u64), Fault> {
+    let (mut users, mut misplaced, mut after) = (0, 0, None);
+    loop {
+        let rows = cohort.page(table, after, programme.page_rows.get() as usize).await?;
+        let Some(last) = rows.last() else { return Ok((users, misplaced)) };
+        after = Some(last.user);
+        let page = members(table, &rows);
+        users += page.members.len() as u64;
+        misplaced += page.misplaced;
+    }
+}
+
+impl PlanView {
+    fn text(&self) -> String {
+        let unknown = || "outside of the calendar".to_owned();
+        let starts_at = self.starts_at.clone().unwrap_or_else(unknown);
+        let noon_at = self.noon_at.clone().unwrap_or_else(unknown);
+        let mut lines = vec![
+            format!("{}  {}: coupon {}", self.programme, self.day, self.coupon),
+            format!("  begins     {starts_at}, reads its tables again at {noon_at}"),
+        ];
+        for TableView { table, reason, users, misplaced } in &self.tables {
+            let left_out = match misplaced {
+                0 => String::new(),
+                rows => format!(", {rows} rows would be left out"),
+            };
+            lines.push(format!("  reads      {table}: {users} users; {reason}{left_out}"));
+        }
+        lines.push(match (&self.reconciliation, self.is_reconciled) {
+            (Some(id), true) => format!("  relies on  reconciliation {id}"),
+            (found, _) => {
+                let found = found.as_ref().map_or_else(
+                    || "there is no whole reconciliation".to_owned(),
+                    |id| format!("reconciliation {id} is too old"),
+                );
+                let then = match self.without_reconciliation {
+                    "go" => "the day waits for one and then goes on",
+                    _ => "the day waits for one",
+                };
+                format!("  relies on  {found}: {then}")
+            }
+        });
+        lines.push(match self.run {
+            Some(phase) => format!("  run        it {phase}; a run continues it"),
+            None => "  run        there is none; a run begins it once the day has come".to_owned(),
+        });
+        lines.join("\n")
+    }
+}

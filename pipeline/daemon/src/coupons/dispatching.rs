@@ -1,0 +1,193 @@
+//! The task of a dispatcher, one for each programme: a pass every few seconds, and what is shown and signed after it.
+//!
+//! A lease only saves work: passes of several processes, late ones too, do no harm.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use anabranch_coupons::dispatching::DayPassed;
+use anabranch_coupons::ports::{Clock, Ledger};
+use anabranch_coupons::programme::Programme;
+use anabranch_coupons::records::{DayRun, RunKey};
+use anabranch_coupons::report::Report;
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::supervise::{Supervisor, TaskHandle, under_lease};
+use anabranch_schemas::lsn::Lsn;
+use jiff::Timestamp;
+use jiff::civil::Date;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::Process;
+use super::assembly::{self, DayDispatcher};
+use super::day_view::{self, DayView};
+use super::reports::{self, SignedReport};
+use crate::wiring::Wiring;
+
+/// Between two passes that have little to do.
+const PAUSE_MIN: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_secs(300);
+/// A pass over a large cohort takes its time; the pauses are so many times longer, so that granters have the ledger.
+const PAUSE_FACTOR: u32 = 9;
+/// A pass publishes again what the ledger lacks. It waits for messages that wait already, but for no longer.
+const QUEUE_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Dead letters that are counted.
+const LETTERS_MAX: usize = 10_000;
+
+/// The name of the task that dispatches a programme.
+pub fn dispatcher_task(programme: &str) -> String {
+    format!("dispatcher/{programme}")
+}
+
+/// Starts a dispatcher for each programme.
+pub fn spawn_dispatchers(supervisor: &mut Supervisor, wiring: &Wiring) {
+    if wiring.config().coupon_system.is_none() {
+        return;
+    }
+    for programme in super::programmes(wiring.config()).unwrap_or_default() {
+        let (wiring, name) = (wiring.clone(), dispatcher_task(&programme.name));
+        supervisor.spawn(&name, move |handle: TaskHandle, cancel: CancellationToken| {
+            let (wiring, programme) = (wiring.clone(), programme.clone());
+            async move { dispatch(&wiring, &programme, &handle, &cancel).await }
+        });
+    }
+}
+
+async fn dispatch(
+    wiring: &Wiring,
+    programme: &Programme,
+    handle: &TaskHandle,
+    cancel: &CancellationToken,
+) -> Result<(), Fault> {
+    let log = wiring.log().await?;
+    let work = async |passed: watch::Sender<Lsn>| {
+        handle.waits_for("the ledger of coupons");
+        let dispatcher = assembly::dispatcher(wiring).await?;
+        let mut reported = HashSet::new();
+        loop {
+            let began = Instant::now();
+            let pass = tokio::select! {
+                () = cancel.cancelled() => return Ok(()),
+                pass = pass(wiring, &dispatcher, programme, &mut reported) => pass,
+            };
+            pass?;
+            passed.send_modify(|_| {});
+            handle.well();
+            tokio::select! {
+                () = cancel.cancelled() => return Ok(()),
+                () = pause(&dispatcher, programme, began.elapsed()) => {}
+            }
+        }
+    };
+    under_lease(log, handle, cancel, work).await
+}
+
+/// Waits for the next pass: until the queue has been worked off, and until the next time of the programme at most.
+async fn pause(dispatcher: &DayDispatcher, programme: &Programme, pass_took: Duration) {
+    let until = Instant::now() + (pass_took * PAUSE_FACTOR).clamp(PAUSE_MIN, PAUSE_MAX);
+    let queue_until = Instant::now() + QUEUE_WAIT_MAX;
+    let begins = next_time(programme, Process.now());
+    loop {
+        tokio::time::sleep(PAUSE_MIN).await;
+        if begins.is_some_and(|begins| Process.now() >= begins) {
+            return;
+        }
+        if Instant::now() >= until {
+            let is_worked_off = dispatcher.queue.pending().await.is_ok_and(|pending| pending == 0);
+            if is_worked_off || Instant::now() >= queue_until {
+                return;
+            }
+        }
+    }
+}
+
+/// The next moment at which the programme begins a day, reads its tables again, or stops to wait for a reconciliation.
+fn next_time(programme: &Programme, now: Timestamp) -> Option<Timestamp> {
+    let today = now.to_zoned(programme.time_zone.clone()).date();
+    let days = [Some(today), today.tomorrow().ok()];
+    let times = [programme.starts_at, programme.waits_until, programme.noon_at];
+    let all = days.into_iter().flatten().flat_map(|day| times.map(|time| programme.at(day, time)));
+    all.flatten().filter(|at| *at > now).min()
+}
+
+/// A day as a pass found it.
+#[derive(Debug, Clone)]
+pub struct DayPass {
+    pub day: Date,
+    pub run: DayRun,
+    pub report: Report,
+}
+
+/// One pass over a programme; keeps what it found for those who show it, and signs what is to be signed.
+pub async fn pass(
+    wiring: &Wiring,
+    dispatcher: &DayDispatcher,
+    programme: &Programme,
+    reported: &mut HashSet<String>,
+) -> Result<Vec<DayPass>, Fault> {
+    let mut days = Vec::new();
+    for DayPassed { day, report, .. } in dispatcher.pass(programme).await? {
+        let key = RunKey { programme: programme.name.clone(), day };
+        if let Some(run) = dispatcher.ledger.of_run(&key, &[], |l| l.run.clone()).await? {
+            days.push(DayPass { day, run, report });
+        }
+    }
+    for day in &days {
+        sign(wiring, dispatcher, programme, day, reported).await?;
+    }
+    keep(wiring, dispatcher, programme, &days).await?;
+    Ok(days)
+}
+
+/// Appends the report of a day once noon was frozen, and once it was closed.
+async fn sign(
+    wiring: &Wiring,
+    dispatcher: &DayDispatcher,
+    programme: &Programme,
+    DayPass { day, run, report }: &DayPass,
+    reported: &mut HashSet<String>,
+) -> Result<(), Fault> {
+    let reconciliation = dispatcher.cohort.last_good().await?;
+    let Some(report) = SignedReport::of(&programme.name, *day, run, report, reconciliation) else {
+        return Ok(());
+    };
+    if reported.contains(&report.id()) {
+        return Ok(());
+    }
+    let key = wiring.config().reconcile.signing_key.as_ref();
+    if reports::append(&wiring.coupon_reports()?, &report, key).await? {
+        tracing::info!(
+            programme = &*programme.name,
+            day = report.day,
+            stage = report.stage,
+            granted = report.granted,
+            missed = report.missed,
+            "the report of the coupon day is written"
+        );
+    }
+    reported.insert(report.id());
+    Ok(())
+}
+
+/// Keeps the newest day for `status`, metrics and the page.
+async fn keep(
+    wiring: &Wiring,
+    dispatcher: &DayDispatcher,
+    programme: &Programme,
+    days: &[DayPass],
+) -> Result<(), Fault> {
+    let (log, now) = (wiring.log().await?, Process.now());
+    let mut view = match days.last() {
+        Some(DayPass { day, run, report }) => {
+            let open_before = days[..days.len() - 1].iter().filter(|day| !day.run.is_closed).count();
+            DayView::of(*day, run, report, open_before as u64, now)
+        }
+        None => DayView { seen_at: now.as_second(), ..day_view::read(log, &programme.name).await? },
+    };
+    view.dead_letters = dispatcher.ledger.letters(&programme.name, None, LETTERS_MAX).await?.len() as u64;
+    if let Err(fault) = day_view::keep(log, &programme.name, view).await {
+        tracing::debug!(%fault, "the day is not shown as it is now");
+    }
+    Ok(())
+}

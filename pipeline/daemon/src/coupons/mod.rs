@@ -1,0 +1,49 @@
+//! The coupon day in the daemon: `anabranch_coupons` decides, the connectors of `wiring/coupons.rs` carry out.
+//!
+//! `assembly.rs` puts them together. `dispatching.rs` is the task of a dispatcher, `granting.rs` that of a granter.
+//! `cohort.rs` adds barrier and last good reconciliation to the birthday tables, `register.rs` holds the ledger's
+//! token, `day_view.rs` the newest day as it is shown, `days.rs` begins days by hand, `reports.rs` signs them.
+
+mod assembly;
+mod cohort;
+mod day_view;
+mod days;
+mod dispatching;
+mod granting;
+mod process;
+mod register;
+mod reports;
+
+use anabranch_coupons::programme::Programme;
+use anabranch_pipeline::config::Config;
+use anabranch_pipeline::error::{Code, Fault};
+
+pub use self::assembly::{cohort, dispatcher};
+pub use self::cohort::DayTables;
+pub use self::day_view::{DayView, read as newest_day};
+pub use self::days::{CouponDays, no_run};
+pub use self::dispatching::{dispatcher_task, pass, spawn_dispatchers};
+pub use self::granting::{GRANTER_TASK, spawn_granter};
+pub use self::process::Process;
+pub use self::register::LedgerRegister;
+pub use self::reports::{Signed, SignedReport, signed};
+pub use anabranch_coupons::dispatching::count;
+
+/// The programmes of a configuration.
+pub fn programmes(config: &Config) -> Result<Vec<Programme>, Fault> {
+    Programme::parse_all(&config.programmes).map_err(|faults| {
+        let first = faults.into_iter().next();
+        first.unwrap_or_else(|| Fault::new(Code::ConfigInvalid, "programmes", "they cannot be read"))
+    })
+}
+
+/// The programme of this name.
+pub fn programme(config: &Config, name: &str) -> Result<Programme, Fault> {
+    let programmes = programmes(config)?;
+    let names: Vec<&str> = programmes.iter().map(|programme| &*programme.name).collect();
+    let needed = if names.is_empty() { "a [[programmes]] section".to_owned() } else { names.join(" or ") };
+    programmes.into_iter().find(|programme| *programme.name == *name).ok_or_else(|| {
+        Fault::new(Code::ConfigInvalid, format!("programme {name}"), "it is not in the configuration")
+            .needs(needed)
+    })
+}

@@ -1,0 +1,204 @@
+//! Signed reports of coupon days: one at noon and one when the day is closed, in a chain of their own.
+//!
+//! The chain has the form and the key of that of reconciliations (`reconcile.signing_key`). It is another one, because
+//! the newest report of a reconciliation says what the next one begins with.
+
+use std::collections::BTreeMap;
+
+use anabranch_coupons::records::{DayRun, WAVES};
+use anabranch_coupons::report::Report;
+use anabranch_pipeline::config::Secret;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::History;
+use anabranch_pipeline::reconcile::{Seal, seal};
+use anabranch_pipeline::records::{Outcome, PastReconciliation};
+use jiff::civil::Date;
+use serde::{Deserialize, Serialize};
+
+use crate::wall_clock;
+use crate::wiring::Wiring;
+
+/// Waves after which the report of noon is written.
+const NOON: u8 = 2;
+
+/// What is said of a day, and signed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignedReport {
+    pub programme: String,
+    pub day: String,
+    /// `noon` or `closed`.
+    pub stage: String,
+    pub coupon: String,
+    /// Waves that were frozen, and whether each of them was behind the barrier.
+    pub frozen: u8,
+    pub is_behind_barrier: bool,
+    /// The cohort: its size, and a sum of hashes that compares it with another one.
+    pub eligible: u64,
+    pub sum: String,
+    /// Rows of the day's tables that were left out, since they say another birthday.
+    pub misplaced: u64,
+    /// The reconciliation that the day relies on, and when it ended; `None` = it ran without one.
+    pub reconciliation: Option<(String, u64)>,
+    pub granted: u64,
+    pub already_granted: u64,
+    pub refused: BTreeMap<String, u64>,
+    pub failed: u64,
+    pub in_flight: u64,
+    pub missed: u64,
+}
+
+impl SignedReport {
+    /// The report of a day that is so far; `None` before noon was frozen.
+    pub fn of(
+        programme: &str,
+        day: Date,
+        run: &DayRun,
+        report: &Report,
+        reconciliation: Option<(String, u64)>,
+    ) -> Option<Self> {
+        let stage = match run.frozen {
+            _ if run.is_closed => "closed",
+            NOON..=WAVES => "noon",
+            _ => return None,
+        };
+        let refused = report.refused.iter();
+        Some(Self {
+            programme: programme.to_owned(),
+            day: day.to_string(),
+            stage: stage.to_owned(),
+            coupon: run.rules.coupon.to_string(),
+            frozen: run.frozen,
+            is_behind_barrier: run.is_behind_barrier,
+            eligible: report.eligible,
+            sum: format!("{:032x}", run.sum),
+            misplaced: run.misplaced,
+            reconciliation,
+            granted: report.granted,
+            already_granted: report.already_granted,
+            refused: refused.map(|(reason, count)| (reason.as_str().to_owned(), *count)).collect(),
+            failed: report.failed,
+            in_flight: report.in_flight,
+            missed: report.missed,
+        })
+    }
+
+    /// Names the row of the chain.
+    pub fn id(&self) -> String {
+        id(&self.programme, &self.day, &self.stage)
+    }
+
+    fn is_balanced(&self) -> bool {
+        let refused: u64 = self.refused.values().sum();
+        let parts =
+            self.granted + self.already_granted + refused + self.failed + self.in_flight + self.missed;
+        parts == self.eligible
+    }
+
+    /// Clean when each member has a coupon or a refusal; failed when the parts are not the whole.
+    pub fn verdict(&self) -> Outcome {
+        match self.failed + self.in_flight + self.missed {
+            _ if !self.is_balanced() => Outcome::Failed,
+            0 => Outcome::Clean,
+            _ => Outcome::Incomplete,
+        }
+    }
+}
+
+fn id(programme: &str, day: &str, stage: &str) -> String {
+    format!("{programme}/{day}/{stage}")
+}
+
+/// Adds a report to the chain, unless it is there.
+pub async fn append(
+    history: &impl History,
+    report: &SignedReport,
+    key: Option<&Secret>,
+) -> Result<bool, Fault> {
+    let id = report.id();
+    if history.named(&id).await?.is_some() {
+        return Ok(false);
+    }
+    let before = history.newest(1).await?.into_iter().next();
+    let text = serde_json::to_string(report).expect("a report holds text and numbers only");
+    let ended = (id.as_str(), wall_clock::now_ms(), report.verdict());
+    history.append(&seal(before.as_ref(), ended, text, key)).await?;
+    Ok(true)
+}
+
+/// A report as the chain holds it.
+#[derive(Debug, Serialize)]
+pub struct Signed {
+    pub report: SignedReport,
+    pub verdict: Outcome,
+    pub ended_at_ms: u64,
+    /// A key is configured; without one a seal shows accidents only.
+    pub is_signed: bool,
+}
+
+/// The reports of a day, noon first. Each is compared with its signature and with the report before it.
+pub async fn signed(wiring: &Wiring, programme: &str, day: Date) -> Result<Vec<Signed>, Fault> {
+    let (history, key) = (wiring.coupon_reports()?, wiring.config().reconcile.signing_key.as_ref());
+    let mut found = Vec::new();
+    for stage in ["noon", "closed"] {
+        let Some(past) = history.named(&id(programme, &day.to_string(), stage)).await? else { continue };
+        let before = match past.number.checked_sub(1) {
+            Some(number) => history.numbered(number).await?,
+            None => None,
+        };
+        match Seal::of(&past, before.as_ref(), key) {
+            Seal::Whole => {}
+            Seal::Broken => {
+                return Err(broken(&past, "its signature is not that of its report and of this key"));
+            }
+            Seal::Unlinked => {
+                return Err(broken(&past, "the report before it is not the one that it was signed over"));
+            }
+        }
+        let odd = |_| broken(&past, "it is no report of a coupon day");
+        found.push(Signed {
+            report: serde_json::from_str(&past.report).map_err(odd)?,
+            verdict: past.verdict,
+            ended_at_ms: past.ended_at_ms,
+            is_signed: key.is_some(),
+        });
+    }
+    Ok(found)
+}
+
+fn broken(past: &PastReconciliation, found: &str) -> Fault {
+    Fault::new(Code::HistoryBroken, format!("report {}", past.id), found)
+        .needs("the reports as dispatchers have written them, and the reconcile.signing_key of then")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(granted: u64, missed: u64, eligible: u64) -> SignedReport {
+        SignedReport {
+            programme: "birthday".to_owned(),
+            day: "2027-02-28".to_owned(),
+            stage: "noon".to_owned(),
+            coupon: "cake".to_owned(),
+            frozen: 2,
+            is_behind_barrier: true,
+            eligible,
+            sum: String::new(),
+            misplaced: 0,
+            reconciliation: None,
+            granted,
+            already_granted: 0,
+            refused: BTreeMap::new(),
+            failed: 0,
+            in_flight: 0,
+            missed,
+        }
+    }
+
+    #[test]
+    fn a_report_whose_parts_are_not_the_whole_has_failed() {
+        assert_eq!(report(5, 0, 5).verdict(), Outcome::Clean);
+        assert_eq!(report(4, 1, 5).verdict(), Outcome::Incomplete);
+        assert_eq!(report(4, 0, 5).verdict(), Outcome::Failed);
+    }
+}

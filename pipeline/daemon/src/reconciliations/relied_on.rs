@@ -1,0 +1,113 @@
+//! What others rely on: a barrier before the tables of a projection, and when they were compared with their sources.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_pipeline::config::SourceConfig;
+use anabranch_pipeline::config::reconcile::Mode;
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::ports::History;
+use anabranch_pipeline::reconcile::{self, LaneWait, ReconciliationReport};
+use anabranch_pipeline::records::Outcome;
+use tokio::sync::Mutex;
+
+use super::newest;
+use super::schedule::is_believed;
+use super::stores::{ProjectionLanes, standstill};
+use crate::wall_clock;
+use crate::wiring::{PastReports, Source, Wiring};
+
+/// Waits until every lane of a projection has passed what its sources had committed; but no longer for a lane that
+/// stands still, as reconciliations do. Returns the sources that were not reached, and why.
+pub async fn barrier(
+    wiring: &Wiring,
+    projection: &str,
+    wait: Duration,
+) -> Result<BTreeMap<String, String>, Fault> {
+    let entity = wiring.projection(projection)?.entity();
+    let captures = |source: &&SourceConfig| source.entities.contains(&entity);
+    let sources = wiring.config().sources.iter().filter(captures);
+    let sources = sources.map(|source| Ok((source.name.clone(), wiring.source_connector(&source.name)?)));
+    let sources: BTreeMap<String, Arc<Source>> = sources.collect::<Result<_, Fault>>()?;
+    let lanes = ProjectionLanes { wiring, projection };
+    let lane_wait = LaneWait::short(standstill(wiring.config(), wait));
+    Ok(reconcile::barrier(&sources, &lanes, &lane_wait).await)
+}
+
+/// The last whole reconciliation that compared every table of some projections and left nothing wrong in them.
+#[derive(Debug)]
+pub struct LastGood {
+    history: PastReports,
+    projections: Vec<String>,
+    /// What was found when the newest reconciliation had this number: reports are large, and change never.
+    seen: Mutex<Option<(u64, Option<(String, u64)>)>>,
+}
+
+impl LastGood {
+    pub fn new(history: PastReports, projections: Vec<String>) -> Self {
+        Self { history, projections, seen: Mutex::default() }
+    }
+
+    /// Its id and its end, in milliseconds since the Unix epoch.
+    pub async fn read(&self) -> Result<Option<(String, u64)>, Fault> {
+        let Some(number) = self.history.newest_number().await? else { return Ok(None) };
+        let mut seen = self.seen.lock().await;
+        if let Some((at, found)) = &*seen
+            && *at == number
+        {
+            return Ok(found.clone());
+        }
+        let now_ms = wall_clock::now_ms();
+        let is_good = |report: &ReconciliationReport| {
+            is_believed(report.ended_at_ms, now_ms) && is_relied_on(report, &self.projections)
+        };
+        let found = newest(&self.history, is_good).await?.map(|report| (report.id, report.ended_at_ms));
+        *seen = Some((number, found.clone()));
+        Ok(found)
+    }
+}
+
+/// One that repairs nothing, leaves stores out or left wrong rows proves nothing. One that could not read or decide
+/// some rows names them, and proves the others.
+fn is_relied_on(report: &ReconciliationReport, projections: &[String]) -> bool {
+    let is_good = |projection: &String| {
+        let of_projection = report.stores.iter().find(|store| store.store == *projection);
+        of_projection.is_some_and(|store| store.outcome() != Outcome::Failed)
+    };
+    report.is_whole && report.mode == Mode::Repair && projections.iter().all(is_good)
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_pipeline::reconcile::StoreReport;
+
+    use super::*;
+
+    fn report(change: impl Fn(&mut ReconciliationReport)) -> bool {
+        let mut report = ReconciliationReport {
+            id: "r".to_owned(),
+            verdict: Outcome::Clean,
+            begun_at_ms: 1,
+            ended_at_ms: 2,
+            mode: Mode::Repair,
+            stores: vec![StoreReport::new("mapping"), StoreReport::new("birthday")],
+            tables: Default::default(),
+            is_whole: true,
+            caches: BTreeMap::new(),
+        };
+        change(&mut report);
+        is_relied_on(&report, &["birthday".to_owned()])
+    }
+
+    #[test]
+    fn a_day_relies_on_whole_reconciliations_that_repair_and_leave_nothing_wrong() {
+        assert!(report(|_| {}));
+        assert!(report(|report| report.stores[1].set_incomplete("a table cannot be read")));
+        assert!(report(|report| report.stores[0].left = 1), "another store");
+        assert!(!report(|report| report.stores[1].left = 1));
+        assert!(!report(|report| report.mode = Mode::Report));
+        assert!(!report(|report| report.is_whole = false));
+        assert!(!report(|report| _ = report.stores.pop()));
+    }
+}

@@ -1,0 +1,123 @@
+//! The connectors of the coupon day: ledger, birthday tables, source rows, work queue, coupon system, signed reports.
+
+use anabranch_connectors::coupon_system::CouponSystemSettings;
+pub use anabranch_connectors::coupon_system::HttpCouponSystem as CouponCaller;
+pub use anabranch_connectors::mysql::cohort::MysqlCohort as CouponTables;
+use anabranch_connectors::mysql::ledger;
+pub use anabranch_connectors::mysql::ledger::MySqlLedger as CouponLedger;
+pub use anabranch_connectors::mysql::source_rows::MysqlSourceRows as CouponSources;
+pub use anabranch_connectors::mysql::store::MysqlHistory as PastReports;
+use anabranch_connectors::mysql::store::{MysqlTarget, SetupReport};
+pub use anabranch_connectors::nats::work_queue::{
+    Delivery as CouponDelivery, NatsWorkQueue as CouponQueue, WorkQueuePart as CouponQueuePart,
+};
+use anabranch_coupons::ports::CouponSystem;
+use anabranch_coupons::records::Unique;
+use anabranch_pipeline::config::CouponSystemConfig;
+use anabranch_pipeline::error::{Code, Fault};
+
+use super::{TargetServer, Wiring};
+
+/// Connections to each target for pages of birthday tables and their columns that follow the ledger.
+const TABLE_CONNECTIONS: usize = 8;
+
+/// The token of a ledger that nobody has used, and of a register that nobody has set.
+const UNUSED: Unique = Unique(0);
+
+impl Wiring {
+    /// The section `[coupon_system]`.
+    pub fn coupon_system(&self) -> Result<&CouponSystemConfig, Fault> {
+        self.config().coupon_system.as_ref().ok_or_else(|| {
+            Fault::new(Code::ConfigInvalid, "configuration key coupon_system", "missing")
+                .needs("a [coupon_system] section: who gives out the coupons, and where the ledger lies")
+        })
+    }
+
+    /// The ledger, once its tables have the needed shape.
+    pub async fn coupon_ledger(&self) -> Result<CouponLedger, Fault> {
+        let connections = self.coupon_system()?.calls_in_flight.get();
+        CouponLedger::open(self.ledger_target()?, connections).await
+    }
+
+    /// Makes the ledger's tables and the work queue: what was made or found.
+    pub async fn set_up_coupons(&self) -> Result<Vec<String>, Vec<Fault>> {
+        let one = |fault| vec![fault];
+        let target = self.ledger_target().map_err(one)?;
+        let made = ledger::setup(target, UNUSED).await.map_err(one)?;
+        let queue = self.work_queue().await.map_err(one)?.setup().await?;
+        let thing = format!("coupon ledger of target {}", target.name());
+        let made = match made == SetupReport::default() {
+            true => format!("{thing}: as needed"),
+            false => format!("{thing}: created {} databases, {} tables", made.databases, made.tables),
+        };
+        Ok(vec![made, queue.to_string()])
+    }
+
+    /// Pre-flight of the ledger, the work queue and the coupon system.
+    pub async fn check_coupons(&self) -> Vec<Fault> {
+        let ledger = async {
+            match self.ledger_target() {
+                Ok(target) => ledger::check(target).await,
+                Err(fault) => vec![fault],
+            }
+        };
+        let queue = async {
+            match self.work_queue().await {
+                Ok(queue) => queue.check().await,
+                Err(fault) => vec![fault],
+            }
+        };
+        let system = async {
+            let connected = async { self.coupon_caller()?.connect().await.map(drop) };
+            connected.await.err().into_iter().collect::<Vec<_>>()
+        };
+        let (ledger, queue, system) = tokio::join!(ledger, queue, system);
+        ledger.into_iter().chain(queue).chain(system).collect()
+    }
+
+    fn ledger_target(&self) -> Result<&MysqlTarget, Fault> {
+        let name = &self.coupon_system()?.ledger_target;
+        match &self.target(name)?.server {
+            TargetServer::Mysql(server) => Ok(server),
+            TargetServer::Search(_) => Err(Fault::new(
+                Code::ConfigInvalid,
+                "configuration key coupon_system.ledger_target",
+                format!("`{name}` is a search server"),
+            )
+            .needs("the name of a target with a mysql:// URL")),
+        }
+    }
+
+    /// The birthday tables of all calendars; nothing is connected yet.
+    pub fn coupon_tables(&self) -> Result<CouponTables, Fault> {
+        let projections: Vec<&str> = self.coupon_system()?.projections.iter().map(String::as_str).collect();
+        CouponTables::new(self.config(), &projections, TABLE_CONNECTIONS)
+    }
+
+    /// The source tables of all users; nothing is connected yet.
+    pub fn coupon_sources(&self) -> Result<CouponSources, Fault> {
+        Ok(CouponSources::new(self.config(), self.coupon_tables()?))
+    }
+
+    /// The coupon system; nothing is connected yet.
+    pub fn coupon_caller(&self) -> Result<CouponCaller, Fault> {
+        let system = self.coupon_system()?;
+        CouponCaller::new(&CouponSystemSettings {
+            url: system.url.clone(),
+            token: system.token.clone(),
+            ca_file: system.ca_file.clone(),
+            is_batched: system.is_batched,
+            timeout: system.timeout,
+        })
+    }
+
+    /// The work queue, over connections of its own.
+    pub async fn work_queue(&self) -> Result<CouponQueue, Fault> {
+        CouponQueue::connect(&self.config().log, &self.config().name).await
+    }
+
+    /// The signed reports of coupon days, in the control database of the ledger's target.
+    pub fn coupon_reports(&self) -> Result<PastReports, Fault> {
+        self.ledger_target().map(PastReports::of_coupon_days)
+    }
+}

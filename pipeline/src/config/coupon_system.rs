@@ -1,0 +1,126 @@
+//! `[coupon_system]` as the configuration file has it: the system that gives out coupons, and where the ledger lies.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::transport::{Tls, trusted};
+use super::values::{Expanded, Secret, ServerUrl};
+use super::{Config, Problems, ProjectionConfig, ProjectionKind, TargetStore};
+
+/// What payment systems promise for idempotency keys: a day.
+const KEY_MEMORY_HOURS: NonZeroU32 = NonZeroU32::new(24).expect("not zero");
+/// A call of 100 users takes some ten milliseconds, so eight of them are thousands of users a second.
+const CALLS_IN_FLIGHT: NonZeroUsize = NonZeroUsize::new(8).expect("not zero");
+/// More workers would wait for the rows of the ledger.
+const CALLS_IN_FLIGHT_MAX: usize = 64;
+/// Far shorter than the half hour after which other granters take an attempt over.
+const TIMEOUT_SECONDS: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
+const TIMEOUT_SECONDS_MAX: u32 = 300;
+
+/// The system that gives out coupons.
+#[derive(Debug, Clone)]
+pub struct CouponSystemConfig {
+    pub url: ServerUrl,
+    pub ca_file: Option<PathBuf>,
+    /// Sent with each call; `None` = the system asks for none.
+    pub token: Option<Secret>,
+    /// How long the system promises to know the key of a call.
+    pub key_memory: Duration,
+    /// Calls that one process makes at once.
+    pub calls_in_flight: NonZeroUsize,
+    pub timeout: Duration,
+    /// A call asks for many users at once, and else for one.
+    pub is_batched: bool,
+    /// The birthday projections whose tables name the members of a day.
+    pub projections: Vec<String>,
+    /// The target that holds the ledger.
+    pub ledger_target: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CouponSystem {
+    url: ServerUrl,
+    tls: Option<Tls>,
+    ca_file: Option<Expanded>,
+    token: Option<Expanded>,
+    key_memory_hours: Option<NonZeroU32>,
+    calls_in_flight: Option<NonZeroUsize>,
+    timeout_seconds: Option<NonZeroU32>,
+    batch: Option<bool>,
+    projections: Option<Vec<String>>,
+    ledger_target: Option<String>,
+}
+
+impl CouponSystem {
+    /// Fills in defaults: every birthday projection, and the first target of the first one.
+    pub(super) fn resolve(
+        self,
+        projections: &[ProjectionConfig],
+        problems: &mut Problems,
+    ) -> Option<CouponSystemConfig> {
+        if !matches!(self.url.scheme(), "http" | "https") {
+            let found = format!("scheme `{}`", self.url.scheme());
+            problems.add("coupon_system.url", found, "https:// or http://");
+            return None;
+        }
+        let ca_file = trusted("coupon_system.tls", &self.url, (self.tls, self.ca_file), problems);
+        let is_birthday = |known: &&ProjectionConfig| matches!(known.kind, ProjectionKind::Birthday(_));
+        let birthdays = || projections.iter().filter(is_birthday);
+        let chosen =
+            self.projections.unwrap_or_else(|| birthdays().map(|known| known.name.clone()).collect());
+        let odd = chosen.iter().find(|name| birthdays().all(|known| known.name != **name));
+        let first = birthdays().find(|known| chosen.contains(&known.name));
+        let (None, Some(first)) = (odd, first) else {
+            let found = odd.map_or_else(|| "none".to_owned(), |name| format!("`{name}`"));
+            problems.add("coupon_system.projections", found, "[[projections]] entries of kind `birthday`");
+            return None;
+        };
+        let timeout = self.timeout_seconds.unwrap_or(TIMEOUT_SECONDS);
+        let calls_in_flight = self.calls_in_flight.unwrap_or(CALLS_IN_FLIGHT);
+        for (key, found, most) in [
+            ("timeout_seconds", timeout.get() as usize, TIMEOUT_SECONDS_MAX as usize),
+            ("calls_in_flight", calls_in_flight.get(), CALLS_IN_FLIGHT_MAX),
+        ] {
+            if found > most {
+                problems.add(&format!("coupon_system.{key}"), found.to_string(), &format!("at most {most}"));
+            }
+        }
+        let hours = self.key_memory_hours.unwrap_or(KEY_MEMORY_HOURS);
+        Some(CouponSystemConfig {
+            url: self.url,
+            ca_file,
+            token: self.token.map(|token| Secret::new(token.0)),
+            key_memory: Duration::from_secs(u64::from(hours.get()) * 3600),
+            calls_in_flight,
+            timeout: Duration::from_secs(timeout.get().into()),
+            is_batched: self.batch.unwrap_or(true),
+            ledger_target: self.ledger_target.or_else(|| first.targets.first().cloned())?,
+            projections: chosen,
+        })
+    }
+}
+
+impl Config {
+    /// Whether programmes and the coupon system have what they need of the rest of the file.
+    pub(super) fn check_coupons(&self, has_coupon_system: bool, problems: &mut Problems) {
+        let is_birthday = |known: &ProjectionConfig| matches!(known.kind, ProjectionKind::Birthday(_));
+        if !self.programmes.is_empty() && !self.projections.iter().any(is_birthday) {
+            let needed = "a [[projections]] entry of kind `birthday`, whose tables name who celebrates";
+            problems.add("programmes", "no birthday projection stands beside them".to_owned(), needed);
+        }
+        if !self.programmes.is_empty() && !has_coupon_system {
+            let needed = "a [coupon_system] section: who gives out the coupons, and where the ledger lies";
+            problems.add("coupon_system", "missing beside [[programmes]]".to_owned(), needed);
+        }
+        let Some(system) = &self.coupon_system else { return };
+        let target = self.target(&system.ledger_target);
+        if target.is_none_or(|target| target.store != TargetStore::Mysql) {
+            let found = format!("`{}`", system.ledger_target);
+            problems.add("coupon_system.ledger_target", found, "the name of a target with a mysql:// URL");
+        }
+    }
+}

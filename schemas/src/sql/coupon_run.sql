@@ -1,0 +1,17 @@
+-- One row a day of a programme.
+CREATE TABLE IF NOT EXISTS {table} (
+  `programme` varchar(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'Name of the programme',
+  `day` date NOT NULL COMMENT 'The day that is celebrated, whenever the run works',
+  `rules` mediumtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'TOML: the programme as it was when the day began',
+  `revision` binary(16) NOT NULL COMMENT 'Changed by whoever begins to freeze',
+  `sweep` binary(16) NOT NULL COMMENT 'Changed by whoever begins to sweep',
+  `frozen` tinyint unsigned NOT NULL COMMENT 'Waves that were frozen completely',
+  `cursor_table` smallint unsigned NOT NULL COMMENT 'Where the freeze goes on: place of the table among the tables of the day',
+  `cursor_after` bigint unsigned NULL COMMENT 'Last user of it that was read',
+  `members` bigint unsigned NOT NULL COMMENT 'Frozen cohort',
+  `hash_sum` binary(16) NOT NULL COMMENT 'Sum of a hash of each member, modulo 2^128',
+  `misplaced` bigint unsigned NOT NULL COMMENT 'Rows that say another birthday than their table',
+  `is_behind_barrier` tinyint NOT NULL COMMENT '1 = each wave so far waited for all lanes',
+  `is_closed` tinyint NOT NULL COMMENT '1 = each member has a coupon, a refusal or a dead letter',
+  PRIMARY KEY (`programme`, `day`)
+) ENGINE=InnoDB COMMENT='Coupon days of Anabranch, never change or delete rows'

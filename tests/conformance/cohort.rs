@@ -1,0 +1,340 @@
+//! The day's birthday tables and the source rows of their users, on real servers: pages, columns that follow, claims.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use anabranch_connectors::mysql::cohort::MysqlCohort;
+use anabranch_connectors::mysql::connection::async_options;
+use anabranch_connectors::mysql::source_rows::MysqlSourceRows;
+use anabranch_coupons::ports::{CohortRow, SourceRow, SourceRows};
+use anabranch_pipeline::config::{Config, ServerUrl};
+use anabranch_pipeline::error::Code;
+use anabranch_schemas::birthday::MonthDay;
+use anabranch_schemas::celebration::{Birthday, Calendar, Occurrence};
+use anabranch_schemas::lunar::LunarMonthDay;
+use anabranch_schemas::shard::ShardId;
+use anabranch_schemas::sql;
+use anabranch_stack::{Options, ServerSpec, Stack};
+use anabranch_tests::TestDatabase;
+use jiff::civil::date;
+use mysql_async::Conn;
+use mysql_async::prelude::Queryable;
+
+use crate::nats::blocking;
+
+/// Users that stand in a database with rows of two shards.
+const DOUBLED: u64 = 40;
+
+/// Two targets, a source, and tables of one solar and one lunar day.
+struct Ground {
+    stack: Arc<Stack>,
+    layout: &'static str,
+    databases: u32,
+}
+
+impl Ground {
+    fn stack() -> Arc<Stack> {
+        let server = |spec| TestDatabase::chosen().server(spec);
+        let options = Options::empty()
+            .with(server(ServerSpec::mariadb_source("source-a")))
+            .with(server(ServerSpec::mariadb_target("target-a")))
+            .with(server(ServerSpec::mariadb_target("target-b")));
+        Arc::new(blocking(|| Stack::start(options).unwrap()))
+    }
+
+    /// With empty tables of these birthdays.
+    async fn with_tables(
+        stack: &Arc<Stack>,
+        (layout, databases): (&'static str, u32),
+        tables: &[Birthday],
+    ) -> Self {
+        let ground = Self { stack: Arc::clone(stack), layout, databases };
+        let mut statements = vec![String::new(); databases as usize];
+        for table in tables {
+            let definition = match table {
+                Birthday::Solar(_) => sql::BIRTHDAY,
+                Birthday::Lunar(_) => sql::LUNAR_BIRTHDAY,
+            };
+            let lines = definition.lines().filter(|line| !line.starts_with("--"));
+            let definition = lines.collect::<Vec<_>>().join("\n");
+            for place in ground.places(*table) {
+                let (database, name) = (ground.database(place, *table), ground.table(place, *table));
+                let made = definition.replace("{table}", &name);
+                statements[place as usize] += &format!("CREATE DATABASE IF NOT EXISTS {database}; {made};");
+            }
+        }
+        for (place, statements) in statements.iter().enumerate() {
+            ground.sql(place as u32, statements).await;
+        }
+        ground
+    }
+
+    fn config(&self) -> Config {
+        let mut text =
+            "name = \"test\"\n[log]\nurl = \"tls://u:p@127.0.0.1:1\"\n[[entities]]\nentity = \"user\"\n\
+             tables = \"user_{db:02}.user_{table:03}\"\n\
+             columns = { lunar_birthday = \"lunar_birthday\", birthday_type = \"birthday_type\" }\n"
+                .to_owned();
+        let ca_file = self.stack.ca_file();
+        for (kind, name) in [("sources", "source-a"), ("targets", "target-a"), ("targets", "target-b")] {
+            let url = self.stack.server(name).unwrap().url();
+            text += &format!(
+                "[[{kind}]]\nname = \"{name}\"\nurl = \"{url}\"\nca_file = \"{}\"\n",
+                ca_file.display()
+            );
+        }
+        for calendar in ["solar", "lunar"] {
+            text += &format!(
+                "[[projections]]\nname = \"{calendar}\"\nkind = \"birthday\"\ncalendar = \"{calendar}\"\n\
+                 targets = [\"target-a\", \"target-b\"]\nlayout = \"{0}\"\ndatabases = {1}\n\
+                 database = \"birthday_{0}_{calendar}_{{db:02}}\"\ntable = \"birthday_{{mmdd}}\"\n",
+                self.layout, self.databases
+            );
+        }
+        Config::parse(&text).unwrap_or_else(|faults| panic!("{faults:?}"))
+    }
+
+    fn cohort(&self) -> MysqlCohort {
+        MysqlCohort::new(&self.config(), &["solar", "lunar"], 2).unwrap()
+    }
+
+    /// Databases that have a table of the birthday.
+    fn places(&self, table: Birthday) -> Vec<u32> {
+        match self.layout {
+            "by_day" => vec![table.ordinal() % self.databases],
+            _ => (0..self.databases).collect(),
+        }
+    }
+
+    fn place_of(&self, table: Birthday, user: u64) -> u32 {
+        let places = self.places(table);
+        places[(user % places.len() as u64) as usize]
+    }
+
+    fn database(&self, place: u32, table: Birthday) -> String {
+        format!("birthday_{}_{}_{place:02}", self.layout, table.calendar())
+    }
+
+    fn table(&self, place: u32, table: Birthday) -> String {
+        format!("{}.birthday_{}", self.database(place, table), table.compact())
+    }
+
+    async fn admin(&self, server: &str) -> Conn {
+        let url = ServerUrl::try_from(self.stack.server(server).unwrap().admin_url()).unwrap();
+        Conn::new(async_options(&url, Some(&self.stack.ca_file()))).await.unwrap()
+    }
+
+    /// On the server of a database.
+    async fn sql(&self, place: u32, sql: &str) {
+        let mut admin = self.admin(["target-a", "target-b"][place as usize % 2]).await;
+        admin.query_drop(sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+
+    /// Rows of a table: user, shard, birthday as it stands there.
+    async fn insert(&self, table: Birthday, rows: &[(u64, u64, &str)]) {
+        for place in self.places(table) {
+            let of_place = rows.iter().filter(|(user, ..)| self.place_of(table, *user) == place);
+            let of_lunar = if table.calendar() == Calendar::Lunar { ", 'lunar'" } else { "" };
+            let values: Vec<String> = of_place
+                .map(|(user, shard, birthday)| format!("({shard}, {user}, '{birthday}', 1{of_lunar})"))
+                .collect();
+            let columns = if of_lunar.is_empty() { "" } else { ", birthday_type" };
+            let name = self.table(place, table);
+            for values in values.chunks(5_000) {
+                let values = values.join(",");
+                let sql =
+                    format!("INSERT INTO {name} (shard_id, user_id, birthday, lsn{columns}) VALUES {values}");
+                self.sql(place, &sql).await;
+            }
+        }
+    }
+
+    async fn all_pages(&self, table: Birthday, limit: usize) -> Vec<Vec<CohortRow>> {
+        let (cohort, mut pages, mut after) = (self.cohort(), Vec::new(), None);
+        loop {
+            let page = cohort.page(table, after, limit).await.unwrap();
+            let Some(last) = page.last() else { return pages };
+            assert!(after.is_none_or(|after| page[0].user > after), "a page goes on after the last one");
+            after = Some(last.user);
+            pages.push(page);
+        }
+    }
+}
+
+fn solar() -> Birthday {
+    Birthday::Solar(MonthDay::new(2, 28).unwrap())
+}
+
+fn lunar() -> Birthday {
+    Birthday::Lunar(LunarMonthDay::new(8, 30).unwrap())
+}
+
+/// On one stack, whose start takes longer than both.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_days_tables_and_the_source_rows_of_their_users_are_read() {
+    let stack = Ground::stack();
+    the_days_tables_are_read_by_pages_of_users_and_follow_the_ledger_in_both_layouts(&stack).await;
+    source_rows_are_read_by_key_where_claims_name_their_tables(&stack).await;
+}
+
+async fn the_days_tables_are_read_by_pages_of_users_and_follow_the_ledger_in_both_layouts(
+    stack: &Arc<Stack>,
+) {
+    for (layout, databases) in [("by_day", 2), ("by_user", 5)] {
+        let ground = Ground::with_tables(stack, (layout, databases), &[solar(), lunar()]).await;
+        // Users of one database in a row, some with several rows, one with more rows than a page has users, rows of
+        // shards that cannot be, and rows that say another birthday.
+        let mut rows: Vec<(u64, u64, &str)> = (0..1_500).map(|user| (user * 3, 7, "02-28")).collect();
+        rows.extend((5_000..5_300).map(|number| (number * 5, 7, "02-28")));
+        rows.extend((0..DOUBLED).map(|user| (user * 3, 9, "02-28")));
+        rows.extend((0..200).map(|shard| (9_999_999, shard, "02-28")));
+        rows.extend((0..300).map(|number| (10_000_000 + number, u64::MAX - number, "02-28")));
+        rows.extend([(u64::MAX, 7, "02-28"), (2, 7, "03-01"), (4, 7, "none")]);
+        ground.insert(solar(), &rows).await;
+        ground.insert(lunar(), &[(3, 7, "08-30"), (6, 8, "08-30"), (7, 8, "08-29")]).await;
+
+        let is_shard = |shard: u64| ShardId::from_u64(shard).is_some();
+        let mut expected: Vec<(u64, u64)> = rows
+            .iter()
+            .map(|(user, shard, _)| (*user, *shard))
+            .filter(|(_, shard)| is_shard(*shard))
+            .collect();
+        expected.sort_unstable();
+        for limit in [1_000, 100, 29] {
+            let pages = ground.all_pages(solar(), limit).await;
+            let found: Vec<(u64, u64)> =
+                pages.iter().flatten().map(|row| (row.user, row.shard.as_u64())).collect();
+            assert_eq!(found, expected, "{layout}, {limit} users a page");
+            for page in &pages {
+                let users: BTreeSet<u64> = page.iter().map(|row| row.user).collect();
+                assert!(users.len() <= limit, "{} users on a page of {limit}", users.len());
+            }
+        }
+        let rows = ground.all_pages(solar(), 1_000).await.concat();
+        let misplaced = rows.iter().filter(|row| row.birthday != solar());
+        assert_eq!(misplaced.map(|row| row.user).collect::<Vec<_>>(), [2, 4]);
+        let rows = ground.all_pages(lunar(), 1_000).await.concat();
+        let of_lunar: Vec<_> =
+            rows.iter().map(|row| (row.user, row.birthday == lunar(), row.calendar)).collect();
+        let by = Calendar::Lunar;
+        assert_eq!(of_lunar, [(3, true, by), (6, true, by), (7, false, by)]);
+
+        the_columns_follow(&ground).await;
+    }
+    let config = Ground { stack: Arc::clone(stack), layout: "by_day", databases: 2 }.config();
+    let cohort = MysqlCohort::new(&config, &["solar"], 1).unwrap();
+    assert_eq!(cohort.page(lunar(), None, 1).await.unwrap_err().code(), Code::ConfigInvalid);
+    let missing = cohort.page(Birthday::Solar(MonthDay::new(1, 1).unwrap()), None, 1).await.unwrap_err();
+    assert_eq!(missing.code(), Code::TargetTableMissing, "{missing}");
+    for names in [["solar", "solar"], ["solar", "other"]] {
+        assert_eq!(MysqlCohort::new(&config, &names, 1).unwrap_err().code(), Code::ConfigInvalid);
+    }
+}
+
+/// Of users 0, 3 and 6 in the solar table, and 3 in the lunar one.
+async fn the_columns_follow(ground: &Ground) {
+    let cohort = ground.cohort();
+    let read = async |table: Birthday, user: u64| {
+        let name = ground.table(ground.place_of(table, user), table);
+        let server = ["target-a", "target-b"][ground.place_of(table, user) as usize % 2];
+        let sql = format!(
+            "SELECT is_sent, IFNULL(CAST(send_time AS CHAR), ''), IFNULL(sent_occurrence, 0) FROM {name} \
+             WHERE user_id = {user} ORDER BY shard_id"
+        );
+        ground.admin(server).await.query::<(u8, String, i16), _>(sql).await.unwrap()
+    };
+    let occurrence = |text: &str| text.parse::<Occurrence>().unwrap();
+    let tables = [solar(), lunar()];
+    let granted = [
+        (0, occurrence("solar:2027")),
+        (6, occurrence("solar:2027")),
+        (3, occurrence("lunar:2026")),
+        (77, occurrence("solar:2027")),
+    ];
+    cohort.follow(&tables, &granted).await.unwrap();
+    let first = read(solar(), 0).await;
+    assert_eq!(first.len(), 2, "each row of the user");
+    assert!(
+        first.iter().all(|(is_sent, at, year)| (*is_sent, *year) == (1, 2027) && !at.is_empty()),
+        "{first:?}"
+    );
+    assert_eq!(read(solar(), 3).await[0], (0, String::new(), 0), "a lunar coupon is of the lunar table");
+    let lunar_row = read(lunar(), 3).await;
+    assert_eq!((lunar_row[0].0, lunar_row[0].2), (1, 2026));
+    // Again changes nothing, and another occurrence everything.
+    cohort.follow(&tables, &granted).await.unwrap();
+    assert_eq!(read(solar(), 0).await, first);
+    cohort.follow(&tables, &[(0, occurrence("solar:2028"))]).await.unwrap();
+    let next = read(solar(), 0).await;
+    assert!(
+        next.iter().all(|(is_sent, at, year)| (*is_sent, *year) == (1, 2028) && *at > first[0].1),
+        "{next:?}"
+    );
+}
+
+fn shard(table: u32) -> ShardId {
+    ShardId::of("source-a", "user_00", &format!("user_{table:03}"), 0)
+}
+
+async fn source_rows_are_read_by_key_where_claims_name_their_tables(stack: &Arc<Stack>) {
+    // All tables of both calendars are asked for claims.
+    let all = Calendar::ALL.map(Birthday::all).concat();
+    let ground = Ground::with_tables(stack, ("by_day", 2), &all).await;
+    let mut source = ground.admin("source-a").await;
+    source.query_drop("CREATE DATABASE user_00").await.unwrap();
+    for (table, birthday) in [(0, "DATE"), (1, "DATETIME"), (2, "VARCHAR(20)")] {
+        let sql = format!(
+            "CREATE TABLE user_00.user_{table:03} (user_id BIGINT UNSIGNED PRIMARY KEY, birthday {birthday} NULL, \
+             lunar_birthday CHAR(5), birthday_type VARCHAR(8))"
+        );
+        source.query_drop(sql).await.unwrap();
+    }
+    source
+        .query_drop(
+            "INSERT INTO user_00.user_000 VALUES (1, '2000-02-28', NULL, NULL), (2, '1999-02-28', '08-30', 'lunar');
+             INSERT INTO user_00.user_001 VALUES (1, '2000-03-01 10:00:00', NULL, 'solar'), (3, NULL, NULL, NULL);
+             INSERT INTO user_00.user_002 VALUES (5, '2000-02-28', '13-01', 'other')",
+        )
+        .await
+        .unwrap();
+    // User 5 was renamed: the cohort names another shard than the tables now claim.
+    ground.insert(solar(), &[(5, shard(2).as_u64(), "02-28"), (6, 4_711, "02-28")]).await;
+    let rows = MysqlSourceRows::new(&ground.config(), ground.cohort());
+    let gone = ShardId::of("source-a", "user_00", "user_gone", 0);
+    let users = [
+        (1, vec![shard(0), shard(1), shard(0)]),
+        (2, vec![shard(0)]),
+        (3, vec![shard(1)]),
+        (4, vec![shard(0)]),
+        (5, vec![shard(1), gone]),
+        (6, vec![]),
+    ];
+    let found = rows.look(&users).await.unwrap();
+    let day = MonthDay::new(2, 28);
+    let row =
+        |born, solar| SourceRow { born, solar, lunar: None, calendar: Calendar::Solar, changed_at: None };
+    assert_eq!(
+        found[0],
+        Some(vec![row(Some(date(2000, 2, 28)), day), row(Some(date(2000, 3, 1)), MonthDay::new(3, 1))]),
+        "each of the tables, once"
+    );
+    let expected = SourceRow {
+        lunar: LunarMonthDay::new(8, 30),
+        calendar: Calendar::Lunar,
+        ..row(Some(date(1999, 2, 28)), day)
+    };
+    assert_eq!(found[1], Some(vec![expected]));
+    assert_eq!(found[2], Some(vec![row(None, None)]), "a row without a birthday is a row");
+    assert_eq!(found[3], Some(vec![]));
+    assert_eq!(found[4], Some(vec![row(Some(date(2000, 2, 28)), day)]), "found by its present claim");
+    assert_eq!(found[5], Some(vec![]), "what nobody has is no fault");
+
+    // What cannot be read concerns its users alone.
+    source.query_drop("ALTER TABLE user_00.user_001 DROP PRIMARY KEY").await.unwrap();
+    let found = rows.look(&users[..3]).await.unwrap();
+    assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false]);
+    blocking(|| stack.server("source-a").unwrap().kill().unwrap());
+    assert_eq!(rows.look(&users[1..2]).await.unwrap(), [None]);
+    blocking(|| stack.server("source-a").unwrap().restart().unwrap());
+    assert!(rows.look(&users[1..2]).await.unwrap()[0].is_some());
+}

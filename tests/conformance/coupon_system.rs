@@ -1,0 +1,325 @@
+//! The client of the coupon system against the witness: outcomes, faults, connections, TLS, crashes.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_connectors::coupon_system::{CouponSystemSettings, HttpCouponSystem};
+use anabranch_coupons::ports::{Answer, CouponSystem};
+use anabranch_coupons::records::CouponKey;
+use anabranch_demo::daemon::{build_binary, free_port};
+use anabranch_demo::{Faults, Witness, WitnessClient, WitnessOptions};
+use anabranch_pipeline::config::{Secret, ServerUrl};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::celebration::Occurrence;
+use anabranch_stack::{Options, Stack};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
+
+use crate::nats::{blocking, until, within};
+
+const TOKEN: &str = "a-token-of-the-test";
+const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+fn settings(url: &str, is_batched: bool) -> CouponSystemSettings {
+    CouponSystemSettings {
+        url: ServerUrl::try_from(url.to_owned()).unwrap(),
+        token: Some(Secret::new(TOKEN)),
+        ca_file: None,
+        is_batched,
+        timeout: Duration::from_secs(2),
+    }
+}
+
+fn coupon(user: u64) -> (CouponKey, Arc<str>) {
+    let occurrence: Occurrence = "lunar:2027".parse().unwrap();
+    (CouponKey { user, programme: Arc::from("birthday"), occurrence }, Arc::from("ten-off"))
+}
+
+fn coupons(users: impl IntoIterator<Item = u64>) -> Vec<(CouponKey, Arc<str>)> {
+    users.into_iter().map(coupon).collect()
+}
+
+fn keys(users: impl IntoIterator<Item = u64>) -> Vec<CouponKey> {
+    users.into_iter().map(|user| coupon(user).0).collect()
+}
+
+/// A witness in this process, and a client of it.
+struct Ground {
+    witness: Witness,
+    control: WitnessClient,
+    system: HttpCouponSystem,
+    _book: tempfile::TempDir,
+}
+
+impl Ground {
+    async fn start(is_batched: bool) -> Self {
+        Self::start_with(is_batched, |_| {}).await
+    }
+
+    async fn start_with(is_batched: bool, change: impl FnOnce(&mut WitnessOptions)) -> Self {
+        let book = tempfile::tempdir().unwrap();
+        let mut options = WitnessOptions::new(ANYWHERE, book.path().join("book"));
+        options.token = Some(TOKEN.to_owned());
+        change(&mut options);
+        let witness = Witness::start(&options).await.unwrap();
+        let url = format!("http://{}", witness.address());
+        let control = WitnessClient::new(&url, Some(TOKEN)).unwrap();
+        let system = HttpCouponSystem::new(&settings(&url, is_batched)).unwrap();
+        Self { witness, control, system, _book: book }
+    }
+
+    /// Calls over a connection of its own.
+    async fn call(&self, users: impl IntoIterator<Item = u64>) -> Vec<Answer> {
+        let connection = self.system.connect().await.unwrap();
+        self.system.call(&connection, &coupons(users)).await.unwrap()
+    }
+
+    async fn switch(&self, faults: Faults) {
+        self.control.set_faults(&faults).await.unwrap();
+    }
+
+    async fn gifts(&self) -> usize {
+        self.control.gifts().await.unwrap().len()
+    }
+}
+
+async fn each_outcome_is_told_and_a_key_gives_one_coupon(is_batched: bool) {
+    let ground = Ground::start(is_batched).await;
+    // More than a request holds.
+    assert_eq!(ground.call(0..120).await, vec![Answer::Given; 120]);
+    assert_eq!(ground.call([7, 7, 500]).await, [Answer::Given; 3]);
+    assert_eq!(ground.gifts().await, 121);
+    let known = ground.system.knows(&keys([119, 120, 500])).await.unwrap();
+    assert_eq!(known, [true, false, true]);
+    let gift = ground.control.gifts().await.unwrap().remove(7);
+    let found = (gift.key.as_str(), gift.user.as_str(), gift.occurrence.as_str(), gift.coupon.as_str());
+    assert_eq!(found, ("birthday/lunar:2027/7", "7", "lunar:2027", "ten-off"));
+
+    let mut other = coupon(7);
+    other.1 = Arc::from("another");
+    let connection = ground.system.connect().await.unwrap();
+    assert_eq!(ground.system.call(&connection, &[other]).await.unwrap(), [Answer::Mismatch]);
+    drop(connection);
+    let rejected_keys = vec!["birthday/lunar:2027/601".to_owned()];
+    ground.switch(Faults { pool: Some(2), rejected_keys, ..Faults::default() }).await;
+    let expected = [Answer::Given, Answer::Rejected, Answer::Given, Answer::PoolEmpty, Answer::Given];
+    // A key that is known needs no coupon of the pool.
+    assert_eq!(ground.call([600, 601, 602, 603, 7]).await, expected);
+    assert!(ground.control.doubles().await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_outcome_of_a_batch_is_told_and_a_key_gives_one_coupon() {
+    each_outcome_is_told_and_a_key_gives_one_coupon(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_outcome_of_single_calls_is_told_and_a_key_gives_one_coupon() {
+    each_outcome_is_told_and_a_key_gives_one_coupon(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_no_answer_is_unknown_whether_the_work_was_done_or_not() {
+    let ground = Ground::start(true).await;
+    let late = Duration::from_secs(3).as_millis() as u64;
+    let faults = [
+        (Faults { error_before: 1.0, ..Faults::default() }, false),
+        (Faults { error_after: 1.0, ..Faults::default() }, true),
+        (Faults { lost_before: 1.0, ..Faults::default() }, false),
+        (Faults { lost_after: 1.0, ..Faults::default() }, true),
+        (Faults { slow_ms: late, ..Faults::default() }, false),
+    ];
+    for (number, (faults, is_given)) in faults.into_iter().enumerate() {
+        let user = number as u64;
+        ground.switch(faults).await;
+        assert_eq!(ground.call([user]).await, [Answer::Unknown], "fault {number}");
+        ground.switch(Faults::default()).await;
+        assert_eq!(ground.system.knows(&keys([user])).await.unwrap(), [is_given], "fault {number}");
+    }
+    // The last one was given up, and does not come about later.
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    assert_eq!(ground.gifts().await, 2);
+    // A key that was forgotten gives a second coupon, which the book shows.
+    assert_eq!(ground.control.forget_keys().await.unwrap(), 2);
+    assert_eq!(ground.system.knows(&keys([1])).await.unwrap(), [false]);
+    assert_eq!(ground.call([1]).await, [Answer::Given]);
+    let doubles = ground.control.doubles().await.unwrap();
+    assert_eq!(doubles.into_iter().collect::<Vec<_>>(), [("birthday/lunar:2027/1".to_owned(), 2)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_system_that_is_busy_or_refuses_is_left_alone_for_a_while() {
+    let ground = Ground::start(true).await;
+    ground.switch(Faults { busy: 1.0, retry_after_seconds: 1, ..Faults::default() }).await;
+    assert_eq!(ground.call([1, 2]).await, [Answer::Busy; 2]);
+    let fault = ground.system.connect().await.unwrap_err();
+    assert_eq!(fault.code(), Code::CouponSystemUnreachable, "{fault}");
+    assert!(fault.to_string().contains("it asks for a pause of 1 s"), "{fault}");
+    ground.switch(Faults::default()).await;
+    until("the pause is over", async || ground.system.connect().await.is_ok()).await;
+    assert_eq!(ground.call([1]).await, [Answer::Given]);
+
+    let url = format!("http://{}", ground.witness.address());
+    let wrong = CouponSystemSettings { token: Some(Secret::new("another")), ..settings(&url, true) };
+    let system = HttpCouponSystem::new(&wrong).unwrap();
+    let connection = system.connect().await.unwrap();
+    assert_eq!(system.call(&connection, &coupons([3])).await.unwrap(), [Answer::Busy], "it did nothing");
+    let fault = system.connect().await.unwrap_err();
+    assert_eq!(fault.code(), Code::CouponSystemRefused, "{fault}");
+    assert!(
+        fault.to_string().contains("it answered 401") && !fault.to_string().contains("another"),
+        "{fault}"
+    );
+    assert_eq!(system.knows(&keys([3])).await.unwrap_err().code(), Code::CouponSystemRefused);
+    assert_eq!(ground.gifts().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_the_system_closed_sends_nothing_and_is_not_opened_again() {
+    let ground = Ground::start_with(true, |options| options.idle = Duration::from_millis(300)).await;
+    let connection = ground.system.connect().await.unwrap();
+    assert_eq!(ground.system.call(&connection, &coupons([1])).await.unwrap(), [Answer::Given]);
+    let calls = ground.control.calls().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    assert_eq!(ground.system.call(&connection, &coupons([2])).await.unwrap(), [Answer::ConnectionExpired]);
+    assert_eq!(ground.system.call(&connection, &coupons([2])).await.unwrap(), [Answer::ConnectionExpired]);
+    assert_eq!(ground.control.calls().await.unwrap(), calls, "nothing was sent");
+    // One that was kept and then closed by the system is not handed out.
+    drop(connection);
+    assert_eq!(ground.call([2]).await, [Answer::Given]);
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    assert_eq!(ground.call([3]).await, [Answer::Given]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_no_answer_of_the_contract_is_unknown() {
+    let listener = TcpListener::bind(ANYWHERE).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answers = [
+        ("200 OK", r#"{"answers":[{"key":"birthday/lunar:2027/1","outcome":"given"}]}"#),
+        (
+            "200 OK",
+            r#"{"answers":[{"key":"birthday/lunar:2027/1","outcome":"given"},{"key":"birthday/lunar:2027/1","outcome":"rejected"}]}"#,
+        ),
+        ("200 OK", r#"{"answers":[{"key":"birthday/lunar:2027/1","outcome":"perhaps"}]}"#),
+        ("200 OK", "<html>"),
+        ("202 Accepted", r#"{"answers":[{"key":"birthday/lunar:2027/1","outcome":"given"}]}"#),
+        ("408 Request Timeout", ""),
+        ("503 Service Unavailable", ""),
+    ];
+    tokio::spawn(async move {
+        for (status, body) in answers {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 64 * 1024];
+            _ = stream.read(&mut request).await.unwrap();
+            let answer = format!(
+                "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                body.len()
+            );
+            tokio::io::AsyncWriteExt::write_all(&mut stream, answer.as_bytes()).await.unwrap();
+        }
+        // Half an answer, and then more of it than anybody wants.
+        for head in [
+            "HTTP/1.1 200 OK\r\ncontent-le".to_owned(),
+            "HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n".to_owned(),
+        ] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 64 * 1024];
+            _ = stream.read(&mut request).await.unwrap();
+            let answer = [head.into_bytes(), vec![b' '; 300 * 1024]].concat();
+            _ = tokio::io::AsyncWriteExt::write_all(&mut stream, &answer).await;
+        }
+    });
+    let system = HttpCouponSystem::new(&settings(&url, true)).unwrap();
+    let mut found = Vec::new();
+    for _ in 0..9 {
+        let connection = system.connect().await.unwrap();
+        found.push(within(system.call(&connection, &coupons([1, 2]))).await.unwrap());
+    }
+    assert_eq!(found[0], [Answer::Given, Answer::Unknown], "no word of the second key");
+    assert_eq!(found[1..], vec![vec![Answer::Unknown; 2]; 8]);
+}
+
+fn untrusted(url: &str, ca_file: Option<&Path>) -> Result<HttpCouponSystem, Fault> {
+    HttpCouponSystem::new(&CouponSystemSettings {
+        ca_file: ca_file.map(Path::to_owned),
+        ..settings(url, true)
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_is_verified() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: String| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let other = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let certificate = file("certificate.pem", own.cert.pem());
+    let key = file("key.pem", own.signing_key.serialize_pem());
+    let ground = Ground::start_with(true, |options| options.tls = Some((certificate.clone(), key))).await;
+    let url = format!("https://{}", ground.witness.address());
+    let system = untrusted(&url, Some(&certificate)).unwrap();
+    let connection = system.connect().await.unwrap();
+    assert_eq!(system.call(&connection, &coupons([1])).await.unwrap(), [Answer::Given]);
+    for refused in [Some(file("other.pem", other.cert.pem())), None] {
+        let fault = untrusted(&url, refused.as_deref()).unwrap().connect().await.unwrap_err();
+        assert_eq!(fault.code(), Code::CouponSystemRefused, "{fault}");
+    }
+    let fault = untrusted(&url, Some(Path::new("/nowhere"))).unwrap_err();
+    assert_eq!(fault.code(), Code::CouponSystemRefused, "{fault}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_witness_that_is_killed_at_any_moment_knows_all_that_it_answered() {
+    let binary = blocking(|| build_binary("witness")).unwrap();
+    let stack = blocking(|| Stack::start(Options::empty()).unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let address = format!("127.0.0.1:{}", free_port().unwrap());
+    let book = directory.path().join("book").display().to_string();
+    let arguments = ["--listen", &address, "--book", &book].map(str::to_owned);
+    let environment = [("WITNESS_TOKEN".to_owned(), TOKEN.to_owned())];
+    let log = directory.path().join("log");
+    let start = || blocking(|| stack.companion_with(&binary, &arguments, &environment, &log).unwrap());
+    let url = format!("http://{address}");
+    let (control, system) = (
+        WitnessClient::new(&url, Some(TOKEN)).unwrap(),
+        Arc::new(HttpCouponSystem::new(&settings(&url, true)).unwrap()),
+    );
+    let mut given: Vec<u64> = Vec::new();
+    for round in 0..3 {
+        let mut witness = start();
+        until("the witness answers", async || control.is_up().await).await;
+        let calling: Vec<_> = (0..4)
+            .map(|worker: u64| {
+                let system = Arc::clone(&system);
+                tokio::spawn(async move {
+                    let mut given = Vec::new();
+                    for number in 0.. {
+                        let Ok(connection) = system.connect().await else { return given };
+                        let first = round * 10_000_000 + worker * 1_000_000 + number * 20;
+                        let answers = system.call(&connection, &coupons(first..first + 20)).await.unwrap();
+                        if answers.iter().all(|answer| *answer == Answer::Given) {
+                            given.extend(first..first + 20);
+                        }
+                    }
+                    given
+                })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(150 * (round + 1))).await;
+        blocking(|| witness.kill().unwrap());
+        for caller in calling {
+            given.extend(within(caller).await.unwrap());
+        }
+    }
+    let _witness = start();
+    until("the witness answers", async || control.is_up().await).await;
+    assert!(given.len() > 300, "{} were given", given.len());
+    assert!(system.knows(&keys(given.iter().copied())).await.unwrap().into_iter().all(|known| known));
+    assert!(control.doubles().await.unwrap().is_empty());
+}

@@ -1,0 +1,333 @@
+//! The coupon day through the binary, on real servers: everybody exactly once, whatever is killed, lost or restored.
+//! The witness is the coupon system, and its book forgets nothing.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anabranch_demo::{Faults, Witness, WitnessClient, WitnessOptions};
+use anabranch_pipeline::failpoints;
+use anabranch_tests::{Daemon, Finished, Installation, Plan, until, until_some};
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use serde_json::Value as Json;
+
+use crate::STANDARD;
+
+const TOKEN: &str = "token-of-the-coupon-day";
+const VARIABLE: &str = "ANABRANCH_FAILPOINT";
+/// Users of the first table of each source whose day is today, and others.
+const CELEBRATING: [u64; 2] = [30, 20];
+const OTHERS: u64 = 5;
+const PARTS: u64 = 16;
+
+/// A zone in which it is early afternoon now, so that midnight and noon of today are past.
+fn zone() -> (String, Date) {
+    let now = Timestamp::now();
+    let offset = 13 - i64::from(now.to_zoned(TimeZone::UTC).hour());
+    // The tz database has UTC-12 to UTC+14, and says the sign the other way round.
+    let offset = if offset < -12 { offset + 24 } else { offset };
+    let name = if offset < 0 { format!("Etc/GMT+{}", -offset) } else { format!("Etc/GMT-{offset}") };
+    let day = now.to_zoned(TimeZone::get(&name).unwrap()).date();
+    (name, day)
+}
+
+/// An installation with a programme, its coupon system, and users whose day is today.
+struct CouponDay {
+    installation: Installation<'static>,
+    day: Date,
+    zone: String,
+    address: SocketAddr,
+    folder: tempfile::TempDir,
+    witness: Option<Witness>,
+}
+
+impl CouponDay {
+    async fn begin() -> Self {
+        let (zone, day) = zone();
+        let folder = tempfile::tempdir().unwrap();
+        let options = WitnessOptions::new("127.0.0.1:0".parse().unwrap(), folder.path().join("book"));
+        let witness = Witness::start(&options).await.unwrap();
+        let address = witness.address();
+        let installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
+        let mut day = Self { installation, day, zone, address, folder, witness: Some(witness) };
+        day.write_configuration();
+        day.installation.command(&["setup"]).await.expect_success();
+        day.insert_users().await;
+        day
+    }
+
+    fn write_configuration(&mut self) {
+        let text = self.installation.configuration_text();
+        let with_token = text.replace("[http]\n", &format!("[http]\ntokens = [\"{TOKEN}\"]\n"));
+        assert_ne!(text, with_token, "there is no [http] to put it into");
+        let Self { zone, address, .. } = self;
+        let coupons = format!(
+            "\n[[programmes]]\nname = \"birthday\"\ncoupon = \"cake\"\ntime_zone = \"{zone}\"\nleap_day = \"feb28\"\n\
+             calendars = [\"solar\"]\nnoon_at = \"00:01\"\nwaits_until = \"00:00\"\n\
+             [coupon_system]\nurl = \"http://{address}\"\ntimeout_seconds = 3\n"
+        );
+        self.installation.write_configuration_text(&(with_token + &coupons));
+    }
+
+    /// For daemons beside the first one.
+    fn use_another_http_port(&mut self) {
+        self.installation.use_another_http_port();
+        self.write_configuration();
+    }
+
+    async fn insert_users(&self) {
+        let topology = &self.installation.audits[0].topology;
+        let (month, today) = (self.day.month(), self.day.day());
+        let sources = self.installation.configuration.sources.clone();
+        for (place, source) in sources.iter().enumerate() {
+            let table = topology.places_of(place).next().unwrap().name();
+            let first = 1 + 1_000 * place as u64;
+            let celebrating = (0..CELEBRATING[place]).map(|user| {
+                let born = Date::new(1996, month, today).unwrap();
+                format!("({}, 'n{user}', '{born}')", first + user)
+            });
+            // Two days later, so that no rule for 29 February brings them here.
+            let other = self.day.checked_add(jiff::Span::new().days(2)).unwrap();
+            let others = (0..OTHERS).map(|user| {
+                let born = format!("1996-{:02}-{:02}", other.month(), other.day());
+                format!("({}, 'o{user}', '{born}')", first + 500 + user)
+            });
+            let rows: Vec<String> = celebrating.chain(others).collect();
+            let sql =
+                format!("INSERT INTO {table} (user_id, user_name, birthday) VALUES {}", rows.join(", "));
+            self.installation.execute(source, sql).await;
+        }
+    }
+
+    fn members(&self) -> BTreeSet<u64> {
+        let of = |place: u64, users: u64| (0..users).map(move |user| 1 + 1_000 * place + user);
+        of(0, CELEBRATING[0]).chain(of(1, CELEBRATING[1])).collect()
+    }
+
+    fn target(&self) -> &str {
+        &self.installation.configuration.targets[0]
+    }
+
+    async fn dispatch(&self, arguments: &[&str]) -> Finished {
+        self.installation.command(&[&["dispatch"], arguments].concat()).await
+    }
+
+    /// Begins or continues the day by hand.
+    async fn run_day(&self) -> Finished {
+        self.dispatch(&["run", &self.day.to_string()]).await
+    }
+
+    /// The newest day as `dispatch status` shows it.
+    async fn shown(&self) -> Json {
+        self.dispatch(&["status", "--json"]).await.expect_success().json()[0].clone()
+    }
+
+    /// Lets every attempt look as old as one that others take over.
+    async fn age_attempts(&self) {
+        let age = |part| {
+            format!(
+                "UPDATE anabranch_coupons.coupon_ledger_{part:02} SET changed_at = changed_at - INTERVAL 31 MINUTE \
+                 WHERE state IN ('reserved', 'issued')"
+            )
+        };
+        let sql: Vec<String> = (0..PARTS).map(age).collect();
+        self.installation.execute(self.target(), sql.join(";")).await;
+    }
+
+    fn client(&self) -> WitnessClient {
+        WitnessClient::new(format!("http://{}", self.address), None).unwrap()
+    }
+
+    /// The coupon system is gone; its book stays.
+    async fn stop_witness(&mut self) {
+        self.witness = None;
+        let client = self.client();
+        until("the coupon system is gone", async || !client.is_up().await).await;
+    }
+
+    async fn start_witness(&mut self) {
+        let options = WitnessOptions::new(self.address, self.folder.path().join("book"));
+        let started =
+            until_some("the coupon system listens again", async || Witness::start(&options).await.ok());
+        self.witness = Some(started.await);
+    }
+
+    /// Kills a process exactly at a failpoint.
+    async fn kill_at(&self, arguments: &[&str], failpoint: &str) {
+        let mut process = self.installation.start(arguments, &[(VARIABLE, failpoint)]);
+        process.until_failpoint(failpoint).await;
+        process.kill();
+    }
+
+    /// Everybody whose day it is has one coupon, and nobody else has one.
+    async fn expect_everybody_once(&self) {
+        let gifts = self.client().gifts().await.unwrap();
+        let users: BTreeSet<u64> = gifts.iter().map(|gift| gift.user.parse().unwrap()).collect();
+        assert_eq!(users, self.members());
+        assert_eq!(gifts.len(), users.len(), "somebody has two coupons");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everybody_gets_one_coupon_whatever_is_killed_lost_or_restored() {
+    let mut day = CouponDay::begin().await;
+    let lanes = day.installation.run_with(&["--role", "reader", "--role", "projector"], &[]);
+    day.installation.drained().await;
+    day.use_another_http_port();
+    planned_before_it_begins(&day).await;
+    dispatchers_killed(&day).await;
+    let copy = granters_killed(&day).await;
+    coupon_system_away(&mut day, &lanes).await;
+    let granted = queue_lost_and_letters(&day).await;
+    shown_and_signed(&day, &granted).await;
+    closed_after_a_reconciliation(&day).await;
+    drop(granted);
+    restored_ledger_is_refused(&day, &copy).await;
+}
+
+async fn planned_before_it_begins(day: &CouponDay) {
+    let today = day.day.to_string();
+    let plan = day.dispatch(&["plan", &today, "--json"]).await.expect_success().json();
+    let users: u64 = plan[0]["tables"].as_array().unwrap().iter().filter_map(|t| t["users"].as_u64()).sum();
+    assert_eq!((users, plan[0]["run"].is_null()), (50, true), "{plan}");
+    let tomorrow = day.day.tomorrow().unwrap().to_string();
+    let early = day.dispatch(&["report", &tomorrow]).await;
+    assert_eq!(early.exit_code, 1, "{early:?}");
+    assert!(
+        early.stderr.contains("dispatch-refused") && early.stderr.contains("the day begins at"),
+        "{early:?}"
+    );
+}
+
+/// A pass that is killed anywhere is continued by the next one.
+async fn dispatchers_killed(day: &CouponDay) {
+    let today = day.day.to_string();
+    for failpoint in failpoints::DISPATCHING {
+        day.kill_at(&["dispatch", "run", &today], failpoint).await;
+    }
+    day.run_day().await.expect_success();
+    let run = day.run_day().await.expect_success();
+    assert!(run.stdout.contains("noon is frozen: 50 eligible = 0 granted"), "{run:?}");
+}
+
+/// A granter that is killed anywhere is taken over. Returns the ledger's tokens as they stand then.
+async fn granters_killed(day: &CouponDay) -> Vec<String> {
+    for failpoint in failpoints::GRANTING {
+        day.kill_at(&["run", "--role", "granter"], failpoint).await;
+        day.age_attempts().await;
+        day.run_day().await.expect_success();
+    }
+    assert_eq!(day.client().doubles().await.unwrap().len(), 0);
+    let mut target = day.installation.admin(day.target()).await;
+    let sql = "SELECT HEX(latest) FROM anabranch_coupons.coupon_token";
+    target.rows("read the token", sql.to_owned()).await.unwrap()
+}
+
+/// Without the coupon system nothing is tried, and the task says why.
+async fn coupon_system_away(day: &mut CouponDay, lanes: &Daemon) {
+    assert!(lanes.is_running());
+    day.stop_witness().await;
+    let mut granter = day.installation.run_with(&["--role", "granter"], &[]);
+    let task = granter.until_view("tasks", ("task", "granter"), |task| task["state"] == "retrying").await;
+    assert_eq!(task["code"], "coupon-system-unreachable", "{task}");
+    assert_eq!(granter.metric("anabranch_coupon_breaker_open", &[]).await, 1.0);
+    granter.kill();
+    day.start_witness().await;
+    day.age_attempts().await;
+}
+
+/// The queue is a copy; dead letters wait for a person.
+async fn queue_lost_and_letters(day: &CouponDay) -> Daemon {
+    let stream = format!("{}_coupons", day.installation.configuration.name);
+    day.installation.jetstream().await.get_stream(stream).await.unwrap().purge().await.unwrap();
+    let faults = Faults { mismatch: 1.0, requests: Some(1), ..Faults::default() };
+    day.client().set_faults(&faults).await.unwrap();
+    let granting = ["dispatcher", "granter", "api"].map(|role| ["--role", role]).concat();
+    let daemon = day.installation.run_with(&granting, &[]);
+    let is_done =
+        |shown: &Json| shown["granted"].as_u64() > Some(0) && shown["missed"] == 0 && shown["in_flight"] == 0;
+    let shown = until_some("everybody has a coupon or is a dead letter", async || {
+        let shown = day.shown().await;
+        is_done(&shown).then_some(shown)
+    });
+    let letters = shown.await["failed"].as_u64().unwrap();
+    let listed = day.dispatch(&["letters", "list", "--json"]).await.expect_success().json_lines();
+    assert!(letters > 0 && listed.len() as u64 == letters, "{letters} letters, {listed:?}");
+    assert!(listed.iter().all(|letter| letter["outcome"] == "unknown"), "{listed:?}");
+    let sent = day.dispatch(&["letters", "requeue", "--all", "--dry-run"]).await.expect_success();
+    assert!(sent.stdout.contains("would be sent again"), "{sent:?}");
+    day.dispatch(&["letters", "requeue", "--all"]).await.expect_success();
+    day.age_attempts().await;
+    until("everybody has a coupon", async || day.shown().await["granted"] == 50).await;
+    day.expect_everybody_once().await;
+    daemon
+}
+
+async fn shown_and_signed(day: &CouponDay, daemon: &Daemon) {
+    let today = day.day.to_string();
+    daemon.until_ready().await;
+    until("the metrics show it", async || {
+        daemon.metric("anabranch_coupon_members", &["outcome=\"granted\""]).await == 50.0
+    })
+    .await;
+    assert_eq!(daemon.metric("anabranch_coupon_frozen_waves", &[]).await, 2.0);
+    let path = |day: &str| format!("/v1/dispatch/birthday/{day}");
+    let (code, begun) = daemon.ask("POST", &path(&today), Some(TOKEN), "").await;
+    assert_eq!((code, &begun["frozen"], &begun["eligible"]), (202, &2.into(), &50.into()), "{begun}");
+    assert_eq!(daemon.ask("POST", &path(&today), None, "").await.0, 401);
+    let tomorrow = day.day.tomorrow().unwrap().to_string();
+    let (code, early) = daemon.ask("POST", &path(&tomorrow), Some(TOKEN), "").await;
+    assert_eq!((code, &early["code"]), (409, &"dispatch-refused".into()), "{early}");
+    let why = day.dispatch(&["explain", "1"]).await.expect_success();
+    assert!(why.stdout.contains("The user has the coupon of this day."), "{why:?}");
+    let why = day.dispatch(&["explain", "501"]).await.expect_success();
+    assert!(why.stdout.contains("this is not the user's day"), "{why:?}");
+    let report = day.dispatch(&["report", &today]).await.expect_success();
+    assert!(report.stdout.contains("noon") && report.stdout.contains("50 eligible"), "{report:?}");
+}
+
+/// The catch-up comes after the next reconciliation. Then the columns follow the ledger, also where a granter died.
+async fn closed_after_a_reconciliation(day: &CouponDay) {
+    let today = day.day.to_string();
+    day.installation.command(&["reconcile", "--now"]).await.expect_success();
+    until("the run is closed", async || day.shown().await["is_closed"] == true).await;
+    let report = day.dispatch(&["report", &today]).await.expect_success();
+    assert!(
+        report.stdout.contains("closed: clean") && report.stdout.contains("reconciliation 2"),
+        "{report:?}"
+    );
+    let mut target = day.installation.admin(day.target()).await;
+    let table = format!("birthday_{:02}{:02}", day.day.month(), day.day.day());
+    let sql = format!(
+        "SELECT CONCAT(table_schema, '.', table_name) FROM information_schema.tables \
+         WHERE table_schema LIKE 'birthday%' AND table_name = '{table}'"
+    );
+    let mut sent = 0;
+    for place in target.rows::<String>("find the table", sql).await.unwrap() {
+        let year = day.day.year();
+        let sql = format!("SELECT user_id FROM {place} WHERE is_sent = 1 AND sent_occurrence = {year}");
+        sent += target.rows::<u64>("count", sql).await.unwrap().len();
+    }
+    assert_eq!(sent, 50, "the columns follow the ledger");
+    let change = "UPDATE anabranch.coupon_reports SET report = REPLACE(report, 'cake', 'cakes')";
+    day.installation.execute(day.target(), change).await;
+    let broken = day.dispatch(&["report", &today]).await;
+    assert_eq!(broken.exit_code, 1, "{broken:?}");
+    assert!(broken.stderr.contains("history-broken"), "{broken:?}");
+}
+
+/// The register outside of the ledger's server knows calls that an older copy lacks.
+async fn restored_ledger_is_refused(day: &CouponDay, copy: &[String]) {
+    let restore =
+        format!("UPDATE anabranch_coupons.coupon_token SET latest = X'{}', previous = NULL", copy[0]);
+    day.installation.execute(day.target(), restore).await;
+    let refused = day.run_day().await;
+    assert_eq!(refused.exit_code, 1, "{refused:?}");
+    assert!(refused.stderr.contains("coupon-ledger-restored"), "{refused:?}");
+    let daemon = day.installation.run_with(&["--role", "dispatcher"], &[]);
+    let task = daemon.until_view("tasks", ("task", "dispatcher/birthday"), |task| task["code"].is_string());
+    assert_eq!(task.await["code"], "coupon-ledger-restored");
+    tokio::time::timeout(Duration::from_secs(5), day.expect_everybody_once()).await.unwrap();
+}
