@@ -5,6 +5,7 @@
 --   {client_host}   where Anabranch connects from: an address, or a pattern such as 10.0.0.%
 --   birthday\_%, serial\_code\_%  the databases of derived tables
 --   anabranch       the target's control_database: progress, the history of reconciliations, the outbox of a cache
+--   anabranch_coupons, anabranch\_coupons  the same name with `_coupons` behind it: the coupon ledger
 --
 -- No account can touch anything outside of these databases, and none can drop or alter a table. Connections without TLS
 -- are refused.
@@ -25,6 +26,7 @@ GRANT CREATE, SELECT ON `anabranch`.* TO 'anabranch_setup'@'{client_host}';
 -- INSERT and UPDATE: the first progress of each lane, unless it is there.
 GRANT CREATE, INSERT, UPDATE ON `anabranch`.`progress` TO 'anabranch_setup'@'{client_host}';
 GRANT CREATE, INSERT, UPDATE ON `anabranch`.`enrolled` TO 'anabranch_setup'@'{client_host}';
+
 -- The coupon ledger and its first token.
 GRANT CREATE, SELECT ON `anabranch\_coupons`.* TO 'anabranch_setup'@'{client_host}';
 GRANT CREATE, INSERT, UPDATE ON `anabranch_coupons`.`coupon_token` TO 'anabranch_setup'@'{client_host}';

@@ -110,8 +110,8 @@ fn is_armed(name: &str) -> bool {
             MINTING,
             SETTING_UP,
         ]
-            .concat()
-            .contains(&name),
+        .concat()
+        .contains(&name),
         "{name} is not listed"
     );
     let armed = ARMED.get_or_init(|| std::env::var("ANABRANCH_FAILPOINT").ok());

@@ -164,7 +164,7 @@ metrics! {
     REFRESH_SECONDS_LEFT = "anabranch_refresh_seconds_left", Gauge, LANE,
         "How long these tables will take if each takes as long as the ones before.";
     ROW_DEFECTS = "anabranch_row_defects_total", Counter, &["projection", "source", "reason"],
-        "Changes to rows that are in no derived table, or hold an odd code.";
+        "Changes to rows that are in no derived table, or hold an odd code or birthday type.";
 
     LOOKUP_READINGS = "anabranch_lookup_readings_total", Counter, &[],
         "Readings of mapping tables for lookups, which the cache did not answer.";

@@ -90,8 +90,8 @@ impl LunarMonthDay {
         is_day.then_some(Self { month, day })
     }
 
-    /// From a captured column: text `MM-DD`. Blanks around it, as a CHAR column may have them, are ignored. A leap month
-    /// has the number of the month before it, so no mark tells it.
+    /// From a captured column: text `MM-DD`. Blanks around it, as a CHAR column may have them, are ignored. A leap
+    /// month has the number of the month before it, so no mark tells it.
     pub fn from_value(value: &Value<'_>) -> Result<Self, BirthdayDefect> {
         let text = match value {
             Value::Null => return Err(BirthdayDefect::Null),

@@ -9,6 +9,7 @@ mod by_hand;
 mod cache;
 mod capture;
 mod contest;
+mod coupons;
 mod data;
 mod devices;
 mod documents;
@@ -102,6 +103,10 @@ enum Figure {
     Dropped,
     /// Most memory of the daemon: catching up, and with one very large transaction
     Memory,
+    /// The cohort of a coupon day frozen, against INSERT … SELECT of the same rows
+    Freeze,
+    /// Coupons granted, 100 a call and one a call, against a program written by hand for it
+    Grants,
     /// Identifiers of payment documents read and checked on one core, against a sum of their bytes
     Identifiers,
     /// Most memory of the daemon beside tables that get a new number with each transaction
@@ -134,6 +139,8 @@ struct Scale {
     devices: u64,
     large_transaction_rows: u64,
     table_ids: u64,
+    coupon_users: u64,
+    grants: u64,
     latency_seconds: u64,
     rounds: u32,
     seed: u64,
@@ -152,6 +159,8 @@ impl Scale {
             devices: 1_000_000 / divisor,
             large_transaction_rows: 1_000_000 / divisor,
             table_ids: 1_000_000 / divisor,
+            coupon_users: 1_000_000 / divisor,
+            grants: 100_000 / divisor,
             latency_seconds: if arguments.quick { 5 } else { 20 },
             rounds: arguments.rounds,
             seed: arguments.seed,
@@ -218,6 +227,10 @@ async fn main() {
     }
     if wanted.has(Figure::Dropped) {
         dropped::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, &scale, &mut report).await;
+    }
+    if wanted.has(Figure::Freeze) || wanted.has(Figure::Grants) {
+        let site = Site::of_users(GROUND.turn().await, LATENCY_LANES).await;
+        coupons::measure(&site, &scale, &wanted, &mut report).await;
     }
     if wanted.has(Figure::TableIds) {
         let mut site = Site::of_users(GROUND.turn().await, LATENCY_LANES).await;

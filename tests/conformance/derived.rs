@@ -110,8 +110,13 @@ impl StoreSite {
         let lines: Vec<&str> = GRANTS.lines().filter(|line| !line.starts_with("--")).collect();
         let text = lines.join(" ").replace("{client_host}", "127.0.0.1");
         let own = format!("`{}`.", self.control());
-        let grants = text.split(';').filter(|grant| grant.contains("`anabranch`."));
-        let grants: Vec<String> = grants.map(|grant| grant.replace("`anabranch`.", &own)).collect();
+        let grants = text.split(';').filter(|grant| grant.contains("`anabranch"));
+        let coupons = format!("`{}_coupons`.", self.control());
+        let of_this = |grant: &str| {
+            let grant = grant.replace("`anabranch`.", &own);
+            grant.replace("`anabranch\\_coupons`.", &coupons).replace("`anabranch_coupons`.", &coupons)
+        };
+        let grants: Vec<String> = grants.map(of_this).collect();
         for server in self.stack.servers() {
             let mut admin = self.admin_of(server.name()).await;
             for grant in &grants {

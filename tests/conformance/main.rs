@@ -12,6 +12,7 @@ mod coupon_system;
 mod decoder;
 mod derived;
 mod lease;
+mod ledger;
 mod log;
 mod log_damage;
 mod log_server;

@@ -22,6 +22,7 @@ use crate::source::{Database, WAIT_MAX};
 
 on_each_mariadb!(
     every_type_that_can_be_captured_is_read_as_from_the_binlog,
+    columns_that_not_each_table_has_are_captured_where_they_are_named,
     devices_with_keys_of_several_columns_are_read_as_from_the_binlog,
     a_table_that_is_altered_between_two_chunks_is_read_as_it_is_then,
     a_transaction_whose_acknowledgement_is_held_is_behind_the_watermark,
@@ -29,13 +30,18 @@ on_each_mariadb!(
 
 /// A source of devices, whose columns take integers and text, or of users, whose birthdays take dates too.
 fn source_of(database: &Database, entity: Entity) -> MysqlSource {
+    source_with(database, entity, entity.required_fields())
+}
+
+/// The same with so many captured fields.
+fn source_with(database: &Database, entity: Entity, fields: usize) -> MysqlSource {
     let mut config = database.config();
     config.entities = vec![entity];
     config.replica_server_id = NonZeroU32::new(config.replica_server_id.get() + 1_000_000).unwrap();
     let entity = EntityConfig {
         entity,
         tables: TablePattern::parse(&format!("{}{{db}}.t{{table}}", database.prefix)).unwrap(),
-        columns: entity.fields().iter().map(|field| (*field).to_owned()).collect(),
+        columns: entity.fields()[..fields].iter().map(|field| (*field).to_owned()).collect(),
         rule: None,
         sharding_column: None,
         unseen_changes: UnseenChanges::default(),
@@ -117,6 +123,55 @@ async fn every_type_that_can_be_captured_is_read_as_from_the_binlog(database: Da
         assert_eq!(by_chunks(&source, size).await, expected, "{size} rows a chunk");
     }
     each_row_is_found_by_its_key(&source, &expected).await;
+}
+
+/// Each change that is there, as text, and how many updates were left out as unchanged.
+async fn changes_of(source: &MysqlSource) -> (Vec<String>, u64) {
+    let head = source.head().await.unwrap();
+    let mut reading = source.open(Entry::Earliest, &Timeline::default(), 0).await.unwrap();
+    let mut batch =
+        anabranch_pipeline::records::BatchBuilder::new(1 << 20, Lsn::ZERO, ResumePoint::default());
+    while batch.position() < head {
+        tokio::time::timeout(WAIT_MAX, reading.fill(&mut batch)).await.unwrap().unwrap();
+    }
+    let (unchanged, taken) = (batch.take_unchanged(), batch.take());
+    let (mut changes, mut found) = (codec::decode(&taken.payload).unwrap(), Vec::new());
+    while let Some(change) = changes.next().unwrap() {
+        let (_, after) = change.action.images().unwrap_or_default();
+        found.extend(after.map(|after| format!("{:?}", after[1..].to_vec())));
+    }
+    (found, unchanged)
+}
+
+async fn columns_that_not_each_table_has_are_captured_where_they_are_named(database: Database) {
+    database
+        .run(&[
+            "CREATE DATABASE $0",
+            "CREATE TABLE $0.t0 (user_id INT PRIMARY KEY, birthday DATE, birthday_type VARCHAR(8), lunar_birthday CHAR(5))",
+            "INSERT INTO $0.t0 VALUES (1, NULL, NULL, '02-30')",
+            "UPDATE $0.t0 SET birthday_type = 'lunar'",
+            "UPDATE $0.t0 SET lunar_birthday = NULL",
+        ])
+        .await;
+    let (without, with) = (source_with(&database, Entity::User, 2), source_with(&database, Entity::User, 4));
+    assert_eq!([without.captured().of(Entity::User), with.captured().of(Entity::User)], [2, 4]);
+    assert_eq!(changes_of(&without).await, (vec!["[Null]".to_owned()], 2));
+    let (found, unchanged) = changes_of(&with).await;
+    let bytes = |text: &str| format!("Bytes({:?})", text.as_bytes());
+    let [day, lunar] = [bytes("02-30"), bytes("lunar")];
+    let expected =
+        [format!("[Null, {day}, Null]"), format!("[Null, {day}, {lunar}]"), format!("[Null, Null, {lunar}]")];
+    assert_eq!((found, unchanged), (expected.to_vec(), 0));
+    for (source, fields) in [(&without, 2), (&with, 4)] {
+        let rows: Vec<_> = by_chunks(source, 10).await.into_values().collect();
+        assert!(matches!(&rows[..], [row] if row.len() == fields), "{rows:?}");
+    }
+    // A table without a captured column is named, as it is of any other column.
+    database.run(&["CREATE TABLE $0.t1 (user_id INT PRIMARY KEY, birthday DATE)"]).await;
+    let table = table_of(&with, "t1").await;
+    let fault = whole(&with, &table, 10).await.expect_err("it lacks two columns");
+    assert_eq!(fault.code(), Code::SourceColumnMissing, "{fault}");
+    assert!(whole(&without, &table_of(&without, "t1").await, 10).await.is_ok());
 }
 
 /// By the text of its first value, as uuids are; and what can be no key of a table is found in no row.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anabranch_demo::verify::{BirthdayLayer, Comparison, DerivedLayout, Differences, Layer, Verification};
 use anabranch_demo::{BirthdayType, Connection, Endpoint, Pace, Topology, Workload, WorkloadOptions};
 use anabranch_schemas::birthday::{Layout, MonthDay};
+use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::change::Value;
 use anabranch_schemas::shard::{NameHash, ShardId, Spread};
 
@@ -115,7 +116,12 @@ async fn bench(sources: Vec<Endpoint>, target: Endpoint, layout: DerivedLayout) 
     let mut workload = Workload::new(topology.clone(), WorkloadOptions::new(21));
     workload.create_schema().await.unwrap();
     let connection = target.connect(&["SET SESSION sql_log_bin = 0"]).await.unwrap();
-    let layer = Layer::Birthday(BirthdayLayer { layout, databases: DATABASES, targets: vec![target] });
+    let layer = Layer::Birthday(BirthdayLayer {
+        calendar: Calendar::Solar,
+        layout,
+        databases: DATABASES,
+        targets: vec![target],
+    });
     let mut bench = Bench { audit: Verification { topology, layer }, target: connection };
     create_layer(&mut bench.target, layout).await;
     let empty = bench.compare().await;

@@ -21,6 +21,7 @@ mod large;
 mod log_damage;
 mod log_full;
 mod lookup;
+mod lunar;
 mod mariadb_11;
 mod metrics;
 mod mysql;

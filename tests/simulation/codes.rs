@@ -51,6 +51,7 @@ fn servers(code: Code) -> &'static [Refused] {
         | Code::HistoryBroken
         | Code::ReplayRefused
         | Code::RefreshRefused
+        | Code::DispatchRefused
         | Code::ListenFailed => &[],
         // A defect can show itself in every call.
         Code::Internal => &[

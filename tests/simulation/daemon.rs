@@ -8,6 +8,8 @@ use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Leases;
 use anabranch_pipeline::supervise::while_held;
+use anabranch_schemas::lsn::Lsn;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -52,6 +54,8 @@ struct Task {
     leases: Option<MemoryLeases>,
     shared: Arc<Shared>,
     work: Work,
+    /// How many fields of a user its readers capture.
+    fields: usize,
     cancel: CancellationToken,
 }
 
@@ -65,13 +69,20 @@ pub struct Daemon {
 impl Daemon {
     /// `leases`: `None` = every task believes that it holds its own.
     pub fn start(stage: &Arc<Stage>, leases: Option<&MemoryLeases>) -> Self {
+        Self::start_capturing(stage, leases, stage.fields())
+    }
+
+    /// The same with so many captured fields of a user: with fewer than the projection reads, its configuration has no
+    /// lanes of it.
+    pub fn start_capturing(stage: &Arc<Stage>, leases: Option<&MemoryLeases>, fields: usize) -> Self {
         let freezer = Freezer::default();
         let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
         let shared: Vec<_> = (0..SOURCES).map(|_| Arc::new(Shared::new(DIRECT_FEEDS))).collect();
-        for work in Work::all() {
+        let has = |work: &Work| fields >= stage.fields() || matches!(work, Work::Reader(_));
+        for work in Work::all().filter(has) {
             let leases = leases.map(|leases| leases.of_process(freezer.clone()));
             let shared = shared[work.source()].clone();
-            let task = Task { stage: stage.clone(), leases, shared, work, cancel: cancel.clone() };
+            let task = Task { stage: stage.clone(), leases, shared, work, fields, cancel: cancel.clone() };
             let freezer = freezer.clone();
             tasks.spawn(async move { freezer.run(task.supervise()).await });
         }
@@ -145,7 +156,10 @@ impl Task {
 
     async fn attempt(&self) -> Result<(), Fault> {
         match self.work {
-            Work::Reader(source) => self.stage.read(source, &self.cancel).await,
+            Work::Reader(source) => {
+                let acknowledged = watch::Sender::new(Lsn::ZERO);
+                self.stage.read_capturing(source, self.fields, &acknowledged, &self.cancel).await
+            }
             Work::Lane(source, target, lane) => {
                 self.stage.deliver((source, target, lane), &self.shared, &self.cancel).await
             }

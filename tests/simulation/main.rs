@@ -28,6 +28,7 @@ mod world;
 
 use anabranch_connectors::memory::Keeping;
 use seeds::Verdict;
+use world::Kind;
 
 /// Enough to notice each protection's absence many times over.
 const SEEDS: u64 = 2_000;
@@ -38,6 +39,9 @@ const DOCUMENT_SEEDS: u64 = SEEDS / 4;
 /// Worlds with reconciliations, of rows and of documents: each has three in the quiet and more beside those in the
 /// storm.
 const RECONCILE_SEEDS: u64 = SEEDS / 16;
+
+/// Worlds in which lunar birthdays are learned.
+const LUNAR_SEEDS: u64 = SEEDS / 16;
 
 /// Worlds of the cache's drain.
 const CACHE_SEEDS: u64 = SEEDS;
@@ -52,24 +56,33 @@ fn run(kept: Vec<u64>, seeds: u64, world: impl Fn(u64, bool) -> Verdict + Send +
 
 #[test]
 fn whatever_fails_the_store_ends_equal_to_its_sources() {
-    run(seeds::kept(), SEEDS, |seed, told| world::run(seed, Keeping::Rows, false, told).verdict);
+    run(seeds::kept(), SEEDS, |seed, told| world::run(seed, Keeping::Rows, Kind::Plain, told).verdict);
 }
 
 #[test]
 fn whatever_fails_documents_end_equal_to_their_sources() {
     run(seeds::kept(), DOCUMENT_SEEDS, |seed, told| {
-        world::run(seed, Keeping::Documents, false, told).verdict
+        world::run(seed, Keeping::Documents, Kind::Plain, told).verdict
     });
 }
 
 #[test]
 fn whatever_fails_reconciliations_find_all_drift_and_take_nothing_else_for_it() {
-    run(Vec::new(), RECONCILE_SEEDS, |seed, told| world::run(seed, Keeping::Rows, true, told).verdict);
+    run(Vec::new(), RECONCILE_SEEDS, |seed, told| {
+        world::run(seed, Keeping::Rows, Kind::Reconciled, told).verdict
+    });
 }
 
 #[test]
 fn whatever_fails_reconciliations_of_documents_find_all_drift_and_take_nothing_else_for_it() {
-    run(Vec::new(), RECONCILE_SEEDS, |seed, told| world::run(seed, Keeping::Documents, true, told).verdict);
+    run(Vec::new(), RECONCILE_SEEDS, |seed, told| {
+        world::run(seed, Keeping::Documents, Kind::Reconciled, told).verdict
+    });
+}
+
+#[test]
+fn whatever_fails_a_lane_that_reads_more_fields_than_messages_have_ends_equal() {
+    run(Vec::new(), LUNAR_SEEDS, |seed, told| world::run(seed, Keeping::Rows, Kind::Lunar, told).verdict);
 }
 
 #[test]
@@ -82,8 +95,10 @@ fn whatever_fails_the_cache_answers_nothing_older_than_what_was_drained() {
 fn a_seed_runs_the_same_every_time() {
     for seed in 0..20 {
         for keeping in [Keeping::Rows, Keeping::Documents] {
-            let (one, two) =
-                (world::run(seed, keeping, false, false), world::run(seed, keeping, false, false));
+            let (one, two) = (
+                world::run(seed, keeping, Kind::Plain, false),
+                world::run(seed, keeping, Kind::Plain, false),
+            );
             assert_eq!(one, two, "seed {seed}");
             assert_eq!(one.verdict, Verdict::Equal, "seed {seed}");
         }

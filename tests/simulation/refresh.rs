@@ -28,7 +28,7 @@ pub async fn refresh(stage: &Stage, random: &mut StdRng) {
     // Tables come to be with their first rows.
     let known = stage.sources[source].shards().await.expect("it always knows");
     // A refresh of all tables takes the place of one of keys, which alone repairs what these have.
-    if random.random() && !stage.by_text {
+    if random.random() && !stage.by_text && !stage.is_lunar {
         return refresh_keys(stage, source, &known, random).await;
     }
     let of_source = || shards().into_iter().filter(|(_, number)| source_of(*number) == source);

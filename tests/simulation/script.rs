@@ -22,16 +22,42 @@ const BRANCHES_MAX: usize = 3;
 
 /// A day as stored, and the database that holds its table in the layout by day; `None` = it is not a date.
 ///
-/// Few days, so that users meet in tables and come back to them; each lane of each target owns one.
-const DAYS: [((u8, u8), Option<usize>); 5] =
-    [((1, 1), Some(0)), ((1, 3), Some(0)), ((2, 29), Some(1)), ((12, 31), Some(1)), ((2, 30), None)];
+/// Few days, so that users meet in tables and come back to them; each lane of each target owns one. The last ones
+/// differ from others in lunar birthday and type alone: only worlds with lunar tables have them.
+const DAYS: [((u8, u8), Option<usize>); 9] = [
+    ((1, 1), Some(0)),
+    ((1, 3), Some(0)),
+    ((2, 29), Some(1)),
+    ((12, 31), Some(1)),
+    ((2, 30), None),
+    ((1, 1), Some(0)),
+    ((1, 1), Some(0)),
+    ((1, 3), Some(0)),
+    ((12, 31), Some(1)),
+];
+/// Days of the worlds with solar tables.
+const SOLAR_DAYS: usize = 5;
+
+/// The lunar birthday and the type of the same rows, with the database of its table in the layout by day; and what its
+/// row says of the type.
+const LUNAR: [(&str, &str, Option<usize>, &str); DAYS.len()] = [
+    ("01-01", "", Some(0), "solar"),
+    ("01-03", "lunar", Some(0), "lunar"),
+    ("02-28", "solar", Some(1), "solar"),
+    ("12-30", "LUNAR", Some(1), "lunar"),
+    ("", "lunar", None, ""),
+    ("01-03", "", Some(0), "solar"),
+    ("01-01", "lunar", Some(0), "lunar"),
+    ("12-31", "lunar", None, ""),
+    ("02-28", "lunar", Some(1), "lunar"),
+];
 
 /// Index into [`DAYS`].
 type Day = usize;
 /// Shard number and user.
 pub type Key = (usize, u64);
 
-/// A derived row as it must be: target, `database.table`, shard number, user, birthday.
+/// A derived row as it must be: target, `database.table`, shard number, user, birthday and what else it says.
 pub type Claim = (usize, String, usize, u64, String);
 
 /// An XA branch that is prepared; its rows are locked until it is decided.
@@ -54,6 +80,8 @@ pub struct Script {
     repeating: bool,
     /// Whether rows may change by text, which row events do not show.
     by_text: bool,
+    /// Whether lunar tables are derived, and not solar ones.
+    is_lunar: bool,
 }
 
 pub fn table(shard: usize) -> TableIdentity<'static> {
@@ -75,14 +103,22 @@ pub fn source_of(shard: usize) -> usize {
     shard / SHARDS_A_SOURCE
 }
 
+/// The row with all fields; a source captures some of them.
 fn row(user: u64, day: Day) -> Row<'static> {
-    let (month, day) = DAYS[day].0;
-    vec![Value::UInt(user), Value::Date { year: 1992, month, day }]
+    let (((month, of_month), _), (lunar, birthday_type, ..)) = (DAYS[day], LUNAR[day]);
+    let text = |text: &'static str| Value::Bytes(Cow::Borrowed(text.as_bytes()));
+    let date = Value::Date { year: 1992, month, day: of_month };
+    vec![Value::UInt(user), date, text(lunar), text(birthday_type)]
 }
 
 impl Script {
     pub fn new(overlapping: bool, repeating: bool, by_text: bool) -> Self {
         Self { overlapping, repeating, by_text, ..Self::default() }
+    }
+
+    /// The same users, of whom lunar tables are derived.
+    pub fn lunar(self) -> Self {
+        Self { is_lunar: true, ..self }
     }
 
     /// One logical change: groups for one or two sources, in the order in which they commit.
@@ -113,13 +149,21 @@ impl Script {
     /// The derived rows that the sources' rows call for.
     pub fn claims(&self, layout: Layout) -> BTreeSet<Claim> {
         let claim = |((shard, user), day): (&Key, &Day)| {
-            let ((month, day), by_day) = DAYS[*day];
+            let (((month, of_month), by_day), (lunar, _, lunar_by_day, celebrates_by)) =
+                (DAYS[*day], LUNAR[*day]);
+            let by_day = if self.is_lunar { lunar_by_day } else { by_day };
             let database = match layout {
                 Layout::ByDay => by_day?,
                 Layout::ByUser => by_day.and(Some((*user % 2) as usize))?,
             };
-            let table = format!("birthday_{database:02}.birthday_{month:02}{day:02}");
-            Some((database % TARGETS, table, *shard, *user, format!("{month:02}-{day:02}")))
+            let (table, values) = match self.is_lunar {
+                true => {
+                    (format!("lunar_birthday_{}", lunar.replace('-', "")), format!("{lunar} {celebrates_by}"))
+                }
+                false => (format!("birthday_{month:02}{of_month:02}"), format!("{month:02}-{of_month:02}")),
+            };
+            let table = format!("birthday_{database:02}.{table}");
+            Some((database % TARGETS, table, *shard, *user, values))
         };
         self.rows.iter().filter_map(claim).collect()
     }
@@ -151,7 +195,8 @@ impl Script {
     /// `None` deletes the row.
     fn any_day(&self, random: &mut StdRng, key: Key) -> Option<Day> {
         let stays = !self.rows.contains_key(&key) || random.random_ratio(2, 3);
-        stays.then(|| random.random_range(0..DAYS.len()))
+        let days = if self.is_lunar { DAYS.len() } else { SOLAR_DAYS };
+        stays.then(|| random.random_range(0..days))
     }
 
     /// A user moves to another shard: in one transaction (insert before delete) or in two, in either order.

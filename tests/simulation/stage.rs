@@ -50,6 +50,8 @@ pub struct Stage {
     pub limits: Limits,
     /// Rows change by text at times, and an operator then has all tables of the source read again.
     pub by_text: bool,
+    /// Lunar tables are derived, and not solar ones.
+    pub is_lunar: bool,
     /// Tasks that have stopped, as the supervisor stops them.
     pub stopped: Mutex<Vec<String>>,
     /// Keys of whose derived rows a hand has changed some, and when last.
@@ -65,21 +67,21 @@ struct Projected {
     owned: BTreeMap<(u32, u32), Arc<BTreeSet<u32>>>,
 }
 
-fn projected(layout: Layout) -> &'static Projected {
-    static BY_DAY: OnceLock<Projected> = OnceLock::new();
-    static BY_USER: OnceLock<Projected> = OnceLock::new();
-    let cell = match layout {
-        Layout::ByDay => &BY_DAY,
-        Layout::ByUser => &BY_USER,
+fn projected(layout: Layout, is_lunar: bool) -> &'static Projected {
+    static PROJECTED: [OnceLock<Projected>; 4] = [const { OnceLock::new() }; 4];
+    let (calendar, name) = match is_lunar {
+        false => (Calendar::Solar, "birthday"),
+        true => (Calendar::Lunar, "lunar_birthday"),
     };
-    cell.get_or_init(|| {
+    let place = usize::from(layout == Layout::ByUser) + 2 * usize::from(is_lunar);
+    PROJECTED[place].get_or_init(|| {
         let tables = BirthdayTables {
-            calendar: Calendar::Solar,
-            captures_type: false,
+            calendar,
+            captures_type: is_lunar,
             layout,
             databases: NonZeroU32::new(2).expect("not zero"),
             database: "birthday_{db:02}".to_owned(),
-            table: "birthday_{mmdd}".to_owned(),
+            table: format!("{name}_{{mmdd}}"),
         };
         let projection = Projection::new(&ProjectionConfig {
             name: "birthday".to_owned(),
@@ -108,6 +110,7 @@ impl Stage {
             layout,
             limits,
             by_text: false,
+            is_lunar: false,
             stopped: Mutex::default(),
             touched: Mutex::default(),
             told,
@@ -127,7 +130,12 @@ impl Stage {
     }
 
     pub fn projection(&self) -> &'static Projection {
-        &projected(self.layout).projection
+        &projected(self.layout, self.is_lunar).projection
+    }
+
+    /// How many fields of a user the projection reads.
+    pub fn fields(&self) -> usize {
+        self.projection().fields()
     }
 
     /// Changes rows of a target by hand.
@@ -159,13 +167,17 @@ impl Stage {
         let mut found = Vec::new();
         for (target, server) in self.targets.iter().enumerate() {
             for ((table, shard, key), (version, values)) in server.rows() {
-                let ([Cell::UInt(user)], [Cell::Bytes(day)]) = (&*key, &*values) else {
+                let ([Cell::UInt(user)], [Cell::Bytes(_), ..]) = (&*key, &*values) else {
                     panic!("a birthday row is a number and a text, not {key:?} and {values:?}")
+                };
+                let text = |cell: &Cell| match cell {
+                    Cell::Bytes(text) => String::from_utf8_lossy(text).into_owned(),
+                    other => panic!("{other:?} is no text"),
                 };
                 let derived = &tables[table as usize].derived;
                 let name = format!("{}.{}", derived.database, derived.table);
                 let shard = shards.get(&shard).copied().unwrap_or(usize::MAX);
-                let day = String::from_utf8_lossy(day).into_owned();
+                let day = values.iter().map(text).collect::<Vec<_>>().join(" ");
                 found.push(((target, name, shard, *user, day), version));
             }
         }
@@ -183,10 +195,21 @@ impl Stage {
         acknowledged: &watch::Sender<Lsn>,
         cancel: &CancellationToken,
     ) -> Result<(), Fault> {
+        self.read_capturing(source, self.fields(), acknowledged, cancel).await
+    }
+
+    /// The same with so many fields of a user.
+    pub async fn read_capturing(
+        &self,
+        source: usize,
+        fields: usize,
+        acknowledged: &watch::Sender<Lsn>,
+        cancel: &CancellationToken,
+    ) -> Result<(), Fault> {
         let (name, start) = (SOURCE_NAMES[source], Entry::Earliest);
         let capture = Capture {
             source: name,
-            connector: &self.sources[source],
+            connector: &self.sources[source].capturing(fields),
             log: &self.log,
             registers: &self.registers,
             start: &start,
@@ -211,7 +234,7 @@ impl Stage {
 
     /// The tables of a lane.
     pub fn owned(&self, (_, target, number): LaneAt) -> Arc<BTreeSet<u32>> {
-        projected(self.layout).owned[&(target as u32, number)].clone()
+        projected(self.layout, self.is_lunar).owned[&(target as u32, number)].clone()
     }
 
     pub fn store(&self, lane: LaneAt) -> MemoryStore {
@@ -236,7 +259,7 @@ impl Stage {
         cancel: &CancellationToken,
     ) -> Result<(), Fault> {
         let id = lane_id(lane);
-        let projection = &projected(self.layout).projection;
+        let projection = self.projection();
         let scope = LaneScope { target: target as u32, lane: number };
         let mut store = self.store(lane);
         let lane = ProjectedLane {
@@ -244,7 +267,7 @@ impl Stage {
             projection,
             scope,
             log: &self.log,
-            source: &self.sources[source],
+            source: &self.sources[source].capturing(self.fields()),
             replica_slot: 1 + target as u32 * LANES + number,
             start: &Entry::Earliest,
             shared,

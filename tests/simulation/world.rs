@@ -6,6 +6,7 @@ use std::time::Duration;
 use anabranch_connectors::memory::{Group, Keeping, Weather};
 use anabranch_pipeline::records::Progress;
 use anabranch_schemas::birthday::Layout;
+use anabranch_schemas::change::Entity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -38,8 +39,19 @@ pub struct Run {
     pub fenced: u64,
 }
 
+/// What a world is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Changes and faults.
+    Plain,
+    /// Drift, too, and reconciliations.
+    Reconciled,
+    /// Lunar tables; some readers capture no lunar birthdays yet, or no longer.
+    Lunar,
+}
+
 /// Runs one seed.
-pub fn run(seed: u64, keeping: Keeping, has_reconciliations: bool, told: bool) -> Run {
+pub fn run(seed: u64, keeping: Keeping, kind: Kind, told: bool) -> Run {
     // What the product says, between the steps.
     let subscriber = told.then(|| tracing_subscriber::fmt().with_ansi(false).without_time().finish());
     let _said = subscriber.map(tracing::subscriber::set_default);
@@ -49,7 +61,7 @@ pub fn run(seed: u64, keeping: Keeping, has_reconciliations: bool, told: bool) -
         .build()
         .expect("a runtime without I/O");
     runtime.block_on(async {
-        let (began, world) = (Instant::now(), World::new(seed, keeping, has_reconciliations, told));
+        let (began, world) = (Instant::now(), World::new(seed, keeping, kind, told));
         let stage = world.stage.clone();
         let verdict = world.run().await;
         Run {
@@ -79,7 +91,8 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, keeping: Keeping, has_reconciliations: bool, told: bool) -> Self {
+    fn new(seed: u64, keeping: Keeping, kind: Kind, told: bool) -> Self {
+        let has_reconciliations = kind == Kind::Reconciled;
         let mut random = StdRng::seed_from_u64(seed);
         let layout = if random.random() { Layout::ByDay } else { Layout::ByUser };
         let keep_interval = if random.random() { Duration::from_secs(2) } else { LONG };
@@ -93,7 +106,9 @@ impl World {
         let (lawful, fails_over) = (random.random_ratio(1, 2), random.random_ratio(1, 2));
         // What a writer of documents had on its way would come after the load (`docs/limits.md`).
         stage.by_text = keeping == Keeping::Rows && !has_reconciliations && random.random_ratio(1, 2);
+        stage.is_lunar = kind == Kind::Lunar;
         let script = Script::new(!fails_over, keeping == Keeping::Rows, stage.by_text);
+        let script = if stage.is_lunar { script.lunar() } else { script };
         Self {
             stage: Arc::new(stage),
             random,
@@ -111,6 +126,11 @@ impl World {
     async fn run(mut self) -> Verdict {
         self.stage.tell(|| format!("layout {:?}, leases kept: {}", self.stage.layout, self.lawful));
         self.daemons = (0..DAEMONS).map(|_| self.start()).collect();
+        if self.stage.is_lunar {
+            // The installation learns lunar birthdays later.
+            self.daemons =
+                (0..DAEMONS).map(|_| self.start_capturing(Entity::User.required_fields())).collect();
+        }
         for _ in 0..self.random.random_range(80..240) {
             match self.reconciliations.is_some() && self.random.random_ratio(1, 8) {
                 true => self.reconciliation().await,
@@ -127,7 +147,19 @@ impl World {
     }
 
     fn start(&self) -> Daemon {
-        Daemon::start(&self.stage, self.lawful.then_some(&self.stage.leases))
+        self.start_capturing(self.stage.fields())
+    }
+
+    fn start_capturing(&self, fields: usize) -> Daemon {
+        Daemon::start_capturing(&self.stage, self.lawful.then_some(&self.stage.leases), fields)
+    }
+
+    /// A process after another one, perhaps with another configuration.
+    fn start_next(&mut self) -> Daemon {
+        let is_older = self.stage.is_lunar && self.random.random_ratio(1, 3);
+        let fields = if is_older { Entity::User.required_fields() } else { self.stage.fields() };
+        self.stage.tell(|| format!("a daemon starts that captures {fields} fields"));
+        self.start_capturing(fields)
     }
 
     async fn step(&mut self) {
@@ -175,11 +207,11 @@ impl World {
         match self.random.random_range(0..10) {
             0..4 => {
                 self.stage.tell(|| format!("daemon {daemon} is killed"));
-                self.daemons[daemon] = self.start();
+                self.daemons[daemon] = self.start_next();
             }
             4..5 => {
                 self.stage.tell(|| format!("daemon {daemon} is stopped"));
-                let next = self.start();
+                let next = self.start_next();
                 std::mem::replace(&mut self.daemons[daemon], next).stop().await;
             }
             _ => {
@@ -318,6 +350,10 @@ impl World {
         self.stage.weather.clear();
         self.stage.targets.iter().for_each(|target| target.set_down(false));
         SOURCE_NAMES.iter().for_each(|name| self.stage.log.set_full(name, false));
+        if self.stage.is_lunar {
+            // All have the new configuration in the end.
+            self.daemons = (0..DAEMONS).map(|_| self.start()).collect();
+        }
         self.daemons.iter().for_each(|daemon| daemon.set_frozen(false));
         self.wait(1..60).await;
         if !self.lawful {

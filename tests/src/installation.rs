@@ -11,6 +11,7 @@ use anabranch_demo::verify::{
     drain, drain_and_compare, topologies,
 };
 use anabranch_demo::{Connection, Endpoint, RedisServer, SearchServer, Topology, Workload, WorkloadOptions};
+use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
 use anabranch_stack::{DatabaseAccount, Server, Stack};
@@ -28,6 +29,8 @@ pub struct Plan {
     /// What is captured: of users birthday tables are derived, of devices mapping tables.
     pub entities: Vec<Entity>,
     pub layout: DerivedLayout,
+    /// Lunar birthday tables are derived too.
+    pub is_lunar: bool,
     /// Derived databases of birthdays.
     pub databases: u32,
     /// Lanes of each projection.
@@ -55,6 +58,7 @@ impl Plan {
         Self {
             entities: vec![Entity::User],
             layout: DerivedLayout::ByDay,
+            is_lunar: false,
             databases: 2,
             lanes: 2,
             targets: 1,
@@ -97,8 +101,11 @@ impl Plan {
         for entity in &self.entities {
             if *entity == Entity::User {
                 let (layout, databases) = (self.layout, self.databases);
-                let layer = BirthdayLayer { layout, databases, targets: targets() };
-                push(&Topology::users(sources.to_vec(), self.rule), Layer::Birthday(layer));
+                let is_wanted = |calendar: &Calendar| self.is_lunar || *calendar == Calendar::Solar;
+                for calendar in Calendar::ALL.into_iter().filter(is_wanted) {
+                    let layer = BirthdayLayer { calendar, layout, databases, targets: targets() };
+                    push(&Topology::users(sources.to_vec(), self.rule), Layer::Birthday(layer));
+                }
                 continue;
             }
             let topology = Topology::serials(sources.to_vec(), self.serial_tables);

@@ -24,7 +24,7 @@ make no more series. No metric holds a row value or a secret.
 |---|---|---|---|---|
 ";
 /// What a label may name: what is configured by name, or one of a short list in the code.
-const LABELS: [&str; 20] = [
+const LABELS: [&str; 22] = [
     "after",
     "cache",
     "code",
@@ -34,6 +34,7 @@ const LABELS: [&str; 20] = [
     "lane",
     "name",
     "outcome",
+    "programme",
     "projection",
     "reason",
     "route",
@@ -45,6 +46,7 @@ const LABELS: [&str; 20] = [
     "verdict",
     "version",
     "wait",
+    "wave",
 ];
 
 #[test]

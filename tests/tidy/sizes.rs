@@ -12,7 +12,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 /// Functions that are still longer, with their lines. The list only shrinks.
 const KNOWN: [(&str, &str, usize); 8] = [
     ("deploy/demo/src/cli/session.rs", "measure", 85),
-    ("pipeline/daemon/src/cli/run.rs", "daemon", 81),
+    ("pipeline/daemon/src/cli/run.rs", "daemon", 78),
     ("pipeline/src/deliver/run.rs", "run", 80),
     ("tests/benchmarks/main.rs", "main", 90),
     (

@@ -1,4 +1,5 @@
-//! In-memory twins of the outside, for tests only: a source, a log, lane stores, leases and registers on virtual time.
+//! In-memory twins of the outside, for tests only: a source, a log, lane stores, leases and registers on virtual time,
+//! and the coupon ledger.
 //!
 //! They keep the contracts of the ports and nothing else; the conformance suites that the real connectors pass hold
 //! for them too. [`Weather`] is what the outside does to a run: seeded pauses before and after each durable step, so
@@ -9,6 +10,7 @@ mod binlog;
 mod cache;
 mod chunk;
 mod lease;
+mod ledger;
 mod log;
 mod mapping;
 mod registers;
@@ -31,6 +33,7 @@ use tokio::time::Instant;
 pub use cache::MemoryCache;
 pub use chunk::UNSEEN_GROUPS_MAX;
 pub use lease::{MemoryLease, MemoryLeases};
+pub use ledger::{LedgerState, MemoryLedger};
 pub use log::{MemoryLog, MemoryReader, MemoryWriter};
 pub use mapping::MemoryMapping;
 pub use registers::MemoryRegisters;

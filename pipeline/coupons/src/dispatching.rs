@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::failpoints;
+use anabranch_schemas::celebration::Occurrence;
 use jiff::civil::Date;
 
 use crate::days::{
@@ -16,7 +17,7 @@ use crate::issuing::Chain;
 use crate::ports::{Clock, CohortRows, Ledger, Register, Uniques, WorkQueue};
 use crate::programme::Programme;
 use crate::records::{
-    Cursor, DayRun, MEMBERS_MAX, Member, Message, ProgrammeLedger, RunKey, WAVES, part,
+    Cursor, DayRun, MEMBERS_MAX, Member, Message, ProgrammeLedger, RowState, RunKey, Standing, WAVES, part,
 };
 use crate::report::Report;
 use crate::restored;
@@ -195,6 +196,23 @@ where
         Ok(Some(cursor))
     }
 
+    /// Lets the columns of the day's tables follow the ledger once more: a granter may have died before.
+    async fn follow(&self, key: &RunKey, run: &DayRun, page: &[Standing]) {
+        let of_day = |standing: &&Standing| {
+            standing.row.as_ref().is_some_and(|row| row.day == key.day && row.state == RowState::Settled)
+        };
+        let granted = page.iter().filter(of_day).filter_map(|Standing { member, .. }| {
+            Some((member.user, Occurrence::of(member.calendar, key.day)?))
+        });
+        let granted: Vec<_> = granted.collect();
+        if granted.is_empty() {
+            return;
+        }
+        if let Err(fault) = self.cohort.follow(&run.birthdays(key.day), &granted).await {
+            tracing::warn!(%fault, "the columns of a birthday table do not follow the ledger yet");
+        }
+    }
+
     /// Publishes a message for each member whom the ledger lacks, whatever was published before, and counts all.
     async fn sweep(&self, key: &RunKey, run: &DayRun, has_frozen: bool) -> Result<DayPassed, Fault> {
         let (mut report, mut after, mut open) = (Report::default(), None, 0u64);
@@ -214,6 +232,9 @@ where
                 if need == Need::Message {
                     lacking.add(standing.member);
                 }
+            }
+            if has_frozen {
+                self.follow(key, run, &page).await;
             }
             self.queue.publish(&lacking.full()).await?;
         }

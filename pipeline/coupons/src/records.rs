@@ -116,13 +116,14 @@ pub enum Reason {
 }
 
 impl Reason {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::NotTheirBirthday,
         Self::SourceRowGone,
         Self::ChangedLately,
         Self::PlaceholderDate,
         Self::WithinGap,
         Self::OtherDay,
+        Self::Dropped,
     ];
 
     /// The `reason` of reports and metrics.
@@ -303,4 +304,25 @@ pub struct Standing {
     /// The row of the occurrence, whichever day it is for.
     pub row: Option<LedgerRow>,
     pub refused: Option<RefusedDay>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_listed_once() {
+        // A new reason does not compile here before it is given its place.
+        let place = |reason| match reason {
+            Reason::NotTheirBirthday => 0,
+            Reason::SourceRowGone => 1,
+            Reason::ChangedLately => 2,
+            Reason::PlaceholderDate => 3,
+            Reason::WithinGap => 4,
+            Reason::OtherDay => 5,
+            Reason::Dropped => 6,
+        };
+        let places: Vec<usize> = Reason::ALL.into_iter().map(place).collect();
+        assert_eq!(places, (0..=6).collect::<Vec<_>>());
+    }
 }

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anabranch_coupons::days::{Need, begin, members, need};
-use anabranch_coupons::issuing::{Chain, answered, issue_user};
+use anabranch_coupons::issuing::{Chain, ChainMoved, Held, answered, is_told, issue, issue_user};
 use anabranch_coupons::letters::{LeftAlone, requeue};
 use anabranch_coupons::ports::{Answer, CohortRow, SourceRow};
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{
     Candidate, DayRun, FailedOutcome, LedgerTokens, Member, ProgrammeLedger, Reason, RowState, RunKey,
-    Standing, TAKEN_OVER_AFTER, Unique, UserLedger,
+    Standing, TAKEN_OVER_AFTER, Unique, UserLedger, UsersLedger,
 };
 use anabranch_coupons::reserving::{Carried, Taken, Verdict, denied, judge, looked, reserve, settle};
 use anabranch_schemas::birthday::MonthDay;
@@ -370,4 +370,60 @@ fn noon_leaves_what_is_in_flight_alone_and_takes_over_what_is_old() {
     assert_eq!(need(&standing, candidate.run.day, 1, now), Need::InFlight);
     assert_eq!(need(&standing, candidate.run.day, 1, now + TAKEN_OVER_AFTER), Need::Message);
     assert_eq!(need(&Standing { row: None, ..standing }, candidate.run.day, 1, now), Need::Message);
+}
+
+/// A batch of one user each: due, of another birthday, unread, and overtaken by another granter.
+fn batch() -> (UsersLedger, Vec<Held>) {
+    let mut users = BTreeMap::new();
+    let mut batch = Vec::new();
+    for number in 1..=4u64 {
+        let mut user = User::new("");
+        let mut candidate = user.day(date(2027, 5, 4), SOLAR);
+        candidate.member.user = number;
+        let taken = user.reserve(&candidate).unwrap();
+        let source = match number {
+            1 | 4 => Some(vec![row((5, 4), None, SOLAR)]),
+            2 => Some(vec![row((5, 5), None, SOLAR)]),
+            _ => None,
+        };
+        if number == 4 {
+            user.ledger.now += TAKEN_OVER_AFTER;
+            user.reserve(&candidate).unwrap();
+        }
+        batch.push(Held { candidate, taken, source });
+        users.insert(number, user.ledger);
+    }
+    (UsersLedger { tokens: LedgerTokens { latest: Unique(7), before: None }, users }, batch)
+}
+
+#[test]
+fn a_batch_is_issued_under_one_token_and_who_is_not_due_leaves_it() {
+    let (mut ledger, batch) = batch();
+    let ends = issue(&mut ledger, &batch, Unique(8), Unique(7));
+    assert_eq!(ends, Ok(vec![Ok(()), Err(Carried::Done), Err(Carried::Later), Err(Carried::Later)]));
+    assert_eq!(ledger.tokens, LedgerTokens { latest: Unique(8), before: Some(Unique(7)) });
+    let states: Vec<RowState> =
+        ledger.users.values().flat_map(|user| user.rows.values()).map(|row| row.state).collect();
+    let is_issued = |state: &&RowState| matches!(state, RowState::Issued { .. });
+    assert_eq!(states.iter().filter(is_issued).count(), 1, "{states:?}");
+    assert_eq!(states[2], RowState::Reserved, "a row that could not be read waits, and is not absent");
+
+    assert!(is_told(&ledger, &batch[..1], Unique(8)));
+    assert!(!is_told(&ledger, &batch[..1], Unique(7)), "the register is elsewhere");
+    assert!(!is_told(&ledger, &batch[..2], Unique(8)), "a row was not issued");
+}
+
+#[test]
+fn a_batch_behind_another_token_changes_nothing() {
+    let (mut ledger, batch) = batch();
+    let before = ledger.users.values().map(|user| user.rows.clone()).collect::<Vec<_>>();
+    assert_eq!(issue(&mut ledger, &batch, Unique(8), Unique(6)), Err(ChainMoved));
+    assert_eq!(ledger.tokens.latest, Unique(7));
+    assert_eq!(ledger.users.values().map(|user| user.rows.clone()).collect::<Vec<_>>(), before);
+    assert!(ledger.users.values().all(|user| user.refusals.is_empty()));
+
+    // Nobody is due: the chain stays where it is.
+    let ends = issue(&mut ledger, &batch[1..3], Unique(8), Unique(7));
+    assert_eq!(ends, Ok(vec![Err(Carried::Done), Err(Carried::Later)]));
+    assert_eq!(ledger.tokens.latest, Unique(7));
 }

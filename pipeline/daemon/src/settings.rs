@@ -5,7 +5,7 @@ use std::path::Path;
 use anabranch_coupons::programme::Programme;
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::projections::captured_targets;
+use anabranch_pipeline::projections::{captured_targets, shared_tables};
 
 /// Reads and parses the file; every problem of it is in the error.
 pub fn load(file: &Path) -> Result<Config, Vec<Fault>> {
@@ -19,6 +19,7 @@ pub fn load(file: &Path) -> Result<Config, Vec<Fault>> {
     })?;
     Config::parse_with(&text, |config| {
         let mut faults = captured_targets(config);
+        faults.extend(shared_tables(config));
         faults.extend(Programme::parse_all(&config.programmes).err().unwrap_or_default());
         faults
     })

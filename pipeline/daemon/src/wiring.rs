@@ -31,20 +31,17 @@ use tokio::sync::OnceCell;
 /// Connections of a reconciliation to each target: pages, and after them single rows.
 const RECONCILE_CONNECTIONS: usize = TABLES_AT_ONCE;
 
+pub use self::coupons::{
+    CouponCaller, CouponDelivery, CouponLedger, CouponQueue, CouponQueuePart, CouponSources, CouponTables,
+    PastReports,
+};
 pub use self::derived::DerivedStore;
 pub use self::lane::LaneStore;
 pub use anabranch_connectors::SpillRoom;
-pub use anabranch_connectors::coupon_system::HttpCouponSystem as CouponCaller;
-pub use anabranch_connectors::mysql::cohort::MysqlCohort as CouponTables;
-pub use anabranch_connectors::mysql::ledger::MySqlLedger as CouponLedger;
 pub use anabranch_connectors::mysql::source::{
     BinlogEnd, BinlogKept, CapturedTable, MysqlSource as Source, TextRow, holds_gtids,
 };
-pub use anabranch_connectors::mysql::source_rows::MysqlSourceRows as CouponSources;
-pub use anabranch_connectors::mysql::store::{Duplicate, MysqlHistory as PastReports, MysqlMapping as Mapping};
-pub use anabranch_connectors::nats::work_queue::{
-    Delivery as CouponDelivery, NatsWorkQueue as CouponQueue, WorkQueuePart as CouponQueuePart,
-};
+pub use anabranch_connectors::mysql::store::{Duplicate, MysqlMapping as Mapping};
 pub use anabranch_connectors::nats::{NatsLog as Log, StreamState, TailFrom};
 pub use anabranch_connectors::redis::RedisCache as CodeStore;
 pub use anabranch_connectors::search::{

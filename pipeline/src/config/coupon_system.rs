@@ -70,7 +70,8 @@ impl CouponSystem {
         let ca_file = trusted("coupon_system.tls", &self.url, (self.tls, self.ca_file), problems);
         let is_birthday = |known: &&ProjectionConfig| matches!(known.kind, ProjectionKind::Birthday(_));
         let birthdays = || projections.iter().filter(is_birthday);
-        let chosen = self.projections.unwrap_or_else(|| birthdays().map(|known| known.name.clone()).collect());
+        let chosen =
+            self.projections.unwrap_or_else(|| birthdays().map(|known| known.name.clone()).collect());
         let odd = chosen.iter().find(|name| birthdays().all(|known| known.name != **name));
         let first = birthdays().find(|known| chosen.contains(&known.name));
         let (None, Some(first)) = (odd, first) else {

@@ -1,14 +1,15 @@
 //! The configuration: parsed once into types that cannot hold nonsense.
 //!
 //! `raw.rs`, `derived.rs`, `reconcile.rs` and `coupon_system.rs` are the file as written (unknown keys refused),
-//! `values.rs` its scalar types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean. This file turns one
-//! into the other and checks what concerns several parts at once. Each problem is a [`Fault`] that names the key; all
-//! are reported together. Nothing here touches the network.
+//! `values.rs` its scalar types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean, `tables.rs` names
+//! of derived tables. This file turns one into the other and checks what concerns several parts at once. Each problem
+//! is a [`Fault`] that names the key; all are reported together. Nothing here touches the network.
 
 mod coupon_system;
 mod derived;
 mod raw;
 pub mod reconcile;
+mod tables;
 mod transport;
 mod unreadable;
 mod values;
@@ -19,10 +20,7 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anabranch_schemas::birthday::Layout;
-use anabranch_schemas::celebration::{Birthday, Calendar};
 use anabranch_schemas::change::Entity;
-use anabranch_schemas::serial::LengthClass;
 use anabranch_schemas::shard::{ShardingRule, TablePattern};
 use croner::Cron;
 use jiff::tz::TimeZone;
@@ -30,6 +28,7 @@ use serde::Deserialize;
 
 pub use self::coupon_system::CouponSystemConfig;
 use self::reconcile::ReconcileSettings;
+pub use self::tables::{BirthdayTables, MappingTables};
 pub use self::values::{Secret, ServerUrl};
 use crate::error::{Code, Fault};
 use crate::ports::Entry;
@@ -263,31 +262,6 @@ impl ProjectionKind {
     }
 }
 
-/// The tables of the birthday layer, or of the lunar one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BirthdayTables {
-    pub calendar: Calendar,
-    /// The calendar that users celebrate by is captured (`birthday_type`); else all of them celebrate by the solar one.
-    pub captures_type: bool,
-    pub layout: Layout,
-    pub databases: NonZeroU32,
-    /// Pattern with `{db}`, such as `birthday_{db:02}`.
-    pub database: String,
-    /// Pattern with `{mmdd}`, such as `birthday_{mmdd}` or `lunar_birthday_{mmdd}`.
-    pub table: String,
-}
-
-/// The mapping layer's tables: a database for each length class, each with all tables.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MappingTables {
-    /// Tables a database.
-    pub tables: NonZeroU32,
-    /// Pattern with `{length}`, such as `serial_code_{length}`: 15, 14, other.
-    pub database: String,
-    /// Pattern with `{table}`, such as `mapping_{table:03}`.
-    pub table: String,
-}
-
 /// The search index of serial codes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentIndex {
@@ -455,36 +429,6 @@ impl Config {
                 problems.add("caches.projection", format!("`{}`", cache.projection), needed);
             }
         }
-    }
-}
-
-impl BirthdayTables {
-    /// The physical name of database `number`.
-    pub fn database_name(&self, number: u32) -> String {
-        values::fill(&self.database, "db", number)
-    }
-
-    /// The physical name of a birthday's table.
-    pub fn table_name(&self, birthday: Birthday) -> String {
-        self.table.replace("{mmdd}", &birthday.compact())
-    }
-
-    /// Numbers of the databases that have a table of the birthday: one (`by_day`), or all of them (`by_user`).
-    pub fn databases_of(&self, birthday: Birthday) -> impl Iterator<Item = u32> {
-        let (layout, databases, ordinal) = (self.layout, self.databases.get(), birthday.ordinal());
-        (0..databases).filter(move |database| layout.has_table(databases, *database, ordinal))
-    }
-}
-
-impl MappingTables {
-    /// The physical name of a length class's database.
-    pub fn database_name(&self, class: LengthClass) -> String {
-        self.database.replace("{length}", class.name())
-    }
-
-    /// The physical name of table `number`.
-    pub fn table_name(&self, number: u32) -> String {
-        values::fill(&self.table, "table", number)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Configuration files: right ones, and the faults of wrong ones.
 
+use anabranch_schemas::serial::LengthClass;
+
 use super::*;
 
 const GOOD: &str = r#"
@@ -124,6 +126,55 @@ fn each_mistake_is_named_with_its_key() {
 }
 
 #[test]
+fn two_projections_with_a_table_in_common_are_refused() {
+    let with = |table: &str| {
+        let columns = "birthday = \"born\", lunar_birthday = \"lunar\"";
+        let (_, projection) = GOOD.split_once("[[projections]]").expect("the sample has one");
+        let lunar = projection
+            .replace("name = \"birthday\"", "name = \"lunar\"\ncalendar = \"lunar\"")
+            .replace("birthday_{mmdd}", table);
+        let text = format!("{}\n[[projections]]{lunar}", GOOD.replace("birthday = \"born\"", columns));
+        Config::parse_with(&text, crate::projections::shared_tables).map(drop)
+    };
+    assert!(with("lunar_birthday_{mmdd}").is_ok());
+    let faults = with("birthday_{mmdd}").expect_err("both have the tables");
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert!(faults[0].to_string().contains("`birthday` and `lunar` both have birthday_0"), "{faults:?}");
+}
+
+#[test]
+fn columns_that_not_each_table_has_are_captured_when_they_are_named() {
+    let with = |columns: &str| GOOD.replace("birthday = \"born\"", &format!("birthday = \"born\"{columns}"));
+    let lunar = |text: &str| text.replace("kind = \"birthday\"", "kind = \"birthday\"\ncalendar = \"lunar\"");
+    let captured = |text: &str| {
+        let config = Config::parse(text).unwrap();
+        let ProjectionKind::Birthday(tables) = &config.projections[0].kind else { panic!("of another kind") };
+        (config.entities[0].columns.join(" "), tables.calendar, tables.captures_type)
+    };
+    assert_eq!(captured(GOOD), ("user_id born".to_owned(), Calendar::Solar, false));
+    let one = with(", lunar_birthday = \"born_lunar\"");
+    assert_eq!(captured(&lunar(&one)), ("user_id born born_lunar".to_owned(), Calendar::Lunar, false));
+    let both = with(", lunar_birthday = \"born_lunar\", birthday_type = \"kind\"");
+    assert_eq!(captured(&lunar(&both)), ("user_id born born_lunar kind".to_owned(), Calendar::Lunar, true));
+    let type_alone = problems(&with(", birthday_type = \"kind\""));
+    assert!(
+        type_alone.contains("entities.columns.birthday_type: without lunar_birthday; needed: lunar_birthday"),
+        "{type_alone}"
+    );
+    let no_column = problems(&lunar(GOOD));
+    assert!(
+        no_column.contains("projections.calendar: `lunar` in `birthday`; needed: lunar_birthday"),
+        "{no_column}"
+    );
+    let unknown =
+        problems(&both.replace("kind = \"birthday\"", "kind = \"birthday\"\ncalendar = \"julian\""));
+    assert!(unknown.contains("julian"), "{unknown}");
+    let history = "\n[[entities]]\nentity = \"user\"\ntables = \"user_history.user_{table:03}\"\n";
+    let uneven = problems(&format!("{both}{history}"));
+    assert!(uneven.contains("4 and 2 columns of `user`; needed: the same fields"), "{uneven}");
+}
+
+#[test]
 fn overlapping_patterns_and_names_used_twice_are_refused() {
     let entity = |tables: &str| format!("{GOOD}\n[[entities]]\nentity = \"user\"\ntables = \"{tables}\"\n");
     assert!(problems(&entity("user_00.user_{table:03}")).contains("can name the same table"));
@@ -151,7 +202,11 @@ fn a_programme_needs_a_coupon_system_and_a_birthday_projection() {
         ("[coupon_system]\n", "[unknown]\n", "unknown field"),
         ("http://coupons@", "mysql://coupons@", "coupon_system.url: scheme `mysql`"),
         ("token =", "timeout_seconds = 0\ntoken =", "a nonzero"),
-        ("token =", "timeout_seconds = 301\ntoken =", "coupon_system.timeout_seconds: 301; needed: at most 300"),
+        (
+            "token =",
+            "timeout_seconds = 301\ntoken =",
+            "coupon_system.timeout_seconds: 301; needed: at most 300",
+        ),
         ("token =", "calls_in_flight = 65\ntoken =", "coupon_system.calls_in_flight: 65; needed: at most 64"),
         ("token =", "projections = [\"serials\"]\ntoken =", "coupon_system.projections: `serials`"),
         ("token =", "projections = []\ntoken =", "coupon_system.projections: none"),

@@ -25,7 +25,7 @@ pub(super) struct FieldsTaken {
     pub(super) noted: Option<usize>,
     /// The message lacks a field that the projection reads.
     pub(super) is_lacking: bool,
-    /// And the one before it did not.
+    /// The message is the first one that lacks such a field.
     pub(super) begins_lack: bool,
     /// Messages before lacked one and this one does not: all tables are to be read.
     pub(super) ends_lack: bool,

@@ -262,4 +262,6 @@ fn decimal(text: &[u8]) -> Option<u64> {
 }
 
 #[cfg(test)]
+mod lunar_tests;
+#[cfg(test)]
 mod tests;

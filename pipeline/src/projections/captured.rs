@@ -1,7 +1,12 @@
-//! Whether what a projection writes would be captured again: then each of its changes would make further ones.
+//! Which derived tables cannot be where the configuration puts them.
+//!
+//! What a projection writes must not be captured again: each of its changes would make further ones. Two projections
+//! must not write one table: each would sweep away the rows of the other.
+
+use std::collections::HashMap;
 
 use super::{Assignments, ProjectedTable};
-use crate::config::{Config, TargetConfig};
+use crate::config::{Config, TargetConfig, TargetStore};
 use crate::error::{Code, Fault};
 
 /// A fault for each target whose derived tables a source on the same server captures.
@@ -17,6 +22,29 @@ pub fn captured_targets(config: &Config) -> Vec<Fault> {
                         format!("its databases are captured by source {} on the same server", source.name),
                     )
                     .needs("derived tables outside every captured pattern"),
+                );
+            }
+        }
+    }
+    faults
+}
+
+/// A fault for each two projections that have a derived table in common.
+pub fn shared_tables(config: &Config) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for target in config.targets.iter().filter(|target| target.store == TargetStore::Mysql) {
+        let assignments = Assignments::of(config, &target.name);
+        let mut owners: HashMap<(&str, &str), &str> = HashMap::new();
+        for assignment in assignments.iter() {
+            let names = assignment.tables().map(|table| (&*table.derived.database, &*table.derived.table));
+            let other =
+                names.filter_map(|name| owners.insert(name, &assignment.name).map(|owner| (name, owner)));
+            let other = other.filter(|(_, owner)| *owner != assignment.name).last();
+            if let Some(((database, table), owner)) = other {
+                let found = format!("`{owner}` and `{}` both have {database}.{table}", assignment.name);
+                faults.push(
+                    Fault::new(Code::ConfigInvalid, "configuration key projections.table".to_owned(), found)
+                        .needs("tables that no other projection of the target has"),
                 );
             }
         }

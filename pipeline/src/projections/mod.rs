@@ -18,7 +18,7 @@ use anabranch_schemas::serial::{self, OddCode, UuidDefect};
 
 pub use self::assignment::{Assignment, Assignments};
 use self::birthday::{Birthday, UserIdDefect};
-pub use self::captured::captured_targets;
+pub use self::captured::{captured_targets, shared_tables};
 use self::serial_documents::SerialDocuments;
 use self::serial_mapping::SerialMapping;
 use crate::config::{ProjectionConfig, ProjectionKind};
@@ -166,8 +166,8 @@ impl Projection {
         }
     }
 
-    /// How many fields of its entity it reads, from the first one on. What a message with fewer leaves out, it reads from
-    /// the tables.
+    /// How many fields of its entity it reads, from the first one on. What a message with fewer leaves out, a lane reads
+    /// from the tables.
     pub fn fields(&self) -> usize {
         match self {
             Self::Birthday(birthday) => birthday.fields(),

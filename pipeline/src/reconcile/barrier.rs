@@ -48,5 +48,8 @@ async fn of_source<S: RowSource, L: Lanes>(
 /// A table of which rows changed unseen is read again first.
 fn owes_a_table(progress: &Progress) -> Option<LaneObstacle> {
     let owes = progress.refresh.as_ref().is_some_and(|refresh| !refresh.rereads.is_empty());
-    owes.then_some(LaneObstacle { why: "is to read a table again, of which rows changed unseen", passes: true })
+    owes.then_some(LaneObstacle {
+        why: "is to read a table again, of which rows changed unseen",
+        passes: true,
+    })
 }

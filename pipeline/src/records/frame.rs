@@ -19,8 +19,8 @@ impl Framer {
     /// For a reading that entered the binlog at `position`, with the batch that it fills.
     ///
     /// `told`: the resume point and server that the last message before told, if there was one. `origin`: the source's
-    /// history begins with the first message. `term`: number of the writer's attempt. `captured`: what the reading has of
-    /// each entity.
+    /// history begins with the first message. `term`: number of the writer's attempt. `captured`: how many fields of
+    /// each entity the reading has.
     pub fn begin(
         told: Option<(ResumePoint, ServerIdentity)>,
         position: Lsn,

@@ -92,6 +92,7 @@ pub mod audit;
 pub mod cache;
 pub mod derived_rows;
 pub mod lease;
+pub mod ledger;
 pub mod log;
 pub mod outbox;
 pub mod registers;

@@ -91,12 +91,16 @@ impl Ledger for MySqlLedger {
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
         let read = users::Reading::of(&self.tables, run, users);
-        self.transact(WRITING, &read.sql(), |sets| {
-            let before = read.ledger(self, sets)?;
-            let mut after = before.clone();
-            let result = decide(&mut after);
-            Ok(Decided { result, writes: users::changes(&self.tables, run, &before, &after) })
-        })
+        self.transact(
+            WRITING,
+            |is_again| read.sql(is_again),
+            |sets| {
+                let before = read.ledger(self, sets)?;
+                let mut after = before.clone();
+                let result = decide(&mut after);
+                Ok(Decided { result, writes: users::changes(&self.tables, run, &before, &after) })
+            },
+        )
         .await
     }
 
@@ -106,12 +110,16 @@ impl Ledger for MySqlLedger {
         offered: &[(Member, Vec<ShardId>)],
         decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
-        self.transact(WRITING, &runs::read_run(&self.tables, run, offered), |sets| {
-            let (before, known) = self.run_ledger(offered, sets)?;
-            let mut after = before.clone();
-            let result = decide(&mut after);
-            Ok(Decided { result, writes: runs::run_changes(&self.tables, run, &before, &after, &known) })
-        })
+        self.transact(
+            WRITING,
+            |_| runs::read_run(&self.tables, run, offered),
+            |sets| {
+                let (before, known) = self.run_ledger(offered, sets)?;
+                let mut after = before.clone();
+                let result = decide(&mut after);
+                Ok(Decided { result, writes: runs::run_changes(&self.tables, run, &before, &after, &known) })
+            },
+        )
         .await
     }
 
@@ -120,13 +128,17 @@ impl Ledger for MySqlLedger {
         programme: &Arc<str>,
         decide: impl Fn(&mut ProgrammeLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
-        self.transact(WRITING, &runs::read_programme(&self.tables, programme), |sets| {
-            let before = self.programme_ledger(sets)?;
-            let mut after = before.clone();
-            let result = decide(&mut after);
-            let writes = runs::programme_changes(&self.tables, programme, &before, &after)?;
-            Ok(Decided { result, writes })
-        })
+        self.transact(
+            WRITING,
+            |_| runs::read_programme(&self.tables, programme),
+            |sets| {
+                let before = self.programme_ledger(sets)?;
+                let mut after = before.clone();
+                let result = decide(&mut after);
+                let writes = runs::programme_changes(&self.tables, programme, &before, &after)?;
+                Ok(Decided { result, writes })
+            },
+        )
         .await
     }
 
@@ -153,26 +165,35 @@ impl Ledger for MySqlLedger {
         after: Option<&CouponKey>,
         limit: usize,
     ) -> Result<Vec<(CouponKey, LedgerRow)>, Fault> {
-        self.transact(READING, &standings::read_letters(&self.tables, programme, after, limit), |sets| {
-            let letters = standings::letters(programme, sets, limit).ok_or_else(|| self.odd("the ledger"))?;
-            Ok(Decided::read(letters))
-        })
+        self.transact(
+            READING,
+            |_| standings::read_letters(&self.tables, programme, after, limit),
+            |sets| {
+                let letters =
+                    standings::letters(programme, sets, limit).ok_or_else(|| self.odd("the ledger"))?;
+                Ok(Decided::read(letters))
+            },
+        )
         .await
     }
 
     async fn tokens(&self) -> Result<LedgerTokens, Fault> {
         let sql = format!("SELECT `latest`, `previous` FROM {} WHERE `number` = 1", self.tables.tokens);
-        self.transact(READING, &sql, |sets| Ok(Decided::read(self.tokens_of(sets)?))).await
+        self.transact(READING, |_| sql.clone(), |sets| Ok(Decided::read(self.tokens_of(sets)?))).await
     }
 
     async fn begin_tokens(&self, token: Unique) -> Result<(), Fault> {
         let read =
             format!("SELECT `latest`, `previous` FROM {} WHERE `number` = 1 FOR UPDATE", self.tables.tokens);
         let tokens = LedgerTokens { latest: token, before: None };
-        self.transact(WRITING, &read, |sets| {
-            let before = self.tokens_of(sets)?;
-            Ok(Decided { result: (), writes: vec![users::replace_tokens(&self.tables, before, tokens)] })
-        })
+        self.transact(
+            WRITING,
+            |_| read.clone(),
+            |sets| {
+                let before = self.tokens_of(sets)?;
+                Ok(Decided { result: (), writes: vec![users::replace_tokens(&self.tables, before, tokens)] })
+            },
+        )
         .await
     }
 }

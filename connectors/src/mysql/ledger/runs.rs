@@ -72,18 +72,17 @@ impl MySqlLedger {
         let now = cells.moment().ok_or_else(|| self.odd("tokens"))?;
         let tokens = tokens_of(&mut cells).ok_or_else(|| self.odd("tokens"))?;
         let run = match runs.into_iter().next() {
-            Some(row) => self.day_run(&mut Cells::of(row))?,
+            Some(row) => Some(self.day_run(&mut Cells::of(row))?),
             None => None,
         };
         let present = offered.iter().map(|(member, _)| *member).filter(|member| known.contains_key(member));
         Ok((RunLedger { now, run, tokens, present: present.collect(), added: Vec::new() }, known))
     }
 
-    /// The run whose columns come next; `None` where all are NULL.
-    pub(super) fn day_run(&self, cells: &mut Cells) -> Result<Option<DayRun>, Fault> {
+    /// The run whose columns come next.
+    pub(super) fn day_run(&self, cells: &mut Cells) -> Result<DayRun, Fault> {
         let odd = || self.odd("a run");
-        let Some(text) = cells.optional::<String>().ok_or_else(odd)? else { return Ok(None) };
-        let rules = self.rules_of(text)?;
+        let rules = self.rules_of(cells.text().ok_or_else(odd)?)?;
         let read = |cells: &mut Cells| {
             Some(DayRun {
                 rules,
@@ -98,7 +97,7 @@ impl MySqlLedger {
                 is_closed: cells.flag()?,
             })
         };
-        read(cells).ok_or_else(odd).map(Some)
+        read(cells).ok_or_else(odd)
     }
 
     /// Parses rules, unless they are those of the run before.

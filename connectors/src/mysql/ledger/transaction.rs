@@ -59,16 +59,16 @@ enum Failed {
 }
 
 impl MySqlLedger {
-    /// One transaction. `decide` gets a list of rows for each SELECT of `read`.
+    /// One transaction. `decide` gets a list of rows for each SELECT of `read`, which is told whether an attempt failed.
     pub(super) async fn transact<T: Send>(
         &self,
         begin: &str,
-        read: &str,
+        read: impl Fn(bool) -> String + Send + Sync,
         decide: impl Fn(Vec<Vec<Row>>) -> Result<Decided<T>, Fault> + Send + Sync,
     ) -> Result<T, Fault> {
-        let sql = format!("{begin}{read}");
         let mut attempt = 1;
         loop {
+            let sql = format!("{begin}{}", read(attempt > 1));
             match self.in_time(self.attempt(&sql, &decide)).await {
                 Ok(result) => return Ok(result),
                 Err(failed) => self.again(failed, &mut attempt).await?,
@@ -193,7 +193,7 @@ async fn sets(connection: &mut Conn, sql: &str) -> Result<Vec<Vec<Row>>, mysql_a
     let mut result = connection.query_iter(sql).await?;
     let mut sets = Vec::new();
     loop {
-        let has_columns = result.columns_ref().len() > 0;
+        let has_columns = !result.columns_ref().is_empty();
         let rows = result.collect::<Row>().await?;
         if has_columns {
             sets.push(rows);

@@ -32,7 +32,8 @@ impl<'a> Reading<'a> {
         Self { tables, run, parts }
     }
 
-    pub(super) fn sql(&self) -> String {
+    /// `is_again`: the transaction lost before. So it also waits for others that issue, and holds the token.
+    pub(super) fn sql(&self, is_again: bool) -> String {
         let Self { tables, run, parts } = self;
         let (programme, day) = (programme_literal(run), date_literal(run.day));
         let columns = LEDGER_COLUMNS.map(|column| format!("`{column}`")).join(",");
@@ -50,12 +51,13 @@ impl<'a> Reading<'a> {
         sql.push_str(&format!(
             "SELECT `user_id`, `calendar`, `shards` FROM {} \
              WHERE `programme` = {programme} AND `day` = {day} AND `user_id` IN ({}); \
-             SELECT UTC_TIMESTAMP(6), t.`latest`, t.`previous`, {RUN_COLUMNS} FROM {} AS t \
-             LEFT JOIN {} AS r ON r.`programme` = {programme} AND r.`day` = {day} WHERE t.`number` = 1",
+             SELECT {RUN_COLUMNS} FROM {} AS r WHERE r.`programme` = {programme} AND r.`day` = {day}; \
+             SELECT UTC_TIMESTAMP(6), `latest`, `previous` FROM {} WHERE `number` = 1{}",
             tables.members,
             list(&users),
+            tables.runs,
             tables.tokens,
-            tables.runs
+            if is_again { " FOR UPDATE" } else { "" }
         ));
         sql
     }
@@ -67,7 +69,10 @@ impl<'a> Reading<'a> {
         let first = (cells.moment(), cells.number(), cells.optional_number());
         let (Some(now), Some(latest), Some(before)) = first else { return Err(ledger.odd("tokens")) };
         let tokens = LedgerTokens { latest: Unique(latest), before: before.map(Unique) };
-        let run = ledger.day_run(&mut cells)?.map(Arc::new);
+        let run = match sets.pop().unwrap_or_default().into_iter().next() {
+            Some(row) => Some(Arc::new(ledger.day_run(&mut Cells::of(row))?)),
+            None => None,
+        };
         let user = |user: &u64| {
             let ledger = UserLedger {
                 now,

@@ -84,7 +84,10 @@ impl MysqlTarget {
             control_database: target.control_database.clone(),
             statement_rows: config.limits.statement_rows.get(),
             assignments: Assignments::of(config, name),
-            has_coupon_reports: config.coupon_system.as_ref().is_some_and(|known| known.ledger_target == name),
+            has_coupon_reports: config
+                .coupon_system
+                .as_ref()
+                .is_some_and(|known| known.ledger_target == name),
             touched: Notify::new(),
             progress_session: Mutex::default(),
         })))

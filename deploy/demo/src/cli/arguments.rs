@@ -57,6 +57,9 @@ pub struct Arguments {
     /// How the 366 derived tables lie in the derived databases
     #[arg(long, value_enum, default_value_t = Layout::ByDay)]
     pub layout: Layout,
+    /// Derive the 360 tables of lunar birthdays too, in the same databases
+    #[arg(long)]
+    pub lunar: bool,
     /// Derived databases
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub databases: u32,

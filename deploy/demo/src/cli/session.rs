@@ -18,6 +18,7 @@ use anabranch_demo::{
     CouponDay, CouponReport, DemoError, Endpoint, LagProbe, Pace, RedisServer, Result, SearchServer,
     SetAside, Topology, Workload, WorkloadOptions, WorkloadReport,
 };
+use anabranch_schemas::celebration::Calendar;
 use anabranch_stack::{Options, ServerSpec, Stack};
 use futures::future::join_all;
 use tokio::time::Instant;
@@ -212,10 +213,17 @@ fn audits(arguments: &Arguments, stack: &Stack) -> Result<Vec<Verification>> {
     let sources = vec![Endpoint::admin(stack, "source-a")?, Endpoint::admin(stack, "source-b")?];
     let targets = vec![Endpoint::admin(stack, "target")?];
     let (layout, databases) = (arguments.derived_layout(), arguments.databases);
-    let mut audits = vec![Verification {
+    let calendars = if arguments.lunar { &Calendar::ALL[..] } else { &[Calendar::Solar] };
+    let birthdays = |calendar: &Calendar| Verification {
         topology: Topology::standard(sources.clone(), arguments.spread(), arguments.name_hash()),
-        layer: Layer::Birthday(BirthdayLayer { layout, databases, targets: targets.clone() }),
-    }];
+        layer: Layer::Birthday(BirthdayLayer {
+            calendar: *calendar,
+            layout,
+            databases,
+            targets: targets.clone(),
+        }),
+    };
+    let mut audits: Vec<Verification> = calendars.iter().map(birthdays).collect();
     if arguments.devices == 0 {
         return Ok(audits);
     }

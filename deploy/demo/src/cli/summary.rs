@@ -283,6 +283,7 @@ fn round(value: f64) -> f64 {
 mod tests {
     use anabranch_demo::Topology;
     use anabranch_demo::verify::{BirthdayLayer, DerivedLayout, Layer, MappingLayer};
+    use anabranch_schemas::celebration::Calendar;
     use clap::Parser;
 
     use super::*;
@@ -313,7 +314,8 @@ mod tests {
 
     fn layers(birthday: Comparison, mapping: Comparison) -> Vec<(Verification, Comparison)> {
         let layout = DerivedLayout::ByDay;
-        let birthdays = BirthdayLayer { layout, databases: 1, targets: Vec::new() };
+        let birthdays =
+            BirthdayLayer { calendar: Calendar::Solar, layout, databases: 1, targets: Vec::new() };
         let mappings = MappingLayer { tables: 8, targets: Vec::new() };
         vec![(audit(Layer::Birthday(birthdays)), birthday), (audit(Layer::Mapping(mappings)), mapping)]
     }

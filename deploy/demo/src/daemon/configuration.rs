@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::{NameHash, Spread};
 use anabranch_stack::Stack;
@@ -75,7 +76,8 @@ impl DaemonConfiguration {
             self.limits.join("\n"),
         );
         for topology in topologies(&self.audits) {
-            text.push_str(&entities(topology));
+            let is_lunar = |audit: &Verification| matches!(&audit.layer, Layer::Birthday(layer) if layer.calendar == Calendar::Lunar);
+            text.push_str(&entities(topology, self.audits.iter().any(is_lunar)));
         }
         let mut targets = self.targets.clone();
         targets.extend(self.audits.iter().filter_map(|audit| match &audit.layer {
@@ -119,10 +121,14 @@ impl DaemonConfiguration {
                     DerivedLayout::ByDay => "by_day",
                     DerivedLayout::ByUser => "by_user",
                 };
-                let databases = layer.databases;
+                let (databases, name) = (layer.databases, layer.name());
+                let calendar = match layer.calendar {
+                    Calendar::Solar => "",
+                    Calendar::Lunar => "calendar = \"lunar\"\n",
+                };
                 let tables = format!(
-                    "kind = \"birthday\"\nlayout = \"{layout}\"\ndatabases = {databases}\n\
-                     database = \"birthday_{{db:02}}\"\ntable = \"birthday_{{mmdd}}\"\n"
+                    "kind = \"birthday\"\n{calendar}layout = \"{layout}\"\ndatabases = {databases}\n\
+                     database = \"birthday_{{db:02}}\"\ntable = \"{name}_{{mmdd}}\"\n"
                 );
                 (names(&layer.targets), tables)
             }
@@ -169,7 +175,7 @@ fn cache(layer: &CacheLayer, url: &str, ca_file: &impl fmt::Display) -> String {
 }
 
 /// The tables of an entity; the rule places keys in those of the first pattern.
-fn entities(topology: &Topology) -> String {
+fn entities(topology: &Topology, is_lunar: bool) -> String {
     let rule = &topology.rule;
     let (hash, spread) = (hash_name(rule.hash), spread_name(rule.spread));
     let (databases, tables) = (rule.databases, rule.tables);
@@ -191,6 +197,11 @@ fn entities(topology: &Topology) -> String {
         }
         if topology.entity == Entity::User {
             text.push_str("sharding_column = \"user_name\"\n");
+            if is_lunar {
+                text.push_str(
+                    "columns = { lunar_birthday = \"lunar_birthday\", birthday_type = \"birthday_type\" }\n",
+                );
+            }
         }
     }
     text

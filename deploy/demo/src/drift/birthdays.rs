@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use anabranch_schemas::celebration::Calendar;
+
 use super::rows::{Row, Step, carry_out, elsewhere, standing};
 use super::{Drift, FUTURE_LSN, Hand, Kinds, drift};
 use crate::error::Result;
@@ -29,6 +31,8 @@ enum Kind {
     WrongContent,
     /// An earlier birthday with a version that no log will ever reach.
     Future,
+    /// In its table, and celebrates by the other calendar.
+    WrongType,
 }
 
 const KINDS: [Drift<Kind>; 11] = [
@@ -44,6 +48,8 @@ const KINDS: [Drift<Kind>; 11] = [
     drift(Kind::WrongContent, "wrong_content", 1),
     drift(Kind::Future, "future_version", 1),
 ];
+/// Only lunar tables say by which calendar a user celebrates.
+const WRONG_TYPE: Drift<Kind> = drift(Kind::WrongType, "wrong_type", 1);
 
 pub(super) async fn plant(
     topology: &Topology,
@@ -57,7 +63,11 @@ pub(super) async fn plant(
     let mut days: BTreeMap<String, Vec<Row>> = BTreeMap::new();
     rows.into_iter().for_each(|row| days.entry(row.table.clone()).or_default().push(row));
     let mut steps = Vec::new();
-    let drawn = hand.draw(&KINDS, drifts, |hand, drift| {
+    let mut kinds = KINDS.to_vec();
+    if layer.calendar == Calendar::Lunar {
+        kinds.push(WRONG_TYPE);
+    }
+    let drawn = hand.draw(&kinds, drifts, |hand, drift| {
         let Some(victims) = victims(&mut days, drift, hand) else { return false };
         steps.extend(steps_of(layer, drift.kind, victims, &shards, hand));
         true
@@ -93,7 +103,7 @@ fn victims(
 
 /// `MM-DD` of a table, as a literal.
 fn day_of(table: &str) -> String {
-    let digits = table.trim_start_matches("birthday_");
+    let digits = table.rsplit('_').next().unwrap_or_default();
     format!("'{}-{}'", &digits[..2], &digits[2..])
 }
 
@@ -117,7 +127,8 @@ fn steps_of(
         Kind::Stale => vec![Step::Remove(row), Step::Put(earlier)],
         Kind::Resurrected => {
             let shard = shards[hand.below(shards.len())];
-            vec![Step::Put(Row { shard, key: vec![hand.nobody().to_string()], ..with_day_of(&other) })]
+            let key = [vec![hand.nobody().to_string()], row.key[1..].to_vec()].concat();
+            vec![Step::Put(Row { shard, key, ..with_day_of(&other) })]
         }
         Kind::WrongTable => vec![Step::Remove(row), Step::Put(other)],
         Kind::InTwoTables => vec![Step::Put(with_day_of(&other))],
@@ -132,6 +143,12 @@ fn steps_of(
         }
         Kind::Empty => vec![Step::Put(Row { checked: "''".to_owned(), ..row })],
         Kind::WrongContent => vec![Step::Put(Row { checked: day_of(&other.table), ..row })],
+        Kind::WrongType => {
+            let solar = format!("x'{}'", "736f6c6172");
+            let other_type =
+                if row.key[1].eq_ignore_ascii_case(&solar) { "'lunar'".to_owned() } else { solar };
+            vec![Step::Put(Row { key: vec![row.key[0].clone(), other_type], ..row })]
+        }
         Kind::Future => {
             vec![Step::Remove(row), Step::Put(Row { lsn: FUTURE_LSN, ..with_day_of(&other) })]
         }

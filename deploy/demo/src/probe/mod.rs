@@ -165,7 +165,10 @@ impl LagProbe {
             rows.push(own);
         }
         let watched = |audit: &&Verification| Watched { audit: (*audit).clone(), shared: Arc::default() };
-        Ok(Self { topology, rows, stores: audits.iter().map(watched).collect() })
+        // A store that shows no probe, as lunar tables do, is not watched.
+        let mut stores: Vec<Watched> = audits.iter().map(watched).collect();
+        stores.retain(|store| !store.store_probes().is_empty());
+        Ok(Self { topology, rows, stores })
     }
 
     /// One for each store.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::shard::ShardId;
 use redis::{Cmd, Value, cmd};
 use reqwest::Method;
@@ -46,6 +47,8 @@ impl StoreProbe {
     /// One for each server that has a part of the store.
     pub fn all(topology: &Topology, layer: &Layer) -> Vec<Self> {
         match layer {
+            // Probes change solar birthdays.
+            Layer::Birthday(layer) if layer.calendar == Calendar::Lunar => Vec::new(),
             Layer::Birthday(layer) => (0..layer.targets.len())
                 .map(|target| Self::Birthday { layer: layer.clone(), target, connection: None })
                 .collect(),

@@ -1,27 +1,31 @@
 //! The birthday layer: which database and table a birthday belongs into, in SQL.
 //!
 //! The rule: NULL, zero, year 0, a date that no calendar has and malformed text are in no table. A text is, between
-//! blanks, tabs and line ends, `YYYY-MM-DD`, or that followed by a blank or `T` and anything.
+//! blanks, tabs and line ends, `YYYY-MM-DD`, or that followed by a blank or `T` and anything. A lunar birthday is
+//! `MM-DD`, twelve months of thirty days; a type that is not `lunar` means solar.
 
+use anabranch_schemas::celebration::Calendar;
 use serde::Serialize;
 
 use super::tables::{Column, DerivedTables};
 use crate::endpoint::Endpoint;
 use crate::topology::{BirthdayType, SourceTable};
 
-/// How the 366 tables are spread over the databases.
+/// How the tables of a calendar are spread over the databases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DerivedLayout {
-    /// Each table once: database = day of a leap year, from 0, modulo the number of databases.
+    /// Each table once: database = place of the day among all, from 0, modulo the number of databases.
     ByDay,
     /// All tables in each database: database = user id modulo the number of databases.
     ByUser,
 }
 
-/// Databases `birthday_00`, `birthday_01`, … with tables `birthday_0101` … `birthday_1231`.
+/// Databases `birthday_00`, `birthday_01`, … with tables `birthday_0101` … `birthday_1231`, or `lunar_birthday_0101` …
+/// `lunar_birthday_1230`.
 #[derive(Debug, Clone)]
 pub struct BirthdayLayer {
+    pub calendar: Calendar,
     pub layout: DerivedLayout,
     pub databases: u32,
     /// Database i lies on target i modulo their number.
@@ -32,6 +36,8 @@ pub struct BirthdayLayer {
 const DAYS: [u32; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
 /// Days of 366 that must have users; a few thousand users fill more by chance.
 const DAYS_FILLED_MIN: u64 = 330;
+/// Half of the users have a lunar birthday.
+const LUNAR_DAYS_FILLED_MIN: u64 = 250;
 
 impl DerivedTables for BirthdayLayer {
     fn targets(&self) -> &[Endpoint] {
@@ -47,8 +53,12 @@ impl DerivedTables for BirthdayLayer {
     }
 
     fn tables(&self) -> Vec<(u32, String)> {
-        let days = DAYS.iter().zip(1..).flat_map(|(&days, month)| (1..=days).map(move |day| (month, day)));
-        let named = days.map(|(month, day)| format!("birthday_{month:02}{day:02}"));
+        let months = match self.calendar {
+            Calendar::Solar => DAYS,
+            Calendar::Lunar => [30; 12],
+        };
+        let days = months.iter().zip(1..).flat_map(|(&days, month)| (1..=days).map(move |day| (month, day)));
+        let named = days.map(|(month, day)| format!("{}_{month:02}{day:02}", self.name()));
         match self.layout {
             DerivedLayout::ByDay => {
                 named.zip(0..).map(|(table, ordinal)| (ordinal % self.databases.max(1), table)).collect()
@@ -60,15 +70,28 @@ impl DerivedTables for BirthdayLayer {
     }
 
     fn names_like(&self) -> (&'static str, &'static str) {
-        ("birthday\\_%", "birthday\\_%")
+        let tables = match self.calendar {
+            Calendar::Solar => "birthday\\_%",
+            Calendar::Lunar => "lunar\\_birthday\\_%",
+        };
+        ("birthday\\_%", tables)
     }
 
     fn filled_min(&self) -> u64 {
-        DAYS_FILLED_MIN
+        match self.calendar {
+            Calendar::Solar => DAYS_FILLED_MIN,
+            Calendar::Lunar => LUNAR_DAYS_FILLED_MIN,
+        }
     }
 
+    /// A lunar row with another type is not the one that is wanted.
     fn key(&self) -> &'static [Column] {
-        const { &[Column::number("user_id")] }
+        match self.calendar {
+            Calendar::Solar => const { &[Column::number("user_id")] },
+            Calendar::Lunar => {
+                const { &[Column::number("user_id"), Column::bytes("birthday_type", "VARCHAR(64)")] }
+            }
+        }
     }
 
     fn checked(&self) -> Column {
@@ -84,6 +107,9 @@ impl DerivedTables for BirthdayLayer {
     }
 
     fn claims(&self, place: SourceTable) -> String {
+        if self.calendar == Calendar::Lunar {
+            return self.lunar_claims(place);
+        }
         let day = day_sql(BirthdayType::of(place));
         let number = match self.layout {
             DerivedLayout::ByDay => {
@@ -97,6 +123,35 @@ impl DerivedTables for BirthdayLayer {
              FROM (
                SELECT user_id, CONCAT(SUBSTR(day, 6, 2), '-', SUBSTR(day, 9, 2)) AS birthday
                FROM (SELECT user_id, {day} AS day FROM {}) AS days WHERE {IS_A_DATE}
+             ) AS birthdays",
+            place.quoted()
+        )
+    }
+}
+
+impl BirthdayLayer {
+    /// As the demo's configuration names the projection, and its tables begin.
+    pub fn name(&self) -> &'static str {
+        match self.calendar {
+            Calendar::Solar => "birthday",
+            Calendar::Lunar => "lunar_birthday",
+        }
+    }
+
+    fn lunar_claims(&self, place: SourceTable) -> String {
+        let number = match self.layout {
+            DerivedLayout::ByDay => {
+                format!("((LEFT(birthday, 2) - 1) * 30 + RIGHT(birthday, 2) - 1) % {}", self.databases)
+            }
+            DerivedLayout::ByUser => format!("user_id % {}", self.databases),
+        };
+        format!(
+            "SELECT user_id, birthday_type, birthday, CAST({number} AS UNSIGNED) AS database_number,
+               CONCAT('lunar_birthday_', REPLACE(birthday, '-', '')) AS table_name
+             FROM (
+               SELECT user_id, TRIM(lunar_birthday) AS birthday,
+                 IF(LOWER(TRIM(IFNULL(birthday_type, ''))) = 'lunar', 'lunar', 'solar') AS birthday_type
+               FROM {} WHERE TRIM(lunar_birthday) REGEXP '^(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|30)$'
              ) AS birthdays",
             place.quoted()
         )
@@ -139,10 +194,14 @@ mod tests {
 
     #[test]
     fn by_day_has_366_tables_and_by_user_366_in_each_database() {
-        let mut layer = BirthdayLayer { layout: DerivedLayout::ByDay, databases: 4, targets: Vec::new() };
+        let (calendar, layout) = (Calendar::Solar, DerivedLayout::ByDay);
+        let mut layer = BirthdayLayer { calendar, layout, databases: 4, targets: Vec::new() };
         assert_eq!(layer.tables().len(), 366);
         assert_eq!(layer.tables()[59], (3, "birthday_0229".to_owned()));
         layer.layout = DerivedLayout::ByUser;
         assert_eq!(layer.tables().len(), 4 * 366);
+        layer.calendar = Calendar::Lunar;
+        assert_eq!(layer.tables().len(), 4 * 360);
+        assert_eq!(layer.tables().last(), Some(&(3, "lunar_birthday_1230".to_owned())));
     }
 }

@@ -131,7 +131,7 @@ pub(super) async fn lanes(audit: &Verification) -> Result<u32> {
 /// Progress by store, with the store's name for people.
 async fn progress(audit: &Verification) -> Result<Vec<(String, Vec<ProgressRow>)>> {
     let (projection, targets) = match &audit.layer {
-        Layer::Birthday(layer) => ("birthday", layer.targets()),
+        Layer::Birthday(layer) => (layer.name(), layer.targets()),
         Layer::Mapping(layer) => ("mapping", layer.targets()),
         Layer::Cache(layer) => ("mapping", layer.mapping.targets()),
         Layer::Documents(layer) => {
@@ -177,7 +177,8 @@ async fn progress_at(target: &Endpoint, projection: &str) -> Result<Vec<Progress
         return Ok(Vec::new());
     }
     let sql = format!(
-        "SELECT source, lane, lanes, position, revision, COALESCE(refresh, '') <> '' FROM anabranch.progress \
+        "SELECT source, lane, lanes, position, revision, \
+           TRIM(REGEXP_REPLACE(COALESCE(refresh, ''), '^fields:[0-9]+', '')) <> '' FROM anabranch.progress \
          WHERE projection = '{projection}' ORDER BY 1, 2"
     );
     connection.rows("read progress", sql).await

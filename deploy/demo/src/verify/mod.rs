@@ -67,7 +67,7 @@ impl Verification {
     /// As the demo's configuration names the projection that fills the layer, and people name the layer.
     pub fn name(&self) -> &'static str {
         match self.layer {
-            Layer::Birthday(_) => "birthday",
+            Layer::Birthday(ref layer) => layer.name(),
             Layer::Mapping(_) => "mapping",
             Layer::Cache(_) => "cache",
             Layer::Documents(_) => "documents",

@@ -56,7 +56,7 @@ report! {
     /// Committed transactions.
     transactions, All;
     inserts, All;
-    /// Updates of columns that are not captured.
+    /// Updates of columns that are not captured, or of users that lunar tables alone are derived from.
     updates_of_other_columns, All;
     /// Birthdays set to a valid date.
     birthday_changes, Users;

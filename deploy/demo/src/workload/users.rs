@@ -58,8 +58,15 @@ impl Application for Users {
     }
 
     fn change_of_other_columns(&mut self, random: &mut StdRng) -> String {
-        let (phone, address) = values::contact(random);
-        format!("phone = {phone}, address = {address}")
+        let (lunar, kind) = values::lunar(random);
+        match random.random_range(0..4) {
+            0 => format!("lunar_birthday = {lunar}"),
+            1 => format!("birthday_type = {kind}"),
+            _ => {
+                let (phone, address) = values::contact(random);
+                format!("phone = {phone}, address = {address}")
+            }
+        }
     }
 
     /// A new name whose table lies on the same server.

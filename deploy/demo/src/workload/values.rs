@@ -164,13 +164,20 @@ pub fn contact(random: &mut StdRng) -> (String, String) {
     (phone, address)
 }
 
-/// A lunar month and day, mostly absent, and the type of birthday.
+/// Lunar birthdays that belong into no derived table.
+const INVALID_LUNAR: [&str; 8] = ["", "00-00", "01-00", "12-31", "13-01", "1-1", "ab-cd", "+1-01"];
+/// Types of birthdays; the last ones mean what they look like, or nothing.
+const BIRTHDAY_TYPES: [&str; 8] =
+    ["NULL", "'solar'", "'lunar'", "'lunar'", "'LUNAR'", "' lunar '", "''", "'odd'"];
+
+/// A lunar month and day, absent or not, and the type of birthday.
 pub fn lunar(random: &mut StdRng) -> (String, &'static str) {
-    let birthday = match random.random_bool(0.3) {
-        true => format!("'{:02}-{:02}'", random.random_range(1..=12), random.random_range(1..=30)),
-        false => "NULL".to_owned(),
+    let birthday = match random.random_range(0..100) {
+        0..40 => "NULL".to_owned(),
+        40..45 => literal(INVALID_LUNAR[random.random_range(0..INVALID_LUNAR.len())]),
+        _ => format!("'{:02}-{:02}'", random.random_range(1..=12), random.random_range(1..=30)),
     };
-    (birthday, ["NULL", "'solar'", "'lunar'"][random.random_range(0..3)])
+    (birthday, BIRTHDAY_TYPES[random.random_range(0..BIRTHDAY_TYPES.len())])
 }
 
 #[cfg(test)]

@@ -111,7 +111,8 @@ fn unreadable_files(config: &Config) -> Vec<Fault> {
         let (_, ca_file) = source.replica.as_ref()?;
         Some((format!("replica_ca_file of source {}", source.name), ca_file))
     });
-    let system = config.coupon_system.iter().map(|known| ("coupon_system.ca_file".to_owned(), &known.ca_file));
+    let system =
+        config.coupon_system.iter().map(|known| ("coupon_system.ca_file".to_owned(), &known.ca_file));
     let named = [log].into_iter().chain(system).chain(sources).chain(replicas).chain(targets).chain(caches);
     let unreadable = named.filter_map(|(key, file)| {
         let file = file.as_ref()?;

@@ -120,11 +120,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     let served = CancellationToken::new();
     let mut servants = JoinSet::new();
     let lookup = serves.then(|| Lookup::new(&wiring)).flatten();
-    if let Some(lookup) = lookup.clone() {
-        let observatory = observatory.clone();
-        let status = move || observatory.status(&BTreeMap::new(), std::time::Instant::now());
-        servants.spawn(lookup.keep(status, served.child_token()));
-    }
+    keep_lookup(&mut servants, lookup.as_ref(), &observatory, &served);
     servants.spawn(restarts::run(wiring.clone(), states.clone(), hang_ups, served.child_token()));
     servants.spawn(poll::run(wiring.clone(), observatory.clone(), served.child_token()));
     servants.spawn(upkeep(metrics.clone(), served.child_token()));
@@ -224,6 +220,20 @@ fn spawn_tasks(wiring: &Wiring, roles: &[Role], group: impl Fn() -> Supervisor) 
         coupons::spawn_granter(&mut others, wiring);
     }
     [readers, projectors, others]
+}
+
+/// Keeps what lookups know of lanes, if there are lookups.
+fn keep_lookup(
+    servants: &mut JoinSet<()>,
+    lookup: Option<&Lookup>,
+    observatory: &Observatory,
+    served: &CancellationToken,
+) {
+    if let Some(lookup) = lookup.cloned() {
+        let observatory = observatory.clone();
+        let status = move || observatory.status(&BTreeMap::new(), std::time::Instant::now());
+        servants.spawn(lookup.keep(status, served.child_token()));
+    }
 }
 
 /// Waits for the servants, but not for a request that never ends: it must not hold the process.

@@ -15,8 +15,8 @@ use crate::api::client;
 use crate::coupons::DayView;
 use crate::exit::Exit;
 use crate::observe::{
-    CacheView, LaneView, Observatory, ProgrammeView, SearchView, SourceView, StatusView, TaskView, cache_task, lane_task,
-    poll, reader_task,
+    CacheView, LaneView, Observatory, ProgrammeView, SearchView, SourceView, StatusView, TaskView,
+    cache_task, lane_task, poll, reader_task,
 };
 use crate::output::{self, Reader};
 use crate::wall_clock;
@@ -195,7 +195,15 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
     if !status.programmes.is_empty() {
         out.push('\n');
         let heads = [
-            "PROGRAMME", "DAY", "STATE", "ELIGIBLE", "GRANTED", "REFUSED", "IN FLIGHT", "MISSED", "DEAD LETTERS",
+            "PROGRAMME",
+            "DAY",
+            "STATE",
+            "ELIGIBLE",
+            "GRANTED",
+            "REFUSED",
+            "IN FLIGHT",
+            "MISSED",
+            "DEAD LETTERS",
         ];
         table(&mut out, heads, status.programmes.iter().map(programme_row));
     }
@@ -208,7 +216,8 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
     let sources = status.sources.iter().map(|source| (source.source.clone(), &source.fault));
     let lanes = status.lanes.iter().map(|lane| (lane.id(), &lane.fault));
     let caches = status.caches.iter().map(|cache| (cache.cache.clone(), &cache.fault));
-    let programmes = status.programmes.iter().map(|view| (format!("programme {}", view.programme), &view.fault));
+    let programmes =
+        status.programmes.iter().map(|view| (format!("programme {}", view.programme), &view.fault));
     let others = others.iter().map(|task| (task.task.clone(), &task.fault));
     let things = sources.chain(lanes).chain(caches).chain(searches).chain(programmes).chain(others);
     for (thing, fault) in things {
@@ -287,7 +296,8 @@ fn search_row(search: &SearchView) -> [String; 6] {
 }
 
 fn programme_row(view: &ProgrammeView) -> [String; 9] {
-    let number = |value: fn(&DayView) -> u64| view.day.as_ref().map_or("-".to_owned(), |day| value(day).to_string());
+    let number =
+        |value: fn(&DayView) -> u64| view.day.as_ref().map_or("-".to_owned(), |day| value(day).to_string());
     [
         view.programme.clone(),
         or_dash(view.day.as_ref().and_then(|day| day.day.as_deref())),

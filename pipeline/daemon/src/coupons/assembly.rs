@@ -16,8 +16,7 @@ use crate::wiring::{CouponCaller, CouponLedger, CouponQueue, CouponSources, Wiri
 /// A dispatcher on the real servers.
 pub type DayDispatcher = Dispatcher<CouponLedger, DayTables, CouponQueue, LedgerRegister, Process>;
 /// A granter on the real servers.
-pub type DayGranter =
-    Granter<CouponLedger, CouponSources, CouponCaller, DayTables, LedgerRegister, Process>;
+pub type DayGranter = Granter<CouponLedger, CouponSources, CouponCaller, DayTables, LedgerRegister, Process>;
 
 /// The birthday tables of the configuration.
 pub fn cohort(wiring: &Wiring) -> Result<DayTables, Fault> {

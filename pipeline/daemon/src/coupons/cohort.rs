@@ -45,7 +45,12 @@ impl CohortRows for DayTables {
         for projection in &self.projections {
             let late = reconciliations::barrier(&self.wiring, projection, BARRIER_WAIT).await?;
             for (source, why) in &late {
-                tracing::warn!(projection, source, why, "the wave is frozen without this source's last changes");
+                tracing::warn!(
+                    projection,
+                    source,
+                    why,
+                    "the wave is frozen without this source's last changes"
+                );
             }
             if !late.is_empty() {
                 return Ok(false);
@@ -54,12 +59,7 @@ impl CohortRows for DayTables {
         Ok(true)
     }
 
-    async fn page(
-        &self,
-        table: Birthday,
-        after: Option<u64>,
-        limit: usize,
-    ) -> Result<Vec<CohortRow>, Fault> {
+    async fn page(&self, table: Birthday, after: Option<u64>, limit: usize) -> Result<Vec<CohortRow>, Fault> {
         self.tables.page(table, after, limit).await
     }
 
@@ -69,8 +69,7 @@ impl CohortRows for DayTables {
 
     async fn reconciled_at(&self) -> Result<Option<Timestamp>, Fault> {
         let last = self.last_good().await?;
-        Ok(last.and_then(|(_, ended_at_ms)| {
-            Timestamp::from_millisecond(i64::try_from(ended_at_ms).ok()?).ok()
-        }))
+        Ok(last
+            .and_then(|(_, ended_at_ms)| Timestamp::from_millisecond(i64::try_from(ended_at_ms).ok()?).ok()))
     }
 }

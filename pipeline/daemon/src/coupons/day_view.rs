@@ -60,7 +60,11 @@ impl DayView {
             eligible: report.eligible,
             granted: report.granted,
             already_granted: report.already_granted,
-            refused: report.refused.iter().map(|(reason, count)| (reason.as_str().to_owned(), *count)).collect(),
+            refused: report
+                .refused
+                .iter()
+                .map(|(reason, count)| (reason.as_str().to_owned(), *count))
+                .collect(),
             failed: report.failed,
             in_flight: report.in_flight,
             missed: report.missed,

@@ -19,10 +19,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::day_view::{self, DayView};
-use super::reports::{self, SignedReport};
 use super::Process;
 use super::assembly::{self, DayDispatcher};
+use super::day_view::{self, DayView};
+use super::reports::{self, SignedReport};
 use crate::wiring::Wiring;
 
 /// Between two passes that have little to do.

@@ -1,8 +1,8 @@
 //! The coupon day in the daemon: `anabranch_coupons` decides, the connectors of `wiring/coupons.rs` carry out.
 //!
-//! `assembly.rs` puts them together. `dispatching.rs` is the task of a dispatcher, `granting.rs` that of a granter. `cohort.rs` adds barrier and last
-//! good reconciliation to the birthday tables, `register.rs` holds the ledger's token, `day_view.rs` the newest day as
-//! it is shown, and `reports.rs` the signed reports.
+//! `assembly.rs` puts them together. `dispatching.rs` is the task of a dispatcher, `granting.rs` that of a granter.
+//! `cohort.rs` adds barrier and last good reconciliation to the birthday tables, `register.rs` holds the ledger's
+//! token, `day_view.rs` the newest day as it is shown, `days.rs` begins days by hand, `reports.rs` signs them.
 
 mod assembly;
 mod cohort;
@@ -23,11 +23,11 @@ pub use self::cohort::DayTables;
 pub use self::day_view::{DayView, read as newest_day};
 pub use self::days::{CouponDays, no_run};
 pub use self::dispatching::{dispatcher_task, pass, spawn_dispatchers};
-pub use anabranch_coupons::dispatching::count;
 pub use self::granting::{GRANTER_TASK, spawn_granter};
 pub use self::process::Process;
 pub use self::register::LedgerRegister;
 pub use self::reports::{Signed, SignedReport, signed};
+pub use anabranch_coupons::dispatching::count;
 
 /// The programmes of a configuration.
 pub fn programmes(config: &Config) -> Result<Vec<Programme>, Fault> {

@@ -89,7 +89,8 @@ impl SignedReport {
 
     fn is_balanced(&self) -> bool {
         let refused: u64 = self.refused.values().sum();
-        let parts = self.granted + self.already_granted + refused + self.failed + self.in_flight + self.missed;
+        let parts =
+            self.granted + self.already_granted + refused + self.failed + self.in_flight + self.missed;
         parts == self.eligible
     }
 

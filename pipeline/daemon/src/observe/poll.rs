@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::headroom::certificate_end;
 use super::{Dependency, Observatory};
-use crate::{coupons, reconciliations};
 use crate::wiring::{Documents, Wiring};
+use crate::{coupons, reconciliations};
 
 /// The resolution of lag.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,11 +1,16 @@
 //! The connectors of the coupon day: ledger, birthday tables, source rows, work queue, coupon system, signed reports.
 
-use anabranch_connectors::coupon_system::{CouponSystemSettings, HttpCouponSystem};
-use anabranch_connectors::mysql::cohort::MysqlCohort;
-use anabranch_connectors::mysql::ledger::{self, MySqlLedger};
-use anabranch_connectors::mysql::source_rows::MysqlSourceRows;
-use anabranch_connectors::mysql::store::{MysqlHistory, MysqlTarget, SetupReport};
-use anabranch_connectors::nats::work_queue::NatsWorkQueue;
+use anabranch_connectors::coupon_system::CouponSystemSettings;
+pub use anabranch_connectors::coupon_system::HttpCouponSystem as CouponCaller;
+pub use anabranch_connectors::mysql::cohort::MysqlCohort as CouponTables;
+use anabranch_connectors::mysql::ledger;
+pub use anabranch_connectors::mysql::ledger::MySqlLedger as CouponLedger;
+pub use anabranch_connectors::mysql::source_rows::MysqlSourceRows as CouponSources;
+pub use anabranch_connectors::mysql::store::MysqlHistory as PastReports;
+use anabranch_connectors::mysql::store::{MysqlTarget, SetupReport};
+pub use anabranch_connectors::nats::work_queue::{
+    Delivery as CouponDelivery, NatsWorkQueue as CouponQueue, WorkQueuePart as CouponQueuePart,
+};
 use anabranch_coupons::ports::CouponSystem;
 use anabranch_coupons::records::Unique;
 use anabranch_pipeline::config::CouponSystemConfig;
@@ -29,9 +34,9 @@ impl Wiring {
     }
 
     /// The ledger, once its tables have the needed shape.
-    pub async fn coupon_ledger(&self) -> Result<MySqlLedger, Fault> {
+    pub async fn coupon_ledger(&self) -> Result<CouponLedger, Fault> {
         let connections = self.coupon_system()?.calls_in_flight.get();
-        MySqlLedger::open(self.ledger_target()?, connections).await
+        CouponLedger::open(self.ledger_target()?, connections).await
     }
 
     /// Makes the ledger's tables and the work queue: what was made or found.
@@ -84,20 +89,20 @@ impl Wiring {
     }
 
     /// The birthday tables of all calendars; nothing is connected yet.
-    pub fn coupon_tables(&self) -> Result<MysqlCohort, Fault> {
+    pub fn coupon_tables(&self) -> Result<CouponTables, Fault> {
         let projections: Vec<&str> = self.coupon_system()?.projections.iter().map(String::as_str).collect();
-        MysqlCohort::new(self.config(), &projections, TABLE_CONNECTIONS)
+        CouponTables::new(self.config(), &projections, TABLE_CONNECTIONS)
     }
 
     /// The source tables of all users; nothing is connected yet.
-    pub fn coupon_sources(&self) -> Result<MysqlSourceRows, Fault> {
-        Ok(MysqlSourceRows::new(self.config(), self.coupon_tables()?))
+    pub fn coupon_sources(&self) -> Result<CouponSources, Fault> {
+        Ok(CouponSources::new(self.config(), self.coupon_tables()?))
     }
 
     /// The coupon system; nothing is connected yet.
-    pub fn coupon_caller(&self) -> Result<HttpCouponSystem, Fault> {
+    pub fn coupon_caller(&self) -> Result<CouponCaller, Fault> {
         let system = self.coupon_system()?;
-        HttpCouponSystem::new(&CouponSystemSettings {
+        CouponCaller::new(&CouponSystemSettings {
             url: system.url.clone(),
             token: system.token.clone(),
             ca_file: system.ca_file.clone(),
@@ -107,12 +112,12 @@ impl Wiring {
     }
 
     /// The work queue, over connections of its own.
-    pub async fn work_queue(&self) -> Result<NatsWorkQueue, Fault> {
-        NatsWorkQueue::connect(&self.config().log, &self.config().name).await
+    pub async fn work_queue(&self) -> Result<CouponQueue, Fault> {
+        CouponQueue::connect(&self.config().log, &self.config().name).await
     }
 
     /// The signed reports of coupon days, in the control database of the ledger's target.
-    pub fn coupon_reports(&self) -> Result<MysqlHistory, Fault> {
-        self.ledger_target().map(MysqlHistory::of_coupon_days)
+    pub fn coupon_reports(&self) -> Result<PastReports, Fault> {
+        self.ledger_target().map(PastReports::of_coupon_days)
     }
 }

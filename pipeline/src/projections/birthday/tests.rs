@@ -13,19 +13,29 @@ use proptest::prelude::*;
 use super::*;
 use crate::records::OrderedMutation;
 
-fn birthday(layout: Layout, databases: u32, targets: u32, lanes: u32) -> Birthday {
+pub(super) fn birthday(layout: Layout, databases: u32, targets: u32, lanes: u32) -> Birthday {
+    birthday_by(Calendar::Solar, (layout, databases, targets, lanes))
+}
+
+pub(super) fn birthday_by(
+    calendar: Calendar,
+    (layout, databases, targets, lanes): (Layout, u32, u32, u32),
+) -> Birthday {
     let config = BirthdayTables {
-        calendar: Calendar::Solar,
-        captures_type: false,
+        calendar,
+        captures_type: true,
         layout,
         databases: NonZeroU32::new(databases).unwrap(),
         database: "birthday_{db:02}".to_owned(),
-        table: "birthday_{mmdd}".to_owned(),
+        table: match calendar {
+            Calendar::Solar => "birthday_{mmdd}".to_owned(),
+            Calendar::Lunar => "lunar_birthday_{mmdd}".to_owned(),
+        },
     };
     Birthday::new(config, targets, lanes)
 }
 
-fn table(number: u32) -> TableIdentity<'static> {
+pub(super) fn table(number: u32) -> TableIdentity<'static> {
     TableIdentity {
         entity: Entity::User,
         shard: ShardId::of("source", "users", &number.to_string(), 0),
@@ -34,15 +44,15 @@ fn table(number: u32) -> TableIdentity<'static> {
     }
 }
 
-fn date(month: u8, day: u8) -> Value<'static> {
+pub(super) fn date(month: u8, day: u8) -> Value<'static> {
     Value::Date { year: 2000, month, day }
 }
 
-fn row(user_id: u64, birthday: Value<'static>) -> Vec<Value<'static>> {
+pub(super) fn row(user_id: u64, birthday: Value<'static>) -> Vec<Value<'static>> {
     vec![Value::UInt(user_id), birthday]
 }
 
-fn lsn(number: u64) -> Lsn {
+pub(super) fn lsn(number: u64) -> Lsn {
     Lsn::from_u64(number).unwrap()
 }
 
@@ -211,9 +221,30 @@ fn a_fingerprint_changes_with_each_setting_that_moves_rows() {
         birthday(Layout::ByDay, 4, 3, 2).fingerprint(0),
         birthday(Layout::ByDay, 4, 2, 3).fingerprint(0),
         birthday(Layout::ByDay, 4, 2, 2).fingerprint(1),
+        birthday_by(Calendar::Lunar, (Layout::ByDay, 4, 2, 2)).fingerprint(0),
     ]
     .into();
-    assert_eq!(texts.len(), 6);
+    assert_eq!(texts.len(), 7);
+    assert!(texts.contains(
+        "birthday by_day, 4 databases birthday_{db:02}, tables birthday_{mmdd}, target 1 of 2, 2 lanes"
+    ));
+}
+
+pub(super) fn lunar_row(
+    user_id: u64,
+    birthday: &'static str,
+    birthday_type: &'static str,
+) -> Vec<Value<'static>> {
+    let text = |text: &'static str| Value::Bytes(Cow::Borrowed(text.as_bytes()));
+    vec![Value::UInt(user_id), date(1, 1), text(birthday), text(birthday_type)]
+}
+
+pub(super) fn joined(cells: &[Cell]) -> Vec<u8> {
+    let bytes = cells.iter().map(|cell| match cell {
+        Cell::Bytes(bytes) => &**bytes,
+        _ => panic!("value columns are text"),
+    });
+    bytes.collect::<Vec<_>>().join(&b' ')
 }
 
 /// A target as SQL behaves: (table, shard, user) → (day, version).
@@ -236,15 +267,14 @@ impl Model {
                 _ if newer_stands => {}
                 MutationAction::Delete => drop(self.0.remove(&key)),
                 MutationAction::Upsert(cells) => {
-                    let [Cell::Bytes(day)] = &**cells else { panic!("one value column") };
-                    self.0.insert(key, (day.to_vec(), mutation.lsn));
+                    self.0.insert(key, (joined(cells), mutation.lsn));
                 }
             }
         }
     }
 }
 
-/// What a person does to the source; days 0 to 3 are valid, others not.
+/// What a person does to the source; days 0 to 3 are valid, 6 and 7 as lunar ones, others not.
 #[derive(Debug, Clone)]
 enum Step {
     Put { table: u32, user_id: u64, day: u8 },
@@ -267,9 +297,30 @@ fn day_value(day: u8) -> Value<'static> {
         1 => date(1, 2),
         2 => date(2, 29),
         3 => date(12, 31),
-        4 => Value::Null,
+        4 | 6 | 7 => Value::Null,
         _ => date(2, 30),
     }
+}
+
+/// A lunar birthday with its place in the calendar, and a type with what it means.
+fn lunar_value(day: u8) -> ((&'static str, Option<u32>), (&'static str, &'static str)) {
+    match day {
+        0 => (("01-01", Some(0)), ("", "solar")),
+        1 => (("01-02", Some(1)), ("lunar", "lunar")),
+        2 => (("02-30", Some(59)), ("solar", "solar")),
+        3 => (("12-30", Some(359)), ("LUNAR ", "lunar")),
+        6 => (("01-01", Some(0)), ("lunar", "lunar")),
+        7 => (("01-01", Some(0)), ("odd", "solar")),
+        4 => (("", None), ("lunar", "lunar")),
+        _ => (("01-31", None), ("", "solar")),
+    }
+}
+
+fn row_of(user_id: u64, day: u8) -> Vec<Value<'static>> {
+    let ((birthday, _), (birthday_type, _)) = lunar_value(day);
+    let mut row = lunar_row(user_id, birthday, birthday_type);
+    row[BIRTHDAY] = day_value(day);
+    row
 }
 
 type SourceRows = BTreeMap<(u32, u64), u8>;
@@ -284,11 +335,11 @@ fn history(steps: &[Step]) -> ([Log; 2], SourceRows) {
     for (number, step) in steps.iter().enumerate() {
         match *step {
             Step::Put { table, user_id, day } => {
-                let after = row(user_id, day_value(day));
+                let after = row_of(user_id, day);
                 match rows.insert((table, user_id), day) {
                     None => write(number, table, Action::Insert { after }),
                     Some(old) => {
-                        let before = row(user_id, day_value(old));
+                        let before = row_of(user_id, old);
                         write(number, table, Action::Update { before, after });
                     }
                 }
@@ -298,7 +349,7 @@ fn history(steps: &[Step]) -> ([Log; 2], SourceRows) {
                     && let Some(day) = rows.remove(&(table, user_id))
                 {
                     rows.insert((table, to), day);
-                    let (before, after) = (row(user_id, day_value(day)), row(to, day_value(day)));
+                    let (before, after) = (row_of(user_id, day), row_of(to, day));
                     write(number, table, Action::Update { before, after });
                 }
             }
@@ -308,8 +359,8 @@ fn history(steps: &[Step]) -> ([Log; 2], SourceRows) {
                     && let Some(old) = rows.remove(&(from, user_id))
                 {
                     rows.insert((to, user_id), day);
-                    let delete = Action::Delete { before: row(user_id, day_value(old)) };
-                    let insert = Action::Insert { after: row(user_id, day_value(day)) };
+                    let delete = Action::Delete { before: row_of(user_id, old) };
+                    let insert = Action::Insert { after: row_of(user_id, day) };
                     if insert_first {
                         write(number, to, insert);
                         write(number, from, delete);
@@ -321,7 +372,7 @@ fn history(steps: &[Step]) -> ([Log; 2], SourceRows) {
             }
             Step::Delete { table, user_id } => {
                 if let Some(old) = rows.remove(&(table, user_id)) {
-                    write(number, table, Action::Delete { before: row(user_id, day_value(old)) });
+                    write(number, table, Action::Delete { before: row_of(user_id, old) });
                 }
             }
             Step::Truncate { table } => {
@@ -337,9 +388,24 @@ fn history(steps: &[Step]) -> ([Log; 2], SourceRows) {
 fn expected(projection: &Birthday, rows: &SourceRows) -> BTreeMap<(u32, ShardId, u64), Vec<u8>> {
     rows.iter()
         .filter_map(|((number, user_id), day)| {
-            let day = MonthDay::from_value(&day_value(*day)).ok()?;
-            let place = projection.table_of(BirthdayClaim { user_id: *user_id, day });
-            Some(((place, table(*number).shard, *user_id), day.to_string().into_bytes()))
+            let (ordinal, text) = match projection.config.calendar {
+                Calendar::Solar => {
+                    let day = MonthDay::from_value(&day_value(*day)).ok()?;
+                    (day.ordinal(), day.to_string())
+                }
+                Calendar::Lunar => {
+                    let ((birthday, ordinal), (_, celebrates_by)) = lunar_value(*day);
+                    (ordinal?, format!("{birthday} {celebrates_by}"))
+                }
+            };
+            let databases = projection.config.databases.get();
+            let place = match projection.config.layout {
+                Layout::ByDay => ordinal,
+                Layout::ByUser => {
+                    (*user_id % u64::from(databases)) as u32 * projection.config.calendar.tables() + ordinal
+                }
+            };
+            Some(((place, table(*number).shard, *user_id), text.into_bytes()))
         })
         .collect()
 }
@@ -384,7 +450,7 @@ fn feeds(projection: &Birthday) -> Vec<Feed> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let (table, user_id, day) = (0..TABLES_OF_MODEL, 0..4u64, 0..6u8);
+    let (table, user_id, day) = (0..TABLES_OF_MODEL, 0..4u64, 0..8u8);
     prop_oneof![
         6 => (table.clone(), user_id.clone(), day.clone())
             .prop_map(|(table, user_id, day)| Step::Put { table, user_id, day }),
@@ -406,10 +472,12 @@ proptest! {
         steps in prop::collection::vec(step(), 1..40),
         schedule in prop::collection::vec((any::<prop::sample::Index>(), 1..6usize, 0..10u8), 0..60),
         by_user: bool,
+        is_lunar: bool,
         (databases, targets, lanes) in (1..5u32, 1..3u32, 1..4u32),
     ) {
         let layout = if by_user { Layout::ByUser } else { Layout::ByDay };
-        let projection = birthday(layout, databases, targets, lanes);
+        let calendar = if is_lunar { Calendar::Lunar } else { Calendar::Solar };
+        let projection = birthday_by(calendar, (layout, databases, targets, lanes));
         let (logs, rows) = history(&steps);
         let (mut model, mut feeds) = (Model::default(), feeds(&projection));
         for (feed, count, rewind) in schedule {

@@ -137,7 +137,8 @@ impl Known<'_> {
                         return "A granter is at the coupon of this day; it is not settled yet.".to_owned();
                     }
                     RowState::Failed(_) => {
-                        return "The coupon of this day is a dead letter: `dispatch letters list`.".to_owned();
+                        return "The coupon of this day is a dead letter: `dispatch letters list`."
+                            .to_owned();
                     }
                     RowState::Refused(reason) => {
                         return format!("The user gets no coupon: {}.", because(reason, self.programme));
@@ -148,19 +149,26 @@ impl Known<'_> {
                 return format!("The user gets no coupon: {}.", because(refused.reason, self.programme));
             }
             if let Some(row) = row.filter(|row| row.state == RowState::Settled) {
-                return format!("The user has the coupon of this year already: it was given for {}.", row.day);
+                return format!(
+                    "The user has the coupon of this year already: it was given for {}.",
+                    row.day
+                );
             }
         }
         let is_member = !self.user.claims.is_empty();
         match (self.run, is_member) {
-            (Some(run), true) if run.is_closed => "The run is closed and knows no coupon for its member.".to_owned(),
+            (Some(run), true) if run.is_closed => {
+                "The run is closed and knows no coupon for its member.".to_owned()
+            }
             (Some(_), true) => "The user is to get the coupon: nobody has granted it yet.".to_owned(),
             (_, false) if self.celebrates().is_none() => {
                 "The user gets no coupon: this is not the user's day by the source.".to_owned()
             }
-            (Some(_), false) => "The user is not in the day's cohort, though the source says so: the next wave reads \
+            (Some(_), false) => {
+                "The user is not in the day's cohort, though the source says so: the next wave reads \
                                  the tables again."
-                .to_owned(),
+                    .to_owned()
+            }
             (None, _) => "The day has no run yet; the source says that it is the user's day.".to_owned(),
         }
     }
@@ -187,9 +195,14 @@ impl Known<'_> {
             let changed = row.changed_at.map_or_else(String::new, |at| format!(", changed at {at}"));
             match birthday(row) {
                 Some(birthday) => {
-                    format!("A source row celebrates by the {calendar} calendar: {}{changed}.", birthday.table())
+                    format!(
+                        "A source row celebrates by the {calendar} calendar: {}{changed}.",
+                        birthday.table()
+                    )
                 }
-                None => format!("A source row celebrates by the {calendar} calendar and has no birthday{changed}."),
+                None => format!(
+                    "A source row celebrates by the {calendar} calendar and has no birthday{changed}."
+                ),
             }
         };
         rows.iter().map(sentence).collect()

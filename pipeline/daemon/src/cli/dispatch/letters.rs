@@ -138,9 +138,7 @@ pub(super) async fn run(
             Ok(Exit::Success)
         }
         Command::Requeue(chosen) => requeue(wiring, &ledger, chosen.of(all)?, chosen.dry_run).await,
-        Command::Drop { chosen, outcome } => {
-            end(&ledger, chosen.of(all)?, *outcome, chosen.dry_run).await
-        }
+        Command::Drop { chosen, outcome } => end(&ledger, chosen.of(all)?, *outcome, chosen.dry_run).await,
     }
 }
 
@@ -150,7 +148,8 @@ impl Chosen {
         if self.all {
             return Ok(all);
         }
-        if let Some(unknown) = self.keys.iter().find(|named| all.iter().all(|(key, _)| text(key) != **named)) {
+        if let Some(unknown) = self.keys.iter().find(|named| all.iter().all(|(key, _)| text(key) != **named))
+        {
             return Err(refused(format!("letter {unknown}"), "there is none")
                 .needs("a key as `dispatch letters list` shows it"));
         }

@@ -160,7 +160,10 @@ pub(super) fn text(programme: &str, view: &DayView) -> String {
         line.push_str("\n  barrier    a wave was frozen before every lane had passed its source");
     }
     if view.misplaced > 0 {
-        line.push_str(&format!("\n  left out   {} rows say another birthday than their table", view.misplaced));
+        line.push_str(&format!(
+            "\n  left out   {} rows say another birthday than their table",
+            view.misplaced
+        ));
     }
     if view.open_before > 0 {
         line.push_str(&format!("\n  open       {} earlier days are not closed", view.open_before));
@@ -194,7 +197,8 @@ async fn report(wiring: &Wiring, programmes: &[Programme], of_day: &OfDay) -> Re
 }
 
 fn report_text(signed: &Signed) -> String {
-    let SignedReport { programme, day, stage, eligible, granted, already_granted, failed, .. } = &signed.report;
+    let SignedReport { programme, day, stage, eligible, granted, already_granted, failed, .. } =
+        &signed.report;
     let SignedReport { in_flight, missed, refused, reconciliation, sum, .. } = &signed.report;
     let seal = match signed.is_signed {
         true => "the signature is right",

@@ -1,7 +1,8 @@
-//! `dispatch take-in`: settles what a coupon system says it gave, in a ledger that somebody restored from an older copy.
+//! `dispatch take-in`: settles what a coupon system says it gave, in a ledger that somebody restored from an older
+//! copy.
 //!
-//! A statement is a page of `GET /v1/coupons/given` (`docs/coupon-system.md`). It says no day, so a coupon counts for the
-//! day on which it was given, or for the last one before it that is of its occurrence.
+//! A statement is a page of `GET /v1/coupons/given` (`docs/coupon-system.md`). It says no day, so a coupon counts for
+//! the day on which it was given, or for the last one before it that is of its occurrence.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -62,15 +63,19 @@ pub(super) async fn run(
         for gift in page(file)?.gifts {
             match programmes.iter().find(|programme| *programme.name == *gift.programme) {
                 Some(programme) => statement.push(given(programme, &gift).ok_or_else(|| {
-                    refused(format!("statement {}", file.display()), "a coupon has no user, day or occurrence")
-                        .needs("pages as the coupon system writes them")
+                    refused(
+                        format!("statement {}", file.display()),
+                        "a coupon has no user, day or occurrence",
+                    )
+                    .needs("pages as the coupon system writes them")
                 })?),
                 None => others += 1,
             }
         }
     }
     let coupons = statement.len();
-    let (verb, left) = if arguments.dry_run { ("would be", "changes nothing") } else { ("were", "begins anew") };
+    let (verb, left) =
+        if arguments.dry_run { ("would be", "changes nothing") } else { ("were", "begins anew") };
     if !arguments.dry_run {
         let ledger = wiring.coupon_ledger().await?;
         restored::take_in(&ledger, &LedgerRegister(wiring.clone()), &Process, &statement).await?;

@@ -10,8 +10,8 @@ use anabranch_coupons::ports::{
     WorkQueue,
 };
 use anabranch_coupons::records::{
-    CouponKey, DayRun, LedgerRow, LedgerTokens, Member, Message, ProgrammeLedger, RowState, RunKey,
-    RunLedger, Standing, Unique, UserLedger, UsersLedger,
+    CouponKey, LedgerRow, LedgerTokens, Member, Message, ProgrammeLedger, RunKey, RunLedger, Standing,
+    Unique, UsersLedger,
 };
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::celebration::{Birthday, Occurrence};
@@ -69,45 +69,17 @@ pub fn of_users<T>(
     users: &[u64],
     decide: impl Fn(&mut UsersLedger) -> T,
 ) -> T {
-    let known = world.database.runs.get(run).cloned().map(Arc::new);
-    let users = users.iter().map(|user| (*user, user_ledger(world, run, known.clone(), *user)));
-    let mut ledger = UsersLedger { users: users.collect(), tokens: world.database.tokens };
-    let result = decide(&mut ledger);
-    let database = &mut world.database;
-    let users: Vec<u64> = ledger.users.keys().copied().collect();
-    database.refusals.retain(|(programme, of, ..), _| !(*programme == run.programme && users.contains(of)));
-    for (user, ledger) in ledger.users {
-        for (occurrence, row) in ledger.rows {
-            database.rows.insert(CouponKey { user, programme: run.programme.clone(), occurrence }, row);
-        }
-        for ((day, calendar), refused) in ledger.refusals {
-            database.refusals.insert((run.programme.clone(), user, day, calendar), refused);
-        }
-    }
-    if ledger.tokens != database.tokens {
-        database.tokens = ledger.tokens;
-        database.chain.insert(ledger.tokens.latest);
+    let (now, before) = (world.now, world.database.tokens);
+    let result = world.database.of_users(now, run, users, decide);
+    let tokens = world.database.tokens;
+    if tokens != before {
+        world.database.chain.insert(tokens.latest);
         for user in users {
-            witness::issued(world, run, user);
+            witness::issued(world, run, *user);
         }
     }
     witness::held_by_letters(world, run);
     result
-}
-
-fn user_ledger(world: &World, run: &RunKey, known: Option<Arc<DayRun>>, user: u64) -> UserLedger {
-    let database = &world.database;
-    let of_user = |key: &CouponKey| key.user == user && key.programme == run.programme;
-    let rows = database.rows.iter().filter(|(key, _)| of_user(key));
-    let refusals = database.refusals.iter().filter(|((p, u, ..), _)| *p == run.programme && *u == user);
-    let members = database.members.get(run).into_iter().flatten().filter(|(m, _)| m.user == user);
-    UserLedger {
-        now: world.now,
-        run: known,
-        claims: members.map(|(m, shards)| (m.calendar, shards.clone())).collect(),
-        rows: rows.map(|(key, row)| (key.occurrence, row.clone())).collect(),
-        refusals: refusals.map(|((_, _, day, calendar), refused)| ((*day, *calendar), *refused)).collect(),
-    }
 }
 
 impl Ledger for Process {
@@ -127,27 +99,10 @@ impl Ledger for Process {
         decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
         self.transact(|world| {
-            let members = world.database.members.entry(key.clone()).or_default();
-            let present = offered.iter().map(|(member, _)| *member).filter(|m| members.contains_key(m));
-            let mut ledger = RunLedger {
-                now: world.now,
-                present: present.collect(),
-                run: world.database.runs.get(key).cloned(),
-                tokens: world.database.tokens,
-                added: Vec::new(),
-            };
-            let before = ledger.run.clone();
-            let result = decide(&mut ledger);
-            for (member, shards) in ledger.added {
-                let known = members.entry(member).or_default();
-                known.extend(shards);
-                known.sort();
-                known.dedup();
-            }
-            if let Some(run) = &ledger.run {
-                world.database.runs.insert(key.clone(), run.clone());
-            }
-            witness::run_changed(world, key, before.as_ref(), ledger.run.as_ref());
+            let (now, before) = (world.now, world.database.runs.get(key).cloned());
+            let result = world.database.of_run(now, key, offered, decide);
+            let after = world.database.runs.get(key).cloned();
+            witness::run_changed(world, key, before.as_ref(), after.as_ref());
             result
         })
         .await
@@ -159,25 +114,15 @@ impl Ledger for Process {
         decide: impl Fn(&mut ProgrammeLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
         self.transact(|world| {
-            let database = &mut world.database;
-            let is_open = |(key, run): &(&RunKey, &DayRun)| key.programme == *programme && !run.is_closed;
-            let leap_days = database.leap_days.iter().filter(|((of, _), _)| of == programme);
-            let mut ledger = ProgrammeLedger {
-                now: world.now,
-                next: database.next.get(programme).copied(),
-                leap_days: leap_days.map(|((_, year), rule)| (*year, *rule)).collect(),
-                open: database.runs.iter().filter(is_open).map(|(key, _)| key.day).collect(),
-                begun: Vec::new(),
-            };
-            let result = decide(&mut ledger);
-            database.next.extend(ledger.next.map(|next| (programme.clone(), next)));
-            for (year, rule) in ledger.leap_days {
-                database.leap_days.insert((programme.clone(), year), rule);
-            }
-            for (day, run) in ledger.begun {
+            let known: Vec<RunKey> = world.database.runs.keys().cloned().collect();
+            let now = world.now;
+            let (result, begun) = world.database.of_programme(now, programme, |ledger| {
+                let result = decide(ledger);
+                (result, ledger.begun.clone())
+            });
+            for (day, run) in begun {
                 let key = RunKey { programme: programme.clone(), day };
-                witness::begun(world, &key, &run);
-                world.database.runs.entry(key).or_insert(run);
+                witness::begun(world, &key, &run, known.contains(&key));
             }
             result
         })
@@ -192,7 +137,7 @@ impl Ledger for Process {
     ) -> Result<(Timestamp, Vec<Standing>), Fault> {
         self.transact(|world| {
             witness::held_by_letters(world, run);
-            let all = world.standings(run).into_iter();
+            let all = world.database.standings(run).into_iter();
             (world.now, all.filter(|standing| Some(standing.member) > after).take(limit.min(3)).collect())
         })
         .await
@@ -204,13 +149,7 @@ impl Ledger for Process {
         after: Option<&CouponKey>,
         limit: usize,
     ) -> Result<Vec<(CouponKey, LedgerRow)>, Fault> {
-        self.transact(|world| {
-            let rows = world.database.rows.iter().filter(|(key, row)| {
-                key.programme == *programme && matches!(row.state, RowState::Failed(_)) && Some(*key) > after
-            });
-            rows.map(|(key, row)| (key.clone(), row.clone())).take(limit).collect()
-        })
-        .await
+        self.transact(|world| world.database.letters(programme, after, limit)).await
     }
 
     async fn tokens(&self) -> Result<LedgerTokens, Fault> {

@@ -1,12 +1,12 @@
 //! The world of the simulation: users and their edits, sources and logs, birthday tables, the ledger's database.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use anabranch_connectors::memory::LedgerState;
 use anabranch_coupons::programme::Programme;
-use anabranch_coupons::records::{
-    CouponKey, DayRun, LedgerRow, LedgerTokens, Member, Message, PARTS, RefusedDay, RunKey, Standing, Unique,
-};
+use anabranch_coupons::records::{CouponKey, Member, Message, PARTS, RunKey, Unique};
 use anabranch_schemas::birthday::MonthDay;
 use anabranch_schemas::celebration::{Birthday, Calendar, LeapDayRule, Occurrence};
 use anabranch_schemas::lunar::{LunarDate, LunarMonthDay};
@@ -62,15 +62,23 @@ pub struct DerivedRow {
 /// What the ledger's server holds; somebody may restore all of it from a copy.
 #[derive(Debug, Clone)]
 pub struct Database {
-    pub rows: BTreeMap<CouponKey, LedgerRow>,
-    pub refusals: BTreeMap<(Arc<str>, u64, Date, Calendar), RefusedDay>,
-    pub runs: BTreeMap<RunKey, DayRun>,
-    pub members: BTreeMap<RunKey, BTreeMap<Member, Vec<ShardId>>>,
-    pub next: BTreeMap<Arc<str>, Date>,
-    pub leap_days: BTreeMap<(Arc<str>, i16), LeapDayRule>,
-    pub tokens: LedgerTokens,
+    ledger: LedgerState,
     /// Every token that the copy knows.
     pub chain: BTreeSet<Unique>,
+}
+
+impl Deref for Database {
+    type Target = LedgerState;
+
+    fn deref(&self) -> &LedgerState {
+        &self.ledger
+    }
+}
+
+impl DerefMut for Database {
+    fn deref_mut(&mut self) -> &mut LedgerState {
+        &mut self.ledger
+    }
 }
 
 /// Everything outside of the code under test.
@@ -118,16 +126,7 @@ impl World {
         let begins = date(year, 12, 1);
         let now = begins.to_zoned(TimeZone::UTC).expect("a day of the calendar").timestamp();
         let first = Unique(1);
-        let database = Database {
-            rows: BTreeMap::new(),
-            refusals: BTreeMap::new(),
-            runs: BTreeMap::new(),
-            members: BTreeMap::new(),
-            next: BTreeMap::new(),
-            leap_days: BTreeMap::new(),
-            tokens: LedgerTokens { latest: first, before: None },
-            chain: BTreeSet::from([first]),
-        };
+        let database = Database { ledger: LedgerState::new(first), chain: BTreeSet::from([first]) };
         let solar = [(12, 31), (1, 1), (2, 28), (2, 29), (3, 1), (random.random_range(4..12), 9)];
         let lunar = [(12, 29), (12, 30), (1, 1), (random.random_range(2..12), 30)];
         let programmes = (0..random.random_range(1..=2)).map(|n| programme(n, &mut random)).collect();
@@ -387,29 +386,6 @@ impl World {
             _ if programme.calendars.len() == 1 => programme.calendars.push(Calendar::Lunar),
             _ => programme.calendars.truncate(1),
         }
-    }
-
-    /// The members of a run and the users with a row of the day, as they stand.
-    pub fn standings(&self, key: &RunKey) -> Vec<Standing> {
-        let database = &self.database;
-        let empty = Default::default();
-        let members = database.members.get(key).unwrap_or(&empty);
-        let held =
-            database.rows.iter().filter(|(of, row)| of.programme == key.programme && row.day == key.day);
-        let held = held.map(|(of, row)| Member { user: of.user, calendar: row.calendar });
-        let mut all: Vec<Member> = members.keys().copied().chain(held).collect();
-        all.sort();
-        all.dedup();
-        let standing = |member: Member| Standing {
-            member,
-            is_member: members.contains_key(&member),
-            row: database.rows.get(&self.key(key, member)).cloned(),
-            refused: database
-                .refusals
-                .get(&(key.programme.clone(), member.user, key.day, member.calendar))
-                .copied(),
-        };
-        all.into_iter().map(standing).collect()
     }
 
     /// The occurrence of a member's day.

@@ -35,7 +35,7 @@ pub fn issued(world: &mut World, run: &RunKey, user: u64) {
 
 /// A day that a letter holds up becomes a letter too, so one person sees both.
 pub fn held_by_letters(world: &mut World, run: &RunKey) {
-    for standing in world.standings(run) {
+    for standing in world.database.standings(run) {
         let refused = standing.refused.map(|refused| refused.reason);
         let user = standing.member.user;
         let is_letter =
@@ -156,8 +156,8 @@ fn celebrates(row: UserRow, birthdays: &[Birthday]) -> bool {
 }
 
 /// A run begins.
-pub fn begun(world: &mut World, key: &RunKey, run: &DayRun) {
-    if world.database.runs.contains_key(key) {
+pub fn begun(world: &mut World, key: &RunKey, run: &DayRun, is_known: bool) {
+    if is_known {
         return world.fail(format!("a day began twice: {key:?}"));
     }
     if run.rules.at(key.day, run.rules.starts_at).is_none_or(|at| world.now < at) {
@@ -190,7 +190,7 @@ pub fn run_changed(world: &mut World, key: &RunKey, before: Option<&DayRun>, aft
         let now = world.now;
         world.books.closed.insert(key.clone(), now);
         // What a letter holds, and what a person sent again, may have changed since the sweep.
-        let by_hand = world.standings(key).iter().any(|standing| {
+        let by_hand = world.database.standings(key).iter().any(|standing| {
             let coupon = world.key(key, standing.member);
             let is_letter = world.books.letters.iter().any(|(of, _)| *of == coupon);
             is_letter || standing.row.as_ref().is_some_and(|row| row.by_hand)
@@ -229,7 +229,7 @@ fn frozen(world: &mut World, key: &RunKey, run: &DayRun) {
 pub fn balanced(world: &mut World, key: &RunKey) -> Report {
     let mut report = Report::default();
     let mut strangers = 0;
-    for standing in world.standings(key) {
+    for standing in world.database.standings(key) {
         report.add(&standing, key.day);
         strangers += u64::from(!standing.is_member);
     }

@@ -1,0 +1,252 @@
+//! The coupon ledger in memory. The coupon year runs on its state, and `conformance` holds it against real servers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use anabranch_coupons::ports::Ledger;
+use anabranch_coupons::records::{
+    CouponKey, DayRun, LedgerRow, LedgerTokens, Member, ProgrammeLedger, RefusedDay, RowState, RunKey,
+    RunLedger, Standing, Unique, UserLedger, UsersLedger,
+};
+use anabranch_pipeline::error::Fault;
+use anabranch_schemas::celebration::{Calendar, LeapDayRule, Occurrence};
+use anabranch_schemas::shard::ShardId;
+use jiff::Timestamp;
+use jiff::civil::Date;
+
+use super::lock;
+
+/// What the ledger's server holds; somebody may restore all of it from a copy.
+#[derive(Debug, Clone)]
+pub struct LedgerState {
+    pub rows: BTreeMap<CouponKey, LedgerRow>,
+    pub refusals: BTreeMap<(Arc<str>, u64, Date, Calendar), RefusedDay>,
+    pub runs: BTreeMap<RunKey, DayRun>,
+    pub members: BTreeMap<RunKey, BTreeMap<Member, Vec<ShardId>>>,
+    pub next: BTreeMap<Arc<str>, Date>,
+    pub leap_days: BTreeMap<(Arc<str>, i16), LeapDayRule>,
+    pub tokens: LedgerTokens,
+}
+
+impl LedgerState {
+    /// An empty ledger with its first token.
+    pub fn new(first: Unique) -> Self {
+        Self {
+            rows: BTreeMap::new(),
+            refusals: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            members: BTreeMap::new(),
+            next: BTreeMap::new(),
+            leap_days: BTreeMap::new(),
+            tokens: LedgerTokens { latest: first, before: None },
+        }
+    }
+
+    pub fn of_users<T>(
+        &mut self,
+        now: Timestamp,
+        run: &RunKey,
+        users: &[u64],
+        decide: impl Fn(&mut UsersLedger) -> T,
+    ) -> T {
+        let known = self.runs.get(run).cloned().map(Arc::new);
+        let of_user = |user: &u64| (*user, self.user(now, run, known.clone(), *user));
+        let mut ledger = UsersLedger { users: users.iter().map(of_user).collect(), tokens: self.tokens };
+        let result = decide(&mut ledger);
+        let users: BTreeSet<u64> = ledger.users.keys().copied().collect();
+        self.refusals.retain(|(programme, of, ..), _| !(*programme == run.programme && users.contains(of)));
+        for (user, ledger) in ledger.users {
+            for (occurrence, row) in ledger.rows {
+                self.rows.insert(CouponKey { user, programme: run.programme.clone(), occurrence }, row);
+            }
+            for ((day, calendar), refused) in ledger.refusals {
+                self.refusals.insert((run.programme.clone(), user, day, calendar), refused);
+            }
+        }
+        self.tokens = ledger.tokens;
+        result
+    }
+
+    fn user(&self, now: Timestamp, run: &RunKey, known: Option<Arc<DayRun>>, user: u64) -> UserLedger {
+        let of_user = |key: &CouponKey| key.user == user && key.programme == run.programme;
+        let rows = self.rows.iter().filter(|(key, _)| of_user(key));
+        let refusals = self.refusals.iter().filter(|((p, u, ..), _)| *p == run.programme && *u == user);
+        let members = self.members.get(run).into_iter().flatten().filter(|(m, _)| m.user == user);
+        UserLedger {
+            now,
+            run: known,
+            claims: members.map(|(m, shards)| (m.calendar, shards.clone())).collect(),
+            rows: rows.map(|(key, row)| (key.occurrence, row.clone())).collect(),
+            refusals: refusals
+                .map(|((_, _, day, calendar), refused)| ((*day, *calendar), *refused))
+                .collect(),
+        }
+    }
+
+    pub fn of_run<T>(
+        &mut self,
+        now: Timestamp,
+        key: &RunKey,
+        offered: &[(Member, Vec<ShardId>)],
+        decide: impl Fn(&mut RunLedger) -> T,
+    ) -> T {
+        let members = self.members.entry(key.clone()).or_default();
+        let present = offered.iter().map(|(member, _)| *member).filter(|m| members.contains_key(m));
+        let mut ledger = RunLedger {
+            now,
+            present: present.collect(),
+            run: self.runs.get(key).cloned(),
+            tokens: self.tokens,
+            added: Vec::new(),
+        };
+        let result = decide(&mut ledger);
+        for (member, shards) in ledger.added {
+            let known = members.entry(member).or_default();
+            known.extend(shards);
+            known.sort_unstable();
+            known.dedup();
+        }
+        if let Some(run) = ledger.run {
+            self.runs.insert(key.clone(), run);
+        }
+        result
+    }
+
+    pub fn of_programme<T>(
+        &mut self,
+        now: Timestamp,
+        programme: &Arc<str>,
+        decide: impl Fn(&mut ProgrammeLedger) -> T,
+    ) -> T {
+        let is_open = |(key, run): &(&RunKey, &DayRun)| key.programme == *programme && !run.is_closed;
+        let leap_days = self.leap_days.iter().filter(|((of, _), _)| of == programme);
+        let mut ledger = ProgrammeLedger {
+            now,
+            next: self.next.get(programme).copied(),
+            leap_days: leap_days.map(|((_, year), rule)| (*year, *rule)).collect(),
+            open: self.runs.iter().filter(is_open).map(|(key, _)| key.day).collect(),
+            begun: Vec::new(),
+        };
+        let result = decide(&mut ledger);
+        self.next.extend(ledger.next.map(|next| (programme.clone(), next)));
+        for (year, rule) in ledger.leap_days {
+            self.leap_days.insert((programme.clone(), year), rule);
+        }
+        for (day, run) in ledger.begun {
+            self.runs.entry(RunKey { programme: programme.clone(), day }).or_insert(run);
+        }
+        result
+    }
+
+    /// The members of a run and the users with a row of the day, as they stand.
+    pub fn standings(&self, key: &RunKey) -> Vec<Standing> {
+        let empty = BTreeMap::new();
+        let members = self.members.get(key).unwrap_or(&empty);
+        let held = self.rows.iter().filter(|(of, row)| of.programme == key.programme && row.day == key.day);
+        let held = held.map(|(of, row)| Member { user: of.user, calendar: row.calendar });
+        let all: BTreeSet<Member> = members.keys().copied().chain(held).collect();
+        let standing = |member: Member| {
+            let Member { user, calendar } = member;
+            let programme = key.programme.clone();
+            let occurrence = Occurrence::of(calendar, key.day)?;
+            Some(Standing {
+                member,
+                is_member: members.contains_key(&member),
+                row: self.rows.get(&CouponKey { user, programme: programme.clone(), occurrence }).cloned(),
+                refused: self.refusals.get(&(programme, user, key.day, calendar)).copied(),
+            })
+        };
+        all.into_iter().filter_map(standing).collect()
+    }
+
+    /// The dead letters of a programme behind a key.
+    pub fn letters(
+        &self,
+        programme: &Arc<str>,
+        after: Option<&CouponKey>,
+        limit: usize,
+    ) -> Vec<(CouponKey, LedgerRow)> {
+        let is_letter = |(key, row): &(&CouponKey, &LedgerRow)| {
+            key.programme == *programme && matches!(row.state, RowState::Failed(_)) && Some(*key) > after
+        };
+        let rows = self.rows.iter().filter(is_letter).take(limit);
+        rows.map(|(key, row)| (key.clone(), row.clone())).collect()
+    }
+}
+
+/// A ledger on its own; clones share it.
+#[derive(Debug, Clone)]
+pub struct MemoryLedger(Arc<Mutex<LedgerState>>);
+
+impl MemoryLedger {
+    pub fn new(first: Unique) -> Self {
+        Self(Arc::new(Mutex::new(LedgerState::new(first))))
+    }
+
+    /// What it holds.
+    pub fn copy(&self) -> LedgerState {
+        lock(&self.0).clone()
+    }
+
+    /// Somebody restores it.
+    pub fn restore(&self, state: LedgerState) {
+        *lock(&self.0) = state;
+    }
+}
+
+impl Ledger for MemoryLedger {
+    async fn of_users<T: Send>(
+        &self,
+        run: &RunKey,
+        users: &[u64],
+        decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
+    ) -> Result<T, Fault> {
+        Ok(lock(&self.0).of_users(Timestamp::now(), run, users, decide))
+    }
+
+    async fn of_run<T: Send>(
+        &self,
+        run: &RunKey,
+        offered: &[(Member, Vec<ShardId>)],
+        decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
+    ) -> Result<T, Fault> {
+        Ok(lock(&self.0).of_run(Timestamp::now(), run, offered, decide))
+    }
+
+    async fn of_programme<T: Send>(
+        &self,
+        programme: &Arc<str>,
+        decide: impl Fn(&mut ProgrammeLedger) -> T + Send + Sync,
+    ) -> Result<T, Fault> {
+        Ok(lock(&self.0).of_programme(Timestamp::now(), programme, decide))
+    }
+
+    async fn standings(
+        &self,
+        run: &RunKey,
+        after: Option<Member>,
+        limit: usize,
+    ) -> Result<(Timestamp, Vec<Standing>), Fault> {
+        let standings = lock(&self.0).standings(run).into_iter();
+        let page = standings.filter(|standing| Some(standing.member) > after).take(limit);
+        Ok((Timestamp::now(), page.collect()))
+    }
+
+    async fn letters(
+        &self,
+        programme: &Arc<str>,
+        after: Option<&CouponKey>,
+        limit: usize,
+    ) -> Result<Vec<(CouponKey, LedgerRow)>, Fault> {
+        Ok(lock(&self.0).letters(programme, after, limit))
+    }
+
+    async fn tokens(&self) -> Result<LedgerTokens, Fault> {
+        Ok(lock(&self.0).tokens)
+    }
+
+    async fn begin_tokens(&self, token: Unique) -> Result<(), Fault> {
+        lock(&self.0).tokens = LedgerTokens { latest: token, before: None };
+        Ok(())
+    }
+}

@@ -1,0 +1,209 @@
+//! Windows of messages, taken one after the other.
+
+use std::borrow::Cow;
+
+use anabranch_schemas::change::{Entity, TableIdentity, Value};
+
+use super::*;
+
+fn lsn(position: u64) -> Lsn {
+    Lsn::new(1, 1, position * 16).unwrap()
+}
+
+fn lane() -> LaneId {
+    LaneId { projection: "p".into(), target: "t".into(), source: "s".into(), lane: 0 }
+}
+
+/// A message behind `previous` with one insert at each of `changes`, complete up to `position`.
+fn message(sequence: u64, previous: u64, changes: &[u64], position: u64) -> Delivery {
+    let table = TableIdentity {
+        entity: Entity::User,
+        shard: ShardId::of("s", "d", "t", 0),
+        database: Cow::Borrowed("d"),
+        table: Cow::Borrowed("t"),
+    };
+    let mut encoder = codec::Encoder::default();
+    for at in changes {
+        encoder.insert(lsn(*at), &table, &[Value::UInt(*at)]);
+    }
+    let envelope = Envelope {
+        previous: lsn(previous),
+        position: lsn(position),
+        changes: encoder.changes(),
+        ..Envelope::default()
+    };
+    Delivery {
+        envelope,
+        payload: encoder.finish(),
+        stored: Some((sequence, format!("a-{sequence}"))),
+        follows: true,
+        has_next: false,
+    }
+}
+
+fn taken(window: &mut LaneWindow, message: &Delivery) -> Result<Vec<u64>, Code> {
+    let mut seen = Vec::new();
+    window
+        .take(&lane(), message, |change, _| seen.push(change.lsn.position() / 16))
+        .map_err(|fault| fault.code())?;
+    Ok(seen)
+}
+
+#[test]
+fn a_message_that_does_not_link_is_a_hole() {
+    let mut window = LaneWindow::new(Progress { position: lsn(10), ..Progress::default() });
+    assert_eq!(taken(&mut window, &message(1, 11, &[12], 12)), Err(Code::LogHole));
+    assert_eq!(taken(&mut window, &message(1, 10, &[12], 12)), Ok(vec![12]));
+}
+
+#[test]
+fn a_lane_without_progress_begins_only_where_the_history_begins() {
+    let mut window = LaneWindow::new(Progress::default());
+    let mut first = message(1, 5, &[6], 6);
+    assert_eq!(taken(&mut window, &first), Err(Code::LogHole));
+    first.envelope.origin = true;
+    assert_eq!(taken(&mut window, &first), Ok(vec![6]));
+    assert_eq!(taken(&mut window, &message(2, 7, &[8], 8)), Err(Code::LogHole));
+}
+
+#[test]
+fn only_what_lies_above_the_position_is_applied() {
+    let mut window = LaneWindow::new(Progress { position: lsn(10), ..Progress::default() });
+    assert_eq!(taken(&mut window, &message(1, 0, &[8, 9, 10], 10)), Ok(vec![]));
+    assert_eq!(taken(&mut window, &message(2, 10, &[11, 12], 12)), Ok(vec![11, 12]));
+    assert_eq!(taken(&mut window, &message(3, 5, &[6, 7], 7)), Ok(vec![]));
+    let all = Taken { told: 7, applied: 2, behind: 5, overlapping: 0 };
+    assert_eq!((window.taken(), all.unaccounted()), (all, 0));
+    assert_eq!(window.progress().position, lsn(12), "a position never goes back");
+    assert_eq!(taken(&mut window, &message(4, 10, &[11, 12, 13], 13)), Ok(vec![13]));
+    assert_eq!(window.taken(), Taken { told: 10, applied: 3, behind: 5, overlapping: 2 });
+}
+
+#[test]
+fn a_change_that_is_not_above_the_position_before_its_message_stops_the_lane() {
+    let mut window = LaneWindow::new(Progress { position: lsn(10), ..Progress::default() });
+    assert_eq!(taken(&mut window, &message(1, 10, &[12, 10], 12)), Err(Code::LogOrderViolated));
+    let mut behind = LaneWindow::new(Progress { position: lsn(20), ..Progress::default() });
+    assert_eq!(taken(&mut behind, &message(1, 10, &[10], 12)), Err(Code::LogOrderViolated));
+}
+
+#[test]
+fn a_message_with_fewer_or_more_changes_than_its_head_says_stops_the_lane() {
+    for (says, unaccounted) in [(3, 1), (1, -1), (0, -2)] {
+        let mut window = LaneWindow::new(Progress { position: lsn(10), ..Progress::default() });
+        assert_eq!(taken(&mut window, &message(1, 10, &[11], 11)), Ok(vec![11]));
+        let mut other = message(2, 11, &[12, 13], 13);
+        other.envelope.changes = says;
+        assert_eq!(taken(&mut window, &other), Err(Code::LogCountViolated), "{says} in its head");
+        assert_eq!(window.taken().unaccounted(), unaccounted);
+        // Also where all of it came before.
+        let mut behind = LaneWindow::new(Progress { position: lsn(20), ..Progress::default() });
+        assert_eq!(taken(&mut behind, &other), Err(Code::LogCountViolated), "{says} in its head");
+    }
+}
+
+#[test]
+fn the_parts_of_a_split_event_are_all_applied_also_when_sent_again() {
+    let mut window = LaneWindow::new(Progress { position: lsn(10), ..Progress::default() });
+    assert_eq!(taken(&mut window, &message(1, 10, &[20], 10)), Ok(vec![20]));
+    assert_eq!(taken(&mut window, &message(2, 10, &[20, 20], 10)), Ok(vec![20, 20]));
+    assert_eq!(taken(&mut window, &message(3, 10, &[20], 20)), Ok(vec![20]));
+}
+
+#[test]
+fn a_window_with_many_withdrawals_is_full_before_it_has_a_row() {
+    let mut window = LaneWindow::new(Progress { position: lsn(10), ..Progress::default() });
+    let withdraw =
+        |change: &Change<'_, '_>, flush: &mut Flush| flush.withdraw(change.table.shard, change.lsn);
+    let changes = vec![20; WITHDRAWALS_MAX - 1];
+    window.take(&lane(), &message(1, 10, &changes, 10), withdraw).unwrap();
+    assert!(!window.is_full(1000));
+    window.take(&lane(), &message(2, 10, &[20], 10), withdraw).unwrap();
+    assert!(window.is_full(1000) && window.rows() == 0);
+    window.keep_withdrawals_of(&BTreeSet::new());
+    assert!(!window.is_full(1000) && window.has_moved());
+}
+
+#[test]
+fn a_damaged_payload_is_told_and_counts_for_nothing() {
+    let mut window = LaneWindow::new(Progress { position: lsn(0), ..Progress::default() });
+    let mut damaged = message(1, 0, &[1], 1);
+    let mut bytes = damaged.payload.to_vec();
+    bytes[3] ^= 1;
+    damaged.payload = bytes.into();
+    assert_eq!(taken(&mut window, &damaged), Err(Code::LogMessageCorrupt));
+    // Its changes come by a direct feed.
+    assert_eq!(taken(&mut window, &message(1, 0, &[1], 1)), Ok(vec![1]));
+    assert_eq!(window.taken().unaccounted(), 0);
+}
+
+#[test]
+fn an_epoch_is_noted_before_its_first_rows() {
+    let (old, above) = (lsn(10), Lsn::new(2, 1, 160).unwrap());
+    let stored = Progress { revision: 4, position: old, highest_position: old, ..Progress::default() };
+    let mut window = LaneWindow::new(stored.clone());
+    let next = |changes: &[u64]| {
+        let mut next = message(1, 10, changes, 12);
+        next.envelope.position = above;
+        next
+    };
+    window.take(&lane(), &next(&[]), |_, _| ()).unwrap();
+    assert!(window.note_of_epoch().is_none(), "there are no rows of it");
+    let mut window = LaneWindow::new(stored);
+    let withdraw =
+        |change: &Change<'_, '_>, flush: &mut Flush| flush.withdraw(change.table.shard, change.lsn);
+    window.take(&lane(), &next(&[11]), withdraw).unwrap();
+    let note = window.note_of_epoch().expect("the first rows").progress;
+    assert_eq!((note.revision, note.position, note.highest_position), (5, old, above));
+    window.noted(note);
+    assert!(window.note_of_epoch().is_none());
+    assert_eq!(window.flush().progress.revision, 6);
+}
+
+#[test]
+fn what_was_applied_before_an_epoch_is_behind_no_chunk_that_is_older_than_its_first_message() {
+    let begins = Lsn::new(2, 4, 160).unwrap();
+    let of_epoch = |previous: u64| {
+        let mut message = message(1, previous, &[], 12);
+        message.envelope.position = begins;
+        message
+    };
+    let stored = Progress { position: lsn(10), highest_change: lsn(9), ..Progress::default() };
+    let mut window = LaneWindow::new(stored);
+    taken(&mut window, &message(1, 10, &[11], 12)).unwrap();
+    assert_eq!(window.progress().highest_change, lsn(11));
+    taken(&mut window, &of_epoch(12)).unwrap();
+    assert_eq!(window.progress().highest_change, begins);
+    let mut behind = of_epoch(12);
+    (behind.envelope.previous, behind.envelope.position) = (begins, Lsn::new(2, 4, 320).unwrap());
+    taken(&mut window, &behind).unwrap();
+    assert_eq!(window.progress().highest_change, begins, "a position alone changes nothing");
+}
+
+#[test]
+fn at_the_first_whole_message_all_tables_are_read_from_its_position_on() {
+    let ends = FieldsTaken { noted: Some(4), is_lacking: false, begins_lack: false, ends_lack: true };
+    let stored = Progress { position: lsn(10), ..Progress::default() };
+    for (rows, empty_in_epoch) in [(0, Some(1)), (7, None)] {
+        let mut window = LaneWindow::new(Progress { rows, ..stored.clone() });
+        taken(&mut window, &message(1, 10, &[], 12)).unwrap();
+        assert!(!window.note_fields(FieldsTaken { noted: None, ends_lack: false, ..ends }));
+        assert!(window.progress().refresh.is_none());
+        assert!(window.note_fields(ends));
+        let (progress, rereads) = (window.progress(), &window.flush.rereads);
+        assert_eq!((progress.highest_change, progress.captured_fields), (lsn(12), Some(4)));
+        let refresh = progress.refresh.as_ref().expect("it reads its tables");
+        assert_eq!((refresh.empty_in_epoch, &rereads[..]), (empty_in_epoch, &[Reread::Every][..]), "{rows}");
+    }
+}
+
+#[test]
+fn a_commit_raises_the_revision_by_one_and_empties_the_window() {
+    let mut window = LaneWindow::new(Progress { revision: 4, position: lsn(0), ..Progress::default() });
+    taken(&mut window, &message(9, 0, &[], 3)).unwrap();
+    assert!(window.has_moved() && !window.has_rows());
+    assert_eq!(window.flush().progress.revision, 5);
+    window.committed();
+    assert!(!window.has_moved());
+    assert_eq!(window.flush().progress.revision, 6);
+}

@@ -1,0 +1,176 @@
+//! The coupon ledger on a server: lost races, deadlocks and connections, rights, tables. What every ledger promises is
+//! in `ports/ledger.rs`.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anabranch_connectors::mysql::ledger::{MySqlLedger, check, setup};
+use anabranch_coupons::issuing::Chain;
+use anabranch_coupons::ports::Ledger;
+use anabranch_coupons::records::{Candidate, Member, RowState};
+use anabranch_coupons::records::{LedgerTokens, Unique, UsersLedger};
+use anabranch_coupons::reserving::settle;
+use anabranch_pipeline::error::{Class, Code};
+use anabranch_schemas::celebration::Calendar;
+use mysql_async::prelude::Queryable;
+use tokio::runtime::Handle;
+use tokio::task::block_in_place;
+
+use crate::ports::ledger::{FIRST, Ground, Server, frozen, hundred};
+
+/// Settles a user's row of the day, whatever it was.
+fn give(l: &mut UsersLedger, candidate: &Candidate) {
+    let user = l.users.get_mut(&candidate.member.user).unwrap();
+    settle(user, candidate, &candidate.key().unwrap(), &"cake".into());
+}
+
+/// Waits within `decide` for what others do meanwhile.
+fn meanwhile<T>(work: impl Future<Output = T>) -> T {
+    block_in_place(|| Handle::current().block_on(work))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_lost_decides_again_from_what_stands_now() {
+    let Server { site, ledger } = Server::start().await;
+    let users = hundred();
+    let run = frozen(&ledger, users.clone()).await;
+    let candidate = |user: u64| Candidate {
+        run: run.clone(),
+        member: Member { user, calendar: Calendar::Solar },
+        wave: 1,
+    };
+
+    // Another granter inserts the row first.
+    let (one, two) = (candidate(users[0]), candidate(users[1]));
+    let decisions = AtomicU32::new(0);
+    let found = ledger.of_users(&run, &users[..1], |l| {
+        if decisions.fetch_add(1, Ordering::SeqCst) == 0 {
+            meanwhile(ledger.of_users(&run, &users[..1], |l| give(l, &one))).unwrap();
+        }
+        let found = l.users[&users[0]].rows.len();
+        give(l, &one);
+        found
+    });
+    assert_eq!((found.await.unwrap(), decisions.load(Ordering::SeqCst)), (1, 2));
+
+    // A deadlock: somebody holds what this transaction is about to insert, and wants what it has locked.
+    let (decisions, table) = (AtomicU32::new(0), format!("`{}_coupons`.coupon_ledger_03", site.control()));
+    let mut other = site.admin().await;
+    let copies =
+        (0..40).map(|n| format!("SELECT {} + {n} * 16", users[1])).collect::<Vec<_>>().join(" UNION ");
+    // It locks nothing that it only reads.
+    other.query_drop("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await.unwrap();
+    let insert = format!(
+        "START TRANSACTION; INSERT INTO {table} SELECT k.id, l.programme, l.occurrence, l.day, l.state, l.reason, \
+         l.first_called_at, l.attempt, l.changed_at, l.tries, l.coupon, l.by_hand, l.absent_since \
+         FROM {table} AS l, (SELECT 0 AS id FROM DUAL WHERE FALSE UNION {copies}) AS k WHERE l.user_id = {}",
+        users[0]
+    );
+    let lock = format!("SELECT COUNT(*) FROM {table} WHERE user_id = {} FOR UPDATE", users[0]);
+    let waiting = std::sync::Mutex::new(None);
+    let other = std::sync::Mutex::new(Some(&mut other));
+    let found = ledger.of_users(&run, &users[..2], |l| {
+        if decisions.fetch_add(1, Ordering::SeqCst) == 0 {
+            let other = other.lock().unwrap().take().unwrap();
+            meanwhile(other.query_drop(&insert)).unwrap();
+            // It is left to wait for the row that this transaction has locked.
+            *waiting.lock().unwrap() = Some(other);
+        }
+        let found = l.users[&users[1]].rows.len();
+        give(l, &two);
+        found
+    });
+    let release = async {
+        loop {
+            let taken = waiting.lock().unwrap().take();
+            match taken {
+                Some(other) => {
+                    other.query_drop(&lock).await.unwrap();
+                    return other.query_drop("ROLLBACK").await.unwrap();
+                }
+                None => tokio::task::yield_now().await,
+            }
+        }
+    };
+    let (found, ()) = tokio::join!(found, release);
+    assert_eq!(
+        (found.unwrap(), decisions.load(Ordering::SeqCst)),
+        (0, 2),
+        "the other transaction came to nothing"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_lost_before_the_commit_leaves_nothing_behind() {
+    let Server { site, ledger } = Server::start().await;
+    let users = hundred();
+    let run = frozen(&ledger, users.clone()).await;
+    let candidate =
+        Candidate { run: run.clone(), member: Member { user: users[0], calendar: Calendar::Solar }, wave: 1 };
+    let kill = async || {
+        let mut admin = site.admin().await;
+        let sql = "SELECT id FROM information_schema.processlist WHERE user = 'anabranch_apply'";
+        for id in admin.query::<u64, _>(sql).await.unwrap() {
+            _ = admin.query_drop(format!("KILL CONNECTION {id}")).await;
+        }
+    };
+    let lost = ledger.of_users(&run, &users[..1], |l| {
+        meanwhile(kill());
+        give(l, &candidate);
+    });
+    let fault = lost.await.unwrap_err();
+    assert_eq!(fault.class(), Class::Transient, "{fault}");
+    let rows = ledger.of_users(&run, &users[..1], |l| l.users[&users[0]].rows.clone()).await.unwrap();
+    assert!(rows.is_empty());
+    // Connections that died unused are noticed, and made anew.
+    kill().await;
+    ledger.of_users(&run, &users[..1], |l| give(l, &candidate)).await.unwrap();
+    kill().await;
+    let (_, page) = ledger.standings(&run, None, 10).await.unwrap();
+    assert!(page[0].row.as_ref().is_some_and(|row| row.state == RowState::Settled));
+
+    // A server that was restored from a copy has another token than the register.
+    let issued = LedgerTokens { latest: Unique(2), before: Some(FIRST) };
+    ledger.of_users(&run, &[], |l| l.tokens = issued).await.unwrap();
+    assert_eq!(Chain::of(ledger.tokens().await.unwrap(), Unique(2)), Chain::Level);
+    let latest = "UPDATE `{}`.coupon_token SET latest = previous, previous = NULL";
+    site.sql(latest.replace("{}", &format!("{}_coupons", site.control()))).await;
+    assert_eq!(Chain::of(ledger.tokens().await.unwrap(), Unique(2)), Chain::Restored);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn its_tables_are_made_once_and_checked_and_nobody_may_delete_from_them() {
+    let Server { site, ledger: _ } = Server::start().await;
+    let target = site.target("target-a");
+    let again = setup(&target, Unique(99)).await.unwrap();
+    assert_eq!((again.databases, again.tables), (0, 0));
+    let database = format!("`{}_coupons`", site.control());
+
+    for sql in ["DELETE FROM {}.coupon_ledger_00", "TRUNCATE {}.coupon_token", "DROP TABLE {}.coupon_member"]
+    {
+        for url in [
+            site.stack.server("target-a").unwrap().url(),
+            site.stack.server("target-a").unwrap().setup_url().unwrap(),
+        ] {
+            let url = anabranch_pipeline::config::ServerUrl::try_from(url).unwrap();
+            let options =
+                anabranch_connectors::mysql::connection::async_options(&url, Some(&site.stack.ca_file()));
+            let mut connection = mysql_async::Conn::new(options).await.unwrap();
+            let error = connection.query_drop(sql.replace("{}", &database)).await.unwrap_err();
+            assert!(error.to_string().contains("denied"), "{sql}: {error}");
+        }
+    }
+
+    site.sql(format!("ALTER TABLE {database}.coupon_run MODIFY COLUMN `frozen` int NOT NULL")).await;
+    let fault = MySqlLedger::open(&target, 1).await.unwrap_err();
+    assert_eq!(fault.code(), Code::TargetTableShape, "{fault}");
+    site.sql(fault.remedy_text().unwrap().to_owned()).await;
+    assert!(check(&target).await.is_empty());
+
+    site.sql(format!("DROP TABLE {database}.coupon_letter")).await;
+    let fault = MySqlLedger::open(&target, 1).await.unwrap_err();
+    assert_eq!(fault.code(), Code::TargetTableMissing, "{fault}");
+    assert_eq!(fault.remedy_text(), Some("anabranch --config FILE setup"));
+    assert_eq!(setup(&target, Unique(99)).await.unwrap().tables, 1);
+    let ledger = MySqlLedger::open(&target, 1).await.unwrap();
+    assert_eq!(ledger.tokens().await.unwrap().latest, FIRST, "the token that is there stays");
+}
