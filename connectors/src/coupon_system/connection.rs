@@ -143,7 +143,7 @@ impl Connector {
 
     /// A connection that waits for its next use and still stands, else a new one.
     pub(super) async fn connect(&self) -> Result<CouponConnection, Fault> {
-        let wire = match self.waiting() {
+        let wire = match self.waiting().await {
             Some(wire) => wire,
             None => match tokio::time::timeout(self.timeout, self.open()).await {
                 Ok(opened) => opened.map_err(|error| self.broken(error))?,
@@ -167,7 +167,17 @@ impl Connector {
         })
     }
 
-    fn waiting(&self) -> Option<Wire> {
+    /// A kept connection that is ready for a request: one whose end is known by now is not.
+    async fn waiting(&self) -> Option<Wire> {
+        while let Some(mut wire) = self.youngest_kept() {
+            if matches!(tokio::time::timeout(self.timeout, wire.sender.ready()).await, Ok(Ok(()))) {
+                return Some(wire);
+            }
+        }
+        None
+    }
+
+    fn youngest_kept(&self) -> Option<Wire> {
         let mut idle = lock(&self.idle);
         let now = monotonic();
         idle.retain(|wire| now.saturating_sub(wire.idle_since) < IDLE_MAX && !wire.sender.is_closed());
