@@ -1,5 +1,6 @@
 //! Configuration files: right ones, and the faults of wrong ones.
 
+use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::serial::LengthClass;
 
 use super::*;

@@ -384,7 +384,8 @@ async fn issuers_that_race_come_one_after_another(ground: impl Ground) {
             for number in 0..5 {
                 let token = Unique(1_000 + issuer * 10 + number);
                 let user = hundred()[issuer as usize];
-                let issued = ledger.of_users(&run, &[user], |l| {
+                let users = [user];
+                let issued = ledger.of_users(&run, &users, |l| {
                     let before = l.tokens.latest;
                     l.tokens = LedgerTokens { latest: token, before: Some(before) };
                     let occurrence = Occurrence::of(Calendar::Solar, run.day).unwrap();
