@@ -242,9 +242,9 @@ impl CouponConnection {
                 Exchange::Answered(response)
             }
             Ok(Ok(None)) => Exchange::NotSent,
-            Ok(Err(error)) => {
-                Exchange::Unanswered(super::unreachable(&self.subject, "the connection broke").caused_by(error))
-            }
+            Ok(Err(error)) => Exchange::Unanswered(
+                super::unreachable(&self.subject, "the connection broke").caused_by(error),
+            ),
             Err(_) => Exchange::Unanswered(super::unreachable(&self.subject, "no answer in time")),
         }
     }

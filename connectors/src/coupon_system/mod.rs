@@ -32,7 +32,7 @@ const REFUSAL_PAUSE: Duration = Duration::from_secs(30);
 pub struct CouponSystemSettings {
     /// `https://host:port`, or `http://` for plain text. Its user and password are not used.
     pub url: ServerUrl,
-    /// Exchange as `authorization: Bearer …`.
+    /// Sent as `authorization: Bearer …`.
     pub token: Option<Secret>,
     /// The authorities that are trusted behind `https://`; `None` = those of the machine.
     pub ca_file: Option<PathBuf>,
