@@ -57,7 +57,7 @@ pub(super) struct Response {
 
 /// What became of a request.
 #[derive(Debug)]
-pub(super) enum Sent {
+pub(super) enum Exchange {
     /// No byte of it was sent.
     NotSent,
     /// It may have arrived.
@@ -217,11 +217,11 @@ impl Connector {
 
 impl CouponConnection {
     /// Sends a request, once.
-    pub(super) async fn send(&self, request: Request) -> Sent {
+    pub(super) async fn send(&self, request: Request) -> Exchange {
         let mut held = self.wire.lock().await;
         let is_old = monotonic().saturating_sub(self.handed_out) > AGE_MAX;
         // Taken out: whatever happens from here on, a connection whose answer was not read to its end is closed.
-        let Some(mut wire) = held.take().filter(|_| !is_old) else { return Sent::NotSent };
+        let Some(mut wire) = held.take().filter(|_| !is_old) else { return Exchange::NotSent };
         let sending = async {
             // Until the connection is ready nothing is written.
             if wire.sender.ready().await.is_err() {
@@ -239,13 +239,13 @@ impl CouponConnection {
         match tokio::time::timeout(self.timeout, sending).await {
             Ok(Ok(Some(response))) => {
                 *held = Some(wire);
-                Sent::Answered(response)
+                Exchange::Answered(response)
             }
-            Ok(Ok(None)) => Sent::NotSent,
-            Ok(Err(error)) => {
-                Sent::Unanswered(super::unreachable(&self.subject, "the connection broke").caused_by(error))
-            }
-            Err(_) => Sent::Unanswered(super::unreachable(&self.subject, "no answer in time")),
+            Ok(Ok(None)) => Exchange::NotSent,
+            Ok(Err(error)) => Exchange::Unanswered(
+                super::unreachable(&self.subject, "the connection broke").caused_by(error),
+            ),
+            Err(_) => Exchange::Unanswered(super::unreachable(&self.subject, "no answer in time")),
         }
     }
 

@@ -19,7 +19,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use tokio::time::Instant;
 
 pub use self::connection::CouponConnection;
-use self::connection::{Connector, Sent};
+use self::connection::{Connector, Exchange};
 use self::outcome::Refusal;
 
 /// Keys of one request; the contract promises room for as many.
@@ -90,13 +90,13 @@ impl HttpCouponSystem {
             coupons => messages::batch(coupons),
         };
         let answers = match connection.send(request).await {
-            Sent::NotSent => Ok(vec![Answer::ConnectionExpired; coupons.len()]),
-            Sent::Unanswered(fault) => {
+            Exchange::NotSent => Ok(vec![Answer::ConnectionExpired; coupons.len()]),
+            Exchange::Unanswered(fault) => {
                 tracing::debug!(%fault, "a call has no answer");
                 Ok(vec![Answer::Unknown; coupons.len()])
             }
-            Sent::Answered(response) if self.is_batched => outcome::of_batch(&response, coupons),
-            Sent::Answered(response) => outcome::of_single(&response).map(|answer| vec![answer]),
+            Exchange::Answered(response) if self.is_batched => outcome::of_batch(&response, coupons),
+            Exchange::Answered(response) => outcome::of_single(&response).map(|answer| vec![answer]),
         };
         answers.unwrap_or_else(|refusal| {
             self.note(refusal);
@@ -107,9 +107,9 @@ impl HttpCouponSystem {
     async fn known(&self, keys: &[CouponKey]) -> Result<Vec<bool>, Fault> {
         let connection = self.connect().await?;
         match connection.send(messages::query(keys)).await {
-            Sent::NotSent => Err(unreachable(self.subject(), "the connection was closed")),
-            Sent::Unanswered(fault) => Err(fault),
-            Sent::Answered(response) => {
+            Exchange::NotSent => Err(unreachable(self.subject(), "the connection was closed")),
+            Exchange::Unanswered(fault) => Err(fault),
+            Exchange::Answered(response) => {
                 outcome::of_query(&response, keys, self.subject())?.map_err(|refusal| {
                     let fault = refusal.fault(self.subject());
                     self.note(refusal);

@@ -78,7 +78,7 @@ pub struct Arguments {
     #[arg(long, value_name = "KEYS", default_value_t = 0)]
     pub drift: u64,
     /// Then run a day of birthday coupons: a coupon system is started, and each user whose day it is gets one coupon
-    #[arg(long)]
+    #[arg(long, conflicts_with = "lunar")]
     pub coupons: bool,
     /// Print the JSON line also without --verify
     #[arg(long)]

@@ -130,6 +130,7 @@ fn write(file: &mut File, entries: &mpsc::Receiver<Entry>) {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "a gift is dated by the calendar, as in a book of people")]
 pub(super) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
