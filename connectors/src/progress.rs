@@ -57,18 +57,43 @@ pub(crate) fn checksum(projection: &str, source: &str, lane: u32, progress: &Pro
     hasher.finalize()
 }
 
+const BEGINNING: &str = "beginning:";
+
 /// A lane's refresh as text: none before the first one, empty while none is under way.
+///
+/// Before it stands `beginning:2` where the source began anew. Stores keep it in the refresh's text, so that none of
+/// them needs another column, and a version that knows no beginnings refuses the row.
 pub(crate) fn refresh_text(progress: &Progress) -> Option<String> {
-    match &progress.refresh {
+    let refresh = match &progress.refresh {
         Some(refresh) => Some(refresh.to_string()),
         None => progress.was_refreshed.then(String::new),
+    };
+    match progress.beginning {
+        0 => refresh,
+        // A lane that began anew reads its tables, so there is always a refresh.
+        number => Some(format!("{BEGINNING}{number} {}", refresh.unwrap_or_default()).trim_end().to_owned()),
     }
 }
 
-/// The refresh that the text says, and whether there ever was one.
-pub(crate) fn refresh_of(text: Option<&str>) -> Result<(Option<Refresh>, bool), InvalidRefresh> {
-    let refresh = text.filter(|text| !text.is_empty()).map(str::parse).transpose()?;
-    Ok((refresh, text.is_some()))
+/// What the text says: the refresh, whether there ever was one, and the beginning.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct RefreshState {
+    pub(crate) refresh: Option<Refresh>,
+    pub(crate) was_refreshed: bool,
+    pub(crate) beginning: u64,
+}
+
+pub(crate) fn refresh_of(text: Option<&str>) -> Result<RefreshState, InvalidRefresh> {
+    let Some(text) = text else { return Ok(RefreshState::default()) };
+    let (beginning, rest) = match text.strip_prefix(BEGINNING) {
+        None => (0, text),
+        Some(begun) => {
+            let (number, rest) = begun.split_once(' ').unwrap_or((begun, ""));
+            (number.parse().map_err(|_| InvalidRefresh)?, rest)
+        }
+    };
+    let refresh = Some(rest).filter(|text| !text.is_empty()).map(str::parse).transpose()?;
+    Ok(RefreshState { refresh, was_refreshed: true, beginning })
 }
 
 impl StoredProgress {
@@ -199,6 +224,24 @@ mod tests {
             progress: Progress::default(),
             is_trusted: true,
         }
+    }
+
+    #[test]
+    fn a_beginning_stands_before_the_refresh_and_none_is_number_0() {
+        let all = || Some(Refresh::of_every_table());
+        for (beginning, refresh, was_refreshed, text) in [
+            (0, None, false, None),
+            (0, None, true, Some("")),
+            (0, all(), true, Some("- - 0")),
+            (2, None, true, Some("beginning:2")),
+            (2, all(), true, Some("beginning:2 - - 0")),
+        ] {
+            let state = RefreshState { refresh: refresh.clone(), was_refreshed, beginning };
+            let progress = Progress { refresh, was_refreshed, beginning, ..Progress::default() };
+            assert_eq!(refresh_text(&progress).as_deref(), text);
+            assert_eq!(refresh_of(text), Ok(state));
+        }
+        assert!(refresh_of(Some("beginning:x")).is_err());
     }
 
     #[test]

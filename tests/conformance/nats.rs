@@ -130,6 +130,8 @@ pub fn envelope(number: u64) -> Envelope {
         committed_at_us: 1_700_000_000_000_000 + number,
         changes: 1,
         captured: CapturedFields::of_this_version(),
+        // The first one has none.
+        beginning: number - 1,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -49,6 +50,10 @@ pub struct Stage {
     pub limits: Limits,
     /// Rows change by text at times, and an operator then has all tables of the source read again.
     pub by_text: bool,
+    /// Sources lose their history at times, and an operator then has their reading begin anew.
+    pub has_disasters: bool,
+    /// Disasters of each source so far: an operator names the request after it.
+    pub disasters: [AtomicU64; SOURCES],
     /// Tasks that have stopped, as the supervisor stops them.
     pub stopped: Mutex<Vec<String>>,
     /// Keys of whose derived rows a hand has changed some, and when last.
@@ -105,6 +110,8 @@ impl Stage {
             layout,
             limits,
             by_text: false,
+            has_disasters: false,
+            disasters: Default::default(),
             stopped: Mutex::default(),
             touched: Mutex::default(),
             told,

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::client::Client;
 use super::error::{TypedError, fault as fault_of};
 use super::{SETUP_COMMAND, SearchTarget};
-use crate::progress::{Enrolment, StoredProgress, checksum, refresh_of, refresh_text};
+use crate::progress::{Enrolment, RefreshState, StoredProgress, checksum, refresh_of, refresh_text};
 
 /// A progress document; its fields are those of the index.
 #[derive(Debug, Serialize, Deserialize)]
@@ -111,7 +111,8 @@ fn stored(subject: &str, got: Got) -> Result<StoredProgress, Fault> {
     let source = got._source.unwrap_or_default();
     let row: ProgressDocument = serde_json::from_value(source).map_err(|_| unreadable())?;
     let lsn = |value| Lsn::from_u64(value).map_err(|_| unreadable());
-    let (refresh, was_refreshed) = refresh_of(row.refresh.as_deref()).map_err(|_| unreadable())?;
+    let RefreshState { refresh, was_refreshed, beginning } =
+        refresh_of(row.refresh.as_deref()).map_err(|_| unreadable())?;
     let progress = Progress {
         revision: row.revision,
         position: lsn(row.position)?,
@@ -128,6 +129,7 @@ fn stored(subject: &str, got: Got) -> Result<StoredProgress, Fault> {
         rows: row.rows_applied,
         refresh,
         was_refreshed,
+        beginning,
     };
     let expected = checksum(&row.projection, &row.source, row.lane, &progress);
     Ok(StoredProgress {

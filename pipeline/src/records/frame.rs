@@ -12,6 +12,7 @@ pub struct Framer {
     origin: bool,
     resume_context: ResumeContext,
     term: u64,
+    beginning: u64,
 }
 
 impl Framer {
@@ -19,16 +20,17 @@ impl Framer {
     ///
     /// `told`: the resume point and server that the last message before told, if there was one. `origin`: the source's
     /// history begins with the first message. `term`: number of the writer's attempt.
+    /// `beginning`: number of the source's beginning.
     pub fn begin(
         told: Option<(ResumePoint, ServerIdentity)>,
         position: Lsn,
         origin: bool,
-        term: u64,
+        (term, beginning): (u64, u64),
         batch_bytes: usize,
     ) -> (Self, BatchBuilder) {
         let resume = told.as_ref().map_or_else(ResumePoint::default, |(resume, _)| resume.clone());
-        let framer =
-            Self { previous: position, origin, resume_context: ResumeContext::new(position, told), term };
+        let resume_context = ResumeContext::new(position, told);
+        let framer = Self { previous: position, origin, resume_context, term, beginning };
         (framer, BatchBuilder::new(batch_bytes, position, resume))
     }
 
@@ -52,6 +54,7 @@ impl Framer {
             committed_at_us: batch.committed_at_us,
             changes: batch.changes,
             captured: CapturedFields::of_this_version(),
+            beginning: self.beginning,
         }
     }
 }

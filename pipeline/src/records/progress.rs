@@ -62,6 +62,8 @@ pub struct Progress {
     pub refresh: Option<Refresh>,
     /// Rows may have come by a refresh, and so have versions that no change has.
     pub was_refreshed: bool,
+    /// Number of the source's beginning that the lane reads after; 0 = the source never began anew for it.
+    pub beginning: u64,
 }
 
 impl Progress {

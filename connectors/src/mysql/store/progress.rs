@@ -13,7 +13,7 @@ use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use super::MysqlTarget;
 use super::session::{Session, TextRow};
 use crate::mysql::connection::push_bytes;
-use crate::progress::{StoredProgress, checksum, refresh_of, refresh_text};
+use crate::progress::{RefreshState, StoredProgress, checksum, refresh_of, refresh_text};
 
 /// Columns in the order in which rows are read.
 const COLUMNS: &[&str] = &[
@@ -130,7 +130,7 @@ impl StoredProgress {
             (Some(_), Some(id)) => Some((cells.number("message_sequence")?, id.to_owned())),
             _ => None,
         };
-        let (refresh, was_refreshed) = refresh_of(cells.optional("refresh"))
+        let RefreshState { refresh, was_refreshed, beginning } = refresh_of(cells.optional("refresh"))
             .map_err(|error| cells.unreadable("refresh").caused_by(error))?;
         let stored_checksum: Option<u32> =
             cells.optional("checksum").is_some().then(|| cells.number("checksum")).transpose()?;
@@ -156,6 +156,7 @@ impl StoredProgress {
                 rows: cells.number("rows_applied")?,
                 refresh,
                 was_refreshed,
+                beginning,
             },
             is_trusted: false,
         };
