@@ -95,8 +95,8 @@ impl World {
         let (lawful, fails_over) = (random.random_ratio(1, 2), random.random_ratio(1, 2));
         // What a writer of documents had on its way would come after the load (`docs/limits.md`).
         stage.by_text = keeping == Keeping::Rows && !has_reconciliations && random.random_ratio(1, 2);
-        // What a writer of documents had on its way would come after the sweep, and a source that is reset just when its
-        // reader leaves a statement behind looks like itself (`docs/limits.md`). A kept seed stays what it was.
+        // What a writer of documents had on its way would come after the sweep, and a source that is reset just when
+        // its reader leaves a statement behind looks like itself (`docs/limits.md`). A kept seed stays what it was.
         stage.has_disasters = keeping == Keeping::Rows
             && !has_reconciliations
             && seed.is_multiple_of(3)
