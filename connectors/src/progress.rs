@@ -2,6 +2,7 @@
 //! it is as Anabranch wrote it.
 
 use std::collections::HashSet;
+use std::str::FromStr;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::Assignment;
@@ -57,36 +58,47 @@ pub(crate) fn checksum(projection: &str, source: &str, lane: u32, progress: &Pro
     hasher.finalize()
 }
 
+/// Stands before the number of the source's beginning, in front of a lane's refresh.
+const BEGINNING: &str = "beginning:";
 /// Stands before the number of fields, in front of a lane's refresh.
 const FIELDS: &str = "fields:";
 
-/// What a lane reads of its tables, as text: none before the first refresh, empty while none is under way. `fields:4`
-/// stands before it, with a blank where there was a refresh, when the changes were captured with other fields than each
-/// table has.
+/// What a lane reads of its tables, as text: none before the first refresh, empty while none is under way.
+///
+/// Words may stand before it, each with a blank behind it where there was a refresh: `beginning:2` where the source
+/// began anew, and `fields:4` where the changes were captured with other fields than each table has. Stores keep them
+/// here, so that none of them needs another column, and a version that does not know them refuses the row.
 pub(crate) fn refresh_text(progress: &Progress) -> Option<String> {
     let refresh = match &progress.refresh {
         Some(refresh) => Some(refresh.to_string()),
         None => progress.was_refreshed.then(String::new),
     };
-    match (progress.captured_fields, refresh) {
-        (None, refresh) => refresh,
-        (Some(fields), None) => Some(format!("{FIELDS}{fields}")),
-        (Some(fields), Some(refresh)) => Some(format!("{FIELDS}{fields} {refresh}")),
+    let beginning = (progress.beginning > 0).then(|| format!("{BEGINNING}{}", progress.beginning));
+    let fields = progress.captured_fields.map(|fields| format!("{FIELDS}{fields}"));
+    let words: Vec<String> = [beginning, fields].into_iter().flatten().collect();
+    if words.is_empty() {
+        return refresh;
     }
+    Some(words.into_iter().chain(refresh).collect::<Vec<String>>().join(" "))
 }
 
 /// The parts of progress that [`refresh_text`] wrote; the others are empty.
 pub(crate) fn refresh_of(text: Option<&str>) -> Result<Progress, InvalidRefresh> {
-    let (fields, text) = match text.and_then(|text| text.strip_prefix(FIELDS)) {
-        None => (None, text),
-        Some(behind) => match behind.split_once(' ') {
-            None => (Some(behind), None),
-            Some((fields, text)) => (Some(fields), Some(text)),
-        },
-    };
-    let captured_fields = fields.map(str::parse).transpose().map_err(|_| InvalidRefresh)?;
+    let (beginning, text) = word(text, BEGINNING)?;
+    let (captured_fields, text) = word(text, FIELDS)?;
     let refresh = text.filter(|text| !text.is_empty()).map(str::parse).transpose()?;
-    Ok(Progress { refresh, was_refreshed: text.is_some(), captured_fields, ..Progress::default() })
+    let beginning = beginning.unwrap_or_default();
+    Ok(Progress { refresh, was_refreshed: text.is_some(), beginning, captured_fields, ..Progress::default() })
+}
+
+/// The value of a word at the text's beginning, and what stands behind it.
+fn word<'t, T: FromStr>(
+    text: Option<&'t str>,
+    name: &str,
+) -> Result<(Option<T>, Option<&'t str>), InvalidRefresh> {
+    let Some(rest) = text.and_then(|text| text.strip_prefix(name)) else { return Ok((None, text)) };
+    let (value, rest) = rest.split_once(' ').map_or((rest, None), |(value, rest)| (value, Some(rest)));
+    Ok((Some(value.parse().map_err(|_| InvalidRefresh)?), rest))
 }
 
 impl StoredProgress {
@@ -222,22 +234,27 @@ mod tests {
     }
 
     #[test]
-    fn what_a_lane_reads_of_its_tables_is_read_back_and_rows_from_before_there_were_fields_mean_the_same() {
+    fn what_a_lane_reads_of_its_tables_is_read_back_and_rows_from_before_there_were_words_mean_the_same() {
         let text = |progress: &Progress| refresh_text(progress);
         let plain = Progress::default();
         let through = Progress { was_refreshed: true, ..plain.clone() };
         let under_way = Progress { refresh: Some(Refresh::of_every_table()), ..through.clone() };
-        for progress in [plain, through, under_way] {
+        for progress in [plain, through, under_way.clone()] {
             for captured_fields in [None, Some(3), Some(4)] {
-                let progress = Progress { captured_fields, ..progress.clone() };
-                assert_eq!(refresh_of(text(&progress).as_deref()), Ok(progress));
+                for beginning in [0, 1, 12] {
+                    let progress = Progress { captured_fields, beginning, ..progress.clone() };
+                    assert_eq!(refresh_of(text(&progress).as_deref()), Ok(progress));
+                }
             }
         }
-        let old = |text| refresh_of(text).map(|progress| progress.captured_fields);
+        let both = Progress { captured_fields: Some(4), beginning: 2, ..under_way };
+        assert_eq!(text(&both).as_deref(), Some("beginning:2 fields:4 - - 0"));
+        let old = |text| refresh_of(text).map(|progress| (progress.captured_fields, progress.beginning));
         for text in [None, Some(""), Some("- - 0")] {
-            assert_eq!(old(text), Ok(None));
+            assert_eq!(old(text), Ok((None, 0)));
         }
-        for damaged in ["fields:", "fields:x", "fields:-1", "fields:4 x", "fields:4  "] {
+        let damaged = ["fields:", "fields:x", "fields:-1", "fields:4 x", "fields:4  ", "beginning:x", "beginning: "];
+        for damaged in damaged {
             assert_eq!(old(Some(damaged)), Err(InvalidRefresh), "{damaged}");
         }
     }

@@ -177,6 +177,8 @@ codes! {
     TargetProgressCorrupt = "target-progress-corrupt", Definite, stops 1;
     /// A lane cannot be set to where a replay was asked to begin.
     ReplayRefused = "replay-refused", Definite;
+    /// A source cannot begin anew.
+    BeginAnewRefused = "begin-anew-refused", Definite;
     /// A lane cannot be asked for this refresh.
     RefreshRefused = "refresh-refused", Definite;
     /// The target refuses a statement for a reason that will not pass.

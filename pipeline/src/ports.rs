@@ -58,6 +58,8 @@ impl Entry {
 pub enum BinlogPoint {
     /// The oldest binlog that the server still has.
     Earliest,
+    /// The server's present end.
+    Latest,
     /// This position: its own changes are above the place.
     Lsn(Lsn),
     /// After every transaction of a GTID set, in the server's notation.
@@ -374,6 +376,9 @@ pub trait Registers: Send + Sync {
 
 /// The replica slot of a source's reader; lanes have the ones after it.
 pub const READER_REPLICA_SLOT: u32 = 0;
+
+/// Apart from those of readers and lanes: of a reading that only looks whether a source can be read on.
+pub const PROBE_REPLICA_SLOT: u32 = (1 << 16) + 1;
 
 /// After this time without renewal a lease is free.
 pub const LEASE_TIME_TO_LIVE: Duration = Duration::from_secs(4);

@@ -104,6 +104,9 @@ pub struct Envelope {
     /// Number of changes in the payload; 0 = a position message, a message with a position only.
     pub changes: u32,
     pub captured: CapturedFields,
+    /// Number of the source's beginning ([`crate::beginning`]); 0 = it never began anew.
+    #[serde(default)]
+    pub beginning: u64,
 }
 
 /// A header is missing or not of its form.
@@ -127,12 +130,13 @@ const TERM: &str = "Anabranch-Term";
 const COMMITTED: &str = "Anabranch-Committed-Us";
 const CHANGES: &str = "Anabranch-Changes";
 const FIELDS: &str = "Anabranch-Fields";
+const BEGINNING: &str = "Anabranch-Beginning";
 const CHECKSUM: &str = "Anabranch-Checksum";
 
 impl Envelope {
     /// Header names and values, with their checksum. An empty GTID set is written as `-`, since a header needs a value.
     pub fn to_headers(&self) -> Vec<(&'static str, String)> {
-        let mut headers = self.fields().to_vec();
+        let mut headers = self.fields();
         headers.push((CHECKSUM, self.checksum()));
         headers
     }
@@ -146,10 +150,11 @@ impl Envelope {
         format!("{:08x}", hasher.finalize())
     }
 
-    fn fields(&self) -> [(&'static str, String); 12] {
+    /// All headers but the checksum. Beginning 0 has none, so that earlier versions read such a message.
+    fn fields(&self) -> Vec<(&'static str, String)> {
         let gtid_set =
             if self.resume.gtid_set.is_empty() { "-".to_owned() } else { self.resume.gtid_set.clone() };
-        [
+        let mut fields = vec![
             (PREVIOUS, self.previous.to_string()),
             (ORIGIN, self.origin.to_string()),
             (CONTINUES, self.continues.to_string()),
@@ -162,7 +167,11 @@ impl Envelope {
             (COMMITTED, self.committed_at_us.to_string()),
             (CHANGES, self.changes.to_string()),
             (FIELDS, self.captured.to_string()),
-        ]
+        ];
+        if self.beginning > 0 {
+            fields.push((BEGINNING, self.beginning.to_string()));
+        }
+        fields
     }
 
     /// Reads the headers back; unknown ones are ignored, a missing or malformed one is named, and so is one that
@@ -198,6 +207,10 @@ impl Envelope {
             committed_at_us: parse(COMMITTED, text(COMMITTED)?, "microseconds")?,
             changes: parse(CHANGES, text(CHANGES)?, "a number")?,
             captured: parse(FIELDS, text(FIELDS)?, "entity=number,…")?,
+            beginning: match header(BEGINNING) {
+                Some(number) => parse(BEGINNING, number, "a number")?,
+                None => 0,
+            },
         };
         let checksum = text(CHECKSUM)?;
         if checksum != envelope.checksum() {
@@ -228,7 +241,23 @@ mod tests {
             committed_at_us: 1_700_000_000_000_000,
             changes: 12,
             captured: CapturedFields::new([(Entity::User, 4)]),
+            beginning: 0,
         }
+    }
+
+    #[test]
+    fn a_beginning_is_a_header_of_its_own_and_none_is_beginning_0() {
+        let begun = Envelope { beginning: 2, ..sample() };
+        let names = |envelope: &Envelope| envelope.to_headers().len();
+        assert_eq!(names(&begun), names(&sample()) + 1);
+        let headers = begun.to_headers();
+        let find = |name| headers.iter().find(|(n, _)| *n == name).map(|(_, value)| value.as_str());
+        assert_eq!(Envelope::from_headers(find), Ok(begun.clone()));
+        // One that was taken out is found out, too.
+        let without = |name| find(name).filter(|_| name != BEGINNING);
+        assert_eq!(Envelope::from_headers(without).unwrap_err().name, CHECKSUM);
+        let broken = |name| if name == BEGINNING { Some("x") } else { find(name) };
+        assert_eq!(Envelope::from_headers(broken).unwrap_err().name, BEGINNING);
     }
 
     #[test]

@@ -20,6 +20,7 @@
 //! - **position message**: a message without changes: it says how far a quiet source was read.
 //! - **position**: a place in a source's binlog as a number that only rises; the version of a derived row.
 //! - **epoch**: the part of a position that counts the servers that a source was read from.
+//! - **beginning**: the start of reading a source anew, with a number; transactions before it may be unknown.
 //! - **resume point**: binlog file, offset and GTID set from which reading continues after a position.
 //! - **register**: a short text in the log's key-value bucket that every process reads and changes by compare-and-
 //!   set: epochs, machine numbers, the checkpoint of a reconciliation.
@@ -58,6 +59,7 @@
 //! - **ledger**: the permanent rows (user, programme, occurrence) that decide who gets a coupon.
 //! - **attempt**: one taking of a ledger row by a granter; its number is never used again.
 
+pub mod beginning;
 pub mod birthday;
 pub mod capacity;
 pub mod celebration;

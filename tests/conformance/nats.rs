@@ -131,6 +131,8 @@ pub fn envelope(number: u64) -> Envelope {
         committed_at_us: 1_700_000_000_000_000 + number,
         changes: 1,
         captured: CapturedFields::new([(Entity::User, 4)]),
+        // The first one has none.
+        beginning: number - 1,
     }
 }
 

@@ -6,11 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_demo::{Endpoint, FORGET_BINLOG, Pace, WorkloadOptions};
+use anabranch_demo::{Endpoint, Pace, WorkloadOptions};
 use anabranch_stack::{Server, ServerSpec};
 use anabranch_tests::{Ground, Installation, Plan, TestDatabase, WAIT_MAX, blocking, seed, until};
 
-use crate::STANDARD;
 use crate::faults::{expect_stopped, insert, until_derived};
 
 pub static REPLICATED: Ground = Ground::of(|| {
@@ -86,7 +85,7 @@ pub fn replace(installation: &mut Installation<'_>, before: &str, standby: &str)
 }
 
 /// Revision and position of the lanes of `source-a`: what a changed row would move.
-async fn progress(installation: &Installation<'_>) -> Vec<String> {
+pub async fn progress(installation: &Installation<'_>) -> Vec<String> {
     let sql = "SELECT CONCAT(lane, ' ', revision, ' ', position) FROM anabranch.progress \
                WHERE source = 'source-a' ORDER BY lane";
     installation.admin("target").await.rows("look at progress", sql).await.unwrap()
@@ -202,40 +201,4 @@ async fn a_replica_that_lacks_what_was_read_stops_its_source_until_it_has_it() {
     until_derived(&installation, 9_000_003).await;
     installation.expect_equal().await;
     blocking(|| lagging.stop()).unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_was_restored_without_its_past_stops_its_source_until_all_is_loaded_again() {
-    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
-    let mut daemon = installation.run();
-    insert(&installation, "source-a", "user_00.user_000", 9_000_001).await;
-    insert(&installation, "source-b", "user_05.user_000", 9_000_002).await;
-    until_derived(&installation, 9_000_001).await;
-    until_derived(&installation, 9_000_002).await;
-    installation.drained().await;
-    daemon.kill();
-    let before = progress(&installation).await;
-    let restore = format!("SET SESSION sql_log_bin = 0; DELETE FROM user_00.user_000; {FORGET_BINLOG}");
-    installation.execute("source-a", restore).await;
-    insert(&installation, "source-a", "user_00.user_000", 9_000_003).await;
-    installation.free_leases().await;
-    let daemon = installation.run();
-    let fault = expect_stopped(&installation, &daemon, "source-server-changed", "source source-a").await;
-    assert!(fault.contains("reset or restored"), "{fault}");
-    assert_eq!(progress(&installation).await, before);
-    until_derived(&installation, 9_000_001).await;
-    drop(daemon);
-
-    // As the runbook says: the source's stream, then *Start a projection anew*.
-    let stream = format!("{}_source-a", installation.configuration.name);
-    installation.jetstream().await.delete_stream(stream).await.unwrap();
-    let forget = ["progress", "enrolled"]
-        .map(|table| format!("DELETE FROM anabranch.{table} WHERE projection = 'birthday'; "));
-    let empty = format!("DROP DATABASE birthday_00; DROP DATABASE birthday_01; {}", forget.concat());
-    installation.execute("target", empty).await;
-    installation.command(&["setup"]).await.expect_success();
-    installation.free_leases().await;
-    let _daemon = installation.run();
-    until_derived(&installation, 9_000_003).await;
-    installation.expect_equal().await;
 }

@@ -5,6 +5,7 @@
 
 mod api;
 mod authorities;
+mod begin_anew;
 mod between_reconciliations;
 mod character_sets;
 mod check;

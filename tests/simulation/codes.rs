@@ -50,6 +50,7 @@ fn servers(code: Code) -> &'static [Refused] {
         | Code::ReconcileRefused
         | Code::HistoryBroken
         | Code::ReplayRefused
+        | Code::BeginAnewRefused
         | Code::RefreshRefused
         | Code::DispatchRefused
         | Code::ListenFailed => &[],

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::anew::begin_anew;
 use crate::refresh::refresh_all;
 use crate::script::{SOURCES, TARGETS};
 use crate::stage::{DIRECT_FEEDS, LANES, SOURCE_NAMES, Stage};
@@ -106,6 +107,11 @@ impl Daemon {
     }
 }
 
+/// What no refresh mends.
+fn is_of_lost_history(code: Code) -> bool {
+    matches!(code, Code::SourceServerChanged | Code::SourceDiverged)
+}
+
 impl Task {
     async fn supervise(self) {
         let mut readings = (None, 0);
@@ -124,6 +130,15 @@ impl Task {
             if code == Code::LogEpochReused {
                 // Its remedy, which every later message needs too.
                 self.stage.log.wipe(SOURCE_NAMES[self.work.source()]);
+            } else if self.stage.has_disasters && is_of_lost_history(code) {
+                // Lanes wait for what the reader then sends.
+                if let Work::Reader(source) = self.work {
+                    tokio::select! {
+                        biased;
+                        () = self.cancel.cancelled() => return,
+                        () = begin_anew(&self.stage, source) => {}
+                    }
+                }
             } else if self.stage.by_text && code.is_mended_by_reading() {
                 // The remedy, and then a restart.
                 tokio::select! {

@@ -5,6 +5,7 @@
 //! written to a file; `seeds.txt` holds seeds that once failed, which run first. `ANABRANCH_SIMULATION_SEEDS=N` runs N
 //! seeds, `ANABRANCH_SIMULATION_SEED=S` one and prints its steps.
 
+mod anew;
 mod codes;
 mod daemon;
 mod drain;

@@ -12,6 +12,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
+use crate::anew::is_known;
 use crate::script::{SOURCES, TARGETS, shards, source_of};
 use crate::stage::{LANES, LaneAt, SOURCE_NAMES, Stage, lane_id};
 
@@ -21,6 +22,10 @@ pub const NOBODY: u64 = 1000;
 /// One lane, or all lanes of a source.
 pub async fn replay(stage: &Stage, random: &mut StdRng) {
     let source = random.random_range(0..SOURCES);
+    // Of a server whose past is lost, an operator replays nothing before it has begun anew.
+    if !is_known(stage, source).await {
+        return;
+    }
     let lanes = any_lanes(stage, source, random);
     let to = match any_place(stage, source, random).await {
         Ok(Rewind::To(place)) if stage.sources[source].splits_branch(&place.resume) => {

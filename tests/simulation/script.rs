@@ -111,6 +111,11 @@ fn row(user: u64, day: Day) -> Row<'static> {
     vec![Value::UInt(user), date, text(lunar), text(birthday_type)]
 }
 
+fn day_of(row: &Row<'_>) -> Day {
+    let is_of = |(month, day): (u8, u8)| matches!(row[1], Value::Date { month: m, day: d, .. } if (m, d) == (month, day));
+    DAYS.iter().position(|(stored, _)| is_of(*stored)).expect("a row of the script")
+}
+
 impl Script {
     pub fn new(overlapping: bool, repeating: bool, by_text: bool) -> Self {
         Self { overlapping, repeating, by_text, ..Self::default() }
@@ -166,6 +171,23 @@ impl Script {
             Some((database % TARGETS, table, *shard, *user, values))
         };
         self.rows.iter().filter_map(claim).collect()
+    }
+
+    /// A source is another one now, or lost what it had: its rows are these, and nothing is prepared there.
+    pub fn restored(&mut self, source: usize, rows_of: impl Fn(ShardId) -> BTreeMap<u64, Row<'static>>) {
+        self.branches.retain(|branch| branch.source != source);
+        self.rows.retain(|(shard, _), _| source_of(*shard) != source);
+        for (shard, number) in shards().into_iter().filter(|(_, number)| source_of(*number) == source) {
+            let rows = rows_of(shard).into_iter().map(|(user, row)| ((number, user), day_of(&row)));
+            self.rows.extend(rows);
+        }
+    }
+
+    /// A row, if the source has none: one that is empty beside derived rows does not begin anew.
+    pub fn fill(&mut self, source: usize) -> Option<Group> {
+        let key = (source * SHARDS_A_SOURCE, USERS);
+        let is_empty = !self.rows.keys().any(|(shard, _)| source_of(*shard) == source);
+        is_empty.then(|| Group::Rows(vec![vec![self.change(key, Some(0))]]))
     }
 
     fn is_locked(&self, key: Key) -> bool {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -52,6 +53,10 @@ pub struct Stage {
     pub by_text: bool,
     /// Lunar tables are derived, and not solar ones.
     pub is_lunar: bool,
+    /// Sources lose their history at times, and an operator then has their reading begin anew.
+    pub has_disasters: bool,
+    /// Disasters of each source so far: an operator names the request after it.
+    pub disasters: [AtomicU64; SOURCES],
     /// Tasks that have stopped, as the supervisor stops them.
     pub stopped: Mutex<Vec<String>>,
     /// Keys of whose derived rows a hand has changed some, and when last.
@@ -111,6 +116,8 @@ impl Stage {
             limits,
             by_text: false,
             is_lunar: false,
+            has_disasters: false,
+            disasters: Default::default(),
             stopped: Mutex::default(),
             touched: Mutex::default(),
             told,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Group, Keeping, Weather};
+use anabranch_pipeline::ports::LogEntry;
 use anabranch_pipeline::records::Progress;
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Entity;
@@ -12,12 +13,13 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
 
+use crate::anew::strike;
 use crate::daemon::Daemon;
 use crate::reconciliations::Reconciliations;
 use crate::refresh::refresh;
 use crate::replay::replay;
 use crate::script::{SOURCES, Script, TARGETS};
-use crate::seeds::Verdict;
+use crate::seeds::{self, Verdict};
 use crate::stage::{LANES, SOURCE_NAMES, Stage, limits};
 
 const DAEMONS: usize = 2;
@@ -107,6 +109,13 @@ impl World {
         // What a writer of documents had on its way would come after the load (`docs/limits.md`).
         stage.by_text = keeping == Keeping::Rows && !has_reconciliations && random.random_ratio(1, 2);
         stage.is_lunar = kind == Kind::Lunar;
+        // What a writer of documents had on its way would come after the sweep, and a source that is reset just when
+        // its reader leaves a statement behind looks like itself (`docs/limits.md`). A kept seed stays what it was.
+        stage.has_disasters = keeping == Keeping::Rows
+            && !has_reconciliations
+            && seed.is_multiple_of(3)
+            && !seeds::kept().contains(&seed);
+        stage.by_text &= !stage.has_disasters;
         let script = Script::new(!fails_over, keeping == Keeping::Rows, stage.by_text);
         let script = if stage.is_lunar { script.lunar() } else { script };
         Self {
@@ -163,6 +172,10 @@ impl World {
     }
 
     async fn step(&mut self) {
+        if self.stage.has_disasters && self.random.random_ratio(1, 30) {
+            let source = self.random.random_range(0..SOURCES);
+            return self.disaster(source);
+        }
         match self.random.random_range(0..1000) {
             0..540 => self.change(),
             540..690 => self.process_fault().await,
@@ -274,6 +287,13 @@ impl World {
     fn roll_back(&self, source: usize, messages: usize) {
         self.stage.tell(|| format!("log {source} rolled back by {messages}"));
         self.stage.log.roll_back(SOURCE_NAMES[source], messages);
+        // Before its first transaction a source is like any other.
+        let is_first = |end: &LogEntry| end.envelope.resume.gtid_set.is_empty();
+        if self.stage.has_disasters
+            && self.stage.log.last(SOURCE_NAMES[source]).as_ref().is_some_and(is_first)
+        {
+            self.wipe(source);
+        }
     }
 
     /// Nothing is appended for some time.
@@ -305,6 +325,14 @@ impl World {
                     self.wait(1..200).await;
                 }
             }
+        }
+    }
+
+    /// A source loses its past.
+    fn disaster(&mut self, number: usize) {
+        let points = self.resume_points(number);
+        if strike(&self.stage, number, &points, self.fails_over, &mut self.random) {
+            self.script.restored(number, |shard| self.stage.sources[number].table(shard));
         }
     }
 
@@ -383,6 +411,11 @@ impl World {
     /// No more faults: within [`WAIT_MAX`] the store must be equal, and stay so.
     async fn settle(&mut self) -> Verdict {
         self.calm().await;
+        if self.stage.has_disasters {
+            for (number, source) in self.stage.sources.iter().enumerate() {
+                self.script.fill(number).into_iter().for_each(|group| source.commit(group));
+            }
+        }
         // First without another change: what is stuck must not be set going by one.
         if let Some(stuck) = self.until_reached(false).await {
             return stuck;
@@ -462,7 +495,11 @@ impl World {
         let mut behind = Vec::new();
         for (number, source) in self.stage.sources.iter().enumerate() {
             let lanes = self.stage.progress(number);
+            let begun = self.stage.log.last(SOURCE_NAMES[number]).map_or(0, |end| end.envelope.beginning);
             let is_behind = |(_, progress): &&(_, Progress)| {
+                if progress.beginning != begun {
+                    return true;
+                }
                 let is_direct = by_the_stream && progress.message.is_none();
                 progress.is_replaying() || !source.is_reached(progress) || is_direct
             };

@@ -81,6 +81,8 @@ pub(super) struct Server {
     number: u64,
     /// Differs from server to server, and after a reset.
     origin: u64,
+    /// What its tables held before its binlog began.
+    base: Vec<Arc<Group>>,
     history: Vec<Committed>,
     laid: Vec<Laid>,
     /// Kept files: number → the first group in it.
@@ -93,6 +95,7 @@ impl Server {
         Self {
             number: 1,
             origin: 1,
+            base: Vec::new(),
             history: Vec::new(),
             laid: Vec::new(),
             files: BTreeMap::from([(1, 0)]),
@@ -102,7 +105,7 @@ impl Server {
 
     /// A server with another identity and the first `groups` groups of this one, in files of its own.
     pub fn successor(&self, number: u64, groups: usize) -> Self {
-        let mut server = Self { number, origin: number, ..Self::first() };
+        let mut server = Self { number, origin: number, base: self.base.clone(), ..Self::first() };
         for (index, committed) in self.history[..groups].iter().enumerate() {
             server.add(committed.clone());
             // Some have more files than the server before them, and some fewer.
@@ -116,6 +119,22 @@ impl Server {
     /// The server loses its binlog and counts from the beginning, as after RESET MASTER.
     pub fn reset(&mut self) {
         *self = Self { number: self.number, origin: self.origin + RESET, ..Self::first() };
+    }
+
+    /// The server is restored from a backup that lacks the newest groups, and its binlog counts from the beginning.
+    /// What was prepared is gone.
+    pub fn restore(&mut self, lost: usize) {
+        let kept = self.history.len().saturating_sub(lost);
+        let kept = self.history.drain(..kept).map(|committed| committed.group);
+        let base = self.base.drain(..).chain(kept).collect();
+        *self = Self { number: self.number, origin: self.origin + RESET, base, ..Self::first() };
+        // It has a transaction of its own before anybody reads it.
+        self.commit(Group::Rows(Vec::new()));
+    }
+
+    /// XA branches that are prepared in its binlog and not decided.
+    pub fn undecided(&self) -> BTreeSet<u64> {
+        self.undecided_before(self.history.len())
     }
 
     /// This server takes over the history of another, having been its replica.
@@ -304,21 +323,26 @@ impl Server {
 
     /// Whether an XA branch is prepared before the point and not decided there: a reading from there does not know it.
     pub fn splits_branch(&self, resume: &ResumePoint) -> bool {
+        !self.undecided_before(self.behind(&resume.gtid_set).unwrap_or(0)).is_empty()
+    }
+
+    fn undecided_before(&self, groups: usize) -> BTreeSet<u64> {
         let mut undecided = BTreeSet::new();
-        for committed in &self.history[..self.behind(&resume.gtid_set).unwrap_or(0)] {
+        for committed in &self.history[..groups] {
             match &*committed.group {
                 Group::Rows(_) | Group::Statement(_) | Group::Unseen(_) => continue,
                 Group::Prepare { branch, .. } => undecided.insert(*branch),
                 Group::CommitBranch(branch) | Group::RollBackBranch(branch) => undecided.remove(branch),
             };
         }
-        !undecided.is_empty()
+        undecided
     }
 
     /// The start of the group of a position or after a GTID set; for a time, the oldest: there are no clocks here.
     pub fn locate(&self, place: &BinlogPoint, epoch: u16) -> Result<Located, Fault> {
         let group = match place {
             BinlogPoint::Earliest | BinlogPoint::Time { .. } => self.first_group(),
+            BinlogPoint::Latest => self.history.len(),
             BinlogPoint::Gtid(set) => self
                 .behind(set)
                 .ok_or_else(|| self.fault(Code::BinlogGtidUnknown, "the set is not one of this server"))?,
@@ -354,7 +378,8 @@ impl Server {
             }
             Group::CommitBranch(_) | Group::RollBackBranch(_) => Vec::new(),
         };
-        self.history.iter().flat_map(|committed| rows(&committed.group)).collect()
+        let history = self.history.iter().map(|committed| &committed.group);
+        self.base.iter().chain(history).flat_map(|group| rows(group)).collect()
     }
 
     /// The rows of a table after the first `groups` groups, by their first column.
@@ -371,8 +396,9 @@ impl Server {
                 }
             }
         };
-        for committed in &self.history[..groups] {
-            match &*committed.group {
+        let history = self.history[..groups].iter().map(|committed| &committed.group);
+        for group in self.base.iter().chain(history) {
+            match &**group {
                 Group::Rows(rows) | Group::Statement(rows) | Group::Unseen(rows) => apply(rows),
                 Group::Prepare { branch, rows } => _ = branches.insert(*branch, rows.clone()),
                 Group::CommitBranch(branch) => branches.remove(branch).iter().for_each(&mut apply),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{BinlogPoint, ChangeSource, Entry, Filled, Located, SourceConnector};
 use anabranch_pipeline::records::{BatchBuilder, Progress};
-use anabranch_schemas::change::{Entity, Row, Value};
+use anabranch_schemas::change::{Entity, Row, TableIdentity, Value};
 use anabranch_schemas::envelope::{CapturedFields, ServerIdentity};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
 use anabranch_schemas::shard::ShardId;
@@ -142,6 +142,34 @@ impl MemorySource {
             state.primary.reset();
             state.replica_slots.clear();
         });
+    }
+
+    /// The server is restored: it lacks the newest groups, and its binlog counts from the beginning.
+    pub fn restore(&self, lost: usize) {
+        self.change(|state| {
+            state.primary.restore(lost);
+            state.former = None;
+            state.replica_slots.clear();
+        });
+    }
+
+    /// A replica that lacks the newest groups takes over for good, and what is prepared there is rolled back.
+    pub fn lose_newest(&self, groups: usize) {
+        self.fail_over_behind(groups);
+        self.change(|state| {
+            state.former = None;
+            for branch in state.primary.undecided() {
+                state.primary.commit(Group::RollBackBranch(branch));
+            }
+            // It has a transaction that the others lack.
+            state.primary.commit(Group::Rows(Vec::new()));
+        });
+    }
+
+    /// The rows of a table as they are now, by key.
+    pub fn table(&self, shard: ShardId) -> BTreeMap<u64, Row<'static>> {
+        let state = lock(&self.state);
+        state.primary.rows(shard, state.primary.groups())
     }
 
     fn replace(&self, next: impl FnOnce(&Server, u64) -> Server) {
@@ -356,12 +384,13 @@ impl MemoryReading {
             Group::CommitBranch(branch) => {
                 let lsn = server.lsn(self.epoch, self.next, 0);
                 let Some(Branch { prepared, rows }) = self.branches.remove(branch) else {
-                    // Decided below the position, while the branch that reading resumes before was open.
-                    return if lsn > self.above {
-                        Err(server.fault(Code::BinlogXaUnread, "XA COMMIT"))
-                    } else {
-                        Ok(true)
-                    };
+                    // Below the position it was decided while the branch that reading resumes before was open; above
+                    // it, nobody knows which rows it had.
+                    if lsn > self.above {
+                        batch.reread(lsn, &TableIdentity::every(Entity::User));
+                        self.complete(lsn, batch);
+                    }
+                    return Ok(true);
                 };
                 let emitted = self.emit(lsn, &rows, batch);
                 if emitted {

@@ -3,9 +3,7 @@
 //! Every error ends the attempt; the supervisor starts the next one, which reads the end of the stream again. So
 //! there is one path for the first start, a restart, a lost connection and a lost fence.
 
-use anabranch_schemas::envelope::ServerIdentity;
-use anabranch_schemas::lsn::{Lsn, ResumePoint};
-use anabranch_schemas::timeline::Timeline;
+use anabranch_schemas::lsn::Lsn;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use metrics::{Counter, Gauge, counter, gauge};
@@ -13,30 +11,15 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::enter::{Capture, Entered, anew, ask, enter, entry_name, refresh_all};
 use super::epochs::Epochs;
 use super::pace::{self, Step, View};
 use crate::config::Limits;
-use crate::deliver::refresh_command;
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
-use crate::ports::{
-    ChangeSource, Entry, Filled, Log, LogEntry, LogWriter, READER_REPLICA_SLOT, Registers, SourceConnector,
-};
+use crate::ports::{ChangeSource, Entry, Filled, Log, LogEntry, LogWriter, Registers, SourceConnector};
 use crate::records::{BatchBuilder, Framer, Progress};
-
-/// What one reader works on.
-#[derive(Debug)]
-pub struct Capture<'a, S, L, M> {
-    pub source: &'a str,
-    pub connector: &'a S,
-    pub log: &'a L,
-    /// The registers, which hold the epochs.
-    pub registers: &'a M,
-    /// Where to begin when neither the stream nor a lane knows anything.
-    pub start: &'a Entry,
-    pub limits: &'a Limits,
-}
 
 /// What woke the loop.
 enum Event {
@@ -75,18 +58,13 @@ pub async fn run<
     };
     let mut epochs = Epochs::read(capture.registers, capture.source).await?;
     let end = capture.log.end(capture.source).await?;
-    end.iter().for_each(|end| epochs.learn(Timeline::of(end.envelope.position, &end.envelope.server)));
+    end.iter().for_each(|end| epochs.learn_of_stream(&end.envelope));
     let known = ask(&lanes, &mut epochs).await?;
     let entered = anew(&capture, &epochs, &known, Entry::Latest, fault).await?;
     match read(&capture, epochs, end, entered, acknowledged, cancel).await {
         Err(fault) if fault.code().is_mended_by_reading() => Err(refresh_all(capture.source, fault)),
         ended => ended,
     }
-}
-
-/// The fault with what has every lane read its tables again.
-fn refresh_all(source: &str, fault: Fault) -> Fault {
-    fault.then(refresh_command("NAME", source) + "; for each projection")
 }
 
 /// Reads from where the source was entered, and appends after the stream's end.
@@ -104,7 +82,8 @@ async fn read<S: SourceConnector, L: Log, M: Registers>(
     let (captured, batch_bytes) = (capture.connector.captured(), capture.limits.batch_bytes.get());
     // Lanes that read more fields than the stream's end has begin at the first message that has them.
     let is_announced = is_announced && end.as_ref().is_some_and(|end| end.envelope.captured == captured);
-    let (framer, batch) = Framer::begin(entry.told(), position, origin, term, captured, batch_bytes);
+    let numbers = (term, epochs.number());
+    let (framer, batch) = Framer::begin(entry.told(), position, origin, numbers, captured, batch_bytes);
     tracing::info!(source = capture.source, %position, entry = entry_name(&entry), "capture begins");
     let writer = capture.log.writer(capture.source, end.as_ref()).await?;
     let position_requests = capture.log.position_requests(capture.source).await?;
@@ -129,144 +108,6 @@ async fn read<S: SourceConnector, L: Log, M: Registers>(
         limits: capture.limits,
     };
     attempt.end(acknowledged, cancel).await
-}
-
-/// An open source: where it was entered, and what lanes must be told of that.
-struct Entered<S> {
-    source: S,
-    entry: Entry,
-    /// The source's history begins there.
-    origin: bool,
-    /// Lanes learn at once where the stream goes on.
-    is_announced: bool,
-}
-
-/// Opens the source after the stream's end.
-///
-/// A stream that lost its newest messages may end where the binlog is purged already. The lanes were further, and
-/// those that are not are fed from the binlog, so the stream goes on from the furthest as if it were lost. When no lane
-/// is, and all of them read their tables again, it goes on from the oldest binlog that there is.
-async fn enter<S: SourceConnector, L, M: Registers, P: Future<Output = Result<Vec<Progress>, Fault>>>(
-    capture: &Capture<'_, S, L, M>,
-    epochs: &mut Epochs<'_, M>,
-    end: Option<&LogEntry>,
-    lanes: &impl Fn() -> P,
-) -> Result<Entered<S::Source>, Fault> {
-    let end = end.map(|end| &end.envelope);
-    end.iter().for_each(|end| epochs.learn(Timeline::of(end.position, &end.server)));
-    let Some(envelope) = end else {
-        let lanes = ask(lanes, epochs).await?;
-        let (entry, origin) = entry_without_log(&lanes, capture.start);
-        return match open(capture, epochs, &entry).await {
-            Ok(source) => Ok(Entered { source, entry, origin, is_announced: false }),
-            Err(fault) if !origin => at_earliest(capture, epochs, &lanes, fault).await,
-            Err(fault) => Err(fault),
-        };
-    };
-    let entry = resume_at(&envelope.resume, envelope.position, &envelope.server);
-    // Nobody has said which epochs were used.
-    let asked = match epochs.is_registered() {
-        true => None,
-        false => Some(ask(lanes, epochs).await?),
-    };
-    let fault = match open(capture, epochs, &entry).await {
-        Ok(source) => return Ok(Entered { source, entry, origin: false, is_announced: true }),
-        Err(fault) if fault.code() == Code::BinlogPurged => fault,
-        Err(fault) => return Err(fault),
-    };
-    let known = match asked {
-        Some(known) => known,
-        None => ask(lanes, epochs).await?,
-    };
-    let Some(lane) = furthest(&known).filter(|lane| lane.position > envelope.position) else {
-        return at_earliest(capture, epochs, &known, fault).await;
-    };
-    tracing::warn!(%fault, position = %lane.position, "the stream goes on from the lane that is furthest");
-    let entry = resume_at(&lane.resume, lane.position, &lane.server);
-    match open(capture, epochs, &entry).await {
-        Ok(source) => Ok(Entered { source, entry, origin: false, is_announced: true }),
-        Err(fault) => at_earliest(capture, epochs, &known, fault).await,
-    }
-}
-
-/// From the oldest binlog that there is, once no lane needs an older one.
-async fn at_earliest<S: SourceConnector, L, M: Registers>(
-    capture: &Capture<'_, S, L, M>,
-    epochs: &Epochs<'_, M>,
-    lanes: &[Progress],
-    fault: Fault,
-) -> Result<Entered<S::Source>, Fault> {
-    if fault.code() != Code::BinlogPurged {
-        return Err(fault);
-    }
-    anew(capture, epochs, lanes, Entry::Earliest, fault).await
-}
-
-/// From `entry`, without what lies before it and cannot be read, once every lane reads its tables again.
-async fn anew<S: SourceConnector, L, M: Registers>(
-    capture: &Capture<'_, S, L, M>,
-    epochs: &Epochs<'_, M>,
-    lanes: &[Progress],
-    entry: Entry,
-    fault: Fault,
-) -> Result<Entered<S::Source>, Fault> {
-    if !lanes.iter().all(Progress::may_begin_anew) {
-        return Err(refresh_all(capture.source, fault));
-    }
-    let entry_name = entry_name(&entry);
-    tracing::warn!(%fault, entry = entry_name, "the stream goes on from there: every lane reads its tables again");
-    let source = open(capture, epochs, &entry).await?;
-    Ok(Entered { source, entry, origin: false, is_announced: false })
-}
-
-async fn open<S: SourceConnector, L, M: Registers>(
-    capture: &Capture<'_, S, L, M>,
-    epochs: &Epochs<'_, M>,
-    entry: &Entry,
-) -> Result<S::Source, Fault> {
-    capture.connector.open(entry.clone(), epochs.latest(), READER_REPLICA_SLOT).await
-}
-
-/// Progress of all lanes, and the epochs that it tells of.
-async fn ask<M: Registers, P: Future<Output = Result<Vec<Progress>, Fault>>>(
-    lanes: &impl Fn() -> P,
-    epochs: &mut Epochs<'_, M>,
-) -> Result<Vec<Progress>, Fault> {
-    let lanes = lanes().await?;
-    lanes.iter().for_each(|lane| epochs.learn(lane.timeline()));
-    Ok(lanes)
-}
-
-/// The lane that has the highest position, if any has begun.
-fn furthest(lanes: &[Progress]) -> Option<&Progress> {
-    lanes.iter().max_by_key(|progress| progress.position).filter(|progress| progress.position > Lsn::ZERO)
-}
-
-fn resume_at(resume: &ResumePoint, position: Lsn, server: &ServerIdentity) -> Entry {
-    Entry::Resume { resume: resume.clone(), position, server: server.clone() }
-}
-
-/// Where to begin when the stream is empty, and whether the source's history begins there.
-///
-/// No lane has progress: a first start. Else the log was lost, and the stream goes on from the lane that is furthest:
-/// the others are fed from the binlog until they are there.
-fn entry_without_log(lanes: &[Progress], start: &Entry) -> (Entry, bool) {
-    match furthest(lanes) {
-        Some(progress) => {
-            tracing::warn!(position = %progress.position, "the stream is empty but a lane has progress: the log was lost and goes on from there");
-            (resume_at(&progress.resume, progress.position, &progress.server), false)
-        }
-        None => (start.clone(), true),
-    }
-}
-
-fn entry_name(entry: &Entry) -> &'static str {
-    match entry {
-        Entry::Earliest => "earliest",
-        Entry::Latest => "latest",
-        Entry::Gtid(_) => "gtid",
-        Entry::Resume { .. } => "resume",
-    }
 }
 
 struct Meters {
@@ -430,9 +271,9 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
     async fn append(&mut self) -> Result<(), Fault> {
         self.count_read();
         self.batch.require_order(self.name)?;
-        self.epochs.claim(self.source.server()).await?;
         let batch = self.batch.take();
         let envelope = self.framer.frame(&batch, self.source.server());
+        self.epochs.claim(self.source.server(), &envelope).await?;
         self.is_announced = true;
         self.position_message_at = Instant::now() + self.limits.position_interval;
         self.keep_at = Instant::now() + self.limits.keep_interval;
@@ -464,28 +305,5 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn progress(position: u64) -> Progress {
-        Progress { position: Lsn::new(1, 1, position).unwrap(), ..Progress::default() }
-    }
-
-    #[test]
-    fn an_empty_stream_without_progress_is_a_first_start() {
-        assert_eq!(entry_without_log(&[Progress::default()], &Entry::Latest), (Entry::Latest, true));
-        assert_eq!(entry_without_log(&[], &Entry::Earliest), (Entry::Earliest, true));
-    }
-
-    #[test]
-    fn an_empty_stream_with_progress_is_a_lost_log_and_goes_on_from_the_lane_that_is_furthest() {
-        let lanes = [progress(320), progress(160), Progress::default()];
-        let (entry, origin) = entry_without_log(&lanes, &Entry::Earliest);
-        let Entry::Resume { position, .. } = entry else { panic!("must resume") };
-        assert_eq!((position, origin), (Lsn::new(1, 1, 320).unwrap(), false));
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::lane::Lane;
-use super::link::{BEGIN_NEXT_EPOCH, links, require_timeline};
+use super::link::{BEGIN_NEXT_EPOCH, links, require_beginning, require_timeline};
 use super::window::Delivery;
 use crate::error::{Code, Fault};
 use crate::failpoints;
@@ -121,6 +121,11 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         hole: Option<Hole>,
     ) -> Result<Feed<L::Reader>, Fault> {
         let source = &self.id.source;
+        if let Some(LogEntry { envelope: end, .. }) = self.log.end(source).await?
+            && end.beginning > progress.beginning
+        {
+            require_beginning(self.id, progress, &end)?;
+        }
         if let (None, Some((sequence, id)), false) = (hole, progress.message.clone(), progress.is_apart()) {
             match self.log.reader(source, ReadFrom::After { sequence, id }).await {
                 Err(fault) if fault.code() == Code::LogHole => {
@@ -219,9 +224,9 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         );
         failpoints::reach("lane-direct-opened").await;
         let is_origin = progress.position == Lsn::ZERO;
-        let batch_bytes = self.limits.batch_bytes.get();
+        let (numbers, batch_bytes) = ((0, progress.beginning), self.limits.batch_bytes.get());
         let (framer, batch) =
-            Framer::begin(told, source.entered_at(), is_origin, 0, self.source.captured(), batch_bytes);
+            Framer::begin(told, source.entered_at(), is_origin, numbers, self.source.captured(), batch_bytes);
         let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
         let name = self.id.source.clone();
         let reading = tokio::spawn(async move {

@@ -26,6 +26,26 @@ pub(super) fn require_timeline(lane: &LaneId, progress: &Progress, envelope: &En
 pub(super) const BEGIN_NEXT_EPOCH: &str = "if it stays: delete the source's stream (`nats stream rm`), `anabranch --config FILE \
      setup`, restart: the log goes on from the lanes, in an epoch that none of them knows";
 
+/// What a message and its lane must agree in before anything else is asked.
+pub(super) fn require_reading(lane: &LaneId, progress: &Progress, envelope: &Envelope) -> Result<(), Fault> {
+    require_timeline(lane, progress, envelope)?;
+    require_beginning(lane, progress, envelope)
+}
+
+/// Nothing of an earlier beginning of the source is taken, and nothing of a later one before the lane begins anew too.
+pub(super) fn require_beginning(
+    lane: &LaneId,
+    progress: &Progress,
+    envelope: &Envelope,
+) -> Result<(), Fault> {
+    let (own, theirs) = (progress.beginning, envelope.beginning);
+    if own == theirs {
+        return Ok(());
+    }
+    let found = format!("the stream is of beginning {theirs} of the source, and the lane of {own}");
+    Err(Fault::new(Code::LogHole, format!("lane {lane}"), found).needs("one beginning"))
+}
+
 /// Whether a message continues, or begins, what a lane at `position` holds.
 ///
 /// Positions of two servers cannot be compared. A message that spans a fail-over continues only a lane that is exactly
@@ -45,6 +65,17 @@ pub(super) fn links(envelope: &Envelope, position: Lsn, follows: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_of_another_beginning_is_a_hole() {
+        let id = LaneId { projection: "p".into(), target: "t".into(), source: "s".into(), lane: 0 };
+        let lane = Progress { beginning: 2, ..Progress::default() };
+        let taken = |beginning| {
+            let envelope = Envelope { beginning, ..Envelope::default() };
+            require_reading(&id, &lane, &envelope).map_err(|fault| fault.code())
+        };
+        assert_eq!([taken(1), taken(2), taken(3)], [Err(Code::LogHole), Ok(()), Err(Code::LogHole)]);
+    }
 
     fn message(previous: (u16, u64), position: (u16, u64)) -> Envelope {
         let lsn = |(epoch, number): (u16, u64)| Lsn::new(epoch, 1, number * 16).unwrap();

@@ -27,9 +27,9 @@ pub(super) fn lacks_rows(progress: &Progress, start: &Entry, first: &Envelope) -
 }
 
 impl Progress {
-    /// All tables are to be read again, from the first one on.
+    /// All tables are to be read again, from the first one on; repairs of single keys go first.
     pub(super) fn loads(self) -> Self {
-        Self { refresh: Some(Refresh::new(Scope::Source)), was_refreshed: true, ..self }
+        Self { refresh: Some(Refresh::with_every_table(self.refresh)), was_refreshed: true, ..self }
     }
 
     /// All tables are to be read by a lane that has just begun. Set-up found no rows of it; who asked for a refresh
@@ -45,8 +45,7 @@ impl Progress {
 
     /// Nothing of its own needs the binlog after its position: it has not begun, or reads all tables.
     pub(crate) fn may_begin_anew(&self) -> bool {
-        let reads_all = |refresh: &Refresh| refresh.scope == Scope::Source;
-        self.position == Lsn::ZERO || self.refresh.as_ref().is_some_and(reads_all)
+        self.position == Lsn::ZERO || self.refresh.as_ref().is_some_and(Refresh::reads_every_table)
     }
 }
 
@@ -77,6 +76,9 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
 
     /// Sets a lane that reads all tables to the stream's end, because of a fault of its feed; else that fault is
     /// returned. What the window holds is given up: the tables have it.
+    ///
+    /// A lane of an earlier beginning than the stream's takes that end without a link, and reads all tables from now
+    /// on. What it has applied may be in no table: the sweep of each table that it reads removes it.
     pub(super) async fn begin_at_end(
         &self,
         window: &mut LaneWindow,
@@ -85,10 +87,12 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
     ) -> Result<(), Fault> {
         // A refresh may have been asked for since the attempt began, or a replay from nothing, whose rows go first.
         let before = look(self, store, window).await?;
-        if !before.may_begin_anew() {
+        let end = self.log.end(&self.id.source).await?;
+        let begins = end.as_ref().is_some_and(|end| end.envelope.beginning > before.beginning);
+        if !begins && !before.may_begin_anew() {
             return Err(fault.then(refresh_command(&self.id.projection, &self.id.source)));
         }
-        let Some(end) = self.log.end(&self.id.source).await? else { return Err(fault) };
+        let Some(end) = end else { return Err(fault) };
         let position = end.envelope.position;
         if position <= before.position || position.epoch() < before.highest_position.epoch() {
             return Err(fault);
@@ -105,6 +109,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
             server: end.envelope.server,
             message: None,
             captured_fields: self.fields_read().all(),
+            beginning: end.envelope.beginning.max(before.beginning),
             ..before.loads()
         });
         store.commit(&flush).await?;

@@ -10,7 +10,7 @@ use anabranch_schemas::lsn::Lsn;
 use tokio::time::Instant;
 
 use crate::ports::Lanes;
-use crate::records::{LaneId, Progress, Scope};
+use crate::records::{LaneId, Progress, Refresh, Scope};
 
 /// Between two looks at progress.
 const POLL: Duration = Duration::from_millis(100);
@@ -94,10 +94,10 @@ pub(super) struct LaneObstacle {
 }
 
 /// Rows that no chunk has brought yet may be missing.
-fn reads_tables(scope: &Scope) -> bool {
-    match scope {
+fn reads_tables(refresh: &Refresh) -> bool {
+    match refresh.scope {
         Scope::Source | Scope::Table(_) => true,
-        Scope::Rereads | Scope::Keys(_) | Scope::Where(..) => false,
+        Scope::Rereads | Scope::Keys(_) | Scope::Where(..) => refresh.every_waits,
     }
 }
 
@@ -106,7 +106,7 @@ pub(super) fn hinders(progress: &Progress, place: Lsn, server: &ServerIdentity) 
     let waits = |why| Some(LaneObstacle { why, passes: true });
     let is_of_lane = progress.server == *server && progress.position.epoch() == place.epoch();
     match () {
-        () if progress.refresh.as_ref().is_some_and(|refresh| reads_tables(&refresh.scope)) => {
+        () if progress.refresh.as_ref().is_some_and(reads_tables) => {
             Some(LaneObstacle { why: "is reading its tables anew", passes: false })
         }
         () if progress.position == Lsn::ZERO => waits("has not begun"),

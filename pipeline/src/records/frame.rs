@@ -13,25 +13,26 @@ pub struct Framer {
     resume_context: ResumeContext,
     term: u64,
     captured: CapturedFields,
+    beginning: u64,
 }
 
 impl Framer {
     /// For a reading that entered the binlog at `position`, with the batch that it fills.
     ///
     /// `told`: the resume point and server that the last message before told, if there was one. `origin`: the source's
-    /// history begins with the first message. `term`: number of the writer's attempt. `captured`: how many fields of
-    /// each entity the reading has.
+    /// history begins with the first message. The numbers are those of the writer's attempt and of the source's
+    /// beginning. `captured`: how many fields of each entity the reading has.
     pub fn begin(
         told: Option<(ResumePoint, ServerIdentity)>,
         position: Lsn,
         origin: bool,
-        term: u64,
+        (term, beginning): (u64, u64),
         captured: CapturedFields,
         batch_bytes: usize,
     ) -> (Self, BatchBuilder) {
         let resume = told.as_ref().map_or_else(ResumePoint::default, |(resume, _)| resume.clone());
         let resume_context = ResumeContext::new(position, told);
-        let framer = Self { previous: position, origin, resume_context, term, captured };
+        let framer = Self { previous: position, origin, resume_context, term, captured, beginning };
         (framer, BatchBuilder::new(batch_bytes, position, resume))
     }
 
@@ -55,6 +56,7 @@ impl Framer {
             committed_at_us: batch.committed_at_us,
             changes: batch.changes,
             captured: self.captured.clone(),
+            beginning: self.beginning,
         }
     }
 }

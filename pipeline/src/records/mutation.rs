@@ -134,7 +134,7 @@ impl Flush {
         self.progress.refresh = match change.action {
             Action::Reread if table.is_every() => {
                 self.rereads.push(Reread::Every);
-                Some(Refresh::of_every_table())
+                Some(Refresh::with_every_table(refresh))
             }
             Action::Reread => {
                 self.rereads.push(Reread::Table(table.shard));

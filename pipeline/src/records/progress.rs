@@ -65,6 +65,8 @@ pub struct Progress {
     /// How many fields of the entity the changes were captured with since the lane read all of its tables last, at
     /// least; `None` = those that each table has.
     pub captured_fields: Option<usize>,
+    /// Number of the source's beginning that the lane reads after; 0 = the source never began anew for it.
+    pub beginning: u64,
 }
 
 impl Progress {

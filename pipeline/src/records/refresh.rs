@@ -71,6 +71,8 @@ pub struct Refresh {
     /// Tables of which rows changed as row events do not show: what each holds at or after its position is to be read.
     /// An entry ends when the table was read and swept from a first watermark that is not below.
     pub rereads: BTreeMap<ShardId, Lsn>,
+    /// Once the repairs of this scope are through, every table is to be read.
+    pub every_waits: bool,
 }
 
 /// A table of which at least one chunk is written.
@@ -88,12 +90,34 @@ pub struct TableRefresh {
 
 impl Refresh {
     pub fn new(scope: Scope) -> Self {
-        Self { scope, done: None, table: None, rows: 0, empty_in_epoch: None, rereads: BTreeMap::new() }
+        Self {
+            scope,
+            done: None,
+            table: None,
+            rows: 0,
+            empty_in_epoch: None,
+            rereads: BTreeMap::new(),
+            every_waits: false,
+        }
     }
 
     /// Every table is to be read: what waits by itself is among them.
     pub fn of_every_table() -> Self {
         Self::new(Scope::Source)
+    }
+
+    /// A lane's refresh when every table is to be read. Repairs of single keys are kept and go first, from their
+    /// beginning; what was read and what waited is dropped.
+    pub fn with_every_table(refresh: Option<Self>) -> Self {
+        match refresh {
+            Some(repair) if !repair.reads_rereads() => Self { every_waits: true, ..Self::new(repair.scope) },
+            _ => Self::of_every_table(),
+        }
+    }
+
+    /// Whether every table is to be read, now or after repairs.
+    pub(crate) fn reads_every_table(&self) -> bool {
+        self.scope == Scope::Source || self.every_waits
     }
 
     /// A lane's refresh when one more table is to be read at or after a position.
@@ -102,7 +126,7 @@ impl Refresh {
         let waits = refresh.rereads.entry(shard).or_default();
         *waits = at.max(*waits);
         if refresh.rereads.len() > REREADS_MAX {
-            return Self::of_every_table();
+            return Self::with_every_table(Some(refresh));
         }
         // What stands came by the feed or by chunks, and the source may have lost it since without a row event.
         refresh.empty_in_epoch = None;
@@ -120,6 +144,9 @@ impl Refresh {
 
     /// What is left when the scope is through: the tables that wait, if there are any.
     pub(crate) fn behind_scope(&self) -> Option<Self> {
+        if self.every_waits {
+            return Some(Self::of_every_table());
+        }
         let rereads = self.rereads.clone();
         (!rereads.is_empty()).then(|| Self { rereads, ..Self::new(Scope::Rereads) })
     }
@@ -195,17 +222,22 @@ impl Refresh {
 
 const EMPTY_IN_EPOCH: &str = "empty_in_epoch:";
 const REREADS: &str = "rereads:";
+const EVERY_WAITS: &str = "every";
 const IS_REREAD: &str = "again:";
 
-/// `- 4711 20000` (scope, tables through, rows), then `empty_in_epoch:1` (epoch) when the lane had no rows, then
-/// `rereads:4713@1:7:160,4714@1:7:480` when tables wait to be read again, then `4712 1:7:320 3 00ff` (table, first
-/// watermark, chunks, place) when a table is being read, `again:4713 …` when it is one of these; `-` = none. The scope
-/// is all tables, `rereads` alone, a table, keys of tables (`4711=7,9;4712=x3766`), or a condition on all tables or
-/// one, each comparison in hexadecimal digits: `4711?6964203d202737`.
+/// `- 4711 20000` (scope, tables through, rows), then `every` when every table is to be read after it, then
+/// `empty_in_epoch:1` (epoch) when the lane had no rows, then `rereads:4713@1:7:160,4714@1:7:480` when tables wait to
+/// be read again, then `4712 1:7:320 3 00ff` (table, first watermark, chunks, place) when a table is being read,
+/// `again:4713 …` when it is one of these; `-` = none. The scope is all tables, `rereads` alone, a table, keys of tables
+/// (`4711=7,9;4712=x3766`), or a condition on all tables or one, each comparison in hexadecimal digits:
+/// `4711?6964203d202737`.
 impl fmt::Display for Refresh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shard = |shard: Option<ShardId>| shard.map_or("-".to_owned(), |shard| shard.to_string());
         write!(f, "{} {} {}", self.scope, shard(self.done), self.rows)?;
+        if self.every_waits {
+            write!(f, " {EVERY_WAITS}")?;
+        }
         if let Some(epoch) = self.empty_in_epoch {
             write!(f, " {EMPTY_IN_EPOCH}{epoch}")?;
         }
@@ -274,6 +306,8 @@ impl FromStr for Refresh {
     fn from_str(text: &str) -> Result<Self, InvalidRefresh> {
         let parts: Vec<&str> = text.split(' ').collect();
         let [scope, done, rows, behind @ ..] = parts.as_slice() else { return Err(InvalidRefresh) };
+        let every_waits = behind.first() == Some(&EVERY_WAITS);
+        let behind = &behind[usize::from(every_waits)..];
         let empty_in_epoch = behind.first().and_then(|part| part.strip_prefix(EMPTY_IN_EPOCH));
         let behind = &behind[usize::from(empty_in_epoch.is_some())..];
         let rereads = behind.first().and_then(|part| part.strip_prefix(REREADS));
@@ -301,6 +335,7 @@ impl FromStr for Refresh {
             rows: number(rows)?,
             empty_in_epoch: empty_in_epoch.map(epoch).transpose()?,
             rereads: rereads.transpose()?.unwrap_or_default(),
+            every_waits,
         })
     }
 }

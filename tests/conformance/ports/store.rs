@@ -240,7 +240,9 @@ async fn what_was_committed_is_read_back_whole(ground: impl Ground) {
     assert_eq!(writer.store.load().await.unwrap(), writer.progress);
     let mut flush = writer.flush(vec![]);
     let keys = vec![Cell::Bytes(vec![0; 64].into()); KEYS_MAX];
-    flush.progress.refresh = Some(Refresh::new(Scope::Keys([(crate::derived::table(1).shard, keys)].into())));
+    let keys = Refresh::new(Scope::Keys([(crate::derived::table(1).shard, keys)].into()));
+    flush.progress.refresh = Some(Refresh::with_every_table(Some(keys)));
+    flush.progress.beginning = 7;
     writer.commit_flush(flush).await;
     assert_eq!(writer.store.load().await.unwrap(), writer.progress);
     assert_eq!(rows_of(&ground, 7).await, [("birthday_0229".into(), "02-29".into(), 5)]);

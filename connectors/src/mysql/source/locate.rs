@@ -29,6 +29,7 @@ impl MysqlSource {
         let server = session.identity().await?;
         let (resume, position) = match place {
             BinlogPoint::Earliest => self.file_start(self.oldest(&mut session).await?, epoch)?,
+            BinlogPoint::Latest => self.end_place(&mut session, epoch).await?,
             BinlogPoint::Lsn(lsn) => self.before(&mut session, lsn, epoch).await?,
             BinlogPoint::Gtid(set) => self.behind(&mut session, set, epoch).await?,
             BinlogPoint::Time { at_us } => {
@@ -38,6 +39,19 @@ impl MysqlSource {
         };
         session.close().await;
         Ok(Located { position, resume, server })
+    }
+
+    async fn end_place(&self, session: &mut Session, epoch: u16) -> Result<(ResumePoint, Lsn), Fault> {
+        let end = session.end().await?.ok_or_else(|| {
+            self.fault(
+                Code::SourceUnreachable,
+                "it does not say where its binlog ends while transactions wait",
+            )
+            .needs("a moment without a transaction that has its GTID and is not in the binlog")
+            .remedy("try again; a session that set gtid_next and left must end")
+        })?;
+        let position = self.lsn(epoch, &end.file, end.position)?;
+        Ok((ResumePoint { file: end.file, position: end.position, gtid_set: end.gtid_set }, position))
     }
 
     /// The start of a file; its first events say which GTIDs come before.

@@ -17,6 +17,7 @@ mod events;
 mod group;
 mod gtid;
 pub mod inspect;
+mod instance;
 mod inventory;
 mod kept;
 mod last_warning;

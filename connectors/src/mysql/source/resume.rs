@@ -244,9 +244,14 @@ impl MysqlSource {
             .remedy("keep binlogs longer (binlog_expire_logs_seconds)"))
     }
 
+    fn begin_anew(&self) -> String {
+        begin_anew(&self.config.name)
+    }
+
     fn changed(&self, found: String, before: &ServerIdentity) -> Fault {
         self.fault(Code::SourceServerChanged, found)
             .needs(format!("{}, whose binlog the log continues, or a replica of it", name(before)))
+            .remedy(format!("its address; else {}", self.begin_anew()))
     }
 
     fn reset(&self, resume: &ResumePoint) -> Fault {
@@ -256,13 +261,12 @@ impl MysqlSource {
         );
         self.fault(Code::SourceServerChanged, found)
             .needs("the server whose binlog the log continues; this one was reset or restored")
-            .remedy(
-                "its address; else load its rows again, as `anabranch explain source-server-changed` says",
-            )
+            .remedy(format!("its address; else {}", self.begin_anew()))
     }
 
     fn diverged(&self, present: &ServerIdentity, before: &ServerIdentity, how: &str) -> Fault {
-        diverged(self.fault(Code::SourceDiverged, format!("server {} {how}", name(present))), before)
+        let fault = self.fault(Code::SourceDiverged, format!("server {} {how}", name(present)));
+        diverged(fault, before, &self.config.name)
     }
 }
 
@@ -274,7 +278,7 @@ impl<E: Events> MysqlStream<E> {
             return Ok(());
         }
         let found = format!("server {} lacks the transaction that was being read", name(&self.server));
-        Err(diverged(self.fault(Code::SourceDiverged, found), &follows.before))
+        Err(diverged(self.fault(Code::SourceDiverged, found), &follows.before, &self.source))
     }
 
     /// A server that refuses the set of another one has not its transactions.
@@ -282,17 +286,25 @@ impl<E: Events> MysqlStream<E> {
         match &self.follows {
             Some(follows) if fault.code() == Code::BinlogGtidUnknown => {
                 let found = format!("server {} has other transactions", name(&self.server));
-                diverged(self.fault(Code::SourceDiverged, found).caused_by(fault), &follows.before)
+                diverged(
+                    self.fault(Code::SourceDiverged, found).caused_by(fault),
+                    &follows.before,
+                    &self.source,
+                )
             }
             _ => fault,
         }
     }
 }
 
-fn diverged(fault: Fault, before: &ServerIdentity) -> Fault {
-    fault.needs(format!("every transaction that was read from {}", name(before))).remedy(
-        "a server that has them; else load its rows again, as `anabranch explain source-diverged` says",
-    )
+fn diverged(fault: Fault, before: &ServerIdentity, source: &str) -> Fault {
+    let needed = format!("every transaction that was read from {}", name(before));
+    fault.needs(needed).remedy(format!("a server that has them; else {}", begin_anew(source)))
+}
+
+/// What reads the tables again and goes on at the server's end.
+fn begin_anew(source: &str) -> String {
+    format!("`anabranch --config FILE begin-anew --source {source}`")
 }
 
 fn name(server: &ServerIdentity) -> String {

@@ -3,6 +3,7 @@
 //! A command returns its exit code, or the faults that ended it; printing them and choosing the code from them is
 //! done here once. A panic ends the process with 70.
 
+mod begin_anew;
 mod calendar;
 mod check;
 mod completions;
@@ -66,6 +67,7 @@ enum Command {
     Lookup(lookup::Arguments),
     Replay(replay::Arguments),
     Refresh(refresh::Arguments),
+    BeginAnew(begin_anew::Arguments),
     Restart(restart::Arguments),
     Reconcile(reconcile::Arguments),
     Search(search::Arguments),
@@ -111,6 +113,7 @@ impl Cli {
             Command::Lookup(arguments) => lookup::run(self, arguments),
             Command::Replay(arguments) => replay::run(self, arguments),
             Command::Refresh(arguments) => refresh::run(self, arguments),
+            Command::BeginAnew(arguments) => begin_anew::run(self, arguments),
             Command::Restart(arguments) => restart::run(self, arguments),
             Command::Reconcile(arguments) => reconcile::run(self, arguments),
             Command::Search(arguments) => search::run(self, arguments),

@@ -30,7 +30,8 @@ pub async fn request_refresh(
         // What waits to be read again still does, unless all tables are read now.
         let waits = before.refresh.as_ref().filter(|_| scope != Scope::Source);
         let rereads = waits.map(|refresh| refresh.rereads.clone()).unwrap_or_default();
-        let refresh = Some(Refresh { rereads, ..Refresh::new(scope.clone()) });
+        let every_waits = waits.is_some_and(|refresh| refresh.every_waits);
+        let refresh = Some(Refresh { rereads, every_waits, ..Refresh::new(scope.clone()) });
         Ok(Some(Progress { revision, refresh, was_refreshed: true, ..before.clone() }))
     };
     amend(store, asked).await

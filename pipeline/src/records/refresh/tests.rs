@@ -48,7 +48,10 @@ fn the_text_is_read_back() {
     let empty_in_epoch = Refresh { empty_in_epoch: Some(FIRST_EPOCH), ..whole.clone() };
     let empty_begun = Refresh { empty_in_epoch: Some(FIRST_EPOCH), ..begun.clone() };
     assert_eq!(empty_begun.to_string(), "- 7 20 empty_in_epoch:1 9 1:7:320 1 00ff10");
-    for known in [whole, begun, read, table, keys, found, anywhere, empty_in_epoch, empty_begun] {
+    let behind_keys = Refresh::with_every_table(Some(keys.clone()));
+    assert_eq!(behind_keys.to_string(), format!("{keys} every"));
+    for known in [whole, begun, read, table, keys, found, anywhere, empty_in_epoch, empty_begun, behind_keys]
+    {
         assert_eq!(known.to_string().parse(), Ok(known));
     }
     for text in [
@@ -59,6 +62,7 @@ fn the_text_is_read_back() {
         "- - 1 2 1:1:16 1 0",
         "- - 1 2 1:1:16 1 zz",
         "- - 1 2 x 1 -",
+        "- - 1 every every",
         "- - 1 empty_in_epoch:",
         "- - 1 empty_in_epoch:1 2",
         "- - 1 empty_in_epoch:1 empty_in_epoch:1",
@@ -169,4 +173,16 @@ fn a_table_waits_until_it_was_read_from_its_latest_change_on() {
     let many = (0..=REREADS_MAX as u64)
         .fold(None, |refresh, table| Some(Refresh::with_reread(refresh, numbered(table), at(160))));
     assert_eq!(many, Some(Refresh::of_every_table()), "the progress row has no room for so many");
+}
+
+#[test]
+fn repairs_of_keys_are_kept_and_go_before_every_table() {
+    let repair = Refresh::with_reread(Some(Refresh::new(keys())), numbered(4), Lsn::MAX);
+    let every = Refresh::with_every_table(Some(repair));
+    assert_eq!((&every.scope, every.rereads.is_empty(), every.reads_every_table()), (&keys(), true, true));
+    assert_eq!(every.behind_scope(), Some(Refresh::of_every_table()));
+    for read in [Scope::Source, Scope::Rereads, Scope::Table(numbered(4))] {
+        let all = Refresh::with_every_table(Some(Refresh::new(read)));
+        assert_eq!(all, Refresh::of_every_table(), "it is read with all others");
+    }
 }

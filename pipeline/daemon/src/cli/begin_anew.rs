@@ -1,0 +1,258 @@
+//! `begin-anew`: has the reading of a source begin anew at the server's present end, when nothing else mends it.
+//!
+//! It writes one register and asks for restarts. The reader goes on from there by itself, and each lane reads its
+//! tables again beside the changes; what stands meanwhile is served. A request that is cut off is repeated.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, stderr, stdin};
+use std::time::Duration;
+
+use anabranch_pipeline::capture::{BeginAnew, Gap};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::Log as _;
+use anabranch_pipeline::records::{LaneId, Progress};
+use anabranch_pipeline::retry::again;
+use anabranch_schemas::lsn::ResumePoint;
+use clap::Args;
+use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use super::{Cli, Outcome, block_on};
+use crate::exit::Exit;
+use crate::observe::{lanes, reader_task};
+use crate::wiring::Wiring;
+use crate::{output, restarts};
+
+/// A reader that runs somewhere is restarted, and has sent its first message, within it.
+const READER_WAIT: Duration = Duration::from_secs(30);
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Go on at the server's present end and read all tables again, where a source was reset or restored, lacks what was
+/// read, or has a binlog that nobody can read
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The source that begins anew
+    #[arg(long, value_name = "NAME")]
+    source: String,
+    /// The source's name once more, for scripts: without it the command asks for it
+    #[arg(long, value_name = "NAME")]
+    confirm: Option<String>,
+    /// Id of this request: with the same one nothing begins anew again, however often it is sent
+    #[arg(long, value_name = "TEXT")]
+    id: Option<String>,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was, or would be, done.
+#[derive(Debug, Serialize)]
+struct Done<'a> {
+    source: &'a str,
+    id: &'a str,
+    /// Number of the beginning.
+    beginning: u64,
+    server: String,
+    /// Why the source cannot be read on; none of a request that is repeated.
+    why: Option<&'a str>,
+    /// Everything up to here was read; nobody reads what lies between this and the next.
+    read_up_to: Option<String>,
+    goes_on_at: String,
+    /// Projections that read their tables again, and how many lanes of each do.
+    projections: BTreeMap<&'a str, usize>,
+    /// Targets that did not answer: their lanes begin anew when they are back.
+    away: Vec<String>,
+    dry_run: bool,
+    /// The same request was written before, and nothing is now.
+    repeated: bool,
+}
+
+/// The lanes of the source, as the targets that answer know them.
+struct Known {
+    lanes: Vec<LaneId>,
+    progress: Vec<Progress>,
+    away: Vec<String>,
+}
+
+pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
+    let wiring = Wiring::new(cli.configuration()?);
+    block_on(begin(&wiring, arguments))?.map_err(|fault| vec![fault])
+}
+
+async fn begin(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
+    let source = arguments.source.as_str();
+    wiring.source(source)?;
+    require_own_server(wiring, source).await?;
+    let known = known(wiring, source).await?;
+    let id = arguments.id.clone().unwrap_or_else(new_id);
+    let gap = ask(wiring, source, &id, &known, true).await?;
+    if arguments.dry_run {
+        show(&known, &id, &gap, arguments);
+        return Ok(Exit::Success);
+    }
+    if !gap.is_repeated {
+        if !arguments.json {
+            show(&known, &id, &gap, arguments);
+        }
+        confirm(arguments)?;
+    }
+    // The server may have gone on meanwhile: the place is its end at this moment.
+    let gap = again(async || ask(wiring, source, &id, &known, false).await).await?;
+    tracing::warn!(source, id, position = %gap.beginning.position, why = gap.why, "the source begins anew");
+    if arguments.json || gap.is_repeated {
+        show(&known, &id, &gap, arguments);
+    }
+    wake(wiring, source, gap.beginning.number).await?;
+    Ok(Exit::Success)
+}
+
+/// An address that leads to the server of another source would load that source's rows as this one's.
+async fn require_own_server(wiring: &Wiring, source: &str) -> Result<(), Fault> {
+    let own = wiring.source(source)?.instance().await?;
+    for other in wiring.config().sources.iter().filter(|other| other.name != source) {
+        // One that does not answer has nothing to do with it.
+        if wiring.source(&other.name)?.instance().await.is_ok_and(|instance| instance == own) {
+            let found = format!("its address leads to the server of source {}", other.name);
+            return Err(Fault::new(Code::BeginAnewRefused, format!("source {source}"), found)
+                .needs("the address of its own server"));
+        }
+    }
+    Ok(())
+}
+
+async fn known(wiring: &Wiring, source: &str) -> Result<Known, Fault> {
+    let mut lanes = lanes(wiring.config());
+    lanes.retain(|lane| lane.source == source);
+    let (mut progress, mut away) = (Vec::new(), Vec::new());
+    for target in wiring.targets().filter(|target| lanes.iter().any(|lane| lane.target == *target)) {
+        match wiring.progress(target).await {
+            Ok(rows) => {
+                let of_lane = |(id, progress): (LaneId, Progress)| lanes.contains(&id).then_some(progress);
+                progress.extend(rows.into_iter().filter_map(of_lane));
+            }
+            Err(fault) => {
+                tracing::warn!(%fault, "its lanes begin anew when it is back");
+                away.push(target.to_owned());
+            }
+        }
+    }
+    Ok(Known { lanes, progress, away })
+}
+
+async fn ask(
+    wiring: &Wiring,
+    source: &str,
+    request: &str,
+    known: &Known,
+    is_rehearsal: bool,
+) -> Result<Gap, Fault> {
+    let log = wiring.log().await?;
+    let connector = wiring.source(source)?;
+    let command = BeginAnew { source, connector, log, registers: log, request };
+    // A lane whose row is missing or damaged is not among them.
+    let are_all = known.progress.len() == known.lanes.len();
+    command.run(&known.progress, are_all, is_rehearsal).await
+}
+
+/// Who asks, from where and when: the register keeps it.
+fn new_id() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let user = std::env::var("USER").unwrap_or_else(|_| "somebody".to_owned());
+    format!("{user}@{} {} {:08x}", host.trim(), jiff::Timestamp::now(), rand::random::<u32>())
+}
+
+/// Derived rows that the server lacks go, so a person says the name again.
+fn confirm(arguments: &Arguments) -> Result<(), Fault> {
+    let source = &arguments.source;
+    let said = match &arguments.confirm {
+        Some(said) => said.clone(),
+        None => {
+            _ = std::io::Write::write_all(
+                &mut stderr(),
+                format!("Type the name of the source to begin anew ({source}): ").as_bytes(),
+            );
+            let mut line = String::new();
+            // Nothing is said where nobody is asked.
+            _ = stdin().lock().read_line(&mut line);
+            line.trim().to_owned()
+        }
+    };
+    if said == *source {
+        return Ok(());
+    }
+    Err(Fault::new(Code::BeginAnewRefused, format!("source {source}"), "its name was not confirmed")
+        .needs(format!("`--confirm {source}`, or the name when it is asked for")))
+}
+
+/// Has the stopped reader try again, and then the lanes that stopped beside it.
+async fn wake(wiring: &Wiring, source: &str, number: u64) -> Result<(), Fault> {
+    let log = wiring.log().await?;
+    restarts::ask(log, Some(&reader_task(source))).await?;
+    let deadline = Instant::now() + READER_WAIT;
+    while log.end(source).await?.is_none_or(|end| end.envelope.beginning < number) {
+        if Instant::now() > deadline {
+            eprintln!(
+                "no reader has begun yet: one does when a daemon runs; then `anabranch --config FILE restart --all` wakes \
+                 lanes that have stopped"
+            );
+            return Ok(());
+        }
+        sleep(LOOK_INTERVAL).await;
+    }
+    restarts::ask(log, None).await
+}
+
+fn show(known: &Known, id: &str, gap: &Gap, arguments: &Arguments) {
+    let mut projections: BTreeMap<&str, usize> = BTreeMap::new();
+    for lane in &known.lanes {
+        *projections.entry(&lane.projection).or_default() += 1;
+    }
+    let begins = &gap.beginning;
+    let place = |position: &dyn std::fmt::Display, resume: &ResumePoint| {
+        let gtids = if resume.gtid_set.is_empty() { "none" } else { &resume.gtid_set };
+        format!("{position} ({}:{}, GTIDs {gtids})", resume.file, resume.position)
+    };
+    let done = Done {
+        source: &arguments.source,
+        id,
+        beginning: begins.number,
+        server: begins.server.to_string(),
+        why: gap.why.as_deref(),
+        read_up_to: gap.read.as_ref().map(|(position, resume)| place(position, resume)),
+        goes_on_at: place(&begins.position, &begins.resume),
+        projections,
+        away: known.away.clone(),
+        dry_run: arguments.dry_run,
+        repeated: gap.is_repeated,
+    };
+    let text = if arguments.json { output::json(&done) } else { text(&done) };
+    _ = output::line(&text);
+}
+
+fn text(done: &Done<'_>) -> String {
+    let verb = match () {
+        () if done.repeated => "has begun anew by this request, and nothing is written now",
+        () if done.dry_run => "would begin anew",
+        () => "begins anew",
+    };
+    let mut lines = vec![format!("source {} {verb} (beginning {})", done.source, done.beginning)];
+    lines.extend(done.why.map(|why| format!("  why         {why}")));
+    lines.extend(done.read_up_to.as_ref().map(|place| format!("  read up to  {place}")));
+    lines.push(format!(
+        "  goes on at  {} of server {}; nobody reads what lies between",
+        done.goes_on_at, done.server
+    ));
+    for (projection, lanes) in &done.projections {
+        lines.push(format!(
+            "  projection {projection}: {lanes} lanes read all of its tables of this source again"
+        ));
+    }
+    lines.extend(
+        done.away.iter().map(|target| format!("  target {target} does not answer: its lanes follow later")),
+    );
+    lines.push(format!("  id          {}", done.id));
+    lines.join("\n")
+}

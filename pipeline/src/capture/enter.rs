@@ -1,0 +1,250 @@
+//! Where a reader enters the binlog: after the stream's end, at the place of a beginning, or where the lanes are.
+//!
+//! A stream that ends in an earlier beginning than the source's is gone on behind its end, from the place of the
+//! beginning. What lies between is read by nobody; each lane reads its tables again instead.
+
+use anabranch_schemas::beginning::Beginning;
+use anabranch_schemas::envelope::{Envelope, ServerIdentity};
+use anabranch_schemas::lsn::{Lsn, ResumePoint};
+
+use super::epochs::Epochs;
+use crate::config::Limits;
+use crate::deliver::refresh_command;
+use crate::error::{Code, Fault};
+use crate::ports::{Entry, LogEntry, READER_REPLICA_SLOT, Registers, SourceConnector};
+use crate::records::Progress;
+
+/// What one reader works on.
+#[derive(Debug)]
+pub struct Capture<'a, S, L, M> {
+    pub source: &'a str,
+    pub connector: &'a S,
+    pub log: &'a L,
+    /// The registers, which hold the epochs.
+    pub registers: &'a M,
+    /// Where to begin when neither the stream nor a lane knows anything.
+    pub start: &'a Entry,
+    pub limits: &'a Limits,
+}
+
+/// The fault with what has every lane read its tables again.
+pub(super) fn refresh_all(source: &str, fault: Fault) -> Fault {
+    fault.then(refresh_command("NAME", source) + "; for each projection")
+}
+
+/// An open source: where it was entered, and what lanes must be told of that.
+pub(super) struct Entered<S> {
+    pub(super) source: S,
+    pub(super) entry: Entry,
+    /// The source's history begins there.
+    pub(super) origin: bool,
+    /// Lanes learn at once where the stream goes on.
+    pub(super) is_announced: bool,
+}
+
+/// Opens the source after the stream's end.
+///
+/// A stream that ends in an earlier beginning is gone on from the place of the latest one.
+///
+/// A stream that lost its newest messages may end where the binlog is purged already. The lanes were further, and
+/// those that are not are fed from the binlog, so the stream goes on from the furthest as if it were lost. When no lane
+/// is, and all of them read their tables again, it goes on from the oldest binlog that there is.
+pub(super) async fn enter<
+    S: SourceConnector,
+    L,
+    M: Registers,
+    P: Future<Output = Result<Vec<Progress>, Fault>>,
+>(
+    capture: &Capture<'_, S, L, M>,
+    epochs: &mut Epochs<'_, M>,
+    end: Option<&LogEntry>,
+    lanes: &impl Fn() -> P,
+) -> Result<Entered<S::Source>, Fault> {
+    let end = end.map(|end| &end.envelope);
+    end.iter().for_each(|end| epochs.learn_of_stream(end));
+    // Without one of the two, only the lanes know where the source was read, and which epochs were used.
+    let asked = match end.is_some() && epochs.is_registered() {
+        true => None,
+        false => Some(ask(lanes, epochs).await?),
+    };
+    let Some(told) = Told::of(epochs, end, asked.as_deref()) else {
+        let lanes = asked.unwrap_or_default();
+        let (entry, origin) = entry_without_log(&present(&lanes, epochs.number()), capture.start);
+        return match open(capture, epochs, &entry).await {
+            Ok(source) => Ok(Entered { source, entry, origin, is_announced: false }),
+            Err(fault) if !origin => at_earliest(capture, epochs, &lanes, fault).await,
+            Err(fault) => Err(fault),
+        };
+    };
+    let Told { position, entry, is_announced } = told;
+    let fault = match open(capture, epochs, &entry).await {
+        Ok(source) => return Ok(Entered { source, entry, origin: false, is_announced }),
+        Err(fault) if fault.code() == Code::BinlogPurged => fault,
+        Err(fault) => return Err(fault),
+    };
+    let known = match asked {
+        Some(known) => known,
+        None => ask(lanes, epochs).await?,
+    };
+    let present = present(&known, epochs.number());
+    let Some(lane) = furthest(&present).filter(|lane| lane.position > position) else {
+        return at_earliest(capture, epochs, &known, fault).await;
+    };
+    tracing::warn!(%fault, position = %lane.position, "the stream goes on from the lane that is furthest");
+    let entry = resume_at(&lane.resume, lane.position, &lane.server);
+    match open(capture, epochs, &entry).await {
+        Ok(source) => Ok(Entered { source, entry, origin: false, is_announced }),
+        Err(fault) => at_earliest(capture, epochs, &known, fault).await,
+    }
+}
+
+/// A place of the latest beginning from which the stream goes on.
+struct Told {
+    position: Lsn,
+    entry: Entry,
+    /// The stream's end tells it; else lanes learn of it by the next message.
+    is_announced: bool,
+}
+
+impl Told {
+    /// The stream's end, if it is of the latest beginning; else that beginning's own place, if no lane that was asked
+    /// is further.
+    fn of<M: Registers>(
+        epochs: &Epochs<'_, M>,
+        end: Option<&Envelope>,
+        asked: Option<&[Progress]>,
+    ) -> Option<Self> {
+        if let Some(end) = end.filter(|end| end.beginning == epochs.number()) {
+            let entry = resume_at(&end.resume, end.position, &end.server);
+            return Some(Self { position: end.position, entry, is_announced: true });
+        }
+        if asked.is_some_and(|lanes| furthest(&present(lanes, epochs.number())).is_some()) {
+            return None;
+        }
+        let Beginning { position, resume, server, .. } = epochs.beginning()?;
+        let entry = resume_at(resume, *position, server);
+        Some(Self { position: *position, entry, is_announced: false })
+    }
+}
+
+/// Where the reader would go on: position and entry. `lanes` is asked where the stream does not say it.
+pub(super) fn reached<M: Registers>(
+    epochs: &Epochs<'_, M>,
+    end: Option<&Envelope>,
+    lanes: &[Progress],
+) -> Option<(Lsn, Entry)> {
+    if let Some(Told { position, entry, .. }) = Told::of(epochs, end, end.is_none().then_some(lanes)) {
+        return Some((position, entry));
+    }
+    let present = present(lanes, epochs.number());
+    let lane = furthest(&present)?;
+    Some((lane.position, resume_at(&lane.resume, lane.position, &lane.server)))
+}
+
+/// The lanes that have begun anew as often as the source. Nothing is gone on from the others: they read their tables.
+fn present(lanes: &[Progress], number: u64) -> Vec<Progress> {
+    lanes.iter().filter(|lane| lane.beginning == number).cloned().collect()
+}
+
+/// From the oldest binlog that there is, once no lane needs an older one.
+async fn at_earliest<S: SourceConnector, L, M: Registers>(
+    capture: &Capture<'_, S, L, M>,
+    epochs: &Epochs<'_, M>,
+    lanes: &[Progress],
+    fault: Fault,
+) -> Result<Entered<S::Source>, Fault> {
+    if fault.code() != Code::BinlogPurged {
+        return Err(fault);
+    }
+    anew(capture, epochs, lanes, Entry::Earliest, fault).await
+}
+
+/// From `entry`, without what lies before it and cannot be read, once every lane reads its tables again.
+pub(super) async fn anew<S: SourceConnector, L, M: Registers>(
+    capture: &Capture<'_, S, L, M>,
+    epochs: &Epochs<'_, M>,
+    lanes: &[Progress],
+    entry: Entry,
+    fault: Fault,
+) -> Result<Entered<S::Source>, Fault> {
+    if !present(lanes, epochs.number()).iter().all(Progress::may_begin_anew) {
+        return Err(refresh_all(capture.source, fault));
+    }
+    let entry_name = entry_name(&entry);
+    tracing::warn!(%fault, entry = entry_name, "the stream goes on from there: every lane reads its tables again");
+    let source = open(capture, epochs, &entry).await?;
+    Ok(Entered { source, entry, origin: false, is_announced: false })
+}
+
+async fn open<S: SourceConnector, L, M: Registers>(
+    capture: &Capture<'_, S, L, M>,
+    epochs: &Epochs<'_, M>,
+    entry: &Entry,
+) -> Result<S::Source, Fault> {
+    capture.connector.open(entry.clone(), epochs.latest(), READER_REPLICA_SLOT).await
+}
+
+/// Progress of all lanes, and the epochs that it tells of.
+pub(super) async fn ask<M: Registers, P: Future<Output = Result<Vec<Progress>, Fault>>>(
+    lanes: &impl Fn() -> P,
+    epochs: &mut Epochs<'_, M>,
+) -> Result<Vec<Progress>, Fault> {
+    let lanes = lanes().await?;
+    lanes.iter().for_each(|lane| epochs.learn_of_lane(lane));
+    Ok(lanes)
+}
+
+/// The lane that has the highest position, if any has begun.
+fn furthest(lanes: &[Progress]) -> Option<&Progress> {
+    lanes.iter().max_by_key(|progress| progress.position).filter(|progress| progress.position > Lsn::ZERO)
+}
+
+fn resume_at(resume: &ResumePoint, position: Lsn, server: &ServerIdentity) -> Entry {
+    Entry::Resume { resume: resume.clone(), position, server: server.clone() }
+}
+
+/// Where to begin when the stream is empty, and whether the source's history begins there.
+///
+/// No lane has progress: a first start. Else the log was lost, and the stream goes on from the lane that is furthest:
+/// the others are fed from the binlog until they are there.
+fn entry_without_log(lanes: &[Progress], start: &Entry) -> (Entry, bool) {
+    match furthest(lanes) {
+        Some(progress) => {
+            tracing::warn!(position = %progress.position, "the stream is empty but a lane has progress: the log was lost and goes on from there");
+            (resume_at(&progress.resume, progress.position, &progress.server), false)
+        }
+        None => (start.clone(), true),
+    }
+}
+
+pub(super) fn entry_name(entry: &Entry) -> &'static str {
+    match entry {
+        Entry::Earliest => "earliest",
+        Entry::Latest => "latest",
+        Entry::Gtid(_) => "gtid",
+        Entry::Resume { .. } => "resume",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn progress(position: u64) -> Progress {
+        Progress { position: Lsn::new(1, 1, position).unwrap(), ..Progress::default() }
+    }
+
+    #[test]
+    fn an_empty_stream_without_progress_is_a_first_start() {
+        assert_eq!(entry_without_log(&[Progress::default()], &Entry::Latest), (Entry::Latest, true));
+        assert_eq!(entry_without_log(&[], &Entry::Earliest), (Entry::Earliest, true));
+    }
+
+    #[test]
+    fn an_empty_stream_with_progress_is_a_lost_log_and_goes_on_from_the_lane_that_is_furthest() {
+        let lanes = [progress(320), progress(160), Progress::default()];
+        let (entry, origin) = entry_without_log(&lanes, &Entry::Earliest);
+        let Entry::Resume { position, .. } = entry else { panic!("must resume") };
+        assert_eq!((position, origin), (Lsn::new(1, 1, 320).unwrap(), false));
+    }
+}

@@ -1,0 +1,103 @@
+//! The beginnings of a source: each time somebody has its reading begin anew, the next number is used.
+//!
+//! The transactions before a beginning are unknown: the server was reset or restored, or its binlog holds what nobody
+//! can read. So a beginning gets an epoch of its own, a place, and a number that each message and each progress row
+//! carries. Number 0 is the reading that a source begins with; nothing is written of it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::envelope::ServerIdentity;
+use crate::lsn::{Lsn, ResumePoint};
+use crate::timeline::{InvalidTimeline, Timeline};
+
+/// One beginning, and the place at which reading goes on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beginning {
+    /// From 1.
+    pub number: u64,
+    /// The id of the request for it: the same request is written once. Empty when the register was lost since.
+    pub request: String,
+    /// Everything that is read lies above.
+    pub position: Lsn,
+    pub resume: ResumePoint,
+    pub server: ServerIdentity,
+}
+
+/// What the register of a source holds: the latest epoch and its server, and the latest beginning.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registered {
+    pub epoch: u16,
+    pub server: ServerIdentity,
+    pub beginning: Option<Beginning>,
+}
+
+impl Registered {
+    pub fn new(timeline: Timeline, beginning: Option<Beginning>) -> Self {
+        Self { epoch: timeline.epoch, server: timeline.server, beginning }
+    }
+
+    pub fn timeline(&self) -> Timeline {
+        Timeline { epoch: self.epoch, server: self.server.clone() }
+    }
+}
+
+/// `2 mariadb:7` for a source that never began anew, as all versions read it; else JSON, which versions that know no
+/// beginnings refuse.
+impl fmt::Display for Registered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.beginning {
+            None => self.timeline().fmt(f),
+            Some(_) => f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?),
+        }
+    }
+}
+
+impl FromStr for Registered {
+    type Err = InvalidTimeline;
+
+    fn from_str(text: &str) -> Result<Self, InvalidTimeline> {
+        match text.starts_with('{') {
+            true => serde_json::from_str(text).map_err(|_| InvalidTimeline),
+            false => Ok(Self::new(text.parse()?, None)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_read_back_and_older_texts_stay_readable() {
+        let server = ServerIdentity { flavor: "mariadb".to_owned(), id: "7".to_owned() };
+        let timeline = Timeline { epoch: 2, server: server.clone() };
+        let never = Registered::new(timeline.clone(), None);
+        assert_eq!(never.to_string(), "2 mariadb:7");
+        let position = Lsn::new(2, 1, 320).unwrap();
+        let gtid_set = "0-7-1,1-7-2".to_owned();
+        let resume = ResumePoint { file: "a binlog.000001".to_owned(), position: 329, gtid_set };
+        let beginning = Beginning { number: 1, request: "r".to_owned(), position, resume, server };
+        let begun = Registered::new(timeline, Some(beginning));
+        for known in [never, begun] {
+            assert_eq!(known.to_string().parse(), Ok(known));
+        }
+        assert_eq!("{".parse::<Registered>(), Err(InvalidTimeline));
+    }
+
+    #[test]
+    fn a_version_that_knows_no_beginnings_refuses_the_register() {
+        let begun = Registered { epoch: 2, ..Registered::default() };
+        let beginning = Beginning {
+            number: 1,
+            request: String::new(),
+            position: Lsn::ZERO,
+            resume: ResumePoint { file: "a b:c".to_owned(), ..ResumePoint::default() },
+            server: ServerIdentity::default(),
+        };
+        let text = Registered { beginning: Some(beginning), ..begun }.to_string();
+        assert_eq!(text.parse::<Timeline>(), Err(InvalidTimeline));
+    }
+}

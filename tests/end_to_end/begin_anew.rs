@@ -1,0 +1,105 @@
+//! A source whose server was restored without its past stops by name, and begins anew by one command; the other source
+//! and what stands meanwhile are left alone.
+
+use anabranch_demo::FORGET_BINLOG;
+use anabranch_tests::{Finished, Installation, Plan, until};
+
+use crate::STANDARD;
+use crate::fail_over::progress;
+use crate::faults::{expect_stopped, insert, until_derived};
+
+const TABLE: &str = "user_00.user_000";
+
+async fn begin_anew(installation: &Installation<'_>, more: &[&str]) -> Finished {
+    let mut arguments = vec!["begin-anew", "--source", "source-a"];
+    arguments.extend(more);
+    installation.command(&arguments).await
+}
+
+async fn expect_refused(installation: &Installation<'_>, more: &[&str], why: &str) {
+    let refused = begin_anew(installation, more).await;
+    assert_eq!(refused.exit_code, 1, "{refused:?}");
+    assert!(refused.stderr.contains("[begin-anew-refused]") && refused.stderr.contains(why), "{refused:?}");
+}
+
+/// Lanes of a source that have begun anew so often.
+async fn lanes_begun(installation: &Installation<'_>, source: &str, number: u64) -> u64 {
+    let sql = format!(
+        "SELECT COUNT(*) FROM anabranch.progress WHERE source = '{source}' AND refresh LIKE 'beginning:{number}%'"
+    );
+    installation.admin("target").await.first("look at progress", sql).await.unwrap().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_restored_without_its_past_stops_its_source_until_it_begins_anew() {
+    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let unknown = installation.command(&["begin-anew", "--source", "source-x"]).await;
+    assert_eq!(unknown.exit_code, 2, "{unknown:?}");
+    expect_refused(&installation, &["--confirm", "source-a"], "nobody has read it yet").await;
+    let mut daemon = installation.run();
+    insert(&installation, "source-a", TABLE, 9_000_001).await;
+    insert(&installation, "source-b", "user_05.user_000", 9_000_002).await;
+    until_derived(&installation, 9_000_001).await;
+    until_derived(&installation, 9_000_002).await;
+    installation.drained().await;
+    expect_refused(&installation, &["--confirm", "source-a"], "nothing stops its reader").await;
+    daemon.kill();
+
+    let before = progress(&installation).await;
+    let restore = format!("SET SESSION sql_log_bin = 0; DELETE FROM {TABLE}; {FORGET_BINLOG}");
+    installation.execute("source-a", restore).await;
+    expect_refused(&installation, &["--confirm", "source-a"], "its tables have no row").await;
+    let unlogged = format!(
+        "SET SESSION sql_log_bin = 0; INSERT INTO {TABLE} (user_id, user_name, birthday) VALUES (9000003, 'n', '1990-01-01')"
+    );
+    installation.execute("source-a", unlogged).await;
+    installation.free_leases().await;
+    let mut daemon = installation.run();
+    let fault = expect_stopped(&installation, &daemon, "source-server-changed", "source source-a").await;
+    assert!(fault.contains("reset or restored") && fault.contains("begin-anew --source source-a"), "{fault}");
+
+    let rehearsed = begin_anew(&installation, &["--dry-run"]).await.expect_success();
+    for part in [
+        "would begin anew (beginning 1)",
+        "[source-server-changed]",
+        "read up to  1:",
+        "goes on at  2:",
+        "birthday",
+    ] {
+        assert!(rehearsed.stdout.contains(part), "no {part}: {rehearsed:?}");
+    }
+    expect_refused(&installation, &["--confirm", "source-b"], "its name was not confirmed").await;
+    expect_the_address_of_another_source_to_be_refused(&mut installation).await;
+    assert_eq!(progress(&installation).await, before);
+    until_derived(&installation, 9_000_001).await;
+
+    // The daemon is killed as soon as its reader has begun.
+    let arguments = ["--confirm", "source-a", "--id", "one", "--json"];
+    let begun = begin_anew(&installation, &arguments).await.expect_success().json();
+    assert_eq!((&begun["beginning"], &begun["repeated"]), (&1.into(), &false.into()), "{begun}");
+    daemon.kill();
+    installation.free_leases().await;
+    let daemon = installation.run();
+    until_derived(&installation, 9_000_003).await;
+    until("what the server lacks is swept", async || installation.derived(9_000_001).await.is_empty()).await;
+    insert(&installation, "source-a", TABLE, 9_000_004).await;
+    insert(&installation, "source-b", "user_05.user_000", 9_000_005).await;
+    until_derived(&installation, 9_000_004).await;
+    until_derived(&installation, 9_000_005).await;
+    installation.expect_equal().await;
+
+    let repeated = begin_anew(&installation, &arguments).await.expect_success().json();
+    assert_eq!((&repeated["beginning"], &repeated["repeated"]), (&1.into(), &true.into()), "{repeated}");
+    let lanes = before.len() as u64;
+    assert_eq!(lanes_begun(&installation, "source-a", 1).await, lanes);
+    assert_eq!(lanes_begun(&installation, "source-b", 1).await, 0);
+    daemon.until_ready().await;
+}
+
+async fn expect_the_address_of_another_source_to_be_refused(installation: &mut Installation<'_>) {
+    let right = installation.configuration_text();
+    let wrong = right.replace("${ANABRANCH_SOURCE_A_URL}", "${ANABRANCH_SOURCE_B_URL}");
+    installation.write_configuration_text(&wrong);
+    expect_refused(installation, &["--confirm", "source-a"], "leads to the server of source source-b").await;
+    installation.write_configuration_text(&right);
+}

@@ -1,0 +1,278 @@
+//! A source begins anew after it lost its history: what an operator does, and what each part of it keeps.
+
+#![expect(clippy::unwrap_used, reason = "the whole file is a test")]
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anabranch_connectors::memory::{Group, Keeping, Refused, ScriptedRow, Weather};
+use anabranch_pipeline::capture::{BeginAnew, Gap};
+use anabranch_pipeline::deliver::{Shared, request_refresh};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{LaneStore, Log, Registers, SourceConnector};
+use anabranch_pipeline::records::{Cell, Progress, Scope};
+use anabranch_schemas::beginning::Registered;
+use anabranch_schemas::birthday::Layout;
+use anabranch_schemas::change::Value;
+use anabranch_schemas::lsn::ResumePoint;
+use rand::RngExt;
+use rand::rngs::StdRng;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::script;
+use crate::stage::{LaneAt, SOURCE_NAMES, Stage, lane_id, limits};
+
+/// Between two attempts of an operator.
+const ASK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// As the command does it, with what the targets that answer say.
+async fn ask(stage: &Stage, source: usize, request: &str, is_rehearsal: bool) -> Result<Gap, Fault> {
+    let are_all = !stage.targets.iter().any(|target| target.is_down());
+    let lanes: Vec<Progress> = stage
+        .targets
+        .iter()
+        .filter(|target| !target.is_down())
+        .flat_map(|target| target.progress(SOURCE_NAMES[source]).into_values())
+        .collect();
+    let command = BeginAnew {
+        source: SOURCE_NAMES[source],
+        connector: &stage.sources[source],
+        log: &stage.log,
+        registers: &stage.registers,
+        request,
+    };
+    command.run(&lanes, are_all, is_rehearsal).await
+}
+
+/// A source loses its newest transactions, and perhaps its binlog; whether it did. `points` are those of its lanes:
+/// each has transactions of it, since a source that was read without any looks like itself afterwards.
+pub fn strike(
+    stage: &Stage,
+    number: usize,
+    points: &[ResumePoint],
+    may_fail_over: bool,
+    random: &mut StdRng,
+) -> bool {
+    let (source, end) = (&stage.sources[number], stage.log.last(SOURCE_NAMES[number]));
+    let has_transactions = |point: &ResumePoint| !point.gtid_set.is_empty();
+    if !points.iter().all(has_transactions) || !end.is_some_and(|end| has_transactions(&end.envelope.resume))
+    {
+        return false;
+    }
+    let (lost, is_restored) = (random.random_range(0..6), !may_fail_over || random.random_ratio(2, 3));
+    stage.tell(|| format!("source {number} loses {lost} groups, and its binlog: {is_restored}"));
+    match is_restored {
+        true => source.restore(lost),
+        false => source.lose_newest(lost),
+    }
+    stage.disasters[number].fetch_add(1, Ordering::SeqCst);
+    true
+}
+
+/// Whether the source's reading has begun anew after its latest disaster, as far as the register knows.
+pub async fn is_known(stage: &Stage, source: usize) -> bool {
+    let disasters = stage.disasters[source].load(Ordering::SeqCst);
+    let register = stage.registers.read(&format!("epochs/{}", SOURCE_NAMES[source])).await;
+    let registered = register.ok().and_then(|register| register.value.parse::<Registered>().ok());
+    let beginning = registered.and_then(|registered| registered.beginning);
+    disasters == 0 || beginning.is_some_and(|beginning| beginning.request == request(source, disasters))
+}
+
+fn request(source: usize, disasters: u64) -> String {
+    format!("{source}-{disasters}")
+}
+
+/// What an operator does when a source has lost its history. Each process asks with the same id.
+pub async fn begin_anew(stage: &Stage, source: usize) {
+    let request = request(source, stage.disasters[source].load(Ordering::SeqCst));
+    match ask(stage, source, &request, false).await {
+        Ok(gap) => stage.tell(|| format!("source {source} begins anew: {gap:?}")),
+        Err(fault) => stage.tell(|| format!("begin-anew of source {source}: {fault}")),
+    }
+    tokio::time::sleep(ASK_INTERVAL).await;
+}
+
+const LANE: LaneAt = (0, 0, 0);
+/// A quiet reader or lane has looked around and stored all it knows.
+const WHILE: Duration = Duration::from_secs(20);
+
+fn stage() -> Stage {
+    let limits = limits(100, 10, Duration::from_secs(3600));
+    Stage::new(Weather::calm(), Keeping::Rows, Layout::ByUser, limits, false)
+}
+
+/// A user of source 0 has a birthday, or none any more.
+fn write(stage: &Stage, user: u64, before: Option<u8>, after: Option<u8>) {
+    let row = |day| vec![Value::UInt(user), Value::Date { year: 1990, month: 1, day }];
+    let row = ScriptedRow { table: script::table(0), before: before.map(row), after: after.map(row) };
+    stage.sources[0].commit(Group::Rows(vec![vec![row]]));
+}
+
+/// All lanes of source 0, and its reader if it can read, for some time: what the reader ended with.
+async fn run(stage: &Stage) -> Option<Code> {
+    let (cancel, shared) = (CancellationToken::new(), Shared::new(2));
+    let lanes = futures::future::join_all([(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)].map(|lane| {
+        let (stage, shared, cancel) = (stage, &shared, &cancel);
+        async move {
+            while stage.deliver(lane, shared, cancel).await.is_err() {
+                tokio::time::sleep(ASK_INTERVAL).await;
+            }
+        }
+    }));
+    let reader = async { stage.read(0, &cancel).await.err().map(|fault| fault.code()) };
+    let both = async { tokio::join!(reader, timeout(WHILE, lanes)).0 };
+    timeout(WHILE + ASK_INTERVAL, both).await.unwrap_or_default()
+}
+
+async fn progress(stage: &Stage) -> Progress {
+    stage.store(LANE).load().await.unwrap()
+}
+
+/// Users that stand in the derived tables.
+fn users(stage: &Stage) -> Vec<u64> {
+    let mut users: Vec<u64> = stage.found().into_iter().map(|(_, _, _, user, _)| user).collect();
+    users.sort_unstable();
+    users
+}
+
+/// Four users were read; then the server is restored to where it had two, and its binlog counts from the beginning.
+async fn restored() -> Stage {
+    let stage = stage();
+    (1..=4).for_each(|user| write(&stage, user, None, Some(1)));
+    assert_eq!(run(&stage).await, None);
+    assert_eq!(users(&stage), [1, 2, 3, 4]);
+    stage.sources[0].restore(2);
+    assert_eq!(run(&stage).await, Some(Code::SourceServerChanged));
+    stage
+}
+
+async fn register(stage: &Stage) -> Registered {
+    stage.registers.read("epochs/source-0").await.unwrap().value.parse().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restored_source_begins_anew_and_what_it_lost_is_swept() {
+    let stage = restored().await;
+    let before = progress(&stage).await;
+    let rehearsed = ask(&stage, 0, "r", true).await.unwrap();
+    assert_eq!(register(&stage).await.beginning, None, "a rehearsal writes nothing");
+    let gap = ask(&stage, 0, "r", false).await.unwrap();
+    assert_eq!((&gap, gap.is_repeated), (&rehearsed, false));
+    assert_eq!(gap.read.unwrap().0, before.position);
+    let head = stage.sources[0].head().await.unwrap().in_epoch(2).unwrap();
+    assert_eq!(gap.beginning.position, head, "the place is the server's end");
+    let registered = register(&stage).await;
+    assert_eq!((registered.epoch, registered.beginning.as_ref().unwrap().number), (2, 1));
+    // The same request writes nothing again, also once it has taken effect.
+    assert!(ask(&stage, 0, "r", false).await.unwrap().is_repeated);
+    assert_eq!(run(&stage).await, None);
+    assert_eq!(users(&stage), [1, 2]);
+    assert!(ask(&stage, 0, "r", false).await.unwrap().is_repeated);
+    assert_eq!(register(&stage).await, registered);
+    let lane = progress(&stage).await;
+    assert_eq!((lane.beginning, lane.position.epoch(), lane.refresh), (1, 2, None));
+    write(&stage, 9, None, Some(1));
+    assert_eq!(run(&stage).await, None);
+    assert_eq!(users(&stage), [1, 2, 9]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_that_was_away_begins_anew_without_the_first_message_and_keeps_its_repairs() {
+    let stage = restored().await;
+    let keys = Scope::Keys([(script::table(0).shard, vec![Cell::UInt(1)])].into());
+    ask(&stage, 0, "r", false).await.unwrap();
+    let cancel = CancellationToken::new();
+    for user in 5..8 {
+        write(&stage, user, None, Some(1));
+        timeout(WHILE, stage.read(0, &cancel)).await.unwrap_err();
+    }
+    request_refresh(&lane_id(LANE), &mut stage.store(LANE), keys.clone()).await.unwrap();
+    // Retention takes the messages of before, and the first one of the new beginning.
+    let name = SOURCE_NAMES[0];
+    stage.log.discard(name, stage.log.messages(name) - 1);
+    let end = stage.log.end(name).await.unwrap().unwrap().envelope;
+    assert_eq!(end.beginning, 1);
+    let shared = Shared::new(2);
+    // No table can be read meanwhile.
+    stage.weather.refuse(Some((Refused::Source, Code::SourceUnreachable)));
+    timeout(ASK_INTERVAL, stage.deliver(LANE, &shared, &cancel)).await.unwrap_err();
+    stage.weather.refuse(None);
+    let lane = progress(&stage).await;
+    let refresh = lane.refresh.clone().unwrap();
+    assert_eq!((lane.beginning, lane.position, lane.highest_change), (1, end.position, end.position));
+    assert_eq!((refresh.scope, refresh.every_waits, refresh.rereads.len()), (keys, true, 0));
+    assert_eq!(run(&stage).await, None);
+    assert_eq!(users(&stage), [1, 2, 5, 6, 7]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_begin_anew_refuses() {
+    let refused = |asked: Result<Gap, Fault>| {
+        let fault = asked.expect_err("it is refused");
+        assert_eq!(fault.code(), Code::BeginAnewRefused, "{fault}");
+        fault.to_string()
+    };
+    let fresh = stage();
+    assert!(refused(ask(&fresh, 0, "r", false).await).contains("nobody has read it yet"));
+    write(&fresh, 1, None, Some(1));
+    assert_eq!(run(&fresh).await, None);
+    assert!(refused(ask(&fresh, 0, "r", false).await).contains("it can be read on"));
+    // All rows were lost with the history.
+    fresh.sources[0].restore(1);
+    assert!(refused(ask(&fresh, 0, "r", false).await).contains("its tables have no row"));
+    write(&fresh, 2, None, Some(1));
+    fresh.registers.wipe();
+    fresh.targets[1].set_down(true);
+    assert!(refused(ask(&fresh, 0, "r", false).await).contains("not every target answers"));
+    fresh.targets[1].set_down(false);
+    ask(&fresh, 0, "r", false).await.unwrap();
+    assert_eq!(run(&fresh).await, None);
+    assert_eq!(users(&fresh), [2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_of_a_table_that_the_server_does_not_list_stand() {
+    let stage = stage();
+    let row = |table, user| {
+        let after = Some(vec![Value::UInt(user), Value::Date { year: 1990, month: 1, day: 1 }]);
+        Group::Rows(vec![vec![ScriptedRow { table: script::table(table), before: None, after }]])
+    };
+    for (table, user) in [(0, 1), (0, 2), (1, 3)] {
+        stage.sources[0].commit(row(table, user));
+    }
+    assert_eq!(run(&stage).await, None);
+    // The other table came with the group that is lost.
+    stage.sources[0].restore(2);
+    ask(&stage, 0, "r", false).await.unwrap();
+    assert_eq!(run(&stage).await, None);
+    assert_eq!(users(&stage), [1, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_is_lost_again_before_its_reader_came_begins_anew_again() {
+    let stage = restored().await;
+    ask(&stage, 0, "one", false).await.unwrap();
+    write(&stage, 5, None, Some(1));
+    stage.sources[0].restore(0);
+    ask(&stage, 0, "two", false).await.unwrap();
+    assert_eq!(run(&stage).await, None);
+    assert_eq!((users(&stage), progress(&stage).await.beginning), (vec![1, 2, 5], 2));
+}
+
+/// The stream is lost before a lane has begun anew; then it loses the beginning together with the register, and the
+/// lanes know both.
+#[tokio::test(start_paused = true)]
+async fn a_beginning_outlives_the_log() {
+    let stage = restored().await;
+    ask(&stage, 0, "r", false).await.unwrap();
+    stage.log.wipe(SOURCE_NAMES[0]);
+    assert_eq!(run(&stage).await, None);
+    stage.registers.wipe();
+    stage.log.wipe(SOURCE_NAMES[0]);
+    write(&stage, 7, None, Some(1));
+    assert_eq!(run(&stage).await, None);
+    let end = stage.log.last(SOURCE_NAMES[0]).unwrap().envelope;
+    assert_eq!((end.beginning, register(&stage).await.beginning.unwrap().number), (1, 1));
+    assert_eq!(users(&stage), [1, 2, 7]);
+}
