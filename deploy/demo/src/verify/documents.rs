@@ -99,7 +99,11 @@ pub(super) async fn progress(server: &SearchServer, projection: &str) -> Result<
         let number = |field: &str| hit["_source"][field].as_u64();
         let source = hit["_source"]["source"].as_str()?.to_owned();
         let (lane, lanes) = (number("lane")? as u32, number("lanes")? as u32);
-        let is_reading = hit["_source"]["refresh"].as_str().is_some_and(|refresh| !refresh.is_empty());
+        // The number of a beginning alone is no refresh.
+        let is_under_way = |refresh: &str| {
+            !refresh.is_empty() && (!refresh.starts_with("beginning:") || refresh.contains(' '))
+        };
+        let is_reading = hit["_source"]["refresh"].as_str().is_some_and(is_under_way);
         Some((source, lane, lanes, number("position")?, number("revision")?, is_reading))
     };
     Ok(hits.iter().filter_map(row).collect())

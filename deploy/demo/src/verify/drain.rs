@@ -176,8 +176,10 @@ async fn progress_at(target: &Endpoint, projection: &str) -> Result<Vec<Progress
     if connection.first::<u64>("look for progress", tables).await? != Some(1) {
         return Ok(Vec::new());
     }
+    // The number of a beginning alone is no refresh.
     let sql = format!(
-        "SELECT source, lane, lanes, position, revision, COALESCE(refresh, '') <> '' FROM anabranch.progress \
+        "SELECT source, lane, lanes, position, revision, \
+         COALESCE(refresh, '') NOT REGEXP '^(beginning:[0-9]+)?$' FROM anabranch.progress \
          WHERE projection = '{projection}' ORDER BY 1, 2"
     );
     connection.rows("read progress", sql).await
