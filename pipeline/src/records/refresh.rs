@@ -228,8 +228,8 @@ const IS_REREAD: &str = "again:";
 /// `- 4711 20000` (scope, tables through, rows), then `every` when every table is to be read after it, then
 /// `empty_in_epoch:1` (epoch) when the lane had no rows, then `rereads:4713@1:7:160,4714@1:7:480` when tables wait to
 /// be read again, then `4712 1:7:320 3 00ff` (table, first watermark, chunks, place) when a table is being read,
-/// `again:4713 …` when it is one of these; `-` = none. The scope is all tables, `rereads` alone, a table, keys of tables
-/// (`4711=7,9;4712=x3766`), or a condition on all tables or one, each comparison in hexadecimal digits:
+/// `again:4713 …` when it is one of these; `-` = none. The scope is all tables, `rereads` alone, a table, keys of
+/// tables (`4711=7,9;4712=x3766`), or a condition on all tables or one, each comparison in hexadecimal digits:
 /// `4711?6964203d202737`.
 impl fmt::Display for Refresh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

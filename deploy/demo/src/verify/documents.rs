@@ -99,7 +99,10 @@ pub(super) async fn progress(server: &SearchServer, projection: &str) -> Result<
         let number = |field: &str| hit["_source"][field].as_u64();
         let source = hit["_source"]["source"].as_str()?.to_owned();
         let (lane, lanes) = (number("lane")? as u32, number("lanes")? as u32);
-        let is_reading = hit["_source"]["refresh"].as_str().is_some_and(|refresh| !refresh.is_empty());
+        // The numbers of a beginning and of fields alone are no refresh.
+        let is_number = |word: &str| word.starts_with("beginning:") || word.starts_with("fields:");
+        let is_under_way = |refresh: &str| refresh.split_whitespace().any(|word| !is_number(word));
+        let is_reading = hit["_source"]["refresh"].as_str().is_some_and(is_under_way);
         Some((source, lane, lanes, number("position")?, number("revision")?, is_reading))
     };
     Ok(hits.iter().filter_map(row).collect())

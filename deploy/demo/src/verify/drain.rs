@@ -176,9 +176,10 @@ async fn progress_at(target: &Endpoint, projection: &str) -> Result<Vec<Progress
     if connection.first::<u64>("look for progress", tables).await? != Some(1) {
         return Ok(Vec::new());
     }
+    // The numbers of a beginning and of fields alone are no refresh.
     let sql = format!(
         "SELECT source, lane, lanes, position, revision, \
-           TRIM(REGEXP_REPLACE(COALESCE(refresh, ''), '^fields:[0-9]+', '')) <> '' FROM anabranch.progress \
+         COALESCE(refresh, '') NOT REGEXP '^((beginning|fields):[0-9]+ ?)*$' FROM anabranch.progress \
          WHERE projection = '{projection}' ORDER BY 1, 2"
     );
     connection.rows("read progress", sql).await
