@@ -1,9 +1,9 @@
 //! The configuration: parsed once into types that cannot hold nonsense.
 //!
 //! `raw.rs`, `derived.rs` and `reconcile.rs` are the file as written (unknown keys refused), `values.rs` its scalar
-//! types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean, `tables.rs` names of derived tables. This
-//! file turns one into the other and checks what concerns several parts at once. Each problem is a [`Fault`] that names
-//! the key; all are reported together. Nothing here touches the network.
+//! types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean, `tables.rs` names of derived tables.
+//! This file turns one into the other and checks what concerns several parts at once. Each problem is a [`Fault`] that
+//! names the key; all are reported together. Nothing here touches the network.
 
 mod derived;
 mod raw;
