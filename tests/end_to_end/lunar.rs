@@ -40,7 +40,7 @@ async fn an_installation_learns_lunar_birthdays_and_its_solar_lanes_see_no_diffe
     installation.configuration.audits = installation.audits.clone();
     installation.write_configuration();
     let absent = installation.command(&["check"]).await;
-    assert!(absent.stderr.contains("target-table-missing"), "{absent:?}");
+    assert!(absent.stderr.contains("lane lunar_birthday/target/source-a/0"), "{absent:?}");
     installation.command(&["setup"]).await.expect_success();
     let mut daemon = installation.run();
     until("the new lanes read their tables", async || {

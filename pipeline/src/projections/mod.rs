@@ -166,8 +166,8 @@ impl Projection {
         }
     }
 
-    /// How many fields of its entity it reads, from the first one on. What a message with fewer leaves out, a lane reads
-    /// from the tables.
+    /// How many fields of its entity it reads, from the first one on. What a message with fewer leaves out, a lane
+    /// reads from the tables.
     pub fn fields(&self) -> usize {
         match self {
             Self::Birthday(birthday) => birthday.fields(),
