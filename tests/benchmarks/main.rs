@@ -228,10 +228,6 @@ async fn main() {
     if wanted.has(Figure::Dropped) {
         dropped::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, &scale, &mut report).await;
     }
-    if wanted.has(Figure::Freeze) || wanted.has(Figure::Grants) {
-        let site = Site::of_users(GROUND.turn().await, LATENCY_LANES).await;
-        coupons::measure(&site, &scale, &wanted, &mut report).await;
-    }
     if wanted.has(Figure::TableIds) {
         let mut site = Site::of_users(GROUND.turn().await, LATENCY_LANES).await;
         table_ids::measure(&mut site, &scale, &mut report).await;
@@ -272,7 +268,7 @@ async fn main() {
     report.print();
 }
 
-/// Every figure of reconciliations.
+/// Every figure of reconciliations and of coupon days.
 async fn reconciled(wanted: &Wanted, scale: &Scale, report: &mut Report) {
     for entity in Entity::ALL {
         if wanted.has(Figure::Reconcile) {
@@ -287,5 +283,9 @@ async fn reconciled(wanted: &Wanted, scale: &Scale, report: &mut Report) {
     if wanted.has(Figure::Slope) {
         let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
         reconciliations::slope(&mut site, scale, report).await;
+    }
+    if wanted.has(Figure::Freeze) || wanted.has(Figure::Grants) {
+        let site = Site::of_users(GROUND.turn().await, LATENCY_LANES).await;
+        coupons::measure(&site, scale, wanted, report).await;
     }
 }

@@ -171,8 +171,8 @@ pub trait CouponSystem: Send + Sync {
 
     /// Asks for each coupon once, and never over another connection than the given one.
     ///
-    /// There are at most [`crate::records::MEMBERS_MAX`] keys, and one answer for each, in their order. Where nobody knows
-    /// what became of the call, the answer is [`Answer::Unknown`] for each key that was sent.
+    /// There are at most [`crate::records::MEMBERS_MAX`] keys, and one answer for each, in their order. Where nobody
+    /// knows what became of the call, the answer is [`Answer::Unknown`] for each key that was sent.
     fn call(
         &self,
         connection: &Self::Connection,

@@ -10,8 +10,8 @@ use anabranch_coupons::letters::{candidate_of, requeue};
 use anabranch_coupons::ports::Ledger;
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{
-    Candidate, Cursor, FailedOutcome, LedgerRow, LedgerTokens, Member, PARTS, Reason, RefusedDay, RowState,
-    RunKey, TAKEN_OVER_AFTER, Unique, UserLedger,
+    Candidate, CouponKey, Cursor, FailedOutcome, LedgerRow, LedgerTokens, Member, PARTS, Reason, RefusedDay,
+    RowState, RunKey, TAKEN_OVER_AFTER, Unique, UserLedger,
 };
 use anabranch_coupons::reserving::{Carried, reserve};
 use anabranch_schemas::celebration::{Calendar, Occurrence};
@@ -234,31 +234,11 @@ fn put(user: &mut UserLedger, occurrence: Occurrence, row: LedgerRow) {
 async fn rows_of_every_state_are_read_as_they_were_written(ground: impl Ground) {
     let ledger = ground.ledger();
     let at: Timestamp = "2026-12-31T23:59:59.999999Z".parse().unwrap();
-    let states = [RowState::Reserved, RowState::Issued { first_called_at: at }, RowState::Settled]
-        .into_iter()
-        .chain(Reason::ALL.map(RowState::Refused))
-        .chain(
-            [FailedOutcome::NothingGiven, FailedOutcome::Unknown { first_called_at: at }]
-                .map(RowState::Failed),
-        );
     let first = date(2027, 5, 4);
     let run = run_of(first);
-    // Users of three parts, in one transaction, each with rows of several years and both calendars.
+    // Users of three parts, in one transaction.
     let users = [3, 4, 4 + PARTS, 9];
-    let mut written = BTreeMap::new();
-    for (number, state) in states.enumerate() {
-        let day = first.checked_add((number as i32).years()).unwrap();
-        let calendar = if number % 2 == 0 { Calendar::Solar } else { Calendar::Lunar };
-        let row = LedgerRow {
-            state,
-            calendar,
-            tries: number as u32,
-            by_hand: number % 3 == 0,
-            absent_since: (number % 2 == 1).then_some(at),
-            ..row(day)
-        };
-        written.insert(Occurrence::of(calendar, day).unwrap(), row);
-    }
+    let written = rows_of_every_state(first, at);
     let refusals = BTreeMap::from([
         ((first, Calendar::Solar), RefusedDay { wave: 2, reason: Reason::WithinGap }),
         ((first, Calendar::Lunar), RefusedDay { wave: u8::MAX, reason: Reason::OtherDay }),
@@ -298,14 +278,8 @@ async fn rows_of_every_state_are_read_as_they_were_written(ground: impl Ground) 
     assert_eq!((&read[&9].rows, read[&9].refusals.len()), (&changed, 1));
     assert_eq!((&read[&3].rows, read[&3].refusals.len()), (&written, 2));
 
-    // Pages of letters: two of each user.
-    let (mut letters, mut after) = (Vec::new(), None);
-    loop {
-        let page = ledger.letters(&run.programme, after.as_ref(), 3).await.unwrap();
-        let Some((last, _)) = page.last() else { break };
-        after = Some(last.clone());
-        letters.extend(page);
-    }
+    // Two letters of each user.
+    let letters = all_letters(&ledger, &run).await;
     assert_eq!(letters.len(), 2 * users.len());
     assert!(letters.is_sorted_by(|(one, _), (two, _)| one < two));
     assert!(letters.iter().all(|(_, row)| matches!(row.state, RowState::Failed(_))));
@@ -319,6 +293,40 @@ async fn rows_of_every_state_are_read_as_they_were_written(ground: impl Ground) 
         .unwrap();
     let left = ledger.letters(&run.programme, None, 100).await.unwrap();
     assert_eq!(left.len(), 2 * users.len() - 1);
+}
+
+/// A row of each state, of several years and both calendars.
+fn rows_of_every_state(first: Date, at: Timestamp) -> BTreeMap<Occurrence, LedgerRow> {
+    let failed = [FailedOutcome::NothingGiven, FailedOutcome::Unknown { first_called_at: at }];
+    let states = [RowState::Reserved, RowState::Issued { first_called_at: at }, RowState::Settled];
+    let refused = Reason::ALL.map(RowState::Refused);
+    let states = states.into_iter().chain(refused).chain(failed.map(RowState::Failed));
+    let mut rows = BTreeMap::new();
+    for (number, state) in states.enumerate() {
+        let day = first.checked_add((number as i32).years()).unwrap();
+        let calendar = if number % 2 == 0 { Calendar::Solar } else { Calendar::Lunar };
+        let row = LedgerRow {
+            state,
+            calendar,
+            tries: number as u32,
+            by_hand: number % 3 == 0,
+            absent_since: (number % 2 == 1).then_some(at),
+            ..row(day)
+        };
+        rows.insert(Occurrence::of(calendar, day).unwrap(), row);
+    }
+    rows
+}
+
+/// The open letters of a run's programme, page by page.
+async fn all_letters(ledger: &impl Ledger, run: &RunKey) -> Vec<(CouponKey, LedgerRow)> {
+    let (mut letters, mut after) = (Vec::new(), None);
+    loop {
+        let page = ledger.letters(&run.programme, after.as_ref(), 3).await.unwrap();
+        let Some((last, _)) = page.last() else { return letters };
+        after = Some(last.clone());
+        letters.extend(page);
+    }
 }
 
 async fn of_granters_that_race_for_a_hundred_users_each_user_has_one(ground: impl Ground) {

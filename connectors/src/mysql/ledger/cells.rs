@@ -5,7 +5,7 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anabranch_coupons::records::{FailedOutcome, LedgerRow, Member, Reason, RowState, Unique};
+use anabranch_coupons::records::{FailedOutcome, LedgerRow, Member, Reason, RowState, RunKey, Unique};
 use anabranch_schemas::celebration::{Calendar, Occurrence};
 use anabranch_schemas::shard::ShardId;
 use jiff::civil::{Date, DateTime};
@@ -187,6 +187,17 @@ pub(super) fn shards_literal(shards: &[ShardId]) -> String {
     let bytes: Vec<u8> = shards.iter().flat_map(|shard| shard.as_u64().to_be_bytes()).collect();
     let mut sql = String::new();
     push_bytes(&mut sql, &bytes);
+    sql
+}
+
+pub(super) fn programme_literal(run: &RunKey) -> String {
+    name_literal(&run.programme)
+}
+
+/// A name as the server's ASCII columns hold it.
+pub(super) fn name_literal(name: &str) -> String {
+    let mut sql = String::from("_ascii ");
+    push_bytes(&mut sql, name.as_bytes());
     sql
 }
 

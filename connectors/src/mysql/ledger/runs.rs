@@ -13,9 +13,10 @@ use anabranch_schemas::shard::ShardId;
 use mysql_async::Row;
 
 use super::MySqlLedger;
-use super::cells::{Cells, calendar_number, date_literal, number_literal, shards_literal};
+use super::cells::{
+    Cells, calendar_number, date_literal, name_literal, number_literal, programme_literal, shards_literal,
+};
 use super::tables::Tables;
-use super::users::{name_literal, programme_literal};
 use crate::mysql::connection::push_bytes;
 
 /// The rules of a run, as text and parsed.

@@ -8,9 +8,10 @@ use anabranch_schemas::celebration::{Calendar, Occurrence};
 use jiff::Timestamp;
 use mysql_async::Row;
 
-use super::cells::{Cells, LEDGER_COLUMNS, behind, calendar_number, date_literal};
+use super::cells::{
+    Cells, LEDGER_COLUMNS, behind, calendar_number, date_literal, name_literal, programme_literal,
+};
 use super::tables::Tables;
-use super::users::{name_literal, programme_literal};
 
 /// Members of a page, and whether the cohort has each.
 pub(super) type Page = BTreeMap<Member, bool>;

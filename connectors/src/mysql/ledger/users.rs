@@ -10,10 +10,11 @@ use anabranch_pipeline::error::Fault;
 use mysql_async::Row;
 
 use super::MySqlLedger;
-use super::cells::{Cells, LEDGER_COLUMNS, calendar_number, date_literal, number_literal, push_ledger_row};
+use super::cells::{
+    Cells, LEDGER_COLUMNS, calendar_number, date_literal, number_literal, programme_literal, push_ledger_row,
+};
 use super::runs::RUN_COLUMNS;
 use super::tables::Tables;
-use crate::mysql::connection::push_bytes;
 
 /// The statements that read some users.
 pub(super) struct Reading<'a> {
@@ -221,17 +222,6 @@ pub(super) fn replace_tokens(tables: &Tables, expected: LedgerTokens, tokens: Le
         number_literal(expected.latest.0),
         number_literal(tokens.latest.0)
     )
-}
-
-pub(super) fn programme_literal(run: &RunKey) -> String {
-    name_literal(&run.programme)
-}
-
-/// A name as the server's ASCII columns hold it.
-pub(super) fn name_literal(name: &str) -> String {
-    let mut sql = String::from("_ascii ");
-    push_bytes(&mut sql, name.as_bytes());
-    sql
 }
 
 fn separate(sql: &mut String) {
