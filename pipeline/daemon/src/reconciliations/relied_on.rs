@@ -52,7 +52,7 @@ impl LastGood {
         Self { history, projections, seen: Mutex::default() }
     }
 
-    /// That reconciliation; `None` = there is none.
+    /// Reads its id and its end; `None` = there is none.
     pub async fn read(&self) -> Result<Option<IdAndEnd>, Fault> {
         let Some(number) = self.history.newest_number().await? else { return Ok(None) };
         let mut seen = self.seen.lock().await;
