@@ -12,6 +12,7 @@ mod drain;
 mod drift;
 mod epochs;
 mod feeds;
+mod fields;
 mod half_way;
 mod loads;
 mod one_reconciliation;
