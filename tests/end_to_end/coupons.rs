@@ -292,7 +292,11 @@ async fn shown_and_signed(day: &CouponDay, daemon: &Daemon) {
 async fn closed_after_a_reconciliation(day: &CouponDay) {
     let today = day.day.to_string();
     day.installation.command(&["reconcile", "--now"]).await.expect_success();
-    until("the run is closed", async || day.shown().await["is_closed"] == true).await;
+    until("the run is closed", async || {
+        day.run_day().await.expect_success();
+        day.shown().await["is_closed"] == true
+    })
+    .await;
     let report = day.dispatch(&["report", &today]).await.expect_success();
     assert!(
         report.stdout.contains("closed: clean") && report.stdout.contains("reconciliation 2"),

@@ -394,6 +394,7 @@ mod tests {
                 dead_letters: Some(1),
                 ..SearchView::default()
             }],
+            programmes: Vec::new(),
             tasks: Vec::new(),
         }
     }

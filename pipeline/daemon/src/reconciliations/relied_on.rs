@@ -41,16 +41,19 @@ pub struct LastGood {
     history: PastReports,
     projections: Vec<String>,
     /// What was found when the newest reconciliation had this number: reports are large, and change never.
-    seen: Mutex<Option<(u64, Option<(String, u64)>)>>,
+    seen: Mutex<Option<(u64, Option<IdAndEnd>)>>,
 }
+
+/// The id of a reconciliation and its end, in milliseconds since the Unix epoch.
+pub type IdAndEnd = (String, u64);
 
 impl LastGood {
     pub fn new(history: PastReports, projections: Vec<String>) -> Self {
         Self { history, projections, seen: Mutex::default() }
     }
 
-    /// Its id and its end, in milliseconds since the Unix epoch.
-    pub async fn read(&self) -> Result<Option<(String, u64)>, Fault> {
+    /// That reconciliation; `None` = there is none.
+    pub async fn read(&self) -> Result<Option<IdAndEnd>, Fault> {
         let Some(number) = self.history.newest_number().await? else { return Ok(None) };
         let mut seen = self.seen.lock().await;
         if let Some((at, found)) = &*seen
