@@ -23,7 +23,7 @@ use crate::records::{BatchBuilder, Framer, Progress};
 
 /// What woke the loop.
 enum Event {
-    Acknowledged(LogEntry),
+    Acknowledged(Box<LogEntry>),
     Filled(Filled),
     PositionDue,
     /// Somebody waits for the position.
@@ -232,7 +232,9 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
         tokio::select! {
             biased;
             () = cancel.cancelled() => Ok(Event::Cancelled),
-            entry = self.writer.acknowledged(), if self.writer.in_flight() > 0 => entry.map(Event::Acknowledged),
+            entry = self.writer.acknowledged(), if self.writer.in_flight() > 0 => {
+                entry.map(|entry| Event::Acknowledged(Box::new(entry)))
+            }
             Some(()) = self.position_requests.next() => Ok(Event::PositionAsked),
             filled = self.source.fill(&mut self.batch), if step == Step::Fill => filled.map(Event::Filled),
             // What is on its way is waited for; an answer wakes too, and else this would go round in a circle.
