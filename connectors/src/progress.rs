@@ -253,7 +253,8 @@ mod tests {
         for text in [None, Some(""), Some("- - 0")] {
             assert_eq!(old(text), Ok((None, 0)));
         }
-        let damaged = ["fields:", "fields:x", "fields:-1", "fields:4 x", "fields:4  ", "beginning:x", "beginning: "];
+        let damaged =
+            ["fields:", "fields:x", "fields:-1", "fields:4 x", "fields:4  ", "beginning:x", "beginning: "];
         for damaged in damaged {
             assert_eq!(old(Some(damaged)), Err(InvalidRefresh), "{damaged}");
         }
