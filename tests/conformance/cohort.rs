@@ -231,7 +231,7 @@ async fn the_days_tables_are_read_by_pages_of_users_and_follow_the_ledger_in_bot
     }
 }
 
-/// Of users 0, 3 and 6 in the solar table, and 3 in the lunar one.
+/// The columns of users 0, 3 and 6 follow in the solar table, and those of user 3 in the lunar one.
 async fn the_columns_follow(ground: &Ground) {
     let cohort = ground.cohort();
     let read = async |table: Birthday, user: u64| {

@@ -64,7 +64,7 @@ struct Part {
 }
 
 impl MysqlCohort {
-    /// Of the birthday projections of these names, over so many connections a target. Nothing is connected yet.
+    /// Reads the tables of these birthday projections, over so many connections a target. Nothing is connected yet.
     pub fn new(config: &Config, projections: &[&str], connections: usize) -> Result<Self, Fault> {
         let mut layers = BTreeMap::new();
         for name in projections {

@@ -71,7 +71,7 @@ struct Found {
 }
 
 impl MysqlSourceRows {
-    /// Of all sources that capture users. `cohort` knows the claims of users whom no given table has. Nothing is
+    /// Reads all sources that capture users. `cohort` knows the claims of users whom no given table has. Nothing is
     /// connected yet.
     pub fn new(config: &Config, cohort: MysqlCohort) -> Self {
         let sources = config.sources.iter().filter(|source| source.entities.contains(&Entity::User));

@@ -1,8 +1,8 @@
-//! A transaction in two packets: what it reads and locks, and, once the core has decided, what it writes, with COMMIT.
+//! A transaction in two packets: what it reads and locks, and, once the core has decided, what it writes and COMMIT.
 //!
 //! Before the second packet is sent nothing can have happened, so a lost connection begins again. After it a refusal by
-//! number is a rollback, so a deadlock, a lock time-out, a duplicate key and a moved token begin again too. A connection
-//! that is lost then leaves the outcome unknown, and the fault says nothing about it.
+//! number is a rollback, so a deadlock, a lock time-out, a duplicate key and a moved token begin again too. If the
+//! connection is lost then, the outcome is unknown, and the fault says nothing about it.
 
 use std::time::Duration;
 
@@ -59,7 +59,8 @@ enum Failed {
 }
 
 impl MySqlLedger {
-    /// One transaction. `decide` gets a list of rows for each SELECT of `read`, which is told whether an attempt failed.
+    /// Runs one transaction. `decide` gets a list of rows for each SELECT of `read`. `read` learns whether an attempt
+    /// failed before.
     pub(super) async fn transact<T: Send>(
         &self,
         begin: &str,

@@ -43,8 +43,8 @@ pub fn build() -> Result<PathBuf> {
     build_binary("anabranch")
 }
 
-/// Builds a binary of the workspace with the profile of the running program, and returns where it lies. Cargo's messages
-/// go to stderr.
+/// Builds a binary of the workspace with the profile of the running program, and returns where it lies. Cargo writes
+/// its messages to stderr.
 pub fn build_binary(name: &str) -> Result<PathBuf> {
     let mut command = cargo();
     // With the features of the whole workspace, as the aliases and the tests have it: no dependency is built twice.

@@ -40,6 +40,9 @@ pub(super) struct Remembered {
     pub(super) given_at_ms: u64,
 }
 
+/// Requests whose lines wait for the disk; more wait for their turn to be noted.
+const ENTRIES_MAX: usize = 4_096;
+
 /// Lines for the writer, and who waits for the disk.
 #[derive(Debug)]
 struct Entry {
@@ -53,7 +56,7 @@ pub(super) struct Book {
     pub(super) gifts: Vec<Gift>,
     pub(super) keys: HashMap<String, Remembered>,
     lines: Vec<u8>,
-    writer: mpsc::Sender<Entry>,
+    writer: mpsc::SyncSender<Entry>,
 }
 
 impl Book {
@@ -73,7 +76,7 @@ impl Book {
                 Line::Forgotten { key } => _ = keys.remove(&key),
             }
         }
-        let (writer, entries) = mpsc::channel();
+        let (writer, entries) = mpsc::sync_channel(ENTRIES_MAX);
         std::thread::spawn(move || write(&mut file, &entries));
         Ok(Self { gifts, keys, lines: Vec::new(), writer })
     }

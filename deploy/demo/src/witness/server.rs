@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::book::Book;
 use super::faults::Dice;
-use super::service::{ClosesConnection, Desk, Shared, router};
+use super::service::{ClosesConnection, Shared, WitnessState, router};
 use crate::error::{DemoError, Result};
 
 /// How a witness is started.
@@ -39,7 +39,7 @@ pub struct WitnessOptions {
     pub idle: Duration,
     /// Files of a certificate and its key; `None` = plain text.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Of the dice that faults are thrown with.
+    /// Seed of the dice that faults are thrown with.
     pub seed: u64,
 }
 
@@ -66,10 +66,13 @@ impl Witness {
             path: options.file.clone(),
             source,
         };
-        let desk =
-            Desk { book: Book::open(&options.file).map_err(file)?, dice: Dice::new(options.seed), calls: 0 };
+        let state = WitnessState {
+            book: Book::open(&options.file).map_err(file)?,
+            dice: Dice::new(options.seed),
+            calls: 0,
+        };
         let (key_memory, token) = (options.key_memory, options.token.clone());
-        let router = router(Arc::new(Shared { state: Mutex::new(desk), key_memory, token }));
+        let router = router(Arc::new(Shared { state: Mutex::new(state), key_memory, token }));
         let tls = options.tls.as_ref().map(acceptor).transpose()?;
         let not_bound = |source| DemoError::PortNotFound { source };
         let listener = TcpListener::bind(options.listen).await.map_err(not_bound)?;

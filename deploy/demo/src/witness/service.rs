@@ -23,14 +23,14 @@ const PAGE_MAX: usize = 10_000;
 /// The witness as all connections share it.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) state: Mutex<Desk>,
+    pub(super) state: Mutex<WitnessState>,
     pub(super) key_memory: Duration,
     pub(super) token: Option<String>,
 }
 
 /// The book and what goes wrong.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct WitnessState {
     pub(super) book: Book,
     pub(super) dice: Dice,
     /// Calls that came, whatever became of them.
@@ -103,7 +103,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
 }
 
 impl Shared {
-    fn desk(&self) -> MutexGuard<'_, Desk> {
+    fn state(&self) -> MutexGuard<'_, WitnessState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -114,9 +114,9 @@ impl Shared {
         respond: impl Fn(Vec<(String, &'static str)>) -> Response,
     ) -> Response {
         let (fate, late) = {
-            let mut desk = self.desk();
-            desk.calls += calls.len() as u64;
-            desk.dice.next()
+            let mut state = self.state();
+            state.calls += calls.len() as u64;
+            state.dice.next()
         };
         tokio::time::sleep(late).await;
         match fate {
@@ -129,9 +129,9 @@ impl Shared {
             Fate::Answered | Fate::ErrorAfter | Fate::LostAfter => {}
         }
         let (outcomes, written) = {
-            let mut desk = self.desk();
-            let outcomes: Vec<_> = calls.into_iter().map(|call| self.outcome(&mut desk, call)).collect();
-            (outcomes, desk.book.flush())
+            let mut state = self.state();
+            let outcomes: Vec<_> = calls.into_iter().map(|call| self.outcome(&mut state, call)).collect();
+            (outcomes, state.book.flush())
         };
         written.await;
         match fate {
@@ -141,30 +141,30 @@ impl Shared {
         }
     }
 
-    fn outcome(&self, desk: &mut Desk, call: Call) -> (String, &'static str) {
-        if let Some(refusal) = desk.dice.refusal(&call.key) {
+    fn outcome(&self, state: &mut WitnessState, call: Call) -> (String, &'static str) {
+        if let Some(refusal) = state.dice.refusal(&call.key) {
             return (call.key, refusal);
         }
-        self.forget_old(desk, &call.key);
-        if let Some(known) = desk.book.keys.get(&call.key) {
+        self.forget_old(state, &call.key);
+        if let Some(known) = state.book.keys.get(&call.key) {
             let outcome = if known.coupon == call.coupon { "given" } else { "mismatch" };
             return (call.key, outcome);
         }
-        if !desk.dice.take_coupon() {
+        if !state.dice.take_coupon() {
             return (call.key, "pool_empty");
         }
         let Call { key, user, programme, occurrence, coupon } = call;
         let given_at_ms = now_ms();
-        desk.book.give(Gift { key: key.clone(), user, programme, occurrence, coupon, given_at_ms });
+        state.book.give(Gift { key: key.clone(), user, programme, occurrence, coupon, given_at_ms });
         (key, "given")
     }
 
     /// Forgets a key whose time is over.
-    fn forget_old(&self, desk: &mut Desk, key: &str) {
+    fn forget_old(&self, state: &mut WitnessState, key: &str) {
         let memory = u64::try_from(self.key_memory.as_millis()).unwrap_or(u64::MAX);
-        let given_at_ms = desk.book.keys.get(key).map(|known| known.given_at_ms);
+        let given_at_ms = state.book.keys.get(key).map(|known| known.given_at_ms);
         if given_at_ms.is_some_and(|at| now_ms() >= at.saturating_add(memory)) {
-            desk.book.forget(key.to_owned());
+            state.book.forget(key.to_owned());
         }
     }
 }
@@ -208,13 +208,13 @@ async fn query(State(shared): Witness, Json(keys): Json<Keys>) -> Response {
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();
     }
     let (known, written) = {
-        let mut desk = shared.desk();
+        let mut state = shared.state();
         let mut known = Vec::with_capacity(keys.keys.len());
         for key in keys.keys {
-            shared.forget_old(&mut desk, &key);
-            known.push(json!({ "is_known": desk.book.keys.contains_key(&key), "key": key }));
+            shared.forget_old(&mut state, &key);
+            known.push(json!({ "is_known": state.book.keys.contains_key(&key), "key": key }));
         }
-        (known, desk.book.flush())
+        (known, state.book.flush())
     };
     // What is said to be known is on the disk.
     written.await;
@@ -224,45 +224,45 @@ async fn query(State(shared): Witness, Json(keys): Json<Keys>) -> Response {
 /// Every gift, those of forgotten keys too, in the order in which they were given.
 async fn given(State(shared): Witness, Query(place): Query<Place>) -> Response {
     let (page, written) = {
-        let mut desk = shared.desk();
+        let mut state = shared.state();
         let limit = place.limit.clamp(1, PAGE_MAX);
-        let rest = desk.book.gifts.get(place.after..).unwrap_or_default();
+        let rest = state.book.gifts.get(place.after..).unwrap_or_default();
         let gifts: Vec<Gift> = rest.iter().take(limit).cloned().collect();
         let end = place.after + gifts.len();
-        let next = (end < desk.book.gifts.len()).then_some(end);
+        let next = (end < state.book.gifts.len()).then_some(end);
         let gifts = gifts.into_iter().filter(|gift| gift.given_at_ms >= place.since_ms).collect();
-        (Page { gifts, next }, desk.book.flush())
+        (Page { gifts, next }, state.book.flush())
     };
     written.await;
     Json(page).into_response()
 }
 
 async fn switch(State(shared): Witness, Json(faults): Json<Faults>) -> StatusCode {
-    shared.desk().dice.faults = faults;
+    shared.state().dice.faults = faults;
     StatusCode::NO_CONTENT
 }
 
 async fn show(State(shared): Witness) -> Json<Faults> {
-    Json(shared.desk().dice.faults.clone())
+    Json(shared.state().dice.faults.clone())
 }
 
 async fn forget(State(shared): Witness, Json(forget): Json<Forget>) -> Response {
     let (count, written) = {
-        let mut desk = shared.desk();
+        let mut state = shared.state();
         let before = now_ms().saturating_sub(forget.older_than_seconds.saturating_mul(1_000));
-        let old = desk.book.keys.iter().filter(|(_, known)| known.given_at_ms <= before);
+        let old = state.book.keys.iter().filter(|(_, known)| known.given_at_ms <= before);
         let old: Vec<String> = old.map(|(key, _)| key.clone()).collect();
         let count = old.len();
-        old.into_iter().for_each(|key| desk.book.forget(key));
-        (count, desk.book.flush())
+        old.into_iter().for_each(|key| state.book.forget(key));
+        (count, state.book.flush())
     };
     written.await;
     Json(json!({ "forgotten": count })).into_response()
 }
 
 async fn counts(State(shared): Witness) -> Response {
-    let desk = shared.desk();
-    let (calls, gifts, keys) = (desk.calls, desk.book.gifts.len(), desk.book.keys.len());
+    let state = shared.state();
+    let (calls, gifts, keys) = (state.calls, state.book.gifts.len(), state.book.keys.len());
     Json(json!({ "calls": calls, "gifts": gifts, "keys": keys })).into_response()
 }
 
