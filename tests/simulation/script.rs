@@ -111,9 +111,9 @@ fn row(user: u64, day: Day) -> Row<'static> {
     vec![Value::UInt(user), date, text(lunar), text(birthday_type)]
 }
 
-fn day_of(row: &Row<'_>) -> Day {
-    let is_of = |(month, day): (u8, u8)| matches!(row[1], Value::Date { month: m, day: d, .. } if (m, d) == (month, day));
-    DAYS.iter().position(|(stored, _)| is_of(*stored)).expect("a row of the script")
+/// The day of a source's row. Days may differ in lunar birthday and type alone, so the whole row tells.
+fn day_of(user: u64, stored: &Row<'_>) -> Day {
+    (0..DAYS.len()).find(|day| row(user, *day) == *stored).expect("a row of the script")
 }
 
 impl Script {
@@ -178,7 +178,7 @@ impl Script {
         self.branches.retain(|branch| branch.source != source);
         self.rows.retain(|(shard, _), _| source_of(*shard) != source);
         for (shard, number) in shards().into_iter().filter(|(_, number)| source_of(*number) == source) {
-            let rows = rows_of(shard).into_iter().map(|(user, row)| ((number, user), day_of(&row)));
+            let rows = rows_of(shard).into_iter().map(|(user, row)| ((number, user), day_of(user, &row)));
             self.rows.extend(rows);
         }
     }

@@ -80,6 +80,8 @@ async fn read<S: SourceConnector, L: Log, M: Registers>(
     let position = source.entered_at();
     let term = end.as_ref().map_or(1, |end| end.envelope.term + 1);
     let (captured, batch_bytes) = (capture.connector.captured(), capture.limits.batch_bytes.get());
+    // Lanes that read more fields than the stream's end has begin at the first message that has them.
+    let is_announced = is_announced && end.as_ref().is_some_and(|end| end.envelope.captured == captured);
     let numbers = (term, epochs.number());
     let (framer, batch) = Framer::begin(entry.told(), position, origin, numbers, captured, batch_bytes);
     tracing::info!(source = capture.source, %position, entry = entry_name(&entry), "capture begins");
@@ -96,7 +98,7 @@ async fn read<S: SourceConnector, L: Log, M: Registers>(
         counted: 0,
         drained: false,
         position_message_at: Instant::now() + capture.limits.position_interval,
-        // Nobody says how old the last message is, and lanes may wait for one with all fields.
+        // Nobody says how old the last message is.
         keep_at: Instant::now() + capture.limits.position_interval,
         meters: Meters::of(capture.source),
         epochs,
@@ -148,7 +150,7 @@ struct Attempt<'a, C, L: Log, M> {
     framer: Framer,
     /// Changes that the counter of those that were read has.
     counted: u64,
-    /// The stream has a message, so lanes can see where it goes on.
+    /// The stream has a message with the fields that are captured, so lanes can see where it goes on.
     is_announced: bool,
     drained: bool,
     position_message_at: Instant,
@@ -210,7 +212,7 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
             empty: self.batch.is_empty(),
             drained: self.drained,
             moved: self.wants_position_message(),
-            // Lanes wait for the first message of an empty stream, also when the source is quiet.
+            // Lanes wait for the first message of an empty stream, or with other fields, also when the source is quiet.
             position_message_due: Instant::now() >= self.position_message_at || !self.is_announced,
             in_flight: self.writer.in_flight(),
             has_room: self.writer.has_room(),

@@ -94,7 +94,9 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         }
         let Some(end) = end else { return Err(fault) };
         let position = end.envelope.position;
-        if position <= before.position || position.epoch() < before.highest_position.epoch() {
+        // A lane that followed the new server by its direct feed may stand at the stream's end already.
+        let is_behind = position > before.position || (begins && position == before.position);
+        if !is_behind || position.epoch() < before.highest_position.epoch() {
             return Err(fault);
         }
         tracing::warn!(lane = %self.id, %fault, %position, "begins at the stream's end and reads all tables");
