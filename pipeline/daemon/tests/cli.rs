@@ -297,7 +297,8 @@ fn the_calendar_names_the_tables_of_a_day_and_of_a_programme() {
 
     let folder = tempfile::tempdir().unwrap();
     let programme = "[[programmes]]\nname = 'cakes'\ncoupon = 'cake'\ntime_zone = 'Asia/Shanghai'\n\
-                     leap_day = 'mar1'\ncalendars = ['solar']\n";
+                     leap_day = 'mar1'\ncalendars = ['solar']\n\
+                     [coupon_system]\nurl = 'https://coupons.example'\n";
     let file = folder.path().join("anabranch.toml");
     fs::write(&file, format!("{EXAMPLE}\n{programme}")).unwrap();
     let file = file.to_str().unwrap();
