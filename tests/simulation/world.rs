@@ -109,6 +109,7 @@ impl World {
         stage.has_disasters = keeping == Keeping::Rows
             && !has_reconciliations
             && seed.is_multiple_of(3)
+            && std::env::var_os("ANABRANCH_SIMULATION_DISASTERS").is_some()
             && !seeds::kept().contains(&seed);
         stage.by_text &= !stage.has_disasters;
         let script = Script::new(!fails_over, keeping == Keeping::Rows, stage.by_text);
