@@ -350,7 +350,7 @@ where
     }
 }
 
-/// Those of a batch that go on, with what they got; the others have ended.
+/// Returns who of a batch goes on, with what each got; the ends of the others are counted.
 fn going_on<I, T>(
     batch: Vec<I>,
     results: Vec<Result<T, Carried>>,
