@@ -1,6 +1,7 @@
 //! The coupon ledger on a server: lost races, deadlocks and connections, rights, tables. What every ledger promises is
 //! in `ports/ledger.rs`.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anabranch_connectors::mysql::ledger::{MySqlLedger, check, setup};
@@ -13,6 +14,7 @@ use anabranch_pipeline::error::{Class, Code};
 use anabranch_schemas::celebration::Calendar;
 use mysql_async::prelude::Queryable;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::task::block_in_place;
 
 use crate::ports::ledger::{FIRST, Ground, Server, frozen, hundred};
@@ -66,30 +68,23 @@ async fn a_transaction_that_lost_decides_again_from_what_stands_now() {
         users[0]
     );
     let lock = format!("SELECT COUNT(*) FROM {table} WHERE user_id = {} FOR UPDATE", users[0]);
-    let waiting = std::sync::Mutex::new(None);
-    let other = std::sync::Mutex::new(Some(&mut other));
+    let (sender, waiting) = oneshot::channel();
+    let other = Mutex::new(Some((other, sender)));
     let found = ledger.of_users(&run, &users[..2], |l| {
         if decisions.fetch_add(1, Ordering::SeqCst) == 0 {
-            let other = other.lock().unwrap().take().unwrap();
+            let (mut other, sender) = other.lock().unwrap().take().unwrap();
             meanwhile(other.query_drop(&insert)).unwrap();
             // It is left to wait for the row that this transaction has locked.
-            *waiting.lock().unwrap() = Some(other);
+            sender.send(other).unwrap();
         }
         let found = l.users[&users[1]].rows.len();
         give(l, &two);
         found
     });
     let release = async {
-        loop {
-            let taken = waiting.lock().unwrap().take();
-            match taken {
-                Some(other) => {
-                    other.query_drop(&lock).await.unwrap();
-                    return other.query_drop("ROLLBACK").await.unwrap();
-                }
-                None => tokio::task::yield_now().await,
-            }
-        }
+        let mut other = waiting.await.unwrap();
+        other.query_drop(&lock).await.unwrap();
+        other.query_drop("ROLLBACK").await.unwrap();
     };
     let (found, ()) = tokio::join!(found, release);
     assert_eq!(

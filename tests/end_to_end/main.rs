@@ -47,7 +47,7 @@ use anabranch_stack::ServerSpec;
 use anabranch_tests::Ground;
 
 /// Two sources, of which the second one compresses its binlog, two targets (a plan takes the first one), NATS.
-static STANDARD: Ground = Ground::of(|| {
+static STANDARD: Ground = Ground::two_of(|| {
     vec![
         ServerSpec::mariadb_source("source-a"),
         ServerSpec::mariadb_source("source-b").flag("--log-bin-compress=ON"),

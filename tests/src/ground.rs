@@ -1,4 +1,4 @@
-//! A stack that the tests of one target share: they take turns, each on a clean slate.
+//! Stacks that the tests of one target share: they take turns, each on a clean slate.
 //!
 //! No test cuts the power, so its servers wait for no disk: tables are made and dropped several times faster.
 //! Its servers of the common MariaDB are of another database where `ANABRANCH_TEST_DATABASE` names one.
@@ -10,7 +10,7 @@ use anabranch_demo::{Endpoint, FORGET_BINLOG, RedisServer};
 use anabranch_stack::{DatabaseAccount, Kind, Options, ServerSpec, ServerStatus, Stack};
 use async_nats::jetstream;
 use futures::TryStreamExt;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Mutex, MutexGuard, Semaphore, SemaphorePermit};
 
 use crate::search::Search;
 use crate::versions::TestDatabase;
@@ -20,9 +20,23 @@ use crate::waiting::blocking;
 #[derive(Debug)]
 pub struct Ground {
     specs: fn() -> Vec<ServerSpec>,
+    slots: [Slot; 2],
+    /// As many as slots are in use.
+    permits: Semaphore,
+    turns: AtomicU32,
+}
+
+/// One stack, and the right to use it.
+#[derive(Debug)]
+struct Slot {
     stack: OnceLock<Stack>,
     turn: Mutex<()>,
-    turns: AtomicU32,
+}
+
+impl Slot {
+    const fn new() -> Self {
+        Self { stack: OnceLock::new(), turn: Mutex::const_new(()) }
+    }
 }
 
 /// The right to use the servers, until it is dropped.
@@ -32,7 +46,9 @@ pub struct Turn<'g> {
     /// A prefix of streams and buckets that no other turn has.
     pub name: String,
     specs: Vec<ServerSpec>,
+    // The slot is given back before the permit, so whoever has a permit finds a slot.
     _turn: MutexGuard<'g, ()>,
+    _permit: SemaphorePermit<'g>,
 }
 
 impl Ground {
@@ -54,7 +70,18 @@ impl Ground {
     }
 
     pub const fn of(specs: fn() -> Vec<ServerSpec>) -> Self {
-        Self { specs, stack: OnceLock::new(), turn: Mutex::const_new(()), turns: AtomicU32::new(0) }
+        Self::with_stacks(1, specs)
+    }
+
+    /// The same with two stacks, so two tests run beside one another: most of a test is waiting.
+    pub const fn two_of(specs: fn() -> Vec<ServerSpec>) -> Self {
+        Self::with_stacks(2, specs)
+    }
+
+    const fn with_stacks(stacks: usize, specs: fn() -> Vec<ServerSpec>) -> Self {
+        let slots = [Slot::new(), Slot::new()];
+        assert!(stacks <= slots.len(), "each permit has a slot");
+        Self { specs, slots, permits: Semaphore::const_new(stacks), turns: AtomicU32::new(0) }
     }
 
     /// Waits for the turn and cleans the servers: no user tables, no derived tables, no binlog history.
@@ -64,21 +91,27 @@ impl Ground {
 
     /// The same of servers that a machine may not have (MySQL): `None` then.
     pub async fn turn_if_there(&self) -> Option<Turn<'_>> {
-        let turn = self.turn.lock().await;
+        let permit = self.permits.acquire().await.expect("nothing closes it");
+        let (slot, turn) = self
+            .slots
+            .iter()
+            .find_map(|slot| slot.turn.try_lock().ok().map(|turn| (slot, turn)))
+            .expect("there are as many slots as permits");
         let database = TestDatabase::chosen();
         let specs: Vec<_> =
             (self.specs)().into_iter().map(|spec| database.server(spec).without_fsync()).collect();
-        let stack = match self.stack.get() {
+        let is_used = slot.stack.get().is_some();
+        let stack = match slot.stack.get() {
             Some(stack) => stack,
             None => {
                 let options = Options { instance: None, servers: specs.clone() };
                 let stack = blocking(|| Stack::start_if_there(options)).expect("the servers start")?;
-                self.stack.get_or_init(|| stack)
+                slot.stack.get_or_init(|| stack)
             }
         };
         let number = self.turns.fetch_add(1, Ordering::Relaxed);
-        let turn = Turn { stack, name: format!("turn-{number}"), specs, _turn: turn };
-        if number > 0 {
+        let turn = Turn { stack, name: format!("turn-{number}"), specs, _turn: turn, _permit: permit };
+        if is_used {
             turn.clean().await;
         }
         Some(turn)
