@@ -33,6 +33,7 @@ mod query;
 mod reread;
 mod resume;
 mod rows;
+mod runs;
 mod session;
 mod statement;
 mod stream;

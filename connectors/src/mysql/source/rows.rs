@@ -2,13 +2,14 @@
 //! stepped over and never looked at.
 //!
 //! A [`Plan`] is made once for a table map; a [`RowsEvent`] is the frame of one event; [`Plan::read_row`] yields
-//! one row image, [`Plan::read_update`] both images of an update, compared before any value is made. Which tables are
-//! captured, and what is done with rows, is not decided here.
+//! one row image, [`Plan::read_update`] both images of an update, compared before any value is made (`runs.rs`). Which
+//! tables are captured, and what is done with rows, is not decided here.
 
 use anabranch_schemas::change::Value;
 use thiserror::Error;
 
 use super::column::{Format, Step};
+use super::runs::Runs;
 use super::table_map::Column;
 use super::wire::{Malformed, Reader};
 
@@ -66,6 +67,8 @@ pub struct Update<'b> {
     pub after: Vec<Value<'b>>,
     /// By column; `None` = NULL.
     cells: [Vec<Option<&'b [u8]>>; 2],
+    /// Where the runs of both images end.
+    ends: [Vec<usize>; 2],
 }
 
 /// How to walk through the rows of one table map.
@@ -74,6 +77,8 @@ pub struct Plan {
     cells: Vec<Cell>,
     /// Places of the cells that decide what an update does: captured ones and those of the key.
     compared: Vec<usize>,
+    /// The same cells as runs.
+    runs: Runs,
     fields: usize,
 }
 
@@ -115,7 +120,8 @@ impl Plan {
         }
         let counts = |cell: &Cell| cell.field.is_some() || cell.is_key;
         let compared = (0..cells.len()).filter(|place| counts(&cells[*place])).collect();
-        Ok(Self { cells, compared, fields: names.len() })
+        let runs = Runs::new(cells.iter().map(|cell| (cell.step, counts(cell))));
+        Ok(Self { cells, compared, runs, fields: names.len() })
     }
 
     /// The format of the captured column at `field`.
@@ -162,6 +168,11 @@ impl Plan {
         present: [&[u8]; 2],
         update: &mut Update<'b>,
     ) -> Result<Effect, Malformed> {
+        let is_whole = present.iter().all(|present| bits_set(present, self.cells.len()) == self.cells.len());
+        if is_whole && let Some(bytes) = self.runs.unchanged(reader.rest(), &mut update.ends) {
+            reader.take(bytes)?;
+            return Ok(Effect::Nothing);
+        }
         for (present, cells) in present.into_iter().zip(&mut update.cells) {
             cells.resize(self.cells.len(), None);
             cells.fill(None);
