@@ -3,7 +3,7 @@
 //! A claim is one row of one derived table, said by one shard. Within a flush only the last mutation of each
 //! (table, claim) is kept, *after* projecting: 0101 → 0102 → 0103 in one window must delete in two tables.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -101,6 +101,8 @@ pub struct Flush {
     /// The source rows that a refresh of keys has read.
     pub replacement: Option<Replacement>,
     mutations: HashMap<Claim, (Lsn, MutationAction), foldhash::quality::RandomState>,
+    /// The shards that the mutations are of, and perhaps more.
+    owners: HashSet<ShardId, foldhash::quality::RandomState>,
     /// The tables that are to be read again from the first chunk on; what was read of them before says too little.
     pub(crate) rereads: Vec<Reread>,
     /// What the progress row will be; `revision` is one above the stored one.
@@ -115,6 +117,7 @@ impl Flush {
 
     /// Adds a mutation; it replaces an earlier one of the same table and claim.
     pub fn push(&mut self, mutation: Mutation) {
+        self.owners.insert(mutation.shard);
         self.mutations
             .insert((mutation.table, mutation.shard, mutation.key), (mutation.lsn, mutation.action));
     }
@@ -122,8 +125,11 @@ impl Flush {
     /// Withdraws all claims of a shard. What was to be written for it before is deleted: nothing stands there for a
     /// withdrawal to find, and a writer that was cut off may have sent it, and it comes late.
     pub fn withdraw(&mut self, shard: ShardId, lsn: Lsn) {
-        let of_shard = self.mutations.iter_mut().filter(|((_, owner, _), _)| *owner == shard);
-        of_shard.for_each(|(_, mutation)| *mutation = (lsn, MutationAction::Delete));
+        // A statement withdraws thousands of shards, and few have mutations here.
+        if self.owners.contains(&shard) {
+            let of_shard = self.mutations.iter_mut().filter(|((_, owner, _), _)| *owner == shard);
+            of_shard.for_each(|(_, mutation)| *mutation = (lsn, MutationAction::Delete));
+        }
         self.withdrawals.push((shard, lsn));
     }
 
@@ -174,7 +180,7 @@ impl Flush {
             is_behind.then_some(table)
         })?;
         let rest = self.mutations.extract_if(|(table, ..), _| *table >= end).collect();
-        Some(Self { mutations: rest, ..Self::default() })
+        Some(Self { mutations: rest, owners: self.owners.clone(), ..Self::default() })
     }
 
     /// What is touched: table, shard, key and version, in no order.

@@ -8,10 +8,11 @@
 //! still stands.
 //!
 //! A statement may withdraw thousands of shards, of which few have rows. When the lane is first asked which of so many
-//! may stand, it takes a [`Census`]: which shards stand in its tables at all. It adds what it writes itself, and
-//! forgets all of it when it loads its progress again. The census may name too many shards, and never too few.
+//! may stand, it takes a [`Census`]: which shards stand in which of its tables. It adds what it writes itself, and
+//! forgets all of it when it loads its progress again. The census may name too many, and never too few, so a lane that
+//! has one asks its tables nothing more.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anabranch_pipeline::records::Flush;
 use anabranch_schemas::lsn::Lsn;
@@ -38,21 +39,41 @@ pub(super) enum Present {
     Unknown,
     /// They are too many to be listed.
     Many,
-    Shards(HashSet<ShardId>),
+    Shards(HashMap<ShardId, Tables>),
+}
+
+/// A set of tables by their index: one bit for each.
+#[derive(Debug, Default)]
+pub(super) struct Tables(Vec<u64>);
+
+impl Tables {
+    fn insert(&mut self, table: u32) {
+        let (word, bit) = (table as usize / 64, table % 64);
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << bit;
+    }
+
+    fn contains(&self, table: u32) -> bool {
+        self.0.get(table as usize / 64).is_some_and(|word| word & (1 << (table % 64)) != 0)
+    }
 }
 
 impl Present {
     /// Adds the shards that a flush writes.
     pub(super) fn add(&mut self, flush: &Flush) {
         if let Self::Shards(shards) = self {
-            shards.extend(flush.claims().map(|(_, shard, ..)| shard));
+            for (table, shard, ..) in flush.claims() {
+                shards.entry(shard).or_default().insert(table);
+            }
         }
     }
 
     pub(super) fn may_have(&self, shard: ShardId) -> bool {
         match self {
             Self::Unknown | Self::Many => true,
-            Self::Shards(shards) => shards.contains(&shard),
+            Self::Shards(shards) => shards.contains_key(&shard),
         }
     }
 }
@@ -62,14 +83,14 @@ impl Present {
 pub(super) struct Census {
     /// Tables that may have more of them, each with the shard that was found last.
     open: BTreeMap<u32, Option<u64>>,
-    shards: HashSet<ShardId>,
+    shards: HashMap<ShardId, Tables>,
     rounds: u32,
 }
 
 impl Census {
     pub(super) fn of(layout: &FlushLayout<'_>) -> Self {
         let open = layout.owned.iter().map(|index| (*index, None)).collect();
-        Self { open, shards: HashSet::new(), rounds: 0 }
+        Self { open, shards: HashMap::new(), rounds: 0 }
     }
 
     /// The statements of the next round; none = the census is over.
@@ -91,7 +112,9 @@ impl Census {
         match (shard, self.open.get_mut(&table)) {
             (Some(number), Some(last)) => {
                 *last = Some(number);
-                self.shards.extend(ShardId::from_u64(number));
+                if let Some(shard) = ShardId::from_u64(number) {
+                    self.shards.entry(shard).or_default().insert(table);
+                }
             }
             _ => drop(self.open.remove(&table)),
         }
@@ -124,15 +147,24 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// Shards that are known to stand nowhere are not looked for.
+    /// A census answers without a question.
     pub(super) fn of(layout: &FlushLayout<'_>, flush: &Flush, present: &Present) -> Self {
-        let shards = versions(flush).into_keys().filter(|shard| present.may_have(*shard));
-        let shards: Vec<ShardId> = shards.collect();
-        let tables = layout.owned.iter().filter(|index| !shards.is_empty() && flush.withdraws_from(**index));
-        let open = tables.map(|index| (*index, 0)).collect();
-        // What a census has left mostly stands, so nothing is gained by asking for the next one.
-        let rounds = if matches!(present, Present::Shards(_)) { ROUNDS_MAX } else { 0 };
-        Self { shards, open, occupied: BTreeSet::new(), rounds }
+        let shards: Vec<ShardId> = versions(flush).into_keys().collect();
+        let tables = || layout.owned.iter().copied().filter(|table| flush.withdraws_from(*table));
+        let (mut open, mut occupied) = (BTreeMap::new(), BTreeSet::new());
+        if let Present::Shards(standing) = present {
+            for shard in &shards {
+                let of_shard = standing.get(shard).into_iter();
+                occupied.extend(of_shard.flat_map(|of_shard| {
+                    tables()
+                        .filter(|table| of_shard.contains(*table))
+                        .map(|table| Occupied { table, shard: *shard })
+                }));
+            }
+        } else if !shards.is_empty() {
+            open.extend(tables().map(|table| (table, 0)));
+        }
+        Self { shards, open, occupied, rounds: 0 }
     }
 
     /// The statements of the next round; none = the search is over. Each row is a table's index and a shard or NULL.
