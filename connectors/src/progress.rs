@@ -7,6 +7,7 @@ use std::str::FromStr;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::Assignment;
 use anabranch_pipeline::records::{InvalidRefresh, LaneId, Progress};
+use anabranch_schemas::lsn::ResumePoint;
 
 /// A progress row as it stands in a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,12 +63,18 @@ pub(crate) fn checksum(projection: &str, source: &str, lane: u32, progress: &Pro
 const BEGINNING: &str = "beginning:";
 /// Stands before the number of fields, in front of a lane's refresh.
 const FIELDS: &str = "fields:";
+/// Stands before the end of what was read, in front of a lane's refresh.
+const READ_END: &str = "read:";
+/// Stands before the GTID of a group that was sent in part, in front of a lane's refresh.
+const PARTIAL: &str = "partial:";
 
 /// What a lane reads of its tables, as text: none before the first refresh, empty while none is under way.
 ///
 /// Words may stand before it, each with a blank behind it where there was a refresh: `beginning:2` where the source
-/// began anew, and `fields:4` where the changes were captured with other fields than each table has. Stores keep them
-/// here, so that none of them needs another column, and a version that does not know them refuses the row.
+/// began anew, `fields:4` where the changes were captured with other fields than each table has, `read:7:4096:0-1-50`
+/// where an undecided XA branch keeps the resume point before the end of what was read, and `partial:0-1-51` within a
+/// group that is sent in parts. Stores keep them here, so that none of them needs another column, and a version that
+/// does not know them refuses the row.
 pub(crate) fn refresh_text(progress: &Progress) -> Option<String> {
     let refresh = match &progress.refresh {
         Some(refresh) => Some(refresh.to_string()),
@@ -75,7 +82,9 @@ pub(crate) fn refresh_text(progress: &Progress) -> Option<String> {
     };
     let beginning = (progress.beginning > 0).then(|| format!("{BEGINNING}{}", progress.beginning));
     let fields = progress.captured_fields.map(|fields| format!("{FIELDS}{fields}"));
-    let words: Vec<String> = [beginning, fields].into_iter().flatten().collect();
+    let read_end = progress.resume.read_end.as_ref().map(|end| format!("{READ_END}{end}"));
+    let partial = progress.resume.partial.as_ref().map(|gtid| format!("{PARTIAL}{gtid}"));
+    let words: Vec<String> = [beginning, fields, read_end, partial].into_iter().flatten().collect();
     if words.is_empty() {
         return refresh;
     }
@@ -86,9 +95,18 @@ pub(crate) fn refresh_text(progress: &Progress) -> Option<String> {
 pub(crate) fn refresh_of(text: Option<&str>) -> Result<Progress, InvalidRefresh> {
     let (beginning, text) = word(text, BEGINNING)?;
     let (captured_fields, text) = word(text, FIELDS)?;
+    let (read_end, text) = word(text, READ_END)?;
+    let (partial, text) = word(text, PARTIAL)?;
     let refresh = text.filter(|text| !text.is_empty()).map(str::parse).transpose()?;
     let beginning = beginning.unwrap_or_default();
-    Ok(Progress { refresh, was_refreshed: text.is_some(), beginning, captured_fields, ..Progress::default() })
+    Ok(Progress {
+        refresh,
+        was_refreshed: text.is_some(),
+        beginning,
+        captured_fields,
+        resume: ResumePoint { read_end, partial, ..ResumePoint::default() },
+        ..Progress::default()
+    })
 }
 
 /// The value of a word at the text's beginning, and what stands behind it.
@@ -242,8 +260,13 @@ mod tests {
         for progress in [plain, through, under_way.clone()] {
             for captured_fields in [None, Some(3), Some(4)] {
                 for beginning in [0, 1, 12] {
-                    let progress = Progress { captured_fields, beginning, ..progress.clone() };
-                    assert_eq!(refresh_of(text(&progress).as_deref()), Ok(progress));
+                    for read_end in [None, Some("7:4096:0-1-50,1-7-2")] {
+                        let partial = beginning.eq(&1).then(|| "0-1-51".to_owned());
+                        let read_end = read_end.map(|end| end.parse().unwrap());
+                        let resume = ResumePoint { read_end, partial, ..ResumePoint::default() };
+                        let progress = Progress { captured_fields, beginning, resume, ..progress.clone() };
+                        assert_eq!(refresh_of(text(&progress).as_deref()), Ok(progress));
+                    }
                 }
             }
         }
@@ -253,8 +276,16 @@ mod tests {
         for text in [None, Some(""), Some("- - 0")] {
             assert_eq!(old(text), Ok((None, 0)));
         }
-        let damaged =
-            ["fields:", "fields:x", "fields:-1", "fields:4 x", "fields:4  ", "beginning:x", "beginning: "];
+        let damaged = [
+            "fields:",
+            "fields:x",
+            "fields:-1",
+            "fields:4 x",
+            "fields:4  ",
+            "beginning:x",
+            "beginning: ",
+            "read:7:4",
+        ];
         for damaged in damaged {
             assert_eq!(old(Some(damaged)), Err(InvalidRefresh), "{damaged}");
         }

@@ -78,7 +78,12 @@ mod tests {
         assert_eq!(never.to_string(), "2 mariadb:7");
         let position = Lsn::new(2, 1, 320).unwrap();
         let gtid_set = "0-7-1,1-7-2".to_owned();
-        let resume = ResumePoint { file: "a binlog.000001".to_owned(), position: 329, gtid_set };
+        let resume = ResumePoint {
+            file: "a binlog.000001".to_owned(),
+            position: 329,
+            gtid_set,
+            ..ResumePoint::default()
+        };
         let beginning = Beginning { number: 1, request: "r".to_owned(), position, resume, server };
         let begun = Registered::new(timeline, Some(beginning));
         for known in [never, begun] {

@@ -94,7 +94,7 @@ pub struct Envelope {
     pub continues: bool,
     /// Position of the last event that is complete in this message.
     pub position: Lsn,
-    /// Where to enter the binlog to continue after this message; its `gtid_set` holds the whole transactions so far.
+    /// Where to enter the binlog to continue after this message.
     pub resume: ResumePoint,
     pub server: ServerIdentity,
     /// Rises by one with each writer attempt.
@@ -131,6 +131,8 @@ const COMMITTED: &str = "Anabranch-Committed-Us";
 const CHANGES: &str = "Anabranch-Changes";
 const FIELDS: &str = "Anabranch-Fields";
 const BEGINNING: &str = "Anabranch-Beginning";
+const READ_END: &str = "Anabranch-Read-End";
+const PARTIAL: &str = "Anabranch-Partial-Gtid";
 const CHECKSUM: &str = "Anabranch-Checksum";
 
 impl Envelope {
@@ -150,7 +152,8 @@ impl Envelope {
         format!("{:08x}", hasher.finalize())
     }
 
-    /// All headers but the checksum. Beginning 0 has none, so that earlier versions read such a message.
+    /// All headers but the checksum. Beginning 0 has none, nor have a read end that is the resume point and a group
+    /// that was not sent in part, so that earlier versions read such a message.
     fn fields(&self) -> Vec<(&'static str, String)> {
         let gtid_set =
             if self.resume.gtid_set.is_empty() { "-".to_owned() } else { self.resume.gtid_set.clone() };
@@ -171,6 +174,8 @@ impl Envelope {
         if self.beginning > 0 {
             fields.push((BEGINNING, self.beginning.to_string()));
         }
+        fields.extend(self.resume.read_end.as_ref().map(|end| (READ_END, end.to_string())));
+        fields.extend(self.resume.partial.as_ref().map(|gtid| (PARTIAL, gtid.clone())));
         fields
     }
 
@@ -201,6 +206,10 @@ impl Envelope {
                 file: text(RESUME_FILE)?.to_owned(),
                 position: parse(RESUME_POSITION, text(RESUME_POSITION)?, "a number of bytes")?,
                 gtid_set,
+                read_end: header(READ_END)
+                    .map(|end| parse(READ_END, end, "file number:position:GTIDs"))
+                    .transpose()?,
+                partial: header(PARTIAL).map(str::to_owned),
             },
             server: ServerIdentity { flavor: flavor.to_owned(), id: id.to_owned() },
             term: parse(TERM, text(TERM)?, "a number")?,
@@ -235,7 +244,12 @@ mod tests {
             origin: true,
             continues: true,
             position: Lsn::new(1, 7, 3200).unwrap(),
-            resume: ResumePoint { file: "binlog.000007".into(), position: 3200, gtid_set: "1-1-9".into() },
+            resume: ResumePoint {
+                file: "binlog.000007".into(),
+                position: 3200,
+                gtid_set: "1-1-9".into(),
+                ..ResumePoint::default()
+            },
             server: ServerIdentity { flavor: "mariadb".into(), id: "1".into() },
             term: 3,
             committed_at_us: 1_700_000_000_000_000,
@@ -258,6 +272,23 @@ mod tests {
         assert_eq!(Envelope::from_headers(without).unwrap_err().name, CHECKSUM);
         let broken = |name| if name == BEGINNING { Some("x") } else { find(name) };
         assert_eq!(Envelope::from_headers(broken).unwrap_err().name, BEGINNING);
+    }
+
+    #[test]
+    fn what_was_read_behind_the_resume_point_has_headers_only_where_there_is_some() {
+        let mut behind = sample();
+        behind.resume.read_end = Some("7:4096:1-1-12".parse().unwrap());
+        behind.resume.partial = Some("1-1-13".to_owned());
+        assert_eq!(behind.to_headers().len(), sample().to_headers().len() + 2);
+        let headers = behind.to_headers();
+        let find = |name| headers.iter().find(|(n, _)| *n == name).map(|(_, value)| value.as_str());
+        assert_eq!(Envelope::from_headers(find), Ok(behind.clone()));
+        for taken_out in [READ_END, PARTIAL] {
+            let without = |name| find(name).filter(|_| name != taken_out);
+            assert_eq!(Envelope::from_headers(without).unwrap_err().name, CHECKSUM);
+        }
+        let broken = |name| if name == READ_END { Some("7:x:1-1-12") } else { find(name) };
+        assert_eq!(Envelope::from_headers(broken).unwrap_err().name, READ_END);
     }
 
     #[test]

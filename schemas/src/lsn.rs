@@ -122,6 +122,63 @@ pub struct ResumePoint {
     pub file: String,
     pub position: u64,
     pub gtid_set: String,
+    /// `None` = all whole groups that were read lie before this point.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_end: Option<ReadEnd>,
+    /// GTID of a group after these of which a part was sent. A server that lacks the group lost what was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partial: Option<String>,
+}
+
+impl ResumePoint {
+    /// GTIDs of every whole group that was read.
+    pub fn read_gtids(&self) -> &str {
+        self.read_end.as_ref().map_or(&self.gtid_set, |end| &end.gtid_set)
+    }
+}
+
+/// Where the whole groups end that were read, if that is behind the resume point: an XA branch that is undecided keeps
+/// the point before it.
+///
+/// A server that lacks a group before this end lost what was read, though it has all that lies before the resume point.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ReadEnd {
+    /// The number of a binlog file of the resume point's server.
+    pub file_number: u32,
+    pub position: u64,
+    /// It holds every group before the place, in the server's own notation.
+    pub gtid_set: String,
+}
+
+/// `7:4096:0-1-50`: file number, position and GTID set, without blanks.
+impl fmt::Display for ReadEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:", self.file_number, self.position)?;
+        self.gtid_set.split_whitespace().try_for_each(|part| f.write_str(part))
+    }
+}
+
+/// The text is not the end of what was read.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("expected file number, position and GTID set, such as 7:4096:0-1-50")]
+pub struct InvalidReadEnd;
+
+impl FromStr for ReadEnd {
+    type Err = InvalidReadEnd;
+
+    fn from_str(text: &str) -> Result<Self, InvalidReadEnd> {
+        let mut parts = text.splitn(3, ':');
+        let mut next = || parts.next().ok_or(InvalidReadEnd);
+        let (file_number, position, gtid_set) = (next()?, next()?, next()?);
+        if gtid_set.contains(char::is_whitespace) {
+            return Err(InvalidReadEnd);
+        }
+        Ok(Self {
+            file_number: file_number.parse().map_err(|_| InvalidReadEnd)?,
+            position: position.parse().map_err(|_| InvalidReadEnd)?,
+            gtid_set: gtid_set.to_owned(),
+        })
+    }
 }
 
 /// The binlog file name has no number after its last dot.
@@ -158,6 +215,27 @@ mod tests {
         assert_eq!(binlog_file_number("db-1.bin.1234567"), Ok(1_234_567));
         assert!(binlog_file_number("binlog").is_err());
         assert!(binlog_file_number("binlog.index").is_err());
+    }
+
+    #[test]
+    fn the_end_of_what_was_read_is_read_back() {
+        for gtid_set in ["0-1-50,1-7-2", "", "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5:tag:1"] {
+            let end = ReadEnd { file_number: 7, position: 1 << 33, gtid_set: gtid_set.to_owned() };
+            assert_eq!(end.to_string().parse(), Ok(end));
+        }
+        let lines = ReadEnd { file_number: 1, position: 4, gtid_set: "a:1-2,\nb:3".to_owned() };
+        assert_eq!(lines.to_string(), "1:4:a:1-2,b:3");
+        for text in ["", "7", "7:4", "x:4:0-1-2", "7:-4:0-1-2", "7:4:0-1-2, 1-1-3"] {
+            assert_eq!(text.parse::<ReadEnd>(), Err(InvalidReadEnd), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_resume_point_between_groups_that_lies_before_no_branch_is_written_as_before() {
+        let point = ResumePoint { file: "binlog.000007".into(), position: 4, ..ResumePoint::default() };
+        let text = serde_json::to_string(&point).unwrap();
+        assert_eq!(text, r#"{"file":"binlog.000007","position":4,"gtid_set":""}"#);
+        assert_eq!(serde_json::from_str::<ResumePoint>(&text).unwrap(), point);
     }
 
     proptest! {

@@ -9,7 +9,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Log, LogEntry, LogMessage, LogReader, LogWriter, ReadFrom};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::envelope::{CapturedFields, Envelope, ServerIdentity};
-use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::lsn::{Lsn, ReadEnd, ResumePoint};
 use anabranch_stack::{Options, Server, ServerSpec, Stack};
 use async_nats::jetstream;
 use bytes::Bytes;
@@ -125,6 +125,13 @@ pub fn envelope(number: u64) -> Envelope {
             file: "binlog.000007".to_owned(),
             position: number * 16,
             gtid_set: format!("1-1-{number}"),
+            // Each second one has one.
+            read_end: number.is_multiple_of(2).then(|| ReadEnd {
+                file_number: 7,
+                position: number * 16 + 64,
+                gtid_set: format!("1-1-{}", number + 4),
+            }),
+            partial: number.is_multiple_of(3).then(|| format!("1-1-{}", number + 5)),
         },
         server: ServerIdentity { flavor: "mariadb".to_owned(), id: "1".to_owned() },
         term: 1,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::{ChangeSource, Entry, RowSource};
-use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::lsn::{Lsn, ReadEnd, ResumePoint};
 use anabranch_schemas::timeline::Timeline;
 use anabranch_stack::ServerSpec;
 
@@ -34,6 +34,7 @@ macro_rules! on_both {
 on_both!(
     a_promoted_replica_is_read_on_without_loss_or_doubles,
     a_replica_that_lacks_what_was_read_stops_as_diverged,
+    a_replica_that_lacks_what_follows_an_undecided_branch_stops_as_diverged,
     a_transaction_that_was_read_in_part_comes_again_whole,
     a_replica_tells_how_far_it_is,
 );
@@ -187,9 +188,13 @@ async fn a_replica_that_lacks_what_was_read_stops_as_diverged(old: Database) {
             else {
                 panic!("a resume")
             };
-            resume == before && position.position() > resume.position
+            resume.position == before.position && position.position() > resume.position
         })
         .expect("a batch ends in the middle of the transaction");
+    // As an earlier build wrote it, which did not say which transaction that was.
+    let mut unnamed = part.clone();
+    let Entry::Resume { resume, .. } = &mut unnamed else { panic!("a resume") };
+    assert!(resume.partial.take().is_some_and(|gtid| !whole_set(&whole).contains(&gtid)));
 
     // Nothing behind what it holds, so what was read of a transaction is not there; nor is what was read whole.
     let diverged = async |entry: &Entry| {
@@ -198,6 +203,7 @@ async fn a_replica_that_lacks_what_was_read_stops_as_diverged(old: Database) {
         fault
     };
     diverged(&part).await;
+    diverged(&unnamed).await;
     let fault = diverged(&end_of(&reading)).await;
     let server = reading.stream.server();
     assert!(fault.to_string().contains(&format!("{}:{}", server.flavor, server.id)), "{fault}");
@@ -206,13 +212,71 @@ async fn a_replica_that_lacks_what_was_read_stops_as_diverged(old: Database) {
     new.run(&["RESET REPLICA ALL", "INSERT INTO $0.t0 VALUES (2, '', NULL)"]).await;
     holds.until_seen(1).await;
     assert_eq!(holds.texts(), ["t0 + 2 NULL"]);
-    let mut reading = new.read(part).await;
+    diverged(&part).await;
+    let mut reading = new.read(unnamed).await;
     reading.until_fault(Code::SourceDiverged).await;
     assert_eq!(reading.texts(), [""; 0]);
 
     // The old server has what the new one wrote as little.
     let fault = SourceProbe::open(&old.source(), end_of(&holds)).await.err().expect("it must not be read");
     assert_eq!(fault.code(), Code::SourceDiverged, "{fault}");
+}
+
+fn whole_set(entry: &Entry) -> &str {
+    let Entry::Resume { resume, .. } = entry else { panic!("a resume") };
+    &resume.gtid_set
+}
+
+/// Such a branch keeps the resume point before it, and what follows it is in the log all the same.
+async fn a_replica_that_lacks_what_follows_an_undecided_branch_stops_as_diverged(old: Database) {
+    let new = old.with_replica().await;
+    let mut reading = old.read_latest().await;
+    let branch =
+        ["XA START 'late'", "INSERT INTO $0.t0 VALUES (2, '', NULL)", "XA END 'late'", "XA PREPARE 'late'"];
+    old.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
+    old.run(&branch).await;
+    reading.until_seen(1).await;
+    reading.until_end(&old).await;
+    new.catch_up(&old).await;
+    new.run(&["STOP REPLICA"]).await;
+    old.run(&["FLUSH BINARY LOGS", "INSERT INTO $0.t0 VALUES (3, '', NULL)"]).await;
+    reading.until_seen(2).await;
+    reading.until_end(&old).await;
+    let (end, resume) = (end_of(&reading), reading.resume());
+    assert_eq!(resume.read_gtids(), old.groups().await);
+    assert_ne!(resume.gtid_set, resume.read_gtids(), "the point lies before the branch");
+
+    let diverged = async || {
+        let fault = SourceProbe::open(&new.source(), end.clone()).await.err().expect("it must not be read");
+        assert_eq!(fault.code(), Code::SourceDiverged, "{fault}");
+    };
+    diverged().await;
+    // The same server goes on, unless it has not at the place what was read there.
+    let mut again = old.read(end.clone()).await;
+    old.run(&["INSERT INTO $0.t0 VALUES (4, '', NULL)"]).await;
+    again.until_seen(1).await;
+    assert_eq!(again.texts(), ["t0 + 4 NULL"]);
+    let after = old.groups().await;
+    let Entry::Resume { resume, position, server } = end.clone() else { panic!("a resume") };
+    let ReadEnd { file_number, position: place, gtid_set } = resume.read_end.clone().expect("a branch");
+    let other = |file_number, position, gtid_set| Some(ReadEnd { file_number, position, gtid_set });
+    let beyond = other(file_number + 1, place, gtid_set.clone());
+    for read_end in [other(file_number, place, after), other(file_number, 1 << 31, gtid_set), beyond] {
+        let resume = ResumePoint { read_end, ..resume.clone() };
+        let entry = Entry::Resume { resume, position, server: server.clone() };
+        let fault = SourceProbe::open(&old.source(), entry).await.err().expect("it must not be read");
+        assert_eq!(fault.code(), Code::SourceServerChanged, "{fault}");
+    }
+
+    // Once it has all it is followed, and decides the branch.
+    new.run(&["START REPLICA"]).await;
+    new.catch_up(&old).await;
+    new.promote().await;
+    let mut followed = new.read(end.clone()).await;
+    new.run(&["XA COMMIT 'late'"]).await;
+    followed.until_seen(3).await;
+    assert_eq!(followed.texts(), ["t0 + 3 NULL", "t0 + 4 NULL", "t0 + 2 NULL"]);
+    followed.until("the end of the group", |reading| reading.resume().read_end.is_none()).await;
 }
 
 async fn a_transaction_that_was_read_in_part_comes_again_whole(old: Database) {

@@ -2,8 +2,9 @@
 
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::Entry;
+use anabranch_schemas::lsn::ResumePoint;
 
-use crate::source::Database;
+use crate::source::{Database, SourceProbe};
 
 on_each_mariadb!(
     rows_of_an_xa_branch_are_withheld_until_it_is_decided,
@@ -11,12 +12,8 @@ on_each_mariadb!(
     what_the_log_undoes_is_never_sent,
 );
 
-async fn rows_of_an_xa_branch_are_withheld_until_it_is_decided(database: Database) {
-    let database = database.with_tables().await;
-    database.run(&["ALTER TABLE $0.t0 MODIFY name VARCHAR(900)"]).await;
-    let mut reading = database.read_latest().await;
-    reading.until_end(&database).await;
-    let before = reading.resume();
+/// Three branches that wait for their decision, of which one is large, and one that is committed in one phase.
+async fn prepare_branches(database: &Database) {
     let values: Vec<_> = (100..3_100).map(|id| format!("({id}, REPEAT('x', 400), NULL)")).collect();
     database
         .run(&[
@@ -54,9 +51,21 @@ async fn rows_of_an_xa_branch_are_withheld_until_it_is_decided(database: Databas
             "FLUSH BINARY LOGS",
         ])
         .await;
+}
+
+async fn rows_of_an_xa_branch_are_withheld_until_it_is_decided(database: Database) {
+    let database = database.with_tables().await;
+    database.run(&["ALTER TABLE $0.t0 MODIFY name VARCHAR(900)"]).await;
+    let mut reading = database.read_latest().await;
+    reading.until_end(&database).await;
+    let before = reading.resume();
+    prepare_branches(&database).await;
     reading.until_end(&database).await;
     assert_eq!(reading.texts(), ["t1 + 1 NULL", "t1 + 3 NULL"]);
-    assert_eq!(reading.resume(), before, "reading resumes before the undecided branch");
+    let point = |reading: &SourceProbe| ResumePoint { read_end: None, ..reading.resume() };
+    assert_eq!(point(&reading), before, "reading resumes before the undecided branch");
+    let end = "SELECT @@gtid_binlog_pos";
+    assert_eq!(reading.resume().read_gtids(), database.ask(end).await);
     database
         .run(&[
             "XA ROLLBACK 'never'",
@@ -72,12 +81,14 @@ async fn rows_of_an_xa_branch_are_withheld_until_it_is_decided(database: Databas
     let decided = reading.seen[3].lsn;
     assert!(reading.seen[2].lsn < decided && decided < reading.seen[3_004].lsn);
     assert!(reading.seen[3..3_004].iter().all(|seen| seen.lsn == decided), "the position of XA COMMIT");
-    assert_eq!(reading.resume(), before, "a branch is decided, an older one is not");
+    assert_eq!(point(&reading), before, "a branch is decided, an older one is not");
+    assert_eq!(reading.resume().read_gtids(), database.ask(end).await);
     database.run(&["XA COMMIT 'first'"]).await;
     reading.until_seen(3_006).await;
     reading.until_end(&database).await;
     assert_eq!(reading.texts()[3_005], "t1 + 90 NULL");
-    assert_eq!(reading.resume().gtid_set, database.ask("SELECT @@gtid_binlog_pos").await);
+    let resume = reading.resume();
+    assert_eq!((resume.gtid_set, resume.read_end), (database.ask(end).await, None));
     assert!(reading.batches.iter().any(|batch| batch.position < decided && batch.changes > 1), "in parts");
     database.assert_resumes_behind_each_batch(&reading).await;
 }

@@ -55,7 +55,7 @@ pub fn strike(
     random: &mut StdRng,
 ) -> bool {
     let (source, end) = (&stage.sources[number], stage.log.last(SOURCE_NAMES[number]));
-    let has_transactions = |point: &ResumePoint| !point.gtid_set.is_empty();
+    let has_transactions = |point: &ResumePoint| !point.read_gtids().is_empty();
     if !points.iter().all(has_transactions) || !end.is_some_and(|end| has_transactions(&end.envelope.resume))
     {
         return false;
@@ -83,12 +83,15 @@ fn request(source: usize, disasters: u64) -> String {
     format!("{source}-{disasters}")
 }
 
-/// What an operator does when a source has lost its history. Each process asks with the same id.
+/// What an operator does when a source has lost its history. Each process asks with the same id, one after the other:
+/// the command reads on for a while, and a second one would end that reading.
 pub async fn begin_anew(stage: &Stage, source: usize) {
     let request = request(source, stage.disasters[source].load(Ordering::SeqCst));
-    match ask(stage, source, &request, false).await {
-        Ok(gap) => stage.tell(|| format!("source {source} begins anew: {gap:?}")),
-        Err(fault) => stage.tell(|| format!("begin-anew of source {source}: {fault}")),
+    if let Ok(_operator) = stage.operators[source].try_lock() {
+        match ask(stage, source, &request, false).await {
+            Ok(gap) => stage.tell(|| format!("source {source} begins anew: {gap:?}")),
+            Err(fault) => stage.tell(|| format!("begin-anew of source {source}: {fault}")),
+        }
     }
     tokio::time::sleep(ASK_INTERVAL).await;
 }
@@ -275,4 +278,26 @@ async fn a_beginning_outlives_the_log() {
     let end = stage.log.last(SOURCE_NAMES[0]).unwrap().envelope;
     assert_eq!((end.beginning, register(&stage).await.beginning.unwrap().number), (1, 1));
     assert_eq!(users(&stage), [1, 2, 7]);
+}
+
+/// The log lost its newest messages, and the server the transaction in them: only lanes know of it.
+#[tokio::test(start_paused = true)]
+async fn a_source_begins_anew_for_what_a_lane_has_and_neither_its_server_nor_the_log() {
+    let stage = stage();
+    (1..3).for_each(|user| write(&stage, user, None, Some(1)));
+    assert_eq!(run(&stage).await, None);
+    let messages = stage.log.messages(SOURCE_NAMES[0]);
+    write(&stage, 3, None, Some(1));
+    assert_eq!(run(&stage).await, None);
+    stage.log.roll_back(SOURCE_NAMES[0], stage.log.messages(SOURCE_NAMES[0]) - messages);
+    stage.sources[0].lose_newest(1);
+    assert_eq!(run(&stage).await, None, "the reader goes on");
+    assert_eq!(users(&stage), [1, 2, 3]);
+    let cancel = CancellationToken::new();
+    let both = async { tokio::join!(stage.read(0, &cancel), ask(&stage, 0, "r", false)) };
+    let (read, gap) = timeout(WHILE, both).await.unwrap();
+    assert!(gap.unwrap().why.unwrap().contains("does not hold what was read"));
+    assert_eq!(read.unwrap_err().code(), Code::LeaseLost, "the reader learns of it");
+    assert_eq!(run(&stage).await, None);
+    assert_eq!(users(&stage), [1, 2]);
 }

@@ -131,13 +131,10 @@ impl Task {
                 // Its remedy, which every later message needs too.
                 self.stage.log.wipe(SOURCE_NAMES[self.work.source()]);
             } else if self.stage.has_disasters && is_of_lost_history(code) {
-                // Lanes wait for what the reader then sends.
-                if let Work::Reader(source) = self.work {
-                    tokio::select! {
-                        biased;
-                        () = self.cancel.cancelled() => return,
-                        () = begin_anew(&self.stage, source) => {}
-                    }
+                tokio::select! {
+                    biased;
+                    () = self.cancel.cancelled() => return,
+                    () = begin_anew(&self.stage, self.work.source()) => {}
                 }
             } else if self.stage.by_text && code.is_mended_by_reading() {
                 // The remedy, and then a restart.

@@ -142,11 +142,29 @@ async fn ask(stage: &Stage, lane: LaneAt, mut scope: Scope) {
         match outcome.map_err(|fault| fault.code()) {
             // What is in doubt is said again, as people do.
             Err(Code::TargetUnreachable | Code::TargetFenced) => tokio::time::sleep(ASK_INTERVAL).await,
-            // It may be beyond the table already.
-            Err(Code::RefreshRefused) => scope = Scope::Source,
+            // It may be beyond the table already, or read all tables since the source began anew.
+            Err(Code::RefreshRefused) => {
+                if let Scope::Keys(keys) = &scope {
+                    lower(stage, lane, keys);
+                }
+                scope = Scope::Source;
+            }
             _ => return,
         }
     }
+}
+
+/// What is far too new becomes old: a refresh of keys alone would mend it, and a refresh of all tables takes its place.
+fn lower(stage: &Stage, lane: LaneAt, keys: &BTreeMap<ShardId, Vec<Cell>>) {
+    let owned = stage.owned(lane);
+    stage.tamper(lane.1, |rows| {
+        for ((table, shard, key), row) in rows.iter_mut() {
+            let is_of_key = keys.get(shard).is_some_and(|keys| keys.contains(&key[0]));
+            if is_of_key && owned.contains(table) && row.0 == Lsn::MAX {
+                row.0 = Lsn::from_u64(1).expect("an Lsn");
+            }
+        }
+    });
 }
 
 /// Removes some of the lane's rows, and adds some older ones.

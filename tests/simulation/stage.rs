@@ -57,6 +57,8 @@ pub struct Stage {
     pub has_disasters: bool,
     /// Disasters of each source so far: an operator names the request after it.
     pub disasters: [AtomicU64; SOURCES],
+    /// Held by who asks for a new beginning of the source.
+    pub operators: [tokio::sync::Mutex<()>; SOURCES],
     /// Tasks that have stopped, as the supervisor stops them.
     pub stopped: Mutex<Vec<String>>,
     /// Keys of whose derived rows a hand has changed some, and when last.
@@ -118,6 +120,7 @@ impl Stage {
             is_lunar: false,
             has_disasters: false,
             disasters: Default::default(),
+            operators: Default::default(),
             stopped: Mutex::default(),
             touched: Mutex::default(),
             told,

@@ -109,7 +109,6 @@ impl World {
         stage.has_disasters = keeping == Keeping::Rows
             && !has_reconciliations
             && seed.is_multiple_of(3)
-            && std::env::var_os("ANABRANCH_SIMULATION_DISASTERS").is_some()
             && !seeds::kept().contains(&seed);
         stage.by_text &= !stage.has_disasters;
         let script = Script::new(!fails_over, keeping == Keeping::Rows, stage.by_text);
@@ -284,7 +283,7 @@ impl World {
         self.stage.tell(|| format!("log {source} rolled back by {messages}"));
         self.stage.log.roll_back(SOURCE_NAMES[source], messages);
         // Before its first transaction a source is like any other.
-        let is_first = |end: &LogEntry| end.envelope.resume.gtid_set.is_empty();
+        let is_first = |end: &LogEntry| end.envelope.resume.read_gtids().is_empty();
         if self.stage.has_disasters
             && self.stage.log.last(SOURCE_NAMES[source]).as_ref().is_some_and(is_first)
         {

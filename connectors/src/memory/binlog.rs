@@ -10,7 +10,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{BinlogPoint, Entry, Located};
 use anabranch_schemas::change::{Row, TableIdentity, Value};
 use anabranch_schemas::envelope::ServerIdentity;
-use anabranch_schemas::lsn::{Lsn, ResumePoint, binlog_file_number};
+use anabranch_schemas::lsn::{Lsn, ReadEnd, ResumePoint, binlog_file_number};
 use anabranch_schemas::shard::ShardId;
 
 /// More servers than any test has.
@@ -181,6 +181,11 @@ impl Server {
         self.files.retain(|number, _| *number >= file);
     }
 
+    /// GTID of a group, which is also the set of all groups up to it.
+    pub fn gtid(&self, group: usize) -> String {
+        format!("{}-{}", self.history[group].origin, group + 1)
+    }
+
     pub fn groups(&self) -> usize {
         self.history.len()
     }
@@ -210,7 +215,7 @@ impl Server {
     /// Whether a reading that is so far has nothing more to read.
     pub fn is_reached(&self, server: &ServerIdentity, position: Lsn, resume: &ResumePoint) -> bool {
         let at_end = *server == self.identity() && position == self.head(position.epoch());
-        at_end || self.behind(&resume.gtid_set) == Some(self.history.len())
+        at_end || self.behind(resume.read_gtids()) == Some(self.history.len())
     }
 
     /// The beginning of the oldest file.
@@ -247,11 +252,15 @@ impl Server {
             (_, Some(before)) if before.file == file => *before.ends.last().expect("a group has an event"),
             _ => FILE_HEADER_BYTES,
         };
-        let gtid_set = match group.checked_sub(1) {
-            Some(last) => format!("{}-{group}", self.history[last].origin),
-            None => String::new(),
-        };
-        ResumePoint { file: format!("memory.{file:06}"), position, gtid_set }
+        let gtid_set = group.checked_sub(1).map(|last| self.gtid(last)).unwrap_or_default();
+        ResumePoint { file: format!("memory.{file:06}"), position, gtid_set, ..ResumePoint::default() }
+    }
+
+    /// The place to enter before the group of the oldest undecided branch, by a reading that is at the place of `read`.
+    pub fn resume_before(&self, prepared: usize, read: ResumePoint) -> ResumePoint {
+        let file_number = binlog_file_number(&read.file).unwrap_or_default();
+        let read_end = Some(ReadEnd { file_number, position: read.position, gtid_set: read.gtid_set });
+        ResumePoint { read_end, ..self.resume_point(prepared, self.file_before(prepared)) }
     }
 
     /// Where a reading of this epoch stands before the group.
@@ -293,6 +302,9 @@ impl Server {
                 let code = if same { Code::SourceServerChanged } else { Code::SourceDiverged };
                 let lacks = || self.fault(code, "this server does not hold what was read");
                 let group = self.behind(&resume.gtid_set).ok_or_else(lacks)?;
+                for read in [Some(resume.read_gtids()), resume.partial.as_deref()].into_iter().flatten() {
+                    self.behind(read).ok_or_else(lacks)?;
+                }
                 let file = binlog_file_number(&resume.file).unwrap_or_default();
                 if same && epoch == position.epoch() && file >= self.first_file() {
                     return Ok((self.at(file, resume.position)?, position));

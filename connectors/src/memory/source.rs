@@ -227,6 +227,7 @@ impl SourceConnector for MemorySource {
         self.weather.answer(Refused::Source)?;
         self.change(|state| {
             let epoch = latest.followed_by(&state.primary.identity()).epoch;
+            let partial = entry.told().and_then(|(resume, _)| resume.partial);
             let (next, above) = state.primary.enter(entry, epoch)?;
             state.readings += 1;
             state.replica_slots.insert(replica_slot, state.readings);
@@ -241,6 +242,7 @@ impl SourceConnector for MemorySource {
                 row: 0,
                 file: state.primary.file_before(next),
                 above,
+                partial,
                 begun: false,
                 branches: BTreeMap::new(),
             })
@@ -284,6 +286,8 @@ pub struct MemoryReading {
     row: usize,
     file: u32,
     above: Lsn,
+    /// GTID of the group of which a part was sent, and the rest was not.
+    partial: Option<String>,
     /// The batch knows where this reading would be entered again.
     begun: bool,
     /// Undecided XA branches.
@@ -318,7 +322,7 @@ impl MemoryReading {
             };
             if self.event < events.len() {
                 let lsn = server.lsn(self.epoch, self.next, self.event);
-                if !self.emit(lsn, &events[self.event], batch) {
+                if !self.emit(server, lsn, &events[self.event], batch) {
                     return Ok(Some(Filled::Full));
                 }
                 self.event += 1;
@@ -340,7 +344,7 @@ impl MemoryReading {
     }
 
     /// Adds the rows of one event; `false` when the batch is full before the last.
-    fn emit(&mut self, lsn: Lsn, rows: &[ScriptedRow], batch: &mut BatchBuilder) -> bool {
+    fn emit(&mut self, server: &Server, lsn: Lsn, rows: &[ScriptedRow], batch: &mut BatchBuilder) -> bool {
         if lsn > self.above {
             for row in &rows[self.row..] {
                 if batch.is_full() {
@@ -361,6 +365,7 @@ impl MemoryReading {
                     (None, None) => batch.withdraw(lsn, &row.table),
                 }
                 self.row += 1;
+                self.partial = Some(server.gtid(self.next));
             }
         }
         self.row = 0;
@@ -392,7 +397,7 @@ impl MemoryReading {
                     }
                     return Ok(true);
                 };
-                let emitted = self.emit(lsn, &rows, batch);
+                let emitted = self.emit(server, lsn, &rows, batch);
                 if emitted {
                     self.complete(lsn, batch);
                 } else {
@@ -425,6 +430,7 @@ impl MemoryReading {
     }
 
     fn end_group(&mut self, server: &Server, batch: &mut BatchBuilder) {
+        self.partial.take_if(|partial| *partial == server.gtid(self.next));
         self.next += 1;
         (self.event, self.row) = (0, 0);
         batch.group_complete(self.resume_point(server), 0);
@@ -432,10 +438,12 @@ impl MemoryReading {
 
     /// Before the oldest undecided branch, else here.
     fn resume_point(&self, server: &Server) -> ResumePoint {
-        match self.branches.values().map(|branch| branch.prepared).min() {
-            Some(prepared) => server.resume_point(prepared, server.file_before(prepared)),
-            None => server.resume_point(self.next, self.file),
-        }
+        let read = server.resume_point(self.next, self.file);
+        let point = match self.branches.values().map(|branch| branch.prepared).min() {
+            Some(prepared) => server.resume_before(prepared, read),
+            None => read,
+        };
+        ResumePoint { partial: self.partial.clone(), ..point }
     }
 
     /// A new file moves position and resume point, also when nothing is in it; whether there was one.
@@ -461,6 +469,7 @@ impl ChangeSource for MemoryReading {
                 return Err(Fault::new(Code::SourceUnreachable, "server", "the connection broke"));
             }
             if let Some(filled) = self.advance(batch)? {
+                self.partial.iter().for_each(|gtid| batch.group_in_part(gtid));
                 return Ok(filled);
             }
             notified.await;

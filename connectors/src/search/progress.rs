@@ -121,6 +121,7 @@ fn stored(subject: &str, got: Got) -> Result<StoredProgress, Fault> {
             file: row.resume_file,
             position: row.resume_position,
             gtid_set: row.resume_gtid_set,
+            ..reads.resume
         },
         server: ServerIdentity { flavor: row.server_flavor, id: row.server_id },
         message: row.message_sequence.zip(row.message_id),

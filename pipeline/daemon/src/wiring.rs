@@ -39,7 +39,7 @@ pub use self::derived::DerivedStore;
 pub use self::lane::LaneStore;
 pub use anabranch_connectors::SpillRoom;
 pub use anabranch_connectors::mysql::source::{
-    BinlogEnd, BinlogKept, CapturedTable, MysqlSource as Source, TextRow, holds_gtids,
+    BinlogKept, CapturedTable, MysqlSource as Source, TextRow, holds_gtids,
 };
 pub use anabranch_connectors::mysql::store::{Duplicate, MysqlMapping as Mapping};
 pub use anabranch_connectors::nats::{NatsLog as Log, StreamState, TailFrom};

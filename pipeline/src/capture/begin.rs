@@ -17,7 +17,7 @@ use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::timeline::Timeline;
 use tokio::time::timeout;
 
-use super::enter::reached;
+use super::enter::{present, reached, resume_at};
 use super::epochs::Epochs;
 use crate::error::{Code, Fault};
 use crate::ports::{
@@ -76,7 +76,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
             let (beginning, read) = (beginning.clone(), read_before(end.as_ref(), read));
             return Ok(Gap { read, why: None, beginning, is_repeated: true });
         }
-        let why = self.obstacle(&epochs, entry).await?;
+        let why = self.obstacle(&epochs, entry, lanes).await?;
         if lanes.iter().any(|lane| lane.rows > 0) {
             self.require_rows().await?;
         }
@@ -95,14 +95,22 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         Ok(Gap { read, why: Some(why.to_string()), beginning, is_repeated: false })
     }
 
-    /// Why the source cannot be read on, as its reader would find it; refuses where it can.
-    async fn obstacle(&self, epochs: &Epochs<'_, M>, entry: Option<(Lsn, Entry)>) -> Result<Fault, Fault> {
+    /// Why the source cannot be read on, as its reader or a lane would find it; refuses where it can.
+    async fn obstacle(
+        &self,
+        epochs: &Epochs<'_, M>,
+        entry: Option<(Lsn, Entry)>,
+        lanes: &[Progress],
+    ) -> Result<Fault, Fault> {
         let Some((position, entry)) = entry else {
             return Err(self.refused("nobody has read it yet").needs("nothing: its reader begins by itself"));
         };
         let ended = match timeout(PROBE, self.probe(epochs.latest(), entry)).await {
             Ok(fault) => fault,
             Err(_) => {
+                if let Some(fault) = self.lost_to_lanes(epochs, lanes).await {
+                    return Ok(fault);
+                }
                 return Err(self
                     .refused(format!("it can be read on from {position}: nothing stops its reader"))
                     .needs("nothing; `anabranch --config FILE refresh` reads tables again"));
@@ -112,6 +120,21 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
             true => Ok(ended),
             false => Err(ended),
         }
+    }
+
+    /// Why the server has not what a lane has: the lane was further than a stream that lost its newest messages, and
+    /// the reader does not know of it.
+    async fn lost_to_lanes(&self, epochs: &Epochs<'_, M>, lanes: &[Progress]) -> Option<Fault> {
+        for lane in present(lanes, epochs.number()).iter().filter(|lane| lane.position > Lsn::ZERO) {
+            let entry = resume_at(&lane.resume, lane.position, &lane.server);
+            let opened = self.connector.open(entry, epochs.latest(), PROBE_REPLICA_SLOT).await;
+            if let Err(fault) = opened
+                && matches!(fault.code(), Code::SourceServerChanged | Code::SourceDiverged)
+            {
+                return Some(fault);
+            }
+        }
+        None
     }
 
     /// Reads on until that fails.

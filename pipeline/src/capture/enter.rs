@@ -142,7 +142,7 @@ pub(super) fn reached<M: Registers>(
 }
 
 /// The lanes that have begun anew as often as the source. Nothing is gone on from the others: they read their tables.
-fn present(lanes: &[Progress], number: u64) -> Vec<Progress> {
+pub(super) fn present(lanes: &[Progress], number: u64) -> Vec<Progress> {
     lanes.iter().filter(|lane| lane.beginning == number).cloned().collect()
 }
 
@@ -199,7 +199,7 @@ fn furthest(lanes: &[Progress]) -> Option<&Progress> {
     lanes.iter().max_by_key(|progress| progress.position).filter(|progress| progress.position > Lsn::ZERO)
 }
 
-fn resume_at(resume: &ResumePoint, position: Lsn, server: &ServerIdentity) -> Entry {
+pub(super) fn resume_at(resume: &ResumePoint, position: Lsn, server: &ServerIdentity) -> Entry {
     Entry::Resume { resume: resume.clone(), position, server: server.clone() }
 }
 

@@ -35,17 +35,22 @@ impl<'a, M: Registers> Epochs<'a, M> {
     pub(crate) async fn read(registers: &'a M, source: &str) -> Result<Self, Fault> {
         let key = format!("epochs/{source}");
         let register = registers.read(&key).await?;
-        let registered = match register.value.as_str() {
-            "" => Registered::default(),
-            value => value.parse().map_err(|error: InvalidTimeline| {
-                Fault::new(Code::LogForeign, format!("register {key}"), "its value is no epoch")
-                    .needs("a bucket that nobody else writes")
-                    .caused_by(error)
-            })?,
-        };
+        let registered = registered(&key, &register)?;
         let (latest, beginning) = (registered.timeline(), registered.beginning);
         let number = beginning.as_ref().map_or(0, |beginning| beginning.number);
         Ok(Self { registers, key, register, latest, number, beginning, is_claimed: false })
+    }
+
+    /// Ends a reading of a beginning that is over: a reader that runs well does not learn in another way that somebody
+    /// had the source begin anew. A register that does not answer says nothing.
+    pub(super) async fn require_present(&self) -> Result<(), Fault> {
+        let Ok(register) = self.registers.read(&self.key).await else { return Ok(()) };
+        let known = registered(&self.key, &register)?.beginning.map_or(0, |beginning| beginning.number);
+        if known <= self.number {
+            return Ok(());
+        }
+        let found = format!("beginning {known} of the source, and this reading is of {}", self.number);
+        Err(Fault::new(Code::LeaseLost, format!("register {}", self.key), found).needs("one beginning"))
     }
 
     /// Whether the register was ever set: the source was read before.
@@ -116,5 +121,16 @@ impl<'a, M: Registers> Epochs<'a, M> {
             self.register = self.registers.compare_and_set(&self.key, &self.register, value).await?;
         }
         Ok(())
+    }
+}
+
+fn registered(key: &str, register: &Register) -> Result<Registered, Fault> {
+    match register.value.as_str() {
+        "" => Ok(Registered::default()),
+        value => value.parse().map_err(|error: InvalidTimeline| {
+            Fault::new(Code::LogForeign, format!("register {key}"), "its value is no epoch")
+                .needs("a bucket that nobody else writes")
+                .caused_by(error)
+        }),
     }
 }

@@ -100,6 +100,7 @@ async fn read<S: SourceConnector, L: Log, M: Registers>(
         position_message_at: Instant::now() + capture.limits.position_interval,
         // Nobody says how old the last message is.
         keep_at: Instant::now() + capture.limits.position_interval,
+        look_at: Instant::now() + capture.limits.position_interval,
         meters: Meters::of(capture.source),
         epochs,
         source,
@@ -156,6 +157,8 @@ struct Attempt<'a, C, L: Log, M> {
     position_message_at: Instant,
     /// Time for a position message even if the position has not moved.
     keep_at: Instant,
+    /// Time to look whether the source has begun anew.
+    look_at: Instant,
     meters: Meters,
     limits: &'a Limits,
 }
@@ -251,12 +254,21 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
             return Ok(());
         }
         self.position_message_at = Instant::now() + self.limits.position_interval;
+        self.look_at_the_register().await?;
         let end = self.log.end(self.name).await?.map(|end| end.id);
         if end == self.last_id {
             return Ok(());
         }
         let found = "the last message is not the one that this reader wrote or found last";
         Err(Fault::new(Code::LogFenced, format!("stream of source {}", self.name), found))
+    }
+
+    async fn look_at_the_register(&mut self) -> Result<(), Fault> {
+        if Instant::now() < self.look_at {
+            return Ok(());
+        }
+        self.look_at = Instant::now() + self.limits.position_interval;
+        self.epochs.require_present().await
     }
 
     /// What a cancelled reading has added is counted with the next one.
@@ -275,6 +287,7 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
         self.batch.require_order(self.name)?;
         let batch = self.batch.take();
         let envelope = self.framer.frame(&batch, self.source.server());
+        self.look_at_the_register().await?;
         self.epochs.claim(self.source.server(), &envelope).await?;
         self.is_announced = true;
         self.position_message_at = Instant::now() + self.limits.position_interval;

@@ -62,8 +62,21 @@ pub(super) fn links(envelope: &Envelope, position: Lsn, follows: bool) -> bool {
     begins || (envelope.previous <= position && !lacks_parts && (envelope.origin || !spans))
 }
 
+/// Whether a message of the stream leaves a lane the part of a group that it has taken.
+///
+/// The other server of a message that spans a fail-over may lack the group. It has the group if the stream tells of the
+/// part: in this message, or in the one before it (`told`), after which the reader entered that server's binlog. Else
+/// the stream lost the messages with the part before the reader came there, and the lane must ask the server itself.
+pub(super) fn keeps_part(progress: &Progress, told: Option<&str>, envelope: &Envelope) -> bool {
+    let is_between_servers = envelope.previous.epoch() < envelope.position.epoch();
+    let Some(part) = progress.resume.partial.as_deref() else { return true };
+    !is_between_servers || [told, envelope.resume.partial.as_deref()].contains(&Some(part))
+}
+
 #[cfg(test)]
 mod tests {
+    use anabranch_schemas::lsn::ResumePoint;
+
     use super::*;
 
     #[test]
@@ -99,6 +112,22 @@ mod tests {
         assert!(linked(&message((2, 9), (2, 12)), lane(2, 9)));
         let first = Envelope { origin: true, ..message((1, 0), (1, 5)) };
         assert!(linked(&Envelope { previous: Lsn::ZERO, ..first }, lane(1, 3)));
+    }
+
+    /// Else rows of a transaction that the other server lacks would stand for ever.
+    #[test]
+    fn a_lane_within_a_group_follows_the_stream_to_another_server_only_if_the_stream_tells_of_the_part() {
+        let part =
+            |gtid: Option<&str>| ResumePoint { partial: gtid.map(Into::into), ..ResumePoint::default() };
+        let lane = |gtid| Progress { resume: part(gtid), ..Progress::default() };
+        let spanning = |gtid| Envelope { resume: part(gtid), ..message((1, 50), (2, 9)) };
+        let within = lane(Some("0-1-7"));
+        assert!(!keeps_part(&within, None, &spanning(None)));
+        assert!(!keeps_part(&within, Some("0-1-6"), &spanning(None)));
+        assert!(keeps_part(&within, Some("0-1-7"), &spanning(None)));
+        assert!(keeps_part(&within, None, &spanning(Some("0-1-7"))));
+        assert!(keeps_part(&within, None, &message((1, 50), (1, 60))), "the same server goes on");
+        assert!(keeps_part(&lane(None), None, &spanning(None)));
     }
 
     /// Retention may take the message with the first part, and keep those with the others.

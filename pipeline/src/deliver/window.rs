@@ -15,7 +15,7 @@ use anabranch_schemas::shard::ShardId;
 use bytes::Bytes;
 
 use super::fields::FieldsTaken;
-use super::link::{links, require_reading};
+use super::link::{keeps_part, links, require_reading};
 use crate::error::{Code, Fault};
 use crate::ports::LogMessage;
 use crate::records::{Flush, LaneId, Progress, Reread};
@@ -69,6 +69,8 @@ pub(super) struct LaneWindow {
     has_moved: bool,
     /// After the message that was taken last the next one is on its way.
     has_next: bool,
+    /// The part of a group that the message told that was taken last.
+    told_part: Option<String>,
     taken: Taken,
 }
 
@@ -95,7 +97,7 @@ impl Taken {
 impl LaneWindow {
     pub(super) fn new(stored: Progress) -> Self {
         let flush = Flush::new(stored.clone());
-        Self { stored, flush, has_moved: false, has_next: false, taken: Taken::default() }
+        Self { stored, flush, has_moved: false, has_next: false, told_part: None, taken: Taken::default() }
     }
 
     /// Where the lane is, uncommitted work included.
@@ -191,6 +193,12 @@ impl LaneWindow {
             return Err(Fault::new(Code::LogHole, format!("lane {lane}"), found)
                 .needs("every message since the lane's position"));
         }
+        let told = self.told_part.as_deref().filter(|_| message.follows);
+        if message.stored.is_some() && !keeps_part(&self.flush.progress, told, envelope) {
+            let found = format!("{message} is of another server, and the lane has a part of a transaction");
+            return Err(Fault::new(Code::LogHole, format!("lane {lane}"), found)
+                .needs("a server that has the transaction"));
+        }
         let before = self.taken;
         self.taken.told += u64::from(envelope.changes);
         if let Err(fault) = self.project_changes(lane, message, &mut project) {
@@ -207,8 +215,11 @@ impl LaneWindow {
                 // not hold it, though its watermark is above the versions of then.
                 progress.highest_change = progress.highest_change.max(envelope.position);
             }
+            // A stream that was rolled back may not know of a part that the lane has.
+            let part = progress.resume.partial.take().filter(|_| envelope.position == progress.position);
             progress.position = envelope.position;
             progress.resume = envelope.resume.clone();
+            progress.resume.partial = progress.resume.partial.take().or(part);
             progress.server = envelope.server.clone();
             progress.committed_at_us = envelope.committed_at_us;
         }
@@ -216,6 +227,7 @@ impl LaneWindow {
         progress.message = message.stored.clone();
         self.has_moved = true;
         self.has_next = message.has_next;
+        self.told_part.clone_from(&envelope.resume.partial);
         Ok(())
     }
 
@@ -301,7 +313,8 @@ impl LaneWindow {
 
     /// The flush was committed: the window is empty again.
     pub(super) fn committed(&mut self) {
-        *self = Self::new(std::mem::take(&mut self.flush.progress));
+        let told_part = self.told_part.take();
+        *self = Self { told_part, ..Self::new(std::mem::take(&mut self.flush.progress)) };
     }
 }
 

@@ -39,12 +39,13 @@ impl ResumeContext {
         Self { position, told }
     }
 
-    /// What to tell of a batch that was read from `server`.
+    /// What to tell of a batch that was read from `server`. A part of a group that was sent is told with any position.
     pub fn of(&mut self, batch: &Batch, server: &ServerIdentity) -> (ResumePoint, ServerIdentity) {
         if batch.position == self.position
-            && let Some(told) = &self.told
+            && let Some((resume, server)) = &self.told
         {
-            return told.clone();
+            let partial = batch.resume.partial.clone();
+            return (ResumePoint { partial, ..resume.clone() }, server.clone());
         }
         let told = (batch.resume.clone(), server.clone());
         (self.position, self.told) = (batch.position, Some(told.clone()));
@@ -186,6 +187,11 @@ impl BatchBuilder {
         }
     }
 
+    /// A part of the group with this GTID was added, and the rest was not.
+    pub fn group_in_part(&mut self, gtid: &str) {
+        self.resume.partial = Some(gtid.to_owned());
+    }
+
     pub fn is_full(&self) -> bool {
         self.encoder.bytes() >= self.limit_bytes
     }
@@ -286,6 +292,12 @@ mod tests {
         assert_eq!(resume_context.of(&builder.take(), &server("2")), (resume("old"), server("1")));
         builder.event_complete(lsn(2));
         assert_eq!(resume_context.of(&builder.take(), &server("2")), (resume("new"), server("2")));
+        // A part of a group is sent from the present server, and the position is still the one before it.
+        builder.group_in_part("0-2-7");
+        let (partial, server_two) = resume_context.of(&builder.take(), &server("2"));
+        assert_eq!((partial.partial.as_deref(), partial.file.as_str()), (Some("0-2-7"), "new"));
+        assert_eq!(server_two, server("2"));
+        builder.group_complete(resume("new"), 0);
         let mut begun = ResumeContext::new(lsn(2), None);
         assert_eq!(begun.of(&builder.take(), &server("2")), (resume("new"), server("2")));
     }

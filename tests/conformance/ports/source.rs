@@ -447,3 +447,43 @@ async fn another_server_that_holds_all_is_followed_in_a_new_epoch() {
     let fault = SourceProbe::open(&ground.0, last).await.err().unwrap();
     assert_eq!(fault.code(), Code::SourceDiverged, "it lacks what was read");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_lacks_what_follows_an_undecided_branch_is_not_followed() {
+    let ground = Twin::start().await;
+    ground.prepare(1, &[insert(0, 1, 1)]);
+    ground.commit(&[insert(1, 3, 1)]).await;
+    let mut reading = ground.read(Entry::Earliest).await;
+    reading.until_end_of(&ground.0).await;
+    let end = reading.entry_after(reading.batches.len() - 1);
+    assert_eq!((reading.resume().gtid_set.as_str(), reading.resume().read_gtids()), ("", "1-2"));
+    ground.0.fail_over_behind(1);
+    ground.commit(&[insert(0, 9, 1)]).await;
+    let fault = SourceProbe::open(&ground.0, end).await.err().unwrap();
+    assert_eq!(fault.code(), Code::SourceDiverged, "it lacks what was read");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_lacks_a_transaction_of_which_a_part_was_read_is_not_followed() {
+    let ground = Twin::start().await;
+    ground.commit(&[insert(0, 1, 1)]).await;
+    ground.commit(&(2..12).map(|user| insert(0, user, 1)).collect::<Vec<_>>()).await;
+    let mut reading =
+        SourceProbe::open_behind(&ground.0, Entry::Earliest, Timeline::default(), 64).await.unwrap();
+    reading.until("a part", |reading| reading.resume().partial.is_some()).await;
+    let part = reading.entry_after(reading.batches.len() - 1);
+    assert_eq!(reading.resume().partial.as_deref(), Some("1-2"));
+    assert!(reading.seen.len() < 11);
+    reading.until_seen(11).await;
+    reading.until_end_of(&ground.0).await;
+    assert_eq!(reading.resume().partial, None, "it was read whole");
+    ground.0.fail_over();
+    // The whole comes again.
+    let mut followed = ground.read(part.clone()).await;
+    followed.until_seen(10).await;
+    assert_eq!(followed.resume().partial, None);
+    ground.0.fail_over_behind(1);
+    ground.commit(&[insert(0, 9, 1)]).await;
+    let fault = SourceProbe::open(&ground.0, part).await.err().unwrap();
+    assert_eq!(fault.code(), Code::SourceDiverged, "it lacks what was read");
+}

@@ -218,6 +218,8 @@ async fn what_was_committed_is_read_back_whole(ground: impl Ground) {
     flush.progress.resume.file = "binlog'ü;.000007".into();
     flush.progress.resume.position = 1 << 40;
     flush.progress.resume.gtid_set = "0-1-42,1-2-7".into();
+    flush.progress.resume.read_end = Some("7:4096:0-1-50,1-2-7".parse().unwrap());
+    flush.progress.resume.partial = Some("0-1-51".into());
     flush.progress.server.flavor = "mariadb".into();
     flush.progress.server.id = "1".into();
     flush.progress.message = Some((u64::MAX / 2, "attempt-1".into()));

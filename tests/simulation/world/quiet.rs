@@ -178,6 +178,11 @@ impl World {
             |mut claims: Box<dyn Iterator<Item = _> + '_>| claims.next().map(|claim| format!("{claim:?}"));
         let missing = first(Box::new(want.difference(&found)));
         let orphan = first(Box::new(found.difference(&want)));
+        for (claim, version) in self.stage.found_with_versions() {
+            if !want.contains(&claim) {
+                self.stage.tell(|| format!("{claim:?} has version {version}"));
+            }
+        }
         (missing.is_some() || orphan.is_some()).then(|| format!("missing {missing:?}, orphan {orphan:?}"))
     }
 }

@@ -63,6 +63,21 @@ impl Gtid {
     }
 }
 
+impl fmt::Display for Gtid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MariaDb(gtid) => gtid.fmt(f),
+            Self::MySql { uuid, tag, number } => {
+                f.write_str(&Uuid::new(*uuid).uuid)?;
+                if !tag.is_empty() {
+                    write!(f, ":{tag}")?;
+                }
+                write!(f, ":{number}")
+            }
+        }
+    }
+}
+
 /// Every group so far.
 #[derive(Debug)]
 pub enum Gtids {
@@ -115,6 +130,21 @@ impl Gtids {
             }
             // A stream's flavor is fixed when it opens: no other pair can meet.
             _ => debug_assert!(false, "a GTID of the other server"),
+        }
+    }
+
+    /// Whether the group is among these.
+    pub fn has(&self, gtid: &Gtid) -> bool {
+        match (self, gtid) {
+            (Self::MariaDb(_), Gtid::MariaDb(gtid)) => {
+                self.domains().any(|(domain, _, last)| domain == gtid.domain_id && last >= gtid.sequence)
+            }
+            (Self::MySql(sets), Gtid::MySql { uuid, tag, number }) => {
+                sets.get(tag).and_then(|set| set.uuid_sets.get(&Uuid::new(*uuid).uuid)).is_some_and(|set| {
+                    set.intervals.iter().any(|known| (known.start..=known.end).contains(number))
+                })
+            }
+            _ => false,
         }
     }
 

@@ -51,13 +51,13 @@ impl MysqlSource {
             .remedy("try again; a session that set gtid_next and left must end")
         })?;
         let position = self.lsn(epoch, &end.file, end.position)?;
-        Ok((ResumePoint { file: end.file, position: end.position, gtid_set: end.gtid_set }, position))
+        Ok((end.into(), position))
     }
 
     /// The start of a file; its first events say which GTIDs come before.
     fn file_start(&self, file: String, epoch: u16) -> Result<(ResumePoint, Lsn), Fault> {
         let position = self.lsn(epoch, &file, FILE_START)?;
-        Ok((ResumePoint { file, position: FILE_START, gtid_set: String::new() }, position))
+        Ok((ResumePoint { file, position: FILE_START, ..ResumePoint::default() }, position))
     }
 
     async fn before(&self, session: &mut Session, lsn: Lsn, epoch: u16) -> Result<(ResumePoint, Lsn), Fault> {
@@ -107,9 +107,7 @@ impl MysqlSource {
         // In front of the question: what is written in between then lies after the place.
         let end = session.end().await?;
         let resume = match end {
-            Some(end) if !session.has_more_than(&gtids).await? => {
-                ResumePoint { file: end.file, position: end.position, gtid_set: end.gtid_set }
-            }
+            Some(end) if !session.has_more_than(&gtids).await? => end.into(),
             _ => {
                 let mut reading = self.open(Entry::Gtid(set), &Timeline::default(), REPLICA_SLOT).await?;
                 first_group(&mut reading).await.unwrap_or_else(|| {
@@ -193,8 +191,12 @@ mod tests {
     impl ChangeSource for Looking {
         async fn fill(&mut self, batch: &mut BatchBuilder) -> Result<Filled, Fault> {
             tokio::time::sleep(self.0).await;
-            let resume =
-                ResumePoint { file: "binlog.000007".into(), position: 342, gtid_set: "0-1-5".into() };
+            let resume = ResumePoint {
+                file: "binlog.000007".into(),
+                position: 342,
+                gtid_set: "0-1-5".into(),
+                ..ResumePoint::default()
+            };
             batch.group_complete(resume, 0);
             Ok(Filled::Drained)
         }

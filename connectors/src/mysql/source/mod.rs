@@ -52,7 +52,7 @@ use std::time::Duration;
 use anabranch_pipeline::config::{EntityConfig, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{BinlogPoint, Entry, Located, SourceConnector};
-use anabranch_schemas::envelope::{CapturedFields, ServerIdentity};
+use anabranch_schemas::envelope::CapturedFields;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
@@ -217,7 +217,15 @@ impl MysqlSource {
 
 /// A reading that goes on from none.
 fn fresh(position: Position, gtids: Option<Gtids>) -> Beginning {
-    Beginning { position, gtids, sent: Lsn::ZERO, is_by_gtid: false, entered_at: None, follows: None }
+    Beginning {
+        position,
+        gtids,
+        sent: Lsn::ZERO,
+        partial: None,
+        is_by_gtid: false,
+        entered_at: None,
+        follows: None,
+    }
 }
 
 impl MysqlSource {
@@ -284,16 +292,6 @@ impl SourceConnector for MysqlSource {
     }
 }
 
-/// What a server says of the end of its binlog.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BinlogEnd {
-    pub server: ServerIdentity,
-    /// In the server's own notation.
-    pub gtid_set: String,
-    /// Every transaction of the set ends at or before it; in the first epoch, see [`SourceConnector::head`].
-    pub position: Lsn,
-}
-
 impl MysqlSource {
     /// The kept connection, or a new one. It is put back after an answer only, so that a cancelled or failed question
     /// never leaves a half-used one behind.
@@ -304,16 +302,13 @@ impl MysqlSource {
         }
     }
 
-    /// The present end of the binlog, asked for on one connection. The position is asked for last: what is in the set
-    /// was written before.
-    pub async fn binlog_end(&self) -> Result<BinlogEnd, Fault> {
+    /// The GTIDs of the binlog up to its present end, in the server's own notation.
+    pub async fn written_gtids(&self) -> Result<String, Fault> {
         let mut kept = self.head.lock().await;
         let mut session = self.taken_out(&mut kept).await?;
-        let server = session.identity().await?;
         let gtid_set = session.written_gtids().await?;
-        let (file, position) = session.end_position().await?;
         *kept = Some(session);
-        Ok(BinlogEnd { server, gtid_set, position: self.lsn(FIRST_EPOCH, &file, position)? })
+        Ok(gtid_set)
     }
 
     /// [`SourceConnector::head`], and the server's clock beside it: microseconds since the Unix epoch. Commit times are

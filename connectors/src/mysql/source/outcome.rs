@@ -5,7 +5,7 @@
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::records::BatchBuilder;
-use anabranch_schemas::lsn::{Lsn, ResumePoint};
+use anabranch_schemas::lsn::{Lsn, ReadEnd, ResumePoint};
 
 use super::group::Group;
 use super::gtid::{GroupStart, Gtid, Gtids};
@@ -43,7 +43,7 @@ impl<E: Events> MysqlStream<E> {
             return Ok(());
         }
         self.has_entry = true;
-        batch.group_complete(self.resume_point(), 0);
+        batch.group_complete(self.resume_point(self.position.end), 0);
         batch.event_complete(self.lsn()?);
         Ok(())
     }
@@ -57,7 +57,7 @@ impl<E: Events> MysqlStream<E> {
         if self.group.is_open() {
             return Err(self.corrupt("a group begins before the one before it has ended"));
         }
-        if let Some(follows) = self.follows.take() {
+        if let Some(follows) = self.follows.take_if(|follows| !follows.has_read(&start.gtid)) {
             self.check_follows(&follows, &start.gtid)?;
         }
         self.maps.statement_ended();
@@ -66,7 +66,7 @@ impl<E: Events> MysqlStream<E> {
         if !self.has_entry {
             let flavor = self.flavor;
             self.gtids.get_or_insert_with(|| Gtids::empty(flavor));
-            batch.group_complete(self.place(position), 0);
+            batch.group_complete(self.resume_point(position), 0);
             let place = position::lsn(self.position.epoch, &self.position.file, position);
             batch.event_complete(place.map_err(|error| self.no_lsn(&error))?);
             self.has_entry = true;
@@ -163,17 +163,22 @@ impl<E: Events> MysqlStream<E> {
     /// Adds rows of the group that ended last, until all are in a batch or the batch is full.
     pub(super) fn release(&mut self, batch: &mut BatchBuilder) -> Result<(), Fault> {
         let Some(mut release) = self.releasing.take() else { return Ok(()) };
+        let added = batch.added();
         let is_done = release
             .rows
             .release(release.at, release.end, self.sent, &self.tables, batch)
             .map_err(|error| self.cannot_withhold(error))?;
         if !is_done {
+            if batch.added() > added {
+                self.partial = release.gtid.as_ref().map(Gtid::to_string);
+            }
             self.releasing = Some(release);
             return Ok(());
         }
         let flavor = self.flavor;
         let gtids = self.gtids.get_or_insert_with(|| Gtids::empty(flavor));
         if let Some(gtid) = release.gtid {
+            self.partial.take_if(|partial| *partial == gtid.to_string());
             gtids.append(gtid);
         }
         batch.event_complete(release.end);
@@ -183,19 +188,26 @@ impl<E: Events> MysqlStream<E> {
 
     /// Gives the last place between groups to the batch: before a batch is handed out, and before the file changes.
     pub(super) fn settle(&mut self, batch: &mut BatchBuilder) {
-        let Some(ended) = self.ended.take() else { return };
-        let resume = self.branches.oldest().cloned().unwrap_or_else(|| self.place(ended.position));
-        batch.group_complete(resume, ended.committed_at_us);
+        if let Some(ended) = self.ended.take() {
+            batch.group_complete(self.resume_point(ended.position), ended.committed_at_us);
+        }
+        self.partial.iter().for_each(|gtid| batch.group_in_part(gtid));
     }
 
-    /// Where reading starts again between two groups: here, or before the oldest undecided branch.
-    fn resume_point(&self) -> ResumePoint {
-        self.branches.oldest().cloned().unwrap_or_else(|| self.place(self.position.end))
+    /// Where reading starts again from a place between two groups: there, or before the oldest undecided branch. Then
+    /// the point says too where what was read ends.
+    fn resume_point(&self, position: u64) -> ResumePoint {
+        let place = self.place(position);
+        let partial = self.partial.clone();
+        let Some(oldest) = self.branches.oldest() else { return ResumePoint { partial, ..place } };
+        let file_number = self.position.file_number;
+        let read_end = Some(ReadEnd { file_number, position, gtid_set: place.gtid_set });
+        ResumePoint { read_end, partial, ..oldest.clone() }
     }
 
     /// A place in the present file after the groups read so far.
     fn place(&self, position: u64) -> ResumePoint {
         let gtid_set = self.gtids.as_ref().map(ToString::to_string).unwrap_or_default();
-        ResumePoint { file: self.position.file.clone(), position, gtid_set }
+        ResumePoint { file: self.position.file.clone(), position, gtid_set, ..ResumePoint::default() }
     }
 }

@@ -28,7 +28,7 @@ pub fn lsn(epoch: u16, file: &str, position: u64) -> Result<Lsn, PositionError> 
 pub struct Position {
     pub epoch: u16,
     pub file: String,
-    file_number: u32,
+    pub file_number: u32,
     /// End of the last event that told it.
     pub end: u64,
     /// At least so many bytes stand after it, in events that did not.

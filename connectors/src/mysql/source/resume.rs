@@ -2,17 +2,20 @@
 //!
 //! The same server must hold our last groups at the place where we left them; a file that was purged is no harm while
 //! the groups behind ours are in others. Another server is followed when its binlog has all our groups: by GTID set, in
-//! the next epoch. What was sent of an open group is sent again whole, so that group must be there too. It cannot be
-//! named, since its end was not read; but it was the next one, so a first group that begins there tells that it is
-//! lost.
+//! the next epoch.
+//!
+//! Our groups are all of which something is in the log. An undecided XA branch keeps the resume point before it, and
+//! what was read after the point is in the log all the same: up to the read end, where the point has one. A group that
+//! was sent in part is sent again whole, so it must be there too. Messages of earlier builds do not name it; but it was
+//! the next one, so a first group that begins there tells that it is lost.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::envelope::ServerIdentity;
-use anabranch_schemas::lsn::{Lsn, ResumePoint, binlog_file_number};
+use anabranch_schemas::lsn::{Lsn, ReadEnd, ResumePoint, binlog_file_number};
 
 use super::MysqlSource;
 use super::gtid::{Flavor, Gtid, Gtids};
-use super::position::{self, FILE_START};
+use super::position::{self, FILE_START, PositionError};
 use super::session::Session;
 use super::stream::{Beginning, MysqlStream};
 use super::transport::{Events, Start};
@@ -21,8 +24,17 @@ use super::transport::{Events, Start};
 #[derive(Debug)]
 pub struct Follows {
     before: ServerIdentity,
-    /// Part of a group after the GTID set was sent.
+    /// Part of the group after those that were read whole was sent, and nobody said its GTID.
     has_open_group: bool,
+    /// The groups that were read whole and come again; `None` = none comes again.
+    read: Option<Gtids>,
+}
+
+impl Follows {
+    /// Whether the group was read whole from the server before.
+    pub(super) fn has_read(&self, gtid: &Gtid) -> bool {
+        self.read.as_ref().is_some_and(|read| read.has(gtid))
+    }
 }
 
 impl MysqlSource {
@@ -39,14 +51,16 @@ impl MysqlSource {
         if present.flavor != before.flavor {
             return Err(self.changed(format!("the server is {}", name(&present)), before));
         }
-        if present == *before && epoch == sent.epoch() {
-            return self.go_on(session, resume, sent).await;
-        }
         if epoch < sent.epoch() {
             let found = format!("the server is read in epoch {epoch}, and position {sent} is above it");
             return Err(self.changed(found, before));
         }
-        self.follow(session, resume, sent, before, epoch).await
+        let partial = resume.partial.clone();
+        let (start, beginning) = match present == *before && epoch == sent.epoch() {
+            true => self.go_on(session, resume, sent).await?,
+            false => self.follow(session, resume, sent, before, epoch).await?,
+        };
+        Ok((start, Beginning { partial, ..beginning }))
     }
 
     /// On the same server.
@@ -59,29 +73,26 @@ impl MysqlSource {
         let logs = session.binlogs().await?;
         let gtids = self.gtids(session, &resume.gtid_set)?;
         let is_file_start = is_file_start(&resume);
-        // MariaDB takes 4 bytes for a position, in the request for the binlog and when it is asked for the GTIDs there.
+        if let Some(read_end) = &resume.read_end
+            && !self.holds_read(session, read_end, &logs).await?
+        {
+            return Err(self.reset(&format!("file {}", read_end.file_number), read_end.position));
+        }
+        if !self.holds_partial(session, &resume).await? {
+            return Err(self.reset(&resume.file, resume.position));
+        }
+        // MariaDB takes 4 bytes for a position in the request for the binlog, too.
         let is_far = session.version.flavor == Flavor::MariaDb && resume.position > u64::from(u32::MAX);
         let Some((_, size)) = logs.iter().find(|(name, _)| *name == resume.file) else {
             return self.go_on_in_another_file(session, resume, gtids, sent, &logs).await;
         };
         let is_ours = match session.version.flavor {
             _ if *size < resume.position => false,
-            Flavor::MariaDb if is_far => session.has_groups(&gtids).await?,
-            Flavor::MariaDb => match session.gtid_at(&resume.file, resume.position).await? {
-                // A domain that we hold must stand where we left it; a start by GTID set may know fewer domains.
-                Some(there) => Gtids::parse(Flavor::MariaDb, &there).is_some_and(|there| {
-                    gtids.domains().all(|gtid| there.domains().any(|other| other == gtid))
-                }),
-                None => false,
-            },
             Flavor::MySql if is_file_start => session.has_groups(&gtids).await?,
-            Flavor::MySql => {
-                session.has_groups(&gtids).await?
-                    && session.may_be_behind(&gtids, &resume.file, resume.position).await?
-            }
+            _ => holds_at(session, &gtids, &resume.file, resume.position).await?,
         };
         if !is_ours {
-            return Err(self.reset(&resume));
+            return Err(self.reset(&resume.file, resume.position));
         }
         if is_far {
             // The GTID set names the same place.
@@ -94,11 +105,40 @@ impl MysqlSource {
             // At the start of a file its first events say which groups come before.
             gtids: (!is_file_start).then_some(gtids),
             sent,
+            partial: None,
             is_by_gtid: false,
             entered_at: None,
             follows: None,
         };
         Ok((Start::Position { file: resume.file, position: resume.position }, beginning))
+    }
+
+    /// Whether the same server still has, where it was read, what was read after the resume point.
+    async fn holds_read(
+        &self,
+        session: &mut Session,
+        read_end: &ReadEnd,
+        logs: &[(String, u64)],
+    ) -> Result<bool, Fault> {
+        let gtids = self.gtids(session, &read_end.gtid_set)?;
+        let number = |file: &str| binlog_file_number(file).unwrap_or(0);
+        match logs.iter().find(|(file, _)| number(file) == read_end.file_number) {
+            Some((_, size)) if *size < read_end.position => Ok(false),
+            Some((file, _)) => holds_at(session, &gtids, file, read_end.position).await,
+            // A file that is not there yet was not purged.
+            None => {
+                let newest = logs.last().map_or(0, |(file, _)| number(file));
+                Ok(read_end.file_number <= newest && session.has_groups(&gtids).await?)
+            }
+        }
+    }
+
+    /// Whether the server has the group of which a part was sent.
+    async fn holds_partial(&self, session: &mut Session, resume: &ResumePoint) -> Result<bool, Fault> {
+        match &resume.partial {
+            Some(gtid) => session.has_groups(&self.gtids(session, gtid)?).await,
+            None => Ok(true),
+        }
     }
 
     async fn go_on_in_another_file(
@@ -113,7 +153,7 @@ impl MysqlSource {
         let newest = logs.last().map_or(0, |(file, _)| number(file));
         // A file that is not there yet was not purged: the server began to count again.
         if number(&resume.file) > newest || !session.has_groups(&gtids).await? {
-            return Err(self.reset(&resume));
+            return Err(self.reset(&resume.file, resume.position));
         }
         self.check_kept(session, &resume, &gtids, logs).await?;
         tracing::info!(
@@ -149,12 +189,20 @@ impl MysqlSource {
                 before,
             ));
         }
-        if !session.has_groups(&gtids).await? {
-            return Err(self.diverged(&present, before, &format!("does not hold {gtids}")));
+        let read = match &resume.read_end {
+            Some(read_end) => Some(self.gtids(session, &read_end.gtid_set)?),
+            None => None,
+        };
+        for read in std::iter::once(&gtids).chain(&read) {
+            if !session.has_groups(read).await? {
+                return Err(self.diverged(&present, before, &format!("does not hold {read}")));
+            }
         }
-        let resumed = position::lsn(sent.epoch(), &resume.file, resume.position);
-        let has_open_group = resumed.is_ok_and(|resumed| sent > resumed);
-        if has_open_group && !session.has_more_than(&gtids).await? {
+        let read_to = read_to(&resume, sent.epoch());
+        let has_open_group = resume.partial.is_none() && read_to.is_ok_and(|read_to| sent > read_to);
+        if !self.holds_partial(session, &resume).await?
+            || has_open_group && !session.has_more_than(read.as_ref().unwrap_or(&gtids)).await?
+        {
             return Err(self.diverged(&present, before, "lacks the transaction that was being read"));
         }
         let logs = session.binlogs().await?;
@@ -167,7 +215,7 @@ impl MysqlSource {
             gtid_set = %gtids,
             "another server holds all that was read: reading goes on there"
         );
-        let follows = Some(Follows { before: before.clone(), has_open_group });
+        let follows = Some(Follows { before: before.clone(), has_open_group, read });
         if let Some((start, beginning)) = self.at_quiet_end(session, &gtids, sent, epoch).await? {
             return Ok((start, Beginning { follows, ..beginning }));
         }
@@ -196,6 +244,7 @@ impl MysqlSource {
             position: self.position(epoch, &end.file, end.position)?,
             gtids: Some(there),
             sent,
+            partial: None,
             is_by_gtid: false,
             entered_at: None,
             follows: None,
@@ -215,6 +264,7 @@ impl MysqlSource {
             position: self.position(epoch, &oldest, FILE_START)?,
             gtids: Some(self.gtids(session, &resume.gtid_set)?),
             sent,
+            partial: None,
             is_by_gtid: true,
             entered_at: None,
             follows: None,
@@ -254,8 +304,7 @@ impl MysqlSource {
             .remedy(format!("its address; else {}", self.begin_anew()))
     }
 
-    fn reset(&self, resume: &ResumePoint) -> Fault {
-        let (file, position) = (&resume.file, resume.position);
+    fn reset(&self, file: &str, position: u64) -> Fault {
         let found = format!(
             "its binlog at {file}:{position} does not hold the transactions that the log was read from"
         );
@@ -271,7 +320,8 @@ impl MysqlSource {
 }
 
 impl<E: Events> MysqlStream<E> {
-    /// The first group after the set: it must not have begun here when an open group is to come again.
+    /// The first group after those that were read whole: it must not have begun here when an open group is to come
+    /// again.
     pub(super) fn check_follows(&self, follows: &Follows, first: &Gtid) -> Result<(), Fault> {
         let is_continued = self.gtids.as_ref().is_some_and(|gtids| gtids.are_continued_by(first));
         if !follows.has_open_group || !first.is_by(&self.server) || is_continued {
@@ -294,6 +344,31 @@ impl<E: Events> MysqlStream<E> {
             }
             _ => fault,
         }
+    }
+}
+
+/// Whether a place of a kept file, which is that long, is behind these groups.
+async fn holds_at(session: &mut Session, gtids: &Gtids, file: &str, position: u64) -> Result<bool, Fault> {
+    match session.version.flavor {
+        // MariaDB takes 4 bytes for a position.
+        Flavor::MariaDb if position > u64::from(u32::MAX) => session.has_groups(gtids).await,
+        Flavor::MariaDb => match session.gtid_at(file, position).await? {
+            // A domain that we hold must stand where we left it; a start by GTID set may know fewer domains.
+            Some(there) => Ok(Gtids::parse(Flavor::MariaDb, &there)
+                .is_some_and(|there| gtids.domains().all(|gtid| there.domains().any(|other| other == gtid)))),
+            None => Ok(false),
+        },
+        Flavor::MySql => {
+            Ok(session.has_groups(gtids).await? && session.may_be_behind(gtids, file, position).await?)
+        }
+    }
+}
+
+/// Where the whole groups end that were read.
+fn read_to(resume: &ResumePoint, epoch: u16) -> Result<Lsn, PositionError> {
+    match &resume.read_end {
+        Some(end) => Ok(Lsn::new(epoch, end.file_number, end.position)?),
+        None => position::lsn(epoch, &resume.file, resume.position),
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anabranch_pipeline::config::{ServerUrl, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::lsn::ResumePoint;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{Connection as _, Row as _};
 
@@ -89,6 +90,12 @@ pub struct End {
     pub file: String,
     pub position: u64,
     pub gtid_set: String,
+}
+
+impl From<End> for ResumePoint {
+    fn from(end: End) -> Self {
+        Self { file: end.file, position: end.position, gtid_set: end.gtid_set, ..Self::default() }
+    }
 }
 
 impl Session {

@@ -46,6 +46,8 @@ pub struct Beginning {
     pub gtids: Option<Gtids>,
     /// Events not above it were sent before.
     pub sent: Lsn,
+    /// GTID of a group of which a part was sent before.
+    pub partial: Option<String>,
     /// The server skips groups of a GTID set, so the first group says where the reading begins.
     pub is_by_gtid: bool,
     /// The first group of this file begins here (a start by GTID set behind 4 GiB, which positions do not tell).
@@ -83,6 +85,8 @@ pub struct MysqlStream<E = Transport> {
     pub(super) position: Position,
     pub(super) gtids: Option<Gtids>,
     pub(super) sent: Lsn,
+    /// GTID of the group of which a part was sent, and the rest was not.
+    pub(super) partial: Option<String>,
     entered_at: Option<(String, u64)>,
     entered_lsn: Lsn,
     pub(super) is_by_gtid: bool,
@@ -127,6 +131,7 @@ impl<E: Events> MysqlStream<E> {
             position: beginning.position,
             gtids: beginning.gtids,
             sent: beginning.sent,
+            partial: beginning.partial,
             entered_at: beginning.entered_at,
             entered_lsn,
             is_by_gtid: beginning.is_by_gtid,

@@ -149,6 +149,7 @@ impl StoredProgress {
                     file: cells.text("resume_file"),
                     position: cells.number("resume_position")?,
                     gtid_set: cells.text("resume_gtid_set"),
+                    ..reads.resume
                 },
                 server: ServerIdentity { flavor: cells.text("server_flavor"), id: cells.text("server_id") },
                 message,

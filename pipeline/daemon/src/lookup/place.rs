@@ -4,9 +4,8 @@
 //! waited in vain is told what was asked for and where the lane is, in one notation; of a GTID also whether the
 //! source has it.
 //!
-//! The GTID set of a lane's progress is that of its resume point, which stays before an XA branch that is undecided. So
-//! a source is also asked where its binlog ends: a lane that is not before that position has passed every GTID that the
-//! source named with it.
+//! Progress says which GTIDs a lane has passed, also beside an XA branch that is undecided and keeps its resume point
+//! back. So no source is asked before a request has waited in vain.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,25 +19,23 @@ use tokio::time::{Instant, sleep};
 
 use super::question::{At, AtLeast, Refusal};
 use crate::observe::lanes;
-use crate::wiring::{BinlogEnd, Wiring, holds_gtids};
+use crate::wiring::{Wiring, holds_gtids};
 
 /// A change is findable within tens of milliseconds; who waits longer than this is told what is missing.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 /// Progress is read this often while somebody waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A lane mostly passes a GTID before its source is asked about it.
-const SOURCE_ASKED_AFTER: Duration = Duration::from_millis(50);
-/// Wait for a source that is asked for the end of its binlog.
+/// Wait for a source that is asked which GTIDs it has given out.
 const SOURCE_TIMEOUT: Duration = Duration::from_millis(500);
-/// A source is asked at most this often, however many wait: three short statements on a kept connection. Far shorter
-/// than [`WAIT_MAX`]: what was committed before somebody began to wait is in the answer.
+/// A source is asked at most this often, however many wait: one short statement on a kept connection. Far shorter than
+/// [`WAIT_MAX`]: what was committed before somebody began to wait is in the answer.
 const SOURCE_INTERVAL: Duration = Duration::from_millis(100);
 /// Length to which a text cuts a GTID set: one of MySQL may name every server that there ever was.
 const SHOWN_CHARACTERS_MAX: usize = 300;
 
-/// When a source was asked, and what it said; `None` = nothing in time.
-type Asked = (Instant, Option<BinlogEnd>);
+/// When a source was asked, and the GTID set that it said; `None` = nothing in time.
+type Asked = (Instant, Option<String>);
 type Known = Arc<BTreeMap<LaneId, Progress>>;
 
 /// How far the mapping lanes are.
@@ -65,8 +62,8 @@ impl PassedPositions {
             let found = format!("at_least names source `{}`, which no mapping lane reads", place.source);
             return Err(Refusal::Malformed(found));
         }
-        let (began, deadline) = (Instant::now(), Instant::now() + WAIT_MAX);
-        let (mut last, mut end) = (None, None);
+        let deadline = Instant::now() + WAIT_MAX;
+        let mut last = None;
         // What others read just now is there at once, also after the deadline.
         while Instant::now() < deadline
             && let Ok(known) = tokio::time::timeout_at(deadline, self.progress()).await
@@ -75,7 +72,7 @@ impl PassedPositions {
             let mut behind = None;
             for lane in &lanes {
                 let progress = known.get(*lane);
-                if !has_passed(progress, &place.at, end.as_ref())? {
+                if !has_passed(progress, &place.at)? {
                     behind = Some((*lane, progress.cloned()));
                 }
             }
@@ -83,13 +80,6 @@ impl PassedPositions {
                 return Ok(());
             }
             last = behind;
-            if let At::Gtids(wanted) = &place.at
-                && began.elapsed() >= SOURCE_ASKED_AFTER
-                // The first end that has them is kept: a later one lies farther on.
-                && !end.as_ref().is_some_and(|end| has_gtids(end, wanted))
-            {
-                end = self.binlog_end(&place.source).await;
-            }
             sleep(POLL_INTERVAL).await;
         }
         Err(Refusal::Behind(self.missing(place, last).await))
@@ -104,12 +94,12 @@ impl PassedPositions {
         let stands = stands(progress.as_ref(), place);
         let mut text = format!("{wanted}; lane {lane} {stands}");
         if let (At::Gtids(gtids), Some(progress)) = (&place.at, progress) {
-            let end = self.binlog_end(&place.source).await;
-            let has = |end: &BinlogEnd| holds_gtids(&progress.server.flavor, &end.gtid_set, gtids);
-            text.push_str(&match end.as_ref().map(|end| (end, has(end))) {
+            let given_out = self.given_out(&place.source).await;
+            let has = |set: &String| holds_gtids(&progress.server.flavor, set, gtids);
+            text.push_str(&match given_out.as_ref().map(|set| (set, has(set))) {
                 Some((_, Some(true))) => "; the source has given it out".to_owned(),
-                Some((end, Some(false))) => {
-                    format!("; the source has not given it out: it is at GTID {}", shown(&end.gtid_set))
+                Some((set, Some(false))) => {
+                    format!("; the source has not given it out: it is at GTID {}", shown(set))
                 }
                 Some((_, None)) | None => {
                     "; whether the source has given it out is not known: it does not say".to_owned()
@@ -119,16 +109,16 @@ impl PassedPositions {
         text
     }
 
-    /// Where a source's binlog ends; `None` = it does not say so in time.
-    async fn binlog_end(&self, source: &str) -> Option<BinlogEnd> {
+    /// The GTIDs that a source has given out; `None` = it does not say so in time.
+    async fn given_out(&self, source: &str) -> Option<String> {
         let mut asked = self.sources.get(source)?.lock().await;
         if let Some((asked_at, said)) = &*asked
             && asked_at.elapsed() < SOURCE_INTERVAL
         {
             return said.clone();
         }
-        let end = async { self.wiring.source(source)?.binlog_end().await };
-        let said = tokio::time::timeout(SOURCE_TIMEOUT, end).await.ok().and_then(Result::ok);
+        let set = async { self.wiring.source(source)?.written_gtids().await };
+        let said = tokio::time::timeout(SOURCE_TIMEOUT, set).await.ok().and_then(Result::ok);
         *asked = Some((Instant::now(), said.clone()));
         said
     }
@@ -166,13 +156,8 @@ fn stands(progress: Option<&Progress>, place: &AtLeast) -> String {
             let name = place.said.rsplit_once('.').map_or("binlog", |(name, _)| name);
             format!("is at {name}.{:06}:{} ({position})", position.file_number(), position.position())
         }
-        At::Gtids(_) => format!("is at GTID {} ({position})", shown(&progress.resume.gtid_set)),
+        At::Gtids(_) => format!("is at GTID {} ({position})", shown(progress.resume.read_gtids())),
     }
-}
-
-/// Whether a source named all of these GTIDs with the end of its binlog.
-fn has_gtids(end: &BinlogEnd, wanted: &str) -> bool {
-    holds_gtids(&end.server.flavor, &end.gtid_set, wanted) == Some(true)
 }
 
 /// A GTID set on one line, and not too long.
@@ -185,9 +170,8 @@ fn shown(set: &str) -> String {
     }
 }
 
-/// Whether everything up to the place is in the lane's tables. Rows of an epoch before the lane's own are. `end`: what
-/// the source said of its binlog.
-fn has_passed(progress: Option<&Progress>, at: &At, end: Option<&BinlogEnd>) -> Result<bool, Refusal> {
+/// Whether everything up to the place is in the lane's tables. Rows of an epoch before the lane's own are.
+fn has_passed(progress: Option<&Progress>, at: &At) -> Result<bool, Refusal> {
     let malformed = |found: &str| Refusal::Malformed(format!("at_least: {found}"));
     let Some(progress) = progress.filter(|progress| progress.position != Lsn::ZERO) else { return Ok(false) };
     match at {
@@ -196,19 +180,8 @@ fn has_passed(progress: Option<&Progress>, at: &At, end: Option<&BinlogEnd>) -> 
             let lsn = Lsn::new(progress.position.epoch(), *number, *position);
             Ok(progress.position >= lsn.map_err(|_| malformed("a position beyond every binlog"))?)
         }
-        At::Gtids(wanted) => {
-            let holds = |set: &str| {
-                holds_gtids(&progress.server.flavor, set, wanted)
-                    .ok_or_else(|| malformed("not a GTID set of this source's server"))
-            };
-            if holds(&progress.resume.gtid_set)? {
-                return Ok(true);
-            }
-            // Positions of another server say nothing.
-            let Some(end) = end.filter(|end| end.server == progress.server) else { return Ok(false) };
-            let is_there = end.position.in_epoch(progress.position.epoch());
-            Ok(is_there.is_ok_and(|end| progress.position >= end) && has_gtids(end, wanted))
-        }
+        At::Gtids(wanted) => holds_gtids(&progress.server.flavor, progress.resume.read_gtids(), wanted)
+            .ok_or_else(|| malformed("not a GTID set of this source's server")),
     }
 }
 
@@ -262,38 +235,25 @@ mod tests {
             ("0-1-42", true),
             ("0-2-43", false),
         ] {
-            assert_eq!(has_passed(Some(&progress), &at(text), None).unwrap(), expected, "{text}");
+            assert_eq!(has_passed(Some(&progress), &at(text)).unwrap(), expected, "{text}");
         }
-        assert!(
-            !has_passed(None, &at("1:1:4"), None).unwrap(),
-            "a lane that has not begun has passed nothing"
-        );
-        assert!(has_passed(Some(&progress), &at("no-gtid-set"), None).is_err());
+        assert!(!has_passed(None, &at("1:1:4")).unwrap(), "a lane that has not begun has passed nothing");
+        assert!(has_passed(Some(&progress), &at("no-gtid-set")).is_err());
     }
 
     #[test]
-    fn a_lane_at_the_end_of_the_binlog_has_passed_its_gtids_though_it_resumes_before_an_undecided_branch() {
-        let server = |id: &str| ServerIdentity { flavor: "mariadb".to_owned(), id: id.to_owned() };
+    fn a_lane_has_passed_what_it_has_read_though_it_resumes_before_an_undecided_branch() {
+        let read_end = Some("7:4096:0-1-50".parse().unwrap());
         let progress = Progress {
             position: "2:7:4096".parse().unwrap(),
-            resume: ResumePoint { gtid_set: "0-1-42".to_owned(), ..ResumePoint::default() },
-            server: server("1"),
+            resume: ResumePoint { gtid_set: "0-1-42".to_owned(), read_end, ..ResumePoint::default() },
+            server: ServerIdentity { flavor: "mariadb".to_owned(), id: "1".to_owned() },
             ..Progress::default()
         };
-        for (id, gtid_set, position, expected) in [
-            ("1", "0-1-50", "1:7:4096", true),
-            ("1", "0-1-50", "1:7:4080", true),
-            ("1", "0-1-49", "1:7:4096", false),
-            ("1", "0-1-50", "1:7:4112", false),
-            ("2", "0-1-50", "1:7:4096", false),
-        ] {
-            let end = BinlogEnd {
-                server: server(id),
-                gtid_set: gtid_set.to_owned(),
-                position: position.parse().unwrap(),
-            };
-            let passed = has_passed(Some(&progress), &at("0-1-50"), Some(&end)).unwrap();
-            assert_eq!(passed, expected, "{end:?}");
+        for (text, expected) in [("0-1-42", true), ("0-1-50", true), ("0-1-51", false), ("1-1-1", false)] {
+            assert_eq!(has_passed(Some(&progress), &at(text)).unwrap(), expected, "{text}");
         }
+        let said = stands(Some(&progress), &"a:0-1-51".parse().unwrap());
+        assert_eq!(said, "is at GTID 0-1-50 (2:7:4096)");
     }
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use anabranch_schemas::change::{Entity, TableIdentity, Value};
+use anabranch_schemas::lsn::ResumePoint;
 
 use super::*;
 
@@ -206,4 +207,28 @@ fn a_commit_raises_the_revision_by_one_and_empties_the_window() {
     window.committed();
     assert!(!window.has_moved());
     assert_eq!(window.flush().progress.revision, 6);
+}
+
+/// The message with the part is gone, and the reader went on without knowing of it.
+#[test]
+fn a_part_that_the_stream_forgot_keeps_a_lane_from_following_another_server() {
+    let resume = |part: Option<&str>| ResumePoint { partial: part.map(Into::into), ..ResumePoint::default() };
+    let within = || {
+        let progress = Progress { position: lsn(10), resume: resume(Some("0-1-7")), ..Progress::default() };
+        LaneWindow::new(progress)
+    };
+    let mut of_other = message(2, 10, &[], 0);
+    of_other.envelope.position = Lsn::new(2, 1, 32).unwrap();
+    let mut window = within();
+    assert_eq!(taken(&mut window, &message(1, 9, &[10], 10)), Ok(vec![]));
+    assert_eq!(window.progress().resume.partial.as_deref(), Some("0-1-7"));
+    assert_eq!(taken(&mut window, &of_other), Err(Code::LogHole));
+    // The message before it tells of the part, so the reader asked the other server for the group.
+    let mut window = within();
+    let mut part = message(1, 10, &[11], 10);
+    part.envelope.resume = resume(Some("0-1-7"));
+    assert_eq!(taken(&mut window, &part), Ok(vec![11]));
+    window.committed();
+    assert_eq!(taken(&mut window, &of_other), Ok(vec![]));
+    assert_eq!(window.progress().resume.partial, None);
 }

@@ -47,6 +47,22 @@ fn a_tagged_set_is_split_by_tag_and_grows_there() {
 }
 
 #[test]
+fn a_set_has_the_groups_up_to_its_end() {
+    let set = Gtids::parse(Flavor::MariaDb, "0-1-42,1-2-7").unwrap();
+    let mariadb = |domain, sequence| Gtid::MariaDb(MariaDbGtid::new(domain, 3, sequence));
+    assert!(set.has(&mariadb(0, 42)) && set.has(&mariadb(1, 1)));
+    assert!(!set.has(&mariadb(0, 43)) && !set.has(&mariadb(2, 1)));
+    assert_eq!(mariadb(0, 43).to_string(), "0-3-43");
+    let set = Gtids::parse(Flavor::MySql, &format!("{UUID}:1-9:11:tag:1-3")).unwrap();
+    assert!(set.has(&mysql(9, "")) && set.has(&mysql(11, "")) && set.has(&mysql(3, "tag")));
+    assert!(!set.has(&mysql(10, "")) && !set.has(&mysql(4, "tag")) && !set.has(&mysql(1, "other")));
+    for (gtid, text) in [(mysql(4, ""), format!("{UUID}:4")), (mysql(4, "tag"), format!("{UUID}:tag:4"))] {
+        assert_eq!(gtid.to_string(), text);
+        assert!(Gtids::parse(Flavor::MySql, &text).unwrap().has(&gtid));
+    }
+}
+
+#[test]
 fn a_set_holds_what_is_not_beyond_it() {
     let mariadb = |text| Gtids::parse(Flavor::MariaDb, text).unwrap();
     let set = mariadb("0-1-42,1-2-7");
