@@ -107,6 +107,8 @@ pub struct World {
     pub programmes: Vec<Programme>,
     pub database: Database,
     pub database_down_until: Timestamp,
+    /// Until then no source table can be read by key.
+    pub sources_down_until: Timestamp,
     pub copies: Vec<(Timestamp, Database)>,
     pub restored_at: Option<Timestamp>,
     pub register: Unique,
@@ -152,6 +154,7 @@ impl World {
             programmes,
             database,
             database_down_until: now,
+            sources_down_until: now,
             copies: Vec::new(),
             restored_at: None,
             register: first,

@@ -204,7 +204,7 @@ pub fn hash(member: Member) -> u128 {
 pub enum Need {
     /// A coupon, a dead letter, or a refusal of the newest wave.
     Nothing,
-    /// An attempt is at it and young: it is left alone.
+    /// An attempt is at it and young, or could not read the source lately: it is left alone.
     InFlight,
     /// A message.
     Message,
@@ -223,7 +223,7 @@ pub fn need(standing: &Standing, day: Date, frozen: u8, now: Timestamp) -> Need 
     });
     if is_final || is_refused && !(is_of_day && is_held) {
         Need::Nothing
-    } else if row.is_some_and(|row| row.is_held() && row.is_young(now)) {
+    } else if row.is_some_and(|row| (row.is_held() || row.is_unread()) && row.is_young(now)) {
         Need::InFlight
     } else {
         Need::Message

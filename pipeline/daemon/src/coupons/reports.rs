@@ -45,6 +45,9 @@ pub struct SignedReport {
     pub failed: u64,
     pub in_flight: u64,
     pub missed: u64,
+    /// Those of `missed` whose source row could not be read by the latest hour.
+    #[serde(default)]
+    pub unreadable: u64,
 }
 
 impl SignedReport {
@@ -79,6 +82,7 @@ impl SignedReport {
             failed: report.failed,
             in_flight: report.in_flight,
             missed: report.missed,
+            unreadable: report.unreadable,
         })
     }
 
@@ -192,6 +196,7 @@ mod tests {
             failed: 0,
             in_flight: 0,
             missed,
+            unreadable: 0,
         }
     }
 

@@ -140,6 +140,11 @@ impl Known<'_> {
                         return "The coupon of this day is a dead letter: `dispatch letters list`."
                             .to_owned();
                     }
+                    RowState::Refused(Reason::SourceUnreadable) => {
+                        return "The user is missed so far: a source table of the user could not be read by the latest \
+                                hour. Each pass looks again."
+                            .to_owned();
+                    }
                     RowState::Refused(reason) => {
                         return format!("The user gets no coupon: {}.", because(reason, self.programme));
                     }
@@ -248,6 +253,7 @@ fn of_row(occurrence: Occurrence, row: &LedgerRow) -> String {
         RowState::Reserved => "reserved, and nobody was called".to_owned(),
         RowState::Issued { first_called_at } => format!("issued, first called at {first_called_at}"),
         RowState::Settled => format!("settled: the coupon {} was given", row.coupon),
+        RowState::Refused(Reason::SourceUnreadable) => "waiting for its source table".to_owned(),
         RowState::Refused(_) => "refused".to_owned(),
         RowState::Failed(FailedOutcome::NothingGiven) => "failed: nothing was given".to_owned(),
         RowState::Failed(FailedOutcome::Unknown { first_called_at }) => {
@@ -272,5 +278,6 @@ fn because(reason: Reason, programme: &Programme) -> String {
         }
         Reason::OtherDay => "another day of the same year has taken the coupon over".to_owned(),
         Reason::Dropped => "a person has ended the dead letter".to_owned(),
+        Reason::SourceUnreadable => "a source table of the user could not be read".to_owned(),
     }
 }
