@@ -73,7 +73,8 @@ impl Ground {
         let mut text =
             "name = \"test\"\n[log]\nurl = \"tls://u:p@127.0.0.1:1\"\n[[entities]]\nentity = \"user\"\n\
              tables = \"user_{db:02}.user_{table:03}\"\n\
-             columns = { lunar_birthday = \"lunar_birthday\", birthday_type = \"birthday_type\" }\n"
+             columns = { lunar_birthday = \"lunar_birthday\", birthday_type = \"birthday_type\" }\n\
+             changed_at_column = \"changed_at\"\n"
                 .to_owned();
         let ca_file = self.stack.ca_file();
         for (kind, name) in [("sources", "source-a"), ("targets", "target-a"), ("targets", "target-b")] {
@@ -285,21 +286,23 @@ async fn source_rows_are_read_by_key_where_claims_name_their_tables(stack: &Arc<
     for (table, birthday) in [(0, "DATE"), (1, "DATETIME"), (2, "VARCHAR(20)")] {
         let sql = format!(
             "CREATE TABLE user_00.user_{table:03} (user_id BIGINT UNSIGNED PRIMARY KEY, birthday {birthday} NULL, \
-             lunar_birthday CHAR(5), birthday_type VARCHAR(8))"
+             lunar_birthday CHAR(5), birthday_type VARCHAR(8), changed_at DATETIME NULL)"
         );
         source.query_drop(sql).await.unwrap();
     }
     source
         .query_drop(
-            "INSERT INTO user_00.user_000 VALUES (1, '2000-02-28', NULL, NULL), (2, '1999-02-28', '08-30', 'lunar');
-             INSERT INTO user_00.user_001 VALUES (1, '2000-03-01 10:00:00', NULL, 'solar'), (3, NULL, NULL, NULL);
-             INSERT INTO user_00.user_002 VALUES (5, '2000-02-28', '13-01', 'other')",
+            "INSERT INTO user_00.user_000 VALUES (1, '2000-02-28', NULL, NULL, NULL),
+                 (2, '1999-02-28', '08-30', 'lunar', '2027-02-20 08:00:00');
+             INSERT INTO user_00.user_001 VALUES (1, '2000-03-01 10:00:00', NULL, 'solar', NULL), (3, NULL, NULL, NULL, NULL);
+             INSERT INTO user_00.user_002 VALUES (5, '2000-02-28', '13-01', 'other', NULL)",
         )
         .await
         .unwrap();
     // User 5 was renamed: the cohort names another shard than the tables now claim.
     ground.insert(solar(), &[(5, shard(2).as_u64(), "02-28"), (6, 4_711, "02-28")]).await;
     let rows = MysqlSourceRows::new(&ground.config(), ground.cohort());
+    assert_eq!(rows.check().await.len(), 0);
     let gone = ShardId::of("source-a", "user_00", "user_gone", 0);
     let users = [
         (1, vec![shard(0), shard(1), shard(0)]),
@@ -321,6 +324,7 @@ async fn source_rows_are_read_by_key_where_claims_name_their_tables(stack: &Arc<
     let expected = SourceRow {
         lunar: LunarMonthDay::new(8, 30),
         calendar: Calendar::Lunar,
+        changed_at: Some("2027-02-20T08:00:00Z".parse().unwrap()),
         ..row(Some(date(1999, 2, 28)), day)
     };
     assert_eq!(found[1], Some(vec![expected]));
@@ -330,6 +334,11 @@ async fn source_rows_are_read_by_key_where_claims_name_their_tables(stack: &Arc<
     assert_eq!(found[5], Some(vec![]), "what nobody has is no fault");
 
     // What cannot be read concerns its users alone.
+    source.query_drop("ALTER TABLE user_00.user_000 CHANGE changed_at other DATETIME").await.unwrap();
+    let without = rows.check().await;
+    assert!(without.len() == 1 && without[0].to_string().contains("it has no column changed_at"), "{without:?}");
+    assert_eq!(rows.look(&users[..1]).await.unwrap(), [None]);
+    source.query_drop("ALTER TABLE user_00.user_000 CHANGE other changed_at DATETIME").await.unwrap();
     source.query_drop("ALTER TABLE user_00.user_001 DROP PRIMARY KEY").await.unwrap();
     let found = rows.look(&users[..3]).await.unwrap();
     assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false]);

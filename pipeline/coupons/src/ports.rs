@@ -92,7 +92,7 @@ pub struct SourceRow {
     pub lunar: Option<LunarMonthDay>,
     /// Which of the two is celebrated.
     pub calendar: Calendar,
-    /// The last change of the birthday that the binlog showed; a first setting is none.
+    /// When the birthday was changed last, where the source says it; a first setting is no change.
     pub changed_at: Option<Timestamp>,
 }
 

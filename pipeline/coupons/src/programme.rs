@@ -27,6 +27,8 @@ const RATE_PER_SECOND: u32 = 10_000;
 const RECONCILIATION_AGE_HOURS: u32 = 26;
 /// A longer gap than two years would refuse what every rule grants.
 const GAP_DAYS_MAX: u32 = 731;
+/// A longer cool-off would refuse a whole occurrence.
+const COOL_OFF_DAYS_MAX: u32 = 365;
 /// Names become parts of subjects and keys.
 const NAME_BYTES_MAX: usize = 32;
 /// The name of a coupon in calls and ledger rows.
@@ -101,6 +103,9 @@ impl RawProgramme {
         if self.gap_days > GAP_DAYS_MAX {
             tell(format!("`gap_days` is {}", self.gap_days), "at most 731");
         }
+        if self.cool_off_days > COOL_OFF_DAYS_MAX {
+            tell(format!("`cool_off_days` is {}", self.cool_off_days), "at most 365");
+        }
     }
 }
 
@@ -166,7 +171,7 @@ pub struct Programme {
     pub leap_day: LeapDayRule,
     /// From celebrated day to celebrated day.
     pub gap_days: u32,
-    /// After a change of the birthday; 0 is off.
+    /// After a change of the birthday, as the source row says it; 0 is off.
     pub cool_off_days: u32,
     /// Birthdays that forms fill in for people.
     pub placeholder_dates: Vec<Date>,
@@ -338,6 +343,7 @@ mod tests {
             ("", "noon_at = '00:00'", "before `starts_at`"),
             ("", "latest_at = '00:00'", "`latest_at` is not after `starts_at`"),
             ("", "gap_days = 1000", "`gap_days` is 1000"),
+            ("", "cool_off_days = 366", "`cool_off_days` is 366"),
             ("'birthday'", "'Birth day'", "its name is `Birth day`"),
             ("'cake'", "''", "`coupon` has 0 bytes"),
             ("leap_day = 'feb28'", "", "missing field `leap_day`"),

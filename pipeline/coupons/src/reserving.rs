@@ -194,7 +194,7 @@ pub fn judge(rows: &[SourceRow], taken: &Taken, calendar: Calendar, now: Timesta
     }
     let cool_off = SignedDuration::from_hours(24 * i64::from(taken.run.rules.cool_off_days));
     let changed_at = rows.iter().filter_map(|row| row.changed_at).max();
-    if changed_at.is_some_and(|changed_at| now < changed_at + cool_off) {
+    if changed_at.is_some_and(|changed_at| now.duration_since(changed_at) < cool_off) {
         return Verdict::NotDue(Reason::ChangedLately);
     }
     Verdict::Due

@@ -53,7 +53,7 @@ impl Wiring {
         Ok(vec![made, queue.to_string()])
     }
 
-    /// Pre-flight of the ledger, the work queue and the coupon system.
+    /// Pre-flight of the ledger, the work queue, the coupon system and the reading of single users.
     pub async fn check_coupons(&self) -> Vec<Fault> {
         let ledger = async {
             match self.ledger_target() {
@@ -71,8 +71,14 @@ impl Wiring {
             let connected = async { self.coupon_caller()?.connect().await.map(drop) };
             connected.await.err().into_iter().collect::<Vec<_>>()
         };
-        let (ledger, queue, system) = tokio::join!(ledger, queue, system);
-        ledger.into_iter().chain(queue).chain(system).collect()
+        let sources = async {
+            match self.coupon_sources() {
+                Ok(sources) => sources.check().await,
+                Err(fault) => vec![fault],
+            }
+        };
+        let (ledger, queue, system, sources) = tokio::join!(ledger, queue, system, sources);
+        ledger.into_iter().chain(queue).chain(system).chain(sources).collect()
     }
 
     fn ledger_target(&self) -> Result<&MysqlTarget, Fault> {
