@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anabranch_connectors::mysql::cohort::MysqlCohort;
 use anabranch_connectors::mysql::connection::async_options;
 use anabranch_connectors::mysql::source_rows::MysqlSourceRows;
+use anabranch_coupons::columns::{LastCoupon, SentColumns};
 use anabranch_coupons::ports::{CohortRow, SourceRow, SourceRows};
 use anabranch_pipeline::config::{Config, ServerUrl};
 use anabranch_pipeline::error::Code;
@@ -221,6 +222,7 @@ async fn the_days_tables_are_read_by_pages_of_users_and_follow_the_ledger_in_bot
         assert_eq!(of_lunar, [(3, true, by), (6, true, by), (7, false, by)]);
 
         the_columns_follow(&ground).await;
+        the_columns_are_mended_while_they_say_what_was_read(&ground).await;
     }
     let config = Ground { stack: Arc::clone(stack), layout: "by_day", databases: 2 }.config();
     let cohort = MysqlCohort::new(&config, &["solar"], 1).unwrap();
@@ -271,6 +273,52 @@ async fn the_columns_follow(ground: &Ground) {
         next.iter().all(|(is_sent, at, year)| (*is_sent, *year) == (1, 2028) && *at > first[0].1),
         "{next:?}"
     );
+}
+
+/// Users 0 and 6 have marks of 2028 and 2027, and user 9 has none.
+async fn the_columns_are_mended_while_they_say_what_was_read(ground: &Ground) {
+    let tables = ground.cohort().columns_tables(solar()).unwrap();
+    let mut rows = Vec::new();
+    for table in &tables {
+        let mut after = None;
+        loop {
+            let page = table.page(after, 700).await.unwrap();
+            let Some(last) = page.last() else { break };
+            assert!(page.is_sorted_by_key(|row| row.key), "rows are in the order of keys");
+            after = Some(last.key);
+            rows.extend(page.into_iter().map(|row| (table.clone(), row)));
+        }
+    }
+    let keys: BTreeSet<_> = rows.iter().map(|(_, row)| row.key).collect();
+    let all = 1_500 + 300 + DOUBLED as usize + 200 + 300 + 3;
+    assert_eq!((rows.len(), keys.len()), (all, all), "every row once, those of shards that cannot be too");
+    let of = |user: u64| rows.iter().filter(move |(_, row)| row.key.0 == user).cloned().collect::<Vec<_>>();
+    assert_eq!(of(0).len(), 2);
+    let sent = |occurrence| SentColumns { is_sent: true, has_time: true, occurrence: Some(occurrence) };
+    assert!(of(0).iter().all(|(_, row)| row.columns == sent(2028)));
+    let none = SentColumns { is_sent: false, has_time: false, occurrence: None };
+    assert!(of(9).iter().all(|(_, row)| row.columns == none));
+
+    let settled_at = "2027-02-28T00:00:01.5Z".parse().unwrap();
+    let mend = async |user: u64, last: Option<LastCoupon>| {
+        for (table, row) in of(user) {
+            table.mend(&[(row, last)]).await.unwrap();
+        }
+    };
+    let now = async |user: u64| {
+        let (table, row) = of(user).remove(0);
+        table.of(&[row.key]).await.unwrap()[0].columns
+    };
+    mend(9, Some(LastCoupon { year: 2027, settled_at })).await;
+    assert_eq!(now(9).await, sent(2027));
+    mend(6, None).await;
+    assert_eq!(now(6).await, none);
+    // A granter has written since the row was read: what it wrote stays.
+    ground.cohort().follow(&[solar()], &[(0, "solar:2029".parse().unwrap())]).await.unwrap();
+    mend(0, None).await;
+    assert_eq!(now(0).await, sent(2029));
+    mend(9, None).await;
+    assert_eq!(now(9).await, sent(2027), "what was read before it was mended is not what it says now");
 }
 
 fn shard(table: u32) -> ShardId {

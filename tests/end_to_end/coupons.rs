@@ -22,6 +22,15 @@ const CELEBRATING: [u64; 2] = [30, 20];
 const OTHERS: u64 = 5;
 const PARTS: u64 = 16;
 
+/// The store of a reconciliation that compares the columns with the ledger.
+const COLUMNS: &str = "coupons/columns";
+
+/// What a report says of a store.
+fn store<'r>(report: &'r Json, name: &str) -> &'r Json {
+    let stores = report["stores"].as_array().unwrap();
+    stores.iter().find(|store| store["store"] == name).unwrap_or_else(|| panic!("{report}"))
+}
+
 /// A zone in which it is early afternoon now, so that midnight and noon of today are past.
 fn zone() -> (String, Date) {
     let now = Timestamp::now();
@@ -161,6 +170,43 @@ impl CouponDay {
         process.kill();
     }
 
+    /// The day's tables.
+    async fn tables(&self) -> Vec<String> {
+        let mut target = self.installation.admin(self.target()).await;
+        let table = format!("birthday_{:02}{:02}", self.day.month(), self.day.day());
+        let sql = format!(
+            "SELECT CONCAT(table_schema, '.', table_name) FROM information_schema.tables \
+             WHERE table_schema LIKE 'birthday%' AND table_name = '{table}'"
+        );
+        target.rows::<String>("find the tables", sql).await.unwrap()
+    }
+
+    /// Changes the columns of rows by hand.
+    async fn change_columns(&self, set: &str, which: &str) {
+        for table in self.tables().await {
+            self.installation.execute(self.target(), format!("UPDATE {table} SET {set} WHERE {which}")).await;
+        }
+    }
+
+    /// Users whose rows say in all three columns that they have this year's coupon.
+    async fn marked_users(&self) -> BTreeSet<u64> {
+        let (mut target, mut marked) = (self.installation.admin(self.target()).await, BTreeSet::new());
+        for table in self.tables().await {
+            let sql = format!(
+                "SELECT user_id FROM {table} WHERE is_sent = 1 AND send_time IS NOT NULL AND sent_occurrence = {}",
+                self.day.year()
+            );
+            marked.extend(target.rows::<u64>("read the columns", sql).await.unwrap());
+        }
+        marked
+    }
+
+    /// What a reconciliation says of the columns alone.
+    async fn compare_columns(&self, how: &[&str]) -> Json {
+        let command = [&["reconcile", "--now", "--json", "--store", COLUMNS], how].concat();
+        store(&self.installation.command(&command).await.json(), COLUMNS).clone()
+    }
+
     /// Everybody whose day it is has one coupon, and nobody else has one.
     async fn expect_everybody_once(&self) {
         let gifts = self.client().gifts().await.unwrap();
@@ -178,6 +224,7 @@ async fn everybody_gets_one_coupon_whatever_is_killed_lost_or_restored() {
     day.use_another_http_port();
     planned_before_it_begins(&day).await;
     dispatchers_killed(&day).await;
+    columns_without_a_coupon_are_reset(&day).await;
     let copy = granters_killed(&day).await;
     coupon_system_away(&mut day, &lanes).await;
     let granted = queue_lost_and_letters(&day).await;
@@ -210,6 +257,22 @@ async fn dispatchers_killed(day: &CouponDay) {
     day.run_day().await.expect_success();
     let run = day.run_day().await.expect_success();
     assert!(run.stdout.contains("noon is frozen: 50 eligible = 0 granted"), "{run:?}");
+}
+
+/// Nobody has a coupon yet, and a hand writes that two users have.
+async fn columns_without_a_coupon_are_reset(day: &CouponDay) {
+    let year = day.day.year();
+    let sent = format!("is_sent = 1, send_time = '2000-01-01', sent_occurrence = {year}");
+    day.change_columns(&sent, "user_id = 1").await;
+    // What others marked before there was a ledger has no occurrence, and stays.
+    day.change_columns("is_sent = 1, send_time = '2000-01-01'", "user_id = 2").await;
+    let told = day.compare_columns(&["--mode", "report"]).await;
+    assert_eq!((&told["verdicts"]["orphan"], &told["left"]), (&1.into(), &1.into()), "{told}");
+    assert_eq!(day.marked_users().await, BTreeSet::from([1]));
+    let mended = day.compare_columns(&[]).await;
+    assert_eq!((&mended["repaired"], &mended["confirmed"], &mended["left"]), (&1.into(), &1.into(), &0.into()));
+    assert_eq!(day.marked_users().await, BTreeSet::new());
+    day.change_columns("is_sent = 0, send_time = NULL", "user_id = 2 AND is_sent = 1").await;
 }
 
 /// A granter that is killed anywhere is taken over. Returns the ledger's tokens as they stand then.
@@ -291,7 +354,15 @@ async fn shown_and_signed(day: &CouponDay, daemon: &Daemon) {
 /// The catch-up comes after the next reconciliation. Then the columns follow the ledger, also where a granter died.
 async fn closed_after_a_reconciliation(day: &CouponDay) {
     let today = day.day.to_string();
-    day.installation.command(&["reconcile", "--now"]).await.expect_success();
+    day.run_day().await.expect_success();
+    day.change_columns("is_sent = 0, send_time = NULL, sent_occurrence = NULL", "user_id = 3").await;
+    day.change_columns("sent_occurrence = 1999", "user_id = 4").await;
+    day.change_columns("send_time = NULL", "user_id = 1001").await;
+    let done = day.installation.command(&["reconcile", "--now", "--json"]).await.expect_success().json();
+    let columns = store(&done, COLUMNS);
+    assert_eq!(columns["verdicts"], serde_json::json!({"missing": 1, "stale": 2}), "{columns}");
+    assert_eq!((&columns["confirmed"], &columns["left"]), (&3.into(), &0.into()), "{columns}");
+    assert_eq!(day.marked_users().await, day.members());
     until("the run is closed", async || {
         day.run_day().await.expect_success();
         day.shown().await["is_closed"] == true
@@ -302,19 +373,7 @@ async fn closed_after_a_reconciliation(day: &CouponDay) {
         report.stdout.contains("closed: clean") && report.stdout.contains("reconciliation 2"),
         "{report:?}"
     );
-    let mut target = day.installation.admin(day.target()).await;
-    let table = format!("birthday_{:02}{:02}", day.day.month(), day.day.day());
-    let sql = format!(
-        "SELECT CONCAT(table_schema, '.', table_name) FROM information_schema.tables \
-         WHERE table_schema LIKE 'birthday%' AND table_name = '{table}'"
-    );
-    let mut sent = 0;
-    for place in target.rows::<String>("find the table", sql).await.unwrap() {
-        let year = day.day.year();
-        let sql = format!("SELECT user_id FROM {place} WHERE is_sent = 1 AND sent_occurrence = {year}");
-        sent += target.rows::<u64>("count", sql).await.unwrap().len();
-    }
-    assert_eq!(sent, 50, "the columns follow the ledger");
+    assert_eq!(day.marked_users().await, day.members(), "the columns follow the ledger");
     let change = "UPDATE anabranch.coupon_reports SET report = REPLACE(report, 'cake', 'cakes')";
     day.installation.execute(day.target(), change).await;
     let broken = day.dispatch(&["report", &today]).await;

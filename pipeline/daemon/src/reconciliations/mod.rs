@@ -7,6 +7,7 @@
 
 mod book;
 mod checkpoint;
+mod columns;
 mod foreign;
 mod relied_on;
 mod schedule;

@@ -2,7 +2,9 @@
 
 use anabranch_connectors::coupon_system::CouponSystemSettings;
 pub use anabranch_connectors::coupon_system::HttpCouponSystem as CouponCaller;
-pub use anabranch_connectors::mysql::cohort::MysqlCohort as CouponTables;
+pub use anabranch_connectors::mysql::cohort::{
+    ColumnsRow as CouponColumnsRow, ColumnsTable as CouponColumns, MysqlCohort as CouponTables,
+};
 use anabranch_connectors::mysql::ledger;
 pub use anabranch_connectors::mysql::ledger::MySqlLedger as CouponLedger;
 pub use anabranch_connectors::mysql::source_rows::MysqlSourceRows as CouponSources;
