@@ -6,7 +6,7 @@
 //! same connections insert the rows, commit, call, and update rows and `is_sent` in a second transaction: no look at
 //! a source, no gap, no token, no recovery.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -101,8 +101,8 @@ impl CohortRows for Outside {
         self.cohort.follow(tables, granted).await
     }
 
-    async fn reconciled_at(&self) -> Result<Option<Timestamp>, Fault> {
-        Ok(Some(Timestamp::now()))
+    async fn reconciled(&self) -> Result<Option<Reconciled>, Fault> {
+        Ok(Some(Reconciled { ended_at: Timestamp::now(), unproven: BTreeSet::new() }))
     }
 }
 

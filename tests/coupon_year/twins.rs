@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use anabranch_coupons::ports::{
-    Answer, Clock, CohortRow, CohortRows, CouponSystem, Ledger, Register, SourceRow, SourceRows, Uniques,
-    WorkQueue,
+    Answer, Clock, CohortRow, CohortRows, CouponSystem, Ledger, Reconciled, Register, SourceRow, SourceRows,
+    Uniques, WorkQueue,
 };
 use anabranch_coupons::records::{
     CouponKey, LedgerRow, LedgerTokens, Member, Message, ProgrammeLedger, RunKey, RunLedger, Standing,
@@ -274,9 +274,11 @@ impl CohortRows for Process {
         Ok(())
     }
 
-    async fn reconciled_at(&self) -> Result<Option<Timestamp>, Fault> {
+    async fn reconciled(&self) -> Result<Option<Reconciled>, Fault> {
         turn().await;
-        Ok(self.lock().reconciled_at)
+        let world = self.lock();
+        let unproven = world.unproven.iter().map(|shard| shard_id(*shard)).collect();
+        Ok(world.reconciled_at.map(|ended_at| Reconciled { ended_at, unproven }))
     }
 }
 

@@ -103,6 +103,8 @@ pub struct World {
     pub damaged: BTreeSet<u64>,
     pub mended: BTreeMap<u64, Timestamp>,
     pub reconciled_at: Option<Timestamp>,
+    /// Shards of which the last reconciliation says nothing.
+    pub unproven: BTreeSet<usize>,
     pub reconciled_day: Option<Date>,
     pub programmes: Vec<Programme>,
     pub database: Database,
@@ -150,6 +152,7 @@ impl World {
             damaged: BTreeSet::new(),
             mended: BTreeMap::new(),
             reconciled_at: None,
+            unproven: BTreeSet::new(),
             reconciled_day: None,
             programmes,
             database,
@@ -302,6 +305,7 @@ impl World {
             self.mended.insert(user, self.now);
         }
         self.reconciled_at = Some(self.now);
+        self.unproven = (0..SHARDS).filter(|_| self.random.random_bool(0.1)).collect();
     }
 
     /// A derived row vanishes or its type goes stale, or somebody leaves a stale, misplaced or doubled one.

@@ -310,6 +310,8 @@ pub struct ProgrammeLedger {
 pub struct Standing {
     pub member: Member,
     pub is_member: bool,
+    /// The shard tables that the frozen cohort names.
+    pub shards: Vec<ShardId>,
     /// The row of the occurrence, whichever day it is for.
     pub row: Option<LedgerRow>,
     pub refused: Option<RefusedDay>,

@@ -21,6 +21,8 @@ pub struct Report {
     pub missed: u64,
     /// Those of `missed` whose source row could not be read by the latest hour.
     pub unreadable: u64,
+    /// Those of `missed` who wait for a reconciliation that compares their source tables.
+    pub held: u64,
 }
 
 impl Report {

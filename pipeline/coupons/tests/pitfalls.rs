@@ -228,6 +228,7 @@ fn a_source_that_cannot_be_read_is_waited_for_until_the_latest_hour_and_looked_a
     let standing = |user: &User, taken: &Taken| Standing {
         member: candidate.member,
         is_member: true,
+        shards: Vec::new(),
         row: user.ledger.rows.get(&taken.key.occurrence).cloned(),
         refused: user.ledger.refusals.get(&(candidate.run.day, SOLAR)).copied(),
     };
@@ -421,6 +422,7 @@ fn noon_leaves_what_is_in_flight_alone_and_takes_over_what_is_old() {
     let standing = Standing {
         member: candidate.member,
         is_member: true,
+        shards: Vec::new(),
         row: Some(user.ledger.rows[&taken.key.occurrence].clone()),
         refused: None,
     };

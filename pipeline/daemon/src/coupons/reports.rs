@@ -48,6 +48,9 @@ pub struct SignedReport {
     /// Those of `missed` whose source row could not be read by the latest hour.
     #[serde(default)]
     pub unreadable: u64,
+    /// Those of `missed` who wait for a reconciliation that compares their source tables.
+    #[serde(default)]
+    pub held: u64,
 }
 
 impl SignedReport {
@@ -83,6 +86,7 @@ impl SignedReport {
             in_flight: report.in_flight,
             missed: report.missed,
             unreadable: report.unreadable,
+            held: report.held,
         })
     }
 
@@ -197,6 +201,7 @@ mod tests {
             in_flight: 0,
             missed,
             unreadable: 0,
+            held: 0,
         }
     }
 

@@ -14,6 +14,7 @@ use anabranch_pipeline::reconcile::{
     self, Backpressure, Checkpoint, LaneWait, Sides, StoreReport, StoreState, Verdict, VisibleTables,
 };
 use anabranch_pipeline::records::{LaneId, Progress};
+use anabranch_schemas::shard::ShardId;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -194,11 +195,14 @@ pub async fn tables(
     let sources = names.map(|name| Ok((name.clone(), wiring.source_connector(name)?)));
     let sources: BTreeMap<String, Arc<Source>> = sources.collect::<Result<_, Fault>>()?;
     let (shown, hidden) = reconcile::look_for_tables(&sources, before, &asked).await;
-    for (of, why) in hidden {
-        stores
-            .iter_mut()
-            .filter(|store| entity(store) == Some(of))
-            .for_each(|store| store.set_incomplete(&*why));
+    for hidden in hidden {
+        let source = wiring.config().sources.iter().find(|source| source.name == hidden.source);
+        let (database, table) = &hidden.place;
+        let shard = source.map(|source| ShardId::of(&source.name, database, table, source.generation));
+        for store in stores.iter_mut().filter(|store| entity(store) == Some(hidden.entity)) {
+            store.set_incomplete(&*hidden.why);
+            store.unproven.add(shard);
+        }
     }
     Ok(shown)
 }

@@ -13,7 +13,7 @@ use jiff::civil::Date;
 use serde::Serialize;
 
 use super::phase_of;
-use crate::coupons::{self, Process};
+use crate::coupons::{self, DayTables, Process};
 use crate::exit::Exit;
 use crate::output;
 use crate::wiring::Wiring;
@@ -78,6 +78,8 @@ struct Known<'a> {
     celebrations: &'a [Celebrated],
     /// The day's tables that have a row of the user.
     tables: Vec<Birthday>,
+    /// The user waits for a reconciliation that compares the source tables.
+    is_held: bool,
 }
 
 async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -> Result<Vec<String>, Fault> {
@@ -95,6 +97,7 @@ async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -
     }
     let claims: Vec<_> = known.claims.values().flatten().copied().collect();
     let sources = wiring.coupon_sources()?.look(&[(user, claims)]).await?.into_iter().next().flatten();
+    let is_held = is_held(&cohort, &known, day).await?;
     let known = Known {
         programme,
         day,
@@ -103,8 +106,18 @@ async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -
         sources: sources.as_deref(),
         celebrations: &celebrations,
         tables,
+        is_held,
     };
     Ok(known.sentences())
+}
+
+/// Whether a run waits with the user, since the last good reconciliation says nothing of the user's source tables.
+async fn is_held(cohort: &DayTables, user: &UserLedger, day: Date) -> Result<bool, Fault> {
+    let reconciled = cohort.reconciled().await?;
+    let Some(run) = user.run.as_ref().filter(|run| !run.is_closed) else { return Ok(false) };
+    let Some(unproven) = run.held(day, user.now, reconciled.as_ref()) else { return Ok(false) };
+    let mut claims = user.claims.values().flatten().peekable();
+    Ok(claims.peek().is_some() && claims.all(|shard| unproven.contains(shard)))
 }
 
 impl Known<'_> {
@@ -165,6 +178,9 @@ impl Known<'_> {
             (Some(run), true) if run.is_closed => {
                 "The run is closed and knows no coupon for its member.".to_owned()
             }
+            (Some(_), true) if self.is_held => "The user waits for a reconciliation: the last one could not compare the \
+                                                user's source tables."
+                .to_owned(),
             (Some(_), true) => "The user is to get the coupon: nobody has granted it yet.".to_owned(),
             (_, false) if self.celebrates().is_none() => {
                 "The user gets no coupon: this is not the user's day by the source.".to_owned()
