@@ -17,8 +17,8 @@ use anabranch_coupons::breaker::Breaker;
 use anabranch_coupons::dispatching::Dispatcher;
 use anabranch_coupons::granting::{Granter, Issuers};
 use anabranch_coupons::ports::{
-    Answer, Clock, CohortRow, CohortRows, CouponSystem, Ledger, Register, SourceRow, SourceRows, Uniques,
-    WorkQueue,
+    Answer, Clock, CohortRow, CohortRows, CouponSystem, Ledger, Reconciled, Register, SourceRow, SourceRows,
+    Uniques, WorkQueue,
 };
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{CouponKey, MEMBERS_MAX, Member, Message, RunKey, Unique, part};

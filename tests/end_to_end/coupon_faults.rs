@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use anabranch_tests::{until, until_some};
+use anabranch_tests::{Turn, until, until_some};
 use serde_json::Value as Json;
 
+use crate::STANDARD;
 use crate::coupons::{CouponDay, store};
 
 /// A second programme, which waits for a reconciliation as long as it takes.
@@ -39,7 +40,11 @@ fn each(count: u64) -> BTreeMap<String, u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn users_of_a_table_that_no_reconciliation_compares_wait_or_are_missed_and_are_caught_up_once() {
-    let mut day = CouponDay::begin(CAREFUL).await;
+    two_programmes_without_a_table(STANDARD.turn().await).await;
+}
+
+pub async fn two_programmes_without_a_table(turn: Turn<'static>) {
+    let mut day = CouponDay::begin(turn, CAREFUL).await;
     let _lanes = day.installation.run_with(&["--role", "reader", "--role", "projector"], &[]);
     day.installation.drained().await;
     day.use_another_http_port();

@@ -3,11 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use anabranch_demo::{Faults, Witness, WitnessClient, WitnessOptions};
 use anabranch_pipeline::failpoints;
-use anabranch_tests::{Daemon, Finished, Installation, Plan, until, until_some};
+use anabranch_tests::{Daemon, Finished, Installation, Plan, Turn, until, until_some};
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -55,13 +54,13 @@ pub struct CouponDay {
 }
 
 impl CouponDay {
-    pub async fn begin(more: &'static str) -> Self {
+    pub async fn begin(turn: Turn<'static>, more: &'static str) -> Self {
         let (zone, day) = zone();
         let folder = tempfile::tempdir().unwrap();
         let options = WitnessOptions::new("127.0.0.1:0".parse().unwrap(), folder.path().join("book"));
         let witness = Witness::start(&options).await.unwrap();
         let address = witness.address();
-        let installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
+        let installation = Installation::prepare(turn, &Plan::small()).await;
         let mut day = Self { installation, day, zone, more, address, folder, witness: Some(witness) };
         day.write_configuration();
         day.installation.command(&["setup"]).await.expect_success();
@@ -152,6 +151,41 @@ impl CouponDay {
         self.installation.execute(self.target(), sql.join(";")).await;
     }
 
+    /// Tables of the ledger.
+    async fn ledger_tables(&self) -> Vec<String> {
+        let mut target = self.installation.admin(self.target()).await;
+        let sql = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'anabranch_coupons'";
+        target.rows::<String>("list the ledger", sql.to_owned()).await.unwrap()
+    }
+
+    /// Somebody copies the whole ledger, at one moment.
+    async fn copy_ledger(&self) {
+        let mut sql = vec!["CREATE DATABASE ledger_copy".to_owned()];
+        let tables = self.ledger_tables().await;
+        sql.extend(tables.iter().map(|table| {
+            format!("CREATE TABLE ledger_copy.{table} LIKE anabranch_coupons.{table}")
+        }));
+        sql.push("START TRANSACTION WITH CONSISTENT SNAPSHOT".to_owned());
+        sql.extend(tables.iter().map(|table| {
+            format!("INSERT INTO ledger_copy.{table} SELECT * FROM anabranch_coupons.{table}")
+        }));
+        sql.push("COMMIT".to_owned());
+        self.installation.execute(self.target(), sql.join(";")).await;
+    }
+
+    /// Somebody puts the copy in the place of the ledger.
+    async fn restore_ledger(&self) {
+        let tables = self.ledger_tables().await;
+        let restore = tables.iter().map(|table| {
+            format!(
+                "DELETE FROM anabranch_coupons.{table}; \
+                 INSERT INTO anabranch_coupons.{table} SELECT * FROM ledger_copy.{table}"
+            )
+        });
+        let sql: Vec<String> = restore.collect();
+        self.installation.execute(self.target(), sql.join(";")).await;
+    }
+
     pub fn client(&self) -> WitnessClient {
         WitnessClient::new(format!("http://{}", self.address), None).unwrap()
     }
@@ -225,20 +259,20 @@ impl CouponDay {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everybody_gets_one_coupon_whatever_is_killed_lost_or_restored() {
-    let mut day = CouponDay::begin("").await;
+    let mut day = CouponDay::begin(STANDARD.turn().await, "").await;
     let lanes = day.installation.run_with(&["--role", "reader", "--role", "projector"], &[]);
     day.installation.drained().await;
     day.use_another_http_port();
     planned_before_it_begins(&day).await;
     dispatchers_killed(&day).await;
     columns_without_a_coupon_are_reset(&day).await;
-    let copy = granters_killed(&day).await;
+    granters_killed(&day).await;
     coupon_system_away(&mut day, &lanes).await;
     let granted = queue_lost_and_letters(&day).await;
     shown_and_signed(&day, &granted).await;
     closed_after_a_reconciliation(&day).await;
     drop(granted);
-    restored_ledger_is_refused(&day, &copy).await;
+    restored_ledger_is_refused_and_taken_in(&day).await;
 }
 
 async fn planned_before_it_begins(day: &CouponDay) {
@@ -282,17 +316,15 @@ async fn columns_without_a_coupon_are_reset(day: &CouponDay) {
     day.change_columns("is_sent = 0, send_time = NULL", "user_id = 2 AND is_sent = 1").await;
 }
 
-/// A granter that is killed anywhere is taken over. Returns the ledger's tokens as they stand then.
-async fn granters_killed(day: &CouponDay) -> Vec<String> {
+/// A granter that is killed anywhere is taken over. Somebody copies the ledger when the first ones have granted.
+async fn granters_killed(day: &CouponDay) {
     for failpoint in failpoints::GRANTING {
         day.kill_at(&["run", "--role", "granter"], failpoint).await;
         day.age_attempts().await;
         day.run_day().await.expect_success();
     }
     assert_eq!(day.client().doubles().await.unwrap().len(), 0);
-    let mut target = day.installation.admin(day.target()).await;
-    let sql = "SELECT HEX(latest) FROM anabranch_coupons.coupon_token";
-    target.rows("read the token", sql.to_owned()).await.unwrap()
+    day.copy_ledger().await;
 }
 
 /// Without the coupon system nothing is tried, and the task says why.
@@ -394,16 +426,36 @@ async fn closed_after_a_reconciliation(day: &CouponDay) {
     assert!(broken.stderr.contains("history-broken"), "{broken:?}");
 }
 
-/// The register outside of the ledger's server knows calls that an older copy lacks.
-async fn restored_ledger_is_refused(day: &CouponDay, copy: &[String]) {
-    let restore =
-        format!("UPDATE anabranch_coupons.coupon_token SET latest = X'{}', previous = NULL", copy[0]);
-    day.installation.execute(day.target(), restore).await;
+/// The register outside of the ledger's server knows calls that an older copy lacks. Nothing is granted until the
+/// coupon system's statement was taken in; then the day goes on, and nobody gets a second coupon.
+async fn restored_ledger_is_refused_and_taken_in(day: &CouponDay) {
+    let today = day.day.to_string();
+    day.restore_ledger().await;
     let refused = day.run_day().await;
     assert_eq!(refused.exit_code, 1, "{refused:?}");
     assert!(refused.stderr.contains("coupon-ledger-restored"), "{refused:?}");
-    let daemon = day.installation.run_with(&["--role", "dispatcher"], &[]);
+    let daemon = day.installation.run_with(&["--role", "dispatcher", "--role", "granter"], &[]);
     let task = daemon.until_view("tasks", ("task", "dispatcher/birthday"), |task| task["code"].is_string());
     assert_eq!(task.await["code"], "coupon-ledger-restored");
-    tokio::time::timeout(Duration::from_secs(5), day.expect_everybody_once()).await.unwrap();
+    let compared = day.compare_columns(&[]).await;
+    assert!(compared["incomplete"].to_string().contains("coupon-ledger-restored"), "{compared}");
+    assert_eq!(day.marked_users().await, day.members(), "a restored ledger decides nothing");
+    day.expect_everybody_once().await;
+    drop(daemon);
+
+    let gifts = day.client().gifts().await.unwrap();
+    let page = day.folder.path().join("page-1.json");
+    std::fs::write(&page, serde_json::json!({ "gifts": gifts }).to_string()).unwrap();
+    let taken = day.dispatch(&["take-in", page.to_str().unwrap()]).await.expect_success();
+    assert!(taken.stdout.contains("50 coupons were settled"), "{taken:?}");
+    let _granter = day.installation.run_with(&["--role", "granter"], &[]);
+    until("the day is closed once more", async || {
+        day.run_day().await.expect_success();
+        day.age_attempts().await;
+        day.shown().await["is_closed"] == true
+    })
+    .await;
+    let shown = day.shown().await;
+    assert_eq!((&shown["day"], &shown["granted"], &shown["missed"]), (&today.into(), &50.into(), &0.into()));
+    day.expect_everybody_once().await;
 }
