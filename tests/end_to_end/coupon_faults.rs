@@ -1,9 +1,10 @@
 //! Coupon days whose sources and reconciliations fail in part, through the binary: who waits, who is missed, and that
-//! everybody is caught up once.
+//! everybody is caught up once, by the solar and the lunar calendar.
 
 use std::collections::BTreeMap;
 
-use anabranch_tests::{Turn, until, until_some};
+use anabranch_schemas::celebration::{Calendar, LeapDayRule, celebrated};
+use anabranch_tests::{Plan, Turn, until, until_some};
 use serde_json::Value as Json;
 
 use crate::STANDARD;
@@ -11,10 +12,11 @@ use crate::coupons::{CouponDay, store};
 
 /// A second programme, which waits for a reconciliation as long as it takes.
 const CAREFUL: &str = "[[programmes]]\nname = \"careful\"\ncoupon = \"tea\"\ntime_zone = \"{zone}\"\nleap_day = \"feb28\"\n\
-     calendars = [\"solar\"]\nnoon_at = \"00:01\"\nwaits_until = \"00:00\"\nwithout_reconciliation = \"stop\"\n";
-/// Users of the two sources' tables.
+     noon_at = \"00:01\"\nwaits_until = \"00:00\"\nwithout_reconciliation = \"stop\"\n";
+/// Users of the two sources' tables, and further ones of the second who celebrate the day by the lunar calendar.
 const UNREAD: u64 = 30;
 const READ: u64 = 20;
+const LUNAR: u64 = 5;
 
 /// The newest day of each programme.
 async fn shown(day: &CouponDay) -> BTreeMap<String, Json> {
@@ -33,9 +35,25 @@ async fn gifts(day: &CouponDay) -> BTreeMap<String, u64> {
     counts
 }
 
-/// Each programme gave so many coupons.
-fn each(count: u64) -> BTreeMap<String, u64> {
-    ["birthday", "careful"].map(|programme| (programme.to_owned(), count)).into()
+/// Coupons of the programme of the solar calendar, and of that of both.
+fn each(solar: u64, lunar: u64) -> BTreeMap<String, u64> {
+    [("birthday".to_owned(), solar), ("careful".to_owned(), solar + lunar)].into()
+}
+
+/// Users of the second source whose lunar birthday is today; how many. A leap month celebrates nobody.
+async fn insert_lunar_users(day: &CouponDay) -> u64 {
+    let today = celebrated(day.day, &[Calendar::Lunar], LeapDayRule::Feb28);
+    let Some(today) = today.first() else { return 0 };
+    let table = day.source_table(1);
+    let other = day.day.checked_add(jiff::Span::new().days(90)).unwrap();
+    let users = (0..LUNAR).map(|user| {
+        let born = format!("1996-{:02}-{:02}", other.month(), other.day().min(28));
+        format!("({}, 'l{user}', '{born}', '{}', 'lunar')", 1_700 + user, today.birthday)
+    });
+    let columns = "user_id, user_name, birthday, lunar_birthday, birthday_type";
+    let sql = format!("INSERT INTO {table} ({columns}) VALUES {}", users.collect::<Vec<_>>().join(", "));
+    day.installation.execute("source-b", sql).await;
+    LUNAR
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -44,7 +62,9 @@ async fn users_of_a_table_that_no_reconciliation_compares_wait_or_are_missed_and
 }
 
 pub async fn two_programmes_without_a_table(turn: Turn<'static>) {
-    let mut day = CouponDay::begin(turn, CAREFUL).await;
+    let plan = Plan { is_lunar: true, ..Plan::small() };
+    let mut day = CouponDay::begin(turn, &plan, CAREFUL).await;
+    let lunar = insert_lunar_users(&day).await;
     let _lanes = day.installation.run_with(&["--role", "reader", "--role", "projector"], &[]);
     day.installation.drained().await;
     day.use_another_http_port();
@@ -73,15 +93,17 @@ pub async fn two_programmes_without_a_table(turn: Turn<'static>) {
     let daemon = day.installation.run_with(&granting, &[]);
     let days = until_some("the users of the other source have their coupons", async || {
         let days = shown(&day).await;
-        let is_so = |name: &str, which: &str| {
+        let is_so = |name: &str, granted: u64, which: &str| {
             let day = &days[name];
-            day["granted"] == READ && day[which] == UNREAD && day["missed"] == UNREAD
+            day["granted"] == granted && day[which] == UNREAD && day["missed"] == UNREAD
         };
-        (is_so("birthday", "unreadable") && is_so("careful", "held")).then_some(days.clone())
+        let is_so = is_so("birthday", READ, "unreadable") && is_so("careful", READ + lunar, "held");
+        is_so.then_some(days)
     });
     let days = days.await;
-    assert!(days.values().all(|day| day["eligible"] == UNREAD + READ && day["is_closed"] == false), "{days:?}");
-    assert_eq!(gifts(&day).await, each(READ));
+    assert!(days.values().all(|day| day["is_closed"] == false), "{days:?}");
+    assert_eq!(days["birthday"]["eligible"], UNREAD + READ, "whom the reconciliation brought is caught up: {days:?}");
+    assert_eq!(gifts(&day).await, each(READ, lunar));
     let why = day.dispatch(&["explain", "1", "--programme", "birthday"]).await.expect_success();
     assert!(why.stdout.contains("The user is missed so far"), "{why:?}");
     let why = day.dispatch(&["explain", "1", "--programme", "careful"]).await.expect_success();
@@ -93,9 +115,9 @@ pub async fn two_programmes_without_a_table(turn: Turn<'static>) {
     day.age_attempts().await;
     until("everybody has a coupon of both, and both days are closed", async || {
         let days = shown(&day).await;
-        days.values().all(|day| day["granted"] == UNREAD + READ && day["is_closed"] == true)
+        days.values().all(|day| day["missed"] == 0 && day["is_closed"] == true)
     })
     .await;
-    assert_eq!(gifts(&day).await, each(UNREAD + READ));
+    assert_eq!(gifts(&day).await, each(UNREAD + READ, lunar));
     assert!(daemon.is_running());
 }

@@ -54,13 +54,13 @@ pub struct CouponDay {
 }
 
 impl CouponDay {
-    pub async fn begin(turn: Turn<'static>, more: &'static str) -> Self {
+    pub async fn begin(turn: Turn<'static>, plan: &Plan, more: &'static str) -> Self {
         let (zone, day) = zone();
         let folder = tempfile::tempdir().unwrap();
         let options = WitnessOptions::new("127.0.0.1:0".parse().unwrap(), folder.path().join("book"));
         let witness = Witness::start(&options).await.unwrap();
         let address = witness.address();
-        let installation = Installation::prepare(turn, &Plan::small()).await;
+        let installation = Installation::prepare(turn, plan).await;
         let mut day = Self { installation, day, zone, more, address, folder, witness: Some(witness) };
         day.write_configuration();
         day.installation.command(&["setup"]).await.expect_success();
@@ -259,7 +259,7 @@ impl CouponDay {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everybody_gets_one_coupon_whatever_is_killed_lost_or_restored() {
-    let mut day = CouponDay::begin(STANDARD.turn().await, "").await;
+    let mut day = CouponDay::begin(STANDARD.turn().await, &Plan::small(), "").await;
     let lanes = day.installation.run_with(&["--role", "reader", "--role", "projector"], &[]);
     day.installation.drained().await;
     day.use_another_http_port();
