@@ -384,7 +384,10 @@ async fn source_rows_are_read_by_key_where_claims_name_their_tables(stack: &Arc<
     // What cannot be read concerns its users alone.
     source.query_drop("ALTER TABLE user_00.user_000 CHANGE changed_at other DATETIME").await.unwrap();
     let without = rows.check().await;
-    assert!(without.len() == 1 && without[0].to_string().contains("it has no column changed_at"), "{without:?}");
+    assert!(
+        without.len() == 1 && without[0].to_string().contains("it has no column changed_at"),
+        "{without:?}"
+    );
     assert_eq!(rows.look(&users[..1]).await.unwrap(), [None]);
     source.query_drop("ALTER TABLE user_00.user_000 CHANGE other changed_at DATETIME").await.unwrap();
     source.query_drop("ALTER TABLE user_00.user_001 DROP PRIMARY KEY").await.unwrap();

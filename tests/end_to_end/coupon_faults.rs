@@ -80,7 +80,9 @@ pub async fn two_programmes_without_a_table(turn: Turn<'static>) {
 
     // The reconciliation brings it back, and cannot read the table of the other source.
     let unread = day.source_table(0);
-    day.installation.execute("source-a", format!("ALTER TABLE {unread} RENAME COLUMN birthday TO born")).await;
+    day.installation
+        .execute("source-a", format!("ALTER TABLE {unread} RENAME COLUMN birthday TO born"))
+        .await;
     let done = day.installation.command(&["reconcile", "--now", "--json"]).await.json();
     let birthdays = store(&done, "birthday");
     let listed = birthdays["unproven"]["shards"].as_array().unwrap().len();
@@ -102,7 +104,11 @@ pub async fn two_programmes_without_a_table(turn: Turn<'static>) {
     });
     let days = days.await;
     assert!(days.values().all(|day| day["is_closed"] == false), "{days:?}");
-    assert_eq!(days["birthday"]["eligible"], UNREAD + READ, "whom the reconciliation brought is caught up: {days:?}");
+    assert_eq!(
+        days["birthday"]["eligible"],
+        UNREAD + READ,
+        "whom the reconciliation brought is caught up: {days:?}"
+    );
     assert_eq!(gifts(&day).await, each(READ, lunar));
     let why = day.dispatch(&["explain", "1", "--programme", "birthday"]).await.expect_success();
     assert!(why.stdout.contains("The user is missed so far"), "{why:?}");
@@ -110,7 +116,9 @@ pub async fn two_programmes_without_a_table(turn: Turn<'static>) {
     assert!(why.stdout.contains("The user waits for a reconciliation"), "{why:?}");
 
     // The source answers again, and a reconciliation proves its table.
-    day.installation.execute("source-a", format!("ALTER TABLE {unread} RENAME COLUMN born TO birthday")).await;
+    day.installation
+        .execute("source-a", format!("ALTER TABLE {unread} RENAME COLUMN born TO birthday"))
+        .await;
     day.installation.command(&["reconcile", "--now"]).await.expect_success();
     day.age_attempts().await;
     until("everybody has a coupon of both, and both days are closed", async || {

@@ -162,13 +162,17 @@ impl CouponDay {
     async fn copy_ledger(&self) {
         let mut sql = vec!["CREATE DATABASE ledger_copy".to_owned()];
         let tables = self.ledger_tables().await;
-        sql.extend(tables.iter().map(|table| {
-            format!("CREATE TABLE ledger_copy.{table} LIKE anabranch_coupons.{table}")
-        }));
+        sql.extend(
+            tables
+                .iter()
+                .map(|table| format!("CREATE TABLE ledger_copy.{table} LIKE anabranch_coupons.{table}")),
+        );
         sql.push("START TRANSACTION WITH CONSISTENT SNAPSHOT".to_owned());
-        sql.extend(tables.iter().map(|table| {
-            format!("INSERT INTO ledger_copy.{table} SELECT * FROM anabranch_coupons.{table}")
-        }));
+        sql.extend(
+            tables.iter().map(|table| {
+                format!("INSERT INTO ledger_copy.{table} SELECT * FROM anabranch_coupons.{table}")
+            }),
+        );
         sql.push("COMMIT".to_owned());
         self.installation.execute(self.target(), sql.join(";")).await;
     }
@@ -311,7 +315,10 @@ async fn columns_without_a_coupon_are_reset(day: &CouponDay) {
     assert_eq!((&told["verdicts"]["orphan"], &told["left"]), (&1.into(), &1.into()), "{told}");
     assert_eq!(day.marked_users().await, BTreeSet::from([1]));
     let mended = day.compare_columns(&[]).await;
-    assert_eq!((&mended["repaired"], &mended["confirmed"], &mended["left"]), (&1.into(), &1.into(), &0.into()));
+    assert_eq!(
+        (&mended["repaired"], &mended["confirmed"], &mended["left"]),
+        (&1.into(), &1.into(), &0.into())
+    );
     assert_eq!(day.marked_users().await, BTreeSet::new());
     day.change_columns("is_sent = 0, send_time = NULL", "user_id = 2 AND is_sent = 1").await;
 }
@@ -397,7 +404,8 @@ async fn closed_after_a_reconciliation(day: &CouponDay) {
     let marked: Vec<u64> = day.marked_users().await.into_iter().collect();
     let lacking = (day.members().len() - marked.len()) as u64;
     let unsent = "is_sent = 0, send_time = NULL, sent_occurrence = NULL";
-    for (set, user) in [(unsent, marked[0]), ("sent_occurrence = 1999", marked[1]), ("send_time = NULL", marked[2])]
+    for (set, user) in
+        [(unsent, marked[0]), ("sent_occurrence = 1999", marked[1]), ("send_time = NULL", marked[2])]
     {
         day.change_columns(set, &format!("user_id = {user}")).await;
     }

@@ -183,11 +183,7 @@ impl MysqlSourceRows {
     }
 
     /// Notes the rows of a reading.
-    fn note(
-        &self,
-        chunk: &Chunk,
-        rows: &mut BTreeMap<UserOfShard, Vec<SourceRow>>,
-    ) -> Result<(), Fault> {
+    fn note(&self, chunk: &Chunk, rows: &mut BTreeMap<UserOfShard, Vec<SourceRow>>) -> Result<(), Fault> {
         let broken =
             |error| Fault::new(Code::Internal, "source rows", "they cannot be decoded").caused_by(error);
         let mut changes = codec::decode(&chunk.payload).map_err(broken)?;
@@ -342,9 +338,13 @@ mod tests {
             assert_eq!((row.lunar, row.calendar), (None, Calendar::Solar));
             row.changed_at.map(|at| at.to_string())
         };
-        let date = Value::DateTime { year: 2027, month: 2, day: 28, hour: 9, minute: 8, second: 7, microsecond: 5 };
+        let date =
+            Value::DateTime { year: 2027, month: 2, day: 28, hour: 9, minute: 8, second: 7, microsecond: 5 };
         assert_eq!(at(date).as_deref(), Some("2027-02-28T09:08:07.000005Z"));
-        assert_eq!(at(Value::Date { year: 2027, month: 2, day: 28 }).as_deref(), Some("2027-02-28T00:00:00Z"));
+        assert_eq!(
+            at(Value::Date { year: 2027, month: 2, day: 28 }).as_deref(),
+            Some("2027-02-28T00:00:00Z")
+        );
         assert_eq!(at(Value::Timestamp { microseconds: 1_000_000 }).as_deref(), Some("1970-01-01T00:00:01Z"));
         assert_eq!(at(Value::Date { year: 0, month: 0, day: 0 }), None);
         assert_eq!(at(Value::Null), None);

@@ -12,7 +12,8 @@ use anabranch_schemas::shard::ShardId;
 use jiff::civil::Date;
 
 use crate::days::{
-    CohortPage, Fence, Need, add_page, begin, begin_sweep, close, end_wave, is_held, join, members, need, take_over,
+    CohortPage, Fence, Need, add_page, begin, begin_sweep, close, end_wave, is_held, join, members, need,
+    take_over,
 };
 use crate::issuing::Chain;
 use crate::ports::{Clock, CohortRows, Ledger, Register, Uniques, WorkQueue};

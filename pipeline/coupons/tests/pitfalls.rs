@@ -18,9 +18,7 @@ use anabranch_coupons::records::{
     Standing, TAKEN_OVER_AFTER, Unique, UserLedger, UsersLedger,
 };
 use anabranch_coupons::report::Report;
-use anabranch_coupons::reserving::{
-    Carried, Taken, Verdict, denied, judge, looked, reserve, settle, unread,
-};
+use anabranch_coupons::reserving::{Carried, Taken, Verdict, denied, judge, looked, reserve, settle, unread};
 use anabranch_schemas::birthday::MonthDay;
 use anabranch_schemas::celebration::{Birthday, Calendar};
 use anabranch_schemas::lunar::LunarMonthDay;
@@ -249,7 +247,8 @@ fn a_source_that_cannot_be_read_is_waited_for_until_the_latest_hour_and_looked_a
     assert_eq!(need(&user, &taken, 3, at_latest + TAKEN_OVER_AFTER), Need::Message);
 
     // Another day of the same year waits for it, since it may still be the right one.
-    let other = Candidate { run: RunKey { day: date(2027, 5, 5), ..candidate.run.clone() }, ..candidate.clone() };
+    let other =
+        Candidate { run: RunKey { day: date(2027, 5, 5), ..candidate.run.clone() }, ..candidate.clone() };
     assert!(matches!(user.reserve(&other), Err(Carried::Later)));
     taken = user.reserve(&candidate).unwrap();
     assert_eq!(user.issue(&candidate, &taken), Ok(()));

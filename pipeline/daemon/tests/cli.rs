@@ -327,11 +327,19 @@ fn a_cool_off_without_the_time_of_changes_is_refused_by_name() {
     };
     let refused = check("");
     assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
-    assert!(stderr(&refused).contains("programme cakes: `cool_off_days` is 3, and nothing says"), "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).contains("programme cakes: `cool_off_days` is 3, and nothing says"),
+        "{}",
+        stderr(&refused)
+    );
     let named = check("changed_at_column = \"birthday_changed_at\"\n");
     assert_eq!(named.status.code(), Some(0), "{}", stderr(&named));
     let field = check("changed_at_column = \"birthday\"\n");
-    assert!(stderr(&field).contains("entities.changed_at_column: `birthday` is a field"), "{}", stderr(&field));
+    assert!(
+        stderr(&field).contains("entities.changed_at_column: `birthday` is a field"),
+        "{}",
+        stderr(&field)
+    );
 }
 
 #[test]

@@ -65,9 +65,8 @@ impl ColumnsTable {
         let mut found = Vec::new();
         for keys in keys.chunks(STATEMENT_ROWS) {
             let pairs: Vec<String> = keys.iter().map(|(user, shard)| format!("({shard},{user})")).collect();
-            found.extend(
-                self.read(&format!("WHERE (`shard_id`, `user_id`) IN ({})", pairs.join(","))).await?,
-            );
+            found
+                .extend(self.read(&format!("WHERE (`shard_id`, `user_id`) IN ({})", pairs.join(","))).await?);
         }
         Ok(found)
     }

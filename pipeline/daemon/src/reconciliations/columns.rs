@@ -75,8 +75,7 @@ async fn compare(
     if chain == Some(Chain::Restored) {
         return Err(restored::fault());
     }
-    let throttle =
-        SharedThrottle::new(Throttle::new(settings.limits.rows_per_second, PAGE, PAGE_ROWS));
+    let throttle = SharedThrottle::new(Throttle::new(settings.limits.rows_per_second, PAGE, PAGE_ROWS));
     let tables = wiring.coupon_tables()?;
     for birthday in birthdays(wiring.config(), &ledger).await? {
         for table in tables.columns_tables(birthday)? {

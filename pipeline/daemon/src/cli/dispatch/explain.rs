@@ -178,9 +178,11 @@ impl Known<'_> {
             (Some(run), true) if run.is_closed => {
                 "The run is closed and knows no coupon for its member.".to_owned()
             }
-            (Some(_), true) if self.is_held => "The user waits for a reconciliation: the last one could not compare the \
+            (Some(_), true) if self.is_held => {
+                "The user waits for a reconciliation: the last one could not compare the \
                                                 user's source tables."
-                .to_owned(),
+                    .to_owned()
+            }
             (Some(_), true) => "The user is to get the coupon: nobody has granted it yet.".to_owned(),
             (_, false) if self.celebrates().is_none() => {
                 "The user gets no coupon: this is not the user's day by the source.".to_owned()

@@ -160,7 +160,10 @@ pub(super) fn text(programme: &str, view: &DayView) -> String {
         line.push_str(&format!("\n  missed     {} source unreadable", view.unreadable));
     }
     if view.held > 0 {
-        line.push_str(&format!("\n  missed     {} wait for a reconciliation of their source tables", view.held));
+        line.push_str(&format!(
+            "\n  missed     {} wait for a reconciliation of their source tables",
+            view.held
+        ));
     }
     if !view.is_behind_barrier && view.frozen > 0 {
         line.push_str("\n  barrier    a wave was frozen before every lane had passed its source");
