@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_columns_follow_the_newest_coupon_and_old_marks_without_an_occurrence_stay() {
+    fn the_columns_follow_the_newest_coupon_and_what_has_no_occurrence_stays() {
         let last = Some(LastCoupon { year: 2027, settled_at: Timestamp::UNIX_EPOCH });
         let row = |is_sent, has_time, occurrence| SentColumns { is_sent, has_time, occurrence };
         for (columns, last, expected) in [

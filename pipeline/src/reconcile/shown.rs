@@ -31,7 +31,8 @@ pub struct HiddenTable {
     pub why: String,
 }
 
-/// What sources show, and what of `before` they do not show any more. Tables of other entities than `asked` stay as they were known.
+/// What sources show, and what of `before` they do not show any more. Tables of other entities than `asked` stay as
+/// they were known.
 pub async fn look<S: RowSource>(
     sources: &BTreeMap<String, Arc<S>>,
     before: &VisibleTables,

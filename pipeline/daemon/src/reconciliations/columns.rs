@@ -1,8 +1,8 @@
 //! The columns of birthday tables that follow the coupon ledger, compared with it as a store of its own.
 //!
 //! The tables of each day whose run is open are read: a run closes only after a reconciliation of the night behind it,
-//! so each day's are compared at least once. The ledger decides. What differs is looked at again before it counts, since
-//! a granter writes the ledger first. A ledger that somebody restored decides nothing.
+//! so each day's are compared at least once. The ledger decides. What differs is looked at again before it counts,
+//! since a granter writes the ledger first. A ledger that somebody restored decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
