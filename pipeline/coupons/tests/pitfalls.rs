@@ -465,7 +465,8 @@ fn a_batch_is_issued_under_one_token_and_who_is_not_due_leaves_it() {
         ledger.users.values().flat_map(|user| user.rows.values()).map(|row| row.state).collect();
     let is_issued = |state: &&RowState| matches!(state, RowState::Issued { .. });
     assert_eq!(states.iter().filter(is_issued).count(), 1, "{states:?}");
-    assert_eq!(states[2], RowState::Reserved, "a row that could not be read waits, and is not absent");
+    assert_eq!(states[2], RowState::Reserved, "a row that could not be read waits");
+    assert!(ledger.users[&3].rows.values().all(|row| row.absent_since.is_none()), "and it is not absent");
 
     assert!(is_told(&ledger, &batch[..1], Unique(8)));
     assert!(!is_told(&ledger, &batch[..1], Unique(7)), "the register is elsewhere");
