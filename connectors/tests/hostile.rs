@@ -159,6 +159,7 @@ impl Ground {
             columns: vec!["user_id".to_owned(), "birthday".to_owned()],
             rule: None,
             sharding_column: None,
+            changed_at_column: None,
             unseen_changes: UnseenChanges::default(),
         };
         let config = SourceConfig {

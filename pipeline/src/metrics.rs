@@ -244,6 +244,8 @@ metrics! {
         "Members of the newest coupon day by what became of them: granted, already_granted, refused, failed, in_flight, missed. Their sum is the cohort.";
     COUPON_REFUSED = "anabranch_coupon_refused_members", Gauge, &["programme", "reason"],
         "Members of the newest coupon day who get no coupon, by the reason.";
+    COUPON_UNREADABLE = "anabranch_coupon_unreadable_members", Gauge, PROGRAMME,
+        "Members of the newest coupon day who are missed because their source row could not be read by the latest hour.";
     COUPON_LETTERS = "anabranch_coupon_dead_letters", Gauge, PROGRAMME,
         "Dead letters of all days of the programme: each waits for a person.";
     COUPON_CARRIED = "anabranch_coupon_carried_total", Counter, &["programme", "outcome"],

@@ -6,7 +6,7 @@
 //! same connections insert the rows, commit, call, and update rows and `is_sent` in a second transaction: no look at
 //! a source, no gap, no token, no recovery.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -17,8 +17,8 @@ use anabranch_coupons::breaker::Breaker;
 use anabranch_coupons::dispatching::Dispatcher;
 use anabranch_coupons::granting::{Granter, Issuers};
 use anabranch_coupons::ports::{
-    Answer, Clock, CohortRow, CohortRows, CouponSystem, Ledger, Register, SourceRow, SourceRows, Uniques,
-    WorkQueue,
+    Answer, Clock, CohortRow, CohortRows, CouponSystem, Ledger, Reconciled, Register, SourceRow, SourceRows,
+    Uniques, WorkQueue,
 };
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{CouponKey, MEMBERS_MAX, Member, Message, RunKey, Unique, part};
@@ -101,8 +101,8 @@ impl CohortRows for Outside {
         self.cohort.follow(tables, granted).await
     }
 
-    async fn reconciled_at(&self) -> Result<Option<Timestamp>, Fault> {
-        Ok(Some(Timestamp::now()))
+    async fn reconciled(&self) -> Result<Option<Reconciled>, Fault> {
+        Ok(Some(Reconciled { ended_at: Timestamp::now(), unproven: BTreeSet::new() }))
     }
 }
 

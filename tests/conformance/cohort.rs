@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anabranch_connectors::mysql::cohort::MysqlCohort;
 use anabranch_connectors::mysql::connection::async_options;
 use anabranch_connectors::mysql::source_rows::MysqlSourceRows;
+use anabranch_coupons::columns::{LastCoupon, SentColumns};
 use anabranch_coupons::ports::{CohortRow, SourceRow, SourceRows};
 use anabranch_pipeline::config::{Config, ServerUrl};
 use anabranch_pipeline::error::Code;
@@ -73,7 +74,8 @@ impl Ground {
         let mut text =
             "name = \"test\"\n[log]\nurl = \"tls://u:p@127.0.0.1:1\"\n[[entities]]\nentity = \"user\"\n\
              tables = \"user_{db:02}.user_{table:03}\"\n\
-             columns = { lunar_birthday = \"lunar_birthday\", birthday_type = \"birthday_type\" }\n"
+             columns = { lunar_birthday = \"lunar_birthday\", birthday_type = \"birthday_type\" }\n\
+             changed_at_column = \"changed_at\"\n"
                 .to_owned();
         let ca_file = self.stack.ca_file();
         for (kind, name) in [("sources", "source-a"), ("targets", "target-a"), ("targets", "target-b")] {
@@ -220,6 +222,7 @@ async fn the_days_tables_are_read_by_pages_of_users_and_follow_the_ledger_in_bot
         assert_eq!(of_lunar, [(3, true, by), (6, true, by), (7, false, by)]);
 
         the_columns_follow(&ground).await;
+        the_columns_are_mended_while_they_say_what_was_read(&ground).await;
     }
     let config = Ground { stack: Arc::clone(stack), layout: "by_day", databases: 2 }.config();
     let cohort = MysqlCohort::new(&config, &["solar"], 1).unwrap();
@@ -272,6 +275,52 @@ async fn the_columns_follow(ground: &Ground) {
     );
 }
 
+/// Users 0 and 6 have marks of 2028 and 2027, and user 9 has none.
+async fn the_columns_are_mended_while_they_say_what_was_read(ground: &Ground) {
+    let tables = ground.cohort().columns_tables(solar()).unwrap();
+    let mut rows = Vec::new();
+    for table in &tables {
+        let mut after = None;
+        loop {
+            let page = table.page(after, 700).await.unwrap();
+            let Some(last) = page.last() else { break };
+            assert!(page.is_sorted_by_key(|row| row.key), "rows are in the order of keys");
+            after = Some(last.key);
+            rows.extend(page.into_iter().map(|row| (table.clone(), row)));
+        }
+    }
+    let keys: BTreeSet<_> = rows.iter().map(|(_, row)| row.key).collect();
+    let all = 1_500 + 300 + DOUBLED as usize + 200 + 300 + 3;
+    assert_eq!((rows.len(), keys.len()), (all, all), "every row once, those of shards that cannot be too");
+    let of = |user: u64| rows.iter().filter(move |(_, row)| row.key.0 == user).cloned().collect::<Vec<_>>();
+    assert_eq!(of(0).len(), 2);
+    let sent = |occurrence| SentColumns { is_sent: true, has_time: true, occurrence: Some(occurrence) };
+    assert!(of(0).iter().all(|(_, row)| row.columns == sent(2028)));
+    let none = SentColumns { is_sent: false, has_time: false, occurrence: None };
+    assert!(of(9).iter().all(|(_, row)| row.columns == none));
+
+    let settled_at = "2027-02-28T00:00:01.5Z".parse().unwrap();
+    let mend = async |user: u64, last: Option<LastCoupon>| {
+        for (table, row) in of(user) {
+            table.mend(&[(row, last)]).await.unwrap();
+        }
+    };
+    let now = async |user: u64| {
+        let (table, row) = of(user).remove(0);
+        table.of(&[row.key]).await.unwrap()[0].columns
+    };
+    mend(9, Some(LastCoupon { year: 2027, settled_at })).await;
+    assert_eq!(now(9).await, sent(2027));
+    mend(6, None).await;
+    assert_eq!(now(6).await, none);
+    // A granter has written since the row was read: what it wrote stays.
+    ground.cohort().follow(&[solar()], &[(0, "solar:2029".parse().unwrap())]).await.unwrap();
+    mend(0, None).await;
+    assert_eq!(now(0).await, sent(2029));
+    mend(9, None).await;
+    assert_eq!(now(9).await, sent(2027), "what was read before it was mended is not what it says now");
+}
+
 fn shard(table: u32) -> ShardId {
     ShardId::of("source-a", "user_00", &format!("user_{table:03}"), 0)
 }
@@ -285,21 +334,23 @@ async fn source_rows_are_read_by_key_where_claims_name_their_tables(stack: &Arc<
     for (table, birthday) in [(0, "DATE"), (1, "DATETIME"), (2, "VARCHAR(20)")] {
         let sql = format!(
             "CREATE TABLE user_00.user_{table:03} (user_id BIGINT UNSIGNED PRIMARY KEY, birthday {birthday} NULL, \
-             lunar_birthday CHAR(5), birthday_type VARCHAR(8))"
+             lunar_birthday CHAR(5), birthday_type VARCHAR(8), changed_at DATETIME NULL)"
         );
         source.query_drop(sql).await.unwrap();
     }
     source
         .query_drop(
-            "INSERT INTO user_00.user_000 VALUES (1, '2000-02-28', NULL, NULL), (2, '1999-02-28', '08-30', 'lunar');
-             INSERT INTO user_00.user_001 VALUES (1, '2000-03-01 10:00:00', NULL, 'solar'), (3, NULL, NULL, NULL);
-             INSERT INTO user_00.user_002 VALUES (5, '2000-02-28', '13-01', 'other')",
+            "INSERT INTO user_00.user_000 VALUES (1, '2000-02-28', NULL, NULL, NULL),
+                 (2, '1999-02-28', '08-30', 'lunar', '2027-02-20 08:00:00');
+             INSERT INTO user_00.user_001 VALUES (1, '2000-03-01 10:00:00', NULL, 'solar', NULL), (3, NULL, NULL, NULL, NULL);
+             INSERT INTO user_00.user_002 VALUES (5, '2000-02-28', '13-01', 'other', NULL)",
         )
         .await
         .unwrap();
     // User 5 was renamed: the cohort names another shard than the tables now claim.
     ground.insert(solar(), &[(5, shard(2).as_u64(), "02-28"), (6, 4_711, "02-28")]).await;
     let rows = MysqlSourceRows::new(&ground.config(), ground.cohort());
+    assert_eq!(rows.check().await.len(), 0);
     let gone = ShardId::of("source-a", "user_00", "user_gone", 0);
     let users = [
         (1, vec![shard(0), shard(1), shard(0)]),
@@ -321,6 +372,7 @@ async fn source_rows_are_read_by_key_where_claims_name_their_tables(stack: &Arc<
     let expected = SourceRow {
         lunar: LunarMonthDay::new(8, 30),
         calendar: Calendar::Lunar,
+        changed_at: Some("2027-02-20T08:00:00Z".parse().unwrap()),
         ..row(Some(date(1999, 2, 28)), day)
     };
     assert_eq!(found[1], Some(vec![expected]));
@@ -330,6 +382,14 @@ async fn source_rows_are_read_by_key_where_claims_name_their_tables(stack: &Arc<
     assert_eq!(found[5], Some(vec![]), "what nobody has is no fault");
 
     // What cannot be read concerns its users alone.
+    source.query_drop("ALTER TABLE user_00.user_000 CHANGE changed_at other DATETIME").await.unwrap();
+    let without = rows.check().await;
+    assert!(
+        without.len() == 1 && without[0].to_string().contains("it has no column changed_at"),
+        "{without:?}"
+    );
+    assert_eq!(rows.look(&users[..1]).await.unwrap(), [None]);
+    source.query_drop("ALTER TABLE user_00.user_000 CHANGE other changed_at DATETIME").await.unwrap();
     source.query_drop("ALTER TABLE user_00.user_001 DROP PRIMARY KEY").await.unwrap();
     let found = rows.look(&users[..3]).await.unwrap();
     assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false]);

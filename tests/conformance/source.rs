@@ -206,6 +206,7 @@ impl Database {
             columns: vec!["user_id".to_owned(), "birthday".to_owned()],
             rule: None,
             sharding_column: None,
+            changed_at_column: None,
             unseen_changes: UnseenChanges::default(),
         }
     }

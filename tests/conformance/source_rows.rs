@@ -44,6 +44,7 @@ fn source_with(database: &Database, entity: Entity, fields: usize) -> MysqlSourc
         columns: entity.fields()[..fields].iter().map(|field| (*field).to_owned()).collect(),
         rule: None,
         sharding_column: None,
+        changed_at_column: None,
         unseen_changes: UnseenChanges::default(),
     };
     MysqlSource::new(&config, &[entity], Duration::from_secs(2))

@@ -316,6 +316,11 @@ impl Life {
                 let down = *[90, 700, 900, 1_900].choose(&mut world.random).expect("not empty");
                 world.books.down_until = world.now + minutes(down);
             }
+            x if (0.980..0.9802).contains(&x) => {
+                let down = *[60, 300, 900, 2_900].choose(&mut world.random).expect("not empty");
+                world.sources_down_until = world.now + minutes(down);
+                world.books.count("sources down");
+            }
             x if (0.982..0.9835).contains(&x) => {
                 let copy = (world.now, world.database.clone());
                 let kept = world.copies.len().saturating_sub(2);

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use anabranch_coupons::ports::{
-    Answer, Clock, CohortRow, CohortRows, CouponSystem, Ledger, Register, SourceRow, SourceRows, Uniques,
-    WorkQueue,
+    Answer, Clock, CohortRow, CohortRows, CouponSystem, Ledger, Reconciled, Register, SourceRow, SourceRows,
+    Uniques, WorkQueue,
 };
 use anabranch_coupons::records::{
     CouponKey, LedgerRow, LedgerTokens, Member, Message, ProgrammeLedger, RunKey, RunLedger, Standing,
@@ -70,7 +70,12 @@ pub fn of_users<T>(
     decide: impl Fn(&mut UsersLedger) -> T,
 ) -> T {
     let (now, before) = (world.now, world.database.tokens);
+    let unread = |world: &World| world.database.rows.values().filter(|row| row.is_unread()).count();
+    let unread_before = unread(world);
     let result = world.database.of_users(now, run, users, decide);
+    if unread(world) > unread_before {
+        world.books.count("let go unread");
+    }
     let tokens = world.database.tokens;
     if tokens != before {
         world.database.chain.insert(tokens.latest);
@@ -210,7 +215,7 @@ impl SourceRows for Process {
         let mut world = self.lock();
         let mut answers = Vec::new();
         for (user, also) in users {
-            let is_read = world.random.random_bool(0.995);
+            let is_read = world.random.random_bool(0.995) && world.now >= world.sources_down_until;
             answers.push(is_read.then(|| source_rows(&world, *user, also)));
         }
         Ok(answers)
@@ -269,9 +274,11 @@ impl CohortRows for Process {
         Ok(())
     }
 
-    async fn reconciled_at(&self) -> Result<Option<Timestamp>, Fault> {
+    async fn reconciled(&self) -> Result<Option<Reconciled>, Fault> {
         turn().await;
-        Ok(self.lock().reconciled_at)
+        let world = self.lock();
+        let unproven = world.unproven.iter().map(|shard| shard_id(*shard)).collect();
+        Ok(world.reconciled_at.map(|ended_at| Reconciled { ended_at, unproven }))
     }
 }
 

@@ -103,10 +103,14 @@ pub struct World {
     pub damaged: BTreeSet<u64>,
     pub mended: BTreeMap<u64, Timestamp>,
     pub reconciled_at: Option<Timestamp>,
+    /// Shards of which the last reconciliation says nothing.
+    pub unproven: BTreeSet<usize>,
     pub reconciled_day: Option<Date>,
     pub programmes: Vec<Programme>,
     pub database: Database,
     pub database_down_until: Timestamp,
+    /// Until then no source table can be read by key.
+    pub sources_down_until: Timestamp,
     pub copies: Vec<(Timestamp, Database)>,
     pub restored_at: Option<Timestamp>,
     pub register: Unique,
@@ -148,10 +152,12 @@ impl World {
             damaged: BTreeSet::new(),
             mended: BTreeMap::new(),
             reconciled_at: None,
+            unproven: BTreeSet::new(),
             reconciled_day: None,
             programmes,
             database,
             database_down_until: now,
+            sources_down_until: now,
             copies: Vec::new(),
             restored_at: None,
             register: first,
@@ -299,6 +305,7 @@ impl World {
             self.mended.insert(user, self.now);
         }
         self.reconciled_at = Some(self.now);
+        self.unproven = (0..SHARDS).filter(|_| self.random.random_bool(0.1)).collect();
     }
 
     /// A derived row vanishes or its type goes stale, or somebody leaves a stale, misplaced or doubled one.

@@ -3,11 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use anabranch_demo::{Faults, Witness, WitnessClient, WitnessOptions};
 use anabranch_pipeline::failpoints;
-use anabranch_tests::{Daemon, Finished, Installation, Plan, until, until_some};
+use anabranch_tests::{Daemon, Finished, Installation, Plan, Turn, until, until_some};
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -22,6 +21,15 @@ const CELEBRATING: [u64; 2] = [30, 20];
 const OTHERS: u64 = 5;
 const PARTS: u64 = 16;
 
+/// The store of a reconciliation that compares the columns with the ledger.
+const COLUMNS: &str = "coupons/columns";
+
+/// What a report says of a store.
+pub fn store<'r>(report: &'r Json, name: &str) -> &'r Json {
+    let stores = report["stores"].as_array().unwrap();
+    stores.iter().find(|store| store["store"] == name).unwrap_or_else(|| panic!("{report}"))
+}
+
 /// A zone in which it is early afternoon now, so that midnight and noon of today are past.
 fn zone() -> (String, Date) {
     let now = Timestamp::now();
@@ -34,24 +42,26 @@ fn zone() -> (String, Date) {
 }
 
 /// An installation with a programme, its coupon system, and users whose day is today.
-struct CouponDay {
-    installation: Installation<'static>,
-    day: Date,
+pub struct CouponDay {
+    pub installation: Installation<'static>,
+    pub day: Date,
     zone: String,
+    /// Settings of the programme beside the usual ones, and further sections.
+    more: &'static str,
     address: SocketAddr,
     folder: tempfile::TempDir,
     witness: Option<Witness>,
 }
 
 impl CouponDay {
-    async fn begin() -> Self {
+    pub async fn begin(turn: Turn<'static>, plan: &Plan, more: &'static str) -> Self {
         let (zone, day) = zone();
         let folder = tempfile::tempdir().unwrap();
         let options = WitnessOptions::new("127.0.0.1:0".parse().unwrap(), folder.path().join("book"));
         let witness = Witness::start(&options).await.unwrap();
         let address = witness.address();
-        let installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
-        let mut day = Self { installation, day, zone, address, folder, witness: Some(witness) };
+        let installation = Installation::prepare(turn, plan).await;
+        let mut day = Self { installation, day, zone, more, address, folder, witness: Some(witness) };
         day.write_configuration();
         day.installation.command(&["setup"]).await.expect_success();
         day.insert_users().await;
@@ -62,27 +72,27 @@ impl CouponDay {
         let text = self.installation.configuration_text();
         let with_token = text.replace("[http]\n", &format!("[http]\ntokens = [\"{TOKEN}\"]\n"));
         assert_ne!(text, with_token, "there is no [http] to put it into");
-        let Self { zone, address, .. } = self;
+        let Self { zone, address, more, .. } = self;
+        let more = more.replace("{zone}", zone);
         let coupons = format!(
             "\n[[programmes]]\nname = \"birthday\"\ncoupon = \"cake\"\ntime_zone = \"{zone}\"\nleap_day = \"feb28\"\n\
              calendars = [\"solar\"]\nnoon_at = \"00:01\"\nwaits_until = \"00:00\"\n\
-             [coupon_system]\nurl = \"http://{address}\"\ntimeout_seconds = 3\n"
+             {more}\n[coupon_system]\nurl = \"http://{address}\"\ntimeout_seconds = 3\n"
         );
         self.installation.write_configuration_text(&(with_token + &coupons));
     }
 
     /// For daemons beside the first one.
-    fn use_another_http_port(&mut self) {
+    pub fn use_another_http_port(&mut self) {
         self.installation.use_another_http_port();
         self.write_configuration();
     }
 
     async fn insert_users(&self) {
-        let topology = &self.installation.audits[0].topology;
         let (month, today) = (self.day.month(), self.day.day());
         let sources = self.installation.configuration.sources.clone();
         for (place, source) in sources.iter().enumerate() {
-            let table = topology.places_of(place).next().unwrap().name();
+            let table = self.source_table(place);
             let first = 1 + 1_000 * place as u64;
             let celebrating = (0..CELEBRATING[place]).map(|user| {
                 let born = Date::new(1996, month, today).unwrap();
@@ -101,21 +111,26 @@ impl CouponDay {
         }
     }
 
-    fn members(&self) -> BTreeSet<u64> {
+    /// The first table of a source, whose users begin at 1 and at 1001.
+    pub fn source_table(&self, place: usize) -> String {
+        self.installation.audits[0].topology.places_of(place).next().unwrap().name()
+    }
+
+    pub fn members(&self) -> BTreeSet<u64> {
         let of = |place: u64, users: u64| (0..users).map(move |user| 1 + 1_000 * place + user);
         of(0, CELEBRATING[0]).chain(of(1, CELEBRATING[1])).collect()
     }
 
-    fn target(&self) -> &str {
+    pub fn target(&self) -> &str {
         &self.installation.configuration.targets[0]
     }
 
-    async fn dispatch(&self, arguments: &[&str]) -> Finished {
+    pub async fn dispatch(&self, arguments: &[&str]) -> Finished {
         self.installation.command(&[&["dispatch"], arguments].concat()).await
     }
 
     /// Begins or continues the day by hand.
-    async fn run_day(&self) -> Finished {
+    pub async fn run_day(&self) -> Finished {
         self.dispatch(&["run", &self.day.to_string()]).await
     }
 
@@ -125,18 +140,57 @@ impl CouponDay {
     }
 
     /// Lets every attempt look as old as one that others take over.
-    async fn age_attempts(&self) {
+    pub async fn age_attempts(&self) {
         let age = |part| {
             format!(
                 "UPDATE anabranch_coupons.coupon_ledger_{part:02} SET changed_at = changed_at - INTERVAL 31 MINUTE \
-                 WHERE state IN ('reserved', 'issued')"
+                 WHERE state IN ('reserved', 'issued') OR reason = 'source_unreadable'"
             )
         };
         let sql: Vec<String> = (0..PARTS).map(age).collect();
         self.installation.execute(self.target(), sql.join(";")).await;
     }
 
-    fn client(&self) -> WitnessClient {
+    /// Tables of the ledger.
+    async fn ledger_tables(&self) -> Vec<String> {
+        let mut target = self.installation.admin(self.target()).await;
+        let sql = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'anabranch_coupons'";
+        target.rows::<String>("list the ledger", sql.to_owned()).await.unwrap()
+    }
+
+    /// Somebody copies the whole ledger, at one moment.
+    async fn copy_ledger(&self) {
+        let mut sql = vec!["CREATE DATABASE ledger_copy".to_owned()];
+        let tables = self.ledger_tables().await;
+        sql.extend(
+            tables
+                .iter()
+                .map(|table| format!("CREATE TABLE ledger_copy.{table} LIKE anabranch_coupons.{table}")),
+        );
+        sql.push("START TRANSACTION WITH CONSISTENT SNAPSHOT".to_owned());
+        sql.extend(
+            tables.iter().map(|table| {
+                format!("INSERT INTO ledger_copy.{table} SELECT * FROM anabranch_coupons.{table}")
+            }),
+        );
+        sql.push("COMMIT".to_owned());
+        self.installation.execute(self.target(), sql.join(";")).await;
+    }
+
+    /// Somebody puts the copy in the place of the ledger.
+    async fn restore_ledger(&self) {
+        let tables = self.ledger_tables().await;
+        let restore = tables.iter().map(|table| {
+            format!(
+                "DELETE FROM anabranch_coupons.{table}; \
+                 INSERT INTO anabranch_coupons.{table} SELECT * FROM ledger_copy.{table}"
+            )
+        });
+        let sql: Vec<String> = restore.collect();
+        self.installation.execute(self.target(), sql.join(";")).await;
+    }
+
+    pub fn client(&self) -> WitnessClient {
         WitnessClient::new(format!("http://{}", self.address), None).unwrap()
     }
 
@@ -161,6 +215,43 @@ impl CouponDay {
         process.kill();
     }
 
+    /// The day's tables.
+    pub async fn tables(&self) -> Vec<String> {
+        let mut target = self.installation.admin(self.target()).await;
+        let table = format!("birthday_{:02}{:02}", self.day.month(), self.day.day());
+        let sql = format!(
+            "SELECT CONCAT(table_schema, '.', table_name) FROM information_schema.tables \
+             WHERE table_schema LIKE 'birthday%' AND table_name = '{table}'"
+        );
+        target.rows::<String>("find the tables", sql).await.unwrap()
+    }
+
+    /// Changes the columns of rows by hand.
+    async fn change_columns(&self, set: &str, which: &str) {
+        for table in self.tables().await {
+            self.installation.execute(self.target(), format!("UPDATE {table} SET {set} WHERE {which}")).await;
+        }
+    }
+
+    /// Users whose rows say in all three columns that they have this year's coupon.
+    async fn marked_users(&self) -> BTreeSet<u64> {
+        let (mut target, mut marked) = (self.installation.admin(self.target()).await, BTreeSet::new());
+        for table in self.tables().await {
+            let sql = format!(
+                "SELECT user_id FROM {table} WHERE is_sent = 1 AND send_time IS NOT NULL AND sent_occurrence = {}",
+                self.day.year()
+            );
+            marked.extend(target.rows::<u64>("read the columns", sql).await.unwrap());
+        }
+        marked
+    }
+
+    /// What a reconciliation says of the columns alone.
+    async fn compare_columns(&self, how: &[&str]) -> Json {
+        let command = [&["reconcile", "--now", "--json", "--store", COLUMNS], how].concat();
+        store(&self.installation.command(&command).await.json(), COLUMNS).clone()
+    }
+
     /// Everybody whose day it is has one coupon, and nobody else has one.
     async fn expect_everybody_once(&self) {
         let gifts = self.client().gifts().await.unwrap();
@@ -172,19 +263,20 @@ impl CouponDay {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everybody_gets_one_coupon_whatever_is_killed_lost_or_restored() {
-    let mut day = CouponDay::begin().await;
+    let mut day = CouponDay::begin(STANDARD.turn().await, &Plan::small(), "").await;
     let lanes = day.installation.run_with(&["--role", "reader", "--role", "projector"], &[]);
     day.installation.drained().await;
     day.use_another_http_port();
     planned_before_it_begins(&day).await;
     dispatchers_killed(&day).await;
-    let copy = granters_killed(&day).await;
+    columns_without_a_coupon_are_reset(&day).await;
+    granters_killed(&day).await;
     coupon_system_away(&mut day, &lanes).await;
     let granted = queue_lost_and_letters(&day).await;
     shown_and_signed(&day, &granted).await;
     closed_after_a_reconciliation(&day).await;
     drop(granted);
-    restored_ledger_is_refused(&day, &copy).await;
+    restored_ledger_is_refused_and_taken_in(&day).await;
 }
 
 async fn planned_before_it_begins(day: &CouponDay) {
@@ -212,17 +304,34 @@ async fn dispatchers_killed(day: &CouponDay) {
     assert!(run.stdout.contains("noon is frozen: 50 eligible = 0 granted"), "{run:?}");
 }
 
-/// A granter that is killed anywhere is taken over. Returns the ledger's tokens as they stand then.
-async fn granters_killed(day: &CouponDay) -> Vec<String> {
+/// Nobody has a coupon yet, and a hand writes that two users have.
+async fn columns_without_a_coupon_are_reset(day: &CouponDay) {
+    let year = day.day.year();
+    let sent = format!("is_sent = 1, send_time = '2000-01-01', sent_occurrence = {year}");
+    day.change_columns(&sent, "user_id = 1").await;
+    // What others marked before there was a ledger has no occurrence, and stays.
+    day.change_columns("is_sent = 1, send_time = '2000-01-01'", "user_id = 2").await;
+    let told = day.compare_columns(&["--mode", "report"]).await;
+    assert_eq!((&told["verdicts"]["orphan"], &told["left"]), (&1.into(), &1.into()), "{told}");
+    assert_eq!(day.marked_users().await, BTreeSet::from([1]));
+    let mended = day.compare_columns(&[]).await;
+    assert_eq!(
+        (&mended["repaired"], &mended["confirmed"], &mended["left"]),
+        (&1.into(), &1.into(), &0.into())
+    );
+    assert_eq!(day.marked_users().await, BTreeSet::new());
+    day.change_columns("is_sent = 0, send_time = NULL", "user_id = 2 AND is_sent = 1").await;
+}
+
+/// A granter that is killed anywhere is taken over. Somebody copies the ledger when the first ones have granted.
+async fn granters_killed(day: &CouponDay) {
     for failpoint in failpoints::GRANTING {
         day.kill_at(&["run", "--role", "granter"], failpoint).await;
         day.age_attempts().await;
         day.run_day().await.expect_success();
     }
     assert_eq!(day.client().doubles().await.unwrap().len(), 0);
-    let mut target = day.installation.admin(day.target()).await;
-    let sql = "SELECT HEX(latest) FROM anabranch_coupons.coupon_token";
-    target.rows("read the token", sql.to_owned()).await.unwrap()
+    day.copy_ledger().await;
 }
 
 /// Without the coupon system nothing is tried, and the task says why.
@@ -291,7 +400,22 @@ async fn shown_and_signed(day: &CouponDay, daemon: &Daemon) {
 /// The catch-up comes after the next reconciliation. Then the columns follow the ledger, also where a granter died.
 async fn closed_after_a_reconciliation(day: &CouponDay) {
     let today = day.day.to_string();
-    day.installation.command(&["reconcile", "--now"]).await.expect_success();
+    // A granter that was killed behind the ledger has left some users without.
+    let marked: Vec<u64> = day.marked_users().await.into_iter().collect();
+    let lacking = (day.members().len() - marked.len()) as u64;
+    let unsent = "is_sent = 0, send_time = NULL, sent_occurrence = NULL";
+    for (set, user) in
+        [(unsent, marked[0]), ("sent_occurrence = 1999", marked[1]), ("send_time = NULL", marked[2])]
+    {
+        day.change_columns(set, &format!("user_id = {user}")).await;
+    }
+    let done = day.installation.command(&["reconcile", "--now", "--json"]).await.expect_success().json();
+    let columns = store(&done, COLUMNS);
+    assert_eq!(columns["verdicts"], serde_json::json!({"missing": lacking + 1, "stale": 2}), "{columns}");
+    assert_eq!((&columns["confirmed"], &columns["left"]), (&(lacking + 3).into(), &0.into()), "{columns}");
+    assert_eq!(day.marked_users().await, day.members());
+    // What is lost after it is written again by the next wave.
+    day.change_columns(unsent, &format!("user_id = {}", marked[0])).await;
     until("the run is closed", async || {
         day.run_day().await.expect_success();
         day.shown().await["is_closed"] == true
@@ -302,19 +426,7 @@ async fn closed_after_a_reconciliation(day: &CouponDay) {
         report.stdout.contains("closed: clean") && report.stdout.contains("reconciliation 2"),
         "{report:?}"
     );
-    let mut target = day.installation.admin(day.target()).await;
-    let table = format!("birthday_{:02}{:02}", day.day.month(), day.day.day());
-    let sql = format!(
-        "SELECT CONCAT(table_schema, '.', table_name) FROM information_schema.tables \
-         WHERE table_schema LIKE 'birthday%' AND table_name = '{table}'"
-    );
-    let mut sent = 0;
-    for place in target.rows::<String>("find the table", sql).await.unwrap() {
-        let year = day.day.year();
-        let sql = format!("SELECT user_id FROM {place} WHERE is_sent = 1 AND sent_occurrence = {year}");
-        sent += target.rows::<u64>("count", sql).await.unwrap().len();
-    }
-    assert_eq!(sent, 50, "the columns follow the ledger");
+    assert_eq!(day.marked_users().await, day.members(), "the columns follow the ledger");
     let change = "UPDATE anabranch.coupon_reports SET report = REPLACE(report, 'cake', 'cakes')";
     day.installation.execute(day.target(), change).await;
     let broken = day.dispatch(&["report", &today]).await;
@@ -322,16 +434,36 @@ async fn closed_after_a_reconciliation(day: &CouponDay) {
     assert!(broken.stderr.contains("history-broken"), "{broken:?}");
 }
 
-/// The register outside of the ledger's server knows calls that an older copy lacks.
-async fn restored_ledger_is_refused(day: &CouponDay, copy: &[String]) {
-    let restore =
-        format!("UPDATE anabranch_coupons.coupon_token SET latest = X'{}', previous = NULL", copy[0]);
-    day.installation.execute(day.target(), restore).await;
+/// The register outside of the ledger's server knows calls that an older copy lacks. Nothing is granted until the
+/// coupon system's statement was taken in; then the day goes on, and nobody gets a second coupon.
+async fn restored_ledger_is_refused_and_taken_in(day: &CouponDay) {
+    let today = day.day.to_string();
+    day.restore_ledger().await;
     let refused = day.run_day().await;
     assert_eq!(refused.exit_code, 1, "{refused:?}");
     assert!(refused.stderr.contains("coupon-ledger-restored"), "{refused:?}");
-    let daemon = day.installation.run_with(&["--role", "dispatcher"], &[]);
+    let daemon = day.installation.run_with(&["--role", "dispatcher", "--role", "granter"], &[]);
     let task = daemon.until_view("tasks", ("task", "dispatcher/birthday"), |task| task["code"].is_string());
     assert_eq!(task.await["code"], "coupon-ledger-restored");
-    tokio::time::timeout(Duration::from_secs(5), day.expect_everybody_once()).await.unwrap();
+    let compared = day.compare_columns(&[]).await;
+    assert!(compared["incomplete"].to_string().contains("coupon-ledger-restored"), "{compared}");
+    assert_eq!(day.marked_users().await, day.members(), "a restored ledger decides nothing");
+    day.expect_everybody_once().await;
+    drop(daemon);
+
+    let gifts = day.client().gifts().await.unwrap();
+    let page = day.folder.path().join("page-1.json");
+    std::fs::write(&page, serde_json::json!({ "gifts": gifts }).to_string()).unwrap();
+    let taken = day.dispatch(&["take-in", page.to_str().unwrap()]).await.expect_success();
+    assert!(taken.stdout.contains("50 coupons were settled"), "{taken:?}");
+    let _granter = day.installation.run_with(&["--role", "granter"], &[]);
+    until("the day is closed once more", async || {
+        day.run_day().await.expect_success();
+        day.age_attempts().await;
+        day.shown().await["is_closed"] == true
+    })
+    .await;
+    let shown = day.shown().await;
+    assert_eq!((&shown["day"], &shown["granted"], &shown["missed"]), (&today.into(), &50.into(), &0.into()));
+    day.expect_everybody_once().await;
 }

@@ -10,6 +10,7 @@ mod between_reconciliations;
 mod character_sets;
 mod check;
 mod commands;
+mod coupon_faults;
 mod coupons;
 mod documents;
 mod fail_over;

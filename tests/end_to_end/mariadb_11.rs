@@ -2,6 +2,7 @@
 
 use anabranch_tests::Ground;
 
+use crate::coupon_faults::two_programmes_without_a_table;
 use crate::refresh::refreshed_beside_changes;
 use crate::unread::{left_behind, read_again};
 
@@ -23,4 +24,10 @@ async fn what_stops_a_reader_of_mariadb_11_is_left_behind_by_a_refresh() {
 async fn a_table_of_mariadb_11_whose_rows_changed_unseen_is_read_again() {
     let Some(turn) = MARIADB_11.turn_if_there().await else { return };
     read_again(turn).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coupon_day_on_mariadb_11_gives_everybody_one_coupon_though_a_table_cannot_be_read() {
+    let Some(turn) = MARIADB_11.turn_if_there().await else { return };
+    two_programmes_without_a_table(turn).await;
 }

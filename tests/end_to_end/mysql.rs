@@ -2,6 +2,7 @@
 
 use anabranch_tests::Ground;
 
+use crate::coupon_faults::two_programmes_without_a_table;
 use crate::reconciliations::repaired_beside_changes;
 use crate::refresh::refreshed_beside_changes;
 
@@ -17,4 +18,10 @@ async fn rows_of_mysql_come_by_a_refresh_and_rows_of_nobody_go_while_changes_go_
 async fn a_reconciliation_of_mysql_finds_what_is_wrong_beside_the_changes_and_repairs_it() {
     let Some(turn) = MYSQL.turn_if_there().await else { return };
     repaired_beside_changes(turn).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coupon_day_on_mysql_gives_everybody_one_coupon_though_a_table_cannot_be_read() {
+    let Some(turn) = MYSQL.turn_if_there().await else { return };
+    two_programmes_without_a_table(turn).await;
 }

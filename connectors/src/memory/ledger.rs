@@ -152,6 +152,7 @@ impl LedgerState {
             Some(Standing {
                 member,
                 is_member: members.contains_key(&member),
+                shards: members.get(&member).cloned().unwrap_or_default(),
                 row: self.rows.get(&CouponKey { user, programme: programme.clone(), occurrence }).cloned(),
                 refused: self.refusals.get(&(programme, user, key.day, calendar)).copied(),
             })

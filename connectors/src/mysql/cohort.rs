@@ -5,6 +5,7 @@
 //! statement a server by the index of users; nothing is locked, and no read view outlives a statement.
 //! Lanes own the rows and never touch the three columns that [`MysqlCohort::follow`] writes.
 
+mod columns;
 mod statements;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ use futures::future::try_join_all;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Row, TxOpts, Value};
 
+pub use self::columns::{ColumnsRow, ColumnsTable};
 use self::statements::{claims, follow, page};
 use super::connection::quote_table;
 use super::error::Side;

@@ -3,14 +3,14 @@
 //! A shard id names a source table, so a user is read by key though the application spreads users by name. Values
 //! are read and understood as refreshes and reconciliations read them. Where no given table has a row, the claims of
 //! the user in all birthday tables are read too: the user may have been renamed since.
-//! The sources do not say when a birthday was changed last, so [`SourceRow::changed_at`] is not known here.
+//! Where the configuration names a column that says when a birthday was changed last, it is read with the row.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_coupons::ports::{SourceRow, SourceRows};
-use anabranch_pipeline::config::Config;
+use anabranch_pipeline::config::{Config, EntityConfig};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::RowSource;
 use anabranch_pipeline::projections::key_of;
@@ -21,9 +21,11 @@ use anabranch_schemas::change::{Action, Entity, TableIdentity, Value};
 use anabranch_schemas::codec;
 use anabranch_schemas::lsn::FIRST_EPOCH;
 use anabranch_schemas::lunar::LunarMonthDay;
-use anabranch_schemas::shard::ShardId;
+use anabranch_schemas::shard::{ShardId, TablePattern};
 use futures::future::join_all;
-use jiff::civil::Date;
+use jiff::Timestamp;
+use jiff::civil::{Date, DateTime, Time};
+use jiff::tz::TimeZone;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -44,6 +46,10 @@ pub struct MysqlSourceRows {
     sources: Vec<MysqlSource>,
     cohort: MysqlCohort,
     tables: Mutex<KnownTables>,
+    /// Place of the time of the last change in a row: behind the captured columns, which all entries of users share.
+    changed_at: usize,
+    /// Which tables have users.
+    patterns: Vec<TablePattern>,
 }
 
 /// Every captured table of users, as it was listed.
@@ -75,8 +81,38 @@ impl MysqlSourceRows {
     /// connected yet.
     pub fn new(config: &Config, cohort: MysqlCohort) -> Self {
         let sources = config.sources.iter().filter(|source| source.entities.contains(&Entity::User));
-        let source = |source| MysqlSource::new(source, &config.entities, config.limits.heartbeat);
-        Self { sources: sources.map(source).collect(), cohort, tables: Mutex::default() }
+        let entities: Vec<EntityConfig> =
+            config.entities.iter().cloned().map(EntityConfig::with_changed_at_column).collect();
+        let source = |source| MysqlSource::new(source, &entities, config.limits.heartbeat);
+        let users = || config.entities.iter().filter(|entity| entity.entity == Entity::User);
+        Self {
+            sources: sources.map(source).collect(),
+            cohort,
+            tables: Mutex::default(),
+            changed_at: users().next().map_or(0, |entity| entity.columns.len()),
+            patterns: users().map(|entity| entity.tables.clone()).collect(),
+        }
+    }
+
+    /// Whether users can be read by key, with all that is read of them: one table of each pattern and source is tried.
+    pub async fn check(&self) -> Vec<Fault> {
+        let checks = self.sources.iter().map(async |source| {
+            let mut faults = Vec::new();
+            match RowSource::tables(source).await {
+                Ok(tables) => {
+                    let of = |pattern: &TablePattern| {
+                        tables.iter().find(|table| pattern.matches(&table.database, &table.table).is_some())
+                    };
+                    for table in self.patterns.iter().filter_map(of) {
+                        let no_keys = [(table.clone(), Vec::new())];
+                        faults.extend(RowSource::rows(source, &no_keys, FIRST_EPOCH).await.err());
+                    }
+                }
+                Err(fault) => faults.push(fault),
+            }
+            faults
+        });
+        join_all(checks).await.into_iter().flatten().collect()
     }
 
     /// For each user the rows in the given tables; `None` where one of them could not be read.
@@ -132,7 +168,7 @@ impl MysqlSourceRows {
                 Err(fault) if fault.class() == Class::Transient => source.rows(reading, FIRST_EPOCH).await,
                 read => read,
             };
-            match read.and_then(|chunk| note(&chunk, &mut found.rows)) {
+            match read.and_then(|chunk| self.note(&chunk, &mut found.rows)) {
                 Ok(()) => {}
                 Err(fault) if reading.len() > 1 && fault.class() != Class::Transient => {
                     readings.extend(reading.chunks(1));
@@ -144,6 +180,21 @@ impl MysqlSourceRows {
             }
         }
         found
+    }
+
+    /// Notes the rows of a reading.
+    fn note(&self, chunk: &Chunk, rows: &mut BTreeMap<UserOfShard, Vec<SourceRow>>) -> Result<(), Fault> {
+        let broken =
+            |error| Fault::new(Code::Internal, "source rows", "they cannot be decoded").caused_by(error);
+        let mut changes = codec::decode(&chunk.payload).map_err(broken)?;
+        while let Some(change) = changes.next().map_err(broken)? {
+            let Action::Insert { after } = &change.action else { continue };
+            if let Some(Cell::UInt(user)) = key_of(Entity::User, after) {
+                let row = source_row(after, self.changed_at);
+                rows.entry((change.table.shard, user)).or_default().push(row);
+            }
+        }
+        Ok(())
     }
 
     /// The captured tables, listed again when one of these shards is not among them.
@@ -197,20 +248,9 @@ impl SourceRows for MysqlSourceRows {
     }
 }
 
-/// Notes the rows of a reading.
-fn note(chunk: &Chunk, rows: &mut BTreeMap<UserOfShard, Vec<SourceRow>>) -> Result<(), Fault> {
-    let broken = |error| Fault::new(Code::Internal, "source rows", "they cannot be decoded").caused_by(error);
-    let mut changes = codec::decode(&chunk.payload).map_err(broken)?;
-    while let Some(change) = changes.next().map_err(broken)? {
-        let Action::Insert { after } = &change.action else { continue };
-        if let Some(Cell::UInt(user)) = key_of(Entity::User, after) {
-            rows.entry((change.table.shard, user)).or_default().push(source_row(after));
-        }
-    }
-    Ok(())
-}
-
-fn source_row(row: &[Value<'_>]) -> SourceRow {
+/// What a row says, whose time of the last change stands at a place behind its fields.
+fn source_row(row: &[Value<'_>], changed_at: usize) -> SourceRow {
+    let (row, behind) = row.split_at(changed_at.min(row.len()));
     let field = |place: usize| row.get(place).unwrap_or(&Value::Null);
     let solar = MonthDay::from_value(field(BIRTHDAY)).ok();
     SourceRow {
@@ -219,16 +259,39 @@ fn source_row(row: &[Value<'_>]) -> SourceRow {
         lunar: LunarMonthDay::from_value(field(LUNAR_BIRTHDAY)).ok(),
         // What names no calendar is the solar one, as for the tables.
         calendar: Calendar::from_value(field(BIRTHDAY_TYPE)).unwrap_or(Calendar::Solar),
-        changed_at: None,
+        changed_at: behind.first().and_then(moment),
     }
+}
+
+/// A moment in UTC. A date is its midnight; what is no moment says that nothing was changed.
+fn moment(value: &Value<'_>) -> Option<Timestamp> {
+    let civil: DateTime = match value {
+        Value::Timestamp { microseconds } => {
+            return Timestamp::from_microsecond(*microseconds).ok().filter(|_| *microseconds != 0);
+        }
+        Value::Date { .. } => whole_date(value)?.into(),
+        Value::DateTime { hour, minute, second, microsecond, .. } => {
+            let nanosecond = i32::try_from(*microsecond).ok()?.checked_mul(1_000)?;
+            let [hour, minute, second] = [*hour, *minute, *second].map(i8::try_from);
+            let time = Time::new(hour.ok()?, minute.ok()?, second.ok()?, nanosecond).ok()?;
+            whole_date(value)?.to_datetime(time)
+        }
+        _ => return None,
+    };
+    Some(civil.to_zoned(TimeZone::UTC).ok()?.timestamp())
+}
+
+fn whole_date(value: &Value<'_>) -> Option<Date> {
+    let (Value::Date { year, month, day } | Value::DateTime { year, month, day, .. }) = value else {
+        return None;
+    };
+    Date::new(i16::try_from(*year).ok()?, i8::try_from(*month).ok()?, i8::try_from(*day).ok()?).ok()
 }
 
 /// The whole date of a column whose month and day are those of a birthday.
 fn born(value: &Value<'_>) -> Option<Date> {
     match value {
-        Value::Date { year, month, day } | Value::DateTime { year, month, day, .. } => {
-            Date::new(i16::try_from(*year).ok()?, i8::try_from(*month).ok()?, i8::try_from(*day).ok()?).ok()
-        }
+        Value::Date { .. } | Value::DateTime { .. } => whole_date(value),
         Value::Bytes(text) => std::str::from_utf8(text.trim_ascii().get(..10)?).ok()?.parse().ok(),
         _ => None,
     }
@@ -240,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_row_says_its_birthday_and_the_year_where_it_has_one() {
-        let row = |birthday| source_row(&[Value::UInt(7), birthday]);
+        let row = |birthday| source_row(&[Value::UInt(7), birthday], 2);
         let text = |text: &'static str| Value::Bytes(text.as_bytes().into());
         let expected = (Some(jiff::civil::date(2000, 2, 29)), MonthDay::new(2, 29));
         for birthday in [
@@ -262,9 +325,29 @@ mod tests {
             let row = row(birthday);
             assert_eq!((row.born, row.solar), (None, None));
         }
-        let of_type = |name| source_row(&[Value::UInt(7), Value::Null, text("08-30"), text(name)]);
+        let of_type = |name| source_row(&[Value::UInt(7), Value::Null, text("08-30"), text(name)], 4);
         let lunar = of_type("lunar");
         assert_eq!((lunar.lunar, lunar.calendar), (LunarMonthDay::new(8, 30), Calendar::Lunar));
         assert_eq!(of_type("other").calendar, Calendar::Solar);
+    }
+
+    #[test]
+    fn the_time_of_the_last_change_stands_behind_the_fields_and_is_none_where_it_is_no_moment() {
+        let at = |value: Value<'static>| {
+            let row = source_row(&[Value::UInt(7), Value::Null, value], 2);
+            assert_eq!((row.lunar, row.calendar), (None, Calendar::Solar));
+            row.changed_at.map(|at| at.to_string())
+        };
+        let date =
+            Value::DateTime { year: 2027, month: 2, day: 28, hour: 9, minute: 8, second: 7, microsecond: 5 };
+        assert_eq!(at(date).as_deref(), Some("2027-02-28T09:08:07.000005Z"));
+        assert_eq!(
+            at(Value::Date { year: 2027, month: 2, day: 28 }).as_deref(),
+            Some("2027-02-28T00:00:00Z")
+        );
+        assert_eq!(at(Value::Timestamp { microseconds: 1_000_000 }).as_deref(), Some("1970-01-01T00:00:01Z"));
+        assert_eq!(at(Value::Date { year: 0, month: 0, day: 0 }), None);
+        assert_eq!(at(Value::Null), None);
+        assert_eq!(source_row(&[Value::UInt(7), Value::Null], 2).changed_at, None);
     }
 }

@@ -1,6 +1,7 @@
 //! A coupon day of the demo: the witness gives the coupons, and each user whose day it is must get exactly one.
 //!
-//! The day is begun by command, as an outside scheduler would do it. Who must have a coupon is read from the sources
+//! The day is begun by command, as an outside scheduler would do it. The first requests go wrong on purpose: a 429,
+//! errors after the work, lost answers, all of them slow. Who must have a coupon is read from the sources
 //! when the workload has ended, and who has one from the witness's book.
 
 use std::collections::BTreeSet;
@@ -19,14 +20,20 @@ use crate::daemon::Commands;
 use crate::error::{DemoError, Result};
 use crate::topology::Topology;
 use crate::verify::BirthdayLayer;
-use crate::witness::{Witness, WitnessClient, WitnessOptions};
+use crate::witness::{Faults, Witness, WitnessClient, WitnessOptions};
 
 /// The programme's name.
 const PROGRAMME: &str = "birthday";
 /// What the daemon shows to the coupon system.
 const TOKEN: &str = "token-of-the-witness";
-/// From the beginning of the day to the last coupon.
-const DAY_MAX: Duration = Duration::from_secs(120);
+/// From the beginning of the day to the last coupon. A system that asks for a pause is left alone for a minute.
+const DAY_MAX: Duration = Duration::from_secs(240);
+/// So many requests for coupons go wrong before all is well.
+const FAULTY_REQUESTS: u64 = 6;
+/// A call without an answer is asked for after half an hour. The demo lets half an hour pass in the ledger this often.
+const AGED_EACH: Duration = Duration::from_secs(10);
+/// Tables that the ledger is spread over.
+const LEDGER_PARTS: u32 = 16;
 /// A pass of the dispatcher publishes again who lacks a coupon.
 const PASS_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -83,7 +90,22 @@ impl CouponDay {
         let mut options = WitnessOptions::new(listen, stack.folder().join("coupons.book"));
         options.token = Some(TOKEN.to_owned());
         let (zone, day) = afternoon(Timestamp::now())?;
-        Ok(Self { witness: Witness::start(&options).await?, zone, day })
+        let day = Self { witness: Witness::start(&options).await?, zone, day };
+        let faults = Faults {
+            slow_ms: 50,
+            busy: 0.2,
+            retry_after_seconds: 1,
+            error_after: 0.4,
+            lost_after: 0.4,
+            requests: Some(FAULTY_REQUESTS),
+            ..Faults::default()
+        };
+        day.client()?.set_faults(&faults).await?;
+        Ok(day)
+    }
+
+    fn client(&self) -> Result<WitnessClient> {
+        WitnessClient::new(format!("http://{}", self.witness.address()), Some(TOKEN))
     }
 
     /// The sections of the daemon's configuration.
@@ -104,7 +126,7 @@ impl CouponDay {
         topology: &Topology,
         layer: &BirthdayLayer,
     ) -> Result<CouponReport> {
-        let start = Instant::now();
+        let (start, mut aged_at) = (Instant::now(), Instant::now());
         let day = self.day.to_string();
         loop {
             succeeded(commands.run(&["dispatch", "run", &day]).await?)?;
@@ -115,12 +137,16 @@ impl CouponDay {
                 break;
             }
             tokio::time::sleep(PASS_INTERVAL).await;
+            if aged_at.elapsed() >= AGED_EACH {
+                age_attempts(layer).await?;
+                aged_at = Instant::now();
+            }
         }
         let seconds = start.elapsed().as_secs_f64();
         let birthdays = self.birthdays();
         let eligible = layer.celebrating(topology, &birthdays).await?;
         let marked = layer.marked(&birthdays, self.day.year()).await?;
-        let client = WitnessClient::new(format!("http://{}", self.witness.address()), Some(TOKEN))?;
+        let client = self.client()?;
         let gifts = client.gifts().await?;
         let having: BTreeSet<u64> = gifts.iter().filter_map(|gift| gift.user.parse().ok()).collect();
         let count = |count: usize| count as u64;
@@ -144,6 +170,19 @@ impl CouponDay {
         }
         days
     }
+}
+
+/// Lets half an hour pass in the ledger, after which other granters take unfinished attempts over.
+async fn age_attempts(layer: &BirthdayLayer) -> Result<()> {
+    let Some(target) = layer.targets.first() else { return Ok(()) };
+    let age = |part| {
+        format!(
+            "UPDATE anabranch_coupons.coupon_ledger_{part:02} SET changed_at = changed_at - INTERVAL 31 MINUTE \
+             WHERE state IN ('reserved', 'issued')"
+        )
+    };
+    let sql: Vec<String> = (0..LEDGER_PARTS).map(age).collect();
+    target.connect(&[]).await?.execute("let half an hour pass in the ledger", sql.join(";")).await
 }
 
 /// A zone in which it is early afternoon now, so that midnight and noon are past, and the day there.

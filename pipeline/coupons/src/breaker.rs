@@ -1,7 +1,8 @@
 //! The breaker in front of the coupon system, one for all workers of a process.
 //!
 //! It opens after failures that followed one another without an answer about any user between them, and at each plea
-//! for a pause. While it is open nothing is tried, and no try counts.
+//! for a pause. While it is open nothing is tried, and no try counts. Calls that were under way when it opened make the
+//! pause no longer, whatever becomes of them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -59,6 +60,9 @@ impl Breaker {
 
 impl State {
     fn pause(&mut self, now: Timestamp) {
+        if self.open_until.is_some_and(|until| now < until) {
+            return;
+        }
         let factor = 1 << self.pauses.min(4);
         self.pauses = self.pauses.saturating_add(1);
         self.open_until = Some(now + (PAUSE_FIRST * factor).min(PAUSE_LAST));
@@ -82,13 +86,23 @@ mod tests {
 
     #[test]
     fn each_pause_is_longer_up_to_the_last() {
-        let (breaker, now) = (Breaker::default(), Timestamp::UNIX_EPOCH);
+        let (breaker, mut now) = (Breaker::default(), Timestamp::UNIX_EPOCH);
         breaker.paused(now);
+        now += PAUSE_FIRST;
         breaker.paused(now);
         assert!(breaker.is_open(now + PAUSE_FIRST));
         for _ in 0..40 {
+            now += PAUSE_LAST;
             breaker.paused(now);
         }
-        assert!(!breaker.is_open(now + PAUSE_LAST));
+        assert!(breaker.is_open(now) && !breaker.is_open(now + PAUSE_LAST));
+    }
+
+    #[test]
+    fn calls_that_were_under_way_when_it_opened_make_the_pause_no_longer() {
+        let (breaker, now) = (Breaker::default(), Timestamp::UNIX_EPOCH);
+        assert_eq!((0..8).filter(|_| breaker.failed(now)).count(), 6, "none of them counts for its user");
+        breaker.paused(now);
+        assert!(!breaker.is_open(now + PAUSE_FIRST));
     }
 }

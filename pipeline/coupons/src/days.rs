@@ -1,5 +1,7 @@
 //! Decisions of the dispatcher: which days begin, when a wave is due, what a page adds, when a run is closed.
 
+use std::collections::BTreeSet;
+
 use anabranch_schemas::celebration::{Birthday, Calendar};
 use anabranch_schemas::shard::ShardId;
 use jiff::civil::Date;
@@ -7,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::issuing::Chain;
-use crate::ports::CohortRow;
+use crate::ports::{CohortRow, Reconciled};
 use crate::programme::{Programme, WithoutReconciliation};
 use crate::records::{
     Cursor, DayRun, FailedOutcome, Member, ProgrammeLedger, RowState, RunLedger, Standing, Unique, WAVES,
@@ -76,6 +78,22 @@ impl DayRun {
         };
         reconciled_at.is_some_and(|at| at + rules.reconciliation_age >= starts_at)
             || now >= until && rules.without_reconciliation == WithoutReconciliation::Go
+    }
+
+    /// The source tables that the last good reconciliation does not prove, while the day does without their users.
+    ///
+    /// They wait as the whole day waits without a reconciliation: until the set time, and then as the programme says.
+    pub fn held<'r>(
+        &self,
+        day: Date,
+        now: Timestamp,
+        reconciled: Option<&'r Reconciled>,
+    ) -> Option<&'r BTreeSet<ShardId>> {
+        let rules = &self.rules;
+        let unproven = &reconciled?.unproven;
+        let is_over = rules.at(day, rules.waits_until).is_some_and(|until| now >= until);
+        let goes_on = is_over && rules.without_reconciliation == WithoutReconciliation::Go;
+        (!unproven.is_empty() && !goes_on).then_some(unproven)
     }
 }
 
@@ -204,10 +222,15 @@ pub fn hash(member: Member) -> u128 {
 pub enum Need {
     /// A coupon, a dead letter, or a refusal of the newest wave.
     Nothing,
-    /// An attempt is at it and young: it is left alone.
+    /// An attempt is at it and young, or could not read the source lately: it is left alone.
     InFlight,
     /// A message.
     Message,
+}
+
+/// Whether every table that names the member is among these.
+pub fn is_held(standing: &Standing, unproven: &BTreeSet<ShardId>) -> bool {
+    !standing.shards.is_empty() && standing.shards.iter().all(|shard| unproven.contains(shard))
 }
 
 /// What is left to do for a member of a run, from the ledger alone.
@@ -223,7 +246,7 @@ pub fn need(standing: &Standing, day: Date, frozen: u8, now: Timestamp) -> Need 
     });
     if is_final || is_refused && !(is_of_day && is_held) {
         Need::Nothing
-    } else if row.is_some_and(|row| row.is_held() && row.is_young(now)) {
+    } else if row.is_some_and(|row| (row.is_held() || row.is_unread()) && row.is_young(now)) {
         Need::InFlight
     } else {
         Need::Message

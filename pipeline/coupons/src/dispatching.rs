@@ -3,15 +3,17 @@
 //! Any number of passes may run at once, late ones too: a lease only saves work. A pass that is killed leaves a run
 //! that the next pass goes on with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::failpoints;
 use anabranch_schemas::celebration::Occurrence;
+use anabranch_schemas::shard::ShardId;
 use jiff::civil::Date;
 
 use crate::days::{
-    CohortPage, Fence, Need, add_page, begin, begin_sweep, close, end_wave, join, members, need, take_over,
+    CohortPage, Fence, Need, add_page, begin, begin_sweep, close, end_wave, is_held, join, members, need,
+    take_over,
 };
 use crate::issuing::Chain;
 use crate::ports::{Clock, CohortRows, Ledger, Register, Uniques, WorkQueue};
@@ -136,7 +138,8 @@ where
     async fn day(&self, key: &RunKey) -> Result<Option<DayPassed>, Fault> {
         let mut has_frozen = false;
         loop {
-            let reconciled_at = self.cohort.reconciled_at().await?;
+            let reconciled = self.cohort.reconciled().await?;
+            let reconciled_at = reconciled.as_ref().map(|reconciled| reconciled.ended_at);
             let (now, run) = self.ledger.of_run(key, &[], |l| (l.now, l.run.clone())).await?;
             let Some(run) = run.filter(|run| !run.is_closed) else { return Ok(None) };
             if run.is_due(key.day, now, reconciled_at) && self.freeze(key, run.frozen).await? {
@@ -147,7 +150,8 @@ where
             let Some(run) = self.ledger.of_run(key, &[], |l| begin_sweep(l, sweep)).await? else {
                 return Ok(None);
             };
-            return self.sweep(key, &run, has_frozen).await.map(Some);
+            let unproven = run.held(key.day, now, reconciled.as_ref());
+            return self.sweep(key, &run, has_frozen, unproven).await.map(Some);
         }
     }
 
@@ -214,7 +218,15 @@ where
     }
 
     /// Publishes a message for each member whom the ledger lacks, whatever was published before, and counts all.
-    async fn sweep(&self, key: &RunKey, run: &DayRun, has_frozen: bool) -> Result<DayPassed, Fault> {
+    ///
+    /// Whom only unproven tables name waits.
+    async fn sweep(
+        &self,
+        key: &RunKey,
+        run: &DayRun,
+        has_frozen: bool,
+        unproven: Option<&BTreeSet<ShardId>>,
+    ) -> Result<DayPassed, Fault> {
         let (mut report, mut after, mut open) = (Report::default(), None, 0u64);
         let mut lacking = Lacking { key, wave: run.frozen, parts: BTreeMap::new() };
         loop {
@@ -229,7 +241,12 @@ where
                 }
                 let need = need(standing, key.day, run.frozen, now);
                 open += u64::from(need != Need::Nothing);
-                if need == Need::Message {
+                if need != Need::Message {
+                    continue;
+                }
+                if unproven.is_some_and(|unproven| is_held(standing, unproven)) {
+                    report.held += 1;
+                } else {
                     lacking.add(standing.member);
                 }
             }

@@ -6,7 +6,7 @@ use crate::ports::{Answer, SourceRow};
 use crate::records::{
     Candidate, CouponKey, FailedOutcome, LedgerTokens, Reason, RowState, Unique, UserLedger, UsersLedger,
 };
-use crate::reserving::{Carried, TRIES_MAX, Taken, judge, looked, own, refuse};
+use crate::reserving::{Carried, TRIES_MAX, Taken, judge, looked, own, refuse, unread};
 
 /// How the ledger's tokens stand to the register outside of its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub fn issue(
     for held in batch {
         let user = ledger.users.get_mut(&held.candidate.member.user).ok_or(Carried::Later);
         let end = user.and_then(|user| {
-            let Some(source) = &held.source else { return Err(Carried::Later) };
+            let Some(source) = &held.source else { return Err(unread(user, &held.candidate, &held.taken)) };
             let verdict = judge(source, &held.taken, held.candidate.member.calendar, user.now);
             looked(user, &held.candidate, &held.taken, verdict)?;
             issue_user(user, &held.candidate, &held.taken)

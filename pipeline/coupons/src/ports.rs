@@ -1,5 +1,6 @@
 //! What the coupon day needs of the outside. Contracts that types cannot say are written at each method.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -92,7 +93,7 @@ pub struct SourceRow {
     pub lunar: Option<LunarMonthDay>,
     /// Which of the two is celebrated.
     pub calendar: Calendar,
-    /// The last change of the birthday that the binlog showed; a first setting is none.
+    /// When the birthday was changed last, where the source says it; a first setting is no change.
     pub changed_at: Option<Timestamp>,
 }
 
@@ -139,8 +140,16 @@ pub trait CohortRows: Send + Sync {
         granted: &[(u64, Occurrence)],
     ) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// When the last good reconciliation of all birthday tables ended.
-    fn reconciled_at(&self) -> impl Future<Output = Result<Option<Timestamp>, Fault>> + Send;
+    /// The last good reconciliation of all birthday tables.
+    fn reconciled(&self) -> impl Future<Output = Result<Option<Reconciled>, Fault>> + Send;
+}
+
+/// What a day relies on of a reconciliation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reconciled {
+    pub ended_at: Timestamp,
+    /// Source tables of which it says nothing.
+    pub unproven: BTreeSet<ShardId>,
 }
 
 /// What the coupon system answered to a call.

@@ -27,6 +27,8 @@ const RATE_PER_SECOND: u32 = 10_000;
 const RECONCILIATION_AGE_HOURS: u32 = 26;
 /// A longer gap than two years would refuse what every rule grants.
 const GAP_DAYS_MAX: u32 = 731;
+/// A longer cool-off would refuse a whole occurrence.
+const COOL_OFF_DAYS_MAX: u32 = 365;
 /// Names become parts of subjects and keys.
 const NAME_BYTES_MAX: usize = 32;
 /// The name of a coupon in calls and ledger rows.
@@ -53,6 +55,8 @@ struct RawProgramme {
     starts_at: Written<Time>,
     #[serde(default = "noon")]
     noon_at: Written<Time>,
+    /// Without it: `noon_at`.
+    latest_at: Option<Written<Time>>,
     #[serde(default = "both")]
     calendars: Vec<Calendar>,
     leap_day: LeapDayRule,
@@ -93,8 +97,14 @@ impl RawProgramme {
         if self.noon_at <= self.starts_at || self.waits_until < self.starts_at {
             tell("`noon_at` or `waits_until` is before `starts_at`".to_owned(), "times of one day, in order");
         }
+        if self.latest_at.is_some_and(|latest_at| latest_at <= self.starts_at) {
+            tell("`latest_at` is not after `starts_at`".to_owned(), "a later time of the same day");
+        }
         if self.gap_days > GAP_DAYS_MAX {
             tell(format!("`gap_days` is {}", self.gap_days), "at most 731");
+        }
+        if self.cool_off_days > COOL_OFF_DAYS_MAX {
+            tell(format!("`cool_off_days` is {}", self.cool_off_days), "at most 365");
         }
     }
 }
@@ -155,11 +165,13 @@ pub struct Programme {
     pub starts_at: Time,
     /// When the day's tables are read again for late joiners.
     pub noon_at: Time,
+    /// From then on a user whose source row cannot be read is missed, until it can be.
+    pub latest_at: Time,
     pub calendars: Vec<Calendar>,
     pub leap_day: LeapDayRule,
     /// From celebrated day to celebrated day.
     pub gap_days: u32,
-    /// After a change of the birthday; 0 is off.
+    /// After a change of the birthday, as the source row says it; 0 is off.
     pub cool_off_days: u32,
     /// Birthdays that forms fill in for people.
     pub placeholder_dates: Vec<Date>,
@@ -234,6 +246,7 @@ impl Programme {
             time_zone,
             starts_at: raw.starts_at.0,
             noon_at: raw.noon_at.0,
+            latest_at: raw.latest_at.unwrap_or(raw.noon_at).0,
             calendars: raw.calendars,
             leap_day: raw.leap_day,
             gap_days: raw.gap_days,
@@ -262,6 +275,7 @@ impl Programme {
             time_zone: self.time_zone.iana_name().ok_or_else(unnamed)?.to_owned(),
             starts_at: Written(self.starts_at),
             noon_at: Written(self.noon_at),
+            latest_at: Some(Written(self.latest_at)),
             calendars: self.calendars.clone(),
             leap_day: self.leap_day,
             gap_days: self.gap_days,
@@ -327,7 +341,9 @@ mod tests {
             ("", "calendars = []", "`calendars` is empty"),
             ("", "calendars = ['solar', 'solar']", "names one twice"),
             ("", "noon_at = '00:00'", "before `starts_at`"),
+            ("", "latest_at = '00:00'", "`latest_at` is not after `starts_at`"),
             ("", "gap_days = 1000", "`gap_days` is 1000"),
+            ("", "cool_off_days = 366", "`cool_off_days` is 366"),
             ("'birthday'", "'Birth day'", "its name is `Birth day`"),
             ("'cake'", "''", "`coupon` has 0 bytes"),
             ("leap_day = 'feb28'", "", "missing field `leap_day`"),
@@ -340,7 +356,7 @@ mod tests {
 
     #[test]
     fn a_programme_that_was_written_down_is_read_as_it_was() {
-        let all = "starts_at = '00:30'\nnoon_at = '11:00'\ncalendars = ['lunar']\ngap_days = 7\ncool_off_days = 3\n\
+        let all = "starts_at = '00:30'\nnoon_at = '11:00'\nlatest_at = '20:00'\ncalendars = ['lunar']\ngap_days = 7\ncool_off_days = 3\n\
                    placeholder_dates = ['1900-01-01']\nrate_per_second = 5\npage_rows = 9\n\
                    reconciliation_age_hours = 30\nwaits_until = '03:00'\nwithout_reconciliation = 'stop'\n";
         for text in [GOOD.to_owned(), with("", all), with("Asia/Shanghai", "UTC")] {
@@ -348,6 +364,13 @@ mod tests {
             let read = Programme::from_text(&programme.to_text().unwrap()).unwrap();
             assert_eq!(read, programme);
         }
+    }
+
+    #[test]
+    fn the_latest_hour_is_noon_unless_it_is_set() {
+        let latest = |more: &str| parse(&[with("", more)]).unwrap().remove(0).latest_at.to_string();
+        assert_eq!([latest(""), latest("noon_at = '09:00'")], ["12:00:00", "09:00:00"]);
+        assert_eq!(latest("latest_at = '18:30'"), "18:30:00");
     }
 
     #[test]

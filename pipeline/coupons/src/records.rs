@@ -113,10 +113,12 @@ pub enum Reason {
     OtherDay,
     /// A person ended the dead letter.
     Dropped,
+    /// A source table of the user could not be read by the latest hour. It closes nothing: each later pass looks again.
+    SourceUnreadable,
 }
 
 impl Reason {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::NotTheirBirthday,
         Self::SourceRowGone,
         Self::ChangedLately,
@@ -124,6 +126,7 @@ impl Reason {
         Self::WithinGap,
         Self::OtherDay,
         Self::Dropped,
+        Self::SourceUnreadable,
     ];
 
     /// The `reason` of reports and metrics.
@@ -136,6 +139,7 @@ impl Reason {
             Self::WithinGap => "within_gap",
             Self::OtherDay => "other_day",
             Self::Dropped => "dropped",
+            Self::SourceUnreadable => "source_unreadable",
         }
     }
 }
@@ -187,6 +191,11 @@ impl LedgerRow {
     /// Whether an attempt holds the row.
     pub fn is_held(&self) -> bool {
         matches!(self.state, RowState::Reserved | RowState::Issued { .. })
+    }
+
+    /// Whether nobody could read the user's source rows by the latest hour.
+    pub fn is_unread(&self) -> bool {
+        self.state == RowState::Refused(Reason::SourceUnreadable)
     }
 
     /// Whether the attempt may still call.
@@ -301,6 +310,8 @@ pub struct ProgrammeLedger {
 pub struct Standing {
     pub member: Member,
     pub is_member: bool,
+    /// The shard tables that the frozen cohort names.
+    pub shards: Vec<ShardId>,
     /// The row of the occurrence, whichever day it is for.
     pub row: Option<LedgerRow>,
     pub refused: Option<RefusedDay>,
@@ -321,8 +332,9 @@ mod tests {
             Reason::WithinGap => 4,
             Reason::OtherDay => 5,
             Reason::Dropped => 6,
+            Reason::SourceUnreadable => 7,
         };
         let places: Vec<usize> = Reason::ALL.into_iter().map(place).collect();
-        assert_eq!(places, (0..=6).collect::<Vec<_>>());
+        assert_eq!(places, (0..=7).collect::<Vec<_>>());
     }
 }

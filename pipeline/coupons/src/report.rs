@@ -17,7 +17,12 @@ pub struct Report {
     pub refused: BTreeMap<Reason, u64>,
     pub failed: u64,
     pub in_flight: u64,
+    /// Who has none of these, also because a source row could not be read.
     pub missed: u64,
+    /// Those of `missed` whose source row could not be read by the latest hour.
+    pub unreadable: u64,
+    /// Those of `missed` who wait for a reconciliation that compares their source tables.
+    pub held: u64,
 }
 
 impl Report {
@@ -28,6 +33,10 @@ impl Report {
             (Some(RowState::Settled), ..) => self.granted += 1,
             (Some(RowState::Failed(_)), ..) => self.failed += 1,
             (Some(RowState::Reserved | RowState::Issued { .. }), ..) => self.in_flight += 1,
+            (Some(RowState::Refused(Reason::SourceUnreadable)), ..) => {
+                self.missed += 1;
+                self.unreadable += 1;
+            }
             (Some(RowState::Refused(reason)), ..) => *self.refused.entry(reason).or_default() += 1,
             (None, Some(refused), _) => *self.refused.entry(refused.reason).or_default() += 1,
             (None, None, Some(row)) if !matches!(row.state, RowState::Refused(_)) => {

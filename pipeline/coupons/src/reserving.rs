@@ -55,8 +55,11 @@ pub fn reserve(ledger: &mut UserLedger, candidate: &Candidate, attempt: Unique) 
     }
     let refused = ledger.refusals.get(&(of.day, member.calendar)).map(|refused| refused.wave);
     let mut row = match ledger.rows.get(&key.occurrence) {
+        Some(row) if row.is_unread() && row.day == of.day => {
+            LedgerRow { state: RowState::Reserved, ..row.clone() }
+        }
         Some(row) if !is_free(row, candidate) => {
-            if !row.is_held() {
+            if !(row.is_held() || row.is_unread()) {
                 return Err(Carried::Done);
             }
             if row.day != of.day || row.is_young(now) {
@@ -100,6 +103,8 @@ pub fn reserve(ledger: &mut UserLedger, candidate: &Candidate, attempt: Unique) 
 /// Whether no call for the occurrence was ever carried out, so that this day may take it.
 fn is_free(row: &LedgerRow, candidate: &Candidate) -> bool {
     match row.state {
+        // Its own day has not decided yet, and goes on.
+        RowState::Refused(Reason::SourceUnreadable) => false,
         RowState::Refused(_) => true,
         RowState::Failed(FailedOutcome::NothingGiven) => row.day != candidate.run.day,
         RowState::Failed(FailedOutcome::Unknown { .. })
@@ -189,7 +194,7 @@ pub fn judge(rows: &[SourceRow], taken: &Taken, calendar: Calendar, now: Timesta
     }
     let cool_off = SignedDuration::from_hours(24 * i64::from(taken.run.rules.cool_off_days));
     let changed_at = rows.iter().filter_map(|row| row.changed_at).max();
-    if changed_at.is_some_and(|changed_at| now < changed_at + cool_off) {
+    if changed_at.is_some_and(|changed_at| now.duration_since(changed_at) < cool_off) {
         return Verdict::NotDue(Reason::ChangedLately);
     }
     Verdict::Due
@@ -220,6 +225,21 @@ pub fn looked(
     };
     refuse(ledger, candidate, taken, reason);
     Err(Carried::Done)
+}
+
+/// The transaction after a look that could not read. Until the latest hour the row waits. Then it is let go and the
+/// report counts the user as missed, but nothing is decided: the next pass looks again.
+pub fn unread(ledger: &mut UserLedger, candidate: &Candidate, taken: &Taken) -> Carried {
+    let now = ledger.now;
+    let Some(row) = own(ledger, taken.key.occurrence, taken.attempt, false) else { return Carried::Later };
+    let rules = &taken.run.rules;
+    let is_early = rules.at(candidate.run.day, rules.latest_at).is_some_and(|latest| now < latest);
+    // What a person sent comes again as long as it takes: a closed run has no passes.
+    if is_early || row.by_hand {
+        return Carried::Later;
+    }
+    (row.state, row.changed_at) = (RowState::Refused(Reason::SourceUnreadable), now);
+    Carried::Done
 }
 
 /// Refuses the day, not the occurrence: a later wave looks again, and another day may take the row.

@@ -17,7 +17,8 @@ use anabranch_coupons::records::{
     Candidate, DayRun, FailedOutcome, LedgerTokens, Member, ProgrammeLedger, Reason, RowState, RunKey,
     Standing, TAKEN_OVER_AFTER, Unique, UserLedger, UsersLedger,
 };
-use anabranch_coupons::reserving::{Carried, Taken, Verdict, denied, judge, looked, reserve, settle};
+use anabranch_coupons::report::Report;
+use anabranch_coupons::reserving::{Carried, Taken, Verdict, denied, judge, looked, reserve, settle, unread};
 use anabranch_schemas::birthday::MonthDay;
 use anabranch_schemas::celebration::{Birthday, Calendar};
 use anabranch_schemas::lunar::LunarMonthDay;
@@ -210,6 +211,63 @@ fn a_rename_between_shards_waits_for_its_other_half() {
     assert_eq!(user.ledger.rows.values().next().unwrap().state, RowState::Refused(Reason::SourceRowGone));
 }
 
+/// The report of one member.
+fn report(standing: &Standing, day: Date) -> Report {
+    let mut report = Report::default();
+    report.add(standing, day);
+    report
+}
+
+#[test]
+fn a_source_that_cannot_be_read_is_waited_for_until_the_latest_hour_and_looked_at_again() {
+    let mut user = User::new("latest_at = '18:00'\n");
+    let candidate = user.day(date(2027, 5, 4), SOLAR);
+    let mut taken = user.reserve(&candidate).unwrap();
+    let standing = |user: &User, taken: &Taken| Standing {
+        member: candidate.member,
+        is_member: true,
+        shards: Vec::new(),
+        row: user.ledger.rows.get(&taken.key.occurrence).cloned(),
+        refused: user.ledger.refusals.get(&(candidate.run.day, SOLAR)).copied(),
+    };
+    user.ledger.now += SignedDuration::from_mins(18 * 60 - 1);
+    assert_eq!(unread(&mut user.ledger, &candidate, &taken), Carried::Later);
+    assert_eq!(report(&standing(&user, &taken), candidate.run.day).in_flight, 1);
+
+    user.ledger.now += SignedDuration::from_mins(1);
+    let at_latest = user.ledger.now;
+    assert_eq!(unread(&mut user.ledger, &candidate, &taken), Carried::Done);
+    let report = report(&standing(&user, &taken), candidate.run.day);
+    assert_eq!((report.missed, report.unreadable, report.sum()), (1, 1, 1));
+    // The run stays open, and the user is left alone for as long as an attempt is.
+    let need = |user: &User, taken: &Taken, frozen, now| {
+        need(&standing(user, taken), candidate.run.day, frozen, now)
+    };
+    assert_eq!(need(&user, &taken, 3, at_latest), Need::InFlight);
+    assert_eq!(need(&user, &taken, 3, at_latest + TAKEN_OVER_AFTER), Need::Message);
+
+    // Another day of the same year waits for it, since it may still be the right one.
+    let other =
+        Candidate { run: RunKey { day: date(2027, 5, 5), ..candidate.run.clone() }, ..candidate.clone() };
+    assert!(matches!(user.reserve(&other), Err(Carried::Later)));
+    taken = user.reserve(&candidate).unwrap();
+    assert_eq!(user.issue(&candidate, &taken), Ok(()));
+    settle(&mut user.ledger, &candidate, &taken.key, &taken.coupon);
+    assert_eq!(need(&user, &taken, 3, at_latest), Need::Nothing);
+    assert_eq!(user.grant(date(2027, 5, 4), SOLAR), Err(Carried::Done), "it is caught up once");
+}
+
+#[test]
+fn a_letter_that_a_person_sent_again_waits_for_its_source_as_long_as_it_takes() {
+    let mut user = User::new("");
+    let candidate = user.day(date(2027, 5, 4), SOLAR);
+    let taken = user.reserve(&candidate).unwrap();
+    user.ledger.rows.get_mut(&taken.key.occurrence).unwrap().by_hand = true;
+    user.ledger.now += SignedDuration::from_hours(24 * 30);
+    assert_eq!(unread(&mut user.ledger, &candidate, &taken), Carried::Later);
+    assert_eq!(user.ledger.rows[&taken.key.occurrence].state, RowState::Reserved);
+}
+
 #[test]
 fn a_row_in_two_tables_is_one_member_and_a_misplaced_row_is_none() {
     let table = Birthday::Solar(MonthDay::new(5, 4).unwrap());
@@ -363,6 +421,7 @@ fn noon_leaves_what_is_in_flight_alone_and_takes_over_what_is_old() {
     let standing = Standing {
         member: candidate.member,
         is_member: true,
+        shards: Vec::new(),
         row: Some(user.ledger.rows[&taken.key.occurrence].clone()),
         refused: None,
     };
@@ -406,7 +465,8 @@ fn a_batch_is_issued_under_one_token_and_who_is_not_due_leaves_it() {
         ledger.users.values().flat_map(|user| user.rows.values()).map(|row| row.state).collect();
     let is_issued = |state: &&RowState| matches!(state, RowState::Issued { .. });
     assert_eq!(states.iter().filter(is_issued).count(), 1, "{states:?}");
-    assert_eq!(states[2], RowState::Reserved, "a row that could not be read waits, and is not absent");
+    assert_eq!(states[2], RowState::Reserved, "a row that could not be read waits");
+    assert!(ledger.users[&3].rows.values().all(|row| row.absent_since.is_none()), "and it is not absent");
 
     assert!(is_told(&ledger, &batch[..1], Unique(8)));
     assert!(!is_told(&ledger, &batch[..1], Unique(7)), "the register is elsewhere");

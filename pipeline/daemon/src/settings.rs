@@ -7,6 +7,8 @@ use anabranch_pipeline::config::Config;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::{captured_targets, shared_tables};
 
+use crate::coupons;
+
 /// Reads and parses the file; every problem of it is in the error.
 pub fn load(file: &Path) -> Result<Config, Vec<Fault>> {
     let text = std::fs::read_to_string(file).map_err(|error| {
@@ -20,7 +22,10 @@ pub fn load(file: &Path) -> Result<Config, Vec<Fault>> {
     Config::parse_with(&text, |config| {
         let mut faults = captured_targets(config);
         faults.extend(shared_tables(config));
-        faults.extend(Programme::parse_all(&config.programmes).err().unwrap_or_default());
+        match Programme::parse_all(&config.programmes) {
+            Ok(programmes) => faults.extend(coupons::without_times_of_changes(config, &programmes)),
+            Err(found) => faults.extend(found),
+        }
         faults
     })
 }

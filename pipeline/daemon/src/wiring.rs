@@ -32,8 +32,8 @@ use tokio::sync::OnceCell;
 const RECONCILE_CONNECTIONS: usize = TABLES_AT_ONCE;
 
 pub use self::coupons::{
-    CouponCaller, CouponDelivery, CouponLedger, CouponQueue, CouponQueuePart, CouponSources, CouponTables,
-    PastReports,
+    CouponCaller, CouponColumns, CouponColumnsRow, CouponDelivery, CouponLedger, CouponQueue,
+    CouponQueuePart, CouponSources, CouponTables, PastReports,
 };
 pub use self::derived::DerivedStore;
 pub use self::lane::LaneStore;

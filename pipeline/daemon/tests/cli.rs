@@ -96,13 +96,14 @@ fn the_folder_for_temporary_files_is_told_and_named_where_it_takes_none() {
 #[test]
 fn the_examples_show_every_default_as_it_is() {
     // Each commented key, taken literally, must parse and change nothing; these have no default.
-    const WITHOUT_DEFAULT: [&str; 9] = [
+    const WITHOUT_DEFAULT: [&str; 10] = [
         "ca_file",
         "tls",
         "tokens",
         "schedule",
         "signing_key",
         "sharding_column",
+        "changed_at_column",
         "replica_",
         "spill_dir",
         "setup_url",
@@ -311,6 +312,34 @@ fn the_calendar_names_the_tables_of_a_day_and_of_a_programme() {
     fs::write(file, format!("{EXAMPLE}\n{}", programme.replace("Asia/Shanghai", "Asia/Nowhere"))).unwrap();
     let told = stderr(&anabranch(&["--config", file, "check", "--offline"]));
     assert!(told.contains("there is no time zone `Asia/Nowhere`"), "{told}");
+}
+
+#[test]
+fn a_cool_off_without_the_time_of_changes_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let programme = "[[programmes]]\nname = 'cakes'\ncoupon = 'cake'\ntime_zone = 'UTC'\nleap_day = 'mar1'\n\
+                     cool_off_days = 3\n[coupon_system]\nurl = 'https://coupons.example'\n";
+    let file = folder.path().join("anabranch.toml");
+    let check = |entity: &str| {
+        let text = EXAMPLE.replace("entity = \"user\"\n", &format!("entity = \"user\"\n{entity}"));
+        fs::write(&file, format!("{text}\n{programme}")).unwrap();
+        anabranch(&["--config", file.to_str().unwrap(), "check", "--offline"])
+    };
+    let refused = check("");
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).contains("programme cakes: `cool_off_days` is 3, and nothing says"),
+        "{}",
+        stderr(&refused)
+    );
+    let named = check("changed_at_column = \"birthday_changed_at\"\n");
+    assert_eq!(named.status.code(), Some(0), "{}", stderr(&named));
+    let field = check("changed_at_column = \"birthday\"\n");
+    assert!(
+        stderr(&field).contains("entities.changed_at_column: `birthday` is a field"),
+        "{}",
+        stderr(&field)
+    );
 }
 
 #[test]

@@ -86,6 +86,9 @@ pub struct EntityConfig {
     pub rule: Option<ShardingRule>,
     /// The column that the rule reads; nothing but the placement audit does.
     pub sharding_column: Option<String>,
+    /// The column that says when the application changed the birthday last, in UTC; NULL = never since it was set. No
+    /// change of it is captured: granters read it with the source row.
+    pub changed_at_column: Option<String>,
     pub unseen_changes: UnseenChanges,
 }
 
@@ -108,11 +111,17 @@ impl EntityConfig {
         Some(self.columns.iter().position(|known| known == column).unwrap_or(self.columns.len()))
     }
 
-    /// Whether a column holds a field of the entity, and not the rule's key behind the captured ones.
+    /// Whether a column holds a field of the entity, and not what is read behind the captured ones.
     pub fn is_field(&self, column: usize) -> bool {
-        let is_key =
-            self.sharding_column.is_some() && self.sharding_column.as_ref() == self.columns.get(column);
-        column < self.entity.required_fields() || !is_key
+        let is = |named: &Option<String>| named.is_some() && named.as_ref() == self.columns.get(column);
+        column < self.entity.required_fields() || !(is(&self.sharding_column) || is(&self.changed_at_column))
+    }
+
+    /// The same with the time of the last change of the birthday behind its columns, where it has one.
+    #[must_use]
+    pub fn with_changed_at_column(mut self) -> Self {
+        self.columns.extend(self.changed_at_column.clone());
+        self
     }
 
     /// The same with the rule's key among its columns.

@@ -142,6 +142,7 @@ struct EntityTables {
     columns: BTreeMap<String, String>,
     rule: Option<ShardingRule>,
     sharding_column: Option<String>,
+    changed_at_column: Option<String>,
     #[serde(default)]
     unseen_changes: super::UnseenChanges,
 }
@@ -346,6 +347,14 @@ impl EntityTables {
                 "both at least 1",
             );
         }
+        if let Some(column) = &self.changed_at_column {
+            let needed = "a column of its own: when the application changed the birthday last";
+            if self.entity != Entity::User {
+                problems.add("entities.changed_at_column", "an entity other than user".to_owned(), needed);
+            } else if columns.contains(column) {
+                problems.add("entities.changed_at_column", format!("`{column}` is a field"), needed);
+            }
+        }
         // A device's rule reads its uuid, which is captured; a user's reads the name, which is not.
         let uuid = (self.entity == Entity::SerialCode).then(|| columns[0].clone());
         let sharding_column = self.sharding_column.or(uuid);
@@ -355,6 +364,7 @@ impl EntityTables {
             columns,
             rule: self.rule,
             sharding_column,
+            changed_at_column: self.changed_at_column,
             unseen_changes: self.unseen_changes,
         })
     }

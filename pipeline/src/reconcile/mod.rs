@@ -5,9 +5,10 @@
 //! differs as `candidates.rs`. `recheck.rs` looks at each candidate in the order source, barrier, derived stores,
 //! source: only what disagrees while the source stands still and the lanes have passed it is drift. `repair.rs` asks
 //! the lanes that own the rows to read them again. `reconciliation.rs` goes through all units, and `report.rs` says
-//! what was found. `shown.rs` remembers which tables there were; `lane_wait.rs` waits for lanes, `backpressure.rs`
-//! for servers, and `pace.rs` says how fast these are read. `spot_checks.rs` looks at some of the changed keys in the
-//! same way between reconciliations, and says only what it finds.
+//! what was found, `unproven.rs` of which tables nothing is said. `shown.rs` remembers which tables there were;
+//! `lane_wait.rs` waits for lanes, `backpressure.rs` for servers, and `pace.rs` says how fast these are read.
+//! `spot_checks.rs` looks at some of the changed keys in the same way between reconciliations, and says only what it
+//! finds.
 //!
 //! `foreign.rs` are derived rows that belong to no table of a source. `barrier.rs` lets others wait for lanes, too.
 //!
@@ -30,6 +31,7 @@ mod scan;
 mod shown;
 mod sketch;
 mod spot_checks;
+mod unproven;
 
 pub use backpressure::Backpressure;
 pub use barrier::barrier;
@@ -44,5 +46,6 @@ pub use recheck::{Judged, Recheck, Verdict};
 pub use report::{Drifted, ReconciliationReport, StoreReport, count_again, worst};
 pub use run::{Checkpoint, Reconciliation, StoreState};
 pub use scan::{Scanned, Sides, SourceTable, TABLES_AT_ONCE, Unit};
-pub use shown::{VisibleTables, look as look_for_tables};
+pub use shown::{HiddenTable, VisibleTables, look as look_for_tables};
 pub use spot_checks::{CheckedStore, SpotCheckEvent, SpotChecks};
+pub use unproven::Unproven;

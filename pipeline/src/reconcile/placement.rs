@@ -237,6 +237,7 @@ mod tests {
             columns: vec!["user_id".to_owned(), "birthday".to_owned()],
             rule: Some(ShardingRule { hash: NameHash::Crc32, spread, databases: 10, tables: 100 }),
             sharding_column: Some("user_name".to_owned()),
+            changed_at_column: None,
             unseen_changes: UnseenChanges::default(),
         };
         PlacementAudit::new(Rules::of(Entity::User, &[config]), 7)

@@ -11,6 +11,7 @@ use super::foreign::{self, Foreign};
 use super::placement::Placement;
 use super::recheck::Verdict;
 use super::shown::VisibleTables;
+use super::unproven::Unproven;
 use crate::config::reconcile::Mode;
 use crate::lookup::AuditPlace;
 use crate::records::Outcome;
@@ -65,6 +66,9 @@ pub struct StoreReport {
     pub placement: Option<Placement>,
     /// What could not be read or decided.
     pub incomplete: Vec<String>,
+    /// The source tables of which nothing is said, or not of all rows.
+    #[serde(default)]
+    pub unproven: Unproven,
     pub seconds: f64,
 }
 

@@ -7,7 +7,7 @@
 
 mod foreign;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anabranch_schemas::lsn::FIRST_EPOCH;
 use anabranch_schemas::shard::ShardId;
@@ -20,7 +20,7 @@ use super::backpressure::Backpressure;
 use super::candidates::{CandidateBatch, SourceKey};
 use super::lane_wait::LaneWait;
 use super::placement::Double;
-use super::recheck::{Judged, Recheck};
+use super::recheck::{Judged, Recheck, Verdict};
 use super::repair::repair;
 use super::report::{Drifted, StoreReport};
 use super::scan::{Scanned, Sides, SourceTable, Unit, Unscanned};
@@ -114,6 +114,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
             false => None,
         };
         let Some(tables) = tables else {
+            state.report.unproven.add_all();
             state.next = None;
             return checkpoint.store(state).await;
         };
@@ -292,6 +293,9 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
                 break UnitEnd::Through;
             }
         };
+        if wrong.is_partial {
+            state.report.unproven.add(unit.tables.keys().copied());
+        }
         if is_read {
             self.settle(&recheck, wrong, rows, &mut state.report).await;
         }
@@ -369,6 +373,9 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
         judged.unread.into_iter().for_each(|why| report.set_incomplete(why));
         for (key, (verdict, of_key)) in judged.verdicts {
             report.count(verdict, 1);
+            if verdict == Verdict::Unreadable {
+                report.unproven.add([key.shard]);
+            }
             if let (true, Some(table)) = (verdict.is_drift(), tables.get(&key.shard)) {
                 let key_hash = (self.hash_key)(table, &key);
                 report.list(Drifted { source: table.source.clone(), table: table.name(), verdict, key_hash });
@@ -395,12 +402,19 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
             return;
         }
         let keys = wrong.keys.len() as u64;
+        let shards: BTreeSet<ShardId> = wrong.keys.keys().map(|key| key.shard).collect();
         match recheck.judge(wrong.keys).await {
             Ok(judged) => {
                 judged.unread.into_iter().for_each(|why| report.set_incomplete(why));
+                let is_known = |verdict: &Verdict| verdict.is_drift() || *verdict == Verdict::InFlight;
+                let unknown = judged.verdicts.iter().filter(|(_, (verdict, _))| !is_known(verdict));
+                report.unproven.add(unknown.map(|(key, _)| key.shard));
                 report.read_back(keys, judged.verdicts.values().map(|(verdict, _)| *verdict));
             }
-            Err(fault) => report.set_incomplete(format!("{keys} repaired rows were not read back: {fault}")),
+            Err(fault) => {
+                report.set_incomplete(format!("{keys} repaired rows were not read back: {fault}"));
+                report.unproven.add(shards);
+            }
         }
     }
 }
@@ -424,10 +438,13 @@ fn not_scanned(why: Unscanned, unit: &Unit, is_read: bool, state: &mut StoreStat
             UnitEnd::InPieces
         }
         Unscanned::Unread { shard: Some(_), fault } => {
+            // Of a unit that was judged in part, the rest is not.
+            state.report.unproven.add(unit.tables.keys().copied());
             state.report.set_incomplete(format!("not read: {fault}"));
             UnitEnd::Through
         }
         Unscanned::Unread { shard: None, fault } => {
+            state.report.unproven.add_all();
             state.report.set_incomplete(format!("not read to its end: {fault}"));
             UnitEnd::Store
         }

@@ -20,13 +20,24 @@ use crate::retry::again;
 /// Database and table, by source and what they hold.
 pub type VisibleTables = BTreeMap<String, BTreeMap<Entity, BTreeSet<(String, String)>>>;
 
-/// What sources show, and what of `before` they do not show any more: why a reconciliation of that entity is
-/// incomplete. Tables of other entities than `asked` stay as they were known.
+/// A table that is not shown any more, so a reconciliation of its entity is incomplete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HiddenTable {
+    pub entity: Entity,
+    pub source: String,
+    /// Database and table.
+    pub place: (String, String),
+    /// A sentence that names the table.
+    pub why: String,
+}
+
+/// What sources show, and what of `before` they do not show any more. Tables of other entities than `asked` stay as
+/// they were known.
 pub async fn look<S: RowSource>(
     sources: &BTreeMap<String, Arc<S>>,
     before: &VisibleTables,
     asked: &BTreeSet<Entity>,
-) -> (VisibleTables, Vec<(Entity, String)>) {
+) -> (VisibleTables, Vec<HiddenTable>) {
     let (mut shown, mut hidden) = (VisibleTables::new(), Vec::new());
     for (name, source) in sources {
         let known = before.get(name).cloned().unwrap_or_default();
@@ -51,9 +62,12 @@ pub async fn look<S: RowSource>(
                     false => (true, None),
                 };
                 let (database, table) = &place;
-                hidden.extend(
-                    why.map(|why| (entity, format!("table {database}.{table} of source {name} {why}"))),
-                );
+                hidden.extend(why.map(|why| HiddenTable {
+                    entity,
+                    source: name.clone(),
+                    place: place.clone(),
+                    why: format!("table {database}.{table} of source {name} {why}"),
+                }));
                 if is_kept {
                     now.insert(place);
                 }
@@ -168,7 +182,7 @@ mod tests {
         before: &VisibleTables,
         names: &[&'static str],
         others: Code,
-    ) -> (VisibleTables, Vec<(Entity, String)>) {
+    ) -> (VisibleTables, Vec<HiddenTable>) {
         let sources = [("a".to_owned(), Arc::new(Listing(tables(names), others)))].into();
         look(&sources, before, &[Entity::User].into()).await
     }
@@ -180,7 +194,7 @@ mod tests {
         let (known, hidden) = looked(&both, &["one"], Code::SourceGrantMissing).await;
         assert_eq!(known, both);
         assert!(
-            matches!(&hidden[..], [(Entity::User, why)] if why.contains("users.two of source a")),
+            matches!(&hidden[..], [HiddenTable { why, .. }] if why.contains("users.two of source a")),
             "{hidden:?}"
         );
         let (known, hidden) = looked(&known, &["one"], Code::SourceGrantMissing).await;

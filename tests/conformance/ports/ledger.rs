@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use anabranch_connectors::memory::MemoryLedger;
 use anabranch_connectors::mysql::ledger::{MySqlLedger, setup};
@@ -19,11 +21,14 @@ use anabranch_schemas::shard::ShardId;
 use futures::future::join_all;
 use jiff::civil::{Date, date};
 use jiff::{SignedDuration, Timestamp, ToSpan};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::derived::StoreSite;
 use crate::source::DatabaseKind;
 
 pub const FIRST: Unique = Unique(1);
+/// Locks let nobody else read meanwhile: then nobody is waited for any longer.
+const MEETING_MAX: Duration = Duration::from_secs(2);
 
 pub trait Ground {
     type Ledger: Ledger + Clone + 'static;
@@ -347,10 +352,25 @@ async fn of_granters_that_race_for_a_hundred_users_each_user_has_one(ground: imp
     assert_eq!(race(&ledger, &run, 200).await, (users.len(), 5 * users.len()), "of abandoned rows");
 }
 
-/// Six granters reserve the same users; how many rows they hold, and how many they were too late for.
+/// Waits for a second one. The twin's runtime has one thread, on which nobody meets.
+fn meet(read: &AtomicUsize) {
+    if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
+        return;
+    }
+    tokio::task::block_in_place(|| {
+        let until = Instant::now() + MEETING_MAX;
+        while read.load(Ordering::SeqCst) < 2 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+}
+
+/// Six granters reserve the same users; how many rows they hold, and how many they were too late for. The first waits
+/// with what it has read until another has read too, or cannot.
 async fn race(ledger: &(impl Ledger + Clone + 'static), run: &RunKey, attempts: u128) -> (usize, usize) {
+    let read = Arc::new(AtomicUsize::new(0));
     let granters = (0..6).map(|granter| {
-        let (ledger, run) = (ledger.clone(), run.clone());
+        let (ledger, run, read) = (ledger.clone(), run.clone(), Arc::clone(&read));
         tokio::spawn(async move {
             // Half of them go the other way round.
             let mut order = hundred();
@@ -363,6 +383,8 @@ async fn race(ledger: &(impl Ledger + Clone + 'static), run: &RunKey, attempts: 
                     let candidate = Candidate { run: run.clone(), member, wave: 1 };
                     reserve(l.users.get_mut(user).unwrap(), &candidate, Unique(attempts + granter))
                 };
+                read.fetch_add(1, Ordering::SeqCst);
+                meet(&read);
                 order.iter().map(reserve).collect::<Vec<_>>()
             });
             taken.await.unwrap()

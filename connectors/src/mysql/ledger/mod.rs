@@ -2,7 +2,7 @@
 //!
 //! A method of the port is one transaction: `transaction.rs` runs it in two packets. The first locks and reads, the
 //! core decides, the second writes and commits. `users.rs`, `runs.rs` and `standings.rs` are the SQL of what is read
-//! and written, `cells.rs` its values, `tables.rs` the tables. No rule is here.
+//! and written, `cells.rs` its values, `tables.rs` the tables, `coupons.rs` what columns follow. No rule is here.
 //!
 //! Isolation is READ COMMITTED. Rows that stand are locked with `FOR UPDATE` in the order of their keys, tables in the
 //! order of parts, so two batches wait for one another instead of dying. A row that does not stand cannot be locked:
@@ -10,6 +10,7 @@
 //! transaction, as its last statement, so two batches that issue wait for one another at the end only.
 
 mod cells;
+mod coupons;
 mod runs;
 mod standings;
 mod tables;

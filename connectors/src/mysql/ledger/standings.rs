@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anabranch_coupons::records::{CouponKey, LedgerRow, Member, RefusedDay, RunKey, Standing, part};
 use anabranch_schemas::celebration::{Calendar, Occurrence};
+use anabranch_schemas::shard::ShardId;
 use jiff::Timestamp;
 use mysql_async::Row;
 
@@ -13,8 +14,8 @@ use super::cells::{
 };
 use super::tables::Tables;
 
-/// Members of a page, and whether the cohort has each.
-pub(super) type Page = BTreeMap<Member, bool>;
+/// Members of a page, with the shard tables that the cohort names; `None` = it does not have the user.
+pub(super) type Page = BTreeMap<Member, Option<Vec<ShardId>>>;
 
 /// The next members of the cohort, and the users with a row of the day whom the cohort lacks.
 pub(super) fn read_members(tables: &Tables, run: &RunKey, after: Option<Member>, limit: usize) -> String {
@@ -34,7 +35,7 @@ pub(super) fn read_members(tables: &Tables, run: &RunKey, after: Option<Member>,
     });
     let strangers: Vec<String> = strangers.collect();
     format!(
-        "SELECT UTC_TIMESTAMP(6); SELECT `user_id`, `calendar` FROM {} \
+        "SELECT UTC_TIMESTAMP(6); SELECT `user_id`, `calendar`, `shards` FROM {} \
          WHERE `programme` = {programme} AND `day` = {day}{after} ORDER BY `user_id`, `calendar` LIMIT {limit}; {}",
         tables.members,
         strangers.join(" UNION ALL ")
@@ -50,7 +51,8 @@ pub(super) fn members(sets: Vec<Vec<Row>>, limit: usize) -> Option<(Timestamp, P
         for row in rows {
             let mut cells = Cells::of(row);
             let member = Member { user: cells.parsed()?, calendar: cells.calendar()? };
-            page.entry(member).or_insert(is_member);
+            let shards = if is_member { Some(cells.shards()?) } else { None };
+            page.entry(member).or_insert(shards);
         }
     }
     // Both lists go on behind the last of a full page.
@@ -102,11 +104,12 @@ pub(super) fn standings(run: &RunKey, page: &Page, sets: Vec<Vec<Row>>) -> Optio
             refusals.insert(member, RefusedDay { wave: cells.parsed()?, reason: cells.reason()? });
         }
     }
-    let standing = |(member, is_member): (&Member, &bool)| {
+    let standing = |(member, shards): (&Member, &Option<Vec<ShardId>>)| {
         let occurrence = Occurrence::of(member.calendar, run.day)?;
         Some(Standing {
             member: *member,
-            is_member: *is_member,
+            is_member: shards.is_some(),
+            shards: shards.clone().unwrap_or_default(),
             row: rows.remove(&(member.user, occurrence)),
             refused: refusals.remove(member),
         })

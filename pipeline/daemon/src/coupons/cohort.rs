@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_coupons::ports::{CohortRow, CohortRows};
+use anabranch_coupons::ports::{CohortRow, CohortRows, Reconciled};
 use anabranch_pipeline::error::Fault;
 use anabranch_schemas::celebration::{Birthday, Occurrence};
 use jiff::Timestamp;
 
-use crate::reconciliations::{self, LastGood};
+use crate::reconciliations::{self, LastGood, ReliedOn};
 use crate::wiring::{CouponTables, Wiring};
 
 /// A freeze waits so long for lanes. Midnight and noon go on without them then, and say so.
@@ -34,8 +34,8 @@ impl DayTables {
         })
     }
 
-    /// The id and end, in milliseconds since the Unix epoch, of the last whole reconciliation that left nothing wrong.
-    pub async fn last_good(&self) -> Result<Option<(String, u64)>, Fault> {
+    /// The last whole reconciliation that left nothing wrong.
+    pub async fn last_good(&self) -> Result<Option<ReliedOn>, Fault> {
         self.last_good.read().await
     }
 }
@@ -67,9 +67,12 @@ impl CohortRows for DayTables {
         self.tables.follow(tables, granted).await
     }
 
-    async fn reconciled_at(&self) -> Result<Option<Timestamp>, Fault> {
-        let last = self.last_good().await?;
-        Ok(last
-            .and_then(|(_, ended_at_ms)| Timestamp::from_millisecond(i64::try_from(ended_at_ms).ok()?).ok()))
+    async fn reconciled(&self) -> Result<Option<Reconciled>, Fault> {
+        let reconciled = |last: ReliedOn| {
+            let ended_at_ms = i64::try_from(last.ended_at_ms).ok()?;
+            let ended_at = Timestamp::from_millisecond(ended_at_ms).ok()?;
+            Some(Reconciled { ended_at, unproven: last.unproven })
+        };
+        Ok(self.last_good().await?.and_then(reconciled))
     }
 }

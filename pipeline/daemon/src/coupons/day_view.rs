@@ -37,6 +37,12 @@ pub struct DayView {
     pub failed: u64,
     pub in_flight: u64,
     pub missed: u64,
+    /// Those of `missed` whose source row could not be read by the latest hour.
+    #[serde(default)]
+    pub unreadable: u64,
+    /// Those of `missed` who wait for a reconciliation that compares their source tables.
+    #[serde(default)]
+    pub held: u64,
     /// Dead letters of all days of the programme.
     #[serde(default)]
     pub dead_letters: u64,
@@ -68,6 +74,8 @@ impl DayView {
             failed: report.failed,
             in_flight: report.in_flight,
             missed: report.missed,
+            unreadable: report.unreadable,
+            held: report.held,
             dead_letters: 0,
             open_before,
             seen_at: now.as_second(),

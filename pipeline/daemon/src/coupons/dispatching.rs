@@ -148,7 +148,7 @@ async fn sign(
     DayPass { day, run, report }: &DayPass,
     reported: &mut HashSet<String>,
 ) -> Result<(), Fault> {
-    let reconciliation = dispatcher.cohort.last_good().await?;
+    let reconciliation = dispatcher.cohort.last_good().await?.map(|last| (last.id, last.ended_at_ms));
     let Some(report) = SignedReport::of(&programme.name, *day, run, report, reconciliation) else {
         return Ok(());
     };

@@ -15,8 +15,9 @@ mod register;
 mod reports;
 
 use anabranch_coupons::programme::Programme;
-use anabranch_pipeline::config::Config;
+use anabranch_pipeline::config::{Config, EntityConfig};
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::change::Entity;
 
 pub use self::assembly::{cohort, dispatcher};
 pub use self::cohort::DayTables;
@@ -35,6 +36,22 @@ pub fn programmes(config: &Config) -> Result<Vec<Programme>, Fault> {
         let first = faults.into_iter().next();
         first.unwrap_or_else(|| Fault::new(Code::ConfigInvalid, "programmes", "they cannot be read"))
     })
+}
+
+/// Programmes with a cool-off, where the source tables do not say when a birthday was changed: it would have no effect.
+pub fn without_times_of_changes(config: &Config, programmes: &[Programme]) -> Vec<Fault> {
+    let lacks = |entity: &&EntityConfig| entity.entity == Entity::User && entity.changed_at_column.is_none();
+    let Some(lacking) = config.entities.iter().find(lacks) else { return Vec::new() };
+    let with_cool_off = programmes.iter().filter(|programme| programme.cool_off_days > 0);
+    let fault = |programme: &Programme| {
+        let found = format!(
+            "`cool_off_days` is {}, and nothing says when a birthday of {} was changed",
+            programme.cool_off_days, lacking.tables
+        );
+        Fault::new(Code::ConfigInvalid, format!("programme {}", programme.name), found)
+            .needs("`changed_at_column` in each [[entities]] entry of user, or no cool-off")
+    };
+    with_cool_off.map(fault).collect()
 }
 
 /// The programme of this name.

@@ -45,6 +45,12 @@ pub struct SignedReport {
     pub failed: u64,
     pub in_flight: u64,
     pub missed: u64,
+    /// Those of `missed` whose source row could not be read by the latest hour.
+    #[serde(default)]
+    pub unreadable: u64,
+    /// Those of `missed` who wait for a reconciliation that compares their source tables.
+    #[serde(default)]
+    pub held: u64,
 }
 
 impl SignedReport {
@@ -79,6 +85,8 @@ impl SignedReport {
             failed: report.failed,
             in_flight: report.in_flight,
             missed: report.missed,
+            unreadable: report.unreadable,
+            held: report.held,
         })
     }
 
@@ -192,6 +200,8 @@ mod tests {
             failed: 0,
             in_flight: 0,
             missed,
+            unreadable: 0,
+            held: 0,
         }
     }
 

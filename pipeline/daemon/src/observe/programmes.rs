@@ -79,11 +79,12 @@ impl Observatory {
             .filter(|(_, day)| day.day.is_some())
             .collect();
         type Value = fn(&DayView) -> f64;
-        let gauges: [(&'static str, Value); 6] = [
+        let gauges: [(&'static str, Value); 7] = [
             (names::COUPON_WAVES, |day| f64::from(day.frozen)),
             (names::COUPON_CLOSED, |day| f64::from(u8::from(day.is_closed))),
             (names::COUPON_DAY_BEGAN, |day| day.starts_at as f64),
             (names::COUPON_SEEN, |day| day.seen_at as f64),
+            (names::COUPON_UNREADABLE, |day| day.unreadable as f64),
             (names::COUPON_LETTERS, |day| day.dead_letters as f64),
             (names::COUPON_OPEN_BEFORE, |day| day.open_before as f64),
         ];

@@ -7,6 +7,7 @@
 
 mod book;
 mod checkpoint;
+mod columns;
 mod foreign;
 mod relied_on;
 mod schedule;
@@ -39,7 +40,7 @@ pub use self::book::{Entry, Progress, ReconciliationBook};
 use self::checkpoint::{Reached, State, begun, read, resumed};
 pub use self::checkpoint::{Underway, underway};
 pub use self::foreign::{Named, remove_foreign};
-pub use self::relied_on::{LastGood, barrier};
+pub use self::relied_on::{LastGood, ReliedOn, barrier};
 pub use self::schedule::{is_believed, spawn_reconciliations};
 pub use self::shown::show_last;
 pub use self::spot_checks::spawn_spot_checks;

@@ -1,6 +1,6 @@
 //! What others rely on: a barrier before the tables of a projection, and when they were compared with their sources.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::History;
 use anabranch_pipeline::reconcile::{self, LaneWait, ReconciliationReport};
 use anabranch_pipeline::records::Outcome;
+use anabranch_schemas::shard::ShardId;
 use tokio::sync::Mutex;
 
 use super::newest;
@@ -41,19 +42,26 @@ pub struct LastGood {
     history: PastReports,
     projections: Vec<String>,
     /// What was found when the newest reconciliation had this number: reports are large, and change never.
-    seen: Mutex<Option<(u64, Option<IdAndEnd>)>>,
+    seen: Mutex<Option<(u64, Option<ReliedOn>)>>,
 }
 
-/// The id of a reconciliation and its end, in milliseconds since the Unix epoch.
-pub type IdAndEnd = (String, u64);
+/// What is relied on of a reconciliation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReliedOn {
+    pub id: String,
+    /// Milliseconds since the Unix epoch.
+    pub ended_at_ms: u64,
+    /// Source tables of which it says nothing.
+    pub unproven: BTreeSet<ShardId>,
+}
 
 impl LastGood {
     pub fn new(history: PastReports, projections: Vec<String>) -> Self {
         Self { history, projections, seen: Mutex::default() }
     }
 
-    /// Reads its id and its end; `None` = there is none.
-    pub async fn read(&self) -> Result<Option<IdAndEnd>, Fault> {
+    /// Reads what it says; `None` = there is none.
+    pub async fn read(&self) -> Result<Option<ReliedOn>, Fault> {
         let Some(number) = self.history.newest_number().await? else { return Ok(None) };
         let mut seen = self.seen.lock().await;
         if let Some((at, found)) = &*seen
@@ -65,20 +73,30 @@ impl LastGood {
         let is_good = |report: &ReconciliationReport| {
             is_believed(report.ended_at_ms, now_ms) && is_relied_on(report, &self.projections)
         };
-        let found = newest(&self.history, is_good).await?.map(|report| (report.id, report.ended_at_ms));
+        let found = newest(&self.history, is_good).await?.map(|report| ReliedOn {
+            unproven: unproven(&report, &self.projections),
+            id: report.id,
+            ended_at_ms: report.ended_at_ms,
+        });
         *seen = Some((number, found.clone()));
         Ok(found)
     }
 }
 
-/// One that repairs nothing, leaves stores out or left wrong rows proves nothing. One that could not read or decide
-/// some rows names them, and proves the others.
+/// One that repairs nothing, leaves stores out, left wrong rows or compared no table proves nothing. One that could not
+/// read or decide rows of some tables names these, and proves the others.
 fn is_relied_on(report: &ReconciliationReport, projections: &[String]) -> bool {
     let is_good = |projection: &String| {
         let of_projection = report.stores.iter().find(|store| store.store == *projection);
-        of_projection.is_some_and(|store| store.outcome() != Outcome::Failed)
+        of_projection.is_some_and(|store| store.outcome() != Outcome::Failed && !store.unproven.is_all)
     };
     report.is_whole && report.mode == Mode::Repair && projections.iter().all(is_good)
+}
+
+/// The source tables that a reconciliation does not prove for all of these projections.
+fn unproven(report: &ReconciliationReport, projections: &[String]) -> BTreeSet<ShardId> {
+    let of_them = report.stores.iter().filter(|store| projections.contains(&store.store));
+    of_them.flat_map(|store| store.unproven.shards.iter().copied()).collect()
 }
 
 #[cfg(test)]
@@ -88,6 +106,10 @@ mod tests {
     use super::*;
 
     fn report(change: impl Fn(&mut ReconciliationReport)) -> bool {
+        is_relied_on(&changed(change), &["birthday".to_owned()])
+    }
+
+    fn changed(change: impl Fn(&mut ReconciliationReport)) -> ReconciliationReport {
         let mut report = ReconciliationReport {
             id: "r".to_owned(),
             verdict: Outcome::Clean,
@@ -100,7 +122,20 @@ mod tests {
             caches: BTreeMap::new(),
         };
         change(&mut report);
-        is_relied_on(&report, &["birthday".to_owned()])
+        report
+    }
+
+    #[test]
+    fn what_is_relied_on_leaves_out_the_tables_that_it_names() {
+        let shard = |number| ShardId::from_u64(number).unwrap();
+        let named = changed(|report| {
+            report.stores[0].unproven.add([shard(1)]);
+            report.stores[1].unproven.add([shard(2)]);
+        });
+        assert_eq!(unproven(&named, &["birthday".to_owned()]), [shard(2)].into());
+        assert!(report(|report| report.stores[1].unproven.add([shard(2)])));
+        assert!(!report(|report| report.stores[1].unproven.add_all()), "nothing was compared");
+        assert!(report(|report| report.stores[0].unproven.add_all()), "another store");
     }
 
     #[test]

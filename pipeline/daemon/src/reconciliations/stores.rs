@@ -14,10 +14,12 @@ use anabranch_pipeline::reconcile::{
     self, Backpressure, Checkpoint, LaneWait, Sides, StoreReport, StoreState, Verdict, VisibleTables,
 };
 use anabranch_pipeline::records::{LaneId, Progress};
+use anabranch_schemas::shard::ShardId;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Order;
+use super::columns::{self, COLUMNS};
 use crate::observe::lanes;
 use crate::wiring::{Cache, DerivedStore, LaneStore, Source, Wiring};
 
@@ -29,12 +31,13 @@ const STORED_EACH: Duration = Duration::from_secs(10);
 const POSITION_MESSAGES: u32 = 3;
 
 /// Names of the stores that are asked for, in the order in which they are worked on: a cache comes after the tables
-/// that it is filled from.
+/// that it is filled from, and so do the columns that follow the coupon ledger.
 pub fn names(wiring: &Wiring, order: &Order) -> Result<Vec<String>, Fault> {
     let config = wiring.config();
     let projections = config.projections.iter().map(|projection| projection.name.clone());
     let caches = config.caches.iter().map(|cache| format!("{CACHE}{}", cache.name));
-    let mut all: Vec<String> = projections.chain(caches).collect();
+    let columns = columns::is_configured(config).then(|| COLUMNS.to_owned());
+    let mut all: Vec<String> = projections.chain(columns).chain(caches).collect();
     if let Some(unknown) = order.stores.iter().find(|name| !all.contains(name)) {
         let needed = format!("one of {}", all.join(", "));
         return Err(Fault::new(Code::ReconcileRefused, format!("store {unknown}"), "it is not configured")
@@ -52,6 +55,10 @@ pub async fn reconciliation(
     checkpoint: &mut impl Checkpoint,
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
+    if state.report.store == COLUMNS {
+        columns::reconciliation(wiring, settings, state, cancel).await;
+        return Ok(());
+    }
     if let Some(cache) = state.report.store.strip_prefix(CACHE) {
         let cache = wiring.cache(cache)?;
         let began = Instant::now();
@@ -188,11 +195,14 @@ pub async fn tables(
     let sources = names.map(|name| Ok((name.clone(), wiring.source_connector(name)?)));
     let sources: BTreeMap<String, Arc<Source>> = sources.collect::<Result<_, Fault>>()?;
     let (shown, hidden) = reconcile::look_for_tables(&sources, before, &asked).await;
-    for (of, why) in hidden {
-        stores
-            .iter_mut()
-            .filter(|store| entity(store) == Some(of))
-            .for_each(|store| store.set_incomplete(&*why));
+    for hidden in hidden {
+        let source = wiring.config().sources.iter().find(|source| source.name == hidden.source);
+        let (database, table) = &hidden.place;
+        let shard = source.map(|source| ShardId::of(&source.name, database, table, source.generation));
+        for store in stores.iter_mut().filter(|store| entity(store) == Some(hidden.entity)) {
+            store.set_incomplete(&*hidden.why);
+            store.unproven.add(shard);
+        }
     }
     Ok(shown)
 }

@@ -2,7 +2,9 @@
 
 use anabranch_connectors::coupon_system::CouponSystemSettings;
 pub use anabranch_connectors::coupon_system::HttpCouponSystem as CouponCaller;
-pub use anabranch_connectors::mysql::cohort::MysqlCohort as CouponTables;
+pub use anabranch_connectors::mysql::cohort::{
+    ColumnsRow as CouponColumnsRow, ColumnsTable as CouponColumns, MysqlCohort as CouponTables,
+};
 use anabranch_connectors::mysql::ledger;
 pub use anabranch_connectors::mysql::ledger::MySqlLedger as CouponLedger;
 pub use anabranch_connectors::mysql::source_rows::MysqlSourceRows as CouponSources;
@@ -53,7 +55,7 @@ impl Wiring {
         Ok(vec![made, queue.to_string()])
     }
 
-    /// Pre-flight of the ledger, the work queue and the coupon system.
+    /// Pre-flight of the ledger, the work queue, the coupon system and the reading of single users.
     pub async fn check_coupons(&self) -> Vec<Fault> {
         let ledger = async {
             match self.ledger_target() {
@@ -71,8 +73,14 @@ impl Wiring {
             let connected = async { self.coupon_caller()?.connect().await.map(drop) };
             connected.await.err().into_iter().collect::<Vec<_>>()
         };
-        let (ledger, queue, system) = tokio::join!(ledger, queue, system);
-        ledger.into_iter().chain(queue).chain(system).collect()
+        let sources = async {
+            match self.coupon_sources() {
+                Ok(sources) => sources.check().await,
+                Err(fault) => vec![fault],
+            }
+        };
+        let (ledger, queue, system, sources) = tokio::join!(ledger, queue, system, sources);
+        ledger.into_iter().chain(queue).chain(system).chain(sources).collect()
     }
 
     fn ledger_target(&self) -> Result<&MysqlTarget, Fault> {

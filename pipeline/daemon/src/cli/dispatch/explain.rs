@@ -13,7 +13,7 @@ use jiff::civil::Date;
 use serde::Serialize;
 
 use super::phase_of;
-use crate::coupons::{self, Process};
+use crate::coupons::{self, DayTables, Process};
 use crate::exit::Exit;
 use crate::output;
 use crate::wiring::Wiring;
@@ -78,6 +78,8 @@ struct Known<'a> {
     celebrations: &'a [Celebrated],
     /// The day's tables that have a row of the user.
     tables: Vec<Birthday>,
+    /// The user waits for a reconciliation that compares the source tables.
+    is_held: bool,
 }
 
 async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -> Result<Vec<String>, Fault> {
@@ -95,6 +97,7 @@ async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -
     }
     let claims: Vec<_> = known.claims.values().flatten().copied().collect();
     let sources = wiring.coupon_sources()?.look(&[(user, claims)]).await?.into_iter().next().flatten();
+    let is_held = is_held(&cohort, &known, day).await?;
     let known = Known {
         programme,
         day,
@@ -103,8 +106,18 @@ async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -
         sources: sources.as_deref(),
         celebrations: &celebrations,
         tables,
+        is_held,
     };
     Ok(known.sentences())
+}
+
+/// Whether a run waits with the user, since the last good reconciliation says nothing of the user's source tables.
+async fn is_held(cohort: &DayTables, user: &UserLedger, day: Date) -> Result<bool, Fault> {
+    let reconciled = cohort.reconciled().await?;
+    let Some(run) = user.run.as_ref().filter(|run| !run.is_closed) else { return Ok(false) };
+    let Some(unproven) = run.held(day, user.now, reconciled.as_ref()) else { return Ok(false) };
+    let mut claims = user.claims.values().flatten().peekable();
+    Ok(claims.peek().is_some() && claims.all(|shard| unproven.contains(shard)))
 }
 
 impl Known<'_> {
@@ -140,6 +153,11 @@ impl Known<'_> {
                         return "The coupon of this day is a dead letter: `dispatch letters list`."
                             .to_owned();
                     }
+                    RowState::Refused(Reason::SourceUnreadable) => {
+                        return "The user is missed so far: a source table of the user could not be read by the latest \
+                                hour. Each pass looks again."
+                            .to_owned();
+                    }
                     RowState::Refused(reason) => {
                         return format!("The user gets no coupon: {}.", because(reason, self.programme));
                     }
@@ -159,6 +177,11 @@ impl Known<'_> {
         match (self.run, is_member) {
             (Some(run), true) if run.is_closed => {
                 "The run is closed and knows no coupon for its member.".to_owned()
+            }
+            (Some(_), true) if self.is_held => {
+                "The user waits for a reconciliation: the last one could not compare the \
+                                                user's source tables."
+                    .to_owned()
             }
             (Some(_), true) => "The user is to get the coupon: nobody has granted it yet.".to_owned(),
             (_, false) if self.celebrates().is_none() => {
@@ -248,6 +271,7 @@ fn of_row(occurrence: Occurrence, row: &LedgerRow) -> String {
         RowState::Reserved => "reserved, and nobody was called".to_owned(),
         RowState::Issued { first_called_at } => format!("issued, first called at {first_called_at}"),
         RowState::Settled => format!("settled: the coupon {} was given", row.coupon),
+        RowState::Refused(Reason::SourceUnreadable) => "waiting for its source table".to_owned(),
         RowState::Refused(_) => "refused".to_owned(),
         RowState::Failed(FailedOutcome::NothingGiven) => "failed: nothing was given".to_owned(),
         RowState::Failed(FailedOutcome::Unknown { first_called_at }) => {
@@ -272,5 +296,6 @@ fn because(reason: Reason, programme: &Programme) -> String {
         }
         Reason::OtherDay => "another day of the same year has taken the coupon over".to_owned(),
         Reason::Dropped => "a person has ended the dead letter".to_owned(),
+        Reason::SourceUnreadable => "a source table of the user could not be read".to_owned(),
     }
 }

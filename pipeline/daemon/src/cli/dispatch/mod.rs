@@ -156,6 +156,15 @@ pub(super) fn text(programme: &str, view: &DayView) -> String {
     for (reason, count) in &view.refused {
         line.push_str(&format!("\n  refused    {count} {}", reason.replace('_', " ")));
     }
+    if view.unreadable > 0 {
+        line.push_str(&format!("\n  missed     {} source unreadable", view.unreadable));
+    }
+    if view.held > 0 {
+        line.push_str(&format!(
+            "\n  missed     {} wait for a reconciliation of their source tables",
+            view.held
+        ));
+    }
     if !view.is_behind_barrier && view.frozen > 0 {
         line.push_str("\n  barrier    a wave was frozen before every lane had passed its source");
     }
@@ -215,6 +224,13 @@ fn report_text(signed: &Signed) -> String {
     lines.extend(
         refused.iter().map(|(reason, count)| format!("  refused    {count} {}", reason.replace('_', " "))),
     );
+    if signed.report.unreadable > 0 {
+        lines.push(format!("  missed     {} source unreadable", signed.report.unreadable));
+    }
+    if signed.report.held > 0 {
+        let held = signed.report.held;
+        lines.push(format!("  missed     {held} wait for a reconciliation of their source tables"));
+    }
     lines.push(match reconciliation {
         Some((id, _)) => format!("  relies on  reconciliation {id}"),
         None => "  relies on  no reconciliation".to_owned(),

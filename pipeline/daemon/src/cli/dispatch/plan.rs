@@ -27,6 +27,8 @@ struct PlanView {
     /// The last whole reconciliation that left nothing wrong, and whether it is young enough for the day.
     reconciliation: Option<String>,
     is_reconciled: bool,
+    /// Source tables of which that reconciliation says nothing: whom only these name waits as `waits_until` says.
+    unproven_tables: usize,
     without_reconciliation: &'static str,
     run: Option<&'static str>,
 }
@@ -60,7 +62,7 @@ pub(super) async fn run(
             });
         }
         let last = cohort.last_good().await?;
-        let reconciled_at = cohort.reconciled_at().await?;
+        let reconciled_at = cohort.reconciled().await?.map(|reconciled| reconciled.ended_at);
         let starts_at = programme.at(day, programme.starts_at);
         let is_reconciled = reconciled_at
             .zip(starts_at)
@@ -74,7 +76,8 @@ pub(super) async fn run(
             starts_at: starts_at.map(|at| at.to_string()),
             noon_at: programme.at(day, programme.noon_at).map(|at| at.to_string()),
             tables,
-            reconciliation: last.map(|(id, _)| id),
+            unproven_tables: last.as_ref().map_or(0, |last| last.unproven.len()),
+            reconciliation: last.map(|last| last.id),
             is_reconciled,
             without_reconciliation: match programme.without_reconciliation {
                 WithoutReconciliation::Go => "go",
@@ -133,6 +136,12 @@ impl PlanView {
                 format!("  relies on  {found}: {then}")
             }
         });
+        if self.unproven_tables > 0 {
+            lines.push(format!(
+                "  waits      users of {} source tables, of which it says nothing",
+                self.unproven_tables
+            ));
+        }
         lines.push(match self.run {
             Some(phase) => format!("  run        it {phase}; a run continues it"),
             None => "  run        there is none; a run begins it once the day has come".to_owned(),
