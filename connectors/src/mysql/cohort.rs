@@ -112,8 +112,12 @@ impl MysqlCohort {
             let mut rows: Vec<CohortRow> = parts.into_iter().flat_map(|part| part.rows).collect();
             rows.retain(|row| complete_before.is_none_or(|user| row.user < user));
             rows.sort_unstable_by_key(|row| (row.user, row.shard));
-            let mut users = BTreeSet::new();
-            rows.retain(|row| users.len() < limit && users.insert(row.user) || users.contains(&row.user));
+            let (mut users, mut last) = (0, None);
+            rows.retain(|row| {
+                users += usize::from(last != Some(row.user));
+                last = Some(row.user);
+                users <= limit
+            });
             match complete_before {
                 Some(user) if rows.is_empty() => {
                     // Only rows that nobody claims, or a user with very many.
@@ -197,6 +201,7 @@ impl Layer {
         let select = |number: usize| page(number, (&places[number].name, table.calendar()), after, limit);
         let numbered: Vec<usize> = (0..places.len()).collect();
         let rows = self.select(&numbered, |number| places[*number].server, |number| select(*number)).await?;
+        let said_by_most = table.to_string();
         let mut parts: Vec<Part> = Vec::new();
         parts.resize_with(places.len(), Part::default);
         for row in rows {
@@ -208,7 +213,8 @@ impl Layer {
             part.last = part.last.max(Some(user));
             // A shard above all that there can be was written by a hand.
             if let Some(shard) = ShardId::from_u64(shard) {
-                let birthday = birthday_of(table, birthday);
+                let is_the_tables = birthday == said_by_most.as_bytes();
+                let birthday = if is_the_tables { table } else { birthday_of(table, birthday) };
                 part.rows.push(CohortRow { user, shard, birthday, calendar });
             }
         }

@@ -159,7 +159,7 @@ async fn a_day_is_begun_frozen_and_swept(ground: impl Ground) {
         })
         .await
         .unwrap();
-    assert_eq!(present, [member]);
+    assert_eq!(present, BTreeSet::from([member]));
     assert_eq!((stored.count, stored.frozen, stored.misplaced), (users.len() as u64, 1, 3));
     assert_eq!((&stored.rules, stored.revision), (&programme, Unique(8)));
     assert!(stored.is_behind_barrier && !stored.is_closed);
