@@ -15,7 +15,8 @@ use anabranch_connectors::mysql::ledger::{MySqlLedger, setup};
 use anabranch_connectors::mysql::store::MysqlTarget;
 use anabranch_coupons::breaker::Breaker;
 use anabranch_coupons::dispatching::Dispatcher;
-use anabranch_coupons::granting::{Granter, Issuers};
+use anabranch_coupons::granting::Granter;
+use anabranch_coupons::issuers::Issuers;
 use anabranch_coupons::ports::{
     Answer, Clock, CohortRow, CohortRows, CouponSystem, Ledger, Register, SourceRow, SourceRows, Uniques,
     WorkQueue,
