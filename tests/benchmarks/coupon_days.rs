@@ -182,7 +182,11 @@ pub async fn lag(turn: Turn<'_>, scale: &Scale, report: &mut Report) {
         town.changes = load.written();
         load.finish().await;
         let now = Town::carried(&granting).await;
-        assert!(now > 0.0 && now < members as f64, "the day lasts as long as the changes: {now}, {}", granting.log());
+        assert!(
+            now > 0.0 && now < members as f64,
+            "the day lasts as long as the changes: {now}, {}",
+            granting.log()
+        );
         carried += now;
     }
     report.note(&format!("lag beside a coupon day: {carried} users were granted meanwhile"));

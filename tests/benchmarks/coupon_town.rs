@@ -189,7 +189,8 @@ impl<'g> Town<'g> {
         loop {
             let carried = Self::carried(&granter).await;
             if meter.is_none() && carried > 0.0 {
-                (first, meter) = (carried, Some(Meter::start(&[&self.servers()[..], &[granter.pid()]].concat())));
+                (first, meter) =
+                    (carried, Some(Meter::start(&[&self.servers()[..], &[granter.pid()]].concat())));
             }
             if carried >= users as f64 {
                 let measured = meter.expect("it has begun").stop();

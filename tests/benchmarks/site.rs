@@ -80,12 +80,8 @@ impl<'g> Site<'g> {
     }
 
     fn users(tables: u32, lanes: u32) -> Plan {
-        let rule = ShardingRule {
-            hash: NameHash::Crc32,
-            spread: Spread::Spread,
-            databases: DATABASES,
-            tables,
-        };
+        let rule =
+            ShardingRule { hash: NameHash::Crc32, spread: Spread::Spread, databases: DATABASES, tables };
         let small = Plan::small();
         Plan { databases: 1, lanes, targets: 1, rule, has_passwords_in_file: true, ..small }
     }

@@ -66,7 +66,8 @@ async fn stored(ledger: &MemoryLedger, key: &RunKey) -> DayRun {
 }
 
 async fn begun() -> (MemoryLedger, RunKey) {
-    let text = "name = 'birthday'\ncoupon = 'cake'\ntime_zone = 'UTC'\nleap_day = 'feb28'\ncalendars = ['solar']\n";
+    let text =
+        "name = 'birthday'\ncoupon = 'cake'\ntime_zone = 'UTC'\nleap_day = 'feb28'\ncalendars = ['solar']\n";
     let programme = Programme::parse_all(&[text.parse().unwrap()]).unwrap().remove(0);
     let ledger = MemoryLedger::new(Unique(1));
     let now = Timestamp::now();

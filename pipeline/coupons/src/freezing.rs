@@ -68,11 +68,7 @@ pub async fn freeze<L: Ledger, B: CohortRows>(
 }
 
 /// Reads pages until the tables end or nobody writes any more.
-async fn read<B: CohortRows>(
-    cohort: &B,
-    wave: Wave<'_>,
-    ahead: mpsc::Sender<PageRead>,
-) -> Result<(), Fault> {
+async fn read<B: CohortRows>(cohort: &B, wave: Wave<'_>, ahead: mpsc::Sender<PageRead>) -> Result<(), Fault> {
     let limit = wave.run.rules.page_rows.get() as usize;
     let tables = wave.run.birthdays(wave.key.day);
     let mut cursor = wave.run.cursor;

@@ -12,8 +12,8 @@ use mysql_async::Row;
 
 use super::MySqlLedger;
 use super::cells::{
-    Cells, LEDGER_COLUMNS, assignments, calendar_number, date_literal, number_literal, programme_literal,
-    push_ledger_row,
+    Cells, LEDGER_COLUMNS, assignments, calendar_number, date_literal, number_literal, of_run_and_users,
+    programme_literal, push_ledger_row,
 };
 use super::runs::RUN_COLUMNS;
 use super::tables::Tables;
@@ -54,11 +54,12 @@ impl<'a> Reading<'a> {
         }
         let users: BTreeSet<u64> = parts.values().flatten().copied().collect();
         sql.push_str(&format!(
-            "SELECT `user_id`, `calendar`, `shards` FROM {} \
-             WHERE `programme` = {programme} AND `day` = {day} AND `user_id` IN ({}); \
+            "SELECT `user_id`, `calendar`, `shards` FROM {} FORCE INDEX (PRIMARY) \
+             WHERE {} AND `user_id` IN ({}); \
              SELECT {RUN_COLUMNS} FROM {} AS r WHERE r.`programme` = {programme} AND r.`day` = {day}; \
              SELECT UTC_TIMESTAMP(6), `latest`, `previous` FROM {} WHERE `number` = 1{}",
             tables.members,
+            of_run_and_users(run),
             list(&users),
             tables.runs,
             tables.tokens,
