@@ -15,7 +15,8 @@ use anabranch_connectors::mysql::ledger::{MySqlLedger, setup};
 use anabranch_connectors::mysql::store::MysqlTarget;
 use anabranch_coupons::breaker::Breaker;
 use anabranch_coupons::dispatching::Dispatcher;
-use anabranch_coupons::granting::{Granter, Issuers};
+use anabranch_coupons::granting::Granter;
+use anabranch_coupons::issuers::Issuers;
 use anabranch_coupons::ports::{
     Answer, Clock, CohortRow, CohortRows, CouponSystem, Ledger, Reconciled, Register, SourceRow, SourceRows,
     Uniques, WorkQueue,
@@ -181,8 +182,8 @@ pub async fn measure(site: &Site<'_>, scale: &Scale, wanted: &Wanted, report: &m
 async fn fill(day: &Day<'_, '_>, users: u64, today: MonthDay) {
     let sql = format!(
         "INSERT INTO {} (`shard_id`, `user_id`, `birthday`, `is_sent`, `lsn`) \
-         SELECT 1, `seq`, '{today}', 0, 0 FROM seq_1_to_{users}",
-        day.table
+         SELECT 1, `seq`, '{today}', 0, 0 FROM {}.seq_1_to_{users}",
+        day.table, day.coupons
     );
     day.site.target(sql).await;
 }
@@ -202,7 +203,7 @@ async fn freeze(day: &Day<'_, '_>, scale: &Scale) -> Contest {
         products.push(frozen(day, &format!("freeze-{round}")).await);
         until_idle(&[day.site.pid(TARGET)]).await;
         let sql = format!(
-            "INSERT INTO {}.coupon_member (`programme`, `day`, `user_id`, `calendar`, `shards`) \
+            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; INSERT INTO {}.coupon_member (`programme`, `day`, `user_id`, `calendar`, `shards`) \
              SELECT 'by-hand-{round}', '{}', `user_id`, 0, x'0000000000000001' FROM {} ORDER BY `user_id`",
             day.coupons, day.day, day.table
         );
@@ -238,8 +239,8 @@ async fn frozen(day: &Day<'_, '_>, name: &str) -> Measured {
 
 async fn grants(day: &Day<'_, '_>, scale: &Scale, members: usize) -> Contest {
     let (figure, count) = match members {
-        1 => ("grants, 1 a call", scale.grants / 10),
-        _ => ("grants, 100 a call", scale.grants),
+        1 => ("grants, 1 a message", scale.grants / 10),
+        _ => ("grants, 100 a message", scale.grants),
     };
     let users: Vec<u64> = (1..=count.min(scale.coupon_users)).collect();
     let (mut products, mut hand) = (Vec::new(), Hand::new("two transactions a call".to_owned()));

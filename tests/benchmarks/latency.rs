@@ -134,6 +134,16 @@ impl<'s, 'g> Load<'s, 'g> {
         Latencies::of(&written, &seen)
     }
 
+    /// Begins behind the changes of another one on the same site.
+    pub fn skip(&mut self, numbers: u64) {
+        self.numbers = numbers;
+    }
+
+    /// Where another one may begin.
+    pub fn written(&self) -> u64 {
+        self.numbers
+    }
+
     /// How many rows were selected, and how many of them were there.
     pub async fn finish(self) -> (u64, u64) {
         self.watch.finish().await

@@ -9,6 +9,8 @@ mod by_hand;
 mod cache;
 mod capture;
 mod contest;
+mod coupon_days;
+mod coupon_town;
 mod coupons;
 mod data;
 mod devices;
@@ -32,6 +34,7 @@ mod table_ids;
 mod unchanged;
 mod users;
 
+use anabranch_demo::verify::DerivedLayout;
 use anabranch_schemas::change::Entity;
 use anabranch_stack::{Options, ServerSpec};
 use anabranch_tests::Ground;
@@ -105,8 +108,12 @@ enum Figure {
     Memory,
     /// The cohort of a coupon day frozen, against INSERT … SELECT of the same rows
     Freeze,
-    /// Coupons granted, 100 a call and one a call, against a program written by hand for it
+    /// Coupons granted, 100 in a message and one in a message, against a program written by hand for it
     Grants,
+    /// Whole coupon days in both layouts: the same one beside 2 and 20 million users, and 1 January of 2 million
+    Days,
+    /// Lag of live changes beside a coupon day, against the lag without
+    DayLag,
     /// Identifiers of payment documents read and checked on one core, against a sum of their bytes
     Identifiers,
     /// Most memory of the daemon beside tables that get a new number with each transaction
@@ -141,6 +148,7 @@ struct Scale {
     table_ids: u64,
     coupon_users: u64,
     grants: u64,
+    day_users: u64,
     latency_seconds: u64,
     rounds: u32,
     seed: u64,
@@ -161,6 +169,7 @@ impl Scale {
             table_ids: 1_000_000 / divisor,
             coupon_users: 1_000_000 / divisor,
             grants: 100_000 / divisor,
+            day_users: 20_000_000 / divisor,
             latency_seconds: if arguments.quick { 5 } else { 20 },
             rounds: arguments.rounds,
             seed: arguments.seed,
@@ -287,5 +296,13 @@ async fn reconciled(wanted: &Wanted, scale: &Scale, report: &mut Report) {
     if wanted.has(Figure::Freeze) || wanted.has(Figure::Grants) {
         let site = Site::of_users(GROUND.turn().await, LATENCY_LANES).await;
         coupons::measure(&site, scale, wanted, report).await;
+    }
+    if wanted.has(Figure::Days) {
+        for layout in [DerivedLayout::ByDay, DerivedLayout::ByUser] {
+            coupon_days::measure(GROUND.turn().await, layout, scale, report).await;
+        }
+    }
+    if wanted.has(Figure::DayLag) {
+        coupon_days::lag(GROUND.turn().await, scale, report).await;
     }
 }

@@ -14,7 +14,7 @@ use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
 use anabranch_stack::{Server, ServerSpec, Stack};
 use anabranch_tests::{Installation, Plan, Turn};
 
-use crate::devices;
+use crate::{LATENCY_LANES, devices};
 
 pub const SOURCE: &str = "source";
 pub const TARGET: &str = "target";
@@ -66,21 +66,24 @@ impl<'g> Site<'g> {
     }
 
     async fn of_users_in(tables: u32, turn: Turn<'g>, lanes: u32) -> Self {
-        let plan = Plan {
-            layout: DerivedLayout::ByDay,
-            databases: 1,
-            lanes,
-            targets: 1,
-            rule: ShardingRule {
-                hash: NameHash::Crc32,
-                spread: Spread::Spread,
-                databases: DATABASES,
-                tables,
-            },
-            has_passwords_in_file: true,
-            ..Plan::small()
+        Self::open(turn, &Self::users(tables, lanes)).await
+    }
+
+    /// As [`Site::of_users`] with the default of lanes, and by user in as many derived databases as source databases.
+    pub async fn of_days(turn: Turn<'g>, layout: DerivedLayout) -> Self {
+        let databases = match layout {
+            DerivedLayout::ByDay => 1,
+            DerivedLayout::ByUser => DATABASES,
         };
+        let plan = Plan { layout, databases, ..Self::users(TABLES, LATENCY_LANES) };
         Self::open(turn, &plan).await
+    }
+
+    fn users(tables: u32, lanes: u32) -> Plan {
+        let rule =
+            ShardingRule { hash: NameHash::Crc32, spread: Spread::Spread, databases: DATABASES, tables };
+        let small = Plan::small();
+        Plan { databases: 1, lanes, targets: 1, rule, has_passwords_in_file: true, ..small }
     }
 
     /// With devices in source tables and mapping tables.

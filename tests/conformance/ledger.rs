@@ -96,7 +96,8 @@ async fn a_transaction_that_lost_decides_again_from_what_stands_now() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_lost_before_the_commit_leaves_nothing_behind() {
-    let Server { site, ledger } = Server::start().await;
+    // It kills the connections of the account.
+    let Server { site, ledger } = Server::alone().await;
     let users = hundred();
     let run = frozen(&ledger, users.clone()).await;
     let candidate =

@@ -6,7 +6,8 @@ use std::task::{Context, Poll, Waker};
 
 use anabranch_coupons::breaker::Breaker;
 use anabranch_coupons::dispatching::Dispatcher;
-use anabranch_coupons::granting::{Granter, Issuers};
+use anabranch_coupons::granting::Granter;
+use anabranch_coupons::issuers::Issuers;
 use anabranch_coupons::letters::{self, Decision};
 use anabranch_coupons::records::{Candidate, CouponKey, FailedOutcome, LAST_WORD, Message, RowState, RunKey};
 use anabranch_coupons::reserving::Carried;

@@ -3,6 +3,7 @@
 //! `ANABRANCH_COUPON_SEEDS=FIRST..END` chooses the worlds. A world that ends wrong prints its seed.
 
 mod books;
+mod freezing;
 mod life;
 mod twins;
 mod witness;

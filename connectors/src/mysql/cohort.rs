@@ -3,6 +3,8 @@
 //! A table of `by_user` lies in many databases, and a page of it is merged from all of them: each is read a little
 //! further than needed, and the page ends before the first user of whom a database may have more. A page is one
 //! statement a server by the index of users; nothing is locked, and no read view outlives a statement.
+//! That index has everything of a solar table but the birthday, and to fetch it costs five times as much as the rest. So
+//! the rows that say another birthday than their table are looked for once, when the reading of a table begins.
 //! Lanes own the rows and never touch the three columns that [`MysqlCohort::follow`] writes.
 
 mod columns;
@@ -21,9 +23,11 @@ use anabranch_schemas::shard::ShardId;
 use futures::future::try_join_all;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Row, TxOpts, Value};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 pub use self::columns::{ColumnsRow, ColumnsTable};
-use self::statements::{claims, follow, page};
+use self::statements::{claims, follow, misplaced, page};
 use super::connection::quote_table;
 use super::error::Side;
 use super::pool::Pool;
@@ -35,11 +39,21 @@ const SPARE_ROWS: usize = 16;
 /// Tables of one statement.
 const STATEMENT_TABLES: usize = 100;
 
+/// Rows with another birthday than their table that are kept in memory; where there are more, each row is read whole.
+const MISPLACED_MAX: usize = 10_000;
+/// They are looked for again after so long. A freeze of millions takes less.
+const MISPLACED_AGE: Duration = Duration::from_secs(300);
+
 /// Birthday tables of at most one projection of each calendar. Clones share the connections.
 #[derive(Debug, Clone)]
 pub struct MysqlCohort {
     layers: Arc<BTreeMap<Calendar, Layer>>,
+    /// What was found of the tables that are being read, and when.
+    misplaced: Arc<Mutex<BTreeMap<Birthday, (Misplaced, Instant)>>>,
 }
+
+/// What the rows of a table say that are not the table's own, by user and shard; `None` = there are too many.
+type Misplaced = Option<Arc<BTreeMap<(u64, u64), Birthday>>>;
 
 /// The tables of one calendar.
 #[derive(Debug)]
@@ -90,7 +104,7 @@ impl MysqlCohort {
                 );
             }
         }
-        Ok(Self { layers: Arc::new(layers) })
+        Ok(Self { layers: Arc::new(layers), misplaced: Arc::default() })
     }
 
     /// Rows of the next users of a table, in the order of users: at least one while there are more, and of at most
@@ -104,18 +118,23 @@ impl MysqlCohort {
         let layer = self.layer(table)?;
         let places = layer.places(table);
         let limit = limit.max(1);
+        let misplaced = self.misplaced(layer, table, &places, after.is_none()).await?;
         let mut after = after;
         let mut at_most = limit.div_ceil(places.len().max(1)) + SPARE_ROWS;
         loop {
-            let parts = layer.parts(table, &places, after, at_most).await?;
+            let parts = layer.parts((table, misplaced.as_deref()), &places, after, at_most).await?;
             // Of the last user of a table that has more, rows may be missing.
             let more = parts.iter().filter(|part| part.read >= at_most);
             let complete_before = more.filter_map(|part| part.last).min();
             let mut rows: Vec<CohortRow> = parts.into_iter().flat_map(|part| part.rows).collect();
             rows.retain(|row| complete_before.is_none_or(|user| row.user < user));
             rows.sort_unstable_by_key(|row| (row.user, row.shard));
-            let mut users = BTreeSet::new();
-            rows.retain(|row| users.len() < limit && users.insert(row.user) || users.contains(&row.user));
+            let (mut users, mut last) = (0, None);
+            rows.retain(|row| {
+                users += usize::from(last != Some(row.user));
+                last = Some(row.user);
+                users <= limit
+            });
             match complete_before {
                 Some(user) if rows.is_empty() => {
                     // Only rows that nobody claims, or a user with very many.
@@ -125,6 +144,28 @@ impl MysqlCohort {
                 _ => return Ok(rows),
             }
         }
+    }
+
+    /// The misplaced rows of a solar table, as they stood when its reading began. Lunar rows are read whole: only they
+    /// say by which calendar their users celebrate.
+    async fn misplaced(
+        &self,
+        layer: &Layer,
+        table: Birthday,
+        places: &[Place],
+        begins: bool,
+    ) -> Result<Misplaced, Fault> {
+        if table.calendar() == Calendar::Lunar {
+            return Ok(None);
+        }
+        let mut known = self.misplaced.lock().await;
+        let young = known.get(&table).filter(|(_, at)| !begins && at.elapsed() < MISPLACED_AGE);
+        if let Some((found, _)) = young {
+            return Ok(found.clone());
+        }
+        let found = layer.misplaced(table, places).await?;
+        known.insert(table, (found.clone(), Instant::now()));
+        Ok(found)
     }
 
     /// Sets `is_sent`, `send_time` and `sent_occurrence` of users' rows in those of the tables that are of their
@@ -188,33 +229,58 @@ impl Layer {
         parts.filter(|(_, users)| !users.is_empty()).collect()
     }
 
-    /// The next rows of each of the tables, by one statement a server.
+    /// The next rows of each of the tables, by one statement a server. Without known misplaced rows each row says its
+    /// birthday itself.
     async fn parts(
         &self,
-        table: Birthday,
+        (table, misplaced): (Birthday, Option<&BTreeMap<(u64, u64), Birthday>>),
         places: &[Place],
         after: Option<u64>,
         limit: usize,
     ) -> Result<Vec<Part>, Fault> {
-        let select = |number: usize| page(number, (&places[number].name, table.calendar()), after, limit);
+        let whole = misplaced.is_none().then(|| table.calendar());
+        let select = |number: usize| page(number, (&places[number].name, whole), after, limit);
         let numbered: Vec<usize> = (0..places.len()).collect();
         let rows = self.select(&numbered, |number| places[*number].server, |number| select(*number)).await?;
         let mut parts: Vec<Part> = Vec::new();
         parts.resize_with(places.len(), Part::default);
         for row in rows {
-            let read = (number(&row, 0), number(&row, 1), number(&row, 2), text(&row, 3));
-            let (Some(place), Some(user), Some(shard), Some(birthday)) = read else { return Err(odd(table)) };
-            let calendar = calendar_of(table, &row);
+            let (Some(place), Some(user), Some(shard)) = (number(&row, 0), number(&row, 1), number(&row, 2))
+            else {
+                return Err(odd(table));
+            };
+            let (birthday, calendar) = match misplaced {
+                Some(misplaced) => {
+                    let other = misplaced.get(&(user, shard)).copied();
+                    (other.unwrap_or(table), Calendar::Solar)
+                }
+                None => {
+                    let birthday = text(&row, 3).ok_or_else(|| odd(table))?;
+                    (birthday_of(table, birthday), calendar_of(table, &row))
+                }
+            };
             let part = parts.get_mut(place as usize).ok_or_else(|| odd(table))?;
             part.read += 1;
             part.last = part.last.max(Some(user));
             // A shard above all that there can be was written by a hand.
             if let Some(shard) = ShardId::from_u64(shard) {
-                let birthday = birthday_of(table, birthday);
                 part.rows.push(CohortRow { user, shard, birthday, calendar });
             }
         }
         Ok(parts)
+    }
+
+    /// The rows of all these tables that say another birthday than theirs, unless there are too many.
+    async fn misplaced(&self, table: Birthday, places: &[Place]) -> Result<Misplaced, Fault> {
+        let statement = |place: &Place| misplaced(&place.name, table, MISPLACED_MAX + 1);
+        let rows = self.select(places, |place| place.server, statement).await?;
+        let row = |row: Row| {
+            let birthday = birthday_of(table, text(&row, 2)?);
+            Some(((number(&row, 0)?, number(&row, 1)?), birthday))
+        };
+        let found: Option<BTreeMap<_, _>> = rows.into_iter().map(row).collect();
+        let found = found.ok_or_else(|| odd(table))?;
+        Ok((found.len() <= MISPLACED_MAX).then(|| Arc::new(found)))
     }
 
     async fn claims(&self, users: &BTreeSet<u64>) -> Result<Vec<(u64, ShardId)>, Fault> {

@@ -50,13 +50,18 @@ pub fn quote_table(database: &str, table: &str) -> String {
 
 /// Appends a string literal that means these bytes in any SQL mode and character set: `x'…'`.
 pub fn push_bytes(sql: &mut String, bytes: &[u8]) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     sql.push_str("x'");
+    push_digits(sql, bytes);
+    sql.push('\'');
+}
+
+/// Appends bytes as hexadecimal digits.
+pub fn push_digits(sql: &mut String, bytes: &[u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for byte in bytes {
         sql.push(char::from(DIGITS[usize::from(byte >> 4)]));
         sql.push(char::from(DIGITS[usize::from(byte & 15)]));
     }
-    sql.push('\'');
 }
 
 /// Appends a number in decimal: several times as fast as the general formatting, of which a flush would do much.

@@ -11,15 +11,13 @@ use anabranch_schemas::celebration::Occurrence;
 use anabranch_schemas::shard::ShardId;
 use jiff::civil::Date;
 
-use crate::days::{
-    CohortPage, Fence, Need, add_page, begin, begin_sweep, close, end_wave, is_held, join, members, need,
-    take_over,
-};
+use crate::days::{Fence, Need, begin, begin_sweep, close, end_wave, is_held, join, need, take_over};
+use crate::freezing::{self, Wave};
 use crate::issuing::Chain;
 use crate::ports::{Clock, CohortRows, Ledger, Register, Uniques, WorkQueue};
 use crate::programme::Programme;
 use crate::records::{
-    Cursor, DayRun, MEMBERS_MAX, Member, Message, ProgrammeLedger, RowState, RunKey, Standing, WAVES, part,
+    DayRun, MEMBERS_MAX, Member, Message, ProgrammeLedger, RowState, RunKey, Standing, WAVES, part,
 };
 use crate::report::Report;
 use crate::restored;
@@ -165,39 +163,12 @@ where
         if !is_behind_barrier && wave + 1 == WAVES {
             return Ok(false);
         }
-        let Some(cursor) = self.read_tables(key, &run, wave, is_behind_barrier).await? else {
+        let of_wave = Wave { key, run: &run, number: wave, is_behind_barrier };
+        let Some(cursor) = freezing::freeze(&self.ledger, &self.cohort, of_wave).await? else {
             return Ok(false);
         };
         let fence = Fence { wave, revision, cursor };
         self.ledger.of_run(key, &[], |l| end_wave(l, fence, is_behind_barrier)).await
-    }
-
-    /// Adds the day's tables to the cohort, page by page from the run's cursor on; `None` when another has taken over.
-    async fn read_tables(
-        &self,
-        key: &RunKey,
-        run: &DayRun,
-        wave: u8,
-        is_behind_barrier: bool,
-    ) -> Result<Option<Cursor>, Fault> {
-        let limit = run.rules.page_rows.get() as usize;
-        let mut cursor = run.cursor;
-        let tables = run.birthdays(key.day);
-        while let Some(table) = tables.get(cursor.table) {
-            let fence = Fence { wave, revision: run.revision, cursor };
-            let rows = self.cohort.page(*table, cursor.after, limit).await?;
-            cursor = match rows.last() {
-                Some(last) => Cursor { after: Some(last.user), ..cursor },
-                None => Cursor { table: cursor.table + 1, after: None },
-            };
-            let page = CohortPage { is_behind_barrier, ..members(*table, &rows) };
-            failpoints::reach("coupons-before-page").await;
-            if !self.ledger.of_run(key, &page.members, |l| add_page(l, fence, &page, cursor)).await? {
-                return Ok(None);
-            }
-            failpoints::reach("coupons-after-page").await;
-        }
-        Ok(Some(cursor))
     }
 
     /// Lets the columns of the day's tables follow the ledger once more: a granter may have died before.

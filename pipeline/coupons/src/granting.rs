@@ -10,17 +10,13 @@ use std::sync::Arc;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::failpoints;
 use jiff::SignedDuration;
-use tokio::sync::Mutex;
 
 use crate::breaker::Breaker;
-use crate::issuing::{Chain, Held, answered, is_told, issue};
+use crate::issuers::{Issuers, Issuing};
+use crate::issuing::{Held, answered};
 use crate::ports::{Answer, Clock, CohortRows, CouponSystem, Ledger, Register, SourceRows, Uniques};
-use crate::records::{Candidate, Member, Message, RunKey, Unique, UsersLedger};
+use crate::records::{Candidate, Member, Message, RunKey, UsersLedger};
 use crate::reserving::{Carried, Taken, denied, reserve, settle};
-use crate::restored;
-
-/// How often a granter tries to issue while others issue before it. Rows that it cannot issue wait for half an hour.
-const ISSUES_MAX: u32 = 20;
 
 /// What a granter works with.
 #[derive(Debug)]
@@ -39,13 +35,6 @@ pub struct Granter<L, S, C, B, R, U> {
     pub issuers: Arc<Issuers>,
     /// How long the coupon system promises to know a key.
     pub key_memory: SignedDuration,
-}
-
-/// The granters of a process issue one after another: the ledger would let only one of them through.
-#[derive(Debug, Default)]
-pub struct Issuers {
-    /// The register's token as this process wrote it last. The ledger compares it, so an old one does no harm.
-    register: Mutex<Option<Unique>>,
 }
 
 /// How a message ended.
@@ -192,73 +181,17 @@ where
         Ok(batch.into_iter().zip(sources).map(held).collect())
     }
 
-    /// Writes a token into the ledger with the rows, and then into the register, both before the call.
+    /// Issues a batch; who is not due leaves it.
     async fn issue(
         &self,
         run: &RunKey,
         batch: Vec<Held>,
         ends: &mut MessageCarried,
     ) -> Result<Vec<Held>, Fault> {
-        if batch.is_empty() {
-            return Ok(batch);
-        }
-        let candidates: Vec<Candidate> = batch.iter().map(|held| held.candidate.clone()).collect();
-        let mut known = self.issuers.register.lock().await;
-        for _ in 0..ISSUES_MAX {
-            // What is not written back stays unknown, also when this is cancelled.
-            let register = match known.take() {
-                Some(register) => register,
-                None => match self.level().await? {
-                    Some(register) => register,
-                    None => continue,
-                },
-            };
-            let token = self.process.fresh();
-            failpoints::reach("coupons-before-issue").await;
-            let issued = self.of_each(run, &candidates, |l| issue(l, &batch, token, register)).await?;
-            failpoints::reach("coupons-after-issue").await;
-            let Ok(issued) = issued else { continue };
-            let is_unchanged = issued.iter().all(Result::is_err);
-            let issued = going_on(batch, issued, ends, |held| held.candidate.member);
-            let issued: Vec<Held> = issued.into_iter().map(|(held, ())| held).collect();
-            if is_unchanged {
-                *known = Some(register);
-            } else if self.register.swap(register, token).await? {
-                *known = Some(token);
-            } else if !self.is_told(run, &issued).await? {
-                ends.later.extend(issued.iter().map(|held| held.candidate.member));
-                return Ok(Vec::new());
-            }
-            return Ok(issued);
-        }
-        ends.later.extend(candidates.iter().map(|candidate| candidate.member));
-        Ok(Vec::new())
-    }
-
-    /// Whether the register knows of rows that another granter told it of.
-    async fn is_told(&self, run: &RunKey, issued: &[Held]) -> Result<bool, Fault> {
-        let candidates: Vec<Candidate> = issued.iter().map(|held| held.candidate.clone()).collect();
-        for _ in 0..ISSUES_MAX {
-            let Some(register) = self.level().await? else { continue };
-            if self.of_each(run, &candidates, |l| is_told(l, issued, register)).await? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// The register's token once it is the ledger's latest; `None` while others issue.
-    async fn level(&self) -> Result<Option<Unique>, Fault> {
-        let (chain, tokens, register) = restored::compare(&self.ledger, &self.register).await?;
-        match chain {
-            None => Ok(None),
-            Some(Chain::Level) => Ok(Some(register)),
-            Some(Chain::RegisterBehind) => {
-                let is_moved = self.register.swap(register, tokens.latest).await?;
-                Ok(is_moved.then_some(tokens.latest))
-            }
-            Some(Chain::Restored) => Err(restored::fault()),
-        }
+        let Self { ledger, register, process, issuers, .. } = self;
+        let issued = Issuing { ledger, register, process, issuers }.issue(run, &batch).await?;
+        let issued = going_on(batch, issued, ends, |held| held.candidate.member);
+        Ok(issued.into_iter().map(|(held, ())| held).collect())
     }
 
     /// Calls once for a batch, and writes down what the answers say.

@@ -176,7 +176,7 @@ pub struct Programme {
     /// Birthdays that forms fill in for people.
     pub placeholder_dates: Vec<Date>,
     pub rate_per_second: NonZeroU32,
-    /// Users that a freeze reads and writes at once.
+    /// Users that a freeze reads at once; what waits is written together.
     pub page_rows: NonZeroU32,
     pub reconciliation_age: SignedDuration,
     /// Until when a day waits for a reconciliation.

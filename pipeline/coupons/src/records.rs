@@ -1,6 +1,6 @@
 //! The nouns of the coupon day: runs, members, messages, and the rows of the ledger.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anabranch_schemas::celebration::{Birthday, Calendar, Occurrence, celebrated};
@@ -286,7 +286,7 @@ pub struct RunLedger {
     pub run: Option<DayRun>,
     pub tokens: LedgerTokens,
     /// Those of the offered members that the cohort has.
-    pub present: Vec<Member>,
+    pub present: BTreeSet<Member>,
     /// Members that the transaction adds; the shard tables of one that is there are united.
     pub added: Vec<(Member, Vec<ShardId>)>,
 }

@@ -1,24 +1,33 @@
-//! The statements on birthday tables. Names are quoted, and everything else is a number.
+//! The statements on birthday tables. Names are quoted, and everything else is a number or a birthday.
 
-use anabranch_schemas::celebration::Calendar;
+use anabranch_schemas::celebration::{Birthday, Calendar};
 
 use crate::mysql::connection::push_number;
 
-/// The next rows of a table in the order of users, each with a number in front.
+/// The next rows of a table in the order of users, each with a number in front. Of whole rows the calendar of the table
+/// is given, and else the index has all that is read.
 pub(super) fn page(
     number: usize,
-    (table, calendar): (&str, Calendar),
+    (table, whole): (&str, Option<Calendar>),
     after: Option<u64>,
     limit: usize,
 ) -> String {
-    let further = match calendar {
-        Calendar::Solar => "",
-        Calendar::Lunar => ", `birthday_type`",
+    let further = match whole {
+        None => "",
+        Some(Calendar::Solar) => ", `birthday`",
+        Some(Calendar::Lunar) => ", `birthday`, `birthday_type`",
     };
     let condition = after.map_or(String::new(), |after| format!(" WHERE `user_id` > {after}"));
     format!(
-        "SELECT {number}, `user_id`, `shard_id`, `birthday`{further} FROM {table} FORCE INDEX (`user_id`){condition} \
+        "SELECT {number}, `user_id`, `shard_id`{further} FROM {table} FORCE INDEX (`user_id`){condition} \
          ORDER BY `user_id`, `shard_id` LIMIT {limit}"
+    )
+}
+
+/// Rows of a table that say another birthday than its own.
+pub(super) fn misplaced(table: &str, birthday: Birthday, limit: usize) -> String {
+    format!(
+        "SELECT `user_id`, `shard_id`, `birthday` FROM {table} WHERE `birthday` <> '{birthday}' LIMIT {limit}"
     )
 }
 

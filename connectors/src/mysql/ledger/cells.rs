@@ -146,26 +146,88 @@ pub(super) fn push_ledger_row(
     row: &LedgerRow,
     programme: &str,
 ) {
-    let (state, refused, first_called_at) = match row.state {
-        RowState::Reserved => ("reserved", None, None),
-        RowState::Issued { first_called_at } => ("issued", None, Some(first_called_at)),
-        RowState::Settled => ("settled", None, None),
-        RowState::Refused(reason) => ("refused", Some(reason.as_str()), None),
-        RowState::Failed(FailedOutcome::NothingGiven) => ("failed", None, None),
-        RowState::Failed(FailedOutcome::Unknown { first_called_at }) => {
-            ("failed", None, Some(first_called_at))
-        }
-    };
-    let moment = |moment: Option<Timestamp>| moment.map_or("NULL".to_owned(), moment_literal);
+    let StateCells { state, reason, first_called_at } = StateCells::of(row.state);
     sql.push('(');
     push_number(sql, user);
     sql.push_str(&format!(",'{occurrence}','{}','{state}',", row.day));
-    sql.push_str(&refused.map_or("NULL".to_owned(), |reason| format!("'{reason}'")));
-    sql.push_str(&format!(",{},", moment(first_called_at)));
+    sql.push_str(&format!("{},{},", reason_literal(reason), optional_moment_literal(first_called_at)));
     push_bytes(sql, &row.attempt.0.to_be_bytes());
     sql.push_str(&format!(",{},{},_utf8mb4 ", moment_literal(row.changed_at), row.tries));
     push_bytes(sql, row.coupon.as_bytes());
-    sql.push_str(&format!(",{},{},{programme})", u8::from(row.by_hand), moment(row.absent_since)));
+    let absent_since = optional_moment_literal(row.absent_since);
+    sql.push_str(&format!(",{},{absent_since},{programme})", u8::from(row.by_hand)));
+}
+
+/// The assignments that make a row of the ledger what it is now; none where nothing differs.
+pub(super) fn assignments(before: &LedgerRow, after: &LedgerRow) -> String {
+    let mut set = String::new();
+    let mut assign = |column: &str, value: &str| {
+        set.push_str(if set.is_empty() { "`" } else { ", `" });
+        set.push_str(column);
+        set.push_str("` = ");
+        set.push_str(value);
+    };
+    if before.day != after.day {
+        assign("day", &date_literal(after.day));
+    }
+    if before.state != after.state {
+        let StateCells { state, reason, first_called_at } = StateCells::of(after.state);
+        assign("state", &format!("'{state}'"));
+        assign("reason", &reason_literal(reason));
+        assign("first_called_at", &optional_moment_literal(first_called_at));
+    }
+    if before.attempt != after.attempt {
+        assign("attempt", &number_literal(after.attempt.0));
+    }
+    if before.changed_at != after.changed_at {
+        assign("changed_at", &moment_literal(after.changed_at));
+    }
+    if before.tries != after.tries {
+        assign("tries", &after.tries.to_string());
+    }
+    if before.coupon != after.coupon {
+        let mut coupon = String::from("_utf8mb4 ");
+        push_bytes(&mut coupon, after.coupon.as_bytes());
+        assign("coupon", &coupon);
+    }
+    if before.by_hand != after.by_hand {
+        assign("by_hand", if after.by_hand { "1" } else { "0" });
+    }
+    if before.absent_since != after.absent_since {
+        assign("absent_since", &optional_moment_literal(after.absent_since));
+    }
+    set
+}
+
+/// The columns that hold a state.
+struct StateCells {
+    state: &'static str,
+    reason: Option<Reason>,
+    first_called_at: Option<Timestamp>,
+}
+
+impl StateCells {
+    fn of(state: RowState) -> Self {
+        let (state, reason, first_called_at) = match state {
+            RowState::Reserved => ("reserved", None, None),
+            RowState::Issued { first_called_at } => ("issued", None, Some(first_called_at)),
+            RowState::Settled => ("settled", None, None),
+            RowState::Refused(reason) => ("refused", Some(reason), None),
+            RowState::Failed(FailedOutcome::NothingGiven) => ("failed", None, None),
+            RowState::Failed(FailedOutcome::Unknown { first_called_at }) => {
+                ("failed", None, Some(first_called_at))
+            }
+        };
+        Self { state, reason, first_called_at }
+    }
+}
+
+fn reason_literal(reason: Option<Reason>) -> String {
+    reason.map_or("NULL".to_owned(), |reason| format!("'{}'", reason.as_str()))
+}
+
+fn optional_moment_literal(moment: Option<Timestamp>) -> String {
+    moment.map_or("NULL".to_owned(), moment_literal)
 }
 
 /// A date and time in UTC, to the microsecond as the server has it.
@@ -180,13 +242,6 @@ pub(super) fn date_literal(date: Date) -> String {
 pub(super) fn number_literal(number: u128) -> String {
     let mut sql = String::new();
     push_bytes(&mut sql, &number.to_be_bytes());
-    sql
-}
-
-pub(super) fn shards_literal(shards: &[ShardId]) -> String {
-    let bytes: Vec<u8> = shards.iter().flat_map(|shard| shard.as_u64().to_be_bytes()).collect();
-    let mut sql = String::new();
-    push_bytes(&mut sql, &bytes);
     sql
 }
 
@@ -206,6 +261,15 @@ pub(super) fn calendar_number(calendar: Calendar) -> u8 {
         Calendar::Solar => 0,
         Calendar::Lunar => 1,
     }
+}
+
+/// The rows of a run, where the statement also names some of their users.
+///
+/// With `=` MariaDB 10.11 sometimes takes the two columns alone for the better access, and reads the run's whole cohort
+/// to find a hundred users. A `BETWEEN` leaves it the range of all three columns only.
+pub(super) fn of_run_and_users(run: &RunKey) -> String {
+    let (programme, day) = (programme_literal(run), date_literal(run.day));
+    format!("`programme` BETWEEN {programme} AND {programme} AND `day` BETWEEN {day} AND {day}")
 }
 
 /// What comes behind a member in the order of members.

@@ -14,10 +14,10 @@ use mysql_async::Row;
 
 use super::MySqlLedger;
 use super::cells::{
-    Cells, calendar_number, date_literal, name_literal, number_literal, programme_literal, shards_literal,
+    Cells, calendar_number, date_literal, name_literal, number_literal, of_run_and_users, programme_literal,
 };
 use super::tables::Tables;
-use crate::mysql::connection::push_bytes;
+use crate::mysql::connection::{push_bytes, push_digits, push_number};
 
 /// The rules of a run, as text and parsed.
 #[derive(Debug)]
@@ -29,6 +29,9 @@ pub(super) struct KnownRules {
 /// Columns of a run in the order in which they are read.
 pub(super) const RUN_COLUMNS: &str = "r.`rules`, r.`revision`, r.`sweep`, r.`frozen`, r.`cursor_table`, \
      r.`cursor_after`, r.`members`, r.`hash_sum`, r.`misplaced`, r.`is_behind_barrier`, r.`is_closed`";
+
+/// A member as JSON, where one shard table says it.
+const MEMBER_BYTES: usize = 48;
 
 /// Members of a cohort, with the shard tables that say so.
 pub(super) type KnownMembers = BTreeMap<Member, Vec<ShardId>>;
@@ -44,9 +47,12 @@ pub(super) fn read_run(tables: &Tables, run: &RunKey, offered: &[(Member, Vec<Sh
     };
     format!(
         "SELECT {RUN_COLUMNS} FROM {} AS r WHERE {of_run} FOR UPDATE; \
-         SELECT `user_id`, `calendar`, `shards` FROM {} WHERE {of_run} AND {range}; \
+         SELECT `user_id`, `calendar`, `shards` FROM {} FORCE INDEX (PRIMARY) WHERE {} AND {range}; \
          SELECT UTC_TIMESTAMP(6), `latest`, `previous` FROM {} WHERE `number` = 1",
-        tables.runs, tables.members, tables.tokens
+        tables.runs,
+        tables.members,
+        of_run_and_users(run),
+        tables.tokens
     )
 }
 
@@ -154,27 +160,16 @@ pub(super) fn run_changes(
 ) -> Vec<String> {
     let (programme, day) = (programme_literal(key), date_literal(key.day));
     let mut statements = Vec::new();
-    let mut united = BTreeMap::new();
-    for (member, shards) in &after.added {
-        let all: &mut Vec<ShardId> =
-            united.entry(*member).or_insert_with(|| known.get(member).cloned().unwrap_or_default());
-        all.extend(shards);
-        all.sort_unstable();
-        all.dedup();
-    }
-    let changed = united.iter().filter(|(member, shards)| known.get(member) != Some(shards));
-    let rows: Vec<String> = changed
-        .map(|(member, shards)| {
-            let calendar = calendar_number(member.calendar);
-            format!("({programme},{day},{},{calendar},{})", member.user, shards_literal(shards))
-        })
-        .collect();
+    let rows = member_rows(&after.added, known);
+    // The server reads a list of JSON for three quarters of what as many rows of `VALUES` cost it.
     if !rows.is_empty() {
         statements.push(format!(
-            "INSERT INTO {} (`programme`,`day`,`user_id`,`calendar`,`shards`) VALUES {} \
+            "INSERT INTO {} (`programme`,`day`,`user_id`,`calendar`,`shards`) \
+             SELECT {programme}, {day}, j.`user`, j.`calendar`, UNHEX(j.`shards`) FROM JSON_TABLE('[{rows}]', '$[*]' \
+             COLUMNS (`user` BIGINT UNSIGNED PATH '$[0]', `calendar` TINYINT UNSIGNED PATH '$[1]', \
+             `shards` VARCHAR(16384) CHARACTER SET ascii PATH '$[2]')) AS j \
              ON DUPLICATE KEY UPDATE `shards` = VALUES(`shards`)",
-            tables.members,
-            rows.join(",")
+            tables.members
         ));
     }
     if let Some(run) = after.run.as_ref().filter(|run| before.run.as_ref() != Some(run)) {
@@ -185,6 +180,35 @@ pub(super) fn run_changes(
         ));
     }
     statements
+}
+
+/// The members that a transaction adds or whose shard tables it extends: user, calendar and shard tables as JSON.
+///
+/// A freeze writes millions of them: nothing is formatted and little is allocated for each.
+fn member_rows(added: &[(Member, Vec<ShardId>)], known: &KnownMembers) -> String {
+    let mut added: Vec<&(Member, Vec<ShardId>)> = added.iter().collect();
+    added.sort_by_key(|(member, _)| *member);
+    let mut rows = String::with_capacity(added.len() * MEMBER_BYTES);
+    let mut shards: Vec<ShardId> = Vec::new();
+    for of_member in added.chunk_by(|(one, _), (other, _)| one == other) {
+        let member = of_member[0].0;
+        let before = known.get(&member);
+        shards.clear();
+        shards.extend(before.into_iter().chain(of_member.iter().map(|(_, shards)| shards)).flatten());
+        shards.sort_unstable();
+        shards.dedup();
+        if before == Some(&shards) {
+            continue;
+        }
+        rows.push_str(if rows.is_empty() { "[" } else { ",[" });
+        push_number(&mut rows, member.user);
+        rows.push(',');
+        push_number(&mut rows, u64::from(calendar_number(member.calendar)));
+        rows.push_str(",\"");
+        shards.iter().for_each(|shard| push_digits(&mut rows, &shard.as_u64().to_be_bytes()));
+        rows.push_str("\"]");
+    }
+    rows
 }
 
 /// The columns of a run that change, with their values.

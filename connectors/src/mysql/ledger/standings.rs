@@ -10,34 +10,42 @@ use jiff::Timestamp;
 use mysql_async::Row;
 
 use super::cells::{
-    Cells, LEDGER_COLUMNS, behind, calendar_number, date_literal, name_literal, programme_literal,
+    Cells, LEDGER_COLUMNS, behind, calendar_number, date_literal, name_literal, of_run_and_users,
+    programme_literal,
 };
 use super::tables::Tables;
 
 /// Members of a page, with the shard tables that the cohort names; `None` = it does not have the user.
 pub(super) type Page = BTreeMap<Member, Option<Vec<ShardId>>>;
 
-/// The next members of the cohort, and the users with a row of the day whom the cohort lacks.
+/// The next members of the cohort, and the users between them with a row of the day whom the cohort lacks.
+///
+/// Of the latter there are few, so a limit would never end their reading: the last member of a full page does.
 pub(super) fn read_members(tables: &Tables, run: &RunKey, after: Option<Member>, limit: usize) -> String {
     let (programme, day) = (programme_literal(run), date_literal(run.day));
     let after = behind(after);
-    let of_day = format!("l.`programme` = {programme} AND l.`day` = {day}");
     let calendar = "(l.`occurrence` LIKE 'lunar%')";
     let strangers = tables.ledger.iter().map(|ledger| {
         let from = after.replace("`calendar`", calendar).replace("`user_id`", "l.`user_id`");
         format!(
-            "(SELECT l.`user_id`, {calendar} AS `calendar` FROM {ledger} AS l LEFT JOIN {} AS m \
+            "(SELECT l.`user_id`, {calendar} AS `calendar` FROM {ledger} AS l FORCE INDEX (`of_day`) LEFT JOIN {} AS m \
              ON m.`programme` = {programme} AND m.`day` = {day} AND m.`user_id` = l.`user_id` \
-             AND m.`calendar` = {calendar} WHERE {of_day}{from} AND m.`user_id` IS NULL \
+             AND m.`calendar` = {calendar} WHERE {} AND l.`user_id` <= @anabranch_last{from} AND m.`user_id` IS NULL \
              ORDER BY l.`user_id`, `calendar` LIMIT {limit})",
-            tables.members
+            tables.members,
+            of_run_and_users(run).replace("`programme`", "l.`programme`").replace("`day`", "l.`day`")
         )
     });
     let strangers: Vec<String> = strangers.collect();
+    let members = format!(
+        "FROM {} WHERE `programme` = {programme} AND `day` = {day}{after} ORDER BY `user_id`, `calendar`",
+        tables.members
+    );
     format!(
-        "SELECT UTC_TIMESTAMP(6); SELECT `user_id`, `calendar`, `shards` FROM {} \
-         WHERE `programme` = {programme} AND `day` = {day}{after} ORDER BY `user_id`, `calendar` LIMIT {limit}; {}",
-        tables.members,
+        "SELECT UTC_TIMESTAMP(6); SELECT `user_id`, `calendar`, `shards` {members} LIMIT {limit}; \
+         SET @anabranch_last = IFNULL((SELECT `user_id` {members} LIMIT {}, 1), {}); {}",
+        limit.saturating_sub(1),
+        u64::MAX,
         strangers.join(" UNION ALL ")
     )
 }
@@ -80,7 +88,7 @@ pub(super) fn read(tables: &Tables, run: &RunKey, page: &Page) -> String {
     for (part, users) in parts {
         let of_users = format!("`user_id` IN ({}) AND `programme` = {programme}", users.join(","));
         statements.push(format!(
-            "SELECT {columns} FROM {} WHERE {of_users} AND `occurrence` IN ({occurrences}); \
+            "SELECT {columns} FROM {} FORCE INDEX (PRIMARY) WHERE {of_users} AND `occurrence` IN ({occurrences}); \
              SELECT `user_id`, `calendar`, `wave`, `reason` FROM {} \
              WHERE {of_users} AND `day` = {day} AND `wave` IS NOT NULL",
             tables.ledger[part as usize], tables.refusals[part as usize]

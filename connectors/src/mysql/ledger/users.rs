@@ -7,14 +7,17 @@ use anabranch_coupons::records::{
     LedgerTokens, RefusedDay, RowState, RunKey, Unique, UserLedger, UsersLedger, part,
 };
 use anabranch_pipeline::error::Fault;
+use anabranch_schemas::celebration::Occurrence;
 use mysql_async::Row;
 
 use super::MySqlLedger;
 use super::cells::{
-    Cells, LEDGER_COLUMNS, calendar_number, date_literal, number_literal, programme_literal, push_ledger_row,
+    Cells, LEDGER_COLUMNS, assignments, calendar_number, date_literal, number_literal, of_run_and_users,
+    programme_literal, push_ledger_row,
 };
 use super::runs::RUN_COLUMNS;
 use super::tables::Tables;
+use crate::mysql::connection::push_number;
 
 /// The statements that read some users.
 pub(super) struct Reading<'a> {
@@ -42,7 +45,8 @@ impl<'a> Reading<'a> {
         for (part, users) in parts {
             let of_users = format!("`user_id` IN ({}) AND `programme` = {programme}", list(users));
             sql.push_str(&format!(
-                "SELECT {columns} FROM {} WHERE {of_users} ORDER BY `user_id`, `occurrence` FOR UPDATE; \
+                "SELECT {columns} FROM {} FORCE INDEX (PRIMARY) WHERE {of_users} \
+                 ORDER BY `user_id`, `occurrence` FOR UPDATE; \
                  SELECT `user_id`, `day`, `calendar`, `wave`, `reason` FROM {} \
                  WHERE {of_users} AND `wave` IS NOT NULL; ",
                 tables.ledger[*part as usize], tables.refusals[*part as usize]
@@ -50,11 +54,12 @@ impl<'a> Reading<'a> {
         }
         let users: BTreeSet<u64> = parts.values().flatten().copied().collect();
         sql.push_str(&format!(
-            "SELECT `user_id`, `calendar`, `shards` FROM {} \
-             WHERE `programme` = {programme} AND `day` = {day} AND `user_id` IN ({}); \
+            "SELECT `user_id`, `calendar`, `shards` FROM {} FORCE INDEX (PRIMARY) \
+             WHERE {} AND `user_id` IN ({}); \
              SELECT {RUN_COLUMNS} FROM {} AS r WHERE r.`programme` = {programme} AND r.`day` = {day}; \
              SELECT UTC_TIMESTAMP(6), `latest`, `previous` FROM {} WHERE `number` = 1{}",
             tables.members,
+            of_run_and_users(run),
             list(&users),
             tables.runs,
             tables.tokens,
@@ -128,7 +133,7 @@ pub(super) fn changes(
         parts.entry(part(*user)).or_default().add(*user, before, after, &programme);
     }
     let mut statements: Vec<String> =
-        parts.iter().flat_map(|(part, changes)| changes.statements(tables, *part)).collect();
+        parts.iter().flat_map(|(part, changes)| changes.statements(tables, *part, &programme)).collect();
     if after.tokens != before.tokens {
         statements.push(replace_tokens(tables, before.tokens, after.tokens));
     }
@@ -139,7 +144,8 @@ pub(super) fn changes(
 #[derive(Default)]
 struct PartChanges {
     new_rows: String,
-    rows: String,
+    /// Users whose row of an occurrence gets these assignments: a step does the same to most rows of a message.
+    changed: BTreeMap<(Occurrence, String), Vec<u64>>,
     refusals: String,
     letters: String,
 }
@@ -151,9 +157,16 @@ impl PartChanges {
             if known == Some(row) {
                 continue;
             }
-            let rows = if known.is_none() { &mut self.new_rows } else { &mut self.rows };
-            separate(rows);
-            push_ledger_row(rows, user, *occurrence, row, programme);
+            match known {
+                None => {
+                    separate(&mut self.new_rows);
+                    push_ledger_row(&mut self.new_rows, user, *occurrence, row, programme);
+                }
+                Some(known) => {
+                    let changed = (*occurrence, assignments(known, row));
+                    self.changed.entry(changed).or_default().push(user);
+                }
+            }
             let is_letter = matches!(row.state, RowState::Failed(_));
             let was_letter = known.is_some_and(|row| matches!(row.state, RowState::Failed(_)));
             if is_letter != was_letter {
@@ -180,20 +193,22 @@ impl PartChanges {
         }
     }
 
-    fn statements(&self, tables: &Tables, part: u64) -> Vec<String> {
-        let Self { new_rows, rows, refusals, letters } = self;
+    fn statements(&self, tables: &Tables, part: u64, programme: &str) -> Vec<String> {
+        let Self { new_rows, changed, refusals, letters } = self;
         let ledger = &tables.ledger[part as usize];
-        let columns = LEDGER_COLUMNS.map(|column| format!("`{column}`")).join(",");
-        let insert = format!("INSERT INTO {ledger} ({columns},`programme`) VALUES ");
         let mut statements = Vec::new();
         // A row that somebody else has inserted meanwhile is a duplicate, and the transaction begins again.
         if !new_rows.is_empty() {
-            statements.push(format!("{insert}{new_rows}"));
+            let columns = LEDGER_COLUMNS.map(|column| format!("`{column}`")).join(",");
+            statements.push(format!("INSERT INTO {ledger} ({columns},`programme`) VALUES {new_rows}"));
         }
-        if !rows.is_empty() {
-            let set: Vec<String> =
-                LEDGER_COLUMNS[2..].iter().map(|column| format!("`{column}` = VALUES(`{column}`)")).collect();
-            statements.push(format!("{insert}{rows} ON DUPLICATE KEY UPDATE {}", set.join(", ")));
+        // The transaction holds the locks of these rows.
+        for ((occurrence, set), users) in changed.iter().filter(|((_, set), _)| !set.is_empty()) {
+            statements.push(format!(
+                "UPDATE {ledger} FORCE INDEX (PRIMARY) SET {set} WHERE `user_id` IN ({}) \
+                 AND `programme` = {programme} AND `occurrence` = '{occurrence}'",
+                list(users)
+            ));
         }
         if !refusals.is_empty() {
             statements.push(format!(
@@ -231,7 +246,11 @@ fn separate(sql: &mut String) {
 }
 
 /// Users as a list; an empty one names nobody.
-fn list(users: &BTreeSet<u64>) -> String {
-    let numbers: Vec<String> = users.iter().map(u64::to_string).collect();
-    if numbers.is_empty() { "NULL".to_owned() } else { numbers.join(",") }
+fn list<'u>(users: impl IntoIterator<Item = &'u u64>) -> String {
+    let mut list = String::new();
+    for user in users {
+        separate(&mut list);
+        push_number(&mut list, *user);
+    }
+    if list.is_empty() { "NULL".to_owned() } else { list }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use anabranch_coupons::breaker::Breaker;
 use anabranch_coupons::dispatching::Dispatcher;
-use anabranch_coupons::granting::{Granter, Issuers};
+use anabranch_coupons::granting::Granter;
+use anabranch_coupons::issuers::Issuers;
 use anabranch_pipeline::error::Fault;
 use jiff::SignedDuration;
 

@@ -1,0 +1,172 @@
+//! Issues: the token goes into the ledger with the rows, and then into the register, both before the call.
+//!
+//! The ledger lets one issue through at a time, so the granters of a process do not queue up for it one by one: whoever
+//! is next issues for all that wait, under one token. A granter that ends or sleeps while it issues for others leaves
+//! their rows as its own: their members come again.
+
+use std::sync::{Mutex, PoisonError};
+
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::failpoints;
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio::sync::oneshot::{self, Receiver, Sender};
+
+use crate::issuing::{Chain, Held, is_told, issue};
+use crate::ports::{Ledger, Register, Uniques};
+use crate::records::{RunKey, Unique};
+use crate::reserving::Carried;
+use crate::restored;
+
+/// How often a granter tries to issue while other processes issue before it. Rows that it cannot issue wait for half an
+/// hour.
+const ISSUES_MAX: u32 = 20;
+/// Messages that are issued together: one transaction holds the locks of their users.
+const TOGETHER_MAX: usize = 16;
+
+/// What became of each row of a batch, in its order.
+pub(crate) type Issued = Vec<Result<(), Carried>>;
+
+/// One for all granters of a process.
+#[derive(Debug, Default)]
+pub struct Issuers {
+    /// The register's token as this process wrote it last. The ledger compares it, so an old one does no harm.
+    register: tokio::sync::Mutex<Option<Unique>>,
+    waiting: Mutex<Vec<Waiting>>,
+}
+
+/// A batch that waits for its issue.
+#[derive(Debug)]
+struct Waiting {
+    run: RunKey,
+    batch: Vec<Held>,
+    told: Sender<Issued>,
+}
+
+impl Issuers {
+    fn add(&self, run: &RunKey, batch: &[Held]) -> Receiver<Issued> {
+        let (told, is_told) = oneshot::channel();
+        let waiting = Waiting { run: run.clone(), batch: batch.to_vec(), told };
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(waiting);
+        is_told
+    }
+
+    /// The batches of a run that wait longest. Whoever waits no more is left out.
+    fn take(&self, run: &RunKey) -> Vec<Waiting> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.retain(|waiting| !waiting.told.is_closed());
+        let mut left = TOGETHER_MAX;
+        let is_taken = |waiting: &mut Waiting| {
+            let is_taken = left > 0 && waiting.run == *run;
+            left -= usize::from(is_taken);
+            is_taken
+        };
+        waiting.extract_if(.., is_taken).collect()
+    }
+}
+
+/// What an issue needs of a granter.
+pub(crate) struct Issuing<'a, L, R, U> {
+    pub(crate) ledger: &'a L,
+    pub(crate) register: &'a R,
+    pub(crate) process: &'a U,
+    pub(crate) issuers: &'a Issuers,
+}
+
+impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
+    /// Issues a batch, with others where several wait. Rows of which nobody knows come again.
+    pub(crate) async fn issue(&self, run: &RunKey, batch: &[Held]) -> Result<Issued, Fault> {
+        if batch.is_empty() {
+            return Ok(Issued::new());
+        }
+        let mut told = self.issuers.add(run, batch);
+        let mut known = tokio::select! {
+            biased;
+            issued = &mut told => return Ok(issued.unwrap_or_else(|_| late(batch))),
+            known = self.issuers.register.lock() => known,
+        };
+        loop {
+            match told.try_recv() {
+                Ok(issued) => return Ok(issued),
+                Err(TryRecvError::Closed) => return Ok(late(batch)),
+                Err(TryRecvError::Empty) => self.issue_waiting(run, &mut known).await?,
+            }
+        }
+    }
+
+    async fn issue_waiting(&self, run: &RunKey, known: &mut Option<Unique>) -> Result<(), Fault> {
+        let waiting = self.issuers.take(run);
+        let batch: Vec<Held> = waiting.iter().flat_map(|waiting| waiting.batch.iter().cloned()).collect();
+        let mut issued = self.issue_all(run, &batch, known).await?.into_iter();
+        for Waiting { batch, told, .. } in waiting {
+            // Whoever has ended meanwhile leaves its rows as one that died before the call.
+            _ = told.send(issued.by_ref().take(batch.len()).collect());
+        }
+        Ok(())
+    }
+
+    async fn issue_all(
+        &self,
+        run: &RunKey,
+        batch: &[Held],
+        known: &mut Option<Unique>,
+    ) -> Result<Issued, Fault> {
+        let users: Vec<u64> = batch.iter().map(|held| held.candidate.member.user).collect();
+        for _ in 0..ISSUES_MAX {
+            // What is not written back stays unknown, also when this is cancelled.
+            let register = match known.take() {
+                Some(register) => register,
+                None => match self.level().await? {
+                    Some(register) => register,
+                    None => continue,
+                },
+            };
+            let token = self.process.fresh();
+            failpoints::reach("coupons-before-issue").await;
+            let issued = self.ledger.of_users(run, &users, |l| issue(l, batch, token, register)).await?;
+            failpoints::reach("coupons-after-issue").await;
+            let Ok(issued) = issued else { continue };
+            if issued.iter().all(Result::is_err) {
+                *known = Some(register);
+            } else if self.register.swap(register, token).await? {
+                *known = Some(token);
+            } else if !self.is_told(run, batch, &issued).await? {
+                return Ok(issued.into_iter().map(|issued| issued.and(Err(Carried::Later))).collect());
+            }
+            return Ok(issued);
+        }
+        Ok(late(batch))
+    }
+
+    /// Whether the register knows of rows that another granter told it of.
+    async fn is_told(&self, run: &RunKey, batch: &[Held], issued: &Issued) -> Result<bool, Fault> {
+        let issued = batch.iter().zip(issued).filter(|(_, issued)| issued.is_ok());
+        let issued: Vec<Held> = issued.map(|(held, _)| held.clone()).collect();
+        let users: Vec<u64> = issued.iter().map(|held| held.candidate.member.user).collect();
+        for _ in 0..ISSUES_MAX {
+            let Some(register) = self.level().await? else { continue };
+            if self.ledger.of_users(run, &users, |l| is_told(l, &issued, register)).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The register's token once it is the ledger's latest; `None` while others issue.
+    async fn level(&self) -> Result<Option<Unique>, Fault> {
+        let (chain, tokens, register) = restored::compare(self.ledger, self.register).await?;
+        match chain {
+            None => Ok(None),
+            Some(Chain::Level) => Ok(Some(register)),
+            Some(Chain::RegisterBehind) => {
+                let is_moved = self.register.swap(register, tokens.latest).await?;
+                Ok(is_moved.then_some(tokens.latest))
+            }
+            Some(Chain::Restored) => Err(restored::fault()),
+        }
+    }
+}
+
+/// Every row of a batch comes again.
+fn late(batch: &[Held]) -> Issued {
+    batch.iter().map(|_| Err(Carried::Later)).collect()
+}

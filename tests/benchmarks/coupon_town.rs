@@ -1,0 +1,259 @@
+//! Users whose coupon days are measured: written into source and derived tables beneath the binlogs, with a daemon whose
+//! lanes have nothing to read of them, and a coupon system.
+//!
+//! A user of the day lives in one of all source tables, spread by number, and has the derived row that a lane would have
+//! written. The users of all other days are there to be in the way.
+
+use std::time::{Duration, Instant};
+
+use anabranch_connectors::mysql::connection::quote_table;
+use anabranch_demo::verify::DerivedLayout;
+use anabranch_demo::{Witness, WitnessOptions};
+use anabranch_pipeline::config::{BirthdayTables, ProjectionKind};
+use anabranch_schemas::birthday::MonthDay;
+use anabranch_schemas::celebration::{Birthday, Calendar};
+use anabranch_schemas::shard::ShardId;
+use anabranch_tests::{Daemon, Turn};
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+
+use crate::meter::{Measured, Meter, cpu_seconds, resident_bytes_max};
+use crate::site::{DATABASES, SOURCE, Site, TABLES, TARGET};
+
+/// The hour of the programmes' zone in which a run begins: midnight is past, and noon is far.
+const HOUR: i64 = 1;
+/// Users of other days have higher numbers.
+const OTHERS: u64 = 100_000_000;
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Far above what it takes.
+const WAIT_MAX: Duration = Duration::from_secs(900);
+/// Tables of so many users do not fit into what the stack's servers have.
+const BUFFER_POOL_BYTES: u64 = 1 << 30;
+/// Nothing of this reaches a binlog.
+const BENEATH: &str = "SET SESSION sql_log_bin = 0, unique_checks = 0; ";
+const DURABLE: [&str; 2] =
+    ["SET GLOBAL innodb_flush_log_at_trx_commit = 1", "SET GLOBAL innodb_flush_log_at_trx_commit = 0"];
+
+/// See the module's text.
+pub struct Town<'g> {
+    pub site: Site<'g>,
+    /// The daemon of the lanes.
+    pub lanes: Daemon,
+    /// Changes that were written beside days.
+    pub changes: u64,
+    witness: Witness,
+    folder: tempfile::TempDir,
+    zone: String,
+    day: Date,
+    tables: BirthdayTables,
+    programmes: u32,
+    /// Users of each other day.
+    others: u64,
+}
+
+impl<'g> Town<'g> {
+    /// Empty, with lanes that have read all tables.
+    pub async fn begin(turn: Turn<'g>, layout: DerivedLayout) -> Self {
+        let folder = tempfile::tempdir().expect("a folder for the book");
+        let listen = "127.0.0.1:0".parse().expect("an address");
+        let witness = Witness::start(&WitnessOptions::new(listen, folder.path().join("book"))).await;
+        let mut site = Site::of_days(turn, layout).await;
+        let pool = format!("SET GLOBAL innodb_buffer_pool_size = {BUFFER_POOL_BYTES}");
+        site.source(&pool).await;
+        site.target(&pool).await;
+        let _ = site.new_log("days").await;
+        let config = site.config();
+        let tables = config.projections.into_iter().find_map(|projection| match projection.kind {
+            ProjectionKind::Birthday(tables) => Some(tables),
+            _ => None,
+        });
+        let (zone, day) = zone();
+        let witness = witness.expect("it listens");
+        write_configuration(&mut site, 0, &zone, &witness);
+        site.installation.command(&["setup"]).await.expect_success();
+        let lanes = site.installation.run_with(&["--role", "reader", "--role", "projector"], &[]);
+        lanes.until_ready().await;
+        site.installation.drained().await;
+        site.installation.use_another_http_port();
+        let tables = tables.expect("a birthday projection");
+        Self { site, lanes, changes: 0, witness, folder, zone, day, tables, programmes: 0, others: 0 }
+    }
+
+    /// A programme that has granted nothing yet takes the place of the one before it.
+    pub fn begin_programme(&mut self) {
+        self.programmes += 1;
+        self.site.installation.use_another_http_port();
+        write_configuration(&mut self.site, self.programmes, &self.zone, &self.witness);
+    }
+
+    fn month_day(&self) -> MonthDay {
+        MonthDay::new(self.day.month() as u8, self.day.day() as u8).expect("a day")
+    }
+
+    /// The users of these numbers have their birthday today.
+    pub async fn fill_day(&self, first: u64, last: u64) {
+        let today = self.month_day();
+        eprintln!("writing users {first} to {last} with the birthday {today}");
+        let tables = DATABASES * TABLES;
+        let of_table = |table: u32| format!("`seq` DIV 16 % {tables} = {table}");
+        let (mut source, mut target) = (String::from(BENEATH), String::from(BENEATH));
+        for table in 0..tables {
+            source += &source_rows(table, (first, last), today, &of_table(table));
+            target += &self.derived_rows(table, (first, last), today, &of_table(table));
+        }
+        self.write(source, target).await;
+    }
+
+    /// So many users have their birthdays on all other days.
+    pub async fn fill_others(&mut self, users: u64) {
+        let today = Birthday::Solar(self.month_day());
+        let days: Vec<Birthday> =
+            Birthday::all(Calendar::Solar).into_iter().filter(|day| *day != today).collect();
+        let a_day = users / days.len() as u64;
+        eprintln!("writing users until each of {} other days has {a_day}", days.len());
+        // Packets that end within the time that a statement may take.
+        for days in days.iter().enumerate().collect::<Vec<_>>().chunks(20) {
+            let (mut source, mut target) = (String::from(BENEATH), String::from(BENEATH));
+            for (place, day) in days {
+                let Birthday::Solar(day) = day else { continue };
+                let begins = OTHERS + *place as u64 * OTHERS;
+                let (first, last) = (begins + self.others + 1, begins + a_day);
+                let table = *place as u32 % (DATABASES * TABLES);
+                source += &source_rows(table, (first, last), *day, "TRUE");
+                target += &self.derived_rows(table, (first, last), *day, "TRUE");
+            }
+            self.write(source, target).await;
+        }
+        self.others = a_day;
+    }
+
+    /// Both servers at once, without waiting for the disk.
+    async fn write(&self, source: String, target: String) {
+        let [durable, fast] = DURABLE;
+        tokio::join!(self.site.source(fast), self.site.target(fast));
+        tokio::join!(self.site.source(source), self.site.target(target));
+        tokio::join!(self.site.source(durable), self.site.target(durable));
+    }
+
+    /// The rows that lanes would have written.
+    fn derived_rows(&self, table: u32, (first, last): (u64, u64), day: MonthDay, which: &str) -> String {
+        let (database, name) = source_table(table);
+        let shard = ShardId::of(SOURCE, &database, &name, 0).as_u64();
+        let birthday = Birthday::Solar(day);
+        let places: Vec<u32> = self.tables.databases_of(birthday).collect();
+        let step = places.len() as u64;
+        let mut sql = String::new();
+        for (place, number) in (0..step).zip(places) {
+            let first = first + (place + step - first % step) % step;
+            if first > last {
+                continue;
+            }
+            let database = self.tables.database_name(number);
+            let rows = quote_table(&database, &self.tables.table_name(birthday));
+            sql += &format!(
+                "INSERT INTO {rows} (`shard_id`, `user_id`, `birthday`, `is_sent`, `lsn`) \
+                 SELECT {shard}, `seq`, '{day}', 0, 0 FROM `{database}`.seq_{first}_to_{last}_step_{step} WHERE {which}; "
+            );
+        }
+        sql
+    }
+
+    /// A pass of the dispatcher, and the most memory that it had.
+    pub async fn pass(&self, members: u64) -> (Measured, u64) {
+        let day = self.day.to_string();
+        let meter = Meter::start(&self.servers());
+        let mut process = self.site.installation.start(&["dispatch", "run", &day], &[]);
+        let (mut memory, mut cpu) = (0, 0.0);
+        while process.is_running() {
+            if let Some(bytes) = resident_bytes_max(process.pid()) {
+                (memory, cpu) = (bytes, cpu_seconds(process.pid()));
+            }
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+        let measured = Measured { own_cpu_seconds: cpu, ..meter.stop() };
+        assert!(process.wait().is_some_and(|status| status.success()), "{}", process.log_of_this_run());
+        let shown = self.site.installation.command(&["dispatch", "status", "--json"]).await.expect_success();
+        let shown = shown.json()[0].clone();
+        assert_eq!((&shown["eligible"], &shown["frozen"]), (&members.into(), &1.into()), "{shown}");
+        assert_eq!(shown["is_behind_barrier"], true, "the pass waited for lanes: {shown}");
+        (measured, memory)
+    }
+
+    /// Grants until so many users are carried. Counts from the first look that finds some: how many, how long, and the
+    /// most memory of the granter.
+    pub async fn grant(&self, users: u64) -> (u64, Measured, u64) {
+        let mut granter = self.site.installation.run_with(&["--role", "granter"], &[]);
+        let deadline = Instant::now() + WAIT_MAX;
+        let (mut first, mut meter) = (0.0, None);
+        loop {
+            let carried = Self::carried(&granter).await;
+            if meter.is_none() && carried > 0.0 {
+                (first, meter) =
+                    (carried, Some(Meter::start(&[&self.servers()[..], &[granter.pid()]].concat())));
+            }
+            if carried >= users as f64 {
+                let measured = meter.expect("it has begun").stop();
+                let memory = granter.resident_bytes_max();
+                assert!(granter.terminate().is_some(), "{}", granter.log_of_this_run());
+                return ((carried - first) as u64, measured, memory);
+            }
+            assert!(Instant::now() < deadline, "{carried} of {users} users: {}", granter.log_of_this_run());
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+    }
+
+    /// Users for whom a granter has done all.
+    pub async fn carried(granter: &Daemon) -> f64 {
+        granter.metric("anabranch_coupon_carried_total", &["outcome=\"done\""]).await
+    }
+
+    fn servers(&self) -> [u32; 4] {
+        [self.site.pid(TARGET), self.site.pid(SOURCE), self.site.pid("nats"), self.lanes.pid()]
+    }
+
+    /// Ends the daemon of the lanes.
+    pub async fn end(mut self) {
+        assert!(self.lanes.terminate().is_some(), "{}", self.lanes.log_of_this_run());
+        self.site.delete_log().await;
+        drop((self.witness, self.folder));
+    }
+}
+
+fn source_table(table: u32) -> (String, String) {
+    (format!("user_{:02}", table / TABLES), format!("user_{:03}", table % TABLES))
+}
+
+fn source_rows(table: u32, (first, last): (u64, u64), day: MonthDay, which: &str) -> String {
+    let (database, name) = source_table(table);
+    if first > last {
+        return String::new();
+    }
+    format!(
+        "INSERT INTO {database}.{name} (user_id, user_name, birthday) \
+         SELECT `seq`, 'somebody', '1992-{day}' FROM {database}.seq_{first}_to_{last} WHERE {which}; "
+    )
+}
+
+/// A zone in which it is an hour past midnight now, and the day there.
+fn zone() -> (String, Date) {
+    let now = Timestamp::now();
+    let offset = HOUR - i64::from(now.to_zoned(TimeZone::UTC).hour());
+    // The tz database has UTC-12 to UTC+14, and says the sign the other way round.
+    let offset = if offset < -12 { offset + 24 } else { offset };
+    let name = if offset < 0 { format!("Etc/GMT+{}", -offset) } else { format!("Etc/GMT-{offset}") };
+    let zone = TimeZone::get(&name).expect("it exists");
+    (name, now.to_zoned(zone).date())
+}
+
+/// The programme of a number, with every setting of the coupon day at its default but those that begin it at once.
+fn write_configuration(site: &mut Site<'_>, number: u32, zone: &str, witness: &Witness) {
+    let text = site.installation.configuration_text();
+    let coupons = format!(
+        "\n[[programmes]]\nname = \"day-{number}\"\ncoupon = \"cake\"\ntime_zone = \"{zone}\"\nleap_day = \"feb28\"\n\
+         calendars = [\"solar\"]\nwaits_until = \"00:00\"\n\
+         [coupon_system]\nurl = \"http://{}\"\n",
+        witness.address()
+    );
+    site.installation.write_configuration_text(&(text + &coupons));
+}

@@ -1,0 +1,119 @@
+//! A freeze that reads ahead: what it has written when its reading fails, and how far it reads ahead.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use anabranch_connectors::memory::MemoryLedger;
+use anabranch_coupons::days::{Fence, begin, end_wave, take_over};
+use anabranch_coupons::freezing::{Wave, freeze};
+use anabranch_coupons::ports::{CohortRow, CohortRows, Ledger, Reconciled};
+use anabranch_coupons::programme::Programme;
+use anabranch_coupons::records::{Cursor, DayRun, RunKey, Unique};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::celebration::{Birthday, Calendar, Occurrence};
+use anabranch_schemas::shard::ShardId;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+const USERS: u64 = 40_000;
+const PAGE_ROWS: u64 = 1_000;
+/// What a freeze may hold in memory: the pages of a transaction, those that wait, and one that is being read.
+const AHEAD_MAX: u64 = 28 * PAGE_ROWS;
+
+/// A table of users 1, 2, 3 …, whose page of a number cannot be read.
+struct Tables {
+    ledger: MemoryLedger,
+    key: RunKey,
+    pages: AtomicUsize,
+    fails_at: Option<usize>,
+    furthest: AtomicU64,
+}
+
+impl Tables {
+    fn new(ledger: &MemoryLedger, key: &RunKey, fails_at: Option<usize>) -> Self {
+        let (ledger, key) = (ledger.clone(), key.clone());
+        Self { ledger, key, pages: AtomicUsize::new(0), fails_at, furthest: AtomicU64::new(0) }
+    }
+}
+
+impl CohortRows for Tables {
+    async fn barrier(&self) -> Result<bool, Fault> {
+        Ok(true)
+    }
+
+    async fn page(&self, table: Birthday, after: Option<u64>, limit: usize) -> Result<Vec<CohortRow>, Fault> {
+        if Some(self.pages.fetch_add(1, Ordering::Relaxed) + 1) == self.fails_at {
+            return Err(Fault::new(Code::TargetUnreachable, "birthday tables", "the connection broke"));
+        }
+        let first = after.unwrap_or(0) + 1;
+        let written = stored(&self.ledger, &self.key).await.cursor.after.unwrap_or(0);
+        self.furthest.fetch_max(first.saturating_sub(written), Ordering::Relaxed);
+        let shard = ShardId::from_u64(7).unwrap();
+        let row = |user| CohortRow { user, shard, birthday: table, calendar: Calendar::Solar };
+        Ok((first..=USERS).take(limit).map(row).collect())
+    }
+
+    async fn follow(&self, _: &[Birthday], _: &[(u64, Occurrence)]) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn reconciled(&self) -> Result<Option<Reconciled>, Fault> {
+        Ok(None)
+    }
+}
+
+async fn stored(ledger: &MemoryLedger, key: &RunKey) -> DayRun {
+    ledger.of_run(key, &[], |l| l.run.clone()).await.unwrap().unwrap()
+}
+
+async fn begun() -> (MemoryLedger, RunKey) {
+    let text =
+        "name = 'birthday'\ncoupon = 'cake'\ntime_zone = 'UTC'\nleap_day = 'feb28'\ncalendars = ['solar']\n";
+    let programme = Programme::parse_all(&[text.parse().unwrap()]).unwrap().remove(0);
+    let ledger = MemoryLedger::new(Unique(1));
+    let now = Timestamp::now();
+    ledger.of_programme(&programme.name, |l| begin(l, &programme, now, Unique(2))).await.unwrap();
+    // A day of another month than February: one table.
+    let key = RunKey { programme: programme.name, day: now.to_zoned(TimeZone::UTC).date() };
+    (ledger, key)
+}
+
+/// Takes the freeze over, as each pass does.
+async fn frozen(ledger: &MemoryLedger, tables: &Tables, revision: Unique) -> Result<Option<Cursor>, Fault> {
+    let key = &tables.key;
+    let run = ledger.of_run(key, &[], |l| take_over(l, 0, revision)).await.unwrap().unwrap();
+    freeze(ledger, tables, Wave { key, run: &run, number: 0, is_behind_barrier: true }).await
+}
+
+#[tokio::test]
+async fn a_freeze_whose_reading_fails_ends_no_wave_and_goes_on_where_it_has_written() {
+    let (ledger, key) = begun().await;
+    let first = Tables::new(&ledger, &key, Some(5));
+    let fault = frozen(&ledger, &first, Unique(3)).await.expect_err("a page could not be read");
+    assert_eq!(fault.code(), Code::TargetUnreachable);
+    let run = stored(&ledger, &key).await;
+    assert_eq!((run.count, run.cursor), (4 * PAGE_ROWS, Cursor { table: 0, after: Some(4 * PAGE_ROWS) }));
+    assert_eq!(run.frozen, 0);
+
+    let tables = run.birthdays(key.day).len();
+    let second = Tables::new(&ledger, &key, None);
+    let end = frozen(&ledger, &second, Unique(4)).await.unwrap();
+    assert_eq!(end, Some(Cursor { table: tables, after: None }));
+    let run = stored(&ledger, &key).await;
+    assert_eq!(run.count, USERS, "nobody is left out and nobody counted twice");
+    let fence = Fence { wave: 0, revision: Unique(4), cursor: run.cursor };
+    assert!(ledger.of_run(&key, &[], |l| end_wave(l, fence, true)).await.unwrap());
+    let ahead = second.furthest.load(Ordering::Relaxed);
+    assert!(ahead > PAGE_ROWS, "pages are read while others wait to be written");
+    assert!(ahead <= AHEAD_MAX, "it reads {ahead} users ahead");
+}
+
+#[tokio::test]
+async fn a_freezer_that_was_overtaken_writes_nothing_of_what_it_read_ahead() {
+    let (ledger, key) = begun().await;
+    let tables = Tables::new(&ledger, &key, None);
+    let run = ledger.of_run(&key, &[], |l| take_over(l, 0, Unique(3))).await.unwrap().unwrap();
+    ledger.of_run(&key, &[], |l| take_over(l, 0, Unique(4))).await.unwrap().unwrap();
+    let wave = Wave { key: &key, run: &run, number: 0, is_behind_barrier: true };
+    assert_eq!(freeze(&ledger, &tables, wave).await.unwrap(), None);
+    assert_eq!(stored(&ledger, &key).await.count, 0);
+}
