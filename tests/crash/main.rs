@@ -24,7 +24,7 @@ use anabranch_tests::{Daemon, Ground, Installation, Plan};
 
 use crate::load::Load;
 
-static GROUND: Ground = Ground::two_of(|| Options::everything().servers);
+static GROUND: Ground = Ground::of(|| Options::everything().servers);
 
 /// Readers of two sources, and two lanes each.
 const TASKS: usize = 6;

@@ -52,8 +52,10 @@ pub struct MysqlCohort {
     misplaced: Arc<Mutex<BTreeMap<Birthday, (Misplaced, Instant)>>>,
 }
 
-/// What the rows of a table say that are not the table's own, by user and shard; `None` = there are too many.
-type Misplaced = Option<Arc<BTreeMap<(u64, u64), Birthday>>>;
+/// What the rows of a table say that are not the table's own, by user and shard.
+type MisplacedRows = BTreeMap<(u64, u64), Birthday>;
+/// `None` = there are too many.
+type Misplaced = Option<Arc<MisplacedRows>>;
 
 /// The tables of one calendar.
 #[derive(Debug)]
@@ -233,7 +235,7 @@ impl Layer {
     /// birthday itself.
     async fn parts(
         &self,
-        (table, misplaced): (Birthday, Option<&BTreeMap<(u64, u64), Birthday>>),
+        (table, misplaced): (Birthday, Option<&MisplacedRows>),
         places: &[Place],
         after: Option<u64>,
         limit: usize,
@@ -278,7 +280,7 @@ impl Layer {
             let birthday = birthday_of(table, text(&row, 2)?);
             Some(((number(&row, 0)?, number(&row, 1)?), birthday))
         };
-        let found: Option<BTreeMap<_, _>> = rows.into_iter().map(row).collect();
+        let found: Option<MisplacedRows> = rows.into_iter().map(row).collect();
         let found = found.ok_or_else(|| odd(table))?;
         Ok((found.len() <= MISPLACED_MAX).then(|| Arc::new(found)))
     }
