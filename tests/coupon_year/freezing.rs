@@ -1,5 +1,7 @@
 //! A freeze that reads ahead: what it has written when its reading fails, and how far it reads ahead.
 
+#![expect(clippy::unwrap_used, reason = "the whole file is tests")]
+
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use anabranch_connectors::memory::MemoryLedger;
