@@ -1,9 +1,9 @@
 //! Whole coupon days through the daemon: a day's cost beside few and many users, 1 January, and the lag of live changes
 //! while a day runs.
 //!
-//! The lanes run in one daemon, `dispatch run` freezes and publishes the day in a second process, and a granter works in
-//! a third one. The coupon system is the demo's witness, whose book waits for the disk; it runs in this process. A day
-//! is granted from 01:00 on in a zone that is chosen for it, so only midnight is frozen.
+//! The lanes run in one daemon, `dispatch run` freezes and publishes the day in a second process, and a granter works
+//! in a third one. The coupon system is the demo's witness, whose book waits for the disk; it runs in this process. A
+//! day is granted from 01:00 on in a zone that is chosen for it, so only midnight is frozen.
 
 use anabranch_demo::verify::DerivedLayout;
 use anabranch_tests::Turn;

@@ -1,8 +1,8 @@
-//! Users whose coupon days are measured: written into source and derived tables beneath the binlogs, with a daemon whose
-//! lanes have nothing to read of them, and a coupon system.
+//! Users whose coupon days are measured: written into source and derived tables beneath the binlogs, with a daemon
+//! whose lanes have nothing to read of them, and a coupon system.
 //!
-//! A user of the day lives in one of all source tables, spread by number, and has the derived row that a lane would have
-//! written. The users of all other days are there to be in the way.
+//! A user of the day lives in one of all source tables, spread by number, and has the derived row that a lane would
+//! have written. The users of all other days are there to be in the way.
 
 use std::time::{Duration, Instant};
 

@@ -2,10 +2,10 @@
 //!
 //! A table of `by_user` lies in many databases, and a page of it is merged from all of them: each is read a little
 //! further than needed, and the page ends before the first user of whom a database may have more. A page is one
-//! statement a server by the index of users; nothing is locked, and no read view outlives a statement.
-//! That index has everything of a solar table but the birthday, and to fetch it costs five times as much as the rest. So
-//! the rows that say another birthday than their table are looked for once, when the reading of a table begins.
-//! Lanes own the rows and never touch the three columns that [`MysqlCohort::follow`] writes.
+//! statement a server by the index of users; nothing is locked, and no read view outlives a statement. That index has
+//! everything of a solar table but the birthday, and to fetch it costs five times as much as the rest. So the rows that
+//! say another birthday than their table are looked for once, when the reading of a table begins. Lanes own the rows
+//! and never touch the three columns that [`MysqlCohort::follow`] writes.
 
 mod columns;
 mod statements;

@@ -124,8 +124,8 @@ pub trait CohortRows: Send + Sync {
     /// Waits until every lane has passed what the sources had committed when it was called; `false` after a set time.
     fn barrier(&self) -> impl Future<Output = Result<bool, Fault>> + Send;
 
-    /// The rows of the next `limit` users of a table, in the order of users. No user's rows are on two pages. What a row
-    /// says as its birthday may be some minutes old: the source row decides later.
+    /// The rows of the next `limit` users of a table, in the order of users. No user's rows are on two pages. What a
+    /// row says as its birthday may be some minutes old: the source row decides later.
     fn page(
         &self,
         table: Birthday,
