@@ -14,6 +14,8 @@ pub struct Runs {
     steps: Vec<Step>,
     /// Bits of the cells that count, as an image has bits of NULL.
     counted: Vec<u8>,
+    /// Bits of all cells. A server sets the bits behind the last one too.
+    present: Vec<u8>,
 }
 
 #[derive(Debug, Clone)]
@@ -35,13 +37,16 @@ struct Hop {
 impl Runs {
     /// From each cell, in the order of the columns: its step, and whether it counts.
     pub fn new(cells: impl Iterator<Item = (Step, bool)>) -> Self {
-        let (mut runs, mut steps, mut counted) = (Vec::<Run>::new(), Vec::new(), Vec::new());
+        let (mut runs, mut steps) = (Vec::<Run>::new(), Vec::new());
+        let (mut counted, mut present) = (Vec::new(), Vec::new());
         for (number, (step, counts)) in cells.enumerate() {
-            if number % 8 == 0 {
-                counted.push(0);
-            }
-            if counts && let Some(byte) = counted.last_mut() {
-                *byte |= 1 << (number % 8);
+            for (bits, is_set) in [(&mut counted, counts), (&mut present, true)] {
+                if number % 8 == 0 {
+                    bits.push(0);
+                }
+                if let Some(byte) = bits.last_mut() {
+                    *byte |= u8::from(is_set) << (number % 8);
+                }
             }
             let end = number + 1;
             match runs.last_mut() {
@@ -57,7 +62,7 @@ impl Runs {
             }
             steps.push(step);
         }
-        Self { runs, steps, counted }
+        Self { runs, steps, counted, present }
     }
 
     /// The bytes of both images at the beginning of `images` when what counts is the same in both. `None` when it is
@@ -88,7 +93,7 @@ impl Runs {
         ends.clear();
         let mut place = start + self.counted.len();
         let nulls = images.get(start..place)?;
-        let has_nulls = nulls.iter().any(|byte| *byte != 0);
+        let has_nulls = nulls.iter().zip(&self.present).any(|(nulls, present)| nulls & present != 0);
         let mut cell = 0;
         for run in &self.runs {
             if has_nulls {
@@ -157,6 +162,10 @@ mod tests {
 
     fn image(steps: &[Step], cells: &Cells) -> Vec<u8> {
         let mut bytes = vec![0; steps.len().div_ceil(8)];
+        // As servers do it: bits behind the last column are set.
+        for number in steps.len()..bytes.len() * 8 {
+            bytes[number / 8] |= 1 << (number % 8);
+        }
         for (number, (step, cell)) in steps.iter().zip(cells).enumerate() {
             match (cell, step) {
                 (None, _) => bytes[number / 8] |= 1 << (number % 8),
