@@ -177,7 +177,7 @@ impl Scale {
     }
 }
 
-static GROUND: Ground = Ground::of(|| {
+static GROUND: Ground = Ground::on_disk(|| {
     Options::empty()
         .with(ServerSpec::mariadb_source("source"))
         .with(ServerSpec::mariadb_target("target"))

@@ -1,6 +1,7 @@
 //! Stacks that the tests of one target share: they take turns, each on a clean slate.
 //!
-//! No test cuts the power, so its servers wait for no disk: tables are made and dropped several times faster.
+//! No test cuts the power, so its servers wait for no disk: tables are made and dropped several times faster. Those of
+//! benchmarks wait for it.
 //! Its servers of the common MariaDB are of another database where `ANABRANCH_TEST_DATABASE` names one.
 
 use std::sync::OnceLock;
@@ -24,6 +25,7 @@ pub struct Ground {
     /// As many as slots are in use.
     permits: Semaphore,
     turns: AtomicU32,
+    waits_for_disk: bool,
 }
 
 /// One stack, and the right to use it.
@@ -70,18 +72,23 @@ impl Ground {
     }
 
     pub const fn of(specs: fn() -> Vec<ServerSpec>) -> Self {
-        Self::with_stacks(1, specs)
+        Self::with_stacks(1, false, specs)
+    }
+
+    /// The same with servers that wait for the disk, as those of users do.
+    pub const fn on_disk(specs: fn() -> Vec<ServerSpec>) -> Self {
+        Self::with_stacks(1, true, specs)
     }
 
     /// The same with two stacks, so two tests run beside one another: most of a test is waiting.
     pub const fn two_of(specs: fn() -> Vec<ServerSpec>) -> Self {
-        Self::with_stacks(2, specs)
+        Self::with_stacks(2, false, specs)
     }
 
-    const fn with_stacks(stacks: usize, specs: fn() -> Vec<ServerSpec>) -> Self {
+    const fn with_stacks(stacks: usize, waits_for_disk: bool, specs: fn() -> Vec<ServerSpec>) -> Self {
         let slots = [Slot::new(), Slot::new()];
         assert!(stacks <= slots.len(), "each permit has a slot");
-        Self { specs, slots, permits: Semaphore::const_new(stacks), turns: AtomicU32::new(0) }
+        Self { specs, slots, permits: Semaphore::const_new(stacks), turns: AtomicU32::new(0), waits_for_disk }
     }
 
     /// Waits for the turn and cleans the servers: no user tables, no derived tables, no binlog history.
@@ -98,8 +105,11 @@ impl Ground {
             .find_map(|slot| slot.turn.try_lock().ok().map(|turn| (slot, turn)))
             .expect("there are as many slots as permits");
         let database = TestDatabase::chosen();
-        let specs: Vec<_> =
-            (self.specs)().into_iter().map(|spec| database.server(spec).without_fsync()).collect();
+        let of_this = |spec| match self.waits_for_disk {
+            true => database.server(spec),
+            false => database.server(spec).without_fsync(),
+        };
+        let specs: Vec<_> = (self.specs)().into_iter().map(of_this).collect();
         let is_used = slot.stack.get().is_some();
         let stack = match slot.stack.get() {
             Some(stack) => stack,
