@@ -4,8 +4,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// Far above what a step takes on a busy machine; a wait that reaches it has failed.
-pub const WAIT_MAX: Duration = Duration::from_secs(60);
+/// Far above what a step takes on a busy machine; a wait that reaches it has failed. A task that could not reach its
+/// server pauses for up to 60 s, and a killed OpenSearch needs up to 60 s beside other servers that start.
+pub const WAIT_MAX: Duration = Duration::from_secs(180);
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Waits until the condition holds.
