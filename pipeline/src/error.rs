@@ -54,6 +54,8 @@ codes! {
     ConfigUnreadable = "config-unreadable", Definite;
     /// The configuration is not TOML, has unknown keys or values that make no sense.
     ConfigInvalid = "config-invalid", Definite;
+    /// A file that a command is to write is there already, or cannot be written.
+    FileUnwritable = "file-unwritable", Definite;
 
     /// A reconciliation was asked for that cannot be.
     ReconcileRefused = "reconcile-refused", Definite;
@@ -154,7 +156,6 @@ codes! {
     LogEpochBehind = "log-epoch-behind", Transient;
     /// Another process holds, or took, the lease.
     LeaseLost = "lease-lost", Transient;
-
     /// No connection to a target, or it broke; also deadlocks and lock time-outs that outlast the retries.
     TargetUnreachable = "target-unreachable", Transient;
     /// The target takes no writes: a replica, or a server in the middle of a fail-over.
@@ -183,7 +184,6 @@ codes! {
     RefreshRefused = "refresh-refused", Definite;
     /// The target refuses a statement for a reason that will not pass.
     TargetRejected = "target-rejected", Definite;
-
     /// A lookup's code, kind, page or place, or a search's parts, make no sense.
     LookupMalformed = "lookup-malformed", Definite;
     /// The lanes of a mapping did not reach the place that a lookup waits for.

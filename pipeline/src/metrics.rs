@@ -254,7 +254,7 @@ metrics! {
         "1 while granters of this process call nobody, because the coupon system does not answer or asks for a pause; else 0.";
 
     TASK_STATE = "anabranch_task_state", Gauge, &["task"],
-        "0 getting ready, 1 running, 2 retrying, 3 stopped, 4 standby: another process does it.";
+        "0 getting ready, 1 running, 2 retrying, 3 stopped, 4 standby: another process does it, 5 paused: until `anabranch resume`.";
     FAULTS = "anabranch_faults_total", Counter, &["task", "code"],
         "Faults that ended an attempt of the task. The series of a code begins with its first fault.";
 

@@ -40,6 +40,8 @@ pub enum TaskState {
     Stopped,
     /// Another process holds its lease and does the work; it takes over when that one ends.
     Standby,
+    /// Somebody paused it, until somebody resumes it.
+    Paused,
 }
 
 impl TaskState {
@@ -50,6 +52,7 @@ impl TaskState {
             TaskState::Retrying => "retrying",
             TaskState::Stopped => "stopped",
             TaskState::Standby => "standby",
+            TaskState::Paused => "paused",
         }
     }
 }
@@ -120,7 +123,7 @@ impl TaskStates {
             TaskState::Running => None,
             _ => status.down_since.or_else(|| Some(now())),
         };
-        if matches!(state, TaskState::Running | TaskState::Standby) {
+        if matches!(state, TaskState::Running | TaskState::Standby | TaskState::Paused) {
             if let Some((code, _)) = status.fault.take() {
                 tracing::info!(task, %code, "it works again");
             }
@@ -200,9 +203,15 @@ impl TaskHandle {
         self.states.set(&self.name, TaskState::Standby, None, false);
     }
 
+    /// Somebody paused the task: it waits, and works when it is resumed.
+    pub fn paused(&self) {
+        self.states.set(&self.name, TaskState::Paused, None, false);
+    }
+
     /// The attempt goes on when this has answered. A standby that gets so far is none any more.
     pub fn waits_for(&self, what: impl Into<String>) {
-        if self.states.wait_for(&self.name, what.into()) == Some(TaskState::Standby) {
+        let state = self.states.wait_for(&self.name, what.into());
+        if matches!(state, Some(TaskState::Standby | TaskState::Paused)) {
             self.waiting();
         }
     }

@@ -24,6 +24,9 @@ const ROWS: u32 = 100;
 /// The rule of the configuration names no such database.
 const UNCAPTURED: &str = "other_00";
 const EVERY: Duration = Duration::from_secs(2);
+/// Rows that are written at once, and the pause after them: they are to cost the others no more than common changes do.
+const ROWS_AT_ONCE: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(20);
 
 pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
     let _ = site.new_log("dropped").await;
@@ -72,20 +75,27 @@ pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
 /// Makes a database that no change goes to, and drops it, until it is stopped.
 async fn drop_databases(site: &Site<'_>, database: &str, dropped: &mut u32) {
     let mut make = format!("DROP DATABASE IF EXISTS {database}; CREATE DATABASE {database};");
+    let mut fill = Vec::new();
     for table in 0..TABLES_WITH_ROWS {
-        let first = 1 + table * ROWS;
-        make.push_str(&format!(
-            "CREATE TABLE {database}.user_{table:03} LIKE user_00.user_{table:03};
-             INSERT INTO {database}.user_{table:03} (user_id, user_name, birthday)
-             SELECT seq, 'n', DATE '1950-01-01' + INTERVAL seq DAY FROM user_00.seq_{first}_to_{};",
-            first + ROWS - 1
-        ));
+        make.push_str(&format!("CREATE TABLE {database}.user_{table:03} LIKE user_00.user_{table:03};"));
+        let rows = 1 + table * ROWS..1 + (table + 1) * ROWS;
+        fill.extend(rows.step_by(ROWS_AT_ONCE as usize).map(|first| {
+            format!(
+                "INSERT INTO {database}.user_{table:03} (user_id, user_name, birthday)
+                 SELECT seq, 'n', DATE '1950-01-01' + INTERVAL seq DAY FROM user_00.seq_{first}_to_{}",
+                first + ROWS_AT_ONCE - 1
+            )
+        }));
     }
     let mut connection = site.installation.admin(SOURCE).await;
     let mut ticks = tokio::time::interval(EVERY);
     loop {
         ticks.tick().await;
         connection.execute("make a database", &make).await.expect("the server takes it");
+        for rows in &fill {
+            connection.execute("fill a database", rows).await.expect("the server takes it");
+            tokio::time::sleep(PAUSE).await;
+        }
         let drop = format!("DROP DATABASE {database}");
         connection.execute("drop a database", drop).await.expect("the server takes it");
         *dropped += 1;

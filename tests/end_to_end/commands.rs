@@ -157,7 +157,11 @@ async fn a_source_that_refuses_the_password_is_down_alone_and_is_seen() {
     spoil_password(&mut installation, "source-a");
     let json = installation.command(&["--log-format", "json", "check"]).await;
     assert!(json.stderr.contains(r#"{"code":"source-access-denied","class":"definite""#), "{json:?}");
-    no_secret_in(&installation, &[checked, shown, json]);
+    let bundle = crate::secrets::bundle(&installation).await;
+    assert!(bundle.contains(":***@127.0.0.1"), "the configuration is in it: {bundle}");
+    assert!(bundle.contains("source-access-denied"), "what is wrong is in it: {bundle}");
+    let bundle = Finished { exit_code: 0, stdout: bundle, stderr: String::new() };
+    no_secret_in(&installation, &[checked, shown, json, bundle]);
 }
 
 const WRONG_PASSWORD: &str = "certainly-not-this-one";

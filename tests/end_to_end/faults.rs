@@ -14,14 +14,16 @@ pub async fn insert(installation: &Installation<'_>, server: &str, table: &str, 
 
 /// Waits for a user in a derived table; other sources may be stopped, so nothing is drained.
 pub async fn until_derived(installation: &Installation<'_>, user: u64) {
-    until(&format!("user {user} is derived"), async || {
-        let sql = format!(
-            "SELECT COUNT(*) FROM (SELECT user_id FROM birthday_00.birthday_0101) AS t WHERE user_id = {user}"
-        );
-        let mut target = installation.admin("target").await;
-        target.first::<u64>("look for a user", sql).await.unwrap() == Some(1)
-    })
-    .await;
+    until(&format!("user {user} is derived"), async || is_derived(installation, user).await).await;
+}
+
+/// Whether a user stands in a derived table.
+pub async fn is_derived(installation: &Installation<'_>, user: u64) -> bool {
+    let sql = format!(
+        "SELECT COUNT(*) FROM (SELECT user_id FROM birthday_00.birthday_0101) AS t WHERE user_id = {user}"
+    );
+    let mut target = installation.admin("target").await;
+    target.first::<u64>("look for a user", sql).await.unwrap() == Some(1)
 }
 
 /// The source `source-a` stops with this code, which is told everywhere, and nothing else does. Returns the fault.

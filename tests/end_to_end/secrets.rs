@@ -60,6 +60,8 @@ async fn no_password_and_no_row_value_is_shown_and_no_other_column_is_in_the_log
         let finished = installation.command(command).await;
         shown.push(("a command", finished.stdout + &finished.stderr));
     }
+    installation.command(&["reconcile", "--now"]).await;
+    shown.push(("the bundle", bundle(&installation).await));
     shown.push(("metrics at the end", daemon.metrics().await));
     shown.push(("status over HTTP", daemon.status().await.unwrap().to_string()));
     shown.push(("readiness", daemon.readiness().await.unwrap().1));
@@ -79,6 +81,22 @@ async fn no_password_and_no_row_value_is_shown_and_no_other_column_is_in_the_log
         }
     }
     payloads_hold_captured_columns_only(&installation).await;
+}
+
+/// All files of an archive for somebody who helps.
+pub async fn bundle(installation: &Installation<'_>) -> String {
+    let file = installation.configuration_file().with_extension("tar.gz");
+    installation.command(&["bundle", file.to_str().unwrap()]).await.expect_success();
+    let listed = std::process::Command::new("tar").arg("-tzf").arg(&file).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    for part in
+        ["about.json", "configuration.toml", "check.json", "status.json", "metrics.txt", "readiness.json"]
+    {
+        assert!(listed.contains(part), "{part} is not in {listed}");
+    }
+    let read = std::process::Command::new("tar").arg("-xzOf").arg(&file).output().unwrap();
+    std::fs::remove_file(file).unwrap();
+    String::from_utf8(read.stdout).unwrap()
 }
 
 async fn payloads_hold_captured_columns_only(installation: &Installation<'_>) {

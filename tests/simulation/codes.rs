@@ -47,6 +47,7 @@ fn servers(code: Code) -> &'static [Refused] {
     match code {
         Code::ConfigUnreadable
         | Code::ConfigInvalid
+        | Code::FileUnwritable
         | Code::ReconcileRefused
         | Code::HistoryBroken
         | Code::ReplayRefused

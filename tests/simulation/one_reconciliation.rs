@@ -92,6 +92,10 @@ impl Lanes for Refused {
         self.lanes.progress(source).await
     }
 
+    async fn is_paused(&self, lane: &LaneId) -> bool {
+        self.lanes.is_paused(lane).await
+    }
+
     fn store(&self, lane: &LaneId) -> Result<MemoryStore, Fault> {
         let mut asked = self.asked.lock().unwrap();
         let times = asked.entry(lane.clone()).or_default();

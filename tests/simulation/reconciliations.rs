@@ -408,6 +408,11 @@ impl Lanes for Stage {
         Ok(lanes.map(|id| (id.clone(), begun.get(&id).cloned().unwrap_or_default())).collect())
     }
 
+    /// Nobody pauses lanes here.
+    async fn is_paused(&self, _: &LaneId) -> bool {
+        false
+    }
+
     fn store(&self, lane: &LaneId) -> Result<MemoryStore, Fault> {
         let at = (0..SOURCES).flat_map(lanes_of).find(|at| lane_id(*at) == *lane);
         Ok(Stage::store(self, at.expect("a lane of the stage")))

@@ -35,6 +35,10 @@ impl Lanes for StageLanes {
         Lanes::progress(&*self.0, source).await
     }
 
+    async fn is_paused(&self, lane: &LaneId) -> bool {
+        Lanes::is_paused(&*self.0, lane).await
+    }
+
     fn store(&self, lane: &LaneId) -> Result<MemoryStore, Fault> {
         Lanes::store(&*self.0, lane)
     }

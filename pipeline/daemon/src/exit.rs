@@ -32,6 +32,7 @@ impl Exit {
             (
                 Code::ConfigUnreadable
                 | Code::ConfigInvalid
+                | Code::FileUnwritable
                 | Code::TargetIsSource
                 | Code::LookupMalformed
                 | Code::LookupUnconfigured

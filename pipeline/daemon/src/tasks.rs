@@ -3,6 +3,7 @@
 //! What an attempt does is the pipeline's; here it gets its pre-flight, its lease and its connectors. Every failure
 //! ends the attempt, and the supervisor decides whether there is a next one.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use anabranch_pipeline::capture::{self, Capture};
@@ -24,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::uuids::Orders;
 use crate::observe::{cache_task, lane_task, lanes, reader_task, sweep_task};
+use crate::pauses::KnownPauses;
 use crate::wall_clock;
 use crate::wiring::{Documents, Wiring};
 
@@ -43,13 +45,38 @@ pub fn spawn_reader(supervisor: &mut Supervisor, wiring: &Wiring, source: &Sourc
     });
 }
 
-/// Starts one lane.
-pub fn spawn_lane(supervisor: &mut Supervisor, wiring: &Wiring, id: &LaneId) {
-    let (wiring, id) = (wiring.clone(), id.clone());
+/// Starts one lane, which works while it is not paused.
+pub fn spawn_lane(supervisor: &mut Supervisor, wiring: &Wiring, pauses: &KnownPauses, id: &LaneId) {
+    let (wiring, pauses, id) = (wiring.clone(), pauses.clone(), id.clone());
     supervisor.spawn(&lane_task(&id), move |handle: TaskHandle, cancel: CancellationToken| {
-        let (wiring, id) = (wiring.clone(), id.clone());
-        async move { apply(&wiring, &id, &handle, &cancel).await }
+        let (wiring, pauses, id) = (wiring.clone(), pauses.clone(), id.clone());
+        async move {
+            while !cancel.is_cancelled() {
+                pauses.resumed(&id, &handle, &cancel).await;
+                until_paused(&wiring, &pauses, &id, &handle, &cancel).await?;
+            }
+            Ok(())
+        }
     });
+}
+
+/// Works until `cancel`, or until the lane is paused: then it commits what it has and gives its lease back.
+async fn until_paused(
+    wiring: &Wiring,
+    pauses: &KnownPauses,
+    id: &LaneId,
+    handle: &TaskHandle,
+    cancel: &CancellationToken,
+) -> Result<(), Fault> {
+    let turn = cancel.child_token();
+    let mut work = pin!(apply(wiring, id, handle, &turn));
+    let pause = tokio::select! {
+        ended = &mut work => return ended,
+        pause = pauses.paused(id) => pause,
+    };
+    tracing::info!(lane = %id, by = pause.by, reason = pause.reason, "the lane is paused");
+    turn.cancel();
+    work.await
 }
 
 /// Starts what keeps a cache right.

@@ -39,7 +39,8 @@ pub use self::derived::DerivedStore;
 pub use self::lane::LaneStore;
 pub use anabranch_connectors::SpillRoom;
 pub use anabranch_connectors::mysql::source::{
-    BinlogKept, CapturedTable, MysqlSource as Source, TextRow, holds_gtids,
+    BinlogKept, CapturedTable, MysqlSource as Source, Survey, SurveyedColumn, TextRow, accepts_data_type,
+    holds_gtids,
 };
 pub use anabranch_connectors::mysql::store::{Duplicate, MysqlMapping as Mapping};
 pub use anabranch_connectors::nats::{NatsLog as Log, StreamState, TailFrom};
@@ -491,10 +492,7 @@ fn unknown(kind: &str, name: &str) -> Fault {
 
 /// Logs every fault, and returns one that will not pass before one that may.
 fn worst(faults: Vec<Fault>) -> Result<(), Fault> {
-    if faults.len() > 1 {
-        for fault in &faults {
-            tracing::warn!(%fault, "pre-flight");
-        }
-    }
+    let others = faults.iter().filter(|_| faults.len() > 1);
+    others.for_each(|fault| tracing::warn!(%fault, "pre-flight"));
     faults.into_iter().min_by_key(|fault| fault.class() == Class::Transient).map_or(Ok(()), Err)
 }

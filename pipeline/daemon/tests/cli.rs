@@ -423,3 +423,55 @@ fn the_service_never_gives_up() {
     assert!(has("StartLimitIntervalSec=0") && !unit.contains("StartLimitBurst"));
     assert!(has("RestartSteps=6") && has("RestartMaxDelaySec=60"));
 }
+
+#[test]
+fn an_address_on_the_command_line_of_init_is_refused_and_not_repeated() {
+    let output = anabranch(&["init", "--source", "mysql://root:s3cret@db:3306"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("the name of a variable that holds the address"), "{}", stderr(&output));
+    assert!(!stderr(&output).contains("s3cret"), "{}", stderr(&output));
+}
+
+#[test]
+fn what_is_wrong_with_an_address_of_init_is_said_with_its_source_and_variable() {
+    for (value, expected) in [
+        (
+            None,
+            "[config-invalid] address of source source-a: environment variable ANABRANCH_SOURCE_A_URL is not set",
+        ),
+        (
+            Some("http://a:s3cret@b"),
+            "[config-invalid] address of source source-a: scheme `http`; needed: mysql://",
+        ),
+        (Some("mysql://a:s3cret@127.0.0.1:1"), "[source-unreachable] source source-a"),
+    ] {
+        let mut command = command(&["init", "--source", "ANABRANCH_SOURCE_A_URL"]);
+        command.env_remove("ANABRANCH_SOURCE_A_URL");
+        command.envs(value.map(|value| ("ANABRANCH_SOURCE_A_URL", value)));
+        let output = command.output().unwrap();
+        assert!(!output.status.success());
+        assert!(stderr(&output).contains(expected), "{value:?}: {}", stderr(&output));
+        assert!(!stderr(&output).contains("s3cret"), "{}", stderr(&output));
+        assert_eq!(stdout(&output), "", "{value:?}");
+    }
+    let two = anabranch(&["init", "--source", "a=X", "--source", "a=Y"]);
+    assert!(stderr(&two).contains("--source a: two sources with one name"), "{}", stderr(&two));
+}
+
+#[test]
+fn a_bundle_is_written_though_the_configuration_is_wrong_and_no_file_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let configuration = example_with(folder.path(), "name = \"anabranch\"", "nmae = \"anabranch\"");
+    let file = folder.path().join("bundle.tar.gz");
+    let bundle = || anabranch(&["--config", &configuration, "bundle", file.to_str().unwrap()]);
+    let output = bundle();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let read = Command::new("tar").arg("-xzOf").arg(&file).output().unwrap();
+    let text = stdout(&read);
+    assert!(text.contains("nmae = \"anabranch\"") && text.contains("unknown field"), "{text}");
+    assert!(!text.contains("change-me"), "{text}");
+    let again = bundle();
+    assert_eq!(again.status.code(), Some(2), "{}", stderr(&again));
+    let expected = format!("[file-unwritable] file {}: it cannot be written; needed:", file.display());
+    assert!(stderr(&again).contains(&expected), "{}", stderr(&again));
+}

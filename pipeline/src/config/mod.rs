@@ -300,6 +300,12 @@ pub struct Limits {
     pub shutdown: Duration,
 }
 
+/// Whether a text can name an installation, source, target, projection or cache: 1 to 32 letters, digits, `-` and `_`.
+pub fn is_name(text: &str) -> bool {
+    (1..=raw::NAME_MAX_BYTES).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+}
+
 impl Config {
     /// Reads the text of a configuration file. All problems are reported, not just the first.
     pub fn parse(text: &str) -> Result<Self, Vec<Fault>> {
@@ -344,10 +350,7 @@ impl Config {
             )
             .chain(self.caches.iter().map(|cache| ("caches.name".to_owned(), &cache.name)));
         for (key, name) in named {
-            let valid = !name.is_empty()
-                && name.len() <= raw::NAME_MAX_BYTES
-                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
-            if !valid {
+            if !is_name(name) {
                 problems.add(
                     &key,
                     format!("`{name}`"),

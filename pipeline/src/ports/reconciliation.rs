@@ -81,6 +81,9 @@ pub trait Lanes: Send + Sync {
     /// Stored progress of every lane of a source, on all targets; all must answer.
     fn progress(&self, source: &str) -> impl Future<Output = Result<Vec<(LaneId, Progress)>, Fault>> + Send;
 
+    /// Whether somebody has paused the lane: it does not move before it is resumed.
+    fn is_paused(&self, lane: &LaneId) -> impl Future<Output = bool> + Send;
+
     /// What a lane can be asked through: a commit there fences its owner, which begins again with what was asked.
     fn store(&self, lane: &LaneId) -> Result<Self::Store, Fault>;
 

@@ -58,6 +58,9 @@ impl LaneWait {
                 Ok(progress) => {
                     let hindered = progress.iter().find_map(|(id, now)| Some((id, hindered(now)?)));
                     let Some((id, obstacle)) = hindered else { return Ok(()) };
+                    if lanes.is_paused(id).await {
+                        return Err(format!("lane {id} is paused, and {}", obstacle.why));
+                    }
                     let why = format!("lane {id} {}", obstacle.why);
                     let revisions: Vec<_> =
                         progress.iter().map(|(id, now)| (id.clone(), now.revision)).collect();

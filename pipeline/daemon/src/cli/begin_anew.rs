@@ -21,7 +21,7 @@ use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
 use crate::observe::{lanes, reader_task};
 use crate::wiring::Wiring;
-use crate::{output, restarts};
+use crate::{operator, output, restarts};
 
 /// A reader that runs somewhere is restarted, and has sent its first message, within it.
 const READER_WAIT: Duration = Duration::from_secs(30);
@@ -159,9 +159,8 @@ async fn ask(
 
 /// Who asks, from where and when: the register keeps it.
 fn new_id() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let user = std::env::var("USER").unwrap_or_else(|_| "somebody".to_owned());
-    format!("{user}@{} {} {:08x}", host.trim(), jiff::Timestamp::now(), rand::random::<u32>())
+    let who = operator::user_at_host();
+    format!("{who} {} {:08x}", jiff::Timestamp::now(), rand::random::<u32>())
 }
 
 /// Derived rows that the server lacks go, so a person says the name again.

@@ -72,7 +72,18 @@ struct ReportView<'r> {
 }
 
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
-    let mut report = Report { offline: arguments.offline, ..Report::default() };
+    let report = report(cli, arguments.offline)?;
+    if arguments.json {
+        _ = output::line(&report.json());
+    } else {
+        report.print_text(cli.log_format)
+    }
+    Ok(Exit::worst(report.faults()))
+}
+
+/// Checks everything, with servers unless it is `offline`.
+pub(super) fn report(cli: &Cli, offline: bool) -> Result<Report, Vec<Fault>> {
+    let mut report = Report { offline, ..Report::default() };
     match cli.configuration() {
         Ok(config) => {
             let faults = unreadable_files(&config);
@@ -80,7 +91,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
             report.add_spill(&config);
             report.warnings.extend(config.plain_connections());
             report.add_rules(&config);
-            if !arguments.offline {
+            if !offline {
                 let wiring = Wiring::new(config);
                 let checked = block_on(check_servers(&wiring))?;
                 report.warnings.extend(checked.iter().flat_map(|checked| checked.warnings.clone()));
@@ -89,13 +100,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         }
         Err(faults) => report.checked.push(Checked::of("configuration", faults)),
     }
-    let exit = Exit::worst(report.faults());
-    if arguments.json {
-        report.print_json(exit)
-    } else {
-        report.print_text(cli.log_format)
-    }
-    Ok(exit)
+    Ok(report)
 }
 
 /// Files that the configuration names and that cannot be opened.
@@ -184,8 +189,9 @@ async fn check_replica(config: &Config, source: &SourceConfig) -> Checked {
     checked
 }
 
+/// All that was checked.
 #[derive(Debug, Default)]
-struct Report {
+pub(super) struct Report {
     offline: bool,
     checked: Vec<Checked>,
     warnings: Vec<String>,
@@ -242,9 +248,10 @@ impl Report {
         }
     }
 
-    fn print_json(&self, exit: Exit) {
+    /// One JSON object.
+    pub(super) fn json(&self) -> String {
         let view = ReportView {
-            exit_code: exit.number(),
+            exit_code: Exit::worst(self.faults()).number(),
             offline: self.offline,
             checked: self.checked.iter().map(|checked| checked.thing.as_str()).collect(),
             faults: self.faults().map(FaultView::from).collect(),
@@ -252,7 +259,7 @@ impl Report {
             rules: &self.rules,
             spill: self.spill.as_ref(),
         };
-        _ = output::line(&output::json(&view));
+        output::json(&view)
     }
 }
 

@@ -4,6 +4,7 @@
 //! done here once. A panic ends the process with 70.
 
 mod begin_anew;
+mod bundle;
 mod calendar;
 mod check;
 mod completions;
@@ -13,7 +14,9 @@ mod explain;
 mod flux;
 mod foreign;
 mod health;
+mod init;
 mod lookup;
+mod pause;
 mod plan;
 mod reconcile;
 mod refresh;
@@ -58,10 +61,12 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Init(init::Arguments),
     Setup(setup::Arguments),
     Check(check::Arguments),
     Run(run::Arguments),
     Status(status::Arguments),
+    Bundle(bundle::Arguments),
     Health(health::Arguments),
     Tail(tail::Arguments),
     Lookup(lookup::Arguments),
@@ -69,6 +74,8 @@ enum Command {
     Refresh(refresh::Arguments),
     BeginAnew(begin_anew::Arguments),
     Restart(restart::Arguments),
+    Pause(pause::PauseArguments),
+    Resume(pause::ResumeArguments),
     Reconcile(reconcile::Arguments),
     Search(search::Arguments),
     DeadLetters(dead_letters::Arguments),
@@ -104,10 +111,12 @@ impl Cli {
 
     fn dispatch(&self) -> Outcome {
         match &self.command {
+            Command::Init(arguments) => init::run(arguments),
             Command::Setup(arguments) => setup::run(self, arguments),
             Command::Check(arguments) => check::run(self, arguments),
             Command::Run(arguments) => run::run(self, arguments),
             Command::Status(arguments) => status::run(self, arguments),
+            Command::Bundle(arguments) => bundle::run(self, arguments),
             Command::Health(arguments) => health::run(self, arguments),
             Command::Tail(arguments) => tail::run(self, arguments),
             Command::Lookup(arguments) => lookup::run(self, arguments),
@@ -115,6 +124,8 @@ impl Cli {
             Command::Refresh(arguments) => refresh::run(self, arguments),
             Command::BeginAnew(arguments) => begin_anew::run(self, arguments),
             Command::Restart(arguments) => restart::run(self, arguments),
+            Command::Pause(arguments) => pause::pause(self, arguments),
+            Command::Resume(arguments) => pause::resume(self, arguments),
             Command::Reconcile(arguments) => reconcile::run(self, arguments),
             Command::Search(arguments) => search::run(self, arguments),
             Command::DeadLetters(arguments) => dead_letters::run(self, arguments),

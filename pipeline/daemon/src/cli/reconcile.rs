@@ -257,7 +257,18 @@ struct Listed {
     is_signature_right: bool,
 }
 
-async fn status(wiring: &Wiring, json: bool) -> Result<Exit, Fault> {
+/// What `reconcile status --json` prints.
+pub(super) async fn status_as_json(wiring: &Wiring) -> Result<String, Fault> {
+    Ok(output::json(&listed(wiring).await?))
+}
+
+/// The newest report, as it was signed.
+pub(super) async fn newest_as_json(wiring: &Wiring) -> Result<String, Fault> {
+    let (newest, _) = reconciliations::past(wiring, None).await?;
+    Ok(newest.report)
+}
+
+async fn listed(wiring: &Wiring) -> Result<Status, Fault> {
     let (underway, underway_by_hand) = reconciliations::underway(wiring).await?;
     // One more, so that the oldest that is shown is seen beside the one before it.
     let newest = wiring.history()?.newest(LISTED + 1).await?;
@@ -267,7 +278,11 @@ async fn status(wiring: &Wiring, json: bool) -> Result<Exit, Fault> {
         verdict: reconciliation.verdict,
         is_signature_right: sealed(wiring, reconciliation, newest.get(place + 1)) == Seal::Whole,
     });
-    let status = Status { underway, underway_by_hand, reconciliations: reconciliations.collect() };
+    Ok(Status { underway, underway_by_hand, reconciliations: reconciliations.collect() })
+}
+
+async fn status(wiring: &Wiring, json: bool) -> Result<Exit, Fault> {
+    let status = listed(wiring).await?;
     if json {
         _ = output::line(&output::json(&status));
         return Ok(Exit::Success);

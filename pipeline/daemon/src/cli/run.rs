@@ -111,7 +111,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     // Without the role, or without tokens, the endpoints for applications are closed.
     let tokens = if roles.contains(&Role::Api) { config.http.tokens.clone() } else { Vec::new() };
     let (orders, serves) = (Orders::default(), !tokens.is_empty());
-    let [mut readers, mut projectors, mut others] = spawn_tasks(&wiring, roles, group);
+    let [mut readers, mut projectors, mut others] = spawn_tasks(&wiring, &observatory, roles, group);
     let mut mint = group();
     if serves {
         tasks::spawn_mint(&mut mint, &wiring, &orders);
@@ -194,14 +194,20 @@ async fn all_finished(readers: &Supervisor, projectors: &Supervisor) {
 
 /// Readers; lanes and caches; and those who never end by themselves, so that nobody waits for it. In this order they
 /// are stopped.
-fn spawn_tasks(wiring: &Wiring, roles: &[Role], group: impl Fn() -> Supervisor) -> [Supervisor; 3] {
+fn spawn_tasks(
+    wiring: &Wiring,
+    observatory: &Observatory,
+    roles: &[Role],
+    group: impl Fn() -> Supervisor,
+) -> [Supervisor; 3] {
     let (mut readers, mut projectors, mut others) = (group(), group(), group());
     let config = wiring.config();
     if roles.contains(&Role::Reader) {
         config.sources.iter().for_each(|source| tasks::spawn_reader(&mut readers, wiring, source));
     }
     if roles.contains(&Role::Projector) {
-        lanes(config).iter().for_each(|lane| tasks::spawn_lane(&mut projectors, wiring, lane));
+        let pauses = observatory.pauses();
+        lanes(config).iter().for_each(|lane| tasks::spawn_lane(&mut projectors, wiring, &pauses, lane));
         config.caches.iter().for_each(|cache| tasks::spawn_cache(&mut projectors, wiring, &cache.name));
         for documents in wiring.all_documents() {
             if let Some(kept) = documents.tombstones_kept {

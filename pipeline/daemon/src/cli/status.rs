@@ -10,7 +10,7 @@ use anabranch_pipeline::error::Code;
 use clap::Args;
 use serde::Serialize;
 
-use super::{Cli, Outcome, block_on};
+use super::{Cli, Outcome, block_on, pause};
 use crate::api::client;
 use crate::coupons::DayView;
 use crate::exit::Exit;
@@ -50,9 +50,8 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     block_on(async {
         loop {
             let (status, daemon) = look(&wiring).await;
-            let name = &wiring.config().name;
             let text = if arguments.json {
-                output::json(&StatusOutput { name, daemon, status: &status })
+                json(&wiring, &status, daemon)
             } else {
                 text(&status, daemon, wall_clock::now_us())
             };
@@ -62,6 +61,16 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
             tokio::time::sleep(poll::POLL_INTERVAL).await;
         }
     })?
+}
+
+/// What `status --json` prints now.
+pub(super) async fn now_as_json(wiring: &Wiring) -> String {
+    let (status, daemon) = look(wiring).await;
+    json(wiring, &status, daemon)
+}
+
+fn json(wiring: &Wiring, status: &StatusView, daemon: bool) -> String {
+    output::json(&StatusOutput { name: &wiring.config().name, daemon, status })
 }
 
 /// Two looks at every server, a second apart: two make a rate.
@@ -214,6 +223,11 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
     }
     let searches = status.searches.iter().map(|search| (search.projection.clone(), &search.fault));
     let sources = status.sources.iter().map(|source| (source.source.clone(), &source.fault));
+    for lane in &status.lanes {
+        if let Some(pause) = &lane.pause {
+            _ = write!(out, "\n{}: {}", lane.id(), pause::told(pause));
+        }
+    }
     let lanes = status.lanes.iter().map(|lane| (lane.id(), &lane.fault));
     let caches = status.caches.iter().map(|cache| (cache.cache.clone(), &cache.fault));
     let programmes =

@@ -30,6 +30,7 @@ use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
 use metrics::gauge;
+use tokio::sync::watch;
 
 pub use self::dependencies::Dependency;
 use self::dependencies::DependencyObservation;
@@ -41,6 +42,7 @@ pub use self::view::{
     reader_task, sweep_task,
 };
 use crate::coupons;
+use crate::pauses::{KnownPauses, Pauses};
 use crate::wiring::{BinlogKept, Overview, StreamState};
 
 /// An answer older than this is no longer the present state: lag is counted up to now instead of up to the answer.
@@ -151,6 +153,8 @@ struct Observations {
     searches: BTreeMap<String, SearchObservation>,
     /// By name.
     programmes: BTreeMap<String, ProgrammeObservation>,
+    /// `None` until the register was read once.
+    pauses: watch::Sender<Option<Pauses>>,
     /// The process was asked to stop.
     stops: bool,
 }
@@ -185,6 +189,7 @@ impl Observatory {
             entities,
             searches,
             programmes: programmes.collect(),
+            pauses: watch::Sender::default(),
             stops: false,
         };
         Self(Arc::new(Mutex::new(all)))
@@ -198,6 +203,22 @@ impl Observatory {
     /// The process was asked to stop: it is not ready any more, so that nobody sends it more requests.
     pub fn stops(&self) {
         self.lock().stops = true;
+    }
+
+    /// The log told which lanes are paused. Where it cannot, they stay as they are known.
+    pub fn pauses_seen(&self, pauses: &Result<Pauses, Fault>) {
+        if let Ok(pauses) = pauses {
+            self.lock().pauses.send_if_modified(|known| {
+                let is_new = known.as_ref() != Some(pauses);
+                *known = Some(pauses.clone());
+                is_new
+            });
+        }
+    }
+
+    /// The pauses, for lanes that go by them.
+    pub fn pauses(&self) -> KnownPauses {
+        KnownPauses(self.lock().pauses.subscribe())
     }
 
     /// The source said where its binlog ends, or could not. The head is of the epoch that the stream has reached.

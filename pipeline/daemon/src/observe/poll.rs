@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::headroom::certificate_end;
 use super::{Dependency, Observatory};
 use crate::wiring::{Documents, Wiring};
-use crate::{coupons, reconciliations};
+use crate::{coupons, pauses, reconciliations};
 
 /// The resolution of lag.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -76,6 +76,10 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
             ask_programme(&wiring, &observatory, &programme).await;
         }));
     }
+    let asking = (wiring.clone(), observatory.clone());
+    loops.spawn(every_interval(POLL_INTERVAL, cancel.clone(), async move || {
+        ask_pauses(&asking.0, &asking.1).await;
+    }));
     loops.spawn(reconciliations::show_last(wiring.clone(), cancel.clone()));
     while loops.join_next().await.is_some() {}
 }
@@ -94,7 +98,8 @@ pub async fn once(wiring: &Wiring, observatory: &Observatory) {
         join_all(targets),
         join_all(caches),
         join_all(searches),
-        join_all(programmes)
+        join_all(programmes),
+        ask_pauses(wiring, observatory)
     );
 }
 
@@ -181,6 +186,12 @@ async fn ask_programme(wiring: &Wiring, observatory: &Observatory, programme: &s
     let log = Asked { observatory, kind: Dependency::Log, name: LOG };
     let day = log.answer(async { coupons::newest_day(wiring.log().await?, programme).await }).await;
     observatory.programme_seen(programme, &day, Instant::now());
+}
+
+async fn ask_pauses(wiring: &Wiring, observatory: &Observatory) {
+    let log = Asked { observatory, kind: Dependency::Log, name: LOG };
+    let pauses = log.answer(async { pauses::read(wiring.log().await?).await }).await;
+    observatory.pauses_seen(&pauses);
 }
 
 /// Whom a question goes to. That it was answered is noted.

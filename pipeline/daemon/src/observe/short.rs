@@ -1,5 +1,5 @@
-//! The status for a client that sent no token: codes and states, without the texts of faults, which name hosts and
-//! accounts.
+//! The status for a client that sent no token: codes and states, without the texts of faults and pauses, which name
+//! hosts and accounts.
 
 use super::StatusView;
 
@@ -7,6 +7,10 @@ impl StatusView {
     /// Codes stay, so that the runbook says the rest.
     pub fn leave_out_faults(&mut self) {
         let Self { sources, lanes, caches, searches, programmes, tasks } = self;
+        for pause in lanes.iter_mut().filter_map(|view| view.pause.as_mut()) {
+            pause.by.clear();
+            pause.reason = None;
+        }
         let texts = sources.iter_mut().map(|view| &mut view.fault);
         let texts = texts.chain(lanes.iter_mut().map(|view| &mut view.fault));
         let texts = texts.chain(caches.iter_mut().map(|view| &mut view.fault));

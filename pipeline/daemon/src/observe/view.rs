@@ -16,6 +16,7 @@ use super::{
     CacheObservation, LaneObservation, LastAnswer, Observatory, ProgrammeView, SearchObservation,
     SourceObservation, TableSize,
 };
+use crate::pauses::Pause;
 
 /// Lag up to here is fine even without visible progress: a position that moves only by position messages stands still
 /// for a while.
@@ -69,8 +70,11 @@ pub struct LaneView {
     pub source: String,
     pub lane: u32,
     /// As for a source; also `replaying` (below its highest position), `new` (no progress yet) and `apart` (its epoch
-    /// is later than the stream's, or another server's: `log-epoch-behind`, `log-epoch-reused`).
+    /// is later than the stream's, or another server's: `log-epoch-behind`, `log-epoch-reused`), and `paused`.
     pub state: String,
+    /// Who paused it, since when and why.
+    #[serde(default)]
+    pub pause: Option<Pause>,
     pub code: Option<String>,
     pub fault: Option<String>,
     pub position: Option<String>,
@@ -122,8 +126,8 @@ pub struct SearchView {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskView {
     pub task: String,
-    /// `getting-ready`, `running`, `retrying`, `stopped`, or `standby`: another process holds its lease and does the
-    /// work.
+    /// `getting-ready`, `running`, `retrying`, `stopped`, `standby`: another process holds its lease and does the work,
+    /// or `paused`: until somebody resumes it.
     pub state: String,
     /// What it waits for while it is getting ready.
     #[serde(default)]
@@ -180,6 +184,10 @@ impl Observatory {
             if let Some(status) = tasks.get(&lane_task(id)) {
                 overlay(status, &mut view.state, &mut view.code, &mut view.fault);
             }
+            if let Some(pause) = all.pauses.borrow().as_ref().and_then(|pauses| pauses.of_lane(id)) {
+                TaskState::Paused.name().clone_into(&mut view.state);
+                view.pause = Some(pause.clone());
+            }
             lanes.push(view);
         }
         for view in &mut sources {
@@ -205,14 +213,18 @@ impl Observatory {
         let getting_ready = |status: &TaskStatus| format!("getting ready: it waits for {}", status.waits_for);
         let mut reasons: Vec<Reason> = tasks
             .iter()
-            .filter(|(_, status)| !matches!(status.state, TaskState::Running | TaskState::Standby))
+            .filter(|(_, status)| !is_in_order(status.state))
             .map(|(name, status)| Reason {
                 thing: name.clone(),
                 reason: status.fault.as_ref().map_or_else(|| getting_ready(status), |(_, text)| text.clone()),
                 code: status.fault.as_ref().map(|(code, _)| code.as_str().to_owned()),
             })
             .collect();
-        let is_here = |task: &str| tasks.get(task).is_some_and(|status| status.state != TaskState::Standby);
+        let is_here = |task: &str| {
+            tasks
+                .get(task)
+                .is_some_and(|status| !matches!(status.state, TaskState::Standby | TaskState::Paused))
+        };
         let all = self.lock();
         if all.stops {
             let (thing, reason) = ("process".to_owned(), "it was asked to stop".to_owned());
@@ -233,6 +245,11 @@ impl Observatory {
         }
         reasons
     }
+}
+
+/// It works, or is meant to wait: for another process, or for the person who paused it.
+fn is_in_order(state: TaskState) -> bool {
+    matches!(state, TaskState::Running | TaskState::Standby | TaskState::Paused)
 }
 
 /// Whether a thing lags and stands still.

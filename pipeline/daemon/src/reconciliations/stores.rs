@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::Order;
 use super::columns::{self, COLUMNS};
 use crate::observe::lanes;
+use crate::pauses;
 use crate::wiring::{Cache, DerivedStore, LaneStore, Source, Wiring};
 
 /// Beginning of a cache's name, which tells it from a projection's.
@@ -267,6 +268,12 @@ impl Lanes for ProjectionLanes<'_> {
             }));
         }
         Ok(all)
+    }
+
+    /// Where the register cannot be read, the lane is waited for like any other.
+    async fn is_paused(&self, lane: &LaneId) -> bool {
+        let pauses = async { pauses::read(self.wiring.log().await?).await };
+        pauses.await.is_ok_and(|pauses| pauses.of_lane(lane).is_some())
     }
 
     fn store(&self, lane: &LaneId) -> Result<LaneStore, Fault> {

@@ -7,7 +7,7 @@ const worse = (one, other) => (LEVELS.indexOf(one) >= LEVELS.indexOf(other) ? on
 
 const STATE_LEVELS = {
   current: "good", believed: "good", running: "good", standby: "good", serving: "good",
-  behind: "busy", replaying: "busy", new: "busy", "getting-ready": "busy", building: "busy",
+  behind: "busy", paused: "busy", replaying: "busy", new: "busy", "getting-ready": "busy", building: "busy",
   none: "good", waiting: "good", midnight: "good", noon: "good", "catch-up": "good", closed: "good",
   unknown: "unsure", passed: "unsure",
   unreachable: "bad", retrying: "bad", stopped: "bad", apart: "bad",

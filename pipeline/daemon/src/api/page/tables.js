@@ -113,9 +113,11 @@ export const programmes = (model) => table("Coupon programmes: the newest day an
   ["Dead letters", (programme) => count(programme.letters), true],
 ], model.programmes);
 
+const WHY = { standby: "another process does its work", paused: "somebody paused it; anabranch resume ends that" };
+
 export const tasks = (model) => table("Tasks of this daemon: state, and why", [
   ["Task", (task) => task.name],
   ["State", state],
   ["Not running for", (task) => duration(task.down), true],
-  ["Why", (task) => task.fault ?? (task.waitsFor ? `waits for ${task.waitsFor}` : task.state === "standby" ? "another process does its work" : "–")],
+  ["Why", (task) => task.fault ?? (task.waitsFor ? `waits for ${task.waitsFor}` : WHY[task.state] ?? "–")],
 ], model.tasks);

@@ -1,0 +1,156 @@
+//! `bundle`: what somebody who helps from afar needs to see, in one archive, without secrets.
+//!
+//! Each part is gathered on its own: a server that is down, or a configuration that is wrong, is what such an archive
+//! is made for.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anabranch_pipeline::error::{Code, Fault};
+use clap::Args;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::json;
+
+use super::{Cli, Outcome, block_on, check, reconcile, status};
+use crate::api::client;
+use crate::exit::Exit;
+use crate::output::{self, FaultView};
+use crate::wiring::Wiring;
+use crate::{redacted, wall_clock};
+
+/// A busy daemon answers late.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+/// Folder of the files within the archive.
+const FOLDER: &str = "anabranch-bundle";
+/// Only its maker may read an archive: it names hosts, accounts, tables.
+#[cfg(unix)]
+const MODE: u32 = 0o600;
+
+/// Write an archive (.tar.gz) for somebody who helps: versions, configuration, check, status, metrics, reconciliations
+///
+/// It holds no password, token or key, and no value of a row. It names hosts, accounts and tables. Parts that could not
+/// be gathered say why.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Where to write it; a file that is there stays as it is
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// A file of the archive.
+struct Part {
+    name: &'static str,
+    text: String,
+}
+
+pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
+    // Before minutes of waiting for servers that are down.
+    let file = create(&arguments.file)?;
+    let mut parts = vec![
+        Part { name: "about.json", text: about() },
+        Part { name: "configuration.toml", text: configuration(cli) },
+        Part {
+            name: "check.json",
+            text: check::report(cli, false)
+                .map_or_else(|faults| unavailable(&faults), |report| report.json()),
+        },
+    ];
+    // Without a configuration `check.json` says why, and nobody can be asked.
+    if let Ok(config) = cli.configuration() {
+        let wiring = Wiring::new(config);
+        parts.extend(block_on(asked(&wiring))?);
+    }
+    write(file, &parts).map_err(|error| vec![unwritable(&arguments.file, error)])?;
+    let names: Vec<&str> = parts.iter().map(|part| part.name).collect();
+    _ = output::line(&format!("written: {} ({})", arguments.file.display(), names.join(", ")));
+    Ok(Exit::Success)
+}
+
+/// What servers and the daemon of this machine say.
+async fn asked(wiring: &Wiring) -> Vec<Part> {
+    let reconciliations =
+        async { reconcile::status_as_json(wiring).await.unwrap_or_else(|fault| unavailable(&[fault])) };
+    let report = async {
+        match reconcile::newest_as_json(wiring).await {
+            Ok(report) => report,
+            Err(fault) => unavailable(&[fault]),
+        }
+    };
+    let (status, reconciliations, report, metrics, ready) = tokio::join!(
+        status::now_as_json(wiring),
+        reconciliations,
+        report,
+        daemon(wiring, "/metrics"),
+        daemon(wiring, "/readyz"),
+    );
+    vec![
+        Part { name: "status.json", text: status },
+        Part { name: "reconciliations.json", text: reconciliations },
+        Part { name: "newest-reconciliation.json", text: report },
+        Part { name: "metrics.txt", text: metrics },
+        Part { name: "readiness.json", text: ready },
+    ]
+}
+
+/// The answer of the daemon on `http.listen`.
+async fn daemon(wiring: &Wiring, path: &str) -> String {
+    let Some(listen) = wiring.config().http.listen else {
+        return "not gathered: the configuration has no http.listen\n".to_owned();
+    };
+    match client::get(listen, path, ANSWER_TIME_MAX).await {
+        Some((_, answer)) => answer,
+        None => format!("not gathered: nobody answered at {listen}{path}\n"),
+    }
+}
+
+fn about() -> String {
+    let system = std::fs::read_to_string("/proc/version").unwrap_or_default();
+    output::json(&json!({
+        "anabranch": env!("CARGO_PKG_VERSION"),
+        "made_at_ms": wall_clock::now_ms(),
+        "system": system.trim(),
+        "processors": std::thread::available_parallelism().ok().map(std::num::NonZero::get),
+    }))
+}
+
+fn configuration(cli: &Cli) -> String {
+    let Some(file) = &cli.config else { return "# not gathered: no --config FILE\n".to_owned() };
+    let redacted = std::fs::read_to_string(file)
+        .map_err(|error| error.to_string())
+        .and_then(|text| redacted::configuration(&text));
+    redacted.unwrap_or_else(|why| format!("# not gathered: {why}\n"))
+}
+
+fn unavailable(faults: &[Fault]) -> String {
+    let faults: Vec<FaultView<'_>> = faults.iter().map(FaultView::from).collect();
+    output::json(&json!({ "not_gathered": faults }))
+}
+
+fn create(path: &Path) -> Result<File, Vec<Fault>> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, MODE);
+    options.open(path).map_err(|error| vec![unwritable(path, error)])
+}
+
+fn unwritable(path: &Path, error: io::Error) -> Fault {
+    Fault::new(Code::FileUnwritable, format!("file {}", path.display()), "it cannot be written")
+        .needs("a place for a new file; one that is there is never written over")
+        .caused_by(error)
+}
+
+fn write(file: File, parts: &[Part]) -> io::Result<()> {
+    let mut archive = tar::Builder::new(GzEncoder::new(file, Compression::default()));
+    for part in parts {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(part.text.len() as u64);
+        header.set_mode(0o600);
+        header.set_mtime(wall_clock::now_ms() / 1000);
+        archive.append_data(&mut header, format!("{FOLDER}/{}", part.name), part.text.as_bytes())?;
+    }
+    archive.into_inner()?.finish()?.flush()
+}

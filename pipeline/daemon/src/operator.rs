@@ -1,0 +1,8 @@
+//! Who runs a command, for registers that keep it.
+
+/// `user@host`.
+pub fn user_at_host() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let user = std::env::var("USER").unwrap_or_else(|_| "somebody".to_owned());
+    format!("{user}@{}", host.trim())
+}

@@ -1,0 +1,200 @@
+//! Lanes that somebody has paused: a register in the log's bucket, which every process reads each second.
+//!
+//! A paused lane commits what it has, gives its lease back and waits; no process takes it. A pause outlives daemons. It
+//! ends with the bucket, so a log that is begun anew has no paused lane.
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::Registers;
+use anabranch_pipeline::records::LaneId;
+use anabranch_pipeline::retry::again;
+use anabranch_pipeline::supervise::TaskHandle;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{operator, wall_clock};
+
+/// The key of the register.
+const KEY: &str = "pauses";
+
+/// The lanes of a projection that are paused, and who wanted it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pause {
+    pub projection: String,
+    /// `None`: of every source.
+    pub source: Option<String>,
+    pub since_ms: u64,
+    /// `user@host`.
+    pub by: String,
+    pub reason: Option<String>,
+}
+
+/// Every pause that has not ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pauses {
+    pauses: Vec<Pause>,
+}
+
+impl Pause {
+    fn holds(&self, lane: &LaneId) -> bool {
+        self.projection == lane.projection && self.source.as_ref().is_none_or(|source| *source == lane.source)
+    }
+
+    fn is_of(&self, projection: &str, source: Option<&str>) -> bool {
+        self.projection == projection && self.source.as_deref() == source
+    }
+}
+
+impl Pauses {
+    /// The value of the register; what nobody can read is begun anew.
+    fn of(text: &str) -> Self {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+
+    /// The pause of a lane.
+    pub fn of_lane(&self, lane: &LaneId) -> Option<&Pause> {
+        self.pauses.iter().find(|pause| pause.holds(lane))
+    }
+
+    /// Adds a pause; one of the same lanes that is there stays as it is.
+    fn add(&mut self, pause: Pause) -> bool {
+        let is_new = !self.pauses.iter().any(|known| known.is_of(&pause.projection, pause.source.as_deref()));
+        if is_new {
+            self.pauses.push(pause);
+        }
+        is_new
+    }
+
+    /// Ends the pauses of a projection and source; of every source when none is named. How many.
+    fn end(&mut self, projection: &str, source: Option<&str>) -> usize {
+        let before = self.pauses.len();
+        self.pauses.retain(|pause| {
+            let is_meant = source.is_none() || pause.source.as_deref() == source;
+            !(pause.projection == projection && is_meant)
+        });
+        before - self.pauses.len()
+    }
+}
+
+/// Reads the pauses of an installation.
+pub async fn read(registers: &impl Registers) -> Result<Pauses, Fault> {
+    Ok(Pauses::of(&registers.read(KEY).await?.value))
+}
+
+/// Pauses the lanes of a projection; whether they were not paused in the same way before.
+pub async fn pause(registers: &impl Registers, pause: &Pause) -> Result<bool, Fault> {
+    change(registers, |pauses| pauses.add(pause.clone())).await
+}
+
+/// Resumes the lanes of a projection and source; how many pauses that ended.
+///
+/// A source that is paused with all others cannot be resumed alone: that is refused by name.
+pub async fn resume(
+    registers: &impl Registers,
+    projection: &str,
+    source: Option<&str>,
+) -> Result<usize, Fault> {
+    let known = read(registers).await?;
+    let is_whole = known.pauses.iter().any(|pause| pause.is_of(projection, None));
+    if let Some(source) = source.filter(|_| is_whole) {
+        let subject = format!("projection {projection} of source {source}");
+        return Err(Fault::new(Code::ConfigInvalid, subject, "it is paused together with all other sources")
+            .needs("a resume of the whole projection")
+            .remedy(format!(
+                "anabranch resume --projection {projection}; then pause the other sources by name"
+            )));
+    }
+    change(registers, |pauses| pauses.end(projection, source)).await
+}
+
+async fn change<T>(registers: &impl Registers, change: impl Fn(&mut Pauses) -> T) -> Result<T, Fault> {
+    again(async || {
+        let known = registers.read(KEY).await?;
+        let mut pauses = Pauses::of(&known.value);
+        let changed = change(&mut pauses);
+        let text = serde_json::to_string(&pauses).expect("numbers and texts are always JSON");
+        registers.compare_and_set(KEY, &known, text).await?;
+        Ok(changed)
+    })
+    .await
+}
+
+/// The pauses as this process read them last; `None` until it has read them once.
+#[derive(Debug, Clone)]
+pub struct KnownPauses(pub watch::Receiver<Option<Pauses>>);
+
+impl KnownPauses {
+    /// Waits until the lane is not paused, and shows that it is; returns early on `cancel`.
+    pub async fn resumed(&self, lane: &LaneId, handle: &TaskHandle, cancel: &CancellationToken) {
+        let mut known = self.0.clone();
+        let resumed = known.wait_for(|pauses| {
+            let is_paused = pauses.as_ref().is_some_and(|pauses| pauses.of_lane(lane).is_some());
+            if is_paused {
+                handle.paused();
+            }
+            pauses.is_some() && !is_paused
+        });
+        tokio::select! {
+            _ = resumed => {}
+            () = cancel.cancelled() => {}
+        }
+    }
+
+    /// Resolves when the lane is paused.
+    pub async fn paused(&self, lane: &LaneId) -> Pause {
+        let mut known = self.0.clone();
+        let paused =
+            |pauses: &Option<Pauses>| pauses.as_ref().and_then(|pauses| pauses.of_lane(lane)).cloned();
+        if let Ok(pauses) = known.wait_for(|pauses| paused(pauses).is_some()).await
+            && let Some(pause) = paused(&pauses)
+        {
+            return pause;
+        }
+        // The process ends.
+        std::future::pending().await
+    }
+}
+
+/// A pause from now on, by whoever runs the command.
+pub fn new(projection: &str, source: Option<&str>, reason: Option<&str>) -> Pause {
+    Pause {
+        projection: projection.to_owned(),
+        source: source.map(str::to_owned),
+        since_ms: wall_clock::now_ms(),
+        by: operator::user_at_host(),
+        reason: reason.map(str::to_owned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane(projection: &str, source: &str) -> LaneId {
+        LaneId { projection: projection.into(), target: "t".into(), source: source.into(), lane: 0 }
+    }
+
+    fn pause(projection: &str, source: Option<&str>) -> Pause {
+        let (projection, source) = (projection.to_owned(), source.map(str::to_owned));
+        Pause { projection, source, since_ms: 7, by: "a@b".to_owned(), reason: None }
+    }
+
+    #[test]
+    fn a_pause_holds_the_lanes_of_its_projection_and_source_until_it_ends() {
+        let mut pauses = Pauses::default();
+        assert!(pauses.add(pause("birthday", Some("a"))));
+        assert!(!pauses.add(Pause { since_ms: 8, ..pause("birthday", Some("a")) }), "the first one counts");
+        assert_eq!(pauses.of_lane(&lane("birthday", "a")).unwrap().since_ms, 7);
+        assert_eq!(pauses.of_lane(&lane("birthday", "b")), None);
+        assert_eq!(pauses.of_lane(&lane("mapping", "a")), None);
+        assert!(pauses.add(pause("birthday", None)));
+        assert!(pauses.of_lane(&lane("birthday", "b")).is_some());
+        assert_eq!(pauses.end("birthday", Some("a")), 1);
+        assert!(pauses.of_lane(&lane("birthday", "a")).is_some(), "it is held with all sources");
+        assert_eq!(pauses.end("birthday", None), 1);
+        assert_eq!(pauses.of_lane(&lane("birthday", "a")), None);
+        let written = serde_json::to_string(&pauses).unwrap();
+        assert_eq!(Pauses::of(&written), pauses);
+        assert_eq!(Pauses::of("no register"), Pauses::default());
+    }
+}

@@ -1,0 +1,100 @@
+//! Lanes that somebody pauses stop in every process and go on where they stopped; all others go on meanwhile.
+
+use anabranch_tests::{Daemon, Installation, Plan, until};
+use serde_json::Value as Json;
+
+use crate::STANDARD;
+use crate::faults::{insert, is_derived, until_derived};
+
+const PAUSE: [&str; 3] = ["pause", "--projection", "birthday"];
+const RESUME: [&str; 3] = ["resume", "--projection", "birthday"];
+const TABLE: &str = "user_00.user_000";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paused_lanes_stop_in_every_process_and_go_on_where_they_stopped() {
+    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let mut daemon = installation.run();
+    daemon.until_loaded(&["source-a", "source-b"]).await;
+    insert(&installation, "source-a", TABLE, 1).await;
+    until_derived(&installation, 1).await;
+
+    let of_source = [&PAUSE[..], &["--source", "source-a", "--reason", "new disks"]].concat();
+    let paused = installation.command(&of_source).await.expect_success();
+    let expected = "paused within seconds: birthday/target/source-a/0, birthday/target/source-a/1\n";
+    assert_eq!(paused.stdout, expected);
+    until_paused(&daemon, "source-a").await;
+    insert(&installation, "source-a", TABLE, 2).await;
+    insert(&installation, "source-b", "user_07.user_000", 3).await;
+    until_derived(&installation, 3).await;
+    assert!(!is_derived(&installation, 2).await, "a paused lane moves nothing, and others go on");
+
+    // A pause is nobody's fault, and it is shown to all who look.
+    daemon.until_ready().await;
+    let status = installation.command(&["status"]).await.expect_success();
+    let told = "birthday/target/source-a/1: paused for 0 min by ";
+    assert!(status.stdout.contains(told) && status.stdout.contains(": new disks"), "{status:?}");
+    let state = daemon.metric("anabranch_task_state", &["task=\"lane/birthday/target/source-a/0\""]).await;
+    assert_eq!(state, 5.0);
+    let report = installation.command(&["reconcile", "--now", "--json"]).await;
+    assert_eq!(report.exit_code, 3, "it is incomplete: {report:?}");
+    assert!(report.stdout.contains("is paused, and has not come so far"), "{report:?}");
+
+    // Neither the next daemon nor one beside it takes the work up.
+    daemon.kill();
+    installation.free_leases().await;
+    let daemon = installation.run();
+    installation.use_another_http_port();
+    let second = installation.run();
+    for daemon in [&daemon, &second] {
+        until_paused(daemon, "source-a").await;
+    }
+    assert!(!is_derived(&installation, 2).await);
+
+    let resume = [&RESUME[..], &["--source", "source-a"]].concat();
+    let resumed = installation.command(&resume).await.expect_success();
+    assert!(resumed.stdout.starts_with("resumed within seconds: birthday/target/source-a/0"), "{resumed:?}");
+    until_derived(&installation, 2).await;
+    let again = installation.command(&resume).await.expect_success();
+    assert!(again.stdout.starts_with("not paused: "), "{again:?}");
+    installation.expect_equal().await;
+    drop(second);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_paused_or_resumed_is_refused_by_name() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    for (arguments, expected) in [
+        (
+            &["pause", "--projection", "birthdya"][..],
+            "projection birthdya: the configuration has no projection",
+        ),
+        (&["pause", "--projection", "birthday", "--source", "c"], "needed: one of source-a, source-b"),
+    ] {
+        let refused = installation.command(arguments).await;
+        assert_eq!(refused.exit_code, 2, "{refused:?}");
+        assert!(
+            refused.stderr.contains("[config-invalid]") && refused.stderr.contains(expected),
+            "{refused:?}"
+        );
+    }
+    installation.command(&PAUSE).await.expect_success();
+    let already = installation.command(&PAUSE).await.expect_success();
+    assert!(already.stdout.starts_with("paused already: "), "{already:?}");
+    let alone = installation.command(&[&RESUME[..], &["--source", "source-a"]].concat()).await;
+    assert!(alone.stderr.contains("it is paused together with all other sources"), "{alone:?}");
+    let ended = installation.command(&[&RESUME[..], &["--json"]].concat()).await.expect_success();
+    let ended: Json = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!((&ended["pauses_ended"], ended["lanes"].as_array().unwrap().len()), (&Json::from(1), 4));
+}
+
+async fn until_paused(daemon: &Daemon, source: &str) {
+    until(&format!("the lanes of {source} are paused and have given their leases back"), async || {
+        let Some(status) = daemon.status().await else { return false };
+        let tasks = status["tasks"].as_array().unwrap().iter();
+        let is_of_source = |task: &&Json| {
+            task["task"].as_str().unwrap().starts_with(&format!("lane/birthday/target/{source}/"))
+        };
+        tasks.filter(is_of_source).all(|task| task["state"] == "paused")
+    })
+    .await;
+}
