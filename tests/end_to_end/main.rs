@@ -42,6 +42,7 @@ mod retention;
 mod secrets;
 mod serials;
 mod sessions;
+mod sharing;
 mod spill;
 mod unread;
 mod values;

@@ -160,7 +160,7 @@ impl<'g> Installation<'g> {
         for topology in topologies(&audits) {
             topology.create_schema().await.expect("the source tables are made");
         }
-        let configuration = DaemonConfiguration {
+        let mut configuration = DaemonConfiguration {
             name: turn.name.clone(),
             sources,
             targets,
@@ -168,6 +168,8 @@ impl<'g> Installation<'g> {
             http_port: daemon::free_port().expect("a port is free"),
             ..DaemonConfiguration::standard(audits.clone())
         };
+        // Who works is a test's to say.
+        configuration.limits.push("rebalance_interval_ms = 0".to_owned());
         let mut environment = Vec::new();
         if !plan.has_passwords_in_file {
             environment.extend(turn.stack.env());

@@ -21,6 +21,7 @@ pub mod restarts;
 pub mod roles;
 mod runbook;
 pub mod settings;
+pub mod sharing;
 pub mod tasks;
 pub mod telemetry;
 pub mod watchdog;

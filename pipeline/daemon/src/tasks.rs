@@ -25,7 +25,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::uuids::Orders;
 use crate::observe::{cache_task, lane_task, lanes, reader_task, sweep_task};
-use crate::pauses::KnownPauses;
+use crate::pauses::{KnownPauses, Pause};
+use crate::sharing::{self, Yields};
 use crate::wall_clock;
 use crate::wiring::{Documents, Wiring};
 
@@ -36,47 +37,92 @@ const MACHINE_NUMBER_WAIT: Duration = Duration::from_secs(2);
 /// Between two looks for old tombstones, which have an age of hours.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Starts the reader of one source.
-pub fn spawn_reader(supervisor: &mut Supervisor, wiring: &Wiring, source: &SourceConfig) {
-    let (wiring, source) = (wiring.clone(), source.clone());
-    supervisor.spawn(&reader_task(&source.name), move |handle: TaskHandle, cancel: CancellationToken| {
-        let (wiring, source) = (wiring.clone(), source.clone());
-        async move { read(&wiring, &source, &handle, &cancel).await }
-    });
+/// What others may ask of a task while it works.
+#[derive(Debug, Clone)]
+pub struct Requests {
+    pub pauses: KnownPauses,
+    pub yields: Yields,
 }
 
-/// Starts one lane, which works while it is not paused.
-pub fn spawn_lane(supervisor: &mut Supervisor, wiring: &Wiring, pauses: &KnownPauses, id: &LaneId) {
-    let (wiring, pauses, id) = (wiring.clone(), pauses.clone(), id.clone());
-    supervisor.spawn(&lane_task(&id), move |handle: TaskHandle, cancel: CancellationToken| {
-        let (wiring, pauses, id) = (wiring.clone(), pauses.clone(), id.clone());
+/// Why a task ends its work though nobody cancelled it.
+enum Interruption {
+    Paused(Pause),
+    /// Another process has less to do.
+    Yielded,
+}
+
+/// Starts the reader of one source.
+pub fn spawn_reader(supervisor: &mut Supervisor, wiring: &Wiring, yields: &Yields, source: &SourceConfig) {
+    let (wiring, yields, source) = (wiring.clone(), yields.clone(), source.clone());
+    supervisor.spawn(&reader_task(&source.name), move |handle: TaskHandle, cancel: CancellationToken| {
+        let (wiring, yields, source) = (wiring.clone(), yields.clone(), source.clone());
         async move {
-            while !cancel.is_cancelled() {
-                pauses.resumed(&id, &handle, &cancel).await;
-                until_paused(&wiring, &pauses, &id, &handle, &cancel).await?;
+            loop {
+                let turn = cancel.child_token();
+                let work = read(&wiring, &source, &handle, &turn);
+                let yielded = async {
+                    yields.asked(handle.name()).await;
+                    Interruption::Yielded
+                };
+                match interruptible(work, &turn, yielded).await? {
+                    Some(_) => stand_back(&handle, &cancel).await,
+                    None => return Ok(()),
+                }
             }
-            Ok(())
         }
     });
 }
 
-/// Works until `cancel`, or until the lane is paused: then it commits what it has and gives its lease back.
-async fn until_paused(
-    wiring: &Wiring,
-    pauses: &KnownPauses,
-    id: &LaneId,
-    handle: &TaskHandle,
-    cancel: &CancellationToken,
-) -> Result<(), Fault> {
-    let turn = cancel.child_token();
-    let mut work = pin!(apply(wiring, id, handle, &turn));
-    let pause = tokio::select! {
-        ended = &mut work => return ended,
-        pause = pauses.paused(id) => pause,
+/// Starts one lane, which works while it is not paused.
+pub fn spawn_lane(supervisor: &mut Supervisor, wiring: &Wiring, requests: &Requests, id: &LaneId) {
+    let (wiring, requests, id) = (wiring.clone(), requests.clone(), id.clone());
+    supervisor.spawn(&lane_task(&id), move |handle: TaskHandle, cancel: CancellationToken| {
+        let (wiring, Requests { pauses, yields }, id) = (wiring.clone(), requests.clone(), id.clone());
+        async move {
+            loop {
+                pauses.resumed(&id, &handle, &cancel).await;
+                let turn = cancel.child_token();
+                let work = apply(&wiring, &id, &handle, &turn);
+                let interruption = async {
+                    tokio::select! {
+                        pause = pauses.paused(&id) => Interruption::Paused(pause),
+                        () = yields.asked(handle.name()) => Interruption::Yielded,
+                    }
+                };
+                match interruptible(work, &turn, interruption).await? {
+                    Some(Interruption::Paused(pause)) => {
+                        tracing::info!(lane = %id, by = pause.by, reason = pause.reason, "the lane is paused");
+                    }
+                    Some(Interruption::Yielded) => stand_back(&handle, &cancel).await,
+                    None => return Ok(()),
+                }
+            }
+        }
+    });
+}
+
+/// Works to the end; on an interruption to an orderly one, which gives the lease back. `None` = nobody interrupted it.
+async fn interruptible(
+    work: impl Future<Output = Result<(), Fault>>,
+    turn: &CancellationToken,
+    interruption: impl Future<Output = Interruption>,
+) -> Result<Option<Interruption>, Fault> {
+    let mut work = pin!(work);
+    let why = tokio::select! {
+        ended = &mut work => return ended.map(|()| None),
+        why = interruption => why,
     };
-    tracing::info!(lane = %id, by = pause.by, reason = pause.reason, "the lane is paused");
     turn.cancel();
-    work.await
+    work.await.map(|()| Some(why))
+}
+
+/// Leaves a task to another process for a while.
+async fn stand_back(handle: &TaskHandle, cancel: &CancellationToken) {
+    handle.standby();
+    tokio::select! {
+        () = cancel.cancelled() => {}
+        () = tokio::time::sleep(sharing::STAND_BACK) => {}
+    }
 }
 
 /// Starts what keeps a cache right.

@@ -54,6 +54,8 @@ pub struct Config {
     pub limits: Limits,
     /// Folder of the temporary files that readings spill into; each source has it too.
     pub spill_dir: PathBuf,
+    /// How often a process looks whether it holds more than its part of the work; `None` = never.
+    pub rebalance_interval: Option<Duration>,
 }
 
 #[derive(Debug, Clone)]

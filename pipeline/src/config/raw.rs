@@ -41,6 +41,8 @@ const STATEMENT_ROWS: NonZeroUsize = NonZeroUsize::new(1_000).expect("not zero")
 const POSITION_INTERVAL_MS: NonZeroU64 = NonZeroU64::new(5_000).expect("not zero");
 /// The server sends a heartbeat after this silence; twice of it without anything is a stall.
 const HEARTBEAT_MS: NonZeroU64 = NonZeroU64::new(5_000).expect("not zero");
+/// A daemon that starts has its part within a minute; each look costs two requests to the log.
+const REBALANCE_INTERVAL_MS: u64 = 5_000;
 /// After this long without success a transient fault is shown as lasting; retries go on.
 const RETRY_BUDGET_SECONDS: NonZeroU64 = NonZeroU64::new(300).expect("not zero");
 const SHUTDOWN_SECONDS: NonZeroU64 = NonZeroU64::new(10).expect("not zero");
@@ -131,6 +133,7 @@ struct Limits {
     retry_budget_seconds: Option<NonZeroU64>,
     shutdown_seconds: Option<NonZeroU64>,
     spill_dir: Option<Expanded>,
+    rebalance_interval_ms: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -187,6 +190,7 @@ impl Config {
             self.entities.into_iter().filter_map(|entity| entity.resolve(problems)).collect();
         let names: Vec<Entity> = entities.iter().map(|entity| entity.entity).collect();
         let spill_dir = self.limits.spill_dir(problems);
+        let rebalance_ms = self.limits.rebalance_interval_ms.unwrap_or(REBALANCE_INTERVAL_MS);
         let sources = self
             .sources
             .into_iter()
@@ -217,6 +221,7 @@ impl Config {
             coupon_system,
             limits,
             spill_dir,
+            rebalance_interval: (rebalance_ms > 0).then(|| Duration::from_millis(rebalance_ms)),
         })
     }
 }

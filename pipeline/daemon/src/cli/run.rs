@@ -27,8 +27,10 @@ use crate::lookup::Lookup;
 use crate::observe::{Observatory, lanes, poll};
 use crate::reconciliations::ReconciliationBook;
 use crate::roles::{self, Role};
+use crate::sharing::Yields;
+use crate::tasks::Requests;
 use crate::wiring::{SpillRoom, Wiring};
-use crate::{coupons, output, reconciliations, restarts, tasks, telemetry, watchdog};
+use crate::{coupons, output, reconciliations, restarts, sharing, tasks, telemetry, watchdog};
 
 /// Run the daemon: readers, lanes and the HTTP API, until SIGTERM or Ctrl-C
 #[derive(Debug, Args)]
@@ -111,7 +113,8 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     // Without the role, or without tokens, the endpoints for applications are closed.
     let tokens = if roles.contains(&Role::Api) { config.http.tokens.clone() } else { Vec::new() };
     let (orders, serves) = (Orders::default(), !tokens.is_empty());
-    let [mut readers, mut projectors, mut others] = spawn_tasks(&wiring, &observatory, roles, group);
+    let requests = Requests { pauses: observatory.pauses(), yields: Yields::default() };
+    let [mut readers, mut projectors, mut others] = spawn_tasks(&wiring, &requests, roles, group);
     let mut mint = group();
     if serves {
         tasks::spawn_mint(&mut mint, &wiring, &orders);
@@ -120,9 +123,9 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     let served = CancellationToken::new();
     let mut servants = JoinSet::new();
     let lookup = serves.then(|| Lookup::new(&wiring)).flatten();
-    keep_lookup(&mut servants, lookup.as_ref(), &observatory, &served);
+    observe(&mut servants, &wiring, &observatory, lookup.as_ref(), &served);
     servants.spawn(restarts::run(wiring.clone(), states.clone(), hang_ups, served.child_token()));
-    servants.spawn(poll::run(wiring.clone(), observatory.clone(), served.child_token()));
+    servants.spawn(sharing::run(&wiring, &states, &requests.yields, roles, &served));
     servants.spawn(upkeep(metrics.clone(), served.child_token()));
     if let Some(listener) = listener {
         let shown = ApiContext {
@@ -196,18 +199,18 @@ async fn all_finished(readers: &Supervisor, projectors: &Supervisor) {
 /// are stopped.
 fn spawn_tasks(
     wiring: &Wiring,
-    observatory: &Observatory,
+    requests: &Requests,
     roles: &[Role],
     group: impl Fn() -> Supervisor,
 ) -> [Supervisor; 3] {
     let (mut readers, mut projectors, mut others) = (group(), group(), group());
     let config = wiring.config();
     if roles.contains(&Role::Reader) {
-        config.sources.iter().for_each(|source| tasks::spawn_reader(&mut readers, wiring, source));
+        let yields = &requests.yields;
+        config.sources.iter().for_each(|source| tasks::spawn_reader(&mut readers, wiring, yields, source));
     }
     if roles.contains(&Role::Projector) {
-        let pauses = observatory.pauses();
-        lanes(config).iter().for_each(|lane| tasks::spawn_lane(&mut projectors, wiring, &pauses, lane));
+        lanes(config).iter().for_each(|lane| tasks::spawn_lane(&mut projectors, wiring, requests, lane));
         config.caches.iter().for_each(|cache| tasks::spawn_cache(&mut projectors, wiring, &cache.name));
         for documents in wiring.all_documents() {
             if let Some(kept) = documents.tombstones_kept {
@@ -228,13 +231,15 @@ fn spawn_tasks(
     [readers, projectors, others]
 }
 
-/// Keeps what lookups know of lanes, if there are lookups.
-fn keep_lookup(
+/// Asks servers what there is to see, and keeps what lookups know of lanes, if there are lookups.
+fn observe(
     servants: &mut JoinSet<()>,
-    lookup: Option<&Lookup>,
+    wiring: &Wiring,
     observatory: &Observatory,
+    lookup: Option<&Lookup>,
     served: &CancellationToken,
 ) {
+    servants.spawn(poll::run(wiring.clone(), observatory.clone(), served.child_token()));
     if let Some(lookup) = lookup.cloned() {
         let observatory = observatory.clone();
         let status = move || observatory.status(&BTreeMap::new(), std::time::Instant::now());
