@@ -123,10 +123,9 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     let served = CancellationToken::new();
     let mut servants = JoinSet::new();
     let lookup = serves.then(|| Lookup::new(&wiring)).flatten();
-    observe(&mut servants, &wiring, &observatory, lookup.as_ref(), &served);
+    observe(&mut servants, (&wiring, &metrics), &observatory, lookup.as_ref(), &served);
     servants.spawn(restarts::run(wiring.clone(), states.clone(), hang_ups, served.child_token()));
     servants.spawn(sharing::run(&wiring, &states, &requests.yields, roles, &served));
-    servants.spawn(upkeep(metrics.clone(), served.child_token()));
     if let Some(listener) = listener {
         let shown = ApiContext {
             name: config.name.clone(),
@@ -234,11 +233,12 @@ fn spawn_tasks(
 /// Asks servers what there is to see, and keeps what lookups know of lanes, if there are lookups.
 fn observe(
     servants: &mut JoinSet<()>,
-    wiring: &Wiring,
+    (wiring, metrics): (&Wiring, &PrometheusHandle),
     observatory: &Observatory,
     lookup: Option<&Lookup>,
     served: &CancellationToken,
 ) {
+    servants.spawn(upkeep(metrics.clone(), served.child_token()));
     servants.spawn(poll::run(wiring.clone(), observatory.clone(), served.child_token()));
     if let Some(lookup) = lookup.cloned() {
         let observatory = observatory.clone();
