@@ -201,7 +201,7 @@ mod tests {
             ),
             (FluxOrder { partition: Some(5), ..capture.clone() }, "`partition` was given beside `parent`"),
             (FluxOrder { is_failed_over: true, ..capture.clone() }, "`fail_over` was given beside `parent`"),
-            (FluxOrder { parent: Some(foreign), ..capture.clone() }, "region of its parent"),
+            (FluxOrder { parent: Some(foreign), ..capture.clone() }, "digit 10 (region) of its parent is 1"),
             (FluxOrder { kind: Kind::RefundClearing, ..capture.clone() }, "this parent has a month"),
             (FluxOrder { parent: Some(parent), ..recharge(5) }, "a recharge follows nothing"),
             (FluxOrder { partition: None, ..recharge(5) }, "`partition` is missing"),
