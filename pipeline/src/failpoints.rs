@@ -81,6 +81,20 @@ pub const STOPPING: &[&str] = &["lease-before-release", "lease-after-release"];
 /// Met by a daemon that gives out uuids.
 pub const MINTING: &[&str] = &["register-before-set", "register-after-set"];
 
+/// Met by whoever gives out identifiers of payment documents. The last three need a request key.
+pub const SEQUENCING: &[&str] = &[
+    "sequence-before-lease",
+    "sequence-lease-sent",
+    "sequence-after-lease",
+    "sequence-after-known",
+    "sequence-before-key",
+    "sequence-key-sent",
+    "sequence-after-key",
+];
+
+/// Met by the command `flux sequence raise`.
+pub const RAISING: &[&str] = &["sequence-raise-sent", "sequence-after-raise"];
+
 /// Met by the command `setup`.
 pub const SETTING_UP: &[&str] = &[
     "setup-before-stream",
@@ -108,6 +122,8 @@ fn is_armed(name: &str) -> bool {
             GRANTING,
             STOPPING,
             MINTING,
+            SEQUENCING,
+            RAISING,
             SETTING_UP,
         ]
         .concat()

@@ -168,6 +168,14 @@ metrics! {
 
     LOOKUP_READINGS = "anabranch_lookup_readings_total", Counter, &[],
         "Readings of mapping tables for lookups, which the cache did not answer.";
+    FLUX_IDENTIFIERS = "anabranch_flux_identifiers_total", Counter, &[],
+        "Identifiers of payment documents given out.";
+    FLUX_LEASES = "anabranch_flux_leases_total", Counter, &[],
+        "Ranges of numbers leased from the counters of payment documents.";
+    FLUX_REFUSALS = "anabranch_flux_refusals_total", Counter, &["code"],
+        "Leases that a counter of payment documents refused; flux-server-changed and flux-sequence-behind wait for a person.";
+    FLUX_USED = "anabranch_flux_counter_used_ratio", Gauge, &[],
+        "How much of its counter the last range leased by this process ends at; at 1 the counter gives out nothing more that day.";
     HTTP_REQUEST_SECONDS = "anabranch_http_request_seconds", Histogram, &["route", "status"],
         "Duration of a request to an endpoint for applications.";
     HTTP_IN_FLIGHT = "anabranch_http_requests_in_flight", Gauge, &[],

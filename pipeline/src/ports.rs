@@ -1,11 +1,13 @@
 //! What the flow needs of the outside, and nothing more.
 //!
 //! The traits stand here, and not beside their implementations, because dependencies run `pipeline ← connectors`.
-//! Contracts that types cannot say are written at each method; the conformance tests check them. `lookup.rs` and
-//! `reconciliation.rs` have those that only lookups and reconciliations need.
+//! Contracts that types cannot say are written at each method; the conformance tests check them. `lookup.rs`,
+//! `reconciliation.rs` and `sequence.rs` have those that only lookups, reconciliations and identifiers of payment
+//! documents need.
 
 mod lookup;
 mod reconciliation;
+mod sequence;
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -25,6 +27,7 @@ pub use self::lookup::{
     OUTBOX_KEPT, Outbox, OutboxRow,
 };
 pub use self::reconciliation::{DerivedRows, ForeignRow, ForeignRows, History, Lanes, Sought};
+pub use self::sequence::Sequence;
 use crate::error::Fault;
 use crate::records::{BatchBuilder, Cell, Chunk, ChunkKey, Condition, Flush, Progress};
 

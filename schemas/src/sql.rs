@@ -36,6 +36,10 @@ pub const COUPON_REFUSAL: &str = include_str!("sql/coupon_refusal.sql");
 pub const COUPON_LETTER: &str = include_str!("sql/coupon_letter.sql");
 /// The tokens of the coupon ledger.
 pub const COUPON_TOKEN: &str = include_str!("sql/coupon_token.sql");
+/// Counters of payment documents of one user partition.
+pub const FLUX_SEQUENCE: &str = include_str!("sql/flux_sequence.sql");
+/// Request keys of payment documents.
+pub const FLUX_REQUEST: &str = include_str!("sql/flux_request.sql");
 
 /// One source table of the main layer: `{database}`, `{table}` and `{birthday_type}` are to be filled in.
 pub const USER: &str = include_str!("sql/user.sql");

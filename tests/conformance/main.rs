@@ -22,6 +22,7 @@ mod nats;
 mod plain;
 mod rows;
 mod search;
+mod sequence;
 mod source;
 mod source_character_sets;
 mod source_fail_over;

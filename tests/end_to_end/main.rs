@@ -16,6 +16,7 @@ mod documents;
 mod fail_over;
 mod faults;
 mod flow;
+mod flux;
 mod foreign_rows;
 mod grants;
 mod health;

@@ -1,9 +1,9 @@
 //! The flow on in-memory twins and virtual time, under seeded faults: whatever happens, the store ends equal.
 //!
 //! Two sources, two targets, two lanes each, one log, two daemons that share the work through leases; the cache of
-//! mapping rows (`drain.rs`), the codes of servers (`codes.rs`) and uuids apart. A failing seed prints itself and is
-//! written to a file; `seeds.txt` holds seeds that once failed, which run first. `ANABRANCH_SIMULATION_SEEDS=N` runs N
-//! seeds, `ANABRANCH_SIMULATION_SEED=S` one and prints its steps.
+//! mapping rows (`drain.rs`), the codes of servers (`codes.rs`), uuids and identifiers of payment documents (`flux.rs`)
+//! apart. A failing seed prints itself and is written to a file; `seeds.txt` holds seeds that once failed, which run
+//! first. `ANABRANCH_SIMULATION_SEEDS=N` runs N seeds, `ANABRANCH_SIMULATION_SEED=S` one and prints its steps.
 
 mod anew;
 mod codes;
@@ -13,6 +13,7 @@ mod drift;
 mod epochs;
 mod feeds;
 mod fields;
+mod flux;
 mod half_way;
 mod loads;
 mod one_reconciliation;

@@ -1,5 +1,5 @@
 //! In-memory twins of the outside, for tests only: a source, a log, lane stores, leases and registers on virtual time,
-//! and the coupon ledger.
+//! the coupon ledger, and the counters of payment documents.
 //!
 //! They keep the contracts of the ports and nothing else; the conformance suites that the real connectors pass hold
 //! for them too. [`Weather`] is what the outside does to a run: seeded pauses before and after each durable step, so
@@ -15,6 +15,7 @@ mod log;
 mod mapping;
 mod registers;
 mod rows;
+mod sequence;
 mod sight;
 mod source;
 mod store;
@@ -38,6 +39,7 @@ pub use log::{MemoryLog, MemoryReader, MemoryWriter};
 pub use mapping::MemoryMapping;
 pub use registers::MemoryRegisters;
 pub use rows::MemoryRows;
+pub use sequence::{MemorySequence, SequenceRows};
 pub use sight::Sight;
 pub use source::{Group, MemoryReading, MemorySource, ScriptedRow, Transaction};
 pub use store::{Keeping, MemoryStore, MemoryTarget, StoredRow};

@@ -8,6 +8,7 @@ pub mod ledger;
 mod pool;
 pub mod refusals;
 mod remedy;
+pub mod sequence;
 pub mod source;
 pub mod source_rows;
 pub mod store;

@@ -70,6 +70,26 @@ impl Pool {
         self.account.connect(self.side, &self.subject, self.within(TIMEOUT, work)).await
     }
 
+    /// The rows of each of several statements that has any columns.
+    pub(super) async fn sets(&self, limit: Duration, sql: String) -> Result<Vec<Vec<Row>>, Fault> {
+        let work = async {
+            let mut connection = self.pool.get_conn().await?;
+            let mut result = connection.query_iter(sql).await?;
+            let mut sets = Vec::new();
+            loop {
+                let has_columns = !result.columns_ref().is_empty();
+                let rows = result.collect::<Row>().await?;
+                if has_columns {
+                    sets.push(rows);
+                }
+                if result.is_empty() {
+                    return Ok(sets);
+                }
+            }
+        };
+        self.account.connect(self.side, &self.subject, self.within(limit, work)).await
+    }
+
     /// A connection for several statements.
     pub(super) async fn connection(&self) -> Result<Conn, Fault> {
         let connecting = self.within(TIMEOUT, self.pool.get_conn());

@@ -38,6 +38,8 @@ impl Exit {
                 | Code::LookupUnconfigured
                 | Code::FluxIdMalformed
                 | Code::FluxParentUnfit
+                | Code::FluxUnconfigured
+                | Code::FluxDateRefused
                 | Code::PlanInvalid
                 | Code::CodeUnknown,
                 _,

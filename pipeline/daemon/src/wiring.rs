@@ -4,11 +4,12 @@
 
 mod coupons;
 mod derived;
+mod documents;
+mod flux;
 mod lane;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anabranch_connectors::StoredProgress;
 use anabranch_connectors::mysql::store::{
@@ -36,6 +37,8 @@ pub use self::coupons::{
     CouponQueuePart, CouponSources, CouponTables, PastReports,
 };
 pub use self::derived::DerivedStore;
+pub use self::documents::Documents;
+pub use self::flux::{FluxIdentifiers, FluxSequence};
 pub use self::lane::LaneStore;
 pub use anabranch_connectors::SpillRoom;
 pub use anabranch_connectors::mysql::source::{
@@ -89,28 +92,6 @@ struct Target {
 enum TargetServer {
     Mysql(MysqlTarget),
     Search(SearchTarget),
-}
-
-/// The search documents of a projection. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct Documents {
-    pub projection: String,
-    pub target: SearchTarget,
-    /// Older ones are removed by the daemon; `None` = by people.
-    pub tombstones_kept: Option<Duration>,
-    index: String,
-}
-
-impl Documents {
-    /// See [`SearchTarget::find`].
-    pub async fn find(
-        &self,
-        question: &DocumentQuery,
-        after: Option<&PageEnd>,
-        limit: usize,
-    ) -> Result<SearchPage, Fault> {
-        self.target.find(&self.index, question, after, limit).await
-    }
 }
 
 impl Wiring {

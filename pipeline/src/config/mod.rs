@@ -1,12 +1,13 @@
 //! The configuration: parsed once into types that cannot hold nonsense.
 //!
-//! `raw.rs`, `derived.rs`, `reconcile.rs` and `coupon_system.rs` are the file as written (unknown keys refused),
-//! `values.rs` its scalar types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean, `tables.rs` names
-//! of derived tables. This file turns one into the other and checks what concerns several parts at once. Each problem
-//! is a [`Fault`] that names the key; all are reported together. Nothing here touches the network.
+//! `raw.rs`, `derived.rs`, `reconcile.rs`, `coupon_system.rs` and `flux.rs` are the file as written (unknown keys
+//! refused), `values.rs` its scalar types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean,
+//! `tables.rs` names of derived tables. This file turns one into the other and checks what concerns several parts at
+//! once. Each problem is a [`Fault`] that names the key; all are reported together. Nothing here touches the network.
 
 mod coupon_system;
 mod derived;
+mod flux;
 mod raw;
 pub mod reconcile;
 mod tables;
@@ -27,6 +28,7 @@ use jiff::tz::TimeZone;
 use serde::Deserialize;
 
 pub use self::coupon_system::CouponSystemConfig;
+pub use self::flux::FluxConfig;
 use self::reconcile::ReconcileSettings;
 pub use self::tables::{BirthdayTables, MappingTables};
 pub use self::values::{Secret, ServerUrl};
@@ -51,6 +53,8 @@ pub struct Config {
     pub programmes: Vec<toml::Table>,
     /// Who gives out the coupons; `None` = nothing is granted.
     pub coupon_system: Option<CouponSystemConfig>,
+    /// Identifiers of payment documents; `None` = none are made here.
+    pub flux: Option<FluxConfig>,
     pub limits: Limits,
     /// Folder of the temporary files that readings spill into; each source has it too.
     pub spill_dir: PathBuf,

@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use super::coupon_system::CouponSystem;
 use super::derived::{Cache, Projection};
+use super::flux::Flux;
 use super::reconcile::Reconcile;
 use super::transport::{Tls, trusted};
 use super::values::{Expanded, Secret, ServerUrl};
@@ -91,6 +92,7 @@ pub struct Config {
     #[serde(default)]
     programmes: Vec<toml::Table>,
     coupon_system: Option<CouponSystem>,
+    flux: Option<Flux>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -207,6 +209,7 @@ impl Config {
         let limits = self.limits.resolve(max_age, problems)?;
         let http = self.http.resolve(problems);
         let reconcile = self.reconcile.resolve(problems);
+        let flux = self.flux.and_then(|flux| flux.resolve(problems));
         Some(super::Config {
             name: self.name,
             log: log?,
@@ -219,6 +222,7 @@ impl Config {
             reconcile,
             programmes: self.programmes,
             coupon_system,
+            flux,
             limits,
             spill_dir,
             rebalance_interval: (rebalance_ms > 0).then(|| Duration::from_millis(rebalance_ms)),

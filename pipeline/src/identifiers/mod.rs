@@ -8,6 +8,7 @@
 //! instant is readable, and within it a permutation is a bijection. `mint.rs` never uses a (machine, instant, sequence)
 //! twice.
 
+pub mod flux;
 mod mint;
 #[cfg(test)]
 mod spread;

@@ -21,8 +21,8 @@ pub struct Assignment {
     pub is_cached: bool,
 }
 
-/// All projections that have tables on one target.
-#[derive(Debug, Clone)]
+/// All projections that have tables on one target; none by default.
+#[derive(Debug, Clone, Default)]
 pub struct Assignments {
     target: String,
     all: Vec<Arc<Assignment>>,

@@ -3,7 +3,8 @@
 //! A reader fills `batch.rs`, and `frame.rs` makes its envelope. A source gives `chunk.rs`, perhaps for a
 //! `condition.rs`. A projection makes of both `mutation.rs` for rows of `row.rs`, and a lane commits them with
 //! `progress.rs`, of which `refresh.rs` is a part. Lookups read `claims.rs`, reconciliations leave
-//! `past_reconciliation.rs`. [`crate::ports`] speaks in these words.
+//! `past_reconciliation.rs`. Identifiers of payment documents come from `sequence.rs`. [`crate::ports`] speaks in these
+//! words.
 
 mod batch;
 mod chunk;
@@ -15,6 +16,7 @@ mod past_reconciliation;
 mod progress;
 mod refresh;
 mod row;
+mod sequence;
 
 pub use batch::{Batch, BatchBuilder};
 pub use chunk::{Chunk, ChunkKey};
@@ -27,3 +29,7 @@ pub use past_reconciliation::{Outcome, PastReconciliation};
 pub use progress::{LaneId, Progress};
 pub use refresh::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh};
 pub use row::{Cell, CellRef, Claimed, DerivedRow, DerivedTable, Stray, TableShape};
+pub use sequence::{
+    CounterRow, DAYS_BEFORE_MAX, DAYS_BEHIND_MAX, GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered,
+    RequestKey, SequenceServer, SequenceStanding,
+};

@@ -304,6 +304,11 @@ impl FluxId {
         &self.0
     }
 
+    /// The same with another number; `None` when it has more than eight digits.
+    pub fn with_sequence(self, sequence: u32) -> Option<Self> {
+        (sequence < SEQUENCES).then_some(Self(Parts { sequence, ..self.0 }))
+    }
+
     /// The 31 digits as ASCII.
     pub fn digits(&self) -> [u8; DIGITS] {
         self.0.digits()

@@ -97,5 +97,6 @@ pub mod log;
 pub mod outbox;
 pub mod registers;
 pub mod rows;
+pub mod sequence;
 pub mod source;
 pub mod store;

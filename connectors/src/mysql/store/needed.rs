@@ -1,13 +1,19 @@
 //! Tables on a target beside its projections': they are made and checked by the same rules.
 
-use anabranch_pipeline::error::Fault;
+use std::path::Path;
+use std::sync::Arc;
 
-use super::MysqlTarget;
+use anabranch_pipeline::config::ServerUrl;
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::projections::Assignments;
+use tokio::sync::{Mutex, Notify};
+
 use super::catalog::Catalog;
 use super::check::{differences, missing};
 use super::ddl::{Shape, create};
 use super::session::Session;
 use super::setup::SetupReport;
+use super::{MysqlTarget, StoreSettings};
 use crate::mysql::connection::quote_table;
 
 /// A table that something beside the lanes needs.
@@ -20,6 +26,27 @@ pub struct NeededTable {
 }
 
 impl MysqlTarget {
+    /// A server that holds such tables only, as faults name it.
+    pub(in crate::mysql) fn of_tables(
+        name: &str,
+        url: &ServerUrl,
+        setup_url: Option<&ServerUrl>,
+        ca_file: Option<&Path>,
+    ) -> Self {
+        Self(Arc::new(StoreSettings {
+            name: name.to_owned(),
+            url: url.clone(),
+            setup_url: setup_url.cloned(),
+            ca_file: ca_file.map(Path::to_owned),
+            control_database: String::new(),
+            statement_rows: 1,
+            assignments: Assignments::default(),
+            has_coupon_reports: false,
+            touched: Notify::new(),
+            progress_session: Mutex::default(),
+        }))
+    }
+
     pub(in crate::mysql) fn control_database(&self) -> &str {
         &self.0.control_database
     }

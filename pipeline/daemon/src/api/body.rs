@@ -58,6 +58,11 @@ impl Fields {
         value.as_u64().map(Some).ok_or_else(|| unfit(key, &value, "a whole number, not negative,"))
     }
 
+    pub fn flag(&mut self, key: &str) -> Result<Option<bool>, Problem> {
+        let Some(value) = self.take(key) else { return Ok(None) };
+        value.as_bool().map(Some).ok_or_else(|| unfit(key, &value, "true or false"))
+    }
+
     fn take(&mut self, key: &str) -> Option<Value> {
         self.0.remove(key).filter(|value| !value.is_null())
     }

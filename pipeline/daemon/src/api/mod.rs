@@ -8,6 +8,7 @@ mod body;
 pub mod client;
 mod dispatch;
 mod events;
+mod flux;
 mod guard;
 mod health;
 mod history;
@@ -51,7 +52,7 @@ use crate::observe::{Observatory, StatusView};
 use crate::reconciliations::ReconciliationBook;
 use crate::roles::Role;
 use crate::telemetry;
-use crate::wiring::Documents;
+use crate::wiring::{Documents, FluxIdentifiers};
 
 const OPENAPI: &str = include_str!("openapi.json");
 /// What helps against most wrong requests.
@@ -72,6 +73,8 @@ pub struct ApiContext {
     /// `None` when there are no mapping tables.
     pub lookup: Option<Lookup>,
     pub documents: Option<Documents>,
+    /// `None` when the configuration has no `[flux]`.
+    pub flux: Option<FluxIdentifiers>,
     pub book: ReconciliationBook,
     /// Days of coupon programmes that are begun by hand.
     pub days: CouponDays,
@@ -105,6 +108,12 @@ impl FromRef<Shared> for Option<Lookup> {
 impl FromRef<Shared> for Option<Documents> {
     fn from_ref(Shared(shown): &Shared) -> Self {
         shown.context.documents.clone()
+    }
+}
+
+impl FromRef<Shared> for Option<FluxIdentifiers> {
+    fn from_ref(Shared(shown): &Shared) -> Self {
+        shown.context.flux.clone()
     }
 }
 
@@ -181,6 +190,7 @@ fn open_routes() -> Routes {
 fn application_routes() -> Routes {
     vec![
         ("/v1/uuids", Method::POST, post(uuids::give)),
+        ("/v1/flux/identifiers", Method::POST, post(flux::give)),
         ("/v1/serials/{code}", Method::GET, get(serials::by_code)),
         ("/v1/serials/lookup", Method::GET, get(serials::by_query)),
         ("/v1/serials/lookup", Method::POST, post(serials::batch)),

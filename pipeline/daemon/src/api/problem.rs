@@ -54,9 +54,11 @@ fn status(code: Code) -> StatusCode {
         Code::BodyNotJson | Code::BodyUnreadable => StatusCode::BAD_REQUEST,
         Code::TokenRefused => StatusCode::UNAUTHORIZED,
         Code::TokensMissing => StatusCode::FORBIDDEN,
-        Code::RouteUnknown | Code::CodeUnknown | Code::LookupUnconfigured | Code::SearchUnconfigured => {
-            StatusCode::NOT_FOUND
-        }
+        Code::RouteUnknown
+        | Code::CodeUnknown
+        | Code::LookupUnconfigured
+        | Code::SearchUnconfigured
+        | Code::FluxUnconfigured => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::BodyLate => StatusCode::REQUEST_TIMEOUT,
         Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -64,10 +66,15 @@ fn status(code: Code) -> StatusCode {
         Code::LookupMalformed
         | Code::BodyNotUnderstood
         | Code::CountOutOfRange
+        | Code::FluxIdMalformed
+        | Code::FluxParentUnfit
+        | Code::FluxDateRefused
         | Code::KeyMalformed
         | Code::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
         Code::DispatchRefused => StatusCode::CONFLICT,
-        Code::UuidsKeysFull => StatusCode::INSUFFICIENT_STORAGE,
+        Code::UuidsKeysFull | Code::FluxKeysFull | Code::FluxSequenceExhausted => {
+            StatusCode::INSUFFICIENT_STORAGE
+        }
         code => match code.class() {
             Class::Transient => StatusCode::SERVICE_UNAVAILABLE,
             Class::Definite | Class::Bug => StatusCode::INTERNAL_SERVER_ERROR,
@@ -78,7 +85,8 @@ fn status(code: Code) -> StatusCode {
 impl From<&Fault> for Problem {
     fn from(fault: &Fault) -> Self {
         let code = fault.code();
-        let detail = format!("{}: {}", fault.subject(), fault.found());
+        let needed = fault.needed().map_or_else(String::new, |needed| format!("; needed: {needed}"));
+        let detail = format!("{}: {}{needed}", fault.subject(), fault.found());
         let remedy = fault.remedy_text().map_or_else(|| format!("anabranch explain {code}"), str::to_owned);
         Self::new(code, detail, remedy)
     }

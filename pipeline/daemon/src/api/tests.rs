@@ -39,6 +39,7 @@ async fn health_readiness_status_and_metrics_are_served() {
         orders: Orders::default(),
         lookup: None,
         documents: None,
+        flux: None,
         book: ReconciliationBook::new(&crate::wiring::Wiring::new(config.clone())),
         days: CouponDays::new(&crate::wiring::Wiring::new(config.clone())),
     };
@@ -106,6 +107,7 @@ impl Api {
             tokens: tokens.iter().copied().map(Secret::new).collect(),
             orders: orders.clone(),
             documents: None,
+            flux: None,
             book: ReconciliationBook::new(&crate::wiring::Wiring::new(config.clone())),
             days: CouponDays::new(&crate::wiring::Wiring::new(config.clone())),
             lookup: Lookup::new(&crate::wiring::Wiring::new(config)),

@@ -70,13 +70,19 @@ impl Default for Orders {
 
 /// The caller's key, as a digest: any bytes of any caller make a name of a register.
 fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let digits = |key| Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(sent_key(headers)?.map(digits))
+}
+
+/// The key that the caller sent, byte for byte.
+pub(super) fn sent_key(headers: &HeaderMap) -> Result<Option<&[u8]>, Problem> {
     let Some(key) = headers.get(KEY_HEADER).map(HeaderValue::as_bytes) else { return Ok(None) };
     if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
         let detail = format!("idempotency-key has {} bytes; it can have 1 to {KEY_BYTES_MAX}", key.len());
-        let remedy = "send a key of the intake, such as its number";
+        let remedy = "send a key of the intake or payment, such as its number";
         return Err(Problem::new(Code::KeyMalformed, detail, remedy));
     }
-    Ok(Some(Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect()))
+    Ok(Some(key))
 }
 
 pub async fn give(

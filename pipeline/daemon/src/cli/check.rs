@@ -118,7 +118,9 @@ fn unreadable_files(config: &Config) -> Vec<Fault> {
     });
     let system =
         config.coupon_system.iter().map(|known| ("coupon_system.ca_file".to_owned(), &known.ca_file));
+    let sequence = config.flux.iter().map(|flux| ("flux.sequence_ca_file".to_owned(), &flux.ca_file));
     let named = [log].into_iter().chain(system).chain(sources).chain(replicas).chain(targets).chain(caches);
+    let named = named.chain(sequence);
     let unreadable = named.filter_map(|(key, file)| {
         let file = file.as_ref()?;
         let error = std::fs::File::open(file).err()?;
@@ -149,19 +151,26 @@ async fn check_servers(wiring: &Wiring) -> Vec<Checked> {
         let has_coupons = wiring.config().coupon_system.is_some();
         if has_coupons { Some(Checked::of("coupons", wiring.check_coupons().await)) } else { None }
     };
-    let (mut checked, replicas, log, targets, caches, coupons) = tokio::join!(
+    let flux = async {
+        wiring.config().flux.as_ref()?;
+        let (faults, warnings) = wiring.check_flux().await;
+        Some(Checked { warnings, ..Checked::of("counters of flux.sequence_url", faults) })
+    };
+    let (mut checked, replicas, log, targets, caches, coupons, flux) = tokio::join!(
         join_all(sources),
         join_all(replicas),
         log,
         join_all(targets),
         join_all(caches),
-        coupons
+        coupons,
+        flux
     );
     checked.extend(replicas);
     checked.push(log);
     checked.extend(targets);
     checked.extend(caches);
     checked.extend(coupons);
+    checked.extend(flux);
     checked
 }
 

@@ -1,4 +1,8 @@
-//! `flux`: what an identifier of a payment document says, and where a new document belongs. It asks no server.
+//! `flux`: what an identifier of a payment document says, and where a new document belongs. That asks no server; `next`
+//! and `sequence` do.
+
+mod next;
+mod sequence;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::flux::id::{Defect, FluxId, Level, Month, Part, Region, SYSTEM, Side};
@@ -8,11 +12,11 @@ use clap::{Args, Subcommand};
 use jiff::civil::Date;
 use serde::Serialize;
 
-use super::Outcome;
+use super::{Cli, Outcome};
 use crate::exit::Exit;
 use crate::output;
 
-/// Explain identifiers of payment documents, and say where a new document is stored
+/// Explain identifiers of payment documents, say where a new document is stored, and give out new ones
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -23,6 +27,8 @@ pub struct Arguments {
 enum Command {
     Explain(Explain),
     Place(New),
+    Next(next::Arguments),
+    Sequence(sequence::Arguments),
 }
 
 /// Print each part of an identifier, its database and table, its rule, and what would be odd
@@ -136,13 +142,17 @@ struct MisplacementView {
     text: String,
 }
 
-pub fn run(arguments: &Arguments) -> Outcome {
-    let answer = match &arguments.command {
-        Command::Explain(arguments) => explain(arguments),
-        Command::Place(arguments) => place(arguments),
-    };
+pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
+    match &arguments.command {
+        Command::Explain(arguments) => tell(explain(arguments), &arguments.names),
+        Command::Place(arguments) => tell(place(arguments), &arguments.names),
+        Command::Next(arguments) => next::run(cli, arguments),
+        Command::Sequence(arguments) => sequence::run(cli, arguments),
+    }
+}
+
+fn tell(answer: Result<(Told, Option<Fault>), Fault>, names: &NameArguments) -> Outcome {
     let (told, misplaced) = answer.map_err(|fault| vec![fault])?;
-    let (Command::Explain(Explain { names, .. }) | Command::Place(New { names, .. })) = &arguments.command;
     _ = output::line(&if names.json { output::json(&told) } else { told.text() });
     misplaced.map_or(Ok(Exit::Success), |fault| Err(vec![fault]))
 }

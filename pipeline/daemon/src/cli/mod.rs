@@ -129,7 +129,7 @@ impl Cli {
             Command::Reconcile(arguments) => reconcile::run(self, arguments),
             Command::Search(arguments) => search::run(self, arguments),
             Command::DeadLetters(arguments) => dead_letters::run(self, arguments),
-            Command::Flux(arguments) => flux::run(arguments),
+            Command::Flux(arguments) => flux::run(self, arguments),
             Command::Plan(arguments) => plan::run(arguments),
             Command::Calendar(arguments) => calendar::run(self, arguments),
             Command::Dispatch(arguments) => dispatch::run(self, arguments),

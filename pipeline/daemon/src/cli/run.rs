@@ -29,7 +29,7 @@ use crate::reconciliations::ReconciliationBook;
 use crate::roles::{self, Role};
 use crate::sharing::Yields;
 use crate::tasks::Requests;
-use crate::wiring::{SpillRoom, Wiring};
+use crate::wiring::{FluxIdentifiers, SpillRoom, Wiring};
 use crate::{coupons, output, reconciliations, restarts, sharing, tasks, telemetry, watchdog};
 
 /// Run the daemon: readers, lanes and the HTTP API, until SIGTERM or Ctrl-C
@@ -120,8 +120,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         tasks::spawn_mint(&mut mint, &wiring, &orders);
     }
     // Servants outlive readers and lanes.
-    let served = CancellationToken::new();
-    let mut servants = JoinSet::new();
+    let (served, mut servants) = (CancellationToken::new(), JoinSet::new());
     let lookup = serves.then(|| Lookup::new(&wiring)).flatten();
     observe(&mut servants, (&wiring, &metrics), &observatory, lookup.as_ref(), &served);
     servants.spawn(restarts::run(wiring.clone(), states.clone(), hang_ups, served.child_token()));
@@ -137,6 +136,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
             orders,
             lookup,
             documents: wiring.documents(),
+            flux: FluxIdentifiers::new(&wiring),
             book: ReconciliationBook::new(&wiring),
             days: coupons::CouponDays::new(&wiring),
         };

@@ -19,6 +19,7 @@ fn ended(words: &[&str]) -> Result<(), Code> {
     let answer = match &line.arguments.command {
         Command::Explain(arguments) => explain(arguments),
         Command::Place(arguments) => place(arguments),
+        Command::Next(_) | Command::Sequence(_) => panic!("they ask servers"),
     };
     match answer {
         Ok((_, None)) => Ok(()),

@@ -1,0 +1,237 @@
+//! The counters of payment documents' identifiers on a MySQL/MariaDB server, and the request keys beside them.
+//!
+//! A lease is one UPDATE of one row by its primary key, a transaction of its own: its condition is the decision of
+//! `Lease::of`, and what it changed says which numbers were leased. `tables.rs` makes the tables and checks them,
+//! `statements.rs` is their SQL. The account that runs may only read and update counters. A row that is gone is not
+//! made anew by whoever misses it: its numbers would begin at 0 again.
+
+mod statements;
+mod tables;
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anabranch_pipeline::config::FluxConfig;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::failpoints;
+use anabranch_pipeline::ports::Sequence;
+use anabranch_pipeline::records::{
+    CounterRow, GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey, SequenceServer,
+    SequenceStanding,
+};
+use anabranch_schemas::flux::counter::{Counter, Ring};
+use anabranch_schemas::flux::id::{FluxId, Region};
+use jiff::civil::Date;
+use mysql_async::Row;
+use tokio::sync::OnceCell;
+
+use self::statements::{Statements, UNUSED};
+use self::tables::SUBJECT;
+use super::error::Side;
+use super::pool::Pool;
+
+/// Leases of many counters, and keys, are on the way at once; each takes a millisecond or two.
+const CONNECTIONS: usize = 16;
+/// Statements at the beginning of each connection. A lease that waits for a lock waits for another lease.
+const SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
+     autocommit = 1, innodb_lock_wait_timeout = 5; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+const TIMEOUT: Duration = Duration::from_secs(8);
+/// One in so many new keys removes some that are old enough, five for each new one.
+const SWEEP_EACH: u32 = 100;
+/// Others may change the row between the UPDATE that refuses and the look at why.
+const ATTEMPTS: u32 = 8;
+
+/// The sequence of one installation. Cheap to clone; its connections are made when they are needed.
+#[derive(Debug, Clone)]
+pub struct MysqlSequence(Arc<Settings>);
+
+#[derive(Debug)]
+struct Settings {
+    config: FluxConfig,
+    statements: Statements,
+    pool: Pool,
+    /// The expression for the server's name, by its kind.
+    name: OnceCell<&'static str>,
+    remembered: AtomicU32,
+}
+
+impl MysqlSequence {
+    pub fn new(config: &FluxConfig) -> Self {
+        let subject = (Side::Target, SUBJECT.to_owned());
+        let (url, ca_file) = (&config.sequence_url, config.ca_file.as_deref());
+        Self(Arc::new(Settings {
+            statements: Statements::of(config),
+            pool: Pool::with_session(subject, url, ca_file, CONNECTIONS, SESSION),
+            name: OnceCell::new(),
+            remembered: AtomicU32::new(0),
+            config: config.clone(),
+        }))
+    }
+
+    fn region(&self) -> Region {
+        self.0.config.region
+    }
+
+    /// The rows of each SELECT.
+    async fn sets(&self, sql: String) -> Result<Vec<Vec<Row>>, Fault> {
+        self.0.pool.sets(TIMEOUT, sql).await.map_err(tables::own_remedy)
+    }
+
+    /// The first row of the only SELECT.
+    async fn row(&self, sql: String) -> Result<Option<Row>, Fault> {
+        Ok(self.sets(sql).await?.into_iter().flatten().next())
+    }
+
+    /// The expression for the server's name.
+    async fn name(&self) -> Result<&'static str, Fault> {
+        let ask = async || {
+            let version = self.row("SELECT VERSION()".to_owned()).await?;
+            let version =
+                version.and_then(|row| Cells(row.unwrap()).text()).ok_or_else(|| self.odd("VERSION()"))?;
+            Ok(statements::name(&version))
+        };
+        self.0.name.get_or_try_init(ask).await.copied()
+    }
+
+    fn odd(&self, what: &str) -> Fault {
+        Fault::new(Code::TargetTableShape, SUBJECT, format!("{what} answers what nothing here writes"))
+            .needs("rows as `setup` and the daemons have written them")
+            .remedy("a person finds out who changed the row")
+    }
+
+    /// Why an UPDATE changed nothing; `None` when it would change something now.
+    async fn refusal(&self, request: &LeaseRequest, name: &str) -> Result<Option<LeaseRefusal>, Fault> {
+        let sets = self.sets(self.0.statements.look(&request.counter, name)).await?;
+        let [server, rows] = sets.try_into().map_err(|_| self.odd("the counter"))?;
+        let server = self.server_of(server.into_iter().next())?;
+        let counter_row = |row: Row| {
+            let mut cells = Cells(row.unwrap());
+            Some(CounterRow { date: cells.parsed()?, next: cells.parsed()? })
+        };
+        let row = rows.into_iter().next();
+        let row = row.map(|row| counter_row(row).ok_or_else(|| self.odd("the counter"))).transpose()?;
+        Ok(Lease::of(request, &server, row).err())
+    }
+
+    fn server_of(&self, row: Option<Row>) -> Result<SequenceServer, Fault> {
+        let mut cells = Cells(row.ok_or_else(|| self.odd("the server"))?.unwrap());
+        let mut server = || Some(SequenceServer { name: cells.text()?, today: cells.parsed()? });
+        server().ok_or_else(|| self.odd("the server"))
+    }
+
+    fn given_of(&self, row: Row) -> Result<GivenOnce, Fault> {
+        let mut cells = Cells(row.unwrap());
+        let mut given = || {
+            let first = FluxId::parse_of(cells.text()?.as_bytes(), self.0.config.system).ok()?;
+            Some(GivenOnce { first, count: cells.parsed()? })
+        };
+        given().ok_or_else(|| self.odd("the table of request keys"))
+    }
+
+    /// Stores a key unless it is there, and reads what stands.
+    async fn store(&self, key: &RequestKey, given: &GivenOnce) -> Result<Option<GivenOnce>, Fault> {
+        let sql = self.0.statements.remember(key, given);
+        let sets = failpoints::reach_unanswered("sequence-key-sent", self.sets(sql)).await?;
+        sets.into_iter().flatten().next().map(|row| self.given_of(row)).transpose()
+    }
+
+    async fn sweep(&self) -> Result<(), Fault> {
+        self.sets(self.0.statements.sweep()).await.map(drop)
+    }
+}
+
+impl Sequence for MysqlSequence {
+    async fn server(&self) -> Result<SequenceServer, Fault> {
+        let name = self.name().await?;
+        let row = self.row(statements::server(name)).await?;
+        self.server_of(row)
+    }
+
+    async fn lease(&self, request: &LeaseRequest) -> Result<Result<Lease, LeaseRefusal>, Fault> {
+        let name = self.name().await?;
+        for _ in 0..ATTEMPTS {
+            let sql = self.0.statements.lease(request, name);
+            let sets = failpoints::reach_unanswered("sequence-lease-sent", self.sets(sql)).await?;
+            let row = sets.into_iter().flatten().next().ok_or_else(|| self.odd("a lease"))?;
+            let mut cells = Cells(row.unwrap());
+            let found = (cells.parsed::<i64>(), cells.parsed::<u32>());
+            let (Some(changed), Some(behind)) = found else { return Err(self.odd("a lease")) };
+            if changed == 1 {
+                return Ok(Ok(request.leased_at(behind - 1)));
+            }
+            if let Some(refusal) = self.refusal(request, name).await? {
+                return Ok(Err(refusal));
+            }
+        }
+        let found = format!("counter {} changed {ATTEMPTS} times while it was looked at", request.counter);
+        Err(Fault::new(Code::TargetUnreachable, SUBJECT, found))
+    }
+
+    async fn given(&self, key: &RequestKey) -> Result<Option<GivenOnce>, Fault> {
+        let row = self.row(self.0.statements.given(key)).await?;
+        row.map(|row| self.given_of(row)).transpose()
+    }
+
+    async fn remember(&self, key: &RequestKey, given: &GivenOnce) -> Result<Remembered, Fault> {
+        if self.0.remembered.fetch_add(1, Ordering::Relaxed).is_multiple_of(SWEEP_EACH) {
+            self.sweep().await?;
+        }
+        if let Some(stands) = self.store(key, given).await? {
+            return Ok(Remembered::Stands(stands));
+        }
+        self.sweep().await?;
+        Ok(self.store(key, given).await?.map_or(Remembered::Full, Remembered::Stands))
+    }
+
+    async fn standing(&self) -> Result<SequenceStanding, Fault> {
+        let server = self.server().await?;
+        let sets = self.sets(self.0.statements.standing()).await?;
+        let [rows, keys] = sets.try_into().map_err(|_| self.odd("a counter"))?;
+        let counter = |row: Row| {
+            let mut cells = Cells(row.unwrap());
+            let (partition, side) = (cells.parsed()?, cells.parsed()?);
+            let counter = Ring::new(self.region(), statements::side(side)?, partition)?.on(cells.parsed()?);
+            Some((counter, cells.parsed()?))
+        };
+        let counters = rows.into_iter().map(counter).collect::<Option<Vec<(Counter, u32)>>>();
+        let counters = counters.ok_or_else(|| self.odd("a counter"))?;
+        let used = counters.into_iter().filter(|(counter, _)| counter.date != UNUSED).collect();
+        let keys = keys.into_iter().next().and_then(|row| Cells(row.unwrap()).parsed());
+        let keys = keys.ok_or_else(|| self.odd("the table of request keys"))?;
+        Ok(SequenceStanding { server, counters: used, keys })
+    }
+
+    async fn raise(&self, numbers: &[(Counter, u32)]) -> Result<(), Fault> {
+        for sql in self.0.statements.raise(numbers) {
+            failpoints::reach_unanswered("sequence-raise-sent", self.sets(sql)).await?;
+            failpoints::reach("sequence-after-raise").await;
+        }
+        Ok(())
+    }
+}
+
+/// The values of a row, in the order of its columns; answers are text.
+struct Cells(Vec<mysql_async::Value>);
+
+impl Cells {
+    fn text(&mut self) -> Option<String> {
+        if self.0.is_empty() {
+            return None;
+        }
+        match self.0.remove(0) {
+            mysql_async::Value::Bytes(bytes) => String::from_utf8(bytes).ok(),
+            _ => None,
+        }
+    }
+
+    fn parsed<T: FromStr>(&mut self) -> Option<T> {
+        self.text()?.parse().ok()
+    }
+}
+
+/// A date as a literal.
+fn date_literal(date: Date) -> String {
+    format!("DATE '{date}'")
+}

@@ -1,0 +1,213 @@
+//! The SQL of counters and request keys. Nothing in it comes from a caller but numbers, dates and digests.
+
+use anabranch_pipeline::config::FluxConfig;
+use anabranch_pipeline::records::{DAYS_BEFORE_MAX, DAYS_BEHIND_MAX, GivenOnce, LeaseRequest, RequestKey};
+use anabranch_schemas::flux::counter::{Counter, SLOTS};
+use anabranch_schemas::flux::id::{SEQUENCES, Side};
+use anabranch_schemas::flux::table::PARTITIONS;
+use jiff::civil::{Date, date};
+
+use super::date_literal;
+use crate::mysql::connection::{push_bytes, quote_table};
+
+/// The date of a row that no day has taken yet.
+pub(super) const UNUSED: Date = date(1000, 1, 1);
+/// Keys that one sweep looks at.
+const SWEPT: u32 = 500;
+
+/// Names of the tables, and what the statements need of the settings.
+#[derive(Debug)]
+pub(super) struct Statements {
+    region: u8,
+    /// By user partition, quoted.
+    counters: Vec<String>,
+    requests: String,
+    keys_max: u64,
+    keys_kept_seconds: u64,
+}
+
+/// The table of the counters of a user partition.
+pub(super) fn counter_table(partition: u32) -> String {
+    format!("flux_sequence_{partition:02}")
+}
+
+pub(super) const REQUEST_TABLE: &str = "flux_request";
+
+/// The expression that names a server of this version. Each server of MySQL has a uuid, those of MariaDB a number.
+pub(super) fn name(version: &str) -> &'static str {
+    match version.contains("MariaDB") {
+        true => "CONCAT('mariadb:', @@GLOBAL.server_id)",
+        false => "CONCAT('mysql:', @@server_uuid)",
+    }
+}
+
+/// The server's name and its own date.
+pub(super) fn server(name: &str) -> String {
+    format!("SELECT {name}, UTC_DATE()")
+}
+
+pub(super) fn side(digit: u8) -> Option<Side> {
+    match digit {
+        0 => Some(Side::Main),
+        1 => Some(Side::FailOver),
+        _ => None,
+    }
+}
+
+impl Statements {
+    pub(super) fn of(config: &FluxConfig) -> Self {
+        let quoted = |partition| quote_table(&config.database, &counter_table(partition));
+        Self {
+            region: config.region.digit(),
+            counters: (0..PARTITIONS).map(quoted).collect(),
+            requests: quote_table(&config.database, REQUEST_TABLE),
+            keys_max: config.request_keys_max.get(),
+            keys_kept_seconds: config.request_keys_kept.as_secs(),
+        }
+    }
+
+    fn table(&self, counter: &Counter) -> &str {
+        &self.counters[usize::from(counter.ring.partition())]
+    }
+
+    /// The row of a counter, whichever day it counts for.
+    fn row(counter: &Counter) -> String {
+        let (ring, slot) = (counter.ring, counter.slot());
+        format!("`region` = {} AND `side` = {} AND `slot` = {slot}", ring.region(), ring.side())
+    }
+
+    /// The UPDATE leases, and the SELECT answers the number of changed rows and the first number + 1. In the first
+    /// assignment the columns have their old values.
+    pub(super) fn lease(&self, request: &LeaseRequest, name: &str) -> String {
+        let LeaseRequest { counter, server, known, least, wanted } = request;
+        let (table, row, day) = (self.table(counter), Self::row(counter), date_literal(counter.date));
+        let next = format!("IF(`date` = {day}, `next`, 0)");
+        let mut sql = format!(
+            "UPDATE {table} SET `next` = LEAST(LAST_INSERT_ID({next} + 1) - 1 + {wanted}, {SEQUENCES}), \
+             `date` = {day} WHERE {row} AND `date` <= {day} AND {next} >= {known} AND {next} + {least} <= {SEQUENCES} \
+             AND DATEDIFF({day}, UTC_DATE()) BETWEEN -{DAYS_BEFORE_MAX} AND {DAYS_BEHIND_MAX} AND {name} = "
+        );
+        push_bytes(&mut sql, server.as_bytes());
+        sql.push_str("; SELECT ROW_COUNT(), LAST_INSERT_ID()");
+        sql
+    }
+
+    /// The server, and the row of a counter.
+    pub(super) fn look(&self, counter: &Counter, name: &str) -> String {
+        let (table, row) = (self.table(counter), Self::row(counter));
+        format!("{}; SELECT `date`, `next` FROM {table} WHERE {row}", server(name))
+    }
+
+    pub(super) fn given(&self, key: &RequestKey) -> String {
+        let mut sql =
+            format!("SELECT `first_identifier`, `count` FROM {} WHERE `request_key` = ", self.requests);
+        push_bytes(&mut sql, key.bytes());
+        sql
+    }
+
+    /// Stores a key that does not stand, if there is room, and reads what stands.
+    pub(super) fn remember(&self, key: &RequestKey, given: &GivenOnce) -> String {
+        let (table, max) = (&self.requests, self.keys_max);
+        let mut sql = format!(
+            "INSERT IGNORE INTO {table} (`request_key`, `first_identifier`, `count`, `asked_at`) SELECT "
+        );
+        push_bytes(&mut sql, key.bytes());
+        sql.push_str(&format!(
+            ", '{}', {}, UTC_TIMESTAMP(6) FROM DUAL WHERE ({}) < {max}; {}",
+            given.first,
+            given.count,
+            self.kept(),
+            self.given(key)
+        ));
+        sql
+    }
+
+    /// How many keys are kept, at most: some of these numbers are of keys that stood already.
+    fn kept(&self) -> String {
+        format!("SELECT COALESCE(MAX(`number`) - MIN(`number`) + 1, 0) FROM {} AS `kept`", self.requests)
+    }
+
+    /// Removes some of the oldest keys, if they are old enough.
+    pub(super) fn sweep(&self) -> String {
+        let (table, seconds) = (&self.requests, self.keys_kept_seconds);
+        format!(
+            "SET @oldest = (SELECT MIN(`number`) FROM {table}); DELETE FROM {table} WHERE `number` BETWEEN @oldest AND \
+             @oldest + {} AND `asked_at` < UTC_TIMESTAMP(6) - INTERVAL {seconds} SECOND",
+            SWEPT - 1
+        )
+    }
+
+    /// Every counter of the region, and the number of keys.
+    pub(super) fn standing(&self) -> String {
+        let region = self.region;
+        let of_table = |(partition, table): (usize, &String)| {
+            format!("SELECT {partition}, `side`, `date`, `next` FROM {table} WHERE `region` = {region}")
+        };
+        let tables: Vec<String> = self.counters.iter().enumerate().map(of_table).collect();
+        format!("{}; {}", tables.join(" UNION ALL "), self.kept())
+    }
+
+    /// The number of counters that stand, of all that set-up makes.
+    pub(super) fn rows(&self) -> String {
+        let region = self.region;
+        let of_table =
+            |table: &String| format!("SELECT COUNT(*) AS `rows` FROM {table} WHERE `region` = {region}");
+        let tables: Vec<String> = self.counters.iter().map(of_table).collect();
+        format!("SELECT SUM(`rows`) FROM ({}) AS `counted`", tables.join(" UNION ALL "))
+    }
+
+    /// As many rows as [`Self::rows`] should count.
+    pub(super) fn rows_needed() -> u32 {
+        PARTITIONS * 2 * u32::from(SLOTS)
+    }
+
+    /// One transaction for each table.
+    pub(super) fn raise(&self, numbers: &[(Counter, u32)]) -> Vec<String> {
+        let of_table = |table: &String| {
+            let own = numbers.iter().filter(|(counter, _)| self.table(counter) == table);
+            let updates: Vec<String> = own.map(|(counter, number)| raise(table, counter, *number)).collect();
+            (!updates.is_empty()).then(|| format!("START TRANSACTION; {}; COMMIT", updates.join("; ")))
+        };
+        self.counters.iter().filter_map(of_table).collect()
+    }
+
+    /// The rows of the region that are missing.
+    pub(super) fn fill(&self) -> String {
+        let (region, unused) = (self.region, date_literal(UNUSED));
+        let row = |side, slot| format!("({region}, {side}, {slot}, {unused}, 0)");
+        let rows: Vec<String> = (0..2).flat_map(|side| (0..SLOTS).map(move |slot| row(side, slot))).collect();
+        let of_table = |table: &String| {
+            format!(
+                "INSERT IGNORE INTO {table} (`region`, `side`, `slot`, `date`, `next`) VALUES {}",
+                rows.join(", ")
+            )
+        };
+        self.counters.iter().map(of_table).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Statements that need every privilege of what runs, and touch no row.
+    pub(super) fn probes(&self) -> Vec<(&'static str, String)> {
+        let requests = &self.requests;
+        let columns = "`request_key`, `first_identifier`, `count`, `asked_at`";
+        let counters = self.counters.iter();
+        let mut probes: Vec<(&'static str, String)> = counters
+            .map(|table| ("SELECT, UPDATE", format!("UPDATE {table} SET `next` = `next` WHERE FALSE")))
+            .collect();
+        probes.push((
+            "SELECT, INSERT, DELETE",
+            format!(
+                "INSERT IGNORE INTO {requests} ({columns}) SELECT {columns} FROM {requests} AS `nothing` WHERE FALSE; \
+                 DELETE FROM {requests} WHERE FALSE"
+            ),
+        ));
+        probes
+    }
+}
+
+fn raise(table: &str, counter: &Counter, number: u32) -> String {
+    let (row, day) = (Statements::row(counter), date_literal(counter.date));
+    format!(
+        "UPDATE {table} SET `next` = GREATEST(IF(`date` = {day}, `next`, 0), {number}), `date` = {day} WHERE {row} \
+         AND `date` <= {day}"
+    )
+}

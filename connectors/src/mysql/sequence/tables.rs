@@ -1,0 +1,104 @@
+//! The tables of the sequence: set-up, and the check of what stands.
+
+use anabranch_pipeline::config::FluxConfig;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::flux::table::PARTITIONS;
+use anabranch_schemas::sql;
+use mysql_async::Row;
+
+use super::statements::{REQUEST_TABLE, Statements, counter_table};
+use super::{Cells, MysqlSequence};
+use crate::mysql::connection::quote_identifier;
+use crate::mysql::remedy::SETUP_COMMAND;
+use crate::mysql::store::{MysqlTarget, NeededTable, SetupReport};
+
+/// As faults name the server.
+pub(super) const SUBJECT: &str = "server of flux.sequence_url";
+
+/// What repairs a server that refuses something: its grants have a file of their own.
+pub(super) fn own_remedy(fault: Fault) -> Fault {
+    match fault.code() {
+        Code::TargetGrantMissing => fault
+            .remedy("GRANT what deploy/grants/mariadb-flux-sequence.sql or mysql-flux-sequence.sql lists"),
+        _ => fault,
+    }
+}
+
+/// As faults of its tables name it, behind the word `target`.
+const TARGET: &str = "flux.sequence_url";
+
+fn target(config: &FluxConfig) -> MysqlTarget {
+    MysqlTarget::of_tables(TARGET, &config.sequence_url, config.setup_url.as_ref(), config.ca_file.as_deref())
+}
+
+fn needed(config: &FluxConfig) -> Vec<NeededTable> {
+    let table =
+        |table: String, statement| NeededTable { database: config.database.clone(), table, statement };
+    let mut needed: Vec<NeededTable> =
+        (0..PARTITIONS).map(|partition| table(counter_table(partition), sql::FLUX_SEQUENCE)).collect();
+    needed.push(table(REQUEST_TABLE.to_owned(), sql::FLUX_REQUEST));
+    needed
+}
+
+impl MysqlSequence {
+    /// Makes what is missing of the tables and of the counters' rows. Safe to repeat. A counter that is made anew
+    /// stands at 0; the registers of the log know how far it was.
+    pub async fn setup(&self) -> Result<SetupReport, Fault> {
+        let (config, statements) = (&self.0.config, &self.0.statements);
+        let database = quote_identifier(&config.database);
+        target(config).make(&database, &needed(config), &statements.fill()).await.map_err(own_remedy)
+    }
+
+    /// Checks tables, rows and privileges; each failed check is one fault. Changes nothing.
+    pub async fn check(&self) -> Vec<Fault> {
+        let config = &self.0.config;
+        match target(config).check_tables(&needed(config)).await {
+            Err(fault) => return vec![own_remedy(fault)],
+            Ok(faults) if !faults.is_empty() => return faults,
+            Ok(_) => {}
+        }
+        match self.check_rows().await {
+            Err(fault) => vec![fault],
+            Ok(Some(fault)) => vec![fault],
+            Ok(None) => self.check_privileges().await,
+        }
+    }
+
+    async fn check_rows(&self) -> Result<Option<Fault>, Fault> {
+        let row = self.row(self.0.statements.rows()).await?;
+        let found = row.and_then(|row: Row| Cells(row.unwrap()).parsed::<u32>()).unwrap_or(0);
+        let needed = Statements::rows_needed();
+        let missing = || {
+            Fault::new(
+                Code::FluxSequenceBehind,
+                SUBJECT,
+                format!("{found} of {needed} rows of counters stand"),
+            )
+            .needs("every row, made by `setup`")
+            .remedy(SETUP_COMMAND)
+        };
+        Ok((found != needed).then(missing))
+    }
+
+    async fn check_privileges(&self) -> Vec<Fault> {
+        for (privileges, statement) in self.0.statements.probes() {
+            if let Err(fault) = self.sets(statement).await {
+                return vec![fault.needs(privileges)];
+            }
+        }
+        Vec::new()
+    }
+
+    /// What should be known of the server and is no fault.
+    pub async fn warnings(&self) -> Vec<String> {
+        let asked = self.row("SELECT @@innodb_flush_log_at_trx_commit".to_owned()).await;
+        let setting = asked.ok().flatten().and_then(|row| Cells(row.unwrap()).text());
+        match setting {
+            Some(setting) if setting != "1" => vec![format!(
+                "{SUBJECT}: innodb_flush_log_at_trx_commit is {setting}, so a power cut can take leases back, which the \
+                 log's registers then refuse; needed: 1"
+            )],
+            _ => Vec::new(),
+        }
+    }
+}

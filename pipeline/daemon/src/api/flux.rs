@@ -1,0 +1,114 @@
+//! `POST /v1/flux/identifiers`: new identifiers of payment documents, each given out once.
+//!
+//! The caller says what the document is and what it follows; where it is stored follows from that. Whatever is wrong
+//! with a wish is told before a number is used.
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::identifiers::flux::{FluxOrder, VERSION};
+use anabranch_pipeline::records::RequestKey;
+use anabranch_schemas::flux::id::FluxId;
+use anabranch_schemas::flux::placement::Kind;
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use jiff::civil::Date;
+use serde::Serialize;
+
+use super::SEE_DESCRIPTION;
+use super::body::{Body, Fields, FromFields, required};
+use super::problem::Problem;
+use super::uuids::sent_key;
+use crate::wiring::FluxIdentifiers;
+
+/// An answer of about 340 KB.
+const COUNT_MAX: u32 = 10_000;
+/// Length to which a text of a client is cut when an answer names it.
+const SHOWN_CHARACTERS: usize = 40;
+
+/// The body, before the parent's system code is known.
+#[derive(Debug)]
+pub struct FluxWanted {
+    order: FluxOrder,
+    parent: Option<String>,
+    count: u64,
+}
+
+impl FromFields for FluxWanted {
+    const KEYS: &'static [&'static str] =
+        &["kind", "parent", "partition", "fail_over", "date", "version", "business", "reserved", "count"];
+
+    fn from_fields(fields: &mut Fields) -> Result<Self, Problem> {
+        let kind = required("kind", fields.text("kind")?)?;
+        let kind = Kind::from_name(&kind).ok_or_else(|| {
+            wrong("kind", &kind, &format!("one of {}", Kind::ALL.map(Kind::name).join(", ")))
+        })?;
+        let date = fields.text("date")?;
+        let parsed =
+            |text: String| text.parse::<Date>().map_err(|_| wrong("date", &text, "a day such as 2026-11-26"));
+        let order = FluxOrder {
+            kind,
+            parent: None,
+            partition: fields
+                .number("partition")?
+                .map(|number| small("partition", number, 99))
+                .transpose()?,
+            is_failed_over: fields.flag("fail_over")?.unwrap_or(false),
+            date: date.map(parsed).transpose()?,
+            version: small("version", fields.number("version")?.unwrap_or(VERSION.into()), 9)?,
+            business: small("business", required("business", fields.number("business")?)?, 99)?,
+            reserved: small("reserved", fields.number("reserved")?.unwrap_or(0), 99)?,
+            count: 1,
+        };
+        let count = fields.number("count")?.unwrap_or(1);
+        Ok(Self { order, parent: fields.text("parent")?, count })
+    }
+}
+
+fn small(key: &str, number: u64, most: u8) -> Result<u8, Problem> {
+    let fits = u8::try_from(number).ok().filter(|number| *number <= most);
+    fits.ok_or_else(|| wrong(key, &number.to_string(), &format!("a number from 0 to {most}")))
+}
+
+fn wrong(key: &str, found: &str, needed: &str) -> Problem {
+    let found: String = found.chars().take(SHOWN_CHARACTERS).collect();
+    let detail = format!("`{key}` is `{}`; {needed} is needed", found.escape_debug());
+    Problem::new(Code::BodyNotUnderstood, detail, SEE_DESCRIPTION)
+}
+
+#[derive(Debug, Serialize)]
+pub struct GivenIdentifiers {
+    identifiers: Vec<String>,
+}
+
+pub async fn give(
+    State(flux): State<Option<FluxIdentifiers>>,
+    headers: HeaderMap,
+    Body(wanted): Body<FluxWanted>,
+) -> Result<Json<GivenIdentifiers>, Problem> {
+    let flux = flux.ok_or_else(|| {
+        let remedy = "add [flux] to the configuration, or ask a daemon that has it";
+        Problem::new(
+            Code::FluxUnconfigured,
+            "this installation makes no identifiers of payment documents",
+            remedy,
+        )
+    })?;
+    let key = sent_key(&headers)?.map(RequestKey::of);
+    let count = u32::try_from(wanted.count).ok().filter(|count| (1..=COUNT_MAX).contains(count));
+    let count = count.ok_or_else(|| {
+        let detail = format!("count is {}; 1 to {COUNT_MAX} are given at once", wanted.count);
+        Problem::new(Code::CountOutOfRange, detail, "ask again for the rest")
+    })?;
+    let parent = wanted.parent.map(|parent| read_parent(&parent, flux.system())).transpose()?;
+    let order = FluxOrder { parent, count, ..wanted.order };
+    let identifiers = flux.issue(key.as_ref(), &order).await.map_err(|fault| Problem::from(&fault))?;
+    Ok(Json(GivenIdentifiers { identifiers: identifiers.iter().map(FluxId::to_string).collect() }))
+}
+
+fn read_parent(parent: &str, system: u16) -> Result<FluxId, Problem> {
+    FluxId::parse_of(parent.as_bytes(), system).map_err(|defect| {
+        let remedy = "send the 31 digits of the document that it follows";
+        let fault = Fault::new(Code::FluxIdMalformed, "parent", defect.to_string()).remedy(remedy);
+        Problem::from(&fault)
+    })
+}

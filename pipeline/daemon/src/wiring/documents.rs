@@ -1,0 +1,30 @@
+//! The search documents of a projection, as searches ask for them.
+
+use std::time::Duration;
+
+use anabranch_connectors::search::SearchTarget;
+use anabranch_pipeline::error::Fault;
+
+use super::{DocumentQuery, PageEnd, SearchPage};
+
+/// The search documents of a projection. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Documents {
+    pub projection: String,
+    pub target: SearchTarget,
+    /// Older ones are removed by the daemon; `None` = by people.
+    pub tombstones_kept: Option<Duration>,
+    pub(super) index: String,
+}
+
+impl Documents {
+    /// See [`SearchTarget::find`].
+    pub async fn find(
+        &self,
+        question: &DocumentQuery,
+        after: Option<&PageEnd>,
+        limit: usize,
+    ) -> Result<SearchPage, Fault> {
+        self.target.find(&self.index, question, after, limit).await
+    }
+}

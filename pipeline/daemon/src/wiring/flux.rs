@@ -1,0 +1,112 @@
+//! Identifiers of payment documents: counters on a MySQL server, and what is known of them in the log.
+
+use std::sync::Arc;
+
+pub use anabranch_connectors::mysql::sequence::MysqlSequence as FluxSequence;
+use anabranch_connectors::mysql::store::SetupReport;
+use anabranch_pipeline::config::FluxConfig;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::identifiers::flux::{
+    FluxIssuer, FluxOrder, FluxSettings, Raised, SequenceState, raise, state,
+};
+use anabranch_pipeline::records::RequestKey;
+use anabranch_schemas::flux::id::FluxId;
+use jiff::Timestamp;
+use jiff::civil::Date;
+
+use super::Wiring;
+use crate::wall_clock;
+
+/// What makes identifiers in this process, with the ranges that it has leased. Cheap to clone.
+#[derive(Clone)]
+pub struct FluxIdentifiers {
+    wiring: Wiring,
+    config: FluxConfig,
+    issuer: Arc<FluxIssuer<FluxSequence>>,
+}
+
+impl FluxIdentifiers {
+    /// `None` when the configuration has no `[flux]`. Nothing is connected yet.
+    pub fn new(wiring: &Wiring) -> Option<Self> {
+        Self::with(wiring, |issuer| issuer)
+    }
+
+    fn with(
+        wiring: &Wiring,
+        adapt: impl FnOnce(FluxIssuer<FluxSequence>) -> FluxIssuer<FluxSequence>,
+    ) -> Option<Self> {
+        let config = wiring.config().flux.clone()?;
+        let settings = FluxSettings { region: config.region, system: config.system };
+        let issuer = Arc::new(adapt(FluxIssuer::new(FluxSequence::new(&config), settings)));
+        Some(Self { wiring: wiring.clone(), config, issuer })
+    }
+
+    /// The system code that identifiers have.
+    pub fn system(&self) -> u16 {
+        self.config.system
+    }
+
+    /// As many new identifiers as are wanted; with a key the same ones each time.
+    pub async fn issue(&self, key: Option<&RequestKey>, order: &FluxOrder) -> Result<Vec<FluxId>, Fault> {
+        let (log, today) = (self.wiring.log().await?, self.today());
+        match key {
+            None => self.issuer.issue(log, order, today).await,
+            Some(key) => self.issuer.issue_once(log, key, order, today).await,
+        }
+    }
+
+    /// Counters and registers as they are.
+    pub async fn state(&self) -> Result<SequenceState, Fault> {
+        state(self.wiring.log().await?, self.issuer.sequence(), self.config.region).await
+    }
+
+    /// Skips numbers of every counter, and accepts the server.
+    pub async fn raise(&self, skipped: u32) -> Result<Raised, Fault> {
+        raise(self.wiring.log().await?, self.issuer.sequence(), self.config.region, skipped).await
+    }
+
+    fn today(&self) -> Date {
+        let now =
+            i64::try_from(wall_clock::now_ms()).ok().and_then(|now| Timestamp::from_millisecond(now).ok());
+        now.unwrap_or(Timestamp::MAX).to_zoned(self.config.time_zone.clone()).date()
+    }
+}
+
+impl Wiring {
+    /// What makes identifiers, for a command that needs it.
+    pub fn flux_identifiers(&self) -> Result<FluxIdentifiers, Fault> {
+        FluxIdentifiers::with(self, FluxIssuer::without_reserve).ok_or_else(|| {
+            Fault::new(Code::FluxUnconfigured, "configuration key flux", "missing")
+                .needs("a [flux] section: the region, and the server with the counters")
+                .remedy("see [flux] in deploy/anabranch.example.toml")
+        })
+    }
+
+    /// Makes the tables of the sequence: what was made or found.
+    pub async fn set_up_flux(&self) -> Result<Vec<String>, Vec<Fault>> {
+        let one = |fault| vec![fault];
+        let flux = self.flux_identifiers().map_err(one)?;
+        let made = flux.issuer.sequence().setup().await.map_err(one)?;
+        let thing = "counters of flux.sequence_url";
+        Ok(vec![match made == SetupReport::default() {
+            true => format!("{thing}: as needed"),
+            false => format!("{thing}: created {} databases, {} tables", made.databases, made.tables),
+        }])
+    }
+
+    /// Pre-flight of the sequence: tables, rows, privileges, and whether a counter lacks what was given out. The second
+    /// part is no fault and should be known.
+    pub async fn check_flux(&self) -> (Vec<Fault>, Vec<String>) {
+        let flux = match self.flux_identifiers() {
+            Ok(flux) => flux,
+            Err(fault) => return (vec![fault], Vec::new()),
+        };
+        let sequence = flux.issuer.sequence();
+        let faults = sequence.check().await;
+        if !faults.is_empty() {
+            return (faults, Vec::new());
+        }
+        let faults = flux.state().await.map_or_else(|fault| vec![fault], |state| state.faults());
+        (faults, sequence.warnings().await)
+    }
+}

@@ -1,0 +1,317 @@
+//! The ranges that one process holds, and the identifiers that it makes of them.
+//!
+//! Orders of one counter wait for one another, those of others do not. A range that is used up quickly is followed by
+//! one of twice the size, so that a lease costs little; what a process holds when it ends is skipped for ever.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anabranch_schemas::flux::counter::Counter;
+use anabranch_schemas::flux::id::{FluxId, Region, SEQUENCES};
+use jiff::civil::Date;
+use metrics::{counter, gauge};
+use tokio::time::Instant;
+
+use super::known::{ATTEMPTS, SERVER, key, read};
+use super::wanted::FluxOrder;
+use crate::error::{Code, Fault};
+use crate::failpoints;
+use crate::metrics as names;
+use crate::ports::{Registers, Sequence};
+use crate::records::{GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey};
+
+/// A counter that is hardly used wastes no more than this by a restart.
+const RANGE_MIN: u32 = 1_000;
+/// A thousandth of a counter; at a million identifiers a second it is ten leases a second.
+const RANGE_MAX: u32 = 100_000;
+/// A range that is used up sooner is followed by a larger one, and one that lasts longer by a smaller one.
+const RANGE_TIME: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// What identifiers of an installation have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FluxSettings {
+    pub region: Region,
+    pub system: u16,
+}
+
+/// What is left of a range.
+#[derive(Debug)]
+struct Held {
+    next: u32,
+    end: u32,
+    /// As many were leased last.
+    size: u32,
+    leased_at: Instant,
+}
+
+impl Held {
+    /// How many numbers the next lease is for.
+    fn following(&self) -> u32 {
+        let size = match self.leased_at.elapsed() {
+            lasted if lasted < RANGE_TIME.0 => self.size * 2,
+            lasted if lasted > RANGE_TIME.1 => self.size / 2,
+            _ => self.size,
+        };
+        size.clamp(RANGE_MIN, RANGE_MAX)
+    }
+}
+
+/// Makes identifiers of leased numbers.
+#[derive(Debug)]
+pub struct FluxIssuer<S> {
+    sequence: S,
+    settings: FluxSettings,
+    /// Numbers that a first lease is for, at least.
+    range_min: u32,
+    held: Mutex<BTreeMap<Counter, Arc<tokio::sync::Mutex<Option<Held>>>>>,
+}
+
+impl<S: Sequence> FluxIssuer<S> {
+    pub fn new(sequence: S, settings: FluxSettings) -> Self {
+        Self { sequence, settings, range_min: RANGE_MIN, held: Mutex::default() }
+    }
+
+    /// The same for a process that ends after one order: it leases what it needs, and skips nothing.
+    #[must_use]
+    pub fn without_reserve(self) -> Self {
+        Self { range_min: 1, ..self }
+    }
+
+    pub fn sequence(&self) -> &S {
+        &self.sequence
+    }
+
+    pub fn settings(&self) -> FluxSettings {
+        self.settings
+    }
+
+    /// As many new identifiers as are wanted.
+    pub async fn issue(
+        &self,
+        registers: &impl Registers,
+        order: &FluxOrder,
+        today: Date,
+    ) -> Result<Vec<FluxId>, Fault> {
+        let template = self.template(order, today)?;
+        let counter = Counter::of(&template);
+        let place = self.place(counter, today);
+        let ranges = self.take(registers, counter, &mut *place.lock().await, order.count, false).await?;
+        let numbers = ranges.into_iter().flatten();
+        let identifiers = numbers.filter_map(|number| template.with_sequence(number)).collect();
+        counter!(names::FLUX_IDENTIFIERS).increment(u64::from(order.count));
+        Ok(identifiers)
+    }
+
+    /// As [`Self::issue`], but one time for each key: a caller that asks with it again, of any process, is given the
+    /// same. [`Code::KeyReused`] when something else was asked for with it.
+    pub async fn issue_once(
+        &self,
+        registers: &impl Registers,
+        key: &RequestKey,
+        order: &FluxOrder,
+        today: Date,
+    ) -> Result<Vec<FluxId>, Fault> {
+        let given = match self.sequence.given(key).await? {
+            Some(given) => given,
+            None => self.remembered(registers, key, order, today).await?,
+        };
+        if !order.is_as_given(&given.first, given.count) {
+            let found = "other identifiers were asked for with this key before";
+            return Err(Fault::new(Code::KeyReused, "idempotency-key", found)
+                .needs("the first request again, to the letter")
+                .remedy("send another key, or the first request"));
+        }
+        given.identifiers().ok_or_else(|| {
+            Fault::new(Code::Internal, "request key", "its last identifier has a sequence of nine digits")
+        })
+    }
+
+    /// Numbers for a new key; the key stands when it returns.
+    async fn remembered(
+        &self,
+        registers: &impl Registers,
+        key: &RequestKey,
+        order: &FluxOrder,
+        today: Date,
+    ) -> Result<GivenOnce, Fault> {
+        let template = self.template(order, today)?;
+        let counter = Counter::of(&template);
+        let place = self.place(counter, today);
+        // They follow one another, so that the first one and their number say all.
+        let [numbers, _] = self.take(registers, counter, &mut *place.lock().await, order.count, true).await?;
+        let first = template.with_sequence(numbers.start).unwrap_or(template);
+        failpoints::reach("sequence-before-key").await;
+        let stored = self.sequence.remember(key, &GivenOnce { first, count: order.count }).await?;
+        failpoints::reach("sequence-after-key").await;
+        match stored {
+            Remembered::Stands(given) => {
+                counter!(names::FLUX_IDENTIFIERS).increment(u64::from(order.count));
+                Ok(given)
+            }
+            Remembered::Full => Err(Fault::new(
+                Code::FluxKeysFull,
+                "idempotency-key",
+                "as many keys are kept as flux.request_keys_max allows, and none is old enough to be removed",
+            )
+            .needs("keys that name a payment or a batch, each used once")
+            .remedy("send this request without idempotency-key, or later; raise flux.request_keys_max")),
+        }
+    }
+
+    fn template(&self, order: &FluxOrder, today: Date) -> Result<FluxId, Fault> {
+        let FluxSettings { region, system } = self.settings;
+        let template = order.template(region, system, order.day(today)?)?;
+        if order.count == 0 || order.count > RANGE_MAX {
+            let found = format!("{} identifiers", order.count);
+            return Err(Fault::new(Code::CountOutOfRange, "count", found).needs(format!("1 to {RANGE_MAX}")));
+        }
+        Ok(template)
+    }
+
+    /// Where the range of a counter is. Ranges of days that are asked for no more are dropped.
+    fn place(&self, counter: Counter, today: Date) -> Arc<tokio::sync::Mutex<Option<Held>>> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_near = |date: Date| today.until(date).is_ok_and(|span| span.get_days().abs() <= 10);
+        if !held.contains_key(&counter) {
+            held.retain(|known, _| is_near(known.date));
+        }
+        Arc::clone(held.entry(counter).or_default())
+    }
+
+    /// So many numbers of the held range and of the next one; all in the first of both ranges where they are to follow
+    /// one another. After a fault nothing was taken.
+    async fn take(
+        &self,
+        registers: &impl Registers,
+        counter: Counter,
+        held: &mut Option<Held>,
+        count: u32,
+        in_a_row: bool,
+    ) -> Result<[Range<u32>; 2], Fault> {
+        let rest = held.as_ref().map_or(0..0, |held| held.next..held.end);
+        let mut all = [rest.clone(), 0..0];
+        if rest.len() < count as usize {
+            let needed = if in_a_row { count } else { count - rest.len() as u32 };
+            let size = held.as_ref().map_or(self.range_min, Held::following);
+            let lease = self.lease(registers, counter, needed, size.max(needed)).await?;
+            gauge!(names::FLUX_USED).set(f64::from(lease.end()) / f64::from(SEQUENCES));
+            all = match rest.end == lease.first {
+                // Nobody else leased in between.
+                true => [rest.start..lease.end(), 0..0],
+                false if in_a_row => [lease.first..lease.end(), 0..0],
+                false => [rest, lease.first..lease.end()],
+            };
+            *held = Some(Held { next: lease.first, end: lease.end(), size, leased_at: Instant::now() });
+        }
+        let [first, second] = all;
+        let split = first.end.min(first.start + count);
+        let (taken, left) = (first.start..split, count - (split - first.start));
+        let behind = if left == 0 { split } else { second.start + left };
+        if let Some(held) = held {
+            held.next = behind;
+        }
+        Ok([taken, second.start..second.start + left])
+    }
+
+    /// A range that nobody else has. It is used only if the register of the ring did not move meanwhile.
+    async fn lease(
+        &self,
+        registers: &impl Registers,
+        counter: Counter,
+        least: u32,
+        wanted: u32,
+    ) -> Result<Lease, Fault> {
+        let mut lost = None;
+        for _ in 0..ATTEMPTS {
+            let server = accepted_server(registers, &self.sequence).await?;
+            let (register, known) = read(registers, counter.ring).await?;
+            let request = LeaseRequest { counter, server, known: known.of(counter.date), least, wanted };
+            failpoints::reach("sequence-before-lease").await;
+            let leased = self.sequence.lease(&request).await?;
+            failpoints::reach("sequence-after-lease").await;
+            let lease = leased.map_err(|refusal| refused(&request, refusal))?;
+            let value = known.with(counter.date, lease.end()).to_string();
+            match registers.compare_and_set(&key(counter.ring), &register, value).await {
+                Ok(_) => {
+                    failpoints::reach("sequence-after-known").await;
+                    counter!(names::FLUX_LEASES).increment(1);
+                    return Ok(lease);
+                }
+                // Another process leased at the same time, or before somebody restored the server.
+                Err(fault) if fault.code() == Code::LeaseLost => lost = Some(fault),
+                Err(fault) => return Err(fault),
+            }
+        }
+        Err(lost.unwrap_or_else(|| Fault::new(Code::LeaseLost, counter.to_string(), "no range was leased")))
+    }
+}
+
+/// The server whose numbers are used: the first one that this installation met, or the one that a person accepted.
+pub(super) async fn accepted_server(
+    registers: &impl Registers,
+    sequence: &impl Sequence,
+) -> Result<String, Fault> {
+    let register = registers.read(SERVER).await?;
+    if !register.value.is_empty() {
+        return Ok(register.value);
+    }
+    let server = sequence.server().await?.name;
+    match registers.compare_and_set(SERVER, &register, server.clone()).await {
+        Ok(_) => Ok(server),
+        // Another process did the same.
+        Err(fault) if fault.code() == Code::LeaseLost => Ok(registers.read(SERVER).await?.value),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// What raises every counter above what may have been given out.
+pub(super) const RAISE: &str = "anabranch --config FILE flux sequence raise";
+
+/// The fault of a lease that was refused.
+fn refused(request: &LeaseRequest, refusal: LeaseRefusal) -> Fault {
+    let subject = format!("counter {}", request.counter);
+    let fault = match refusal {
+        LeaseRefusal::ServerChanged { found } => {
+            let found = format!("its server is {found}, and numbers were given out by {}", request.server);
+            Fault::new(Code::FluxServerChanged, subject, found)
+                .needs("the same server, or the word of a person that this one has every number")
+                .remedy(RAISE)
+        }
+        LeaseRefusal::Missing => Fault::new(Code::FluxSequenceBehind, subject, "its row is gone")
+            .needs("the rows that `setup` made")
+            .remedy("anabranch --config FILE setup")
+            .then(RAISE),
+        LeaseRefusal::Behind { next } => {
+            let found = format!("it stands at {next}, and numbers up to {} were given out", request.known);
+            Fault::new(Code::FluxSequenceBehind, subject, found)
+                .needs(format!("at least {}; somebody restored the server from a copy", request.known))
+                .remedy(RAISE)
+        }
+        LeaseRefusal::OtherDay { today } => Fault::new(
+            Code::FluxDateRefused,
+            subject,
+            format!("today is {today} for the server of the counters"),
+        )
+        .needs("clocks that differ by less than a day")
+        .remedy("compare `date -u` on this machine with SELECT UTC_TIMESTAMP() on that server"),
+        LeaseRefusal::Overtaken { by } => {
+            Fault::new(Code::FluxDateRefused, subject, format!("{by} has taken its row"))
+                .needs("a date of the last days, and clocks that are right")
+                .remedy("compare `date -u` on this machine with SELECT UTC_TIMESTAMP() on that server")
+        }
+        LeaseRefusal::Exhausted { next } => {
+            let found = format!(
+                "{} of its {SEQUENCES} numbers are left, and {} are wanted",
+                SEQUENCES - next,
+                request.least
+            );
+            Fault::new(Code::FluxSequenceExhausted, subject, found)
+                .needs("a counter with numbers left: each date, user partition and side has its own")
+                .remedy("use another date; anabranch --config FILE flux sequence status shows every counter")
+        }
+    };
+    counter!(names::FLUX_REFUSALS, "code" => fault.code().as_str()).increment(1);
+    fault
+}

@@ -1,0 +1,272 @@
+//! What a counter of payment documents' identifiers leases, and why it refuses.
+//!
+//! [`Lease::of`] is the whole decision. The in-memory sequence uses it as it stands; a server decides by the condition
+//! of one UPDATE, and uses it to say why that UPDATE changed nothing.
+
+use std::fmt;
+
+use anabranch_schemas::flux::counter::Counter;
+use anabranch_schemas::flux::id::{FluxId, SEQUENCES};
+use jiff::civil::Date;
+use sha2::{Digest, Sha256};
+
+/// Days before the server's own date that a counter serves. Requests may go back seven days, and the date of a daemon
+/// in another time zone may be another one by a day or two.
+pub const DAYS_BEFORE_MAX: i32 = 9;
+/// Days behind the server's own date that a counter serves.
+pub const DAYS_BEHIND_MAX: i32 = 2;
+
+/// A lease that is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseRequest {
+    pub counter: Counter,
+    /// The server that gave out the numbers before, as [`crate::ports::Sequence::server`] names it.
+    pub server: String,
+    /// Numbers below it are known to be leased.
+    pub known: u32,
+    /// Fewer numbers are of no use.
+    pub least: u32,
+    /// As many are wanted; never fewer than `least`.
+    pub wanted: u32,
+}
+
+/// Numbers that belong to whoever leased them, and to nobody else ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    pub first: u32,
+    pub count: u32,
+}
+
+/// A row of a counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CounterRow {
+    /// The day that the row counts for now.
+    pub date: Date,
+    /// Every number below it was leased.
+    pub next: u32,
+}
+
+/// The server of the counters at the moment of a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SequenceServer {
+    /// As [`crate::ports::Sequence::server`] names it.
+    pub name: String,
+    /// By its own clock, in UTC.
+    pub today: Date,
+}
+
+/// Why nothing was leased.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LeaseRefusal {
+    ServerChanged {
+        found: String,
+    },
+    /// The counter's row is gone.
+    Missing,
+    /// The date lies too far from the server's.
+    OtherDay {
+        today: Date,
+    },
+    /// A later day has taken the row.
+    Overtaken {
+        by: Date,
+    },
+    /// Numbers above the counter are known to be leased.
+    Behind {
+        next: u32,
+    },
+    Exhausted {
+        next: u32,
+    },
+}
+
+impl LeaseRequest {
+    /// What is leased where the counter stands at this number.
+    pub fn leased_at(&self, next: u32) -> Lease {
+        Lease { first: next, count: self.wanted.min(SEQUENCES - next) }
+    }
+}
+
+impl Lease {
+    /// What the row leases; then it stands at [`Lease::end`] of the day of the request.
+    pub fn of(
+        request: &LeaseRequest,
+        server: &SequenceServer,
+        row: Option<CounterRow>,
+    ) -> Result<Self, LeaseRefusal> {
+        if server.name != request.server {
+            return Err(LeaseRefusal::ServerChanged { found: server.name.clone() });
+        }
+        let Some(row) = row else { return Err(LeaseRefusal::Missing) };
+        let date = request.counter.date;
+        if !is_served(date, server.today) {
+            return Err(LeaseRefusal::OtherDay { today: server.today });
+        }
+        if row.date > date {
+            return Err(LeaseRefusal::Overtaken { by: row.date });
+        }
+        let next = if row.date == date { row.next } else { 0 };
+        if next < request.known {
+            return Err(LeaseRefusal::Behind { next });
+        }
+        if u64::from(next) + u64::from(request.least) > u64::from(SEQUENCES) {
+            return Err(LeaseRefusal::Exhausted { next });
+        }
+        Ok(request.leased_at(next))
+    }
+
+    /// The number behind the last one.
+    pub fn end(self) -> u32 {
+        self.first + self.count
+    }
+}
+
+/// Whether counters serve a date, by the server's own one.
+fn is_served(date: Date, today: Date) -> bool {
+    let days = today.until(date).map_or(i32::MAX, |span| span.get_days());
+    (-DAYS_BEFORE_MAX..=DAYS_BEHIND_MAX).contains(&days)
+}
+
+/// Digest of the key that a caller sent with a request: any bytes of any caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestKey([u8; 32]);
+
+impl RequestKey {
+    pub fn of(key: &[u8]) -> Self {
+        Self(Sha256::digest(key).into())
+    }
+
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+/// What was given out with a key: identifiers that follow one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GivenOnce {
+    pub first: FluxId,
+    pub count: u32,
+}
+
+impl GivenOnce {
+    /// All of them. `None` when the last one has more than eight digits, which nobody has stored.
+    pub fn identifiers(&self) -> Option<Vec<FluxId>> {
+        let first = self.first.parts().sequence;
+        (0..self.count).map(|place| self.first.with_sequence(first.checked_add(place)?)).collect()
+    }
+}
+
+/// What came of storing a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remembered {
+    /// This stands with the key now: what was to be stored, or what somebody stored before.
+    Stands(GivenOnce),
+    /// There are as many keys as may be, and the oldest are not old enough.
+    Full,
+}
+
+/// Everything that the counters of a region say at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SequenceStanding {
+    pub server: SequenceServer,
+    /// Each row with the counter that it is of.
+    pub counters: Vec<(Counter, u32)>,
+    /// Request keys that are kept, at most.
+    pub keys: u64,
+}
+
+/// `numbers 1000 to 1999`.
+impl fmt::Display for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "numbers {} to {}", self.first, i64::from(self.end()) - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_schemas::flux::counter::Ring;
+    use anabranch_schemas::flux::id::{Region, Side};
+    use jiff::ToSpan;
+    use jiff::civil::date;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TODAY: Date = date(2026, 11, 26);
+
+    fn request(date: Date, known: u32, least: u32, wanted: u32) -> LeaseRequest {
+        let counter = Ring::new(Region::UnitedStates, Side::Main, 7).unwrap().on(date);
+        LeaseRequest { counter, server: "mysql:a".to_owned(), known, least, wanted }
+    }
+
+    fn server() -> SequenceServer {
+        SequenceServer { name: "mysql:a".to_owned(), today: TODAY }
+    }
+
+    fn row(date: Date, next: u32) -> Option<CounterRow> {
+        Some(CounterRow { date, next })
+    }
+
+    #[test]
+    fn each_refusal_has_its_reason() {
+        let yesterday = TODAY.yesterday().unwrap();
+        let other = SequenceServer { name: "mysql:b".to_owned(), ..server() };
+        let lease = |request, row| Lease::of(&request, &server(), row);
+        assert_eq!(lease(request(TODAY, 0, 1, 9), row(TODAY, 41)), Ok(Lease { first: 41, count: 9 }));
+        assert_eq!(lease(request(TODAY, 0, 1, 9), row(yesterday, 41)), Ok(Lease { first: 0, count: 9 }));
+        assert_eq!(
+            Lease::of(&request(TODAY, 0, 1, 9), &other, row(TODAY, 41)),
+            Err(LeaseRefusal::ServerChanged { found: "mysql:b".to_owned() })
+        );
+        assert_eq!(lease(request(TODAY, 0, 1, 9), None), Err(LeaseRefusal::Missing));
+        assert_eq!(
+            lease(request(yesterday, 0, 1, 9), row(TODAY, 41)),
+            Err(LeaseRefusal::Overtaken { by: TODAY })
+        );
+        assert_eq!(lease(request(TODAY, 42, 1, 9), row(TODAY, 41)), Err(LeaseRefusal::Behind { next: 41 }));
+        assert_eq!(
+            lease(request(TODAY, 1, 1, 9), row(yesterday, 41)),
+            Err(LeaseRefusal::Behind { next: 0 }),
+            "a table of yesterday"
+        );
+        for (days, is_right) in [(-10, false), (-9, true), (2, true), (3, false)] {
+            let date = TODAY.checked_add(days.days()).unwrap();
+            let leased = lease(request(date, 0, 1, 9), row(jiff::civil::date(1000, 1, 1), 0));
+            assert_eq!(leased.is_ok(), is_right, "{days} {leased:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_numbers_are_leased_and_none_behind_them() {
+        let lease =
+            |next, least, wanted| Lease::of(&request(TODAY, 0, least, wanted), &server(), row(TODAY, next));
+        assert_eq!(lease(99_999_990, 10, 1_000), Ok(Lease { first: 99_999_990, count: 10 }));
+        assert_eq!(lease(99_999_990, 11, 1_000), Err(LeaseRefusal::Exhausted { next: 99_999_990 }));
+        assert_eq!(lease(SEQUENCES, 1, 1), Err(LeaseRefusal::Exhausted { next: SEQUENCES }));
+        assert_eq!(lease(0, 1, u32::MAX), Ok(Lease { first: 0, count: SEQUENCES }));
+    }
+
+    proptest! {
+        /// Whatever clocks and processes do to one ring, no number of a day is leased twice.
+        #[test]
+        fn no_number_is_leased_twice(
+            asked in proptest::collection::vec((-12_i32..4, 1_u32..50, 0_i32..3), 1..200)
+        ) {
+            let mut rows = std::collections::BTreeMap::new();
+            let mut given = std::collections::BTreeSet::new();
+            for (days, wanted, later) in asked {
+                let today = TODAY.checked_add(later.days()).unwrap();
+                let date = today.checked_add(days.days()).unwrap();
+                let request = request(date, 0, 1, wanted);
+                let slot = request.counter.slot();
+                let found = rows.get(&slot).copied().or(row(jiff::civil::date(1000, 1, 1), 0));
+                if let Ok(lease) = Lease::of(&request, &SequenceServer { today, ..server() }, found) {
+                    rows.insert(slot, CounterRow { date, next: lease.end() });
+                    for number in lease.first..lease.end() {
+                        prop_assert!(given.insert((date, number)), "{date} {number}");
+                    }
+                }
+            }
+        }
+    }
+}

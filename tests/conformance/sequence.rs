@@ -1,0 +1,104 @@
+//! The counters of payment documents on a server: rights, checks, and what only real connections show. What every
+//! sequence promises is in `ports/sequence.rs`.
+
+use anabranch_connectors::mysql::sequence::MysqlSequence;
+use anabranch_pipeline::config::ServerUrl;
+use anabranch_pipeline::error::{Class, Code};
+use anabranch_pipeline::ports::Sequence;
+use anabranch_pipeline::records::LeaseRequest;
+use anabranch_schemas::flux::counter::Ring;
+use anabranch_schemas::flux::id::{Region, Side};
+use mysql_async::prelude::Queryable;
+
+use crate::derived::StoreSite;
+use crate::ports::sequence::{Ground, Server};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn its_account_may_update_counters_and_nothing_more_and_set_up_repeats_itself() {
+    let ground = Server::start().await;
+    let sequence = ground.process();
+    let check = async || sequence.check().await.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(check().await, Vec::<String>::new());
+    let again = sequence.setup().await.unwrap();
+    assert_eq!((again.databases, again.tables), (0, 0));
+    let database = ground.config.database.clone();
+    let accounts = [&ground.config.sequence_url, ground.config.setup_url.as_ref().unwrap()];
+    for (place, url) in accounts.into_iter().enumerate() {
+        let mut account = connect(&ground, url).await;
+        let mut denied = vec![
+            "DELETE FROM {}.flux_sequence_07",
+            "DROP TABLE {}.flux_sequence_07",
+            "TRUNCATE {}.flux_request",
+        ];
+        denied.push(match place {
+            0 => "INSERT INTO {}.flux_sequence_07 SELECT * FROM {}.flux_sequence_07",
+            _ => "UPDATE {}.flux_sequence_07 SET next = 0",
+        });
+        for statement in denied {
+            let statement = statement.replace("{}", &format!("`{database}`"));
+            match account.query_drop(&statement).await {
+                Err(mysql_async::Error::Server(error)) => {
+                    assert!([1044, 1142].contains(&error.code), "{error}")
+                }
+                other => panic!("{statement}: {other:?}"),
+            }
+        }
+    }
+    // What is gone is told, and set-up makes it.
+    let counter =
+        Ring::new(Region::UnitedStates, Side::Main, 7).unwrap().on(sequence.server().await.unwrap().today);
+    ground.set(counter, None).await;
+    let found = check().await.join("\n");
+    assert!(found.contains("3199 of 3200 rows of counters stand") && found.contains("setup"), "{found}");
+    sequence.setup().await.unwrap();
+    assert_eq!(check().await, Vec::<String>::new());
+    ground
+        .site
+        .sql(format!("ALTER TABLE `{database}`.flux_sequence_00 MODIFY COLUMN next INT NOT NULL"))
+        .await;
+    let found = check().await.join("\n");
+    assert!(found.contains("column `next` is int") && found.contains("flux_sequence_00"), "{found}");
+    ground
+        .site
+        .sql(format!("ALTER TABLE `{database}`.flux_sequence_00 MODIFY COLUMN next INT UNSIGNED NOT NULL"))
+        .await;
+    ground.site.sql(format!("DROP TABLE `{database}`.flux_sequence_33")).await;
+    assert!(check().await.join("\n").contains("flux_sequence_33"));
+}
+
+async fn connect(ground: &Server, url: &ServerUrl) -> mysql_async::Conn {
+    let ca_file = ground.config.ca_file.as_deref();
+    let options = anabranch_connectors::mysql::connection::async_options(url, ca_file);
+    mysql_async::Conn::new(options).await.unwrap()
+}
+
+/// A connection that was lost may have leased: its numbers are skipped, and the next lease begins behind them.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_are_killed_and_a_row_that_is_locked_lease_no_number_twice() {
+    let ground = Server::on(StoreSite::alone().await).await;
+    let sequence: MysqlSequence = ground.process();
+    let server = sequence.server().await.unwrap();
+    let counter = Ring::new(Region::UnitedStates, Side::Main, 7).unwrap().on(server.today);
+    let request = LeaseRequest { counter, server: server.name.clone(), known: 0, least: 1, wanted: 10 };
+    let mut given = std::collections::BTreeSet::new();
+    let mut admin = ground.site.admin().await;
+    let table = ground.table(counter);
+    for _ in 0..3 {
+        admin.query_drop(format!("START TRANSACTION; SELECT * FROM {table} FOR UPDATE")).await.unwrap();
+        let waiting = tokio::spawn({
+            let (sequence, request) = (sequence.clone(), request.clone());
+            async move { sequence.lease(&request).await }
+        });
+        let waits = "SELECT id FROM information_schema.processlist WHERE user = 'anabranch_sequence' AND info LIKE 'UPDATE%'";
+        let id = anabranch_tests::until_some("the lease waits for the row", async || {
+            admin.query_first::<u64, _>(waits).await.unwrap()
+        })
+        .await;
+        admin.query_drop(format!("KILL CONNECTION {id}")).await.unwrap();
+        admin.query_drop("COMMIT").await.unwrap();
+        let fault = waiting.await.unwrap().unwrap_err();
+        assert_eq!((fault.class(), fault.code()), (Class::Transient, Code::TargetUnreachable), "{fault}");
+        let lease = sequence.lease(&request).await.unwrap().unwrap();
+        assert!((lease.first..lease.end()).all(|number| given.insert(number)), "{lease}");
+    }
+}

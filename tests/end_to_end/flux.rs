@@ -1,0 +1,278 @@
+//! Identifiers of payment documents, through the binary: two daemons and the command, killed at each step.
+
+use std::collections::BTreeSet;
+
+use anabranch_pipeline::failpoints;
+use anabranch_schemas::flux::id::{FluxId, Month, Side};
+use anabranch_tests::{Daemon, Installation, Plan};
+use serde_json::{Value as Json, json};
+
+use crate::STANDARD;
+
+const TOKEN: &str = "application-token-1";
+
+/// With the documented accounts on the first target.
+async fn installation() -> Installation<'static> {
+    const GRANTS: &str = include_str!("../../deploy/grants/mariadb-flux-sequence.sql");
+    let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
+    let server = installation.server("target");
+    let lines: Vec<&str> = GRANTS.lines().filter(|line| !line.starts_with("--")).collect();
+    let grants = lines.join("\n").replace("{client_host}", "127.0.0.1");
+    let password = |grants: String, name: &str| grants.replace(name, server.password());
+    let grants = password(password(grants, "{setup_password}"), "{sequence_password}");
+    installation.execute("target", grants).await;
+    let text = installation.configuration_text();
+    let text = text.replace("[http]\n", &format!("[http]\ntokens = [\"{TOKEN}\"]\n"));
+    let account = |user: &str| format!("mysql://{user}:${{SEQUENCE_PASSWORD}}@127.0.0.1:{}", server.port());
+    let flux = format!(
+        "\n[flux]\nregion = \"singapore\"\nsequence_url = \"{}\"\nsequence_setup_url = \"{}\"\nsequence_ca_file = \"{}\"\n",
+        account("anabranch_sequence"),
+        account("anabranch_sequence_setup"),
+        installation.stack().ca_file().display()
+    );
+    let variable = ("SEQUENCE_PASSWORD".to_owned(), server.password().to_owned());
+    installation.environment_mut().push(variable);
+    installation.write_configuration_text(&(text + &flux));
+    installation.command(&["setup"]).await.expect_success();
+    installation
+}
+
+/// A second daemon's configuration beside the first one's.
+fn use_another_port(installation: &mut Installation<'_>) {
+    let file = std::fs::read_to_string(installation.configuration_file()).unwrap();
+    let first = format!(":{}\"", installation.configuration.http_port);
+    installation.use_another_http_port();
+    let port = format!(":{}\"", installation.configuration.http_port);
+    installation.write_configuration_text(&file.replace(&first, &port));
+}
+
+async fn post(daemon: &Daemon, body: &Json, key: Option<&str>) -> (u16, Json) {
+    // The token is the end of its header: another one may follow.
+    let token = key.map_or(TOKEN.to_owned(), |key| format!("{TOKEN}\r\nIdempotency-Key: {key}"));
+    daemon.ask("POST", "/v1/flux/identifiers", Some(&token), &body.to_string()).await
+}
+
+async fn given(daemon: &Daemon, body: &Json, key: Option<&str>) -> Vec<FluxId> {
+    let (status, answer) = post(daemon, body, key).await;
+    assert_eq!(status, 200, "{answer}");
+    let identifiers = answer["identifiers"].as_array().unwrap().iter();
+    identifiers.map(|id| id.as_str().unwrap().parse().unwrap()).collect()
+}
+
+fn recharge(count: u32) -> Json {
+    json!({ "kind": "recharge", "partition": 7, "business": 1, "count": count })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_of_documents_gets_identifiers_that_say_where_each_is_stored() {
+    let installation = installation().await;
+    let daemon = installation.run_with(&["--role", "api"], &[]);
+    daemon.until_ready().await;
+    let body =
+        json!({ "kind": "recharge", "partition": 7, "business": 1, "fail_over": true, "reserved": 24 });
+    let recharge = given(&daemon, &body, None).await[0];
+    let parts = recharge.parts();
+    assert_eq!(
+        (parts.side, parts.partition, parts.reserved, parts.region.digit()),
+        (Side::FailOver, 7, 24, 1)
+    );
+    assert_eq!(parts.month, Month::of_date(parts.date));
+    let refund = json!({ "kind": "refund", "parent": recharge.to_string(), "business": 3 });
+    let refund = given(&daemon, &refund, None).await[0];
+    assert_eq!((refund.parts().side, refund.parts().month), (Side::FailOver, Month::No));
+    let explained = installation
+        .command(&[
+            "flux",
+            "explain",
+            &refund.to_string(),
+            "--kind",
+            "refund",
+            "--parent",
+            &recharge.to_string(),
+        ])
+        .await;
+    assert!(explained.expect_success().stdout.contains("fail-over"));
+
+    // The command takes from the same counters.
+    let parent = recharge.to_string();
+    let next = ["flux", "next", "capture", "--business", "2", "--parent", &parent, "--count", "3"];
+    let command = installation.command(&next).await.expect_success();
+    let captures: BTreeSet<String> =
+        command.stdout.lines().map(|id| id.parse::<FluxId>().unwrap().to_string()).collect();
+    assert_eq!(captures.len(), 3);
+    let once = [&next[..], &["--key", "capture 7", "--json"]].concat();
+    let first = installation.command(&once).await.expect_success().json();
+    assert_eq!(installation.command(&once).await.expect_success().json(), first);
+    let by_daemon = json!({ "kind": "capture", "business": 2, "parent": parent, "count": 3 });
+    assert_eq!(post(&daemon, &by_daemon, Some("capture 7")).await.1, first, "the key is known to all");
+
+    refusals(&daemon, &parent).await;
+    installation.command(&["check"]).await.expect_success();
+    let status =
+        installation.command(&["flux", "sequence", "status", "--json"]).await.expect_success().json();
+    assert_eq!(status["server"], status["accepted_server"]);
+    let counters = status["counters"].as_array().unwrap();
+    assert!(counters.iter().all(|counter| counter["partition"] == 7 && counter["side"] == 1), "{status}");
+    assert!(daemon.metric("anabranch_flux_identifiers_total", &[]).await >= 2.0);
+    assert!(!daemon.log().contains(installation.server("target").password()), "the password is in the log");
+}
+
+/// Each wrong wish is told with what was expected.
+async fn refusals(daemon: &Daemon, parent: &str) {
+    for (body, status, code, told) in [
+        (json!({ "kind": "recharge", "business": 1 }), 422, "flux-parent-unfit", "`partition` is missing"),
+        (json!({ "kind": "capture", "business": 1 }), 422, "flux-parent-unfit", "its recharge, is missing"),
+        (
+            json!({ "kind": "capture", "business": 1, "parent": "1" }),
+            422,
+            "flux-id-malformed",
+            "it has 1 digits",
+        ),
+        (
+            json!({ "kind": "capture", "business": 1, "parent": parent, "partition": 7 }),
+            422,
+            "flux-parent-unfit",
+            "`partition` was given beside `parent`",
+        ),
+        (
+            json!({ "kind": "transfer", "business": 1 }),
+            422,
+            "body-not-understood",
+            "one of recharge, capture",
+        ),
+        (
+            json!({ "kind": "recharge", "partition": 100, "business": 1 }),
+            422,
+            "body-not-understood",
+            "0 to 99",
+        ),
+        (json!({ "kind": "recharge", "partition": 7 }), 422, "body-not-understood", "`business` is missing"),
+        (
+            json!({ "kind": "recharge", "partition": 7, "business": 1, "date": "2016-06-06" }),
+            422,
+            "flux-date-refused",
+            "2016-06-06; needed: ",
+        ),
+        (
+            json!({ "kind": "recharge", "partition": 7, "business": 1, "date": "2016-02-31" }),
+            422,
+            "body-not-understood",
+            "a day such as",
+        ),
+        (
+            json!({ "kind": "recharge", "partition": 7, "business": 1, "version": 3 }),
+            422,
+            "flux-id-malformed",
+            "digit 9 (data version) is 3",
+        ),
+        (
+            json!({ "kind": "recharge", "partition": 7, "business": 1, "fail_over": 1 }),
+            422,
+            "body-not-understood",
+            "true or false is needed",
+        ),
+        (recharge(10_001), 422, "count-out-of-range", "1 to 10000"),
+        (recharge(0), 422, "count-out-of-range", "1 to 10000"),
+    ] {
+        let (found, answer) = post(daemon, &body, None).await;
+        assert_eq!((found, answer["code"].as_str()), (status, Some(code)), "{answer}");
+        assert!(answer["detail"].as_str().unwrap().contains(told), "{told}: {answer}");
+        assert!(answer["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty()), "{answer}");
+    }
+    let reused = post(daemon, &recharge(1), Some("capture 7")).await;
+    assert_eq!((reused.0, reused.1["code"].as_str()), (422, Some("key-reused")), "{reused:?}");
+}
+
+/// Every process but one is killed before or after each step, with requests that have a key and ones that have none.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_identifier_is_given_out_twice_by_daemons_that_are_killed_at_any_step() {
+    let mut installation = installation().await;
+    let (mut all, mut asked) = (BTreeSet::new(), 0);
+    let mut keep = |identifiers: Vec<FluxId>| {
+        asked += identifiers.len();
+        all.extend(identifiers.iter().map(ToString::to_string));
+        assert_eq!(all.len(), asked, "one was given out twice");
+    };
+    let mut beside = installation.run_with(&["--role", "api"], &[]);
+    beside.until_ready().await;
+    use_another_port(&mut installation);
+    for (place, name) in failpoints::SEQUENCING.iter().enumerate() {
+        let mut daemon = installation.run_with(&["--role", "api"], &[("ANABRANCH_FAILPOINT", name)]);
+        daemon.until_ready().await;
+        let (key, ten) = (format!("payment {place}"), recharge(10));
+        let order = tokio::time::timeout(std::time::Duration::from_secs(20), async {
+            tokio::select! {
+                _ = post(&daemon, &ten, Some(&key)) => panic!("answered in front of {name}"),
+                () = daemon.until_failpoint(name) => {}
+            }
+        });
+        order.await.expect("the failpoint is reached");
+        daemon.kill();
+        let after = installation.run_with(&["--role", "api"], &[]);
+        after.until_ready().await;
+        keep(given(&after, &recharge(1_000), None).await);
+        keep(given(&beside, &recharge(1_000), None).await);
+        // The request is repeated, to either daemon.
+        let again = given(&after, &recharge(10), Some(&key)).await;
+        assert_eq!(given(&beside, &recharge(10), Some(&key)).await, again, "{name}");
+        keep(again);
+    }
+    let both = |daemon| async move { given(daemon, &recharge(10_000), None).await };
+    let after = installation.run_with(&["--role", "api"], &[]);
+    after.until_ready().await;
+    for _ in 0..3 {
+        let (one, two) = tokio::join!(both(&beside), both(&after));
+        keep(one);
+        keep(two);
+    }
+    beside.kill();
+}
+
+/// A server that was restored from an older copy, and one that took its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_went_back_is_refused_by_name_until_an_operator_skips_numbers() {
+    let installation = installation().await;
+    let mut daemon = installation.run_with(&["--role", "api"], &[]);
+    daemon.until_ready().await;
+    let first = given(&daemon, &recharge(1_000), None).await;
+    installation.execute("target", "UPDATE flux_sequence.flux_sequence_07 SET next = 0").await;
+    let (status, answer) = post(&daemon, &recharge(1), None).await;
+    assert_eq!((status, answer["code"].as_str()), (500, Some("flux-sequence-behind")), "{answer}");
+    assert!(
+        answer["detail"].as_str().unwrap().contains("it stands at 0, and numbers up to 1000"),
+        "{answer}"
+    );
+    assert!(answer["remedy"].as_str().unwrap().contains("flux sequence raise"), "{answer}");
+    assert!(daemon.metric("anabranch_flux_refusals_total", &["flux-sequence-behind"]).await >= 1.0);
+    for command in [&["check"][..], &["flux", "sequence", "status"]] {
+        let refused = installation.command(command).await;
+        assert_eq!(refused.exit_code, 1, "{refused:?}");
+        let told = format!("{}{}", refused.stdout, refused.stderr);
+        assert!(told.contains("[flux-sequence-behind]") && told.contains("partition 07"), "{told}");
+    }
+
+    // A raise that is killed is repeated.
+    for name in failpoints::RAISING {
+        let command = ["flux", "sequence", "raise", "--numbers", "5000"];
+        let mut raise = installation.start(&command, &[("ANABRANCH_FAILPOINT", name)]);
+        raise.until_failpoint(name).await;
+        raise.kill();
+    }
+    let raised =
+        installation.command(&["flux", "sequence", "raise", "--numbers", "5000"]).await.expect_success();
+    assert!(raised.stdout.contains("skip 5000 numbers"), "{raised:?}");
+    let after = given(&daemon, &recharge(10), None).await;
+    assert!(after[0].parts().sequence >= 6_000, "{}", after[0]);
+    assert!(after.iter().all(|id| !first.contains(id)));
+
+    installation.execute("target", "SET GLOBAL server_id = @@GLOBAL.server_id + 100").await;
+    let other =
+        installation.command(&["flux", "next", "recharge", "--partition", "3", "--business", "1"]).await;
+    installation.execute("target", "SET GLOBAL server_id = @@GLOBAL.server_id - 100").await;
+    assert_eq!(other.exit_code, 1, "{other:?}");
+    assert!(other.stderr.contains("[flux-server-changed]") && other.stderr.contains("mariadb:"), "{other:?}");
+    daemon.kill();
+    let without =
+        installation.command(&["flux", "next", "recharge", "--partition", "3", "--business", "1"]).await;
+    assert_eq!(without.expect_success().stdout.trim().len(), 31);
+}
