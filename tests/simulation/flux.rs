@@ -4,6 +4,11 @@
 //! and answers. In half of the worlds somebody restores the server from older copies, or lets a copy take its place,
 //! and an operator skips numbers once that was told by name. In the other half the log loses its registers.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "the twins answer where the weather is calm, and dates are of this century"
+)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 

@@ -333,6 +333,15 @@ async fn processes_give_out_each_identifier_once_and_a_restart_skips(ground: imp
         keep(process().issue(&registers, &recharge(7, 2_000), day).await.unwrap());
     }
 
+    let at_once = RequestKey::of(b"payment 6");
+    let six = recharge(6, 30);
+    let (first, second) = tokio::join!(two.issue_once(&registers, &at_once, &six, today), async {
+        process().issue_once(&registers, &at_once, &six, today).await
+    });
+    let first = first.unwrap();
+    assert_eq!(second.unwrap(), first, "what stands with the key");
+    keep(first);
+
     let key = RequestKey::of(b"payment 7");
     let order = recharge(7, 300);
     let once = async |issuer: &FluxIssuer<_>, order: &FluxOrder, day| {

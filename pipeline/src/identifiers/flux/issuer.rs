@@ -97,7 +97,9 @@ impl<S: Sequence> FluxIssuer<S> {
         let template = self.template(order, today)?;
         let counter = Counter::of(&template);
         let place = self.place(counter, today);
-        let ranges = self.take(registers, counter, &mut *place.lock().await, order.count, false).await?;
+        let mut held = place.lock().await;
+        let ranges = self.take(registers, counter, &mut held, order.count, false).await?;
+        drop(held);
         let numbers = ranges.into_iter().flatten();
         let identifiers = numbers.filter_map(|number| template.with_sequence(number)).collect();
         counter!(names::FLUX_IDENTIFIERS).increment(u64::from(order.count));
@@ -140,7 +142,9 @@ impl<S: Sequence> FluxIssuer<S> {
         let counter = Counter::of(&template);
         let place = self.place(counter, today);
         // They follow one another, so that the first one and their number say all.
-        let [numbers, _] = self.take(registers, counter, &mut *place.lock().await, order.count, true).await?;
+        let mut held = place.lock().await;
+        let [numbers, _] = self.take(registers, counter, &mut held, order.count, true).await?;
+        drop(held);
         let first = template.with_sequence(numbers.start).unwrap_or(template);
         failpoints::reach("sequence-before-key").await;
         let stored = self.sequence.remember(key, &GivenOnce { first, count: order.count }).await?;
