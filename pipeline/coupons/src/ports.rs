@@ -33,6 +33,22 @@ pub trait Ledger: Send + Sync {
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> impl Future<Output = Result<T, Fault>> + Send;
 
+    /// Reads what [`Ledger::of_users`] reads, without a lock: others may change it meanwhile.
+    fn read_users(
+        &self,
+        run: &RunKey,
+        users: &[u64],
+    ) -> impl Future<Output = Result<UsersLedger, Fault>> + Send;
+
+    /// As [`Ledger::of_users`], but reads the rows and the tokens alone: there is no run, nobody has a claim, and
+    /// refusals that `decide` adds replace those that stand.
+    fn of_rows<T: Send>(
+        &self,
+        run: &RunKey,
+        users: &[u64],
+        decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
+    ) -> impl Future<Output = Result<T, Fault>> + Send;
+
     /// Reads and changes a run, and adds members to its cohort.
     fn of_run<T: Send>(
         &self,
