@@ -2,10 +2,10 @@
 //!
 //! `freeze`: the dispatcher reads the day's table page by page and writes the cohort, until it would publish the first
 //! message. By hand it is one `INSERT … SELECT` of the same rows. `grants`: granters carry messages whose members are
-//! frozen; the coupon system gives every coupon at once, the register and the source rows are in memory. Messages of one
-//! member wait in the queue, so a granter carries a hundred of a part together. By hand as many connections insert the
-//! rows, commit, call, and update rows and `is_sent` in a second transaction: no look at the cohort or a source, no gap,
-//! no token, no queue, no recovery.
+//! frozen; the coupon system gives every coupon at once, the register and the source rows are in memory. Messages of
+//! one member wait in the queue, so a granter carries a hundred of a part together. By hand as many connections insert
+//! the rows, commit, call, and update rows and `is_sent` in a second transaction: no look at the cohort or a source, no
+//! gap, no token, no queue, no recovery.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -10,8 +10,8 @@ use anabranch_coupons::ports::{
     Uniques, WorkQueue,
 };
 use anabranch_coupons::records::{
-    CouponKey, LedgerRow, LedgerTokens, Member, Message, ProgrammeLedger, RunKey, RunLedger, Standing,
-    Unique, UsersLedger,
+    CouponKey, LedgerRow, LedgerTokens, Member, Message, ProgrammeLedger, RowChange, RunKey, RunLedger,
+    Standing, Unique, UsersLedger,
 };
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::celebration::{Birthday, Occurrence};
@@ -118,6 +118,12 @@ impl Ledger for Process {
             witnessed(world, run, users, |world| world.database.of_rows(now, run, users, decide))
         })
         .await
+    }
+
+    async fn replace_rows(&self, run: &RunKey, rows: &[RowChange]) -> Result<bool, Fault> {
+        let users: Vec<u64> = rows.iter().map(|row| row.user).collect();
+        let work = |world: &mut World| world.database.replace_rows(run, rows);
+        self.transact(|world| witnessed(world, run, &users, work)).await
     }
 
     async fn of_run<T: Send>(

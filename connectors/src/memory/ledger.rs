@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use anabranch_coupons::ports::Ledger;
 use anabranch_coupons::records::{
-    CouponKey, DayRun, LedgerRow, LedgerTokens, Member, ProgrammeLedger, RefusedDay, RowState, RunKey,
-    RunLedger, Standing, Unique, UserLedger, UsersLedger,
+    CouponKey, DayRun, LedgerRow, LedgerTokens, Member, ProgrammeLedger, RefusedDay, RowChange, RowState,
+    RunKey, RunLedger, Standing, Unique, UserLedger, UsersLedger,
 };
 use anabranch_pipeline::error::Fault;
 use anabranch_schemas::celebration::{Calendar, LeapDayRule, Occurrence};
@@ -74,6 +74,19 @@ impl LedgerState {
         let result = decide(&mut ledger);
         self.write(run, ledger);
         result
+    }
+
+    /// Changes rows that all stand as they are expected.
+    pub fn replace_rows(&mut self, run: &RunKey, rows: &[RowChange]) -> bool {
+        let key = |row: &RowChange| {
+            let (user, occurrence) = (row.user, row.occurrence);
+            CouponKey { user, programme: run.programme.clone(), occurrence }
+        };
+        let stand = rows.iter().all(|row| self.rows.get(&key(row)) == Some(&row.before));
+        if stand {
+            self.rows.extend(rows.iter().map(|row| (key(row), row.after.clone())));
+        }
+        stand
     }
 
     /// What stands of some users.
@@ -244,6 +257,10 @@ impl Ledger for MemoryLedger {
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
         Ok(lock(&self.0).of_rows(Timestamp::now(), run, users, decide))
+    }
+
+    async fn replace_rows(&self, run: &RunKey, rows: &[RowChange]) -> Result<bool, Fault> {
+        Ok(lock(&self.0).replace_rows(run, rows))
     }
 
     async fn of_run<T: Send>(

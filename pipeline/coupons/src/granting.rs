@@ -1,7 +1,7 @@
 //! The granter: carries the members of messages through reserve, ask, look, issue, call and settle, all in step.
 //!
-//! A member without any row is not reserved before the look: the transaction that issues inserts the row, and the insert
-//! decides. A row that stands is taken over first, since an earlier call may have to be asked for.
+//! A member without any row is not reserved before the look: the transaction that issues inserts the row, and the
+//! insert decides. A row that stands is taken over first, since an earlier call may have to be asked for.
 //!
 //! It may die, sleep or be overtaken between any two steps. Each step of the ledger is one transaction that looks
 //! whether each row is still its own attempt, so a granter that was overtaken changes nothing but a proof: whoever
@@ -19,8 +19,8 @@ use crate::breaker::Breaker;
 use crate::issuers::{Issuers, Issuing};
 use crate::issuing::{Held, answered};
 use crate::ports::{Answer, Clock, CohortRows, CouponSystem, Ledger, Register, SourceRows, Uniques};
-use crate::records::{Candidate, MEMBERS_MAX, Member, Message, RunKey, UsersLedger};
-use crate::reserving::{Carried, Taken, denied, reserve, settle};
+use crate::records::{Candidate, LedgerRow, MEMBERS_MAX, Member, Message, RunKey, UsersLedger};
+use crate::reserving::{Carried, Taken, denied, reserve, settle, settled};
 
 /// What a granter works with.
 #[derive(Debug)]
@@ -87,6 +87,8 @@ impl MessagesCarried {
 
 /// A row that an attempt holds.
 type Reserved = (Candidate, Taken);
+/// A row that an attempt holds, as it was issued.
+type IssuedRow = (Held, LedgerRow);
 
 impl<L, S, C, B, R, U> Granter<L, S, C, B, R, U>
 where
@@ -137,8 +139,8 @@ where
         let issued = self.issue(run, batch, ends).await?;
         // A row whose earlier call had no answer is called for alone: it may be the reason.
         let (alone, together): (Vec<_>, Vec<_>) =
-            issued.into_iter().partition(|held| held.taken.may_have_called);
-        let batches = [together].into_iter().chain(alone.into_iter().map(|held| vec![held]));
+            issued.into_iter().partition(|(held, _)| held.taken.may_have_called);
+        let batches = [together].into_iter().chain(alone.into_iter().map(|issued| vec![issued]));
         for batch in batches.filter(|batch| !batch.is_empty()) {
             self.call(run, &connection, batch, ends).await?;
         }
@@ -151,8 +153,8 @@ where
         connection.inspect_err(|_| self.breaker.paused(self.process.now()))
     }
 
-    /// Takes the rows of candidates. Rows that the ledger lacks are decided from what was read, and written when they are
-    /// issued; rows that stand are taken by a transaction, from what stands then.
+    /// Takes the rows of candidates. Rows that the ledger lacks are decided from what was read, and written when they
+    /// are issued; rows that stand are taken by a transaction, from what stands then.
     async fn reserve(
         &self,
         run: &RunKey,
@@ -244,11 +246,10 @@ where
         run: &RunKey,
         batch: Vec<Held>,
         ends: &mut MessagesCarried,
-    ) -> Result<Vec<Held>, Fault> {
+    ) -> Result<Vec<IssuedRow>, Fault> {
         let Self { ledger, register, process, issuers, .. } = self;
         let issued = Issuing { ledger, register, process, issuers }.issue(run, &batch).await?;
-        let issued = going_on(batch, issued, ends, |held| held.candidate.member);
-        Ok(issued.into_iter().map(|(held, ())| held).collect())
+        Ok(going_on(batch, issued, ends, |held| held.candidate.member))
     }
 
     /// Calls once for a batch, and writes down what the answers say.
@@ -256,18 +257,25 @@ where
         &self,
         run: &RunKey,
         connection: &C::Connection,
-        batch: Vec<Held>,
+        batch: Vec<IssuedRow>,
         ends: &mut MessagesCarried,
     ) -> Result<(), Fault> {
         let coupons: Vec<_> =
-            batch.iter().map(|held| (held.taken.key.clone(), held.taken.coupon.clone())).collect();
+            batch.iter().map(|(held, _)| (held.taken.key.clone(), held.taken.coupon.clone())).collect();
         failpoints::reach("coupons-before-call").await;
         let answers = self.coupons.call(connection, &coupons).await?;
         failpoints::reach("coupons-before-settle").await;
         // A key without an answer is one of unknown outcome.
         let answers = answers.into_iter().chain(std::iter::repeat(Answer::Unknown));
+        let (batch, rows): (Vec<Held>, Vec<LedgerRow>) = batch.into_iter().unzip();
         let answers: Vec<(Held, Answer)> = batch.into_iter().zip(answers).collect();
         let counts_unknown = self.weigh(&answers);
+        if self.settle_all(run, &answers, &rows).await? {
+            failpoints::reach("coupons-after-settle").await;
+            let given = answers.into_iter().map(|(held, _)| (held.candidate, held.taken));
+            ends.give(&given.collect::<Vec<_>>());
+            return Ok(());
+        }
         let candidates: Vec<Candidate> = answers.iter().map(|(held, _)| held.candidate.clone()).collect();
         let carried = self.of_each(run, &candidates, |l| {
             let write = |(held, answer): &(Held, Answer)| {
@@ -297,6 +305,21 @@ where
         failpoints::reach("coupons-after-settle").await;
         ends.give(&given);
         Ok(())
+    }
+
+    /// Settles a batch of which everybody was given the coupon, unless a row does not stand as it was issued.
+    async fn settle_all(
+        &self,
+        run: &RunKey,
+        answers: &[(Held, Answer)],
+        issued: &[LedgerRow],
+    ) -> Result<bool, Fault> {
+        if answers.iter().any(|(_, answer)| *answer != Answer::Given) {
+            return Ok(false);
+        }
+        let settled = |((held, _), row): (&(Held, Answer), _)| settled(&held.candidate, &held.taken.key, row);
+        let rows: Vec<_> = answers.iter().zip(issued).map(settled).collect();
+        self.ledger.replace_rows(run, &rows).await
     }
 
     /// Tells the breaker of the answers to a call; returns whether an unknown outcome counts as a user's own.

@@ -13,7 +13,7 @@ use tokio::sync::oneshot::{self, Receiver, Sender};
 
 use crate::issuing::{Chain, Held, is_told, issue};
 use crate::ports::{Ledger, Register, Uniques};
-use crate::records::{RunKey, Unique};
+use crate::records::{LedgerRow, RunKey, Unique};
 use crate::reserving::Carried;
 use crate::restored;
 
@@ -24,7 +24,7 @@ const ISSUES_MAX: u32 = 20;
 const TOGETHER_MAX: usize = 16;
 
 /// What became of each row of a batch, in its order.
-pub(crate) type Issued = Vec<Result<(), Carried>>;
+pub(crate) type Issued = Vec<Result<LedgerRow, Carried>>;
 
 /// One for all granters of a process.
 #[derive(Debug, Default)]

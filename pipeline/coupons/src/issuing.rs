@@ -4,7 +4,8 @@ use jiff::civil::Date;
 
 use crate::ports::{Answer, SourceRow};
 use crate::records::{
-    Candidate, CouponKey, FailedOutcome, LedgerTokens, Reason, RowState, Unique, UserLedger, UsersLedger,
+    Candidate, CouponKey, FailedOutcome, LedgerRow, LedgerTokens, Reason, RowState, Unique, UserLedger,
+    UsersLedger,
 };
 use crate::reserving::{Carried, TRIES_MAX, Taken, judge, looked, own, refuse, reserve_new, unread};
 
@@ -55,7 +56,7 @@ pub fn issue(
     batch: &[Held],
     token: Unique,
     register: Unique,
-) -> Result<Vec<Result<(), Carried>>, ChainMoved> {
+) -> Result<Vec<Result<LedgerRow, Carried>>, ChainMoved> {
     if ledger.tokens.latest != register {
         return Err(ChainMoved);
     }
@@ -95,7 +96,12 @@ pub fn is_told(ledger: &UsersLedger, batch: &[Held], register: Unique) -> bool {
 
 /// Issues a row unless another coupon is near. Of two days that race the second one to issue sees the first one's row:
 /// their transactions follow one another by the token.
-pub fn issue_user(ledger: &mut UserLedger, candidate: &Candidate, taken: &Taken) -> Result<(), Carried> {
+/// Returns the row as it stands then.
+pub fn issue_user(
+    ledger: &mut UserLedger,
+    candidate: &Candidate,
+    taken: &Taken,
+) -> Result<LedgerRow, Carried> {
     let now = ledger.now;
     own(ledger, taken.key.occurrence, taken.attempt, false).ok_or(Carried::Later)?;
     match nearest(ledger, &taken.key, candidate.run.day, taken.run.rules.gap_days) {
@@ -109,7 +115,7 @@ pub fn issue_user(ledger: &mut UserLedger, candidate: &Candidate, taken: &Taken)
     }
     let row = own(ledger, taken.key.occurrence, taken.attempt, false).ok_or(Carried::Later)?;
     (row.state, row.changed_at) = (RowState::Issued { first_called_at: now }, now);
-    Ok(())
+    Ok(row.clone())
 }
 
 /// What stands less than the gap away.

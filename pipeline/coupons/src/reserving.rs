@@ -8,8 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::ports::SourceRow;
 use crate::records::{
-    Candidate, CouponKey, DayRun, FailedOutcome, LAST_WORD, LedgerRow, Reason, RefusedDay, RowState, Unique,
-    UserLedger,
+    Candidate, CouponKey, DayRun, FailedOutcome, LAST_WORD, LedgerRow, Reason, RefusedDay, RowChange,
+    RowState, Unique, UserLedger,
 };
 
 /// A rename writes two shards; half of it may be invisible for this long.
@@ -167,6 +167,13 @@ pub fn settle(ledger: &mut UserLedger, candidate: &Candidate, key: &CouponKey, c
     });
     row.state = RowState::Settled;
     (row.day, row.calendar, row.changed_at) = (candidate.run.day, candidate.member.calendar, now);
+}
+
+/// A row of which an attempt knows how it was issued, once the coupon was given: as [`settle`] leaves it where nobody
+/// else changed it. Nobody reads a clock for it, so it says when it was issued.
+pub fn settled(candidate: &Candidate, key: &CouponKey, issued: &LedgerRow) -> RowChange {
+    let after = LedgerRow { state: RowState::Settled, ..issued.clone() };
+    RowChange { user: candidate.member.user, occurrence: key.occurrence, before: issued.clone(), after }
 }
 
 /// The coupon system does not know the key of an earlier call. `memory` is how long it promises to know one.

@@ -226,7 +226,7 @@ fn begun(programme: &Programme, day: Date) -> anabranch_coupons::records::DayRun
     ledger.begun.remove(0).1
 }
 
-fn row(day: Date) -> LedgerRow {
+pub fn row(day: Date) -> LedgerRow {
     LedgerRow {
         state: RowState::Reserved,
         day,

@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex};
 
 use anabranch_coupons::ports::Ledger;
 use anabranch_coupons::records::{
-    CouponKey, LedgerRow, LedgerTokens, Member, ProgrammeLedger, RunKey, RunLedger, Standing, Unique,
-    UsersLedger,
+    CouponKey, LedgerRow, LedgerTokens, Member, ProgrammeLedger, RowChange, RunKey, RunLedger, Standing,
+    Unique, UsersLedger,
 };
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::shard::ShardId;
@@ -127,6 +127,10 @@ impl Ledger for MySqlLedger {
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
         self.change_users(Reading::of(&self.tables, run, users, Extent::Rows), run, decide).await
+    }
+
+    async fn replace_rows(&self, run: &RunKey, rows: &[RowChange]) -> Result<bool, Fault> {
+        self.change(&users::replacements(&self.tables, run, rows), rows.len() as u64).await
     }
 
     async fn of_run<T: Send>(

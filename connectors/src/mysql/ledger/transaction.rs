@@ -78,6 +78,33 @@ impl MySqlLedger {
         }
     }
 
+    /// Changes so many rows by these statements, or none at all.
+    pub(super) async fn change(&self, statements: &str, rows: u64) -> Result<bool, Fault> {
+        let sql = format!("{WRITING}{statements}");
+        let mut attempt = 1;
+        loop {
+            let work = async {
+                let mut connection = self.pool.connection().await.map_err(Failed::Final)?;
+                let changed = match affected(&mut connection, &sql).await {
+                    Ok(changed) => changed,
+                    Err(error) => return Err(self.failed(connection, error, true).await),
+                };
+                if changed != rows {
+                    rollback(connection).await;
+                    return Ok(false);
+                }
+                match connection.query_drop("COMMIT").await {
+                    Ok(()) => Ok(true),
+                    Err(error) => Err(self.failed(connection, error, false).await),
+                }
+            };
+            match self.in_time(work).await {
+                Ok(result) => return Ok(result),
+                Err(failed) => self.again(failed, &mut attempt).await?,
+            }
+        }
+    }
+
     /// Reads twice in one snapshot: `next` says from the first rows what is read then.
     pub(super) async fn read_twice<M: Send>(
         &self,
@@ -192,6 +219,18 @@ impl MySqlLedger {
 /// Ends the transaction, so that the locks are free; where that fails the server has ended it.
 async fn rollback(mut connection: Conn) {
     _ = connection.query_drop("ROLLBACK").await;
+}
+
+/// How many rows all statements changed.
+async fn affected(connection: &mut Conn, sql: &str) -> Result<u64, mysql_async::Error> {
+    let mut result = connection.query_iter(sql).await?;
+    let mut changed = result.affected_rows();
+    while !result.is_empty() {
+        // Then it stands at the next statement's.
+        result.collect::<Row>().await?;
+        changed += result.affected_rows();
+    }
+    Ok(changed)
 }
 
 /// The rows of each statement that has any columns.

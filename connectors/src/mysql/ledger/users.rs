@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anabranch_coupons::records::{
-    LedgerTokens, RefusedDay, RowState, RunKey, Unique, UserLedger, UsersLedger, part,
+    LedgerTokens, RefusedDay, RowChange, RowState, RunKey, Unique, UserLedger, UsersLedger, part,
 };
 use anabranch_pipeline::error::Fault;
 use anabranch_schemas::celebration::Occurrence;
@@ -12,8 +12,8 @@ use mysql_async::Row;
 
 use super::MySqlLedger;
 use super::cells::{
-    Cells, LEDGER_COLUMNS, assignments, calendar_number, date_literal, number_literal, of_run_and_users,
-    programme_literal, push_ledger_row,
+    Cells, LEDGER_COLUMNS, assignments, calendar_number, conditions, date_literal, number_literal,
+    of_run_and_users, programme_literal, push_ledger_row,
 };
 use super::runs::RUN_COLUMNS;
 use super::tables::Tables;
@@ -119,8 +119,8 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Puts what was read where it belongs. `sets` are the rows of each part in turn, each with its refusals behind it where
-/// these were read.
+/// Puts what was read where it belongs. `sets` are the rows of each part in turn, each with its refusals behind it
+/// where these were read.
 fn fill(
     users: &mut BTreeMap<u64, UserLedger>,
     claims: Vec<Row>,
@@ -256,6 +256,25 @@ impl PartChanges {
         }
         statements
     }
+}
+
+/// The statements that change rows, each only while it is what it is expected to be.
+pub(super) fn replacements(tables: &Tables, run: &RunKey, rows: &[RowChange]) -> String {
+    let programme = programme_literal(run);
+    let mut alike: BTreeMap<(u64, Occurrence, String, String), Vec<u64>> = BTreeMap::new();
+    for RowChange { user, occurrence, before, after } in rows {
+        let change = (part(*user), *occurrence, assignments(before, after), conditions(before));
+        alike.entry(change).or_default().push(*user);
+    }
+    let statements = alike.iter().map(|((part, occurrence, set, is_before), users)| {
+        format!(
+            "UPDATE {} FORCE INDEX (PRIMARY) SET {set} WHERE `user_id` IN ({}) \
+             AND `programme` = {programme} AND `occurrence` = '{occurrence}' AND {is_before}",
+            tables.ledger[*part as usize],
+            list(users)
+        )
+    });
+    statements.collect::<Vec<_>>().join("; ")
 }
 
 /// Fails when the last token is not the expected one.
