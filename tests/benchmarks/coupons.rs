@@ -2,9 +2,10 @@
 //!
 //! `freeze`: the dispatcher reads the day's table page by page and writes the cohort, until it would publish the first
 //! message. By hand it is one `INSERT … SELECT` of the same rows. `grants`: granters carry messages whose members are
-//! frozen; the coupon system gives every coupon at once, the register and the source rows are in memory. By hand the
-//! same connections insert the rows, commit, call, and update rows and `is_sent` in a second transaction: no look at
-//! a source, no gap, no token, no recovery.
+//! frozen; the coupon system gives every coupon at once, the register and the source rows are in memory. Messages of
+//! one member wait in the queue, so a granter carries a hundred of a part together. By hand as many connections insert
+//! the rows, commit, call, and update rows and `is_sent` in a second transaction: no look at the cohort or a source, no
+//! gap, no token, no queue, no recovery.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +16,7 @@ use anabranch_connectors::mysql::ledger::{MySqlLedger, setup};
 use anabranch_connectors::mysql::store::MysqlTarget;
 use anabranch_coupons::breaker::Breaker;
 use anabranch_coupons::dispatching::Dispatcher;
-use anabranch_coupons::granting::Granter;
+use anabranch_coupons::granting::{Granter, MessagesCarried};
 use anabranch_coupons::issuers::Issuers;
 use anabranch_coupons::ports::{
     Answer, Clock, CohortRow, CohortRows, CouponSystem, Ledger, Reconciled, Register, SourceRow, SourceRows,
@@ -273,6 +274,8 @@ async fn granted(day: &Day<'_, '_>, name: &str, users: &[u64], members: usize) -
         wave: 1,
     };
     let messages: Vec<Message> = batches(users, members).into_iter().map(message).collect();
+    let at_hand: Vec<&[Message]> =
+        messages.chunk_by(is_of_one_part).flat_map(|of_part| of_part.chunks(MEMBERS_MAX / members)).collect();
     let granter = Granter {
         ledger: day.ledger.clone(),
         sources: day.outside.clone(),
@@ -287,10 +290,13 @@ async fn granted(day: &Day<'_, '_>, name: &str, users: &[u64], members: usize) -
     let (next, given) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let meter = Meter::start(&[day.site.pid(TARGET)]);
     let granters = (0..GRANTERS).map(async |_| {
-        while let Some(message) = messages.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let carried = granter.carry(message).await.expect("every server answers");
-            given.fetch_add(carried.granted, Ordering::Relaxed);
+        let mut before = MessagesCarried::default();
+        while let Some(messages) = at_hand.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let (carried, ()) = tokio::join!(granter.carry(messages), granter.follow(&before));
+            before = carried.expect("every server answers");
+            given.fetch_add(before.granted, Ordering::Relaxed);
         }
+        granter.follow(&before).await;
     });
     futures::future::join_all(granters).await;
     let measured = meter.stop();
@@ -298,6 +304,10 @@ async fn granted(day: &Day<'_, '_>, name: &str, users: &[u64], members: usize) -
     let (_, page) = day.ledger.standings(&run, None, 1).await.expect("it answers");
     assert!(page[0].row.is_some());
     measured
+}
+
+fn is_of_one_part(one: &Message, other: &Message) -> bool {
+    part(one.members[0].user) == part(other.members[0].user)
 }
 
 async fn by_hand(day: &Day<'_, '_>, name: &str, users: &[u64], members: usize) -> Measured {

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use anabranch_coupons::breaker::Breaker;
 use anabranch_coupons::dispatching::Dispatcher;
-use anabranch_coupons::granting::Granter;
+use anabranch_coupons::granting::{Granter, join};
 use anabranch_coupons::issuers::Issuers;
 use anabranch_coupons::letters::{self, Decision};
 use anabranch_coupons::records::{Candidate, CouponKey, FailedOutcome, LAST_WORD, Message, RowState, RunKey};
@@ -25,8 +25,8 @@ use crate::world::{World, minutes};
 /// A process that does one thing, one call at a time.
 struct Actor {
     work: Pin<Box<dyn Future<Output = Result<Carried, Fault>> + Send>>,
-    /// The message that it carries.
-    message: Option<Message>,
+    /// The messages that it carries.
+    messages: Vec<Message>,
 }
 
 /// A world and the processes in it.
@@ -136,7 +136,7 @@ impl Life {
         let Poll::Ready(result) = actor.work.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
             return None;
         };
-        let what = match (&result, actor.message.is_some()) {
+        let what = match (&result, !actor.messages.is_empty()) {
             (Ok(Carried::Done), true) => "messages done",
             (Ok(Carried::Later), true) => "messages delayed",
             (Ok(_), false) => "passes",
@@ -171,12 +171,12 @@ impl Life {
             };
             dispatcher.pass(&programme).await.map(|_| Carried::Done)
         };
-        Actor { work: Box::pin(work), message: None }
+        Actor { work: Box::pin(work), messages: Vec::new() }
     }
 
-    fn granter(&self, message: Message) -> Actor {
+    fn granter(&self, messages: Vec<Message>) -> Actor {
         let (process, breaker, carried) =
-            (self.process(SignedDuration::ZERO), self.breaker.clone(), message.clone());
+            (self.process(SignedDuration::ZERO), self.breaker.clone(), messages.clone());
         let issuers = self.issuers.clone();
         let work = async move {
             let granter = Granter {
@@ -190,9 +190,12 @@ impl Life {
                 issuers,
                 key_memory: KEY_MEMORY,
             };
-            granter.carry(&carried).await.map(|ends| ends.carried())
+            let ends = granter.carry(&carried).await?;
+            granter.follow(&ends).await;
+            let is_done = carried.iter().all(|message| ends.of(message) == Carried::Done);
+            Ok(if is_done { Carried::Done } else { Carried::Later })
         };
-        Actor { work: Box::pin(work), message: Some(message) }
+        Actor { work: Box::pin(work), messages }
     }
 
     fn step(&mut self) {
@@ -250,9 +253,10 @@ impl Life {
             Some(Ok(Carried::Done)) => {}
             Some(Ok(Carried::Later) | Err(_)) => {
                 let mut world = self.world();
-                if let Some(message) = actor.message
-                    && world.random.random_bool(0.6)
-                {
+                for message in actor.messages {
+                    if !world.random.random_bool(0.6) {
+                        continue;
+                    }
                     let again = minutes(*[1, 5, 20, 40].choose(&mut world.random).expect("not empty"));
                     let at = world.now + again;
                     world.queue.push((at, message));
@@ -279,9 +283,16 @@ impl Life {
             let now = world.now;
             let due: Vec<usize> = (0..world.queue.len()).filter(|i| world.queue[*i].0 <= now).collect();
             let Some(index) = due.choose(&mut world.random).copied() else { return };
-            let (_, message) = world.queue.swap_remove(index);
+            let mut messages = vec![world.queue.swap_remove(index).1];
+            // Most granters have several at hand.
+            while world.random.random_bool(0.7) {
+                let together =
+                    |(at, message): &(Timestamp, Message)| *at <= now && join(messages.iter(), message);
+                let Some(index) = world.queue.iter().position(together) else { break };
+                messages.push(world.queue.swap_remove(index).1);
+            }
             drop(world);
-            let actor = self.granter(message);
+            let actor = self.granter(messages);
             self.actors.push(actor);
         }
     }
@@ -293,13 +304,13 @@ impl Life {
             x if x < 0.939 && !self.actors.is_empty() => {
                 let index = world.random.random_range(0..self.actors.len());
                 let actor = self.actors.swap_remove(index);
-                match actor.message {
-                    Some(message) if world.random.random_bool(0.5) => {
+                for message in actor.messages {
+                    if world.random.random_bool(0.5) {
                         let now = world.now;
                         world.queue.push((now, message));
+                    } else if world.random.random_bool(0.02) {
+                        restore(&mut world);
                     }
-                    Some(_) if world.random.random_bool(0.02) => restore(&mut world),
-                    _ => {}
                 }
             }
             x if (0.947..0.957).contains(&x) && !self.actors.is_empty() => {
@@ -357,7 +368,7 @@ impl Life {
                 let work = async move {
                     take_in(&process, &process, &process, &statement).await.map(|()| Carried::Done)
                 };
-                let mut actor = Actor { work: Box::pin(work), message: None };
+                let mut actor = Actor { work: Box::pin(work), messages: Vec::new() };
                 while self.poll(&mut actor).is_none() {}
             }
         }

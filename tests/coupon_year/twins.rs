@@ -10,8 +10,8 @@ use anabranch_coupons::ports::{
     Uniques, WorkQueue,
 };
 use anabranch_coupons::records::{
-    CouponKey, LedgerRow, LedgerTokens, Member, Message, ProgrammeLedger, RunKey, RunLedger, Standing,
-    Unique, UsersLedger,
+    CouponKey, LedgerRow, LedgerTokens, Member, Message, ProgrammeLedger, RowChange, RunKey, RunLedger,
+    Standing, Unique, UsersLedger,
 };
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::celebration::{Birthday, Occurrence};
@@ -69,10 +69,16 @@ pub fn of_users<T>(
     users: &[u64],
     decide: impl Fn(&mut UsersLedger) -> T,
 ) -> T {
-    let (now, before) = (world.now, world.database.tokens);
+    let now = world.now;
+    witnessed(world, run, users, |world| world.database.of_users(now, run, users, decide))
+}
+
+/// Lets the witness see what a transaction of some users did.
+fn witnessed<T>(world: &mut World, run: &RunKey, users: &[u64], work: impl FnOnce(&mut World) -> T) -> T {
+    let before = world.database.tokens;
     let unread = |world: &World| world.database.rows.values().filter(|row| row.is_unread()).count();
     let unread_before = unread(world);
-    let result = world.database.of_users(now, run, users, decide);
+    let result = work(world);
     if unread(world) > unread_before {
         world.books.count("let go unread");
     }
@@ -95,6 +101,29 @@ impl Ledger for Process {
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
         self.transact(|world| of_users(world, run, users, decide)).await
+    }
+
+    async fn read_users(&self, run: &RunKey, users: &[u64]) -> Result<UsersLedger, Fault> {
+        self.transact(|world| world.database.users(world.now, run, users)).await
+    }
+
+    async fn of_rows<T: Send>(
+        &self,
+        run: &RunKey,
+        users: &[u64],
+        decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
+    ) -> Result<T, Fault> {
+        self.transact(|world| {
+            let now = world.now;
+            witnessed(world, run, users, |world| world.database.of_rows(now, run, users, decide))
+        })
+        .await
+    }
+
+    async fn replace_rows(&self, run: &RunKey, rows: &[RowChange]) -> Result<bool, Fault> {
+        let users: Vec<u64> = rows.iter().map(|row| row.user).collect();
+        let work = |world: &mut World| world.database.replace_rows(run, rows);
+        self.transact(|world| witnessed(world, run, &users, work)).await
     }
 
     async fn of_run<T: Send>(

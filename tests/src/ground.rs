@@ -182,14 +182,15 @@ impl Turn<'_> {
                                  ('mysql', 'information_schema', 'performance_schema', 'sys')";
                 let databases: Vec<String> =
                     connection.rows("list databases", databases).await.expect("it answers");
-                let mut sql: String =
-                    databases.iter().map(|database| format!("DROP DATABASE `{database}`;")).collect();
-                sql.push_str(
-                    "SET GLOBAL binlog_format = ROW; SET GLOBAL binlog_row_image = FULL;
-                     SET GLOBAL binlog_row_metadata = FULL;",
-                );
-                sql.push_str(FORGET_BINLOG);
-                connection.execute("clean up", sql).await.expect("an administrator may");
+                // One at a time: full tables take the disk seconds, and a statement may not take long.
+                for database in databases {
+                    let sql = format!("DROP DATABASE `{database}`");
+                    connection.execute("clean up", sql).await.expect("an administrator may");
+                }
+                let sql = "SET GLOBAL binlog_format = ROW; SET GLOBAL binlog_row_image = FULL;
+                     SET GLOBAL binlog_row_metadata = FULL;"
+                    .to_owned();
+                connection.execute("clean up", sql + FORGET_BINLOG).await.expect("an administrator may");
             }
         }
     }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use anabranch_coupons::ports::Ledger;
 use anabranch_coupons::records::{
-    CouponKey, DayRun, LedgerRow, LedgerTokens, Member, ProgrammeLedger, RefusedDay, RowState, RunKey,
-    RunLedger, Standing, Unique, UserLedger, UsersLedger,
+    CouponKey, DayRun, LedgerRow, LedgerTokens, Member, ProgrammeLedger, RefusedDay, RowChange, RowState,
+    RunKey, RunLedger, Standing, Unique, UserLedger, UsersLedger,
 };
 use anabranch_pipeline::error::Fault;
 use anabranch_schemas::celebration::{Calendar, LeapDayRule, Occurrence};
@@ -49,12 +49,54 @@ impl LedgerState {
         users: &[u64],
         decide: impl Fn(&mut UsersLedger) -> T,
     ) -> T {
-        let known = self.runs.get(run).cloned().map(Arc::new);
-        let of_user = |user: &u64| (*user, self.user(now, run, known.clone(), *user));
-        let mut ledger = UsersLedger { users: users.iter().map(of_user).collect(), tokens: self.tokens };
+        let mut ledger = self.users(now, run, users);
         let result = decide(&mut ledger);
         let users: BTreeSet<u64> = ledger.users.keys().copied().collect();
         self.refusals.retain(|(programme, of, ..), _| !(*programme == run.programme && users.contains(of)));
+        self.write(run, ledger);
+        result
+    }
+
+    /// As [`LedgerState::of_users`], of rows and tokens alone.
+    pub fn of_rows<T>(
+        &mut self,
+        now: Timestamp,
+        run: &RunKey,
+        users: &[u64],
+        decide: impl Fn(&mut UsersLedger) -> T,
+    ) -> T {
+        let mut ledger = self.users(now, run, users);
+        for user in ledger.users.values_mut() {
+            user.run = None;
+            user.claims.clear();
+            user.refusals.clear();
+        }
+        let result = decide(&mut ledger);
+        self.write(run, ledger);
+        result
+    }
+
+    /// Changes rows that all stand as they are expected.
+    pub fn replace_rows(&mut self, run: &RunKey, rows: &[RowChange]) -> bool {
+        let key = |row: &RowChange| {
+            let (user, occurrence) = (row.user, row.occurrence);
+            CouponKey { user, programme: run.programme.clone(), occurrence }
+        };
+        let stand = rows.iter().all(|row| self.rows.get(&key(row)) == Some(&row.before));
+        if stand {
+            self.rows.extend(rows.iter().map(|row| (key(row), row.after.clone())));
+        }
+        stand
+    }
+
+    /// What stands of some users.
+    pub fn users(&self, now: Timestamp, run: &RunKey, users: &[u64]) -> UsersLedger {
+        let known = self.runs.get(run).cloned().map(Arc::new);
+        let of_user = |user: &u64| (*user, self.user(now, run, known.clone(), *user));
+        UsersLedger { users: users.iter().map(of_user).collect(), tokens: self.tokens }
+    }
+
+    fn write(&mut self, run: &RunKey, ledger: UsersLedger) {
         for (user, ledger) in ledger.users {
             for (occurrence, row) in ledger.rows {
                 self.rows.insert(CouponKey { user, programme: run.programme.clone(), occurrence }, row);
@@ -64,7 +106,6 @@ impl LedgerState {
             }
         }
         self.tokens = ledger.tokens;
-        result
     }
 
     fn user(&self, now: Timestamp, run: &RunKey, known: Option<Arc<DayRun>>, user: u64) -> UserLedger {
@@ -203,6 +244,23 @@ impl Ledger for MemoryLedger {
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
         Ok(lock(&self.0).of_users(Timestamp::now(), run, users, decide))
+    }
+
+    async fn read_users(&self, run: &RunKey, users: &[u64]) -> Result<UsersLedger, Fault> {
+        Ok(lock(&self.0).users(Timestamp::now(), run, users))
+    }
+
+    async fn of_rows<T: Send>(
+        &self,
+        run: &RunKey,
+        users: &[u64],
+        decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
+    ) -> Result<T, Fault> {
+        Ok(lock(&self.0).of_rows(Timestamp::now(), run, users, decide))
+    }
+
+    async fn replace_rows(&self, run: &RunKey, rows: &[RowChange]) -> Result<bool, Fault> {
+        Ok(lock(&self.0).replace_rows(run, rows))
     }
 
     async fn of_run<T: Send>(

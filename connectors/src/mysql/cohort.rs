@@ -345,6 +345,10 @@ async fn rows(pool: &Pool, sql: String) -> Result<Vec<Row>, Fault> {
 
 async fn execute(pool: &Pool, statements: &[String]) -> Result<(), Fault> {
     let mut connection = pool.connection().await?;
+    if let [statement] = statements {
+        // It is a transaction of its own.
+        return pool.within(TIMEOUT, connection.query_drop(statement)).await;
+    }
     let work = async {
         // Dropped before its end it is rolled back.
         let mut transaction = connection.start_transaction(TxOpts::default()).await?;

@@ -1,4 +1,7 @@
-//! The granter: carries the members of a message through reserve, ask, look, issue, call and settle, all in step.
+//! The granter: carries the members of messages through reserve, ask, look, issue, call and settle, all in step.
+//!
+//! A member without any row is not reserved before the look: the transaction that issues inserts the row, and the
+//! insert decides. A row that stands is taken over first, since an earlier call may have to be asked for.
 //!
 //! It may die, sleep or be overtaken between any two steps. Each step of the ledger is one transaction that looks
 //! whether each row is still its own attempt, so a granter that was overtaken changes nothing but a proof: whoever
@@ -9,14 +12,15 @@ use std::sync::Arc;
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::failpoints;
+use anabranch_schemas::celebration::{Birthday, Occurrence};
 use jiff::SignedDuration;
 
 use crate::breaker::Breaker;
 use crate::issuers::{Issuers, Issuing};
 use crate::issuing::{Held, answered};
 use crate::ports::{Answer, Clock, CohortRows, CouponSystem, Ledger, Register, SourceRows, Uniques};
-use crate::records::{Candidate, Member, Message, RunKey, UsersLedger};
-use crate::reserving::{Carried, Taken, denied, reserve, settle};
+use crate::records::{Candidate, LedgerRow, MEMBERS_MAX, Member, Message, RunKey, UsersLedger};
+use crate::reserving::{Carried, Taken, denied, reserve, settle, settled};
 
 /// What a granter works with.
 #[derive(Debug)]
@@ -37,21 +41,40 @@ pub struct Granter<L, S, C, B, R, U> {
     pub key_memory: SignedDuration,
 }
 
-/// How a message ended.
+/// How messages ended that were carried together.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct MessageCarried {
+pub struct MessagesCarried {
     /// Coupons that were given now, or of which the granter learned that an abandoned call had given them.
     pub granted: usize,
     /// Members for whom nothing else is left to do: granted before, refused, or a dead letter.
     pub done: usize,
     /// Members for whom a message must come again.
     pub later: Vec<Member>,
+    /// Whom columns of birthday tables do not follow yet: see [`Granter::follow`].
+    follows: Vec<Follows>,
 }
 
-impl MessageCarried {
-    /// How the message as a whole ends.
-    pub fn carried(&self) -> Carried {
-        if self.later.is_empty() { Carried::Done } else { Carried::Later }
+/// Coupons that were given in one transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Follows {
+    birthdays: Vec<Birthday>,
+    granted: Vec<(u64, Occurrence)>,
+}
+
+impl MessagesCarried {
+    /// How one of the messages as a whole ends.
+    pub fn of(&self, message: &Message) -> Carried {
+        let is_later = message.members.iter().any(|member| self.later.contains(member));
+        if is_later { Carried::Later } else { Carried::Done }
+    }
+
+    /// Coupons that were given: those of one transaction.
+    fn give(&mut self, given: &[Reserved]) {
+        self.granted += given.len();
+        if let Some((_, first)) = given.first() {
+            let granted = given.iter().map(|(_, taken)| (taken.key.user, taken.key.occurrence)).collect();
+            self.follows.push(Follows { birthdays: first.birthdays.clone(), granted });
+        }
     }
 
     fn end(&mut self, member: Member, carried: Carried) {
@@ -64,6 +87,8 @@ impl MessageCarried {
 
 /// A row that an attempt holds.
 type Reserved = (Candidate, Taken);
+/// A row that an attempt holds, as it was issued.
+type IssuedRow = (Held, LedgerRow);
 
 impl<L, S, C, B, R, U> Granter<L, S, C, B, R, U>
 where
@@ -74,32 +99,52 @@ where
     R: Register,
     U: Clock + Uniques,
 {
-    /// Carries a message as far as it goes. A fault means that it comes again, like members that are late.
-    pub async fn carry(&self, message: &Message) -> Result<MessageCarried, Fault> {
-        let mut ends = MessageCarried::default();
+    /// Carries messages as far as they go. A fault means that all of them come again, like members that are late.
+    ///
+    /// All are of one run and one part, as [`join`] puts them together. Columns are not written: [`Granter::follow`]
+    /// does it, and may run beside the next messages.
+    pub async fn carry(&self, messages: &[Message]) -> Result<MessagesCarried, Fault> {
+        let mut ends = MessagesCarried::default();
+        let Some(Message { run, .. }) = messages.first() else { return Ok(ends) };
         if self.breaker.is_open(self.process.now()) {
-            ends.later.clone_from(&message.members);
+            ends.later = messages.iter().flat_map(|message| message.members.iter().copied()).collect();
             return Ok(ends);
         }
+        let candidates = messages.iter().flat_map(Message::candidates).collect();
+        match self.carry_members(run, candidates, &mut ends).await {
+            Ok(()) => Ok(ends),
+            Err(fault) => {
+                self.follow(&ends).await;
+                Err(fault)
+            }
+        }
+    }
+
+    async fn carry_members(
+        &self,
+        run: &RunKey,
+        candidates: Vec<Candidate>,
+        ends: &mut MessagesCarried,
+    ) -> Result<(), Fault> {
         // Without a connection nothing is reserved. Its age bounds the time from here to the call.
         let mut connection = self.connect().await?;
         failpoints::reach("coupons-before-reserve").await;
-        let mut batch = self.reserve(message, &mut ends).await?;
+        let mut batch = self.reserve(run, candidates, ends).await?;
         failpoints::reach("coupons-after-reserve").await;
         if batch.iter().any(|(_, taken)| taken.may_have_called) {
-            batch = self.ask(&message.run, batch, &mut ends).await?;
+            batch = self.ask(run, batch, ends).await?;
             connection = self.connect().await?;
         }
         let batch = self.look(batch).await?;
-        let issued = self.issue(&message.run, batch, &mut ends).await?;
+        let issued = self.issue(run, batch, ends).await?;
         // A row whose earlier call had no answer is called for alone: it may be the reason.
         let (alone, together): (Vec<_>, Vec<_>) =
-            issued.into_iter().partition(|held| held.taken.may_have_called);
-        let batches = [together].into_iter().chain(alone.into_iter().map(|held| vec![held]));
+            issued.into_iter().partition(|(held, _)| held.taken.may_have_called);
+        let batches = [together].into_iter().chain(alone.into_iter().map(|issued| vec![issued]));
         for batch in batches.filter(|batch| !batch.is_empty()) {
-            self.call(&message.run, &connection, batch, &mut ends).await?;
+            self.call(run, &connection, batch, ends).await?;
         }
-        Ok(ends)
+        Ok(())
     }
 
     /// Opens a connection; a failure is the system's.
@@ -108,18 +153,33 @@ where
         connection.inspect_err(|_| self.breaker.paused(self.process.now()))
     }
 
-    async fn reserve(&self, message: &Message, ends: &mut MessageCarried) -> Result<Vec<Reserved>, Fault> {
+    /// Takes the rows of candidates. Rows that the ledger lacks are decided from what was read, and written when they
+    /// are issued; rows that stand are taken by a transaction, from what stands then.
+    async fn reserve(
+        &self,
+        run: &RunKey,
+        candidates: Vec<Candidate>,
+        ends: &mut MessagesCarried,
+    ) -> Result<Vec<Reserved>, Fault> {
         let attempt = self.process.fresh();
-        let candidates: Vec<Candidate> = message.candidates().collect();
-        let taken = self.of_each(&message.run, &candidates, |l| {
-            let reserve = |candidate: &Candidate| {
-                let user = l.users.get_mut(&candidate.member.user).ok_or(Carried::Later)?;
-                reserve(user, candidate, attempt)
-            };
-            candidates.iter().map(reserve).collect()
-        });
-        let taken: Vec<Result<Taken, Carried>> = taken.await?;
-        Ok(going_on(candidates, taken, ends, |candidate| candidate.member))
+        let take = |ledger: &mut UsersLedger, candidate: &Candidate| {
+            let user = ledger.users.get_mut(&candidate.member.user).ok_or(Carried::Later)?;
+            reserve(user, candidate, attempt)
+        };
+        let mut read = self.ledger.read_users(run, &users(&candidates)).await?;
+        let taken = candidates.iter().map(|candidate| take(&mut read, candidate)).collect();
+        let taken = going_on(candidates, taken, ends, |candidate| candidate.member);
+        let (mut batch, standing): (Vec<_>, Vec<_>) = taken.into_iter().partition(|(_, taken)| taken.is_new);
+        if !standing.is_empty() {
+            let standing: Vec<Candidate> = standing.into_iter().map(|(candidate, _)| candidate).collect();
+            let users = users(&standing);
+            let taken = self.ledger.of_users(run, &users, |l| {
+                standing.iter().map(|candidate| take(l, candidate)).collect::<Vec<_>>()
+            });
+            let taken = taken.await?;
+            batch.extend(going_on(standing, taken, ends, |candidate| candidate.member));
+        }
+        Ok(batch)
     }
 
     /// Learns the outcomes of earlier attempts' calls before anything else is decided about their rows.
@@ -127,7 +187,7 @@ where
         &self,
         run: &RunKey,
         batch: Vec<Reserved>,
-        ends: &mut MessageCarried,
+        ends: &mut MessagesCarried,
     ) -> Result<Vec<Reserved>, Fault> {
         let (called, mut batch): (Vec<_>, Vec<_>) =
             batch.into_iter().partition(|(_, taken)| taken.may_have_called);
@@ -161,8 +221,7 @@ where
             unknown.iter().map(denied).collect()
         });
         let left: Vec<Result<(), Carried>> = left.await?;
-        ends.granted += given.len();
-        self.follow(&given).await;
+        ends.give(&given);
         let left = going_on(unknown, left, ends, |(candidate, _)| candidate.member);
         batch.extend(left.into_iter().map(|(reserved, ())| reserved));
         Ok(batch)
@@ -186,12 +245,11 @@ where
         &self,
         run: &RunKey,
         batch: Vec<Held>,
-        ends: &mut MessageCarried,
-    ) -> Result<Vec<Held>, Fault> {
+        ends: &mut MessagesCarried,
+    ) -> Result<Vec<IssuedRow>, Fault> {
         let Self { ledger, register, process, issuers, .. } = self;
         let issued = Issuing { ledger, register, process, issuers }.issue(run, &batch).await?;
-        let issued = going_on(batch, issued, ends, |held| held.candidate.member);
-        Ok(issued.into_iter().map(|(held, ())| held).collect())
+        Ok(going_on(batch, issued, ends, |held| held.candidate.member))
     }
 
     /// Calls once for a batch, and writes down what the answers say.
@@ -199,18 +257,25 @@ where
         &self,
         run: &RunKey,
         connection: &C::Connection,
-        batch: Vec<Held>,
-        ends: &mut MessageCarried,
+        batch: Vec<IssuedRow>,
+        ends: &mut MessagesCarried,
     ) -> Result<(), Fault> {
         let coupons: Vec<_> =
-            batch.iter().map(|held| (held.taken.key.clone(), held.taken.coupon.clone())).collect();
+            batch.iter().map(|(held, _)| (held.taken.key.clone(), held.taken.coupon.clone())).collect();
         failpoints::reach("coupons-before-call").await;
         let answers = self.coupons.call(connection, &coupons).await?;
         failpoints::reach("coupons-before-settle").await;
         // A key without an answer is one of unknown outcome.
         let answers = answers.into_iter().chain(std::iter::repeat(Answer::Unknown));
+        let (batch, rows): (Vec<Held>, Vec<LedgerRow>) = batch.into_iter().unzip();
         let answers: Vec<(Held, Answer)> = batch.into_iter().zip(answers).collect();
         let counts_unknown = self.weigh(&answers);
+        if self.settle_all(run, &answers, &rows).await? {
+            failpoints::reach("coupons-after-settle").await;
+            let given = answers.into_iter().map(|(held, _)| (held.candidate, held.taken));
+            ends.give(&given.collect::<Vec<_>>());
+            return Ok(());
+        }
         let candidates: Vec<Candidate> = answers.iter().map(|(held, _)| held.candidate.clone()).collect();
         let carried = self.of_each(run, &candidates, |l| {
             let write = |(held, answer): &(Held, Answer)| {
@@ -238,9 +303,23 @@ where
             }
         }
         failpoints::reach("coupons-after-settle").await;
-        ends.granted += given.len();
-        self.follow(&given).await;
+        ends.give(&given);
         Ok(())
+    }
+
+    /// Settles a batch of which everybody was given the coupon, unless a row does not stand as it was issued.
+    async fn settle_all(
+        &self,
+        run: &RunKey,
+        answers: &[(Held, Answer)],
+        issued: &[LedgerRow],
+    ) -> Result<bool, Fault> {
+        if answers.iter().any(|(_, answer)| *answer != Answer::Given) {
+            return Ok(false);
+        }
+        let settled = |((held, _), row): (&(Held, Answer), _)| settled(&held.candidate, &held.taken.key, row);
+        let rows: Vec<_> = answers.iter().zip(issued).map(settled).collect();
+        self.ledger.replace_rows(run, &rows).await
     }
 
     /// Tells the breaker of the answers to a call; returns whether an unknown outcome counts as a user's own.
@@ -262,32 +341,43 @@ where
         !is_the_systems && answers.len() == 1
     }
 
-    /// Lets the columns follow; a fault here is mended by the next day run and by the reconciliation.
-    async fn follow(&self, given: &[Reserved]) {
-        let Some((_, first)) = given.first() else { return };
-        let granted: Vec<_> = given.iter().map(|(_, taken)| (taken.key.user, taken.key.occurrence)).collect();
-        if let Err(fault) = self.cohort.follow(&first.birthdays, &granted).await {
-            tracing::warn!(%fault, "the columns of a birthday table do not follow the ledger yet");
+    /// Lets the columns follow what was carried; a fault here is mended by the next day run and by the reconciliation.
+    pub async fn follow(&self, carried: &MessagesCarried) {
+        for Follows { birthdays, granted } in &carried.follows {
+            if let Err(fault) = self.cohort.follow(birthdays, granted).await {
+                tracing::warn!(%fault, "the columns of a birthday table do not follow the ledger yet");
+            }
         }
     }
 
-    /// One transaction about the users of some candidates.
+    /// One transaction about the rows of some candidates.
     async fn of_each<T: Send>(
         &self,
         run: &RunKey,
         candidates: &[Candidate],
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
-        let users: Vec<u64> = candidates.iter().map(|candidate| candidate.member.user).collect();
-        self.ledger.of_users(run, &users, decide).await
+        self.ledger.of_rows(run, &users(candidates), decide).await
     }
+}
+
+fn users(candidates: &[Candidate]) -> Vec<u64> {
+    candidates.iter().map(|candidate| candidate.member.user).collect()
+}
+
+/// Whether a message is carried together with others: those of one run and of few members are one batch.
+pub fn join<'m>(mut others: impl Iterator<Item = &'m Message>, message: &Message) -> bool {
+    let members = message.members.len();
+    let all = others
+        .try_fold(members, |all, other| (other.run == message.run).then_some(all + other.members.len()));
+    all.is_some_and(|all| all <= MEMBERS_MAX)
 }
 
 /// Returns who of a batch goes on, with what each got; the ends of the others are counted.
 fn going_on<I, T>(
     batch: Vec<I>,
     results: Vec<Result<T, Carried>>,
-    ends: &mut MessageCarried,
+    ends: &mut MessagesCarried,
     member: impl Fn(&I) -> Member,
 ) -> Vec<(I, T)> {
     let mut left = Vec::with_capacity(batch.len());

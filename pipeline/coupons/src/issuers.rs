@@ -13,7 +13,7 @@ use tokio::sync::oneshot::{self, Receiver, Sender};
 
 use crate::issuing::{Chain, Held, is_told, issue};
 use crate::ports::{Ledger, Register, Uniques};
-use crate::records::{RunKey, Unique};
+use crate::records::{LedgerRow, RunKey, Unique};
 use crate::reserving::Carried;
 use crate::restored;
 
@@ -24,7 +24,7 @@ const ISSUES_MAX: u32 = 20;
 const TOGETHER_MAX: usize = 16;
 
 /// What became of each row of a batch, in its order.
-pub(crate) type Issued = Vec<Result<(), Carried>>;
+pub(crate) type Issued = Vec<Result<LedgerRow, Carried>>;
 
 /// One for all granters of a process.
 #[derive(Debug, Default)]
@@ -122,7 +122,7 @@ impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
             };
             let token = self.process.fresh();
             failpoints::reach("coupons-before-issue").await;
-            let issued = self.ledger.of_users(run, &users, |l| issue(l, batch, token, register)).await?;
+            let issued = self.ledger.of_rows(run, &users, |l| issue(l, batch, token, register)).await?;
             failpoints::reach("coupons-after-issue").await;
             let Ok(issued) = issued else { continue };
             if issued.iter().all(Result::is_err) {
@@ -144,7 +144,7 @@ impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
         let users: Vec<u64> = issued.iter().map(|held| held.candidate.member.user).collect();
         for _ in 0..ISSUES_MAX {
             let Some(register) = self.level().await? else { continue };
-            if self.ledger.of_users(run, &users, |l| is_told(l, &issued, register)).await? {
+            if self.ledger.of_rows(run, &users, |l| is_told(l, &issued, register)).await? {
                 return Ok(true);
             }
         }

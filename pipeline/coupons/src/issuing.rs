@@ -4,9 +4,10 @@ use jiff::civil::Date;
 
 use crate::ports::{Answer, SourceRow};
 use crate::records::{
-    Candidate, CouponKey, FailedOutcome, LedgerTokens, Reason, RowState, Unique, UserLedger, UsersLedger,
+    Candidate, CouponKey, FailedOutcome, LedgerRow, LedgerTokens, Reason, RowState, Unique, UserLedger,
+    UsersLedger,
 };
-use crate::reserving::{Carried, TRIES_MAX, Taken, judge, looked, own, refuse, unread};
+use crate::reserving::{Carried, TRIES_MAX, Taken, judge, looked, own, refuse, reserve_new, unread};
 
 /// How the ledger's tokens stand to the register outside of its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,12 +48,15 @@ pub struct ChainMoved;
 
 /// The transaction before a call: judges the source rows of each candidate and issues those that are due, all under
 /// one token.
+///
+/// `register` was read before the transaction began. So what it reads has every row of each issue up to that token, and
+/// a later issue lets it fail: also two days of one user without any row see one another.
 pub fn issue(
     ledger: &mut UsersLedger,
     batch: &[Held],
     token: Unique,
     register: Unique,
-) -> Result<Vec<Result<(), Carried>>, ChainMoved> {
+) -> Result<Vec<Result<LedgerRow, Carried>>, ChainMoved> {
     if ledger.tokens.latest != register {
         return Err(ChainMoved);
     }
@@ -60,6 +64,9 @@ pub fn issue(
     for held in batch {
         let user = ledger.users.get_mut(&held.candidate.member.user).ok_or(Carried::Later);
         let end = user.and_then(|user| {
+            if held.taken.is_new {
+                reserve_new(user, &held.candidate, &held.taken);
+            }
             let Some(source) = &held.source else { return Err(unread(user, &held.candidate, &held.taken)) };
             let verdict = judge(source, &held.taken, held.candidate.member.calendar, user.now);
             looked(user, &held.candidate, &held.taken, verdict)?;
@@ -87,9 +94,14 @@ pub fn is_told(ledger: &UsersLedger, batch: &[Held], register: Unique) -> bool {
     ledger.tokens.latest == register && batch.iter().all(stands)
 }
 
-/// Issues a row unless another coupon is near. The transaction locks all rows of the user, so two days that race have
-/// both reserved by now.
-pub fn issue_user(ledger: &mut UserLedger, candidate: &Candidate, taken: &Taken) -> Result<(), Carried> {
+/// Issues a row unless another coupon is near. Of two days that race the second one to issue sees the first one's row:
+/// their transactions follow one another by the token.
+/// Returns the row as it stands then.
+pub fn issue_user(
+    ledger: &mut UserLedger,
+    candidate: &Candidate,
+    taken: &Taken,
+) -> Result<LedgerRow, Carried> {
     let now = ledger.now;
     own(ledger, taken.key.occurrence, taken.attempt, false).ok_or(Carried::Later)?;
     match nearest(ledger, &taken.key, candidate.run.day, taken.run.rules.gap_days) {
@@ -103,7 +115,7 @@ pub fn issue_user(ledger: &mut UserLedger, candidate: &Candidate, taken: &Taken)
     }
     let row = own(ledger, taken.key.occurrence, taken.attempt, false).ok_or(Carried::Later)?;
     (row.state, row.changed_at) = (RowState::Issued { first_called_at: now }, now);
-    Ok(())
+    Ok(row.clone())
 }
 
 /// What stands less than the gap away.

@@ -13,8 +13,8 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 
 use crate::records::{
-    CouponKey, LedgerRow, LedgerTokens, Member, Message, ProgrammeLedger, RunKey, RunLedger, Standing,
-    Unique, UsersLedger,
+    CouponKey, LedgerRow, LedgerTokens, Member, Message, ProgrammeLedger, RowChange, RunKey, RunLedger,
+    Standing, Unique, UsersLedger,
 };
 
 /// The permanent rows that decide who gets a coupon.
@@ -32,6 +32,30 @@ pub trait Ledger: Send + Sync {
         users: &[u64],
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> impl Future<Output = Result<T, Fault>> + Send;
+
+    /// Reads what [`Ledger::of_users`] reads, without a lock: others may change it meanwhile.
+    fn read_users(
+        &self,
+        run: &RunKey,
+        users: &[u64],
+    ) -> impl Future<Output = Result<UsersLedger, Fault>> + Send;
+
+    /// As [`Ledger::of_users`], but reads the rows and the tokens alone: there is no run, nobody has a claim, and
+    /// refusals that `decide` adds replace those that stand.
+    fn of_rows<T: Send>(
+        &self,
+        run: &RunKey,
+        users: &[u64],
+        decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
+    ) -> impl Future<Output = Result<T, Fault>> + Send;
+
+    /// Changes rows of a programme, if each of them stands as it is expected; returns `false`, and changes nothing, if
+    /// one does not.
+    fn replace_rows(
+        &self,
+        run: &RunKey,
+        rows: &[RowChange],
+    ) -> impl Future<Output = Result<bool, Fault>> + Send;
 
     /// Reads and changes a run, and adds members to its cohort.
     fn of_run<T: Send>(

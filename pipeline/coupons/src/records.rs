@@ -204,6 +204,15 @@ impl LedgerRow {
     }
 }
 
+/// A row as somebody expects it to stand, and what it becomes then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowChange {
+    pub user: u64,
+    pub occurrence: Occurrence,
+    pub before: LedgerRow,
+    pub after: LedgerRow,
+}
+
 /// After this long without a change others take an attempt over. Connections to the coupon system live shorter.
 pub const TAKEN_OVER_AFTER: jiff::SignedDuration = jiff::SignedDuration::from_mins(30);
 

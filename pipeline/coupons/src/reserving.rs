@@ -8,8 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::ports::SourceRow;
 use crate::records::{
-    Candidate, CouponKey, DayRun, FailedOutcome, LAST_WORD, LedgerRow, Reason, RefusedDay, RowState, Unique,
-    UserLedger,
+    Candidate, CouponKey, DayRun, FailedOutcome, LAST_WORD, LedgerRow, Reason, RefusedDay, RowChange,
+    RowState, Unique, UserLedger,
 };
 
 /// A rename writes two shards; half of it may be invisible for this long.
@@ -39,10 +39,13 @@ pub struct Taken {
     pub coupon: Arc<str>,
     /// An earlier attempt may have called.
     pub may_have_called: bool,
+    /// The row is not in the ledger yet: it is written when it is issued.
+    pub is_new: bool,
     pub claims: Vec<ShardId>,
 }
 
-/// The first transaction: takes the row of the occurrence for an attempt, if the day and the row allow it.
+/// Takes the row of the occurrence for an attempt, if the day and the row allow it. A row that the ledger lacks is new,
+/// and everything else is the first transaction.
 pub fn reserve(ledger: &mut UserLedger, candidate: &Candidate, attempt: Unique) -> Result<Taken, Carried> {
     let Some(key) = candidate.key() else { return Err(Carried::Done) };
     let Candidate { run: of, member, wave } = candidate;
@@ -86,6 +89,7 @@ pub fn reserve(ledger: &mut UserLedger, candidate: &Candidate, attempt: Unique) 
             }
         }
     };
+    let is_new = !ledger.rows.contains_key(&key.occurrence);
     (row.attempt, row.changed_at) = (attempt, now);
     let taken = Taken {
         attempt,
@@ -94,10 +98,27 @@ pub fn reserve(ledger: &mut UserLedger, candidate: &Candidate, attempt: Unique) 
         coupon: row.coupon.clone(),
         may_have_called: matches!(row.state, RowState::Issued { .. }),
         claims: ledger.claims.get(&member.calendar).cloned().unwrap_or_default(),
+        is_new,
         key,
     };
     ledger.rows.insert(taken.key.occurrence, row);
     Ok(taken)
+}
+
+/// Writes a new row as it was reserved, unless somebody else's stands there.
+pub fn reserve_new(ledger: &mut UserLedger, candidate: &Candidate, taken: &Taken) {
+    let now = ledger.now;
+    ledger.rows.entry(taken.key.occurrence).or_insert_with(|| LedgerRow {
+        state: RowState::Reserved,
+        day: candidate.run.day,
+        calendar: candidate.member.calendar,
+        attempt: taken.attempt,
+        changed_at: now,
+        tries: 0,
+        coupon: taken.coupon.clone(),
+        by_hand: false,
+        absent_since: None,
+    });
 }
 
 /// Whether no call for the occurrence was ever carried out, so that this day may take it.
@@ -146,6 +167,13 @@ pub fn settle(ledger: &mut UserLedger, candidate: &Candidate, key: &CouponKey, c
     });
     row.state = RowState::Settled;
     (row.day, row.calendar, row.changed_at) = (candidate.run.day, candidate.member.calendar, now);
+}
+
+/// A row of which an attempt knows how it was issued, once the coupon was given: as [`settle`] leaves it where nobody
+/// else changed it. Nobody reads a clock for it, so it says when it was issued.
+pub fn settled(candidate: &Candidate, key: &CouponKey, issued: &LedgerRow) -> RowChange {
+    let after = LedgerRow { state: RowState::Settled, ..issued.clone() };
+    RowChange { user: candidate.member.user, occurrence: key.occurrence, before: issued.clone(), after }
 }
 
 /// The coupon system does not know the key of an earlier call. `memory` is how long it promises to know one.

@@ -91,7 +91,7 @@ impl User {
     }
 
     fn issue(&mut self, candidate: &Candidate, taken: &Taken) -> Result<(), Carried> {
-        issue_user(&mut self.ledger, candidate, taken)
+        issue_user(&mut self.ledger, candidate, taken).map(drop)
     }
 
     /// A whole grant; how it ends, and whether a coupon was called for.
@@ -459,6 +459,7 @@ fn batch() -> (UsersLedger, Vec<Held>) {
 fn a_batch_is_issued_under_one_token_and_who_is_not_due_leaves_it() {
     let (mut ledger, batch) = batch();
     let ends = issue(&mut ledger, &batch, Unique(8), Unique(7));
+    let ends = ends.map(|ends| ends.into_iter().map(|end| end.map(drop)).collect());
     assert_eq!(ends, Ok(vec![Ok(()), Err(Carried::Done), Err(Carried::Later), Err(Carried::Later)]));
     assert_eq!(ledger.tokens, LedgerTokens { latest: Unique(8), before: Some(Unique(7)) });
     let states: Vec<RowState> =

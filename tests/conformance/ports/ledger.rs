@@ -226,7 +226,7 @@ fn begun(programme: &Programme, day: Date) -> anabranch_coupons::records::DayRun
     ledger.begun.remove(0).1
 }
 
-fn row(day: Date) -> LedgerRow {
+pub fn row(day: Date) -> LedgerRow {
     LedgerRow {
         state: RowState::Reserved,
         day,
@@ -274,6 +274,8 @@ async fn rows_of_every_state_are_read_as_they_were_written(ground: impl Ground) 
     let other = ledger.of_users(&of_another, &users, |l| l.users.clone()).await.unwrap();
     assert!(other.values().all(|user| user.rows.is_empty() && user.refusals.is_empty()));
 
+    rows_alone(&ledger, &run, &written, &refusals).await;
+
     // Every row is changed, and one refusal is withdrawn.
     let changed: BTreeMap<_, _> = written
         .iter()
@@ -306,6 +308,34 @@ async fn rows_of_every_state_are_read_as_they_were_written(ground: impl Ground) 
         .unwrap();
     let left = ledger.letters(&run.programme, None, 100).await.unwrap();
     assert_eq!(left.len(), 2 * users.len() - 1);
+}
+
+/// Rows are read alone, and what is refused then stands beside what was refused. All is read without a lock.
+async fn rows_alone(
+    ledger: &impl Ledger,
+    run: &RunKey,
+    written: &BTreeMap<Occurrence, LedgerRow>,
+    refusals: &BTreeMap<(Date, Calendar), RefusedDay>,
+) {
+    let unlocked = ledger.read_users(run, &[4]).await.unwrap();
+    assert_eq!(unlocked.tokens, LedgerTokens { latest: FIRST, before: None });
+    assert_eq!((&unlocked.users[&4].rows, &unlocked.users[&4].refusals), (written, refusals));
+    let later = (run.day.tomorrow().unwrap(), Calendar::Solar);
+    let refused = RefusedDay { wave: 1, reason: Reason::SourceRowGone };
+    ledger
+        .of_rows(run, &[4 + PARTS], |l| {
+            let user = l.users.get_mut(&(4 + PARTS)).unwrap();
+            assert_eq!(user.rows, *written);
+            assert!(user.refusals.is_empty() && user.claims.is_empty() && user.run.is_none());
+            user.refusals.insert(later, refused);
+            user.refusals.insert((run.day, Calendar::Lunar), refused);
+        })
+        .await
+        .unwrap();
+    let read = ledger.read_users(run, &[4 + PARTS]).await.unwrap();
+    let mut refusals = refusals.clone();
+    refusals.extend([(later, refused), ((run.day, Calendar::Lunar), refused)]);
+    assert_eq!((&read.users[&(4 + PARTS)].rows, &read.users[&(4 + PARTS)].refusals), (written, &refusals));
 }
 
 /// A row of each state, of several years and both calendars.
@@ -361,7 +391,7 @@ async fn of_granters_that_race_for_a_hundred_users_each_user_has_one(ground: imp
 }
 
 /// Waits for a second one. The twin's runtime has one thread, on which nobody meets.
-fn meet(read: &AtomicUsize) {
+pub fn meet(read: &AtomicUsize) {
     if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
         return;
     }

@@ -91,7 +91,8 @@ macro_rules! on_twin_and_both_kinds_of_server {
 pub mod audit;
 pub mod cache;
 pub mod derived_rows;
-pub mod lease;
+mod issues;
+mod lease;
 pub mod ledger;
 pub mod log;
 pub mod outbox;

@@ -199,6 +199,22 @@ pub(super) fn assignments(before: &LedgerRow, after: &LedgerRow) -> String {
     set
 }
 
+/// What is true of a row while it stands as it did. Columns that a row cannot change without another attempt or another
+/// time are left out.
+pub(super) fn conditions(row: &LedgerRow) -> String {
+    let StateCells { state, reason, first_called_at } = StateCells::of(row.state);
+    format!(
+        "`attempt` = {} AND `state` = '{state}' AND `reason` <=> {} AND `first_called_at` <=> {} AND `changed_at` = {} \
+         AND `tries` = {} AND `day` = {}",
+        number_literal(row.attempt.0),
+        reason_literal(reason),
+        optional_moment_literal(first_called_at),
+        moment_literal(row.changed_at),
+        row.tries,
+        date_literal(row.day)
+    )
+}
+
 /// The columns that hold a state.
 struct StateCells {
     state: &'static str,

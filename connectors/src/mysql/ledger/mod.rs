@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex};
 
 use anabranch_coupons::ports::Ledger;
 use anabranch_coupons::records::{
-    CouponKey, LedgerRow, LedgerTokens, Member, ProgrammeLedger, RunKey, RunLedger, Standing, Unique,
-    UsersLedger,
+    CouponKey, LedgerRow, LedgerTokens, Member, ProgrammeLedger, RowChange, RunKey, RunLedger, Standing,
+    Unique, UsersLedger,
 };
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::shard::ShardId;
@@ -32,6 +32,7 @@ use self::runs::KnownRules;
 use self::tables::Tables;
 pub use self::tables::{check, setup};
 use self::transaction::{Decided, READING, WRITING};
+use self::users::{Extent, Reading};
 use crate::mysql::pool::Pool;
 use crate::mysql::store::MysqlTarget;
 
@@ -67,6 +68,26 @@ impl MySqlLedger {
         }
     }
 
+    /// A transaction about users that reads so much of them.
+    async fn change_users<T: Send>(
+        &self,
+        read: Reading<'_>,
+        run: &RunKey,
+        decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
+    ) -> Result<T, Fault> {
+        self.transact(
+            WRITING,
+            |is_again| read.sql(is_again),
+            |sets| {
+                let before = read.ledger(self, sets)?;
+                let mut after = before.clone();
+                let result = decide(&mut after);
+                Ok(Decided { result, writes: users::changes(&self.tables, run, &before, &after) })
+            },
+        )
+        .await
+    }
+
     fn odd(&self, what: &str) -> Fault {
         Fault::new(
             Code::TargetTableShape,
@@ -91,18 +112,25 @@ impl Ledger for MySqlLedger {
         users: &[u64],
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
-        let read = users::Reading::of(&self.tables, run, users);
-        self.transact(
-            WRITING,
-            |is_again| read.sql(is_again),
-            |sets| {
-                let before = read.ledger(self, sets)?;
-                let mut after = before.clone();
-                let result = decide(&mut after);
-                Ok(Decided { result, writes: users::changes(&self.tables, run, &before, &after) })
-            },
-        )
-        .await
+        self.change_users(Reading::of(&self.tables, run, users, Extent::Whole), run, decide).await
+    }
+
+    async fn read_users(&self, run: &RunKey, users: &[u64]) -> Result<UsersLedger, Fault> {
+        let read = Reading::of(&self.tables, run, users, Extent::Unlocked);
+        self.transact(READING, |_| read.sql(false), |sets| Ok(Decided::read(read.ledger(self, sets)?))).await
+    }
+
+    async fn of_rows<T: Send>(
+        &self,
+        run: &RunKey,
+        users: &[u64],
+        decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
+    ) -> Result<T, Fault> {
+        self.change_users(Reading::of(&self.tables, run, users, Extent::Rows), run, decide).await
+    }
+
+    async fn replace_rows(&self, run: &RunKey, rows: &[RowChange]) -> Result<bool, Fault> {
+        self.change(&users::replacements(&self.tables, run, rows), rows.len() as u64).await
     }
 
     async fn of_run<T: Send>(

@@ -8,7 +8,7 @@ use anabranch_coupons::records::{
     Cursor, DayRun, LedgerTokens, Member, ProgrammeLedger, RunKey, RunLedger, Unique,
 };
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_schemas::celebration::LeapDayRule;
+use anabranch_schemas::celebration::{Calendar, LeapDayRule};
 use anabranch_schemas::shard::ShardId;
 use mysql_async::Row;
 
@@ -31,7 +31,10 @@ pub(super) const RUN_COLUMNS: &str = "r.`rules`, r.`revision`, r.`sweep`, r.`fro
      r.`cursor_after`, r.`members`, r.`hash_sum`, r.`misplaced`, r.`is_behind_barrier`, r.`is_closed`";
 
 /// A member as JSON, where one shard table says it.
-const MEMBER_BYTES: usize = 48;
+const MEMBER_BYTES: usize = 44;
+
+/// Hexadecimal digits of a shard table.
+const SHARD_DIGITS: usize = 2 * size_of::<u64>();
 
 /// Members of a cohort, with the shard tables that say so.
 pub(super) type KnownMembers = BTreeMap<Member, Vec<ShardId>>;
@@ -160,16 +163,21 @@ pub(super) fn run_changes(
 ) -> Vec<String> {
     let (programme, day) = (programme_literal(key), date_literal(key.day));
     let mut statements = Vec::new();
-    let rows = member_rows(&after.added, known);
-    // The server reads a list of JSON for three quarters of what as many rows of `VALUES` cost it.
-    if !rows.is_empty() {
+    for calendar in Calendar::ALL {
+        let (rows, digits) = member_rows(&after.added, calendar, known);
+        if rows.is_empty() {
+            continue;
+        }
+        // The server reads a list of JSON for three quarters of what as many rows of `VALUES` cost it, if a row has no
+        // column that all share, and no column is wider than it must be.
         statements.push(format!(
             "INSERT INTO {} (`programme`,`day`,`user_id`,`calendar`,`shards`) \
-             SELECT {programme}, {day}, j.`user`, j.`calendar`, UNHEX(j.`shards`) FROM JSON_TABLE('[{rows}]', '$[*]' \
-             COLUMNS (`user` BIGINT UNSIGNED PATH '$[0]', `calendar` TINYINT UNSIGNED PATH '$[1]', \
-             `shards` VARCHAR(16384) CHARACTER SET ascii PATH '$[2]')) AS j \
+             SELECT {programme}, {day}, j.`user`, {}, UNHEX(j.`shards`) FROM JSON_TABLE('[{rows}]', '$[*]' COLUMNS ( \
+             `user` BIGINT UNSIGNED PATH '$[0]', \
+             `shards` VARCHAR({digits}) CHARACTER SET ascii PATH '$[1]')) AS j \
              ON DUPLICATE KEY UPDATE `shards` = VALUES(`shards`)",
-            tables.members
+            tables.members,
+            calendar_number(calendar)
         ));
     }
     if let Some(run) = after.run.as_ref().filter(|run| before.run.as_ref() != Some(run)) {
@@ -182,14 +190,19 @@ pub(super) fn run_changes(
     statements
 }
 
-/// The members that a transaction adds or whose shard tables it extends: user, calendar and shard tables as JSON.
+/// The members of a calendar that a transaction adds or whose shard tables it extends: user and shard tables as JSON,
+/// and the most digits that shard tables of one have.
 ///
 /// A freeze writes millions of them: nothing is formatted and little is allocated for each.
-fn member_rows(added: &[(Member, Vec<ShardId>)], known: &KnownMembers) -> String {
-    let mut added: Vec<&(Member, Vec<ShardId>)> = added.iter().collect();
+fn member_rows(
+    added: &[(Member, Vec<ShardId>)],
+    calendar: Calendar,
+    known: &KnownMembers,
+) -> (String, usize) {
+    let mut added: Vec<_> = added.iter().filter(|(member, _)| member.calendar == calendar).collect();
     added.sort_by_key(|(member, _)| *member);
     let mut rows = String::with_capacity(added.len() * MEMBER_BYTES);
-    let mut shards: Vec<ShardId> = Vec::new();
+    let (mut shards, mut digits) = (Vec::<ShardId>::new(), 0);
     for of_member in added.chunk_by(|(one, _), (other, _)| one == other) {
         let member = of_member[0].0;
         let before = known.get(&member);
@@ -202,13 +215,12 @@ fn member_rows(added: &[(Member, Vec<ShardId>)], known: &KnownMembers) -> String
         }
         rows.push_str(if rows.is_empty() { "[" } else { ",[" });
         push_number(&mut rows, member.user);
-        rows.push(',');
-        push_number(&mut rows, u64::from(calendar_number(member.calendar)));
         rows.push_str(",\"");
         shards.iter().for_each(|shard| push_digits(&mut rows, &shard.as_u64().to_be_bytes()));
+        digits = digits.max(shards.len() * SHARD_DIGITS);
         rows.push_str("\"]");
     }
-    rows
+    (rows, digits.max(1))
 }
 
 /// The columns of a run that change, with their values.

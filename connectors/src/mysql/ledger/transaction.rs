@@ -14,9 +14,10 @@ use super::MySqlLedger;
 use crate::mysql::error::{Side, from_async};
 use crate::mysql::remedy::with_remedy;
 
-/// Statements at the beginning of each connection, in one text. Strict mode makes a moved token an error.
+/// Statements at the beginning of each connection, in one text. Strict mode makes a moved token an error. Each list of
+/// users has its index named, so the server need not look into the index once for each of them to choose one.
 pub(super) const SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
-     time_zone = '+00:00', autocommit = 1, innodb_lock_wait_timeout = 10; \
+     time_zone = '+00:00', autocommit = 1, innodb_lock_wait_timeout = 10, eq_range_index_dive_limit = 1; \
      SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 /// Whoever was here before may have been cut off within a transaction.
 pub(super) const WRITING: &str = "ROLLBACK; START TRANSACTION; ";
@@ -71,6 +72,33 @@ impl MySqlLedger {
         loop {
             let sql = format!("{begin}{}", read(attempt > 1));
             match self.in_time(self.attempt(&sql, &decide)).await {
+                Ok(result) => return Ok(result),
+                Err(failed) => self.again(failed, &mut attempt).await?,
+            }
+        }
+    }
+
+    /// Changes so many rows by these statements, or none at all.
+    pub(super) async fn change(&self, statements: &str, rows: u64) -> Result<bool, Fault> {
+        let sql = format!("{WRITING}{statements}");
+        let mut attempt = 1;
+        loop {
+            let work = async {
+                let mut connection = self.pool.connection().await.map_err(Failed::Final)?;
+                let changed = match affected(&mut connection, &sql).await {
+                    Ok(changed) => changed,
+                    Err(error) => return Err(self.failed(connection, error, true).await),
+                };
+                if changed != rows {
+                    rollback(connection).await;
+                    return Ok(false);
+                }
+                match connection.query_drop("COMMIT").await {
+                    Ok(()) => Ok(true),
+                    Err(error) => Err(self.failed(connection, error, false).await),
+                }
+            };
+            match self.in_time(work).await {
                 Ok(result) => return Ok(result),
                 Err(failed) => self.again(failed, &mut attempt).await?,
             }
@@ -152,6 +180,10 @@ impl MySqlLedger {
                 return Err(Failed::Final(fault));
             }
         };
+        // Statements outside of a transaction have ended.
+        if !read.starts_with(WRITING) && decided.writes.is_empty() {
+            return Ok(decided.result);
+        }
         let mut write = decided.writes.join("; ");
         write.push_str(if decided.writes.is_empty() { "COMMIT" } else { "; COMMIT" });
         match connection.query_drop(write).await {
@@ -187,6 +219,18 @@ impl MySqlLedger {
 /// Ends the transaction, so that the locks are free; where that fails the server has ended it.
 async fn rollback(mut connection: Conn) {
     _ = connection.query_drop("ROLLBACK").await;
+}
+
+/// How many rows all statements changed.
+async fn affected(connection: &mut Conn, sql: &str) -> Result<u64, mysql_async::Error> {
+    let mut result = connection.query_iter(sql).await?;
+    let mut changed = result.affected_rows();
+    while !result.is_empty() {
+        // Then it stands at the next statement's.
+        result.collect::<Row>().await?;
+        changed += result.affected_rows();
+    }
+    Ok(changed)
 }
 
 /// The rows of each statement that has any columns.

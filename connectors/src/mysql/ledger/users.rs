@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anabranch_coupons::records::{
-    LedgerTokens, RefusedDay, RowState, RunKey, Unique, UserLedger, UsersLedger, part,
+    LedgerTokens, RefusedDay, RowChange, RowState, RunKey, Unique, UserLedger, UsersLedger, part,
 };
 use anabranch_pipeline::error::Fault;
 use anabranch_schemas::celebration::Occurrence;
@@ -12,56 +12,78 @@ use mysql_async::Row;
 
 use super::MySqlLedger;
 use super::cells::{
-    Cells, LEDGER_COLUMNS, assignments, calendar_number, date_literal, number_literal, of_run_and_users,
-    programme_literal, push_ledger_row,
+    Cells, LEDGER_COLUMNS, assignments, calendar_number, conditions, date_literal, number_literal,
+    of_run_and_users, programme_literal, push_ledger_row,
 };
 use super::runs::RUN_COLUMNS;
 use super::tables::Tables;
 use crate::mysql::connection::push_number;
 
+/// How much is read of some users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// All of it, without a lock.
+    Unlocked,
+    /// All of it.
+    Whole,
+    /// Rows, and neither refusals nor claims nor the run.
+    Rows,
+}
+
 /// The statements that read some users.
 pub(super) struct Reading<'a> {
     tables: &'a Tables,
     run: &'a RunKey,
+    extent: Extent,
     /// In the order in which they are locked.
     parts: BTreeMap<u64, BTreeSet<u64>>,
 }
 
 impl<'a> Reading<'a> {
-    pub(super) fn of(tables: &'a Tables, run: &'a RunKey, users: &[u64]) -> Self {
+    pub(super) fn of(tables: &'a Tables, run: &'a RunKey, users: &[u64], extent: Extent) -> Self {
         let mut parts: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
         for user in users {
             parts.entry(part(*user)).or_default().insert(*user);
         }
-        Self { tables, run, parts }
+        Self { tables, run, extent, parts }
     }
 
     /// `is_again`: the transaction lost before. So it also waits for others that issue, and holds the token.
     pub(super) fn sql(&self, is_again: bool) -> String {
-        let Self { tables, run, parts } = self;
-        let (programme, day) = (programme_literal(run), date_literal(run.day));
+        let Self { tables, run, extent, parts } = self;
+        let programme = programme_literal(run);
         let columns = LEDGER_COLUMNS.map(|column| format!("`{column}`")).join(",");
+        let is_whole = *extent != Extent::Rows;
         let mut sql = String::new();
         for (part, users) in parts {
             let of_users = format!("`user_id` IN ({}) AND `programme` = {programme}", list(users));
+            let (ledger, refusals) = (&tables.ledger[*part as usize], &tables.refusals[*part as usize]);
+            let rows = format!("SELECT {columns} FROM {ledger} FORCE INDEX (PRIMARY) WHERE {of_users} ");
+            sql.push_str(&rows);
+            sql.push_str(match extent {
+                Extent::Unlocked => "; ",
+                Extent::Whole | Extent::Rows => "ORDER BY `user_id`, `occurrence` FOR UPDATE; ",
+            });
+            if is_whole {
+                sql.push_str(&format!(
+                    "SELECT `user_id`, `day`, `calendar`, `wave`, `reason` FROM {refusals} FORCE INDEX (PRIMARY) \
+                     WHERE {of_users} AND `wave` IS NOT NULL; "
+                ));
+            }
+        }
+        if is_whole {
+            let (users, day) = (parts.values().flatten(), date_literal(run.day));
             sql.push_str(&format!(
-                "SELECT {columns} FROM {} FORCE INDEX (PRIMARY) WHERE {of_users} \
-                 ORDER BY `user_id`, `occurrence` FOR UPDATE; \
-                 SELECT `user_id`, `day`, `calendar`, `wave`, `reason` FROM {} \
-                 WHERE {of_users} AND `wave` IS NOT NULL; ",
-                tables.ledger[*part as usize], tables.refusals[*part as usize]
+                "SELECT `user_id`, `calendar`, `shards` FROM {} FORCE INDEX (PRIMARY) WHERE {} AND `user_id` IN ({}); \
+                 SELECT {RUN_COLUMNS} FROM {} AS r WHERE r.`programme` = {programme} AND r.`day` = {day}; ",
+                tables.members,
+                of_run_and_users(run),
+                list(users),
+                tables.runs,
             ));
         }
-        let users: BTreeSet<u64> = parts.values().flatten().copied().collect();
         sql.push_str(&format!(
-            "SELECT `user_id`, `calendar`, `shards` FROM {} FORCE INDEX (PRIMARY) \
-             WHERE {} AND `user_id` IN ({}); \
-             SELECT {RUN_COLUMNS} FROM {} AS r WHERE r.`programme` = {programme} AND r.`day` = {day}; \
-             SELECT UTC_TIMESTAMP(6), `latest`, `previous` FROM {} WHERE `number` = 1{}",
-            tables.members,
-            of_run_and_users(run),
-            list(&users),
-            tables.runs,
+            "SELECT UTC_TIMESTAMP(6), `latest`, `previous` FROM {} WHERE `number` = 1{}",
             tables.tokens,
             if is_again { " FOR UPDATE" } else { "" }
         ));
@@ -75,7 +97,8 @@ impl<'a> Reading<'a> {
         let first = (cells.moment(), cells.number(), cells.optional_number());
         let (Some(now), Some(latest), Some(before)) = first else { return Err(ledger.odd("tokens")) };
         let tokens = LedgerTokens { latest: Unique(latest), before: before.map(Unique) };
-        let run = match sets.pop().unwrap_or_default().into_iter().next() {
+        let is_whole = self.extent != Extent::Rows;
+        let run = match sets.pop_if(|_| is_whole).unwrap_or_default().into_iter().next() {
             Some(row) => Some(Arc::new(ledger.day_run(&mut Cells::of(row))?)),
             None => None,
         };
@@ -90,21 +113,28 @@ impl<'a> Reading<'a> {
             (*user, ledger)
         };
         let mut users: BTreeMap<u64, UserLedger> = self.parts.values().flatten().map(user).collect();
-        let claims = sets.pop().unwrap_or_default();
-        fill(&mut users, claims, sets).ok_or_else(|| ledger.odd("the ledger"))?;
+        let claims = sets.pop_if(|_| is_whole).unwrap_or_default();
+        fill(&mut users, claims, sets, is_whole).ok_or_else(|| ledger.odd("the ledger"))?;
         Ok(UsersLedger { tokens, users })
     }
 }
 
-/// Puts what was read where it belongs. `sets` are rows and refusals of each part in turn.
-fn fill(users: &mut BTreeMap<u64, UserLedger>, claims: Vec<Row>, sets: Vec<Vec<Row>>) -> Option<()> {
+/// Puts what was read where it belongs. `sets` are the rows of each part in turn, each with its refusals behind it
+/// where these were read.
+fn fill(
+    users: &mut BTreeMap<u64, UserLedger>,
+    claims: Vec<Row>,
+    sets: Vec<Vec<Row>>,
+    has_refusals: bool,
+) -> Option<()> {
     for row in claims {
         let mut cells = Cells::of(row);
         let (user, calendar) = (cells.parsed::<u64>()?, cells.calendar()?);
         users.get_mut(&user)?.claims.insert(calendar, cells.shards()?);
     }
     let mut sets = sets.into_iter();
-    while let (Some(rows), Some(refusals)) = (sets.next(), sets.next()) {
+    while let Some(rows) = sets.next() {
+        let refusals = if has_refusals { sets.next()? } else { Vec::new() };
         for row in rows {
             let (user, occurrence, row) = Cells::of(row).ledger_row()?;
             users.get_mut(&user)?.rows.insert(occurrence, row);
@@ -226,6 +256,25 @@ impl PartChanges {
         }
         statements
     }
+}
+
+/// The statements that change rows, each only while it is what it is expected to be.
+pub(super) fn replacements(tables: &Tables, run: &RunKey, rows: &[RowChange]) -> String {
+    let programme = programme_literal(run);
+    let mut alike: BTreeMap<(u64, Occurrence, String, String), Vec<u64>> = BTreeMap::new();
+    for RowChange { user, occurrence, before, after } in rows {
+        let change = (part(*user), *occurrence, assignments(before, after), conditions(before));
+        alike.entry(change).or_default().push(*user);
+    }
+    let statements = alike.iter().map(|((part, occurrence, set, is_before), users)| {
+        format!(
+            "UPDATE {} FORCE INDEX (PRIMARY) SET {set} WHERE `user_id` IN ({}) \
+             AND `programme` = {programme} AND `occurrence` = '{occurrence}' AND {is_before}",
+            tables.ledger[*part as usize],
+            list(users)
+        )
+    });
+    statements.collect::<Vec<_>>().join("; ")
 }
 
 /// Fails when the last token is not the expected one.

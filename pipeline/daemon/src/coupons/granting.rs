@@ -3,6 +3,7 @@
 //!
 //! Any number of processes do it beside one another, without a lease: the ledger decides. A message that a worker
 //! has taken is carried to its end also when the task ends, because an attempt that is cut off waits half an hour.
+//! Messages of few users are carried together, and columns of birthday tables are written beside the next messages.
 
 use std::collections::HashMap;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -11,8 +12,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anabranch_coupons::breaker::Breaker;
+use anabranch_coupons::granting::{MessagesCarried, join};
 use anabranch_coupons::ports::Clock;
 use anabranch_coupons::records::{MEMBERS_MAX, Message, PARTS};
+use anabranch_coupons::reserving::Carried;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
@@ -28,8 +31,8 @@ use crate::wiring::{CouponDelivery, CouponQueuePart, Wiring};
 
 /// The name of the task.
 pub const GRANTER_TASK: &str = "granter";
-/// Messages that a part has at hand: a second one is there when the first is through.
-const MESSAGES_AT_HAND: usize = 2;
+/// Members that a part has at hand: a second batch is there when the first is through.
+const MEMBERS_AT_HAND: usize = 2 * MEMBERS_MAX;
 /// After so long a message comes again whose members could not all be carried.
 const LATER: Duration = Duration::from_secs(30);
 /// So many messages in a row that end with a fault are no matter of their users.
@@ -101,8 +104,10 @@ async fn grant(
     for part in 0..PARTS {
         let (part, workers) = (queue.part(part).await?, workers.clone());
         parts.spawn(async move {
-            let ended = workers.work(part).await;
+            let mut following = JoinSet::new();
+            let ended = workers.work(part, &mut following).await;
             workers.ending.cancel();
+            while following.join_next().await.is_some() {}
             ended
         });
     }
@@ -119,16 +124,28 @@ async fn grant(
 
 impl Workers {
     /// Carries the messages of a part until the task ends or the coupon system does not answer.
-    async fn work(&self, mut part: CouponQueuePart) -> Result<(), Fault> {
+    async fn work(
+        self: &Arc<Self>,
+        mut part: CouponQueuePart,
+        following: &mut JoinSet<()>,
+    ) -> Result<(), Fault> {
+        let mut at_hand = MEMBERS_AT_HAND / MEMBERS_MAX;
         while !self.ending.is_cancelled() {
             self.require_closed_breaker()?;
             let deliveries = tokio::select! {
-                () = self.ending.cancelled() => return Ok(()),
-                deliveries = part.next(MESSAGES_AT_HAND) => deliveries?,
+                () = self.ending.cancelled() => break,
+                deliveries = part.next(at_hand) => deliveries?,
             };
             self.handle.begun();
-            for delivery in deliveries {
-                self.deliver(delivery).await?;
+            let largest = deliveries.iter().map(|delivery| delivery.message.members.len()).max();
+            at_hand = MEMBERS_AT_HAND / largest.unwrap_or(MEMBERS_MAX).max(1);
+            for deliveries in batches(deliveries) {
+                let carried = self.deliver(deliveries).await?;
+                while following.join_next().await.is_some() {}
+                if let Some(carried) = carried {
+                    let workers = Arc::clone(self);
+                    following.spawn(async move { workers.granter.follow(&carried).await });
+                }
             }
         }
         Ok(())
@@ -148,37 +165,44 @@ impl Workers {
         }
     }
 
-    async fn deliver(&self, delivery: CouponDelivery) -> Result<(), Fault> {
-        let Ok(_permit) = self.calls.acquire().await else { return Ok(()) };
+    /// Carries messages of one run together, and ends each; what was carried is followed by columns.
+    async fn deliver(&self, deliveries: Vec<CouponDelivery>) -> Result<Option<MessagesCarried>, Fault> {
+        let Ok(_permit) = self.calls.acquire().await else { return Ok(None) };
         if self.ending.is_cancelled() {
-            delivery.later(Duration::ZERO).await;
-            return Ok(());
+            for delivery in deliveries {
+                delivery.later(Duration::ZERO).await;
+            }
+            return Ok(None);
         }
-        self.keep_rate(&delivery.message).await;
-        let programme = delivery.message.run.programme.clone();
-        match self.granter.carry(&delivery.message).await {
+        let messages: Vec<Message> = deliveries.iter().map(|delivery| delivery.message.clone()).collect();
+        for message in &messages {
+            self.keep_rate(message).await;
+        }
+        let carried = self.granter.carry(&messages).await;
+        match &carried {
             Ok(carried) => {
                 self.faults_in_a_row.store(0, Ordering::Relaxed);
                 self.handle.well();
-                let count = |outcome: &'static str, users: usize| {
-                    let labels = [("programme", programme.to_string()), ("outcome", outcome.to_owned())];
-                    counter!(names::COUPON_CARRIED, &labels).increment(users as u64);
-                };
-                count(DONE, carried.granted + carried.done);
-                count(COMES_AGAIN, carried.later.len());
-                if carried.later.is_empty() {
-                    delivery.done().await;
-                } else {
-                    delivery.later(LATER).await;
-                }
-                Ok(())
+                count(&messages, carried);
             }
             Err(fault) => {
                 counter!(names::RETRIES, "code" => fault.code().as_str()).increment(1);
-                tracing::debug!(%fault, "a message of the work queue comes again");
+                tracing::debug!(%fault, "messages of the work queue come again");
+            }
+        }
+        for delivery in deliveries {
+            let is_done = carried.as_ref().is_ok_and(|ends| ends.of(&delivery.message) == Carried::Done);
+            if is_done {
+                delivery.done().await;
+            } else {
                 delivery.later(LATER).await;
+            }
+        }
+        match carried {
+            Ok(carried) => Ok(Some(carried)),
+            Err(fault) => {
                 let is_lasting = self.faults_in_a_row.fetch_add(1, Ordering::Relaxed) + 1 >= FAULTS_MAX;
-                if is_lasting || fault.code() == Code::CouponLedgerRestored { Err(fault) } else { Ok(()) }
+                if is_lasting || fault.code() == Code::CouponLedgerRestored { Err(fault) } else { Ok(None) }
             }
         }
     }
@@ -193,4 +217,29 @@ impl Workers {
             left = left.saturating_sub(taken);
         }
     }
+}
+
+/// Counts the users of messages of one run by how they ended.
+fn count(messages: &[Message], carried: &MessagesCarried) {
+    let Some(message) = messages.first() else { return };
+    for (outcome, users) in [(DONE, carried.granted + carried.done), (COMES_AGAIN, carried.later.len())] {
+        let labels = [("programme", message.run.programme.to_string()), ("outcome", outcome.to_owned())];
+        counter!(names::COUPON_CARRIED, &labels).increment(users as u64);
+    }
+}
+
+/// Messages that are carried together. One that comes again is carried alone: it may be why others failed.
+fn batches(deliveries: Vec<CouponDelivery>) -> Vec<Vec<CouponDelivery>> {
+    let mut batches: Vec<Vec<CouponDelivery>> = Vec::new();
+    for delivery in deliveries {
+        let last = batches.last_mut().filter(|batch| {
+            let is_first = batch.iter().chain([&delivery]).all(|delivery| delivery.deliveries <= 1);
+            is_first && join(batch.iter().map(|delivery| &delivery.message), &delivery.message)
+        });
+        match last {
+            Some(batch) => batch.push(delivery),
+            None => batches.push(vec![delivery]),
+        }
+    }
+    batches
 }
