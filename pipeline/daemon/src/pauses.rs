@@ -168,6 +168,10 @@ pub fn new(projection: &str, source: Option<&str>, reason: Option<&str>) -> Paus
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use anabranch_pipeline::supervise::{Supervisor, TaskState, TaskStates};
+
     use super::*;
 
     fn lane(projection: &str, source: &str) -> LaneId {
@@ -177,6 +181,33 @@ mod tests {
     fn pause(projection: &str, source: Option<&str>) -> Pause {
         let (projection, source) = (projection.to_owned(), source.map(str::to_owned));
         Pause { projection, source, since_ms: 7, by: "a@b".to_owned(), reason: None }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lane_waits_until_the_pauses_were_read_and_until_it_is_resumed() {
+        let (sender, receiver) = watch::channel(None);
+        let (known, states) = (KnownPauses(receiver), TaskStates::default());
+        let mut supervisor =
+            Supervisor::new(states.clone(), CancellationToken::new(), Duration::from_secs(60));
+        supervisor.spawn("lane/x", move |handle: TaskHandle, cancel: CancellationToken| {
+            let known = known.clone();
+            async move {
+                known.resumed(&lane("birthday", "a"), &handle, &cancel).await;
+                Ok(())
+            }
+        });
+        let works = async || {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            supervisor.is_finished()
+        };
+        assert!(!works().await, "nobody knows yet whether it is paused");
+        let mut pauses = Pauses::default();
+        pauses.add(pause("birthday", None));
+        sender.send(Some(pauses)).unwrap();
+        assert!(!works().await);
+        assert_eq!(states.snapshot()["lane/x"].state, TaskState::Paused);
+        sender.send(Some(Pauses::default())).unwrap();
+        assert!(works().await);
     }
 
     #[test]
