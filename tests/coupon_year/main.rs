@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Worlds of the ordinary run: some seconds of a debug build.
-const SEEDS: Range<u64> = 0..8;
+const SEEDS: Range<u64> = 0..14;
 /// Worlds of the long run.
 const MANY_SEEDS: Range<u64> = 0..1_000;
 /// The variable that names the worlds.
