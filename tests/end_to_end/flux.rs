@@ -11,7 +11,7 @@ use crate::STANDARD;
 
 const TOKEN: &str = "application-token-1";
 
-/// With the documented accounts on the first target.
+/// The sequence as the documented accounts see it, on the first target.
 async fn installation() -> Installation<'static> {
     const GRANTS: &str = include_str!("../../deploy/grants/mariadb-flux-sequence.sql");
     let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;

@@ -1,5 +1,7 @@
-//! MySQL and MariaDB: source of changes (`source/`), store of derived rows (`store/`) and coupon ledger (`ledger/`).
+//! MySQL and MariaDB: source of changes (`source/`), store of derived rows (`store/`), tables of a coupon day
+//! (`cohort/`), coupon ledger (`ledger/`) and counters of payment documents (`sequence/`).
 
+mod answer;
 pub mod cohort;
 pub mod connection;
 pub mod error;

@@ -8,6 +8,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, PoolConstraints, PoolOpts, Row};
 
+use super::answer;
 use super::connection::async_options;
 use super::error::{Side, from_async};
 use super::refusals::Account;
@@ -74,18 +75,7 @@ impl Pool {
     pub(super) async fn sets(&self, limit: Duration, sql: String) -> Result<Vec<Vec<Row>>, Fault> {
         let work = async {
             let mut connection = self.pool.get_conn().await?;
-            let mut result = connection.query_iter(sql).await?;
-            let mut sets = Vec::new();
-            loop {
-                let has_columns = !result.columns_ref().is_empty();
-                let rows = result.collect::<Row>().await?;
-                if has_columns {
-                    sets.push(rows);
-                }
-                if result.is_empty() {
-                    return Ok(sets);
-                }
-            }
+            answer::sets(&mut connection, &sql).await
         };
         self.account.connect(self.side, &self.subject, self.within(limit, work)).await
     }

@@ -8,7 +8,6 @@
 mod statements;
 mod tables;
 
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -29,6 +28,7 @@ use tokio::sync::OnceCell;
 
 use self::statements::{Statements, UNUSED};
 use self::tables::SUBJECT;
+use super::answer::Cells;
 use super::error::Side;
 use super::pool::Pool;
 
@@ -89,7 +89,7 @@ impl MysqlSequence {
         let ask = async || {
             let version = self.row("SELECT VERSION()".to_owned()).await?;
             let version =
-                version.and_then(|row| Cells(row.unwrap()).text()).ok_or_else(|| self.odd("VERSION()"))?;
+                version.and_then(|row| Cells::of(row).text()).ok_or_else(|| self.odd("VERSION()"))?;
             Ok(statements::name(&version))
         };
         self.0.name.get_or_try_init(ask).await.copied()
@@ -107,7 +107,7 @@ impl MysqlSequence {
         let [server, rows] = sets.try_into().map_err(|_| self.odd("the counter"))?;
         let server = self.server_of(server.into_iter().next())?;
         let counter_row = |row: Row| {
-            let mut cells = Cells(row.unwrap());
+            let mut cells = Cells::of(row);
             Some(CounterRow { date: cells.parsed()?, next: cells.parsed()? })
         };
         let row = rows.into_iter().next();
@@ -116,13 +116,13 @@ impl MysqlSequence {
     }
 
     fn server_of(&self, row: Option<Row>) -> Result<SequenceServer, Fault> {
-        let mut cells = Cells(row.ok_or_else(|| self.odd("the server"))?.unwrap());
+        let mut cells = Cells::of(row.ok_or_else(|| self.odd("the server"))?);
         let mut server = || Some(SequenceServer { name: cells.text()?, today: cells.parsed()? });
         server().ok_or_else(|| self.odd("the server"))
     }
 
     fn given_of(&self, row: Row) -> Result<GivenOnce, Fault> {
-        let mut cells = Cells(row.unwrap());
+        let mut cells = Cells::of(row);
         let mut given = || {
             let first = FluxId::parse_of(cells.text()?.as_bytes(), self.0.config.system).ok()?;
             Some(GivenOnce { first, count: cells.parsed()? })
@@ -155,7 +155,7 @@ impl Sequence for MysqlSequence {
             let sql = self.0.statements.lease(request, name);
             let sets = failpoints::reach_unanswered("sequence-lease-sent", self.sets(sql)).await?;
             let row = sets.into_iter().flatten().next().ok_or_else(|| self.odd("a lease"))?;
-            let mut cells = Cells(row.unwrap());
+            let mut cells = Cells::of(row);
             let found = (cells.parsed::<i64>(), cells.parsed::<u32>());
             let (Some(changed), Some(behind)) = found else { return Err(self.odd("a lease")) };
             if changed == 1 {
@@ -190,7 +190,7 @@ impl Sequence for MysqlSequence {
         let sets = self.sets(self.0.statements.standing()).await?;
         let [rows, keys] = sets.try_into().map_err(|_| self.odd("a counter"))?;
         let counter = |row: Row| {
-            let mut cells = Cells(row.unwrap());
+            let mut cells = Cells::of(row);
             let (partition, side) = (cells.parsed()?, cells.parsed()?);
             let counter = Ring::new(self.region(), statements::side(side)?, partition)?.on(cells.parsed()?);
             Some((counter, cells.parsed()?))
@@ -198,7 +198,7 @@ impl Sequence for MysqlSequence {
         let counters = rows.into_iter().map(counter).collect::<Option<Vec<(Counter, u32)>>>();
         let counters = counters.ok_or_else(|| self.odd("a counter"))?;
         let used = counters.into_iter().filter(|(counter, _)| counter.date != UNUSED).collect();
-        let keys = keys.into_iter().next().and_then(|row| Cells(row.unwrap()).parsed());
+        let keys = keys.into_iter().next().and_then(|row| Cells::of(row).parsed());
         let keys = keys.ok_or_else(|| self.odd("the table of request keys"))?;
         Ok(SequenceStanding { server, counters: used, keys })
     }
@@ -209,25 +209,6 @@ impl Sequence for MysqlSequence {
             failpoints::reach("sequence-after-raise").await;
         }
         Ok(())
-    }
-}
-
-/// The values of a row, in the order of its columns; answers are text.
-struct Cells(Vec<mysql_async::Value>);
-
-impl Cells {
-    fn text(&mut self) -> Option<String> {
-        if self.0.is_empty() {
-            return None;
-        }
-        match self.0.remove(0) {
-            mysql_async::Value::Bytes(bytes) => String::from_utf8(bytes).ok(),
-            _ => None,
-        }
-    }
-
-    fn parsed<T: FromStr>(&mut self) -> Option<T> {
-        self.text()?.parse().ok()
     }
 }
 

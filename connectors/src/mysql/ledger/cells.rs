@@ -2,7 +2,6 @@
 //!
 //! Answers are text. A function returns `None` for a row that no granter and no dispatcher writes.
 
-use std::str::FromStr;
 use std::sync::Arc;
 
 use anabranch_coupons::records::{FailedOutcome, LedgerRow, Member, Reason, RowState, RunKey, Unique};
@@ -11,42 +10,11 @@ use anabranch_schemas::shard::ShardId;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
-use mysql_async::{Row, Value};
 
+pub(super) use crate::mysql::answer::Cells;
 use crate::mysql::connection::{push_bytes, push_number};
 
-/// The values of a row, in the order of its columns.
-pub(super) struct Cells(std::vec::IntoIter<Value>);
-
 impl Cells {
-    pub(super) fn of(row: Row) -> Self {
-        Self(row.unwrap().into_iter())
-    }
-
-    /// The next value; `Some(None)` = NULL.
-    fn bytes(&mut self) -> Option<Option<Vec<u8>>> {
-        match self.0.next()? {
-            Value::NULL => Some(None),
-            Value::Bytes(bytes) => Some(Some(bytes)),
-            _ => None,
-        }
-    }
-
-    pub(super) fn text(&mut self) -> Option<String> {
-        String::from_utf8(self.bytes()??).ok()
-    }
-
-    pub(super) fn parsed<T: FromStr>(&mut self) -> Option<T> {
-        self.text()?.parse().ok()
-    }
-
-    pub(super) fn optional<T: FromStr>(&mut self) -> Option<Option<T>> {
-        match self.bytes()? {
-            None => Some(None),
-            Some(bytes) => String::from_utf8(bytes).ok()?.parse().ok().map(Some),
-        }
-    }
-
     pub(super) fn flag(&mut self) -> Option<bool> {
         self.parsed::<u8>().map(|number| number != 0)
     }

@@ -11,6 +11,7 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
 use super::MySqlLedger;
+use crate::mysql::answer::sets;
 use crate::mysql::error::{Side, from_async};
 use crate::mysql::remedy::with_remedy;
 
@@ -231,20 +232,4 @@ async fn affected(connection: &mut Conn, sql: &str) -> Result<u64, mysql_async::
         changed += result.affected_rows();
     }
     Ok(changed)
-}
-
-/// The rows of each statement that has any columns.
-async fn sets(connection: &mut Conn, sql: &str) -> Result<Vec<Vec<Row>>, mysql_async::Error> {
-    let mut result = connection.query_iter(sql).await?;
-    let mut sets = Vec::new();
-    loop {
-        let has_columns = !result.columns_ref().is_empty();
-        let rows = result.collect::<Row>().await?;
-        if has_columns {
-            sets.push(rows);
-        }
-        if result.is_empty() {
-            return Ok(sets);
-        }
-    }
 }

@@ -6,8 +6,9 @@ use anabranch_schemas::flux::table::PARTITIONS;
 use anabranch_schemas::sql;
 use mysql_async::Row;
 
+use super::MysqlSequence;
 use super::statements::{REQUEST_TABLE, Statements, counter_table};
-use super::{Cells, MysqlSequence};
+use crate::mysql::answer::Cells;
 use crate::mysql::connection::quote_identifier;
 use crate::mysql::remedy::SETUP_COMMAND;
 use crate::mysql::store::{MysqlTarget, NeededTable, SetupReport};
@@ -66,7 +67,7 @@ impl MysqlSequence {
 
     async fn check_rows(&self) -> Result<Option<Fault>, Fault> {
         let row = self.row(self.0.statements.rows()).await?;
-        let found = row.and_then(|row: Row| Cells(row.unwrap()).parsed::<u32>()).unwrap_or(0);
+        let found = row.and_then(|row: Row| Cells::of(row).parsed::<u32>()).unwrap_or(0);
         let needed = Statements::rows_needed();
         let missing = || {
             Fault::new(
@@ -92,7 +93,7 @@ impl MysqlSequence {
     /// What should be known of the server and is no fault.
     pub async fn warnings(&self) -> Vec<String> {
         let asked = self.row("SELECT @@innodb_flush_log_at_trx_commit".to_owned()).await;
-        let setting = asked.ok().flatten().and_then(|row| Cells(row.unwrap()).text());
+        let setting = asked.ok().flatten().and_then(|row| Cells::of(row).text());
         match setting {
             Some(setting) if setting != "1" => vec![format!(
                 "{SUBJECT}: innodb_flush_log_at_trx_commit is {setting}, so a power cut can take leases back, which the \

@@ -3,17 +3,18 @@
 //! Each part is gathered on its own: a server that is down, or a configuration that is wrong, is what such an archive
 //! is made for.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::error::Fault;
 use clap::Args;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
 
+use super::new_file::{create, unwritable};
 use super::{Cli, Outcome, block_on, check, reconcile, status};
 use crate::api::client;
 use crate::exit::Exit;
@@ -26,7 +27,6 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 /// Folder of the files within the archive.
 const FOLDER: &str = "anabranch-bundle";
 /// Only its maker may read an archive: it names hosts, accounts, tables.
-#[cfg(unix)]
 const MODE: u32 = 0o600;
 
 /// Write an archive (.tar.gz) for somebody who helps: versions, configuration, check, status, metrics, reconciliations
@@ -48,7 +48,7 @@ struct Part {
 
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     // Before minutes of waiting for servers that are down.
-    let file = create(&arguments.file)?;
+    let file = create(&arguments.file, MODE).map_err(|fault| vec![fault])?;
     let mut parts = vec![
         Part { name: "about.json", text: about() },
         Part { name: "configuration.toml", text: configuration(cli) },
@@ -127,20 +127,6 @@ fn configuration(cli: &Cli) -> String {
 fn unavailable(faults: &[Fault]) -> String {
     let faults: Vec<FaultView<'_>> = faults.iter().map(FaultView::from).collect();
     output::json(&json!({ "not_gathered": faults }))
-}
-
-fn create(path: &Path) -> Result<File, Vec<Fault>> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, MODE);
-    options.open(path).map_err(|error| vec![unwritable(path, error)])
-}
-
-fn unwritable(path: &Path, error: io::Error) -> Fault {
-    Fault::new(Code::FileUnwritable, format!("file {}", path.display()), "it cannot be written")
-        .needs("a place for a new file; one that is there is never written over")
-        .caused_by(error)
 }
 
 fn write(file: File, parts: &[Part]) -> io::Result<()> {

@@ -1,7 +1,6 @@
 //! `init`: asks sources what they have, and writes a configuration that fits.
 
 use std::collections::BTreeSet;
-use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +9,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::change::Entity;
 use clap::Args;
 
+use super::new_file::{create, unwritable};
 use super::{Outcome, block_on};
 use crate::exit::Exit;
 use crate::output;
@@ -22,6 +22,8 @@ use crate::wiring::{Survey, SurveyedColumn};
 /// Tables of a family that rows are taken from, to find its rule.
 const SAMPLED_TABLES: usize = 16;
 const ROWS_A_TABLE: usize = 40;
+/// A configuration holds names of variables in place of secrets.
+const MODE: u32 = 0o644;
 /// Columns of text that a rule may read, beside the key.
 const RULE_COLUMNS_MAX: usize = 8;
 
@@ -66,7 +68,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
     match &arguments.output {
         None => _ = output::line(text.trim_end()),
         Some(file) => {
-            write_new(file, &text)?;
+            let written = create(file, MODE).and_then(|mut opened| {
+                opened.write_all(text.as_bytes()).map_err(|error| unwritable(file, error))
+            });
+            written.map_err(|fault| vec![fault])?;
             tell(&proposal, file);
         }
     }
@@ -207,20 +212,6 @@ fn rule_columns(recognised: &Recognised, columns: &[SurveyedColumn]) -> Vec<Stri
             && !is_captured(&column.name)
     });
     key.into_iter().chain(names.map(|column| column.name.clone()).take(RULE_COLUMNS_MAX)).collect()
-}
-
-/// Writes a file that is not there yet.
-fn write_new(file: &Path, text: &str) -> Result<(), Vec<Fault>> {
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(file)
-        .and_then(|mut opened| opened.write_all(text.as_bytes()));
-    written.map_err(|error| {
-        let fault =
-            Fault::new(Code::FileUnwritable, format!("file {}", file.display()), "it cannot be written");
-        vec![fault.needs("a place for a new file; one that is there is never written over").caused_by(error)]
-    })
 }
 
 fn tell(proposal: &Proposal, file: &Path) {

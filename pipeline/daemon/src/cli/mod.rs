@@ -16,6 +16,7 @@ mod foreign;
 mod health;
 mod init;
 mod lookup;
+mod new_file;
 mod pause;
 mod plan;
 mod reconcile;
