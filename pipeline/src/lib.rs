@@ -2,9 +2,11 @@
 //!
 //! Knows no MySQL, no NATS. [`records`] are the nouns, which know no loop; [`ports`] says in them what the flow needs
 //! of the outside, and `connectors` has the real ones; [`config`] is the file as written. The loops are above:
-//! [`capture`], [`deliver`] with [`projections`], [`lookup`], [`reconcile`].
+//! [`capture`], [`deliver`] with [`projections`], [`lookup`], [`reconcile`]. [`composition`] puts a reader and a lane
+//! together, [`supervise`] runs them.
 
 pub mod capture;
+pub mod composition;
 pub mod config;
 pub mod deliver;
 pub mod error;

@@ -100,6 +100,12 @@ impl TaskStates {
         self.lock().values().filter(|seen| seen.restart()).count()
     }
 
+    /// The handle of a task that runs without a supervisor.
+    pub fn handle(&self, task: &str) -> TaskHandle {
+        self.set(task, TaskState::Waiting, None, false);
+        TaskHandle { name: task.into(), states: self.clone(), place: Arc::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Seen>> {
         // No code under this lock leaves it half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -246,8 +252,7 @@ impl Supervisor {
     where
         A: AsyncAttempt,
     {
-        let handle = TaskHandle { name: name.into(), states: self.states.clone(), place: Arc::default() };
-        self.states.set(name, TaskState::Waiting, None, false);
+        let handle = self.states.handle(name);
         self.names.push(name.to_owned());
         let supervision = Supervision {
             handle,

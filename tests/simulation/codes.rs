@@ -2,8 +2,8 @@
 //! minutes, and then answers again.
 //!
 //! No task tries too often meanwhile. A task stops by a code that says so and by no other. Once the cause is gone, the
-//! others come back by themselves, the stopped ones after a restart, and the derived rows equal the source's. Leases
-//! are not asked here, and nothing else fails meanwhile.
+//! others come back by themselves, the stopped ones after a restart, and the derived rows equal the source's. Each
+//! process believes to hold its leases, and nothing else fails meanwhile.
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
@@ -15,20 +15,22 @@ use std::time::Duration;
 use anabranch_connectors::memory::{
     Group, Keeping, MemoryCache, MemoryMapping, Refused, ScriptedRow, Weather,
 };
+use anabranch_pipeline::composition;
 use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lookup::{Drain, drain};
 use anabranch_pipeline::records::TimeToLive;
-use anabranch_pipeline::supervise::{Supervisor, TaskHandle, TaskState, TaskStates};
+use anabranch_pipeline::supervise::{Supervisor, TaskHandle, TaskState, TaskStates, under_lease};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Value;
 use anabranch_schemas::lsn::Lsn;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use crate::process::{Process, ProcessLeases};
 use crate::script::{self, TARGETS};
-use crate::stage::{LANES, Stage, lane_id, limits};
+use crate::stage::{LANES, SOURCE_NAMES, Stage, lane_id, limits};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// The attempts of a task in a minute, once its pauses have grown (`retry.rs`: 38 to 58 s).
@@ -38,8 +40,6 @@ const GROWN_AFTER: Duration = Duration::from_secs(180);
 const COUNTED_MINUTES: u32 = 5;
 /// A minute's pause, and time to work.
 const BACK_WITHIN: Duration = Duration::from_secs(75);
-/// Work without a fault that makes a task well, as the daemon has it (`tasks.rs`).
-const WELL_AFTER: Duration = Duration::from_secs(5);
 const TIME: TimeToLive = TimeToLive { full: MINUTE, empty: MINUTE };
 
 /// The servers that can answer a code; none for one that arises in a process of its own or in a command.
@@ -82,7 +82,7 @@ fn servers(code: Code) -> &'static [Refused] {
 }
 
 /// The tasks of one source, and a drain, under the product's supervisor.
-struct Process {
+struct Tasks {
     stage: Arc<Stage>,
     mapping: MemoryMapping,
     states: TaskStates,
@@ -90,7 +90,7 @@ struct Process {
     attempts: BTreeMap<String, Arc<AtomicU32>>,
 }
 
-impl Process {
+impl Tasks {
     fn start() -> Self {
         let weather = Weather::calm();
         let limits = limits(100, 10, Duration::from_secs(3600));
@@ -101,34 +101,45 @@ impl Process {
         let stage = Arc::new(stage);
         let mut process =
             Self { stage: stage.clone(), mapping, states, supervisor, attempts: BTreeMap::new() };
-        process.spawn("reader", move |positions, cancel| {
+        process.spawn("reader", move |handle, cancel| {
             let stage = stage.clone();
-            async move { stage.read_and_report(0, &positions, &cancel).await }
+            async move {
+                let shared = Shared::new(2);
+                let process = Process::new(&stage, stage.fields(), &shared, ProcessLeases::Believed);
+                composition::read(&process, SOURCE_NAMES[0], &handle, &cancel).await
+            }
         });
         let shared = Arc::new(Shared::new(2));
         for lane in (0..TARGETS).flat_map(|target| (0..LANES).map(move |lane| (0, target, lane))) {
             let (stage, shared) = (process.stage.clone(), shared.clone());
-            process.spawn(&format!("lane {}", lane_id(lane)), move |positions, cancel| {
+            process.spawn(&format!("lane {}", lane_id(lane)), move |handle, cancel| {
                 let (stage, shared) = (stage.clone(), shared.clone());
-                async move { stage.deliver_and_report(lane, &shared, &positions, &cancel).await }
+                async move {
+                    let process = Process::new(&stage, stage.fields(), &shared, ProcessLeases::Believed);
+                    composition::apply(&process, &lane_id(lane), &handle, &cancel).await
+                }
             });
         }
         let (cache, mapping) = (MemoryCache::new(weather), process.mapping.clone());
-        process.spawn("drain", move |positions, cancel| {
+        process.spawn("drain", move |handle, cancel| {
             let (cache, mapping) = (cache.clone(), mapping.clone());
             async move {
-                let work = Drain { cache: &cache, outbox: &mapping, mapping: &mapping, time_to_live: TIME };
-                drain(work, |_| positions.send_modify(|_| {}), &cancel).await
+                let work = async |drained: watch::Sender<Lsn>| {
+                    let work =
+                        Drain { cache: &cache, outbox: &mapping, mapping: &mapping, time_to_live: TIME };
+                    drain(work, |_| drained.send_modify(|_| {}), &cancel).await
+                };
+                under_lease(&ProcessLeases::Believed, &handle, &cancel, work).await
             }
         });
         process
     }
 
-    /// A task that has begun at its first position and is well at the next one, as the daemon has it.
+    /// A task whose attempts are counted.
     fn spawn<R>(
         &mut self,
         name: &str,
-        work: impl Fn(watch::Sender<Lsn>, CancellationToken) -> R + Send + Sync + 'static,
+        attempt: impl Fn(TaskHandle, CancellationToken) -> R + Send + Sync + 'static,
     ) where
         R: Future<Output = Result<(), Fault>> + Send + 'static,
     {
@@ -136,22 +147,7 @@ impl Process {
         self.attempts.insert(name.to_owned(), attempts.clone());
         self.supervisor.spawn(name, move |handle: TaskHandle, cancel: CancellationToken| {
             attempts.fetch_add(1, Ordering::Relaxed);
-            let (sender, mut positions) = watch::channel(Lsn::ZERO);
-            let working = work(sender, cancel);
-            async move {
-                let followed = async {
-                    if positions.changed().await.is_ok() {
-                        handle.begun();
-                        _ = timeout(WELL_AFTER, positions.changed()).await;
-                        handle.well();
-                    }
-                    std::future::pending::<()>().await;
-                };
-                tokio::select! {
-                    ended = working => ended,
-                    () = followed => unreachable!("it never ends"),
-                }
-            }
+            attempt(handle, cancel)
         });
     }
 
@@ -186,7 +182,7 @@ impl Process {
 /// One refusal, until its tasks are back.
 async fn refused(server: Refused, code: Code) {
     let what = format!("{code} of {server:?}");
-    let process = Process::start();
+    let process = Tasks::start();
     process.insert(1);
     process.equal(1, &what).await;
     process.stage.weather.refuse(Some((server, code)));

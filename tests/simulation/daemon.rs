@@ -1,22 +1,24 @@
-//! A process: every reader and lane, each under its lease, supervised as the product does it.
+//! A process: every reader and lane, each put together by the product's composition and under its lease.
+//!
+//! The product's supervisor pauses by chance, and a seed is replayed; so the attempts follow one another here, with an
+//! operator who follows the runbook. `codes.rs` has the supervisor itself.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Freezer, MemoryLeases};
+use anabranch_pipeline::composition;
 use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::Leases;
-use anabranch_pipeline::supervise::while_held;
-use anabranch_schemas::lsn::Lsn;
-use tokio::sync::watch;
+use anabranch_pipeline::supervise::{TaskHandle, TaskStates};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::anew::begin_anew;
+use crate::process::{Process, ProcessLeases};
 use crate::refresh::refresh_all;
 use crate::script::{SOURCES, TARGETS};
-use crate::stage::{DIRECT_FEEDS, LANES, SOURCE_NAMES, Stage};
+use crate::stage::{DIRECT_FEEDS, LANES, SOURCE_NAMES, Stage, lane_id};
 
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -51,8 +53,7 @@ impl Work {
 /// What a task needs of its process.
 struct Task {
     stage: Arc<Stage>,
-    /// `None` = it believes that it holds its lease.
-    leases: Option<MemoryLeases>,
+    leases: ProcessLeases,
     shared: Arc<Shared>,
     work: Work,
     /// How many fields of a user its readers capture.
@@ -81,7 +82,10 @@ impl Daemon {
         let shared: Vec<_> = (0..SOURCES).map(|_| Arc::new(Shared::new(DIRECT_FEEDS))).collect();
         let has = |work: &Work| fields >= stage.fields() || matches!(work, Work::Reader(_));
         for work in Work::all().filter(has) {
-            let leases = leases.map(|leases| leases.of_process(freezer.clone()));
+            let leases = match leases {
+                Some(leases) => ProcessLeases::Kept(leases.of_process(freezer.clone())),
+                None => ProcessLeases::Believed,
+            };
             let shared = shared[work.source()].clone();
             let task = Task { stage: stage.clone(), leases, shared, work, fields, cancel: cancel.clone() };
             let freezer = freezer.clone();
@@ -114,12 +118,10 @@ fn is_of_lost_history(code: Code) -> bool {
 
 impl Task {
     async fn supervise(self) {
+        let handle = TaskStates::default().handle(&self.work.name());
         let mut readings = (None, 0);
         loop {
-            let outcome = match &self.leases {
-                Some(leases) => self.under_lease(leases).await,
-                None => self.attempt().await,
-            };
+            let outcome = self.attempt(&handle).await;
             let Err(fault) = outcome else { return };
             self.stage.tell(|| format!("{}: {fault}", self.work.name()));
             if self.cancel.is_cancelled() {
@@ -156,24 +158,14 @@ impl Task {
         }
     }
 
-    async fn under_lease(&self, leases: &MemoryLeases) -> Result<(), Fault> {
-        let name = self.work.name();
-        let lease = tokio::select! {
-            biased;
-            () = self.cancel.cancelled() => return Ok(()),
-            lease = leases.acquire(&name) => lease?,
-        };
-        while_held(lease, self.attempt()).await
-    }
-
-    async fn attempt(&self) -> Result<(), Fault> {
+    async fn attempt(&self, handle: &TaskHandle) -> Result<(), Fault> {
+        let process = Process::new(&self.stage, self.fields, &self.shared, self.leases.clone());
         match self.work {
             Work::Reader(source) => {
-                let acknowledged = watch::Sender::new(Lsn::ZERO);
-                self.stage.read_capturing(source, self.fields, &acknowledged, &self.cancel).await
+                composition::read(&process, SOURCE_NAMES[source], handle, &self.cancel).await
             }
             Work::Lane(source, target, lane) => {
-                self.stage.deliver((source, target, lane), &self.shared, &self.cancel).await
+                composition::apply(&process, &lane_id((source, target, lane)), handle, &self.cancel).await
             }
         }
     }

@@ -204,6 +204,7 @@ async fn refreshed(
         entity: Entity::User,
         fields: Entity::User.required_fields(),
         source_column: 0,
+        row_weight: 1,
         tables: 1,
         shared: &Shared::new(1),
         limits: &limits,

@@ -19,6 +19,7 @@ mod loads;
 mod one_reconciliation;
 mod pages;
 mod past;
+mod process;
 mod reconciliations;
 mod refresh;
 mod replay;

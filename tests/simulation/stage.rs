@@ -1,4 +1,4 @@
-//! The twins of one run, and one attempt of a reader or of a lane on them.
+//! The twins of one run, and one attempt of a reader or of a lane on them, as the product puts it together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
@@ -10,21 +10,22 @@ use anabranch_connectors::memory::{
     Keeping, MemoryLeases, MemoryLog, MemoryRegisters, MemorySource, MemoryStore, MemoryTarget, StoredRow,
     Weather,
 };
-use anabranch_pipeline::capture::{self, Capture};
+use anabranch_pipeline::composition;
 use anabranch_pipeline::config::{BirthdayTables, Limits, ProjectionConfig, ProjectionKind};
-use anabranch_pipeline::deliver::{Past, ProjectedLane, Shared};
-use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::deliver::{Past, Shared};
+use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::Entry;
-use anabranch_pipeline::projections::{LaneScope, Projection};
+use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::records::{Cell, LaneId, Progress};
+use anabranch_pipeline::supervise::TaskStates;
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::process::{Process, ProcessLeases};
 use crate::script::{self, Claim, Key, SOURCES, TARGETS};
 
 pub const LANES: u32 = 2;
@@ -46,6 +47,7 @@ pub struct Stage {
     pub log: MemoryLog,
     pub registers: MemoryRegisters,
     pub targets: Vec<MemoryTarget>,
+    pub keeps_documents: bool,
     pub leases: MemoryLeases,
     pub layout: Layout,
     pub limits: Limits,
@@ -112,6 +114,7 @@ impl Stage {
             log: MemoryLog::new(weather.clone(), 8),
             registers: MemoryRegisters::new(weather.clone()),
             targets: (0..TARGETS).map(|_| MemoryTarget::new(weather.clone(), keeping)).collect(),
+            keeps_documents: keeping == Keeping::Documents,
             leases: MemoryLeases::new(),
             weather,
             layout,
@@ -194,47 +197,11 @@ impl Stage {
         found
     }
 
+    /// One attempt of a reader, of a process that believes to hold its lease.
     pub async fn read(&self, source: usize, cancel: &CancellationToken) -> Result<(), Fault> {
-        self.read_and_report(source, &watch::Sender::new(Lsn::ZERO), cancel).await
-    }
-
-    /// Reads a source, and sends each position that the log acknowledged.
-    pub async fn read_and_report(
-        &self,
-        source: usize,
-        acknowledged: &watch::Sender<Lsn>,
-        cancel: &CancellationToken,
-    ) -> Result<(), Fault> {
-        self.read_capturing(source, self.fields(), acknowledged, cancel).await
-    }
-
-    /// The same with so many fields of a user.
-    pub async fn read_capturing(
-        &self,
-        source: usize,
-        fields: usize,
-        acknowledged: &watch::Sender<Lsn>,
-        cancel: &CancellationToken,
-    ) -> Result<(), Fault> {
-        let (name, start) = (SOURCE_NAMES[source], Entry::Earliest);
-        let capture = Capture {
-            source: name,
-            connector: &self.sources[source].capturing(fields),
-            log: &self.log,
-            registers: &self.registers,
-            start: &start,
-            limits: &self.limits,
-        };
-        // As targets answer that were set up: each lane has its row.
-        let lanes = || async {
-            if self.targets.iter().any(MemoryTarget::is_down) {
-                return Err(Fault::new(Code::TargetUnreachable, "target", "it is down"));
-            }
-            let mut all: Vec<_> = self.progress(source).into_iter().map(|(_, progress)| progress).collect();
-            all.resize(TARGETS * LANES as usize, Progress::default());
-            Ok(all)
-        };
-        capture::run(capture, lanes, acknowledged, cancel).await
+        let (shared, handle) = (Shared::new(DIRECT_FEEDS), TaskStates::default().handle("reader"));
+        let process = Process::new(self, self.fields(), &shared, ProcessLeases::Believed);
+        composition::read(&process, SOURCE_NAMES[source], &handle, cancel).await
     }
 
     pub fn past(&self, source: usize) -> Past<'_, MemorySource, MemoryLog, MemoryRegisters> {
@@ -251,45 +218,27 @@ impl Stage {
         self.targets[lane.1].lane(lane_id(lane), self.owned(lane))
     }
 
+    /// One attempt of a lane, of a process that believes to hold its lease.
     pub async fn deliver(
         &self,
         lane: LaneAt,
         shared: &Shared,
         cancel: &CancellationToken,
     ) -> Result<(), Fault> {
-        self.deliver_and_report(lane, shared, &watch::Sender::new(Lsn::ZERO), cancel).await
-    }
-
-    /// Runs a lane, and sends each position that it committed.
-    pub async fn deliver_and_report(
-        &self,
-        lane @ (source, target, number): LaneAt,
-        shared: &Shared,
-        applied: &watch::Sender<Lsn>,
-        cancel: &CancellationToken,
-    ) -> Result<(), Fault> {
-        let id = lane_id(lane);
-        let projection = self.projection();
-        let scope = LaneScope { target: target as u32, lane: number };
-        let mut store = self.store(lane);
-        let lane = ProjectedLane {
-            id: &id,
-            projection,
-            scope,
-            log: &self.log,
-            source: &self.sources[source].capturing(self.fields()),
-            replica_slot: 1 + target as u32 * LANES + number,
-            start: &Entry::Earliest,
-            shared,
-            limits: &self.limits,
-        };
-        lane.run(&mut store, applied, cancel).await
+        let process = Process::new(self, self.fields(), shared, ProcessLeases::Believed);
+        composition::apply(&process, &lane_id(lane), &TaskStates::default().handle("lane"), cancel).await
     }
 }
 
 pub fn lane_id((source, target, lane): LaneAt) -> LaneId {
     let (target, source) = (target_name(target), SOURCE_NAMES[source].to_owned());
     LaneId { projection: "birthday".to_owned(), target, source, lane }
+}
+
+pub fn lane_at(id: &LaneId) -> LaneAt {
+    let source = SOURCE_NAMES.iter().position(|name| *name == id.source).expect("a source of the run");
+    let target = (0..TARGETS).find(|target| target_name(*target) == id.target).expect("a target of the run");
+    (source, target, id.lane)
 }
 
 fn target_name(target: usize) -> String {

@@ -1,19 +1,18 @@
-//! The daemon's tasks: one attempt of a reader, of a lane and of the mint of uuids, each under its lease.
+//! The daemon's tasks: readers, lanes, drains of caches, sweeps of tombstones and the mint of uuids.
 //!
-//! What an attempt does is the pipeline's; here it gets its pre-flight, its lease and its connectors. Every failure
-//! ends the attempt, and the supervisor decides whether there is a next one.
+//! `composition` in the pipeline puts readers and lanes together; here they also hear of pauses and of processes that
+//! have less to do. Each failure ends an attempt, and the supervisor decides whether it makes another one.
 
 use std::pin::pin;
 use std::time::Duration;
 
-use anabranch_pipeline::capture::{self, Capture};
-use anabranch_pipeline::config::{Config, SourceConfig};
-use anabranch_pipeline::deliver::ProjectedLane;
+use anabranch_pipeline::composition;
+use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::identifiers::{self, Mint};
 use anabranch_pipeline::lookup::{self, Drain};
 use anabranch_pipeline::metrics as names;
-use anabranch_pipeline::ports::{Leases, READER_REPLICA_SLOT, Registers};
+use anabranch_pipeline::ports::{Leases, Registers};
 use anabranch_pipeline::records::LaneId;
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle, running_under, under_lease};
 use anabranch_schemas::lsn::Lsn;
@@ -24,7 +23,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::uuids::Orders;
-use crate::observe::{cache_task, lane_task, lanes, reader_task, sweep_task};
+use crate::observe::{cache_task, lane_task, reader_task, sweep_task};
 use crate::pauses::{KnownPauses, Pause};
 use crate::sharing::{self, Yields};
 use crate::wall_clock;
@@ -59,7 +58,7 @@ pub fn spawn_reader(supervisor: &mut Supervisor, wiring: &Wiring, yields: &Yield
         async move {
             loop {
                 let turn = cancel.child_token();
-                let work = read(&wiring, &source, &handle, &turn);
+                let work = composition::read(&wiring, &source.name, &handle, &turn);
                 let yielded = async {
                     yields.asked(handle.name()).await;
                     Interruption::Yielded
@@ -82,7 +81,7 @@ pub fn spawn_lane(supervisor: &mut Supervisor, wiring: &Wiring, requests: &Reque
             loop {
                 pauses.resumed(&id, &handle, &cancel).await;
                 let turn = cancel.child_token();
-                let work = apply(&wiring, &id, &handle, &turn);
+                let work = composition::apply(&wiring, &id, &handle, &turn);
                 let interruption = async {
                     tokio::select! {
                         pause = pauses.paused(&id) => Interruption::Paused(pause),
@@ -196,58 +195,6 @@ async fn sweep(
     under_lease(log, handle, cancel, work).await
 }
 
-async fn read(
-    wiring: &Wiring,
-    source: &SourceConfig,
-    handle: &TaskHandle,
-    cancel: &CancellationToken,
-) -> Result<(), Fault> {
-    let log = wiring.log().await?;
-    let work = async |acknowledged: watch::Sender<Lsn>| {
-        handle.waits_for(format!("source {}", source.name));
-        wiring.require_source(&source.name).await?;
-        let capture = Capture {
-            source: &source.name,
-            connector: wiring.source(&source.name)?,
-            log,
-            registers: log,
-            start: &source.start,
-            limits: &wiring.config().limits,
-        };
-        let lanes = || wiring.progress_of_source(&source.name);
-        capture::run(capture, lanes, &acknowledged, cancel).await
-    };
-    under_lease(log, handle, cancel, work).await
-}
-
-async fn apply(
-    wiring: &Wiring,
-    id: &LaneId,
-    handle: &TaskHandle,
-    cancel: &CancellationToken,
-) -> Result<(), Fault> {
-    let log = wiring.log().await?;
-    let work = async |applied: watch::Sender<Lsn>| {
-        handle.waits_for(format!("target {}", id.target));
-        wiring.require_target(&id.target).await?;
-        let mut store = wiring.lane(id)?;
-        let config = wiring.config();
-        let lane = ProjectedLane {
-            id,
-            projection: wiring.projection(&id.projection)?,
-            scope: store.scope(),
-            log,
-            source: wiring.source(&id.source)?,
-            replica_slot: replica_slot(config, id),
-            start: &wiring.source_config(&id.source)?.start,
-            shared: wiring.shared(&id.source)?,
-            limits: &config.limits,
-        };
-        lane.run(&mut store, &applied, cancel).await
-    };
-    under_lease(log, handle, cancel, work).await
-}
-
 /// Starts what gives out uuids.
 pub fn spawn_mint(supervisor: &mut Supervisor, wiring: &Wiring, orders: &Orders) {
     let (wiring, orders) = (wiring.clone(), orders.clone());
@@ -315,11 +262,4 @@ async fn mint(
         };
         order.answer.send(uuids).ok();
     }
-}
-
-/// A lane's place among the readings of its source: the same in every process.
-fn replica_slot(config: &Config, id: &LaneId) -> u32 {
-    let of_source = lanes(config).into_iter().filter(|lane| lane.source == id.source);
-    let place = of_source.take_while(|lane| lane != id).count();
-    READER_REPLICA_SLOT + 1 + place as u32
 }

@@ -173,11 +173,6 @@ impl Wiring {
         Ok(Arc::clone(&self.wired_source(name)?.connector))
     }
 
-    /// What the lanes of a source share in this process.
-    pub fn shared(&self, source: &str) -> Result<&Shared, Fault> {
-        Ok(&self.wired_source(source)?.shared)
-    }
-
     fn wired_source(&self, name: &str) -> Result<&WiredSource, Fault> {
         self.0.sources.get(name).ok_or_else(|| unknown("source", name))
     }
@@ -397,8 +392,8 @@ impl TargetServer {
 
     fn lane(&self, id: &LaneId) -> Option<LaneStore> {
         match self {
-            Self::Mysql(target) => target.lane(id).map(LaneStore::Mysql),
-            Self::Search(target) => target.lane(id).map(LaneStore::Search),
+            Self::Mysql(target) => target.lane(id).map(LaneStore::Tables),
+            Self::Search(target) => target.lane(id).map(LaneStore::Documents),
         }
     }
 

@@ -29,6 +29,8 @@ where
     handle.waits_for("its lease");
     let standing_by = || handle.standby();
     let lease = tokio::select! {
+        // Virtual time has one order of events for each seed.
+        biased;
         lease = leases.acquire_or_stand_by(handle.name(), &standing_by) => lease?,
         () = cancel.cancelled() => return Ok(()),
     };
@@ -54,6 +56,7 @@ where
     let last = sender.subscribe();
     let work = async {
         tokio::select! {
+            biased;
             result = work(sender) => result,
             () = followed => unreachable!("it never ends"),
         }
@@ -69,7 +72,6 @@ pub async fn while_held<T>(
     work: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
     let ended = tokio::select! {
-        // Virtual time has one order of events for each seed.
         biased;
         ended = work => ended,
         fault = lease.lost() => Err(fault),

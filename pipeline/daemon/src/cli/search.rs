@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use anabranch_pipeline::deliver::{ProjectedLane, fence};
+use anabranch_pipeline::composition;
+use anabranch_pipeline::deliver::fence;
 use anabranch_pipeline::error::{Class, Fault};
 use anabranch_pipeline::ports::READER_REPLICA_SLOT;
 use anabranch_pipeline::records::LaneId;
@@ -197,20 +198,10 @@ async fn attempt(
 ) -> Result<(), Fault> {
     let mut store = documents.target.building_lane(id, index).ok_or_else(|| unknown(id))?;
     let (projection, name) = (store.projection().clone(), store.id().clone());
-    let config = wiring.config();
     // The replica slots of this process follow those of the daemon's lanes.
-    let taken = lanes(config).iter().filter(|lane| lane.source == id.source).count();
-    let lane = ProjectedLane {
-        id: &name,
-        projection: &projection,
-        scope: store.scope(),
-        log: wiring.log().await?,
-        source: wiring.source(&id.source)?,
-        replica_slot: READER_REPLICA_SLOT + 1 + taken as u32 + number,
-        start: &wiring.source_config(&id.source)?.start,
-        shared: wiring.shared(&id.source)?,
-        limits: &config.limits,
-    };
+    let taken = lanes(wiring.config()).iter().filter(|lane| lane.source == id.source).count();
+    let replica_slot = READER_REPLICA_SLOT + 1 + taken as u32 + number;
+    let lane = composition::lane(wiring, &name, &projection, store.scope(), replica_slot).await?;
     lane.run(&mut store, reached, done).await
 }
 

@@ -1,58 +1,67 @@
-//! The store of a lane: whichever server its target is.
-
-use std::collections::BTreeSet;
+//! What readers and lanes of this process are put together from.
 
 use anabranch_connectors::mysql::store::MysqlLane;
+use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::search::SearchLane;
+use anabranch_pipeline::composition::{Connectors, LogServer, SourceParts, TargetStore};
+use anabranch_pipeline::config::Limits;
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports;
-use anabranch_pipeline::projections::LaneScope;
-use anabranch_pipeline::records::{Flush, Progress};
-use anabranch_schemas::shard::ShardId;
+use anabranch_pipeline::projections::{LaneScope, Projection};
+use anabranch_pipeline::records::{LaneId, Progress};
+
+use super::{Source, Wiring};
+use crate::observe::lanes;
 
 /// The store of a lane on either kind of server.
-#[derive(Debug)]
-pub enum LaneStore {
-    Mysql(MysqlLane),
-    Search(SearchLane),
-}
+pub type LaneStore = TargetStore<MysqlLane, SearchLane>;
 
-impl LaneStore {
-    /// The tables that the lane owns, as its projection wants them named.
-    pub fn scope(&self) -> LaneScope {
-        match self {
-            Self::Mysql(lane) => lane.scope(),
-            Self::Search(lane) => lane.scope(),
-        }
-    }
-}
+impl Connectors for Wiring {
+    type Log = NatsLog;
+    type Registers = NatsLog;
+    type Leases = NatsLog;
+    type Source = Source;
+    type Store = LaneStore;
 
-impl ports::LaneStore for LaneStore {
-    async fn load(&mut self) -> Result<Progress, Fault> {
-        match self {
-            Self::Mysql(lane) => lane.load().await,
-            Self::Search(lane) => lane.load().await,
-        }
+    async fn log_server(&self) -> Result<LogServer<'_, Self>, Fault> {
+        let log = self.log().await?;
+        Ok(LogServer { log, registers: log, leases: log })
     }
 
-    async fn commit(&mut self, flush: &Flush) -> Result<(), Fault> {
-        match self {
-            Self::Mysql(lane) => lane.commit(flush).await,
-            Self::Search(lane) => lane.commit(flush).await,
-        }
+    fn source(&self, name: &str) -> Result<SourceParts<'_, Source>, Fault> {
+        let source = self.wired_source(name)?;
+        Ok(SourceParts { connector: &source.connector, start: &source.config.start, shared: &source.shared })
     }
 
-    async fn may_stand(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
-        match self {
-            Self::Mysql(lane) => lane.may_stand(shards).await,
-            Self::Search(lane) => lane.may_stand(shards).await,
-        }
+    async fn require_source(&self, name: &str) -> Result<(), Fault> {
+        Wiring::require_source(self, name).await
     }
 
-    fn is_atomic(&self) -> bool {
-        match self {
-            Self::Mysql(lane) => lane.is_atomic(),
-            Self::Search(lane) => lane.is_atomic(),
-        }
+    async fn progress_of_source(&self, name: &str) -> Result<Vec<Progress>, Fault> {
+        Wiring::progress_of_source(self, name).await
+    }
+
+    async fn require_target(&self, name: &str) -> Result<(), Fault> {
+        Wiring::require_target(self, name).await
+    }
+
+    fn projection(&self, name: &str) -> Result<&Projection, Fault> {
+        Wiring::projection(self, name)
+    }
+
+    fn lanes(&self) -> Vec<LaneId> {
+        lanes(self.config())
+    }
+
+    fn store(&self, id: &LaneId) -> Result<(LaneStore, LaneScope), Fault> {
+        let store = self.lane(id)?;
+        let scope = match &store {
+            TargetStore::Tables(lane) => lane.scope(),
+            TargetStore::Documents(lane) => lane.scope(),
+        };
+        Ok((store, scope))
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.config().limits
     }
 }

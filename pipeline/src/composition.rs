@@ -1,0 +1,130 @@
+//! How a reader and a lane are put together: lease, pre-flight, store, replica slot, loop.
+//!
+//! Each process brings its own [`Connectors`]: the daemon has those of real servers, the simulation has the twins. The
+//! supervisor decides how often an attempt is made; the loops in `capture` and `deliver` do the work.
+
+mod store;
+
+use anabranch_schemas::lsn::Lsn;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+pub use self::store::TargetStore;
+use crate::capture::{self, Capture};
+use crate::config::Limits;
+use crate::deliver::{ProjectedLane, Shared};
+use crate::error::Fault;
+use crate::ports::{
+    Entry, LaneStore, Leases, Log, READER_REPLICA_SLOT, Registers, RowSource, SourceConnector,
+};
+use crate::projections::{LaneScope, Projection};
+use crate::records::{LaneId, Progress};
+use crate::supervise::{TaskHandle, under_lease};
+
+/// The connectors of one process, for one configuration.
+pub trait Connectors: Send + Sync {
+    type Log: Log;
+    type Registers: Registers;
+    type Leases: Leases;
+    type Source: SourceConnector + RowSource;
+    type Store: LaneStore;
+
+    /// The server of the log, which also keeps registers and leases. The first call connects.
+    fn log_server(&self) -> impl Future<Output = Result<LogServer<'_, Self>, Fault>> + Send;
+
+    fn source(&self, name: &str) -> Result<SourceParts<'_, Self::Source>, Fault>;
+
+    /// The pre-flight of a source as one result.
+    fn require_source(&self, name: &str) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Progress of every lane of a source, on all targets. The call fails if one of them does not answer, because its
+    /// lane may be the furthest.
+    fn progress_of_source(&self, name: &str) -> impl Future<Output = Result<Vec<Progress>, Fault>> + Send;
+
+    /// The pre-flight of a target as one result.
+    fn require_target(&self, name: &str) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    fn projection(&self, name: &str) -> Result<&Projection, Fault>;
+
+    /// Every lane of the configuration, in the same order in every process.
+    fn lanes(&self) -> Vec<LaneId>;
+
+    /// The store of a lane, not connected yet, and the tables that the lane owns.
+    fn store(&self, id: &LaneId) -> Result<(Self::Store, LaneScope), Fault>;
+
+    fn limits(&self) -> &Limits;
+}
+
+/// What the log's server keeps.
+pub struct LogServer<'a, C: Connectors + ?Sized> {
+    pub log: &'a C::Log,
+    pub registers: &'a C::Registers,
+    pub leases: &'a C::Leases,
+}
+
+/// A source, and what its reader and its lanes need beside it.
+#[derive(Debug)]
+pub struct SourceParts<'a, S> {
+    pub connector: &'a S,
+    /// Where reading begins when neither stream nor lanes say it.
+    pub start: &'a Entry,
+    /// What the lanes of the source share in this process.
+    pub shared: &'a Shared,
+}
+
+/// One attempt of the reader of a source, under its lease.
+pub async fn read<C: Connectors>(
+    connectors: &C,
+    source: &str,
+    handle: &TaskHandle,
+    cancel: &CancellationToken,
+) -> Result<(), Fault> {
+    let LogServer { log, registers, leases } = connectors.log_server().await?;
+    let work = async |acknowledged: watch::Sender<Lsn>| {
+        handle.waits_for(format!("source {source}"));
+        connectors.require_source(source).await?;
+        let SourceParts { connector, start, .. } = connectors.source(source)?;
+        let capture = Capture { source, connector, log, registers, start, limits: connectors.limits() };
+        capture::run(capture, || connectors.progress_of_source(source), &acknowledged, cancel).await
+    };
+    under_lease(leases, handle, cancel, work).await
+}
+
+/// One attempt of a lane, under its lease.
+pub async fn apply<C: Connectors>(
+    connectors: &C,
+    id: &LaneId,
+    handle: &TaskHandle,
+    cancel: &CancellationToken,
+) -> Result<(), Fault> {
+    let LogServer { leases, .. } = connectors.log_server().await?;
+    let work = async |applied: watch::Sender<Lsn>| {
+        handle.waits_for(format!("target {}", id.target));
+        connectors.require_target(&id.target).await?;
+        let (mut store, scope) = connectors.store(id)?;
+        let (projection, slot) = (connectors.projection(&id.projection)?, replica_slot(connectors, id));
+        lane(connectors, id, projection, scope, slot).await?.run(&mut store, &applied, cancel).await
+    };
+    under_lease(leases, handle, cancel, work).await
+}
+
+/// A lane of a projection on the connectors of this process.
+pub async fn lane<'a, C: Connectors>(
+    connectors: &'a C,
+    id: &'a LaneId,
+    projection: &'a Projection,
+    scope: LaneScope,
+    replica_slot: u32,
+) -> Result<ProjectedLane<'a, C::Source, C::Log>, Fault> {
+    let LogServer { log, .. } = connectors.log_server().await?;
+    let SourceParts { connector, start, shared } = connectors.source(&id.source)?;
+    let (source, limits) = (connector, connectors.limits());
+    Ok(ProjectedLane { id, projection, scope, log, source, replica_slot, start, shared, limits })
+}
+
+/// A lane's number among the streams of its source, the same in every process.
+pub fn replica_slot(connectors: &impl Connectors, id: &LaneId) -> u32 {
+    let of_source = connectors.lanes().into_iter().filter(|lane| lane.source == id.source);
+    let before = of_source.take_while(|lane| lane != id).count();
+    READER_REPLICA_SLOT + 1 + before as u32
+}

@@ -1,0 +1,46 @@
+//! The store of a lane, whose target has tables or documents.
+
+use std::collections::BTreeSet;
+
+use anabranch_schemas::shard::ShardId;
+
+use crate::error::Fault;
+use crate::ports::LaneStore;
+use crate::records::{Flush, Progress};
+
+/// The store of a lane on either kind of target.
+#[derive(Debug)]
+pub enum TargetStore<T, D> {
+    Tables(T),
+    Documents(D),
+}
+
+impl<T: LaneStore, D: LaneStore> LaneStore for TargetStore<T, D> {
+    async fn load(&mut self) -> Result<Progress, Fault> {
+        match self {
+            Self::Tables(store) => store.load().await,
+            Self::Documents(store) => store.load().await,
+        }
+    }
+
+    async fn commit(&mut self, flush: &Flush) -> Result<(), Fault> {
+        match self {
+            Self::Tables(store) => store.commit(flush).await,
+            Self::Documents(store) => store.commit(flush).await,
+        }
+    }
+
+    async fn may_stand(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
+        match self {
+            Self::Tables(store) => store.may_stand(shards).await,
+            Self::Documents(store) => store.may_stand(shards).await,
+        }
+    }
+
+    fn is_atomic(&self) -> bool {
+        match self {
+            Self::Tables(store) => store.is_atomic(),
+            Self::Documents(store) => store.is_atomic(),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The connectors of one process of a run: the twins, put together by the product's own composition.
+
+use anabranch_connectors::memory::{
+    MemoryLease, MemoryLeases, MemoryLog, MemoryRegisters, MemorySource, MemoryStore,
+};
+use anabranch_pipeline::composition::{Connectors, LogServer, SourceParts, TargetStore};
+use anabranch_pipeline::config::Limits;
+use anabranch_pipeline::deliver::Shared;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{Entry, Lease, Leases, SourceConnector};
+use anabranch_pipeline::projections::{LaneScope, Projection};
+use anabranch_pipeline::records::{LaneId, Progress};
+
+use crate::script::{SOURCES, TARGETS};
+use crate::stage::{LANES, SOURCE_NAMES, Stage, lane_at, lane_id};
+
+/// What one task of a process is put together from.
+pub struct Process<'a> {
+    stage: &'a Stage,
+    /// They capture as many fields as the process.
+    sources: Vec<MemorySource>,
+    /// Of the lanes of the task's source.
+    shared: &'a Shared,
+    leases: ProcessLeases,
+}
+
+impl<'a> Process<'a> {
+    pub fn new(stage: &'a Stage, fields: usize, shared: &'a Shared, leases: ProcessLeases) -> Self {
+        let sources = stage.sources.iter().map(|source| source.capturing(fields)).collect();
+        Self { stage, sources, shared, leases }
+    }
+}
+
+impl Connectors for Process<'_> {
+    type Log = MemoryLog;
+    type Registers = MemoryRegisters;
+    type Leases = ProcessLeases;
+    type Source = MemorySource;
+    type Store = TargetStore<MemoryStore, MemoryStore>;
+
+    async fn log_server(&self) -> Result<LogServer<'_, Self>, Fault> {
+        let Stage { log, registers, .. } = self.stage;
+        Ok(LogServer { log, registers, leases: &self.leases })
+    }
+
+    fn source(&self, name: &str) -> Result<SourceParts<'_, MemorySource>, Fault> {
+        let connector = &self.sources[number(name)];
+        Ok(SourceParts { connector, start: &Entry::Earliest, shared: self.shared })
+    }
+
+    async fn require_source(&self, name: &str) -> Result<(), Fault> {
+        self.sources[number(name)].check().await.pop().map_or(Ok(()), Err)
+    }
+
+    /// As targets answer that were set up: each lane has its row.
+    async fn progress_of_source(&self, name: &str) -> Result<Vec<Progress>, Fault> {
+        if self.stage.targets.iter().any(|target| target.is_down()) {
+            return Err(Fault::new(Code::TargetUnreachable, "target", "it is down"));
+        }
+        let stored = self.stage.progress(number(name)).into_iter();
+        let mut all: Vec<_> = stored.map(|(_, progress)| progress).collect();
+        all.resize(TARGETS * LANES as usize, Progress::default());
+        Ok(all)
+    }
+
+    async fn require_target(&self, _name: &str) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn projection(&self, _name: &str) -> Result<&Projection, Fault> {
+        Ok(self.stage.projection())
+    }
+
+    fn lanes(&self) -> Vec<LaneId> {
+        let all = (0..SOURCES).flat_map(|source| {
+            (0..TARGETS).flat_map(move |target| (0..LANES).map(move |lane| lane_id((source, target, lane))))
+        });
+        all.collect()
+    }
+
+    fn store(&self, id: &LaneId) -> Result<(Self::Store, LaneScope), Fault> {
+        let at @ (_, target, lane) = lane_at(id);
+        let scope = LaneScope { target: target as u32, lane };
+        let store = self.stage.store(at);
+        Ok((
+            if self.stage.keeps_documents {
+                TargetStore::Documents(store)
+            } else {
+                TargetStore::Tables(store)
+            },
+            scope,
+        ))
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.stage.limits
+    }
+}
+
+fn number(source: &str) -> usize {
+    SOURCE_NAMES.iter().position(|name| *name == source).expect("a source of the run")
+}
+
+/// The leases of a process.
+#[derive(Debug, Clone)]
+pub enum ProcessLeases {
+    Kept(MemoryLeases),
+    /// The process believes that it holds each lease.
+    Believed,
+}
+
+impl Leases for ProcessLeases {
+    type Lease = ProcessLease;
+
+    async fn acquire(&self, key: &str) -> Result<ProcessLease, Fault> {
+        self.acquire_or_stand_by(key, &|| ()).await
+    }
+
+    async fn acquire_or_stand_by(
+        &self,
+        key: &str,
+        standing_by: &(dyn Fn() + Send + Sync),
+    ) -> Result<ProcessLease, Fault> {
+        match self {
+            Self::Kept(leases) => leases.acquire_or_stand_by(key, standing_by).await.map(ProcessLease::Kept),
+            Self::Believed => Ok(ProcessLease::Believed),
+        }
+    }
+}
+
+pub enum ProcessLease {
+    Kept(MemoryLease),
+    Believed,
+}
+
+impl Lease for ProcessLease {
+    async fn lost(&mut self) -> Fault {
+        match self {
+            Self::Kept(lease) => lease.lost().await,
+            Self::Believed => std::future::pending().await,
+        }
+    }
+
+    async fn release(self) {
+        if let Self::Kept(lease) = self {
+            lease.release().await;
+        }
+    }
+}
