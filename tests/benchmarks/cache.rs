@@ -16,7 +16,7 @@ use anabranch_demo::{Connection, Endpoint};
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::lookup::{Drain, drain, encode};
 use anabranch_pipeline::ports::Outbox;
-use anabranch_pipeline::projections::Projection;
+use anabranch_pipeline::projections::serial_mapping::SerialMapping;
 use anabranch_pipeline::records::DeviceClaim;
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use anabranch_schemas::shard::ShardId;
@@ -133,7 +133,7 @@ struct CacheBench {
     prefix: String,
     mapping: MysqlMapping,
     outbox: anabranch_connectors::mysql::store::MysqlOutbox,
-    projection: Projection,
+    tables: SerialMapping,
     time_to_live: anabranch_pipeline::records::TimeToLive,
 }
 
@@ -154,7 +154,7 @@ impl CacheBench {
             prefix,
             mapping: MysqlMapping::new(config, MAPPING, CONNECTIONS).expect("it is configured"),
             outbox: target.outbox(MAPPING).expect("it is configured"),
-            projection: Projection::new(&config.projections[0]),
+            tables: SerialMapping::configured(&config.projections[0]).expect("it has mapping tables"),
             time_to_live: cache.time_to_live,
         }
     }
@@ -230,7 +230,7 @@ impl CacheBench {
         pipeline.query_async::<()>(redis).await.expect("it answers");
         let mut sql = String::new();
         for (number, code) in codes.iter().enumerate() {
-            let derived = &self.projection.tables()[self.table_of(code)].derived;
+            let derived = &self.tables.tables()[self.table_of(code)].derived;
             let (database, table) = (&derived.database, &derived.table);
             sql.push_str(if number == 0 { "" } else { " UNION ALL " });
             write!(sql, "SELECT {number},shard_id,uuid,kind FROM {database}.{table} WHERE value=x'")
@@ -256,8 +256,7 @@ impl CacheBench {
     }
 
     fn table_of(&self, code: &StoredCode) -> usize {
-        let Projection::SerialMapping(mapping) = &self.projection else { panic!("it has mapping tables") };
-        mapping.table_of(code) as usize
+        self.tables.table_of(code) as usize
     }
 }
 

@@ -10,7 +10,6 @@ use anabranch_pipeline::ports::LaneStore;
 use anabranch_pipeline::projections::{Defects, Projection};
 use anabranch_pipeline::records::{Cell, Flush, LaneId, Progress, Replacement};
 use anabranch_schemas::change::{Action, Change, Entity, TableIdentity};
-use anabranch_schemas::serial::StoredCode;
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
@@ -176,8 +175,12 @@ async fn a_flush_of_birthdays_waits_for_no_row_of_another_source() {
 
 /// Some devices of a shard in each mapping table of boxes, in the order of tables.
 fn some_a_table(projection: &Projection, shard: u32) -> Vec<u64> {
-    let Projection::SerialMapping(mapping) = projection else { panic!("the lane has mapping tables") };
-    let table_of = |number: u64| mapping.table_of(&StoredCode::exact(&code(shard, number)).unwrap());
+    let table_of = |number: u64| {
+        let mut table = None;
+        let (source, row) = (shard_of("source", shard), device(shard, number));
+        projection.claims(&source, &row, |claim| table = Some(claim.table));
+        table.expect("a device with a box has a row")
+    };
     let mut of_tables: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for number in 0..100 * u64::from(TABLES) {
         let of_table = of_tables.entry(table_of(number)).or_default();

@@ -87,10 +87,7 @@ impl SearchLane {
 
     /// The lane that a device's documents belong to.
     pub(super) fn lane_of(&self, uuid: &[u8]) -> u32 {
-        match &self.assignment.projection {
-            Projection::SerialDocuments(documents) => documents.table_of(uuid),
-            _ => self.id.lane,
-        }
+        self.assignment.projection.table_of_source_key(uuid).unwrap_or(self.id.lane)
     }
 
     pub(super) fn fenced(&self) -> Fault {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{DerivedRows, ForeignRow, ForeignRows, Sought};
-use anabranch_pipeline::projections::{Assignment, Projection};
+use anabranch_pipeline::projections::Assignment;
 use anabranch_pipeline::records::{Cell, CellRef, ChunkKey, Claimed, DerivedRow, Stray, TableShape};
 use anabranch_schemas::shard::ShardId;
 use serde::Deserialize;
@@ -63,10 +63,7 @@ impl SearchRows {
     }
 
     fn table_of(&self, uuid: &[u8]) -> Option<u32> {
-        match &self.assignment.projection {
-            Projection::SerialDocuments(documents) => Some(documents.table_of(uuid)),
-            Projection::Birthday(_) | Projection::SerialMapping(_) => None,
-        }
+        self.assignment.projection.table_of_source_key(uuid)
     }
 
     /// Visits a document of the part `of`; a tombstone is none.

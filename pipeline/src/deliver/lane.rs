@@ -27,6 +27,8 @@ pub struct Lane<'a, S, L> {
     pub fields: usize,
     /// See [`crate::projections::Projection::source_column`].
     pub source_column: usize,
+    /// See [`crate::projections::Projection::flush_weight`].
+    pub row_weight: usize,
     /// Derived tables of the projection, all lanes' together.
     pub tables: u32,
     /// With the other lanes of the source.

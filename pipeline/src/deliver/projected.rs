@@ -60,6 +60,7 @@ impl<S: SourceConnector + RowSource, L: Log> ProjectedLane<'_, S, L> {
             entity: projection.entity(),
             fields: projection.fields(),
             source_column: projection.source_column(),
+            row_weight: projection.flush_weight(),
             tables: projection.tables().len() as u32,
             shared,
             limits,

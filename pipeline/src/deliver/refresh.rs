@@ -70,8 +70,6 @@ const SWEEP_PARTS_MAX: u32 = 16;
 /// What a lane that is to read as fast as it can takes at once, in full flushes: a hundred rows for each of hundreds of
 /// tables. Of one flush, which has some fifty, a row costs the target a tenth more.
 const CHUNK_FLUSHES: usize = 3;
-/// Claims that a device has at most.
-const CODES: usize = 5;
 
 /// What the lane does about its refresh now.
 enum Phase<'a> {
@@ -145,10 +143,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let (log, name) = (lane.log, lane.id.source.as_str());
         let (flush_rows, rate) = (lane.limits.flush_rows.get(), lane.limits.refresh_rows_per_second);
         let claims = if rate.is_some() { flush_rows } else { flush_rows * CHUNK_FLUSHES };
-        let rows = match lane.entity {
-            Entity::User => claims,
-            Entity::SerialCode => claims / CODES,
-        };
+        let rows = claims / lane.row_weight.max(1);
         Self {
             id: lane.id,
             source: lane.source,

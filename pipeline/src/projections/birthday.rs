@@ -9,19 +9,21 @@ use std::sync::Arc;
 
 use anabranch_schemas::birthday::{Layout, MonthDay};
 use anabranch_schemas::celebration::{self, Calendar};
-use anabranch_schemas::change::{Change, TableIdentity, Value};
+use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::lunar::LunarMonthDay;
 use anabranch_schemas::sql;
 
-use super::{Defect, Defects, LaneScope, ProjectedTable, push_if_owned, share_out};
+use super::rules::{Claim, Rules};
+use super::{Defect, Defects, ProjectedTable, share_out};
 use crate::config::BirthdayTables;
-use crate::records::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, TableShape};
+use crate::records::{Cell, CellRef, DerivedTable, TableShape};
 
 /// One table of the birthday layer.
 static SHAPE: TableShape = TableShape {
     definition: sql::BIRTHDAY,
     key_columns: &["user_id"],
     shard_index: "PRIMARY",
+    shard_order: &[0],
     value_columns: &["birthday"],
 };
 /// One table of the lunar birthday layer.
@@ -29,6 +31,7 @@ static LUNAR_SHAPE: TableShape = TableShape {
     definition: sql::LUNAR_BIRTHDAY,
     key_columns: &["user_id"],
     shard_index: "PRIMARY",
+    shard_order: &[0],
     value_columns: &["birthday", "birthday_type"],
 };
 /// Place in [`anabranch_schemas::change::Entity::fields`] of a user.
@@ -107,39 +110,6 @@ impl Birthday {
         Self { config, targets, lanes, tables, values }
     }
 
-    pub fn tables(&self) -> &[ProjectedTable] {
-        &self.tables
-    }
-
-    /// How many fields of a user it reads.
-    pub(super) fn fields(&self) -> usize {
-        1 + match self.config.calendar {
-            Calendar::Solar => BIRTHDAY,
-            Calendar::Lunar if self.config.captures_type => BIRTHDAY_TYPE,
-            Calendar::Lunar => LUNAR_BIRTHDAY,
-        }
-    }
-
-    pub fn fingerprint(&self, target: u32) -> String {
-        let layout = match self.config.layout {
-            Layout::ByDay => "by_day",
-            Layout::ByUser => "by_user",
-        };
-        let kind = match self.config.calendar {
-            Calendar::Solar => "birthday",
-            Calendar::Lunar => "lunar birthday",
-        };
-        format!(
-            "{kind} {layout}, {} databases {}, tables {}, target {} of {}, {} lanes",
-            self.config.databases,
-            self.config.database,
-            self.config.table,
-            target + 1,
-            self.targets,
-            self.lanes
-        )
-    }
-
     fn table_of(&self, claim: BirthdayClaim) -> u32 {
         let day = claim.birthday.ordinal();
         match self.config.layout {
@@ -171,60 +141,82 @@ impl Birthday {
     fn values(&self, claim: BirthdayClaim) -> &Arc<[Cell]> {
         &self.values[claim.birthday.ordinal() as usize][claim.celebrates_by as usize]
     }
+}
 
-    pub(super) fn claims(
-        &self,
-        table: &TableIdentity<'_>,
-        row: &[Value<'_>],
-        mut visit: impl FnMut(Claimed<'_>),
-    ) {
-        let Ok((claim, _)) = self.claim(row) else { return };
-        let values = self.values(claim);
-        let borrowed = [values[0].borrowed(), values[values.len() - 1].borrowed()];
-        visit(Claimed {
-            table: self.table_of(claim),
-            shard: table.shard,
-            key: &[CellRef::UInt(claim.user_id)],
-            values: &borrowed[..values.len()],
-        });
+impl Rules for Birthday {
+    fn entity(&self) -> Entity {
+        Entity::User
     }
 
-    pub(super) fn project(
+    fn fields(&self) -> usize {
+        1 + match self.config.calendar {
+            Calendar::Solar => BIRTHDAY,
+            Calendar::Lunar if self.config.captures_type => BIRTHDAY_TYPE,
+            Calendar::Lunar => LUNAR_BIRTHDAY,
+        }
+    }
+
+    fn tables(&self) -> &[ProjectedTable] {
+        &self.tables
+    }
+
+    fn fingerprint(&self, target: u32) -> String {
+        let layout = match self.config.layout {
+            Layout::ByDay => "by_day",
+            Layout::ByUser => "by_user",
+        };
+        let kind = match self.config.calendar {
+            Calendar::Solar => "birthday",
+            Calendar::Lunar => "lunar birthday",
+        };
+        format!(
+            "{kind} {layout}, {} databases {}, tables {}, target {} of {}, {} lanes",
+            self.config.databases,
+            self.config.database,
+            self.config.table,
+            target + 1,
+            self.targets,
+            self.lanes
+        )
+    }
+
+    fn source_column(&self) -> usize {
+        USER_ID
+    }
+
+    fn key_words(&self) -> usize {
+        1
+    }
+
+    fn flush_weight(&self) -> usize {
+        1
+    }
+
+    fn is_cached(&self) -> bool {
+        false
+    }
+
+    fn table_of_source_key(&self, _key: &[u8]) -> Option<u32> {
+        None
+    }
+
+    fn claims(
         &self,
-        change: &Change<'_, '_>,
-        scope: LaneScope,
-        flush: &mut Flush,
-        defects: &mut Defects,
+        _table: &TableIdentity<'_>,
+        row: &[Value<'_>],
+        defects: Option<&mut Defects>,
+        visit: &mut dyn FnMut(Claim<'_>),
     ) {
-        let Some((before, after)) = change.action.images() else {
-            return flush.take_table(change);
+        let (claim, defect) = match self.claim(row) {
+            Ok((claim, odd)) => (Some(claim), odd),
+            Err(defect) => (None, Some(defect)),
         };
-        // What the old image claimed, if anything, was counted when it came.
-        let old = before.and_then(|row| self.claim(row).ok()).map(|(claim, _)| claim);
-        let (new, defect) = match after.map(|row| self.claim(row)) {
-            Some(Ok((claim, odd))) => (Some(claim), odd),
-            Some(Err(defect)) => (None, Some(defect)),
-            None => (None, None),
-        };
-        if let Some(defect) = defect.filter(|_| scope == LaneScope::COUNTS_DEFECTS) {
+        if let (Some(defect), Some(defects)) = (defect, defects) {
             defects.count(defect);
         }
-        let mut push = |claim: BirthdayClaim, action: MutationAction| {
-            let (table, key) = (self.table_of(claim), Box::new([Cell::UInt(claim.user_id)]));
-            let mutation = Mutation { table, shard: change.table.shard, key, lsn: change.lsn, action };
-            push_if_owned(&self.tables, scope, flush, mutation);
-        };
-        if let Some(old) = old
-            && new.is_none_or(|new| (new.user_id, new.birthday) != (old.user_id, old.birthday))
-        {
-            push(old, MutationAction::Delete);
-        }
-        // A claim that an update leaves as it was is neither written nor noted: it stands, or a chunk that is on its
-        // way writes it, which a noted claim would keep from doing.
-        if let Some(new) = new
-            && old != Some(new)
-        {
-            push(new, MutationAction::Upsert(Arc::clone(self.values(new))));
+        if let Some(claim) = claim {
+            let key = [CellRef::UInt(claim.user_id)];
+            visit(Claim { table: self.table_of(claim), key: &key, values: self.values(claim) });
         }
     }
 }

@@ -7,10 +7,12 @@
 mod assignment;
 pub mod birthday;
 mod captured;
+mod rules;
 pub mod serial_documents;
 pub mod serial_mapping;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use anabranch_schemas::birthday::BirthdayDefect;
 use anabranch_schemas::change::{Change, Entity, TableIdentity, Value};
@@ -19,10 +21,14 @@ use anabranch_schemas::serial::{self, OddCode, UuidDefect};
 pub use self::assignment::{Assignment, Assignments};
 use self::birthday::{Birthday, UserIdDefect};
 pub use self::captured::{captured_targets, shared_tables};
+use self::rules::{Claim, Rules};
 use self::serial_documents::SerialDocuments;
 use self::serial_mapping::SerialMapping;
 use crate::config::{ProjectionConfig, ProjectionKind};
-use crate::records::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation};
+use crate::records::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction};
+
+/// The most value columns that a derived row has.
+const VALUES_MAX: usize = 16;
 
 /// A derived table, its target, and the lane that owns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,14 +78,6 @@ fn share_out(
         ProjectedTable { derived, target, lane }
     };
     tables.map(share).collect()
-}
-
-/// Adds the mutation if its table is in `scope`.
-fn push_if_owned(tables: &[ProjectedTable], scope: LaneScope, flush: &mut Flush, mutation: Mutation) {
-    let owner = &tables[mutation.table as usize];
-    if owner.target == scope.target && owner.lane == scope.lane {
-        flush.push(mutation);
-    }
 }
 
 /// A defect of a row. A row whose key or birthday has a defect is in no derived table. An odd code or birthday
@@ -134,55 +132,37 @@ impl Defects {
     }
 }
 
-/// A configured projection.
+/// A configured projection. Cheap to clone.
 #[derive(Debug, Clone)]
-pub enum Projection {
-    Birthday(Birthday),
-    SerialMapping(SerialMapping),
-    SerialDocuments(SerialDocuments),
-}
+pub struct Projection(Arc<dyn Rules>);
 
 impl Projection {
     pub fn new(config: &ProjectionConfig) -> Self {
         let targets = u32::try_from(config.targets.len()).unwrap_or(u32::MAX).max(1);
-        match &config.kind {
-            ProjectionKind::Birthday(tables) => {
-                Self::Birthday(Birthday::new(tables.clone(), targets, config.lanes.get()))
-            }
+        let lanes = config.lanes.get();
+        Self(match &config.kind {
+            ProjectionKind::Birthday(tables) => Arc::new(Birthday::new(tables.clone(), targets, lanes)),
             ProjectionKind::SerialMapping(tables) => {
-                Self::SerialMapping(SerialMapping::new(tables.clone(), targets, config.lanes.get()))
+                Arc::new(SerialMapping::new(tables.clone(), targets, lanes))
             }
-            ProjectionKind::SerialDocuments(index) => {
-                Self::SerialDocuments(SerialDocuments::new(index.clone(), config.lanes.get()))
-            }
-        }
+            ProjectionKind::SerialDocuments(index) => Arc::new(SerialDocuments::new(index.clone(), lanes)),
+        })
     }
 
     /// The entity whose changes the projection reads; it ignores changes of other entities.
     pub fn entity(&self) -> Entity {
-        match self {
-            Self::Birthday(_) => Entity::User,
-            Self::SerialMapping(_) | Self::SerialDocuments(_) => Entity::SerialCode,
-        }
+        self.0.entity()
     }
 
     /// How many fields of its entity it reads, from the first one on. What a message with fewer leaves out, a lane
     /// reads from the tables.
     pub fn fields(&self) -> usize {
-        match self {
-            Self::Birthday(birthday) => birthday.fields(),
-            Self::SerialMapping(_) => serial_mapping::FIELDS,
-            Self::SerialDocuments(_) => Entity::SerialCode.fields().len(),
-        }
+        self.0.fields()
     }
 
-    /// All derived tables on all targets; [`crate::records::Mutation::table`] is an index into them.
+    /// All derived tables on all targets; [`Mutation::table`] is an index into them.
     pub fn tables(&self) -> &[ProjectedTable] {
-        match self {
-            Self::Birthday(birthday) => birthday.tables(),
-            Self::SerialMapping(mapping) => mapping.tables(),
-            Self::SerialDocuments(documents) => documents.tables(),
-        }
+        self.0.tables()
     }
 
     /// The lane that owns a table. Panics when there is no such table.
@@ -197,20 +177,39 @@ impl Projection {
 
     /// A text that says what a progress row on that target was made for. When the text changes, the row is void.
     pub fn fingerprint(&self, target: u32) -> String {
-        match self {
-            Self::Birthday(birthday) => birthday.fingerprint(target),
-            Self::SerialMapping(mapping) => mapping.fingerprint(target),
-            Self::SerialDocuments(documents) => documents.fingerprint(),
-        }
+        self.0.fingerprint(target)
+    }
+
+    /// Words of eight bytes that hold nearly all keys of derived rows.
+    pub fn key_words(&self) -> usize {
+        self.0.key_words()
+    }
+
+    /// The part of a flush that one source row takes, where a birthday takes one row.
+    pub fn flush_weight(&self) -> usize {
+        self.0.flush_weight()
+    }
+
+    /// Whether caches may keep its rows by their first key column, so that lanes note which values they touch.
+    pub fn is_cached(&self) -> bool {
+        self.0.is_cached()
+    }
+
+    /// The table with the derived row of a source key, for a projection whose key alone says it: one with documents.
+    pub fn table_of_source_key(&self, key: &[u8]) -> Option<u32> {
+        self.0.table_of_source_key(key)
     }
 
     /// Visits all claims of a source row, on every target. A row whose key or birthday has a defect claims nothing.
-    pub fn claims(&self, table: &TableIdentity<'_>, row: &[Value<'_>], visit: impl FnMut(Claimed<'_>)) {
-        match self {
-            Self::Birthday(birthday) => birthday.claims(table, row, visit),
-            Self::SerialMapping(mapping) => mapping.claims(table, row, visit),
-            Self::SerialDocuments(documents) => documents.claims(table, row, visit),
-        }
+    pub fn claims(&self, table: &TableIdentity<'_>, row: &[Value<'_>], mut visit: impl FnMut(Claimed<'_>)) {
+        self.0.claims(table, row, None, &mut |claim| {
+            let mut values = [CellRef::Null; VALUES_MAX];
+            let values = &mut values[..claim.values.len()];
+            for (borrowed, value) in values.iter_mut().zip(&**claim.values) {
+                *borrowed = value.borrowed();
+            }
+            visit(Claimed { table: claim.table, shard: table.shard, key: claim.key, values });
+        });
     }
 
     /// The part of a derived row's key that is the key of its source row: the entity's first field.
@@ -220,10 +219,7 @@ impl Projection {
 
     /// The key column that is the key of the source row.
     pub fn source_column(&self) -> usize {
-        match self {
-            Self::Birthday(_) | Self::SerialDocuments(_) => 0,
-            Self::SerialMapping(_) => 1,
-        }
+        self.0.source_column()
     }
 
     /// Adds to `flush` what the change asks of the tables in `scope`.
@@ -239,10 +235,67 @@ impl Projection {
         if change.table.entity != self.entity() {
             return;
         }
-        match self {
-            Self::Birthday(birthday) => birthday.project(change, scope, flush, defects),
-            Self::SerialMapping(mapping) => mapping.project(change, scope, flush, defects),
-            Self::SerialDocuments(documents) => documents.project(change, scope, flush, defects),
+        let Some((before, after)) = change.action.images() else {
+            return flush.take_table(change);
+        };
+        let mut written: Vec<WrittenClaim> = Vec::new();
+        if let Some(row) = after {
+            let counted = (scope == LaneScope::COUNTS_DEFECTS).then_some(&mut *defects);
+            self.0.claims(change.table, row, counted, &mut |claim| {
+                if self.is_owned(claim.table, scope) {
+                    written.push(WrittenClaim::new(claim));
+                }
+            });
+        }
+        let mut push = |table, key, action| {
+            flush.push(Mutation { table, shard: change.table.shard, key, lsn: change.lsn, action });
+        };
+        if let Some(row) = before {
+            // The defects of the old row were counted when it came.
+            self.0.claims(change.table, row, None, &mut |claim| {
+                if !self.is_owned(claim.table, scope) {
+                    return;
+                }
+                match written.iter_mut().find(|written| written.is_row_of(&claim)) {
+                    Some(written) => written.is_unchanged = written.values == *claim.values,
+                    None => push(claim.table, owned(claim.key), MutationAction::Delete),
+                }
+            });
+        }
+        // A claim that an update leaves as it was is neither written nor noted: it stands, or a chunk that is on its
+        // way writes it, which a noted claim would keep from doing.
+        for claim in written.into_iter().filter(|claim| !claim.is_unchanged) {
+            push(claim.table, claim.key, MutationAction::Upsert(claim.values));
         }
     }
+
+    fn is_owned(&self, table: u32, scope: LaneScope) -> bool {
+        let owner = &self.tables()[table as usize];
+        owner.target == scope.target && owner.lane == scope.lane
+    }
+}
+
+/// A derived row that the new row of a change claims.
+struct WrittenClaim {
+    table: u32,
+    key: Box<[Cell]>,
+    values: Arc<[Cell]>,
+    /// The old row claims the same.
+    is_unchanged: bool,
+}
+
+impl WrittenClaim {
+    fn new(claim: Claim<'_>) -> Self {
+        let Claim { table, key, values } = claim;
+        Self { table, key: owned(key), values: Arc::clone(values), is_unchanged: false }
+    }
+
+    /// Whether both are the same row of the same table, whatever its values are.
+    fn is_row_of(&self, claim: &Claim<'_>) -> bool {
+        self.table == claim.table && self.key.iter().map(Cell::borrowed).eq(claim.key.iter().copied())
+    }
+}
+
+fn owned(key: &[CellRef<'_>]) -> Box<[Cell]> {
+    key.iter().copied().map(CellRef::to_owned).collect()
 }

@@ -6,18 +6,21 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use anabranch_schemas::change::{Change, Entity, TableIdentity, Value};
+use anabranch_schemas::change::{Entity, TableIdentity, Value};
+use anabranch_schemas::serial::CodeKind;
 use anabranch_schemas::{search, serial};
 
-use super::{Defect, Defects, LaneScope, ProjectedTable, push_if_owned};
+use super::rules::{Claim, Rules};
+use super::{Defect, Defects, ProjectedTable};
 use crate::config::DocumentIndex;
-use crate::records::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, TableShape};
+use crate::records::{Cell, CellRef, DerivedTable, TableShape};
 
 /// The document: its fields are the captured columns and where the row lies. The store adds shard, version and source.
 static SHAPE: TableShape = TableShape {
     definition: search::SERIAL_DOCUMENTS,
     key_columns: &["uuid"],
     shard_index: "",
+    shard_order: &[],
     value_columns: &[
         "imei1",
         "imei2",
@@ -54,66 +57,67 @@ impl SerialDocuments {
         Self { tables: (0..lanes).map(table).collect(), config, lanes }
     }
 
-    pub fn tables(&self) -> &[ProjectedTable] {
+    /// The part of the index that a device's documents are in.
+    fn table_of(&self, uuid: &[u8]) -> u32 {
+        crc32fast::hash(uuid) % self.lanes
+    }
+}
+
+impl Rules for SerialDocuments {
+    fn entity(&self) -> Entity {
+        Entity::SerialCode
+    }
+
+    fn fields(&self) -> usize {
+        Entity::SerialCode.fields().len()
+    }
+
+    fn tables(&self) -> &[ProjectedTable] {
         &self.tables
     }
 
-    pub fn fingerprint(&self) -> String {
+    fn fingerprint(&self, _target: u32) -> String {
         format!("serial_documents, index {}, {} lanes", self.config.index, self.lanes)
     }
 
-    pub(super) fn claims(
+    fn source_column(&self) -> usize {
+        UUID
+    }
+
+    fn key_words(&self) -> usize {
+        3
+    }
+
+    /// A document is as large as the mapping rows of a device.
+    fn flush_weight(&self) -> usize {
+        CodeKind::ALL.len()
+    }
+
+    fn is_cached(&self) -> bool {
+        false
+    }
+
+    fn table_of_source_key(&self, key: &[u8]) -> Option<u32> {
+        Some(self.table_of(key))
+    }
+
+    fn claims(
         &self,
         table: &TableIdentity<'_>,
         row: &[Value<'_>],
-        mut visit: impl FnMut(Claimed<'_>),
+        defects: Option<&mut Defects>,
+        visit: &mut dyn FnMut(Claim<'_>),
     ) {
-        let Ok(uuid) = uuid(row) else { return };
-        let fields = fields(table, row);
-        let values: Vec<CellRef<'_>> = fields.iter().map(Cell::borrowed).collect();
-        let key = [CellRef::Bytes(&uuid)];
-        visit(Claimed { table: self.table_of(&uuid), shard: table.shard, key: &key, values: &values });
-    }
-
-    /// The part of the index that a device's documents are in.
-    pub fn table_of(&self, uuid: &[u8]) -> u32 {
-        crc32fast::hash(uuid) % self.lanes
-    }
-
-    pub(super) fn project(
-        &self,
-        change: &Change<'_, '_>,
-        scope: LaneScope,
-        flush: &mut Flush,
-        defects: &mut Defects,
-    ) {
-        let Some((before, after)) = change.action.images() else {
-            return flush.take_table(change);
-        };
-        let old = before.and_then(|row| uuid(row).ok());
-        let new = match after.map(uuid) {
-            Some(Ok(uuid)) => Some(uuid),
-            Some(Err(defect)) => {
-                if scope == LaneScope::COUNTS_DEFECTS {
+        match uuid(row) {
+            Ok(uuid) => {
+                let key = [CellRef::Bytes(&uuid)];
+                visit(Claim { table: self.table_of(&uuid), key: &key, values: &fields(table, row) });
+            }
+            Err(defect) => {
+                if let Some(defects) = defects {
                     defects.count(Defect::Uuid(defect));
                 }
-                None
             }
-            None => None,
-        };
-        let mut push = |uuid: &[u8], action| {
-            let key = Box::new([Cell::Bytes(uuid.into())]);
-            let table = self.table_of(uuid);
-            let mutation = Mutation { table, shard: change.table.shard, key, lsn: change.lsn, action };
-            push_if_owned(&self.tables, scope, flush, mutation);
-        };
-        if let Some(old) = &old
-            && new.as_ref() != Some(old)
-        {
-            push(old, MutationAction::Delete);
-        }
-        if let (Some(new), Some(row)) = (&new, after) {
-            push(new, MutationAction::Upsert(fields(change.table, row)));
         }
     }
 }

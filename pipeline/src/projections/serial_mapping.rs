@@ -6,36 +6,29 @@
 
 use std::sync::Arc;
 
-use anabranch_schemas::change::{Change, TableIdentity, Value};
+use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::serial::{
     self, CodeDefect, CodeKind, LENGTH_CLASSES, LengthClass, OddCode, StoredCode,
 };
 use anabranch_schemas::sql;
 
-use super::{Defect, Defects, LaneScope, ProjectedTable, push_if_owned, share_out};
-use crate::config::MappingTables;
-use crate::records::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction, TableShape};
+use super::rules::{Claim, Rules};
+use super::{Defect, Defects, ProjectedTable, share_out};
+use crate::config::{MappingTables, ProjectionConfig, ProjectionKind};
+use crate::records::{Cell, CellRef, DerivedTable, TableShape};
 
 /// One table of the mapping layer.
 static SHAPE: TableShape = TableShape {
     definition: sql::MAPPING,
     key_columns: &["value", "uuid", "kind"],
     shard_index: "shard_id",
+    // After (shard, uuid) InnoDB has the rest of the primary key: value and kind.
+    shard_order: &[1, 0, 2],
     value_columns: &[],
 };
 /// Place in [`anabranch_schemas::change::Entity::fields`] of a device; its codes follow in the order of
 /// [`CodeKind::ALL`].
 const UUID: usize = 0;
-/// Fields of a device that it reads.
-pub(super) const FIELDS: usize = 1 + CodeKind::ALL.len();
-
-/// What one source row says about one of its codes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct CodeClaim {
-    value: StoredCode,
-    kind: CodeKind,
-}
-
 /// The mapping projection: its tables.
 #[derive(Debug, Clone)]
 pub struct SerialMapping {
@@ -62,11 +55,38 @@ impl SerialMapping {
         Self { config, targets, lanes, tables, no_values: Arc::new([]) }
     }
 
+    /// `None` when the projection is of another kind.
+    pub fn configured(config: &ProjectionConfig) -> Option<Self> {
+        let ProjectionKind::SerialMapping(tables) = &config.kind else { return None };
+        let targets = u32::try_from(config.targets.len()).unwrap_or(u32::MAX).max(1);
+        Some(Self::new(tables.clone(), targets, config.lanes.get()))
+    }
+
     pub fn tables(&self) -> &[ProjectedTable] {
         &self.tables
     }
 
-    pub fn fingerprint(&self, target: u32) -> String {
+    /// The one table that holds every claim of a value.
+    pub fn table_of(&self, value: &StoredCode) -> u32 {
+        let tables = self.config.tables.get();
+        value.length_class() as u32 * tables + value.table(tables)
+    }
+}
+
+impl Rules for SerialMapping {
+    fn entity(&self) -> Entity {
+        Entity::SerialCode
+    }
+
+    fn fields(&self) -> usize {
+        1 + CodeKind::ALL.len()
+    }
+
+    fn tables(&self) -> &[ProjectedTable] {
+        &self.tables
+    }
+
+    fn fingerprint(&self, target: u32) -> String {
         format!(
             "serial_mapping, {LENGTH_CLASSES} databases {}, {} tables {}, target {} of {}, {} lanes",
             self.config.database,
@@ -78,18 +98,37 @@ impl SerialMapping {
         )
     }
 
-    /// The one table that holds every claim of a value.
-    pub fn table_of(&self, value: &StoredCode) -> u32 {
-        let tables = self.config.tables.get();
-        value.length_class() as u32 * tables + value.table(tables)
+    /// The key columns are value, uuid and kind.
+    fn source_column(&self) -> usize {
+        1
     }
 
-    pub(super) fn claims(
+    fn key_words(&self) -> usize {
+        6
+    }
+
+    fn flush_weight(&self) -> usize {
+        CodeKind::ALL.len()
+    }
+
+    fn is_cached(&self) -> bool {
+        true
+    }
+
+    fn table_of_source_key(&self, _key: &[u8]) -> Option<u32> {
+        None
+    }
+
+    fn claims(
         &self,
-        table: &TableIdentity<'_>,
+        _table: &TableIdentity<'_>,
         row: &[Value<'_>],
-        mut visit: impl FnMut(Claimed<'_>),
+        defects: Option<&mut Defects>,
+        visit: &mut dyn FnMut(Claim<'_>),
     ) {
+        if let Some(defects) = defects {
+            count_defects(row, defects);
+        }
         let Ok(uuid) = serial::uuid(row.get(UUID).unwrap_or(&Value::Null)) else { return };
         for kind in CodeKind::ALL {
             let Some(value) = code(row, kind).and_then(|code| StoredCode::new(kind, &code)) else { continue };
@@ -98,73 +137,9 @@ impl SerialMapping {
                 CellRef::Bytes(&uuid),
                 CellRef::UInt(kind.number().into()),
             ];
-            visit(Claimed { table: self.table_of(&value), shard: table.shard, key: &key, values: &[] });
+            visit(Claim { table: self.table_of(&value), key: &key, values: &self.no_values });
         }
     }
-
-    pub(super) fn project(
-        &self,
-        change: &Change<'_, '_>,
-        scope: LaneScope,
-        flush: &mut Flush,
-        defects: &mut Defects,
-    ) {
-        let Some((before, after)) = change.action.images() else {
-            return flush.take_table(change);
-        };
-        if let Some(row) = after
-            && scope == LaneScope::COUNTS_DEFECTS
-        {
-            count_defects(row, defects);
-        }
-        let old = before.map(claims).unwrap_or_default();
-        let new = after.map(claims).unwrap_or_default();
-        let mut push = |uuid: &[u8], claim: &CodeClaim, action| {
-            let key = [
-                Cell::Bytes(claim.value.as_bytes().into()),
-                Cell::Bytes(uuid.into()),
-                Cell::UInt(claim.kind.number().into()),
-            ];
-            let mutation = Mutation {
-                table: self.table_of(&claim.value),
-                shard: change.table.shard,
-                key: Box::new(key),
-                lsn: change.lsn,
-                action,
-            };
-            push_if_owned(&self.tables, scope, flush, mutation);
-        };
-        // A claim that an update leaves as it was is neither written nor noted: it stands, or a chunk that is on its
-        // way writes it, which a noted claim would keep from doing.
-        for (uuid, claim) in only_in(&old, &new) {
-            push(uuid, claim, MutationAction::Delete);
-        }
-        for (uuid, claim) in only_in(&new, &old) {
-            push(uuid, claim, MutationAction::Upsert(Arc::clone(&self.no_values)));
-        }
-    }
-}
-
-/// A device and what it claims.
-type Device = (Vec<u8>, Vec<CodeClaim>);
-
-/// The claims of one image of a row that the other has not.
-fn only_in<'d>(
-    one: &'d Option<Device>,
-    other: &'d Option<Device>,
-) -> impl Iterator<Item = (&'d [u8], &'d CodeClaim)> {
-    let stands = move |uuid: &[u8], claim: &CodeClaim| {
-        other.as_ref().is_some_and(|(of, claims)| *of == uuid && claims.contains(claim))
-    };
-    let all = one.iter().flat_map(|(uuid, claims)| claims.iter().map(move |claim| (&**uuid, claim)));
-    all.filter(move |(uuid, claim)| !stands(uuid, claim))
-}
-
-/// `None` when the row has no uuid.
-fn claims(row: &[Value<'_>]) -> Option<Device> {
-    let uuid = serial::uuid(row.get(UUID).unwrap_or(&Value::Null)).ok()?.into_owned();
-    let claim = |kind| Some(CodeClaim { value: StoredCode::new(kind, &code(row, kind)?)?, kind });
-    Some((uuid, CodeKind::ALL.into_iter().filter_map(claim).collect()))
 }
 
 fn code<'r>(row: &'r [Value<'_>], kind: CodeKind) -> Option<std::borrow::Cow<'r, [u8]>> {

@@ -115,12 +115,7 @@ struct Slice {
 
 /// How elements of a projection's rows are cut: nearly all keys need one.
 pub(super) fn shape(projection: &Projection) -> ElementShape {
-    let key_words = match projection {
-        Projection::Birthday(_) => 1,
-        Projection::SerialMapping(_) => 6,
-        Projection::SerialDocuments(_) => 3,
-    };
-    ElementShape { key_words }
+    ElementShape { key_words: projection.key_words() }
 }
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {

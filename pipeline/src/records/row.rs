@@ -11,6 +11,8 @@ pub struct TableShape {
     pub key_columns: &'static [&'static str],
     /// In a SQL store the name of an index that begins with `shard_id`: it finds the rows of a shard and no others.
     pub shard_index: &'static str,
+    /// The key columns that follow `shard_id` in that index, as places in `key_columns`.
+    pub shard_order: &'static [usize],
     /// Columns that an upsert sets beside `lsn`, in the order of [`super::MutationAction::Upsert`].
     pub value_columns: &'static [&'static str],
 }

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{ForeignRow, ForeignRows};
-use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::records::{Cell, CellRef, ChunkKey};
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
@@ -107,17 +106,17 @@ impl MysqlRows {
     /// What tells the cache of mapping rows that some of them go.
     fn notes(&self, table: &str, condition: &str) -> Vec<String> {
         let (target, projection) = (&self.target, &self.assignment.name);
-        match self.assignment.projection {
-            Projection::SerialMapping(_) if self.assignment.is_cached => vec![
+        if self.assignment.is_cached {
+            return vec![
                 format!("SET SESSION group_concat_max_len = {PACKED_BYTES_MAX}"),
                 OutboxText::new(target, projection).withdrawn(table, condition),
-            ],
-            Projection::SerialMapping(_) => {
-                let cache = quote_table(&target.0.control_database, CACHE_TABLE);
-                vec![format!("DELETE FROM {cache} WHERE `projection` = {}", literal(projection))]
-            }
-            Projection::Birthday(_) | Projection::SerialDocuments(_) => Vec::new(),
+            ];
         }
+        if self.assignment.projection.is_cached() {
+            let cache = quote_table(&target.0.control_database, CACHE_TABLE);
+            return vec![format!("DELETE FROM {cache} WHERE `projection` = {}", literal(projection))];
+        }
+        Vec::new()
     }
 }
 

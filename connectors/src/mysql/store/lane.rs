@@ -13,7 +13,7 @@ use std::time::Duration;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
-use anabranch_pipeline::projections::{Assignment, Projection};
+use anabranch_pipeline::projections::Assignment;
 use anabranch_pipeline::records::{Flush, LaneId, Progress};
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
@@ -138,7 +138,7 @@ impl MysqlLane {
     /// a process that has one beside it, or gets one later, must begin with an empty one. `None` = there is no such
     /// table.
     async fn forgets_cache(&self, connection: &mut Conn) -> Result<Option<String>, Fault> {
-        if self.assignment.is_cached || !matches!(self.assignment.projection, Projection::SerialMapping(_)) {
+        if self.assignment.is_cached || !self.assignment.projection.is_cached() {
             return Ok(None);
         }
         let control = &self.target.0.control_database;

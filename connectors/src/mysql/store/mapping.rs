@@ -6,7 +6,6 @@ use std::fmt::Write as _;
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::MappingStore;
-use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::projections::serial_mapping::SerialMapping;
 use anabranch_pipeline::records::{Claims, DeviceClaim};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
@@ -36,7 +35,7 @@ impl MysqlMapping {
     /// asked of one target at the same time.
     pub fn new(config: &Config, projection: &str, connections: usize) -> Option<Self> {
         let configured = config.projections.iter().find(|known| known.name == projection)?;
-        let Projection::SerialMapping(mapping) = Projection::new(configured) else { return None };
+        let mapping = SerialMapping::configured(configured)?;
         let pool = |target: &String| Some(MysqlTarget::new(config, target)?.pool(connections));
         Some(Self { mapping, pools: configured.targets.iter().map(pool).collect::<Option<_>>()? })
     }

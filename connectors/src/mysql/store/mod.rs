@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::projections::{Assignment, Assignments, LaneScope, Projection};
+use anabranch_pipeline::projections::{Assignments, LaneScope, Projection};
 use anabranch_pipeline::records::LaneId;
 use anabranch_schemas::sql;
 use tokio::sync::{Mutex, Notify};
@@ -146,9 +146,7 @@ impl MysqlTarget {
             tables.push((ddl::COUPON_REPORTS_TABLE, sql::COUPON_REPORTS));
         }
         // Without a cache too: lanes that know of none tell those that do.
-        let is_mapping =
-            |assignment: &Arc<Assignment>| matches!(assignment.projection, Projection::SerialMapping(_));
-        if self.0.assignments.iter().any(is_mapping) {
+        if self.0.assignments.iter().any(|assignment| assignment.projection.is_cached()) {
             tables.extend([(OUTBOX_TABLE, sql::OUTBOX), (CACHE_TABLE, sql::CACHE)]);
         }
         tables

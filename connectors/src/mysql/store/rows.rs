@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{DerivedRows, Sought};
-use anabranch_pipeline::projections::{Assignment, Projection};
+use anabranch_pipeline::projections::Assignment;
 use anabranch_pipeline::records::{Cell, CellRef, ChunkKey, Claimed, DerivedRow, DerivedTable, Stray};
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
@@ -46,12 +46,6 @@ pub struct MysqlRows {
     pub(super) pool: Pool,
 }
 
-/// The index that has the rows of a shard together, and the key columns after the shard in its order.
-pub(super) struct ShardIndex {
-    name: &'static str,
-    pub(super) order: &'static [usize],
-}
-
 /// A part of a table's rows, in the order of its shards.
 #[derive(Debug)]
 pub(super) struct Part {
@@ -65,16 +59,6 @@ pub(super) struct Part {
 impl MysqlRows {
     pub(super) fn new(target: MysqlTarget, assignment: Arc<Assignment>, pool: Pool) -> Self {
         Self { target, assignment, pool }
-    }
-
-    pub(super) fn index(&self) -> ShardIndex {
-        match self.assignment.projection {
-            // Behind (shard, uuid) InnoDB has the rest of the primary key: value and kind.
-            Projection::SerialMapping(_) => ShardIndex { name: "shard_id", order: &[1, 0, 2] },
-            Projection::Birthday(_) | Projection::SerialDocuments(_) => {
-                ShardIndex { name: "PRIMARY", order: &[0] }
-            }
-        }
     }
 
     pub(super) fn table(&self, table: u32) -> Result<&DerivedTable, Fault> {
@@ -112,15 +96,16 @@ impl MysqlRows {
     /// At most `limit` rows of a part, with these columns after the key, by the index of its shards.
     pub(super) fn part_sql(&self, table: &DerivedTable, values: &[&str], part: Part, limit: usize) -> String {
         let Part { first, last, after } = part;
-        let index = Some(self.index().name);
-        let key = self.index().order.iter().map(|place| quote_identifier(table.shape.key_columns[*place]));
+        let index = Some(table.shape.shard_index);
+        let key =
+            table.shape.shard_order.iter().map(|place| quote_identifier(table.shape.key_columns[*place]));
         let order: Vec<String> = std::iter::once("`shard_id`".to_owned()).chain(key).collect();
         let mut sql = String::new();
         Select { number: None, table, columns: values, index }.push(&mut sql);
         match after {
             None => sql.push_str(&format!("`shard_id` >= {first}")),
             Some((shard, key)) => {
-                let values = self.index().order.iter().map(|place| {
+                let values = table.shape.shard_order.iter().map(|place| {
                     let mut literal = String::new();
                     push_cell(&mut literal, &key[*place]);
                     literal
@@ -141,10 +126,10 @@ impl MysqlRows {
         for of_table in sought.chunk_by(|one, next| one.table == next.table) {
             let table = self.table(of_table[0].table)?;
             sql.push_str(if sql.is_empty() { "" } else { " UNION ALL " });
-            let (columns, index) = (table.shape.value_columns, Some(self.index().name));
+            let (columns, index) = (table.shape.value_columns, Some(table.shape.shard_index));
             Select { number: Some(of_table[0].table), table, columns, index }.push(&mut sql);
             // The source's key stands right after the shard.
-            let column = table.shape.key_columns[self.index().order[0]];
+            let column = table.shape.key_columns[table.shape.shard_order[0]];
             for (number, of_shard) in of_table.chunk_by(|one, next| one.shard == next.shard).enumerate() {
                 sql.push_str(if number > 0 { " OR " } else { "" });
                 push_condition(

@@ -261,8 +261,13 @@ mod tests {
 
     use super::*;
 
-    static SHAPE: TableShape =
-        TableShape { definition: "", key_columns: &["user_id"], shard_index: "PRIMARY", value_columns: &[] };
+    static SHAPE: TableShape = TableShape {
+        definition: "",
+        key_columns: &["user_id"],
+        shard_index: "PRIMARY",
+        shard_order: &[0],
+        value_columns: &[],
+    };
 
     fn census(standing: &[BTreeSet<u64>], layout: &FlushLayout<'_>) -> Present {
         let mut census = Census::of(layout);

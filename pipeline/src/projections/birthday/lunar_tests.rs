@@ -1,13 +1,14 @@
 //! Lunar tables beside solar ones: what a change of one row becomes.
 
-use anabranch_schemas::change::Action;
+use anabranch_schemas::change::{Action, Change};
 
-use super::tests::{birthday, birthday_by, date, joined, lsn, lunar_row, row, table};
+use super::tests::{birthday, birthday_by, config, date, joined, lsn, lunar_row, row, table};
 use super::*;
-use crate::records::OrderedMutation;
+use crate::projections::{LaneScope, Projection};
+use crate::records::{Flush, MutationAction, OrderedMutation};
 
 /// `lunar_birthday_0101 7 upsert 01-01 solar` for each mutation of one change.
-fn lunar_texts(projection: &Birthday, action: Action<'static>) -> (Vec<String>, Vec<&'static str>) {
+fn lunar_texts(projection: &Projection, action: Action<'static>) -> (Vec<String>, Vec<&'static str>) {
     let (table, mut flush, mut defects) = (table(0), Flush::default(), Defects::default());
     let change = Change { lsn: lsn(1), table: &table, action };
     projection.project(&change, LaneScope { target: 0, lane: 0 }, &mut flush, &mut defects);
@@ -75,8 +76,9 @@ fn a_solar_table_knows_nothing_of_lunar_birthdays_and_types() {
 
 #[test]
 fn without_the_column_of_the_type_everybody_celebrates_by_the_solar_calendar() {
-    let both = birthday_by(Calendar::Lunar, (Layout::ByDay, 4, 1, 1));
-    let projection = Birthday::new(BirthdayTables { captures_type: false, ..both.config }, 1, 1);
+    let both = config(Calendar::Lunar, Layout::ByDay, 4);
+    let without = Birthday::new(BirthdayTables { captures_type: false, ..both }, 1, 1);
+    let projection = Projection(Arc::new(without));
     // What stands behind the captured fields is the key of a sharding rule.
     let (texts, reasons) = lunar_texts(&projection, Action::Insert { after: lunar_row(7, "01-01", "lunar") });
     assert_eq!(

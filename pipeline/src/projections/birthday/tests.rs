@@ -5,23 +5,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use anabranch_schemas::birthday::BirthdayDefect;
-use anabranch_schemas::change::{Action, Entity, TableIdentity};
+use anabranch_schemas::change::{Action, Change, Entity, TableIdentity};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use proptest::prelude::*;
 
 use super::*;
-use crate::records::OrderedMutation;
+use crate::projections::{LaneScope, Projection};
+use crate::records::{Flush, MutationAction, OrderedMutation};
 
-pub(super) fn birthday(layout: Layout, databases: u32, targets: u32, lanes: u32) -> Birthday {
+pub(super) fn birthday(layout: Layout, databases: u32, targets: u32, lanes: u32) -> Projection {
     birthday_by(Calendar::Solar, (layout, databases, targets, lanes))
 }
 
 pub(super) fn birthday_by(
     calendar: Calendar,
     (layout, databases, targets, lanes): (Layout, u32, u32, u32),
-) -> Birthday {
-    let config = BirthdayTables {
+) -> Projection {
+    Projection(Arc::new(Birthday::new(config(calendar, layout, databases), targets, lanes)))
+}
+
+pub(super) fn config(calendar: Calendar, layout: Layout, databases: u32) -> BirthdayTables {
+    BirthdayTables {
         calendar,
         captures_type: true,
         layout,
@@ -31,8 +36,7 @@ pub(super) fn birthday_by(
             Calendar::Solar => "birthday_{mmdd}".to_owned(),
             Calendar::Lunar => "lunar_birthday_{mmdd}".to_owned(),
         },
-    };
-    Birthday::new(config, targets, lanes)
+    }
 }
 
 pub(super) fn table(number: u32) -> TableIdentity<'static> {
@@ -385,10 +389,10 @@ fn history(steps: &[Step]) -> ([Log; 2], SourceRows) {
 }
 
 /// The pure function of the final rows.
-fn expected(projection: &Birthday, rows: &SourceRows) -> BTreeMap<(u32, ShardId, u64), Vec<u8>> {
+fn expected(config: &BirthdayTables, rows: &SourceRows) -> BTreeMap<(u32, ShardId, u64), Vec<u8>> {
     rows.iter()
         .filter_map(|((number, user_id), day)| {
-            let (ordinal, text) = match projection.config.calendar {
+            let (ordinal, text) = match config.calendar {
                 Calendar::Solar => {
                     let day = MonthDay::from_value(&day_value(*day)).ok()?;
                     (day.ordinal(), day.to_string())
@@ -398,11 +402,11 @@ fn expected(projection: &Birthday, rows: &SourceRows) -> BTreeMap<(u32, ShardId,
                     (ordinal?, format!("{birthday} {celebrates_by}"))
                 }
             };
-            let databases = projection.config.databases.get();
-            let place = match projection.config.layout {
+            let databases = config.databases.get();
+            let place = match config.layout {
                 Layout::ByDay => ordinal,
                 Layout::ByUser => {
-                    (*user_id % u64::from(databases)) as u32 * projection.config.calendar.tables() + ordinal
+                    (*user_id % u64::from(databases)) as u32 * config.calendar.tables() + ordinal
                 }
             };
             Some(((place, table(*number).shard, *user_id), text.into_bytes()))
@@ -420,7 +424,7 @@ struct Feed {
 
 impl Feed {
     /// Applies the next `count` changes in one flush.
-    fn step(&mut self, projection: &Birthday, log: &Log, count: usize, model: &mut Model) {
+    fn step(&mut self, projection: &Projection, log: &Log, count: usize, model: &mut Model) {
         let (mut flush, mut defects) = (Flush::default(), Defects::default());
         for (lsn, number, action) in log.iter().skip(self.next).take(count) {
             let table = table(*number);
@@ -432,11 +436,11 @@ impl Feed {
     }
 }
 
-fn feeds(projection: &Birthday) -> Vec<Feed> {
+fn feeds(projection: &Projection, (targets, lanes): (u32, u32)) -> Vec<Feed> {
     let mut feeds = Vec::new();
     for source in 0..2 {
-        for target in 0..projection.targets {
-            for lane in 0..projection.lanes {
+        for target in 0..targets {
+            for lane in 0..lanes {
                 let owned = (0u32..)
                     .zip(projection.tables())
                     .filter(|(_, table)| table.target == target && table.lane == lane)
@@ -475,11 +479,11 @@ proptest! {
         is_lunar: bool,
         (databases, targets, lanes) in (1..5u32, 1..3u32, 1..4u32),
     ) {
-        let layout = if by_user { Layout::ByUser } else { Layout::ByDay };
-        let calendar = if is_lunar { Calendar::Lunar } else { Calendar::Solar };
+        let layout = [Layout::ByDay, Layout::ByUser][usize::from(by_user)];
+        let calendar = Calendar::ALL[usize::from(is_lunar)];
         let projection = birthday_by(calendar, (layout, databases, targets, lanes));
         let (logs, rows) = history(&steps);
-        let (mut model, mut feeds) = (Model::default(), feeds(&projection));
+        let (mut model, mut feeds) = (Model::default(), feeds(&projection, (targets, lanes)));
         for (feed, count, rewind) in schedule {
             let feed = feed.index(feeds.len());
             let feed = &mut feeds[feed];
@@ -491,7 +495,7 @@ proptest! {
         for feed in &mut feeds {
             feed.step(&projection, &logs[feed.source], usize::MAX / 2, &mut model);
         }
-        let found: BTreeMap<_, _> = model.0.into_iter().map(|(key, (day, _))| (key, day)).collect();
-        prop_assert_eq!(found, expected(&projection, &rows));
+        let found = model.0.into_iter().map(|(key, (day, _))| (key, day)).collect::<BTreeMap<_, _>>();
+        prop_assert_eq!(found, expected(&config(calendar, layout, databases), &rows));
     }
 }

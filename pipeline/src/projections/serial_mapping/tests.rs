@@ -4,16 +4,22 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
-use anabranch_schemas::change::{Action, Entity, TableIdentity};
+use anabranch_schemas::change::{Action, Change, Entity, TableIdentity};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use proptest::prelude::*;
 
 use super::*;
+use crate::projections::{LaneScope, Projection};
+use crate::records::{Flush, MutationAction};
 
 const ALL: LaneScope = LaneScope { target: 0, lane: 0 };
 
-fn mapping(targets: u32, lanes: u32) -> SerialMapping {
+fn mapping(targets: u32, lanes: u32) -> Projection {
+    Projection(Arc::new(rules(targets, lanes)))
+}
+
+fn rules(targets: u32, lanes: u32) -> SerialMapping {
     let config = MappingTables {
         tables: NonZeroU32::new(512).unwrap(),
         database: "serial_code_{length}".to_owned(),
@@ -158,7 +164,7 @@ proptest! {
         lanes in 1..4u32,
     ) {
         const CODES: [&str; 5] = ["-", "", "490154203237518", "a0000012ab34cd", "5"];
-        let projection = mapping(targets, lanes);
+        let (rules, projection) = (rules(targets, lanes), mapping(targets, lanes));
         let tables = [table(0), table(1)];
         let mut source: BTreeMap<(u32, u64), Vec<Value<'static>>> = BTreeMap::new();
         let mut target: BTreeMap<Row, Lsn> = BTreeMap::new();
@@ -195,7 +201,7 @@ proptest! {
                     Cell::Bytes(uuid.to_string().into_bytes().into()),
                     Cell::UInt(kind.number().into()),
                 ];
-                expected.insert((projection.table_of(&value), tables[*shard as usize].shard, cells));
+                expected.insert((rules.table_of(&value), tables[*shard as usize].shard, cells));
             }
         }
         prop_assert_eq!(target.into_keys().collect::<BTreeSet<_>>(), expected);

@@ -14,6 +14,7 @@ static SHAPE: TableShape = TableShape {
     definition: "",
     key_columns: &["user_id"],
     shard_index: "PRIMARY",
+    shard_order: &[0],
     value_columns: &["birthday"],
 };
 
